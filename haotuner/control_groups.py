@@ -34,15 +34,15 @@ def groups(controller: str, proc: Path = PROC, sysfs: Path = SYSFS) -> Iterator[
 
 def cpu_quota(proc: Path = PROC, sysfs: Path = SYSFS) -> float | None:
     """Cores' worth of CPU time that the strictest control group allows; None without a limit."""
-    found: list[float] = []
+    result: list[float] = []
     for folder, unified in groups("cpu", proc, sysfs):
         if unified:
             quota, _, period = (read_text(folder / "cpu.max") or "max").partition(" ")
         else:
             quota, period = (read_text(folder / f"cpu.cfs_{name}_us") or "-1" for name in ("quota", "period"))
         if quota.isdigit() and period.isdigit() and int(quota) > 0 and int(period) > 0:
-            found.append(int(quota) / int(period))
-    return min(found, default=None)
+            result.append(int(quota) / int(period))
+    return min(result, default=None)
 
 
 def within_quota(cores: int, quota: float | None) -> int:

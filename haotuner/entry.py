@@ -21,8 +21,8 @@ class WithoutTorch(Loader):
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
         """None for all but an installed torch."""
-        found = PathFinder.find_spec(name, path, target) if name == "torch" else None
-        return None if found is None else ModuleSpec(name, self, origin=found.origin)
+        result = PathFinder.find_spec(name, path, target) if name == "torch" else None
+        return None if result is None else ModuleSpec(name, self, origin=result.origin)
 
     def exec_module(self, module: ModuleType) -> None:
         """ModuleNotFoundError, which whoever can do without it expects."""
@@ -37,14 +37,14 @@ class LightgbmAlone(Loader):
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
         """None for all but the module of lightgbm that looks for other packages."""
-        found = PathFinder.find_spec(name, path, target) if name == "lightgbm.compat" else None
-        if found is not None and found.loader is not None:
-            self._loader, found.loader = found.loader, self
-        return found
+        result = PathFinder.find_spec(name, path, target) if name == "lightgbm.compat" else None
+        if result is not None and result.loader is not None:
+            self._loader, result.loader = result.loader, self
+        return result
 
     def exec_module(self, module: ModuleType) -> None:
         """Run the module while ``import sklearn`` fails."""
-        others = {name: found for name, found in sys.modules.items() if name.partition(".")[0] == "sklearn"}
+        others = {name: module for name, module in sys.modules.items() if name.partition(".")[0] == "sklearn"}
         for name in others:
             del sys.modules[name]
         sys.modules["sklearn"] = None  # type: ignore[assignment]

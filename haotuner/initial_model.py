@@ -31,11 +31,11 @@ class Start:
 NOTHING = Start(model=None, words="", document={"model": None, "why": "no kernel is ranked"})  # of models without products
 
 
-def start_of(asked: str | None, device: Device, family: str, *, seed: int = 0) -> Start:
+def start_of(requested: str | None, device: Device, family: str, *, seed: int = 0) -> Start:
     """The model that tuning starts from.
 
     Args:
-        asked: a file that ``haotuner transfer fit`` wrote, ``none`` for a start from cold, None for what ships.
+        requested: a file that ``haotuner transfer fit`` wrote, ``none`` for a start from cold, None for what ships.
         device: what is tuned for.
         family: whose micro-kernels are ranked.
         seed: of the trees that the tuning run adds to the model, whichever it is.
@@ -44,17 +44,17 @@ def start_of(asked: str | None, device: Device, family: str, *, seed: int = 0) -
         UsageError: the file named is missing, damaged, or of another version or family. A shipped one is left out instead,
             and said.
     """
-    if asked == COLD:
+    if requested == COLD:
         return Start(model=None, words="from cold (--model none)", document={"model": None, "why": "--model none"})
-    if asked is not None:
-        named = load_model(Path(asked))
-        _same_family(asked, named.facts.get("family"), family)
+    if requested is not None:
+        named = load_model(Path(requested))
+        _same_family(requested, named.facts.get("family"), family)
         # Whatever its kind, a model that is fitted again forgets the rows it was made of; what starts a run must not.
         if isinstance(named, Transferred):
             return _start(
-                shared_of_sources(named, seed), f"from the model {asked}", {"model": asked}, len(named.sources.ids)
+                shared_of_sources(named, seed), f"from the model {requested}", {"model": requested}, len(named.sources.ids)
             )
-        return Start(model=Started(named, seed=seed), words=f"from the model {asked}", document={"model": asked})
+        return Start(model=Started(named, seed=seed), words=f"from the model {requested}", document={"model": requested})
     return _shipped(starting_models(device, family), device, family, seed)
 
 
@@ -85,48 +85,50 @@ class Starts:
         if not self._found:
             return NOTHING.words
         first, *others = self._found.items()
-        return "; ".join([first[1].words, *(f"{name} {one.words}" for name, one in others if one.model is not None)])
+        return "; ".join(
+            [first[1].words, *(f"{name} {family.words}" for name, family in others if family.model is not None)]
+        )
 
 
-def _start(model: Started, words: str, document: Mapping[str, Any], sources: int, said: str = "") -> Start:
+def _start(model: Started, words: str, document: Mapping[str, Any], sources: int, text: str = "") -> Start:
     """A start from some sources; if they share what is measured first, that is said."""
     if isinstance(model, HasEnsemble):
         words += f"; its {sources} sources share what is measured first"
         document = {**document, "opinions_of": sources}
-    return Start(model=model, words=words + said, document=document)
+    return Start(model=model, words=words + text, document=document)
 
 
-def _same_family(asked: str, known: object, family: str) -> None:
+def _same_family(requested: str, known: object, family: str) -> None:
     """UsageError if a model is known to rank another family; files written before this was kept do not say."""
     if known is not None and known != family:
         raise UsageError(
-            f"the model {asked} ranks {known} kernels, this run needs one for {family}; "
+            f"the model {requested} ranks {known} kernels, this run needs one for {family}; "
             f"make one with: haotuner transfer fit --family {family}, or leave --model out"
         )
 
 
-def _shipped(found: ShippedModels, device: Device, family: str, seed: int) -> Start:
+def _shipped(result: ShippedModels, device: Device, family: str, seed: int) -> Start:
     """From the device's own model, or from all near ones, the nearer the more say; a damaged one is left out, and said."""
     opened: list[tuple[ShippedModel, CostModel]] = []
-    damaged = list(found.damaged)
-    for one in found.models:
+    damaged = list(result.damaged)
+    for model in result.models:
         try:
-            opened.append((one, load_model(one.path)))
+            opened.append((model, load_model(model.path)))
         except HaotunerError as error:
             damaged.append(str(error))
     left_out = {"left_out": damaged} if damaged else {}
-    said = f"; left out: {'; '.join(damaged)}" if damaged else ""
+    text = f"; left out: {'; '.join(damaged)}" if damaged else ""
     if not opened:
-        why = f"no shipped model of {family} " + ("can be opened" if found.models else f"is near {device.id}")
-        return Start(model=None, words=f"from cold: {why}{said}", document={"model": None, "why": why} | left_out)
-    first, *others = [one for one, _ in opened]
+        why = f"no shipped model of {family} " + ("can be opened" if result.models else f"is near {device.id}")
+        return Start(model=None, words=f"from cold: {why}{text}", document={"model": None, "why": why} | left_out)
+    first, *others = [model for model, _ in opened]
     document: dict[str, Any] = {"model": first.name, "distance": round(first.distance, 3), "of": first.device.id}
     far = "the same device" if first.device.id == device.id else f"{first.distance:.1f} doublings of resources away"
     words = f"from the shipped model {first.name} ({far})"
     if others:
-        document["with"] = [one.name for one in others]
+        document["with"] = [model.name for model in others]
         words = f"from {len(opened)} shipped models, the nearest {first.name} ({far})"
-    distances = [one.distance for one, _ in opened]
+    distances = [model.distance for model, _ in opened]
     models = [model for _, model in opened]
     shared = shared_of_models(models, distances, Blend(models, priors_at(distances)), seed)
-    return _start(shared, words, document | left_out, len(opened), said)
+    return _start(shared, words, document | left_out, len(opened), text)

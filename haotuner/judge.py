@@ -54,11 +54,11 @@ class Verdict:
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
     """Numpy's type of a dtype name; TypeError for bf16 where no package brings it."""
-    found = DTYPES[name].numpy
-    if not hasattr(np, found):
+    element_type = DTYPES[name].numpy
+    if not hasattr(np, element_type):
         with contextlib.suppress(ImportError):
             importlib.import_module("ml_dtypes")  # tells numpy of them; it comes with TVM
-    return np.dtype(found)
+    return np.dtype(element_type)
 
 
 def draw(op: Op, shape: Shape, rng: np.random.Generator, *, whole: bool = False) -> dict[str, Array]:
@@ -66,27 +66,27 @@ def draw(op: Op, shape: Shape, rng: np.random.Generator, *, whole: bool = False)
 
     ``whole``: small whole numbers instead of what the kind draws (standard normal).
     """
-    found = {}
+    result = {}
     for operand in op.meaning.inputs:
         size = op.operand_shape(operand, shape)
         cut = op.meaning.ends.get(operand.name)
-        kept = DTYPES[op.dtype_of(operand)]
-        if kept.size == 1:
-            least, most = (-WHOLE if kept.low else 0, WHOLE) if whole else (kept.low, kept.high)
+        element_type = DTYPES[op.dtype_of(operand)]
+        if element_type.size == 1:
+            least, most = (-WHOLE if element_type.low else 0, WHOLE) if whole else (element_type.low, element_type.high)
             values: Array = rng.integers(least, most + 1, size)
         else:
             values = _drawn(op, operand, size, rng, whole) if cut is None else ends(rng, op.extents(shape)[cut], size[0])
-        found[operand.name] = values.astype(numpy_dtype(op.dtype_of(operand)))
+        result[operand.name] = values.astype(numpy_dtype(op.dtype_of(operand)))
     extents = op.extents(shape)
     for name, axes in op.epilogue_operands.items():
         values = _normal(tuple(extents[axis] for axis in axes), rng, whole)
         if name == "scale" and op.sums == "int32" and not whole:  # sums of bytes are that large
             terms = op.flops(shape) / 2 / max(1, prod(op.operand_shape(op.meaning.output, shape)))
             values = values / np.float32(BYTE_SUMS * np.sqrt(max(1, terms)))
-        found[name] = values.astype(numpy_dtype(op.extra_dtype(name)))
-    if "low" in found:  # the ends of a clamp, in their order
-        found["low"], found["high"] = np.minimum(found["low"], found["high"]), np.maximum(found["low"], found["high"])
-    return found
+        result[name] = values.astype(numpy_dtype(op.extra_dtype(name)))
+    if "low" in result:  # the ends of a clamp, in their order
+        result["low"], result["high"] = np.minimum(result["low"], result["high"]), np.maximum(result["low"], result["high"])
+    return result
 
 
 def ends(rng: np.random.Generator, extent: int, groups: int) -> Array:
@@ -115,10 +115,10 @@ def reference(op: Op, inputs: Mapping[str, Array]) -> NDArray[np.float64]:
 
 def _stored(op: Op, value: NDArray[np.float64]) -> NDArray[np.float64]:
     """As integers keep it: to the nearest, ties to even, within their range; fp16 has infinity beyond its own."""
-    kept = DTYPES[op.dtype_of(op.meaning.output)]
-    if kept.name == "fp16":
+    element_type = DTYPES[op.dtype_of(op.meaning.output)]
+    if element_type.name == "fp16":
         return np.where(np.abs(value) >= FP16_END, np.copysign(np.inf, value), value)
-    return value if kept.eps else np.clip(np.rint(value), kept.low, kept.high)
+    return value if element_type.eps else np.clip(np.rint(value), element_type.low, element_type.high)
 
 
 def computed_by(kernels: Iterable[str]) -> dict[str, str]:
@@ -140,8 +140,8 @@ def tolerance(
     ``step_eps``: how exactly the sums and each step of the epilogue are kept on their way; larger of libraries that keep
     them in 16 bits.
     """
-    kept = DTYPES[op.dtype_of(op.meaning.output)]
-    eps = kept.eps
+    element_type = DTYPES[op.dtype_of(op.meaning.output)]
+    eps = element_type.eps
     if not eps and not op.epilogue:
         return np.zeros(want.shape)  # sums of integers
     # Sums are kept in fp32 at least, whatever the operands' type.
@@ -163,21 +163,23 @@ def tolerance(
         return np.maximum(_stored(op, value + allowed) - want, want - _stored(op, value - allowed))
     if eps > DTYPES["fp32"].eps:
         over = np.isinf(want) & np.isfinite(value)
-        allowed = allowed + eps * np.abs(np.where(over, value, want)) + kept.least
+        allowed = allowed + eps * np.abs(np.where(over, value, want)) + element_type.least
         if op.meaning.rounded is not None:
-            half = op.meaning.rounded(_wide(op, inputs), op.all_options(), lambda x: (eps * np.abs(x) + kept.least) / 2)
+            half = op.meaning.rounded(
+                _wide(op, inputs), op.all_options(), lambda x: (eps * np.abs(x) + element_type.least) / 2
+            )
             allowed = allowed + np.asarray(_as_stored(op, half), np.float64)
-        if kept.name == "fp16":  # what lies that near to the end of fp16 may be either
+        if element_type.name == "fp16":  # what lies that near to the end of fp16 may be either
             allowed = np.where(np.abs(np.abs(value) - FP16_END) <= FP16_END * eps, np.inf, allowed)
     return np.broadcast_to(allowed, want.shape)
 
 
-def compare(found: Array, want: NDArray[np.float64], allowed: NDArray[np.float64] | float) -> Verdict:
+def compare(result: Array, want: NDArray[np.float64], allowed: NDArray[np.float64] | float) -> Verdict:
     """Element by element; NaN and infinities where finite numbers are wanted are wrong, and the other way round."""
-    given = np.asarray(found, np.float64)
+    actual = np.asarray(result, np.float64)
     with np.errstate(invalid="ignore"):  # infinity less infinity
-        error = np.abs(given - want)
-    error = np.where((given == want) | (np.isnan(given) & np.isnan(want)), 0.0, error)
+        error = np.abs(actual - want)
+    error = np.where((actual == want) | (np.isnan(actual) & np.isnan(want)), 0.0, error)
     wrong = (error != 0) & ~(error <= allowed) & ~np.isposinf(allowed)  # of NaN nobody says how far it may be off
     if not wrong.any():
         shares = error / np.maximum(allowed, np.finfo(np.float64).tiny)
@@ -185,15 +187,15 @@ def compare(found: Array, want: NDArray[np.float64], allowed: NDArray[np.float64
     over = np.where(np.isnan(error - allowed), np.inf, error - allowed)
     at = tuple(int(i) for i in np.unravel_index(int(np.argmax(np.where(wrong, over, -np.inf))), error.shape))
     return Verdict(
-        worst=float("inf"), wrong=int(wrong.sum()), at=at, found=float(np.asarray(found)[at]), wanted=float(want[at])
+        worst=float("inf"), wrong=int(wrong.sum()), at=at, found=float(np.asarray(result)[at]), wanted=float(want[at])
     )
 
 
 def check(
-    op: Op, inputs: Mapping[str, Array], found: Array, *, whole: bool = False, computed: Mapping[str, str] = EXACTLY
+    op: Op, inputs: Mapping[str, Array], result: Array, *, whole: bool = False, computed: Mapping[str, str] = EXACTLY
 ) -> Verdict:
     """The result of one call against the reference, as ``bounds`` says."""
-    return compare(found, *bounds(op, inputs, whole=whole, computed=computed))
+    return compare(result, *bounds(op, inputs, whole=whole, computed=computed))
 
 
 def bounds(
@@ -209,13 +211,13 @@ def bounds(
     return want, 0.0 if exact else tolerance(op, inputs, want, computed)
 
 
-def check_all(op: Op, inputs: Mapping[str, Array], found: Mapping[str, Array], *, whole: bool = False) -> Verdict:
+def check_all(op: Op, inputs: Mapping[str, Array], result: Mapping[str, Array], *, whole: bool = False) -> Verdict:
     """Everything that a call wrote, by operand name: the output as ``check`` does, and what is written beside it."""
-    worst = check(op, inputs, found[op.meaning.output.name], whole=whole)
+    worst = check(op, inputs, result[op.meaning.output.name], whole=whole)
     for name, own in _beside(op, inputs).items():
-        one = compare(found[name], *own)
-        if not worst.wrong and (one.wrong or one.worst > worst.worst):
-            worst = one
+        verdict = compare(result[name], *own)
+        if not worst.wrong and (verdict.wrong or verdict.worst > worst.worst):
+            worst = verdict
     return worst
 
 
@@ -226,12 +228,12 @@ def wanted(op: Op, inputs: Mapping[str, Array], computed: Mapping[str, str] = EX
 
 
 def _beside(op: Op, inputs: Mapping[str, Array]) -> dict[str, tuple[Any, Any]]:
-    found: dict[str, tuple[Any, Any]] = {}
+    result: dict[str, tuple[Any, Any]] = {}
     for operand in op.meaning.written[:-1]:
         want, units = op.meaning.beside[operand.name](_wide(op, inputs))
         exact = not DTYPES[op.dtype_of(operand)].eps
-        found[operand.name] = np.asarray(want, np.float64), 0.0 if exact else DTYPES["fp32"].eps * units
-    return found
+        result[operand.name] = np.asarray(want, np.float64), 0.0 if exact else DTYPES["fp32"].eps * units
+    return result
 
 
 class Guarded:
@@ -243,9 +245,9 @@ class Guarded:
     def __init__(self, shape: tuple[int, ...], dtype: str = "fp32", guard: int = GUARD, *, gaps: bool = True) -> None:
         self._shape, lines = shape, shape if gaps else (prod(shape),)
         around = tuple((1 if axis < len(lines) - 1 else guard) for axis in range(len(lines)))
-        kept = DTYPES[dtype]
+        element_type = DTYPES[dtype]
         with np.errstate(over="ignore"):  # fp16 has no such number: minus infinity stands there
-            sentinel = np.float64(SENTINEL) if kept.eps else np.float64(kept.low + INTEGER_SENTINEL)
+            sentinel = np.float64(SENTINEL) if element_type.eps else np.float64(element_type.low + INTEGER_SENTINEL)
             self._sentinel = sentinel.astype(numpy_dtype(dtype))
         self.outer = np.full([n + 2 * g for n, g in zip(lines, around, strict=True)], self._sentinel)
         self._inside = tuple(slice(g, g + n) for n, g in zip(lines, around, strict=True))
@@ -276,14 +278,14 @@ def spaced(values: Array, gap: int) -> Array:
 
 def _extra(op: Op, inputs: Mapping[str, Array]) -> dict[str, NDArray[np.float64]]:
     """What the epilogue reads, in float64, broadcast over the output's axes."""
-    axes, found = op.meaning.output.axes(op.all_options()), {}
+    axes, result = op.meaning.output.axes(op.all_options()), {}
     for name, own in op.epilogue_operands.items():
         values = np.asarray(inputs[name], np.float64)
         for cut, rows in op.meaning.ends.items():
             if own[0] in op.meaning.ends_of_groups:  # each row has its group's
                 values, own = values[_groups_of(inputs[cut], inputs["x"].shape[0])], (rows, *own[1:])
-        found[name] = values.reshape([values.shape[own.index(axis)] if axis in own else 1 for axis in axes])
-    return found
+        result[name] = values.reshape([values.shape[own.index(axis)] if axis in own else 1 for axis in axes])
+    return result
 
 
 def _groups_of(ends: Array, rows: int) -> NDArray[np.intp]:
@@ -301,8 +303,8 @@ def _as_stored(op: Op, value: Any) -> Any:
 
 def _wide(op: Op, inputs: Mapping[str, Array]) -> dict[str, NDArray[np.float64]]:
     """Inputs in float64 with the axes of their first layout."""
-    options, found = op.all_options(), {}
+    options, result = op.all_options(), {}
     for operand in op.meaning.inputs:
         stored, first = operand.axes(options), next(iter(operand.layouts.values()))
-        found[operand.name] = np.asarray(inputs[operand.name], np.float64).transpose([stored.index(axis) for axis in first])
-    return found
+        result[operand.name] = np.asarray(inputs[operand.name], np.float64).transpose([stored.index(axis) for axis in first])
+    return result

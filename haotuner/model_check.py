@@ -69,18 +69,18 @@ def model_of(
     """
     from haotuner.orchestrate.tasks import model_task  # with solvers and more, which a check can do without
 
-    place = Path(path)
-    graph = graph_of(place, shapes, defaults=serves is None)
+    path_ = Path(path)
+    graph = graph_of(path_, shapes, defaults=serves is None)
     graph = fp16_to_fp32(graph) if serves is None else graph
     every, pairs = requests(spans_of(graph, shapes)), demands(graph)
-    told = [unmet(pairs, sizes) for sizes in every]
-    if told and all(told[:2]):  # the smallest and the largest
+    refusals = [unmet(pairs, sizes) for sizes in every]
+    if refusals and all(refusals[:2]):  # the smallest and the largest
         raise UsageError(
-            f"{place.name} takes neither the smallest nor the largest request of {shapes}: {every[0]} makes {told[0]}, "
+            f"{path_.name} takes neither the smallest nor the largest request of {shapes}: {every[0]} makes {refusals[0]}, "
             "which must be equal. Give sizes at which they are, multiples of a number with a step (h=32..512:32). "
             "Where a number of the file stands for a dimension, export the model with that dimension dynamic"
         )
-    return model_task(name_of(place), graph, shapes, place, first_group, measure_s, serves)
+    return model_task(name_of(path_), graph, shapes, path_, first_group, measure_s, serves)
 
 
 def name_of(file: Path) -> str:
@@ -110,28 +110,28 @@ def check_apart(pack: Path, file: Path, shapes: str, environment: Mapping[str, s
             "that is less busy: what was measured is kept in the records"
         ) from error
     if answer.code != 0:
-        said = answer.errors.strip()[-1500:] or how_it_ended(answer.code)
-        raise PackInvalid(f"the model of the new pack did not pass its check and was not published: {said}")
+        errors = answer.errors.strip()[-1500:] or how_it_ended(answer.code)
+        raise PackInvalid(f"the model of the new pack did not pass its check and was not published: {errors}")
 
 
 def drawn_inputs(graph: Graph, sizes: Mapping[str, int], seed: int = 0) -> dict[str, Any]:
     """Inputs of a request: defaults, else normal numbers; whole ones are 0 or 1, and 0 where they choose from one row."""
     draw = np.random.default_rng(seed)
-    rows = [(one.input, one.extent) for one in index_bounds(graph)]
+    rows = [(bound.input, bound.extent) for bound in index_bounds(graph)]
     rows += [(name, extent) for name, extents in index_sources(graph).items() for extent in extents]
     alone = {name for name, extent in rows if dimensions(extent) <= sizes.keys() and evaluate(extent, sizes) < 2}
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for name in graph.inputs:
         kind = graph.types[name]
         shape = [evaluate(extent, sizes) for extent in kind.shape]
         default = graph.defaults.get(name)
         if default is not None and list(np.shape(default)) == shape:
-            found[name] = default
+            result[name] = default
         elif kind.dtype in FLOATS:
-            found[name] = draw.standard_normal(shape).astype(numpy_dtype(kind.dtype))
+            result[name] = draw.standard_normal(shape).astype(numpy_dtype(kind.dtype))
         else:
-            found[name] = draw.integers(0, 1 if name in alone else 2, shape).astype(numpy_dtype(kind.dtype))
-    return found
+            result[name] = draw.integers(0, 1 if name in alone else 2, shape).astype(numpy_dtype(kind.dtype))
+    return result
 
 
 def check_model(
@@ -148,18 +148,20 @@ def check_model(
     """
     graph = graph if read_manifest(pack).placed else fp16_to_fp32(graph)
     pairs = demands(graph)
-    agreed = [one for one in requests(spans) if not unmet(pairs, one)]
-    guards = dict.fromkeys(one.guard for one in cut(graph))
+    agreed = [request for request in requests(spans) if not unmet(pairs, request)]
+    guards = dict.fromkeys(segment.guard for segment in cut(graph))
     sides = [pair for guard in guards for pair in demands(graph, dict(guard))]
-    agreed = [one for one in agreed if not unmet(sides, one)] or agreed  # of requests that all sides of branches can answer
-    small = sorted(((_elements(graph, sizes), sizes) for sizes in agreed), key=lambda one: one[0])
+    agreed = [
+        pair for pair in agreed if not unmet(sides, pair)
+    ] or agreed  # of requests that all sides of branches can answer
+    small = sorted(((_elements(graph, sizes), sizes) for sizes in agreed), key=lambda item: item[0])
     chosen = [sizes for elements, sizes in small if elements <= CHECKED_ELEMENTS][-CHECKS:] or [s for _, s in small[:1]]
     made = {node.output for node in graph.nodes}
     if at_sizes is not None:
         check_reading(name, graph, at_sizes, chosen, [s for elements, s in small if elements <= CHECKED_ELEMENTS])
-    asked, whole, unanswered = False, False, list[str]()
+    named, whole, unanswered = False, False, list[str]()
     for sizes in chosen:
-        given: Mapping[str, Any] = drawn_inputs(graph, sizes)
+        inputs: Mapping[str, Any] = drawn_inputs(graph, sizes)
         references: list[_Reference] | None = None
         for opened in _opened(pack):
             with opened:
@@ -168,23 +170,23 @@ def check_model(
                 if references is None:
                     ends = {end.name for part in parts for end in (*part.inputs, *part.outputs)}
                     try:
-                        given, references = _answered(graph, given, ends & made, sizes)
+                        inputs, references = _answered(graph, inputs, ends & made, sizes)
                     except IndexError as error:
                         unanswered.append(f"{dict(sizes)}: {error}")
                         break
-                for one in references:
+                for reference in references:
                     for part in parts:
-                        _check_part(part, one, sizes)
-                    if isinstance(model, Chain) and one.own:
-                        found = _whole(model, given)
-                        whole |= not _too_far({end: found[end] for end in graph.outputs}, one, whole=True)
-                        asked = True
+                        _check_part(part, reference, sizes)
+                    if isinstance(model, Chain) and reference.own:
+                        result = _whole(model, inputs)
+                        whole |= not _too_far({end: result[end] for end in graph.outputs}, reference, whole=True)
+                        named = True
     if unanswered and len(unanswered) == len(chosen):
         raise PackInvalid(
             f"model {name}: no request that was drawn has an answer, rows are chosen that no tensor has ({unanswered[0]}); "
             "begin the ranges of --shapes where all rows are there"
         )
-    if asked and not whole:  # rounding may change a size that the data tell, but hardly always
+    if named and not whole:  # rounding may change a size that the data tell, but hardly always
         raise PackInvalid(f"model {name}: its segments together compute something else; the pack was not published")
 
 
@@ -200,21 +202,21 @@ def check_reading(
     There arithmetic on sizes is numpy's, in the file's types, and nothing of it is symbolic. ``chosen`` requests are
     computed, and of ``small`` ones as many more as the nodes allow.
     """
-    more = [one for one in small if one not in chosen][:: max(1, len(small) * len(graph.nodes) // REREAD_NODES)]
-    if sum(one.nbytes for one in graph.constants.values()) > REREAD_BYTES:
+    more = [item for item in small if item not in chosen][:: max(1, len(small) * len(graph.nodes) // REREAD_NODES)]
+    if sum(constant.nbytes for constant in graph.constants.values()) > REREAD_BYTES:
         chosen, more = chosen[-1:], []
-    guards = dict.fromkeys([(), *(one.guard for one in cut(graph))])
+    guards = dict.fromkeys([(), *(segment.guard for segment in cut(graph))])
     stated = [pair for guard in guards for pair in demands(graph, dict(guard))]
     random = any(node.primitive == "random" for node in graph.nodes)  # whose numbers follow from the order of reading
     for sizes in (*chosen, *more):
-        given = drawn_inputs(graph, sizes)
+        inputs = drawn_inputs(graph, sizes)
         try:
             single = at_sizes(sizes)
-            wanted = interpret(single, given, SEED)
+            required = interpret(single, inputs, SEED)
         except (HaotunerError, ValueError, IndexError):
             continue  # there is no answer to this request
         try:
-            found = interpret(graph, given, SEED)
+            result = interpret(graph, inputs, SEED)
         except (HaotunerError, ValueError, IndexError) as error:
             if unmet(stated, sizes):
                 continue  # a side of a branch has its own demands, which its requests are told
@@ -222,12 +224,12 @@ def check_reading(
                 f"model {name}, {dict(sizes)}: the graph of all sizes has no answer ({error}), and the file has one; the "
                 "pack was not published. Tune for other sizes, and report the model"
             ) from error
-        most = tolerance_of(single, given)
-        for output, want in wanted.items():
-            far = difference(found[output], want)
-            if far > most and not (random and found[output].shape == want.shape):
+        most = tolerance_of(single, inputs)
+        for output, want in required.items():
+            far = difference(result[output], want)
+            if far > most and not (random and result[output].shape == want.shape):
                 raise PackInvalid(
-                    f"model {name}, {dict(sizes)}: output {output} is {list(found[output].shape)} and {far:.2g} away from "
+                    f"model {name}, {dict(sizes)}: output {output} is {list(result[output].shape)} and {far:.2g} away from "
                     f"{list(want.shape)}, which the file says at these sizes; the pack was not published"
                 )
 
@@ -246,36 +248,36 @@ class _Reference(NamedTuple):
 
 
 def _references(
-    graph: Graph, given: Mapping[str, Any], keep: Collection[str], sizes: Mapping[str, int]
+    graph: Graph, inputs: Mapping[str, Any], keep: Collection[str], sizes: Mapping[str, int]
 ) -> Iterator[_Reference]:
     """What the reference makes of a request, and of its branches taken otherwise, where sides have answers for its sizes."""
-    guards = dict.fromkeys(one.guard for one in cut(graph))
+    guards = dict.fromkeys(segment.guard for segment in cut(graph))
     flags = {node.output: str(node.attributes["branch"]) for node in graph.nodes if node.primitive == "decided"}
     for guard in guards:
         try:
-            values = interpret(graph, given, SEED, {*keep, *flags}, dict(guard))
-            most = tolerance_of(graph, given, dict(guard))
+            values = interpret(graph, inputs, SEED, {*keep, *flags}, dict(guard))
+            most = tolerance_of(graph, inputs, dict(guard))
         except (HaotunerError, ValueError, IndexError):
             if len(guards) == 1:
                 raise
             continue
         branches = {name: int(values[flag]) for flag, name in flags.items() if flag in values}
         if not unmet(demands(graph, branches), {name: sizes[name] for name in graph.dimensions}):
-            exact = partial(in_double, graph, given, dict(guard))
-            yield _Reference({**values, **given}, most, not guard, given.keys(), exact)
+            exact = partial(in_double, graph, inputs, dict(guard))
+            yield _Reference({**values, **inputs}, most, not guard, inputs.keys(), exact)
 
 
 def _answered(
-    graph: Graph, given: Mapping[str, Any], keep: Collection[str], sizes: Mapping[str, int]
+    graph: Graph, inputs: Mapping[str, Any], keep: Collection[str], sizes: Mapping[str, int]
 ) -> tuple[Mapping[str, Any], list[_Reference]]:
     """Inputs that the reference can answer, and its answers: as drawn, or with 0 for every whole number.
 
     IndexError where both choose rows that no tensor has: this request has no answer.
     """
     try:
-        return given, list(_references(graph, given, keep, sizes))
+        return inputs, list(_references(graph, inputs, keep, sizes))
     except IndexError:
-        zeros = {name: value if value.dtype.kind not in "iu" else np.zeros_like(value) for name, value in given.items()}
+        zeros = {name: value if value.dtype.kind not in "iu" else np.zeros_like(value) for name, value in inputs.items()}
     return zeros, list(_references(graph, zeros, keep, sizes))
 
 
@@ -288,17 +290,17 @@ def _opened(pack: Path) -> Iterator[Pack]:
     yield from (Pack(pack, threads) for threads in (1, None))
 
 
-def _whole(model: Chain, given: Mapping[str, Any]) -> dict[str, Any]:
-    return answered_chain(model, given, SEED) if isinstance(model, DeviceChain) else model.run(given, seed=SEED)
+def _whole(model: Chain, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    return answered_chain(model, inputs, SEED) if isinstance(model, DeviceChain) else model.run(inputs, seed=SEED)
 
 
 def _check_part(part: ModelBound, reference: _Reference, sizes: Mapping[str, int]) -> None:
     values = reference.values
     if not all(end.name in values for end in (*part.inputs, *part.outputs)):
         return  # of a side of a branch that was not taken, or of a loop's body: the whole call runs it
-    given = {end.name: values[end.name] for end in part.inputs}
-    answers = answered(part, given) if isinstance(part, DeviceModelBound) else part.run(given)
-    for output, far in _too_far(answers, reference, whole=set(given) <= set(reference.requested)).items():
+    inputs = {end.name: values[end.name] for end in part.inputs}
+    answers = answered(part, inputs) if isinstance(part, DeviceModelBound) else part.run(inputs)
+    for output, far in _too_far(answers, reference, whole=set(inputs) <= set(reference.requested)).items():
         raise PackInvalid(
             f"model {part.name}, {dict(sizes)}: output {output} is {far:.2g} away from the reference; "
             "the pack was not published"
@@ -323,26 +325,26 @@ def _too_far(answers: Mapping[str, Any], reference: _Reference, *, whole: bool) 
 def _elements(graph: Graph, sizes: Mapping[str, int]) -> float:
     """Elements of all tensors that nodes make at a request."""
     shapes = Counter(graph.types[name].shape for name in {node.output for node in graph.nodes})  # most come many times
-    return float(sum(count * prod(evaluate(one, sizes) for one in shape) for shape, count in shapes.items()))
+    return float(sum(count * prod(evaluate(extent, sizes) for extent in shape) for shape, count in shapes.items()))
 
 
 def main(pack: str, file: str, shapes: str) -> int:
     """Check one pack's model; says what is wrong."""
     try:
-        place, placed = Path(file), read_manifest(Path(pack)).placed
+        model_file, placed = Path(file), read_manifest(Path(pack)).placed
 
         def at_sizes(sizes: Mapping[str, int]) -> Graph:
-            found = graph_of(place, shapes, sizes, defaults=not placed)
-            return found if placed else fp16_to_fp32(found)
+            result = graph_of(model_file, shapes, sizes, defaults=not placed)
+            return result if placed else fp16_to_fp32(result)
 
-        graph = graph_of(place, shapes, defaults=not placed)
-        check_model(Path(pack), name_of(place), graph, spans_of(graph, shapes), at_sizes)
+        graph = graph_of(model_file, shapes, defaults=not placed)
+        check_model(Path(pack), name_of(model_file), graph, spans_of(graph, shapes), at_sizes)
     except HaotunerError as error:
         print(error, file=sys.stderr)
         return error.exit_code
     except MemoryError as error:  # of numpy, which makes every tensor of the model
-        told = f"numpy's reference of the smallest requests of {shapes} needs more memory than there is ({error})"
-        print(f"{told}; begin the ranges lower, or tune where there is more", file=sys.stderr)
+        message = f"numpy's reference of the smallest requests of {shapes} needs more memory than there is ({error})"
+        print(f"{message}; begin the ranges lower, or tune where there is more", file=sys.stderr)
         return PackInvalid.exit_code
     return 0
 

@@ -54,30 +54,30 @@ def tune_models(
     if not watch(name, "search", None):
         return Whole(guesses.every(), models, (), SIGNAL, reused)
 
-    def between(found: Mapping[int, Tuned], left: float) -> None:
+    def between(result: Mapping[int, Tuned], left: float) -> None:
         since = time.monotonic() - publisher.when
         due = since > max(EVERY_S, PUBLISHING * publisher.seconds)
         if due and publisher.seconds and left > 3 * publisher.seconds:
-            tuned = guesses.filled(found)
+            tuned = guesses.filled(result)
             publisher.publish(tuned, models, unverified=False, stopped=stopped_of(tuned), what="a better pack")
             watch("", publisher.kept or f"a better pack lies in {request.out}", None)
 
     scheduler = Scheduler(
         shared_tasks(models, request.ops), Objective.parse(request.objective), request.strategy, request.early_stopping
     )
-    found, turns, stopped = shared(
+    tuned, turns, stopped = shared(
         scheduler,
         lab.device,
         until,
-        lambda place, seconds: tune_one(
-            request, lab, threads, model, watch, request.ops[place], seconds, selections=guesses.selections
+        lambda index, seconds: tune_one(
+            request, lab, threads, model, watch, request.ops[index], seconds, selections=guesses.selections
         ),
         lambda words: watch("", words, None),
         threads[0],
         between,
-        lambda found: _expected(models, guesses.known(found), lab.device, threads[0]),
+        lambda result: _expected(models, guesses.known(result), lab.device, threads[0]),
     )
-    return Whole(guesses.filled(found), models, turns, SIGNAL if stopped else "", reused)
+    return Whole(guesses.filled(tuned), models, turns, SIGNAL if stopped else "", reused)
 
 
 def _first(request: Request) -> str:
@@ -89,7 +89,7 @@ def _expected(models: Sequence[ModelTask], tuned: Sequence[Tuned], device: Devic
     """What each model is expected to take, the mean over the requests it is planned for; empty where nobody knows."""
     if not tuned:
         return ""
-    every = [[one["all"] for one in predicted_us(model, tuned, device, threads).values()] for model in models]
+    every = [[time_us["all"] for time_us in predicted_us(model, tuned, device, threads).values()] for model in models]
     if not all(every):
         return ""
     return "a request takes " + " + ".join(f"{sum(us) / len(us) / 1e3:.2f}" for us in every) + " ms as expected"
@@ -127,21 +127,23 @@ class _PredictedTimes:
         """Of all tasks."""
         return self.filled({})
 
-    def known(self, found: Mapping[int, Tuned]) -> list[Tuned]:
+    def known(self, tuned: Mapping[int, Tuned]) -> list[Tuned]:
         """As ``filled``; none where guesses would have to be made for it."""
-        every = [found.get(place) or self._made.get(place) for place in range(len(self._asked.ops))]
-        return [one for one in every if one is not None] if None not in every else []
+        every = [tuned.get(index) or self._made.get(index) for index in range(len(self._asked.ops))]
+        return [item for item in every if item is not None] if None not in every else []
 
-    def filled(self, found: Mapping[int, Tuned]) -> list[Tuned]:
+    def filled(self, tuned: Mapping[int, Tuned]) -> list[Tuned]:
         """What was found, and a guess for every task of which nothing was."""
-        lacking = [place for place in range(len(self._asked.ops)) if place not in found and place not in self._made]
+        lacking = [index for index in range(len(self._asked.ops)) if index not in tuned and index not in self._made]
         if lacking:
-            asked = replace(self._asked, ops=tuple(self._asked.ops[place] for place in lacking))
+            request = replace(self._asked, ops=tuple(self._asked.ops[position] for position in lacking))
             environment = dict(self._asked.environment)
             with closing(PredictionsOnly(self._lab.backend, self._lab.device, environment=environment)) as nothing:
-                made = tune_every(asked, nothing, self._threads, self._model, self._predicting, self.selections)
-            self._made |= {place: replace(one, stopped="budget") for place, one in zip(lacking, made, strict=True)}
-        return [found.get(place) or self._made[place] for place in range(len(self._asked.ops))]
+                made = tune_every(request, nothing, self._threads, self._model, self._predicting, self.selections)
+            self._made |= {
+                position: replace(tuned_op, stopped="budget") for position, tuned_op in zip(lacking, made, strict=True)
+            }
+        return [tuned.get(index) or self._made[index] for index in range(len(self._asked.ops))]
 
     def _predicting(self, op: str, phase: str, record: Record | None) -> bool:
         return self._watch(op, "predict", record)

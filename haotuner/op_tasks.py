@@ -75,8 +75,8 @@ def tune_one(
         others={name: known for name, known in others.items() if known is not None},
         selections=None if selections is None else selections.setdefault(op.name, Selections()),
     )
-    found = tune_op(task, lab, families, _named(watch, op), model(families[0].name))
-    return replace(found, stopped=ZERO_MEASURE) if request.zero_measure else found
+    tuned = tune_op(task, lab, families, _named(watch, op), model(families[0].name))
+    return replace(tuned, stopped=ZERO_MEASURE) if request.zero_measure else tuned
 
 
 def tune_every(
@@ -93,11 +93,11 @@ def tune_every(
     """
     budget, begin = 0.0 if request.zero_measure else request.seconds, time.monotonic()
     tuned: list[Tuned] = []
-    for place, op in enumerate(request.ops):
+    for index, op in enumerate(request.ops):
         left = budget - (time.monotonic() - begin)  # time an op saves is the next one's
         # Told to stop, an op that was not begun is planned with the kernels that the pack has anyway.
         among = tuned[-1].kernels if tuned and stopped_of(tuned) == SIGNAL else ()
-        seconds = max(0.0, left) / (len(request.ops) - place)
+        seconds = max(0.0, left) / (len(request.ops) - index)
         effort = None if seconds > 0 or request.zero_measure else Effort(least_kernels=0)
         tuned.append(tune_one(request, lab, threads, model, watch, op, seconds, among, selections, effort))
     return tuned

@@ -45,19 +45,19 @@ def check_not_slower(old: Path, new: Path, environment: Mapping[str, str]) -> st
     """
     if not comparable(old, new):
         return ""
-    found = raced_apart(old, new, environment)
-    if found.ratio is not None:
-        if found.ratio > SLOWER:
+    outcome = raced_apart(old, new, environment)
+    if outcome.ratio is not None:
+        if outcome.ratio > SLOWER:
             raise KeepPublishedPack(
-                f"the pack that lies there answers faster ({found.ratio:.2f} of its time is what the new one takes)"
+                f"the pack that lies there answers faster ({outcome.ratio:.2f} of its time is what the new one takes)"
             )
         return ""
-    if found.failed == OLD:
-        return f"the pack that lay there does not run any more and is replaced: {found.said}"
-    if found.failed == NEW:
-        raise PackInvalid(f"the new pack failed beside the one that lies there and was not published: {found.said}")
+    if outcome.failed == OLD:
+        return f"the pack that lay there does not run any more and is replaced: {outcome.said}"
+    if outcome.failed == NEW:
+        raise PackInvalid(f"the new pack failed beside the one that lies there and was not published: {outcome.said}")
     raise KeepPublishedPack(
-        f"the race with the pack that lies there came to nothing ({found.said}), so nobody knows which is faster; "
+        f"the race with the pack that lies there came to nothing ({outcome.said}), so nobody knows which is faster; "
         "run the same command with --resume, or remove that pack"
     )
 
@@ -72,8 +72,8 @@ def comparable(old: Path, new: Path) -> bool:
 
 def _meaning(manifest: Manifest) -> Any:
     tuning = manifest.tuning
-    threads = {name: sorted(one.get("predicted_us", {})) for name, one in tuning.get("models", {}).items()}
-    weights = {name: one.weights_sha256 for name, one in manifest.models.items()}
+    threads = {name: sorted(model.get("predicted_us", {})) for name, model in tuning.get("models", {}).items()}
+    weights = {name: model.weights_sha256 for name, model in manifest.models.items()}
     return manifest.document["device"]["id"], weights, tuning.get("model_ranges"), threads
 
 
@@ -112,25 +112,25 @@ def ratio(
 
     ``turn`` is told which of both is at work, before it is.
     """
-    held = read_manifest(new).tuning["models"]
-    threads = min(int(count) for plan in held.values() for count in plan["predicted_us"])
-    asked = [
-        (us["all"], name, said)
-        for name, plan in held.items()
-        for said, us in next(iter(plan["predicted_us"].values())).items()
+    models_ = read_manifest(new).tuning["models"]
+    threads = min(int(count) for plan in models_.values() for count in plan["predicted_us"])
+    requests = [
+        (us["all"], name, sizes_text)
+        for name, plan in models_.items()
+        for sizes_text, us in next(iter(plan["predicted_us"].values())).items()
     ]
-    found: list[float] = []
+    ratios: list[float] = []
     begin = now()
     turn(OLD)
-    with Pack(old, threads) as one:
+    with Pack(old, threads) as old_pack:
         turn(NEW)
         with Pack(new, threads) as other:
-            for _, name, said in sorted(asked):
-                if found and now() - begin > ENOUGH_S:
+            for _, name, sizes_text in sorted(requests):
+                if ratios and now() - begin > ENOUGH_S:
                     break
-                dims = {key: int(size) for key, _, size in (part.partition("=") for part in said.split(";"))}
+                dims = {key: int(size) for key, _, size in (part.partition("=") for part in sizes_text.split(";"))}
                 models: list[Any] = []
-                for who, pack in ((OLD, one), (NEW, other)):
+                for who, pack in ((OLD, old_pack), (NEW, other)):
                     turn(who)
                     models.append(pack.model(name))
                 turn(BOTH)  # what is asked is neither's fault
@@ -139,14 +139,14 @@ def ratio(
                     turn(who)
                     call()
                 turn(BOTH)
-                before, after = _least(calls, SECONDS / len(asked), now)
-                found.append(log(after / before))
-    return exp(sum(found) / max(1, len(found)))
+                before, after = _least(calls, SECONDS / len(requests), now)
+                ratios.append(log(after / before))
+    return exp(sum(ratios) / max(1, len(ratios)))
 
 
 def _call(model: Any, dims: Mapping[str, int]) -> Callable[[], Any]:
     draw, inputs, alone = np.random.default_rng(SEED), {}, _alone(model)
-    for end in (one for one in model.inputs if one.default is None):
+    for end in (operand for operand in model.inputs if operand.default is None):
         shape = [dims[extent] if isinstance(extent, str) else extent for extent in end.shape]
         most = 0 if end.name in alone else 1
         drawn = draw.standard_normal(shape) if end.dtype.kind == "f" else draw.integers(0, most + 1, shape)
@@ -157,12 +157,12 @@ def _call(model: Any, dims: Mapping[str, int]) -> Callable[[], Any]:
 
 def _alone(model: Any) -> set[str]:
     """Inputs that choose from one row, as one type of tokens is: of these 1 is no index."""
-    documents = [one.document for one in (model.segments.values() if hasattr(model, "segments") else [model])]
+    documents = [segment.document for segment in (model.segments.values() if hasattr(model, "segments") else [model])]
     return {
-        told["inputs"][place]["name"]
-        for told in documents
-        for place, _, _, line, _ in told.get("indices", ())
-        if told["sizes"][line] == ["number", 1]
+        document["inputs"][position]["name"]
+        for document in documents
+        for position, _, _, line, _ in document.get("indices", ())
+        if document["sizes"][line] == ["number", 1]
     }
 
 
@@ -171,10 +171,10 @@ def _least(calls: list[Callable[[], Any]], seconds: float, now: Callable[[], flo
     least, begin, count = [float("inf")] * len(calls), now(), 0
     while count < LEAST_CALLS or now() - begin < seconds:
         count += 1
-        for place, call in enumerate(calls):
+        for index, call in enumerate(calls):
             start = now()
             call()
-            least[place] = min(least[place], max(now() - start, 1e-9))
+            least[index] = min(least[index], max(now() - start, 1e-9))
     return least
 
 

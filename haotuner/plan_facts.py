@@ -18,9 +18,9 @@ def plan_facts(table: PlanTable) -> dict[str, Any]:
         return {
             "cells": {
                 "bounds": {axis: list(bounds) for axis, bounds in table.bounds.items()},
-                "entries": [one.label for one in table.entries],
+                "entries": [entry.label for entry in table.entries],
                 **(
-                    {"considered": [[_considered(one) for one in cell] for cell in table.considered]}
+                    {"considered": [[_considered(composition) for composition in cell] for cell in table.considered]}
                     if table.considered
                     else {}
                 ),
@@ -29,8 +29,8 @@ def plan_facts(table: PlanTable) -> dict[str, Any]:
             **({"expected_us": _of(table, guessed=True)} if table.guessed else {}),
         }
     return {
-        "predicted_us": [float(f"{one.us:.{PREDICTED_DIGITS}g}") for one in table.entries],
-        "measured_us": {str(m): _rounded(found) for m, found in table.measured.items()},
+        "predicted_us": [float(f"{entry.us:.{PREDICTED_DIGITS}g}") for entry in table.entries],
+        "measured_us": {str(m): _rounded(item) for m, item in table.measured.items()},
         "curves": {
             way: [{"kernel": c.kernel, "lead_us": list(map(list, c.lead_us)), "follow_us": c.follow_us} for c in curves]
             for way, curves in table.curves.items()
@@ -38,24 +38,24 @@ def plan_facts(table: PlanTable) -> dict[str, Any]:
     }
 
 
-def _considered(one: Considered) -> dict[str, Any]:
-    us = float(f"{one.us:.{PREDICTED_DIGITS}g}")
+def _considered(considered: Considered) -> dict[str, Any]:
+    us = float(f"{considered.us:.{PREDICTED_DIGITS}g}")
     return {
-        "way": one.way,
-        "composition": one.composition.label,
+        "way": considered.way,
+        "composition": considered.composition.label,
         "us": us,
-        "from": "measured" if one.measured else "predicted",
+        "from": "measured" if considered.measured else "predicted",
     }
 
 
 def _of(table: CellTable, *, guessed: bool) -> dict[str, dict[str, float]]:
     """What was compared, by shape: what was timed, or what was only expected."""
     some = {
-        shape: {one: us for one, us in found.items() if ((shape, one) in table.guessed) == guessed}
-        for shape, found in table.measured.items()
+        shape: {composition: us for composition, us in item.items() if ((shape, composition) in table.guessed) == guessed}
+        for shape, item in table.measured.items()
     }
-    return {str(shape): _rounded(found) for shape, found in some.items() if found}
+    return {str(shape): _rounded(item) for shape, item in some.items() if item}
 
 
 def _rounded(times: Mapping[Composition, float]) -> dict[str, float]:
-    return {one.label: round(us, 3) for one, us in times.items()}
+    return {composition.label: round(us, 3) for composition, us in times.items()}

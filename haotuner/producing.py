@@ -85,10 +85,10 @@ def tune(
 
     Raises UsageError, UnknownDevice, NothingLegal, EnvironmentMissing or RecordsUnusable, each with what to do.
     """
-    said: object = shapes  # who calls may not check types
-    if not isinstance(said, (str, list, tuple)) or not all(isinstance(one, str) for one in said):
+    text: object = shapes  # who calls may not check types
+    if not isinstance(text, (str, list, tuple)) or not all(isinstance(text, str) for text in text):
         raise UsageError(
-            f"shapes is a {type(said).__name__}: write a text such as 'm=1..4096', several, or name a trace file"
+            f"shapes is a {type(text).__name__}: write a text such as 'm=1..4096', several, or name a trace file"
         )
     counts = (threads,) if isinstance(threads, int) else tuple(threads)
     arrivals = arrivals_of(*([shapes] if isinstance(shapes, str) else shapes))
@@ -137,11 +137,13 @@ def produce(request: Request, watch: Watch = lambda *_: True) -> Report:
         else:
             whole = Whole(tune_every(request, lab, threads, starts.model, watch), request.models)
         tuned, stopped = whole.tuned, whole.stopped or stopped_of(whole.tuned)
-        unverified = request.zero_measure or (bool(request.models and tuned) and not any(one.measured for one in tuned))
+        unverified = request.zero_measure or (
+            bool(request.models and tuned) and not any(tuned_op.measured for tuned_op in tuned)
+        )
         document = publisher.publish(tuned, whole.models, unverified=unverified, stopped=stopped)
         ops, reused, failures = [row_of(t, lab) for t in tuned], lab.reused + whole.reused, lab.failures
     seconds = time.monotonic() - begin
-    turns = [[request.ops[one.task].name, round(one.seconds, 3), one.us] for one in whole.turns]
+    turns = [[request.ops[turn.task].name, round(turn.seconds, 3), turn.us] for turn in whole.turns]
     report = {
         "pack": str(request.out),
         "device": device.id,

@@ -102,7 +102,7 @@ class Publisher:
                 library,
                 document,
                 _check_of(lacking, request, models, self._watch, hurried=hurried),
-                {name: (one.schedule, one.weights) for model in models for name, one in model.held.items()},
+                {name: (model_.schedule, model_.weights) for model in models for name, model_ in model.held.items()},
             )
         if self.kept:
             document = read_manifest(request.out).whole_document
@@ -124,11 +124,13 @@ class Publisher:
     def holds(self, models: Sequence[ModelTask]) -> bool:
         """Whether a pack of these models' weights lies in its place already, from this run or an earlier one."""
         try:
-            held = read_manifest(self._request.out).models
+            stored_models = read_manifest(self._request.out).models
         except PackInvalid:
             return False
-        wanted = {name: hashlib.sha256(one.weights).hexdigest() for model in models for name, one in model.held.items()}
-        return all(name in held and held[name].weights_sha256 == digest for name, digest in wanted.items())
+        hashes = {
+            name: hashlib.sha256(model_.weights).hexdigest() for model in models for name, model_ in model.held.items()
+        }
+        return all(name in stored_models and stored_models[name].weights_sha256 == digest for name, digest in hashes.items())
 
     def _objects(self) -> Path | None:
         """The folder of compiled sources; None where there is none, or where others may write, which is said once."""
@@ -147,7 +149,7 @@ class Publisher:
         request, device, lab = self._request, self._device, self._lab
         dtype = DTYPES[request.ops[0].dtype if request.ops else "fp32"]
         threads = lab.backend.threads(request.threads, device)
-        plans = {one.written.name: _plan_of(one, tuned, device, threads) for one in models}
+        plans = {model.written.name: _plan_of(model, tuned, device, threads) for model in models}
         return {
             "haotuner": __version__,
             "device": {"id": device.id, "arch": device.arch, "kind": device.kind, "name": device.name, **device.numbers()},
@@ -189,22 +191,22 @@ def next_seconds(building: float, checking: float, *, kept: bool, first: bool) -
     return again + checking + (max(RACE_S, checking) if first else 0.0)  # slow checks are of a machine that is busy
 
 
-def _same(one: Sequence[object], other: Sequence[object]) -> bool:
-    return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
+def _same(item: Sequence[object], other: Sequence[object]) -> bool:
+    return len(item) == len(other) and all(a is b for a, b in zip(item, other, strict=True))
 
 
 @contextmanager
 def _building(request: Request) -> Iterator[None]:
     """What the disk or the compiler says while a pack is built, and that nothing measured is lost."""
-    kept = "nothing was measured" if request.zero_measure else f"the measurements are safe in {request.records}"
+    selected = "nothing was measured" if request.zero_measure else f"the measurements are safe in {request.records}"
     try:
         yield
     except (OSError, RuntimeError) as error:
-        said = str(getattr(error, "strerror", None) or error)
+        text = str(getattr(error, "strerror", None) or error)
         again = "" if request.zero_measure else " with --resume"
         raise EnvironmentMissing(
-            f"the pack {request.out} could not be built: {said[-SAID_MOST:]}; {kept}. If the disk is full, free space in "
-            f"{tempfile.gettempdir()} or point TMPDIR elsewhere; then run the same command{again}"
+            f"the pack {request.out} could not be built: {text[-SAID_MOST:]}; {selected}. If the disk is full, free space "
+            f"in {tempfile.gettempdir()} or point TMPDIR elsewhere; then run the same command{again}"
         ) from error
 
 
@@ -214,9 +216,9 @@ def _groups_of(models: Sequence[ModelTask], cache: Path | None) -> GroupSources 
         return None
     from haotuner.orchestrate.executable import device_source_of, source_of
 
-    parts = [part for one in models for part in one.parts]
+    parts = [part for model in models for part in model.parts]
     return GroupSources(
-        c=source_of([*parts, *(one.written for one in models if one.written not in parts)]),
+        c=source_of([*parts, *(model.written for model in models if model.written not in parts)]),
         device=device_source_of(parts),
         launches=[function for part in parts for function in part.functions],
         cache=None if cache is None else cache / DEVICE_CODE,
@@ -241,8 +243,8 @@ def _check_of(
                     from haotuner.model_check import check_apart
 
                     parts += [
-                        pool.submit(check_apart, aside, one.file, one.shapes, request.environment, abandoned)
-                        for one in models
+                        pool.submit(check_apart, aside, model.file, model.shapes, request.environment, abandoned)
+                        for model in models
                     ]
                 while len(done := wait(parts, CHECKING_TOLD_S, FIRST_EXCEPTION).done) < len(parts):
                     for part in done:
@@ -255,9 +257,9 @@ def _check_of(
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
         if models and not request.zero_measure and not models[0].on_device:
-            told = check_not_slower(request.out, aside, request.environment)
-            if told:
-                watch("", told, None)
+            verdict = check_not_slower(request.out, aside, request.environment)
+            if verdict:
+                watch("", verdict, None)
 
     return check
 
@@ -288,14 +290,14 @@ def _plan_of(model: ModelTask, tuned: Sequence[Tuned], device: Device, threads: 
     """How a model's groups were chosen, and what its requests are expected to take, for `haotuner explain`."""
     from haotuner.orchestrate.cost_estimate import predicted_us
 
-    told = model.told
+    report = model.told
     return {
-        "status": told.status,
-        "measured": told.measured,
+        "status": report.status,
+        "measured": report.measured,
         "requests": len(model.prices.requests),
-        "predicted_us": {str(one): predicted_us(model, tuned, device, one) for one in threads},
-        "regions": [one for one in told.regions if one["chosen"]],
-        **({"ways": told.ways} if told.ways else {}),
+        "predicted_us": {str(count): predicted_us(model, tuned, device, count) for count in threads},
+        "regions": [region for region in report.regions if region["chosen"]],
+        **({"ways": report.ways} if report.ways else {}),
     }
 
 
@@ -303,10 +305,10 @@ def _ranges_of(models: Sequence[ModelTask]) -> dict[str, dict[str, list[int]]]:
     """Of each model and segment the first and last size that every dimension was tuned for; branches are none."""
     return {
         part.name: {
-            name: [one.spans[name].first, one.spans[name].last] for name in part.document["dims"] if name in one.spans
+            name: [model.spans[name].first, model.spans[name].last] for name in part.document["dims"] if name in model.spans
         }
-        for one in models
-        for part in one.held.values()
+        for model in models
+        for part in model.held.values()
     }
 
 

@@ -60,7 +60,7 @@ def ops_asked(
 ) -> tuple[Op, ...]:
     """The ops to tune: those named; else those of the workload named; else those a trace names; else the default ones."""
     if ops is not None:
-        return tuple(found for one in ops for found in ((one,) if isinstance(one, Op) else ops_of(one, device)))
+        return tuple(op_ for op in ops for op_ in ((op,) if isinstance(op, Op) else ops_of(op, device)))
     if workload_name is None and arrivals.ops:
         return tuple(map(Op.parse, arrivals.ops))
     return workload(workload_name or DEFAULT)
@@ -128,7 +128,7 @@ class Request:
 
     def check_models(self, device: Device) -> None:
         """UsageError for models that were read for another kind of device than this one."""
-        wrong = [one.written.name for one in self.models if one.on_device != (device.kind != "cpu")]
+        wrong = [model.written.name for model in self.models if model.on_device != (device.kind != "cpu")]
         if wrong:
             raise UsageError(
                 f"{', '.join(wrong)}: planned for another kind of device than {device.id}; read the file for it"
@@ -157,7 +157,7 @@ class Request:
         if self.early_stopping < 0:
             raise UsageError(f"--early-stopping {self.early_stopping}: give a number of turns, or 0 for never")
         Objective.parse(self.objective).check(max(1, len(self.models)))
-        names = [name for one in self.models for name in one.held]
+        names = [name for model in self.models for name in model.held]
         if len(set(names)) < len(names):
             raise UsageError(f"two models are called {max(names, key=names.count)}; rename one of the files")
         if not 0 <= self.seed <= SEED_MOST:

@@ -20,9 +20,9 @@ def scratch_folder() -> Iterator[Path]:
 
     Programs started with ``TMPDIR`` set to it leave nothing elsewhere, even when they are killed.
     """
-    place = Path(tempfile.gettempdir())
-    _remove_left(place)
-    folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=place))
+    path = Path(tempfile.gettempdir())
+    _remove_left(path)
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=path))
     lock = -1
     try:
         lock = os.open(folder / _ALIVE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -34,13 +34,13 @@ def scratch_folder() -> Iterator[Path]:
             os.close(lock)
 
 
-def _remove_left(place: Path) -> None:
+def _remove_left(position: Path) -> None:
     """Remove our own folders whose owner is gone; what cannot be looked at stays."""
     with contextlib.suppress(OSError):
-        for folder in place.glob(f"{PREFIX}*"):
+        for folder in position.glob(f"{PREFIX}*"):
             with contextlib.suppress(OSError):
-                found = folder.lstat()
-                if folder.is_dir() and not folder.is_symlink() and found.st_uid == os.geteuid() and _is_left(folder):
+                result = folder.lstat()
+                if folder.is_dir() and not folder.is_symlink() and result.st_uid == os.geteuid() and _is_left(folder):
                     shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -48,10 +48,10 @@ class Arrivals:
 
     def traffic(self, op: Op) -> Traffic:
         """Traffic of one op; rows of other ops are left out. UsageError: none, other axes, or no result."""
-        found = self._traffic(op)
-        for shape in found.shapes():
+        result = self._traffic(op)
+        for shape in result.shapes():
             _has_result(op, shape, self.text)
-        return found
+        return result
 
     def _traffic(self, op: Op) -> Traffic:
         if self.shapes is not None:
@@ -84,9 +84,9 @@ def arrivals_of(text: str, *more: str) -> Arrivals:
     if more and any(map(is_trace, (text, *more))):
         raise UsageError("--shapes is given twice, one of them a trace; a trace may give each op shapes of its own")
     if not is_trace(text):
-        ranges = [ShapeRange.parse(one) for one in (text, *more)]
-        axes = [tuple(sorted(one.axes())) for one in ranges]
-        if twice := [one for one in axes if axes.count(one) > 1]:
+        ranges = [ShapeRange.parse(text_) for text_ in (text, *more)]
+        axes = [tuple(sorted(text_.axes())) for text_ in ranges]
+        if twice := [text_ for text_ in axes if axes.count(text_) > 1]:
             raise UsageError(f"--shapes is given twice for the axes {', '.join(twice[0])}; an op has one range")
         return Arrivals(" and ".join((text, *more)), ranges[0], {}, others=tuple(ranges[1:]))
     rows: dict[str, dict[Shape, float]] = {}  # merged as it is read: a long trace has few different shapes
@@ -101,15 +101,15 @@ def traffic_of(text: str, op: Op) -> Traffic:
     return arrivals_of(text).traffic(op)
 
 
-def _same_axes(op: Op, given: set[str], text: str) -> None:
+def _same_axes(op: Op, inputs: set[str], text: str) -> None:
     if not op.dynamic:
         raise UsageError(
             f"{op.name} leaves no axis to run time, and shapes are of such axes: leave one out of the op and give it in "
             f"--shapes, as in {op.axes[0]}={op[op.axes[0]]}"
         )
-    if given != set(op.dynamic):
+    if inputs != set(op.dynamic):
         raise UsageError(
-            f"shapes {text!r} give the axes {', '.join(sorted(given))}; {op.name} needs exactly {', '.join(op.dynamic)}. "
+            f"shapes {text!r} give the axes {', '.join(sorted(inputs))}; {op.name} needs exactly {', '.join(op.dynamic)}. "
             "Ops of other axes have a --shapes of their own"
         )
 

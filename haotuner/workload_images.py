@@ -73,18 +73,18 @@ def mobilenet_v3() -> Iterator[Layer]:
 
 def merged(layers: Iterable[Layer]) -> dict[str, str]:
     """Ops by name with their shapes, equal ones once; the same op at other sizes keeps the widest range of them."""
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     for spec, shapes in layers:
         name = Op.parse(spec).name
-        found[name] = _wider(found.get(name, shapes), shapes)
-    return found
+        result[name] = _wider(result.get(name, shapes), shapes)
+    return result
 
 
-def _wider(one: str, other: str) -> str:
+def _wider(name: str, other: str) -> str:
     def ends(text: str) -> list[int]:
         return [int(part) for part in text.split("h=")[1].split(";")[0].split("..")]
 
-    if one == other or "h=" not in one:
-        return one
-    low, high = (min(ends(one)[0], ends(other)[0]), max(ends(one)[1], ends(other)[1]))
+    if name == other or "h=" not in name:
+        return name
+    low, high = (min(ends(name)[0], ends(other)[0]), max(ends(name)[1], ends(other)[1]))
     return f"{BATCH};h={low}..{high};w=h"

@@ -36,10 +36,10 @@ def cpu_info(host: Host) -> CpuInfo:
             f"haotuner tunes CPUs on Linux x86-64; this host is {host.system} {host.machine}. "
             "Run it on an x86-64 Linux machine; for an absent GPU, `haotuner candidates --device h200` works anywhere."
         )
-    told = read_text(host.proc / "cpuinfo")
-    if not told:
+    text = read_text(host.proc / "cpuinfo")
+    if not text:
         raise EnvironmentMissing(f"cannot read {host.proc / 'cpuinfo'}, which tells what this CPU can do; mount /proc")
-    info = parse_cpuinfo(told)
+    info = parse_cpuinfo(text)
     if not info.isas():
         lacking = " ".join(sorted(ISAS[-1].flags - info.flags))
         raise EnvironmentMissing(
@@ -65,8 +65,8 @@ def cpu_device(isa_name: str | None, *, host: Host, measure: bool, cache_dir: Pa
     if isa is None:
         has = ", ".join(f"cpu:{i.name}" for i in info.isas())
         raise UnknownDevice(f"device cpu:{isa_name}: this host ({info.model_name}) has {has}")
-    place = topology(host)
-    return _device(info, isa, place, cpu_rates(isa, host=host, measure=measure, cache_dir=cache_dir))
+    cores = topology(host)
+    return _device(info, isa, cores, cpu_rates(isa, host=host, measure=measure, cache_dir=cache_dir))
 
 
 def cpu_rates(isa: Isa, *, host: Host, measure: bool, cache_dir: Path | None) -> CpuPeak | NotMeasured:
@@ -74,34 +74,34 @@ def cpu_rates(isa: Isa, *, host: Host, measure: bool, cache_dir: Path | None) ->
 
     Memory is the host's, whichever instructions read it: its rates are the best that any instruction set has measured.
     """
-    info, place, compiler = cpu_info(host), topology(host), find_compiler()
+    info, cores, compiler = cpu_info(host), topology(host), find_compiler()
 
     def rates(of: Isa, measure: bool) -> CpuPeak | NotMeasured:
-        return peak_of(info=info, isa=of, topology=place, compiler=compiler, cache_dir=cache_dir, measure=measure)
+        return peak_of(info=info, isa=of, topology=cores, compiler=compiler, cache_dir=cache_dir, measure=measure)
 
     own = rates(isa, measure)
     if isinstance(own, NotMeasured):
         return own
     others = [rates(other, False) for other in info.isas() if other != isa]
     known = [own, *(other for other in others if isinstance(other, CpuPeak))]
-    alone, together = max(one.memory_gbps_unit for one in known), max(one.memory_gbps for one in known)
+    alone, together = max(item.memory_gbps_unit for item in known), max(item.memory_gbps for item in known)
     return replace(own, memory_gbps_unit=alone, memory_gbps=together)
 
 
-def _device(info: CpuInfo, isa: Isa, place: Topology, rates: CpuPeak | NotMeasured) -> Device:
+def _device(info: CpuInfo, isa: Isa, cores: Topology, rates: CpuPeak | NotMeasured) -> Device:
     queried: dict[str, Any] = {
-        "compute_units": place.cores,
-        "l1_bytes": place.l1_bytes,
-        "l2_bytes": place.l2_bytes,
-        "l3_bytes": place.l3_bytes,
-        "memory_bytes": place.memory_bytes,
+        "compute_units": cores.cores,
+        "l1_bytes": cores.l1_bytes,
+        "l2_bytes": cores.l2_bytes,
+        "l3_bytes": cores.l3_bytes,
+        "memory_bytes": cores.memory_bytes,
     }
     # The level fixes these; the flags that name the level were queried.
     derived: dict[str, Any] = {"wave_width": isa.wave_width, "registers_per_thread": isa.registers}
     measured: dict[str, Any] = {}
     if isa is ISAS[0] and amx.has_tiles(info):
         clock_mhz = rates.clock_mhz if isinstance(rates, CpuPeak) else CLOCK_MHZ
-        derived["tensor_tflops"] = amx.FLOPS_PER_CYCLE * place.cores * clock_mhz * 1e-6
+        derived["tensor_tflops"] = amx.FLOPS_PER_CYCLE * cores.cores * clock_mhz * 1e-6
     if not isinstance(rates, CpuPeak) and isa is ISAS[0] and wide_pipes(info):
         derived["fma_pipes"] = wide_pipes(info)
     if isinstance(rates, CpuPeak):

@@ -132,10 +132,10 @@ def peak_of(
         return NotMeasured(
             reason="no C compiler found", remedy="install one: `apt-get install gcc libc6-dev`, or any cc on PATH"
         )
-    found = _run(source, isa=isa, topology=topology, compiler=compiler, limit_s=limit_s)
-    if isinstance(found, NotMeasured):
-        return known or found
-    best = found if known is None else found.better(known)
+    result = _run(source, isa=isa, topology=topology, compiler=compiler, limit_s=limit_s)
+    if isinstance(result, NotMeasured):
+        return known or result
+    best = result if known is None else result.better(known)
     _store(cache_dir, key, best)
     return best
 
@@ -171,22 +171,22 @@ def _run(source: bytes, *, isa: Isa, topology: Topology, compiler: str, limit_s:
         if isinstance(built, NotMeasured):
             return built
         rounds = [str(_rounds(alone, ROUNDS_ALONE)), str(_rounds(each, ROUNDS_EACH))]
-        said = _command([str(program), str(topology.cores), str(alone), str(each), cpus, *rounds], limit_s)
-    if isinstance(said, NotMeasured):
-        return said
+        output = _command([str(program), str(topology.cores), str(alone), str(each), cpus, *rounds], limit_s)
+    if isinstance(output, NotMeasured):
+        return output
     try:
-        return CpuPeak(**json.loads(said))
+        return CpuPeak(**json.loads(output))
     except (ValueError, TypeError) as error:
         return NotMeasured(
-            reason=f"the measuring program said {said[:200]!r}: {error}", remedy="report it with `haotuner doctor --json`"
+            reason=f"the measuring program said {output[:200]!r}: {error}", remedy="report it with `haotuner doctor --json`"
         )
 
 
-def _command(asked: list[str], limit_s: float) -> str | NotMeasured:
+def _command(command_: list[str], limit_s: float) -> str | NotMeasured:
     """Standard output of a command that ended well."""
-    name = Path(asked[0]).name
+    name = Path(command_[0]).name
     try:
-        done = command.run(asked, limit_s)
+        done = command.run(command_, limit_s)
     except TimedOut as error:
         return NotMeasured(reason=str(error), remedy="try again on a quieter machine")
     except OSError as error:

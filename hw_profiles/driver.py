@@ -83,7 +83,7 @@ def query_driver(library: str = "libcuda.so.1") -> tuple[DriverGpu, ...] | NoGpu
         return NoGpu(
             reason="no-gpu", detail="the CUDA driver shows no GPU", remedy="see CUDA_VISIBLE_DEVICES, or use --device cpu"
         )
-    return tuple(found for index in range(count.value) if (found := _gpu(cuda, index)) is not None)
+    return tuple(result for index in range(count.value) if (result := _gpu(cuda, index)) is not None)
 
 
 def _gpu(cuda: ctypes.CDLL, index: int) -> DriverGpu | None:

@@ -47,26 +47,26 @@ def find_device(text: str, *, measure: bool = True, cache_dir: Path | None = Non
         EnvironmentMissing: the host cannot answer (no driver, not Linux on x86-64).
     """
     host = host or Host.here()
-    wanted = text.strip().lower()
-    if match := _PART.fullmatch(wanted):
+    name = text.strip().lower()
+    if match := _PART.fullmatch(name):
         return part_of(find_device(match[1], measure=measure, cache_dir=cache_dir, host=host), int(match[2]))
-    if match := _CPU.fullmatch(wanted):
+    if match := _CPU.fullmatch(name):
         return cpu_device(match[1], host=host, measure=measure, cache_dir=cache_dir)
-    if match := _CUDA.fullmatch(wanted):
+    if match := _CUDA.fullmatch(name):
         return gpu_device(int(match[1] or 0), host=host)
-    if profile := profile_named(wanted):
+    if profile := profile_named(name):
         return profile.device
-    if known := known_named(wanted):
+    if known := known_named(name):
         return known.device()
-    if wanted.startswith("cpu-"):
+    if name.startswith("cpu-"):
         try:
             info = cpu_info(host)
         except EnvironmentMissing:
             info = None
         for isa in info.isas() if info else ():
-            if info and wanted == info.id(isa):
+            if info and name == info.id(isa):
                 return cpu_device(isa.name, host=host, measure=measure, cache_dir=cache_dir)
-    raise UnknownDevice(_unknown(text, wanted))
+    raise UnknownDevice(_unknown(text, name))
 
 
 def list_devices(
@@ -77,33 +77,33 @@ def list_devices(
     ``tabled``: then the rows of the table of devices that say enough.
     """
     host = host or Host.here()
-    found: list[Listed] = []
+    result: list[Listed] = []
     try:
         for position, isa in enumerate(cpu_isas(host)):
             device = cpu_device(isa.name, host=host, measure=measure, cache_dir=cache_dir)
-            found.append(Listed(device=device, source="queried", ask=f"cpu:{isa.name}" if position else "cpu"))
+            result.append(Listed(device=device, source="queried", ask=f"cpu:{isa.name}" if position else "cpu"))
     except EnvironmentMissing:
         pass  # `haotuner doctor` says why; the profiles are still worth listing
     for index, answer in enumerate(gpu_devices(host)):
         if isinstance(answer, Device):
-            found.append(Listed(device=answer, source="queried", ask=f"cuda:{index}"))
-    found += [Listed(device=p.device, source="datasheet", ask=p.device.id) for p in profiles()]
+            result.append(Listed(device=answer, source="queried", ask=f"cuda:{index}"))
+    result += [Listed(device=p.device, source="datasheet", ask=p.device.id) for p in profiles()]
     for row in table() if tabled else ():
         try:
-            found.append(Listed(device=row.device(), source="datasheet", ask=row.id))
+            result.append(Listed(device=row.device(), source="datasheet", ask=row.id))
         except UnknownDevice:  # known by name only
             continue
-    return found
+    return result
 
 
-def _unknown(text: str, wanted: str) -> str:
+def _unknown(text: str, message: str) -> str:
     names = {name.lower(): p.device.id for p in profiles() for name in (p.device.id, *p.aliases)}
     names |= {name.lower(): row.id for row in table() for name in (row.id, row.name, *row.aliases)}
     known = {**names, "cpu": "cpu", "cuda": "cuda"}
-    starts = [name for name in sorted(known) if wanted and name.startswith(wanted)]  # "a100": a100-40gb before a10
-    close = difflib.get_close_matches(wanted[:80], known, n=3, cutoff=0.4)
+    starts = [name for name in sorted(known) if message and name.startswith(message)]  # "a100": a100-40gb before a10
+    close = difflib.get_close_matches(message[:80], known, n=3, cutoff=0.4)
     near = list(dict.fromkeys(known[name] for name in (*starts[:3], *close)))[:4]
-    near = [*(["cuda:0"] if wanted.startswith("gpu") else []), *near]
+    near = [*(["cuda:0"] if message.startswith("gpu") else []), *near]
     hint = f"nearest: {', '.join(near)}; " if near else ""
     here = "this host is cpu, cpu:avx2, cuda, cuda:N, a part of a GPU cuda:0/64"
     return f"unknown device {text.strip()[:80]!r}; {hint}`haotuner devices` lists all ({here})"

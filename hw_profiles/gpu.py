@@ -45,13 +45,13 @@ def gpu_device(index: int, *, host: Host) -> Device:
         EnvironmentMissing: no GPU can be asked, or this one fails.
         UnknownDevice: the host has GPUs, but not that many.
     """
-    found = gpu_devices(host)
-    alone = found[0] if len(found) == 1 else None
+    result = gpu_devices(host)
+    alone = result[0] if len(result) == 1 else None
     if isinstance(alone, NoGpu):
         raise EnvironmentMissing(f"device cuda:{index}: no usable GPU on this host: {alone.detail}. To do: {alone.remedy}.")
-    if index >= len(found):
-        raise UnknownDevice(f"device cuda:{index}: this host has {', '.join(f'cuda:{i}' for i in range(len(found)))}")
-    answer = found[index]
+    if index >= len(result):
+        raise UnknownDevice(f"device cuda:{index}: this host has {', '.join(f'cuda:{i}' for i in range(len(result)))}")
+    answer = result[index]
     if isinstance(answer, NoGpu):
         raise EnvironmentMissing(f"device cuda:{index}: the GPU does not answer: {answer.detail}. To do: {answer.remedy}.")
     return answer
@@ -99,19 +99,21 @@ def join_gpu(nvml: NvmlGpu | None, cuda: DriverGpu | None) -> Device | NoGpu:
 
     CUDA is asked first: of a partitioned board (MIG) it shows the instance that programs get, NVML the board around it.
     """
-    said = dict(cuda.attributes) if cuda else {}
+    attributes = dict(cuda.attributes) if cuda else {}
     name = (cuda.name if cuda else None) or (nvml.name if nvml else None) or "NVIDIA GPU"
     mig = nvml.mig if nvml else None
     profile = None if mig else profile_named(name)
-    capability = (said["capability_major"], said.get("capability_minor", 0)) if "capability_major" in said else None
+    capability = (
+        (attributes["capability_major"], attributes.get("capability_minor", 0)) if "capability_major" in attributes else None
+    )
     capability = capability or (nvml.capability if nvml else None)
     if capability is None and profile is None:
         return _silent(f"{name}: neither CUDA nor NVML tells its compute capability")
     cores = _CORES.get(capability) if capability else None
 
     facts = _Facts({}, {})
-    for key in said.keys() & _FIELDS:
-        facts.put(key, said[key], "queried")
+    for key in attributes.keys() & _FIELDS:
+        facts.put(key, attributes[key], "queried")
     facts.put("memory_bytes", cuda.memory_bytes if cuda else None, "queried")
     if nvml:
         facts.put("compute_units", nvml.mig_units, "queried")
@@ -119,11 +121,11 @@ def join_gpu(nvml: NvmlGpu | None, cuda: DriverGpu | None) -> Device | NoGpu:
         facts.put("clock_mhz", nvml.clock_mhz, "queried")
         if cores and nvml.fp32_cores and not mig:
             facts.put("compute_units", nvml.fp32_cores // cores, "derived")
-    facts.put("clock_mhz", said["clock_khz"] / 1000 if "clock_khz" in said else None, "queried")
+    facts.put("clock_mhz", attributes["clock_khz"] / 1000 if "clock_khz" in attributes else None, "queried")
     facts.put("wave_width", _WARP, "derived")
     facts.put("registers_per_thread", _REGISTERS, "derived")
     if not mig:  # an instance has a part of the board's bandwidth, and nothing says which
-        facts.put("memory_gbps", _bandwidth(nvml, said), "derived")
+        facts.put("memory_gbps", _bandwidth(nvml, attributes), "derived")
     if cores:
         facts.put("fma_pipes", cores // _WARP, "derived")
         facts.put_peak(2e-3 * cores)
@@ -159,9 +161,9 @@ class _Facts:
     def put_peak(self, gflops_per_mhz: float) -> None:
         """Peaks from units and clock, where both are known; ``gflops_per_mhz`` is of one unit."""
         if "clock_mhz" in self.values and "compute_units" in self.values:
-            one = gflops_per_mhz * self.values["clock_mhz"]
-            self.put("peak_gflops_unit", one, "derived")
-            self.put("peak_gflops", one * self.values["compute_units"], "derived")
+            unit_peak = gflops_per_mhz * self.values["clock_mhz"]
+            self.put("peak_gflops_unit", unit_peak, "derived")
+            self.put("peak_gflops", unit_peak * self.values["compute_units"], "derived")
 
     def put_tensor_peak(self, tflops_per_mhz: float) -> None:
         """Peak of all matrix units likewise."""
@@ -185,10 +187,10 @@ def _slug(name: str, mig: bool | None) -> str:
     return "-".join([*words, *(["mig"] if mig and "mig" not in words else [])])
 
 
-def _bandwidth(nvml: NvmlGpu | None, said: dict[str, int]) -> float | None:
+def _bandwidth(nvml: NvmlGpu | None, attributes: dict[str, int]) -> float | None:
     """Bus width x memory clock x 2 (both edges; drivers report the clock that makes this true for GDDR and HBM), GB/s."""
     clock_mhz = nvml.memory_clock_mhz if nvml else None
     bits = nvml.bus_bits if nvml else None
-    clock_mhz = clock_mhz or (said["memory_clock_khz"] / 1000 if "memory_clock_khz" in said else None)
-    bits = bits or said.get("bus_bits")
+    clock_mhz = clock_mhz or (attributes["memory_clock_khz"] / 1000 if "memory_clock_khz" in attributes else None)
+    bits = bits or attributes.get("bus_bits")
     return clock_mhz * 2 * bits / 8 / 1000 if clock_mhz and bits else None

@@ -157,8 +157,8 @@ def _gpu(module: Any, index: int) -> NvmlGpu | NoGpu:
 
 def _mig_instance(module: Any, ask: Callable[..., Any], handle: Any) -> Any:
     """Attributes of the first MIG instance: what CUDA gives to a process that does not choose."""
-    for place in range(ask("mig_count", module.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
-        instance = ask(f"mig_{place}", module.nvmlDeviceGetMigDeviceHandleByIndex, handle, place)
+    for index in range(ask("mig_count", module.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
+        instance = ask(f"mig_{index}", module.nvmlDeviceGetMigDeviceHandleByIndex, handle, index)
         if instance is not None:
             return ask("mig_attributes", module.nvmlDeviceGetAttributes, instance)
     return None

@@ -60,8 +60,8 @@ def folder() -> Traversable:
 
 def _texts() -> dict[str, Traversable]:
     """The file of every profile by id, in their order."""
-    found = {entry.name.removesuffix(".toml"): entry for entry in folder().iterdir() if entry.name.endswith(".toml")}
-    return {name: found[name] for name in sorted(found)}
+    result = {entry.name.removesuffix(".toml"): entry for entry in folder().iterdir() if entry.name.endswith(".toml")}
+    return {name: result[name] for name in sorted(result)}
 
 
 def _read(file: Traversable, device_id: str) -> Profile:
@@ -80,11 +80,11 @@ def plain(name: str) -> str:
 
 def profile_named(name: str) -> Profile | None:
     """The profile of that id or alias; None when nobody goes by that name."""
-    wanted, files_by_id = plain(name), _texts()
-    if wanted in files_by_id:  # no need to parse the others: a file has one id, and no alias is another's id
-        return _read(files_by_id[wanted], wanted)
+    required, files_by_id = plain(name), _texts()
+    if required in files_by_id:  # no need to parse the others: a file has one id, and no alias is another's id
+        return _read(files_by_id[required], required)
     for device_id, file in files_by_id.items():
         profile = _read(file, device_id)
-        if wanted in (plain(profile.device.name), *map(plain, profile.aliases)):
+        if required in (plain(profile.device.name), *map(plain, profile.aliases)):
             return profile
     return None

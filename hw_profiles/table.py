@@ -116,15 +116,15 @@ def known_arch(arch: str, units: int, *, name: str) -> Known | None:
 
 def known_names() -> dict[str, Known]:
     """Every id, name and alias as ``plain`` writes it, with what is known of its device; profiles before rows."""
-    found: dict[str, Known] = {}
+    result: dict[str, Known] = {}
     for profile in profiles():
         known = of_device(profile.device, source=", ".join(profile.references))
         for name in (profile.device.id, profile.device.name, *profile.aliases):
-            found.setdefault(plain(name), known)
+            result.setdefault(plain(name), known)
     for row in table():
         for name in (row.id, row.name, *row.aliases):
-            found.setdefault(plain(name), row)
-    return found
+            result.setdefault(plain(name), row)
+    return result
 
 
 def known_named(name: str) -> Known | None:
@@ -208,8 +208,8 @@ def _numbers(row: Mapping[str, str], columns: Mapping[str, tuple[str, int]]) -> 
 
 def _vendor(arch: str, name: str) -> str:
     makers = {"sm_": "nvidia", "gfx": "amd"}
-    found = next((maker for start, maker in makers.items() if arch.startswith(start)), "")
-    return found or next((maker for maker in ("amd", "intel", "arm", "apple") if maker in name.lower()), "")
+    result = next((maker for start, maker in makers.items() if arch.startswith(start)), "")
+    return result or next((maker for maker in ("amd", "intel", "arm", "apple") if maker in name.lower()), "")
 
 
 def _rows(name: str) -> list[dict[str, str]]:

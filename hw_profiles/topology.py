@@ -72,7 +72,7 @@ def _one_per_core(host: Host) -> tuple[int, ...]:
 
 
 def _caches(host: Host, cpu: int) -> dict[int, int]:
-    found: dict[int, int] = {}
+    result: dict[int, int] = {}
     for index in sorted((_cpu(host, cpu) / "cache").glob("index*")):
         level, kind, size = (read_text(index / name) for name in ("level", "type", "size"))
         amount = parse_size(size or "")
@@ -82,8 +82,8 @@ def _caches(host: Host, cpu: int) -> dict[int, int]:
             shared = parse_cpu_list(read_text(index / "shared_cpu_list") or "") or (cpu,)
             siblings = parse_cpu_list(read_text(_cpu(host, cpu) / "topology/thread_siblings_list") or "") or (cpu,)
             amount //= max(1, len(shared) // len(siblings))
-        found[int(level or 0)] = amount
-    return found
+        result[int(level or 0)] = amount
+    return result
 
 
 def cpu_quota(host: Host) -> float | None:
@@ -93,9 +93,9 @@ def cpu_quota(host: Host) -> float | None:
 
 def _memory(host: Host) -> int | None:
     match = re.search(r"^MemTotal:\s+(\d+) kB", read_text(host.proc / "meminfo") or "", re.MULTILINE)
-    found = [int(match[1]) * 1024] if match else []
+    result = [int(match[1]) * 1024] if match else []
     for folder, unified in control_groups.groups("memory", host.proc, host.sysfs):
         limit = read_text(folder / ("memory.max" if unified else "memory.limit_in_bytes")) or ""
         if limit.isdigit():
-            found.append(int(limit))  # version 1 writes "no limit" as almost 2^63: never the smallest
-    return min(found, default=None)
+            result.append(int(limit))  # version 1 writes "no limit" as almost 2^63: never the smallest
+    return min(result, default=None)

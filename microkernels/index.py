@@ -52,11 +52,11 @@ FAMILIES: tuple[Family, ...] = (
 @cache
 def _own_families(kind: str) -> tuple[Family, ...]:
     """The families of a kind that a file or an installed package brought."""
-    found = kind_named(kind)
-    assert found is not None
-    if CpuOnline.covers(found):
-        return CpuOnline(found), CudaOnline(found)
-    return (CpuGenerated(found), CudaGenerated(found)) if CpuGenerated.covers(found) else ()
+    result = kind_named(kind)
+    assert result is not None
+    if CpuOnline.covers(result):
+        return CpuOnline(result), CudaOnline(result)
+    return (CpuGenerated(result), CudaGenerated(result)) if CpuGenerated.covers(result) else ()
 
 
 def family_named(name: str) -> Family:
@@ -64,18 +64,20 @@ def family_named(name: str) -> Family:
     for family in FAMILIES:
         if family.name == name:
             return family
-    for kind in (*GROUPS, *(one for one in installed() if f"_{one}_" in name)):
+    for kind in (*GROUPS, *(item for item in installed() if f"_{item}_" in name)):
         for family in _own_families(kind):
             if family.name == name:
                 return family
-    if (found := short_family(name) or direct_family(name)) is not None:
-        return found
+    if (result := short_family(name) or direct_family(name)) is not None:
+        return result
     raise KeyError(f"no family {name!r}; known: {', '.join(f.name for f in FAMILIES)}")
 
 
 def family_of(kernel: MicroKernel, op: Op) -> Family:
     """The kernel's family as it computes this op: on devices a convolution has kernels of products."""
-    return next((one for one in conv_families(op) if one.name == kernel.family), None) or family_named(kernel.family)
+    return next((family for family in conv_families(op) if family.name == kernel.family), None) or family_named(
+        kernel.family
+    )
 
 
 def families_for(op: Op, backend: str) -> tuple[Family, ...]:
@@ -83,8 +85,8 @@ def families_for(op: Op, backend: str) -> tuple[Family, ...]:
     known = FAMILIES if op.kind in KINDS else _own_families(op.kind)
     if (short := short_family(f"cuda_generated_{op.kind}_{op.dtype}")) is not None:
         known = (*known, short)
-    found = tuple(family for family in known if family.backend == backend and family.serves(op))
-    if not found:
+    result = tuple(family for family in known if family.backend == backend and family.serves(op))
+    if not result:
         named = ", ".join(family.name for family in known if family.backend == backend and op.kind in family.name)
         example = "dense:n=2304,k=768" if backend == "cpu" else "dense:n=2304,k=768 or dense:n=2304,k=768,dtype=fp16"
         why = f"dtype, weight layout, epilogue or dynamic axes not covered by {named}" if named else "none has this kind"
@@ -92,4 +94,4 @@ def families_for(op: Op, backend: str) -> tuple[Family, ...]:
         if set(unknown) - {axis for axis, _ in op.static}:
             why, example = f"it asks for a known {', '.join(unknown)}", op.meaning.example
         raise NothingLegal(f"no family computes {op.name} on {backend}: {why}. Write for example {example}")
-    return found
+    return result

@@ -50,7 +50,7 @@ def folds_for(read: DeviceTables, target: str, split: str) -> list[Fold]:
     """The folds in which an outer target, and with the split ``architecture`` every relative of it, takes no part."""
     related = split == "architecture"
     outer = {architecture(table.device) for table in read.tables if table.device.id == target}
-    found = []
+    result = []
     for family in read.families():
         tables = [t for t in read.of(family) if t.device.id != target and not (related and architecture(t.device) in outer)]
         for inner in tables:
@@ -58,8 +58,8 @@ def folds_for(read: DeviceTables, target: str, split: str) -> list[Fold]:
             if related:
                 others = [t for t in others if architecture(t.device) != architecture(inner.device)]
             if others and inner.groups():
-                found.append(Fold(family=family, target=inner.device.id, sources=tuple(t.device.id for t in others)))
-    return found
+                result.append(Fold(family=family, target=inner.device.id, sources=tuple(t.device.id for t in others)))
+    return result
 
 
 def scores_of(read: DeviceTables, fold: Fold) -> list[float]:
@@ -71,13 +71,13 @@ def scores_of(read: DeviceTables, fold: Fold) -> list[float]:
 def scores_on(target: DeviceTable, sources: Sequence[DeviceTable]) -> list[float]:
     """Zero-shot best@10 of each candidate on a target, mean over ``SEEDS``."""
     scores, known = TargetScores.of(target), measured_by(sources, target.trials)
-    found = []
+    result = []
     for seed in range(SEEDS):
         single = single_opinions(target, sources, known, seed)
         pool = make_pool(learn_sources(sources, target.device, seed=seed), sources, target, known=known, single=single)
-        said = pool.zero_shots(seed, AGREED) + [replace(pool, shares=shares).zero_shot(seed) for shares in _WEIGHTS]
-        found.append([scores.score(each)[KEY] for each in said])
-    return [float(mean) for mean in np.mean(found, axis=0)]
+        answer = pool.zero_shots(seed, AGREED) + [replace(pool, shares=shares).zero_shot(seed) for shares in _WEIGHTS]
+        result.append([scores.score(each)[KEY] for each in answer])
+    return [float(mean) for mean in np.mean(result, axis=0)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,17 +97,17 @@ class Calibration:
         }
 
 
-def chosen(found: Mapping[Fold, Sequence[float]]) -> Calibration:
+def chosen(result: Mapping[Fold, Sequence[float]]) -> Calibration:
     """The candidate that is best in the mean over folds, with other weights only if these are proved better.
 
     Without any fold, or where none can tell, it is the default: the portfolio alone.
     """
-    if not found:
+    if not result:
         return Calibration(shares=SHARES, means=(), folds={})
-    means = np.mean(list(found.values()), axis=0)
+    means = np.mean(list(result.values()), axis=0)
     best, usual = int(np.argmax(means)), int(np.argmax(means[: len(AGREED)]))
     at = best if means[best] > means[usual] + PROOF else usual
-    folds = {f"{fold.family} {fold.target}": float(scores[at]) for fold, scores in found.items()}
+    folds = {f"{fold.family} {fold.target}": float(scores[at]) for fold, scores in result.items()}
     return Calibration(shares=CANDIDATES[at], means=tuple(means.tolist()), folds=folds)
 
 
@@ -117,9 +117,9 @@ def _named(shares: Shares) -> str:
 
 def calibrated(read: DeviceTables, target: str, split: str, tell: Callable[[str], None] = lambda _: None) -> Calibration:
     """What the folds choose for one target; told of each."""
-    found: dict[Fold, list[float]] = {}
+    result: dict[Fold, list[float]] = {}
     for fold in folds_for(read, target, split):
         with threadpool_limits(1):  # as in reports
-            found[fold] = scores_of(read, fold)
+            result[fold] = scores_of(read, fold)
         tell(f"how far opinions are believed: {fold.family} on {fold.target} held out")
-    return chosen(found)
+    return chosen(result)

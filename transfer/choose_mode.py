@@ -47,22 +47,22 @@ def held_out(
     }
 
 
-def choose_mode(pool: Pool, sample: Sample | None, seed: int, held: Mapping[str, Scores] | None = None) -> ModeChoice:
+def choose_mode(pool: Pool, sample: Sample | None, seed: int, stored: Mapping[str, Scores] | None = None) -> ModeChoice:
     """Pick a mode. Modes that learn are judged by cross-validation, the others directly.
 
-    A less preferred mode must lead by more than two standard errors of the comparison, or chance would pick. ``held`` is
+    A less preferred mode must lead by more than two standard errors of the comparison, or chance would pick. ``stored`` is
     what ``held_out`` gave, if that is known already.
     """
     can_copy = not np.isnan(pool.known).all()
     if sample is None or len(sample.rows) < FEWEST:
         mode = "zero-shot" if sample is None else "residual"
         return ModeChoice(mode=mode, accuracy=None, accuracies={}, note="too few target samples to judge: by preference")
-    said = dict(held_out(pool, sample, seed) if held is None else held)
-    said["zero-shot"] = pool.sources.zero_shot(pool.columns[sample.rows])
+    answer = dict(held_out(pool, sample, seed) if stored is None else stored)
+    answer["zero-shot"] = pool.sources.zero_shot(pool.columns[sample.rows])
     if can_copy:
-        said["copy"] = pool.copy()[sample.rows]
+        answer["copy"] = pool.copy()[sample.rows]
     groups = pool.tasks[sample.rows]
-    accuracies = {mode: _by_task(each, sample.labels, groups) for mode, each in said.items()}
+    accuracies = {mode: _by_task(each, sample.labels, groups) for mode, each in answer.items()}
     margin = 2.0 * 0.5 / np.sqrt(len(sample.rows))  # 0.5/sqrt(n): standard error of a share near one half
     best = max(accuracies.values())
     mode = next(mode for mode in PREFERENCE if mode in accuracies and accuracies[mode] >= best - margin)
@@ -75,22 +75,22 @@ def choose_mode(pool: Pool, sample: Sample | None, seed: int, held: Mapping[str,
 def _held_out(mode: str, pool: Pool, sample: Sample, seed: int) -> Scores:
     """Each sample's score from a fit that did not see it."""
     order = np.random.default_rng([seed, 7]).permutation(len(sample.rows))
-    said = np.zeros(len(sample.rows))
+    answer = np.zeros(len(sample.rows))
     for fold in range(FOLDS):
-        held = order[fold::FOLDS]
-        kept = np.setdiff1d(order, held)
-        part = pool.part(sample.rows[np.concatenate([kept, held])])
-        seen = Sample(rows=np.arange(len(kept)), labels=sample.labels[kept])
-        said[held] = rank(mode, part, seen, seed)[len(kept) :]
-    return said
+        stored = order[fold::FOLDS]
+        selected = np.setdiff1d(order, stored)
+        part = pool.part(sample.rows[np.concatenate([selected, stored])])
+        seen = Sample(rows=np.arange(len(selected)), labels=sample.labels[selected])
+        answer[stored] = rank(mode, part, seen, seed)[len(selected) :]
+    return answer
 
 
-def _by_task(said: Scores, labels: Scores, tasks: Rows) -> float:
+def _by_task(text: Scores, labels: Scores, tasks: Rows) -> float:
     """Pairwise accuracy within tasks, weighted by their pairs; one half if no task has two samples."""
     total = counted = 0.0
     for task in np.unique(tasks):
         rows = np.flatnonzero(tasks == task)
         pairs = len(rows) * (len(rows) - 1) / 2
         if pairs:
-            total, counted = total + pairs * pairwise_accuracy(said[rows], labels[rows]), counted + pairs
+            total, counted = total + pairs * pairwise_accuracy(text[rows], labels[rows]), counted + pairs
     return total / counted if counted else 0.5

@@ -68,8 +68,8 @@ class DeviceTable:
 
     def groups(self) -> list[Rows]:
         """Rows of each task that has at least two."""
-        found = [np.flatnonzero(self.tasks == task) for task in np.unique(self.tasks)]
-        return [rows for rows in found if len(rows) > 1]
+        result = [np.flatnonzero(self.tasks == task) for task in np.unique(self.tasks)]
+        return [rows for rows in result if len(rows) > 1]
 
     def efficiency(self) -> Scores:
         """Throughput over roofline of each row."""

@@ -51,70 +51,72 @@ class Evaluation:
             raise UsageError("--samples must name at least one count from 0 up, such as 0,16,32")
 
 
-def evaluate(read: DeviceTables, asked: Evaluation, tell: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
+def evaluate(read: DeviceTables, requested: Evaluation, tell: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
     """The report: keys of the contract, and per family the same, with intervals over seeds and the choices of modes.
 
     Raises:
         UsageError: no family that both the target and another device measured.
     """
-    families = asked.families or read.families()
+    families = requested.families or read.families()
     reports: dict[str, dict[str, Any]] = {}
     for family in families:
         tables = read.of(family)
         ids = [table.device.id for table in tables]
-        if asked.target not in ids or len(ids) < 2:
-            tell(f"{family}: measured on {', '.join(ids) or 'no device'}; transfer needs {asked.target} and another")
+        if requested.target not in ids or len(ids) < 2:
+            tell(f"{family}: measured on {', '.join(ids) or 'no device'}; transfer needs {requested.target} and another")
             continue
-        reports[family] = evaluate_family(read, family, asked, tell)
+        reports[family] = evaluate_family(read, family, requested, tell)
     if not reports:
-        found = sorted({table.device.id for table in read.tables})
+        result = sorted({table.device.id for table in read.tables})
         raise UsageError(
-            f"transfer to {asked.target} needs records of it and of another device for the same family; "
-            f"the store has {', '.join(found)}{read.why_not(asked.target)}; import more with: haotuner records import "
+            f"transfer to {requested.target} needs records of it and of another device for the same family; "
+            f"the store has {', '.join(result)}{read.why_not(requested.target)}; import more with: haotuner records import "
             f"FILE --db URL"
         )
-    return {"target": asked.target, "split": asked.split, **joined(list(reports.values())), "families": reports}
+    return {"target": requested.target, "split": requested.split, **joined(list(reports.values())), "families": reports}
 
 
 def evaluate_family(
-    read: DeviceTables, family: str, asked: Evaluation, tell: Callable[[str], None] = lambda _: None
+    read: DeviceTables, family: str, requested: Evaluation, tell: Callable[[str], None] = lambda _: None
 ) -> dict[str, Any]:
     """The report of one family with the settings chosen; the question's own families are not looked at."""
-    table_of(read, family, asked.target)  # before folds take their time
-    found = (
-        Calibration(shares=asked.shares, means=(), folds={}) if asked.shares else calibrated(read, asked.target, asked.split)
+    table_of(read, family, requested.target)  # before folds take their time
+    result = (
+        Calibration(shares=requested.shares, means=(), folds={})
+        if requested.shares
+        else calibrated(read, requested.target, requested.split)
     )
     with threadpool_limits(1):  # as in reports
-        runs = runs_of(read, family, replace(asked, shares=found.shares), tell=tell)
-    return report_of(runs) | {"settings": found.told()}
+        runs = runs_of(read, family, replace(requested, shares=result.shares), tell=tell)
+    return report_of(runs) | {"settings": result.told()}
 
 
 def runs_of(
     read: DeviceTables,
     family: str,
-    asked: Evaluation,
+    requested: Evaluation,
     *,
     seeds: Sequence[int] | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> list[SimulatedRun]:
     """One run a seed, of the question's seeds or of some of them; without ``shares`` in the question by the default ones."""
-    target, sources = without_relatives(*table_of(read, family, asked.target), asked.split)
-    wanted = range(asked.seeds) if seeds is None else seeds
-    shares = asked.shares or SHARES
-    lacking = why_unscorable(target, sources, asked.split, wanted)
+    target, sources = without_relatives(*table_of(read, family, requested.target), requested.split)
+    required = range(requested.seeds) if seeds is None else seeds
+    shares = requested.shares or SHARES
+    lacking = why_unscorable(target, sources, requested.split, required)
     if lacking:
-        raise UsageError(f"{family} on {asked.target}: {lacking}")
-    whole = asked.split != "device-and-configs"
+        raise UsageError(f"{family} on {requested.target}: {lacking}")
+    whole = requested.split != "device-and-configs"
     # shipped models are fitted once, so nothing of a start depends on the seed but the halves
     start = fit_start(sources, target.device) if whole else None
     runs: list[SimulatedRun] = []
-    for seed in wanted:
+    for seed in required:
         if whole:
-            runs.append(simulate(target, sources, asked.counts, seed, start, shares))
+            runs.append(simulate(target, sources, requested.counts, seed, start, shares))
         else:
             scored, shown = _halves(target, sources, seed)
-            runs.append(simulate(scored, shown, asked.counts, seed, fit_start(shown, target.device), shares))
-        tell(f"{family} on {asked.target}: seed {seed + 1} of {asked.seeds}")
+            runs.append(simulate(scored, shown, requested.counts, seed, fit_start(shown, target.device), shares))
+        tell(f"{family} on {requested.target}: seed {seed + 1} of {requested.seeds}")
     return runs
 
 
@@ -253,6 +255,6 @@ def interval_of_mean(values: ArrayLike) -> list[list[float]]:
     data = np.asarray(values, dtype=np.float64)
     if len(data) == 1:
         return [[float(value)] * 2 for value in data[0]]
-    found = bootstrap((data,), np.mean, axis=0, n_resamples=RESAMPLES, confidence_level=CONFIDENCE, method="percentile",
+    result = bootstrap((data,), np.mean, axis=0, n_resamples=RESAMPLES, confidence_level=CONFIDENCE, method="percentile",
                       random_state=np.random.default_rng(0)).confidence_interval  # fmt: skip
-    return np.stack(found, axis=1).tolist()  # type: ignore[no-any-return]
+    return np.stack(result, axis=1).tolist()  # type: ignore[no-any-return]

@@ -47,8 +47,8 @@ def single_opinions(target: DeviceTable, tables: Sequence[DeviceTable], known: S
     """
     copies = {f"{COPY_OF}{table.device.id}": known[:, column] for column, table in enumerate(tables)}
     copies[COPY_MEAN] = copied(known, np.full(len(tables), 1.0 / len(tables)))
-    found = {name: measured_first(values) for name, values in copies.items() if not np.isnan(values).all()}
-    return found | {PLAIN: plain(tables, target, seed), ANALYSIS: Analytic().predict(target.frame)}
+    result = {name: measured_first(values) for name, values in copies.items() if not np.isnan(values).all()}
+    return result | {PLAIN: plain(tables, target, seed), ANALYSIS: Analytic().predict(target.frame)}
 
 
 def measured_first(values: Scores) -> Scores:
@@ -84,23 +84,23 @@ def weighted_opinions(
         shares: how far each kind of opinion is believed.
     """
     near, spread = np.exp2(-sources.distances / shares.halving), sources.level().spread
-    found: list[tuple[str, Scores, float]] = []
+    result: list[tuple[str, Scores, float]] = []
     for at, name in enumerate(sources.ids):
         missing = np.isnan(known[:, at])
-        found.append((FOREST_OF + name, columns[:, at], float(near[at])))
+        result.append((FOREST_OF + name, columns[:, at], float(near[at])))
         if not missing.all():
             copy = np.where(missing, columns[:, at] - _UNKNOWN, known[:, at])
-            found.append((COPY_OF + name, copy, float(near[at] * (1.0 - missing.mean()))))
+            result.append((COPY_OF + name, copy, float(near[at] * (1.0 - missing.mean()))))
     common = copied(known, np.ones(known.shape[1]))
     missing = np.isnan(common)
     together = columns[:, : len(sources.ids)].mean(axis=1)
     of_all = shares.together * float(near.max())  # whatever is learnt of sources is worth no more than the nearest of them
-    found.append((COPY_MEAN, np.where(missing, together - _UNKNOWN, common), of_all))
-    found.append(("joint", columns[:, -2], of_all))
+    result.append((COPY_MEAN, np.where(missing, together - _UNKNOWN, common), of_all))
+    result.append(("joint", columns[:, -2], of_all))
     if PLAIN in single:
-        found.append((PLAIN, single[PLAIN], of_all))
-    found.append((ANALYSIS, columns[:, -1], shares.analysis))
-    return [Opinion(name=name, said=spread * said, weight=weight) for name, said, weight in found]
+        result.append((PLAIN, single[PLAIN], of_all))
+    result.append((ANALYSIS, columns[:, -1], shares.analysis))
+    return [Opinion(name=name, said=spread * text, weight=weight) for name, text, weight in result]
 
 
 FEWEST_AGREED = 3  # independent opinions below which a median is one of them, or lies between two
@@ -113,23 +113,23 @@ def agreement(opinions: Sequence[Opinion]) -> Rows:
     and models of all sources repeat all of them, so that with them a majority is what two sources have in common. The median
     is not moved by one that is far off (Dwork et al., Rank aggregation methods for the web, 2001).
     """
-    independent = [one.said for one in opinions if one.name.startswith(FOREST_OF) or one.name == ANALYSIS]
+    independent = [opinion.said for opinion in opinions if opinion.name.startswith(FOREST_OF) or opinion.name == ANALYSIS]
     if len(independent) < FEWEST_AGREED:
         return NOTHING
     from scipy.stats import rankdata  # half a second to import
 
-    ranks = np.stack([rankdata(-said) for said in independent])
+    ranks = np.stack([rankdata(-item) for item in independent])
     return np.argsort(np.median(ranks, axis=0), kind="stable").astype(np.int64)
 
 
 def shared_head(agreed: Rows, portfolio: Rows, share: float) -> Rows:
     """As many rows as the portfolio has; of the first ``n``, for any ``n``, a share comes from the agreement."""
-    found: dict[int, None] = {}
-    one, other, taken = agreed.tolist(), portfolio.tolist(), 0
-    while len(found) < len(portfolio):
-        from_agreed = bool(one) and taken < share * (len(found) + 1)
-        row = (one if from_agreed or not other else other).pop(0)
-        if row not in found:
-            found[row] = None
+    result: dict[int, None] = {}
+    first, other, taken = agreed.tolist(), portfolio.tolist(), 0
+    while len(result) < len(portfolio):
+        from_agreed = bool(first) and taken < share * (len(result) + 1)
+        row = (first if from_agreed or not other else other).pop(0)
+        if row not in result:
+            result[row] = None
             taken += from_agreed
-    return np.array(list(found), dtype=np.int64)
+    return np.array(list(result), dtype=np.int64)

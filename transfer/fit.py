@@ -53,8 +53,8 @@ def family_of(read: DeviceTables, family: str | None) -> str:
     if family is None and len(known) == 1:
         return known[0]
     if family not in known:
-        asked = "several families" if family is None else f"no records of family {family!r}"
-        raise UsageError(f"{asked}: the store has {', '.join(known)}; name one with --family")
+        requested = "several families" if family is None else f"no records of family {family!r}"
+        raise UsageError(f"{requested}: the store has {', '.join(known)}; name one with --family")
     return family
 
 

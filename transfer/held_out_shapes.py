@@ -40,7 +40,7 @@ def evaluate_held_out(
     Raises:
         UsageError: none has so many.
     """
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for table in tables:
         tasks = _tasks(table)
         shapes = sorted({task.shape for task in tasks})
@@ -58,32 +58,32 @@ def evaluate_held_out(
                 shares[ANALYTIC].append(_share(table, task, int(np.argmax(frame["expected_log"].to_numpy()))))
                 shares[TABLE].append(_share(table, task, _by_table(table, task, known)))
         name = f"{table.family} on {table.device.id}"
-        found[name] = {
+        result[name] = {
             "shapes": len(shapes),
             "tasks": len(shares[TABLE]),
             "rankings": {way: _summary(np.array(values)) for way, values in shares.items()},
         }
-        tell(f"held-out shapes of {name}: {found[name]['rankings'][LEARNED]['mean']:.3f}")
-    if not found:
+        tell(f"held-out shapes of {name}: {result[name]['rankings'][LEARNED]['mean']:.3f}")
+    if not result:
         raise UsageError(f"no family has {FEWEST} shapes with two kernels each on one device; measure more shapes")
-    return {"folds": FOLDS, "tables": found}
+    return {"folds": FOLDS, "tables": result}
 
 
 def _tasks(table: DeviceTable) -> list[_Task]:
-    found = []
+    result = []
     for rows in table.groups():
         trial = table.trials[int(rows[0])]
         problem = problem_of(trial.op)
         extents = problem.extents(trial.shape)
-        place = np.log2([max(float(extents[axis]), 1.0) for axis in problem.axes])
+        position = np.log2([max(float(extents[axis]), 1.0) for axis in problem.axes])
         state = f"{' '.join(problem.axes)} {problem.dtype} {trial.threads} {trial.weights}"
-        found.append(_Task(rows=rows, shape=f"{trial.op} {trial.shape}", state=state, place=place))
-    return found
+        result.append(_Task(rows=rows, shape=f"{trial.op} {trial.shape}", state=state, place=position))
+    return result
 
 
 def _by_table(table: DeviceTable, task: _Task, known: Sequence[_Task]) -> int:
     """Place of the kernel that was best at the nearest shape; of the next nearest where none of its kernels is to be had."""
-    at = {table.trials[row].kernel: place for place, row in enumerate(task.rows.tolist())}
+    at = {table.trials[row].kernel: index for index, row in enumerate(task.rows.tolist())}
     alike = [other for other in known if other.state == task.state]
     for other in sorted(alike, key=lambda other: float(np.abs(other.place - task.place).sum())):
         for row in other.rows[np.argsort(-table.labels[other.rows])].tolist():

@@ -24,14 +24,14 @@ def learning_curve(
     """Zero-shot best@10 by the number of sources, one value for each of at most ``SUBSETS`` sets of that size."""
     scores, rng = TargetScores.of(target), np.random.default_rng([seed, 9])
     forests = own_forests(tables, seed)
-    found: dict[str, list[float]] = {}
+    result: dict[str, list[float]] = {}
     for size in range(1, len(tables) + 1):
         for chosen in _subsets(len(tables), size, rng):
             part = [tables[at] for at in chosen]
             sources = learn_sources(part, target.device, seed=seed, forests=[forests[at] for at in chosen])
             pool = make_pool(sources, part, target, shares=shares)
-            found.setdefault(str(size), []).append(scores.score(pool.zero_shot())[KEY])
-    return found
+            result.setdefault(str(size), []).append(scores.score(pool.zero_shot())[KEY])
+    return result
 
 
 def _subsets(count: int, size: int, rng: np.random.Generator) -> list[tuple[int, ...]]:

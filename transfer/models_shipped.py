@@ -43,16 +43,16 @@ def folder() -> Path:
     return Path(str(files("haotuner.transfer").joinpath("models")))
 
 
-def models_shipped(place: Path | None = None) -> ShippedModels:
+def models_shipped(position: Path | None = None) -> ShippedModels:
     """Every shipped model, by name, whatever columns it uses."""
-    found: list[ShippedModel] = []
+    result: list[ShippedModel] = []
     damaged: list[str] = []
-    for path in sorted((place or folder()).glob("*.json")):
+    for path in sorted((position or folder()).glob("*.json")):
         try:
-            found.append(_shipped_model(path))
+            result.append(_shipped_model(path))
         except ValueError as error:
             damaged.append(str(error))
-    return ShippedModels(models=tuple(found), damaged=tuple(damaged))
+    return ShippedModels(models=tuple(result), damaged=tuple(damaged))
 
 
 def _shipped_model(path: Path) -> ShippedModel:
@@ -68,12 +68,12 @@ def _shipped_model(path: Path) -> ShippedModel:
     return ShippedModel(name=path.stem, path=model, device=device, family=family, facts=facts)
 
 
-def near(device: Device, family: str, place: Path | None = None) -> ShippedModels:
+def near(device: Device, family: str, position: Path | None = None) -> ShippedModels:
     """The models of the family, the most like this device first: those within ``FARTHEST`` that are up to date.
 
     The number of units is left out of the comparison, so a device is at distance 0 from parts of itself.
     """
-    every = models_shipped(place)
+    every = models_shipped(position)
     known = [
         ShippedModel(name=s.name, path=s.path, device=s.device, family=family, facts=s.facts,
                 distance=start_distance(s.device, device))
@@ -90,12 +90,12 @@ def _alike(source: Device, device: Device, family: str) -> bool:
     return has_tiles(source, dtype) == has_tiles(device, dtype)
 
 
-def starting_models(device: Device, family: str, place: Path | None = None) -> ShippedModels:
+def starting_models(device: Device, family: str, position: Path | None = None) -> ShippedModels:
     """The models to start from, nearest first: the device's own alone if there is one, else every one that is ``near``.
 
     The same device is one of the same id, however much its measured rates drift. Elsewhere the nearest alone is a worse
     start than all of them (docs/decisions/069).
     """
-    found = near(device, family, place)
-    own = tuple(one for one in found.models if one.device.id == device.id)[:1]
-    return replace(found, models=own or found.models)
+    result = near(device, family, position)
+    own = tuple(model for model in result.models if model.device.id == device.id)[:1]
+    return replace(result, models=own or result.models)

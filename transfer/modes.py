@@ -53,7 +53,7 @@ class Pool:
             frame=self.frame.iloc[rows],
             columns=self.columns[rows],
             known=self.known[rows],
-            single={name: said[rows] for name, said in self.single.items()},
+            single={name: item[rows] for name, item in self.single.items()},
             tasks=self.tasks[rows],
         )
 
@@ -83,15 +83,15 @@ class Pool:
 
     def zero_shots(self, seed: int, agreed: Sequence[float]) -> list[Scores]:
         """The same for several shares of the head that go to what opinions agree on; the portfolio is drawn once."""
-        said, opinions = self.sources.zero_shot(self.columns), self.opinions()
+        answer, opinions = self.sources.zero_shot(self.columns), self.opinions()
         heads: list[list[Rows]] = [[] for _ in agreed]
         for task in np.unique(self.tasks):
             rows = np.flatnonzero(self.tasks == task)
-            part = [replace(one, said=one.said[rows]) for one in opinions]
+            part = [replace(opinion, said=opinion.said[rows]) for opinion in opinions]
             best, common = self.portfolio(part, [seed, 2], rows).best(HEAD), agreement(part)
-            for share, found in zip(agreed, heads, strict=True):
-                found.append(rows[shared_head(common, best, share)])
-        return [with_heads(said, found) for found in heads]
+            for share, head in zip(agreed, heads, strict=True):
+                head.append(rows[shared_head(common, best, share)])
+        return [with_heads(answer, head) for head in heads]
 
     def copy(self) -> Scores:
         """The sources' own measurements; rows that no source measured come last, in zero-shot order."""
@@ -147,7 +147,7 @@ def informed(
     opinions: Sequence[Opinion],
     sample: Sample,
     by_mode: Mapping[str, Scores],
-    held: Mapping[str, Scores],
+    stored: Mapping[str, Scores],
     seed: Sequence[int],
 ) -> Portfolio:
     """A portfolio that knows a sample, with what was learnt of it as further opinions.
@@ -157,17 +157,17 @@ def informed(
         opinions: of before the sample.
         sample: what was measured.
         by_mode: what each mode says of every row.
-        held: what modes say of the sample from fits that did not see it; modes without are not asked.
+        stored: what modes say of the sample from fits that did not see it; modes without are not asked.
         seed: of the draws.
     """
     learnt = [
-        Opinion(name=mode, said=by_mode[mode], weight=pool.shares.learnt, unseen=held[mode])
+        Opinion(name=mode, said=by_mode[mode], weight=pool.shares.learnt, unseen=stored[mode])
         for mode in OPINIONATED
-        if mode in held
+        if mode in stored
     ]
     every = [*opinions, *learnt]
     portfolio = pool.portfolio(every, seed)
-    portfolio.update(sample.rows, sample.labels, [one.unseen for one in every])
+    portfolio.update(sample.rows, sample.labels, [item.unseen for item in every])
     return portfolio
 
 

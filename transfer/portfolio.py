@@ -96,10 +96,10 @@ class _Hypotheses:
             errors=_single(errors),
         )
 
-    def means(self, said: Singles, features: Singles) -> Singles:
+    def means(self, text: Singles, features: Singles) -> Singles:
         """What each hypothesis expects of rows, ``(HYPOTHESES, rows)``, by opinions on them and features of their places."""
         inside = self.gates @ features.T < self.edges[:, np.newaxis]
-        return np.where(inside, _mixed(self.others, said), _mixed(self.mixtures, said))
+        return np.where(inside, _mixed(self.others, text), _mixed(self.mixtures, text))
 
 
 class Portfolio:
@@ -127,11 +127,11 @@ class Portfolio:
         """
         self._spread = max(spread, 1e-9)
         self._tasks = np.unique(tasks, return_inverse=True)[1].astype(np.int64)
-        self._said = np.stack([_behind(one.said / self._spread, self._tasks) for one in opinions])
-        self._by_weight = np.argsort([-one.weight for one in opinions], kind="stable").tolist()
+        self._said = np.stack([_behind(opinion.said / self._spread, self._tasks) for opinion in opinions])
+        self._by_weight = np.argsort([-opinion.weight for opinion in opinions], kind="stable").tolist()
         self._places, self._rng = places, rng
         self._short = _shortlist(self._said, self._tasks, rng)
-        self._hypotheses = _Hypotheses.drawn(np.array([one.weight for one in opinions]), doubt, rng)
+        self._hypotheses = _Hypotheses.drawn(np.array([opinion.weight for opinion in opinions]), doubt, rng)
         self._errors = self._hypotheses.errors
         frequencies = rng.standard_normal((FEATURES, places.shape[1]))
         frequencies /= LENGTH * np.sqrt(rng.chisquare(5, size=(FEATURES, 1)) / 5)  # of the Matern kernel of 5/2
@@ -148,9 +148,9 @@ class Portfolio:
     def update(self, rows: Rows, labels: Scores, unseen: Sequence[Scores | None] | None = None) -> None:
         """Takes measurements in; ``unseen`` is what opinions that have seen these rows said before, each or None."""
         foretold = self._said[:, rows]
-        for at, said in enumerate(unseen or ()):
-            if said is not None and len(rows):
-                foretold[at] = _behind(said / self._spread, self._tasks[rows])
+        for at, item in enumerate(unseen or ()):
+            if item is not None and len(rows):
+                foretold[at] = _behind(item / self._spread, self._tasks[rows])
         self.rows = np.concatenate([self.rows, rows])
         self._labels = np.concatenate([self._labels, labels / self._spread])
         self._foretold = np.concatenate([self._foretold, foretold], axis=1)
@@ -167,30 +167,30 @@ class Portfolio:
             return NOTHING
         drawn, tasks = self._drawn(), self._tasks[self._short]
         # of each task in each draw, share of the best
-        found = np.zeros((int(self._tasks.max()) + 1, DRAWS), dtype=np.float32)
+        result = np.zeros((int(self._tasks.max()) + 1, DRAWS), dtype=np.float32)
         measured = np.unique(self._tasks[self.rows])
         for task in np.unique(tasks):
             here = slice(None) if len(tasks) == np.sum(tasks == task) else tasks == task
             top = drawn[:, here].max(axis=1)
             if task in measured:
                 top = np.maximum(top, 0.0)  # 0: the best measured row of the task
-                found[task] = np.exp(-self._spread * top)
+                result[task] = np.exp(-self._spread * top)
             drawn[:, here] = np.exp(np.float32(self._spread) * (drawn[:, here] - top[:, np.newaxis]))
         shares = np.ascontiguousarray(drawn.T)
-        gains = np.where(open_rows, np.maximum(shares - found[tasks], 0.0).mean(axis=1), _NEVER)
+        gains = np.where(open_rows, np.maximum(shares - result[tasks], 0.0).mean(axis=1), _NEVER)
         chosen: list[int] = []
         for row in self._owed(open_rows)[: round(OWED * count)]:
             chosen.append(row)
             gains[row] = _NEVER
-            found[tasks[row]] = np.maximum(found[tasks[row]], shares[row])
+            result[tasks[row]] = np.maximum(result[tasks[row]], shares[row])
         while len(chosen) < count:
             row = int(np.argmax(gains))
             # what a row adds only falls as others are chosen: only the first is worked out again, until it stays the first
-            gains[row] = np.maximum(shares[row] - found[tasks[row]], 0.0).mean()
+            gains[row] = np.maximum(shares[row] - result[tasks[row]], 0.0).mean()
             if gains[row] >= gains.max():
                 chosen.append(row)
                 gains[row] = _NEVER
-                found[tasks[row]] = np.maximum(found[tasks[row]], shares[row])
+                result[tasks[row]] = np.maximum(result[tasks[row]], shares[row])
         return self._short[chosen]
 
     def _owed(self, open_rows: NDArray[np.bool_]) -> list[int]:
@@ -228,15 +228,15 @@ class Portfolio:
 
     def _likely(self) -> Scores:
         """The probability of each hypothesis: the likelihood that it gave to what was measured."""
-        found = np.zeros(len(self._errors))
+        result = np.zeros(len(self._errors))
         if len(self.rows):
             wrong = self.labels() - self._hypotheses.means(_single(self._foretold), self._cosines(self.rows))
             for error in np.unique(self._errors):
                 here = self._errors == error
                 factor = np.tril(self._factor(float(error))[0])
                 off = solve_triangular(factor, wrong[here].T, lower=True)
-                found[here] = -(off**2).sum(axis=0) / 2 - np.log(np.diag(factor)).sum()
-        likely = np.exp(TEMPER * (found - found.max()))
+                result[here] = -(off**2).sum(axis=0) / 2 - np.log(np.diag(factor)).sum()
+        likely = np.exp(TEMPER * (result - result.max()))
         return np.asarray(likely / likely.sum(), dtype=np.float64)
 
     def _drawn(self) -> Singles:
@@ -279,15 +279,15 @@ def _behind(values: Scores, tasks: Rows) -> Scores:
     return np.asarray(np.maximum(values - best[tasks], -REACH), dtype=np.float64)
 
 
-def _shortlist(said: Scores, tasks: Rows, rng: np.random.Generator) -> Rows:
+def _shortlist(text: Scores, tasks: Rows, rng: np.random.Generator) -> Rows:
     """The top rows of each task by each opinion and as many by chance, ``SHORTLIST`` of all in all or a few more."""
     groups = [np.flatnonzero(tasks == task) for task in range(int(tasks.max()) + 1)]
-    each = max(2, SHORTLIST // (len(groups) * (len(said) + 1)))
-    found = [rows[np.argsort(-opinion[rows], kind="stable")[:each]] for rows in groups for opinion in said]
-    found += [rng.permutation(rows)[:each] for rows in groups]
-    return np.unique(np.concatenate(found)).astype(np.int64)
+    each = max(2, SHORTLIST // (len(groups) * (len(text) + 1)))
+    result = [rows[np.argsort(-opinion[rows], kind="stable")[:each]] for rows in groups for opinion in text]
+    result += [rng.permutation(rows)[:each] for rows in groups]
+    return np.unique(np.concatenate(result)).astype(np.int64)
 
 
-def _mixed(mixtures: Singles, said: Singles) -> Singles:
+def _mixed(mixtures: Singles, text: Singles) -> Singles:
     """Opinions by their shares; what is left of the belief expects ``NOBODY``."""
-    return np.asarray(mixtures @ said + NOBODY * (1.0 - mixtures.sum(axis=1, keepdims=True)), dtype=np.float32)
+    return np.asarray(mixtures @ text + NOBODY * (1.0 - mixtures.sum(axis=1, keepdims=True)), dtype=np.float32)

@@ -126,9 +126,9 @@ def _table(device: Device, family: str, times: dict[Trial, list[float]], left_ou
     _check_agreement(device, family, times)
     with np.errstate(divide="ignore", invalid="ignore"):  # rows whose features are no numbers go below
         trials, demands = demands_of(device, family, list(times))
-        frame = pd.concat([frame_of(part, wanted) for part, wanted in demands], ignore_index=True)
-        least = np.concatenate([least_us(part, wanted) for part, wanted in demands])
-        arithmetic = np.concatenate([arithmetic_us(wanted.work, machine(part)) for part, wanted in demands])
+        frame = pd.concat([frame_of(part, required) for part, required in demands], ignore_index=True)
+        least = np.concatenate([least_us(part, required) for part, required in demands])
+        arithmetic = np.concatenate([arithmetic_us(required.work, machine(part)) for part, required in demands])
     sound = ~odd_values(frame).any(axis=1) & np.isfinite(least) & (least > 0)
     if not sound.all():
         left_out[f"{family} on {device.id}: features that are no numbers (a parameter or extent of 0?)"] += int(
@@ -137,7 +137,7 @@ def _table(device: Device, family: str, times: dict[Trial, list[float]], left_ou
         if not sound.any():
             raise UsageError(f"records of another schema: {family} on {device.id} has no row with features that are numbers")
         frame, least, arithmetic = frame[sound].reset_index(drop=True), least[sound], arithmetic[sound]
-        trials = [trial for trial, kept in zip(trials, sound.tolist(), strict=True) if kept]
+        trials = [trial for trial, item in zip(trials, sound.tolist(), strict=True) if item]
     us = np.array([statistics.median(times[trial]) for trial in trials])
     labels = np.log(least / us)
     # What lies in caches comes faster than memory brings it: there arithmetic alone bounds a time.
@@ -160,7 +160,7 @@ def _table(device: Device, family: str, times: dict[Trial, list[float]], left_ou
 def retold(table: DeviceTable, device: Device) -> DeviceTable:
     """The same measurements with the features of another device: what a wrong profile would say."""
     trials, demands = demands_of(device, table.family, list(table.trials))
-    frame = pd.concat([frame_of(part, wanted) for part, wanted in demands], ignore_index=True)
+    frame = pd.concat([frame_of(part, required) for part, required in demands], ignore_index=True)
     at = {trial: row for row, trial in enumerate(trials)}
     return replace(table, device=device, frame=frame.iloc[[at[trial] for trial in table.trials]].reset_index(drop=True))
 
@@ -171,19 +171,19 @@ def demands_of(device: Device, family: str, trials: list[Trial]) -> tuple[list[T
     demands = []
     for group in groups:
         try:
-            wanted = demand(group.part, group.family, group.problem(), group.pairs, weights=group.cache)
+            required = demand(group.part, group.family, group.problem(), group.pairs, weights=group.cache)
         except (KeyError, ValueError) as error:  # parameters or extents that this family does not have
             raise UsageError(
                 f"records of another schema: {family} of {group.op} on {device.id}: {_lacking(error)}"
             ) from error
-        demands.append((group.part, wanted))
+        demands.append((group.part, required))
     return [trial for group in groups for trial in group.trials], demands
 
 
 def _lacking(error: Exception) -> str:
     """What a family's demand function misses: parameters say so themselves, an extent is told by its bare name."""
-    said = str(error.args[0])
-    return said if " " in said else f"the op has no extent {said!r}"
+    text = str(error.args[0])
+    return text if " " in text else f"the op has no extent {text!r}"
 
 
 def groups_of(device: Device, family: str, trials: Sequence[Trial]) -> list[TrialGroup]:
@@ -226,18 +226,18 @@ def table_of(read: DeviceTables, family: str, target: str) -> tuple[DeviceTable,
     tables = read.of(family)
     mine = [table for table in tables if table.device.id == target]
     if not mine:
-        found = ", ".join(table.device.id for table in tables)
-        raise UsageError(f"no records of {family} on {target}; found {found or 'none on any device'}{read.why_not(target)}")
+        result = ", ".join(table.device.id for table in tables)
+        raise UsageError(f"no records of {family} on {target}; found {result or 'none on any device'}{read.why_not(target)}")
     return mine[0], [table for table in tables if table.device.id != target]
 
 
 def _check_agreement(device: Device, family: str, times: Mapping[Trial, Sequence[float]]) -> None:
     """UsageError where times of one trial are too far apart to be times of one kernel in one unit."""
-    for trial, found in times.items():
-        if max(found) > SAME * min(found):
+    for trial, time_us in times.items():
+        if max(time_us) > SAME * min(time_us):
             raise UsageError(
-                f"records of {family} on {device.id} in mixed units: {trial.kernel} took {min(found):.4g} and "
-                f"{max(found):.4g} us; {_AGAIN}"
+                f"records of {family} on {device.id} in mixed units: {trial.kernel} took {min(time_us):.4g} and "
+                f"{max(time_us):.4g} us; {_AGAIN}"
             )
 
 

@@ -54,10 +54,10 @@ class SeedsOfTarget:
     @property
     def key(self) -> str:
         """Text that tells the job from every other, with all that its answer depends on but the records and the code."""
-        asked = self.evaluation
-        counts, seeds = (",".join(map(str, numbers)) for numbers in (asked.counts, self.seeds))
-        shares = _share_text(asked.shares or SHARES)
-        return f"simulate {self.family} {asked.target} {asked.split} counts {counts} seeds {seeds} shares {shares}"
+        requested = self.evaluation
+        counts, seeds = (",".join(map(str, numbers)) for numbers in (requested.counts, self.seeds))
+        shares = _share_text(requested.shares or SHARES)
+        return f"simulate {self.family} {requested.target} {requested.split} counts {counts} seeds {seeds} shares {shares}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,9 +110,9 @@ def report(
     named = families or read.families()
     shared = [name for name in named if len(read.of(name)) > 1 and any(table.groups() for table in read.of(name))]
     if not shared:
-        found, left = ", ".join(read.families()), "; ".join(read.left_out)
+        result, left = ", ".join(read.families()), "; ".join(read.left_out)
         raise UsageError(
-            f"no family was measured on two devices, with two kernels of one task on one; the store has {found}"
+            f"no family was measured on two devices, with two kernels of one task on one; the store has {result}"
             + (f"; left out: {left}" if left else "")
         )
     settings = _settings(read, shared, splits, processes=processes, tell=tell, kept=kept, keep=keep)
@@ -125,8 +125,8 @@ def report(
     learnt = answers_of(_curve, read, curves, processes=processes, tell=tell, kept=kept, keep=keep)
     runs: dict[tuple[str, str, str], list[SimulatedRun]] = {}
     for key, job in jobs.items():
-        asked = job.evaluation
-        runs.setdefault((job.family, asked.split, asked.target), []).extend(map(run_of, answers[key]["found"]))
+        requested = job.evaluation
+        runs.setdefault((job.family, requested.split, requested.target), []).extend(map(run_of, answers[key]["found"]))
     document: dict[str, Any] = {"families": {}, "seeds": seeds, "counts": list(counts)}
     for family in shared:
         devices = {table.device.id: _facts(table) for table in read.of(family)}
@@ -152,7 +152,7 @@ def report(
 
 def answers_of(
     work: Callable[[Given, Asked], Any],
-    given: Given,
+    inputs: Given,
     jobs: Mapping[str, Asked],
     *,
     processes: int,
@@ -166,7 +166,7 @@ def answers_of(
         HaotunerError: a process died. What ``work`` raises comes through as it is.
     """
     answers = {key: kept[key] for key in jobs if key in kept}
-    for key, answer in _worked_out(work, given, {key: job for key, job in jobs.items() if key not in kept}, processes):
+    for key, answer in _worked_out(work, inputs, {key: job for key, job in jobs.items() if key not in kept}, processes):
         keep(key, answer)
         answers[key] = answer
         tell(f"{key}: {answer['seconds']:.0f} s")
@@ -174,7 +174,7 @@ def answers_of(
 
 
 def _worked_out(
-    work: Callable[[Given, Asked], Any], given: Given, jobs: Mapping[str, Asked], processes: int
+    work: Callable[[Given, Asked], Any], inputs: Given, jobs: Mapping[str, Asked], processes: int
 ) -> Iterator[tuple[str, Answer]]:
     """Each answer as it is done; the first jobs start first, so the longest should come first."""
     parallel = Parallel(
@@ -184,7 +184,7 @@ def _worked_out(
         initializer=_leave_ctrl_c_to_the_parent,
     )
     try:
-        yield from parallel(delayed(_timed)(work, given, key, job) for key, job in jobs.items())
+        yield from parallel(delayed(_timed)(work, inputs, key, job) for key, job in jobs.items())
     except BrokenProcessPool as gone:
         raise HaotunerError("a process of the report died; is there enough memory? try --jobs 1") from gone
 
@@ -194,11 +194,11 @@ def _leave_ctrl_c_to_the_parent() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _timed(work: Callable[[Given, Asked], Any], given: Given, key: str, job: Asked) -> tuple[str, Answer]:
+def _timed(work: Callable[[Given, Asked], Any], inputs: Given, key: str, job: Asked) -> tuple[str, Answer]:
     started = time.process_time()  # of a core: a crowded machine makes no work
     with threadpool_limits(1):  # products of these sizes are slower on two threads, and many times so on a busy machine
-        found = work(given, job)
-    return key, {"found": found, "seconds": time.process_time() - started}
+        result = work(inputs, job)
+    return key, {"found": result, "seconds": time.process_time() - started}
 
 
 def _ranked(read: DeviceTables, family: str) -> list[DeviceTable]:
@@ -230,8 +230,8 @@ def _nothing_more_out(read: DeviceTables, family: str, target: str, settings: Se
     """Whether leaving the architecture out is what leaving the device out is: the same sources and the same settings."""
     own = architecture(table_of(read, family, target)[0].device)
     alone = sum(architecture(table.device) == own for table in read.of(family)) == 1
-    one, other = (settings.get((target, split)) for split in ("architecture", "device"))
-    return alone and one is not None and other is not None and one.shares == other.shares
+    first, other = (settings.get((target, split)) for split in ("architecture", "device"))
+    return alone and first is not None and other is not None and first.shares == other.shares
 
 
 def _jobs(
@@ -250,7 +250,7 @@ def _jobs(
                     tell(f"left out: {family} on {table.device.id}: no task has two measured kernels to rank")
                     continue
                 shares = settings[table.device.id, split].shares
-                asked = Evaluation(target=table.device.id, counts=counts, split=split, seeds=seeds, shares=shares)
+                requested = Evaluation(target=table.device.id, counts=counts, split=split, seeds=seeds, shares=shares)
                 others = [other for other in read.of(family) if other is not table]
                 if split == "architecture" and _nothing_more_out(read, family, table.device.id, settings):
                     continue
@@ -260,7 +260,7 @@ def _jobs(
                     continue
                 for first in range(0, seeds, SEEDS_A_JOB):
                     part = tuple(range(first, min(first + SEEDS_A_JOB, seeds)))
-                    yield SeedsOfTarget(family=family, evaluation=asked, seeds=part)
+                    yield SeedsOfTarget(family=family, evaluation=requested, seeds=part)
 
 
 def _runs(read: DeviceTables, job: SeedsOfTarget) -> list[dict[str, Any]]:
@@ -284,14 +284,14 @@ def plain(run: SimulatedRun) -> dict[str, Any]:
     }
 
 
-def run_of(told: Mapping[str, Any]) -> SimulatedRun:
+def run_of(facts: Mapping[str, Any]) -> SimulatedRun:
     """The run of what ``plain`` gave; its curves are NaN where they were not told."""
-    run = SimulatedRun(baselines=dict(told["baselines"]))
-    run.modes = {mode: {int(count): dict(point) for count, point in by.items()} for mode, by in told["modes"].items()}
-    run.chosen = {int(count): dict(point) for count, point in told["chosen"].items()}
-    run.choices = {int(count): ModeChoice(**choice) for count, choice in told["choices"].items()}
-    run.measurements = {mode: {float(share): n for share, n in to.items()} for mode, to in told["measurements"].items()}
-    for mode, values in told["curves"].items():
+    run = SimulatedRun(baselines=dict(facts["baselines"]))
+    run.modes = {mode: {int(count): dict(point) for count, point in by.items()} for mode, by in facts["modes"].items()}
+    run.chosen = {int(count): dict(point) for count, point in facts["chosen"].items()}
+    run.choices = {int(count): ModeChoice(**choice) for count, choice in facts["choices"].items()}
+    run.measurements = {mode: {float(share): n for share, n in to.items()} for mode, to in facts["measurements"].items()}
+    for mode, values in facts["curves"].items():
         run.curves[mode] = np.full(LONGEST_WALK, np.nan)
         run.curves[mode][np.array(CURVE_AT) - 1] = values
     return run

@@ -129,19 +129,19 @@ def fit_residual(
         spread: log efficiency believed to be one unit of a column.
         seed: of folds and forests.
     """
-    held = [np.zeros(len(labels)) for _ in range(3)]
+    stored = [np.zeros(len(labels)) for _ in range(3)]
     order = np.random.default_rng([seed, 5]).permutation(len(labels))
     for fold in range(FOLDS):
         out = order[fold::FOLDS]
-        kept = np.setdiff1d(order, out)
-        if len(kept) and len(out):
-            parts = _parts(frame, columns, labels, kept, priors, spread, seed, bag=BAG // 2)
-            for values, said in zip(held, parts.said(frame.iloc[out], columns[out]), strict=True):
-                values[out] = said
-    step = _proved(labels, held) if len(labels) >= 2 * FOLDS else STEPS[0]
+        selected = np.setdiff1d(order, out)
+        if len(selected) and len(out):
+            parts = _parts(frame, columns, labels, selected, priors, spread, seed, bag=BAG // 2)
+            for values, item in zip(stored, parts.said(frame.iloc[out], columns[out]), strict=True):
+                values[out] = item
+    step = _proved(labels, stored) if len(labels) >= 2 * FOLDS else STEPS[0]
     every = np.arange(len(labels))
     return Residual(
-        parts=_parts(frame, columns, labels, every, priors, spread, seed, bag=BAG), step=step, held_out=_mix(held, step)
+        parts=_parts(frame, columns, labels, every, priors, spread, seed, bag=BAG), step=step, held_out=_mix(stored, step)
     )
 
 
@@ -154,15 +154,15 @@ def _parts(
     return Parts(stack=stack, trees=trees, own=Forest(seed=seed, settings=OWN).fit(part, labels[rows]))
 
 
-def _mix(said: Sequence[Scores], step: tuple[float, float]) -> Scores:
-    stack, left, own = said
+def _mix(text: Sequence[Scores], step: tuple[float, float]) -> Scores:
+    stack, left, own = text
     trust, share = step
     return np.asarray((1.0 - share) * (stack + trust * left) + share * own, dtype=np.float64)
 
 
-def _proved(labels: Scores, held: Sequence[Scores]) -> tuple[float, float]:
+def _proved(labels: Scores, symbolic: Sequence[Scores]) -> tuple[float, float]:
     """The first step that no later one beats by ``STEP_PROOF`` standard errors of the difference."""
-    errors = [(labels - _mix(held, step)) ** 2 for step in STEPS]
+    errors = [(labels - _mix(symbolic, step)) ** 2 for step in STEPS]
     for at, step in enumerate(STEPS):
         gains = [errors[at] - later for later in errors[at + 1 :]]
         if all(gain.mean() <= STEP_PROOF * gain.std() / np.sqrt(len(labels)) for gain in gains):

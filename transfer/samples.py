@@ -32,10 +32,12 @@ def program_units(frame: pd.DataFrame) -> Scores:
     """Program features that vary, in standard units over root of their number, so distances are root mean squares."""
     values = np.asarray(frame[list(PROGRAM_NAMES)], dtype=np.float64)
     spread = values.std(axis=0)
-    kept = values[:, spread > 1e-9]
-    if not kept.shape[1]:
+    selected = values[:, spread > 1e-9]
+    if not selected.shape[1]:
         return np.zeros((len(frame), 1))
-    return np.asarray((kept - kept.mean(axis=0)) / kept.std(axis=0) / np.sqrt(kept.shape[1]), dtype=np.float64)
+    return np.asarray(
+        (selected - selected.mean(axis=0)) / selected.std(axis=0) / np.sqrt(selected.shape[1]), dtype=np.float64
+    )
 
 
 def grow(
@@ -63,11 +65,11 @@ def grow(
     chance = round(count * (WIDE_CHANCE if contradicted(portfolio, drawn) else share))
     left, together = count - chance, max(TOGETHER, count // 8)
     while left > 0:
-        found = portfolio.best(min(together, left))
-        if not len(found):
+        result = portfolio.best(min(together, left))
+        if not len(result):
             break  # the shortlist is measured
-        portfolio.update(found, np.array([measure(row) for row in found.tolist()]))
-        left -= len(found)
+        portfolio.update(result, np.array([measure(row) for row in result.tolist()]))
+        left -= len(result)
     free = np.setdiff1d(np.arange(rows), portfolio.rows)
     more = rng.permutation(free)[: left + chance].astype(np.int64)
     portfolio.update(more, np.array([measure(row) for row in more.tolist()]))

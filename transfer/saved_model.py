@@ -91,7 +91,7 @@ class Transferred:
         joint = give.forest(s["joint"])  # texts come in the order in which they were kept
         sources = Sources(
             ids=tuple(s["ids"]),
-            forests=tuple(give.forest(kept) for kept in s["forests"]),
+            forests=tuple(give.forest(item) for item in s["forests"]),
             scales=tuple(Scale(mean=mean, spread=spread) for mean, spread in s["scales"]),
             analytic=Scale(mean=s["analytic"][0], spread=s["analytic"][1]),
             priors=_priors(s["weights"], len(s["ids"])),
@@ -119,12 +119,12 @@ def load_model(path: Path, *, threads: int = 1) -> Forest | Transferred:
         model: Forest | Transferred = kind.restored(saved.state, saved.texts, threads=threads)
         row = _ROW[list(saved.columns)] if isinstance(model, Forest) else _ROW
         with np.errstate(all="ignore"):
-            said = model.predict(row)
+            prediction = model.predict(row)
     except Exception as error:  # of an odd state nearly any error can come, LightGBM's own among them
         said_of_it = str(error).partition("\n")[0]
         raise damaged(path, f"its parts do not fit together ({type(error).__name__}: {said_of_it})") from error
-    if not np.isfinite(said).all():
-        raise damaged(path, f"it predicts {said[0]}")
+    if not np.isfinite(prediction).all():
+        raise damaged(path, f"it predicts {prediction[0]}")
     return model
 
 
@@ -158,10 +158,10 @@ def _distances(values: Sequence[float] | None, weights: Sequence[float], sources
     if values is None:
         priors = np.maximum(np.array(weights, dtype=np.float64), 1e-9)
         return np.asarray(HALVING * np.log2(priors.max() / priors), dtype=np.float64)
-    found = np.array(values, dtype=np.float64)
-    if found.shape != (sources,) or not np.isfinite(found).all() or (found < 0).any():
+    result = np.array(values, dtype=np.float64)
+    if result.shape != (sources,) or not np.isfinite(result).all() or (result < 0).any():
         raise ValueError(f"{sources} sources need as many distances from 0 up")
-    return found
+    return result
 
 
 def _known_programs(keys: str, residuals: str) -> KnownPrograms:
@@ -189,9 +189,9 @@ class _Give:
     def __init__(self, texts: Sequence[str], threads: int) -> None:
         self._left, self._threads = list(texts), threads
 
-    def forest(self, kept: Mapping[str, Any]) -> Forest:
-        texts = [self._left.pop(0) for _ in range(kept["texts"])]
-        return Forest.restored(kept["state"], texts, threads=self._threads)
+    def forest(self, selected: Mapping[str, Any]) -> Forest:
+        texts = [self._left.pop(0) for _ in range(selected["texts"])]
+        return Forest.restored(selected["state"], texts, threads=self._threads)
 
 
 def _residual_state(residual: Residual, keep: _Keep) -> dict[str, Any]:
@@ -207,6 +207,6 @@ def _residual_state(residual: Residual, keep: _Keep) -> dict[str, Any]:
 def _residual_of(state: Mapping[str, Any], give: _Give) -> Residual:
     level, centre, coefficients, penalty = state["stack"]
     stack = Stack(level=level, centre=np.array(centre), coefficients=np.array(coefficients), penalty=penalty)
-    trees = tuple(give.forest(kept) for kept in state["trees"])
+    trees = tuple(give.forest(item) for item in state["trees"])
     parts = Parts(stack=stack, trees=trees, own=give.forest(state["own"]))
     return Residual(parts=parts, step=(state["step"][0], state["step"][1]), held_out=np.zeros(0))

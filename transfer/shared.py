@@ -35,7 +35,7 @@ class Shared(Started):
 
     def opinions(self, frame: pd.DataFrame) -> Scores:
         """What each says before any measurement, in log efficiency, ``(opinions, rows)``."""
-        return np.stack([one.said for one in self._opinions(frame)])
+        return np.stack([opinion.said for opinion in self._opinions(frame)])
 
     def head(
         self, frame: pd.DataFrame, tasks: NDArray[np.int64], count: int, measured: NDArray[np.int64], labels: ArrayLike
@@ -74,18 +74,18 @@ def shared_of_models(models: Sequence[Ranks], distances: Sequence[float], blend:
     near = np.exp2(-np.asarray(distances, dtype=np.float64) / SHARES.halving)
 
     def opinions(frame: pd.DataFrame) -> list[Opinion]:
-        said = blend.each(frame)
-        found = [Opinion(name=f"model {at}", said=each, weight=float(near[at])) for at, each in enumerate(said)]
+        answer = blend.each(frame)
+        result = [Opinion(name=f"model {at}", said=each, weight=float(near[at])) for at, each in enumerate(answer)]
         together = SHARES.together * float(near.max())
-        found.append(Opinion(name="blend", said=np.asarray(blend.priors @ said), weight=together))
-        found.append(Opinion(name=COPY_MEAN, said=said.mean(axis=0), weight=together))
+        result.append(Opinion(name="blend", said=np.asarray(blend.priors @ answer), weight=together))
+        result.append(Opinion(name=COPY_MEAN, said=answer.mean(axis=0), weight=together))
         analysis = np.asarray(frame["expected_log"], dtype=np.float64)
-        return [*found, Opinion(name=ANALYSIS, said=analysis, weight=SHARES.analysis)]
+        return [*result, Opinion(name=ANALYSIS, said=analysis, weight=SHARES.analysis)]
 
     return Shared(blend, opinions, seed=seed)
 
 
 def shares_of(facts: dict[str, Any]) -> Shares:
     """How far opinions are believed, as ``transfer fit`` chose it on the sources; the default of files that do not say."""
-    kept = facts.get("shares")
-    return Shares(**{name: float(value) for name, value in kept.items()}) if isinstance(kept, dict) else SHARES
+    selected = facts.get("shares")
+    return Shares(**{name: float(value) for name, value in selected.items()}) if isinstance(selected, dict) else SHARES

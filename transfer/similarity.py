@@ -22,19 +22,19 @@ JOINT_HALVING = 2.0
 FARTHEST = 12.0
 
 
-def distance(one: Device, other: Device) -> float:
+def distance(device: Device, other: Device) -> float:
     """Sum of absolute log2 ratios of the resources that decide how kernels rank; 0 for equal profiles.
 
     Per unit: FMA pipes, threads, L1, shared-memory rate, registers, instruction cache, wave width; of the device: balance,
     L2 a unit, units. Rates of one unit decide the order of kernels, so clocks and sheer size do not count.
     """
-    difference = float(np.abs(_profile(one) - _profile(other)).sum())
-    return difference + (OTHER_KIND if one.kind != other.kind else 0.0)
+    difference = float(np.abs(_profile(device) - _profile(other)).sum())
+    return difference + (OTHER_KIND if device.kind != other.kind else 0.0)
 
 
-def start_distance(one: Device, other: Device) -> float:
+def start_distance(device: Device, other: Device) -> float:
     """``distance`` of one unit of each: a search runs on one, so a device is at distance 0 from parts of itself."""
-    return distance(one.with_units(1), other.with_units(1))
+    return distance(device.with_units(1), other.with_units(1))
 
 
 def priors_of(sources: Sequence[Device], target: Device) -> Scores:

@@ -98,27 +98,27 @@ def _transfer_arm(
         residual = fit_residual_on(pool, sample, seed)
         by_mode = {mode: rank(mode, pool, sample, seed) for mode in learning if mode != "residual"}
         by_mode["residual"] = residual.predict(pool.frame, pool.columns)
-        held = held_out(pool, sample, seed, residual)
-        choice = _with_note(choose_mode(pool, sample, seed, held), count, len(target))
-        portfolio = informed(pool, opinions, sample, by_mode, held, [seed, 2, count])
-        said = by_mode[choice.mode] if choice.mode in by_mode else rank(choice.mode, pool, None, seed)
-        said = with_heads(said, [portfolio.best(HEAD * min(len(scores.groups), MOST_HEADS))])
+        stored = held_out(pool, sample, seed, residual)
+        choice = _with_note(choose_mode(pool, sample, seed, stored), count, len(target))
+        portfolio = informed(pool, opinions, sample, by_mode, stored, [seed, 2, count])
+        prediction = by_mode[choice.mode] if choice.mode in by_mode else rank(choice.mode, pool, None, seed)
+        prediction = with_heads(prediction, [portfolio.best(HEAD * min(len(scores.groups), MOST_HEADS))])
         if count in counts:
             for mode in legs.keys() - {"chosen"}:
                 done.modes.setdefault(mode, {})[count] = scores.score(by_mode[mode], taken)
-            done.chosen[count], done.choices[count] = scores.score(said, taken), choice
+            done.chosen[count], done.choices[count] = scores.score(prediction, taken), choice
         for mode, parts in legs.items():
-            parts.append((taken, scores.walk(said if mode == "chosen" else by_mode[mode], taken, more)))
+            parts.append((taken, scores.walk(prediction if mode == "chosen" else by_mode[mode], taken, more)))
     for mode, parts in legs.items():
         _note_legs(done, mode, scores, parts)
     for mode in done.modes.keys() & set(SAMPLE_FREE):
         _note_legs(done, mode, scores, [(NOTHING, scores.walk(rank(mode, pool, None, seed), NOTHING, LONGEST_WALK))])
 
 
-def _with_note(choice: ModeChoice, asked: int, rows: int) -> ModeChoice:
-    if asked <= rows:
+def _with_note(choice: ModeChoice, count: int, rows: int) -> ModeChoice:
+    if count <= rows:
         return choice
-    note = f"{asked} samples asked for, all {rows} rows taken"
+    note = f"{count} samples asked for, all {rows} rows taken"
     return replace(choice, note=f"{note}; {choice.note}" if choice.note else note)
 
 
@@ -132,11 +132,11 @@ def _scratch_arm(
     for count, more in _steps(counts):
         batch = unaided_batch(opinions=opinions, taken=taken, count=count - len(taken), rows=len(target), rng=rng)
         taken = np.concatenate([taken, batch])
-        said = rank("from-scratch", pool, Sample(rows=taken, labels=target.labels[taken]), seed)
-        opinions = [said]
+        answer = rank("from-scratch", pool, Sample(rows=taken, labels=target.labels[taken]), seed)
+        opinions = [answer]
         if count in counts:
-            done.modes.setdefault("from-scratch", {})[count] = scores.score(said, taken)
-        legs.append((taken, scores.walk(said, taken, more)))
+            done.modes.setdefault("from-scratch", {})[count] = scores.score(answer, taken)
+        legs.append((taken, scores.walk(answer, taken, more)))
     _note_legs(done, "from-scratch", scores, legs)
 
 
@@ -145,27 +145,29 @@ def _guided_arm(
 ) -> None:
     """The same with samples chosen as transfer chooses its own, helped by the analysis only."""
     rng = np.random.default_rng([seed, 3])
-    analysis = [one for one in pool.opinions() if one.name == ANALYSIS]
+    analysis = [opinion for opinion in pool.opinions() if opinion.name == ANALYSIS]
     portfolio, drawn = pool.portfolio(analysis, [seed, 3]), NOTHING
     legs: list[Leg] = []
     for count, more in _steps(counts):
         drawn = grow(portfolio, count - len(portfolio.rows), len(target), target.labels.item, rng, drawn)
         taken = portfolio.rows
         sample = Sample(rows=taken, labels=target.labels[taken])
-        said = rank("from-scratch", pool, sample, seed)
-        held = held_out(pool, sample, seed, modes=("from-scratch",))
-        portfolio = informed(pool, analysis, sample, {"from-scratch": said}, held, [seed, 3, count])
+        answer = rank("from-scratch", pool, sample, seed)
+        stored = held_out(pool, sample, seed, modes=("from-scratch",))
+        portfolio = informed(pool, analysis, sample, {"from-scratch": answer}, stored, [seed, 3, count])
         if count in counts:
-            done.modes.setdefault(GUIDED, {})[count] = scores.score(said, taken)
-        legs.append((taken, scores.walk(said, taken, more)))
+            done.modes.setdefault(GUIDED, {})[count] = scores.score(answer, taken)
+        legs.append((taken, scores.walk(answer, taken, more)))
     _note_legs(done, GUIDED, scores, legs)
 
 
 def _steps(counts: Sequence[int]) -> list[tuple[int, int]]:
     """Sample counts, and how far to walk down the ranking before the next batch is due."""
-    asked = sorted(count for count in counts if count > 0)
-    gaps = [b - a for a, b in zip(asked, asked[1:], strict=False)] + ([LONGEST_WALK - asked[-1]] if asked else [])
-    return list(zip(asked, (max(gap, 0) for gap in gaps), strict=True))
+    requested = sorted(count for count in counts if count > 0)
+    gaps = [b - a for a, b in zip(requested, requested[1:], strict=False)] + (
+        [LONGEST_WALK - requested[-1]] if requested else []
+    )
+    return list(zip(requested, (max(gap, 0) for gap in gaps), strict=True))
 
 
 def _note_legs(done: SimulatedRun, mode: str, scores: TargetScores, legs: Sequence[Leg]) -> None:
@@ -177,11 +179,11 @@ def _note_legs(done: SimulatedRun, mode: str, scores: TargetScores, legs: Sequen
         return
     curve = np.zeros(LONGEST_WALK)
     for samples, walk in legs:
-        found = scores.curve(np.concatenate([samples, walk])[:LONGEST_WALK])
+        result = scores.curve(np.concatenate([samples, walk])[:LONGEST_WALK])
         # entry i is for i + 1 measurements; before the first sample is complete they are spent in its own order
-        first = min(len(samples), len(found)) - 1 if curve.any() else 0
-        curve[first : len(found)] = found[first:]
-        curve[len(found) :] = found[-1]
+        first = min(len(samples), len(result)) - 1 if curve.any() else 0
+        curve[first : len(result)] = result[first:]
+        curve[len(result) :] = result[-1]
     done.curves[mode] = curve
     done.measurements[mode] = {share: first_reaching(curve, share) or LONGEST_WALK for share in REACH}
 
@@ -190,10 +192,10 @@ def _baselines(
     target: DeviceTable, tables: Sequence[DeviceTable], single: Mapping[str, Scores], scores: TargetScores, seed: int
 ) -> dict[str, Point]:
     """Every opinion alone, the copy of the nearest source by its own name as well, and chance."""
-    found = {name: scores.score(said) for name, said in single.items()}
+    result = {name: scores.score(item) for name, item in single.items()}
     nearest = tables[int(np.argmax(priors_of([table.device for table in tables], target.device)))].device.id
-    if COPY_OF + nearest in found:
-        found["copy"] = found[COPY_OF + nearest]
-    return found | {
+    if COPY_OF + nearest in result:
+        result["copy"] = result[COPY_OF + nearest]
+    return result | {
         "random": mean_of([scores.score(np.random.default_rng([seed, 4, i]).random(len(target))) for i in range(3)])
     }

@@ -69,16 +69,16 @@ class KnownPrograms:
         totals = np.bincount(where, weights=residuals, minlength=len(keys))
         return KnownPrograms(keys=keys, residuals=totals / np.bincount(where, minlength=len(keys)))
 
-    def find(self, asked: Keys) -> Scores:
+    def find(self, requested: Keys) -> Scores:
         """The residual of each program by its key; 0 where the source did not measure it."""
         if not len(self.keys):
-            return np.zeros(len(asked))
-        at = np.minimum(np.searchsorted(self.keys, asked), len(self.keys) - 1)
-        return np.where(self.keys[at] == asked, self.residuals[at], 0.0)
+            return np.zeros(len(requested))
+        at = np.minimum(np.searchsorted(self.keys, requested), len(self.keys) - 1)
+        return np.where(self.keys[at] == requested, self.residuals[at], 0.0)
 
-    def knows(self, asked: Keys) -> NDArray[np.bool_]:
+    def knows(self, requested: Keys) -> NDArray[np.bool_]:
         """Whether the source measured each program."""
-        return np.isin(asked, self.keys)
+        return np.isin(requested, self.keys)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,12 +98,12 @@ class Sources:
     def columns(self, frame: pd.DataFrame) -> Scores:
         """What each source, the joint forest and the analysis say of each row in standard units; ``(rows, sources + 2)``."""
         keys = program_keys(frame)
-        said = [
+        values = [
             scale.units(forest.predict(frame) + known.find(keys))
             for forest, known, scale in zip(self.forests, self.known_programs, self.scales, strict=True)
         ]
         joint = _pooled(self.scales).units(self.joint.predict(frame))
-        return np.stack([*said, joint, self.analytic.units(np.asarray(frame[_PRIOR], dtype=np.float64))], axis=1)
+        return np.stack([*values, joint, self.analytic.units(np.asarray(frame[_PRIOR], dtype=np.float64))], axis=1)
 
     def remembered(self, frame: pd.DataFrame, columns: Scores) -> Scores:
         """What each source measured of each row's program, in standard units, ``(rows, sources)``; NaN where nothing."""
@@ -198,20 +198,20 @@ def _pooled(scales: Sequence[Scale]) -> Scale:
 
 def measured_by(sources: Sequence[DeviceTable], trials: Sequence[Trial]) -> Scores:
     """Each source's measurement of each trial in standard units, ``(trials, sources)``; NaN where it has none."""
-    said = np.full((len(trials), len(sources)), np.nan)
+    answer = np.full((len(trials), len(sources)), np.nan)
     for column, table in enumerate(sources):
         units = Scale.of(table.labels).units(table.labels)
         known = dict(zip(table.trials, units.tolist(), strict=True))
-        said[:, column] = [known.get(trial, np.nan) for trial in trials]
-    return said
+        answer[:, column] = [known.get(trial, np.nan) for trial in trials]
+    return answer
 
 
-def copied(said: Scores, priors: Scores) -> Scores:
+def copied(text: Scores, priors: Scores) -> Scores:
     """Mean over the sources that measured a trial, by their priors, shape ``(trials,)``; NaN if none did.
 
     With one prior of 1 this copies that source, with equal priors it is the mean of all.
     """
-    there = ~np.isnan(said)
+    there = ~np.isnan(text)
     mass = there @ priors
-    total = np.where(there, said, 0.0) @ priors
+    total = np.where(there, text, 0.0) @ priors
     return np.asarray(np.where(mass > 0, total / np.where(mass > 0, mass, 1.0), np.nan), dtype=np.float64)

@@ -31,16 +31,16 @@ class TargetScores:
             raise ValueError(f"{table.family} on {table.device.id}: no task has two measured kernels to rank")
         return TargetScores(throughput=table.efficiency(), labels=table.labels, groups=groups)
 
-    def score(self, said: Scores, measured: Rows = NOTHING) -> dict[str, float]:
+    def score(self, text: Scores, measured: Rows = NOTHING) -> dict[str, float]:
         """Mean over tasks of pairwise accuracy among unmeasured rows and of best@k, measured rows counted as found."""
         totals = {key: 0.0 for key in KEYS}
         for rows in self.groups:
-            found, left = self._split(rows, measured)
-            totals["pairwise"] += pairwise_accuracy(said[left], self.labels[left]) if len(left) > 1 else 1.0
-            order = left[np.argsort(-said[left], kind="stable")]
+            result, left = self._split(rows, measured)
+            totals["pairwise"] += pairwise_accuracy(text[left], self.labels[left]) if len(left) > 1 else 1.0
+            order = left[np.argsort(-text[left], kind="stable")]
             best = float(self.throughput[rows].max())
             for key, k in _AT.items():
-                seen = np.concatenate([found, order[:k]])
+                seen = np.concatenate([result, order[:k]])
                 totals[key] += float(self.throughput[seen].max()) / best
         return {key: total / len(self.groups) for key, total in totals.items()}
 
@@ -56,14 +56,14 @@ class TargetScores:
             total += reached / float(self.throughput[rows].max())
         return total / len(self.groups)
 
-    def walk(self, said: Scores, measured: Rows, count: int) -> Rows:
+    def walk(self, text: Scores, measured: Rows, count: int) -> Rows:
         """The next ``count`` unmeasured rows down a ranking, tasks taking turns."""
-        place = np.full(len(said), np.inf)
+        index = np.full(len(text), np.inf)
         for rows in self.groups:
             _, left = self._split(rows, measured)
-            place[left[np.argsort(-said[left], kind="stable")]] = np.arange(len(left))
-        order = np.lexsort((-said, place))
-        return np.asarray(order[np.isfinite(place[order])][:count], dtype=np.int64)
+            index[left[np.argsort(-text[left], kind="stable")]] = np.arange(len(left))
+        order = np.lexsort((-text, index))
+        return np.asarray(order[np.isfinite(index[order])][:count], dtype=np.int64)
 
     def _split(self, rows: Rows, measured: Rows) -> tuple[Rows, Rows]:
         here = np.isin(rows, measured)

@@ -57,10 +57,10 @@ class Blend:
 
     def __init__(self, models: Sequence[Ranks], priors: ArrayLike | None = None) -> None:
         """``priors`` of shape ``(models,)``, from 0 up; None gives each an equal one. ValueError if none is above 0."""
-        given = np.ones(len(models)) if priors is None else np.asarray(priors, dtype=np.float64)
-        if given.shape != (len(models),) or not np.isfinite(given).all() or (given < 0).any() or given.sum() <= 0:
-            raise ValueError(f"a blend of {len(models)} models needs as many priors from 0 up, not all zero; got {given}")
-        self.models, self.priors = tuple(models), given / given.sum()
+        inputs = np.ones(len(models)) if priors is None else np.asarray(priors, dtype=np.float64)
+        if inputs.shape != (len(models),) or not np.isfinite(inputs).all() or (inputs < 0).any() or inputs.sum() <= 0:
+            raise ValueError(f"a blend of {len(models)} models needs as many priors from 0 up, not all zero; got {inputs}")
+        self.models, self.priors = tuple(models), inputs / inputs.sum()
         self._each = Remembered(_Every(self.models))
 
     def predict(self, frame: pd.DataFrame) -> Scores:
@@ -96,11 +96,13 @@ class Remembered:
 
     def predict(self, frame: pd.DataFrame) -> Scores:
         """Scores of the model, shape ``(rows,)``; not to be written to."""
-        said = next((said for asked, said in self._last if asked is frame), None)
-        if said is None:
-            said = self.ranks.predict(frame)
-        self._last = [(frame, said), *((asked, old) for asked, old in self._last if asked is not frame)][:2]
-        return said
+        prediction = next((text for requested, text in self._last if requested is frame), None)
+        if prediction is None:
+            prediction = self.ranks.predict(frame)
+        self._last = [(frame, prediction), *((requested, old) for requested, old in self._last if requested is not frame)][
+            :2
+        ]
+        return prediction
 
 
 class Started:
@@ -117,11 +119,11 @@ class Started:
     def fit(self, frame: pd.DataFrame, log_efficiency: ArrayLike, sample_weight: ArrayLike | None = None) -> Started:
         """Learn level and slope of the start, a level for each regime, then trees; rows of an earlier call are forgotten."""
         check_columns(frame)
-        labels, given = check_rows(frame, log_efficiency, sample_weight)
-        said = self.start.predict(frame)
-        self._line = line_through(said, labels, given, None)
-        left = labels - self._line[0] - self._line[1] * said
-        mass = np.ones(len(labels)) if given is None else np.maximum(given / given.mean(), 1e-6)
+        labels, inputs = check_rows(frame, log_efficiency, sample_weight)
+        prediction = self.start.predict(frame)
+        self._line = line_through(prediction, labels, inputs, None)
+        left = labels - self._line[0] - self._line[1] * prediction
+        mass = np.ones(len(labels)) if inputs is None else np.maximum(inputs / inputs.mean(), 1e-6)
         from sklearn.gaussian_process import GaussianProcessRegressor
         from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
@@ -133,18 +135,18 @@ class Started:
         left = left - self._level.predict(_regime(frame))
         enough = len(labels) >= TREE_ROWS
         self._trees = tuple(
-            Forest(seed=self.seed * BAG + i, settings=TREES).fit(frame, left, given) for i in range(BAG if enough else 0)
+            Forest(seed=self.seed * BAG + i, settings=TREES).fit(frame, left, inputs) for i in range(BAG if enough else 0)
         )
         return self
 
     def predict(self, frame: pd.DataFrame) -> Scores:
         """Log(throughput / roofline) of shape ``(rows,)``; higher is better."""
-        found = self._line[0] + self._line[1] * self.start.predict(frame)
+        result = self._line[0] + self._line[1] * self.start.predict(frame)
         if self._level is not None and len(frame):
-            found = found + self._level.predict(_regime(frame))
+            result = result + self._level.predict(_regime(frame))
         if self._trees:
-            found = found + np.mean([forest.predict(frame) for forest in self._trees], axis=0)
-        return np.asarray(found, dtype=np.float64)
+            result = result + np.mean([forest.predict(frame) for forest in self._trees], axis=0)
+        return np.asarray(result, dtype=np.float64)
 
     def spread(self, frame: pd.DataFrame) -> Scores:
         """Standard deviation of a row's error against other rows of its regime, log units, of shape ``(rows,)``.

@@ -116,7 +116,7 @@ class Timer(Protocol):
         """Go on at the pace of an earlier session, which the facts of its records tell."""
         ...
 
-    def verify(self, op: Op, kernel: MicroKernel, place: LibrarySlot) -> float | Failed:
+    def verify(self, op: Op, kernel: MicroKernel, slot: LibrarySlot) -> float | Failed:
         """The largest error of a kernel on boundary shapes, as a share of the tolerance; checked once a kernel and depth."""
         ...
 
@@ -149,7 +149,7 @@ class Backend(Protocol):
         """A device that only this backend knows by that name; None: ``haotuner/hw_profiles`` is asked."""
         ...
 
-    def check(self, device: Device, asked: str, *, measures: bool) -> None:
+    def check(self, device: Device, requested: str, *, measures: bool) -> None:
         """UsageError unless packs can be made for the device, and, if it ``measures``, this host has it."""
         ...
 
@@ -157,8 +157,8 @@ class Backend(Protocol):
         """What this host lacks beside instructions of its CPU to run the device's code, in words; empty if it can."""
         ...
 
-    def threads(self, asked: Sequence[int], device: Device) -> tuple[int, ...]:
-        """Counts of threads that get a plan each; 0 in ``asked`` means all; none asked: one, and all. UsageError."""
+    def threads(self, requested: Sequence[int], device: Device) -> tuple[int, ...]:
+        """Counts of threads that get a plan each; 0 in ``requested`` means all; none asked: one, and all. UsageError."""
         ...
 
     def fingerprint(self, device: Device, policy: Policy) -> str:

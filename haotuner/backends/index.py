@@ -15,13 +15,13 @@ from haotuner.words.op import Op
 BACKENDS: tuple[Backend, ...] = (CpuBackend(), CudaBackend())
 
 
-def backend_for(device: Device, asked: str = "") -> Backend:
+def backend_for(device: Device, requested: str = "") -> Backend:
     """The backend that tunes and packs for a device; UsageError if there is none."""
     for backend in BACKENDS:
         if backend.owns(device):
             return backend
     raise UsageError(
-        f"--device {asked or device.id}: packs are written for {' and '.join(b.name for b in BACKENDS)} devices so far, "
+        f"--device {requested or device.id}: packs are written for {' and '.join(b.name for b in BACKENDS)} devices so far, "
         f"{device.id} is of another kind ({device.kind}); see what its kernels may reach with `haotuner candidates --op "
         f"dense:n=2304,k=768 --device {device.id}`"
     )
@@ -30,20 +30,20 @@ def backend_for(device: Device, asked: str = "") -> Backend:
 def own_device(text: str, *, measure: bool, cache_dir: Path | None) -> Device:
     """The device of that name: one that only a backend knows, else as ``find_device`` has it. UnknownDevice if none is."""
     for backend in BACKENDS:
-        found = backend.own_device(text, measure=measure, cache_dir=cache_dir)
-        if found is not None:
-            return found
+        result = backend.own_device(text, measure=measure, cache_dir=cache_dir)
+        if result is not None:
+            return result
     return find_device(text, measure=measure, cache_dir=cache_dir)
 
 
 def check_served(op: Op) -> None:
     """NothingLegal, in the words of the last backend, if none has a family for the op."""
-    for place, backend in enumerate(reversed(BACKENDS), 1):
+    for index, backend in enumerate(reversed(BACKENDS), 1):
         try:
             backend.families(op)
             return
         except NothingLegal:
-            if place == len(BACKENDS):
+            if index == len(BACKENDS):
                 raise
 
 

@@ -44,17 +44,17 @@ class ObjectCache:
 
     def keep(self, key: str, made: Path) -> Path:
         """Publish an object file, which is moved; where it lies from now on. OSError if the folder cannot be written."""
-        place = self.folder / f"{key}.{_hash(made.read_bytes())}.o"
+        path = self.folder / f"{key}.{_hash(made.read_bytes())}.o"
         made.chmod(0o600)  # the umask may let a group write
-        return made.replace(place)
+        return made.replace(path)
 
     def fetch(self, key: str, out: Path, make: Callable[[Path], None]) -> None:
         """Write the object file of a key: the kept one, else what ``make`` writes, which is kept where that is possible."""
         with contextlib.suppress(OSError):
-            kept = self.find(key)
-            if kept is not None:
-                shutil.copyfile(kept, out)  # it may be trimmed while ``out`` is still wanted
-                os.utime(kept)
+            cached = self.find(key)
+            if cached is not None:
+                shutil.copyfile(cached, out)  # it may be trimmed while ``out`` is still wanted
+                os.utime(cached)
                 return
         make(out)
         with contextlib.suppress(OSError), self.aside() as aside:
@@ -101,13 +101,13 @@ def make_private(folder: Path) -> None:
 
 def trim(folder: Path, most_bytes: int) -> None:
     """Remove object files in and below a folder, the longest unused first, until at most so many bytes are left."""
-    found = []
+    result = []
     for path in folder.rglob("*.o"):
         with contextlib.suppress(OSError):  # others trim it, too
             seen = path.stat()
-            found.append((seen.st_mtime, seen.st_size, path))
-    left = sum(size for _, size, _ in found)
-    for _, size, path in sorted(found):
+            result.append((seen.st_mtime, seen.st_size, path))
+    left = sum(size for _, size, _ in result)
+    for _, size, path in sorted(result):
         if left <= most_bytes:
             return
         with contextlib.suppress(OSError):
@@ -117,11 +117,11 @@ def trim(folder: Path, most_bytes: int) -> None:
 
 def hash_of(words: Sequence[str], include: Iterable[Path]) -> str:
     """Hash of a compiler with its flags and of every header of ours that a source may include; the system's come with it."""
-    found = hashlib.sha256(repr((MEANING, *words)).encode())
+    result = hashlib.sha256(repr((MEANING, *words)).encode())
     for folder in include:
         for header in sorted(folder.rglob("*.h")):
-            found.update(f"\0{header.relative_to(folder)}\0".encode() + header.read_bytes())
-    return found.hexdigest()
+            result.update(f"\0{header.relative_to(folder)}\0".encode() + header.read_bytes())
+    return result.hexdigest()
 
 
 def key_of(source: Path, common: str) -> str:

@@ -129,9 +129,9 @@ class Toolchain:
     def _kept(self, cache: ObjectCache, source: Path, key: str, flags: Sequence[str], timeout_s: float) -> Path:
         """The object file of a source of the package, compiled if nobody did yet; where there is no place, the source."""
         with contextlib.suppress(OSError):
-            kept = cache.find(key)
-            if kept is not None:
-                return kept
+            cached = cache.find(key)
+            if cached is not None:
+                return cached
             with cache.aside() as aside:
                 made = Path(aside) / "made.o"
                 try:
@@ -203,7 +203,7 @@ def _cancelled(pool: ThreadPoolExecutor) -> Iterator[None]:
 def _reason(errors: str) -> str:
     """What a compiler says without its warnings, which come before the reason; all of it where nothing else is left."""
     lines = errors.strip().splitlines()
-    first = next((place for place, line in enumerate(lines) if " error: " in line or line.startswith("collect2")), 0)
+    first = next((index for index, line in enumerate(lines) if " error: " in line or line.startswith("collect2")), 0)
     return "\n".join(lines[first:])
 
 

@@ -60,8 +60,8 @@ def draw(op: Op, shape: Shape, seed: int) -> Operands:
 
 def draw_bound(op: Op, shape: Shape, count: int, seed: int) -> list[Operands]:
     """So many copies, which differ, of what a server binds; each empty where it binds nothing."""
-    kept = {name: values for name, values in draw(op, shape, seed).items() if name in bound(op)} if bound(op) else {}
-    return [{name: rolled(values, index) for name, values in kept.items()} for index in range(count)]
+    selected = {name: values for name, values in draw(op, shape, seed).items() if name in bound(op)} if bound(op) else {}
+    return [{name: rolled(values, index) for name, values in selected.items()} for index in range(count)]
 
 
 def of_call(op: Op, operands: Operands, copies: Sequence[Operands], index: int) -> Operands:
@@ -78,19 +78,19 @@ def error_share(op: Op, operands: Mapping[str, NDArray[Any]], y: NDArray[Any]) -
     """
     if DTYPES[op.dtype_of(op.meaning.output)].eps and not np.isfinite(np.asarray(y, np.float32)).all():
         return math.inf
-    given, found = _first(op, operands, y)
-    want = judge.reference(op, given)
-    if found.shape != want.shape:
+    inputs, result = _first(op, operands, y)
+    want = judge.reference(op, inputs)
+    if result.shape != want.shape:
         return math.inf
-    eps = max(DTYPES[op.dtype_of(one)].eps for one in (op.meaning.operands[0], op.meaning.output))
-    return judge.compare(found, want, judge.tolerance(op, given, want, step_eps=max(eps, DTYPES["fp32"].eps))).worst
+    eps = max(DTYPES[op.dtype_of(operand)].eps for operand in (op.meaning.operands[0], op.meaning.output))
+    return judge.compare(result, want, judge.tolerance(op, inputs, want, step_eps=max(eps, DTYPES["fp32"].eps))).worst
 
 
 def shape_of(op: Op, operands: Mapping[str, NDArray[Any]]) -> Shape:
     """The shape at which operands are."""
     known: dict[str, int] = {}
-    for one in op.meaning.inputs:
-        known |= zip(one.axes(op.all_options()), operands[one.name].shape, strict=True)
+    for operand in op.meaning.inputs:
+        known |= zip(operand.axes(op.all_options()), operands[operand.name].shape, strict=True)
     return Shape.of({axis: known[axis] for axis in op.dynamic})
 
 
@@ -102,9 +102,9 @@ def _first(op: Op, operands: Mapping[str, NDArray[Any]], y: NDArray[Any]) -> tup
     if axis is None or most >= shape[axis]:
         return dict(operands), y
     options, count = op.all_options(), max(1, most)
-    axes = {one.name: one.axes(options) for one in op.meaning.inputs} | op.epilogue_operands
-    given = {name: _cut(values, axes[name], axis, count) for name, values in operands.items()}
-    return given, _cut(y, op.meaning.output.axes(options), axis, count)
+    axes = {operand.name: operand.axes(options) for operand in op.meaning.inputs} | op.epilogue_operands
+    inputs = {name: _cut(values, axes[name], axis, count) for name, values in operands.items()}
+    return inputs, _cut(y, op.meaning.output.axes(options), axis, count)
 
 
 def _cut(values: NDArray[Any], axes: tuple[str, ...], axis: str, count: int) -> NDArray[Any]:

@@ -13,12 +13,12 @@ PROGRAM = "haotuner.bench.child:contender"
 DETAIL_LIMIT = 500  # characters of an error that go into a row
 
 
-def contender(told: Mapping[str, Any]) -> Program:
+def contender(config: Mapping[str, Any]) -> Program:
     """One contender, by its ``spec`` and its ``setting``. It greets with ``version`` and ``alone``."""
     from haotuner.bench.contender import Setting, load
 
     try:
-        loaded = load(told["spec"], Setting(**told["setting"]))
+        loaded = load(config["spec"], Setting(**config["setting"]))
     except ImportError as error:
         raise Refusal("load", MISSING, _error_text(error)) from error
     except Exception as error:  # whatever a library raises while it loads is a row
@@ -73,8 +73,8 @@ class Stage:
         share = 0.0
         checked = {0, count - 1} if hasattr(self._contender, "result") else set()  # the machine computes nothing
         for index in checked:
-            found = self._contender.result(index)
-            share = max(share, error_share(side, self._op, self._x, self._weights, index, found))
+            result = self._contender.result(index)
+            share = max(share, error_share(side, self._op, self._x, self._weights, index, result))
         if share > 1:
             raise Refusal("verify", "wrong", f"error {share:.3g} times the tolerance of sums in fp32")
         own = getattr(self._contender, "clock", None)

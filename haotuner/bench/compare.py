@@ -48,14 +48,14 @@ def contest_of(
     cannot be raced.
     """
     field = field_of(ordinal)
-    held = {op.name: op for op in checked_manifest(pack, None if ordinal is None else find_gpu(ordinal)).ops}
+    ops_of_pack = {op.name: op for op in checked_manifest(pack, None if ordinal is None else find_gpu(ordinal)).ops}
     chosen = [Op.parse(text).name for text in ops] or _alike(
-        field, [name for name, op in held.items() if not op.group and field.raceable(Op.parse(name))]
+        field, [name for name, op in ops_of_pack.items() if not op.group and field.raceable(Op.parse(name))]
     )
-    unknown = [name for name in chosen if name not in held]
+    unknown = [name for name in chosen if name not in ops_of_pack]
     if unknown or not chosen:
         what = f"no op {', '.join(unknown)}" if unknown else f"no op that can be raced ({field.what})"
-        raise UsageError(f"{pack} holds {what}; it holds {', '.join(held)}")
+        raise UsageError(f"{pack} holds {what}; it holds {', '.join(ops_of_pack)}")
     parsed = tuple(Op.parse(name) for name in dict.fromkeys(chosen))
     ours, peers = field.entrants(parsed, against)
     if settings.get("weights") is None:
@@ -63,7 +63,7 @@ def contest_of(
     return Contest(
         pack=pack,
         ops=parsed,
-        shapes=tuple(dict.fromkeys(shapes)) or _default_shapes([held[name] for name in chosen]),
+        shapes=tuple(dict.fromkeys(shapes)) or _default_shapes([ops_of_pack[name] for name in chosen]),
         peers=peers,
         field=field,
         ordinal=ordinal,
@@ -139,8 +139,8 @@ def _default_shapes(ops: Sequence[PackOp]) -> tuple[Shape, ...]:
         for axis in ops[0].dynamic
     )
     tied = {"w": "h"} if {"h", "w"} <= {name for name, _ in spans} and dict(spans)["w"] == dict(spans)["h"] else {}
-    kept = tuple((name, span) for name, span in spans if name not in tied)  # square images, as the range has them
-    return Traffic.of_range(ShapeRange(spans=kept, tied=tuple(tied.items())), DEFAULT_SHAPES).shapes()
+    free_spans = tuple((name, span) for name, span in spans if name not in tied)  # square images, as the range has them
+    return Traffic.of_range(ShapeRange(spans=free_spans, tied=tuple(tied.items())), DEFAULT_SHAPES).shapes()
 
 
 def _alike(field: Field, names: Sequence[str]) -> list[str]:
@@ -155,9 +155,9 @@ def _alike(field: Field, names: Sequence[str]) -> list[str]:
 
 def _regret(manifest: Manifest, op: str, m: int, threads: int, composition: str) -> float | None:
     """Loss of what is served against the best that was measured at this very shape while tuning."""
-    for held in manifest.ops:
-        if held.name == op:
-            times = _inside(held.facts, "plans", str(threads), "measured_us", str(m))
+    for op_ in manifest.ops:
+        if op_.name == op:
+            times = _inside(op_.facts, "plans", str(threads), "measured_us", str(m))
             if isinstance(times, Mapping) and times and composition:
                 timed = {Composition.parse(label): us for label, us in times.items()}
                 served = timed.get(Composition.parse(composition))

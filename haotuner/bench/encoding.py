@@ -27,8 +27,8 @@ def encoded(values: Array, dtype: str) -> NDArray[Any]:
     if dtype == "int32":
         return np.ascontiguousarray(values, np.int32)
     if dtype in ("int8", "uint8"):
-        kept = DTYPES[dtype]
-        return np.clip(np.rint(values), kept.low, kept.high).astype(kept.numpy)
+        element_type = DTYPES[dtype]
+        return np.clip(np.rint(values), element_type.low, element_type.high).astype(element_type.numpy)
     if dtype not in ("fp32", "fp16"):
         raise ValueError(f"{dtype} is not raced; fp32, fp16, bf16, int8 and uint8 are")
     return np.ascontiguousarray(values, DTYPES[dtype].numpy)

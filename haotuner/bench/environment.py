@@ -35,7 +35,7 @@ ISA_VARIABLES: Mapping[str, Mapping[str, str]] = {  # the names under which each
 
 def child_environment(environment: Mapping[str, str], setting: Setting) -> dict[str, str]:
     """The caller's environment without settings that could hamper a peer, with the thread count."""
-    kept = {name: value for name, value in environment.items() if not name.startswith(DROPPED_PREFIXES)}
-    kept.update(dict.fromkeys(POOL_VARIABLES, str(setting.threads)))
-    kept.update(ISA_VARIABLES[setting.isa] if setting.isa else {})
-    return kept
+    selected = {name: value for name, value in environment.items() if not name.startswith(DROPPED_PREFIXES)}
+    selected.update(dict.fromkeys(POOL_VARIABLES, str(setting.threads)))
+    selected.update(ISA_VARIABLES[setting.isa] if setting.isa else {})
+    return selected

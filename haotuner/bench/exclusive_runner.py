@@ -28,14 +28,14 @@ class Responder(Protocol):
 
 def greetings(children: Mapping[str, Child], watch: Watch) -> dict[str, Job]:
     """What each says once it has loaded, one after the other. A peer that cannot is left out; HaotunerError if ours is."""
-    found = {}
+    result = {}
     for name, child in children.items():
         child.launch()
         try:
-            found[name] = child.greeting(LIMIT_S)
+            result[name] = child.greeting(LIMIT_S)
         except ChildNotResponding as error:
             _left_out(name, error, watch)
-    return found
+    return result
 
 
 class ExclusiveRunner:
@@ -46,16 +46,16 @@ class ExclusiveRunner:
 
     def round(self, number: int, request: Mapping[str, Any]) -> dict[str, Job]:
         """Everybody's answer to a request; who is asked first changes with the round's number."""
-        names, found = list(self._left), {}
+        names, result = list(self._left), {}
         first = number % len(names)
         for name in names[first:] + names[:first]:
             try:
                 self._left[name].begin(request)  # not `ask`: a fresh process would not be the one that was asked before
-                found[name] = self._left[name].finish(LIMIT_S)
+                result[name] = self._left[name].finish(LIMIT_S)
             except ChildNotResponding as error:
                 _left_out(name, error, self._watch)
                 del self._left[name]
-        return found
+        return result
 
 
 def _left_out(name: str, error: ChildNotResponding, watch: Watch) -> None:

@@ -85,8 +85,8 @@ class Field:
             ours, peers = self.our_any, dict(self.any_peers)
         elif CONVOLUTION in sides:
             peers = {name: spec for name, spec in peers.items() if name in images.PEERS}
-        asked = peers if names is None else self.named(names)
-        return ours, {name: peers[name] for name in asked if name in peers}
+        requested = peers if names is None else self.named(names)
+        return ours, {name: peers[name] for name in requested if name in peers}
 
     def named(self, names: Sequence[str] | None) -> dict[str, str]:
         """The peers of these names with where to find them; None is everybody. UsageError on a name nobody has."""

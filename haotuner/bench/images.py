@@ -100,15 +100,15 @@ def error_share(op: Op, x: Array, weight: Array, y: Array) -> float:
     shape = Shape.of({axis: extents[axis] for axis in op.dynamic})
     if y.shape != op.operand_shape(op.meaning.output, shape) or not np.isfinite(y).all():
         return math.inf
-    told, sides = ConvAttributes.of(op), windows(op.kind, dict(op.static), op.all_options())
-    flat = told.flat
-    image = told.first(x)[:, :, None] if flat else told.first(x)
-    result = told.first(y)[:, :, None] if flat else told.first(y)
+    attributes, sides = ConvAttributes.of(op), windows(op.kind, dict(op.static), op.all_options())
+    flat = attributes.flat
+    image = attributes.first(x)[:, :, None] if flat else attributes.first(x)
+    result = attributes.first(y)[:, :, None] if flat else attributes.first(y)
     filters = weight[:, :, None] if flat else weight
-    groups, each = told.groups, op["f"] // told.groups
+    groups, each = attributes.groups, op["f"] // attributes.groups
     signs = np.random.default_rng(x.size).choice((-1.0, 1.0), op["f"])
-    added = _added(signs, filters, groups, told.transposed)
-    found = (signs[:, None, None] * result).reshape(result.shape[0], groups, each, *result.shape[2:]).sum(axis=2)
+    added = _added(signs, filters, groups, attributes.transposed)
+    output = (signs[:, None, None] * result).reshape(result.shape[0], groups, each, *result.shape[2:]).sum(axis=2)
     want = convolve(image.astype(np.float64), added.astype(np.float64), sides, groups)
     # A sum's error is about as large as one rounding of each of its terms; those of the features are independent, so that of
     # a signed sum of them grows with the root of their number.
@@ -118,9 +118,9 @@ def error_share(op: Op, x: Array, weight: Array, y: Array) -> float:
     tile = max(filter_tiles(op), default=0) if op.dtype == "fp32" else 0
     grown = growth(tile, filter_axes(sides), op["c"]) if tile else 0.0
     bound = max(SAFETY * EPS, grown) * reach + np.finfo(np.float32).tiny
-    share = float((np.abs(found - want) / bound).max())
-    one = Shape.of({**shape.as_dict(), "b": 1})
-    if op.flops(one) <= DIRECT_FLOPS:
+    share = float((np.abs(output - want) / bound).max())
+    single_image = Shape.of({**shape.as_dict(), "b": 1})
+    if op.flops(single_image) <= DIRECT_FLOPS:
         computed = {FILTERED: str(tile)} if tile else {}
         share = max(share, judge.check(op, {"x": x[:1], "weight": weight}, y[:1], computed=computed).worst)
     return share

@@ -58,9 +58,11 @@ def draw_x(op: Op, m: int, seed: int) -> Array:
 def _drawn(seed: list[int], size: tuple[int, ...], dtype: str) -> Array:
     """Standard normal; of integers over most of their range."""
     values = np.random.default_rng(seed).standard_normal(size, dtype=np.float32)
-    kept = DTYPES[dtype]
-    if not kept.eps:
-        values = values * np.float32((kept.high - kept.low) / 8) + np.float32((kept.high + kept.low + 1) / 2)
+    element_type = DTYPES[dtype]
+    if not element_type.eps:
+        values = values * np.float32((element_type.high - element_type.low) / 8) + np.float32(
+            (element_type.high + element_type.low + 1) / 2
+        )
     return rounded(values, dtype)
 
 

@@ -21,14 +21,14 @@ Run = Callable[[Mapping[str, Any]], Any]
 RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")  # what ``--given`` says of an input whose elements are drawn
 
 
-def contender(told: Mapping[str, Any]) -> Program:
-    """The contender ``told`` names, its model loaded. It greets with the milliseconds of loading, and serves two verbs.
+def contender(config: Mapping[str, Any]) -> Program:
+    """The contender ``config`` names, its model loaded. It greets with the milliseconds of loading, and serves two verbs.
 
     ``answer``: request ``place``, ``calls`` times and until ``seconds`` are over; microseconds of each call.
     ``peak``: the most memory that the process held.
     """
     try:
-        load_model = loader(told["contender"], told)
+        load_model = loader(config["contender"], config)
     except ImportError as error:
         raise Refusal("load", MISSING, str(error)) from error
     begin = time.perf_counter()
@@ -36,8 +36,8 @@ def contender(told: Mapping[str, Any]) -> Program:
     load_ms = (time.perf_counter() - begin) * 1e3
 
     def answer(job: Job) -> Job:
-        place = job["place"]
-        feeds = feeds_of(told["inputs"], told["requests"][place], place, told["given"])
+        position = job["place"]
+        feeds = feeds_of(config["inputs"], config["requests"][position], position, config["given"])
         times: list[float] = []
         until = time.perf_counter() + job["seconds"]
         while len(times) < job["calls"] or time.perf_counter() < until:
@@ -82,7 +82,7 @@ def loader(name: str, task: Mapping[str, Any]) -> Callable[[], Run]:
 
         def load_program() -> Run:
             requests = enumerate(task["requests"])
-            warm = [feeds_of(task["inputs"], sizes, place, task["given"]) for place, sizes in requests]
+            warm = [feeds_of(task["inputs"], sizes, position, task["given"]) for position, sizes in requests]
             return loading(task["file"], task["threads"], warm)
 
         return load_program
@@ -90,25 +90,25 @@ def loader(name: str, task: Mapping[str, Any]) -> Callable[[], Run]:
 
 
 def feeds_of(
-    inputs: Sequence[Mapping[str, Any]], dims: Mapping[str, int], seed: int, given: Mapping[str, list[str]]
+    inputs: Sequence[Mapping[str, Any]], dims: Mapping[str, int], seed: int, arguments: Mapping[str, list[str]]
 ) -> dict[str, Any]:
-    """Inputs of a request: normal numbers, whole ones 0 or 1; ``given``: numbers, a range or dimensions' names, for some."""
-    draw, found = np.random.default_rng(seed), {}
-    for one in inputs:
-        shape = [dims[e] if isinstance(e, str) else e for e in one["shape"]]
-        ranged = RANGE.fullmatch(",".join(given.get(one["name"], ())))
+    """Inputs of a request: normal numbers, whole ones 0 or 1; ``arguments``: numbers, a range or dimensions, for some."""
+    draw, result = np.random.default_rng(seed), {}
+    for operand in inputs:
+        shape = [dims[e] if isinstance(e, str) else e for e in operand["shape"]]
+        ranged = RANGE.fullmatch(",".join(arguments.get(operand["name"], ())))
         if ranged:
-            found[one["name"]] = draw.integers(int(ranged[1]), int(ranged[2]) + 1, shape).astype(one["dtype"])
-        elif one["name"] in given:
-            told = np.array([dims[e] if e in dims else float(e) for e in given[one["name"]]], one["dtype"])
-            if told.size > 1 and not shape:
-                raise UsageError(f"--given {one['name']}: {told.size} numbers for an input that is one")
-            found[one["name"]] = np.array(np.broadcast_to(told if shape else told.reshape(()), shape), order="C")
-        elif one["dtype"].startswith("float"):
-            found[one["name"]] = draw.standard_normal(shape).astype(one["dtype"])
+            result[operand["name"]] = draw.integers(int(ranged[1]), int(ranged[2]) + 1, shape).astype(operand["dtype"])
+        elif operand["name"] in arguments:
+            values = np.array([dims[e] if e in dims else float(e) for e in arguments[operand["name"]]], operand["dtype"])
+            if values.size > 1 and not shape:
+                raise UsageError(f"--given {operand['name']}: {values.size} numbers for an input that is one")
+            result[operand["name"]] = np.array(np.broadcast_to(values if shape else values.reshape(()), shape), order="C")
+        elif operand["dtype"].startswith("float"):
+            result[operand["name"]] = draw.standard_normal(shape).astype(operand["dtype"])
         else:
-            found[one["name"]] = draw.integers(0, 2, shape).astype(one["dtype"])
-    return found
+            result[operand["name"]] = draw.integers(0, 2, shape).astype(operand["dtype"])
+    return result
 
 
 def peak_bytes() -> int:

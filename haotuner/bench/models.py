@@ -50,10 +50,10 @@ def requests_of(
         return _rows(Path(text), dims)
     spans = {}
     for part in filter(None, map(str.strip, text.split(";"))):  # by name: dimensions of models may be called anything
-        name, _, said = (one.strip() for one in part.partition("="))
+        name, _, answer = (part.strip() for part in part.partition("="))
         if name in data:
             continue
-        spans[name] = dict(ShapeRange.parse(f"e={said}").spans)["e"] if name in dims else None
+        spans[name] = dict(ShapeRange.parse(f"e={answer}").spans)["e"] if name in dims else None
     if set(spans) != set(dims):
         has = f"the dimensions {', '.join(dims)}" if dims else "no dimensions"
         raise UsageError(f"--shapes {text!r} gives {', '.join(spans) or 'nothing'}; the model has {has}")
@@ -71,17 +71,17 @@ def _drawn(spans: Mapping[str, Span], seed: int, agreed: ShapeConstraints) -> li
             )
     draw = np.random.default_rng(seed)
     if math.prod(len(values) for values in samples.values()) <= DRAWN:
-        found: Iterator[tuple[int, ...]] = itertools.product(*samples.values())
+        result: Iterator[tuple[int, ...]] = itertools.product(*samples.values())
     else:
-        found = (tuple(int(draw.choice(one)) for one in samples.values()) for _ in range(DRAWN * TRIES))
+        result = (tuple(int(draw.choice(sample)) for sample in samples.values()) for _ in range(DRAWN * TRIES))
     chosen: list[dict[str, int]] = []
     why = ""
-    for one in found:
-        own = dict(zip(samples, map(int, one), strict=True))
+    for sizes_ in result:
+        own = dict(zip(samples, map(int, sizes_), strict=True))
         sizes = {name: own[agreed.alike.get(name, name)] for name in spans}
-        said = agreed.refused(sizes)
-        chosen += [] if said else [sizes]
-        why = said or why
+        refusal = agreed.refused(sizes)
+        chosen += [] if refusal else [sizes]
+        why = refusal or why
         if len(chosen) == DRAWN:
             break
     if not chosen:
@@ -96,44 +96,44 @@ def parse_inputs(text: str, inputs: Sequence[str], dims: Sequence[str]) -> dict[
 
     Numbers, dimensions, or the range that each element is drawn from, both ends in it.
     """
-    found: dict[str, list[str]] = {}
+    result: dict[str, list[str]] = {}
     for part in filter(None, text.split(";")):
-        name, _, said = (one.strip() for one in part.partition("="))
-        found[name] = [one.strip() for one in said.split(",")]
-        ranged = RANGE.fullmatch(said)
+        name, _, answer = (part.strip() for part in part.partition("="))
+        result[name] = [part.strip() for part in answer.split(",")]
+        ranged = RANGE.fullmatch(answer)
         backward = ranged is not None and int(ranged[1]) > int(ranged[2])
-        wrong = backward or not ranged and [one for one in found[name] if one not in dims and not NUMBER.fullmatch(one)]
+        wrong = backward or not ranged and [item for item in result[name] if item not in dims and not NUMBER.fullmatch(item)]
         if name not in inputs or wrong:
             raise UsageError(
                 f"--given {part!r}: write INPUT=NUMBERS, a range or dimensions, such as lengths=seq, ids=0..30521 "
                 f"or scales=0,1,0; the model has the inputs {', '.join(inputs)} "
                 f"and the dimensions {', '.join(dims) or 'none'}"
             )
-    return found
+    return result
 
 
 def dims_of(model: Model | Chain) -> tuple[str, ...]:
     """Dimensions that a request decides; those that its data tell are not among them."""
-    return tuple(dict.fromkeys(one for end in model.inputs for one in end.shape if isinstance(one, str)))
+    return tuple(dict.fromkeys(extent for end in model.inputs for extent in end.shape if isinstance(extent, str)))
 
 
-def drawn_ends(model: Model | Chain, given: Collection[str]) -> list[dict[str, Any]]:
-    """What a request's inputs are drawn from, as ``feeds_of`` reads it; no input with a default that is not ``given``."""
-    every = (end for end in model.inputs if end.default is None or end.name in given)
+def drawn_ends(model: Model | Chain, inputs: Collection[str]) -> list[dict[str, Any]]:
+    """What a request's inputs are drawn from, as ``feeds_of`` reads it; no input with a default that is not ``inputs``."""
+    every = (end for end in model.inputs if end.default is None or end.name in inputs)
     return [{"name": end.name, "dtype": end.dtype.name, "shape": list(end.shape)} for end in every]
 
 
 def files_of(files: Sequence[Path], peers: Sequence[str]) -> dict[str, Path]:
     """The file that each peer reads; peers without one are not there. UsageError for two files of a kind."""
-    programs = [one for one in files if one.suffix == PROGRAMS]
-    models = [one for one in files if one.suffix != PROGRAMS]
+    programs = [file for file in files if file.suffix == PROGRAMS]
+    models = [file for file in files if file.suffix != PROGRAMS]
     for several in (programs, models):
         if len(several) > 1:
             raise UsageError(
                 f"--file {several[0]} and --file {several[1]}: give one ONNX file, which ONNX Runtime and OpenVINO read, "
                 f"and one {PROGRAMS} of torch.export, which torch reads"
             )
-    return {peer: one for peer in peers for one in (programs if peer == "torch" else models)}
+    return {peer: program for peer in peers for program in (programs if peer == "torch" else models)}
 
 
 def _rows(path: Path, dims: Sequence[str]) -> list[dict[str, int]]:
@@ -142,7 +142,7 @@ def _rows(path: Path, dims: Sequence[str]) -> list[dict[str, int]]:
             rows = list(csv.DictReader(lines))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UsageError(f"trace {path} cannot be read: {error}") from error
-    found = []
+    result = []
     for number, row in enumerate(rows, 2):
         try:
             sizes = {name: int(row[name]) for name in dims}
@@ -152,10 +152,10 @@ def _rows(path: Path, dims: Sequence[str]) -> list[dict[str, int]]:
             ) from error
         if min(sizes.values(), default=1) < 1:
             raise UsageError(f"trace {path}, line {number}: sizes begin at 1")
-        found.append(sizes)
-    if not found:
+        result.append(sizes)
+    if not result:
         raise UsageError(f"trace {path} has no rows")
-    return found
+    return result
 
 
 @contextmanager
@@ -175,17 +175,17 @@ def contenders(
     Peers that cannot load are left out; HaotunerError with its words where ours cannot.
     """
     inputs = drawn_ends(model, given or {})
-    told = {"pack": str(model.pack.path), "model": model.name, "inputs": inputs, "threads": threads,
-            "requests": [dict(one) for one in requests], "given": dict(given or {})}  # fmt: skip
+    config = {"pack": str(model.pack.path), "model": model.name, "inputs": inputs, "threads": threads,
+            "requests": [dict(request) for request in requests], "given": dict(given or {})}  # fmt: skip
     read = {OURS: "", **{peer: str(file) for peer, file in files_of(files, peers).items()}}
     surroundings = child_environment(environment, Setting(threads=threads))
     children = {
-        name: Child(PROGRAM, {**told, "contender": name, "file": file}, environment=surroundings, rests=True)
+        name: Child(PROGRAM, {**config, "contender": name, "file": file}, environment=surroundings, rests=True)
         for name, file in read.items()
     }
     try:
         watch(f"loading {', '.join(read)}")
-        loads = {name: float(said["load_ms"]) for name, said in greetings(children, watch).items()}
+        loads = {name: float(greeting["load_ms"]) for name, greeting in greetings(children, watch).items()}
         yield {name: children[name] for name in loads}, loads
     finally:
         for child in children.values():
@@ -214,10 +214,10 @@ def race(
     ):
         about = f"{len(requests)} requests, some {len(requests) * len(loads) * seconds:.0f} s"
         watch(f"racing {', '.join(loads)} in turns: {about}")
-        found = in_turns(racing, len(requests), seconds, watch)
-    for name, one in found.items():
-        one["load_ms"] = loads[name]
-    return _document(model.name, requests, found, [one for one in peers if one not in found], threads)
+        result = in_turns(racing, len(requests), seconds, watch)
+    for name, outcome in result.items():
+        outcome["load_ms"] = loads[name]
+    return _document(model.name, requests, result, [peer for peer in peers if peer not in result], threads)
 
 
 def in_turns(
@@ -231,58 +231,60 @@ def in_turns(
     programs were busy meanwhile. A peer that fails is left out; HaotunerError where ours does.
     """
     turns = ExclusiveRunner(contenders, watch)
-    pids = [pid for one in contenders.values() if (pid := getattr(one, "pid", None)) is not None]
+    pids = [pid for contender in contenders.values() if (pid := getattr(contender, "pid", None)) is not None]
     contended: list[bool] = []
     first: dict[str, list[float]] = {name: [] for name in contenders}
     medians: dict[str, list[list[float]]] = {name: [[] for _ in range(count)] for name in contenders}
-    for place in range(count):
-        request = {"do": "answer", "place": place, "calls": 1, "seconds": 0.0}
-        for name, told in turns.round(place, request).items():
-            first[name] += told["us"]
-    for place in range(count):
-        request = {"do": "answer", "place": place, "calls": 2, "seconds": seconds / TURNS}
+    for index in range(count):
+        request = {"do": "answer", "place": index, "calls": 1, "seconds": 0.0}
+        for name, answer in turns.round(index, request).items():
+            first[name] += answer["us"]
+    for position in range(count):
+        request = {"do": "answer", "place": position, "calls": 2, "seconds": seconds / TURNS}
         before = read(pids)
         for turn in range(TURNS):
-            for name, told in turns.round(turn, request).items():
-                medians[name][place].append(statistics.median(told["us"][1:]))
+            for name, answer_ in turns.round(turn, request).items():
+                medians[name][position].append(statistics.median(answer_["us"][1:]))
         contended.append(foreign_cores(before, read(pids)) > CONTENDED_CORES)
-        ms = statistics.median(medians[OURS][place]) / 1e3
-        watch(f"{place + 1} of {count} requests: ours {ms:,.2f} ms{', other programs were busy' if contended[-1] else ''}")
+        ms = statistics.median(medians[OURS][position]) / 1e3
+        watch(
+            f"{position + 1} of {count} requests: ours {ms:,.2f} ms{', other programs were busy' if contended[-1] else ''}"
+        )
     return {
         name: {
             "first_us": first[name],
             "turns_us": medians[name],
-            "steady_us": [statistics.median(one) for one in medians[name]],
-            "peak_bytes": told["bytes"],
+            "steady_us": [statistics.median(median) for median in medians[name]],
+            "peak_bytes": answer["bytes"],
             "contended": contended,
         }
-        for name, told in turns.round(0, {"do": "peak"}).items()
+        for name, answer in turns.round(0, {"do": "peak"}).items()
     }
 
 
 def paired(peer: Sequence[float], ours: Sequence[float]) -> float:
     """The median of peer over ours, turn by turn: what lies next to each other in time is compared."""
-    return statistics.median(one / own for one, own in zip(peer, ours, strict=True))
+    return statistics.median(first / own for first, own in zip(peer, ours, strict=True))
 
 
 def _document(
-    name: str, requests: Sequence[Mapping[str, int]], found: Mapping[str, Any], missing: Sequence[str], threads: int
+    name: str, requests: Sequence[Mapping[str, int]], outcomes: Mapping[str, Any], missing: Sequence[str], threads: int
 ) -> dict[str, Any]:
-    ours, peers = found[OURS], {peer: one for peer, one in found.items() if peer != OURS}
+    ours, peers = outcomes[OURS], {peer: outcome for peer, outcome in outcomes.items() if peer != OURS}
     rows = [
         {
             "model": name, "shape": dict(sizes), "threads": threads, "first_us": ours["first_us"][at],
             "steady_us": ours["steady_us"][at],
             "contended": ours["contended"][at],
             "peers": {
-                p: {"first_us": one["first_us"][at], "steady_us": one["steady_us"][at],
-                    "ratio": paired(one["turns_us"][at], ours["turns_us"][at])} for p, one in peers.items()
+                p: {"first_us": outcome["first_us"][at], "steady_us": outcome["steady_us"][at],
+                    "ratio": paired(outcome["turns_us"][at], ours["turns_us"][at])} for p, outcome in peers.items()
             },
         }
         for at, sizes in enumerate(requests)
     ]  # fmt: skip
     quiet = [row for row in rows if not row["contended"]]
-    ratios = [min(one["ratio"] for one in row["peers"].values()) for row in quiet if row["peers"]]
+    ratios = [min(outcome["ratio"] for outcome in row["peers"].values()) for row in quiet if row["peers"]]
     steady = sorted(row["steady_us"] for row in rows)
     return {
         "rows": rows,
@@ -295,12 +297,13 @@ def _document(
                 if quiet
             },
             "contended": len(rows) - len(quiet),
-            "stream_vs": {peer: sum(one["first_us"]) / sum(ours["first_us"]) for peer, one in peers.items()},
-            "first_vs_best": min((sum(one["first_us"]) for one in peers.values()), default=0.0) / sum(ours["first_us"])
+            "stream_vs": {peer: sum(outcome["first_us"]) / sum(ours["first_us"]) for peer, outcome in peers.items()},
+            "first_vs_best": min((sum(outcome["first_us"]) for outcome in peers.values()), default=0.0)
+            / sum(ours["first_us"])
             or None,
             "p50": statistics.median(steady),
             "p99": steady[min(len(steady) - 1, int(0.99 * len(steady)))],
-            "load_ms": {who: one["load_ms"] for who, one in found.items()},
-            "peak_bytes": {who: one["peak_bytes"] for who, one in found.items()},
+            "load_ms": {who: outcome["load_ms"] for who, outcome in outcomes.items()},
+            "peak_bytes": {who: outcome["peak_bytes"] for who, outcome in outcomes.items()},
         },
     }

@@ -22,9 +22,9 @@ def check_plot(path: Path) -> None:
     _pyplot()
 
 
-def draw(found: dict[str, Any], path: Path) -> None:
+def draw(result: dict[str, Any], path: Path) -> None:
     """Draw the rows of a document; contended rows are drawn hollow."""
-    panels = sorted({(row["op"], row["weights"], row["threads"]) for row in found["rows"]})
+    panels = sorted({(row["op"], row["weights"], row["threads"]) for row in result["rows"]})
     pyplot = _pyplot()
     width, height = PANEL_INCHES
     columns = min(2, len(panels))
@@ -33,7 +33,7 @@ def draw(found: dict[str, Any], path: Path) -> None:
     for axis in axes.flat[len(panels) :]:
         axis.set_visible(False)
     for axis, panel in zip(axes.flat, panels, strict=False):
-        rows = [row for row in found["rows"] if (row["op"], row["weights"], row["threads"]) == panel]
+        rows = [row for row in result["rows"] if (row["op"], row["weights"], row["threads"]) == panel]
         rows.sort(key=lambda row: row["shape"]["m"])
         names = ["ours", *dict.fromkeys(name for row in rows for name in row["peers_us"])]
         for name in names:

@@ -118,5 +118,5 @@ class Processes:
 
 def contender_process(spec: str, setting: Setting, environment: Mapping[str, str]) -> Child:
     """A contender's process, not yet started; ``spec`` is its ``module:Class``."""
-    told = {"spec": spec, "setting": asdict(setting)}
-    return Child(PROGRAM, told, environment=child_environment(environment, setting), rests=True)
+    config = {"spec": spec, "setting": asdict(setting)}
+    return Child(PROGRAM, config, environment=child_environment(environment, setting), rests=True)

@@ -48,5 +48,5 @@ def error_share(op: Op, factors: Factors, y: Array) -> float:
     count = max(1, min(len(y), int(DIRECT_FLOPS // (2 * x[0].size * y.shape[2]))))
     some = sorted({*range((count + 1) // 2), *range(len(y) - count // 2, len(y))})
     static = tuple((axis, extent) for axis, extent in op.static if axis != "b")
-    one = Op(kind=op.kind, static=static, dtype=op.dtype, options=op.options)
-    return judge.check(one, {"x": x[some], "w": w[some]}, y[some]).worst
+    plain_op = Op(kind=op.kind, static=static, dtype=op.dtype, options=op.options)
+    return judge.check(plain_op, {"x": x[some], "w": w[some]}, y[some]).worst

@@ -132,8 +132,8 @@ def _prepare(processes: Processes, ready: set[str], op: Op, contest: Contest) ->
     failed = processes.start()
     request = {"do": "prepare", "side": contest.field.side(op), "op": op.name, "shape": contest.shapes[0].as_dict(),
                "count": contest.weights_of(op), "seed": contest.seed}  # fmt: skip
-    asked = {name: request for name in processes.names() if name not in ready}
-    answers, refused = processes.ask_all(asked, contest.prepare_limit_s)
+    requests = {name: request for name in processes.names() if name not in ready}
+    answers, refused = processes.ask_all(requests, contest.prepare_limit_s)
     ready |= set(answers)
     return failed | refused
 
@@ -146,8 +146,8 @@ def _row(processes: Processes, retry: Retry, contest: Contest, seconds: float, s
     turn_over = contest.rotation(start.op, start.shape, start.weights)
     request = {"do": "aim", "side": side, "shape": start.shape.as_dict(), "count": turn_over.copies,
                "evicted": turn_over.evicted_bytes, "seed": contest.seed}  # fmt: skip
-    asked = {name: request for name in processes.names() if name not in failed}
-    aimed, refused = processes.ask_all(asked, contest.prepare_limit_s)
+    requests = {name: request for name in processes.names() if name not in failed}
+    aimed, refused = processes.ask_all(requests, contest.prepare_limit_s)
     failed |= refused
     order = [name for name in processes.names() if name in aimed]
     expected_s = {name: max(contest.block_s, aimed[name]["unit_us"] / 1e6) for name in order}
@@ -192,7 +192,7 @@ def _overhead_ns(processes: Processes) -> float | None:
     if OURS not in processes.names():
         return None
     try:
-        found = processes.ask(OURS, {"do": "overhead", "seconds": OVERHEAD_S}, OVERHEAD_LIMIT_S)["overhead_ns"]
+        result = processes.ask(OURS, {"do": "overhead", "seconds": OVERHEAD_S}, OVERHEAD_LIMIT_S)["overhead_ns"]
     except ChildNotResponding:
         return None
-    return None if found is None else float(found)
+    return None if result is None else float(result)

@@ -85,11 +85,11 @@ def judge(row: Row) -> Judged:
 def document(outcome: Outcome, peers: Sequence[str], facts: Facts) -> Json:
     """The whole JSON document; the listed keys are those of the README's *JSON*."""
     judged = [judge(row) for row in outcome.rows]
-    rows = [row_json(one, facts) for one in judged]
+    rows = [row_json(judged_row, facts) for judged_row in judged]
     groups: dict[tuple[str, int], list[int]] = {}
-    for index, one in enumerate(judged):
-        groups.setdefault((one.row.weights, one.row.threads), []).append(index)
-    cold = [index for index, one in enumerate(judged) if one.row.weights == "cold"]
+    for index, judged_row in enumerate(judged):
+        groups.setdefault((judged_row.row.weights, judged_row.row.threads), []).append(index)
+    cold = [index for index, judged_row in enumerate(judged) if judged_row.row.weights == "cold"]
     headline = cold or list(range(len(judged)))
     summary = summarise([judged[i] for i in headline], [rows[i] for i in headline], peers, facts)
     overhead = [outcome.overhead_ns[threads] for threads in sorted(outcome.overhead_ns)]
@@ -114,29 +114,29 @@ def document(outcome: Outcome, peers: Sequence[str], facts: Facts) -> Json:
     }  # fmt: skip
 
 
-def row_json(one: Judged, facts: Facts) -> Json:
+def row_json(judged: Judged, facts: Facts) -> Json:
     """One row; ratios are peer over ours, shares are fractions of the device at this thread count."""
-    row = one.row
+    row = judged.row
     device = None if facts.device is None else facts.device.with_units(min(row.threads, facts.device.compute_units))
-    gflops = None if one.ours_us is None else row.op.flops(row.shape) / one.ours_us / 1e3
-    gbps = None if one.ours_us is None else resting_bytes(row.op, row.shape) / one.ours_us / 1e3
+    gflops = None if judged.ours_us is None else row.op.flops(row.shape) / judged.ours_us / 1e3
+    gbps = None if judged.ours_us is None else resting_bytes(row.op, row.shape) / judged.ours_us / 1e3
     return {
         "op": row.op.name,
         "shape": row.shape.as_dict(),
         "threads": row.threads,
         "weights": row.weights,
-        "ours_us": one.ours_us,
-        "peers_us": dict(one.peers_us),
-        "spread": None if one.ours_us is None else spread(row.blocks_us[OURS]),
+        "ours_us": judged.ours_us,
+        "peers_us": dict(judged.peers_us),
+        "spread": None if judged.ours_us is None else spread(row.blocks_us[OURS]),
         "peak_ratio": _share(gflops, _peak_gflops(row, device)),
         "peak_gflops": _peak_gflops(row, device),
         "regret": None
         if row.op.kind != "dense"
         else facts.regret(row.op.name, row.shape["m"], row.threads, row.composition),
         "contended": row.contended,
-        "ratios": {name: _ratio_json(ratio) for name, ratio in one.ratios.items()},
-        "best": None if one.best is None else {"peer": one.best_peer, **_ratio_json(one.best)},
-        "noise": None if one.noise is None else _ratio_json(one.noise),
+        "ratios": {name: _ratio_json(ratio) for name, ratio in judged.ratios.items()},
+        "best": None if judged.best is None else {"peer": judged.best_peer, **_ratio_json(judged.best)},
+        "noise": None if judged.noise is None else _ratio_json(judged.noise),
         "gflops": gflops,
         "bandwidth_ratio": _share(gbps, _read_gbps(row, device)) if row.weights == "cold" else None,
         "weights_bytes": resting_bytes(row.op, row.shape) * row.rotation.copies,
@@ -151,12 +151,12 @@ def row_json(one: Judged, facts: Facts) -> Json:
 
 def summarise(judged: Sequence[Judged], rows: Sequence[Json], peers: Sequence[str], facts: Facts) -> Json:
     """Figures over rows that were not contended; over all if every one was, with ``contended`` set."""
-    clean = [(one, row) for one, row in zip(judged, rows, strict=True) if not one.row.contended]
+    clean = [(judged_row, row) for judged_row, row in zip(judged, rows, strict=True) if not judged_row.row.contended]
     counted = clean or list(zip(judged, rows, strict=True))
-    raced = [one for one, _ in counted if one.best is not None]
+    raced = [judged_row for judged_row, _ in counted if judged_row.best is not None]
     against = {name: _over_rows(raced, name) for name in peers}
     best = _over_rows(raced, None)
-    noise = [abs(math.log(one.noise.value)) for one, _ in counted if one.noise is not None]
+    noise = [abs(math.log(judged_row.noise.value)) for judged_row, _ in counted if judged_row.noise is not None]
     return {
         "geomean_vs_best": None if best is None else best.value,
         "geomean_vs": {name: ratio.value for name, ratio in against.items() if ratio is not None},
@@ -164,7 +164,9 @@ def summarise(judged: Sequence[Judged], rows: Sequence[Json], peers: Sequence[st
         "interval_vs_best": None if best is None else [best.low, best.high],
         "interval_vs": {name: [ratio.low, ratio.high] for name, ratio in against.items() if ratio is not None},
         "lost": [
-            _row_summary(one) for one in raced if one.best is not None and one.best.high is not None and one.best.high < LOSS
+            _row_summary(judged_row)
+            for judged_row in raced
+            if judged_row.best is not None and judged_row.best.high is not None and judged_row.best.high < LOSS
         ],
         "noise_floor": float(np.exp(np.mean(noise)) - 1) if noise else None,
         "peak_ratio": _geomean_of(row["peak_ratio"] for _, row in counted if row["shape"].get("m", LARGE_M) >= LARGE_M),
@@ -182,12 +184,12 @@ def _over_rows(judged: Sequence[Judged], peer: str | None) -> Ratio | None:
     """Geometric mean against one peer, or against the best at each shape, over the rows where it has a time."""
     values: list[float] = []
     draws: list[Draws] = []
-    for one in judged:
-        ratio = one.best if peer is None else one.ratios.get(peer)
+    for judged_row in judged:
+        ratio = judged_row.best if peer is None else judged_row.ratios.get(peer)
         if ratio is None:
             continue
         values.append(ratio.value)
-        drawn = one.best_draws if peer is None else one.draws.get(peer)
+        drawn = judged_row.best_draws if peer is None else judged_row.draws.get(peer)
         if drawn is not None:
             draws.append(drawn)
     if not values:
@@ -196,30 +198,31 @@ def _over_rows(judged: Sequence[Judged], peer: str | None) -> Ratio | None:
 
 
 def _worst(judged: Sequence[Judged]) -> Json | None:
-    lowest = min(judged, key=lambda one: one.best.value if one.best is not None else math.inf, default=None)
+    lowest = min(judged, key=lambda item: item.best.value if item.best is not None else math.inf, default=None)
     return None if lowest is None else _row_summary(lowest)
 
 
-def _row_summary(one: Judged) -> Json:
-    assert one.best is not None
-    return {"op": one.row.op.name, "shape": one.row.shape.as_dict(), "threads": one.row.threads, "weights": one.row.weights,
-            "peer": one.best_peer, "ratio": one.best.value}  # fmt: skip
+def _row_summary(judged: Judged) -> Json:
+    assert judged.best is not None
+    row = judged.row
+    return {"op": row.op.name, "shape": row.shape.as_dict(), "threads": row.threads, "weights": row.weights,
+            "peer": judged.best_peer, "ratio": judged.best.value}  # fmt: skip
 
 
 def _break_even(judged: Sequence[Judged], peers: Sequence[str], tuning_seconds: float | None) -> Json:
     """Calls after which tuning has paid for itself, rows being equally likely; None where it never does."""
     if tuning_seconds is None:
         return {}
-    found: Json = {}
+    result: Json = {}
     for name in ("best", *peers):
         saved = [
-            (one.peers_us[one.best_peer or "" if name == "best" else name] - one.ours_us) / 1e6
-            for one in judged
-            if one.ours_us is not None and (name == "best" or name in one.peers_us)
+            (judged_row.peers_us[judged_row.best_peer or "" if name == "best" else name] - judged_row.ours_us) / 1e6
+            for judged_row in judged
+            if judged_row.ours_us is not None and (name == "best" or name in judged_row.peers_us)
         ]
         mean = float(np.mean(saved)) if saved else 0.0
-        found[name] = round(tuning_seconds / mean) if mean > 0 else None
-    return found
+        result[name] = round(tuning_seconds / mean) if mean > 0 else None
+    return result
 
 
 def _ratio_json(ratio: Ratio) -> Json:

@@ -37,8 +37,8 @@ def resting(op: Op) -> tuple[str, ...]:
 
 def resting_bytes(op: Op, shape: Shape) -> int:
     """Bytes of one copy of what rests; 0 where nothing does."""
-    rest = [one for one in op.meaning.inputs if one.name in resting(op)]
-    return sum(DTYPES[op.dtype_of(one)].size * math.prod(op.operand_shape(one, shape)) for one in rest)
+    rest = [operand for operand in op.meaning.inputs if operand.name in resting(op)]
+    return sum(DTYPES[op.dtype_of(item)].size * math.prod(op.operand_shape(item, shape)) for item in rest)
 
 
 def cold(op: Op, shape: Shape, cold_bytes: int, *, crowded: bool = False, evicts: bool = True) -> Rotation:

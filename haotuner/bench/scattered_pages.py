@@ -34,11 +34,11 @@ class ScatteredPages:
 
     def __enter__(self) -> ScatteredPages:
         try:
-            wanted = int(scattered_bytes(self._buddies.read_text(encoding="ascii")) * MORE)
+            wanted_bytes = int(scattered_bytes(self._buddies.read_text(encoding="ascii")) * MORE)
         except (OSError, ValueError):  # another kernel, or a container that hides it
             return self
         allowed = [size for size in (available_bytes(), topology(Host.here()).memory_bytes) if size is not None]
-        size = min([wanted, *(bound // MOST_SHARE for bound in allowed)]) if allowed else 0
+        size = min([wanted_bytes, *(bound // MOST_SHARE for bound in allowed)]) if allowed else 0
         if size >= mmap.PAGESIZE:
             self._held = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
             if hasattr(mmap, "MADV_NOHUGEPAGE"):

@@ -20,10 +20,10 @@ class ShapeConstraints:
 
     def refused(self, sizes: Mapping[str, int]) -> str:
         """Why the model takes no such request, as far as sizes tell; empty where it does."""
-        for one in self.schedules:
-            if set(one.dims) <= sizes.keys():
+        for schedule in self.schedules:
+            if set(schedule.dims) <= sizes.keys():
                 try:
-                    one.values({name: sizes[name] for name in one.dims})
+                    schedule.values({name: sizes[name] for name in schedule.dims})
                 except UsageError as error:
                     return str(error)
         return ""
@@ -33,19 +33,19 @@ def shape_constraints_of(model: Model | Chain, dims: Sequence[str]) -> ShapeCons
     """Of the dimensions that a request decides. What one side of a branch joins is drawn alike, and refuses nothing."""
     if isinstance(model, Chain):
         always = set(model.always)
-        every = {name: one.schedule for name, one in model.segments.items()}
+        every = {name: segment.schedule for name, segment in model.segments.items()}
     else:
         always, every = {model.name}, {model.name: model.schedule}
     alike: dict[str, str] = {}
     for schedule in every.values():
         for pair in schedule.equal:
-            lines = [schedule.sizes[place] for place in pair]
+            lines = [schedule.sizes[position] for position in pair]
             if all(line[0] == "dim" and line[1] in dims for line in lines):
-                one, other = sorted((_first(alike, str(line[1])) for line in lines), key=list(dims).index)
-                if one != other:
-                    alike[other] = one
+                first, other = sorted((_first(alike, str(line[1])) for line in lines), key=list(dims).index)
+                if first != other:
+                    alike[other] = first
     return ShapeConstraints(
-        {name: _first(alike, name) for name in alike}, [one for name, one in every.items() if name in always]
+        {name: _first(alike, name) for name in alike}, [item for name, item in every.items() if name in always]
     )
 
 

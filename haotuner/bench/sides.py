@@ -36,12 +36,12 @@ def size_of(side: str, shape: Mapping[str, int]) -> int | Mapping[str, int]:
     return shape["m"] if side in (DENSE, GROUPED) else shape
 
 
-def error_share(side: str, op: Op, x: Any, weights: Sequence[Any], index: int, found: Any) -> float:
+def error_share(side: str, op: Op, x: Any, weights: Sequence[Any], index: int, result: Any) -> float:
     """Largest error of the result for the copy of that index as a share of what is allowed; over 1 (or inf) is wrong."""
     if side == DENSE:
-        return inputs.error_share(x, weights[index], found, op.dtype)
+        return inputs.error_share(x, weights[index], result, op.dtype)
     if side in (GROUPED, CONVOLUTION):
-        return float((groups if side == GROUPED else images).error_share(op, x, weights[index], found))
+        return float((groups if side == GROUPED else images).error_share(op, x, weights[index], result))
     if side == ANY:
-        return any_op.error_share(op, any_op.of_call(op, x, weights, index), found)
-    return products.error_share(op, products.copy(x, index), found)
+        return any_op.error_share(op, any_op.of_call(op, x, weights, index), result)
+    return products.error_share(op, products.copy(x, index), result)

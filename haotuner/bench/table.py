@@ -45,38 +45,38 @@ def line(row: Json) -> str:
     return f"{row['op']} {shape} threads={row['threads']} {row['weights']}: ours {_time(row['ours_us'])} us  {peers}{marks}"
 
 
-def closing(found: Json) -> list[str]:
+def closing(result: Json) -> list[str]:
     """The lines under the table: what was left out first, then the figures."""
     lines: list[str] = []
-    if found["summary"]["contended"]:
+    if result["summary"]["contended"]:
         lines.append(
             "EVERY ROW WAS CONTENDED: other work ran on this machine all the time. No figure below can be trusted; "
             "stop that work and run again."
         )
-    elif found["summary"]["rows_left_out"]:
-        lines.append(f"{_count(found['summary']['rows_left_out'], 'contended row')} left out of the figures below.")
-    if found["skipped"]:
-        lines.append(f"{_count(found['skipped'], 'row')} skipped: no time was left.")
-    lines += [f"missing: {name} ({found['missing_why'][name]})" for name in found["missing"]]
-    if found["missing"]:
+    elif result["summary"]["rows_left_out"]:
+        lines.append(f"{_count(result['summary']['rows_left_out'], 'contended row')} left out of the figures below.")
+    if result["skipped"]:
+        lines.append(f"{_count(result['skipped'], 'row')} skipped: no time was left.")
+    lines += [f"missing: {name} ({result['missing_why'][name]})" for name in result["missing"]]
+    if result["missing"]:
         lines.append(f"{how_to_get('bench')} brings the peers but zentorch, which is for AMD: pip install zentorch")
-    evicted = sum(bool(row.get("evicted_bytes")) for row in found["rows"])
+    evicted = sum(bool(row.get("evicted_bytes")) for row in result["rows"])
     if evicted:
         lines.append(
             f"{_count(evicted, 'row')} with other memory read between calls: the copies of small weights fit into caches."
         )
-    lines += _failures(found["rows"])
-    for group in found["groups"]:
+    lines += _failures(result["rows"])
+    for group in result["groups"]:
         lines += _group(group)
-    if found["summary"]["dispatch_ns"] is not None:
-        lines.append(f"a call costs {found['summary']['dispatch_ns']:.0f} ns over the bare foreign call")
+    if result["summary"]["dispatch_ns"] is not None:
+        lines.append(f"a call costs {result['summary']['dispatch_ns']:.0f} ns over the bare foreign call")
     return lines
 
 
 def _failures(rows: Sequence[Json]) -> list[str]:
     """What contenders said who have no time in some row, each once."""
-    said = [(name, failed["detail"]) for row in rows for name, failed in row["failed"].items() if failed["detail"]]
-    return [f"{name}: {detail}" for name, detail in dict.fromkeys(said)]
+    reasons = [(name, failed["detail"]) for row in rows for name, failed in row["failed"].items() if failed["detail"]]
+    return [f"{name}: {detail}" for name, detail in dict.fromkeys(reasons)]
 
 
 def _group(group: Json) -> list[str]:

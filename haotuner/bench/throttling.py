@@ -17,8 +17,8 @@ class Throttling:
 
     def __init__(self, ordinal: int, clocks: Clocks | None = None, pause_s: float = PAUSE_S) -> None:
         self._clocks, self._pause_s = clocks or Clocks(ordinal), pause_s
-        told = "reasons" in self._clocks.look()
-        self.watched = "reasons to throttle" if told else f"nothing: {self._clocks.absent or 'NVML does not tell'}"
+        has_reasons = "reasons" in self._clocks.look()
+        self.watched = "reasons to throttle" if has_reasons else f"nothing: {self._clocks.absent or 'NVML does not tell'}"
 
     def block(self, time_once: Callable[[], Block]) -> tuple[Block, bool]:
         """A block, and whether the GPU was slowed while it ran at every try. Unanswered as ``time_once`` raises it."""

@@ -87,15 +87,15 @@ class Clock:
                 return
 
 
-def difference_ns(one: Callable[[], object], other: Callable[[], object], seconds: float) -> float:
-    """How much longer ``one`` takes than ``other``: median over alternating batches of both."""
-    found: list[float] = []
-    first = _batch(one, range(3))
+def difference_ns(function: Callable[[], object], other: Callable[[], object], seconds: float) -> float:
+    """How much longer ``function`` takes than ``other``: median over alternating batches of both."""
+    result: list[float] = []
+    first = _batch(function, range(3))
     size = range(max(3, round(BATCH_NS / max(first, 1.0))))
     end = perf_counter_ns() + int(seconds * 1e9)
-    while perf_counter_ns() < end or len(found) < 3:
-        found.append(_batch(one, size) - _batch(other, size))
-    return statistics.median(found)
+    while perf_counter_ns() < end or len(result) < 3:
+        result.append(_batch(function, size) - _batch(other, size))
+    return statistics.median(result)
 
 
 def _batch(call: Callable[[], object], size: Iterable[int]) -> float:

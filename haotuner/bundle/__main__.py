@@ -31,18 +31,18 @@ def main(arguments: Sequence[str]) -> int:
     build.add_argument("--work", type=Path, help="folder that is kept for the next build [default: beside --out]")
     build.add_argument("--no-wheels", action="store_true", help="the GPU machine has haotuner's packages")
     build.add_argument("--volume-mb", type=float, default=0, help="cut the archive into parts of so many megabytes")
-    wanted = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     started = time.monotonic()
     try:
-        root = wanted.work or wanted.out.with_name(f"{wanted.out.name.partition('.')[0]}-work")
+        root = options.work or options.out.with_name(f"{options.out.name.partition('.')[0]}-work")
         root.mkdir(parents=True, exist_ok=True)
-        if not wanted.no_wheels:
-            download(root / "wheels", wanted.python)
+        if not options.no_wheels:
+            download(root / "wheels", options.python)
         assemble(
-            root, wanted.arch.split(","), SUITES[wanted.suite], kernels=wanted.kernels, jobs=wanted.jobs,
+            root, options.arch.split(","), SUITES[options.suite], kernels=options.kernels, jobs=options.jobs,
             say=lambda line: print(line, file=sys.stderr, flush=True),
         )  # fmt: skip
-        parts = pack(root, wanted.out, int(wanted.volume_mb * 1e6))
+        parts = pack(root, options.out, int(options.volume_mb * 1e6))
     except HaotunerError as error:
         print(f"haotuner.bundle: {error}", file=sys.stderr)
         return error.exit_code

@@ -45,15 +45,15 @@ def assemble(
     shutil.copy(PACKAGE / "bundle" / "start.py", root / "gpu_run.py")
     source = (tests / "contract" / DRIVER_SOURCE).read_text()
     for arch in archs:
-        place = root / "driver" / f"driver_kernels-{arch}"
-        place.mkdir(parents=True)
-        (place / "unit.cu").write_text(source)
-        (place / "unit.cubin").write_bytes((compiler or find_compiler(arch)).compile(source, arch).cubin)
+        path = root / "driver" / f"driver_kernels-{arch}"
+        path.mkdir(parents=True)
+        (path / "unit.cu").write_text(source)
+        (path / "unit.cubin").write_bytes((compiler or find_compiler(arch)).compile(source, arch).cubin)
     cache = root / "cache" / "haotuner" / "device-code"
     for arch in archs if kernels else ():
-        found = _kernels_to_compile(arch, suite, kernels)
-        say(f"{arch}: {len(found)} kernels")
-        compile_all(found, arch, cache, jobs=jobs, say=say, compiler=compiler)
+        result = _kernels_to_compile(arch, suite, kernels)
+        say(f"{arch}: {len(result)} kernels")
+        compile_all(result, arch, cache, jobs=jobs, say=say, compiler=compiler)
 
 
 def _kernels_to_compile(arch: str, suite: Suite, kernels: int) -> list[Choice]:
@@ -79,9 +79,9 @@ def compile_all(
                 return f"{choice.kernel.name}: {str(error)[-200:]}"
             return ""
 
-        for said in pool.map(built, choices):
-            if said:
-                say(f"{arch}: left out: {said}")
+        for error_text in pool.map(built, choices):
+            if error_text:
+                say(f"{arch}: left out: {error_text}")
 
 
 def pack(root: Path, archive: Path, volume_bytes: int = 0) -> list[Path]:

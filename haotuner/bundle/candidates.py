@@ -61,29 +61,31 @@ def choose(device: Device, most: int) -> list[Choice]:
     ]
     shares = {family.name: SHARES.get(family.name, OTHER_SHARE) for family in running}
     whole = sum(shares.values())
-    found: list[Choice] = []
+    result: list[Choice] = []
     spare: list[Choice] = []  # what rounding the shares down leaves room for
     for family in running:
         share = max(1, int((most - len(edges)) * shares[family.name] / whole))
         op = Op.parse(f"dense:n=2304,k=768,dtype={family.dtype}")
         kernels = [Choice(family=family, kernel=kernel) for kernel in _spread(family, op, device, share + 1)]
-        found += kernels[:share]
+        result += kernels[:share]
         spare += kernels[share:]
-    return [*found, *edges, *spare[: max(0, most - len(edges) - len(found))]]
+    return [*result, *edges, *spare[: max(0, most - len(edges) - len(result))]]
 
 
 def first(device: Device, op: str, shapes: str, most: int) -> list[Choice]:
     """The first candidates of each family for an op, as selection ranks them without a model that was learned."""
-    asked, found = Op.parse(op), []
+    op_asked, result = Op.parse(op), []
     traffic = Traffic.of_range(ShapeRange.parse(shapes))
     for family in DENSE_FAMILIES:
-        if family.serves(asked) and family.runs_on(device):
+        if family.serves(op_asked) and family.runs_on(device):
             try:
-                kept = select(asked, family, device, traffic, over_traffic(asked, family, device, traffic), most=most).kept
+                funnel = select(
+                    op_asked, family, device, traffic, over_traffic(op_asked, family, device, traffic), most=most
+                ).kept
             except NothingLegal:
                 continue
-            found += [Choice(family=family, kernel=candidate.kernel) for candidate in kept]
-    return found
+            result += [Choice(family=family, kernel=candidate.kernel) for candidate in funnel]
+    return result
 
 
 def profile_of(arch: str) -> Device:
@@ -111,7 +113,7 @@ def _spread(family: CudaDense, op: Op, device: Device, most: int) -> Iterable[Mi
     ranked: list[tuple[int, int, MicroKernel]] = []
     for (bm, bn), kernels in tiles.items():
         kernels.sort(key=lambda kernel: (_promise(family, kernel, device), kernel.name), reverse=True)
-        ranked += [(place, -bm * bn, kernel) for place, kernel in enumerate(kernels)]
+        ranked += [(index, -bm * bn, kernel) for index, kernel in enumerate(kernels)]
     ranked.sort(key=lambda entry: (entry[0], entry[1], entry[2].name))
     return [kernel for _, _, kernel in ranked[:most]]
 

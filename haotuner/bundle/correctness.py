@@ -46,13 +46,13 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--kernels", type=int, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--cache", type=Path, help="folder of compiled code")
-    wanted = parser.parse_args(arguments)
-    environment = {**os.environ, DEVICE_WORD: wanted.device}
-    if wanted.cache is not None:
-        environment[CACHE_WORD] = str(wanted.cache)
+    options = parser.parse_args(arguments)
+    environment = {**os.environ, DEVICE_WORD: options.device}
+    if options.cache is not None:
+        environment[CACHE_WORD] = str(options.cache)
     try:
-        device = find_device(wanted.device)
-        return _check(device, _some(choose(device, wanted.kernels), wanted.kernels), wanted.out, environment)
+        device = find_device(options.device)
+        return _check(device, _some(choose(device, options.kernels), options.kernels), options.out, environment)
     except HaotunerError as error:
         print(f"correctness: {error}", file=sys.stderr)
         return error.exit_code
@@ -60,7 +60,7 @@ def main(arguments: list[str]) -> int:
 
 def _some(choices: list[Choice], most: int) -> list[Choice]:
     """At most so many, from the first to the last: a choice has one of every family at least."""
-    return choices if len(choices) <= most else [choices[place * len(choices) // most] for place in range(most)]
+    return choices if len(choices) <= most else [choices[index * len(choices) // most] for index in range(most)]
 
 
 def _check(device: Device, choices: list[Choice], out: Path, environment: dict[str, str]) -> int:
@@ -73,10 +73,10 @@ def _check(device: Device, choices: list[Choice], out: Path, environment: dict[s
         for number, choice in enumerate(choices):
             op = op_of(choice)
             if (choice.kernel.name, op.name) not in done:
-                found = _verified(backend, device, builder, timer, choice, scratch / f"{number}.cubin")
+                result = _verified(backend, device, builder, timer, choice, scratch / f"{number}.cubin")
                 line: dict[str, Any] = {"family": choice.family.name, "kernel": choice.kernel.name, "op": op.name}
-                line |= {"failed": asdict(found)} if isinstance(found, Failed) else {"max_error": found}
-                wrong += isinstance(found, Failed)
+                line |= {"failed": asdict(result)} if isinstance(result, Failed) else {"max_error": result}
+                wrong += isinstance(result, Failed)
                 with out.open("a") as file:
                     file.write(json.dumps(line) + "\n")
     return 1 if wrong else 0

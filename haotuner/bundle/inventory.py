@@ -55,10 +55,10 @@ def take(device: str) -> dict[str, Any]:
 
 def _device(text: str) -> dict[str, Any]:
     try:
-        found = find_device(text)
+        result = find_device(text)
     except HaotunerError as error:
         return {"error": str(error)}
-    return {"id": found.id, "name": found.name, "arch": found.arch, **found.numbers()}
+    return {"id": result.id, "name": result.name, "arch": result.arch, **result.numbers()}
 
 
 def _package(script: str) -> Any:
@@ -73,11 +73,11 @@ def _package(script: str) -> Any:
 
 
 def _tool_output(words: list[str]) -> str:
-    found = tool(words[0])
-    if found is None:
+    output = tool(words[0])
+    if output is None:
         return ""
     try:
-        return command.run([found, *words[1:]], ASK_SECONDS).out.strip()
+        return command.run([output, *words[1:]], ASK_SECONDS).out.strip()
     except (OSError, TimedOut) as error:
         return f"there, but: {error}"
 

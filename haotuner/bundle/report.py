@@ -16,8 +16,8 @@ Json = dict[str, Any]
 
 def write(out: Path, state: State, inventory: Json) -> None:
     """Write both into the folder of the results, whole or not at all."""
-    found = gather(out, state, inventory)
-    for name, text in (("report.json", json.dumps(found, indent=1)), ("report.md", _markdown(found))):
+    result = gather(out, state, inventory)
+    for name, text in (("report.json", json.dumps(result, indent=1)), ("report.md", _markdown(result))):
         with written_aside(out / name) as aside:
             aside.write_text(text)
 
@@ -30,7 +30,7 @@ def gather(out: Path, state: State, inventory: Json) -> Json:
         "contract": read(out / "contract.jsonl"),
         "correctness": read(out / "correctness.jsonl"),
         "tuned": {path.parent.name: _tuned(path) for path in sorted(out.glob("packs/*/manifest.json"))},
-        "served": [one for path in sorted(out.glob("serve/*.jsonl")) for one in read(path)],
+        "served": [line for path in sorted(out.glob("serve/*.jsonl")) for line in read(path)],
         "race": {path.stem: _race(path) for path in sorted(out.glob("race/*.json"))},
         "sanitized": {path.stem: path.read_text(errors="replace")[-800:] for path in sorted(out.glob("sanitize/*.txt"))},
     }
@@ -47,8 +47,8 @@ def _race(path: Path) -> Json:
     return {key: document[key] for key in ("rows", "groups", "missing_why", "versions", "watched", "seconds")}
 
 
-def _markdown(found: Json) -> str:
-    device = found["inventory"].get("device", {})
+def _markdown(result: Json) -> str:
+    device = result["inventory"].get("device", {})
     lines = [
         f"# First run on {device.get('name', 'an unknown device')}",
         "",
@@ -56,30 +56,33 @@ def _markdown(found: Json) -> str:
         "|---|---|---|",
     ]
     stages: dict[str, list[tuple[str, Json]]] = defaultdict(list)
-    for key, task in found["tasks"].items():
+    for key, task in result["tasks"].items():
         stages[key.partition("/")[0]].append((key.partition("/")[2], task))
     for stage, tasks in stages.items():
         counts = Counter(task["status"] for _, task in tasks)
         left = [f"{name}: {_short(task['said']) or 'broken off'}" for name, task in tasks if task["status"] != "done"]
         lines.append(f"| {stage} | {', '.join(f'{n} {s}' for s, n in counts.items())} | {'; '.join(left)} |")
-    lines += ["", *_contract(found["contract"]), "", *_correctness(found["correctness"]), "", *_tuning(found["tuned"])]
-    return "\n".join([*lines, "", *_served(found["served"]), "", *_races(found["race"])]) + "\n"
+    lines += ["", *_contract(result["contract"]), "", *_correctness(result["correctness"]), "", *_tuning(result["tuned"])]
+    return "\n".join([*lines, "", *_served(result["served"]), "", *_races(result["race"])]) + "\n"
 
 
 def _contract(answers: list[Json]) -> list[str]:
-    wrong = [one for one in answers if one["failed"]]
+    wrong = [answer for answer in answers if answer["failed"]]
     lines = ["## The driver", "", f"{len(answers) - len(wrong)} of {len(answers)} behaviours are as the manual says."]
-    return [*lines, *(f"- `{one['name']}`: {_short(one['failed'])}" for one in wrong)]
+    return [*lines, *(f"- `{item['name']}`: {_short(item['failed'])}" for item in wrong)]
 
 
 def _correctness(answers: list[Json]) -> list[str]:
     lines = ["## Correctness", "", "| family | right | wrong |", "|---|---|---|"]
     families: dict[str, Counter[bool]] = defaultdict(Counter)
-    for one in answers:
-        families[one["family"]]["failed" in one] += 1
+    for answer in answers:
+        families[answer["family"]]["failed" in answer] += 1
     lines += [f"| {family} | {count[False]} | {count[True]} |" for family, count in sorted(families.items())]
-    wrong = [one for one in answers if "failed" in one]
-    return [*lines, *(f"- `{one['kernel']}`: {one['failed']['reason']}, {_short(one['failed']['detail'])}" for one in wrong)]
+    wrong = [answer for answer in answers if "failed" in answer]
+    return [
+        *lines,
+        *(f"- `{item['kernel']}`: {item['failed']['reason']}, {_short(item['failed']['detail'])}" for item in wrong),
+    ]
 
 
 def _tuning(packs: Json) -> list[str]:
@@ -94,10 +97,12 @@ def _tuning(packs: Json) -> list[str]:
 def _served(answers: list[Json]) -> list[str]:
     lines = ["## Serving", "", "| pack | right | left out | wrong |", "|---|---|---|---|"]
     packs: dict[str, Counter[str]] = defaultdict(Counter)
-    for one in answers:
-        packs[one["pack"]]["wrong" if one["failed"] else "left out" if "left_out" in one else "right"] += 1
+    for answer in answers:
+        packs[answer["pack"]]["wrong" if answer["failed"] else "left out" if "left_out" in answer else "right"] += 1
     lines += [f"| {pack} | {count['right']} | {count['left out']} | {count['wrong']} |" for pack, count in packs.items()]
-    lines += [f"- `{one['pack']}`, {one['check']}: {_short(one['failed'])}" for one in answers if one["failed"]]
+    lines += [
+        f"- `{answer['pack']}`, {answer['check']}: {_short(answer['failed'])}" for answer in answers if answer["failed"]
+    ]
     return lines
 
 
@@ -108,8 +113,8 @@ def _races(races: Json) -> list[str]:
         for group in race["groups"]:
             each = ", ".join(f"{peer} {value:.2f}x" for peer, value in group["geomean_vs"].items())
             best = group["geomean_vs_best"]
-            told = "-" if best is None else f"{best:.2f}x"
-            lines.append(f"| {name} | {group['weights']} | {group['rows']} | {told} | {each} |")
+            text = "-" if best is None else f"{best:.2f}x"
+            lines.append(f"| {name} | {group['weights']} | {group['rows']} | {text} | {each} |")
     missing = {peer: why for race in races.values() for peer, why in race["missing_why"].items()}
     lines += [f"- missing: {peer} ({_short(why)})" for peer, why in missing.items()]
     for name, race in races.items():

@@ -61,14 +61,14 @@ class Run:
         seconds = (self._end - now) * SHARES[stage] if minutes is None else 60 * minutes
         end = min(self._end, now + seconds)
         tasks = [task for task in self._tasks(stage) if not self._state.over(task.key)]
-        for place, task in enumerate(tasks):
+        for index, task in enumerate(tasks):
             left = end - time.monotonic()
             if self._stopped:
                 return
             if task.why_not:
                 self._state.end(task.key, SKIPPED, 0.0, task.why_not)
             elif left >= task.least_s:
-                self._do(task, left, len(tasks) - place)
+                self._do(task, left, len(tasks) - index)
                 self._write()
 
     def _do(self, task: Task, left_s: float, tasks_left: int) -> None:
@@ -89,8 +89,8 @@ class Run:
 
     def _inventory(self) -> dict[str, Any]:
         path = self._place.out / "inventory.json"
-        found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"device": {}}
-        return found
+        result: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"device": {}}
+        return result
 
     def _write(self) -> None:
         report.write(self._place.out, self._state, self._inventory())
@@ -109,15 +109,15 @@ def main(root: Path, arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--driver", choices=("real", "late", "early"), default="real", help="late, early: a stand-in for tests"
     )
-    wanted = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
-        stages = _known(wanted.stages.split(","))
-        limits = {_known([name])[0]: float(minutes) for name, _, minutes in (text.partition("=") for text in wanted.limit)}
-        out = wanted.out.resolve()
-        for name in folders(SUITES[wanted.suite]):
+        stages = _known(options.stages.split(","))
+        limits = {_known([name])[0]: float(minutes) for name, _, minutes in (text.partition("=") for text in options.limit)}
+        out = options.out.resolve()
+        for name in folders(SUITES[options.suite]):
             (out / name).mkdir(parents=True, exist_ok=True)
-        place = RunContext(root=root, out=out, device=wanted.device, driver=wanted.driver, against=wanted.against)
-        run = Run(place, SUITES[wanted.suite], minutes=wanted.minutes, limits=limits)
+        position = RunContext(root=root, out=out, device=options.device, driver=options.driver, against=options.against)
+        run = Run(position, SUITES[options.suite], minutes=options.minutes, limits=limits)
     except HaotunerError as error:
         print(f"gpu_run: {error}", file=sys.stderr)
         return error.exit_code

@@ -49,10 +49,10 @@ def run(
                     break
                 time.sleep(GLANCE_S)
         finally:
-            said = group.last_words()[-SAID:]
+            text = group.last_words()[-SAID:]
             code = group.kill()
     if aside.stat().st_size:
         aside.replace(out)
     else:
         aside.unlink()
-    return Ended(code=code, seconds=time.monotonic() - began, late=bool(due), said=said)
+    return Ended(code=code, seconds=time.monotonic() - began, late=bool(due), said=text)

@@ -50,13 +50,13 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("pack", type=Path)
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--out", type=Path, required=True)
-    wanted = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
         import torch
 
         wrong = 0
-        with torch.inference_mode(), wanted.out.open("w") as file:
-            for line in answers(wanted.pack, wanted.device):
+        with torch.inference_mode(), options.out.open("w") as file:
+            for line in answers(options.pack, options.device):
                 file.write(json.dumps(line) + "\n")
                 file.flush()
                 wrong += bool(line["failed"])

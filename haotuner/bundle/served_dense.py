@@ -39,7 +39,7 @@ class Served:
         self.op = self.pack.op(self.name)
         self.entry = self.op.entry
         self.dtype = getattr(torch, DTYPES[self.entry.output.dtype].numpy)
-        self.beside = [one for one in self.entry.extra if one.role == "input"]
+        self.beside = [operand for operand in self.entry.extra if operand.role == "input"]
         extents = {axis.name: axis.extent for axis in self.entry.axes}
         self.kn = self.entry.operands[1].dims[-1] == "n"
         self.weight = self.drawn(*(extents[axis] for axis in self.entry.operands[1].dims))
@@ -63,8 +63,12 @@ class Served:
                "gelutanh": lambda v: torch.nn.functional.gelu(v, approximate="tanh")}  # fmt: skip
         for step in self.epilogue:
             want = act.get(step, lambda v: v)(want)
-        kept = DTYPES[self.entry.output.dtype]
-        allowed = kept.eps * want.abs() + DTYPES["fp32"].eps * (rounding + EPILOGUE_ULPS * (1 + want.abs())) + kept.least
+        element_type = DTYPES[self.entry.output.dtype]
+        allowed = (
+            element_type.eps * want.abs()
+            + DTYPES["fp32"].eps * (rounding + EPILOGUE_ULPS * (1 + want.abs()))
+            + element_type.least
+        )
         wrong = ~((y.to(wide) - want).abs() <= allowed)
         if bool(wrong.any()):
             at = wrong.nonzero()[0].tolist()
@@ -75,7 +79,7 @@ class Served:
 
     def call(self, x: Any, **how: Any) -> tuple[Any, Any]:
         """The product and what was added to it."""
-        rest = {one.name: self.drawn(*x.shape[:-1], self.op.n) for one in self.beside}
+        rest = {item.name: self.drawn(*x.shape[:-1], self.op.n) for item in self.beside}
         return self.linear(x, **rest, **how), next(iter(rest.values()), None)
 
     def rows(self) -> list[int]:
@@ -113,7 +117,7 @@ def strides(served: Served) -> None:
         served.drawn(4, served.op.k).double(),
     ):
         try:
-            served.linear(wrong, **{one.name: served.drawn(4, served.op.n) for one in served.beside})
+            served.linear(wrong, **{item.name: served.drawn(4, served.op.n) for item in served.beside})
         except (ValueError, TypeError, RuntimeError):
             continue
         raise Wrong(f"served {wrong.dtype} {tuple(wrong.shape)} on {wrong.device}")
@@ -167,7 +171,7 @@ def graphs(served: Served) -> None:
 def threads(served: Served) -> None:
     """Threads with streams of their own."""
     torch = served.torch
-    found: list[BaseException] = []
+    result: list[BaseException] = []
 
     def work() -> None:
         try:
@@ -175,15 +179,15 @@ def threads(served: Served) -> None:
                 for turn in range(TURNS):
                     numbers_once(served, f"turn {turn} of a thread", m=1 + 37 * turn)
         except BaseException as error:  # told by the main thread
-            found.append(error)
+            result.append(error)
 
     started = [threading.Thread(target=work) for _ in range(THREADS)]
-    for one in started:
-        one.start()
-    for one in started:
-        one.join()
-    if found:
-        raise found[0]
+    for item in started:
+        item.start()
+    for entry in started:
+        entry.join()
+    if result:
+        raise result[0]
 
 
 def layers(served: Served) -> None:
@@ -199,9 +203,9 @@ def layers(served: Served) -> None:
         layer.bias = torch.nn.Parameter(served.bias.clone(), requires_grad=False)
     model = torch.nn.Sequential(layer).eval()
     with adapter.register(served.pack) as registered:
-        told = adapter.swap(model, served.pack, registered)
-        if told.replaced != ("0",):
-            raise Wrong(f"swap left the layer: {told}")
+        description = adapter.swap(model, served.pack, registered)
+        if description.replaced != ("0",):
+            raise Wrong(f"swap left the layer: {description}")
         compiled = torch.compile(model, fullgraph=True, dynamic=True)
         for run, what in ((model, "swapped"), (compiled, "compiled")):
             for m in (7, 64, 300):
@@ -248,9 +252,9 @@ def cost(served: Served) -> dict[str, float]:
     torch = served.torch
     x, y = served.drawn(1, served.op.k), served.drawn(1, served.op.n)
     stream = torch.cuda.current_stream().cuda_stream
-    residual = {one.name: served.drawn(1, served.op.n) for one in served.beside}
+    residual = {item.name: served.drawn(1, served.op.n) for item in served.beside}
     w = served.weight.T if served.kn else served.weight
-    found = {}
+    result = {}
     runs: dict[str, Callable[[], object]] = {
         "ours": lambda: served.linear(x, out=y, stream=stream, **residual),
         "ours_current_stream": lambda: served.linear(x, out=y, **residual),
@@ -266,8 +270,8 @@ def cost(served: Served) -> dict[str, float]:
                 run()
             times.append((time.perf_counter() - began) / CALLS * 1e6)
         torch.cuda.synchronize()
-        found[f"{name}_us"] = round(sorted(times)[2], 2)
-    return found
+        result[f"{name}_us"] = round(sorted(times)[2], 2)
+    return result
 
 
 CHECKS: tuple[Callable[[Served], Any], ...] = (numbers, strides, streams, graphs, threads, cupy, jax, cost, layers)

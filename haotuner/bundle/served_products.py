@@ -23,7 +23,7 @@ def products(path: Path, device: str) -> Callable[[], None]:
     pack = haotuner.load(path, device=device)
     (name,) = pack.ops
     op, meant = pack.op(name), Op.parse(name)
-    kind, kept = getattr(torch, DTYPES[meant.dtype].numpy), DTYPES[meant.dtype]
+    kind, element_type = getattr(torch, DTYPES[meant.dtype].numpy), DTYPES[meant.dtype]
     k, layout = meant["k"], dict(meant.options).get("layout", "nn")
 
     def right(y: Any, x: Any, w: Any, what: str) -> None:
@@ -31,7 +31,7 @@ def products(path: Path, device: str) -> Callable[[], None]:
         a = x.to(wide).transpose(-1, -2) if layout[0] == "t" else x.to(wide)
         want = a @ (w.to(wide).transpose(-1, -2) if layout[1] == "t" else w.to(wide))
         off = a.abs() @ (w.to(wide).transpose(-1, -2) if layout[1] == "t" else w.to(wide)).abs()
-        allowed = kept.eps * want.abs() + DTYPES["fp32"].eps * sum_rounding(k) * off + kept.least
+        allowed = element_type.eps * want.abs() + DTYPES["fp32"].eps * sum_rounding(k) * off + element_type.least
         wrong = int((~((y.to(wide) - want).abs() <= allowed)).sum())
         if wrong:
             raise Wrong(f"{what}: {wrong} wrong results")
@@ -75,19 +75,21 @@ def groups(path: Path, device: str) -> Callable[[], None]:
     pack = haotuner.load(path, device=device)
     (name,) = pack.ops
     op, meant = pack.op(name), Op.parse(name)
-    kind, kept = getattr(torch, DTYPES[meant.dtype].numpy), DTYPES[meant.dtype]
+    kind, element_type = getattr(torch, DTYPES[meant.dtype].numpy), DTYPES[meant.dtype]
     weight = torch.randn(meant["g"], meant["n"], meant["k"], device=device).to(kind)
     linear = op.bind(weight)
 
     def right(y: Any, x: Any, ends: Any, what: str) -> None:
         first = 0
-        for place, end in enumerate(ends.tolist()):
-            want = x[first:end].double() @ weight[place].double().T
-            off = x[first:end].double().abs() @ weight[place].double().abs().T
-            allowed = kept.eps * want.abs() + DTYPES["fp32"].eps * sum_rounding(meant["k"]) * off + kept.least
+        for index, end in enumerate(ends.tolist()):
+            want = x[first:end].double() @ weight[index].double().T
+            off = x[first:end].double().abs() @ weight[index].double().abs().T
+            allowed = (
+                element_type.eps * want.abs() + DTYPES["fp32"].eps * sum_rounding(meant["k"]) * off + element_type.least
+            )
             wrong = int((~((y[first:end].double() - want).abs() <= allowed)).sum())
             if wrong:
-                raise Wrong(f"{what}: group {place} has {wrong} wrong results")
+                raise Wrong(f"{what}: group {index} has {wrong} wrong results")
             first = end
 
     def check() -> None:

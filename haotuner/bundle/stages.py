@@ -54,44 +54,46 @@ class RunContext:
     against: str
 
 
-def tasks_of(stage: str, suite: Suite, place: RunContext, inventory: dict[str, Any]) -> list[Task]:
+def tasks_of(stage: str, suite: Suite, context: RunContext, inventory: dict[str, Any]) -> list[Task]:
     """The tasks of a stage, as the machine is known after the first one."""
     if stage == "inventory":
-        return [_task(stage, "machine", "haotuner.bundle.inventory", place.device, out="inventory.json")]
+        return [_task(stage, "machine", "haotuner.bundle.inventory", context.device, out="inventory.json")]
     arch = str(inventory.get("device", {}).get("arch", ""))
     if stage == "contract":
-        return [_contract(place, arch)]
+        return [_contract(context, arch)]
     if stage == "correctness":
-        return [_correctness(place, suite.kernels)]
+        return [_correctness(context, suite.kernels)]
     if stage == "tune":
         return [_haotuner(stage, work.name, makes=f"packs/{work.name}/manifest.json", right=(0, 3), least_s=suite.tune_s[0])
                 for work in suite.works]  # fmt: skip
     if stage == "serve":
-        packs = [place.out / "packs" / work.name for work in suite.works]
-        return [_serve(place, pack, inventory) for pack in packs if pack.is_dir()]
+        packs = [context.out / "packs" / work.name for work in suite.works]
+        return [_serve(context, pack, inventory) for pack in packs if pack.is_dir()]
     if stage == "race":
-        tuned = [work for work in suite.works if (place.out / "packs" / work.name).is_dir()]
+        tuned = [work for work in suite.works if (context.out / "packs" / work.name).is_dir()]
         return [_haotuner(stage, work.name, out=f"race/{work.name}.json", least_s=10.0, right=(0, 1)) for work in tuned]
     if stage == "subsets":
         return _parts(suite, int(inventory.get("device", {}).get("compute_units", 0)))
     if stage == "sanitize":
-        return [_sanitize(place, name) for name in SANITIZER_TOOLS]
+        return [_sanitize(context, name) for name in SANITIZER_TOOLS]
     if is_standin(str(inventory.get("device", {}).get("id", ""))):
         return [Task(stage=stage, name="records", why_not="times of a stand-in for tests are invented")]
-    names = [*(work.name for work in suite.works), *(task.name for task in tasks_of("subsets", suite, place, inventory))]
-    stores = [name for name in names if (place.out / "packs" / f"{name}.records.db").exists()]
-    return [_export(place, name) for name in stores]
+    names = [*(work.name for work in suite.works), *(task.name for task in tasks_of("subsets", suite, context, inventory))]
+    stores = [name for name in names if (context.out / "packs" / f"{name}.records.db").exists()]
+    return [_export(context, name) for name in stores]
 
 
-def commanded(task: Task, suite: Suite, place: RunContext, left_s: float, tasks_left: int) -> tuple[tuple[str, ...], float]:
+def commanded(
+    task: Task, suite: Suite, context: RunContext, left_s: float, tasks_left: int
+) -> tuple[tuple[str, ...], float]:
     """A task's command and time limit, with so much time left for it and those of its stage behind it."""
     if task.stage not in ("tune", "race", "subsets"):
         return task.command, left_s
     named, _, units = task.name.partition("-")
     work = next(work for work in suite.works if work.name == named)
-    device = f"{place.device}/{units.removesuffix('sm')}" if units else place.device
+    device = f"{context.device}/{units.removesuffix('sm')}" if units else context.device
     share = left_s / tasks_left
-    pack = str(place.out / "packs" / task.name)
+    pack = str(context.out / "packs" / task.name)
     words: tuple[str, ...]
     if task.stage != "race":
         least, most = suite.tune_s
@@ -102,9 +104,9 @@ def commanded(task: Task, suite: Suite, place: RunContext, left_s: float, tasks_
     rows = states * len(work.rows)
     least, most = suite.row_s
     row_s = max(least, min(most, share / rows - ROW_EXTRA_S))
-    words = ("bench", pack, "--device", place.device, "--shapes", f"m={','.join(map(str, work.rows))}")
+    words = ("bench", pack, "--device", context.device, "--shapes", f"m={','.join(map(str, work.rows))}")
     words += ("--weights", suite.weights, "--seconds-per-row", f"{row_s:.2f}", "--json")
-    return (*task.command, *words, *(("--against", place.against) if place.against else ())), left_s
+    return (*task.command, *words, *(("--against", context.against) if context.against else ())), left_s
 
 
 def _parts(suite: Suite, units: int) -> list[Task]:
@@ -125,8 +127,8 @@ def _haotuner(stage: str, name: str, **more: Any) -> Task:
     return _task(stage, name, "haotuner", **more)
 
 
-def _contract(place: RunContext, arch: str) -> Task:
-    folder = place.root / "driver"
+def _contract(context: RunContext, arch: str) -> Task:
+    folder = context.root / "driver"
     archs = {path.name.partition("-")[2]: path for path in sorted(folder.glob("driver_kernels-*"))}
     right = archs.get(arch) or archs.get(arch.rstrip("af"))
     wrong = next((path for name, path in archs.items() if name.rstrip("af")[:-1] != arch.rstrip("af")[:-1]), None)
@@ -135,46 +137,46 @@ def _contract(place: RunContext, arch: str) -> Task:
             stage="contract", name="driver", why_not=f"the bundle has no code of the suite for {arch or 'no device'}"
         )
     cubins = [str(path / "unit.cubin") for path in (right, wrong)]
-    return _task("contract", "driver", "tests.contract.driver_process", place.driver, *cubins, out="contract.jsonl")
+    return _task("contract", "driver", "tests.contract.driver_process", context.driver, *cubins, out="contract.jsonl")
 
 
-def _correctness(place: RunContext, kernels: int) -> Task:
-    words = ("--device", place.device, "--kernels", str(kernels), "--out", str(place.out / "correctness.jsonl"),
-             "--cache", str(code_cache(place)))  # fmt: skip
+def _correctness(context: RunContext, kernels: int) -> Task:
+    words = ("--device", context.device, "--kernels", str(kernels), "--out", str(context.out / "correctness.jsonl"),
+             "--cache", str(code_cache(context)))  # fmt: skip
     return _task("correctness", "kernels", "haotuner.bundle.correctness", *words, right=(0, 1), makes="correctness.jsonl")
 
 
-def _serve(place: RunContext, pack: Path, inventory: dict[str, Any]) -> Task:
+def _serve(context: RunContext, pack: Path, inventory: dict[str, Any]) -> Task:
     torch = inventory.get("torch")
     if not isinstance(torch, list) or not torch[-1]:
         return Task(stage="serve", name=pack.name, why_not="torch is not there, or sees no GPU")
-    answers = place.out / "serve" / f"{pack.name}.jsonl"
-    words = (str(pack), "--device", place.device, "--out", str(answers))
+    answers = context.out / "serve" / f"{pack.name}.jsonl"
+    words = (str(pack), "--device", context.device, "--out", str(answers))
     return _task("serve", pack.name, "haotuner.bundle.served", *words, right=(0, 1), makes=f"serve/{pack.name}.jsonl")
 
 
-def _sanitize(place: RunContext, name: str) -> Task:
-    found = tool(SANITIZER)
-    if found is None:
+def _sanitize(context: RunContext, name: str) -> Task:
+    result = tool(SANITIZER)
+    if result is None:
         return Task(stage="sanitize", name=name, why_not=f"{SANITIZER} is not installed")
-    words = (found, f"--tool={name}", "--target-processes=all", "--error-exitcode=9", "--print-limit=5")
-    answers = place.out / "sanitize" / f"{name}.jsonl"
-    checked = ("--device", place.device, "--kernels", str(SANITIZED_KERNELS), "--out", str(answers))
-    command = (*words, sys.executable, "-m", "haotuner.bundle.correctness", *checked, "--cache", str(code_cache(place)))
+    words = (result, f"--tool={name}", "--target-processes=all", "--error-exitcode=9", "--print-limit=5")
+    answers = context.out / "sanitize" / f"{name}.jsonl"
+    checked = ("--device", context.device, "--kernels", str(SANITIZED_KERNELS), "--out", str(answers))
+    command = (*words, sys.executable, "-m", "haotuner.bundle.correctness", *checked, "--cache", str(code_cache(context)))
     return Task(stage="sanitize", name=name, command=command, out=f"sanitize/{name}.txt", least_s=30.0)
 
 
-def _export(place: RunContext, name: str) -> Task:
-    store = f"sqlite:///{place.out / 'packs' / name}.records.db"
-    to = place.out / "records" / f"{name}.jsonl"
+def _export(context: RunContext, name: str) -> Task:
+    store = f"sqlite:///{context.out / 'packs' / name}.records.db"
+    to = context.out / "records" / f"{name}.jsonl"
     return _task(
         "export", name, "haotuner", "records", "export", str(to), "--db", store, "--force", makes=f"records/{name}.jsonl"
     )
 
 
-def code_cache(place: RunContext) -> Path:
+def code_cache(context: RunContext) -> Path:
     """The folder of compiled code that the bundle brings and that tuners keep theirs in."""
-    return place.root / "cache" / "haotuner" / "device-code"
+    return context.root / "cache" / "haotuner" / "device-code"
 
 
 def folders(suite: Suite) -> Sequence[str]:

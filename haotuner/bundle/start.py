@@ -33,8 +33,8 @@ def main() -> int:
         )
         return 4
     paths = [str(ROOT / "project"), str(unpacked_wheels())]
-    found = os.environ.get("PYTHONPATH", "")  # perhaps where torch is
-    os.environ["PYTHONPATH"] = os.pathsep.join([*paths, found] if found else paths)
+    result = os.environ.get("PYTHONPATH", "")  # perhaps where torch is
+    os.environ["PYTHONPATH"] = os.pathsep.join([*paths, result] if result else paths)
     sys.path[:0] = paths
     try:  # better said now than by every task
         import numpy  # noqa: F401

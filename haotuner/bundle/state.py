@@ -54,10 +54,10 @@ class State:
         entry = self._entries.get(task)
         self.put(task, Entry(status=BEGUN, tries=1 if entry is None else entry.tries + 1))
 
-    def end(self, task: str, status: str, seconds: float, said: str = "") -> None:
+    def end(self, task: str, status: str, seconds: float, text: str = "") -> None:
         """A task ended."""
         entry = self._entries.get(task)
-        self.put(task, Entry(status=status, tries=entry.tries if entry else 1, seconds=round(seconds, 1), said=said))
+        self.put(task, Entry(status=status, tries=entry.tries if entry else 1, seconds=round(seconds, 1), said=text))
 
     def put(self, task: str, entry: Entry) -> None:
         """Write an entry down at once."""

@@ -45,19 +45,19 @@ def runner_up(
     timed = {Composition.parse(label): float(us) for label, us in plan.get("measured_us", {}).get(str(m), {}).items()}
     own = timed.pop(chosen, None)
     if timed:
-        best = min(timed, key=lambda one: (timed[one], one))
+        best = min(timed, key=lambda item: (timed[item], item))
         return {"composition": best.text, "split": best.share, "us": timed[best], "chosen_us": own, "from": "measured"}
-    curves = {way: [_curve(c, tile_rows) for c in found] for way, found in plan.get("curves", {}).items()}
-    found = [
+    curves = {way: [_curve(c, tile_rows) for c in item] for way, item in plan.get("curves", {}).items()}
+    result = [
         (other.us, other.composition)
-        for way, kept in curves.items()
+        for way, curve_list in curves.items()
         if is_used(way)
-        for other in alternatives(kept, m, LOOKED_AT, way)
+        for other in alternatives(curve_list, m, LOOKED_AT, way)
         if other.composition != chosen
     ]
-    if not found:
+    if not result:
         return None
-    us, best = min(found)
+    us, best = min(result)
     own = _curves_us(curves.get(chosen.share, []), chosen)
     return {"composition": best.text, "split": best.share, "us": us, "chosen_us": own, "from": "predicted"}
 
@@ -66,11 +66,11 @@ def _curves_us(curves: Sequence[Curve], composition: Composition) -> float | Non
     """What the curves say of a composition; None if one of its kernels has no curve."""
     by_name = {curve.kernel: curve for curve in curves}
     total = 0.0
-    for place, part in enumerate(composition.parts):
+    for index, part in enumerate(composition.parts):
         curve = by_name.get(part.kernel)
         if curve is None:
             return None
-        total += curve.follow_us * part.tiles if place else float(curve.lead(np.array([part.tiles]))[0])
+        total += curve.follow_us * part.tiles if index else float(curve.lead(np.array([part.tiles]))[0])
     return total
 
 

@@ -29,8 +29,8 @@ _INTERRUPTED = 130  # what typer makes of Ctrl-C where a verb does not handle it
 _USAGE: type[Exception] = typer.BadParameter.__mro__[1]
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(required: bool) -> None:
+    if required:
         say(f"haotuner {__version__}")
         raise typer.Exit()
 
@@ -54,8 +54,8 @@ def app_for(arguments: Sequence[str]) -> typer.Typer:
     )
     app.callback()(_options)
     known = (*VERBS, *GROUPS)
-    asked = tuple(arguments[:1])
-    for name in asked if set(asked) & set(known) else known:
+    requested = tuple(arguments[:1])
+    for name in requested if set(requested) & set(known) else known:
         module = import_module(f"haotuner.cli.{name}")
         if name in GROUPS:
             group = getattr(module, f"{name}_app")

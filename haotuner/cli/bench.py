@@ -94,7 +94,7 @@ def bench(
         return
     if plot is not None:
         check_plot(plot)
-    asked = [op for text in ops or () for op in _ops(text)]
+    requested = [op for text in ops or () for op in _ops(text)]
     ordinal = ordinal_of(device.strip().lower())
     if ordinal is not None and "/" in device:
         raise UsageError(f"--device {device}: contenders race on whole devices; name cuda:{ordinal}")
@@ -102,8 +102,8 @@ def bench(
     contest = contest_of(
         pack,
         environment=dict(os.environ),
-        ops=[op.name for op in asked],
-        shapes=() if shapes is None else _shapes(shapes, asked or _all(pack, field)),
+        ops=[op.name for op in requested],
+        shapes=() if shapes is None else _shapes(shapes, requested or _all(pack, field)),
         against=None if against is None else [name.strip() for name in against.split(",") if name.strip()],
         device=find_device(device, measure=False),
         ordinal=ordinal,
@@ -117,22 +117,22 @@ def bench(
     now = find_device(device)  # peak and bandwidth measured now, not taken from a cache: shares are of this very hour
     try:
         with race_progress(contest.rows(), quiet=quiet, verbose=verbose or not sys.stderr.isatty()) as watch:
-            found = finish(contest, facts_of(pack, now, ordinal), watch)
+            result = finish(contest, facts_of(pack, now, ordinal), watch)
     except KeyboardInterrupt:
         tell("haotuner: stopped before the first row was raced")
         raise typer.Exit(3) from None
     if plot is not None:
-        draw(found, plot)
+        draw(result, plot)
     if json_output:
-        say(json.dumps(found, indent=1))
+        say(json.dumps(result, indent=1))
     else:
-        _print(found, list(contest.peers), verbose=verbose)
-    if found["summary"]["contended"]:
+        _print(result, list(contest.peers), verbose=verbose)
+    if result["summary"]["contended"]:
         tell("haotuner: every row was contended; see `contended` in the rows")
-    if found["stopped"]:
-        tell(f"haotuner: stopped; {len(found['rows'])} of {contest.rows()} rows were raced")
+    if result["stopped"]:
+        tell(f"haotuner: stopped; {len(result['rows'])} of {contest.rows()} rows were raced")
         raise typer.Exit(3)
-    if any(row["ours_us"] is None for row in found["rows"]):
+    if any(row["ours_us"] is None for row in result["rows"]):
         tell("haotuner: the pack itself failed in some rows; see `failed` there")
         raise typer.Exit(1)
 
@@ -143,7 +143,7 @@ def _ops(text: str) -> list[Op]:
 
 
 def _all(pack: Path, field: Field = HOST) -> list[Op]:
-    return [op for held in read_manifest(pack).ops if not held.group and field.raceable(op := Op.parse(held.name))]
+    return [op for op_ in read_manifest(pack).ops if not op_.group and field.raceable(op := Op.parse(op_.name))]
 
 
 def _shapes(text: str, ops: list[Op]) -> list[Shape]:
@@ -156,31 +156,31 @@ def _shapes(text: str, ops: list[Op]) -> list[Shape]:
                 weight[shape] = weight.get(shape, 0.0) + share
         heaviest = sorted(weight, key=lambda shape: (-weight[shape], shape.axes))[:SHAPES_OF_RANGE]
         return sorted(heaviest, key=lambda shape: shape.axes)
-    given = ShapeRange.parse(text)
-    if given.axes() == ("m",):
-        return [Shape.of(m=extent) for extent in given.span("m").sample(SHAPES_OF_RANGE)]
+    shape_range = ShapeRange.parse(text)
+    if shape_range.axes() == ("m",):
+        return [Shape.of(m=extent) for extent in shape_range.span("m").sample(SHAPES_OF_RANGE)]
     axes = set(ops[0].dynamic) if ops else {"m"}
-    if set(given.axes()) != axes:
-        wanted = "m; write m=1,5,37" if axes == {"m"} else ", ".join(sorted(axes))
-        raise UsageError(f"--shapes {text!r}: {ops[0].name if ops else 'dense'} has other dynamic axes: {wanted}")
-    lists = [extents for _, span in given.spans for extents in [span.listed]]
+    if set(shape_range.axes()) != axes:
+        required = "m; write m=1,5,37" if axes == {"m"} else ", ".join(sorted(axes))
+        raise UsageError(f"--shapes {text!r}: {ops[0].name if ops else 'dense'} has other dynamic axes: {required}")
+    lists = [extents for _, span in shape_range.spans for extents in [span.listed]]
     count = math.prod(map(len, lists)) if all(lists) else SHAPES_OF_RANGE  # lists are raced whole
-    return list(Traffic.of_range(given, max(count, SHAPES_OF_RANGE)).shapes())
+    return list(Traffic.of_range(shape_range, max(count, SHAPES_OF_RANGE)).shapes())
 
 
-def _print(found: Document, peers: list[str], *, verbose: bool) -> None:
-    shown = [name for name in peers if name not in found["missing"]]
+def _print(result: Document, peers: list[str], *, verbose: bool) -> None:
+    shown = [name for name in peers if name not in result["missing"]]
     table = Table(*header(shown), box=None, pad_edge=False)
     for column in table.columns[4:]:
         column.justify = "right"
-    for row in found["rows"]:
+    for row in result["rows"]:
         table.add_row(*cells(row, shown), style="dim" if row["contended"] else None)
     console = Console() if sys.stdout.isatty() else Console(width=WIDE)
-    lines = closing(found)
-    for row in found["rows"] if verbose else ():
+    lines = closing(result)
+    for row in result["rows"] if verbose else ():
         lines += [f"{row['op']} {row['shape']} {name}: {failed['detail']}" for name, failed in row["failed"].items()]
     if verbose:
-        lines.append(", ".join(f"{name} {version}" for name, version in found["versions"].items()))
+        lines.append(", ".join(f"{name} {version}" for name, version in result["versions"].items()))
     with writing():
         console.print(table)
     say("\n" + "\n".join(lines))

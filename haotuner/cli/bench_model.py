@@ -30,8 +30,8 @@ def bench_model(
     environment: Mapping[str, str],
 ) -> None:
     """Race one model at the requests of a trace or range, and print the table."""
-    peers = MODEL_PEERS if against is None else tuple(one.strip() for one in against.split(",") if one.strip() != "none")
-    unknown = [one for one in peers if one not in MODEL_PEERS]
+    peers = MODEL_PEERS if against is None else tuple(part.strip() for part in against.split(",") if part.strip() != "none")
+    unknown = [peer for peer in peers if peer not in MODEL_PEERS]
     if unknown:
         raise UsageError(f"--against {unknown[0]}: models are raced against {', '.join(MODEL_PEERS)}")
     if (manifest := read_manifest(pack)).placed:
@@ -42,40 +42,40 @@ def bench_model(
     without = [peer for peer in peers if peer not in files_of(files, peers)]
     if without and not quiet and (against is not None or not files):
         tell(f"no file for {', '.join(without)}: ONNX Runtime and OpenVINO take --file MODEL.onnx, torch --file MODEL.pt2")
-    found = []
+    result = []
     for count in threads:
         with Pack(pack, threads=count) as opened:
             model = opened.model(name)
             text = shapes or str(opened.manifest.tuning["shapes"])
             dims = dims_of(model)
-            of_data = [one for one in model.dims if one not in dims]
+            of_data = [dim for dim in model.dims if dim not in dims]
             requests = requests_of(text, dims, data=of_data, agreed=shape_constraints_of(model, dims))
             drawn = parse_inputs(given, [end.name for end in model.inputs], dims)
-            found.append(
+            result.append(
                 race(
                     model, files, requests, peers, threads=count, seconds=seconds, environment=environment, given=drawn,
                     watch=_silent if quiet else tell,
                 )
             )  # fmt: skip
-    document = {**found[0], "rows": [row for one in found for row in one["rows"]]}
+    document = {**result[0], "rows": [row for item in result for row in item["rows"]]}
     if json_output:
         say(json.dumps(document, indent=1))
         return
-    for one in found:
-        _print(one, [peer for peer in peers if peer not in one["missing"]])
+    for item in result:
+        _print(item, [peer for peer in peers if peer not in item["missing"]])
 
 
 def _silent(_: str) -> None:
     """Nothing is told."""
 
 
-def _print(found: Mapping[str, object], peers: Sequence[str]) -> None:
+def _print(result: Mapping[str, object], peers: Sequence[str]) -> None:
     rows: list[tuple[str, ...]] = [("shape", "threads", "first", "steady", *(f"{peer}" for peer in peers), "vs best")]
-    told: Sequence[Mapping[str, object]] = found["rows"]  # type: ignore[assignment]
-    for row in told:
+    description: Sequence[Mapping[str, object]] = result["rows"]  # type: ignore[assignment]
+    for row in description:
         times: Mapping[str, Mapping[str, float]] = row["peers"]  # type: ignore[assignment]
         ours = float(row["steady_us"])  # type: ignore[arg-type]
-        best = min((one["ratio"] for one in times.values()), default=None)
+        best = min((time_us["ratio"] for time_us in times.values()), default=None)
         shape: Mapping[str, int] = row["shape"]  # type: ignore[assignment]
         rows.append(
             (
@@ -88,9 +88,9 @@ def _print(found: Mapping[str, object], peers: Sequence[str]) -> None:
             )
         )
     say(columns(rows))
-    summary: Mapping[str, object] = found["summary"]  # type: ignore[assignment]
+    summary: Mapping[str, object] = result["summary"]  # type: ignore[assignment]
     say("milliseconds; first: a size that was not seen before; others: steady, the median; vs best: peer over ours by turns")
-    if summary["contended"] == len(told):
+    if summary["contended"] == len(description):
         say("EVERY ROW WAS CONTENDED: other programs were busy all the time. Run again on a quiet machine for figures")
     elif summary["contended"]:
         say(f"{summary['contended']} contended rows are left out of the mean below")

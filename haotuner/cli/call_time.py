@@ -85,11 +85,11 @@ def call_us(pack: Pack, entry: PackOp, m: int, weights: str, cache_bytes: int) -
     size = entry.panels * entry.pw * entry.k * DTYPES[entry.operands[1].dtype].size
     cache = min(max(cache_bytes, 0) or UNKNOWN_CACHE_BYTES, CACHE_MOST_BYTES)
     copies = max(2, -(-CPU_CACHES * cache // size)) if weights == "cold" else 1
-    given = judge.draw(meaning, Shape.of(m=m), rng)
-    constants = {o.name: given[o.name] for o in entry.extra if o.role == "constant"}
-    passed = {o.name: given[o.name] for o in entry.extra if o.role == "input"}
+    inputs = judge.draw(meaning, Shape.of(m=m), rng)
+    constants = {o.name: inputs[o.name] for o in entry.extra if o.role == "constant"}
+    passed = {o.name: inputs[o.name] for o in entry.extra if o.role == "input"}
     dense = pack.op(entry.name)
-    linears = [dense.bind(given["weight"], **constants) for _ in range(min(copies, MOST_WEIGHTS))]
+    linears = [dense.bind(inputs["weight"], **constants) for _ in range(min(copies, MOST_WEIGHTS))]
     y = np.empty((m, entry.n), judge.numpy_dtype(entry.output.dtype))
-    calls = [partial(linear, given["x"], out=y, **passed) for linear in linears]
+    calls = [partial(linear, inputs["x"], out=y, **passed) for linear in linears]
     return median_us(calls, (copies - len(linears)) * size)  # as if all were bound

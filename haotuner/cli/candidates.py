@@ -46,25 +46,25 @@ def candidates(
 ) -> None:
     """Select micro-kernels for an op on a device; nothing is compiled or measured."""
     target = find_device(device, cache_dir=cache_folder(os.environ))
-    found = [Selected.of(one, target, shapes) for one in ops_of(op, device)]
+    result = [Selected.of(op, target, shapes) for op in ops_of(op, device)]
     lacking = "" if target.kind == "cpu" else why_not_built(target)
     if json_output:
-        every = [one.document() for one in found]
-        refused = sum((Counter(one.refused) for one in found), Counter[str]())
-        kept = [name for document in every for name in document["kept"]]
+        every = [item.document() for item in result]
+        refused = sum((Counter(item.refused) for item in result), Counter[str]())
+        selected = [name for document in every for name in document["kept"]]
         document = {"device": target.id, **every[0], "not_built": lacking}
         if len(every) > 1:  # of a file of several outputs
-            document |= {"kept": kept, "refused": refused, "ops": every}
+            document |= {"kept": selected, "refused": refused, "ops": every}
         say(json.dumps(document, indent=1))
         return
-    for one in found:
+    for item in result:
         if not quiet:
-            one.tell(target, lacking, verbose=verbose)
-        shown = one.kept if verbose or quiet else one.kept[:SHOWN]
+            item.tell(target, lacking, verbose=verbose)
+        shown = item.kept if verbose or quiet else item.kept[:SHOWN]
         listed = [(c.kernel.name, f"{c.score:.3f}", str(c.footprint.registers_per_thread)) for c in shown]
         say(columns([("kept", "expected share of roofline", "registers"), *listed]))
-        if len(shown) < len(one.kept):
-            say(f"... and {len(one.kept) - len(shown)} more; -v prints all")
+        if len(shown) < len(item.kept):
+            say(f"... and {len(item.kept) - len(shown)} more; -v prints all")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +96,8 @@ class Selected:
             {"name": name, "points": f.points, "legal": f.legal, "kept": len(f.kept), "refused": f.refused}
             for name, f in self.funnels.items()
         ]
-        kept = [c.kernel.name for c in self.kept]
-        return {"op": self.op.name, "kept": kept, "refused": self.refused, "families": families, "without": self.without}
+        selected = [c.kernel.name for c in self.kept]
+        return {"op": self.op.name, "kept": selected, "refused": self.refused, "families": families, "without": self.without}
 
     def tell(self, device: Device, lacking: str, *, verbose: bool) -> None:
         """The funnels and what was refused, for people; ``lacking``: why no code is built for the device."""
@@ -116,17 +116,17 @@ class Selected:
 
 def _selected(op: Op, device: Device, traffic: Traffic) -> tuple[dict[str, Funnel], dict[str, str]]:
     """A funnel of each family with a legal point, and why the others have none; NothingLegal if no family has one."""
-    found: dict[str, Funnel] = {}
+    result: dict[str, Funnel] = {}
     without: dict[str, str] = {}
     families = conv_families(op) if device.kind != "cpu" else ()
     for family in families or families_for(op, "cpu" if device.kind == "cpu" else "cuda"):
         try:
-            found[family.name] = select(op, family, device, traffic, _score(op, family, device, traffic))
+            result[family.name] = select(op, family, device, traffic, _score(op, family, device, traffic))
         except NothingLegal as error:
             without[family.name] = str(error)
-    if not found:
+    if not result:
         raise NothingLegal("\n".join(without.values()))
-    return found, without
+    return result, without
 
 
 def _score(op: Op, family: Family, device: Device, traffic: Traffic) -> Expectation:

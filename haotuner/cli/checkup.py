@@ -79,16 +79,16 @@ def _cpu(host: Host, cache_dir: Path | None) -> Iterator[Check]:
     isas = info.isas()
     # Peak and bars were set with AVX-512 in mind; narrower hosts work and are reported as such.
     yield Check(name="instruction sets", status="ok", found=", ".join(f"{isa.name} ({isa.arch})" for isa in isas))
-    place = topology(host)
-    limit = "" if place.quota is None else f", control group allows {place.quota:g} cores' time"
-    yield Check(name="cores", status="ok", found=f"{place.cores} of {len(host.cpus)} logical CPUs{limit}")
+    cores = topology(host)
+    limit = "" if cores.quota is None else f", control group allows {cores.quota:g} cores' time"
+    yield Check(name="cores", status="ok", found=f"{cores.cores} of {len(host.cpus)} logical CPUs{limit}")
     caches = ", ".join(
         f"{label} {size // 1024} KiB"
-        for label, size in (("L1d", place.l1_bytes), ("L2", place.l2_bytes), ("L3", place.l3_bytes))
+        for label, size in (("L1d", cores.l1_bytes), ("L2", cores.l2_bytes), ("L3", cores.l3_bytes))
         if size
     )
     yield Check(name="caches", status="ok" if caches else "warning", found=caches or "/sys does not tell", remedy="")
-    memory = place.memory_bytes
+    memory = cores.memory_bytes
     yield Check(
         name="memory",
         status="ok" if memory is None or memory >= MEMORY_BYTES else "warning",
@@ -110,12 +110,12 @@ def _cpu(host: Host, cache_dir: Path | None) -> Iterator[Check]:
 
 def _huge_pages(host: Host) -> Check:
     """Transparent huge pages (Linux, admin-guide/mm/transhuge): packed weights ask for them."""
-    place = host.sysfs / "kernel" / "mm" / "transparent_hugepage" / "enabled"
-    chosen = re.search(r"\[(\w+)\]", read_text(place) or "")
+    path = host.sysfs / "kernel" / "mm" / "transparent_hugepage" / "enabled"
+    chosen = re.search(r"\[(\w+)\]", read_text(path) or "")
     if chosen is None:
         return Check(name="huge pages", status="absent", found="not offered by this kernel, or not visible from here")
     off = chosen[1] == "never"
-    remedy = f"as root: echo madvise > {place}; few rows on weights out of cache were up to 1.3 times as fast"
+    remedy = f"as root: echo madvise > {path}; few rows on weights out of cache were up to 1.3 times as fast"
     return Check(name="huge pages", status="warning" if off else "ok", found=chosen[1], remedy=remedy if off else "")
 
 
@@ -124,20 +124,21 @@ def _compiler(host: Host) -> Check:
     remedy = "install one: `apt-get install gcc libc6-dev`, or put a cc, gcc or clang on PATH"
     if compiler is None:
         return Check(name="C compiler", status="missing", found="none of cc, gcc, clang on PATH", remedy=remedy)
-    said = _first_line([compiler, "--version"])
-    unknown = _not_compiled(compiler, host) if said else []
+    first_line = _first_line([compiler, "--version"])
+    unknown = _not_compiled(compiler, host) if first_line else []
     if unknown:
         return Check(
             name="C compiler",
             status="warning",
-            found=f"{compiler} ({said}) does not know {', '.join(unknown)}, which this CPU has: bf16 and int8 do without",
+            found=f"{compiler} ({first_line}) does not know {', '.join(unknown)}, which this CPU has: "
+            "bf16 and int8 do without",
             remedy="put a newer compiler on PATH, gcc 11 or later for all of them, and tune again",
         )
     return Check(
         name="C compiler",
-        status="ok" if said else "missing",
-        found=f"{compiler} ({said or 'does not run'})",
-        remedy="" if said else remedy,
+        status="ok" if first_line else "missing",
+        found=f"{compiler} ({first_line or 'does not run'})",
+        remedy="" if first_line else remedy,
     )
 
 
@@ -151,17 +152,19 @@ def _not_compiled(compiler: str, host: Host) -> list[str]:
 
 
 def _packages(version: Callable[[str], str | None]) -> Iterator[Check]:
-    for name, wanted in PINNED.items():
-        found = version(name)
-        if found == wanted:
-            yield Check(name=name, status="ok", found=found)
+    for name, required_version in PINNED.items():
+        result = version(name)
+        if result == required_version:
+            yield Check(name=name, status="ok", found=result)
         else:
-            why = f"{found}, not the pinned {wanted}; other pairs crash" if found else "not installed"
-            yield Check(name=name, status="missing", found=why, remedy=f"{_TUNE} (or: pip install '{name}=={wanted}')")
+            why = f"{result}, not the pinned {required_version}; other pairs crash" if result else "not installed"
+            yield Check(
+                name=name, status="missing", found=why, remedy=f"{_TUNE} (or: pip install '{name}=={required_version}')"
+            )
     for name in TUNING:
-        found = version(name)
+        result = version(name)
         yield Check(
-            name=name, status="ok" if found else "missing", found=found or "not installed", remedy="" if found else _TUNE
+            name=name, status="ok" if result else "missing", found=result or "not installed", remedy="" if result else _TUNE
         )
 
 
@@ -182,7 +185,7 @@ def _disk(name: str, folder: Path) -> Check:
 def _cache(cache_dir: Path | None) -> Check:
     if cache_dir is None:
         return Check(name="cache", status="warning", found="no home folder", remedy="set XDG_CACHE_HOME to an absolute path")
-    kept = len(list(cache_dir.glob("cpu-peak-*.json"))) if cache_dir.is_dir() else 0
+    selected = len(list(cache_dir.glob("cpu-peak-*.json"))) if cache_dir.is_dir() else 0
     try:
         cache_dir.mkdir(parents=True, exist_ok=True)
         probe = cache_dir / ".probe"
@@ -191,7 +194,9 @@ def _cache(cache_dir: Path | None) -> Check:
     except OSError as error:
         remedy = "set XDG_CACHE_HOME to a writable folder; until then rates are measured in every process (about 2 s)"
         return Check(name="cache", status="warning", found=f"{cache_dir}: {error.strerror}", remedy=remedy)
-    return Check(name="cache", status="ok", found=f"{cache_dir}, {kept} measured instruction set{'s' if kept != 1 else ''}")
+    return Check(
+        name="cache", status="ok", found=f"{cache_dir}, {selected} measured instruction set{'s' if selected != 1 else ''}"
+    )
 
 
 def _gpu(host: Host) -> Iterator[Check]:
@@ -236,11 +241,11 @@ def _nvcc() -> Check:
 def _nvrtc() -> Check:
     """NVIDIA's compiler as a library, which builds packs for GPUs where there is no toolkit."""
     try:
-        found = find_nvrtc()
+        result = find_nvrtc()
     except EnvironmentMissing as error:
         found_none = str(error).partition("; ")[0]  # what follows is the remedy
         return Check(name="NVRTC", status="absent", found=found_none, remedy=how_to_get("cuda"))
-    return Check(name="NVRTC", status="ok", found=found.name)
+    return Check(name="NVRTC", status="ok", found=result.name)
 
 
 def _peer(name: str, version: str | None) -> Check:

@@ -44,7 +44,7 @@ def device_json(device: Device) -> dict[str, Any]:
 
 def columns(rows: Sequence[Sequence[str]]) -> str:
     """Rows of text, aligned; the first is the header."""
-    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
+    widths = [max(len(row[index]) for row in rows) for index in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     return "\n".join(lines)
 

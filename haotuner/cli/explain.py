@@ -69,8 +69,8 @@ def explain(
         )
     if expected:
         with facts_of(pack):
-            held = predicted_document(manifest, pack, only, given, threads)
-        say(json.dumps(held, indent=1)) if json_output else print_predicted(held)
+            document_of = predicted_document(manifest, pack, only, given, threads)
+        say(json.dumps(document_of, indent=1)) if json_output else print_predicted(document_of)
         return
     if only and shape is not None:
         with facts_of(pack):
@@ -78,8 +78,8 @@ def explain(
         say(json.dumps(seen, indent=1)) if json_output else print_steps(seen)
         return
     if only:
-        told = model_document(manifest, only, region)
-        say(json.dumps(told, indent=1)) if json_output else print_model(told, every=bool(region))
+        document_ = model_document(manifest, only, region)
+        say(json.dumps(document_, indent=1)) if json_output else print_model(document_, every=bool(region))
         return
     name, shape = _op_and_shape(pack, op, shape, manifest)
     if manifest.placed:
@@ -116,8 +116,8 @@ def explain(
             plan = entry.facts.get("plans", {}).get(str(count), {})
             predicted = predicted_us(plan, m)
             backend = backend_named(str(opened.manifest.document["device"].get("kind", "cpu")))
-            asked = Op.parse(name)
-            second = runner_up(plan, m, composition, tile_rows, lambda way: backend.rows_of(way, asked, count, m) >= m)
+            op_asked = Op.parse(name)
+            second = runner_up(plan, m, composition, tile_rows, lambda way: backend.rows_of(way, op_asked, count, m) >= m)
         facts: dict[str, Any] = {
             "op": name,
             "shape": {"m": m},
@@ -157,10 +157,10 @@ def _op_and_shape(pack: Path, op: str, shape: str | None, manifest: Manifest) ->
 def _named(op: str, groups: Mapping[str, str]) -> str:
     """The name of an op; of a group its own name does, or its file: the hash at the end is found."""
     stem = op.partition(":")[2]
-    found = named_so(groups, f"{PREFIX}_{Path(stem).stem}" if op.startswith(f"{PREFIX}:") else op)
-    if len(found) > 1:
-        raise UsageError(f"--op {op} has several outputs; name one of {', '.join(found)}")
-    return found[0] if found else op if op in groups else Op.parse(op).name
+    result = named_so(groups, f"{PREFIX}_{Path(stem).stem}" if op.startswith(f"{PREFIX}:") else op)
+    if len(result) > 1:
+        raise UsageError(f"--op {op} has several outputs; name one of {', '.join(result)}")
+    return result[0] if result else op if op in groups else Op.parse(op).name
 
 
 def _extents(shape: str, axes: Sequence[str]) -> dict[str, int]:

@@ -79,11 +79,11 @@ def placed_cell_document(manifest: Manifest, entry: PackOp, extents: Mapping[str
     op, shape = meaning_of(entry), Shape.of(extents)
     (count,) = entry.threads
     plan = entry.facts["plans"][str(count)]
-    place = 0
+    index = 0
     for axis in op.dynamic:  # the manifest's own order is the alphabet's
         bounds = plan["cells"]["bounds"][axis]
-        place = place * len(bounds) + min(bisect_left(bounds, extents[axis]), len(bounds) - 1)
-    chosen = Composition.parse(plan["cells"]["entries"][place])
+        index = index * len(bounds) + min(bisect_left(bounds, extents[axis]), len(bounds) - 1)
+    chosen = Composition.parse(plan["cells"]["entries"][index])
     full = op.extents(shape)
     return {
         "op": entry.name,
@@ -99,7 +99,7 @@ def placed_cell_document(manifest: Manifest, entry: PackOp, extents: Mapping[str
         "measured_us": None,
         "not_timed": WHY_NOT_TIMED,
         "runner_up": _runner_up(plan, extents, chosen),
-    } | ({"writes": [one.name for one in entry.written], "apart": entry.apart} if entry.places else {})
+    } | ({"writes": [operand.name for operand in entry.written], "apart": entry.apart} if entry.places else {})
 
 
 def _launches(name: str, kernel: str) -> str:
@@ -198,9 +198,10 @@ def _call_us(pack: Pack, op: Op, shape: Shape) -> float:
     inputs = judge.draw(op, shape, np.random.default_rng(0))
     served = pack.op(op.name)
     made = {
-        one.name: np.empty(op.operand_shape(one, shape), judge.numpy_dtype(op.dtype_of(one))) for one in op.meaning.written
+        operand.name: np.empty(op.operand_shape(operand, shape), judge.numpy_dtype(op.dtype_of(operand)))
+        for operand in op.meaning.written
     }
-    outs = tuple(made[one.name] for one in pack.op_entry(op.name).in_file_order)
+    outs = tuple(made[operand.name] for operand in pack.op_entry(op.name).in_file_order)
     out = outs if len(outs) > 1 else outs[0]
     if hasattr(served, "bind"):
         constants = {name: inputs[name] for name, axes in op.epilogue_operands.items() if len(axes) == 1}

@@ -55,14 +55,14 @@ def device_document(manifest: Manifest, entry: PackOp, m: int) -> dict[str, Any]
 def _launched(entry: PackOp, m: int, first: str, launched: int, parts: int) -> dict[str, Any]:
     """Launches of a call, its workspace, and of groups of rows how many there are and the row tiles of the worst cut."""
     whole = parts == 1
-    found: dict[str, Any] = {"launches": launched if whole else 2 * launched}  # a sum of the parts behind each
-    found["workspace_bytes"] = 0 if whole else PARTIAL_BYTES * parts * m * entry.n
+    result: dict[str, Any] = {"launches": launched if whole else 2 * launched}  # a sum of the parts behind each
+    result["workspace_bytes"] = 0 if whole else PARTIAL_BYTES * parts * m * entry.n
     if entry.kind == "grouped":
         groups = entry.axis("g").extent or 1
         filled = min(m, groups)
         rows = dict(zip(entry.kernels, entry.tile_rows, strict=True))[first]
-        found |= {"groups": groups, "row_tiles": filled + (m - filled) // rows}
-    return found
+        result |= {"groups": groups, "row_tiles": filled + (m - filled) // rows}
+    return result
 
 
 def _region(kernel: str, box: dict[str, list[int]], parts: int) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def _region(kernel: str, box: dict[str, list[int]], parts: int) -> dict[str, Any
 def _runner_up(chosen: Mapping[str, Any] | None, others: list[dict[str, Any]]) -> dict[str, Any] | None:
     if chosen is None or not others:
         return None
-    best = min(others, key=lambda one: float(one["us"]))
+    best = min(others, key=lambda item: float(item["us"]))
     composition = Composition.parse(best["composition"])
     return {"composition": composition.text, "split": composition.share, "us": best["us"], "chosen_us": chosen["us"],
             "from": best["from"], "way": best["way"]}  # fmt: skip
@@ -98,18 +98,26 @@ def print_device(document: Mapping[str, Any]) -> None:
     if not considered:
         return
     table = [("weighed", "us", "from", "composition", "")]
-    for place, one in enumerate(considered):
-        table.append((one["way"], f"{one['us']:.2f}", one["from"], one["composition"], _why(place, one, considered[0])))
+    for index, considered_row in enumerate(considered):
+        table.append(
+            (
+                considered_row["way"],
+                f"{considered_row['us']:.2f}",
+                considered_row["from"],
+                considered_row["composition"],
+                _why(index, considered_row, considered[0]),
+            )
+        )
     say(columns(table))
     say(f"times are of {last} rows, the most of the cell, weights {document['weights']}; {document['not_timed']}")
 
 
-def _why(place: int, one: Mapping[str, Any], kept: Mapping[str, Any]) -> str:
-    if place == 0:
+def _why(index: int, considered: Mapping[str, Any], chosen: Mapping[str, Any]) -> str:
+    if index == 0:
         return "kept"
-    behind = float(one["us"]) / float(kept["us"]) - 1
+    behind = float(considered["us"]) / float(chosen["us"]) - 1
     if behind > 0:
         return f"{behind:.1%} behind"
-    if one["from"] != kept["from"]:
-        return f"only {one['from']}, the kept one is {kept['from']}: the two do not compare"
+    if considered["from"] != chosen["from"]:
+        return f"only {considered['from']}, the kept one is {chosen['from']}: the two do not compare"
     return "within noise of it: one launch goes before parts of a sum, these before two regions"

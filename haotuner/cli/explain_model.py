@@ -14,25 +14,25 @@ SHOWN = 60  # letters of a kernel's primitives
 
 def model_document(manifest: Manifest, model: str, region: str) -> dict[str, Any]:
     """What the pack keeps of a model's plan; ``region``: a tensor of one region, empty for all. UsageError names those."""
-    held = manifest.tuning.get("models", {})
-    if model not in held:
-        raise UsageError(f"the pack says nothing of the plan of a model {model!r}; it does of {', '.join(held) or 'none'}")
-    found = dict(held[model], model=model)
-    if not _is_whole(found):
+    models = manifest.tuning.get("models", {})
+    if model not in models:
+        raise UsageError(f"the pack says nothing of the plan of a model {model!r}; it does of {', '.join(models) or 'none'}")
+    result = dict(models[model], model=model)
+    if not _is_whole(result):
         raise UsageError(f"what the pack says of the plan of a model {model!r} is not whole; restore the pack or tune again")
     if region:
-        kept = [one for one in found["regions"] if region in _tensors(one)]
-        if not kept:
-            every = ", ".join(sorted(name for one in found["regions"] for name in _tensors(one))[:20])
+        regions = [region_ for region_ in result["regions"] if region in _tensors(region_)]
+        if not regions:
+            every = ", ".join(sorted(name for region in result["regions"] for name in _tensors(region))[:20])
             raise UsageError(f"--region {region!r}: no kernel of {model} makes it; some that kernels make: {every}")
-        found["regions"] = kept
-    return found
+        result["regions"] = regions
+    return result
 
 
 def _is_whole(plan: dict[str, Any]) -> bool:
     """Whether nothing lacks that is printed; types were checked with the manifest."""
     regions, ways = plan.get("regions", ()), plan.get("ways", ())
-    kernels = [one for region in regions for who in ("chosen", "greedy") for one in region.get(who, ({},))]
+    kernels = [item for region in regions for who in ("chosen", "greedy") for item in region.get(who, ({},))]
     return (
         {"status", "measured", "requests", "regions"} <= plan.keys()
         and all(region.get("outputs") for region in regions)
@@ -50,13 +50,15 @@ def print_model(document: dict[str, Any], *, every: bool) -> None:
         say(f"plan for {way['where']}: {way['us']:,.0f} us of its {len(way['requests'])} requests, by the one plan "
             f"{way['one_plan_us']:,.0f}; {way['own_kernels']} kernels of its own")  # fmt: skip
     apart = [
-        one for one in document["regions"] if every or _kernel_summaries(one["chosen"]) != _kernel_summaries(one["greedy"])
+        region
+        for region in document["regions"]
+        if every or _kernel_summaries(region["chosen"]) != _kernel_summaries(region["greedy"])
     ]
-    for one in apart:
+    for region in apart:
         rows = [(who, _makes(one_group), f"{one_group['us']:.1f}", _short(one_group["primitives"]))
-                for who in ("chosen", "greedy") for one_group in one[who]]  # fmt: skip
-        totals = [sum(one_group["us"] for one_group in one[who]) for who in ("chosen", "greedy")]
-        say(f"\nregion of {one['outputs'][0]}: {totals[0]:.1f} us, greedily {totals[1]:.1f}")
+                for who in ("chosen", "greedy") for one_group in region[who]]  # fmt: skip
+        totals = [sum(one_group["us"] for one_group in region[who]) for who in ("chosen", "greedy")]
+        say(f"\nregion of {region['outputs'][0]}: {totals[0]:.1f} us, greedily {totals[1]:.1f}")
         say(columns([("plan", "makes", "us", "of"), *rows]))
     if not apart:
         say("greedy fusion has the same kernels everywhere")
@@ -64,7 +66,7 @@ def print_model(document: dict[str, Any], *, every: bool) -> None:
 
 def _tensors(region: dict[str, Any]) -> set[str]:
     kernels = [one_group for who in ("chosen", "greedy") for one_group in region[who]]
-    return {*region["outputs"], *(name for one in kernels for name in (one["output"], *one.get("beside", ())))}
+    return {*region["outputs"], *(name for kernel in kernels for name in (kernel["output"], *kernel.get("beside", ())))}
 
 
 def _makes(group: dict[str, Any]) -> str:

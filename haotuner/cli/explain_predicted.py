@@ -18,23 +18,23 @@ from haotuner.runtime.pack import Pack
 KINDS = ("products", "groups", "all")
 
 
-def predicted_document(manifest: Manifest, pack: Path, name: str, given: str, threads: int | None) -> dict[str, Any]:
+def predicted_document(manifest: Manifest, pack: Path, name: str, text: str, threads: int | None) -> dict[str, Any]:
     """Of each request that the plan was made for: predicted and measured microseconds, and the ratio of both.
 
     Measured is the sum of the steps, each the least of some calls. UsageError for a pack that keeps no predictions.
     """
-    held = manifest.tuning.get("models", {}).get(name, {}).get("predicted_us", {})
-    if not held:
+    predictions = manifest.tuning.get("models", {}).get(name, {}).get("predicted_us", {})
+    if not predictions:
         raise UsageError(f"the pack keeps no predicted times of a model {name!r}; tune it again with this haotuner")
     rows, least = [], CALLS
     with Pack(pack, threads=threads) as opened:
         model, count = opened.model(name), str(opened.threads)
-        used = count if count in held else next(iter(held))
+        used = count if count in predictions else next(iter(predictions))
         dims = dims_of(model)
-        for said, expected in held[used].items():
-            every = {key: int(size) for key, _, size in (one.partition("=") for one in said.split(";"))}
+        for sizes_text, expected in predictions[used].items():
+            every = {key: int(size) for key, _, size in (part.partition("=") for part in sizes_text.split(";"))}
             sizes = {dim: every[dim] for dim in dims}
-            steps, call_us, calls = timed_steps(model, sizes, given)
+            steps, call_us, calls = timed_steps(model, sizes, text)
             least = min(least, calls)
             measured = _measured(steps)
             rows.append({"shape": sizes, "predicted_us": expected, "measured_us": measured, "call_us": call_us,
@@ -47,7 +47,7 @@ def predicted_document(manifest: Manifest, pack: Path, name: str, given: str, th
         "rows": rows,
         "calls": least,
         "median": statistics.median(ratios),
-        "within_10_percent": sum(abs(one - 1) <= 0.1 for one in ratios) / len(ratios),
+        "within_10_percent": sum(abs(ratio - 1) <= 0.1 for ratio in ratios) / len(ratios),
     }
 
 

@@ -25,32 +25,32 @@ def program_document(
 
     ``share``: what ``threads`` share. Bytes are one thread's, or all parts' where threads share a folded axis.
     """
-    found = MicroKernel.parse(kernel)
+    parsed = MicroKernel.parse(kernel)
     try:
-        family = family_named(found.family)
+        family = family_named(parsed.family)
     except KeyError:  # a backend may have its own families
         return None
     if not isinstance(family, CpuGenerated):
         return None
-    stages = family.stages(found)
-    parts = stages.parts if stages is not None else SLICES * threads if share in family.joins(found) else 1
+    stages = family.stages(parsed)
+    parts = stages.parts if stages is not None else SLICES * threads if share in family.joins(parsed) else 1
     return {
-        "decisions": family.decisions(found),
+        "decisions": family.decisions(parsed),
         "parts": parts,
-        "bytes": family.bytes_by_level(found, op.extents(shape), device, parts),
+        "bytes": family.bytes_by_level(parsed, op.extents(shape), device, parts),
     }
 
 
 def share_of_call(kernel: str, op: Op, shape: Shape, share: str, threads: int) -> str:
     """What threads share of this call: a cell's way, or the terms of the only row, as the runtime does it (``sliced.c``)."""
-    found = MicroKernel.parse(kernel)
+    parsed = MicroKernel.parse(kernel)
     try:
-        family = family_named(found.family)
+        family = family_named(parsed.family)
     except KeyError:
         return share
     if not isinstance(family, CpuGenerated) or threads < 2 or share == SERIAL:
         return share
-    extents, tile, joins = op.extents(shape), family.tile(found), family.joins(found)
+    extents, tile, joins = op.extents(shape), family.tile(parsed), family.joins(parsed)
     if share in joins or extents[share] > tile.extent.get(share, 1):
         return share
     return next((axis for axis in reversed(list(op.meaning.axes)) if axis in joins and extents[axis] >= FOLD_LEAST), share)

@@ -31,7 +31,7 @@ class StepTimes(NamedTuple):
 
 
 def steps_document(
-    pack: Path, name: str, shape: str, given: str, threads: int | None, before: Callable[[str], None] = lambda _: None
+    pack: Path, name: str, shape: str, text: str, threads: int | None, before: Callable[[str], None] = lambda _: None
 ) -> dict[str, Any]:
     """Microseconds of every step of one request, the least of some calls, the slowest first. UsageError for wrong sizes.
 
@@ -40,9 +40,9 @@ def steps_document(
     with Pack(pack, threads=threads) as opened:
         model = opened.model(name)
         dims = dims_of(model)
-        (sizes, *_) = requests_of(shape, dims, data=[one for one in model.dims if one not in dims])
+        (sizes, *_) = requests_of(shape, dims, data=[dim for dim in model.dims if dim not in dims])
         before(f"{name}, {_sizes(sizes)}: {_plan(model, sizes)}")
-        rows, call_us, calls = timed_steps(model, sizes, given)
+        rows, call_us, calls = timed_steps(model, sizes, text)
     return {
         "model": name,
         "shape": sizes,
@@ -67,10 +67,10 @@ def _plan(model: Model | Chain, sizes: Mapping[str, int]) -> str:
     return f"{counted(len(steps), 'step')}: " + ", ".join(f"{count} {what}" for what, count in kinds.most_common(12))
 
 
-def timed_steps(model: Model | Chain, sizes: Mapping[str, int], given: str) -> StepTimes:
+def timed_steps(model: Model | Chain, sizes: Mapping[str, int], text: str) -> StepTimes:
     """Times of a request's steps. After ``MOST_S`` no call is begun but the first."""
     dims = dims_of(model)
-    drawn = parse_inputs(given, [end.name for end in model.inputs], dims)
+    drawn = parse_inputs(text, [end.name for end in model.inputs], dims)
     feeds = feeds_of(drawn_ends(model, drawn), sizes, 0, drawn)
     rows: list[dict[str, Any]] = []
     seed: dict[str, Any] = {"seed": 0} if isinstance(model, Chain) else {}
@@ -79,15 +79,15 @@ def timed_steps(model: Model | Chain, sizes: Mapping[str, int], given: str) -> S
         if call and time.perf_counter() >= until:
             break
         calls += 1
-        place, begin = 0, time.perf_counter()
+        position, begin = 0, time.perf_counter()
         model.run(feeds, **seed)
         whole = min(whole, (time.perf_counter() - begin) * 1e6)
         for part in model.step_times(feeds, seed=0):
             for step, us in zip(part.steps, part.us, strict=True):
                 if call == 0:
                     rows.append({"segment": part.model.name, "sizes": part.where, "us": us, **_step_summary(step)})
-                rows[place]["us"] = min(us, rows[place]["us"])
-                place += 1
+                rows[position]["us"] = min(us, rows[position]["us"])
+                position += 1
     return StepTimes([row for row in rows if row["do"] != "alias"], whole, calls)
 
 

@@ -29,7 +29,7 @@ class ModelReport:
 
     def table(self, report: Report) -> str:
         """What the models run, and what requests are expected to take, in words."""
-        return "\n".join(_table(one) + _expected(one, report) for one in report.models)
+        return "\n".join(_table(model) + _expected(model, report) for model in report.models)
 
     def document(self, report: Report) -> Mapping[str, Any]:
         """The JSON form: ``model`` is the first, ``models`` are all."""
@@ -37,12 +37,12 @@ class ModelReport:
 
         every = [
             {
-                **_document(one, self.ops, report),
+                **_document(model, self.ops, report),
                 "predicted_us": {
-                    str(count): predicted_us(one, report.tuned, report.device, count) for count in report.threads
+                    str(count): predicted_us(model, report.tuned, report.device, count) for count in report.threads
                 },
             }
-            for one in report.models
+            for model in report.models
         ]
         return {"model": every[0], "models": every}
 
@@ -53,7 +53,7 @@ def _table(model: ModelTask) -> str:
     return (
         f"\nmodel {model.written.name}: {sum(steps.values())} steps; {steps['Product']} by {len(model.uses)} "
         f"tuned ops, {steps['Loops']} by {loops} ({groups} different ones); "
-        f"{sum(len(one.weights) for one in model.parts):,} bytes of weights{_cuts(model)}\n{_orchestration(model)}"
+        f"{sum(len(part.weights) for part in model.parts):,} bytes of weights{_cuts(model)}\n{_orchestration(model)}"
     )
 
 
@@ -63,11 +63,11 @@ def _expected(model: ModelTask, report: Report) -> str:
 
     lines = []
     for count in report.threads:
-        told = predicted_us(model, report.tuned, report.device, count)
-        ends = sorted((us["all"], sizes) for sizes, us in told.items())
-        said = " to ".join(f"{_ms(us)} ms ({sizes})" for us, sizes in dict.fromkeys((*ends[:1], *ends[-1:])))
-        if said:
-            lines.append(f"\na request is expected to take {said}, threads: {count}")
+        times_us = predicted_us(model, report.tuned, report.device, count)
+        ends = sorted((us["all"], sizes) for sizes, us in times_us.items())
+        text = " to ".join(f"{_ms(us)} ms ({sizes})" for us, sizes in dict.fromkeys((*ends[:1], *ends[-1:])))
+        if text:
+            lines.append(f"\na request is expected to take {text}, threads: {count}")
     return "".join(lines)
 
 
@@ -76,7 +76,7 @@ def _ms(us: float) -> str:
 
 
 def _document(model: ModelTask, ops: Sequence[Op], report: Report) -> dict[str, Any]:
-    graph, uses, steps, told = model.graph, model.uses, _steps(model), model.told
+    graph, uses, steps, report_ = model.graph, model.uses, _steps(model), model.told
     seconds = {row["name"]: row["seconds"] for row in report.document["ops"]}
     return {
         "name": model.written.name,
@@ -91,15 +91,15 @@ def _document(model: ModelTask, ops: Sequence[Op], report: Report) -> dict[str, 
         "steps": sum(steps.values()),
         "plain_loops": steps["Loops"],
         "orchestration": {
-            "windows": told.windows,
-            "candidates": told.candidates,
-            "measured": told.measured,
-            "status": told.status,
-            "bound": told.bound_us,
-            "longest_window_s": told.longest_s,
-            "greedy_us": told.greedy_us,
-            "chosen_us": told.chosen_us,
-            "ways": told.ways,
+            "windows": report_.windows,
+            "candidates": report_.candidates,
+            "measured": report_.measured,
+            "status": report_.status,
+            "bound": report_.bound_us,
+            "longest_window_s": report_.longest_s,
+            "greedy_us": report_.greedy_us,
+            "chosen_us": report_.chosen_us,
+            "ways": report_.ways,
         },
     }
 
@@ -110,24 +110,25 @@ def _cuts(model: ModelTask) -> str:
 
 def _orchestration(model: ModelTask) -> str:
     """How the groups were chosen."""
-    told = model.told
+    report = model.told
     return (
-        f"groups: {told.status} of {told.candidates} candidates in {told.windows} windows, the slowest solved in "
-        f"{told.longest_s:.2f} s, {told.chosen_us:,.0f} us by their prices (no plan of them under {told.bound_us:,.0f}); "
-        f"greedily {told.greedy_us:,.0f}; {told.measured or 'none'} of them measured{_ways(told)}"
+        f"groups: {report.status} of {report.candidates} candidates in {report.windows} windows, the slowest solved in "
+        f"{report.longest_s:.2f} s, {report.chosen_us:,.0f} us by their prices (no plan of them under "
+        f"{report.bound_us:,.0f}); greedily {report.greedy_us:,.0f}; "
+        f"{report.measured or 'none'} of them measured{_ways(report)}"
     )
 
 
-def _ways(told: PartitionReport) -> str:
+def _ways(report: PartitionReport) -> str:
     """Plans by region of sizes, where there are several."""
-    return f"; {len(told.ways)} plans: {', '.join(str(way['where']) for way in told.ways)}" if told.ways else ""
+    return f"; {len(report.ways)} plans: {', '.join(str(way['where']) for way in report.ways)}" if report.ways else ""
 
 
 def _steps(model: ModelTask) -> Counter[str]:
     """Steps by kind; a tensor that is another one in memory is no step."""
-    found = Counter(type(one).__name__ for one in model.steps)
-    del found["Alias"]
-    return found
+    result = Counter(type(step).__name__ for step in model.steps)
+    del result["Alias"]
+    return result
 
 
 def read_models(
@@ -144,14 +145,14 @@ def read_models(
     from haotuner.model_check import model_of
     from haotuner.orchestrate.tasks import arrivals_of_models, ops_of
 
-    found: list[ModelTask] = []
-    for file, said in zip(files, [*shapes] * (1 if len(shapes) > 1 else len(files)), strict=True):
-        model = model_of(file, said, sum(len(one.written.functions) for one in found), serves=serves)
-        found.append(model)
+    result: list[ModelTask] = []
+    for file, shape in zip(files, [*shapes] * (1 if len(shapes) > 1 else len(files)), strict=True):
+        model = model_of(file, shape, sum(len(model.written.functions) for model in result), serves=serves)
+        result.append(model)
         if not quiet:
             steps = _steps(model)
             tell(
                 f"{file.name}: {len(model.graph.nodes)} primitives, {steps['Product']} products in {len(model.uses)} ops, "
                 f"{steps['Loops']} groups of the rest"
             )
-    return ModelReport(tuple(found), ops_of(found), arrivals_of_models(found, "; ".join(shapes)))
+    return ModelReport(tuple(result), ops_of(result), arrivals_of_models(result, "; ".join(shapes)))

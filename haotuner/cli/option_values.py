@@ -54,12 +54,12 @@ def seconds_of(text: str) -> float:
 
 def threads_of(text: str) -> tuple[int, ...]:
     """Thread counts of ``1,2,all``; ``all`` is 0 here and means every core this process may use."""
-    found = []
+    result = []
     for word in text.split(","):
         if word.strip() == "all":
-            found.append(0)
+            result.append(0)
         elif re.fullmatch(r"[0-9]{1,4}", word.strip(), re.ASCII) and int(word) > 0:
-            found.append(int(word))
+            result.append(int(word))
         else:
             raise UsageError(f"--threads {text!r}: write counts such as 1,2 or 1,all")
-    return tuple(found)
+    return tuple(result)

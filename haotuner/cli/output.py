@@ -26,7 +26,7 @@ class ReaderLeft(Exception):  # noqa: N818  # no error: `haotuner inspect pack |
 
 def safe(text: str) -> str:
     """The text with control characters written out: packs, traces and records come from others."""
-    return _STEERING.sub(lambda found: ascii(found[0])[1:-1], text)
+    return _STEERING.sub(lambda result: ascii(result[0])[1:-1], text)
 
 
 def counted(count: int, noun: str) -> str:

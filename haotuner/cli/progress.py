@@ -78,8 +78,8 @@ class Watcher:
             self._begin, self._idle = self._begin + (now - self._idle), None
         elif not measures and self._idle is None:
             self._idle = now
-        place = f" ({list(self._ops).index(op) + 1}/{len(self._ops)})" if op in self._ops else ""
-        where = f"{op}{place} {PHASES.get(phase, phase)}" if op else phase
+        counter = f" ({list(self._ops).index(op) + 1}/{len(self._ops)})" if op in self._ops else ""
+        where = f"{op}{counter} {PHASES.get(phase, phase)}" if op else phase
         self._stage = self._stage if op else phase  # what was said of the whole run stands beside each op
         where = f"{self._stage}; {where}" if op and self._stage else where
         left = max(0.0, self._budget_s - ((now if self._idle is None else self._idle) - self._begin))
@@ -107,9 +107,9 @@ class Watcher:
         rows = math.prod(extent for _, extent in record.trial.shape.axes)
         gflops = self._ops[op].flops(record.trial.shape) / us / 1e3
         bucket = 1 << max(rows - 1, 0).bit_length()  # shapes up to the same power of two
-        place = op, " * ".join(axis for axis, _ in record.trial.shape.axes), bucket
-        if gflops > self._best.get(place, (0.0, ""))[0]:
-            self._best[place] = gflops, record.trial.kernel
+        key = op, " * ".join(axis for axis, _ in record.trial.shape.axes), bucket
+        if gflops > self._best.get(key, (0.0, ""))[0]:
+            self._best[key] = gflops, record.trial.kernel
 
     def _seen(self) -> str:
         if not self._trials:

@@ -79,12 +79,12 @@ def import_(
     """
     outcomes: list[dict[str, Any]] = []
     failures: list[_Refused] = []
-    asked = [*(files or ()), *([data] if data is not None else ())]
-    if not asked:
+    paths = [*(files or ()), *([data] if data is not None else ())]
+    if not paths:
         raise UsageError("name what to read: FILE... or --data FOLDER")
     if data is not None and not data.is_dir():
         raise UsageError(f"--data {data} is no folder")
-    load, every = _loader(form, device, mapping), [one for path in asked for one in _files_of(path, form)]
+    load, every = _loader(form, device, mapping), [file for path in paths for file in _files_of(path, form)]
     tables = [path for path in every if is_find_database(path) or is_winners_file(path)]
     every = [path for path in every if path not in tables]
     for table in map(_counted, tables):
@@ -93,12 +93,14 @@ def import_(
             failures.append(table)
         elif not (quiet or json_output):
             say(table.told(None if verbose else _SHOWN))
-    for one in _imported(every, load, db):
-        outcomes.append(one.document() if isinstance(one, _Refused) else {**asdict(one), "path": str(one.path)})
-        if isinstance(one, _Refused):
-            failures.append(one)
+    for outcome in _imported(every, load, db):
+        outcomes.append(
+            outcome.document() if isinstance(outcome, _Refused) else {**asdict(outcome), "path": str(outcome.path)}
+        )
+        if isinstance(outcome, _Refused):
+            failures.append(outcome)
         elif not (quiet or json_output):
-            say(_summary(one, None if verbose else _SHOWN))
+            say(_summary(outcome, None if verbose else _SHOWN))
     if json_output:
         say(json.dumps({"files": outcomes}, indent=1))
     if failures:
@@ -120,8 +122,8 @@ def export_(
 ) -> None:
     """Write records to a file: jsonl (complete), parquet (for data frames), t4 (for other tuners' tools)."""
     with _store(db, write=False) as store:
-        wanted = store.records(op=op, device_id=_device_id(store, device) if device is not None else None, session=session)
-        written = export(wanted, out, form, replace=force)
+        records = store.records(op=op, device_id=_device_id(store, device) if device is not None else None, session=session)
+        written = export(records, out, form, replace=force)
     if json_output:
         say(json.dumps({"path": str(out), "format": form, "records": written}))
     elif not quiet:
@@ -139,7 +141,10 @@ def check(db: _Db, json_output: _Json = False, quiet: _Quiet = False, verbose: _
     elif not quiet or problems:
         say("\n".join(problems) or f"{db}: sound")
         if verbose:
-            say("\n".join(f"session {one.id}: {one.what or 'no description'}" for one in sessions) or "no tuning session")
+            say(
+                "\n".join(f"session {session.id}: {session.what or 'no description'}" for session in sessions)
+                or "no tuning session"
+            )
     if problems:
         raise typer.Exit(1)
 
@@ -197,11 +202,11 @@ def _files_of(path: Path, form: str) -> list[Path]:
     if form == "jsonl":
         files = sorted(path.rglob("*.jsonl"))
     else:
-        others = [one for one in path.rglob("*") if one.is_file() and (is_find_database(one) or is_winners_file(one))]
+        others = [path for path in path.rglob("*") if path.is_file() and (is_find_database(path) or is_winners_file(path))]
         every = {*caches_in(path), *others}
-        strange = sorted(one for one in every if one not in others and is_something_else(one))
-        for one in strange:
-            tell(f"{one}: no cache, no find database and no winners: passed over")
+        strange = sorted(path for path in every if path not in others and is_something_else(path))
+        for path_ in strange:
+            tell(f"{path_}: no cache, no find database and no winners: passed over")
         files = sorted({*every, *(path.rglob("*.jsonl") if not form else ())} - set(strange))
     if not files:
         raise UsageError(f"{path}: no file of format {form or 'kernel-tuner or jsonl'} in this folder")
@@ -250,7 +255,7 @@ def _counted(path: Path) -> _Counted | _Refused:
 
 def _imported(files: Sequence[Path], load: Callable[[Path], Loaded], db: str) -> Iterator[Imported | _Refused]:
     """What became of each file. The store is opened for the first sound one: a wrong file makes no new store."""
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as stack:
         store: RecordStore | None = None
         for path in files:
             try:
@@ -258,7 +263,7 @@ def _imported(files: Sequence[Path], load: Callable[[Path], Loaded], db: str) ->
             except HaotunerError as error:
                 yield _Refused(path, error)
                 continue
-            store = store or held.enter_context(_store(db, write=True))
+            store = store or stack.enter_context(_store(db, write=True))
             try:
                 yield loaded.into(store)
             except RecordsUnusable as error:  # a full disk, say: no other file would fare better
@@ -277,15 +282,17 @@ def _together(failures: Sequence[_Refused], files: int) -> HaotunerError:
     return type(first)(f"{len(failures)} of {files} files were not imported, what is sound in the others was:\n{lines}")
 
 
-def _device_id(store: RecordStore, asked: str) -> str:
+def _device_id(store: RecordStore, requested: str) -> str:
     """The id of a device that a user names as `import` understands it; ids that only the store knows are names too."""
-    if next(store.records(device_id=asked), None) is not None:
-        return asked
+    if next(store.records(device_id=requested), None) is not None:
+        return requested
     try:
-        return _absent_too(asked).id
+        return _absent_too(requested).id
     except UnknownDevice as error:
         ids = ", ".join(sorted({record.device_id for record in store.records()})) or "no records"
-        raise UnknownDevice(f"--device {asked!r}: the store has {ids}, and no profile goes by that name: {error}") from error
+        raise UnknownDevice(
+            f"--device {requested!r}: the store has {ids}, and no profile goes by that name: {error}"
+        ) from error
 
 
 def _absent_too(name: str) -> Device:
@@ -293,18 +300,17 @@ def _absent_too(name: str) -> Device:
     return find_device(name, measure=False)
 
 
-def _summary(one: Imported, most: int | None) -> str:
-    text = (
-        f"{one.path}: {one.rows} rows of {one.op} on {one.device_id}: {one.timed} timed, {one.failed} failed, {one.new} new"
-    )
-    reasons = sorted(one.refused.items(), key=lambda reason: -reason[1])
+def _summary(imported: Imported, most: int | None) -> str:
+    text = f"{imported.path}: {imported.rows} rows of {imported.op} on {imported.device_id}: "
+    text += f"{imported.timed} timed, {imported.failed} failed, {imported.new} new"
+    reasons = sorted(imported.refused.items(), key=lambda reason: -reason[1])
     text += "".join(f"\n  left out {count}: {reason}" for reason, count in reasons[:most])
     if most is not None and len(reasons) > most:
         text += f"\n  and {len(reasons) - most} more reasons; -v shows them"
     text += "".join(
-        f"\n  dropped from {count} rows: {column}, which no record can hold" for column, count in one.dropped.items()
+        f"\n  dropped from {count} rows: {column}, which no record can hold" for column, count in imported.dropped.items()
     )
-    return text + (f"\n  cut short: {one.torn}" if one.torn else "")
+    return text + (f"\n  cut short: {imported.torn}" if imported.torn else "")
 
 
 def _groups(store: RecordStore) -> list[dict[str, Any]]:

@@ -42,8 +42,8 @@ class Speed:
 
     def overall(self, threads: int) -> float | None:
         """Geometric mean over the ops against the best peer at each shape."""
-        found = [value for (_, count, peer), value in self.ratios.items() if count == threads and peer == "best"]
-        return math.exp(sum(map(math.log, found)) / len(found)) if found else None
+        result = [value for (_, count, peer), value in self.ratios.items() if count == threads and peer == "best"]
+        return math.exp(sum(map(math.log, result)) / len(result)) if result else None
 
     def note(self) -> str:
         """What the figures are, and whether to trust them."""
@@ -79,7 +79,7 @@ def compare(request: Request, report: Report, against: Sequence[str], *, quiet: 
         tell(f"racing against {', '.join(peers)} for about {seconds:.0f} s")
     device: Device = find_device(request.device, cache_dir=request.cache)
     with race_progress(len(ops) * len(threads) * len(shapes), quiet=quiet) as watch:
-        found = race(
+        result = race(
             request.out,
             ops,
             shapes,
@@ -91,9 +91,9 @@ def compare(request: Request, report: Report, against: Sequence[str], *, quiet: 
             weights=request.weights,
             watch=watch,
         )
-    if not found["rows"]:  # none of them computes such an op: numpy and bf16
+    if not result["rows"]:  # none of them computes such an op: numpy and bf16
         return None
-    return Speed(document=found, peers=peers, threads=threads, ratios=_ratios(found["rows"], peers))
+    return Speed(document=result, peers=peers, threads=threads, ratios=_ratios(result["rows"], peers))
 
 
 def times_table(report: Report, speed: Speed | None) -> str:
@@ -148,7 +148,7 @@ def _cell_lines(report: Report) -> list[tuple[str, ...]]:
                     lines += _weighed_lines(tuned, table)
                     continue
                 timed = sorted(table.measured, key=tuned.task.op.flops)
-                picked = [timed[place * (len(timed) - 1) // 3] for place in range(4)] if len(timed) > 4 else timed
+                picked = [timed[index * (len(timed) - 1) // 3] for index in range(4)] if len(timed) > 4 else timed
                 for shape in picked:
                     us = min(table.measured[shape].values())
                     gflops = tuned.task.op.flops(shape) / us / 1e3
@@ -162,8 +162,8 @@ def _weighed_lines(tuned: Tuned, table: CellTable) -> list[tuple[str, ...]]:
     ((axis, ends),) = table.bounds.items()
     places = sorted({round(at * (len(ends) - 1) / (QUICK_SHAPES - 1)) for at in range(QUICK_SHAPES)})
     lines: list[tuple[str, ...]] = []
-    for place in places:
-        shape, us = Shape.of({axis: ends[place]}), table.considered[place][0].us
+    for position in places:
+        shape, us = Shape.of({axis: ends[position]}), table.considered[position][0].us
         lines.append((op.name, str(table.threads), str(shape), f"{us:,.2f}", f"{op.flops(shape) / us / 1e3:,.0f}"))
     return lines
 
@@ -182,4 +182,4 @@ def _ratios(rows: Sequence[Mapping[str, Any]], peers: Sequence[str]) -> dict[tup
             if peer in times:
                 logs.setdefault((row["op"], row["threads"], peer), []).append(math.log(times[peer] / row["ours_us"]))
         logs.setdefault((row["op"], row["threads"], "best"), []).append(math.log(min(times.values()) / row["ours_us"]))
-    return {key: math.exp(sum(found) / len(found)) for key, found in logs.items()}
+    return {key: math.exp(sum(log) / len(log)) for key, log in logs.items()}

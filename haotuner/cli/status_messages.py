@@ -60,11 +60,11 @@ def keep_partial_results(path: Path | None) -> Iterator[tuple[dict[str, Any], Ca
         yield {}, lambda _key, _answer: None
         return
     check_output_path(path, "--numbers")
-    kept = {}
+    selected = {}
     try:
         for line in read_regular(path, MOST_FIGURES).decode().splitlines() if path.exists() else ():
             entry = json.loads(line)
-            kept[entry["key"]] = {"found": entry["found"], "seconds": float(entry["seconds"])}
+            selected[entry["key"]] = {"found": entry["found"], "seconds": float(entry["seconds"])}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UsageError(
             f"--numbers {path} does not hold figures of a report ({error}); remove it or name another"
@@ -75,4 +75,4 @@ def keep_partial_results(path: Path | None) -> Iterator[tuple[dict[str, Any], Ca
             lines.write(json.dumps({"key": key, **answer}) + "\n")
             lines.flush()
 
-        yield kept, keep
+        yield selected, keep

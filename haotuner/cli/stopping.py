@@ -38,7 +38,7 @@ class Stopping:
     def signals(self) -> Iterator[None]:
         """Heed signals inside; typer.Exit with the code where one ended the run."""
         # SIGHUP that was ignored before we began is nohup's: the run is to outlive its terminal.
-        heeded = [one for one in SIGNALS if one != signal.SIGHUP or signal.getsignal(one) is not signal.SIG_IGN]
+        heeded = [item for item in SIGNALS if item != signal.SIGHUP or signal.getsignal(item) is not signal.SIG_IGN]
         before = {number: signal.signal(number, self._heed) for number in heeded}
         try:
             yield

@@ -50,8 +50,8 @@ def fit(
     check_output_path(out)
     device, read = known_device(target), read_store(db, quiet=quiet, verbose=verbose)
     known_families(read, None if family is None else [family])
-    with status_messages(quiet=quiet, verbose=verbose) as told:
-        fitted = fit_model(read, device, family=family, seed=seed, tell=told)
+    with status_messages(quiet=quiet, verbose=verbose) as status:
+        fitted = fit_model(read, device, family=family, seed=seed, tell=status)
     save_model(fitted.model, out)
     if json_output:
         document = {
@@ -69,8 +69,8 @@ def fit(
         sources = ", ".join(fitted.sources) or "no other device"
         say(f"{out}: {fitted.family} on {target}, {fitted.choice.mode} from {sources}, {fitted.rows} own rows")
     if fitted.choice.accuracies and verbose and not quiet:
-        said = ", ".join(f"{mode} {share:.3f}" for mode, share in fitted.choice.accuracies.items())
-        tell(f"gauge, pairwise accuracy on own rows held out: {said}")
+        text = ", ".join(f"{mode} {share:.3f}" for mode, share in fitted.choice.accuracies.items())
+        tell(f"gauge, pairwise accuracy on own rows held out: {text}")
     if fitted.note and not quiet:
         tell(f"note: {fitted.note}")
 
@@ -98,7 +98,7 @@ def evaluate(
     """
     from haotuner.transfer.evaluate import Evaluation, evaluate
 
-    asked = Evaluation(
+    evaluation = Evaluation(
         target=known_device(target).id,
         counts=counts_of("--samples", samples),
         split=split,
@@ -108,7 +108,7 @@ def evaluate(
     read = read_store(db, quiet=quiet, verbose=verbose)
     known_families(read, family)
     with status_messages(quiet=quiet, verbose=verbose) as tell:
-        report = evaluate(read, asked, tell)
+        report = evaluate(read, evaluation, tell)
     if json_output:
         say(json.dumps(report, indent=1))
     else:
@@ -162,8 +162,8 @@ def report(
     counts = counts_of("--samples", samples)
     others = others_in(data, quiet=quiet, verbose=verbose) if data is not None and data.is_dir() and not family else None
     if others and data is not None and db is None and not caches_in(data):  # nothing to make records of
-        with status_messages(quiet=quiet, verbose=verbose) as told:
-            document = others.judged(problems, told)
+        with status_messages(quiet=quiet, verbose=verbose) as status:
+            document = others.judged(problems, status)
         lines = "\n".join(sections(document, devices=out is not None))
         if out is not None:
             out.write_text(lines + "\n", encoding="utf-8")
@@ -171,7 +171,7 @@ def report(
         return
     read = device_tables(db, None if others and db is not None else data, quiet=quiet, verbose=verbose)
     known_families(read, family)
-    with status_messages(quiet=quiet, verbose=verbose) as told, keep_partial_results(numbers) as (kept, keep):
+    with status_messages(quiet=quiet, verbose=verbose) as status, keep_partial_results(numbers) as (partial, keep):
         document = reports.report(
             read,
             families=family or (),
@@ -179,16 +179,16 @@ def report(
             counts=counts,
             seeds=seeds,
             processes=jobs or os.cpu_count() or 1,
-            tell=told,
-            kept=kept,
+            tell=status,
+            kept=partial,
             keep=keep,
         )
-        judged = others.judged(problems, told) if others else {}
-    asked = "".join(f" --family {name}" for name in family or ()) + "".join(f" --split {name}" for name in split or ())
-    asked += f" --seeds {seeds} --samples {samples}"
+        judged = others.judged(problems, status) if others else {}
+    options = "".join(f" --family {name}" for name in family or ()) + "".join(f" --split {name}" for name in split or ())
+    options += f" --seeds {seeds} --samples {samples}"
     source = " ".join([*(["--db URL"] if db is not None else []), *(["--data FOLDER"] if data is not None else [])])
     if out is not None:
-        command = f"haotuner transfer report {source} --out {out.name}{asked}"
+        command = f"haotuner transfer report {source} --out {out.name}{options}"
         more = "".join(f"{line}\n" for line in sections(judged, devices=True))
         out.write_text(page(document, command) + more, encoding="utf-8")
     if json_output:

@@ -40,13 +40,13 @@ class Others:
 
 def others_in(folder: Path, *, quiet: bool, verbose: bool) -> Others:
     """The find databases of MIOpen and the first table of winners in a folder and those below it."""
-    found = Others(
+    result = Others(
         solvers=transfer_solvers.find_databases(folder, quiet=quiet, verbose=verbose),
         winners=transfer_winners.winner_tables(folder, quiet=quiet, verbose=verbose),
     )
-    if found.winners and len(found.winners.vendors()) < 2 and not quiet:
+    if result.winners and len(result.winners.vendors()) < 2 and not quiet:
         tell("left out: winners of one vendor, where two are needed")
-    return found
+    return result
 
 
 def sections(document: Mapping[str, Any], *, devices: bool) -> Iterator[str]:

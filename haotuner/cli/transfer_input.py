@@ -54,7 +54,7 @@ def read_folder(folder: Path, *, quiet: bool, verbose: bool) -> DeviceTables:
     """
     if not folder.is_dir():
         raise UsageError(f"--data {folder} is no folder; name one that holds Kernel Tuner's cache files (*.json, *.json.gz)")
-    found: list[Record] = []
+    result: list[Record] = []
     refused: list[str] = []
     for path in caches_in(folder):
         try:
@@ -62,23 +62,23 @@ def read_folder(folder: Path, *, quiet: bool, verbose: bool) -> DeviceTables:
         except HaotunerError as error:
             refused.append(str(error))
             continue
-        found += loaded.records
+        result += loaded.records
         for reason, count in () if quiet else loaded.refused.most_common():
             tell(f"{path}: left out {count}: {reason}")
         if loaded.torn and not quiet:
             tell(f"{path}: cut short: {loaded.torn}")
-    if not found:
+    if not result:
         why = "; ".join(refused[:3]) or "it holds no *.json and no *.json.gz"
         raise UsageError(f"--data {folder} holds no Kernel Tuner cache file that can be used: {why}")
     for reason in () if quiet else refused:
         tell(f"left out: {reason}")
-    return _read(found, quiet=quiet, verbose=verbose)
+    return _read(result, quiet=quiet, verbose=verbose)
 
 
 def caches_in(folder: Path) -> list[Path]:
     """Files of a folder and those below it that may be Kernel Tuner's caches, sorted: JSON that is no table of winners."""
-    found = sorted((*folder.rglob("*.json"), *folder.rglob("*.json.gz")))
-    return [path for path in found if path.is_file() and not is_winners_file(path)]
+    result = sorted((*folder.rglob("*.json"), *folder.rglob("*.json.gz")))
+    return [path for path in result if path.is_file() and not is_winners_file(path)]
 
 
 def is_something_else(path: Path) -> bool:
@@ -117,32 +117,32 @@ def known_device(name: str) -> Device:
     except UnknownDevice:
         from haotuner.transfer.models_shipped import models_shipped
 
-        found = next((one.device for one in models_shipped().models if one.device.id == name), None)
-        if found is None:
+        result = next((model.device for model in models_shipped().models if model.device.id == name), None)
+        if result is None:
             raise
-        return found
+        return result
 
 
-def known_families(read: DeviceTables, asked: Sequence[str] | None) -> Sequence[str]:
+def known_families(read: DeviceTables, requested: Sequence[str] | None) -> Sequence[str]:
     """The families asked for, or all of the store; UsageError names those that it has not."""
     known = read.families()
-    if unknown := [name for name in asked or () if name not in known]:
+    if unknown := [name for name in requested or () if name not in known]:
         raise UsageError(f"no records of --family {', '.join(unknown)}; the store has {', '.join(known)}")
-    return asked or known
+    return requested or known
 
 
-def shared_families(read: DeviceTables, asked: Sequence[str] | None = None) -> list[str]:
+def shared_families(read: DeviceTables, requested: Sequence[str] | None = None) -> list[str]:
     """Those of the families asked for, or of all, that at least two devices measured; UsageError if one asked for is not."""
-    names = known_families(read, asked)
-    found = [family for family in names if len(read.of(family)) > 1]
-    if not found or (asked and len(found) < len(names)):
-        alone = ", ".join(name for name in names if name not in found)
+    names = known_families(read, requested)
+    result = [family for family in names if len(read.of(family)) > 1]
+    if not result or (requested and len(result) < len(names)):
+        alone = ", ".join(name for name in names if name not in result)
         left = f"; left out: {'; '.join(read.left_out)}" if read.left_out else ""
         raise UsageError(
             f"records of two devices are needed, of {alone} the store has one{left}; "
             f"import more with: haotuner records import FILE --db URL"
         )
-    return found
+    return result
 
 
 def counts_of(option: str, text: str, *, least: int = 0) -> tuple[int, ...]:

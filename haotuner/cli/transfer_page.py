@@ -84,15 +84,15 @@ def family_page(
 
 def gaps(report: Report, key: str) -> dict[str, tuple[float, str]]:
     """By sample count: how far the chosen mode is behind the best of all modes and copying, and which that is."""
-    found = {}
+    result = {}
     copies = {name: scores for name, scores in report["baselines"].items() if name.startswith("copy")}
     for count, chosen in report["chosen"].items():
         rivals = {mode: by[count][key] for mode, by in report["modes"].items() if count in by}
         if count == "0":
             rivals |= {name: scores[key] for name, scores in copies.items()}
         best = max(rivals, key=lambda name: rivals[name])
-        found[count] = (rivals[best] - chosen[key], best)
-    return found
+        result[count] = (rivals[best] - chosen[key], best)
+    return result
 
 
 def _scores(reports: Mapping[str, Report], key: str, counts: Sequence[str]) -> Iterator[str]:
@@ -110,9 +110,9 @@ def _scores(reports: Mapping[str, Report], key: str, counts: Sequence[str]) -> I
             if mode in report["modes"]:
                 by = report["modes"][mode]
                 rows.append(("", mode, *(f"{by[c][key]:.3f}" if c in by else "" for c in counts)))
-        for name, said in _BASELINES.items():
+        for name, item in _BASELINES.items():
             if name in report["baselines"]:
-                rows.append(("", f"*{said}*", f"{report['baselines'][name][key]:.3f}", *("" for _ in counts[1:])))
+                rows.append(("", f"*{item}*", f"{report['baselines'][name][key]:.3f}", *("" for _ in counts[1:])))
     yield f"#### {key}, by target samples"
     yield ""
     yield from markdown_table(("target", "ranking", *counts), rows)

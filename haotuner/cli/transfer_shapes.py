@@ -44,11 +44,11 @@ def section(document: Mapping[str, Any]) -> Iterator[str]:
     yield ""
     rows = [
         (
-            f"**{name}** ({one['shapes']} shapes)" if at == 0 else "",
+            f"**{name}** ({item['shapes']} shapes)" if at == 0 else "",
             way,
             *(f"{scores[key]:.3f}" for key in ("mean", "p10", "least")),
         )
-        for name, one in document["tables"].items()
-        for at, (way, scores) in enumerate(one["rankings"].items())
+        for name, item in document["tables"].items()
+        for at, (way, scores) in enumerate(item["rankings"].items())
     ]
     yield from markdown_table(("kernels and device", "chosen by", "mean", "tenth percentile", "least"), rows)

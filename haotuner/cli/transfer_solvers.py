@@ -48,16 +48,16 @@ def find_databases(folder: Path, *, quiet: bool, verbose: bool) -> list[SolverTa
     """
     from haotuner.records.miopen import is_find_database, read_find_database
 
-    found: list[SolverTable] = []
+    result: list[SolverTable] = []
     for path, table in tables_in(folder, is_find_database, read_find_database, quiet=quiet):
-        if any(one.device.id == table.device.id for one in found):
+        if any(item.device.id == table.device.id for item in result):
             if not quiet:
                 tell(f"left out: {path}: another file of {table.device.id} was read")
             continue
-        found.append(table)
+        result.append(table)
         if verbose:
             tell(f"{path}: {len(table)} times of {len(table.solvers)} solvers on {table.device.name}")
-    return found
+    return result
 
 
 def judged(
@@ -108,17 +108,17 @@ def section(document: Mapping[str, Any]) -> Iterator[str]:
         yield ""
         rows = [
             (f"**{device}**" if at == 0 else "", name, *(f"{scores[key]:.3f}" for key in _ORDER))
-            for device, one in shapes["devices"].items()
-            for at, (name, scores) in enumerate(one["rankings"].items())
+            for device, shape in shapes["devices"].items()
+            for at, (name, scores) in enumerate(shape["rankings"].items())
         ]
         yield from markdown_table(("device", "ranking", "mean", "tenth percentile", "least"), rows)
 
 
 def _rows(devices: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    found = []
-    for target, one in devices["targets"].items():
-        for at, (name, scores) in enumerate(one["rankings"].items()):
-            has = one["known"].get(name)
+    result = []
+    for target, device in devices["targets"].items():
+        for at, (name, scores) in enumerate(device["rankings"].items()):
+            has = device["known"].get(name)
             cells = (*(f"{scores[key]:.3f}" for key in _ORDER), "" if has is None else f"{has:.0%}")
-            found.append((f"**{target}** ({one['problems']} problems)" if at == 0 else "", name, *cells))
-    return found
+            result.append((f"**{target}** ({device['problems']} problems)" if at == 0 else "", name, *cells))
+    return result

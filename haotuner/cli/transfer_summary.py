@@ -101,9 +101,9 @@ def _settings(reports: Mapping[str, Any]) -> Iterator[str]:
         yield f"settings chosen inside, {choice}: {', '.join(targets)}"
 
 
-def _with_interval(found: Mapping[str, Any]) -> str:
-    low, high = found["interval"]
-    return f"{found['mean']:.3f} [{low:.3f}, {high:.3f}]"
+def _with_interval(result: Mapping[str, Any]) -> str:
+    low, high = result["interval"]
+    return f"{result['mean']:.3f} [{low:.3f}, {high:.3f}]"
 
 
 def _curves(curves: Mapping[str, Mapping[str, list[float]]]) -> Iterator[tuple[str, ...]]:

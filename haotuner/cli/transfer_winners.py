@@ -29,11 +29,11 @@ def winners(
     """Say where each device's known winner comes in an order learned from other vendors' winners."""
     from haotuner.transfer.winners.evaluate import evaluate_winners
 
-    found = winner_tables(data, quiet=quiet, verbose=verbose)
-    if found is None:
+    result = winner_tables(data, quiet=quiet, verbose=verbose)
+    if result is None:
         raise UsageError(f"--data {data} holds no table of best-known parameters (JSON: kernel, parameters, rows) to use")
     with status_messages(quiet=quiet, verbose=verbose) as progress:
-        document = evaluate_winners(found, seed=seed, tell=progress)
+        document = evaluate_winners(result, seed=seed, tell=progress)
     show(document, section, json_output=json_output)
 
 
@@ -45,10 +45,10 @@ def winner_tables(folder: Path, *, quiet: bool, verbose: bool) -> Winners | None
     """
     from haotuner.records.clblast import is_winners_file, read_winners
 
-    for path, found in tables_in(folder, is_winners_file, read_winners, quiet=quiet):
+    for path, result in tables_in(folder, is_winners_file, read_winners, quiet=quiet):
         if verbose:
-            tell(f"{path}: winners of {len(found.winners)} devices of {', '.join(found.vendors())}")
-        return found
+            tell(f"{path}: winners of {len(result.winners)} devices of {', '.join(result.vendors())}")
+        return result
     return None
 
 
@@ -63,14 +63,15 @@ def section(document: Mapping[str, Any], *, devices: bool = False) -> Iterator[s
     rows: list[tuple[str, ...]] = [
         (f"**all** ({document['winners']})", *(f"**{document['median'][name]:.2%}**" for name in names)),
         *(
-            (f"{vendor or 'unknown'} ({one['winners']})", *(f"{one[name]:.2%}" for name in names))
-            for vendor, one in document["vendors"].items()
+            (f"{vendor or 'unknown'} ({item['winners']})", *(f"{item[name]:.2%}" for name in names))
+            for vendor, item in document["vendors"].items()
         ),
         (f"share within the first {document['early']:.0%}", *(f"{document['within'][name]:.0%}" for name in names)),
     ]
     yield from markdown_table(("vendor left out", *(f"median by {name}" for name in names)), rows)
     if devices:
         each = [
-            (name, one["vendor"], *(f"{one[key]:.2%}" for key in names)) for name, one in sorted(document["devices"].items())
+            (name, item["vendor"], *(f"{item[key]:.2%}" for key in names))
+            for name, item in sorted(document["devices"].items())
         ]
         yield from markdown_table(("device", "vendor", *names), each)

@@ -161,7 +161,7 @@ def tune(
         request.check()
         budget_s = request.seconds
         if not quiet:
-            what = ", ".join(one.written.name for one in request.models) or ", ".join(o.name for o in request.ops)
+            what = ", ".join(model.written.name for model in request.models) or ", ".join(o.name for o in request.ops)
             here = f"{cores} cores, at most" if device.startswith("cpu") else "at most"
             how = "from predictions alone" if zero_measure else f"{here} {budget_s:.0f} s"
             tell(f"tuning {what} for {request.shapes} on {device}, {how}")

@@ -74,7 +74,7 @@ def over_traffic(
 
     def score(kernels: Sequence[MicroKernel]) -> NDArray[np.float64]:
         step = max(1, ROWS // len(shapes))
-        found = np.concatenate([some(kernels[at : at + step]) for at in range(0, len(kernels), step)], axis=1)
-        return found[..., np.newaxis] if len(found) > 1 else np.asarray(found[0], np.float64)
+        result = np.concatenate([some(kernels[at : at + step]) for at in range(0, len(kernels), step)], axis=1)
+        return result[..., np.newaxis] if len(result) > 1 else np.asarray(result[0], np.float64)
 
     return score

@@ -286,16 +286,16 @@ def features(
     return frame(device, demand(device, family, problem, pairs, weights=weights), least)
 
 
-def frame(device: Device, wanted: Demand, least: Column | None = None) -> pd.DataFrame:
+def frame(device: Device, demand_: Demand, least: Column | None = None) -> pd.DataFrame:
     """Features of a demand that is already known; columns of groups that it lacks are NaN.
 
     ``least``: the least time of each row in microseconds, by which its label is judged; None: the demand's own. They differ
     where a family computes on other units than the fastest, or less than the definition says.
     """
-    view = View(device, wanted, least)
-    every = FEATURES if wanted.ring is None else (*FEATURES, *RING_FEATURES)
+    view = View(device, demand_, least)
+    every = FEATURES if demand_.ring is None else (*FEATURES, *RING_FEATURES)
     table = np.empty((len(view.count), len(every)))
     for column, feature in enumerate(every):
-        there = feature.group is None or getattr(wanted, feature.group) is not None
+        there = feature.group is None or getattr(demand_, feature.group) is not None
         table[:, column] = feature.of(view) if there else np.nan
     return pd.DataFrame(table, columns=[feature.name for feature in every])

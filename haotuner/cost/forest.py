@@ -97,12 +97,12 @@ class Forest:
         import lightgbm
 
         check_columns(frame, self.uses)
-        labels, given = check_rows(frame, log_efficiency, sample_weight)
+        labels, weights = check_rows(frame, log_efficiency, sample_weight)
         prior = frame[_PRIOR].to_numpy(dtype=np.float64)
-        self.line = line_through(prior, labels, given, self.settings.slope)
+        self.line = line_through(prior, labels, weights, self.settings.slope)
         self.booster = None
         if len(labels) >= FEWEST_ROWS and np.ptp(labels) > 0:
-            data = self._data(frame, labels - self._base(prior), given)
+            data = self._data(frame, labels - self._base(prior), weights)
             parameters = self.settings.parameters(len(labels), seed=self.seed, threads=self.threads)
             # kept as it was trained: by default LightGBM writes the trees as text and reads them back, half of a small fit
             self.booster = lightgbm.train(

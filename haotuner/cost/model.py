@@ -76,8 +76,8 @@ class Analytic:
 
 def ensemble_predictions(model: CostModel, frame: pd.DataFrame) -> Scores:
     """What a model says, and after it each of the opinions that it rests on; ``(1 + opinions, rows)``."""
-    said = model.predict(frame)[np.newaxis]
-    return np.concatenate([said, model.opinions(frame)]) if isinstance(model, HasEnsemble) else said
+    predicted = model.predict(frame)[np.newaxis]
+    return np.concatenate([predicted, model.opinions(frame)]) if isinstance(model, HasEnsemble) else predicted
 
 
 def check_columns(frame: pd.DataFrame, used: Sequence[str] = NAMES) -> None:
@@ -118,7 +118,7 @@ def check_rows(
         raise ValueError(f"features hold NaN or infinity in {', '.join(names)}")
     if sample_weight is None:
         return labels, None
-    given = np.asarray(sample_weight, dtype=np.float64)
-    if given.shape != labels.shape or not np.isfinite(given).all() or (given < 0).any() or given.sum() <= 0:
+    weights = np.asarray(sample_weight, dtype=np.float64)
+    if weights.shape != labels.shape or not np.isfinite(weights).all() or (weights < 0).any() or weights.sum() <= 0:
         raise ValueError("sample weights must be finite, from 0 up, as many as rows, and not all zero")
-    return labels, given
+    return labels, weights

@@ -23,7 +23,7 @@ def predict_alike(frame: pd.DataFrame, predict: Callable[[pd.DataFrame], Scores]
         predict: scores of a frame, whose last axis are its rows; those of a row must not depend on the other rows.
     """
     order = np.lexsort([frame[name].to_numpy() for name in _ALIKE])
-    asked = predict(frame.iloc[order])
-    said = np.empty(asked.shape, dtype=np.float64)
-    said[..., order] = asked
-    return said
+    predicted = predict(frame.iloc[order])
+    result = np.empty(predicted.shape, dtype=np.float64)
+    result[..., order] = predicted
+    return result

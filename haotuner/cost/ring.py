@@ -41,23 +41,23 @@ def flow_of(demand: Demand, m: Machine, resident: Column) -> Flow:
     tile, ring = parts_of(demand)
     count, steps = demand.tiles.count, np.ceil(tile.depth / tile.depth_block)
     spread = np.ceil(count / m.units)
-    held = np.minimum(spread, resident)
+    waves_held = np.minimum(spread, resident)
     brought = tile.mid_bytes * tile.depth_block  # bytes of one step of one tile
     # Tiles that run together wait together for what one of them asks first; later rounds find it in the L2.
     rounds = np.ceil(spread / resident)
     new = np.minimum(demand.work.far_bytes / demand.work.least_bytes / rounds, 1.0)
     missed = new * np.minimum(brought / (tile.tile_rows + tile.tile_cols) / FETCH_BYTES, 1.0)
     latency_us = m.mid_latency / (m.clock_ghz * 1e3) + missed * FAR_LATENCY_US
-    running = np.minimum(held * m.units, count)
+    running = np.minimum(waves_held * m.units, count)
     in_flight = running * np.minimum(ring.ahead, steps) * brought
     return Flow(
         spread=spread,
-        held=held,
+        held=waves_held,
         rounds=rounds,
         steps=steps,
         latency_us=latency_us,
         reach=np.minimum(in_flight / (m.memory_gbps * 1e3 * FAR_LATENCY_US), 1.0),
-        awake=np.minimum(held * demand.tiles.waves / m.issue, 1.0),
+        awake=np.minimum(waves_held * demand.tiles.waves / m.issue, 1.0),
     )
 
 

@@ -56,9 +56,9 @@ def roofline_us(device: Device, op: Op, shapes: Sequence[Shape]) -> Column:
     return np.array([least[shape] for shape in shapes], dtype=np.float64)
 
 
-def least_us(device: Device, wanted: Demand) -> Column:
+def least_us(device: Device, demand: Demand) -> Column:
     """Least microseconds from demands, for problems that are no ``Op``; shape ``(rows,)``."""
-    m, work = machine(device), wanted.work
+    m, work = machine(device), demand.work
     return np.maximum(arithmetic_us(work, m), work.least_bytes / (m.memory_gbps * 1e3))
 
 

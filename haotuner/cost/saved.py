@@ -83,10 +83,10 @@ def read(path: Path) -> Saved:
     magic, _, digest = first.decode("ascii", "replace").partition(" ")
     if magic not in (_MAGIC, _OLD_MAGIC):
         raise UsageError(f"{path} is not a saved cost model: it starts with {magic[:40]!r}, expected {_MAGIC!r}")
-    found = hashlib.sha256(body).hexdigest()
-    if found != digest:
+    result = hashlib.sha256(body).hexdigest()
+    if result != digest:
         raise UsageError(
-            f"the model {path} is damaged: its hash is {found[:12]}, it was saved with {digest[:12]}; copy it again"
+            f"the model {path} is damaged: its hash is {result[:12]}, it was saved with {digest[:12]}; copy it again"
         )
     head, _, rest = body.partition(b"\n")
     header = _header(path, head, _KEYS if magic == _MAGIC else _OLD_KEYS)
@@ -124,8 +124,8 @@ def _check_types(path: Path, header: Mapping[str, Any]) -> None:
         "kind": isinstance(header["kind"], str),
         "state": isinstance(header["state"], dict),
         "columns": _versions_by_name(header["columns"]) if "columns" in header else True,
-        "features": _all_of(header.get("features", []), lambda one: isinstance(one, str)),
-        "lengths": _all_of(header["lengths"], lambda one: type(one) is int and one > 0),
+        "features": _all_of(header.get("features", []), lambda item: isinstance(item, str)),
+        "lengths": _all_of(header["lengths"], lambda item: type(item) is int and item > 0),
     }
     for key, fine in right.items():
         if not fine:

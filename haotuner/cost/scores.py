@@ -26,10 +26,10 @@ def pairwise_accuracy(predicted: ArrayLike, measured: ArrayLike) -> float:
         from scipy.stats import kendalltau  # half a second to import
 
         pairs = len(truth) * (len(truth) - 1) / 2.0
-        real, said = pairs - _tied_pairs(truth), pairs - _tied_pairs(guess)
+        real, guessed_pairs = pairs - _tied_pairs(truth), pairs - _tied_pairs(guess)
         # the method is that of the p value, which is not used; tau is undefined where one side says nothing
-        tau = float(kendalltau(guess, truth, method="asymptotic").statistic) if real and said else 0.0
-        lead = float(np.rint(tau * np.sqrt(real) * np.sqrt(said)))  # pairs in order less pairs out of order: whole
+        tau = float(kendalltau(guess, truth, method="asymptotic").statistic) if real and guessed_pairs else 0.0
+        lead = float(np.rint(tau * np.sqrt(real) * np.sqrt(guessed_pairs)))  # pairs in order less pairs out of order: whole
     return 0.5 + 0.5 * lead / real if real else 1.0
 
 
@@ -58,8 +58,8 @@ def group_splits(groups: ArrayLike, folds: int, seed: int = 0) -> Iterator[tuple
         raise ValueError(f"splitting by group needs at least two groups, found {distinct}")
     order = np.random.RandomState(seed).permutation(np.unique(labels))
     for part in np.array_split(order, min(folds, distinct)):
-        held = np.isin(labels, part)
-        yield np.flatnonzero(~held), np.flatnonzero(held)
+        held_out = np.isin(labels, part)
+        yield np.flatnonzero(~held_out), np.flatnonzero(held_out)
 
 
 def _task(predicted: ArrayLike, measured: ArrayLike) -> tuple[Scores, Scores]:

@@ -31,7 +31,7 @@ class Steps:
 
 def steps_of(demand: Demand, m: Machine) -> Steps:
     """The steps of a product; otherwise one step that does all of a tile's work."""
-    tile, one = demand.matmul, np.ones_like(demand.tiles.count)
+    tile, ones = demand.matmul, np.ones_like(demand.tiles.count)
     if tile is not None:
         return Steps(
             count=tile.depth,
@@ -51,17 +51,17 @@ def steps_of(demand: Demand, m: Machine) -> Steps:
     flops = {kind: flops / tiles.count for kind, flops in work.flops.items()}
     near = work.near_bytes / tiles.count
     return Steps(
-        count=one,
-        fmas=flops.get("simd", 0.0 * one) / 2.0 / lanes,
-        tensor_fmas=flops.get("tensor", 0.0 * one) / 2.0,
+        count=ones,
+        fmas=flops.get("simd", 0.0 * ones) / 2.0 / lanes,
+        tensor_fmas=flops.get("tensor", 0.0 * ones) / 2.0,
         loads=near / _ELEMENT_BYTES / lanes,
-        checks=0.0 * one,
+        checks=0.0 * ones,
         near_bytes=near,
         mid_bytes=work.mid_bytes / tiles.count,
-        unroll=one,
-        code=0.0 * one,  # a short loop
-        line_ratio=one,
-        bank_ways=one,
+        unroll=ones,
+        code=0.0 * ones,  # a short loop
+        line_ratio=ones,
+        bank_ways=ones,
     )
 
 

@@ -67,43 +67,45 @@ def _head(head: str) -> tuple[int, list[int]]:
     first, *lines = head.split("\n")
     if first != "tree":
         raise ValueError(f"it starts with {first[:20]!r}")
-    found = _pairs(lines)
-    if found.keys() != _HEAD.keys():
-        raise ValueError(f"the head differs in {', '.join(sorted(found.keys() ^ _HEAD.keys()))[:80]}")
+    result = _pairs(lines)
+    if result.keys() != _HEAD.keys():
+        raise ValueError(f"the head differs in {', '.join(sorted(result.keys() ^ _HEAD.keys()))[:80]}")
     for key, right in _HEAD.items():
-        if not re.fullmatch(right, found[key]):
-            raise ValueError(f"{key} is {found[key][:40]!r}")
-    features = int(found["max_feature_idx"]) + 1
+        if not re.fullmatch(right, result[key]):
+            raise ValueError(f"{key} is {result[key][:40]!r}")
+    features = int(result["max_feature_idx"]) + 1
     for key in ("feature_names", "feature_infos"):
-        if len(found[key].split()) != features:
-            raise ValueError(f"{key} has {len(found[key].split())} entries for {features} columns")
-    if not all(map(_INFO.fullmatch, found["feature_infos"].split())):
+        if len(result[key].split()) != features:
+            raise ValueError(f"{key} has {len(result[key].split())} entries for {features} columns")
+    if not all(map(_INFO.fullmatch, result["feature_infos"].split())):
         raise ValueError("feature_infos are not ranges of numbers")
-    return features, [int(size) for size in found["tree_sizes"].split()]
+    return features, [int(size) for size in result["tree_sizes"].split()]
 
 
-def _tree(found: Mapping[str, str], features: int) -> None:
-    linear = found.get("is_linear", "0")
-    if linear not in ("0", "1") or found.get("num_cat", "0") != "0":
-        raise ValueError(f"is_linear {linear[:20]!r}, num_cat {found.get('num_cat', '')[:20]!r}: they must be 0 or 1, and 0")
+def _tree(result: Mapping[str, str], features: int) -> None:
+    linear = result.get("is_linear", "0")
+    if linear not in ("0", "1") or result.get("num_cat", "0") != "0":
+        raise ValueError(
+            f"is_linear {linear[:20]!r}, num_cat {result.get('num_cat', '')[:20]!r}: they must be 0 or 1, and 0"
+        )
     allowed = {*_ALWAYS, *_COUNTS, "is_linear", *(_LINES if linear == "1" else ())}
-    if odd := sorted((_ALWAYS - found.keys()) | (found.keys() - allowed)):
+    if odd := sorted((_ALWAYS - result.keys()) | (result.keys() - allowed)):
         raise ValueError(f"{', '.join(odd)[:80]} is missing or should not be there")
-    (leaves,) = _wholes(found, "num_leaves", 1, 1, LEAVES_LIMIT + 1)
+    (leaves,) = _wholes(result, "num_leaves", 1, 1, LEAVES_LIMIT + 1)
     inner = leaves - 1
-    _wholes(found, "split_feature", inner, 0, features)
-    _finite(found, "threshold", inner)
-    if set(_wholes(found, "decision_type", inner, 0, 16)) - _DECISIONS:
+    _wholes(result, "split_feature", inner, 0, features)
+    _finite(result, "threshold", inner)
+    if set(_wholes(result, "decision_type", inner, 0, 16)) - _DECISIONS:
         raise ValueError("decision_type is not that of a number")
     _check_children(
-        _wholes(found, "left_child", inner, -leaves, inner), _wholes(found, "right_child", inner, -leaves, inner)
+        _wholes(result, "left_child", inner, -leaves, inner), _wholes(result, "right_child", inner, -leaves, inner)
     )
-    _finite(found, "leaf_value", leaves)
-    _finite(found, "shrinkage", 1)
-    for key in _COUNTS.keys() & found.keys():
-        _finite(found, key, inner if _COUNTS[key] == "inner node" else leaves)
+    _finite(result, "leaf_value", leaves)
+    _finite(result, "shrinkage", 1)
+    for key in _COUNTS.keys() & result.keys():
+        _finite(result, key, inner if _COUNTS[key] == "inner node" else leaves)
     if linear == "1":
-        _check_lines(found, leaves, features)
+        _check_lines(result, leaves, features)
 
 
 def _check_children(left: Sequence[int], right: Sequence[int]) -> None:
@@ -119,29 +121,29 @@ def _check_children(left: Sequence[int], right: Sequence[int]) -> None:
             seen.add(child)
 
 
-def _check_lines(found: Mapping[str, str], leaves: int, features: int) -> None:
-    if lacking := sorted(set(_LINES) - found.keys()):
+def _check_lines(result: Mapping[str, str], leaves: int, features: int) -> None:
+    if lacking := sorted(set(_LINES) - result.keys()):
         raise ValueError(f"{', '.join(lacking)} is missing")
-    _finite(found, "leaf_const", leaves)
-    terms = sum(_wholes(found, "num_features", leaves, 0, features + 1))
-    _wholes(found, "leaf_features", terms, 0, features)
-    _finite(found, "leaf_coeff", terms)
+    _finite(result, "leaf_const", leaves)
+    terms = sum(_wholes(result, "num_features", leaves, 0, features + 1))
+    _wholes(result, "leaf_features", terms, 0, features)
+    _finite(result, "leaf_coeff", terms)
 
 
 def _pairs(lines: Sequence[str]) -> dict[str, str]:
     """``key=value`` lines; ValueError if a line is none, or a key is there twice."""
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     for line in lines:
         key, equals, value = line.partition("=")
-        if not equals or key in found:
+        if not equals or key in result:
             raise ValueError(f"{line[:40]!r} is no KEY=VALUE, or a second one of its key")
-        found[key] = value
-    return found
+        result[key] = value
+    return result
 
 
-def _wholes(found: Mapping[str, str], key: str, count: int, least: int, beyond: int) -> list[int]:
+def _wholes(result: Mapping[str, str], key: str, count: int, least: int, beyond: int) -> list[int]:
     """``count`` whole numbers from ``least`` up, all under ``beyond``."""
-    words = list(_words(found, key, count))
+    words = list(_words(result, key, count))
     numbers = [int(word) for word in words if re.fullmatch(r"-?[0-9]{1,9}", word)]
     if len(numbers) < count or not all(least <= number < beyond for number in numbers):
         odd = next(word for word in words if not (re.fullmatch(r"-?[0-9]{1,9}", word) and least <= int(word) < beyond))
@@ -149,8 +151,8 @@ def _wholes(found: Mapping[str, str], key: str, count: int, least: int, beyond: 
     return numbers
 
 
-def _finite(found: Mapping[str, str], key: str, count: int) -> None:
-    for word in _words(found, key, count):
+def _finite(result: Mapping[str, str], key: str, count: int) -> None:
+    for word in _words(result, key, count):
         try:
             number = float(word)
         except ValueError:
@@ -159,8 +161,8 @@ def _finite(found: Mapping[str, str], key: str, count: int) -> None:
             raise ValueError(f"{key} holds {word[:20]}, expected a finite number")
 
 
-def _words(found: Mapping[str, str], key: str, count: int) -> Iterator[str]:
-    words = found[key].split()
+def _words(result: Mapping[str, str], key: str, count: int) -> Iterator[str]:
+    words = result[key].split()
     if len(words) != count:
         raise ValueError(f"{key} has {len(words)} values, expected {count}")
     return iter(words)

@@ -83,16 +83,16 @@ class Accesses:
     def _clamped(self, tensor: str, indices: Indices, *extents: Extent) -> Expression:
         """An element at indices that were moved into these extents of the tensor, which hold none where one is 0."""
         before = self._held
-        empty = [one for one in extents if not isinstance(one, int) and not one.is_positive]
+        empty = [extent for extent in extents if not isinstance(extent, int) and not extent.is_positive]
         self._held = tuple(dict.fromkeys((*before, *empty)))
-        found = self.element(tensor, indices)
+        result = self.element(tensor, indices)
         self._held = before
-        return found
+        return result
 
     # What computes
 
     def _map(self, node: Node, indices: Indices) -> Expression:
-        arguments = tuple(self._aligned(one, indices) for one in node.inputs)
+        arguments = tuple(self._aligned(tensor, indices) for tensor in node.inputs)
         function = node.attributes["function"]
         dtype = "bool" if function in COMPARISONS else dtype_of(arguments[-1])
         return Apply(function, arguments, dtype)
@@ -118,18 +118,18 @@ class Accesses:
     def _folded(self, node: Node, indices: Indices, axes: Sequence[int]) -> tuple[list[tuple[Variable, Extent]], Indices]:
         """Variables of the reduced axes, and the operand's indices."""
         shape = self.graph.types[node.inputs[0]].shape
-        kept = list(indices)
+        inner = list(indices)
         if node.attributes.get("keepdims", False):
-            kept = [one for place, one in enumerate(indices) if place not in axes]
+            inner = [position for number, position in enumerate(indices) if number not in axes]
         variables: list[tuple[Variable, Extent]] = []
         full: list[Expression] = []
-        for place, extent in enumerate(shape):
-            if place in axes:
-                own = [(self.variable("k"), one) for one in self._apart(node.inputs[0], place, extent)]
+        for position, extent in enumerate(shape):
+            if position in axes:
+                own = [(self.variable("k"), tensor) for tensor in self._apart(node.inputs[0], position, extent)]
                 variables += own
                 full.append(self._digits.place(own))
             else:
-                full.append(kept.pop(0))
+                full.append(inner.pop(0))
         return variables, tuple(full)
 
     def _apart(self, tensor: str, axis: int, extent: Extent) -> list[Extent]:
@@ -137,12 +137,14 @@ class Accesses:
         node = None if tensor in self.stored else self.graph.producer(tensor)
         while node is not None and node.primitive in ("map", "cast"):
             shape = self.graph.types[node.output].shape
-            wide = [one for one in node.inputs if self.graph.types[one].shape == shape and one not in self.stored]
+            wide = [
+                tensor for tensor in node.inputs if self.graph.types[tensor].shape == shape and tensor not in self.stored
+            ]
             node = self.graph.producer(wide[0]) if wide else None
         if node is None or node.primitive != "reshape":
             return [extent]
-        found = apart(self.graph.types[node.inputs[0]].shape, self.graph.types[node.output].shape, axis)
-        return found if not isinstance(found[-1], int) or found[-1] >= LEAST_INSIDE else [extent]
+        result = apart(self.graph.types[node.inputs[0]].shape, self.graph.types[node.output].shape, axis)
+        return result if not isinstance(result[-1], int) or result[-1] >= LEAST_INSIDE else [extent]
 
     def _reduce(self, node: Node, indices: Indices) -> Expression:
         rank = self.graph.types[node.inputs[0]].rank
@@ -159,13 +161,13 @@ class Accesses:
         value = self.element(node.inputs[0], full)
         extreme = Fold(how, tuple(variables), value, dtype_of(value), f"{node.output} extreme")
         variables, full = self._folded(node, indices, [axis])
-        value, (place, extent) = self.element(node.inputs[0], full), variables[0]
-        found: Expression = Apply("equal", (value, extreme), "bool")
+        value, (position, extent) = self.element(node.inputs[0], full), variables[0]
+        result: Expression = Apply("equal", (value, extreme), "bool")
         if dtype_of(value).startswith("fp"):
-            found = Apply("or", (found, Apply("isnan", (value,), "bool")), "bool")
+            result = Apply("or", (result, Apply("isnan", (value,), "bool")), "bool")
         last = node.attributes.get("last", False)
         nowhere = index(-1) if last else sized(extent)
-        chosen = Apply("select", (found, place, nowhere), INDEX)
+        chosen = Apply("select", (result, position, nowhere), INDEX)
         return Fold("max" if last else "min", tuple(variables), chosen, INDEX, node.output)
 
     def _contract(self, node: Node, indices: Indices) -> Expression:
@@ -188,53 +190,53 @@ class Accesses:
     # What moves
 
     def _transpose(self, node: Node, indices: Indices) -> Expression:
-        found: list[Any] = [None] * len(indices)
-        for place, axis in enumerate(node.attributes["order"]):
-            found[axis] = indices[place]
-        return self.element(node.inputs[0], tuple(found))
+        result: list[Any] = [None] * len(indices)
+        for position, axis in enumerate(node.attributes["order"]):
+            result[axis] = indices[position]
+        return self.element(node.inputs[0], tuple(result))
 
     def _broadcast(self, node: Node, indices: Indices) -> Expression:
         return self._aligned(node.inputs[0], indices)
 
     def _reshape(self, node: Node, indices: Indices) -> Expression:
         before, after = self.graph.types[node.inputs[0]].shape, self.graph.types[node.output].shape
-        found = self._digits.reshaped(before, after, indices, empty=bool(self._held))
-        return self.element(node.inputs[0], tuple(found))
+        result = self._digits.reshaped(before, after, indices, empty=bool(self._held))
+        return self.element(node.inputs[0], tuple(result))
 
     def _slice(self, node: Node, indices: Indices) -> Expression:
-        found = list(indices)
+        result = list(indices)
         for axis, start, step in zip(*(node.attributes[key] for key in ("axes", "starts", "steps")), strict=True):
-            found[axis] = arithmetic("add", arithmetic("mul", indices[axis], index(step)), sized(start))
-        return self.element(node.inputs[0], tuple(found))
+            result[axis] = arithmetic("add", arithmetic("mul", indices[axis], index(step)), sized(start))
+        return self.element(node.inputs[0], tuple(result))
 
     def _pad(self, node: Node, indices: Indices) -> Expression:
         mode, shape = node.attributes["mode"], self.graph.types[node.inputs[0]].shape
-        found: list[Expression] = []
+        result: list[Expression] = []
         inside: list[Expression] = []
-        for place, extent, before, after in zip(
+        for size, extent, before, after in zip(
             indices, shape, node.attributes["before"], node.attributes["after"], strict=True
         ):
-            moved, last = arithmetic("sub", place, sized(before)), arithmetic("sub", sized(extent), index(1))
+            moved, last = arithmetic("sub", size, sized(before)), arithmetic("sub", sized(extent), index(1))
             if same(before, 0) and same(after, 0):
-                found.append(place)
+                result.append(size)
             elif mode == "reflect":  # |i| and then from the far end: last - |last - |i||
                 up = Apply("abs", (moved,), INDEX)
                 turned = arithmetic("sub", last, Apply("abs", (arithmetic("sub", last, up),), INDEX))
-                found.append(arithmetic("max", turned, index(0)))  # pads wider than the axis must not leave it
+                result.append(arithmetic("max", turned, index(0)))  # pads wider than the axis must not leave it
             elif mode == "wrap":
-                found.append(Apply("mod", (moved, divisor_of(extent)), INDEX))
+                result.append(Apply("mod", (moved, divisor_of(extent)), INDEX))
             else:
-                found.append(arithmetic("max", arithmetic("min", moved, last), index(0)))
+                result.append(arithmetic("max", arithmetic("min", moved, last), index(0)))
                 if mode == "constant":
                     inside.append(Apply("less_equal", (index(0), moved), "bool"))
                     inside.append(Apply("less_equal", (moved, last), "bool"))
-        padded = [extent for extent, own, place in zip(shape, found, indices, strict=True) if own is not place]
-        value = self._clamped(node.inputs[0], tuple(found), *padded)
+        padded = [extent for extent, own, size in zip(shape, result, indices, strict=True) if own is not size]
+        value = self._clamped(node.inputs[0], tuple(result), *padded)
         if not inside:
             return value
         condition = inside[0]
-        for one in inside[1:]:
-            condition = Apply("and", (condition, one), "bool")
+        for item in inside[1:]:
+            condition = Apply("and", (condition, item), "bool")
         return Apply("select", (condition, value, Number(node.attributes.get("value", 0), dtype_of(value))), dtype_of(value))
 
     def _concat(self, node: Node, indices: Indices) -> Expression:
@@ -242,8 +244,8 @@ class Accesses:
         start: Extent = 0
         pieces: list[tuple[Expression, Expression]] = []  # the element, and the index before which it is meant
         # Nothing may be read of what has no elements, not even where it is not meant: it would lie beyond a tensor's end.
-        held = [one for one in node.inputs if self.graph.types[one].shape[axis] != 0]
-        for tensor in held or node.inputs[-1:]:
+        nonempty = [tensor for tensor in node.inputs if self.graph.types[tensor].shape[axis] != 0]
+        for tensor in nonempty or node.inputs[-1:]:
             extent = self.graph.types[tensor].shape[axis]
             moved = arithmetic("sub", indices[axis], sized(start))
             last = arithmetic("sub", sized(extent), index(1))
@@ -265,9 +267,9 @@ class Accesses:
     def _gather(self, node: Node, indices: Indices) -> Expression:
         axis, width = node.attributes["axis"], self.graph.types[node.inputs[1]].rank
         extent = self.graph.types[node.inputs[0]].shape[axis]
-        found = self.element(node.inputs[1], indices[axis : axis + width])
-        chosen: Expression = found if dtype_of(found) == INDEX else Apply("cast", (found,), INDEX)
-        if dtype_of(found) == "uint8" and isinstance(extent, int) and extent > 255:  # a table of bytes: every one has a row
+        result = self.element(node.inputs[1], indices[axis : axis + width])
+        chosen: Expression = result if dtype_of(result) == INDEX else Apply("cast", (result,), INDEX)
+        if dtype_of(result) == "uint8" and isinstance(extent, int) and extent > 255:  # a table of bytes: every one has a row
             return self.element(node.inputs[0], (*indices[:axis], chosen, *indices[axis + width :]))
         if node.attributes.get("bounded", False):
             return self._clamped(node.inputs[0], (*indices[:axis], chosen, *indices[axis + width :]), extent)
@@ -279,9 +281,9 @@ class Accesses:
 
     def _window(self, node: Node, indices: Indices) -> Expression:
         rank = self.graph.types[node.inputs[0]].rank
-        found = list(indices[:rank])
+        result = list(indices[:rank])
         attributes = (node.attributes[key] for key in ("axes", "strides", "dilations"))
-        for place, (axis, stride, dilation) in enumerate(zip(*attributes, strict=True)):
+        for position, (axis, stride, dilation) in enumerate(zip(*attributes, strict=True)):
             moved = arithmetic("mul", indices[axis % rank], index(stride))
-            found[axis % rank] = arithmetic("add", moved, arithmetic("mul", indices[rank + place], index(dilation)))
-        return self.element(node.inputs[0], tuple(found))
+            result[axis % rank] = arithmetic("add", moved, arithmetic("mul", indices[rank + position], index(dilation)))
+        return self.element(node.inputs[0], tuple(result))

@@ -45,11 +45,11 @@ class Builder(Protocol):
         steps: Sequence[int] | None,
         lanes: int,
         mask: Value,
-        held: Sequence[Value] = (),
+        symbolic: Sequence[Value] = (),
     ) -> Value:
         """Elements of a tensor. ``steps``: growth of each index from lane to lane; None: indices are vectors.
 
-        ``held``: sizes; where one of them is 0 nothing is read, and the elements are 0.
+        ``symbolic``: sizes; where one of them is 0 nothing is read, and the elements are 0.
         """
         ...
 
@@ -67,13 +67,13 @@ class Builder(Protocol):
         """As many vectors as each has lanes, turned over the diagonal: vector i of the result has lane i of each."""
         ...
 
-    def fma(self, one: Value, other: Value, more: Value, dtype: str, lanes: int) -> Value:
+    def fma(self, value: Value, other: Value, more: Value, dtype: str, lanes: int) -> Value:
         """One * other + more, rounded once where the machine can."""
         ...
 
     def apply(self, function: str, arguments: Sequence[Value], dtype: str, lanes: int) -> Value: ...  # noqa: D102
     def cell(self, dtype: str, lanes: int, start: Value) -> Cell: ...  # noqa: D102
     # ``any_max``: a maximum that may be anything where a value is NaN
-    def join(self, how: str, one: Value, other: Value, dtype: str, lanes: int) -> Value: ...  # noqa: D102
+    def join(self, how: str, value: Value, other: Value, dtype: str, lanes: int) -> Value: ...  # noqa: D102
     def neutral(self, how: str, dtype: str) -> Value: ...  # noqa: D102
     def horizontal(self, how: str, value: Value, dtype: str, lanes: int) -> Value: ...  # noqa: D102

@@ -45,11 +45,11 @@ def emit(plan: AnyPlan, machine: Builder) -> None:
         emit_online(plan, machine)
         return
 
-    def whole(one: Builder) -> None:
+    def whole(machine: Builder) -> None:
         if plan.schedule.tiles:
-            emit_multi_level_tiling(plan, one)
+            emit_multi_level_tiling(plan, machine)
         else:
-            _Emitter(plan, one).run()
+            _Emitter(plan, machine).run()
 
     if plan.schedule.parts > 1 and shareable(plan.graph, plan.schedule.lane_axis):
         emit_split_reduction(plan, machine, whole)
@@ -95,35 +95,37 @@ class _Emitter(Values):
         if not count:  # a single point
             return self._point(sinks, frame)
         cells = self._cells(sinks)
-        names = [{variable.name for sink in sinks for variable, _ in sink.axes[place:]} for place in range(count)]
+        names = [{variable.name for sink in sinks for variable, _ in sink.axes[index:]} for index in range(count)]
         self._level(_Nest(sinks, rows, keeps, cells, names), 0, [frame])
         return self._results(sinks, cells)
 
-    def _level(self, nest: _Nest, place: int, heres: Sequence[Frame]) -> None:
+    def _level(self, nest: _Nest, index: int, heres: Sequence[Frame]) -> None:
         """The loop of one axis of a nest, and what stands inside.
 
         A method: a closure that calls itself is garbage that a collection alone finds, and with it all that it knows.
         """
-        sinks, inside, last = nest.sinks, nest.names[place], len(nest.names) - 1
-        extent = sinks[0].axes[place][1]
+        sinks, inside, last = nest.sinks, nest.names[index], len(nest.names) - 1
+        extent = sinks[0].axes[index][1]
         heres = [here.inner() for here in heres]
-        ready = [one for one in nest.keeps if is_ready(one, inside) and not (place and is_ready(one, nest.names[place - 1]))]
-        if place == last and self._held:
+        ready = [
+            keep for keep in nest.keeps if is_ready(keep, inside) and not (index and is_ready(keep, nest.names[index - 1]))
+        ]
+        if index == last and self._held:
             self._ahead(sinks, heres, extent)
         for here in heres:
-            self._outside([*sinks, *(one for one in nest.rows if len(one.axes) >= place)], inside, here, ready)
-            for row in (one for one in nest.rows if len(one.axes) == place):
+            self._outside([*sinks, *(row for row in nest.rows if len(row.axes) >= index)], inside, here, ready)
+            for row in (row for row in nest.rows if len(row.axes) == index):
                 self._store(row, here, here.variables)
-        if place == last:
+        if index == last:
             self._lanes(sinks, nest.cells, heres, extent)
             return
 
         def body(starts: Sequence[Value]) -> None:
-            rows = [{sink.axes[place][0].name: i for sink in sinks} for i in starts]
-            self._level(nest, place + 1, [here.inner(**row) for here in heres for row in rows])
+            rows = [{sink.axes[index][0].name: i for sink in sinks} for i in starts]
+            self._level(nest, index + 1, [here.inner(**row) for here in heres for row in rows])
 
         writes = sinks[0].fold is None and sinks[0].indices is self.plan.indices
-        self._stepped(extent, self.plan.schedule.rows if writes and place == last - 1 else 1, body)
+        self._stepped(extent, self.plan.schedule.rows if writes and index == last - 1 else 1, body)
 
     def _stepped(self, extent: Extent, tile: int, body: Callable[[Sequence[Value]], None]) -> None:
         """A loop that takes so many points of an axis at a time, then those that are left one by one."""
@@ -136,7 +138,7 @@ class _Emitter(Values):
 
         def whole(step: Value) -> None:
             base = machine.apply("mul", [step, machine.number(tile, INDEX)], INDEX, 1)
-            body([machine.apply("add", [base, machine.number(place, INDEX)], INDEX, 1) for place in range(tile)])
+            body([machine.apply("add", [base, machine.number(index, INDEX)], INDEX, 1) for index in range(tile)])
 
         machine.loop(steps, whole)
         if isinstance(extent, int) and extent % tile == 0:
@@ -148,8 +150,8 @@ class _Emitter(Values):
     def _unroll(self, sinks: Sequence[Store]) -> int:
         """Vectors an iteration of a nest: of its first fold's own, else those of the program."""
         own, fold = self.plan.schedule.folds, sinks[0].fold
-        place = self._folds.index(fold.tensor) if fold is not None and fold.tensor in self._folds else len(own)
-        return own[place] if place < len(own) else self.plan.schedule.unroll
+        index = self._folds.index(fold.tensor) if fold is not None and fold.tensor in self._folds else len(own)
+        return own[index] if index < len(own) else self.plan.schedule.unroll
 
     def _point(self, sinks: Sequence[Store], frame: Frame) -> dict[Fold, Value]:
         here = frame.inner()
@@ -170,16 +172,18 @@ class _Emitter(Values):
         return self.machine.cell(fold.dtype, lanes, self.machine.neutral(fold.how, fold.dtype))
 
     def _results(self, sinks: Sequence[Store], cells: Mapping[Fold, list[Cell]]) -> dict[Fold, Value]:
-        found = {}
+        result = {}
         for fold, accumulators in cells.items():
             left = [cell.get() for cell in accumulators]
             while len(left) > 1:  # in pairs: fewer results wait for each other than one after the other
                 rest = left[len(left) // 2 * 2 :]
                 pairs = zip(left[::2], left[1::2], strict=False)
-                left = [self.machine.join(self.how(fold), one, other, fold.dtype, self.lanes) for one, other in pairs] + rest
+                left = [
+                    self.machine.join(self.how(fold), cell, other, fold.dtype, self.lanes) for cell, other in pairs
+                ] + rest
             total = self.machine.horizontal(self.how(fold), left[0], fold.dtype, self.lanes)
-            found[fold] = self.machine.cell(fold.dtype, 1, total).get()
-        return found
+            result[fold] = self.machine.cell(fold.dtype, 1, total).get()
+        return result
 
     # What is computed outside of the loops that do not concern it
 
@@ -209,7 +213,7 @@ class _Emitter(Values):
             united = []
             for sink in sinks:
                 new = dict(zip((variable.name for variable, _ in sink.axes), names, strict=True))
-                value, indices = merged.renamed(sink.value, new), tuple(merged.renamed(one, new) for one in sink.indices)
+                value, indices = merged.renamed(sink.value, new), tuple(merged.renamed(index, new) for index in sink.indices)
                 united.append(replace(sink, axes=sinks[0].axes, value=value, indices=indices))
             self._unions[key] = (sinks, united)
         return self._unions[key][1]
@@ -219,12 +223,12 @@ class _Emitter(Values):
 
     def _waiting(self, values: Sequence[Expression], inside: set[str], here: Frame, but: Fold | None = None) -> list[Fold]:
         """Folds in some expressions that are not computed yet and need no variable of the loops inside, inner ones first."""
-        found: list[Fold] = []
+        result: list[Fold] = []
         seen: set[int] = set()
         for value in values:
-            missing_folds(value, here.folds, self.plan.first, seen, found)
+            missing_folds(value, here.folds, self.plan.first, seen, result)
         bound = here.variables.keys() - inside
-        return [fold for fold in found if fold is not but and free_variables(fold) <= bound]
+        return [fold for fold in result if fold is not but and free_variables(fold) <= bound]
 
     def _hoist(self, e: Expression, inside: set[str], here: Frame) -> None:
         """Compute the largest parts that need no variable inside, once: each goes into a variable of the program."""
@@ -256,9 +260,9 @@ class _Emitter(Values):
             self._inside(sinks, frames)
             if self.plan.schedule.loads_first:
                 self._load(sinks, frames)
-            for place, frame in enumerate(frames):
+            for index, frame in enumerate(frames):
                 for sink in sinks:
-                    self._sunk(sink, cells, place, frame, width)
+                    self._sunk(sink, cells, index, frame, width)
 
         def number(value: int) -> Value:
             return machine.number(value, INDEX)
@@ -301,18 +305,20 @@ class _Emitter(Values):
         def rest(step: Value) -> None:
             base = machine.apply("add", [done, machine.apply("mul", [step, number(width)], INDEX, 1)], INDEX, 1)
             bases, apart = (self._bases(base, unroll, size), pitch) if together else ([base], 1)
-            body(bases, min(lanes, width), [machine.mask(one, size, lanes, apart) for one in bases] if masked else (), apart)
+            body(
+                bases, min(lanes, width), [machine.mask(base, size, lanes, apart) for base in bases] if masked else (), apart
+            )
 
         machine.loop(rounds, rest)
 
     def _bases(self, first: Value, unroll: int, limit: Value) -> Sequence[Value]:
         """Where the vectors of an iteration begin; ``limit``: the extent where some may not exist."""
         machine, pitch = self.machine, self.plan.schedule.pitch(unroll)
-        found = [
+        result = [
             machine.apply("add", [first, machine.number(offset, INDEX)], INDEX, 1)
             for offset in offsets(unroll, self.lanes, pitch)
         ]
-        return machine.together(first, found, pitch, limit)
+        return machine.together(first, result, pitch, limit)
 
     def _ahead(self, sinks: Sequence[Store], heres: Sequence[Frame], extent: Extent) -> None:
         """Loads of the first iteration, before anything is folded that it needs: they wait for memory once."""
@@ -337,13 +343,13 @@ class _Emitter(Values):
                     if isinstance(part, Load) and free_variables(part) & frame.along:
                         self.evaluate(part, frame)
 
-    def _sunk(self, sink: Store, cells: Mapping[Fold, list[Cell]], place: int, frame: Frame, width: int) -> None:
+    def _sunk(self, sink: Store, cells: Mapping[Fold, list[Cell]], index: int, frame: Frame, width: int) -> None:
         if sink.fold is None:
             self._store(sink, frame, frame.variables)
             return
         fold = sink.fold
         value = self.evaluate(sink.value, frame)
-        cell = cells[fold][place]
+        cell = cells[fold][index]
         if width == self.lanes:
             if frame.mask is not None:
                 neutral = self.machine.neutral(fold.how, fold.dtype)
@@ -381,22 +387,22 @@ class _Emitter(Values):
                 frame.folds[fold] = cell.get()
                 frame.known.clear()
 
-    def _own(self, fold: Fold, cells: Sequence[Cell], place: int, inner: Sequence[Frame]) -> None:
+    def _own(self, fold: Fold, cells: Sequence[Cell], index: int, inner: Sequence[Frame]) -> None:
         """A fold that depends on the lanes, from one of its axes on: a cell for each frame."""
-        if place == len(fold.axes):
+        if index == len(fold.axes):
             self._inside([Store((), fold.value)], inner)
             for cell, frame in zip(cells, inner, strict=True):
                 value = self.evaluate(fold.value, frame)
                 cell.set(self.machine.join(self.how(fold), cell.get(), value, fold.dtype, frame.lanes))
             return
-        variable, extent = fold.axes[place]
+        variable, extent = fold.axes[index]
         self.machine.loop(
             self.machine.size(extent),
-            lambda i: self._own(fold, cells, place + 1, [frame.inner(**{variable.name: i}) for frame in inner]),
+            lambda i: self._own(fold, cells, index + 1, [frame.inner(**{variable.name: i}) for frame in inner]),
         )
 
     def _store(self, sink: Store, frame: Frame, variables: Mapping[str, Value]) -> None:
         value = self.evaluate(sink.value, frame)
-        indices = [self.scalar(one, frame) for one in sink.indices]
-        steps = [frame.pitch * int(isinstance(one, Variable) and one.name in frame.along) for one in sink.indices]
+        indices = [self.scalar(index, frame) for index in sink.indices]
+        steps = [frame.pitch * int(isinstance(index, Variable) and index.name in frame.along) for index in sink.indices]
         self.machine.store(sink.tensor or self.plan.output, indices, steps, value, frame.lanes, frame.mask)

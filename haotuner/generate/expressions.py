@@ -105,19 +105,19 @@ def children(e: Expression) -> tuple[Expression, ...]:
 
 def parts(e: Expression, *, into_folds: bool = True) -> list[Expression]:
     """The expression and everything in it, each object once, inner parts first."""
-    found: list[Expression] = []
-    _list_parts(e, into_folds, set(), found)
-    return found
+    result: list[Expression] = []
+    _list_parts(e, into_folds, set(), result)
+    return result
 
 
-def _list_parts(e: Expression, into_folds: bool, seen: set[int], found: list[Expression]) -> None:
+def _list_parts(e: Expression, into_folds: bool, seen: set[int], result: list[Expression]) -> None:
     if id(e) in seen:
         return
     seen.add(id(e))
     if into_folds or not isinstance(e, Fold):
         for child in children(e):
-            _list_parts(child, into_folds, seen, found)
-    found.append(e)
+            _list_parts(child, into_folds, seen, result)
+    result.append(e)
 
 
 def free_variables(e: Expression) -> frozenset[str]:
@@ -146,29 +146,31 @@ def sized(extent: Extent) -> Expression:
     return index(extent) if isinstance(extent, int) else Size(extent)
 
 
-def arithmetic(function: str, one: Expression, other: Expression) -> Expression:
+def arithmetic(function: str, expression: Expression, other: Expression) -> Expression:
     """``add``, ``sub``, ``mul``, ``floordiv``, ``mod``, ``min`` or ``max`` of indices, folded where numbers show."""
-    a = int(one.value) if isinstance(one, Number) else None
+    a = int(expression.value) if isinstance(expression, Number) else None
     b = int(other.value) if isinstance(other, Number) else None
     if a is not None and b is not None:
         known = {"add": a + b, "sub": a - b, "mul": a * b, "min": min(a, b), "max": max(a, b)}
         known |= {"floordiv": a // b, "mod": a % b} if b else {}
         return index(known[function])
     if b == 0 and function in ("add", "sub") or b == 1 and function in ("mul", "floordiv"):
-        return one
+        return expression
     if a == 0 and function == "add" or a == 1 and function == "mul":
         return other
     if function == "mul" and 0 in (a, b) or function == "mod" and b == 1 or function in ("floordiv", "mod") and a == 0:
         return index(0)
-    if isinstance(one, Size) and isinstance(other, (Size, Number)) and function in ("add", "sub", "mul"):
+    if isinstance(expression, Size) and isinstance(other, (Size, Number)) and function in ("add", "sub", "mul"):
         right = other.extent if isinstance(other, Size) else int(other.value)
-        return sized({"add": one.extent + right, "sub": one.extent - right, "mul": one.extent * right}[function])
-    if function == "floordiv" and isinstance(one, Apply) and one.function == "floordiv":
-        first = one.arguments[1]
+        return sized(
+            {"add": expression.extent + right, "sub": expression.extent - right, "mul": expression.extent * right}[function]
+        )
+    if function == "floordiv" and isinstance(expression, Apply) and expression.function == "floordiv":
+        first = expression.arguments[1]
         if isinstance(first, (Size, Number)) and isinstance(other, (Size, Number)):  # extents, none of them under 0
             both = (first, other) if isinstance(first, Size) else (other, first)
-            return arithmetic("floordiv", one.arguments[0], arithmetic("mul", *both))
-    return Apply(function, (one, other), INDEX)
+            return arithmetic("floordiv", expression.arguments[0], arithmetic("mul", *both))
+    return Apply(function, (expression, other), INDEX)
 
 
 def slope(e: Expression, variable: str) -> int | None:
@@ -201,10 +203,10 @@ class Merged:
         if isinstance(e, Variable):
             return self._one(("variable", names.get(e.name, e).name), names.get(e.name, e))
         if isinstance(e, Load):
-            indices = tuple(self.renamed(one, names) for one in e.indices)
+            indices = tuple(self.renamed(index, names) for index in e.indices)
             return self._one((e.tensor, e.held, *map(id, indices)), Load(e.tensor, indices, e.dtype, e.held))
         if isinstance(e, Apply):
-            arguments = tuple(self.renamed(one, names) for one in e.arguments)
+            arguments = tuple(self.renamed(argument, names) for argument in e.arguments)
             return self._one((e.function, e.dtype, *map(id, arguments)), Apply(e.function, arguments, e.dtype))
         if isinstance(e, Fold):
             if not free_variables(e) & set(names):

@@ -38,13 +38,13 @@ def kinds_of(graph: Graph, stem: str, serves: Callable[[OpKind], bool] | None = 
     alone = tuple(_learned(graph, stem, (output,), {}) for output in graph.outputs)
     if serves is None or len(graph.outputs) == 1 or len(set(graph.outputs)) < len(graph.outputs):
         return alone
-    joints = output_groups(graph, lambda one: _check(plainly_named(one), f"{PREFIX}:{stem}"))
-    found: dict[int, OpKind] = {}  # by the first output's place in the file
+    joints = output_groups(graph, lambda item: _check(plainly_named(item), f"{PREFIX}:{stem}"))
+    result: dict[int, OpKind] = {}  # by the first output's place in the file
     for joint in joints:
-        places = [graph.outputs.index(one) for one in joint.outputs]
+        places = [graph.outputs.index(tensor) for tensor in joint.outputs]
         kind = _learned(graph, stem, joint.outputs, {"places": places, "apart": joint.apart})
-        found |= {min(places): kind} if serves(kind) else {place: alone[place] for place in places}
-    return tuple(found[place] for place in sorted(found))
+        result |= {min(places): kind} if serves(kind) else {position: alone[position] for position in places}
+    return tuple(result[position] for position in sorted(result))
 
 
 def _learned(graph: Graph, stem: str, outputs: tuple[str, ...], more: Mapping[str, Any]) -> OpKind:
@@ -52,7 +52,7 @@ def _learned(graph: Graph, stem: str, outputs: tuple[str, ...], more: Mapping[st
     own = plainly_named(part_of(graph, outputs))
     whole = len(outputs) == len(graph.outputs)
     name = _word(stem if whole else f"{stem}_{own.outputs[0]}", LONGEST_NAME)
-    spatial = sorted(frozenset.intersection(*(spatial_axes(part_of(own, (one,))) for one in own.outputs)))
+    spatial = sorted(frozenset.intersection(*(spatial_axes(part_of(own, (tensor,))) for tensor in own.outputs)))
     return learned(text_of({"name": name, "graph": to_document(own), "spatial": spatial, **more}))
 
 
@@ -60,7 +60,11 @@ def plainly_named(graph: Graph) -> Graph:
     """The same graph with names that an op's operands, and its axes on a command line, can have."""
     used = {name for t in graph.types.values() for extent in t.shape for name in dimensions(extent)}
     used |= {
-        name for node in graph.nodes for one in node.attributes.values() for e in extents_in(one) for name in dimensions(e)
+        name
+        for node in graph.nodes
+        for attribute in node.attributes.values()
+        for e in extents_in(attribute)
+        for name in dimensions(e)
     }
     order = [*graph.dimensions, *sorted(used - set(graph.dimensions))]
     letters = [re.sub(r"[^a-z]", "", name.lower()) or "n" for name in order]
@@ -76,7 +80,7 @@ def plainly_named(graph: Graph) -> Graph:
     nodes = tuple(
         Node(
             node.primitive,
-            tuple(plain[one] for one in node.inputs),
+            tuple(plain[tensor] for tensor in node.inputs),
             plain[node.output],
             {key: of(value) for key, value in node.attributes.items()},
         )
@@ -84,8 +88,8 @@ def plainly_named(graph: Graph) -> Graph:
     )
     return replace(
         graph,
-        inputs=tuple(plain[one] for one in graph.inputs),
-        outputs=tuple(plain[one] for one in graph.outputs),
+        inputs=tuple(plain[tensor] for tensor in graph.inputs),
+        outputs=tuple(plain[tensor] for tensor in graph.outputs),
         nodes=nodes,
         types={plain[name]: TensorType(tuple(map(of, t.shape)), t.dtype) for name, t in graph.types.items()},
         constants={plain[name]: value for name, value in graph.constants.items()},
@@ -93,21 +97,21 @@ def plainly_named(graph: Graph) -> Graph:
 
 
 def _word(name: str, longest: int) -> str:
-    found = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")[:longest].rstrip("_")
-    return found if found[:1].isalpha() else f"t{found}"[:longest]
+    result = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")[:longest].rstrip("_")
+    return result if result[:1].isalpha() else f"t{result}"[:longest]
 
 
 def _fresh(names: Iterable[str], *, letters: bool = False, before: Iterable[str] = ()) -> list[str]:
     """The names, later ones changed until each is new."""
-    taken, found = set(before), []
+    taken, result = set(before), []
     for name in names:
         number, chosen = 1, name
         while chosen in taken:
             number += 1
             chosen = f"{name}{chr(ord('a') + number - 1) * letters or f'_{number}'}"
         taken.add(chosen)
-        found.append(chosen)
-    return found
+        result.append(chosen)
+    return result
 
 
 def _check(graph: Graph, what: str) -> None:
@@ -147,13 +151,13 @@ def spatial_axes(graph: Graph) -> frozenset[str]:
     accesses, dims = Accesses(graph), dims_of(graph)
     variables = tuple(accesses.variable("i") for _ in dims[out])
     every = list(parts(accesses.computed(out, variables)))
-    found = set()
+    result = set()
     for variable, axis in zip(variables, dims[out], strict=True):
         elsewhere = [e for name, e in zip(dims[out], graph.types[out].shape, strict=True) if name != axis]
         known = axis in graph.dimensions and not any(axis in dimensions(e) for e in elsewhere)
         if known and all(_keeps_place(part, axis, variable, dims) for part in every):
-            found.add(axis)
-    return frozenset(found)
+            result.add(axis)
+    return frozenset(result)
 
 
 def _keeps_place(part: Any, axis: str, variable: Variable, dims: Mapping[str, tuple[str, ...]]) -> bool:
@@ -162,5 +166,5 @@ def _keeps_place(part: Any, axis: str, variable: Variable, dims: Mapping[str, tu
     if isinstance(part, Fold):
         return not any(axis in dimensions(extent) for _, extent in part.axes)
     if isinstance(part, Load):
-        return all(place == variable for own, place in zip(dims[part.tensor], part.indices, strict=True) if own == axis)
+        return all(index == variable for own, index in zip(dims[part.tensor], part.indices, strict=True) if own == axis)
     return True

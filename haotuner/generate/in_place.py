@@ -26,7 +26,7 @@ def in_place(plan: Plan) -> tuple[str, ...]:
         for name in graph.inputs
         if graph.types[name].dtype == out.dtype
         and graph.types[name].rank == out.rank
-        and all(same(one, other) for one, other in zip(graph.types[name].shape, out.shape, strict=True))
+        and all(same(extent, other) for extent, other in zip(graph.types[name].shape, out.shape, strict=True))
     )
     return tuple(name for name in alike if _free(plan, name))
 
@@ -38,7 +38,7 @@ def _free(plan: Plan, tensor: str) -> bool:
     (keep,) = plan.keeps
     own = list(_loads(keep.value, tensor))
     inner = [variable.name for variable, _ in keep.axes]
-    rows = [one.name for one in keep.indices if isinstance(one, Variable) and one.name not in inner]
+    rows = [index.name for index in keep.indices if isinstance(index, Variable) and index.name not in inner]
     early = {part for part in parts(keep.value) if isinstance(part, Fold)}
     if not all(_in_time(load, folds, keep.indices, rows, inner) for load, folds in own):
         return False
@@ -70,7 +70,7 @@ def _in_time(
 
     ``loops``: variables of the loops around the writing, outer ones first; ``inner``: those of loops inside them.
     """
-    here = [axis for axis, (one, other) in enumerate(zip(load.indices, own, strict=True)) if one == other]
+    here = [axis for axis, (index, other) in enumerate(zip(load.indices, own, strict=True)) if index == other]
     if len(here) == len(own):
         return True
     if not folds:
@@ -79,7 +79,7 @@ def _in_time(
     if not needs or needs & set(inner):
         return False
     around = set(loops[: 1 + max(loops.index(name) for name in needs)])  # those that the fold is computed inside of
-    fixed = {one.name for axis in here if isinstance(one := own[axis], Variable)}
+    fixed = {item.name for axis in here if isinstance(item := own[axis], Variable)}
     return around <= fixed
 
 

@@ -27,7 +27,7 @@ def is_ready(keep: CachedRow, inside: set[str]) -> bool:
 
 
 def missing_folds(
-    e: Expression, known: Container[Fold], first: Mapping[Fold, Expression], seen: set[int], found: list[Fold]
+    e: Expression, known: Container[Fold], first: Mapping[Fold, Expression], seen: set[int], result: list[Fold]
 ) -> None:
     """Add the folds in an expression that have no value yet, inner ones first.
 
@@ -37,24 +37,26 @@ def missing_folds(
         return
     seen.add(id(e))
     for child in (first.get(e, e.value),) if isinstance(e, Fold) else children(e):
-        missing_folds(child, known, first, seen, found)
+        missing_folds(child, known, first, seen, result)
     if isinstance(e, Fold):
-        found.append(e)
+        result.append(e)
 
 
 def offsets(count: int, lanes: int, pitch: int) -> list[int]:
     """Where the vectors of an iteration begin: ``pitch`` of them at neighbours, lanes so far apart, then the next ones."""
-    return [place // pitch * lanes * pitch + place % pitch for place in range(count)]
+    return [index // pitch * lanes * pitch + index % pitch for index in range(count)]
 
 
 def maskable(value: Expression, indices: Sequence[Expression], along: frozenset[str]) -> bool:
     """Whether all that a vector touches is one row of neighbours, so that masked instructions can leave lanes out."""
     for part in parts(value):
         if isinstance(part, Load) and free_variables(part) & along:
-            steps = [step_along(one, along) for one in part.indices]
+            steps = [step_along(index, along) for index in part.indices]
             if steps[-1] != 1 or any(steps[:-1]):
                 return False
         if isinstance(part, Fold):
             axes = {variable.name for variable, _ in part.axes}
             assert not axes & along, "a fold's own axes are loops of their own"
-    return not indices or [one for one in indices if isinstance(one, Variable) and one.name in along] == [indices[-1]]
+    return not indices or [index for index in indices if isinstance(index, Variable) and index.name in along] == [
+        indices[-1]
+    ]

@@ -71,31 +71,33 @@ class Interpreter:
         steps: Sequence[int] | None,
         lanes: int,
         mask: Any,
-        held: Sequence[Any] = (),
+        symbolic: Sequence[Any] = (),
     ) -> Any:
         """Elements; those that the mask leaves out are not touched and read as 0."""
-        if 0 in held:
+        if 0 in symbolic:
             return np.zeros(lanes if lanes > 1 else (), self.arrays[tensor].dtype)[()]
         if not indices:
             self.loaded[tensor] = self.loaded.get(tensor, 0) + self.arrays[tensor].dtype.itemsize
             return self.arrays[tensor][()]
         array, places = self.arrays[tensor], self._places(indices, steps, lanes)
-        if not any(_wide(place) for place in places):
+        if not any(_wide(position) for position in places):
             self.loaded[tensor] = self.loaded.get(tensor, 0) + array.dtype.itemsize
             return array[self._inside(tensor, places)]
         count = lanes if mask is None else int(np.count_nonzero(mask))
         self.loaded[tensor] = self.loaded.get(tensor, 0) + count * array.dtype.itemsize
         if count == lanes:
             return array[self._inside(tensor, places)]
-        found = np.zeros(lanes, array.dtype)
+        result = np.zeros(lanes, array.dtype)
         if count:
-            found[mask] = array[self._inside(tensor, [place[mask] if _wide(place) else place for place in places])]
-        return found
+            result[mask] = array[
+                self._inside(tensor, [position[mask] if _wide(position) else position for position in places])
+            ]
+        return result
 
     def store(self, tensor: str, indices: Sequence[Any], steps: Sequence[int], value: Any, lanes: int, mask: Any) -> None:
         """Write the lanes that exist."""
         array, places = self.arrays[tensor], self._places(indices, steps, lanes)
-        wide = any(_wide(place) for place in places)
+        wide = any(_wide(position) for position in places)
         count = (lanes if wide else 1) if mask is None else int(np.count_nonzero(mask))
         self.stored[tensor] = self.stored.get(tensor, 0) + count * array.dtype.itemsize
         if not count:
@@ -105,19 +107,19 @@ class Interpreter:
         elif count == lanes:
             array[self._inside(tensor, places)] = value
         else:
-            where = self._inside(tensor, [place[mask] if _wide(place) else place for place in places])
+            where = self._inside(tensor, [position[mask] if _wide(position) else position for position in places])
             array[where] = value[mask] if _wide(value) else value
 
     def _places(self, indices: Sequence[Any], steps: Sequence[int] | None, lanes: int) -> list[Any]:
         if steps is None or lanes == 1 or not any(steps):
             return list(indices)
-        return [one + np.arange(lanes) * step if step else one for one, step in zip(indices, steps, strict=True)]
+        return [index + np.arange(lanes) * step if step else index for index, step in zip(indices, steps, strict=True)]
 
     def _inside(self, tensor: str, places: Sequence[Any]) -> tuple[Any, ...]:
         """The same places. IndexError if one is outside."""
-        for axis, (place, size) in enumerate(zip(places, self.arrays[tensor].shape, strict=True)):
-            if (place.min() < 0 or place.max() >= size) if _wide(place) else not 0 <= place < size:
-                raise IndexError(f"{tensor}: index {place} of axis {axis}, which has {size} elements")
+        for axis, (extent, size) in enumerate(zip(places, self.arrays[tensor].shape, strict=True)):
+            if (extent.min() < 0 or extent.max() >= size) if _wide(extent) else not 0 <= extent < size:
+                raise IndexError(f"{tensor}: index {extent} of axis {axis}, which has {size} elements")
         return tuple(places)
 
     def scratch(self, name: str, count: int, dtype: str) -> None:
@@ -126,11 +128,11 @@ class Interpreter:
 
     def turned(self, vectors: Sequence[Any], dtype: str) -> Sequence[Any]:
         """A square turned over its diagonal."""
-        return list(np.stack([np.broadcast_to(one, len(vectors)) for one in vectors]).T)
+        return list(np.stack([np.broadcast_to(vector, len(vectors)) for vector in vectors]).T)
 
-    def fma(self, one: Any, other: Any, more: Any, dtype: str, lanes: int) -> Any:
+    def fma(self, value: Any, other: Any, more: Any, dtype: str, lanes: int) -> Any:
         """Rounded twice: numpy has no other."""
-        return self.apply("add", [self.apply("mul", [one, other], dtype, lanes), more], dtype, lanes)
+        return self.apply("add", [self.apply("mul", [value, other], dtype, lanes), more], dtype, lanes)
 
     def apply(self, function: str, arguments: Sequence[Any], dtype: str, lanes: int) -> Any:
         """An element-wise function, as numpy computes it in the arguments' own types."""
@@ -139,11 +141,11 @@ class Interpreter:
                 return np.asarray(arguments[0]).astype(numpy_dtype(dtype))[()]
         if function == "div" and np.asarray(arguments[0]).dtype.kind in "iu":
             raise UsageError("a division of whole numbers has no program")
-        found = np.asarray(FUNCTIONS[function](*arguments))
-        if found.dtype != numpy_dtype(dtype) and function not in COMPARISONS:
+        result = np.asarray(FUNCTIONS[function](*arguments))
+        if result.dtype != numpy_dtype(dtype) and function not in COMPARISONS:
             with np.errstate(all="ignore"):
-                found = found.astype(numpy_dtype(dtype))
-        return found[()]
+                result = result.astype(numpy_dtype(dtype))
+        return result[()]
 
     def cell(self, dtype: str, lanes: int, start: Any) -> Cell:
         """A variable with its first value."""
@@ -158,21 +160,21 @@ class Interpreter:
             return kind.type(-np.inf if how == "max" else np.inf)
         return np.iinfo(kind).min if how == "max" else np.iinfo(kind).max
 
-    def join(self, how: str, one: Any, other: Any, dtype: str, lanes: int) -> Any:
+    def join(self, how: str, value: Any, other: Any, dtype: str, lanes: int) -> Any:
         """Two partial results."""
         if how == "any_max":
-            return np.fmax(one, other)  # loses NaN, as the name lets it
+            return np.fmax(value, other)  # loses NaN, as the name lets it
         function = {"sum": "add", "prod": "mul"}.get(how, how)
-        return self.apply(function, [one, other], dtype, lanes)
+        return self.apply(function, [value, other], dtype, lanes)
 
     def horizontal(self, how: str, value: Any, dtype: str, lanes: int) -> Any:
         """All lanes of a vector, in their order."""
         if lanes == 1:
             return value
-        found = value[0]
+        result = value[0]
         for lane in range(1, lanes):
-            found = self.join(how, found, value[lane], dtype, 1)
-        return found
+            result = self.join(how, result, value[lane], dtype, 1)
+        return result
 
 
 def _wide(value: Any) -> bool:

@@ -75,8 +75,8 @@ class _Formula:
 
     def _spread(self, operand: str) -> str:
         g = self.builder
-        axes = next(one for one in self.kind.inputs if one.name == operand).axes({})
-        order = sorted(range(len(axes)), key=lambda place: self.order.index(axes[place]))
+        axes = next(argument for argument in self.kind.inputs if argument.name == operand).axes({})
+        order = sorted(range(len(axes)), key=lambda index: self.order.index(axes[index]))
         moved = operand if order == list(range(len(axes))) else g.add("transpose", operand, order=tuple(order))
         shape = tuple(dimension(axis) if axis in axes else 1 for axis in self.order)
         return moved if g.types[moved].shape == shape else g.add("reshape", moved, shape=shape)

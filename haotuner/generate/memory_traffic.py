@@ -119,17 +119,17 @@ class MemoryTraffic:
         """The places of one group of axes, as numbers; an axis that hangs on data counts whole."""
         indices, last = access.indices, len(access.indices) - 1
         masked = access.mask is not None and _masked(access) in group
-        known = [one for one in (*(indices[axis] for axis in group), access.mask if masked else None) if one is not None]
-        own = tuple(value if any(one.shape[dim] > 1 for one in known) else -1 for dim, value in enumerate(at))
+        known = [item for item in (*(indices[axis] for axis in group), access.mask if masked else None) if item is not None]
+        own = tuple(value if any(item.shape[dim] > 1 for item in known) else -1 for dim, value in enumerate(at))
         key = (id(access), group, own, line)
         if key not in self._sets:
             if any(indices[axis] is None for axis in group):
                 counts = [-(-access.extents[axis] // (line if axis == last else 1)) for axis in group]
                 return self._sets.setdefault(key, self._whole(int(np.prod(counts, dtype=np.int64))))
             code = np.zeros((1,) * DEEPEST, np.int64)
-            for one, axis in zip(known, group, strict=False):
-                one = _at(one, at)
-                code = code * (1 << 31) + (one // line if axis == last and line > 1 else one)
+            for item, axis in zip(known, group, strict=False):
+                item = _at(item, at)
+                code = code * (1 << 31) + (item // line if axis == last and line > 1 else item)
             if masked and access.mask is not None:
                 mask = _at(access.mask, at)
                 shape = np.broadcast_shapes(code.shape, mask.shape)
@@ -140,24 +140,24 @@ class MemoryTraffic:
     def _whole(self, count: int) -> Set:
         return self._wholes.setdefault(count, Whole(count))
 
-    def _interned(self, found: NDArray[np.int64]) -> Set:
+    def _interned(self, result: NDArray[np.int64]) -> Set:
         """One object for equal sets."""
-        return self._alike.setdefault(found.tobytes(), found)
+        return self._alike.setdefault(result.tobytes(), result)
 
     def _joined(self, sets: Sequence[Set]) -> Set:
-        whole = [one for one in sets if isinstance(one, Whole)]
+        whole = [row for row in sets if isinstance(row, Whole)]
         if whole:
             return max(whole, key=len)
-        key = tuple(sorted({id(one) for one in sets}))
+        key = tuple(sorted({id(row) for row in sets}))
         if key not in self._joins:
             self._joins[key] = self._interned(
-                _ascending(np.concatenate([one for one in sets if not isinstance(one, Whole)]))
+                _ascending(np.concatenate([row for row in sets if not isinstance(row, Whole)]))
             )
         return self._joins[key]
 
     def _counted(self, distinct: Sequence[_Row]) -> int:
         """Size of a union of products of sets."""
-        rows = [row.sets for row in distinct if all(len(one) for one in row.sets)]
+        rows = [row.sets for row in distinct if all(len(item) for item in row.sets)]
         for group in range(len(rows[0]) if rows else 0):  # what is not known is taken for all of it, in every row
             whole = [row[group] for row in rows if isinstance(row[group], Whole)]
             if whole:
@@ -165,21 +165,21 @@ class MemoryTraffic:
         for group in range(len(rows[0]) if rows else 0):  # those that differ in one group alone are one product
             merged: dict[tuple[int, ...], list[tuple[Set, ...]]] = {}
             for row in rows:
-                merged.setdefault(tuple(id(one) for at, one in enumerate(row) if at != group), []).append(row)
+                merged.setdefault(tuple(id(item) for at, item in enumerate(row) if at != group), []).append(row)
             rows = [
                 (*alike[0][:group], self._joined([row[group] for row in alike]), *alike[0][group + 1 :])
                 for alike in merged.values()
             ]
         if len(rows) > MOST_ALIKE or len(rows) < 2 or not rows[0]:
-            return sum(int(np.prod([len(one) for one in row], dtype=np.int64)) for row in rows)
+            return sum(int(np.prod([len(item) for item in row], dtype=np.int64)) for row in rows)
         state = {(1 << len(rows)) - 1: 1}  # by which rows a point may still belong to
         for group in range(len(rows[0])):
             classes = _classes([row[group] for row in rows])
             following: dict[int, int] = {}
-            for one, count in state.items():
+            for name, count in state.items():
                 for other, more in classes.items():
-                    if one & other:
-                        following[one & other] = following.get(one & other, 0) + count * more
+                    if name & other:
+                        following[name & other] = following.get(name & other, 0) + count * more
             state = following
         return sum(state.values())
 
@@ -196,7 +196,7 @@ class _Row:
         return hash(tuple(map(id, self.sets)))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Row) and all(one is two for one, two in zip(self.sets, other.sets, strict=True))
+        return isinstance(other, _Row) and all(first is two for first, two in zip(self.sets, other.sets, strict=True))
 
 
 def _accesses(loop: Loop) -> Iterator[Access]:
@@ -216,7 +216,7 @@ def _at(places: Places, at: tuple[int, ...]) -> Places:
 
 def _masked(access: Access) -> int:
     """The axis along which a mask leaves lanes out: one whose index grows with them, else the last."""
-    along = (axis for axis, one in enumerate(access.indices) if one is not None and one.shape[-1] > 1)
+    along = (axis for axis, index in enumerate(access.indices) if index is not None and index.shape[-1] > 1)
     return next(along, len(access.indices) - 1)
 
 
@@ -226,15 +226,15 @@ def _groups(accesses: Sequence[Access], fixed: int) -> list[tuple[int, ...]]:
     group = list(range(rank))
     for access in accesses:
         known = [
-            (axis, {dim for dim in range(fixed, DEEPEST) if one.shape[dim] > 1})
-            for axis, one in enumerate(access.indices)
-            if one is not None
+            (axis, {dim for dim in range(fixed, DEEPEST) if index.shape[dim] > 1})
+            for axis, index in enumerate(access.indices)
+            if index is not None
         ]
-        for place, (axis, dims) in enumerate(known):
-            for other, others in known[:place]:
+        for index, (axis, dims) in enumerate(known):
+            for other, others in known[:index]:
                 if dims & others and group[axis] != group[other]:
                     old, new = group[axis], group[other]
-                    group = [new if one == old else one for one in group]
+                    group = [new if item == old else item for item in group]
     return [tuple(axis for axis in range(rank) if group[axis] == name) for name in dict.fromkeys(group)]
 
 
@@ -250,10 +250,10 @@ def _classes(sets: Sequence[Set]) -> dict[int, int]:
     """How many values lie in exactly which of some sets."""
     if isinstance(sets[0], Whole):  # then all are
         return {(1 << len(sets)) - 1: len(sets[0])}
-    arrays = [one for one in sets if not isinstance(one, Whole)]
+    arrays = [item for item in sets if not isinstance(item, Whole)]
     values = _ascending(np.concatenate(arrays))
     member = np.zeros(len(values), np.int64)
-    for place, one in enumerate(arrays):
-        member |= np.isin(values, one, assume_unique=True).astype(np.int64) << place
-    found, counts = np.unique(member, return_counts=True)
-    return dict(zip(found.tolist(), counts.tolist(), strict=True))
+    for index, array in enumerate(arrays):
+        member |= np.isin(values, array, assume_unique=True).astype(np.int64) << index
+    result, counts = np.unique(member, return_counts=True)
+    return dict(zip(result.tolist(), counts.tolist(), strict=True))

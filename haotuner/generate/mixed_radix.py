@@ -31,60 +31,60 @@ class MixedRadix:
 
         ``empty``: they are computed even where there are no elements, so that no extent may divide as it is.
         """
-        found: list[Expression] = []
+        result: list[Expression] = []
         i = j = 0
         while i < len(before) or j < len(after):
             i2, j2 = _group(tuple(before), tuple(after), i, j)
             digits = merged(self._known(zip(indices[j:j2], after[j:j2], strict=True)))
-            found += self._cut(before[i:i2], digits, divisor_of if empty else sized)
+            result += self._cut(before[i:i2], digits, divisor_of if empty else sized)
             i, j = i2, j2
-        return found
+        return result
 
     def place(self, digits: Sequence[Digit]) -> Expression:
         """The number that some digits make, the first one counting most."""
-        found = digits[0][0] if digits else index(0)
-        for one, extent in digits[1:]:
-            found = arithmetic("add", arithmetic("mul", found, sized(extent)), one)
+        result = digits[0][0] if digits else index(0)
+        for item, extent in digits[1:]:
+            result = arithmetic("add", arithmetic("mul", result, sized(extent)), item)
         if len(digits) > 1 and all(extent is not None for _, extent in digits):
-            self._made_of[found] = tuple(digits)
-        return found
+            self._made_of[result] = tuple(digits)
+        return result
 
     def _known(self, digits: Iterable[tuple[Expression, Extent]]) -> list[Digit]:
         """The same digits, those that were made here as what they are made of; a digit of one value counts nothing."""
-        found: list[Digit] = []
-        for one, extent in digits:
-            parts = self._made_of.get(one)
+        result: list[Digit] = []
+        for item, extent in digits:
+            parts = self._made_of.get(item)
             whole = parts is not None and same(product(width for _, width in parts), extent)
             if not same(extent, 1):
-                found += parts if parts is not None and whole else [(one, extent)]
-        return found
+                result += parts if parts is not None and whole else [(item, extent)]
+        return result
 
     def _cut(self, shape: Sequence[Extent], digits: list[Digit], divisor: Divisor) -> list[Expression]:
         """The indices of a shape of as many elements as the digits count."""
-        found: list[Expression] = []
-        for place in reversed(range(len(shape))):
-            if place == 0:
-                found.append(self.place(digits))
-            elif same(shape[place], 1):
-                found.append(index(0))
+        result: list[Expression] = []
+        for position in reversed(range(len(shape))):
+            if position == 0:
+                result.append(self.place(digits))
+            elif same(shape[position], 1):
+                result.append(index(0))
             else:
-                low, digits = self._last(shape[place], digits, divisor)
-                found.append(low)
-        return found[::-1]
+                low, digits = self._last(shape[position], digits, divisor)
+                result.append(low)
+        return result[::-1]
 
     def _last(self, extent: Extent, digits: list[Digit], divisor: Divisor) -> tuple[Expression, list[Digit]]:
         """The index under ``extent`` that the last digits make, and the digits that are left."""
         factor: Extent | None = extent  # what lacks to the last ``count`` digits
         for count in range(len(digits)):
-            one, width = digits[-1 - count]
+            item, width = digits[-1 - count]
             above, low = digits[: -1 - count], digits[len(digits) - count :]
             if factor is None or width is None:
                 break
             if same(factor, 1):
                 return self.place(low), digits[: len(digits) - count]
             if (high := quotient(width, factor)) is not None and not same(high, 1):
-                rest: Digit = (arithmetic("mod", one, divisor(factor)), factor)
-                return self.place([rest, *low]), [*above, (arithmetic("floordiv", one, divisor(factor)), high)]
+                rest: Digit = (arithmetic("mod", item, divisor(factor)), factor)
+                return self.place([rest, *low]), [*above, (arithmetic("floordiv", item, divisor(factor)), high)]
             factor = quotient(factor, width)
         if factor is not None and same(factor, 1):
             return self.place(digits), []
@@ -104,22 +104,22 @@ def apart(before: Sequence[Extent], after: Sequence[Extent], axis: int) -> list[
         i, j = i2, j2
         i2, j2 = _group(tuple(before), tuple(after), i, j)
     behind, cuts = product(after[axis + 1 : j2]), [1]
-    for place in reversed(range(i, i2)):
-        inside = quotient(product(before[place:i2]), behind)
+    for position in reversed(range(i, i2)):
+        inside = quotient(product(before[position:i2]), behind)
         if inside is not None and not same(inside, cuts[-1]) and quotient(inside, cuts[-1]) is not None:
             cuts += [inside] if quotient(after[axis], inside) is not None else []
     cuts += [] if same(cuts[-1], after[axis]) else [after[axis]]
-    return [quotient(one, other) for one, other in zip(cuts[:0:-1], cuts[-2::-1], strict=True)] or [after[axis]]
+    return [quotient(first, other) for first, other in zip(cuts[:0:-1], cuts[-2::-1], strict=True)] or [after[axis]]
 
 
 def merged(digits: Sequence[Digit]) -> list[Digit]:
     """The same number with digits put together again that are the quotient and the rest of one."""
-    found: list[Digit] = []
-    for one, extent in digits:
-        found.append((one, extent))
-        while len(found) > 1 and (whole := _whole(found[-2], found[-1])) is not None:
-            found[-2:] = [whole]
-    return found
+    result: list[Digit] = []
+    for item, extent in digits:
+        result.append((item, extent))
+        while len(result) > 1 and (whole := _whole(result[-2], result[-1])) is not None:
+            result[-2:] = [whole]
+    return result
 
 
 def _whole(high: Digit, low: Digit) -> Digit | None:

@@ -62,12 +62,12 @@ class _Tiled(Values):
 
         self._outer(0, Frame())
 
-    def _outer(self, place: int, frame: Frame) -> None:
+    def _outer(self, index: int, frame: Frame) -> None:
         """The loops around a tile, from one on. A method, as ``_terms`` is: see ``emit``'s ``_level``."""
-        if place < len(self.plan.loops) - 2:
-            variable, extent = self.plan.loops[place]
+        if index < len(self.plan.loops) - 2:
+            variable, extent = self.plan.loops[index]
             count = self.machine.size(extent)
-            self.machine.loop(count, lambda i: self._outer(place + 1, frame.inner(**{variable.name: i})))
+            self.machine.loop(count, lambda i: self._outer(index + 1, frame.inner(**{variable.name: i})))
             return
         size, columns = self.machine.size, self.machine.size(self.column_extent)
 
@@ -107,12 +107,12 @@ class _Tiled(Values):
     def _blocks(self, part: _Part, body: Callable[[_Part, Value, int, Sequence[Value], int, Value], None]) -> None:
         """Blocks of registers that cover a part: ``body(part, first row, rows, first columns, lanes, mask)``."""
         number, wide = self._number, self.lanes * self.unroll
-        steps = [number(one) for one in offsets(self.unroll, self.lanes, 1)]
+        steps = [number(offset) for offset in offsets(self.unroll, self.lanes, 1)]
 
         def columns(i: Value, height: int) -> None:
             def whole(step: Value) -> None:
                 base = self._index("mul", step, number(wide))
-                body(part, i, height, [self._index("add", base, one) for one in steps], self.lanes, None)
+                body(part, i, height, [self._index("add", base, step) for step in steps], self.lanes, None)
 
             if isinstance(part.columns, int):
                 self.machine.loop(number(part.columns // wide), whole)
@@ -168,7 +168,7 @@ class _Tiled(Values):
         for row in range(height):
             before = [self._near(self._place(i, row, column), width) if self.terms
                       else machine.neutral(fold.how, fold.dtype) for column in columns]  # fmt: skip
-            cells.append([machine.cell(fold.dtype, width, one) for one in before])
+            cells.append([machine.cell(fold.dtype, width, item) for item in before])
 
         self._terms(part, frames, cells, 0, {})
         for row, (own, accumulators) in enumerate(zip(frames, cells, strict=True)):
@@ -183,15 +183,15 @@ class _Tiled(Values):
         part: _Part,
         frames: Sequence[Sequence[Frame]],
         cells: Sequence[Sequence[Cell]],
-        place: int,
+        index: int,
         at: dict[str, Value],
     ) -> None:
         """All terms of a block's sums, over the fold's axes from one on; ``at``: where the others are."""
         axes = self.fold.axes
-        if place < len(axes):
-            variable, extent = axes[place]
-            begin, count = (part.begin, part.count) if place == 0 else (None, self.machine.size(extent))
-            self.machine.loop(count, lambda k: self._terms(part, frames, cells, place + 1, {
+        if index < len(axes):
+            variable, extent = axes[index]
+            begin, count = (part.begin, part.count) if index == 0 else (None, self.machine.size(extent))
+            self.machine.loop(count, lambda k: self._terms(part, frames, cells, index + 1, {
                 **at, variable.name: k if begin is None else self._index("add", begin, k)}))  # fmt: skip
             return
         inner = [[frame.inner(**at) for frame in own] for own in frames]
@@ -205,24 +205,24 @@ class _Tiled(Values):
     def _ahead(self, shared: Sequence[Expression], frame: Frame) -> dict[int, Value]:
         """What all blocks of a row or of a column share, computed once a term."""
         width = frame.lanes
-        found = {}
+        result = {}
         for e in shared:
             lanes = width if free_variables(e) & frame.along else 1
-            found[id(e)] = self.machine.cell(dtype_of(e), lanes, self.evaluate(e, frame)).get()
-        return found
+            result[id(e)] = self.machine.cell(dtype_of(e), lanes, self.evaluate(e, frame)).get()
+        return result
 
     def _joined(self, cell: Cell, frame: Frame) -> Value:
         fold, value = self.fold, self.fold.value
         if fold.how == "sum" and fold.dtype == "fp32" and isinstance(value, Apply) and value.function == "mul":
-            one, other = (self.evaluate(argument, frame) for argument in value.arguments)
-            return self.machine.fma(one, other, cell.get(), fold.dtype, frame.lanes)
+            first, other = (self.evaluate(argument, frame) for argument in value.arguments)
+            return self.machine.fma(first, other, cell.get(), fold.dtype, frame.lanes)
         return self.machine.join(fold.how, cell.get(), self.evaluate(value, frame), fold.dtype, frame.lanes)
 
     def _store(self, frame: Frame, cell: Cell) -> None:
         frame.folds[self.fold] = cell.get()
         value = self.evaluate(self.plan.value, frame)
-        indices = [self.scalar(one, frame) for one in self.plan.indices]
-        steps = [int(one == self.column and frame.lanes > 1) for one in self.plan.indices]
+        indices = [self.scalar(index, frame) for index in self.plan.indices]
+        steps = [int(index == self.column and frame.lanes > 1) for index in self.plan.indices]
         self.machine.store(self.plan.output, indices, steps, value, frame.lanes, frame.mask)
 
     def _place(self, i: Value, row: int, column: Value) -> Value:
@@ -230,17 +230,17 @@ class _Tiled(Values):
         line = self._index("mul", self._index("add", i, self._number(row)), self._number(self.tile_columns))
         return self._index("add", line, column)
 
-    def _near(self, place: Value, lanes: int) -> Value:
-        return self.machine.load(SUMS, [place], [1], lanes, None)
+    def _near(self, index: Value, lanes: int) -> Value:
+        return self.machine.load(SUMS, [index], [1], lanes, None)
 
-    def _put(self, place: Value, value: Value, lanes: int) -> None:
-        self.machine.store(SUMS, [place], [1], value, lanes, None)
+    def _put(self, index: Value, value: Value, lanes: int) -> None:
+        self.machine.store(SUMS, [index], [1], value, lanes, None)
 
     def _number(self, value: int) -> Value:
         return self.machine.number(value, INDEX)
 
-    def _index(self, function: str, one: Value, other: Value) -> Value:
-        return self.machine.apply(function, [one, other], INDEX, 1)
+    def _index(self, function: str, value: Value, other: Value) -> Value:
+        return self.machine.apply(function, [value, other], INDEX, 1)
 
 
 def _shared(e: Expression, without: str) -> Iterator[Expression]:

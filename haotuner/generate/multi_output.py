@@ -27,10 +27,10 @@ class OutputGroup:
 
 def part_of(graph: Graph, outputs: tuple[str, ...]) -> Graph:
     """What some outputs need. UsageError for one that is an input, or depends on none."""
-    needed, kept = set(outputs), []
+    needed, selected = set(outputs), []
     for node in reversed(graph.nodes):
         if node.output in needed:
-            kept.append(node)
+            selected.append(node)
             needed.update(node.inputs)
     for output in outputs:
         if graph.producer(output) is None:
@@ -41,16 +41,16 @@ def part_of(graph: Graph, outputs: tuple[str, ...]) -> Graph:
     return Graph(
         inputs=inputs,
         outputs=outputs,
-        nodes=tuple(reversed(kept)),
-        types={name: one for name, one in graph.types.items() if name in needed},
-        constants={name: one for name, one in graph.constants.items() if name in needed},
+        nodes=tuple(reversed(selected)),
+        types={name: tensor_type for name, tensor_type in graph.types.items() if name in needed},
+        constants={name: constant for name, constant in graph.constants.items() if name in needed},
     )
 
 
 def output_groups(graph: Graph, fits: Callable[[Graph], None]) -> tuple[OutputGroup, ...]:
     """All outputs; ``fits`` raises UsageError for what has no room."""
-    left = sorted(dict.fromkeys(graph.outputs), key=lambda one: -_width(graph, one))
-    found, why = [], dict[str, str]()
+    left = sorted(dict.fromkeys(graph.outputs), key=lambda item: -_width(graph, item))
+    result, why = [], dict[str, str]()
     while left:
         own: tuple[str, ...] = (left.pop(0),)
         for other in tuple(left):
@@ -62,8 +62,8 @@ def output_groups(graph: Graph, fits: Callable[[Graph], None]) -> tuple[OutputGr
                 continue
             own = (*own, other)
             left.remove(other)
-        found.append(own)
-    return tuple(OutputGroup(own, why.get(own[0], "") if len(own) == 1 else "") for own in found)
+        result.append(own)
+    return tuple(OutputGroup(own, why.get(own[0], "") if len(own) == 1 else "") for own in result)
 
 
 def _width(graph: Graph, output: str) -> int:
@@ -74,17 +74,17 @@ def _width(graph: Graph, output: str) -> int:
 def _joinable(graph: Graph, fits: Callable[[Graph], None]) -> None:
     """UsageError says why no program writes all outputs, or why separate ones do better."""
     first, *_ = graph.outputs
-    alone = {one: part_of(graph, (one,)) for one in graph.outputs}
-    for one, own in alone.items():
-        last = graph.types[one].rank - 1
+    alone = {tensor: part_of(graph, (tensor,)) for tensor in graph.outputs}
+    for left, own in alone.items():
+        last = graph.types[left].rank - 1
         if match_online_softmax(own) is not None or any(sketch.tiled for sketch in sketches(own)) and tileable(own, last):
-            raise UsageError(f"{one} has tiles of its own, whose operands are used again")
+            raise UsageError(f"{left} has tiles of its own, whose operands are used again")
     plan = planned(graph, Schedule(lane_axis=graph.types[first].rank - 1, lanes=2, unroll=1))
     folds = {part for value in plan.values() for part in parts(value) if isinstance(part, Fold)}
     lanes = plan.loops[-1][0].name
     if len({lanes in free_variables(fold) for fold in folds}) > 1:
         raise UsageError("some of them fold along rows, others across")
-    cut = next((one for one, own in alone.items() if joined(own)), None)
+    cut = next((first for first, own in alone.items() if joined(own)), None)
     if cut is not None and not levels_of_folds(plan):
         raise UsageError(f"blocks share the fold of {cut} where rows are few and long, which beside others they could not")
     fits(graph)

@@ -56,8 +56,8 @@ def emit_multi_stage(plan: Plan, machine: Builder) -> None:
     machine.scratch(PARTIAL, max(1, count * rows * sum(map(len, levels))), "fp32")
     parts = machine.number(count, INDEX)
     for stage in range(len(levels) + 1):
-        for place in range(count):
-            emit_stage(plan, machine, stage, machine.number(place, INDEX), parts)
+        for index in range(count):
+            emit_stage(plan, machine, stage, machine.number(index, INDEX), parts)
 
 
 def emit_stage(plan: Plan, machine: Builder, stage: int, part: Value, parts: Value) -> None:
@@ -77,21 +77,21 @@ class _Stage(Values):
     def run(self) -> None:
         self._outer(0, Frame(), self._number(0))
 
-    def _outer(self, place: int, frame: Frame, row: Value) -> None:
+    def _outer(self, index: int, frame: Frame, row: Value) -> None:
         """The loops around a row, from one on; ``row``: its number so far."""
-        if place == len(self.plan.loops) - 1:
+        if index == len(self.plan.loops) - 1:
             self._row(frame, row)
             return
-        variable, extent = self.plan.loops[place]
+        variable, extent = self.plan.loops[index]
         size = self.machine.size(extent)
         before = self._index("mul", row, size)
         self.machine.loop(
-            size, lambda i: self._outer(place + 1, frame.inner(**{variable.name: i}), self._index("add", before, i))
+            size, lambda i: self._outer(index + 1, frame.inner(**{variable.name: i}), self._index("add", before, i))
         )
 
     def _row(self, frame: Frame, row: Value) -> None:
         machine = self.machine
-        for fold in (one for level in self.levels[: self.stage] for one in level):
+        for fold in (item for level in self.levels[: self.stage] for item in level):
             cell = machine.cell(fold.dtype, 1, machine.neutral(fold.how, fold.dtype))
 
             def joined(p: Value, fold: Fold = fold, cell: object = cell) -> None:
@@ -111,13 +111,13 @@ class _Stage(Values):
         cells = {fold: [machine.cell(fold.dtype, self.lanes, machine.neutral(fold.how, fold.dtype))
                         for _ in range(self.unroll)] for fold in level}  # fmt: skip
 
-        def folded(place: int, here: Frame) -> None:
+        def folded(index: int, here: Frame) -> None:
             for fold in level:
                 value = self.evaluate(fold.value, here)
                 if here.mask is not None:
                     neutral = machine.neutral(fold.how, fold.dtype)
                     value = machine.apply("select", [here.mask, value, neutral], fold.dtype, self.lanes)
-                cell = cells[fold][place]
+                cell = cells[fold][index]
                 cell.set(machine.join(self.how(fold), cell.get(), value, fold.dtype, self.lanes))
 
         self._along(frame, [fold.axes[0][0] for fold in level], folded)
@@ -140,12 +140,12 @@ class _Stage(Values):
 
         def iteration(step: Value, *, masked: bool) -> None:
             base = self._index("mul", step, number(wide))
-            for place, offset in enumerate(offsets(self.unroll, self.lanes, 1)):
+            for index, offset in enumerate(offsets(self.unroll, self.lanes, 1)):
                 at = self._index("add", base, number(offset))
                 inner = frame.inner(**{variable.name: at for variable in variables})
                 along = frozenset(variable.name for variable in variables)
                 mask = machine.mask(at, size, self.lanes) if masked else None
-                body(place, replace(inner, lanes=self.lanes, along=along, mask=mask, known={}))
+                body(index, replace(inner, lanes=self.lanes, along=along, mask=mask, known={}))
 
         machine.loop(self._index("sub", middle, begin), lambda i: iteration(self._index("add", begin, i), masked=False))
         machine.loop(self._index("sub", end, middle), lambda i: iteration(self._index("add", middle, i), masked=True))
@@ -154,19 +154,19 @@ class _Stage(Values):
         for sink in self.rows:
             self._store(sink, frame)
 
-    def _write(self, place: int, here: Frame) -> None:
+    def _write(self, index: int, here: Frame) -> None:
         for sink in self.points:
             self._store(sink, here)
 
     def _store(self, sink: Store, here: Frame) -> None:
         value = self.evaluate(sink.value, here)
-        indices = [self.scalar(one, here) for one in sink.indices]
-        steps = [int(isinstance(one, Variable) and one.name in here.along) for one in sink.indices]
+        indices = [self.scalar(index, here) for index in sink.indices]
+        steps = [int(isinstance(index, Variable) and index.name in here.along) for index in sink.indices]
         self.machine.store(sink.tensor or self.plan.output, indices, steps, value, here.lanes, here.mask)
 
     def _place(self, fold: Expression, part: Value, row: Value) -> Value:
         """Where a part's number of a row lies."""
-        at = next(place for place, one in enumerate(self.folds) if one is fold)
+        at = next(index for index, fold_ in enumerate(self.folds) if fold_ is fold)
         line = self._index("add", self._index("mul", self._number(at), self.parts), part)
         rows = self._number(1)
         for _, extent in self.plan.loops[:-1]:
@@ -176,5 +176,5 @@ class _Stage(Values):
     def _number(self, value: int) -> Value:
         return self.machine.number(value, INDEX)
 
-    def _index(self, function: str, one: Value, other: Value) -> Value:
-        return self.machine.apply(function, [one, other], INDEX, 1)
+    def _index(self, function: str, value: Value, other: Value) -> Value:
+        return self.machine.apply(function, [value, other], INDEX, 1)

@@ -25,16 +25,16 @@ def _propagates_nan(graph: Graph, most: Node) -> bool:
     reading, spoiled = {most.output}, {most.inputs[0]}  # by the maximum; by a NaN of the same element
     rows = set[str]()  # by a NaN anywhere in the row
     for node in graph.nodes:
-        given, strict = set(node.inputs), node.primitive == "map" and node.attributes["function"] in STRICT
-        if reading & given:
+        inputs_, strict = set(node.inputs), node.primitive == "map" and node.attributes["function"] in STRICT
+        if reading & inputs_:
             if node.primitive != "map" and not _folds(node, ("sum", "mean", "max", "min"), axes):
                 return False  # elsewhere rows could meet
             reading.add(node.output)
-        if strict and spoiled & given:
+        if strict and spoiled & inputs_:
             spoiled.add(node.output)
-        if rows & given and strict or spoiled & given and _folds(node, ("sum", "mean"), axes):
+        if rows & inputs_ and strict or spoiled & inputs_ and _folds(node, ("sum", "mean"), axes):
             rows.add(node.output)
-    ranks = {graph.types[one].rank for one in (*reading, *rows)}
+    ranks = {graph.types[row].rank for row in (*reading, *rows)}
     return reading & set(graph.outputs) <= rows and len(ranks) == 1
 
 

@@ -70,11 +70,11 @@ def match_online_softmax(graph: Graph) -> OnlineSoftmax | None:
     for node in graph.nodes:
         if node.primitive == "reduce" and node.attributes["how"] == "max" and len(node.attributes["axes"]) == 1:
             try:
-                found = _Matcher(graph, node).found()
+                result = _Matcher(graph, node).found()
             except UsageError:  # a primitive that no program is made of
                 continue
-            if found is not None:
-                return found
+            if result is not None:
+                return result
     return None
 
 
@@ -116,8 +116,8 @@ class _Matcher:
             return None
         product, depth = inner[0], inner[0].axes[0]
         inside, outside = _factors(product.value, depth[0].name)
-        sides = {True: [one for one in inside if key.name in free_variables(one)],
-                 False: [one for one in inside if key.name not in free_variables(one)]}  # fmt: skip
+        sides = {True: [item for item in inside if key.name in free_variables(item)],
+                 False: [item for item in inside if key.name not in free_variables(item)]}  # fmt: skip
         if outside or len(sides[True]) != 1 or len(sides[False]) != 1:
             return None
         right, left = sides[True][0], sides[False][0]
@@ -134,7 +134,7 @@ class _Matcher:
             return None
         last, seen = _bounded(score, key.name, row[0].name)
         return OnlineSoftmax(
-            graph=self.graph, maximum=self.node.output, outer=tuple(one for one in axes[:-1] if one is not row), row=row,
+            graph=self.graph, maximum=self.node.output, outer=tuple(axis for axis in axes[:-1] if axis is not row), row=row,
             key=self.key, depth=depth, column=column, score=score, product=product, left=left, right=right, weight=weight,
             total=total, weighted=weighted, value=value, indices=tuple(variable for variable, _ in axes), last=last,
             seen=seen,
@@ -143,10 +143,10 @@ class _Matcher:
     def _rewritten(self, e: Expression) -> Expression | None:
         """The expression with sums that read the maximum made online; None where one of them cannot be."""
         if isinstance(e, Apply):
-            arguments = [self._rewritten(one) for one in e.arguments]
+            arguments = [self._rewritten(argument) for argument in e.arguments]
             if None in arguments:
                 return None
-            return Apply(e.function, tuple(one for one in arguments if one is not None), e.dtype)
+            return Apply(e.function, tuple(argument for argument in arguments if argument is not None), e.dtype)
         if not isinstance(e, Fold) or not any(self._reads(part) for part in parts(e)):
             return e
         if e not in self.known:
@@ -161,21 +161,25 @@ class _Matcher:
             return None
         own = fold.axes[0][0]
         inside, outside = _factors(fold.value, own.name)
-        powers = [one for one in inside if isinstance(one, Apply) and one.function == "exp"]
-        rest = [one for one in inside if one not in powers]
-        if len(powers) != 1 or not self._is_power(powers[0], own) or any(self._reads(p) for one in rest for p in parts(one)):
+        powers = [item for item in inside if isinstance(item, Apply) and item.function == "exp"]
+        rest = [item for item in inside if item not in powers]
+        if (
+            len(powers) != 1
+            or not self._is_power(powers[0], own)
+            or any(self._reads(p) for item in rest for p in parts(item))
+        ):
             return None
         weight: Expression | None = None
-        for one in rest:
-            other = self.merged.renamed(one, {own.name: self.key[0]})
+        for item in rest:
+            other = self.merged.renamed(item, {own.name: self.key[0]})
             weight = other if weight is None else Apply("mul", (weight, other), fold.dtype)
         key = next((old for old, (_, known) in self.sums.items() if known is weight), fold)
         new = self.sums.setdefault(
             key, (Fold("sum", (self.key,), weight or Number(1, fold.dtype), fold.dtype, fold.tensor), weight)
         )[0]
         value: Expression = new
-        for one, inverse in outside:
-            factor = self._rewritten(one)
+        for entry, inverse in outside:
+            factor = self._rewritten(entry)
             if factor is None:
                 return None
             value = Apply("div" if inverse else "mul", (value, factor), fold.dtype)
@@ -211,8 +215,8 @@ def _factors(e: Expression, variable: str) -> tuple[list[Expression], list[tuple
     if variable not in free_variables(e):
         return [], [(e, False)]
     if isinstance(e, Apply) and e.function == "mul":
-        one, other = (_factors(argument, variable) for argument in e.arguments)
-        return one[0] + other[0], one[1] + other[1]
+        first, other = (_factors(argument, variable) for argument in e.arguments)
+        return first[0] + other[0], first[1] + other[1]
     if isinstance(e, Apply) and e.function == "div" and variable not in free_variables(e.arguments[1]):
         inside, outside = _factors(e.arguments[0], variable)
         return inside, [*outside, (e.arguments[1], True)]
@@ -230,10 +234,10 @@ def _bounded(score: Expression, key: str, row: str) -> tuple[Expression | None, 
     condition, seen, unseen = score.arguments
     if not (isinstance(condition, Apply) and isinstance(unseen, Number) and unseen.value == float("-inf")):
         return none
-    function, (one, other) = condition.function, condition.arguments[:2]
+    function, (item, other) = condition.function, condition.arguments[:2]
     if function in _TURNED:
-        function, one, other = _TURNED[function], other, one
-    if function not in ("less", "less_equal") or not (isinstance(one, Variable) and one.name == key):
+        function, item, other = _TURNED[function], other, item
+    if function not in ("less", "less_equal") or not (isinstance(item, Variable) and item.name == key):
         return none
     growth = slope(other, row)
     if key in free_variables(other) or growth is None or growth < 0:

@@ -64,9 +64,9 @@ def _operands(plan: OnlinePlan, sizes: Mapping[str, int]) -> tuple[int, int]:
         for part in parts(value)
         if isinstance(part, Load) and key in free_variables(part) and row not in free_variables(part)
     }
-    found = {True: 0, False: 0}
+    result = {True: 0, False: 0}
     for name in (*graph.inputs, plan.output):
         kind = graph.types[name]
         count = prod(evaluate(extent, sizes) for extent in kind.shape) * numpy_dtype(kind.dtype).itemsize
-        found[name in shared] += count
-    return found[False], found[True]
+        result[name in shared] += count
+    return result[False], result[True]

@@ -50,12 +50,12 @@ class DepthLanes(Tiles):
             cells = [[machine.cell(FP32, lanes, machine.number(0, FP32)) for _ in here] for _ in range(size)]
             keys = [self._index("add", start, self._index("add", first, j)) for j in range(size)]
             for v in range(vectors):
-                left = [machine.cell(FP32, lanes, self.evaluate(self.sums.left, along(one, v))).get() for one in here]
+                left = [machine.cell(FP32, lanes, self.evaluate(self.sums.left, along(item, v))).get() for item in here]
                 for own, key in zip(cells, keys, strict=True):
                     at = along(here[0].inner(**{self.sums.key[0].name: key}), v)
                     right = machine.cell(FP32, lanes, self.evaluate(self.sums.right, at)).get()
-                    for cell, one in zip(own, left, strict=True):
-                        cell.set(machine.fma(right, one, cell.get(), FP32, lanes))
+                    for cell, item in zip(own, left, strict=True):
+                        cell.set(machine.fma(right, item, cell.get(), FP32, lanes))
             for j, own in enumerate(cells):
                 for row, cell in enumerate(own):
                     value = machine.horizontal("sum", cell.get(), FP32, lanes)
@@ -66,7 +66,7 @@ class DepthLanes(Tiles):
     def _powers(self, here: Frame, row: int, most: Cell, total: Cell, start: Value, count: Value, score: Expression) -> None:
         """Scores of a row, their maximum, and exponentials: vectors of keys, those beyond the tile left out."""
         machine, lanes, key = self.machine, self.lanes, self.sums.key[0].name
-        top, sums = (machine.cell(FP32, lanes, one) for one in (self._least(), machine.number(0, FP32)))
+        top, sums = (machine.cell(FP32, lanes, item) for item in (self._least(), machine.number(0, FP32)))
         rounds = self._fixed(self._index("floordiv", self._index("add", count, lanes - 1), lanes))
 
         def place(i: Value) -> tuple[Value, Value, Value]:

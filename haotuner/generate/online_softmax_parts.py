@@ -25,12 +25,12 @@ def record(plan: OnlinePlan) -> int:
 
 def emit_parts(plan: OnlinePlan, machine: Builder) -> None:
     """Say all parts and their join to a machine that knows all sizes."""
-    count, one = plan.schedule.parts, machine.number(1, "int64")
+    count, item = plan.schedule.parts, machine.number(1, "int64")
     rows = prod(int(machine.size(extent)) for _, extent in (*plan.sums.outer, plan.sums.row))
     machine.scratch(PARTIAL, max(1, count * rows * record(plan)), FP32)
     whole = machine.number(count, "int64")
-    for place in range(count):
-        emit_part(plan, machine, Part(machine.number(place, "int64"), whole, one, machine.number(0, "int64")))
+    for index in range(count):
+        emit_part(plan, machine, Part(machine.number(index, "int64"), whole, item, machine.number(0, "int64")))
     emit_join(plan, machine, whole)
 
 
@@ -51,13 +51,13 @@ class _Join(DepthLanes):
         """All rows, one by one."""
         self._outer(0, Frame())
 
-    def _outer(self, place: int, frame: Frame) -> None:
+    def _outer(self, index: int, frame: Frame) -> None:
         axes = (*self.sums.outer, self.sums.row)
-        if place == len(axes):
+        if index == len(axes):
             self._row(frame)
             return
-        variable, extent = axes[place]
-        self.machine.loop(self.machine.size(extent), lambda i: self._outer(place + 1, frame.inner(**{variable.name: i})))
+        variable, extent = axes[index]
+        self.machine.loop(self.machine.size(extent), lambda i: self._outer(index + 1, frame.inner(**{variable.name: i})))
 
     def _row(self, frame: Frame) -> None:
         machine, lanes = self.machine, self.lanes

@@ -72,15 +72,15 @@ class RowLanes(Tiles):
                 for own, here in zip(cells, heres, strict=True):
                     right = self.evaluate(self.sums.right, here.inner(**{self.sums.depth[0].name: c}))
                     right = machine.cell(FP32, 1, right).get()
-                    for cell, one in zip(own, left, strict=True):
-                        cell.set(machine.fma(right, one, cell.get(), FP32, lanes))
+                    for cell, item in zip(own, left, strict=True):
+                        cell.set(machine.fma(right, item, cell.get(), FP32, lanes))
 
             machine.loop(self._number(self.depth), step)
             for j, (own, here) in enumerate(zip(cells, heres, strict=True)):
                 for v, cell in enumerate(own):
                     value = self._scored(score, here, base, v, valid, cell.get())
-                    place = self._score(self._number(v * lanes), self._index("add", first, j), rows)
-                    self._put(SCORES, place, value, lanes)
+                    position = self._score(self._number(v * lanes), self._index("add", first, j), rows)
+                    self._put(SCORES, position, value, lanes)
                     tops[v].set(machine.join("max", tops[v].get(), value, FP32, lanes))
 
         self._blocks(count, (block, max(2, block // 3), 1), scores)
@@ -92,10 +92,12 @@ class RowLanes(Tiles):
 
         def power(j: Value) -> None:
             for v, total in enumerate(state[1]):
-                place = self._score(self._number(v * lanes), j, rows)
-                value = self._float("exp", [self._float("sub", [self._near(SCORES, place, lanes), moved[v]], lanes)], lanes)
+                position = self._score(self._number(v * lanes), j, rows)
+                value = self._float(
+                    "exp", [self._float("sub", [self._near(SCORES, position, lanes), moved[v]], lanes)], lanes
+                )
                 value = machine.cell(FP32, lanes, value).get()
-                self._put(SCORES, place, value, lanes)
+                self._put(SCORES, position, value, lanes)
                 total.set(machine.join("sum", total.get(), value, FP32, lanes))
 
         machine.loop(count, power)
@@ -126,5 +128,5 @@ class _Spread(Values):
         if isinstance(e, Variable) and e.name == self.name:
             return frame.variables[self.name]
         if isinstance(e, Load) and self.name in free_variables(e):
-            return self.machine.load(e.tensor, [self.evaluate(one, frame) for one in e.indices], None, frame.lanes, None)
+            return self.machine.load(e.tensor, [self.evaluate(index, frame) for index in e.indices], None, frame.lanes, None)
         return super()._made(e, frame)

@@ -205,13 +205,13 @@ def _describe_tensor(plan: OnlinePlan, row: str, key: str, outer: str, skips: st
 
 def in_parts(sums: OnlineSoftmax, among: Iterable[OnlineSchedule], parts: int) -> list[OnlineSchedule]:
     """Those of some schedules whose keys may be cut, so cut."""
-    found = []
-    for one in among:
+    result = []
+    for item in among:
         try:
-            found.append(online_plan(sums, replace(one, parts=parts)).schedule)
+            result.append(online_plan(sums, replace(item, parts=parts)).schedule)
         except UsageError:
             continue
-    return found
+    return result
 
 
 def schedules(sums: OnlineSoftmax, lanes: int) -> Iterator[OnlineSchedule]:

@@ -29,7 +29,7 @@ class OnlineSpace(Space):
         first, second = self.sums.product.tensor, self.graph.outputs[0]
 
         def hole(name: str, node: str) -> Hole:
-            return Hole(name, node, tuple(sorted({getattr(one, name) for one in self._every})))
+            return Hole(name, node, tuple(sorted({getattr(item, name) for item in self._every})))
 
         along = Hole("along", STRUCTURE, (0, 1))  # rows, depth
         return (along, hole("rows", STRUCTURE), hole("keys", STRUCTURE), hole("block", first), hole("out_rows", second),

@@ -58,9 +58,9 @@ class Rows:
 def rows_of(e: Expression, row: str, column: str) -> Rows:
     """An operand's rows. UsageError where it is no tensor in memory, or its rows or columns do not lie evenly."""
     if isinstance(e, Load) and isinstance(e.indices[-1], Variable) and e.indices[-1].name == column and not e.held:
-        own = [axis for axis, one in enumerate(e.indices[:-1]) if isinstance(one, Variable) and one.name == row]
-        rest = [one for axis, one in enumerate(e.indices[:-1]) if axis not in own]
-        if len(own) == 1 and not any(free_variables(one) & {row, column} for one in rest):
+        own = [axis for axis, index in enumerate(e.indices[:-1]) if isinstance(index, Variable) and index.name == row]
+        rest = [index for axis, index in enumerate(e.indices[:-1]) if axis not in own]
+        if len(own) == 1 and not any(free_variables(item) & {row, column} for item in rest):
             return Rows(e, own[0])
     raise UsageError("tensor units read operands that lie in memory row by row")
 
@@ -74,7 +74,7 @@ def check(sums: OnlineSoftmax) -> None:
     value = sums.value
     if not (isinstance(value, Apply) and value.function == "div" and value.arguments == (sums.weighted, sums.total)):
         raise UsageError("tensor units write the weighted sum over the total, and nothing else of them")
-    at = [one.name for one in sums.indices if isinstance(one, Variable)]
+    at = [index.name for index in sums.indices if isinstance(index, Variable)]
     if len(at) != len(sums.indices) or at[-2:] != [row, column]:
         raise UsageError("tensor units write rows whose columns are neighbours")
 
@@ -85,7 +85,7 @@ def factor(sums: OnlineSoftmax) -> float | None:
     if seen is sums.product:
         return 1.0
     if isinstance(seen, Apply) and seen.function == "mul" and sums.product in seen.arguments:
-        other = next(one for one in seen.arguments if one is not sums.product)
+        other = next(argument for argument in seen.arguments if argument is not sums.product)
         if isinstance(other, Number) and 0.0 < other.value < float("inf"):
             return float(other.value)
     return None
@@ -99,9 +99,9 @@ def registers(plan: OnlinePlan) -> int:
     if s.along in TOGETHER:
         return s.keys * 3 // 4 + columns * 5 // 8 + WIDE_REGISTERS + score
     pieces = s.out_rows // PIECE
-    held = pieces * depth // 4 if pieces * depth <= HELD else 0
+    held_registers = pieces * depth // 4 if pieces * depth <= HELD else 0
     more = (pieces - 1) * MORE_REGISTERS + (s.stages - 2) * STAGE_REGISTERS
-    return pieces * (s.keys + columns) // 2 + held + OTHER_REGISTERS + more + score
+    return pieces * (s.keys + columns) // 2 + held_registers + OTHER_REGISTERS + more + score
 
 
 def resident(plan: OnlinePlan) -> int:
@@ -172,6 +172,6 @@ def _index(e: Expression, at: Mapping[str, NDArray[np.int64]], sizes: Mapping[st
         return _index(e.arguments[0], at, sizes, other)
     functions = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "min": np.minimum, "max": np.maximum}
     if isinstance(e, Apply) and e.function in functions:
-        one, two = (_index(argument, at, sizes, other) for argument in e.arguments)
-        return np.asarray(functions[e.function](one, two), np.int64)
+        first, two = (_index(argument, at, sizes, other) for argument in e.arguments)
+        return np.asarray(functions[e.function](first, two), np.int64)
     return np.asarray(other, np.int64)

@@ -48,8 +48,8 @@ class Tiles(Values, ABC):
     def _number(self, value: int) -> Value:
         return self.machine.number(value, INDEX)
 
-    def _index(self, function: str, one: Value, other: Value | int) -> Value:
-        return self.machine.apply(function, [one, self._number(other) if isinstance(other, int) else other], INDEX, 1)
+    def _index(self, function: str, value: Value, other: Value | int) -> Value:
+        return self.machine.apply(function, [value, self._number(other) if isinstance(other, int) else other], INDEX, 1)
 
     def _float(self, function: str, arguments: Sequence[Value], lanes: int) -> Value:
         return self.machine.apply(function, arguments, FP32, lanes)
@@ -58,11 +58,11 @@ class Tiles(Values, ABC):
         """An index in a variable, so that it is computed once."""
         return self.machine.cell(INDEX, 1, value).get()
 
-    def _near(self, tensor: str, place: Value, lanes: int) -> Value:
-        return self.machine.load(tensor, [place], [1], lanes, None)
+    def _near(self, tensor: str, index: Value, lanes: int) -> Value:
+        return self.machine.load(tensor, [index], [1], lanes, None)
 
-    def _put(self, tensor: str, place: Value, value: Value, lanes: int) -> None:
-        self.machine.store(tensor, [place], [1], value, lanes, None)
+    def _put(self, tensor: str, index: Value, value: Value, lanes: int) -> None:
+        self.machine.store(tensor, [index], [1], value, lanes, None)
 
     def _least(self) -> Value:
         return self.machine.neutral("max", FP32)
@@ -95,10 +95,10 @@ class Tiles(Values, ABC):
     def _prepare(self) -> None:
         """Scratch memory of one's own."""
 
-    def _outer(self, place: int, frame: Frame) -> None:
-        if place < len(self.sums.outer):
-            variable, extent = self.sums.outer[place]
-            self.machine.loop(self.machine.size(extent), lambda i: self._outer(place + 1, frame.inner(**{variable.name: i})))
+    def _outer(self, index: int, frame: Frame) -> None:
+        if index < len(self.sums.outer):
+            variable, extent = self.sums.outer[index]
+            self.machine.loop(self.machine.size(extent), lambda i: self._outer(index + 1, frame.inner(**{variable.name: i})))
             return
         count = self.machine.size(self.sums.row[1])
         wide, narrow = self.schedule.tile_rows, self.lanes if self.schedule.along == ROWS else 1
@@ -144,7 +144,7 @@ class Tiles(Values, ABC):
         if self.sums.last is None:
             self._tiles(self._number(0), tiles, tiles, tile(self.sums.score))
         else:
-            plain, tiles = (self._fixed(one) for one in (self._index("floordiv", full, keys), tiles))
+            plain, tiles = (self._fixed(item) for item in (self._index("floordiv", full, keys), tiles))
             self._tiles(self._number(0), plain, tiles, tile(self.sums.seen))
             self._tiles(plain, tiles, tiles, tile(self.sums.score))
         if self.part is None:
@@ -175,12 +175,12 @@ class Tiles(Values, ABC):
         """Write a part's state of each row to memory."""
         assert self.part is not None
         for row, (most, total) in enumerate(zip(*state, strict=True)):
-            place = self._fixed(self._record(frame, self._index("add", base, row), self.part.index))
+            position = self._fixed(self._record(frame, self._index("add", base, row), self.part.index))
             for first in range(0, self.width, self.lanes):
                 values = self._near(SUMS, self._number(row * self.width + first), self.lanes)
-                self._put(PARTIAL, self._index("add", place, first), values, self.lanes)
-            self._put(PARTIAL, self._index("add", place, self.width), most.get(), 1)
-            self._put(PARTIAL, self._index("add", place, self.width + 1), total.get(), 1)
+                self._put(PARTIAL, self._index("add", position, first), values, self.lanes)
+            self._put(PARTIAL, self._index("add", position, self.width), most.get(), 1)
+            self._put(PARTIAL, self._index("add", position, self.width + 1), total.get(), 1)
 
     def _seen(self, frame: Frame, row: Value, size: Value) -> Value:
         """How many keys a row sees."""
@@ -237,24 +237,24 @@ class Tiles(Values, ABC):
         for row in range(own):
             line = self._index("add", first, row)
             scale = self._near(SCALES, line, 1)
-            place = self._index("mul", line, self.width)
-            old = [self._near(SUMS, self._index("add", place, v * lanes), lanes) for v in vectors]
-            cells.append([machine.cell(FP32, lanes, self._float("mul", [one, scale], lanes)) for one in old])
+            position = self._index("mul", line, self.width)
+            old = [self._near(SUMS, self._index("add", position, v * lanes), lanes) for v in vectors]
+            cells.append([machine.cell(FP32, lanes, self._float("mul", [item, scale], lanes)) for item in old])
 
         def key(j: Value) -> None:
             at = self._index("add", start, j)
             weights = [self.evaluate(self.sums.weight, self._column_frame(frame, at, v)) for v in vectors]
             powers = [self._near(SCORES, self._score(self._index("add", first, row), j, rows), 1) for row in range(own)]
-            weights = [machine.cell(FP32, lanes, one).get() for one in weights]
+            weights = [machine.cell(FP32, lanes, weight).get() for weight in weights]
             for row, power in enumerate(powers):
                 for cell, weight in zip(cells[row], weights, strict=True):
                     cell.set(machine.fma(power, weight, cell.get(), FP32, lanes))
 
         machine.loop(count, key)
         for row in range(own):
-            place = self._index("mul", self._index("add", first, row), self.width)
+            position = self._index("mul", self._index("add", first, row), self.width)
             for cell, v in zip(cells[row], vectors, strict=True):
-                self._put(SUMS, self._index("add", place, v * lanes), cell.get(), lanes)
+                self._put(SUMS, self._index("add", position, v * lanes), cell.get(), lanes)
 
     def _column_frame(self, frame: Frame, key: Value, vector: int, **more: Value) -> Frame:
         """Where an expression of columns is evaluated: so many lanes of them, those that exist."""
@@ -271,8 +271,8 @@ class Tiles(Values, ABC):
         def row(i: Value) -> None:
             total = self._total(self._near(SCALES, i, 1))
             for v in range(self.width // self.lanes):
-                place = self._index("add", self._index("mul", i, self.width), v * self.lanes)
-                self._write(frame, self._index("add", base, i), v, total, self._near(SUMS, place, self.lanes))
+                position = self._index("add", self._index("mul", i, self.width), v * self.lanes)
+                self._write(frame, self._index("add", base, i), v, total, self._near(SUMS, position, self.lanes))
 
         self.machine.loop(valid if valid is not None else self._number(rows), row)
 
@@ -288,8 +288,8 @@ class Tiles(Values, ABC):
         here = self._column_frame(frame, self._number(0), v, **{sums.row[0].name: row})
         here.folds.update({sums.total: total, sums.weighted: weighted})
         value = self.evaluate(sums.value, here)
-        indices = [self.scalar(one, here) for one in sums.indices]
-        steps = [int(one is sums.indices[-1]) for one in sums.indices]
+        indices = [self.scalar(index, here) for index in sums.indices]
+        steps = [int(index is sums.indices[-1]) for index in sums.indices]
         self.machine.store(self.plan.output, indices, steps, value, self.lanes, here.mask)
 
     def _moved(self, most: Value, lanes: int) -> Value:

@@ -152,7 +152,7 @@ class OpCounter:
         steps: Sequence[int] | None,
         lanes: int,
         mask: Any,
-        held: Sequence[Any] = (),
+        symbolic: Sequence[Any] = (),
     ) -> Any:
         """Note the places."""
         self._note(tensor, indices, steps, lanes, mask, store=False)
@@ -169,12 +169,12 @@ class OpCounter:
         places: list[Any] = list(indices)
         if wide and steps is not None:
             along = np.arange(lanes)
-            places = [self._bounded(np.add, one, along * step) if step else one
-                      for one, step in zip(indices, steps, strict=True)]  # fmt: skip
+            places = [self._bounded(np.add, index, along * step) if step else index
+                      for index, step in zip(indices, steps, strict=True)]  # fmt: skip
         self.here.body.append(
             Access(
                 tensor=tensor,
-                indices=tuple(None if one is UNKNOWN else _spread(one) for one in places),
+                indices=tuple(None if index is UNKNOWN else _spread(index) for index in places),
                 extents=self._shape(tensor),
                 lanes=lanes if wide else 1,
                 even=not wide or (steps is not None and steps[-1] == 1 and not any(steps[:-1])),
@@ -198,7 +198,7 @@ class OpCounter:
         self.here.body += [Work("turn", len(vectors), dtype)] * (len(vectors) * (len(vectors).bit_length() - 1))
         return [UNKNOWN] * len(vectors)
 
-    def fma(self, one: Any, other: Any, more: Any, dtype: str, lanes: int) -> Any:
+    def fma(self, value: Any, other: Any, more: Any, dtype: str, lanes: int) -> Any:
         """One instruction; the variable that takes it in waits for its own value."""
         self.joined = Work("add", lanes, dtype, waited=True)
         self.here.body.append(self.joined)
@@ -210,17 +210,17 @@ class OpCounter:
             self.here.body.append(Work(function, lanes, dtype))
         if function == "cast" and dtype == INDEX:
             return arguments[0]  # of an index; of data it is data
-        if dtype == INDEX and not any(one is UNKNOWN for one in arguments) and function in FUNCTIONS:
+        if dtype == INDEX and not any(argument is UNKNOWN for argument in arguments) and function in FUNCTIONS:
             return self._bounded(PLAIN.get(function) or FUNCTIONS[function], *arguments)
         return UNKNOWN
 
     def _bounded(self, function: Any, *arguments: Any) -> Any:
         shapes = []
-        for one in arguments:
-            if one is UNKNOWN:
+        for argument in arguments:
+            if argument is UNKNOWN:
                 return UNKNOWN
-            if isinstance(one, np.ndarray):
-                shapes.append(one.shape)
+            if isinstance(argument, np.ndarray):
+                shapes.append(argument.shape)
         if len(shapes) > 1 and prod(np.broadcast_shapes(*shapes)) > MOST_PLACES:
             return UNKNOWN
         return function(*arguments)
@@ -233,7 +233,7 @@ class OpCounter:
         """What changes nothing."""
         return UNKNOWN
 
-    def join(self, how: str, one: Any, other: Any, dtype: str, lanes: int) -> Any:
+    def join(self, how: str, value: Any, other: Any, dtype: str, lanes: int) -> Any:
         """Two partial results; the variable that takes them in waits for its own value."""
         self.joined = Work({"sum": "add", "prod": "mul"}.get(how, how), lanes, dtype, waited=True)
         self.here.body.append(self.joined)
@@ -249,8 +249,8 @@ class OpCounter:
 
 
 def _spread(value: Any) -> Places:
-    found = np.asarray(value)
-    return found.reshape((1,) * (DEEPEST - found.ndim) + found.shape)
+    result = np.asarray(value)
+    return result.reshape((1,) * (DEEPEST - result.ndim) + result.shape)
 
 
 def count_ops(plan: AnyPlan, sizes: Mapping[str, int]) -> Loop:
@@ -275,13 +275,13 @@ def _add_bytes(loop: Loop, counts: tuple[int, ...], loaded: dict[str, int], stor
         if isinstance(part, Loop):
             _add_bytes(part, (*counts, part.count), loaded, stored)
         elif isinstance(part, Access):
-            found = stored if part.store else loaded
-            found[part.tensor] = found.get(part.tensor, 0) + touched(part, counts) * part.bytes
+            result = stored if part.store else loaded
+            result[part.tensor] = result.get(part.tensor, 0) + touched(part, counts) * part.bytes
 
 
 def touched(access: Access, counts: Sequence[int]) -> int:
     """Elements that an access moves, each as often as it is moved; ``counts``: of the loops around it, outer ones first."""
     if access.mask is None:
         return int(np.prod(counts, dtype=np.int64)) * access.lanes
-    free = [count for place, count in enumerate(counts) if access.mask.shape[place] == 1]
+    free = [count for index, count in enumerate(counts) if access.mask.shape[index] == 1]
     return int(np.sum(access.mask)) * int(np.prod(free, dtype=np.int64))

@@ -93,16 +93,16 @@ class _Turned(Values):
     def _square(self, frame: Frame, row: Value, column: Value, *, whole: bool) -> None:
         """As many rows as columns as lanes: loads along the rows' axis, stores along the columns'."""
         machine, lanes, turn = self.machine, self.lanes, self.turn
-        (down, rows), (along, columns) = ((one[0].name, machine.size(one[1])) for one in (turn.row, turn.column))
+        (down, rows), (along, columns) = ((item[0].name, machine.size(item[1])) for item in (turn.row, turn.column))
         mask = None if whole else machine.mask(row, rows, lanes)
         across = [self._place(column, at, columns, whole) for at in range(lanes)]
         turned: dict[int, Sequence[Value]] = {}
         for load in turn.loads:
             own = [
-                replace(frame.inner(**{down: row, along: one}), lanes=lanes, along=frozenset({down}), mask=mask)
-                for one in across
+                replace(frame.inner(**{down: row, along: item}), lanes=lanes, along=frozenset({down}), mask=mask)
+                for item in across
             ]
-            vectors = [machine.cell(load.dtype, lanes, self.evaluate(load, one)).get() for one in own]
+            vectors = [machine.cell(load.dtype, lanes, self.evaluate(load, item)).get() for item in own]
             turned[id(load)] = machine.turned(vectors, load.dtype)
         for at in range(lanes):
             here = frame.inner(**{down: self._place(row, at, rows, whole), along: column})
@@ -110,14 +110,14 @@ class _Turned(Values):
             here = replace(here, lanes=lanes, along=frozenset({along}), mask=masked)
             here.known.update({load: vectors[at] for load, vectors in turned.items()})
             value = self.evaluate(self.plan.value, here)
-            indices = [self.scalar(one, here) for one in self.plan.indices]
-            steps = [int(one == turn.column[0]) for one in self.plan.indices]
+            indices = [self.scalar(index, here) for index in self.plan.indices]
+            steps = [int(index == turn.column[0]) for index in self.plan.indices]
             machine.store(self.plan.output, indices, steps, value, lanes, masked)
 
     def _place(self, first: Value, at: int, size: Value, whole: bool) -> Value:
         """A row or a column of a square; the last there is, where it may not exist."""
-        place = self._index("add", first, self._number(at))
-        return place if whole else self._index("min", place, self._index("sub", size, self._number(1)))
+        position = self._index("add", first, self._number(at))
+        return position if whole else self._index("min", position, self._index("sub", size, self._number(1)))
 
     def _mask(self, row: Value, at: int, rows: Value, column: Value, columns: Value) -> Value:
         """The columns that exist; none in a row that does not."""
@@ -143,5 +143,5 @@ class _Turned(Values):
     def _number(self, value: int) -> Value:
         return self.machine.number(value, INDEX)
 
-    def _index(self, function: str, one: Value, other: Value) -> Value:
-        return self.machine.apply(function, [one, other], INDEX, 1)
+    def _index(self, function: str, value: Value, other: Value) -> Value:
+        return self.machine.apply(function, [value, other], INDEX, 1)

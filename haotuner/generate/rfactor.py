@@ -23,12 +23,12 @@ def joined(graph: Graph) -> dict[str, str]:
     (out,) = graph.outputs
     accesses = Accesses(graph)
     value: Expression = accesses.computed(out, tuple(accesses.variable("i") for _ in graph.types[out].shape))
-    found, every = {}, {str(e) for name in graph.inputs for e in graph.types[name].shape if getattr(e, "is_Symbol", False)}
+    result, every = {}, {str(e) for name in graph.inputs for e in graph.types[name].shape if getattr(e, "is_Symbol", False)}
     for axis in sorted(every - {name for e in graph.types[out].shape for name in dimensions(e)}):
         fold, how = _outermost(value, axis)
         if fold is not None and graph.types[out].dtype == "fp32" and _apart(graph, fold, axis):
-            found[axis] = how
-    return found
+            result[axis] = how
+    return result
 
 
 def _outermost(value: Expression, axis: str) -> tuple[Fold | None, str]:
@@ -57,7 +57,7 @@ def _apart(graph: Graph, fold: Fold, axis: str) -> bool:
         if isinstance(part, Fold):
             return False  # what is folded before depends on more than the part, or is the same for all parts
         if isinstance(part, Load):
-            for extent, place in zip(graph.types[part.tensor].shape, part.indices, strict=True):
-                if axis in dimensions(extent) and (not same(extent, dimension(axis)) or place != own[0]):
+            for extent, size in zip(graph.types[part.tensor].shape, part.indices, strict=True):
+                if axis in dimensions(extent) and (not same(extent, dimension(axis)) or size != own[0]):
                     return False
     return True

@@ -104,7 +104,7 @@ class Plan:
 
     def values(self) -> tuple[Expression, ...]:
         """Every expression that the program computes."""
-        others = (one.value for one in self.beside)
+        others = (sibling.value for sibling in self.beside)
         return (self.value, *others, *(keep.value for keep in self.keeps), *self.first.values())
 
 
@@ -139,8 +139,8 @@ def describe(plan: Plan) -> dict[str, str]:
     near = f", {schedule.packed} of them neighbours" if schedule.packed > 1 else ""
     shared = [f"parts of {axis} (joined by {how})" for axis, how in joined(graph).items()]
     maps = {node.output: f"{node.output} ({node.attributes['function']})" for node in graph.nodes if node.primitive == "map"}
-    kept = [f"{maps[tensor]} kept in the output's row" for tensor in schedule.kept]
-    kept += ["what a row's first iteration loads stays in registers"] if schedule.held else []
+    lines = [f"{maps[tensor]} kept in the output's row" for tensor in schedule.kept]
+    lines += ["what a row's first iteration loads stays in registers"] if schedule.held else []
     again = [words for tensor, words in maps.items() if tensor not in schedule.kept and len(graph.readers(tensor)) > 1]
     if plan.turns:
         high, wide = (squares * schedule.lanes for squares in schedule.tiles[:2])
@@ -152,10 +152,10 @@ def describe(plan: Plan) -> dict[str, str]:
     if schedule.parts > 1:
         levels = () if shareable(graph, schedule.lane_axis) else levels_of_folds(plan)
         end += f"; workers fold {schedule.parts} parts" + (f" of a row, in {len(levels) + 1} stages" if levels else "")
-    beside = [one.tensor + " once a row" * (one.axes < len(axes)) for one in plan.beside]
+    beside = [sibling.tensor + " once a row" * (sibling.axes < len(axes)) for sibling in plan.beside]
     return {
         "parallel": merged + "; threads may share ".join([f"{schedule.lanes} lanes along {along}", *shared]),
-        "movement": "; ".join([*kept, *([f"{', '.join(again)} computed where it is read"] if again else [])])
+        "movement": "; ".join([*lines, *([f"{', '.join(again)} computed where it is read"] if again else [])])
         or "nothing is kept",
         "computation": f"{vectors} an iteration{near}{rows}{folds}; the end of an axis is {end}",
     } | ({"written beside it": ", ".join(beside)} if beside else {})  # fmt: skip
@@ -165,17 +165,17 @@ def keepable(graph: Graph) -> tuple[str, ...]:
     """Intermediate tensors of the output's shape and type that a reduction reads: what may lie in the output's rows."""
     out = graph.outputs[0]
     target = graph.types[out]
-    found: list[str] = []
+    result: list[str] = []
     if len(graph.outputs) > 1:
         return ()
     for node in graph.nodes:
         t = graph.types[node.output]
         if node.output == out or node.primitive != "map" or t.dtype != target.dtype or t.rank != target.rank:
             continue
-        alike = all(same(one, other) for one, other in zip(t.shape, target.shape, strict=True))
+        alike = all(same(extent, other) for extent, other in zip(t.shape, target.shape, strict=True))
         if alike and any(reader.primitive in ("reduce", "arg_reduce") for reader in graph.readers(node.output)):
-            found.append(node.output)
-    return tuple(found)
+            result.append(node.output)
+    return tuple(result)
 
 
 def shareable(graph: Graph, lane_axis: int) -> bool:
@@ -189,17 +189,17 @@ def levels_of_folds(plan: Plan) -> tuple[tuple[Fold, ...], ...]:
 
     Such rows may be cut (``multi_stage.py``), as the output's own axis is that of all folds.
     """
-    (lanes, extent), written = plan.loops[-1], [plan.value, *(one.value for one in plan.beside)]
-    found = list(dict.fromkeys(part for value in written for part in parts(value) if isinstance(part, Fold)))
+    (lanes, extent), written = plan.loops[-1], [plan.value, *(sibling.value for sibling in plan.beside)]
+    result = list(dict.fromkeys(part for value in written for part in parts(value) if isinstance(part, Fold)))
     known = plan.schedule.lane_axis == len(plan.loops) - 1 and str(extent) in plan.graph.dimensions
-    if not known or not found or plan.keeps or any(one.axes < len(plan.loops) - 1 for one in plan.beside):
+    if not known or not result or plan.keeps or any(sibling.axes < len(plan.loops) - 1 for sibling in plan.beside):
         return ()
     levels: dict[Fold, int] = {}
-    for fold in found:  # inner ones come first
+    for fold in result:  # inner ones come first
         alike = len(fold.axes) == 1 and same(fold.axes[0][1], extent) and fold.dtype == "fp32"
         if not alike or lanes.name in free_variables(fold):
             return ()
-        levels[fold] = 1 + max((levels[one] for one in parts(fold.value) if isinstance(one, Fold)), default=-1)
+        levels[fold] = 1 + max((levels[sibling] for sibling in parts(fold.value) if isinstance(sibling, Fold)), default=-1)
     return tuple(tuple(fold for fold, own in levels.items() if own == level) for level in range(max(levels.values()) + 1))
 
 
@@ -341,5 +341,5 @@ def _replaced(e: Expression, tensor: str, value: Expression) -> Expression:
     if _reads(e, tensor):
         return value
     if isinstance(e, Apply):
-        return Apply(e.function, tuple(_replaced(one, tensor, value) for one in e.arguments), e.dtype)
+        return Apply(e.function, tuple(_replaced(argument, tensor, value) for argument in e.arguments), e.dtype)
     return e

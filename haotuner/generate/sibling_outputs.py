@@ -48,7 +48,7 @@ def leading(shape: Sequence[Extent], whole: Sequence[Extent]) -> int | None:
 
 def sibling_outputs(accesses: Accesses, lane_axis: int, variables: tuple[Variable, ...]) -> tuple[SiblingOutput, ...]:
     """The other outputs of a graph, in their order. UsageError for one that lies over other points, or across the lanes."""
-    graph, found = accesses.graph, []
+    graph, result = accesses.graph, []
     whole = graph.types[graph.outputs[0]].shape
     for tensor in graph.outputs[1:]:
         shape = graph.types[tensor].shape
@@ -57,5 +57,5 @@ def sibling_outputs(accesses: Accesses, lane_axis: int, variables: tuple[Variabl
             why = "lies over other points" if axes is None else "has a row across the lanes"
             raise UsageError(f"{tensor} {why} than {graph.outputs[0]}: a program writes both where rows are the same")
         indices: Indices = (*variables[:axes], *[index(0)] * len(shape[axes:]))
-        found.append(SiblingOutput(tensor, axes, indices, accesses.computed(tensor, indices)))
-    return tuple(found)
+        result.append(SiblingOutput(tensor, axes, indices, accesses.computed(tensor, indices)))
+    return tuple(result)

@@ -106,14 +106,14 @@ def factors(graph: Graph, node: Node, so_far: Sketch) -> bool:
 
 def onlines(graph: Graph, node: Node, so_far: Sketch) -> bool:
     """A sum of products of exponentials of x - max x, x itself a sum of products: both need no more than a tile of x."""
-    found = match_online_softmax(graph) if node.primitive in FOLDS else None
-    return found is not None and found.weighted.tensor == node.output
+    match = match_online_softmax(graph) if node.primitive in FOLDS else None
+    return match is not None and match.weighted.tensor == node.output
 
 
 def joined(graph: Graph, node: Node, so_far: Sketch) -> bool:
     """The maximum and the sum that an online sum goes with."""
-    found = match_online_softmax(graph) if so_far.nodes("online") else None
-    return found is not None and node.output in (found.maximum, found.total.tensor)
+    match = match_online_softmax(graph) if so_far.nodes("online") else None
+    return match is not None and node.output in (match.maximum, match.total.tensor)
 
 
 def skips(graph: Graph, node: Node, so_far: Sketch) -> bool:
@@ -132,7 +132,7 @@ class Rule:
 
 def _sharers(graph: Graph, node: Node) -> str:
     """Workers, where the output is one fold that may be cut among them."""
-    alone = len(graph.outputs) == 1 and [one.output for one in graph.nodes if one.primitive in FOLDS] == [node.output]
+    alone = len(graph.outputs) == 1 and [node.output for node in graph.nodes if node.primitive in FOLDS] == [node.output]
     return "workers, " if alone and rfactor.joined(graph) else ""
 
 
@@ -158,20 +158,20 @@ RULES = (
 def sketches(graph: Graph) -> tuple[Sketch, ...]:
     """Every sketch of a graph that has a program, each once; the first takes the first rule that applies everywhere."""
     every = dict.fromkeys(_from(graph, len(graph.nodes) - 1, Sketch()))
-    return tuple(one for one in every if one.nodes("online") or lane_axes(graph, one))
+    return tuple(sketch for sketch in every if sketch.nodes("online") or lane_axes(graph, sketch))
 
 
-def _from(graph: Graph, place: int, so_far: Sketch) -> Iterator[Sketch]:
-    if place < 0:
+def _from(graph: Graph, index: int, so_far: Sketch) -> Iterator[Sketch]:
+    if index < 0:
         yield so_far
         return
-    node = graph.nodes[place]
+    node = graph.nodes[index]
     if joined(graph, node, so_far):
-        yield from _from(graph, place - 1, Sketch((*so_far.steps, Step("online", node.output, "so far"))))
+        yield from _from(graph, index - 1, Sketch((*so_far.steps, Step("online", node.output, "so far"))))
         return
     for rule in RULES:
         if rule.condition(graph, node, so_far):
-            yield from _from(graph, place - 1, Sketch((*so_far.steps, *rule.steps(graph, node))))
+            yield from _from(graph, index - 1, Sketch((*so_far.steps, *rule.steps(graph, node))))
 
 
 def lane_axes(graph: Graph, sketch: Sketch) -> tuple[int, ...]:
@@ -182,7 +182,7 @@ def lane_axes(graph: Graph, sketch: Sketch) -> tuple[int, ...]:
     """
     if sketch.nodes("online"):
         return ()
-    found = []
+    result = []
     for axis in (*reversed(range(graph.types[graph.outputs[0]].rank)), -1):
         try:
             plan = planned(graph, Schedule(lane_axis=axis, lanes=2, unroll=1, kept=sketch.cached))
@@ -194,5 +194,5 @@ def lane_axes(graph: Graph, sketch: Sketch) -> tuple[int, ...]:
             own = lanes in free_variables(fold)
             fits &= not (fold.tensor in sketch.nodes("factor") and own or fold.tensor in sketch.nodes("skip") and not own)
         if fits and (axis >= 0 or folds):
-            found.append(axis)
-    return tuple(found)
+            result.append(axis)
+    return tuple(result)

@@ -71,7 +71,7 @@ class Space:
     def folds(self) -> tuple[str, ...]:
         """The folds that have vectors of their own, in the graph's order."""
         own = (node.output for node in self.graph.nodes if node.primitive in ("reduce", "arg_reduce"))
-        return tuple(one for one in own if one not in self.graph.outputs)
+        return tuple(item for item in own if item not in self.graph.outputs)
 
     @cached_property
     def holes(self) -> tuple[Hole, ...]:
@@ -105,7 +105,7 @@ class Space:
     @cached_property
     def _tiled_axes(self) -> frozenset[int]:
         """Axes of lanes whose programs may be tiled in two levels."""
-        tiled = [axes for axes, one in zip(self.axes, self.sketches, strict=True) if one.tiled]
+        tiled = [axes for axes, sketch in zip(self.axes, self.sketches, strict=True) if sketch.tiled]
         return frozenset(axis for axis in set().union(*tiled) if tileable(self.graph, axis))
 
     @cached_property
@@ -123,33 +123,33 @@ class Space:
     def points(self) -> tuple[Point, ...]:
         """Every point that has a program, each once."""
         every = product(*(range(len(hole.choices)) for hole in self.holes))
-        return tuple(dict.fromkeys(found for one in every if (found := self.canonical(one)) is not None))
+        return tuple(dict.fromkeys(point_ for point in every if (point_ := self.canonical(point)) is not None))
 
     def canonical(self, point: Sequence[int]) -> Point | None:
         """The point of the same program; None where there is none."""
         if point[1] >= len(self.axes[point[0]]):
             return None
-        axis, found = self.axes[point[0]][point[1]], list(point)
+        axis, values = self.axes[point[0]][point[1]], list(point)
         if axis >= 0 and not self.sketches[point[0]].nodes("factor"):  # each lane folds its own: no vectors of a fold
-            for place, hole in enumerate(self.holes):
-                found[place] = 0 if hole.node in self.folds else found[place]
+            for index, hole in enumerate(self.holes):
+                values[index] = 0 if hole.node in self.folds else values[index]
         if axis < 0:  # the output comes element by element
-            for place, hole in enumerate(self.holes):
-                found[place] = 0 if hole.node == self.graph.outputs[0] and hole.name == "rows" else found[place]
+            for position, hole in enumerate(self.holes):
+                values[position] = 0 if hole.node == self.graph.outputs[0] and hole.name == "rows" else values[position]
         if axis not in self._shared_axes:
-            found = [0 if hole.name == "parts" else at for hole, at in zip(self.holes, found, strict=True)]
-        elif axis in self._staged_axes and self._value(found, "parts") > 1:  # stages decide on vectors alone
+            values = [0 if hole.name == "parts" else at for hole, at in zip(self.holes, values, strict=True)]
+        elif axis in self._staged_axes and self._value(values, "parts") > 1:  # stages decide on vectors alone
             if self.sketches[point[0]].cached:
                 return None
             own = [hole.name in ALONE and hole.node not in self.folds for hole in self.holes]
-            return tuple(at if counts else 0 for counts, at in zip(own, found, strict=True))
+            return tuple(at if counts else 0 for counts, at in zip(own, values, strict=True))
         if axis in self._turned_axes:
-            return self._squared(found)
+            return self._squared(values)
         if axis not in self._tiled_axes or not self.sketches[point[0]].tiled:
-            found = [0 if hole.name in TILES else at for hole, at in zip(self.holes, found, strict=True)]
-        elif self._sums(found) > MOST_FLOATS:
+            values = [0 if hole.name in TILES else at for hole, at in zip(self.holes, values, strict=True)]
+        elif self._sums(values) > MOST_FLOATS:
             return None
-        return tuple(found)
+        return tuple(values)
 
     def _value(self, point: Sequence[int], name: str) -> int:
         """What a hole of the output holds."""
@@ -201,16 +201,16 @@ class Space:
     def drawn(self, rng: np.random.Generator) -> Point:
         """A point by chance: every hole alike."""
         while True:
-            found = self.canonical([int(rng.integers(len(hole.choices))) for hole in self.holes])
-            if found is not None:
-                return found
+            point = self.canonical([int(rng.integers(len(hole.choices))) for hole in self.holes])
+            if point is not None:
+                return point
 
     def neighbours(self, point: Point) -> Iterator[Point]:
         """Points that differ in one decision, by one step of those that are sizes."""
-        for place, hole in enumerate(self.holes):
+        for index, hole in enumerate(self.holes):
             sizes = hole.name in ("unroll", "rows", *TILES)
             for at in range(len(hole.choices)):
-                if at != point[place] and (not sizes or abs(at - point[place]) == 1):
-                    found = self.canonical((*point[:place], at, *point[place + 1 :]))
-                    if found is not None and found != point:
-                        yield found
+                if at != point[index] and (not sizes or abs(at - point[index]) == 1):
+                    point_ = self.canonical((*point[:index], at, *point[index + 1 :]))
+                    if point_ is not None and point_ != point:
+                        yield point_

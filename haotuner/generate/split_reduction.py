@@ -29,8 +29,8 @@ def emit_split_reduction(plan: Plan, machine: Builder, whole: Callable[[Builder]
         whole(machine)
         return
     machine.scratch(PARTIAL, PARTIAL_FLOATS, "fp32")
-    for place, (first, last) in enumerate(bounds):
-        whole(_Part(machine, plan, axis, first, last - first, place * prod(shape), shape))
+    for index, (first, last) in enumerate(bounds):
+        whole(_Part(machine, plan, axis, first, last - first, index * prod(shape), shape))
     extent = bounds[-1][1]
     shares = [(last - first) / extent if how == "mean" else 1.0 for first, last in bounds]
     _join(plan, machine, "sum" if how == "mean" else how, shares, shape)
@@ -63,11 +63,11 @@ def _join(plan: Plan, machine: Builder, how: str, shares: Sequence[float], shape
 
 
 def _flat(machine: Builder, places: Sequence[Value], shape: Sequence[int], base: int) -> Value:
-    found = machine.number(0, INDEX)
-    for place, extent in zip(places, shape, strict=True):
-        found = machine.apply("mul", [found, machine.number(extent, INDEX)], INDEX, 1)
-        found = machine.apply("add", [found, place], INDEX, 1)
-    return machine.apply("add", [found, machine.number(base, INDEX)], INDEX, 1)
+    result = machine.number(0, INDEX)
+    for size, extent in zip(places, shape, strict=True):
+        result = machine.apply("mul", [result, machine.number(extent, INDEX)], INDEX, 1)
+        result = machine.apply("add", [result, size], INDEX, 1)
+    return machine.apply("add", [result, machine.number(base, INDEX)], INDEX, 1)
 
 
 class _Part:
@@ -93,17 +93,17 @@ class _Part:
         steps: Sequence[int] | None,
         lanes: int,
         mask: Value,
-        held: Sequence[Value] = (),
+        symbolic: Sequence[Value] = (),
     ) -> Value:
         """Places along the axis begin with the part; scratch memory is as it is."""
         if tensor not in self._plan.graph.types:
             return self._machine.load(tensor, indices, steps, lanes, mask)
         begin = self._machine.number(self._first, INDEX)
         own = [
-            self._machine.apply("add", [one, begin], INDEX, 1) if same(extent, self._axis) else one
-            for one, extent in zip(indices, self._plan.graph.types[tensor].shape, strict=True)
+            self._machine.apply("add", [size, begin], INDEX, 1) if same(extent, self._axis) else size
+            for size, extent in zip(indices, self._plan.graph.types[tensor].shape, strict=True)
         ]
-        return self._machine.load(tensor, own, steps, lanes, mask, held)
+        return self._machine.load(tensor, own, steps, lanes, mask, symbolic)
 
     def store(
         self, tensor: str, indices: Sequence[Value], steps: Sequence[int], value: Value, lanes: int, mask: Value

@@ -23,8 +23,13 @@ class Store:
 def stores_of(plan: Plan) -> tuple[list[Store], list[Store]]:
     """Those at every point of a program's loops, its own output first, and those of outer loops alone."""
     points, rows = [Store(plan.loops, plan.value, indices=plan.indices)], list[Store]()
-    for one in plan.beside:
-        whole = one.axes == len(plan.indices)
-        found = Store(plan.loops if whole else plan.loops[: one.axes], one.value, indices=one.indices, tensor=one.tensor)
-        (points if whole else rows).append(found)
+    for sibling in plan.beside:
+        whole = sibling.axes == len(plan.indices)
+        result = Store(
+            plan.loops if whole else plan.loops[: sibling.axes],
+            sibling.value,
+            indices=sibling.indices,
+            tensor=sibling.tensor,
+        )
+        (points if whole else rows).append(result)
     return points, rows

@@ -32,26 +32,26 @@ def transposed_load_of(loops: Loops, value: Expression, indices: Sequence[Expres
     *outer, column = loops
     lanes, every = column[0].name, list(parts(value))
     refused = "squares are turned where tensors are read across the lanes and written along them: "
-    if any(isinstance(one, Fold) for one in every):
+    if any(isinstance(item, Fold) for item in every):
         raise UsageError(refused + "this program folds")
     if not indices or indices[-1] != column[0]:
         raise UsageError(refused + "this one writes across them")
-    loads = [one for one in every if isinstance(one, Load) and lanes in free_variables(one) and one.dtype != "bool"]
-    found = [TransposedLoad(row, column, tuple(one for one in loads if _across(one, row[0].name, lanes)))
+    loads = [item for item in every if isinstance(item, Load) and lanes in free_variables(item) and item.dtype != "bool"]
+    result = [TransposedLoad(row, column, tuple(load for load in loads if _across(load, row[0].name, lanes)))
              for row in outer if not same(row[1], 1)]  # fmt: skip
-    best = max(found, key=lambda one: len(one.loads), default=None)
+    best = max(result, key=lambda item: len(item.loads), default=None)
     if best is None or not best.loads:
         raise UsageError(refused + "this one reads none so")
-    left = (one for one in every if isinstance(one, Load) and lanes in free_variables(one) and one not in best.loads)
-    for one in left:
-        if not _even(one, lanes):
-            raise UsageError(refused + f"what this one reads of {one.tensor} are no neighbours along any axis")
+    left = (item for item in every if isinstance(item, Load) and lanes in free_variables(item) and item not in best.loads)
+    for item in left:
+        if not _even(item, lanes):
+            raise UsageError(refused + f"what this one reads of {item.tensor} are no neighbours along any axis")
     return best
 
 
 def _even(load: Load, name: str) -> bool:
     """Whether elements lie next to each other along a loop."""
-    return slope(load.indices[-1], name) == 1 and not any(name in free_variables(one) for one in load.indices[:-1])
+    return slope(load.indices[-1], name) == 1 and not any(name in free_variables(index) for index in load.indices[:-1])
 
 
 def _across(load: Load, row: str, lanes: str) -> bool:

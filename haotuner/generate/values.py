@@ -50,10 +50,10 @@ class Values:
 
     def evaluate(self, e: Expression, frame: Frame) -> Value:
         """The value of an expression, computed once a frame."""
-        found = frame.known.get(id(e), _NOT_YET)
-        if found is _NOT_YET:
-            found = frame.known[id(e)] = self._made(e, frame)
-        return found
+        result = frame.known.get(id(e), _NOT_YET)
+        if result is _NOT_YET:
+            result = frame.known[id(e)] = self._made(e, frame)
+        return result
 
     def _made(self, e: Expression, frame: Frame) -> Value:
         machine = self.machine
@@ -67,13 +67,13 @@ class Values:
         if isinstance(e, Fold):
             return frame.folds[e]
         if isinstance(e, Load):
-            steps = [step_along(one, frame.along) for one in e.indices]
-            held = [machine.size(one) for one in e.held]
+            steps = [step_along(index, frame.along) for index in e.indices]
+            conditions = [machine.size(condition) for condition in e.held]
             if None in steps:
-                vectors = [self.evaluate(one, frame) for one in e.indices]
-                return machine.load(e.tensor, vectors, None, frame.lanes, frame.mask, held)
+                vectors = [self.evaluate(index, frame) for index in e.indices]
+                return machine.load(e.tensor, vectors, None, frame.lanes, frame.mask, conditions)
             known = [step * frame.pitch for step in steps if step is not None]
-            first = [self.scalar(one, frame) for one in e.indices]
-            return machine.load(e.tensor, first, known, frame.lanes, frame.mask, held)
-        arguments = [self.evaluate(one, frame) for one in e.arguments]
+            first = [self.scalar(index, frame) for index in e.indices]
+            return machine.load(e.tensor, first, known, frame.lanes, frame.mask, conditions)
+        arguments = [self.evaluate(argument, frame) for argument in e.arguments]
         return machine.apply(e.function, arguments, e.dtype, frame.lanes if free_variables(e) & frame.along else 1)

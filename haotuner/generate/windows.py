@@ -19,8 +19,8 @@ def _pool(options: Options, *, how: str, fill: float) -> Graph:
     if ph or pw:
         x = g.add("pad", x, before=(0, 0, ph, pw), after=(0, 0, ph, pw), mode="constant", value=fill)
     windows = g.add("window", x, axes=(2, 3), sizes=(kh, kw), strides=(sh, sw), dilations=(1, 1))
-    found = g.add("reduce", windows, how=how, axes=(4, 5), keepdims=False)
-    return g.finish(found if how == "max" else g.map("div", found, float(kh * kw)))
+    result = g.add("reduce", windows, how=how, axes=(4, 5), keepdims=False)
+    return g.finish(result if how == "max" else g.map("div", result, float(kh * kw)))
 
 
 def _resize(options: Options) -> Graph:
@@ -43,15 +43,15 @@ def _nearest(g: GraphBuilder, x: str, axis: int, scale: int) -> str:
 def _linear(g: GraphBuilder, x: str, axis: int, scale: int) -> str:
     """Between the neighbours of (i + 1/2) / scale - 1/2, which lie inside the axis."""
     shape = g.types[x].shape
-    place = g.add("iota", extent=shape[axis] * scale, dtype="fp32")
-    at = g.map("max", g.map("sub", g.map("div", g.map("add", place, 0.5), float(scale)), 0.5), 0.0)
+    position = g.add("iota", extent=shape[axis] * scale, dtype="fp32")
+    at = g.map("max", g.map("sub", g.map("div", g.map("add", position, 0.5), float(scale)), 0.5), 0.0)
     low = g.map("floor", at)
     part = g.add("reshape", g.map("sub", at, low), shape=(shape[axis] * scale, *[1] * (3 - axis)))
     first = g.add("cast", low, dtype="int64")
     last = g.add("size", extent=shape[axis] - 1, dtype="int64")
     second = g.map("min", g.map("add", first, 1), last)
-    one, other = (g.add("gather", x, index, axis=axis) for index in (first, second))
-    return g.map("add", g.map("mul", one, g.map("sub", g.constant(np.float32(1)), part)), g.map("mul", other, part))
+    left, other = (g.add("gather", x, index, axis=axis) for index in (first, second))
+    return g.map("add", g.map("mul", left, g.map("sub", g.constant(np.float32(1)), part)), g.map("mul", other, part))
 
 
 GRAPHS: Mapping[str, Callable[[Options], Graph]] = {

@@ -27,7 +27,7 @@ def _shown(e: Any, left: list[int]) -> bool:
     left[0] -= 1
     if left[0] < 0:
         return False
-    inner = {one for atom in _functions(e) for argument in atom.args for one in _functions(argument)}
+    inner = {function for atom in _functions(e) for argument in atom.args for function in _functions(argument)}
     outer = sorted(_functions(e) - inner, key=sympy.default_sort_key)
     if not outer:
         return _polynomial_above(e)
@@ -46,7 +46,7 @@ def _shown(e: Any, left: list[int]) -> bool:
         lost = 1 - sympy.Rational(1, divisor) if divisor.is_Integer else sympy.S.One
         return _shown(sympy.expand(factor * (value - lost if sign > 0 else value) + rest), left)
     some = isinstance(atom, sympy.Max) == (sign > 0)  # one bound is enough, or all are needed
-    return (any if some else all)(_shown(sympy.expand(factor * one + rest), left) for one in atom.args)
+    return (any if some else all)(_shown(sympy.expand(factor * argument + rest), left) for argument in atom.args)
 
 
 def _functions(e: Any) -> set[Any]:
@@ -64,7 +64,7 @@ def _sign(factor: Any) -> int:
 
 
 def _is_monomial(term: Any) -> bool:
-    return bool(term.is_polynomial(*term.free_symbols)) and all(one.is_nonnegative for one in term.free_symbols)
+    return bool(term.is_polynomial(*term.free_symbols)) and all(symbol.is_nonnegative for symbol in term.free_symbols)
 
 
 def _polynomial_above(e: Any) -> bool:

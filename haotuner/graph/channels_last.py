@@ -46,40 +46,40 @@ class Relayout:
 
 def images_of(graph: Graph, known: Mapping[str, Image]) -> dict[str, Image]:
     """The images of a graph by what primitives make of those that are known, and of what they are made."""
-    found = {name: one for name, one in known.items() if name not in graph.constants}
+    result = {name: item for name, item in known.items() if name not in graph.constants}
     for _ in range(SWEEPS):
-        before = len(found)
+        before = len(result)
         for node in graph.nodes:
-            if node.output not in found and (image := _made(node, graph, found)) is not None:
-                found[node.output] = image
+            if node.output not in result and (image := _made(node, graph, result)) is not None:
+                result[node.output] = image
         for node in reversed(graph.nodes):
             for name in _sources(node, graph):
-                if name not in found and node.output in found:
-                    image = _source(node, graph, found[node.output])
+                if name not in result and node.output in result:
+                    image = _source(node, graph, result[node.output])
                     if image is not None and name not in graph.constants:
-                        found[name] = image
-        if len(found) == before:
+                        result[name] = image
+        if len(result) == before:
             break
-    return found
+    return result
 
 
 _ALIKE = ("map", "cast", "pad", "slice", "concat", "window", "broadcast")  # an image where what they read is one
 
 
-def _made(node: Node, graph: Graph, found: Mapping[str, Image]) -> Image | None:
+def _made(node: Node, graph: Graph, result: Mapping[str, Image]) -> Image | None:
     """The image that a primitive makes of images."""
     rank = graph.types[node.output].rank
-    images = [found[one] for one in node.inputs if one in found and graph.types[one].rank <= rank]
+    images = [result[tensor] for tensor in node.inputs if tensor in result and graph.types[tensor].rank <= rank]
     if node.primitive in _ALIKE:
         return images[0] if images and images[0].axes <= rank else None
-    first = found.get(node.inputs[0]) if node.inputs else None
+    first = result.get(node.inputs[0]) if node.inputs else None
     if first is None:
         return None
     if node.primitive == "gather":
         return first if graph.types[node.inputs[1]].rank == 1 else None
     if node.primitive == "reduce":
-        kept = node.attributes.get("keepdims", False) or min(_axes(node, graph)) >= first.axes
-        return first if kept else None
+        keepdims = node.attributes.get("keepdims", False) or min(_axes(node, graph)) >= first.axes
+        return first if keepdims else None
     if node.primitive == "reshape":
         return _reshaped(graph, node.inputs[0], node.output, first)
     return _contracted(node, first) if node.primitive == "contract" else None
@@ -89,7 +89,7 @@ def _sources(node: Node, graph: Graph) -> Sequence[str]:
     """What of its inputs is an image where its result is one."""
     rank = graph.types[node.output].rank
     if node.primitive in ("map", "concat"):
-        return [one for one in node.inputs if graph.types[one].rank == rank]
+        return [tensor for tensor in node.inputs if graph.types[tensor].rank == rank]
     return node.inputs[:1] if node.primitive in ("cast", "pad", "slice", "window", "gather", "reshape", "reduce") else ()
 
 
@@ -100,12 +100,12 @@ def _source(node: Node, graph: Graph, image: Image) -> Image | None:
 
 
 def _axes(node: Node, graph: Graph) -> list[int]:
-    return [axis_of(one, graph.types[node.inputs[0]].rank, node.primitive) for one in node.attributes["axes"]]
+    return [axis_of(attribute, graph.types[node.inputs[0]].rank, node.primitive) for attribute in node.attributes["axes"]]
 
 
-def _reshaped(graph: Graph, one: str, other: str, image: Image) -> Image | None:
+def _reshaped(graph: Graph, name: str, other: str, image: Image) -> Image | None:
     """The other image where a reshape parts or joins axes of channels alone."""
-    before, after = graph.types[one].shape, graph.types[other].shape
+    before, after = graph.types[name].shape, graph.types[other].shape
     rest = before[1 + image.channels :]
     channels = len(after) - len(rest) - 1
     alike = channels >= 1 and all(

@@ -49,7 +49,7 @@ def _infer_random(types: Sequence[TensorType], attributes: Mapping[str, Any]) ->
 
 
 def _compute_random(arrays: Sequence[Any], attributes: Mapping[str, Any], sizes: Callable[[Extent], int]) -> Any:
-    shape = [sizes(one) for one in attributes["shape"]]
+    shape = [sizes(extent) for extent in attributes["shape"]]
     return random_numbers(attributes, shape, attributes.get("seed"), numpy_dtype(attributes["dtype"]))
 
 

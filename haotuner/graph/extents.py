@@ -55,15 +55,15 @@ def _expanded(extent: Any) -> Extent:
     return int(expanded) if expanded.is_Integer else expanded
 
 
-def same(one: Extent, other: Extent) -> bool:
+def same(extent: Extent, other: Extent) -> bool:
     """Whether two extents are equal whatever the dimensions are, as far as expanding shows."""
-    if one == other:
+    if extent == other:
         return True
-    if isinstance(one, int) and isinstance(other, int):
+    if isinstance(extent, int) and isinstance(other, int):
         return False
     import sympy
 
-    return bool(canonical(sympy.sympify(one) - other) == 0)
+    return bool(canonical(sympy.sympify(extent) - other) == 0)
 
 
 def floor_division(extent: Extent, divisor: Extent) -> Extent:
@@ -85,8 +85,8 @@ def quotient(extent: Extent, divisor: Extent) -> Extent | None:
 
     if divisor in (1, -1) and sympy.sympify(extent).is_integer:  # of every slice; cancelling is slow
         return canonical(extent * divisor)
-    found = sympy.cancel(sympy.sympify(extent) / divisor)
-    return canonical(found) if sympy.fraction(sympy.together(found))[1] == 1 else None
+    result = sympy.cancel(sympy.sympify(extent) / divisor)
+    return canonical(result) if sympy.fraction(sympy.together(result))[1] == 1 else None
 
 
 def ceiling_division(extent: Extent, divisor: Extent) -> Extent:
@@ -109,9 +109,9 @@ def _of_parts(function: str, extents: Iterable[Extent]) -> Extent:
     import sympy
 
     kind = getattr(sympy, function)
-    flat = [sympy.sympify(one) for one in extents]
+    flat = [sympy.sympify(extent) for extent in extents]
     parts = _undominated(
-        dict.fromkeys(part for one in flat for part in (one.args if isinstance(one, kind) else (one,))), function
+        dict.fromkeys(part for item in flat for part in (item.args if isinstance(item, kind) else (item,))), function
     )
     if len(parts) == 1:
         return canonical(parts[0])
@@ -121,19 +121,19 @@ def _of_parts(function: str, extents: Iterable[Extent]) -> Extent:
 
 def _undominated(parts: Iterable[Any], function: str) -> list[Any]:
     """The parts of which none is shown to lie behind another."""
-    sign, kept = (1 if function == "Max" else -1), list(parts)
-    for one in list(kept):
-        if any(other is not one and never_negative(sign * (other - one)) for other in kept):
-            kept = [other for other in kept if other is not one]
-    return kept
+    sign, selected = (1 if function == "Max" else -1), list(parts)
+    for item in list(selected):
+        if any(other is not item and never_negative(sign * (other - item)) for other in selected):
+            selected = [other for other in selected if other is not item]
+    return selected
 
 
 def product(shape: Iterable[Extent]) -> Extent:
     """Elements of a shape."""
-    found: Extent = 1
+    result: Extent = 1
     for extent in shape:
-        found = found * extent
-    return canonical(found)
+        result = result * extent
+    return canonical(result)
 
 
 def dimensions(extent: Extent) -> frozenset[str]:
@@ -154,7 +154,7 @@ def evaluate(extent: Extent, sizes: Mapping[str, int]) -> int:
     if missing:
         raise UsageError(f"extent {text(extent)}: the size of {', '.join(missing)} is not known")
     program = _program(extent)
-    return program.of(sizes) if program else int(extent.subs({one: sizes[str(one)] for one in extent.free_symbols}))
+    return program.of(sizes) if program else int(extent.subs({symbol: sizes[str(symbol)] for symbol in extent.free_symbols}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +164,8 @@ class _Program:
     of: Callable[[Mapping[str, int]], int]
 
     def _with(self, operation: Callable[[int, int], int], other: _Program) -> _Program:
-        one, two = self.of, other.of
-        return _Program(lambda sizes: operation(one(sizes), two(sizes)))
+        first, two = self.of, other.of
+        return _Program(lambda sizes: operation(first(sizes), two(sizes)))
 
     def __add__(self, other: _Program) -> _Program:
         return self._with(operator.add, other)
@@ -181,7 +181,7 @@ class _Program:
 def _program(extent: Any) -> _Program | None:
     """None of what ``lowered`` has no program for."""
     try:
-        found = lowered(
+        result = lowered(
             extent,
             {name: _Program(operator.itemgetter(name)) for name in dimensions(extent)},
             number=lambda n: _Program(lambda _: n),
@@ -193,11 +193,11 @@ def _program(extent: Any) -> _Program | None:
         )
     except UsageError:
         return None
-    return found if isinstance(found, _Program) else None
+    return result if isinstance(result, _Program) else None
 
 
 def _typed_program(name: str, operands: Sequence[_Program]) -> _Program:
-    compute, parts = TYPED[name].compute, [one.of for one in operands]
+    compute, parts = TYPED[name].compute, [operand.of for operand in operands]
     return _Program(lambda sizes: compute(*(part(sizes) for part in parts)))
 
 
@@ -233,12 +233,12 @@ def lowered(
         if isinstance(e, Typed) or any(map(is_real, e.args)):
             raise UsageError(f"extent {e} has no program")
         if e.is_Pow and e.exp.is_Integer and e.exp > 0:
-            return reduce(lambda one, other: one * other, [walk(e.base)] * int(e.exp))
-        parts = [walk(one) for one in e.args]
+            return reduce(lambda item, other: item * other, [walk(e.base)] * int(e.exp))
+        parts = [walk(argument) for argument in e.args]
         if e.is_Add:
-            return reduce(lambda one, other: one + other, parts)
+            return reduce(lambda item, other: item + other, parts)
         if e.is_Mul and sympy.fraction(e)[1] == 1:
-            return reduce(lambda one, other: one * other, parts)
+            return reduce(lambda item, other: item * other, parts)
         if isinstance(e, sympy.Mod):
             return mod(*parts)
         if isinstance(e, (sympy.Max, sympy.Min)):
@@ -274,10 +274,10 @@ def text(extent: Extent) -> str:
 
 def shown(extent: Extent) -> str:
     """The extent for people: where it is long its middle is left out, and its dimensions are named."""
-    told = text(extent)
-    if len(told) <= SHOWN:
-        return told
-    return f"{told[: SHOWN // 2]} … {told[-SHOWN // 4 :]} (of {', '.join(sorted(dimensions(extent)))})"
+    text_ = text(extent)
+    if len(text_) <= SHOWN:
+        return text_
+    return f"{text_[: SHOWN // 2]} … {text_[-SHOWN // 4 :]} (of {', '.join(sorted(dimensions(extent)))})"
 
 
 def parse(source: str) -> Extent:
@@ -333,11 +333,13 @@ def _read_typed(name: str, operands: Sequence[ast.expr]) -> Extent:
     if len(operands) != len(kinds):
         raise ValueError(f"{name} of {len(operands)} operands, not {len(kinds)}")
     read = [
-        sympy.Rational(one.value) if isinstance(one, ast.Constant) and type(one.value) is float else _read(one)
-        for one in operands
+        sympy.Rational(operand.value)
+        if isinstance(operand, ast.Constant) and type(operand.value) is float
+        else _read(operand)
+        for operand in operands
     ]
-    for one, kind in zip(read, kinds, strict=True):
-        if (kind == REAL) != (is_real(one) or kind == REAL and sympy.sympify(one).is_Rational):
+    for item, kind in zip(read, kinds, strict=True):
+        if (kind == REAL) != (is_real(item) or kind == REAL and sympy.sympify(item).is_Rational):
             raise ValueError(f"{name} of an operand that is no {kind} number")
     return typed(name, *read)
 

@@ -24,10 +24,10 @@ LONGEST = (2**31 - 1) // (255 * 128)  # terms whose sum has a number of 32 bits,
 
 def dequantised_by_rows(graph: Graph) -> Graph:
     """The graph with a row of factors and one of shifts behind each product of bytes whose scale is no constant."""
-    found = _Rows(graph)
+    result = _Rows(graph)
     for node in graph.nodes:
-        found.take(node)
-    return found.graph() if found.scaled else graph
+        result.take(node)
+    return result.graph() if result.scaled else graph
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class _Rows:
     guards: dict[str, Any] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.reads = Counter(one for node in self.whole.nodes for one in node.inputs)
+        self.reads = Counter(tensor for node in self.whole.nodes for tensor in node.inputs)
         self.reads.update(self.whole.outputs)
         self.types, self.constants, self.guards = dict(self.whole.types), dict(self.whole.constants), dict(self.whole.guards)
 
@@ -74,16 +74,16 @@ class _Rows:
 
     def graph(self) -> Graph:
         """All that was taken, without what nothing reads any more for that."""
-        needed, kept = set(self.whole.outputs), list[Node]()
-        before = {one for node in self.whole.nodes for one in node.inputs}
+        needed, nodes = set(self.whole.outputs), list[Node]()
+        before = {tensor for node in self.whole.nodes for tensor in node.inputs}
         for node in reversed(self.made.values()):
             if node.output in needed or (node.output in self.whole.types and node.output not in before):
-                kept.append(node)
+                nodes.append(node)
                 needed.update(node.inputs)
-        used = needed | set(self.whole.inputs) | {node.output for node in kept}
+        used = needed | set(self.whole.inputs) | {node.output for node in nodes}
         return replace(
             self.whole,
-            nodes=tuple(reversed(kept)),
+            nodes=tuple(reversed(nodes)),
             types={name: kind for name, kind in self.types.items() if name in used},
             constants={name: value for name, value in self.constants.items() if name in used},
             guards={name: guard for name, guard in self.guards.items() if name in used},
@@ -100,7 +100,7 @@ class _Rows:
             sums = self._sums(whole)
             if sums is None or self.types[node.output] != self.types[real]:
                 continue
-            if all(self._is_row(one, sums) for one in (scale, *moved)):
+            if all(self._is_row(item, sums) for item in (scale, *moved)):
                 self._put(node.output, sums, scale, moved)
                 return True
         return False
@@ -121,16 +121,16 @@ class _Rows:
 
     def _biased(self, node: Node) -> bool:
         """A bias behind such a product: both shifts are one."""
-        for one, other in (node.inputs, node.inputs[::-1]):
-            shift = self.shifts.get(one)
-            if shift is None or self.reads[one] != 1 or self.types[node.output] != self.types[one]:
+        for tensor, other in (node.inputs, node.inputs[::-1]):
+            shift = self.shifts.get(tensor)
+            if shift is None or self.reads[tensor] != 1 or self.types[node.output] != self.types[tensor]:
                 continue
             if other not in self.constants or not self._is_row(other, shift.sums):
                 continue
             bias = np.broadcast_to(self.constants[other].reshape(-1), shift.sums.features)
             whole = self._map(node.output, "sub", self._constant(bias), shift.row)
             self._map(node.output, "add", shift.of, self._placed(whole, shift.sums, node.output), output=node.output)
-            del self.made[one]
+            del self.made[tensor]
             return True
         return False
 
@@ -145,7 +145,7 @@ class _Rows:
         value = self.constants.get(product.inputs[1])
         if joined is not None and not (weight.startswith(out[1:3]) and self.types[tensor].rank == len(out) - 1):
             return None
-        axes = [1] if joined is not None else [place for place, label in enumerate(out) if label not in read]
+        axes = [1] if joined is not None else [index for index, label in enumerate(out) if label not in read]
         features = self.types[tensor].shape[axes[0]] if len(axes) == 1 else None
         if value is None or not isinstance(features, int) or value.size > LONGEST * features or out[axes[0]] not in weight:
             return None
@@ -160,8 +160,8 @@ class _Rows:
         """Whether it is one number, or one for each feature, as sums meet it."""
         shape, rank = self.types[tensor].shape, self.types[sums.tensor].rank
         whole: Sequence[Extent] = (*(1,) * (rank - len(shape)), *shape)
-        others = [extent for place, extent in enumerate(whole) if place != sums.axis]
-        return len(whole) == rank and all(one == 1 for one in others) and whole[sums.axis] in (1, sums.features)
+        others = [extent for index, extent in enumerate(whole) if index != sums.axis]
+        return len(whole) == rank and all(item == 1 for item in others) and whole[sums.axis] in (1, sums.features)
 
     def _row(self, tensor: str, sums: _Sums, like: str) -> str:
         """One number for each feature, whether there was one for all or not."""
@@ -184,7 +184,7 @@ class _Rows:
     def _add(self, like: str, primitive: str, *inputs: str, output: str = "", **attributes: Any) -> str:
         """A new node, where a tensor ``like`` it is made."""
         name = output or free_name(like, self.types)
-        self.types[name] = PRIMITIVES[primitive].infer([self.types[one] for one in inputs], attributes)
+        self.types[name] = PRIMITIVES[primitive].infer([self.types[operand] for operand in inputs], attributes)
         self.made[name] = Node(primitive, inputs, name, attributes)
         self.reads.update(inputs)
         if like in self.guards:

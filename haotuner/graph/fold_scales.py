@@ -19,10 +19,10 @@ def scaled_weights(graph: Graph) -> Graph:
 
     Rounding differs, as it does wherever batch norms are folded. A weight that several nodes read stays.
     """
-    found = _Folded(graph)
+    result = _Folded(graph)
     for node in graph.nodes:
-        found.take(node)
-    return found.graph()
+        result.take(node)
+    return result.graph()
 
 
 @dataclass(slots=True)
@@ -37,7 +37,7 @@ class _Folded:
     constants: dict[str, Any] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.reads = Counter(one for node in self.whole.nodes for one in node.inputs)
+        self.reads = Counter(tensor for node in self.whole.nodes for tensor in node.inputs)
         self.reads.update(self.whole.outputs)
         self.types, self.constants = dict(self.whole.types), dict(self.whole.constants)
 
@@ -49,7 +49,7 @@ class _Folded:
 
     def graph(self) -> Graph:
         """All that was taken, without what nothing reads any more for that."""
-        read = {one for node in self.made.values() for one in node.inputs}
+        read = {tensor for node in self.made.values() for tensor in node.inputs}
         gone = self.replaced - read - set(self.made) - set(self.whole.outputs)
         return replace(
             self.whole,
@@ -61,11 +61,11 @@ class _Folded:
 
     def _operands(self, node: Node) -> tuple[str, Any] | None:
         """A tensor and the fp32 constant that it meets, which asks for no larger result."""
-        for one, other in (node.inputs, node.inputs[::-1]):
+        for tensor, other in (node.inputs, node.inputs[::-1]):
             value = self.constants.get(other)
-            if value is not None and one in self.made and self.types[other].dtype == "fp32":
-                apart = self.whole.guards.get(one) != self.whole.guards.get(node.output)
-                return None if apart or self.types[one] != self.types[node.output] else (one, value)
+            if value is not None and tensor in self.made and self.types[other].dtype == "fp32":
+                apart = self.whole.guards.get(tensor) != self.whole.guards.get(node.output)
+                return None if apart or self.types[tensor] != self.types[node.output] else (tensor, value)
         return None
 
     def _alone(self, tensor: str, primitive: str, function: str | None = None) -> Node | None:
@@ -77,10 +77,10 @@ class _Folded:
 
     def _scaled(self, node: Node) -> bool:
         """A factor behind a product, or behind its bias, which then is multiplied, too."""
-        found = self._operands(node)
-        if found is None or found[1].size < 2:  # one number for all: it may be a step of bytes
+        result = self._operands(node)
+        if result is None or result[1].size < 2:  # one number for all: it may be a step of bytes
             return False
-        tensor, factor = found
+        tensor, factor = result
         added = self._alone(tensor, "map", "add")
         shift = self._operands(added) if added is not None else None
         if added is not None and shift is None:
@@ -97,14 +97,14 @@ class _Folded:
 
     def _shifted(self, node: Node) -> bool:
         """A shift behind another one of a product: their sum."""
-        found = self._operands(node)
-        added = self._alone(found[0], "map", "add") if found is not None else None
+        result = self._operands(node)
+        added = self._alone(result[0], "map", "add") if result is not None else None
         first = self._operands(added) if added is not None else None
-        if found is None or first is None or self._product(first[0]) is None:
+        if result is None or first is None or self._product(first[0]) is None:
             return False
-        if np.broadcast(first[1], found[1]).size > first[1].size:  # no bias any more
+        if np.broadcast(first[1], result[1]).size > first[1].size:  # no bias any more
             return False
-        self._put(found[0], first[0], first[1] + found[1], node.output)
+        self._put(result[0], first[0], first[1] + result[1], node.output)
         self.replaced.update(node.inputs)
         return True
 
@@ -136,29 +136,29 @@ class _Folded:
 
     def _weighed(self, tensor: str, factor: Any) -> bool:
         """Multiply the weight of the product that a tensor is; False where it cannot be."""
-        found = self._product(tensor)
-        if found is None:
+        result = self._product(tensor)
+        if result is None:
             return False
-        product, joined = found
+        product, joined = result
         if joined is not None:
             whole, wide = self.types[product.output].shape, self.types[joined.output].shape
-            split = len(whole) == len(wide) + 1 and all(isinstance(one, int) for one in (*whole[1:3], wide[1]))
+            split = len(whole) == len(wide) + 1 and all(isinstance(item, int) for item in (*whole[1:3], wide[1]))
             if not split or (whole[0], prod(whole[1:3]), *whole[3:]) != tuple(wide):
                 return False
             if [axis for axis, extent in enumerate(factor.shape) if extent > 1] != [1]:
                 return False
             factor = factor.reshape(1, *whole[1:3], *[1] * (len(whole) - 3))
         read, _, made = product.attributes["labels"].partition("->")
-        for place, labels in enumerate(read.split(",")):
-            name = product.inputs[place]
+        for index, labels in enumerate(read.split(",")):
+            name = product.inputs[index]
             value = self.constants.get(name)
             if value is None or value.dtype != np.float32 or self.reads[name] != 1 or self.types[name].dtype != "fp32":
                 continue
             turned = _along(factor, made, labels)
             if turned is not None:
                 inputs = list(product.inputs)
-                inputs[place] = self._constant(value * turned)
-                self.reads[inputs[place]] = 1
+                inputs[index] = self._constant(value * turned)
+                self.reads[inputs[index]] = 1
                 self.replaced.add(name)
                 self.made[product.output] = replace(product, inputs=tuple(inputs))
                 return True

@@ -42,9 +42,9 @@ def fp16_to_fp32(graph: Graph) -> Graph:
         types[called[name]], types[name] = plain.types[name], graph.types[name]
         if name in guards:
             guards[called[name]] = guards[name]
-    nodes += [Node("cast", (one,), called[one], {"dtype": "fp32"}) for one in graph.inputs if one in called]
+    nodes += [Node("cast", (tensor,), called[tensor], {"dtype": "fp32"}) for tensor in graph.inputs if tensor in called]
     for node in plain.nodes:
-        reads = tuple(called.get(one, one) for one in node.inputs)
+        reads = tuple(called.get(tensor, tensor) for tensor in node.inputs)
         made = called.get(node.output, node.output)
         if node.primitive == "cast" and types[reads[0]].dtype == types[made].dtype and node.output not in graph.outputs:
             called[node.output] = reads[0]  # a cast between halves and fp32
@@ -52,6 +52,6 @@ def fp16_to_fp32(graph: Graph) -> Graph:
             guards.pop(node.output, None)
         else:
             nodes.append(replace(node, inputs=reads, output=made, attributes=_within(node.attributes, called)))
-    ends = [one for one in dict.fromkeys(graph.outputs) if one in halves]
-    nodes += [Node("cast", (called[one],), one, {"dtype": graph.types[one].dtype}) for one in ends]
+    ends = [tensor for tensor in dict.fromkeys(graph.outputs) if tensor in halves]
+    nodes += [Node("cast", (called[end],), end, {"dtype": graph.types[end].dtype}) for end in ends]
     return replace(plain, nodes=tuple(nodes), types=types, guards=guards)

@@ -55,7 +55,7 @@ class Graph:
     defaults: Mapping[str, Any] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        ends = [", ".join(f"{one} {self.types[one]}" for one in names) for names in (self.inputs, self.outputs)]
+        ends = [", ".join(f"{name} {self.types[name]}" for name in names) for names in (self.inputs, self.outputs)]
         return f"<Graph {' -> '.join(ends)}: {len(self.nodes)} primitives, {len(self.constants)} constants>"
 
     @property
@@ -75,26 +75,26 @@ class Graph:
 
     def sizes(self, arrays: Mapping[str, Any]) -> dict[str, int]:
         """Sizes of the dimensions, from input arrays. UsageError where they contradict the types or each other."""
-        found: dict[str, int] = {}
+        result: dict[str, int] = {}
         later: list[tuple[str, Extent, int]] = []
         for name in self.inputs:
-            shape, given = self.types[name].shape, np.shape(arrays[name])
-            if len(shape) != len(given):
-                raise UsageError(f"input {name}: expected {self.types[name]}, got the shape {tuple(given)}")
-            for extent, size in zip(shape, given, strict=True):
+            shape, inputs = self.types[name].shape, np.shape(arrays[name])
+            if len(shape) != len(inputs):
+                raise UsageError(f"input {name}: expected {self.types[name]}, got the shape {tuple(inputs)}")
+            for extent, size in zip(shape, inputs, strict=True):
                 if getattr(extent, "is_Symbol", False):
-                    known = found.setdefault(str(extent), int(size))
+                    known = result.setdefault(str(extent), int(size))
                     if known != size:
                         raise UsageError(f"input {name}: {extent} is {size} there and {known} in another place")
                 else:
                     later.append((name, extent, int(size)))
         for name, extent, size in later:
             expected = (
-                extent if isinstance(extent, int) else int(extent.subs({s: found[str(s)] for s in extent.free_symbols}))
+                extent if isinstance(extent, int) else int(extent.subs({s: result[str(s)] for s in extent.free_symbols}))
             )
             if expected != size:
                 raise UsageError(f"input {name}: expected {self.types[name]}, got {size} where {expected} belongs")
-        return found
+        return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,13 +119,13 @@ class Body:
     @property
     def sizes(self) -> set[str]:
         """Names of the dimensions that it needs and does not make."""
-        found: set[str] = set()
+        result: set[str] = set()
         for node in self.graph.nodes:
-            found |= sizes_of(node, self.graph.types)
-        for name in (*self.graph.inputs, *self.rows, *(one for pair in self.carried for one in pair)):
-            found |= set().union(*map(dimensions, self.graph.types[name].shape))
-        made = (made_dimensions(one.primitive, one.attributes) for one in self.graph.nodes)
-        return found.difference(*made, {str(extent) for _, _, extent in self.changing})
+            result |= sizes_of(node, self.graph.types)
+        for name in (*self.graph.inputs, *self.rows, *(item for pair in self.carried for item in pair)):
+            result |= set().union(*map(dimensions, self.graph.types[name].shape))
+        made = (made_dimensions(node.primitive, node.attributes) for node in self.graph.nodes)
+        return result.difference(*made, {str(extent) for _, _, extent in self.changing})
 
     def renamed(self, of: Callable[[str], str]) -> Body:
         """The same with other names of tensors."""
@@ -151,7 +151,7 @@ def renamed(graph: Graph, of: Callable[[str], str]) -> Graph:
     return Graph(
         inputs=tuple(map(of, graph.inputs)),
         outputs=tuple(map(of, graph.outputs)),
-        nodes=tuple(Node(one.primitive, tuple(map(of, one.inputs)), of(one.output), told(one)) for one in graph.nodes),
+        nodes=tuple(Node(node.primitive, tuple(map(of, node.inputs)), of(node.output), told(node)) for node in graph.nodes),
         types={of(name): kind for name, kind in graph.types.items()},
         constants={of(name): value for name, value in graph.constants.items()},
         guards={of(name): guard for name, guard in graph.guards.items()},
@@ -175,17 +175,17 @@ def taken(guard: Guard, known: Mapping[str, int]) -> bool:
 
 def sizes_of(node: Node, types: Mapping[str, TensorType]) -> set[str]:
     """Names of the dimensions that a primitive needs: those of its result, of its attributes, and of a loop's body."""
-    found: set[str] = set()
-    told: list[Any] = [types[node.output].shape, *node.attributes.values()]
-    while told:
-        one = told.pop()
-        if isinstance(one, (tuple, list)):
-            told.extend(one)
-        elif is_symbolic(one):
-            found |= dimensions(one)
-        elif isinstance(one, Body):
-            found |= one.sizes
-    return found
+    result: set[str] = set()
+    waiting: list[Any] = [types[node.output].shape, *node.attributes.values()]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, (tuple, list)):
+            waiting.extend(part)
+        elif is_symbolic(part):
+            result |= dimensions(part)
+        elif isinstance(part, Body):
+            result |= part.sizes
+    return result
 
 
 def free_name(stem: str, taken: Collection[str]) -> str:
@@ -228,7 +228,7 @@ class GraphBuilder:
 
     def add(self, primitive: str, *inputs: str, name: str = "", **attributes: Any) -> str:
         """A primitive's result. UsageError where it cannot be computed of these inputs."""
-        inferred = PRIMITIVES[primitive].infer([self.types[one] for one in inputs], attributes)
+        inferred = PRIMITIVES[primitive].infer([self.types[operand] for operand in inputs], attributes)
         chosen = self._free(name or primitive)
         self.types[chosen] = inferred
         self.nodes.append(Node(primitive, tuple(inputs), chosen, attributes))
@@ -243,32 +243,34 @@ class GraphBuilder:
 
     def map(self, function: str, *inputs: str | float) -> str:
         """An element-wise function; numbers take the element type of the first tensor after a select's condition."""
-        named = [one for one in inputs if isinstance(one, str)]
+        named = [operand for operand in inputs if isinstance(operand, str)]
         valued = named[1:] if function == "select" and isinstance(inputs[0], str) and len(named) > 1 else named
         dtype = self.types[valued[0]].dtype
         return self.add(
-            "map", *(one if isinstance(one, str) else self.constant(one, dtype) for one in inputs), function=function
+            "map",
+            *(operand if isinstance(operand, str) else self.constant(operand, dtype) for operand in inputs),
+            function=function,
         )
 
     def finish(self, *outputs: str) -> Graph:
         """The graph of these outputs."""
-        needed, kept = set(outputs), []
-        sizes: set[str] = set().union(*(dimensions(one) for name in outputs for one in self.types[name].shape))
-        refused = {branch for one in self.required if one.extent == NEVER for branch, _ in one.guard}
+        needed, nodes = set(outputs), []
+        sizes: set[str] = set().union(*(dimensions(extent) for name in outputs for extent in self.types[name].shape))
+        refused = {branch for requirement in self.required if requirement.extent == NEVER for branch, _ in requirement.guard}
         for node in reversed(self.nodes):
-            told = node.primitive == "decided" and node.attributes["branch"] in refused
-            if told or node.output in needed or not sizes.isdisjoint(made_dimensions(node.primitive, node.attributes)):
-                kept.append(node)
+            decided = node.primitive == "decided" and node.attributes["branch"] in refused
+            if decided or node.output in needed or not sizes.isdisjoint(made_dimensions(node.primitive, node.attributes)):
+                nodes.append(node)
                 needed.update(node.inputs)
                 sizes |= sizes_of(node, self.types)
-        used = needed | set(self.inputs) | {node.output for node in kept}
+        used = needed | set(self.inputs) | {node.output for node in nodes}
         return Graph(
             inputs=tuple(self.inputs),
             outputs=tuple(outputs),
-            nodes=tuple(reversed(kept)),
-            types={name: one for name, one in self.types.items() if name in used},
-            constants={name: one for name, one in self.constants.items() if name in needed},
-            guards={name: one for name, one in self.guards.items() if name in used},
+            nodes=tuple(reversed(nodes)),
+            types={name: tensor_type for name, tensor_type in self.types.items() if name in used},
+            constants={name: constant for name, constant in self.constants.items() if name in needed},
+            guards={name: guard for name, guard in self.guards.items() if name in used},
             required=tuple(self.required),
             defaults=dict(self.defaults),
         )

@@ -44,14 +44,14 @@ def dims_of(graph: Graph) -> dict[str, tuple[str, ...]]:
 
     UsageError for an input whose extent is more than a name or a number, or has one dimension twice.
     """
-    found: dict[str, tuple[str, ...]] = {}
+    result: dict[str, tuple[str, ...]] = {}
     for tensor in (*graph.inputs, *graph.outputs):
         own: list[str] = []
         for extent in graph.types[tensor].shape:
-            wanted = _axis_of(tensor, extent, own, inner=tensor in graph.inputs)
-            own.append(wanted)
-        found[tensor] = tuple(own)
-    return found
+            required = _axis_of(tensor, extent, own, inner=tensor in graph.inputs)
+            own.append(required)
+        result[tensor] = tuple(own)
+    return result
 
 
 def _axis_of(tensor: str, extent: Extent, before: list[str], *, inner: bool) -> str:
@@ -85,11 +85,11 @@ def kind_of(name: str, graph: Graph, spatial: frozenset[str]) -> OpKind:
     axes: dict[str, AxisRole] = {axis: "spatial" if axis in spatial else "reduction" for axis in order}
     free = [axis for axis in axes if axis not in static]
     made = {axis for tensor in graph.inputs for axis in dims[tensor]}
-    lost = set(graph.dimensions) | {name for one in derived.values() for name in dimensions(parse(one))}
+    lost = set(graph.dimensions) | {name for item in derived.values() for name in dimensions(parse(item))}
     if not free or lost - made or {axis for axis in dims[out] if axis in free} - made:
         raise UsageError(f"{name}: at least one dimension must be a name, and each must be one of an input's")
-    operands: list[Operand] = [plain(one, "input", *dims[one], dtype=_typed(graph, one)) for one in graph.inputs]
-    operands += [plain(one, "beside", *dims[one], dtype=_typed(graph, one)) for one in others]
+    operands: list[Operand] = [plain(tensor, "input", *dims[tensor], dtype=_typed(graph, tensor)) for tensor in graph.inputs]
+    operands += [plain(item, "beside", *dims[item], dtype=_typed(graph, item)) for item in others]
     operands.append(plain(out, "output", *dims[out], dtype=_typed(graph, out)))
     exact = wide(graph)
     return OpKind(
@@ -101,11 +101,11 @@ def kind_of(name: str, graph: Graph, spatial: frozenset[str]) -> OpKind:
         tolerance=lambda inputs, options: _bounds(exact, inputs, out)[1] / EPS,
         reference=lambda inputs, options: _bounds(exact, inputs, out)[0],
         draw=_drawn,
-        derived={axis: _derived(said) for axis, said in derived.items()},
+        derived={axis: _derived(formula) for axis, formula in derived.items()},
         formulas=derived,
         extents={axis: static[axis] for axis in axes if axis in static},
         example=f"{PREFIX}:FILE.onnx",
-        beside={one: _beside(exact, one) for one in others},
+        beside={item: _beside(exact, item) for item in others},
     )
 
 
@@ -117,8 +117,8 @@ def _beside(graph: Graph, tensor: str) -> Any:
     return found
 
 
-def _derived(said: str) -> Any:
-    of = arithmetic_of(said)
+def _derived(message: str) -> Any:
+    of = arithmetic_of(message)
     return lambda extents, options: of(extents)
 
 
@@ -132,11 +132,11 @@ def _typed(graph: Graph, tensor: str) -> str:
 
 
 def _bounds(graph: Graph, inputs: Arrays, output: str) -> tuple[Any, Any]:
-    given = {
+    arrays = {
         name: np.asarray(inputs[name]).astype(np.int32 if graph.types[name].dtype == "int32" else np.float64)
         for name in graph.inputs
     }
-    return bounded(graph, given)[output]
+    return bounded(graph, arrays)[output]
 
 
 def _drawn(rng: np.random.Generator, operand: Operand, shape: tuple[int, ...]) -> Any:

@@ -37,36 +37,40 @@ def interpret(
         return evaluate(extent, known)
 
     values: dict[str, Any] = {**graph.constants, **{name: np.asarray(inputs[name]) for name in graph.inputs}}
-    wanted = dict.fromkeys((*graph.outputs, *keep))
+    tensors = dict.fromkeys((*graph.outputs, *keep))
     _refuse_unserved(graph, known)
-    last_use = {name: place for place, node in enumerate(graph.nodes) for name in node.inputs}
-    for place, node in enumerate(graph.nodes):
+    last_use = {name: index for index, node in enumerate(graph.nodes) for name in node.inputs}
+    for index, node in enumerate(graph.nodes):
         if not taken(graph.guards.get(node.output, ()), known):
             continue
-        given = [values.get(name) for name in node.inputs]
+        arguments = [values.get(name) for name in node.inputs]
         if node.primitive == "loop":
-            values[node.output] = run_loop(node.attributes, given, lambda body, told: interpret(body, told, seed))
+            values[node.output] = run_loop(node.attributes, arguments, lambda body, facts: interpret(body, facts, seed))
         else:
             values[node.output] = PRIMITIVES[node.primitive].compute(
-                given, node.attributes if seed is None else {"seed": seed, **node.attributes}, sizes
+                arguments, node.attributes if seed is None else {"seed": seed, **node.attributes}, sizes
             )
         if node.primitive == "decided":
             branch = node.attributes["branch"]
             known[branch] = (branches or {}).get(branch, int(values[node.output]))
             values[node.output] = np.bool_(known[branch])
-        told = node.attributes.get("told", ()) if node.primitive in TELLING else ()
-        known |= {str(extent): values[node.output].shape[axis] for axis, extent in told}
+        dims = node.attributes.get("told", ()) if node.primitive in TELLING else ()
+        known |= {str(extent): values[node.output].shape[axis] for axis, extent in dims}
         if node.primitive in MAKING:
             known[str(node.attributes["extent"])] = values[node.output].shape[-1]
         if node.primitive in HOST:
             _refuse_unserved(graph, known)
         for name in node.inputs:
-            if last_use[name] == place and name not in wanted:
+            if last_use[name] == index and name not in tensors:
                 values.pop(name, None)
-    return {name: np.ascontiguousarray(values[name]).reshape(np.shape(values[name])) for name in wanted if name in values}
+    return {name: np.ascontiguousarray(values[name]).reshape(np.shape(values[name])) for name in tensors if name in values}
 
 
 def _refuse_unserved(graph: Graph, known: Mapping[str, int]) -> None:
-    for one in graph.required:
-        if taken(one.guard, known) and dimensions(one.extent) <= known.keys() and not evaluate(one.extent, known):
-            raise UsageError(one.words)
+    for requirement in graph.required:
+        if (
+            taken(requirement.guard, known)
+            and dimensions(requirement.extent) <= known.keys()
+            and not evaluate(requirement.extent, known)
+        ):
+            raise UsageError(requirement.words)

@@ -35,12 +35,12 @@ class LayoutCandidates:
     @cached_property
     def rules(self) -> dict[str, Relayout]:
         """By what they make the primitives that can read channels last."""
-        found = {node.output: relayout(node, self.graph, self.images) for node in self.graph.nodes}
-        return {name: one for name, one in found.items() if one is not None}
+        result = {node.output: relayout(node, self.graph, self.images) for node in self.graph.nodes}
+        return {name: rule for name, rule in result.items() if rule is not None}
 
-    def called(self, place: Place) -> str:
+    def called(self, image: Place) -> str:
         """The name of a tensor where it lies."""
-        name, last = place
+        name, last = image
         return self._free(f"{name}@last") if last else name
 
     def _free(self, name: str) -> str:
@@ -54,16 +54,16 @@ class LayoutCandidates:
     ) -> Graph:
         """The graph of these outputs. ``how``: where tensors come from; ``inputs``: of the graph, else what is given."""
         ways = self._ways(outputs, how)
-        given = [place for place, one in ways.items() if one == "given"]
+        images = [image for image, way in ways.items() if way == "given"]
         made = _Written({name: self.graph.types[name] for name in inputs or ()}, {})
-        for place in given:
-            self._typed(made, place)
-        for place in sorted(ways, key=lambda one: (self._order[one[0]], ways[one] == "turn")):
-            if ways[place] == "turn":
-                self._turn(made, place)
-            elif ways[place] != "given":
-                self._compute(made, self._made[place[0]], place, ways[place])
-        names = [self.called(one) for one in given] if inputs is None else inputs
+        for image in images:
+            self._typed(made, image)
+        for image_ in sorted(ways, key=lambda item: (self._order[item[0]], ways[item] == "turn")):
+            if ways[image_] == "turn":
+                self._turn(made, image_)
+            elif ways[image_] != "given":
+                self._compute(made, self._made[image_[0]], image_, ways[image_])
+        names = [self.called(item) for item in images] if inputs is None else inputs
         return Graph(tuple(names), tuple(map(self.called, outputs)), tuple(made.nodes), made.types, made.constants)
 
     @cached_property
@@ -74,21 +74,21 @@ class LayoutCandidates:
     def _order(self) -> dict[str, int]:
         """Places of tensors, those that no primitive makes first."""
         sources = [name for name in self.graph.types if name not in self._made and name not in self.graph.constants]
-        return {name: place for place, name in enumerate([*sources, *self._made])}
+        return {name: index for index, name in enumerate([*sources, *self._made])}
 
     def _ways(self, outputs: Iterable[Place], how: Callable[[Place], How]) -> dict[Place, How]:
         """How each wanted tensor comes to lie there, from the last one back."""
-        found, waiting = dict[Place, How](), [(-self._order[name], name, last) for name, last in outputs]
+        result, waiting = dict[Place, How](), [(-self._order[name], name, last) for name, last in outputs]
         heapify(waiting)
         while waiting:
             _, name, last = heappop(waiting)
-            if (name, last) in found:
+            if (name, last) in result:
                 continue
-            way = found[name, last] = how((name, last))
+            way = result[name, last] = how((name, last))
             reads = [(name, not last)] if way == "turn" else self._reads(name, way)
-            for one, so in reads:
-                heappush(waiting, (-self._order[one], one, so))
-        return found
+            for item, so in reads:
+                heappush(waiting, (-self._order[item], item, so))
+        return result
 
     def _reads(self, name: str, way: How) -> list[Place]:
         """The tensors that a way of making one reads, but constants and the other layout."""
@@ -96,7 +96,7 @@ class LayoutCandidates:
             return []
         node = self._made[name]
         places = zip(node.inputs, self._rule(node, way).reads, strict=True)
-        return [place for place in places if place[0] not in self.graph.constants]
+        return [image for image in places if image[0] not in self.graph.constants]
 
     def _rule(self, node: Node, way: How) -> Relayout:
         """A primitive as it was, or on images with channels last."""
@@ -104,25 +104,25 @@ class LayoutCandidates:
             self.rules[node.output] if way == "last" else Relayout(node.attributes, (False,) * len(node.inputs), last=False)
         )
 
-    def _typed(self, made: _Written, place: Place) -> str:
+    def _typed(self, made: _Written, image: Place) -> str:
         """The name of a place, with its type."""
-        name, called = place[0], self.called(place)
+        name, called = image[0], self.called(image)
         kind = self.graph.types[name]
-        if place[1]:
+        if image[1]:
             order = self.images[name].order(kind.rank)
             kind = TensorType(tuple(kind.shape[axis] for axis in order), kind.dtype)
         made.types[called] = kind
         return called
 
-    def _turn(self, made: _Written, place: Place) -> None:
+    def _turn(self, made: _Written, image: Place) -> None:
         """A tensor of the same in the other layout."""
-        name, last = place
+        name, last = image
         order = self.images[name].order(self.graph.types[name].rank)
         if not last:
             order = tuple(order.index(axis) for axis in range(len(order)))
-        made.nodes.append(_reordered(made, self.called((name, not last)), self._typed(made, place), order))
+        made.nodes.append(_reordered(made, self.called((name, not last)), self._typed(made, image), order))
 
-    def _compute(self, made: _Written, node: Node, place: Place, way: How) -> None:
+    def _compute(self, made: _Written, node: Node, image: Place, way: How) -> None:
         """A primitive, with the constants that it reads."""
         rule = self._rule(node, way)
         reads = [
@@ -131,7 +131,7 @@ class LayoutCandidates:
             else self.called((name, last))
             for name, last in zip(node.inputs, rule.reads, strict=True)
         ]
-        called = self._typed(made, place)
+        called = self._typed(made, image)
         if way == "last" and node.primitive == "transpose":
             made.nodes.append(_reordered(made, reads[0], called, rule.attributes["order"]))
         else:

@@ -62,9 +62,9 @@ def _infer_slice(types: Sequence[TensorType], attributes: Mapping[str, Any]) -> 
     for axis, start, stop, step in zip(*(attributes[key] for key in ("axes", "starts", "stops", "steps")), strict=True):
         if step == 0:
             raise UsageError("slice: a step of 0")
-        place = axis_of(axis, types[0].rank, "slice")
-        _refuse_beyond(types[0], place, start, stop, step)
-        shape[place] = sliced_extent(start, stop, step)
+        index = axis_of(axis, types[0].rank, "slice")
+        _refuse_beyond(types[0], index, start, stop, step)
+        shape[index] = sliced_extent(start, stop, step)
     return TensorType(tuple(shape), types[0].dtype)
 
 
@@ -108,8 +108,8 @@ def _infer_concat(types: Sequence[TensorType], attributes: Mapping[str, Any]) ->
     for other in types[1:]:
         alike = other.rank == types[0].rank and other.dtype == types[0].dtype
         fits = alike and all(
-            place == axis or same(one, two) or not (isinstance(one, int) and isinstance(two, int))
-            for place, (one, two) in enumerate(zip(types[0].shape, other.shape, strict=True))
+            index == axis or same(extent, two) or not (isinstance(extent, int) and isinstance(two, int))
+            for index, (extent, two) in enumerate(zip(types[0].shape, other.shape, strict=True))
         )
         if not fits:
             raise UsageError(f"concat along axis {axis}: {types[0]} and {other} do not go together")
@@ -141,8 +141,8 @@ def _infer_window(types: Sequence[TensorType], attributes: Mapping[str, Any]) ->
     for axis, size, stride, dilation in zip(
         *(attributes[k] for k in ("axes", "sizes", "strides", "dilations")), strict=True
     ):
-        place = axis_of(axis, types[0].rank, "window")
-        shape[place] = largest([floor_division(shape[place] - (size - 1) * dilation - 1, stride) + 1, 0])
+        index = axis_of(axis, types[0].rank, "window")
+        shape[index] = largest([floor_division(shape[index] - (size - 1) * dilation - 1, stride) + 1, 0])
     return TensorType((*shape, *attributes["sizes"]), types[0].dtype)
 
 
@@ -157,9 +157,9 @@ def _window(arrays: Sequence[Any], attributes: Mapping[str, Any], sizes: Callabl
         return np.empty([*shape, *attributes["sizes"]], array.dtype)
     views = np.lib.stride_tricks.sliding_window_view(array, spans, axis=tuple(attributes["axes"]))
     chosen: list[slice] = [slice(None)] * views.ndim
-    for place, axis in enumerate(attributes["axes"]):
-        chosen[axis] = slice(None, None, attributes["strides"][place])
-        chosen[array.ndim + place] = slice(None, None, attributes["dilations"][place])
+    for index, axis in enumerate(attributes["axes"]):
+        chosen[axis] = slice(None, None, attributes["strides"][index])
+        chosen[array.ndim + index] = slice(None, None, attributes["dilations"][index])
     return views[tuple(chosen)]
 
 

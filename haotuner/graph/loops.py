@@ -44,11 +44,11 @@ def _infer_result(types: Sequence[TensorType], attributes: Attributes) -> Tensor
 
 
 def _compute_result(arrays: Sequence[Any], attributes: Attributes, sizes: Sizes) -> Any:
-    found = arrays[0].results[attributes["place"]]
-    if found is None:  # no turn said what a row is like
-        shape = [sizes(one) for one in attributes["shape"]]
+    result = arrays[0].results[attributes["place"]]
+    if result is None:  # no turn said what a row is like
+        shape = [sizes(extent) for extent in attributes["shape"]]
         return np.zeros([0, *shape[1:]], numpy_dtype(attributes["dtype"]))
-    return found
+    return result
 
 
 def _infer_turns(types: Sequence[TensorType], attributes: Attributes) -> TensorType:
@@ -69,23 +69,24 @@ def run_loop(
     states, left = left[: len(body.carried)], left[len(body.carried) :]
     rows, shared = left[: len(body.rows)], dict(zip(body.shared, left[len(body.rows) :], strict=True))
     if rows:
-        limit = min([len(one) for one in rows] + ([] if limit is None else [limit]))
+        limit = min([len(row) for row in rows] + ([] if limit is None else [limit]))
     made: list[list[Any]] = [[] for _ in body.made]
     turn = 0
     while goes_on and (limit is None or turn < limit):
-        given = {**shared, body.turn: np.int64(turn)}
-        given |= {name: state for (name, _), state in zip(body.carried, states, strict=True)}
-        given |= {name: one[turn] for name, one in zip(body.rows, rows, strict=True)}
-        found = run(body.graph, {name: given[name] for name in body.graph.inputs})
-        after = [found[name] for _, name in body.carried]
+        arrays_ = {**shared, body.turn: np.int64(turn)}
+        arrays_ |= {name: state for (name, _), state in zip(body.carried, states, strict=True)}
+        arrays_ |= {name: row[turn] for name, row in zip(body.rows, rows, strict=True)}
+        result = run(body.graph, {name: arrays_[name] for name in body.graph.inputs})
+        after = [result[name] for _, name in body.carried]
         if any(
-            _kept(body, *one) != _kept(body, *other) for one, other in zip(enumerate(after), enumerate(states), strict=True)
+            _kept(body, *first) != _kept(body, *other)
+            for first, other in zip(enumerate(after), enumerate(states), strict=True)
         ):
             raise UsageError(f"a value that a loop carries changes its shape in turn {turn}")
         states = after
         for stack, name in zip(made, body.made, strict=True):
-            stack.append(found[name])
-        goes_on = bool(np.asarray(found[body.goes_on]).reshape(-1)[0]) if body.goes_on else True
+            stack.append(result[name])
+        goes_on = bool(np.asarray(result[body.goes_on]).reshape(-1)[0]) if body.goes_on else True
         turn += 1
     return Ran(turn, (*states, *(np.stack(stack) if stack else None for stack in made)))
 

@@ -53,14 +53,14 @@ def _infer_scatter(types: Sequence[TensorType], attributes: Mapping[str, Any]) -
 
 def _scatter(arrays: Sequence[Any], attributes: Mapping[str, Any], sizes: Callable[[Extent], int]) -> Any:
     """Elements written one after another; places count from the end where they are negative."""
-    found = np.array(arrays[0])
+    result = np.array(arrays[0])
     places, values = np.asarray(arrays[1]), np.asarray(arrays[2])
     if attributes["how"] == "none":
-        found[places] = values
+        result[places] = values
     else:
         write = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}[attributes["how"]]
-        write.at(found, places, values)
-    return found
+        write.at(result, places, values)
+    return result
 
 
 def _infer_suppress(types: Sequence[TensorType], attributes: Mapping[str, Any]) -> TensorType:
@@ -72,25 +72,25 @@ def _infer_suppress(types: Sequence[TensorType], attributes: Mapping[str, Any]) 
 
 def _suppress(arrays: Sequence[Any], attributes: Mapping[str, Any], sizes: Callable[[Extent], int]) -> Any:
     """Which places of the order are kept: at most ``most``, of scores above ``least``, overlapping no kept one more."""
-    boxes, scores, order, most, overlap, least = (np.asarray(one) for one in arrays)
-    kept = np.zeros(order.shape, bool)
+    boxes, scores, order, most, overlap, least = (np.asarray(array) for array in arrays)
+    selected = np.zeros(order.shape, bool)
     for batch in range(order.shape[0]):
         for of_class in range(order.shape[1]):
             chosen: list[int] = []
-            for place, box in enumerate(order[batch, of_class]):
+            for index, box in enumerate(order[batch, of_class]):
                 if len(chosen) >= most[0] or not scores[batch, of_class, box] > least[0]:
                     break
-                if all(overlaps(boxes[batch, box], boxes[batch, one]) <= overlap[0] for one in chosen):
-                    kept[batch, of_class, place] = True
+                if all(overlaps(boxes[batch, box], boxes[batch, item]) <= overlap[0] for item in chosen):
+                    selected[batch, of_class, index] = True
                     chosen.append(int(box))
-    return kept
+    return selected
 
 
-def overlaps(one: Any, other: Any) -> float:
+def overlaps(value: Any, other: Any) -> float:
     """The share of both boxes' area that they have in common; 0 where one has no area."""
-    areas = [(box[2] - box[0]) * (box[3] - box[1]) for box in (one, other)]
-    high = min(one[2], other[2]) - max(one[0], other[0])
-    wide = min(one[3], other[3]) - max(one[1], other[1])
+    areas = [(box[2] - box[0]) * (box[3] - box[1]) for box in (value, other)]
+    high = min(value[2], other[2]) - max(value[0], other[0])
+    wide = min(value[3], other[3]) - max(value[1], other[1])
     if min(*areas, high, wide) <= 0:
         return 0.0
     common = np.float32(high) * np.float32(wide)

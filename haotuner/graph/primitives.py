@@ -51,15 +51,15 @@ def _infer_map(types: Types, attributes: Attributes) -> TensorType:
 def _compute_map(arrays: Arrays, attributes: Attributes, sizes: Sizes) -> Any:
     function = attributes["function"]
     if function == "div" and np.asarray(arrays[0]).dtype.kind in "iu":  # towards zero, as ONNX and C divide
-        one, other = np.asarray(arrays[0]), np.asarray(arrays[1])
+        first, other = np.asarray(arrays[0]), np.asarray(arrays[1])
         with np.errstate(all="ignore"):  # the least number has no magnitude in its type
-            below = one // other
-            inexact = (below * other != one) & ((one < 0) != (other < 0)) & (other != 0)
-            return (below + inexact).astype(one.dtype)
-    found = np.asarray(FUNCTIONS[function](*arrays))
+            below = first // other
+            inexact = (below * other != first) & ((first < 0) != (other < 0)) & (other != 0)
+            return (below + inexact).astype(first.dtype)
+    result = np.asarray(FUNCTIONS[function](*arrays))
     valued = np.asarray(arrays[-1])
     with np.errstate(invalid="ignore"):  # whole numbers of NaN: some number, as in C
-        return found if function in COMPARISONS else found.astype(valued.dtype, copy=False)
+        return result if function in COMPARISONS else result.astype(valued.dtype, copy=False)
 
 
 def _infer_cast(types: Types, attributes: Attributes) -> TensorType:
@@ -73,8 +73,8 @@ def _compute_cast(arrays: Arrays, attributes: Attributes, sizes: Sizes) -> Any:
 
 def _reduced(shape: Sequence[Extent], axes: Sequence[int], keepdims: bool) -> tuple[Extent, ...]:
     if keepdims:
-        return tuple(1 if place in axes else extent for place, extent in enumerate(shape))
-    return tuple(extent for place, extent in enumerate(shape) if place not in axes)
+        return tuple(1 if index in axes else extent for index, extent in enumerate(shape))
+    return tuple(extent for index, extent in enumerate(shape) if index not in axes)
 
 
 def _infer_reduce(types: Types, attributes: Attributes) -> TensorType:
@@ -90,10 +90,10 @@ def _compute_reduce(arrays: Arrays, attributes: Attributes, sizes: Sizes) -> Any
     axes = tuple(axis % array.ndim for axis in attributes["axes"])
     start = {} if how in ("sum", "prod") else {"initial": _limit(array.dtype, least=how == "max")}
     with np.errstate(all="ignore"):
-        found = REDUCTIONS[how].reduce(
+        result = REDUCTIONS[how].reduce(
             array, axis=axes, keepdims=attributes.get("keepdims", False), dtype=array.dtype, **start
         )
-    return np.asarray(found)
+    return np.asarray(result)
 
 
 def _limit(dtype: np.dtype[Any], *, least: bool) -> Any:
@@ -114,10 +114,10 @@ def _compute_arg_reduce(arrays: Arrays, attributes: Attributes, sizes: Sizes) ->
     array, axis = np.asarray(arrays[0]), attributes["axis"]
     find = np.argmax if attributes["how"] == "max" else np.argmin
     if attributes.get("last", False):
-        found = array.shape[axis] - 1 - find(np.flip(array, axis), axis=axis, keepdims=attributes.get("keepdims", False))
+        result = array.shape[axis] - 1 - find(np.flip(array, axis), axis=axis, keepdims=attributes.get("keepdims", False))
     else:
-        found = find(array, axis=axis, keepdims=attributes.get("keepdims", False))
-    return np.asarray(found, np.int64)
+        result = find(array, axis=axis, keepdims=attributes.get("keepdims", False))
+    return np.asarray(result, np.int64)
 
 
 def _contraction(types: Types, attributes: Attributes) -> tuple[list[str], str]:
@@ -141,7 +141,7 @@ def _infer_contract(types: Types, attributes: Attributes) -> TensorType:
 
 def _compute_contract(arrays: Arrays, attributes: Attributes, sizes: Sizes) -> Any:
     own = np.asarray(arrays[0]).dtype
-    known = arrays if own.kind != "V" else [np.asarray(one, np.float32) for one in arrays]  # einsum has no bf16
+    known = arrays if own.kind != "V" else [np.asarray(array, np.float32) for array in arrays]  # einsum has no bf16
     with np.errstate(all="ignore"):
         return np.asarray(np.einsum(attributes["labels"], *known, optimize=True)).astype(own, copy=False)
 
@@ -173,5 +173,5 @@ _COMPUTING = (
 )
 _MOVING = tuple(Primitive(name, infer, compute, moves=True) for name, infer, compute in layouts.LAYOUTS)
 _KEPT = (*ordered.ORDERED, *recurrent.RECURRENT, *data_dependent_shapes.DATA_SIZED, *loops.LOOPS)
-_ORDERED = tuple(Primitive(*one) for one in _KEPT)
-PRIMITIVES: Mapping[str, Primitive] = {one.name: one for one in (*_COMPUTING, *_MOVING, *_ORDERED)}
+_ORDERED = tuple(Primitive(*item) for item in _KEPT)
+PRIMITIVES: Mapping[str, Primitive] = {item.name: item for item in (*_COMPUTING, *_MOVING, *_ORDERED)}

@@ -81,14 +81,14 @@ def _infer(types: Sequence[TensorType], attributes: Mapping[str, Any]) -> Tensor
     gates, hidden, of_bytes = GATES[attributes["kind"]], attributes["hidden"], bool(attributes.get("bytes", False))
     if types[0].rank != 3 or types[0].shape[2] != gates * hidden:
         raise UsageError(f"{attributes['kind']}: expected (tokens, batch, {gates * hidden}), got {types[0]}")
-    for one, (name, shape) in zip(types[1:], operands(types[0].shape[1], gates, hidden, of_bytes=of_bytes), strict=True):
-        fits = len(one.shape) == len(shape) and not any(
-            isinstance(found, int) and isinstance(wanted, int) and found != wanted
-            for found, wanted in zip(one.shape, shape, strict=True)
+    for extent, (name, shape) in zip(types[1:], operands(types[0].shape[1], gates, hidden, of_bytes=of_bytes), strict=True):
+        fits = len(extent.shape) == len(shape) and not any(
+            isinstance(extent, int) and isinstance(size, int) and extent != size
+            for extent, size in zip(extent.shape, shape, strict=True)
         )
         if not fits:
-            wanted = ", ".join(map(text, shape))
-            raise UsageError(f"{attributes['kind']}: {name}: expected {types[0].dtype}[{wanted}], got {one}")
+            required = ", ".join(map(text, shape))
+            raise UsageError(f"{attributes['kind']}: {name}: expected {types[0].dtype}[{required}], got {extent}")
     unknown = [name for name, *_ in attributes["activations"] if name not in ACTIVATIONS]
     if unknown:
         raise UsageError(f"{attributes['kind']}: unknown activation {unknown[0]!r}; known: {', '.join(ACTIVATIONS)}")
@@ -104,19 +104,19 @@ def _compute(arrays: Sequence[Any], attributes: Mapping[str, Any], sizes: Callab
         whole = _unpacked(r, hidden, x.shape[2]).astype(np.int64) + added
         weights = _Bytes(whole, scales)
     activations = [
-        lambda v, f=ACTIVATIONS[name], one=one, two=two: f(np.clip(v, -clip, clip), one, two)
-        for name, one, two in attributes["activations"]
+        lambda v, f=ACTIVATIONS[name], item=item, two=two: f(np.clip(v, -clip, clip), item, two)
+        for name, item, two in attributes["activations"]
     ]
     step = {"lstm": _lstm, "gru": _gru, "rnn": _rnn}[attributes["kind"]]
-    found = np.zeros((*x.shape[:2], 2 * hidden), x.dtype)
+    result = np.zeros((*x.shape[:2], 2 * hidden), x.dtype)
     tokens = range(len(x))
     for t in reversed(tokens) if attributes.get("reverse", False) else tokens:
         with np.errstate(all="ignore"):
             new_h, new_c = step(x[t], h, c, weights, b, p, activations, attributes)
         alive = (t < lengths)[:, None]  # of a shorter sequence the state stays, and what follows it is 0
         h, c = np.where(alive, new_h, h), np.where(alive, new_c, c)
-        found[t] = np.where(alive, np.concatenate([new_h, new_c], axis=1), 0)
-    return found
+        result[t] = np.where(alive, np.concatenate([new_h, new_c], axis=1), 0)
+    return result
 
 
 @dataclass(frozen=True, slots=True)

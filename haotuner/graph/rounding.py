@@ -80,114 +80,114 @@ def bounded(graph: Graph, inputs: Mapping[str, Array]) -> dict[str, tuple[Array,
     }
     with np.errstate(all="ignore"):
         for node in graph.nodes:
-            given = [values[name] for name in node.inputs]
-            values[node.output] = _step(node, given, lambda extent: evaluate(extent, known))
+            arguments = [values[name] for name in node.inputs]
+            values[node.output] = _step(node, arguments, lambda extent: evaluate(extent, known))
     return {name: values[name] for name in graph.outputs}
 
 
-def _step(node: Node, given: list[tuple[Array, Array]], sizes: Sizes) -> tuple[Array, Array]:
+def _step(node: Node, inputs: list[tuple[Array, Array]], sizes: Sizes) -> tuple[Array, Array]:
     compute, attributes = PRIMITIVES[node.primitive].compute, node.attributes
-    plain = [value for value, _ in given]
-    found = np.asarray(compute(plain, attributes, sizes))
+    plain = [value for value, _ in inputs]
+    result = np.asarray(compute(plain, attributes, sizes))
     if node.primitive == "map":
-        off = _map(node, given, found, sizes)
+        off = _map(node, inputs, result, sizes)
     elif node.primitive == "cast":
-        off = _ends(node, given, found, sizes)
-        off = off + EPS * np.abs(found) if found.dtype.kind == "f" else off
+        off = _ends(node, inputs, result, sizes)
+        off = off + EPS * np.abs(result) if result.dtype.kind == "f" else off
     elif node.primitive == "reduce":
-        off = _reduce(node, given[0], found, sizes)
+        off = _reduce(node, inputs[0], result, sizes)
     elif node.primitive == "arg_reduce":
-        off = _arg(node, given[0], found)
+        off = _arg(node, inputs[0], result)
     elif node.primitive == "contract":
-        off = _contract(node, given, sizes)
+        off = _contract(node, inputs, sizes)
     elif PRIMITIVES[node.primitive].moves:
-        errors = [plain[1] if node.primitive == "gather" and place else error for place, (_, error) in enumerate(given)]
+        errors = [plain[1] if node.primitive == "gather" and index else error for index, (_, error) in enumerate(inputs)]
         off = np.asarray(compute(errors, {**attributes, "value": 0.0} if "value" in attributes else attributes, sizes))
     else:
-        off = np.zeros(found.shape)
-    return found, np.where(np.isnan(off), np.inf, off) if np.isnan(off).any() else off
+        off = np.zeros(result.shape)
+    return result, np.where(np.isnan(off), np.inf, off) if np.isnan(off).any() else off
 
 
-def _ends(node: Node, given: list[tuple[Array, Array]], found: Array, sizes: Sizes) -> Array:
+def _ends(node: Node, inputs: list[tuple[Array, Array]], result: Array, sizes: Sizes) -> Array:
     """How far the result moves when each operand moves to either end of what it may be."""
-    compute, off = PRIMITIVES[node.primitive].compute, np.zeros(found.shape)
-    for place, (value, error) in enumerate(given):
+    compute, off = PRIMITIVES[node.primitive].compute, np.zeros(result.shape)
+    for index, (value, error) in enumerate(inputs):
         if value.dtype.kind == "b" or not error.any():
             continue
-        worst = np.zeros(found.shape)
+        worst = np.zeros(result.shape)
         for sign in (-1.0, 1.0):
-            moved = [one for one, _ in given]
-            moved[place] = (value + sign * error).astype(value.dtype)
+            moved = [item for item, _ in inputs]
+            moved[index] = (value + sign * error).astype(value.dtype)
             there = np.asarray(compute(moved, node.attributes, sizes))
-            same = (there == found) | (np.isnan(there) & np.isnan(found)) if found.dtype.kind == "f" else there == found
-            gap = np.where(same, 0.0, np.abs(there.astype(np.float64) - found.astype(np.float64)))
+            same = (there == result) | (np.isnan(there) & np.isnan(result)) if result.dtype.kind == "f" else there == result
+            gap = np.where(same, 0.0, np.abs(there.astype(np.float64) - result.astype(np.float64)))
             worst = np.fmax(worst, np.where(np.isnan(gap), np.inf, gap))
         off = off + worst
     return off
 
 
-def _map(node: Node, given: list[tuple[Array, Array]], found: Array, sizes: Sizes) -> Array:
+def _map(node: Node, inputs: list[tuple[Array, Array]], result: Array, sizes: Sizes) -> Array:
     function = node.attributes["function"]
     if function in ("isnan", "isinf"):
-        return np.zeros(found.shape)
+        return np.zeros(result.shape)
     if function in COMPARISONS:
-        (one, first), (other, second) = (*given, *given)[:2]
-        if one.dtype.kind == "b":
-            return np.where(np.broadcast_to(first + second, found.shape) > 0, np.inf, 0.0)
-        near = np.abs(one.astype(np.float64) - other.astype(np.float64)) <= first + second
+        (item, first), (other, second) = (*inputs, *inputs)[:2]
+        if item.dtype.kind == "b":
+            return np.where(np.broadcast_to(first + second, result.shape) > 0, np.inf, 0.0)
+        near = np.abs(item.astype(np.float64) - other.astype(np.float64)) <= first + second
         return np.where(near & (first + second > 0), np.inf, 0.0)
-    off = _ends(node, given, found, sizes)
+    off = _ends(node, inputs, result, sizes)
     if function == "select":
-        (_, unsure), (one, first), (other, second) = given
-        gap = np.abs(one.astype(np.float64) - other.astype(np.float64)) + first + second
-        off = off + np.where(np.broadcast_to(unsure, found.shape) > 0, gap, 0.0)
-    if found.dtype.kind == "f" and function not in EXACT:
-        size = np.abs(found) if function not in ("sin", "cos", "pow") else np.maximum(np.abs(found), 1.0)
+        (_, unsure), (item, first), (other, second) = inputs
+        gap = np.abs(item.astype(np.float64) - other.astype(np.float64)) + first + second
+        off = off + np.where(np.broadcast_to(unsure, result.shape) > 0, gap, 0.0)
+    if result.dtype.kind == "f" and function not in EXACT:
+        size = np.abs(result) if function not in ("sin", "cos", "pow") else np.maximum(np.abs(result), 1.0)
         off = off + ULPS * EPS * np.where(np.isfinite(size), size, 0.0) + LEAST
     return off
 
 
-def _reduce(node: Node, given: tuple[Array, Array], found: Array, sizes: Sizes) -> Array:
-    value, error = given
+def _reduce(node: Node, inputs: tuple[Array, Array], result: Array, sizes: Sizes) -> Array:
+    value, error = inputs
     axes = tuple(axis % value.ndim for axis in node.attributes["axes"])
-    kept = {"axis": axes, "keepdims": node.attributes.get("keepdims", False)}
+    keepdims = {"axis": axes, "keepdims": node.attributes.get("keepdims", False)}
     how, depth = node.attributes["how"], int(np.prod([value.shape[axis] for axis in axes]))
     if value.dtype.kind != "f" and not error.any():
-        return np.zeros(found.shape)
+        return np.zeros(result.shape)
     size = np.abs(value.astype(np.float64))
     if how == "sum":
-        return np.asarray(error.sum(**kept) + sum_rounding(depth) * EPS * size.sum(**kept) + LEAST)
+        return np.asarray(error.sum(**keepdims) + sum_rounding(depth) * EPS * size.sum(**keepdims) + LEAST)
     if how == "prod":
-        most = (size + error).prod(**kept) - size.prod(**kept)
-        return np.asarray(most + 2.0 * depth * EPS * np.abs(found) + LEAST)
-    return np.asarray(error.max(initial=0.0, **kept))
+        most = (size + error).prod(**keepdims) - size.prod(**keepdims)
+        return np.asarray(most + 2.0 * depth * EPS * np.abs(result) + LEAST)
+    return np.asarray(error.max(initial=0.0, **keepdims))
 
 
-def _arg(node: Node, given: tuple[Array, Array], found: Array) -> Array:
-    value, error = given
+def _arg(node: Node, inputs: tuple[Array, Array], result: Array) -> Array:
+    value, error = inputs
     axis, sign = node.attributes["axis"] % value.ndim, 1.0 if node.attributes["how"] == "max" else -1.0
     if not error.any():
-        return np.zeros(found.shape)
+        return np.zeros(result.shape)
     least = (sign * value - error).max(axis=axis, keepdims=True)
     several = (sign * value + error >= least).sum(axis=axis, keepdims=node.attributes.get("keepdims", False)) > 1
     return np.where(several, np.inf, 0.0)
 
 
-def _contract(node: Node, given: list[tuple[Array, Array]], sizes: Sizes) -> Array:
+def _contract(node: Node, arguments: list[tuple[Array, Array]], sizes: Sizes) -> Array:
     def product(arrays: list[Array]) -> Array:
         return np.asarray(PRIMITIVES["contract"].compute(arrays, node.attributes, sizes))
 
-    sizes_of = [np.abs(value).astype(np.float64) for value, _ in given]
+    sizes_of = [np.abs(value).astype(np.float64) for value, _ in arguments]
     inputs, _, output = node.attributes["labels"].partition("->")
     extents = {
         label: extent
-        for own, (value, _) in zip(inputs.split(","), given, strict=True)
+        for own, (value, _) in zip(inputs.split(","), arguments, strict=True)
         for label, extent in zip(own, value.shape, strict=True)
     }
     depth = int(np.prod([extent for label, extent in extents.items() if label not in output]))
     off = sum_rounding(max(depth, 1)) * EPS * product(sizes_of) + LEAST
-    for place, (_, error) in enumerate(given):
-        moved = [size if at < place else size + e for at, (size, (_, e)) in enumerate(zip(sizes_of, given, strict=True))]
-        moved[place] = error.astype(np.float64)
+    for index, (_, error) in enumerate(arguments):
+        moved = [size if at < index else size + e for at, (size, (_, e)) in enumerate(zip(sizes_of, arguments, strict=True))]
+        moved[index] = error.astype(np.float64)
         off = off + product(moved)
     return off

@@ -47,7 +47,7 @@ def _coded(value: Any) -> Any:
     if is_symbolic(value):
         return {"extent": text(value)}
     if isinstance(value, (list, tuple)):
-        return [_coded(one) for one in value]
+        return [_coded(item) for item in value]
     if isinstance(value, np.generic):
         return value.item()
     if value is None or isinstance(value, (bool, int, float, str)):
@@ -72,14 +72,14 @@ def _read(document: Mapping[str, Any]) -> Graph:
     if len(document["nodes"]) > MOST_NODES:
         raise UsageError(f"a group of {len(document['nodes'])} nodes; at most {MOST_NODES} are read")
     nodes = []
-    for primitive, given, output, attributes in document["nodes"]:
+    for primitive, arguments, output, attributes in document["nodes"]:
         known = {key: _decoded(value) for key, value in attributes.items()}
         if primitive not in PRIMITIVES:
             raise UsageError(f"unknown primitive {primitive!r}; known: {', '.join(PRIMITIVES)}")
         if output in types:
             raise UsageError(f"tensor {output!r} is made twice")
-        types[output] = PRIMITIVES[primitive].infer([types[one] for one in given], known)
-        nodes.append(Node(primitive, tuple(given), output, known))
+        types[output] = PRIMITIVES[primitive].infer([types[item] for item in arguments], known)
+        nodes.append(Node(primitive, tuple(arguments), output, known))
     outputs = tuple(document["outputs"])
     if not set(outputs) <= set(types):
         raise UsageError(f"outputs {', '.join(sorted(set(outputs) - set(types)))} are made by no node")
@@ -100,5 +100,5 @@ def text_of(document: Mapping[str, Any]) -> str:
 def extents_in(value: Any) -> list[Extent]:
     """Every extent in an attribute."""
     if isinstance(value, (list, tuple)):
-        return [one for part in value for one in extents_in(part)]
+        return [extent for part in value for extent in extents_in(part)]
     return [value] if is_symbolic(value) else []

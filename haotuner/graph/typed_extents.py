@@ -27,14 +27,17 @@ class Typed(sympy.Function):  # type: ignore[misc]
     @classmethod
     def eval(cls, *operands: Any) -> Any:
         """The number, where all operands are numbers and it is a finite one."""
-        if not all(one.is_Rational for one in operands):
+        if not all(operand.is_Rational for operand in operands):
             return None
-        values = [float(one) if kind == REAL else int(one) for one, kind in zip(operands, cls.operation.of, strict=True)]
+        values = [
+            float(operand) if kind == REAL else int(operand)
+            for operand, kind in zip(operands, cls.operation.of, strict=True)
+        ]
         try:
-            found = cls.operation.compute(*values)
+            result = cls.operation.compute(*values)
         except (UsageError, ZeroDivisionError, OverflowError):
             return None
-        return sympy.Rational(found) if abs(found) < float("inf") else None
+        return sympy.Rational(result) if abs(result) < float("inf") else None
 
     def _eval_is_integer(self) -> bool | None:
         return True if self.operation.gives == WHOLE else None
@@ -46,7 +49,7 @@ class Typed(sympy.Function):  # type: ignore[misc]
             return True
         if name in ("real_sub", "to_int8", "to_int16", "to_int32"):
             return None
-        signs = [one.is_nonnegative for one in self.args]
+        signs = [argument.is_nonnegative for argument in self.args]
         return True if (any(signs) if name == "real_max" else all(signs)) else None
 
 
@@ -57,9 +60,9 @@ FUNCTIONS: Mapping[str, type[Typed]] = {
 
 def typed(name: str, *operands: Any) -> Any:
     """A function of ``TYPED``, or its number."""
-    exact = (sympy.Rational(one) if isinstance(one, float) else sympy.sympify(one) for one in operands)
-    found = FUNCTIONS[name](*exact)
-    return int(found) if found.is_Integer and TYPED[name].gives == WHOLE else found
+    exact = (sympy.Rational(operand) if isinstance(operand, float) else sympy.sympify(operand) for operand in operands)
+    result = FUNCTIONS[name](*exact)
+    return int(result) if result.is_Integer and TYPED[name].gives == WHOLE else result
 
 
 def is_real(value: Any) -> bool:
@@ -70,12 +73,12 @@ def is_real(value: Any) -> bool:
 def concealed(e: Any) -> Any:
     """The expression with a dimension of its own in the place of each function, so that bounds of the rest can be shown."""
     atoms = e.atoms(Typed)
-    return e.xreplace({one: _stand_in(one) for one in atoms}) if atoms else e
+    return e.xreplace({atom: _stand_in(atom) for atom in atoms}) if atoms else e
 
 
 @lru_cache(1 << 12)
-def _stand_in(one: Any) -> Any:
-    return sympy.Dummy(integer=one.is_integer, real=True, nonnegative=one.is_nonnegative)
+def _stand_in(value: Any) -> Any:
+    return sympy.Dummy(integer=value.is_integer, real=True, nonnegative=value.is_nonnegative)
 
 
 @lru_cache(1 << 14)

@@ -68,14 +68,14 @@ def axis_of(axis: int, rank: int, what: str) -> int:
 def broadcast(shapes: Sequence[Sequence[Extent]], what: str) -> tuple[Extent, ...]:
     """The common shape by numpy's rules; dimensions of unknown equality are taken for equal where neither is 1."""
     rank = max(map(len, shapes), default=0)
-    found: list[Extent] = []
-    for place in range(rank):
-        extents = [shape[place - rank + len(shape)] for shape in shapes if place - rank + len(shape) >= 0]
+    result: list[Extent] = []
+    for index in range(rank):
+        extents = [shape[index - rank + len(shape)] for shape in shapes if index - rank + len(shape) >= 0]
         wide = [extent for extent in extents if extent != 1]
         first = next((extent for extent in wide if isinstance(extent, int)), wide[0] if wide else 1)
         for other in wide:
             if not same(first, other) and isinstance(first, int) and isinstance(other, int):
-                told = " and ".join(f"({', '.join(map(text, shape))})" for shape in shapes)
-                raise UsageError(f"{what}: shapes {told} do not go together")
-        found.append(first)
-    return tuple(found)
+                shapes_text = " and ".join(f"({', '.join(map(text, shape))})" for shape in shapes)
+                raise UsageError(f"{what}: shapes {shapes_text} do not go together")
+        result.append(first)
+    return tuple(result)

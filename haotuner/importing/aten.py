@@ -30,21 +30,21 @@ from haotuner.importing.aten_special import SPECIAL
 
 def _binary(function: str, *, compares: bool = False) -> Rule:
     def rule(a: AtenContext) -> str:
-        one, other = a.at(0), a.at(1)
+        first, other = a.at(0), a.at(1)
         dtype = a.dtype
         if compares:
-            kinds = [a.g.types[v].dtype for v in (one, other) if isinstance(v, str)]
-            real = any(isinstance(v, float) for v in (one, other))
+            kinds = [a.g.types[v].dtype for v in (first, other) if isinstance(v, str)]
+            real = any(isinstance(v, float) for v in (first, other))
             dtype = next((k for k in kinds if k in FLOATS), "fp32" if real else "int64")
-        one, other = a.cast(one, dtype), a.cast(other, dtype)
+        first, other = a.cast(first, dtype), a.cast(other, dtype)
         if (alpha := a.named.get("alpha", 1)) != 1:
             other = a.g.map("mul", other, alpha)
         rounding = a.named.get("rounding_mode")
         if rounding == "floor":
-            return a.g.map("floor", a.g.map("div", one, other)) if dtype in FLOATS else a.g.map("floordiv", one, other)
+            return a.g.map("floor", a.g.map("div", first, other)) if dtype in FLOATS else a.g.map("floordiv", first, other)
         if rounding == "trunc" and dtype in FLOATS:
-            return truncated(a, a.g.map("div", one, other))
-        return a.g.map(function, one, other)
+            return truncated(a, a.g.map("div", first, other))
+        return a.g.map(function, first, other)
 
     return rule
 
@@ -82,7 +82,7 @@ def _logarithm(base: int) -> Rule:
 
 def _elu(a: AtenContext) -> str:
     """With SELU's scales, too: the scale of the result, and of what the exponential takes."""
-    alpha, scale, inner = (float(a.setting(name, place, 1.0)) for name, place in
+    alpha, scale, inner = (float(a.setting(name, position, 1.0)) for name, position in
                            (("alpha", 1), ("scale", 2), ("input_scale", 3)))  # fmt: skip
     x = a.at(0)
     low = a.g.map("mul", a.g.map("sub", a.g.map("exp", a.g.map("mul", a.g.map("min", x, 0.0), inner)), 1.0), alpha)
@@ -103,15 +103,15 @@ def _same(a: AtenContext) -> str:
 def _transposed(a: AtenContext) -> str:
     rank = len(a.shape())
     order = list(range(rank))
-    one, other = (a.at(1) % rank, a.at(2) % rank) if len(a.inputs) > 2 else (0, rank - 1)
-    order[one], order[other] = order[other], order[one]
+    first, other = (a.at(1) % rank, a.at(2) % rank) if len(a.inputs) > 2 else (0, rank - 1)
+    order[first], order[other] = order[other], order[first]
     return a.onnx("Transpose", a.at(0), perm=order)
 
 
 def _expanded(a: AtenContext) -> str:
-    own, asked = a.shape(), list(a.at(1))
-    known = [*[None] * (len(asked) - len(own)), *own]
-    sizes = [kept if isinstance(one, int) and one == -1 else one for one, kept in zip(asked, known, strict=True)]
+    own, shape = a.shape(), list(a.at(1))
+    known = [*[None] * (len(shape) - len(own)), *own]
+    sizes = [entry if isinstance(item, int) and item == -1 else item for item, entry in zip(shape, known, strict=True)]
     return a.onnx("Expand", a.at(0), a.whole(sizes))
 
 
@@ -125,7 +125,7 @@ def _squeezed(a: AtenContext) -> str:
 def _last(a: AtenContext, axis: int, begin: Extent, count: int) -> str:
     """A part counted from the end, of as many as torch found there; requests that have not so many are refused."""
     there = smallest([largest([canonical(begin + 1), 0]), 1])
-    if not same(there, 1) and all(one.extent != there for one in a.g.required):
+    if not same(there, 1) and all(item.extent != there for item in a.g.required):
         a.g.required.append(
             Required(there, "the model takes more from the end of a tensor than there is; send a larger request")
         )
@@ -143,8 +143,8 @@ def _sliced(a: AtenContext) -> str:
 
 def _joined(a: AtenContext) -> str:
     """Side by side; torch leaves out what is of one axis and empty, whatever the others' ranks are."""
-    kept = [one for one in a.at(0) if a.g.types[one].shape != (0,)] or a.at(0)[:1]
-    return a.onnx("Concat", *kept, axis=a.at(1, 0))
+    tensors = [tensor for tensor in a.at(0) if a.g.types[tensor].shape != (0,)] or a.at(0)[:1]
+    return a.onnx("Concat", *tensors, axis=a.at(1, 0))
 
 
 def _selected(a: AtenContext) -> str:
@@ -161,9 +161,11 @@ def _reduced(op: str) -> Rule:
 
 
 def _any(a: AtenContext) -> str:
-    axes = [one % len(a.shape()) for one in ([a.at(1)] if isinstance(a.at(1), int) else a.at(1, range(len(a.shape()))))]
-    found = a.g.add("reduce", a.cast(a.at(0), "int64"), how="max", axes=tuple(axes), keepdims=bool(a.at(2, False)))
-    return a.cast(found, "bool")
+    axes = [
+        extent % len(a.shape()) for extent in ([a.at(1)] if isinstance(a.at(1), int) else a.at(1, range(len(a.shape()))))
+    ]
+    result = a.g.add("reduce", a.cast(a.at(0), "int64"), how="max", axes=tuple(axes), keepdims=bool(a.at(2, False)))
+    return a.cast(result, "bool")
 
 
 def _arg(op: str) -> Rule:
@@ -176,15 +178,15 @@ def _arg(op: str) -> Rule:
 
 
 def _clamped(a: AtenContext) -> str:
-    found = a.cast(a.at(0), a.dtype)
+    result = a.cast(a.at(0), a.dtype)
     least, most = (-1, 1) if a.op.startswith("hardtanh") else (None, None)
     low, high = a.setting("min", 1, least), a.setting("max", 2, most)
-    found = found if low is None else a.g.map("max", found, a.cast(low, a.dtype))
-    return found if high is None else a.g.map("min", found, a.cast(high, a.dtype))
+    result = result if low is None else a.g.map("max", result, a.cast(low, a.dtype))
+    return result if high is None else a.g.map("min", result, a.cast(high, a.dtype))
 
 
 def _convolved(a: AtenContext) -> str:
-    x, w, bias, stride, pad, dilation, transposed, more, groups = (a.at(place) for place in range(9))
+    x, w, bias, stride, pad, dilation, transposed, more, groups = (a.at(index) for index in range(9))
     rank = len(a.shape()) - 2
     settings = {"strides": list(stride) * (rank // len(stride)), "dilations": list(dilation) * (rank // len(dilation)),
                 "pads": list(pad) * 2 * (rank // len(pad)), "group": groups}  # fmt: skip
@@ -194,13 +196,13 @@ def _convolved(a: AtenContext) -> str:
 
 
 def _normalised(a: AtenContext) -> list[str]:
-    scale = a.at(2) or a.g.constant(np.ones([int(one) for one in a.at(1)], np.float32))
+    scale = a.at(2) or a.g.constant(np.ones([int(tensor) for tensor in a.at(1)], np.float32))
     return [a.onnx("LayerNormalization", a.at(0), scale, a.at(3), axis=-len(a.at(1)), epsilon=a.at(4))]
 
 
 def _batch_normalised(a: AtenContext) -> list[str]:
     count = int(a.shape()[1])
-    scale, bias = (a.at(p) or a.g.constant(np.full(count, one, np.float32)) for p, one in ((1, 1.0), (2, 0.0)))
+    scale, bias = (a.at(p) or a.g.constant(np.full(count, item, np.float32)) for p, item in ((1, 1.0), (2, 0.0)))
     return [a.onnx("BatchNormalization", a.at(0), scale, bias, a.at(3), a.at(4), epsilon=a.at(6))]
 
 
@@ -218,16 +220,16 @@ def _counted(a: AtenContext) -> str:
     parts = list(a.inputs)
     start, end, step = (0, parts[0], 1) if len(parts) == 1 else (*parts, 1)[:3]
     own = a.dtype if a.dtype in ("fp32", "fp64") else "fp32" if a.dtype in FLOATS else "int64"
-    whole = all(isinstance(one, int) or getattr(one, "is_integer", False) is True for one in (start, end, step))
+    whole = all(isinstance(item, int) or getattr(item, "is_integer", False) is True for item in (start, end, step))
     own = "int64" if whole else own
-    return a.cast(a.onnx("Range", *(a.cast(one, own) for one in (start, end, step))), a.dtype)
+    return a.cast(a.onnx("Range", *(a.cast(item, own) for item in (start, end, step))), a.dtype)
 
 
 def _padded(a: AtenContext) -> str:
     rank, pairs = len(a.shape()), list(a.at(1))
     before, after = [0] * rank, [0] * rank
-    for place in range(len(pairs) // 2):
-        before[rank - 1 - place], after[rank - 1 - place] = pairs[2 * place], pairs[2 * place + 1]
+    for index in range(len(pairs) // 2):
+        before[rank - 1 - index], after[rank - 1 - index] = pairs[2 * index], pairs[2 * index + 1]
     return a.onnx("Pad", a.at(0), a.whole(before + after), a.cast(a.at(2, 0), a.dtype), mode="constant")
 
 
@@ -253,7 +255,7 @@ ATEN: Mapping[str, Rule] = {
         ("sin", "Sin"), ("cos", "Cos"), ("abs", "Abs"), ("floor", "Floor"), ("ceil", "Ceil"), ("round", "Round"),
         ("reciprocal", "Reciprocal"), ("relu", "Relu"), ("sign", "Sign"), ("tan", "Tan"), ("sinh", "Sinh"), ("cosh", "Cosh"),
         ("asinh", "Asinh"), ("acosh", "Acosh"), ("atanh", "Atanh"), ("asin", "Asin"), ("acos", "Acos"), ("atan", "Atan"))},
-    "atan2.default": lambda a: curves.atan2(a.g, *(a.cast(a.at(place), a.dtype) for place in (0, 1))),
+    "atan2.default": lambda a: curves.atan2(a.g, *(a.cast(a.at(index), a.dtype) for index in (0, 1))),
     "rsqrt.default": lambda a: a.g.map("rsqrt", a.at(0)),
     "silu.default": lambda a: a.g.map("mul", a.at(0), a.g.map("sigmoid", a.at(0))),
     "gelu.default": lambda a: a.onnx("Gelu", a.at(0), approximate=a.named.get("approximate", "none")),
@@ -271,7 +273,7 @@ ATEN: Mapping[str, Rule] = {
     "view.default": lambda a: a.onnx("Reshape", a.at(0), a.whole(a.at(1))),
     "_unsafe_view.default": lambda a: a.onnx("Reshape", a.at(0), a.whole(a.at(1))),
     "reshape.default": lambda a: a.onnx("Reshape", a.at(0), a.whole(a.at(1))),
-    "permute.default": lambda a: a.onnx("Transpose", a.at(0), perm=[one % len(a.shape()) for one in a.at(1)]),
+    "permute.default": lambda a: a.onnx("Transpose", a.at(0), perm=[tensor % len(a.shape()) for tensor in a.at(1)]),
     "transpose.int": _transposed, "t.default": _transposed, "expand.default": _expanded,
     "unsqueeze.default": lambda a: a.onnx("Unsqueeze", a.at(0), a.whole(a.at(1))),
     "squeeze.dim": _squeezed, "squeeze.dims": _squeezed, "squeeze.default": _squeezed,

@@ -25,12 +25,12 @@ def attention_taken_apart(torch: Any) -> dict[Any, Any]:
     own = torch._decomp.decomposition_table[whole]
 
     def attention(query: Any, *others: Any, **named: Any) -> tuple[Any, Any]:
-        found, weights = own(query, *others, **named)
+        result, weights = own(query, *others, **named)
         like = torch.empty_like(query)
         for order in ORDERS:
             if like.permute(order).is_contiguous():
-                return found.permute(order).contiguous().permute(order), weights
-        return found, weights
+                return result.permute(order).contiguous().permute(order), weights
+        return result, weights
 
     return {whole: attention}
 
@@ -43,9 +43,9 @@ def _attention(a: AtenContext) -> str:
     if a.setting("dropout_p", 4, 0.0):
         raise UsageError(f"{a.op}: dropout_p is {a.setting('dropout_p', 4)}; export the model for inference (model.eval())")
     g, wide = a.g, "fp64" if a.dtype == "fp64" else "fp32"
-    q, k, v = (a.cast(a.at(place), wide) for place in range(3))
+    q, k, v = (a.cast(a.at(index), wide) for index in range(3))
     if a.setting("enable_gqa", 7, False):
-        k, v = (_repeated(a, one, g.types[q].shape[-3]) for one in (k, v))
+        k, v = (_repeated(a, item, g.types[q].shape[-3]) for item in (k, v))
     scale = a.setting("scale", 6)
     order = [*range(g.types[k].rank)]
     order[-2:] = order[-1], order[-2]

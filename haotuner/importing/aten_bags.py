@@ -13,8 +13,8 @@ from haotuner.importing.aten_call import AtenContext, Rule
 
 def _counted(a: AtenContext, numbers: str, bounds: str, how: str, dtype: str = "int64") -> str:
     """How many bounds, the last axis, are on one side of each number: all are compared, so that there is no search."""
-    kinds = [a.g.types[one] for one in (numbers, bounds)]
-    of = next((one for one in ("float64", "float32") if one in {k.dtype for k in kinds}), kinds[0].dtype)
+    kinds = [a.g.types[item] for item in (numbers, bounds)]
+    of = next((name for name in ("float64", "float32") if name in {k.dtype for k in kinds}), kinds[0].dtype)
     lined = a.onnx("Unsqueeze", a.cast(numbers, of), a.whole([kinds[0].rank]))
     beside = a.cast(bounds, of)
     if kinds[1].rank > 1:
@@ -25,8 +25,8 @@ def _counted(a: AtenContext, numbers: str, bounds: str, how: str, dtype: str = "
 
 def _between(a: AtenContext) -> str:
     """The place at which (bucketize, searchsorted) each number would keep the bounds in order."""
-    first, second = (a.cast(one, a.g.types[other].dtype) if not isinstance(one, str) else one
-                     for one, other in ((a.at(0), a.at(1)), (a.at(1), a.at(0))))  # fmt: skip
+    first, second = (a.cast(tensor, a.g.types[other].dtype) if not isinstance(tensor, str) else tensor
+                     for tensor, other in ((a.at(0), a.at(1)), (a.at(1), a.at(0))))  # fmt: skip
     numbers, bounds = (first, second) if a.op.startswith("bucketize") else (second, first)
     if a.named.get("sorter") is not None:
         bounds = a.onnx("GatherElements", bounds, a.cast(a.named["sorter"], "int64"), axis=-1)
@@ -39,10 +39,10 @@ def _filled_under_mask(a: AtenContext) -> str:
     shape = a.shape()
     mask = a.onnx("Expand", a.at(1), a.whole(list(shape)))
     flat = a.onnx("Reshape", a.cast(mask, "int64"), a.whole([-1]))
-    place = a.g.map("max", a.g.map("sub", a.onnx("CumSum", flat, a.whole_scalar(0)), 1), 0)
+    position = a.g.map("max", a.g.map("sub", a.onnx("CumSum", flat, a.whole_scalar(0)), 1), 0)
     source = a.onnx("Reshape", a.cast(a.at(2), a.dtype), a.whole([-1]))
     last = a.cast(product(a.shape(2)) - 1, "int64")
-    chosen = a.onnx("Gather", source, a.g.map("min", place, last), axis=0)
+    chosen = a.onnx("Gather", source, a.g.map("min", position, last), axis=0)
     return a.g.map("select", mask, a.onnx("Reshape", chosen, a.whole(list(shape))), a.at(0))
 
 
@@ -73,14 +73,14 @@ def _bags(a: AtenContext) -> list[str]:
     if mode == _MOST:  # of nothing: 0
         most = joined(rows, width, "max", -np.inf)
         return [a.g.map("select", a.g.map("greater", joined(counts, 1), 0), most, a.g.constant(0, a.dtype))]
-    found = joined(rows, width)
-    return [found if mode == _SUM else a.g.map("div", found, a.g.map("max", joined(counts, 1), 1.0))]
+    result = joined(rows, width)
+    return [result if mode == _SUM else a.g.map("div", result, a.g.map("max", joined(counts, 1), 1.0))]
 
 
 def _triangle(a: AtenContext) -> str:
     """tril_indices and triu_indices of a matrix of known sides."""
     sides = [a.at(0), a.at(1), a.at(2, 0)]
-    if not all(isinstance(one, int) for one in sides):
+    if not all(isinstance(side, int) for side in sides):
         raise UsageError(f"{a.op}: sides that the request decides have no rule; compare rows and columns instead")
     where = np.tril_indices if a.op.startswith("tril") else np.triu_indices
     return a.g.constant(np.stack(where(sides[0], sides[2], sides[1])), a.dtype)
@@ -91,5 +91,5 @@ BAGS: Mapping[str, Rule] = {
     "masked_scatter.default": _filled_under_mask,
     "_embedding_bag.default": _bags, "_embedding_bag_forward_only.default": _bags,
     "tril_indices.default": _triangle, "triu_indices.default": _triangle,
-    "hypot.default": lambda a: a.g.map("sqrt", a.g.map("add", *(a.g.map("mul", one, one) for one in (a.at(0), a.at(1))))),
+    "hypot.default": lambda a: a.g.map("sqrt", a.g.map("add", *(a.g.map("mul", leg, leg) for leg in (a.at(0), a.at(1))))),
 }  # fmt: skip

@@ -32,9 +32,9 @@ class AtenContext:
     dtype: str
     sizes: Sequence[Any] = ()
 
-    def at(self, place: int, default: Any = None) -> Any:
+    def at(self, index: int, default: Any = None) -> Any:
         """A positional argument, or its default."""
-        return self.inputs[place] if place < len(self.inputs) and self.inputs[place] is not None else default
+        return self.inputs[index] if index < len(self.inputs) and self.inputs[index] is not None else default
 
     def onnx(self, op: str, *inputs: str | None, **attributes: Any) -> str:
         """The first result of an ONNX operator."""
@@ -42,8 +42,8 @@ class AtenContext:
 
     def several(self, op: str, *inputs: str | None, outputs: int = 1, **attributes: Any) -> list[str]:
         """Every result of an ONNX operator; ``outputs``: of how many something is asked where that matters to its rule."""
-        found = RULES[op](NodeContext(self.g, op, inputs, attributes, OPSET, outputs))
-        return [found] if isinstance(found, str) else list(found)
+        result = RULES[op](NodeContext(self.g, op, inputs, attributes, OPSET, outputs))
+        return [result] if isinstance(result, str) else list(result)
 
     def whole(self, values: Sequence[Any] | Any) -> str:
         """Whole numbers, or extents, as a tensor."""
@@ -67,17 +67,17 @@ class AtenContext:
             return self.cast(self.g.of_extents(np.array(value, object), own), dtype)
         return self.g.cast(value, dtype)
 
-    def shape(self, place: int = 0) -> tuple[Extent, ...]:
+    def shape(self, index: int = 0) -> tuple[Extent, ...]:
         """An argument's shape."""
-        return self.g.types[self.inputs[place]].shape
+        return self.g.types[self.inputs[index]].shape
 
-    def axis(self, axis: int, place: int = 0) -> int:
+    def axis(self, axis: int, index: int = 0) -> int:
         """An axis of an argument, counted from the front."""
-        return axis % max(len(self.shape(place)), 1)
+        return axis % max(len(self.shape(index)), 1)
 
-    def setting(self, name: str, place: int, default: Any = None) -> Any:
+    def setting(self, name: str, index: int, default: Any = None) -> Any:
         """An argument that may be given by place or by name."""
-        return self.at(place, self.named.get(name, default))
+        return self.at(index, self.named.get(name, default))
 
 
 Rule: TypeAlias = Callable[[AtenContext], Any]

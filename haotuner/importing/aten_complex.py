@@ -42,8 +42,10 @@ def called(a: AtenContext, rules: Mapping[str, Rule]) -> Any:
 
 
 def _parts(values: Sequence[Any], which: str) -> list[Any]:
-    return [_parts(one, which) if isinstance(one, list) else getattr(one, which) if isinstance(one, Complex) else one
-            for one in values]  # fmt: skip
+    return [
+        _parts(value, which) if isinstance(value, list) else getattr(value, which) if isinstance(value, Complex) else value
+        for value in values
+    ]
 
 
 def _pair(a: AtenContext, value: Any) -> tuple[Any, Any]:
@@ -105,11 +107,11 @@ def _magnitude(a: AtenContext) -> str:
 
 
 def _as_real(a: AtenContext) -> str:
-    return a.onnx("Concat", *(a.onnx("Unsqueeze", one, a.whole(-1)) for one in _pair(a, a.at(0))), axis=-1)
+    return a.onnx("Concat", *(a.onnx("Unsqueeze", tensor, a.whole(-1)) for tensor in _pair(a, a.at(0))), axis=-1)
 
 
 def _as_complex(a: AtenContext) -> Complex:
-    return Complex(*(a.onnx("Gather", a.at(0), a.whole_scalar(place), axis=-1) for place in (0, 1)))
+    return Complex(*(a.onnx("Gather", a.at(0), a.whole_scalar(index), axis=-1) for index in (0, 1)))
 
 
 def _transform(a: AtenContext, value: Any, axis: int, matrices: Sequence[Any]) -> tuple[str, str | None]:
@@ -123,15 +125,15 @@ def _transform(a: AtenContext, value: Any, axis: int, matrices: Sequence[Any]) -
     order[axis], order[-1] = order[-1], order[axis]
 
     def part(of_real: Any, of_imag: Any) -> str | None:
-        found = None
+        result = None
         for tensor, matrix in ((x, of_real), (y, of_imag)):
             if tensor is None or matrix is None:
                 continue
             known = not isinstance(matrix, str)
-            held = a.g.constant(np.ascontiguousarray(matrix.astype(numpy_dtype(a.dtype)))) if known else matrix
-            one = a.onnx("MatMul", tensor if axis == rank - 1 else a.onnx("Transpose", tensor, perm=order), held)
-            found = one if found is None else a.g.map("add", found, one)
-        return found if found is None or axis == rank - 1 else a.onnx("Transpose", found, perm=order)
+            stored = a.g.constant(np.ascontiguousarray(matrix.astype(numpy_dtype(a.dtype)))) if known else matrix
+            item = a.onnx("MatMul", tensor if axis == rank - 1 else a.onnx("Transpose", tensor, perm=order), stored)
+            result = item if result is None else a.g.map("add", result, item)
+        return result if result is None or axis == rank - 1 else a.onnx("Transpose", result, perm=order)
 
     real = part(matrices[0], matrices[2])
     assert real is not None
@@ -142,16 +144,16 @@ def _length(a: AtenContext, value: Any, axis: int) -> Extent:
     return a.g.types[_pair(a, value)[0]].shape[axis]
 
 
-def _turns(a: AtenContext, length: Extent, given: Extent, kept: Extent, how: int) -> tuple[Any, Any]:
+def _turns(a: AtenContext, length: Extent, length_: Extent, kept_length: Extent, how: int) -> tuple[Any, Any]:
     """Cosines and sines, (given, kept), scaled: arrays in float64, or tensors where the request decides."""
-    if not (isinstance(length, int) and isinstance(given, int)):
+    if not (isinstance(length, int) and isinstance(length_, int)):
         scale = a.cast(length, a.dtype)
         scale = (a.cast(1, a.dtype), a.g.map("sqrt", scale), scale)[how]
-        cos, sin = turning(a.g, length, given, kept, a.dtype)
+        cos, sin = turning(a.g, length, length_, kept_length, a.dtype)
         return a.g.map("div", cos, scale), a.g.map("div", sin, scale)
     if length > LONGEST:
         raise UsageError(f"{a.op}: a transform of {length} elements; up to {LONGEST} are products with a matrix")
-    angles = np.outer(np.arange(given), np.arange(kept)) % length * (2 * np.pi / length)
+    angles = np.outer(np.arange(length_), np.arange(kept_length)) % length * (2 * np.pi / length)
     return np.cos(angles) * _scale(length, how), np.sin(angles) * _scale(length, how)
 
 
@@ -175,28 +177,28 @@ def _full_transform(a: AtenContext, value: Any, axis: int, how: int, forward: bo
 
 def _axes(a: AtenContext, value: Any) -> list[int]:
     rank = len(a.g.types[_pair(a, value)[0]].shape)
-    return [one % rank for one in a.at(1)]
+    return [tensor % rank for tensor in a.at(1)]
 
 
 def _of_real(a: AtenContext) -> Complex:
     value, how = a.at(0), a.at(2, 0)
     *others, last = _axes(a, value)
     length = _length(a, value, last)
-    kept = canonical(floor_division(length, 2) + 1) if a.at(3, True) else length
-    cos, sin = _turns(a, length, length, kept, how)
+    selected = canonical(floor_division(length, 2) + 1) if a.at(3, True) else length
+    cos, sin = _turns(a, length, length, selected, how)
     real, imag = _transform(a, value, last, (cos, _minus(a, sin), None, None))
     assert imag is not None
-    found = Complex(real, imag)
+    result = Complex(real, imag)
     for axis in others:
-        found = _full_transform(a, found, axis, how, True)
-    return found
+        result = _full_transform(a, result, axis, how, True)
+    return result
 
 
 def _of_complex(a: AtenContext) -> Complex:
-    found: Complex = a.at(0)
-    for axis in _axes(a, found):
-        found = _full_transform(a, found, axis, a.at(2, 0), bool(a.at(3, True)))
-    return found
+    result: Complex = a.at(0)
+    for axis in _axes(a, result):
+        result = _full_transform(a, result, axis, a.at(2, 0), bool(a.at(3, True)))
+    return result
 
 
 def _to_real(a: AtenContext) -> str:
@@ -205,14 +207,14 @@ def _to_real(a: AtenContext) -> str:
     *others, last = _axes(a, value)
     for axis in others:
         value = _full_transform(a, value, axis, how, False)
-    given = _length(a, value, last)
-    cos, sin = _turns(a, length, given, length, how)
+    inputs = _length(a, value, last)
+    cos, sin = _turns(a, length, inputs, length, how)
     if isinstance(cos, str):
-        counts = mirrored(a.g, length, given, a.dtype)
-        cos, sin = (a.g.map("mul", one, counts) for one in (cos, sin))
+        counts = mirrored(a.g, length, inputs, a.dtype)
+        cos, sin = (a.g.map("mul", item, counts) for item in (cos, sin))
         return _transform(a, value, last, (cos, None, _minus(a, sin), None))[0]
-    twice = np.full((given, 1), 2.0)
-    twice[[one for one in (0, length - length // 2) if one < given and 2 * one % length == 0]] = 1.0
+    twice = np.full((inputs, 1), 2.0)
+    twice[[item for item in (0, length - length // 2) if item < inputs and 2 * item % length == 0]] = 1.0
     twice[length // 2 + 1 :] = 0.0
     return _transform(a, value, last, (cos * twice, None, -sin * twice, None))[0]
 

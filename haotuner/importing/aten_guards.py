@@ -30,13 +30,13 @@ def required(guards: Sequence[str], shapes: Shapes, operators: Iterable[str]) ->
 
     ``shapes``: of the inputs. ``operators``: names of those that the program calls.
     """
-    own = {size for name, size in OWN.items() if any(name in one for one in operators)}
+    own = {size for name, size in OWN.items() if any(name in operator for operator in operators)}
     for text in guards:
         try:
             guard = _compared(ast.parse(text, mode="eval").body)
-            sides = (_number(one, shapes) for one in (guard.left, guard.comparators[0]))
+            sides = (_number(item, shapes) for item in (guard.left, guard.comparators[0]))
             condition = compared(_SIGNS[type(guard.ops[0])], *sides)
-            taken = any(isinstance(one, ast.Constant) and one.value in own for one in (guard.left, guard.comparators[0]))
+            taken = any(isinstance(item, ast.Constant) and item.value in own for item in (guard.left, guard.comparators[0]))
             taken = taken or condition is None or _always(guard, condition.extent, shapes)
         except (_Unknown, SyntaxError, ZeroDivisionError):
             continue
@@ -48,16 +48,16 @@ def required(guards: Sequence[str], shapes: Shapes, operators: Iterable[str]) ->
 def _always(guard: ast.Compare, holds: Extent, shapes: Shapes) -> bool:
     """Whether a guard holds wherever nothing in it is 0 or 1."""
     names = sorted(dimensions(holds))
-    sides = [_number(one, shapes) for one in (guard.left, guard.comparators[0])]
-    inner = [atom for one in sides if not isinstance(one, int) for atom in one.atoms(sympy.floor)]
+    sides = [_number(item, shapes) for item in (guard.left, guard.comparators[0])]
+    inner = [atom for side in sides if not isinstance(side, int) for atom in side.atoms(sympy.floor)]
     if not isinstance(guard.ops[0], ast.Eq):  # remainders are compared with 0
-        inner += [one for one in sides if not isinstance(one, int)]
+        inner += [side for side in sides if not isinstance(side, int)]
     draw = random.Random(0)  # noqa: S311  no secret
     alike: Iterator[Sequence[int]] = ([size] * len(names) for size in SIZES)
     drawn = ([draw.choice(SIZES) for _ in names] for _ in range(DRAWS if len(names) > 1 else 0))
     for sizes in itertools.chain(alike, drawn):
         known = dict(zip(names, sizes, strict=True))
-        if not evaluate(holds, known) and all(abs(evaluate(one, known)) > 1 for one in inner):
+        if not evaluate(holds, known) and all(abs(evaluate(item, known)) > 1 for item in inner):
             return False
     return True
 
@@ -74,12 +74,12 @@ def _number(node: ast.AST, shapes: Shapes) -> Extent:
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         return canonical(-_number(node.operand, shapes))
     if isinstance(node, ast.BinOp):
-        one, other = _number(node.left, shapes), _number(node.right, shapes)
+        first, other = _number(node.left, shapes), _number(node.right, shapes)
         if isinstance(node.op, (ast.Add, ast.Sub, ast.Mult)):
-            return canonical({ast.Add: one + other, ast.Sub: one - other, ast.Mult: one * other}[type(node.op)])
+            return canonical({ast.Add: first + other, ast.Sub: first - other, ast.Mult: first * other}[type(node.op)])
         if isinstance(node.op, (ast.FloorDiv, ast.Mod)):
-            whole = floor_division(one, other)
-            return whole if isinstance(node.op, ast.FloorDiv) else canonical(one - other * whole)
+            whole = floor_division(first, other)
+            return whole if isinstance(node.op, ast.FloorDiv) else canonical(first - other * whole)
     return _size(node, shapes)
 
 

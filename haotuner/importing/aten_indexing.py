@@ -12,32 +12,32 @@ from haotuner.importing.aten_call import AtenContext, Rule
 
 def _given(a: AtenContext) -> dict[int, str]:
     """Tensors of whole numbers by the axis that each indexes: a mask has one for each of its axes."""
-    found: dict[int, str] = {}
+    result: dict[int, str] = {}
     axis = 0
-    for one in a.at(1):
-        if one is None:
+    for tensor in a.at(1):
+        if tensor is None:
             axis += 1
-        elif a.g.types[one].dtype in ("bool", "uint8"):
-            rank = a.g.types[one].rank
-            places = a.onnx("NonZero", one)
+        elif a.g.types[tensor].dtype in ("bool", "uint8"):
+            rank = a.g.types[tensor].rank
+            places = a.onnx("NonZero", tensor)
             for row in range(rank):
-                found[axis + row] = a.onnx("Gather", places, a.g.constant(row, "int64"), axis=0)
+                result[axis + row] = a.onnx("Gather", places, a.g.constant(row, "int64"), axis=0)
             axis += rank
         else:
-            found[axis] = a.cast(one, "int64")
+            result[axis] = a.cast(tensor, "int64")
             axis += 1
-    return found
+    return result
 
 
 def _joined(a: AtenContext, indices: Sequence[str]) -> tuple[str, int]:
     """Indices side by side on a last axis, all of one shape, and the rank of that shape."""
-    rank = max(a.g.types[one].rank for one in indices)
+    rank = max(a.g.types[index].rank for index in indices)
     spread = indices[0]
-    for one in indices[1:]:
-        spread = a.g.map("add", spread, a.g.map("mul", one, 0))
+    for index in indices[1:]:
+        spread = a.g.map("add", spread, a.g.map("mul", index, 0))
     shape = a.whole(list(a.g.types[spread].shape)) if rank else None
-    wide = [a.onnx("Expand", one, shape) if shape else one for one in indices]
-    last = [a.onnx("Unsqueeze", one, a.whole(-1)) for one in wide]
+    wide = [a.onnx("Expand", index, shape) if shape else index for index in indices]
+    last = [a.onnx("Unsqueeze", item, a.whole(-1)) for item in wide]
     return (last[0] if len(last) == 1 else a.onnx("Concat", *last, axis=-1)), rank
 
 
@@ -54,11 +54,11 @@ def _orders(axes: Sequence[int], rank: int, depth: int) -> tuple[list[int], list
 
 
 def _indexed(a: AtenContext) -> str:
-    given = _given(a)
-    axes = sorted(given)
+    inputs = _given(a)
+    axes = sorted(inputs)
     if len(axes) == 1:
-        return a.onnx("Gather", a.at(0), given[axes[0]], axis=axes[0])
-    places, depth = _joined(a, [given[axis] for axis in axes])
+        return a.onnx("Gather", a.at(0), inputs[axes[0]], axis=axes[0])
+    places, depth = _joined(a, [inputs[axis] for axis in axes])
     front, back = _orders(axes, len(a.shape()), depth)
     return a.onnx("Transpose", a.onnx("GatherND", a.onnx("Transpose", a.at(0), perm=front), places), perm=back)
 
@@ -67,21 +67,21 @@ def _index_written(a: AtenContext) -> str:
     """Values at indices; where one mask chooses and there is one value, a selection."""
     x, values = a.at(0), a.cast(a.at(2), a.dtype)
     add = bool(a.setting("accumulate", 3, False))
-    masks = [one for one in a.at(1) if one is not None]
+    masks = [tensor for tensor in a.at(1) if tensor is not None]
     single = a.g.types[values].rank == 0
     if single and len(a.at(1)) == 1 and a.g.types[masks[0]].dtype == "bool" and not add:
         mask = a.g.types[masks[0]]
         spread = a.onnx("Reshape", masks[0], a.whole([*mask.shape, *[1] * (len(a.shape()) - mask.rank)]))
         return a.g.map("select", spread, values, x)
-    given = _given(a)
-    axes = sorted(given)
-    places, depth = _joined(a, [given[axis] for axis in axes])
+    inputs = _given(a)
+    axes = sorted(inputs)
+    places, depth = _joined(a, [inputs[axis] for axis in axes])
     front, back = _orders(axes, len(a.shape()), depth)
     turned = a.onnx("Transpose", x, perm=front)
     outer, row = a.g.types[places].shape[:-1], a.g.types[turned].shape[len(axes) :]
     whole = [*outer, *row]
-    values = a.onnx("Expand", values, a.whole([whole[one] for one in back]))
-    values = a.onnx("Transpose", values, perm=[back.index(one) for one in range(len(back))])
+    values = a.onnx("Expand", values, a.whole([whole[item] for item in back]))
+    values = a.onnx("Transpose", values, perm=[back.index(index) for index in range(len(back))])
     written = a.onnx("ScatterND", turned, places, values, reduction="add" if add else "none")
     return a.onnx("Transpose", written, perm=[front.index(axis) for axis in range(len(front))])
 
@@ -113,7 +113,7 @@ def _extreme(how: str) -> Rule:
 def _taken_under_mask(a: AtenContext) -> str:
     """masked_select: flat, as many as the mask has."""
     shape = broadcast([a.shape(0), a.shape(1)], a.op)
-    x, mask = (a.onnx("Reshape", a.onnx("Expand", a.at(place), a.whole(list(shape))), a.whole(-1)) for place in (0, 1))
+    x, mask = (a.onnx("Reshape", a.onnx("Expand", a.at(index), a.whole(list(shape))), a.whole(-1)) for index in (0, 1))
     return a.onnx("Compress", x, mask, axis=0)
 
 
@@ -127,8 +127,8 @@ def _each_repeated(a: AtenContext) -> str:
     none = a.onnx("Expand", a.cast(0, "int64"), a.whole(canonical(total + 1)))
     ones = a.onnx("Expand", a.cast(1, "int64"), a.whole(list(a.shape())))
     at_ends = a.onnx("ScatterElements", none, ends, ones, axis=0, reduction="add")
-    kept = a.onnx("Slice", at_ends, a.whole(0), a.whole(total), a.whole(0))
-    return a.cast(a.onnx("CumSum", kept, a.whole_scalar(0)), a.dtype)
+    selected = a.onnx("Slice", at_ends, a.whole(0), a.whole(total), a.whole(0))
+    return a.cast(a.onnx("CumSum", selected, a.whole_scalar(0)), a.dtype)
 
 
 def _nonzero(a: AtenContext) -> str:
@@ -151,9 +151,9 @@ def _counted(a: AtenContext) -> str:
         first, last = a.cast(low, dtype), a.cast(high, dtype)
     inside = a.onnx("And", a.onnx("GreaterOrEqual", x, first), a.onnx("LessOrEqual", x, last))
     scaled = a.g.map("div", a.g.map("mul", a.g.map("sub", x, first), float(bins)), a.g.map("sub", last, first))
-    place = a.g.map("min", a.cast(a.g.map("select", inside, scaled, 0.0), "int64"), bins - 1)
+    position = a.g.map("min", a.cast(a.g.map("select", inside, scaled, 0.0), "int64"), bins - 1)
     none = a.onnx("Expand", a.cast(0, a.dtype), a.whole(bins))
-    return a.onnx("ScatterElements", none, place, a.cast(inside, a.dtype), axis=0, reduction="add")
+    return a.onnx("ScatterElements", none, position, a.cast(inside, a.dtype), axis=0, reduction="add")
 
 
 INDEXING: Mapping[str, Rule] = {

@@ -27,7 +27,7 @@ def _split(a: AtenContext) -> list[str]:
 
 def _unbound(a: AtenContext) -> list[str]:
     axis = a.axis(a.at(1, 0))
-    return [a.onnx("Gather", a.at(0), a.g.constant(place, "int64"), axis=axis) for place in range(int(a.shape()[axis]))]
+    return [a.onnx("Gather", a.at(0), a.g.constant(index, "int64"), axis=axis) for index in range(int(a.shape()[axis]))]
 
 
 def _flipped(a: AtenContext) -> str:
@@ -73,8 +73,8 @@ def _written(a: AtenContext, part: str, axis: int, start: Extent, step: int) -> 
     x, extent, count = a.at(0), a.shape()[axis], a.g.types[part].shape[axis]
     if step == 1:
         pieces = [sliced(a, x, axis, 0, start), part, sliced(a, x, axis, canonical(start + count), extent)]
-        kept = [one for one in pieces if not same(a.g.types[one].shape[axis], 0)]
-        return a.onnx("Concat", *kept, axis=axis) if kept else x
+        selected = [piece for piece in pieces if not same(a.g.types[piece].shape[axis], 0)]
+        return a.onnx("Concat", *selected, axis=axis) if selected else x
     places = a.g.map("add", a.g.map("mul", a.g.add("iota", extent=count, dtype="int64"), step), a.cast(start, "int64"))
     lined = a.onnx("Reshape", places, a.whole([count, *[1] * (len(a.shape()) - 1 - axis)]))
     every = a.onnx("Expand", lined, a.whole(list(a.g.types[part].shape)))
@@ -89,9 +89,9 @@ def _slice_written(a: AtenContext) -> str:
 
 
 def _select_written(a: AtenContext) -> str:
-    axis, place = a.axis(a.at(2)), a.at(3)
-    place = canonical(place + a.shape()[axis]) if isinstance(place, int) and place < 0 else place
-    return _written(a, a.onnx("Unsqueeze", _like(a, a.at(1)), a.whole(axis)), axis, place, 1)
+    axis, position = a.axis(a.at(2)), a.at(3)
+    position = canonical(position + a.shape()[axis]) if isinstance(position, int) and position < 0 else position
+    return _written(a, a.onnx("Unsqueeze", _like(a, a.at(1)), a.whole(axis)), axis, position, 1)
 
 
 def _like(a: AtenContext, part: str) -> str:
@@ -141,8 +141,8 @@ def _mirrored(mode: str) -> Rule:
         rank, pairs = len(a.shape()), list(a.at(1))
         before: list[Any] = [0] * rank
         after: list[Any] = [0] * rank
-        for place in range(len(pairs) // 2):
-            before[rank - 1 - place], after[rank - 1 - place] = pairs[2 * place], pairs[2 * place + 1]
+        for index in range(len(pairs) // 2):
+            before[rank - 1 - index], after[rank - 1 - index] = pairs[2 * index], pairs[2 * index + 1]
         return a.onnx("Pad", a.at(0), a.whole(before + after), mode=mode)
 
     return rule
@@ -152,8 +152,8 @@ def _shuffled(op: str) -> Rule:
     def rule(a: AtenContext) -> str:
         *outer, channels, high, wide = a.shape()
         x = a.at(0) if len(outer) == 1 else a.onnx("Reshape", a.at(0), a.whole([product(outer), channels, high, wide]))
-        found = a.onnx(op, x, blocksize=a.at(1), mode="CRD")
-        return found if len(outer) == 1 else a.onnx("Reshape", found, a.whole([*outer, *a.g.types[found].shape[1:]]))
+        result = a.onnx(op, x, blocksize=a.at(1), mode="CRD")
+        return result if len(outer) == 1 else a.onnx("Reshape", result, a.whole([*outer, *a.g.types[result].shape[1:]]))
 
     return rule
 

@@ -20,16 +20,16 @@ def lengths_kept(torch: Any) -> Iterator[None]:
     keys = (torch._C.DispatchKey.CompositeImplicitAutograd, torch._C.DispatchKey.Autograd)
     ops = [getattr(torch.ops.aten, name).input for name in RECURRENT]
     tables = [*((op.py_kernels, keys) for op in ops), (torch._decomp.decomposition_table, ops)]
-    kept = [dict(table) for table, _ in tables]
+    selected = [dict(table) for table, _ in tables]
     try:
         for table, places in tables:
             table.update(dict.fromkeys(places, _sizes_alone))
         _forget(ops)
         yield
     finally:
-        for (table, _), held in zip(tables, kept, strict=True):
+        for (table, _), item in zip(tables, selected, strict=True):
             table.clear()
-            table.update(held)
+            table.update(item)
         _forget(ops)
 
 
@@ -43,5 +43,5 @@ def _sizes_alone(
 ) -> Any:
     """Results of the right sizes, without numbers; arguments as ``aten::lstm.input`` has them."""
     states = states if isinstance(states, (list, tuple)) else [states]
-    found = x.new_empty([*x.shape[:2], states[0].shape[2] * (1 + both)])
-    return (found, *(one.new_empty(one.shape) for one in states))
+    result = x.new_empty([*x.shape[:2], states[0].shape[2] * (1 + both)])
+    return (result, *(state.new_empty(state.shape) for state in states))

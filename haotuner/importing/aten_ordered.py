@@ -14,16 +14,16 @@ from haotuner.graph.types import FLOATS
 from haotuner.importing.aten_call import AtenContext, Rule
 
 
-def _kept(a: AtenContext, axis: int, found: list[str], *, keep: bool) -> list[str]:
+def _kept(a: AtenContext, axis: int, result: list[str], *, keep: bool) -> list[str]:
     """Results of one place along an axis, with it or without."""
-    return found if keep else [a.onnx("Squeeze", one, a.whole(axis)) for one in found]
+    return result if keep else [a.onnx("Squeeze", item, a.whole(axis)) for item in result]
 
 
 def _kth(a: AtenContext) -> list[str]:
     """The last of the k smallest."""
     axis, k = a.axis(a.setting("dim", 2, -1)), a.at(1)
     least = a.several("TopK", a.at(0), a.whole(k), axis=axis, largest=0)
-    last = [a.onnx("Slice", one, a.whole(canonical(k - 1)), a.whole(k), a.whole(axis)) for one in least]
+    last = [a.onnx("Slice", item, a.whole(canonical(k - 1)), a.whole(k), a.whole(axis)) for item in least]
     return _kept(a, axis, last, keep=bool(a.setting("keepdim", 3, False)))
 
 
@@ -40,14 +40,14 @@ def _middle(a: AtenContext) -> list[str]:
         left = g.map("sub", a.whole(extent), gone)
         chosen = g.map("max", g.map("floordiv", g.map("sub", left, 1), 2), 0)
         missing = g.map("equal", left, 0)
-        found = [a.onnx("GatherElements", one, chosen, axis=axis) for one in (values, places)]
+        result = [a.onnx("GatherElements", position, chosen, axis=axis) for position in (values, places)]
     else:
-        found = [a.onnx("Gather", one, half, axis=axis) for one in (values, places)]
+        result = [a.onnx("Gather", position, half, axis=axis) for position in (values, places)]
         missing = g.add("reduce", a.cast(none, "int64"), how="max", axes=(axis,), keepdims=True) if none else ""
         missing = a.cast(missing, "bool") if missing else ""
     if missing:
-        found[0] = g.map("select", missing, g.constant(np.nan, kind), found[0])
-    return _kept(a, axis, found, keep=bool(a.setting("keepdim", 2, False)))
+        result[0] = g.map("select", missing, g.constant(np.nan, kind), result[0])
+    return _kept(a, axis, result, keep=bool(a.setting("keepdim", 2, False)))
 
 
 def _flat(rule: Rule) -> Rule:
@@ -80,8 +80,8 @@ def _commonest(a: AtenContext) -> list[str]:
     often = g.map("equal", count, joined(count, "max"))
     value = joined(g.map("select", often, a.at(0), joined(a.at(0), "max")), "min")
     own = g.map("equal", a.at(0), value)
-    place = joined(g.map("select", own, there, g.constant(0, "int64")), "max")
-    return _kept(a, axis, [value, place], keep=bool(a.setting("keepdim", 2, False)))
+    position = joined(g.map("select", own, there, g.constant(0, "int64")), "max")
+    return _kept(a, axis, [value, position], keep=bool(a.setting("keepdim", 2, False)))
 
 
 def _extreme_so_far(a: AtenContext) -> list[str]:

@@ -15,12 +15,12 @@ from haotuner.importing.aten_call import AtenContext, Rule
 
 def _settings(a: AtenContext) -> dict[str, Any]:
     kernel, rank = list(a.at(1)), len(a.shape()) - 2
-    found: dict[str, list[int]] = {
+    result: dict[str, list[int]] = {
         "kernel_shape": kernel,
         "strides": list(a.at(2) or kernel),
         "pads": list(a.at(3, [0])) * 2,
     }
-    return {name: values * (rank * (2 if name == "pads" else 1) // len(values)) for name, values in found.items()}
+    return {name: values * (rank * (2 if name == "pads" else 1) // len(values)) for name, values in result.items()}
 
 
 def _most(a: AtenContext) -> list[str]:
@@ -46,7 +46,7 @@ def _put_back(a: AtenContext) -> str:
     """max_unpool: each element at its place in its image, others are 0."""
     outer, image = a.shape()[: -len(a.at(2))], list(a.at(2))
     own = [product(outer), product(a.shape()[len(outer) :])]
-    x, places = (a.onnx("Reshape", a.at(place), a.whole(own)) for place in (0, 1))
+    x, places = (a.onnx("Reshape", a.at(index), a.whole(own)) for index in (0, 1))
     none = a.onnx("Expand", a.cast(0, a.dtype), a.whole([own[0], product(image)]))
     return a.onnx("Reshape", a.onnx("ScatterElements", none, places, x, axis=1), a.whole([*outer, *image]))
 
@@ -55,24 +55,24 @@ def _meant(a: AtenContext) -> str:
     """Each place is the mean of a part of the image: a product with the shares of the pixels, along each axis."""
     counts = a.at(1)
     rank = len(counts)
-    if all(one == 1 for one in counts):
+    if all(count == 1 for count in counts):
         return a.onnx("ReduceMean", a.at(0), a.whole(list(range(-rank, 0))), keepdims=1)
     x = a.at(0)
-    for place, count in enumerate(counts):
-        axis = len(a.shape()) - rank + place
+    for index, count in enumerate(counts):
+        axis = len(a.shape()) - rank + index
         shares = _shares(a, a.shape()[axis], count, a.dtype)
-        order = [one for one in range(len(a.shape())) if one != axis] + [axis]
+        order = [index for index in range(len(a.shape())) if index != axis] + [axis]
         mixed = a.onnx("MatMul", a.onnx("Transpose", x, perm=order), shares)
-        x = a.onnx("Transpose", mixed, perm=[order.index(one) for one in range(len(order))])
+        x = a.onnx("Transpose", mixed, perm=[order.index(index) for index in range(len(order))])
     return str(x)
 
 
 def _within(a: AtenContext, extent: Extent, count: int) -> tuple[str, str]:
     """(extent, count): whether a pixel is of a place, and (count) of how many: from ``place * extent // count``, torch's."""
     g, wide = a.g, a.cast(extent, "int64")
-    place = g.add("iota", extent=count, dtype="int64")
-    first = g.map("floordiv", g.map("mul", place, wide), count)
-    last = g.map("floordiv", g.map("add", g.map("mul", g.map("add", place, 1), wide), count - 1), count)
+    position = g.add("iota", extent=count, dtype="int64")
+    first = g.map("floordiv", g.map("mul", position, wide), count)
+    last = g.map("floordiv", g.map("add", g.map("mul", g.map("add", position, 1), wide), count - 1), count)
     pixel = a.onnx("Reshape", g.add("iota", extent=extent, dtype="int64"), a.whole([extent, 1]))
     return g.map("and", g.map("less_equal", first, pixel), g.map("less", pixel, last)), g.map("sub", last, first)
 

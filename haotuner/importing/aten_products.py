@@ -25,22 +25,22 @@ def _linear(a: AtenContext) -> str:
     x, w = a.at(0), a.at(1)
     lead = string.ascii_lowercase[: len(a.shape()) - 1]
     features = "N" if len(a.shape(1)) == 2 else ""
-    found = a.g.add("contract", x, w, labels=f"{lead}K,{features}K->{lead}{features}")
-    return found if a.at(2) is None else a.g.map("add", found, a.at(2))
+    result = a.g.add("contract", x, w, labels=f"{lead}K,{features}K->{lead}{features}")
+    return result if a.at(2) is None else a.g.map("add", result, a.at(2))
 
 
 def _added_product(a: AtenContext) -> str:
-    found, more = a.onnx("MatMul", a.at(1), a.at(2)), a.at(0)
-    found = found if a.named.get("alpha", 1) == 1 else a.g.map("mul", found, a.named["alpha"])
+    result, more = a.onnx("MatMul", a.at(1), a.at(2)), a.at(0)
+    result = result if a.named.get("alpha", 1) == 1 else a.g.map("mul", result, a.named["alpha"])
     if a.named.get("beta", 1) == 0:
-        return found
-    return a.g.map("add", found, more if a.named.get("beta", 1) == 1 else a.g.map("mul", more, a.named["beta"]))
+        return result
+    return a.g.map("add", result, more if a.named.get("beta", 1) == 1 else a.g.map("mul", more, a.named["beta"]))
 
 
 def _added_products(a: AtenContext) -> str:
     """addbmm: the products of all matrices together."""
-    x, one, other = a.at(0), a.at(1), a.at(2)
-    total = a.onnx("ReduceSum", a.onnx("MatMul", one, other), a.whole(0), keepdims=0)
+    x, item, other = a.at(0), a.at(1), a.at(2)
+    total = a.onnx("ReduceSum", a.onnx("MatMul", item, other), a.whole(0), keepdims=0)
     beta, alpha = a.named.get("beta", 1), a.named.get("alpha", 1)
     total = total if alpha == 1 else a.g.map("mul", total, alpha)
     return a.g.map("add", total, x if beta == 1 else a.g.map("mul", x, beta)) if beta else total
@@ -49,17 +49,17 @@ def _added_products(a: AtenContext) -> str:
 def _einsum(a: AtenContext) -> str:
     """Operands two at a time, from the left, as torch joins them."""
     operands = list(a.at(1))
-    labels, output = _spelled(str(a.at(0)).replace(" ", ""), [a.g.types[one].rank for one in operands])
+    labels, output = _spelled(str(a.at(0)).replace(" ", ""), [a.g.types[operand].rank for operand in operands])
     operands, labels = _without_ones(a, operands, labels)
-    found, own = operands[0], labels[0]
+    first, own = operands[0], labels[0]
     if len(operands) == 1:
-        return a.onnx("Einsum", found, equation=f"{own}->{output}")
-    for place in range(1, len(operands)):
-        later = {*output, *"".join(labels[place + 1 :])}
-        joined = [one for one in dict.fromkeys(own + labels[place]) if one in later]
-        result = output if place == len(operands) - 1 else "".join(joined)
-        found, own = a.onnx("Einsum", found, operands[place], equation=f"{own},{labels[place]}->{result}"), result
-    return found
+        return a.onnx("Einsum", first, equation=f"{own}->{output}")
+    for index in range(1, len(operands)):
+        later = {*output, *"".join(labels[index + 1 :])}
+        joined = [label for label in dict.fromkeys(own + labels[index]) if label in later]
+        result = output if index == len(operands) - 1 else "".join(joined)
+        first, own = a.onnx("Einsum", first, operands[index], equation=f"{own},{labels[index]}->{result}"), result
+    return first
 
 
 def _spelled(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
@@ -67,10 +67,10 @@ def _spelled(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
     inputs, arrow, output = equation.partition("->")
     labels = inputs.split(",")
     wide = [rank - len(own.replace("...", "")) if "..." in own else 0 for own, rank in zip(labels, ranks, strict=True)]
-    free = "".join(one for one in string.ascii_letters if one not in equation)[: max(wide)]
+    free = "".join(label for label in string.ascii_letters if label not in equation)[: max(wide)]
     if not arrow:
         every = "".join(labels).replace("...", "")
-        output = "..." + "".join(sorted(one for one in set(every) if every.count(one) == 1))
+        output = "..." + "".join(sorted(item for item in set(every) if every.count(item) == 1))
     spelled = [own.replace("...", free[len(free) - count :]) for own, count in zip(labels, wide, strict=True)]
     return spelled, output.replace("...", free)
 
@@ -81,14 +81,14 @@ def _without_ones(a: AtenContext, operands: Sequence[str], labels: Sequence[str]
     for tensor, own in zip(operands, labels, strict=True):
         for label, extent in zip(own, a.g.types[tensor].shape, strict=True):
             sizes[label].add(extent)
-    found: list[tuple[str, str]] = []
+    result: list[tuple[str, str]] = []
     for tensor, own in zip(operands, labels, strict=True):
         shape = a.g.types[tensor].shape
-        kept = [place for place, label in enumerate(own) if shape[place] != 1 or sizes[label] == {1}]
-        if len(kept) < len(own):
-            tensor = a.g.add("reshape", tensor, shape=tuple(shape[place] for place in kept))
-        found.append((tensor, "".join(own[place] for place in kept)))
-    return [one for one, _ in found], [own for _, own in found]
+        selected = [index for index, label in enumerate(own) if shape[index] != 1 or sizes[label] == {1}]
+        if len(selected) < len(own):
+            tensor = a.g.add("reshape", tensor, shape=tuple(shape[position] for position in selected))
+        result.append((tensor, "".join(own[position] for position in selected)))
+    return [item for item, _ in result], [own for _, own in result]
 
 
 PRODUCTS: Mapping[str, Rule] = {

@@ -29,8 +29,8 @@ def _uniform(a: AtenContext, shape: Sequence[Extent]) -> str:
 def _whole(a: AtenContext) -> str:
     """From low up to, not with, high; both are given after a tensor, before a shape."""
     like = a.op.startswith("randint_like")
-    given = list(a.inputs)
-    bounds, shape = (given[1:], a.shape()) if like else (given[:-1], list(given[-1]))
+    inputs = list(a.inputs)
+    bounds, shape = (inputs[1:], a.shape()) if like else (inputs[:-1], list(inputs[-1]))
     low, high = bounds if len(bounds) > 1 else (0, bounds[0])
     wide = drawn(a.g, "uniform", shape, "fp64")  # of fp32 large numbers would have gaps
     span, least = a.cast(high - low, "fp64"), a.cast(low, "fp64")
@@ -41,8 +41,8 @@ def _normal(a: AtenContext) -> str:
     """Each with a mean and a deviation of its own, or all of a tensor's shape with the same ones (normal_functional)."""
     like = a.op.startswith("normal_")
     mean, spread = a.setting("mean", int(like), 0.0), a.setting("std", 1 + like, 1.0)
-    told = [a.at(0)] if like else [one for one in (mean, spread) if isinstance(one, str)]
-    own = drawn(a.g, "normal", broadcast([a.g.types[one].shape for one in told], a.op), a.dtype)
+    tensors = [a.at(0)] if like else [item for item in (mean, spread) if isinstance(item, str)]
+    own = drawn(a.g, "normal", broadcast([a.g.types[tensor].shape for tensor in tensors], a.op), a.dtype)
     return a.g.map("add", a.g.map("mul", own, a.cast(spread, a.dtype)), a.cast(mean, a.dtype))
 
 
@@ -90,9 +90,9 @@ def _dropped(a: AtenContext) -> list[str]:
     share = float(a.at(1))
     if not a.at(2, True) or share == 0:
         return [a.at(0), a.g.add("broadcast", a.cast(True, "bool"), shape=a.shape())]
-    kept = a.g.map("greater_equal", _uniform(a, a.shape()), share)
+    selected = a.g.map("greater_equal", _uniform(a, a.shape()), share)
     more = 1 / (1 - share) if share < 1 else 0.0
-    return [a.g.map("select", kept, a.g.map("mul", a.at(0), more), a.g.constant(0, a.g.types[a.at(0)].dtype)), kept]
+    return [a.g.map("select", selected, a.g.map("mul", a.at(0), more), a.g.constant(0, a.g.types[a.at(0)].dtype)), selected]
 
 
 RANDOM: Mapping[str, Rule] = {

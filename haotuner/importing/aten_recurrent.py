@@ -19,11 +19,11 @@ def _gates(a: AtenContext, weight: str, op: str) -> str:
     if len(order) == 1:
         return weight
     hidden = int(a.g.types[weight].shape[0]) // len(order)
-    return a.onnx("Concat", *(_part(a, weight, one * hidden, (one + 1) * hidden) for one in order), axis=0)
+    return a.onnx("Concat", *(_part(a, weight, item * hidden, (item + 1) * hidden) for item in order), axis=0)
 
 
 def _stacked(a: AtenContext, parts: Sequence[str]) -> str:
-    return a.onnx("Concat", *(a.onnx("Unsqueeze", one, a.whole(0)) for one in parts), axis=0)
+    return a.onnx("Concat", *(a.onnx("Unsqueeze", part, a.whole(0)) for part in parts), axis=0)
 
 
 def _layers(op: str, activation: str = "") -> Rule:
@@ -43,19 +43,19 @@ def _layers(op: str, activation: str = "") -> Rule:
         last: list[list[str]] = [[] for _ in states]
         for layer in range(layers):
             own = [weights[each * (layer * ways + way) : each * (layer * ways + way + 1)] for way in range(ways)]
-            w, r = (_stacked(a, [_gates(a, one[place], op) for one in own]) for place in (0, 1))
+            w, r = (_stacked(a, [_gates(a, item[index], op) for item in own]) for index in (0, 1))
             bias = None
             if biased:
-                bias = _stacked(a, [a.onnx("Concat", *(_gates(a, one, op) for one in way[2:]), axis=0) for way in own])
-            begun = [_part(a, one, layer * ways, (layer + 1) * ways) for one in states]
+                bias = _stacked(a, [a.onnx("Concat", *(_gates(a, item, op) for item in way[2:]), axis=0) for way in own])
+            begun = [_part(a, state, layer * ways, (layer + 1) * ways) for state in states]
             y, *ends = a.several(op, x, w, r, bias, None, *begun, **settings)
             turned = a.onnx("Transpose", y, perm=[0, 2, 1, 3])  # (tokens, batch, ways, hidden)
             shape = a.g.types[turned].shape
             x = a.onnx("Reshape", turned, a.whole([*shape[:2], ways * settings["hidden_size"]]))
-            for kept, end in zip(last, ends, strict=False):
-                kept.append(end)
-        found = a.onnx("Transpose", x, perm=[1, 0, 2]) if batch_first else x
-        return [found, *(a.onnx("Concat", *parts, axis=0) for parts in last)]
+            for item, end in zip(last, ends, strict=False):
+                item.append(end)
+        result = a.onnx("Transpose", x, perm=[1, 0, 2]) if batch_first else x
+        return [result, *(a.onnx("Concat", *parts, axis=0) for parts in last)]
 
     return rule
 

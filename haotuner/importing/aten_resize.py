@@ -23,7 +23,9 @@ def _resized(mode: str, *, exact: bool = False) -> Rule:
                     "nearest_mode": "round_prefer_ceil" if exact else "floor"}  # fmt: skip
         sizes = a.at(1)
         if sizes is None:  # torch multiplies in double precision
-            sizes = [scaled_length(a.g, one, float(by), "fp64") for one, by in zip(a.shape()[2:], factors, strict=True)]
+            sizes = [
+                scaled_length(a.g, extent, float(by), "fp64") for extent, by in zip(a.shape()[2:], factors, strict=True)
+            ]
         scales = None if aligned else _scales(a, factors)
         return a.onnx("Resize", a.at(0), None, scales, a.whole([*a.shape()[:2], *list(sizes)[:rank]]), **settings)
 
@@ -45,7 +47,7 @@ def _spread_wider(mode: str, curve: float) -> Rule:
 
 def _scales(a: AtenContext, factors: Sequence[float | None] | None) -> str | None:
     """Scales of the coordinates where every factor is given; None: the sizes say them."""
-    known = [one for one in factors or () if one is not None]
+    known = [factor for factor in factors or () if factor is not None]
     if factors is None or not known or len(known) < len(factors):
         return None
     return a.g.constant(np.array([1.0, 1.0, *map(float, known)], np.float32))

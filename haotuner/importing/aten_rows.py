@@ -13,8 +13,8 @@ from haotuner.graph import decompositions
 from haotuner.importing.aten_call import AtenContext, Rule
 
 
-def _axes(a: AtenContext, asked: Any) -> tuple[int, ...]:
-    axes = [asked] if isinstance(asked, int) else list(asked or range(len(a.shape())))
+def _axes(a: AtenContext, requested: Any) -> tuple[int, ...]:
+    axes = [requested] if isinstance(requested, int) else list(requested or range(len(a.shape())))
     return tuple(a.axis(axis) for axis in axes)
 
 
@@ -23,8 +23,8 @@ def _along(a: AtenContext, x: str) -> str:
     return a.onnx("Reshape", x, a.whole([-1, *[1] * (len(a.shape()) - 2)]))
 
 
-def _numbers(a: AtenContext, place: int, count: int, otherwise: float) -> str:
-    return a.at(place) or a.g.constant(np.full(count, otherwise, np.float32))
+def _numbers(a: AtenContext, index: int, count: int, otherwise: float) -> str:
+    return a.at(index) or a.g.constant(np.full(count, otherwise, np.float32))
 
 
 def _group_normalised(a: AtenContext) -> list[str]:
@@ -50,18 +50,18 @@ def _batch_normalised(a: AtenContext) -> list[str]:
         raise UsageError(f"{a.op}: no means to normalise by")
     axes = tuple(axis for axis in range(len(a.shape())) if axis != 1)
     normal = decompositions.normalise(a.g, a.at(0), axes, a.at(5, 1e-5))
-    return [decompositions.affine(a.g, normal, *(_along(a, one) if one else None for one in (a.at(1), a.at(2))))]
+    return [decompositions.affine(a.g, normal, *(_along(a, tensor) if tensor else None for tensor in (a.at(1), a.at(2))))]
 
 
 def _root_normalised(a: AtenContext) -> str:
     axes = tuple(range(len(a.shape()) - len(a.at(1)), len(a.shape())))
     eps = a.at(3, float(np.finfo(np.float32).eps))
-    found = decompositions.rms_normalise(a.g, a.at(0), axes, eps)
-    return found if a.at(2) is None else a.g.map("mul", found, a.at(2))
+    result = decompositions.rms_normalise(a.g, a.at(0), axes, eps)
+    return result if a.at(2) is None else a.g.map("mul", result, a.at(2))
 
 
-def _variance(a: AtenContext, asked: Any, correction: Any, *, keep: bool) -> str:
-    axes = _axes(a, asked)
+def _variance(a: AtenContext, requested: Any, correction: Any, *, keep: bool) -> str:
+    axes = _axes(a, requested)
     x = a.cast(a.at(0), a.dtype)
     moved = a.g.map("sub", x, decompositions.mean(a.g, x, axes))
     total = a.g.add("reduce", a.g.map("mul", moved, moved), how="sum", axes=axes, keepdims=keep)
@@ -77,8 +77,8 @@ def _spread(a: AtenContext) -> str:
         correction, keep = int(a.at(2, True)), bool(a.at(3, False))
     if a.op.endswith(".default"):
         correction = int(a.at(1, True))
-    found = _variance(a, None if a.op.endswith(".default") else a.at(1), correction, keep=keep)
-    return a.g.map("sqrt", found) if a.op.startswith("std") else found
+    result = _variance(a, None if a.op.endswith(".default") else a.at(1), correction, keep=keep)
+    return a.g.map("sqrt", result) if a.op.startswith("std") else result
 
 
 def _spread_and_mean(a: AtenContext) -> list[str]:
@@ -108,8 +108,8 @@ def _length(a: AtenContext) -> str:
 
 def _distances(a: AtenContext) -> str:
     """Of every row of one tensor from every row of another: by their differences, not by products, which lose digits."""
-    one, other = (a.onnx("Unsqueeze", a.cast(a.at(place), a.dtype), a.whole(-2 - place)) for place in (0, 1))
-    apart = a.g.map("sub", one, other)
+    first, other = (a.onnx("Unsqueeze", a.cast(a.at(index), a.dtype), a.whole(-2 - index)) for index in (0, 1))
+    apart = a.g.map("sub", first, other)
     return _length(replace(a, inputs=[apart, a.at(2, 2), [len(a.g.types[apart].shape) - 1]]))
 
 
@@ -121,8 +121,8 @@ def _apart(a: AtenContext) -> str:
 
 def _three_joined(a: AtenContext) -> str:
     """_trilinear: products of three tensors with new axes, summed over some: what nn.Bilinear calls."""
-    spread = [a.onnx("Unsqueeze", a.at(place), a.whole(list(a.at(place + 3)))) if a.at(place + 3) else a.at(place)
-              for place in range(3)]  # fmt: skip
+    spread = [a.onnx("Unsqueeze", a.at(index), a.whole(list(a.at(index + 3)))) if a.at(index + 3) else a.at(index)
+              for index in range(3)]  # fmt: skip
     first = a.g.map("mul", spread[0], spread[1])
     total = a.g.map("mul", first, spread[2])
     axes = tuple(axis % a.g.types[total].rank for axis in a.at(6))
@@ -144,15 +144,15 @@ def _by_expert(a: AtenContext) -> str:
     if len(a.shape()) != 2 or len(a.shape(1)) != 3 or a.setting("bias", 3) is not None:
         raise UsageError(f"{a.op}: only rows (s, k) of experts' weights (e, k, n) without a bias have a rule")
     rows = a.onnx("Unsqueeze", a.g.add("iota", extent=a.shape()[0], dtype="int64"), a.whole(1))
-    found: str | None = None
+    result: str | None = None
     before = a.g.constant(0, "int64")
     for expert in range(int(a.shape(1)[0])):
         which = a.g.constant(expert, "int64")
         end = a.onnx("Gather", ends, which, axis=0)
         own = a.g.map("and", a.g.map("greater_equal", rows, before), a.g.map("less", rows, end))
         part = a.onnx("MatMul", a.g.map("select", own, x, 0.0), a.onnx("Gather", weights, which, axis=0))
-        found, before = part if found is None else a.g.map("add", found, part), end
-    return a.cast(found, a.dtype)
+        result, before = part if result is None else a.g.map("add", result, part), end
+    return a.cast(result, a.dtype)
 
 
 ROWS: Mapping[str, Rule] = {

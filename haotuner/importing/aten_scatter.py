@@ -42,11 +42,11 @@ def joined_at(a: AtenContext, index: str, values: str, axis: int, reduce: str, *
 
     if not own:
         x = a.g.map("select", a.g.map("equal", met(0), 0), x, a.g.constant(_neutral(how, a.dtype), a.dtype))
-    found = a.onnx("ScatterElements", x, index, values, axis=axis, reduction=how)
+    result = a.onnx("ScatterElements", x, index, values, axis=axis, reduction=how)
     if reduce != "mean":
-        return found
+        return result
     count = a.g.map("max", met(int(own)), 1)
-    return a.g.map("div" if a.dtype in FLOATS else "floordiv", found, count)
+    return a.g.map("div" if a.dtype in FLOATS else "floordiv", result, count)
 
 
 def _rows(a: AtenContext) -> tuple[str, str, int]:
@@ -74,9 +74,9 @@ def _scattered(a: AtenContext) -> str:
     values, sizes = a.at(3), a.g.types[index].shape
     if isinstance(values, str) and a.g.types[values].rank:
         values = a.cast(values, a.dtype)
-        for place, (own, wanted) in enumerate(zip(a.g.types[values].shape, sizes, strict=True)):
-            if own != wanted:  # torch takes as many as there are indices
-                values = a.onnx("Slice", values, a.whole(0), a.whole(wanted), a.whole(place))
+        for position, (own, extent) in enumerate(zip(a.g.types[values].shape, sizes, strict=True)):
+            if own != extent:  # torch takes as many as there are indices
+                values = a.onnx("Slice", values, a.whole(0), a.whole(extent), a.whole(position))
     else:
         values = a.onnx("Expand", a.cast(values, a.dtype), a.whole(list(sizes)))
     reduce = "add" if a.op.startswith("scatter_add") else a.setting("reduce", 4)
@@ -89,8 +89,8 @@ def _counted(a: AtenContext) -> str:
     """bincount: how often each number is there, or the sum of its weights; the largest number tells how many there are."""
     x, weights = a.cast(a.at(0), "int64"), a.at(1)
     most = a.g.map("add", a.onnx("ReduceMax", x, keepdims=0), 1)
-    (found,) = a.g.whole_numbers(a.onnx("Reshape", most, a.whole(1)), "how many numbers are counted")
-    none = a.onnx("Expand", a.cast(0, a.dtype), a.whole(canonical(largest([found, a.setting("minlength", 2, 0)]))))
+    (result,) = a.g.whole_numbers(a.onnx("Reshape", most, a.whole(1)), "how many numbers are counted")
+    none = a.onnx("Expand", a.cast(0, a.dtype), a.whole(canonical(largest([result, a.setting("minlength", 2, 0)]))))
     ones = a.onnx("Expand", a.cast(1, a.dtype), a.whole(list(a.shape())))
     return a.onnx("ScatterElements", none, x, ones if weights is None else a.cast(weights, a.dtype), axis=0, reduction="add")
 

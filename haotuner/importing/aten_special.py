@@ -16,20 +16,20 @@ _LARGEST = 62  # the largest power of 2 that int64 holds
 def _copied_sign(a: AtenContext) -> str:
     """A zero has a sign, too, which its reciprocal tells."""
     size, like = a.g.map("abs", a.cast(a.at(0), a.dtype)), a.cast(a.at(1), a.dtype)
-    told = a.g.map("select", a.g.map("equal", like, 0), a.g.map("reciprocal", like), like)
-    return a.g.map("select", a.g.map("less", told, 0), a.g.map("neg", size), size)
+    sign = a.g.map("select", a.g.map("equal", like, 0), a.g.map("reciprocal", like), like)
+    return a.g.map("select", a.g.map("less", sign, 0), a.g.map("neg", size), size)
 
 
 def _numbers_only(how: str) -> Rule:
     """Fmax and fmin: of a number and NaN the number."""
 
     def rule(a: AtenContext) -> str:
-        one, other = (a.cast(a.at(place), a.dtype) for place in (0, 1))
-        found = a.g.map(how, one, other)
+        first, other = (a.cast(a.at(index), a.dtype) for index in (0, 1))
+        result = a.g.map(how, first, other)
         if a.dtype not in FLOATS:
-            return found
-        found = a.g.map("select", a.g.map("isnan", other), one, found)
-        return a.g.map("select", a.g.map("isnan", one), other, found)
+            return result
+        result = a.g.map("select", a.g.map("isnan", other), first, result)
+        return a.g.map("select", a.g.map("isnan", first), other, result)
 
     return rule
 
@@ -40,8 +40,8 @@ def _shifted(a: AtenContext) -> str:
     powers = a.g.constant(np.left_shift(1, np.arange(_LARGEST + 1)), "int64")
     power = a.onnx("Gather", powers, a.g.map("min", a.g.map("max", count, 0), _LARGEST), axis=0)
     left = "left" in a.op or "lshift" in a.op
-    found = a.g.map("mul" if left else "floordiv", a.cast(a.at(0), "int64"), power)
-    return a.cast(found, a.dtype)
+    result = a.g.map("mul" if left else "floordiv", a.cast(a.at(0), "int64"), power)
+    return a.cast(result, a.dtype)
 
 
 def _scaled_by_two(a: AtenContext) -> str:

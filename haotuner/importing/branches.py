@@ -59,7 +59,11 @@ def branched(
     tensor = inputs[0] if inputs else None
     if tensor is None:
         raise UsageError("its condition is missing")
-    sides = {int(one.name == "then_branch"): one.g for one in node.attribute if one.name in ("then_branch", "else_branch")}
+    sides = {
+        int(attribute.name == "then_branch"): attribute.g
+        for attribute in node.attribute
+        if attribute.name in ("then_branch", "else_branch")
+    }
     if len(sides) != 2:
         raise UsageError("a branch is missing")
     own = _Branch(reader, tensor, sides, names, rest, opset, depth, node.output)
@@ -108,23 +112,25 @@ class _Branch:
         """Results of one side."""
         inner, graph = dict(self.names), self.sides[value]
         self.reader.run(graph, inner, self.opset, self.depth + 1)
-        return [inner[one.name] for one in graph.output]
+        return [inner[item.name] for item in graph.output]
 
     def require(self, value: int) -> None:
         """Have the graph serve requests of one side alone."""
         assert self.condition is not None
-        asked = self.condition if value else ~self.condition
-        if not isinstance(asked.extent, int):
-            words = f"this pack serves requests where {asked.told}; tune with --shapes that hold others"
-            one = Required(asked.extent, words, self.g.guard)
-            if not any((r.extent, r.guard) == (one.extent, one.guard[: len(r.guard)]) for r in self.g.required):
-                self.g.required.append(one)
+        condition = self.condition if value else ~self.condition
+        if not isinstance(condition.extent, int):
+            words = f"this pack serves requests where {condition.told}; tune with --shapes that hold others"
+            requirement = Required(condition.extent, words, self.g.guard)
+            if not any(
+                (r.extent, r.guard) == (requirement.extent, requirement.guard[: len(r.guard)]) for r in self.g.required
+            ):
+                self.g.required.append(requirement)
 
     def both(self) -> list[str] | None:
         """Results of both sides, chosen when a request runs; one side where sizes may not be others."""
         before = Before.of(self.g)
         flag, branch = self._decided()
-        sides = self._tried(branch, lambda value: [self._made(one) for one in self.side(value)])
+        sides = self._tried(branch, lambda value: [self._made(item) for item in self.side(value)])
         if isinstance(sides, _Alone):
             return self._alone(sides, before)
         if all(self._alike(*pair) for pair in zip(sides[1], sides[0], strict=True)):
@@ -137,31 +143,31 @@ class _Branch:
         if self.reader.splits > MOST_SPLITS:
             raise UsageError(f"more than {MOST_SPLITS} branches whose sides have other ranks; {self._advice()}")
         flag, branch = self._decided()
-        wanted = [one for one in dict.fromkeys(self.rest.wanted) if one not in self.names]
+        names = [name for name in dict.fromkeys(self.rest.wanted) if name not in self.names]
 
         def whole(value: int) -> list[str]:
             inner = dict(self.names)
-            inner |= {name: one for name, one in zip(self.outputs, self.side(value), strict=False) if name}
+            inner |= {name: item for name, item in zip(self.outputs, self.side(value), strict=False) if name}
             self.reader.walk(self.rest.nodes, inner, self.rest.wanted, self.opset, self.depth + 1)
-            return [self._made(inner[one]) for one in wanted]
+            return [self._made(inner[item]) for item in names]
 
         sides = self._tried(branch, whole)
         if isinstance(sides, _Alone):
             return self._alone(sides, before)
-        for name, one, other in zip(wanted, sides[1], sides[0], strict=True):
-            if not self._alike(one, other):
-                if one in self.g.sequences or other in self.g.sequences:
+        for name, side, other in zip(names, sides[1], sides[0], strict=True):
+            if not self._alike(side, other):
+                if side in self.g.sequences or other in self.g.sequences:
                     raise UsageError(f"which side is taken decides how many tensors {name} has; {self._advice()}")
-                kinds = f"{self.g.types[one]} or {self.g.types[other]}"
+                kinds = f"{self.g.types[side]} or {self.g.types[other]}"
                 raise UsageError(f"which side is taken decides the rank or type of {name}: {kinds}; {self._advice()}")
-            self.names[name] = self._chosen(flag, branch, one, other)
+            self.names[name] = self._chosen(flag, branch, side, other)
         return None
 
     def _advice(self) -> str:
         if self.condition is None:
             return "data decide it; export the model for one side"
-        told = ", ".join(sorted(dimensions(self.condition.extent)))
-        return f"say with --shapes sizes of {told} of which all make it so or none: {self.condition.told}"
+        dims = ", ".join(sorted(dimensions(self.condition.extent)))
+        return f"say with --shapes sizes of {dims} of which all make it so or none: {self.condition.told}"
 
     def _decided(self) -> tuple[str, str]:
         """The tensor that says which side is taken, and the branch's name; one for each condition."""
@@ -181,18 +187,18 @@ class _Branch:
 
         UsageError where neither can, or where data may take one that cannot be read at other sizes, either.
         """
-        found: dict[int, list[str]] = {}
+        result: dict[int, list[str]] = {}
         wrong: dict[int, UsageError] = {}
         for value in (1, 0):
             before = Before.of(self.g)
             try:
                 with guarded(self.g, branch, value):
-                    found[value] = read(value)
+                    result[value] = read(value)
             except UsageError as error:
                 wrong[value] = error
                 before.restore(self.g)
         if not wrong:
-            return found
+            return result
         value, why = next(iter(wrong.items()))
         if len(wrong) == 2:
             raise why
@@ -226,32 +232,32 @@ class _Branch:
         """The tensor, of memory that segments hand on; of a sequence each."""
         if tensor in self.g.sequences:
             elements = self.g.sequences[tensor]
-            return tensor if elements is None else self.g.sequence([self._made(one) for one in elements])
+            return tensor if elements is None else self.g.sequence([self._made(element) for element in elements])
         plain = self.g._nodes_of(tensor)
         return self.g.plain("reshape", plain, shape=self.g.types[plain].shape) if plain in self.g.constants else plain
 
-    def _alike(self, one: str, other: str) -> bool:
-        if one in self.g.sequences or other in self.g.sequences:
-            first, second = self.g.sequences.get(one), self.g.sequences.get(other)
+    def _alike(self, name: str, other: str) -> bool:
+        if name in self.g.sequences or other in self.g.sequences:
+            first, second = self.g.sequences.get(name), self.g.sequences.get(other)
             if first is None or second is None:
-                return one == other
+                return name == other
             return len(first) == len(second) and all(map(self._alike, first, second))
-        kinds = self.g.types[one], self.g.types[other]
+        kinds = self.g.types[name], self.g.types[other]
         return kinds[0].dtype == kinds[1].dtype and kinds[0].rank == kinds[1].rank
 
-    def _chosen(self, flag: str, branch: str, one: str, other: str) -> str:
-        if one == other:
-            return one
-        first, second = self.g.sequences.get(one), self.g.sequences.get(other)
+    def _chosen(self, flag: str, branch: str, name: str, other: str) -> str:
+        if name == other:
+            return name
+        first, second = self.g.sequences.get(name), self.g.sequences.get(other)
         if first is not None and second is not None:
             return self.g.sequence([self._chosen(flag, branch, *both) for both in zip(first, second, strict=True)])
         shape: list[Extent] = []
-        told: list[tuple[int, Extent]] = []
-        for axis, pair in enumerate(zip(self.g.types[one].shape, self.g.types[other].shape, strict=True)):
+        choices: list[tuple[int, Extent]] = []
+        for axis, pair in enumerate(zip(self.g.types[name].shape, self.g.types[other].shape, strict=True)):
             alike = same(*pair)
-            shape.append(pair[0] if alike else new_dimension(self.g, "either", {str(extent) for _, extent in told}))
-            told += [] if alike else [(axis, shape[-1])]
-        return GraphBuilder.add(self.g, "chosen", flag, one, other, branch=branch, shape=tuple(shape), told=tuple(told))
+            shape.append(pair[0] if alike else new_dimension(self.g, "either", {str(extent) for _, extent in choices}))
+            choices += [] if alike else [(axis, shape[-1])]
+        return GraphBuilder.add(self.g, "chosen", flag, name, other, branch=branch, shape=tuple(shape), told=tuple(choices))
 
 
 @contextmanager

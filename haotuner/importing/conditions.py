@@ -47,11 +47,11 @@ class Condition:
 
 def _runs(extent: Extent, name: str) -> list[tuple[int, int]]:
     """First and last sizes, from 1 to ``TRIED``, between which an extent of one dimension is not 0."""
-    found: list[tuple[int, int]] = []
+    result: list[tuple[int, int]] = []
     for size in range(1, TRIED + 1):
         if evaluate(extent, {name: size}):
-            found[-1:] = [(found[-1][0], size)] if found and found[-1][1] == size - 1 else [*found[-1:], (size, size)]
-    return found
+            result[-1:] = [(result[-1][0], size)] if result and result[-1][1] == size - 1 else [*result[-1:], (size, size)]
+    return result
 
 
 def _run(run: tuple[int, int]) -> str:
@@ -59,14 +59,14 @@ def _run(run: tuple[int, int]) -> str:
     return f"{first} or more" if last == TRIED else str(first) if first == last else f"{first}..{last}"
 
 
-def compared(sign: str, one: Extent, other: Extent) -> Condition | None:
+def compared(sign: str, extent: Extent, other: Extent) -> Condition | None:
     """Two extents by ``==``, ``!=``, ``<``, ``<=``, ``>`` or ``>=``; None where they are not whole."""
     if sign == "!=":
-        return _differ(one, other)
-    if not sympy.sympify(one - other).is_integer:
+        return _differ(extent, other)
+    if not sympy.sympify(extent - other).is_integer:
         return None
     build = next(build for build, known in _COMPARED.values() if known == sign)
-    return Condition(build(canonical(one - other)), f"{text(one)} {sign} {text(other)}")
+    return Condition(build(canonical(extent - other)), f"{text(extent)} {sign} {text(other)}")
 
 
 def condition_of(g: ConstantFolding, tensor: str) -> Condition | None:
@@ -74,8 +74,8 @@ def condition_of(g: ConstantFolding, tensor: str) -> Condition | None:
     known = g.known(tensor)
     if known is not None:
         return _is_set(np.asarray(known))
-    node = next((one for one in reversed(g.nodes) if one.output == tensor), None)
-    if node is None or math.prod(one if isinstance(one, int) else 2 for one in g.types[tensor].shape) != 1:
+    node = next((node for node in reversed(g.nodes) if node.output == tensor), None)
+    if node is None or math.prod(extent if isinstance(extent, int) else 2 for extent in g.types[tensor].shape) != 1:
         return None
     if node.primitive in PASSED:
         return condition_of(g, node.inputs[0]) if g.types[node.inputs[0]].dtype == "bool" else _of_number(g, node.inputs[0])
@@ -97,22 +97,22 @@ def _of_number(g: ConstantFolding, tensor: str) -> Condition | None:
 def _mapped(g: ConstantFolding, node: Node) -> Condition | None:
     function = node.attributes["function"]
     if function in _LOGIC:
-        parts = [condition_of(g, one) for one in node.inputs]
-        if any(one is None for one in parts):
+        parts = [condition_of(g, tensor) for tensor in node.inputs]
+        if any(part is None for part in parts):
             return None
-        words = [f"({one.words})" for one in parts if one is not None]
+        words = [f"({part.words})" for part in parts if part is not None]
         joined = f"not {words[0]}" if function == "not" else f" {function} ".join(words)
-        return Condition(_LOGIC[function](*(one.extent for one in parts if one is not None)), joined)
+        return Condition(_LOGIC[function](*(part.extent for part in parts if part is not None)), joined)
     if function not in _COMPARED:
         return None
-    one, other = (_number_of(g, tensor) for tensor in node.inputs)
-    return None if one is None or other is None else compared(_COMPARED[function][1], one, other)
+    first, other = (_number_of(g, tensor) for tensor in node.inputs)
+    return None if first is None or other is None else compared(_COMPARED[function][1], first, other)
 
 
-def _differ(one: Extent, other: Extent) -> Condition | None:
-    if not sympy.sympify(one - other).is_integer:
+def _differ(extent: Extent, other: Extent) -> Condition | None:
+    if not sympy.sympify(extent - other).is_integer:
         return None
-    return Condition(canonical(1 - _is_zero(canonical(one - other))), f"{text(one)} != {text(other)}")
+    return Condition(canonical(1 - _is_zero(canonical(extent - other))), f"{text(extent)} != {text(other)}")
 
 
 def _number_of(g: ConstantFolding, tensor: str) -> Extent | None:
@@ -151,7 +151,7 @@ def settled(condition: Condition, ranges: Mapping[str, Span]) -> int | None:
         return None
     requests = every_request(names, ranges)
     if requests is not None:
-        found = {evaluate(condition.extent, one) for one in requests}
-        return found.pop() if len(found) == 1 else None
+        result = {evaluate(condition.extent, request) for request in requests}
+        return result.pop() if len(result) == 1 else None
     bounds = interval_of(condition.extent, of_spans(ranges))
     return int(bounds.low) if bounds is not None and bounds.low == bounds.high else None

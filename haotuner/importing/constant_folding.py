@@ -61,8 +61,8 @@ class ConstantFolding(GraphBuilder):
 
     def known(self, tensor: str) -> Any:
         """Elements of a tensor where they are known: numbers, or extents in an array of objects; else None."""
-        found = self.constants.get(tensor)
-        return self.extents.get(tensor) if found is None else found
+        result = self.constants.get(tensor)
+        return self.extents.get(tensor) if result is None else result
 
     def numbers(self, tensor: str) -> Any:
         """Elements of a tensor where they are known numbers, no extents; else None."""
@@ -70,12 +70,12 @@ class ConstantFolding(GraphBuilder):
 
     def whole_numbers(self, tensor: str, what: str) -> list[Extent]:
         """The elements of a flat tensor; sizes that data hold get dimensions. UsageError where they cannot be sizes."""
-        found = self.known(tensor)
-        if found is None:
-            found = lengths_of(self, tensor)
-        if found is None:
+        result = self.known(tensor)
+        if result is None:
+            result = lengths_of(self, tensor)
+        if result is None:
             raise UsageError(f"{what}, {self.types[tensor]}, depends on data: too many sizes, or no whole numbers")
-        return [one if isinstance(one, sympy.Basic) else int(one) for one in np.asarray(found).reshape(-1)]
+        return [item if isinstance(item, sympy.Basic) else int(item) for item in np.asarray(result).reshape(-1)]
 
     def of_extents(self, values: Any, dtype: str) -> str:
         """A tensor of these numbers (an array of objects), extents most of all."""
@@ -83,7 +83,7 @@ class ConstantFolding(GraphBuilder):
         if all(map(is_number, plain.reshape(-1))):
             return self.constant(np.array([float(v) if dtype in FLOATS else int(v) for v in plain.reshape(-1)]
                                           ).reshape(plain.shape), dtype)  # fmt: skip
-        if not all(is_whole(one) or is_number(one) for one in plain.reshape(-1)):
+        if not all(is_whole(item) or is_number(item) for item in plain.reshape(-1)):
             chosen = self._scalars(plain, dtype)
             self.reals[chosen] = plain
             return chosen
@@ -94,9 +94,9 @@ class ConstantFolding(GraphBuilder):
     def add(self, primitive: str, *inputs: str, name: str = "", **attributes: Any) -> str:
         """A primitive's result, computed now if all that it needs is known."""
         if primitive == "contract":
-            inputs = tuple(self._as_weight(one) for one in inputs)
-        known = [self.reals.get(one, self.known(one)) for one in inputs]
-        if all(one is not None for one in known):
+            inputs = tuple(self._as_weight(operand) for operand in inputs)
+        known = [self.reals.get(operand, self.known(operand)) for operand in inputs]
+        if all(item is not None for item in known):
             folded = self._folded(primitive, inputs, known, attributes)
             if isinstance(folded, str):
                 return folded
@@ -127,65 +127,65 @@ class ConstantFolding(GraphBuilder):
         """
         if tensor in self.constants or self.types[tensor].dtype not in FLOATS:
             return tensor
-        wanted, behind = {tensor}, list[Node]()
+        required, behind = {tensor}, list[Node]()
         for node in reversed(self.nodes):
-            if not wanted:
+            if not required:
                 break
-            if node.output not in wanted:
+            if node.output not in required:
                 continue
             # Of a dimension: a constant as often as the request says.
             if node.primitive not in WEIGHTS_MADE_BY or len(behind) == MOST_STEPS or sizes_of(node, self.types):
                 return tensor
             behind.append(node)
-            wanted |= {one for one in node.inputs if one not in self.constants}
-            wanted.remove(node.output)
-        if wanted:
+            required |= {tensor for tensor in node.inputs if tensor not in self.constants}
+            required.remove(node.output)
+        if required:
             return tensor
         values: dict[str, Any] = {}
         for node in reversed(behind):
-            given = [values[one] if one in values else self.constants[one] for one in node.inputs]
+            inputs = [values[tensor] if tensor in values else self.constants[tensor] for tensor in node.inputs]
             kind = self.types[node.output]
-            found = PRIMITIVES[node.primitive].compute(given, node.attributes, number_of)
-            values[node.output] = np.ascontiguousarray(found, numpy_dtype(kind.dtype)).reshape(kind.shape)
+            result = PRIMITIVES[node.primitive].compute(inputs, node.attributes, number_of)
+            values[node.output] = np.ascontiguousarray(result, numpy_dtype(kind.dtype)).reshape(kind.shape)
         return self.constant(values[tensor], self.types[tensor].dtype)
 
     def _folded(self, primitive: str, inputs: Sequence[str], known: Sequence[Any], attributes: Mapping[str, Any]) -> Any:
         """A tensor of constants or extents; elements that are no extents; None where the result is not known."""
-        kind = PRIMITIVES[primitive].infer([self.types[one] for one in inputs], attributes)
+        kind = PRIMITIVES[primitive].infer([self.types[operand] for operand in inputs], attributes)
         if any(not isinstance(extent, int) for extent in kind.shape):
             return None
         count = int(np.prod(kind.shape, dtype=np.float64))
         try:
-            if not any(one.dtype == object for one in known):
+            if not any(item.dtype == object for item in known):
                 # Eight bytes count as four: powers go through fp64, sizes through int64, and come back.
                 item = min(numpy_dtype(kind.dtype).itemsize, 4)
-                if count * item > max(FOLDED_BYTES, *(one.nbytes for one in known), 0):
+                if count * item > max(FOLDED_BYTES, *(item.nbytes for item in known), 0):
                     return None
                 if primitive != "size" or isinstance(attributes["extent"], int):
-                    found = PRIMITIVES[primitive].compute(known, attributes, number_of)
-                    return self.constant(np.ascontiguousarray(found).reshape(kind.shape), kind.dtype)
+                    result = PRIMITIVES[primitive].compute(known, attributes, number_of)
+                    return self.constant(np.ascontiguousarray(result).reshape(kind.shape), kind.dtype)
             if count > LARGEST:
                 return None
             proof = Proof(self.ranges)
             source = self.types[inputs[0]].dtype if inputs else kind.dtype
-            found = applied(primitive, known, attributes, kind.dtype, source, self._is_size, proof)
+            result = applied(primitive, known, attributes, kind.dtype, source, self._is_size, proof)
         except (DataDependentError, TypeError):  # sympy cannot say, or has no such arithmetic
             return None
-        plain = all(is_whole(one) or is_number(one) for one in found.reshape(-1))
+        plain = all(is_whole(item) or is_number(item) for item in result.reshape(-1))
         if not plain and count > MOST_REALS:
             return None
         self.require(proof)
-        return self.of_extents(found, kind.dtype) if plain else found
+        return self.of_extents(result, kind.dtype) if plain else result
 
     def require(self, proof: Proof) -> None:
         """Have the graph refuse requests for which a proof does not hold."""
         for gap, words in proof.assumed.items():
-            known = (one for one, guards in self.assumed.items() if any(self.guard[: len(at)] == at for at in guards))
-            if any(never_negative(canonical(gap - one)) for one in known):
+            known = (name for name, guards in self.assumed.items() if any(self.guard[: len(at)] == at for at in guards))
+            if any(never_negative(canonical(gap - item)) for item in known):
                 continue
             holds = smallest([1, largest([0, canonical(gap + 1)])])
-            told = f"this pack serves requests where {words}; tune with --shapes that hold others"
-            self.required.append(Required(holds, told, self.guard))
+            text = f"this pack serves requests where {words}; tune with --shapes that hold others"
+            self.required.append(Required(holds, text, self.guard))
             self.assumed[gap] = (*self.assumed.get(gap, ()), self.guard)
 
     def _is_size(self, extent: Extent) -> bool:
@@ -203,7 +203,7 @@ class ConstantFolding(GraphBuilder):
     def _scalars(self, values: Any, dtype: str) -> str:
         """A node's tensor of these numbers."""
         parts = [real_scalar(self, value, dtype) for value in values.reshape(-1)]
-        flat = [GraphBuilder.add(self, "reshape", one, shape=(1,)) for one in parts]
+        flat = [GraphBuilder.add(self, "reshape", part, shape=(1,)) for part in parts]
         joined = flat[0] if len(flat) == 1 else GraphBuilder.add(self, "concat", *flat, axis=0)
         return GraphBuilder.add(self, "reshape", joined, shape=values.shape)
 
@@ -224,8 +224,8 @@ class Before:
     def restore(self, g: ConstantFolding) -> None:
         """Forget what was added since."""
         del g.nodes[self.nodes :], g.required[self.required :]
-        for name, held in self.held.items():
-            setattr(g, name, dict(held))
+        for name, item in self.held.items():
+            setattr(g, name, dict(item))
 
 
 def number_of(extent: Extent) -> int:

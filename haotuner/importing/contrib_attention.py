@@ -27,10 +27,10 @@ def _joined(c: NodeContext, x: str) -> str:
     return reshaped(c, transposed(c, x, _HEADS), (rows, tokens, canonical(heads * depth)))
 
 
-def _part(c: NodeContext, x: str, axis: int, place: int) -> str:
+def _part(c: NodeContext, x: str, axis: int, index: int) -> str:
     """One of the tensors that lie beside each other along an axis, which is gone then."""
     shape = c.g.types[x].shape
-    return reshaped(c, cut(c, x, axis, place, place + 1), (*shape[:axis], *shape[axis + 1 :]))
+    return reshaped(c, cut(c, x, axis, index, index + 1), (*shape[:axis], *shape[axis + 1 :]))
 
 
 def _behind(c: NodeContext, past: str | None, x: str) -> str:
@@ -45,12 +45,12 @@ def _attended(c: NodeContext, q: str, k: str, v: str, biases: Sequence[str]) -> 
     if cap:
         scores = g.map("mul", g.add("contract", q, k, labels="bhqd,bhkd->bhqk"), scale / cap)
         scores = g.map("mul", g.map("tanh", scores), cap)
-        for one in biases:
-            scores = g.map("add", scores, one)
+        for biase in biases:
+            scores = g.map("add", scores, biase)
         return _joined(c, g.add("contract", decompositions.softmax(g, scores), v, labels="bhqk,bhkd->bhqd"))
     mask: str | None = None
-    for one in biases:
-        mask = one if mask is None else g.map("add", mask, one)
+    for biase_ in biases:
+        mask = biase_ if mask is None else g.map("add", mask, biase_)
     return _joined(c, decompositions.attention(g, q, k, v, scale, mask))
 
 
@@ -76,13 +76,13 @@ def _of_keys(c: NodeContext, mask: str, keys: Extent, rows: Extent) -> str:
         if shape[0] != rows:
             raise c.bad(f"a mask of shape {list(shape)}; known: lengths of rows, or a number for each key")
         counts = reshaped(c, g.add("cast", mask, dtype="int64"), (rows, 1, 1, 1))
-        kept = g.map("less", _numbers(c, keys), counts)
+        selected = g.map("less", _numbers(c, keys), counts)
     elif len(shape) == 4:
         raise c.bad("a mask of four axes")
     else:
         wide = (shape[0], 1, 1, shape[1]) if len(shape) == 2 else (shape[0], 1, *shape[1:])
-        kept = g.map("not", g.map("equal", reshaped(c, mask, wide), 0))
-    return g.map("select", kept, g.constant(0.0, "fp32"), left_out)
+        selected = g.map("not", g.map("equal", reshaped(c, mask, wide), 0))
+    return g.map("select", selected, g.constant(0.0, "fp32"), left_out)
 
 
 def _attention(c: NodeContext) -> list[str]:
@@ -97,15 +97,15 @@ def _attention(c: NodeContext) -> list[str]:
     starts = (0, sizes[0], sizes[0] + sizes[1])
     q, k, v = (_heads(c, cut(c, wide, 2, at, at + size), heads) for at, size in zip(starts, sizes, strict=True))
     if c.given(4):
-        k, v = (_behind(c, _part(c, c.tensor(4), 0, place), one) for place, one in enumerate((k, v)))
+        k, v = (_behind(c, _part(c, c.tensor(4), 0, index), item) for index, item in enumerate((k, v)))
     keys = g.types[k].shape[2]
     biases = [_of_keys(c, c.tensor(3), keys, rows)] if c.given(3) else []
     biases += [c.tensor(5)] if c.given(5) else []
     biases += [_causal(c, tokens, keys)] if c.attribute("unidirectional", 0) else []
-    found = [_attended(c, q, k, v, biases)]
+    result = [_attended(c, q, k, v, biases)]
     if c.outputs > 1:
-        found.append(g.add("concat", *(reshaped(c, one, (1, *g.types[one].shape)) for one in (k, v)), axis=0))
-    return found
+        result.append(g.add("concat", *(reshaped(c, item, (1, *g.types[item].shape)) for item in (k, v)), axis=0))
+    return result
 
 
 def _multi_head(c: NodeContext) -> list[str]:
@@ -114,13 +114,13 @@ def _multi_head(c: NodeContext) -> list[str]:
     rows = c.shape()[0]
     if c.type().rank == 5 or not c.given(1) or c.type(1).rank == 5:
         raise c.bad("queries, keys and values side by side in one tensor")
-    parts = [c.tensor(place) for place in range(3)]
+    parts = [c.tensor(index) for index in range(3)]
     if c.given(3):
-        wide = [int(g.types[one].shape[-1]) * (heads if g.types[one].rank == 4 else 1) for one in parts]
+        wide = [int(g.types[part].shape[-1]) * (heads if g.types[part].rank == 4 else 1) for part in parts]
         starts = (0, wide[0], wide[0] + wide[1])
         cuts = [cut(c, c.tensor(3), 0, at, at + size) for at, size in zip(starts, wide, strict=True)]
-        parts = [one if g.types[one].rank == 4 else g.map("add", one, cut) for one, cut in zip(parts, cuts, strict=True)]
-    q, k, v = (one if g.types[one].rank == 4 else _heads(c, one, heads) for one in parts)
+        parts = [part if g.types[part].rank == 4 else g.map("add", part, cut) for part, cut in zip(parts, cuts, strict=True)]
+    q, k, v = (part if g.types[part].rank == 4 else _heads(c, part, heads) for part in parts)
     k, v = _behind(c, c.maybe(6), k), _behind(c, c.maybe(7), v)
     keys = g.types[k].shape[2]
     biases = [_of_keys(c, c.tensor(4), keys, rows)] if c.given(4) else []
@@ -137,17 +137,17 @@ def _turned(c: NodeContext, x: str, cos: str, sin: str, *, pairs: bool) -> str:
     own = x if rest is None else cut(c, x, 3, 0, 2 * half)
     if pairs:
         split = reshaped(c, own, (*shape[:3], half, 2))
-        one, other = (_part(c, split, 4, place) for place in (0, 1))
+        left, other = (_part(c, split, 4, index) for index in (0, 1))
     else:
-        one, other = cut(c, own, 3, 0, half), cut(c, own, 3, half, 2 * half)
-    first = g.map("sub", g.map("mul", one, cos), g.map("mul", other, sin))
-    second = g.map("add", g.map("mul", one, sin), g.map("mul", other, cos))
+        left, other = cut(c, own, 3, 0, half), cut(c, own, 3, half, 2 * half)
+    first = g.map("sub", g.map("mul", left, cos), g.map("mul", other, sin))
+    second = g.map("add", g.map("mul", left, sin), g.map("mul", other, cos))
     if pairs:
         both = g.add("concat", *(reshaped(c, part, (*shape[:3], half, 1)) for part in (first, second)), axis=4)
-        found = reshaped(c, both, (*shape[:3], 2 * half))
+        result = reshaped(c, both, (*shape[:3], 2 * half))
     else:
-        found = g.add("concat", first, second, axis=3)
-    return found if rest is None else g.add("concat", found, rest, axis=3)
+        result = g.add("concat", first, second, axis=3)
+    return result if rest is None else g.add("concat", result, rest, axis=3)
 
 
 def _angles(c: NodeContext, cache: str, places: str, tokens: Extent) -> str:
@@ -168,11 +168,11 @@ def _rotary(c: NodeContext) -> str:
     x = _heads(c, c.tensor(0), heads) if flat else c.tensor(0)
     places = g.add("cast", c.tensor(1), dtype="int64") if c.type(1).dtype != "int64" else c.tensor(1)
     tokens = g.types[x].shape[2]
-    cos, sin = (_angles(c, c.tensor(place), places, tokens) for place in (2, 3))
-    found = _turned(c, x, cos, sin, pairs=bool(c.attribute("interleaved", 0)))
+    cos, sin = (_angles(c, c.tensor(position), places, tokens) for position in (2, 3))
+    result = _turned(c, x, cos, sin, pairs=bool(c.attribute("interleaved", 0)))
     scale = c.attribute("scale", 1.0)
-    found = found if scale == 1 else g.map("mul", found, scale)
-    return _joined(c, found) if flat else found
+    result = result if scale == 1 else g.map("mul", result, scale)
+    return _joined(c, result) if flat else result
 
 
 def _grouped(c: NodeContext) -> list[str]:
@@ -181,26 +181,26 @@ def _grouped(c: NodeContext) -> list[str]:
     if c.given(9) or c.given(10) or c.given(11) or c.attribute("smooth_softmax", 0):
         raise c.bad("position_ids, attention_bias, head_sink or smooth_softmax")
     rows, tokens, wide = c.shape()
-    parts = [c.tensor(place) for place in range(3)] if c.given(1) else []
+    parts = [c.tensor(index) for index in range(3)] if c.given(1) else []
     if not parts:  # side by side
         depth = int(wide) // (heads + 2 * few)
         ends = (0, heads * depth, (heads + few) * depth, (heads + 2 * few) * depth)
         parts = [cut(c, c.tensor(0), 2, at, stop) for at, stop in zip(ends, ends[1:], strict=False)]
-    q, k, v = (_heads(c, one, count) for one, count in zip(parts, (heads, few, few), strict=True))
+    q, k, v = (_heads(c, part, count) for part, count in zip(parts, (heads, few, few), strict=True))
     past: Extent = c.shape(3)[2] if c.given(3) else 0
     if c.attribute("do_rotary", 0):
         start = g.of_extents([past], "int64")
-        cos, sin = (_angles(c, c.tensor(place), start, tokens) for place in (7, 8))
-        q, k = (_turned(c, one, cos, sin, pairs=bool(c.attribute("rotary_interleaved", 0))) for one in (q, k))
+        cos, sin = (_angles(c, c.tensor(position), start, tokens) for position in (7, 8))
+        q, k = (_turned(c, item, cos, sin, pairs=bool(c.attribute("rotary_interleaved", 0))) for item in (q, k))
     k, v = _behind(c, c.maybe(3), k), _behind(c, c.maybe(4), v)
     keys = g.types[k].shape[2]
     last = reshaped(c, g.add("cast", c.tensor(5), dtype="int64"), (rows, 1, 1, 1))
-    held = g.map("less_equal", _numbers(c, keys), last)
+    stored = g.map("less_equal", _numbers(c, keys), last)
     biases = [
         _causal(c, tokens, keys, c.attribute("local_window_size", -1)),
-        g.map("select", held, 0.0, g.constant(-1e30, "fp32")),
+        g.map("select", stored, 0.0, g.constant(-1e30, "fp32")),
     ]
-    wide_k, wide_v = (_shared(c, one, heads) for one in (k, v))
+    wide_k, wide_v = (_shared(c, item, heads) for item in (k, v))
     return [_attended(c, q, wide_k, wide_v, biases), k, v]
 
 

@@ -24,17 +24,17 @@ from haotuner.importing.quantised import QUANTISED
 
 def _first_result(rule: Rule, c: NodeContext, *inputs: str | None, **attributes: Any) -> str:
     """The first result of another operator's rule."""
-    given = rule(replace(c, inputs=inputs or c.inputs, attributes={**c.attributes, **attributes}, outputs=1))
-    return given if isinstance(given, str) else given[0]
+    arguments = rule(replace(c, inputs=inputs or c.inputs, attributes={**c.attributes, **attributes}, outputs=1))
+    return arguments if isinstance(arguments, str) else arguments[0]
 
 
 def _sum(c: NodeContext, *places: int) -> str:
     """Of the inputs that are there."""
-    found: str | None = None
-    for one in (c.tensor(place) for place in places if c.given(place)):
-        found = one if found is None else c.g.map("add", found, one)
-    assert found is not None
-    return found
+    result: str | None = None
+    for position in (c.tensor(position) for position in places if c.given(position)):
+        result = position if result is None else c.g.map("add", result, position)
+    assert result is not None
+    return result
 
 
 def _fast_gelu(c: NodeContext) -> str:
@@ -53,15 +53,15 @@ def _activated(c: NodeContext, x: str, numbers: list[float]) -> str:
         return x
     if name not in ("Relu", "LeakyRelu", "Tanh", "Sigmoid", "Clip", "HardSigmoid", "HardSwish", "Elu"):
         raise c.bad(f"activation {name!r}")
-    limits = [c.g.constant(one, c.g.types[x].dtype) for one in numbers] if name == "Clip" else []
-    told = dict(zip(("alpha", "beta"), numbers, strict=False)) if name != "Clip" else {}
-    return _first_result(ELEMENTWISE[name], replace(c, op=name, attributes={}), x, *limits, **told)
+    limits = [c.g.constant(number, c.g.types[x].dtype) for number in numbers] if name == "Clip" else []
+    description = dict(zip(("alpha", "beta"), numbers, strict=False)) if name != "Clip" else {}
+    return _first_result(ELEMENTWISE[name], replace(c, op=name, attributes={}), x, *limits, **description)
 
 
 def _fused_conv(c: NodeContext) -> str:
-    found = _first_result(CONVOLUTIONS["Conv"], c, *(c.maybe(place) for place in range(3)))
-    found = c.g.map("add", found, c.tensor(3)) if c.given(3) else found
-    return _activated(c, found, list(c.attribute("activation_params", [])))
+    result = _first_result(CONVOLUTIONS["Conv"], c, *(c.maybe(index) for index in range(3)))
+    result = c.g.map("add", result, c.tensor(3)) if c.given(3) else result
+    return _activated(c, result, list(c.attribute("activation_params", [])))
 
 
 def _fused_gemm(c: NodeContext) -> str:
@@ -71,17 +71,17 @@ def _fused_gemm(c: NodeContext) -> str:
 
 def _fused_matmul(c: NodeContext) -> str:
     operands = []
-    for place, name in enumerate("AB"):
-        rank = c.type(place).rank
+    for index, name in enumerate("AB"):
+        rank = c.type(index).rank
         order = list(range(rank))
         if c.attribute(f"transBatch{name}", 0):
             order = [*order[1:-1], order[0], order[-1]]
         if c.attribute(f"trans{name}", 0) and rank > 1:
             order[-2:] = order[:-3:-1]
-        operands.append(transposed(c, c.tensor(place), order))
-    found = matmul(c, *operands)
+        operands.append(transposed(c, c.tensor(index), order))
+    result = matmul(c, *operands)
     alpha = c.attribute("alpha", 1.0)
-    return found if alpha == 1 else c.g.map("mul", found, alpha)
+    return result if alpha == 1 else c.g.map("mul", result, alpha)
 
 
 def _skip_norm(how: str) -> Rule:
@@ -90,13 +90,13 @@ def _skip_norm(how: str) -> Rule:
 
     def rule(c: NodeContext) -> list[str]:
         total = _sum(c, 0, 1, bias)
-        told = {"axis": -1, "epsilon": c.attribute("epsilon", 1e-12)}
+        description = {"axis": -1, "epsilon": c.attribute("epsilon", 1e-12)}
         shift = c.maybe(3) if bias == 4 else None
-        asked = replace(c, inputs=(total, c.tensor(2), shift), attributes=told, outputs=max(1, min(c.outputs, 3)))
+        requested = replace(c, inputs=(total, c.tensor(2), shift), attributes=description, outputs=max(1, min(c.outputs, 3)))
         if how == "LayerNormalization" and c.outputs < 4:
-            return [*NORMS[how](asked)]
-        found = NORMS[how](replace(asked, outputs=1))
-        return [found if isinstance(found, str) else found[0], "", "", total]
+            return [*NORMS[how](requested)]
+        result = NORMS[how](replace(requested, outputs=1))
+        return [result if isinstance(result, str) else result[0], "", "", total]
 
     return rule
 
@@ -109,8 +109,10 @@ def _embedded_norm(c: NodeContext) -> list[str]:
     total = g.map("add", g.add("gather", c.tensor(2), ids, axis=0), g.add("gather", c.tensor(3), places, axis=0))
     if c.given(1) and c.given(4):
         total = g.map("add", total, g.add("gather", c.tensor(4), c.tensor(1), axis=0))
-    told = {"axis": -1, "epsilon": c.attribute("epsilon", 1e-12)}
-    norm = NORMS["LayerNormalization"](replace(c, inputs=(total, c.tensor(5), c.tensor(6)), attributes=told, outputs=1))
+    description = {"axis": -1, "epsilon": c.attribute("epsilon", 1e-12)}
+    norm = NORMS["LayerNormalization"](
+        replace(c, inputs=(total, c.tensor(5), c.tensor(6)), attributes=description, outputs=1)
+    )
     if c.given(7):
         counts = g.add("reduce", g.add("cast", c.tensor(7), dtype="int32"), how="sum", axes=(1,), keepdims=False)
     else:
@@ -121,19 +123,19 @@ def _embedded_norm(c: NodeContext) -> list[str]:
 def _few_bits(c: NodeContext) -> str:
     """A product with a weight whose elements are 2, 4 or 8 bits wide, with scales for blocks of them."""
     count, wide, bits, block = (c.required(name) for name in ("N", "K", "bits", "block_size"))
-    known = [c.g.known(c.tensor(place)) for place in (1, 2)]
-    if any(one is None for one in known) or c.given(4) or bits not in (2, 4, 8):
+    known = [c.g.known(c.tensor(index)) for index in (1, 2)]
+    if any(item is None for item in known) or c.given(4) or bits not in (2, 4, 8):
         raise c.bad("a weight that is not known when the file is read, or in another order; 2, 4 or 8 bits")
     blocks = -(-wide // block)
     stored = _unpacked(np.asarray(known[0]).reshape(count, blocks, -1), bits)[:, :, :block].astype(np.float32)
     scales = np.asarray(known[1]).astype(np.float32).reshape(count, blocks, 1)
     zero: Any = np.float32(1 << (bits - 1))
     if c.given(3):
-        found = c.g.known(c.tensor(3))
-        if found is None:
+        result = c.g.known(c.tensor(3))
+        if result is None:
             raise c.bad("zero points that are not known when the file is read")
-        given = np.asarray(found)
-        plain = given.reshape(count, blocks) if given.dtype.kind == "f" else _unpacked(given.reshape(count, -1), bits)
+        inputs = np.asarray(result)
+        plain = inputs.reshape(count, blocks) if inputs.dtype.kind == "f" else _unpacked(inputs.reshape(count, -1), bits)
         zero = plain[:, :blocks].astype(np.float32).reshape(count, blocks, 1)
     weight = ((stored - zero) * scales).reshape(count, blocks * block)[:, :wide]
     own = c.type().dtype

@@ -19,9 +19,9 @@ from haotuner.importing.quantised import dequantised, dynamic, quantised
 from haotuner.importing.recurrent import StateWeights, layer
 
 
-def _real(c: NodeContext, place: int, axis: int = 0) -> str:
+def _real(c: NodeContext, index: int, axis: int = 0) -> str:
     """A tensor whose scale and zero point are the next two inputs."""
-    return dequantised(c, c.tensor(place), c.tensor(place + 1), c.maybe(place + 2), axis)
+    return dequantised(c, c.tensor(index), c.tensor(index + 1), c.maybe(index + 2), axis)
 
 
 def _bytes(c: NodeContext, x: str, scale: int, zero: int, like: int) -> str:
@@ -40,16 +40,18 @@ def _applied(op: str, table: Mapping[str, Rule]) -> Rule:
     def rule(c: NodeContext) -> str:
         if c.attribute("channels_last", 0):
             raise c.bad("channels_last=1")
-        told: dict[str, Any] = {name: one for name, one in c.attributes.items() if name != "channels_last"}
-        found = table[op](replace(c, op=op, inputs=(_real(c, 0),), attributes=told, outputs=1))
-        return _bytes(c, found if isinstance(found, str) else found[0], 3, 4, 0)
+        description: dict[str, Any] = {
+            name: attribute for name, attribute in c.attributes.items() if name != "channels_last"
+        }
+        result = table[op](replace(c, op=op, inputs=(_real(c, 0),), attributes=description, outputs=1))
+        return _bytes(c, result if isinstance(result, str) else result[0], 3, 4, 0)
 
     return rule
 
 
 def _concat(c: NodeContext) -> str:
     """The result's scale and zero point come first, then three inputs for each part."""
-    parts = [_real(c, place) for place in range(2, len(c.inputs), 3)]
+    parts = [_real(c, index) for index in range(2, len(c.inputs), 3)]
     axis = c.required("axis")
     return _bytes(c, joined(c, parts, axis % c.g.types[parts[0]].rank), 0, 1, 2)
 
@@ -66,17 +68,17 @@ def _gemm(c: NodeContext) -> str:
     if c.given(6):
         scale = g.map("mul", c.tensor(1), c.tensor(4))
         bias = g.map("mul", g.add("cast", c.tensor(6), dtype="fp32"), scale)
-    found = INTEGERS["Gemm"](replace(c, op="Gemm", inputs=(_real(c, 0), right, bias)))
-    assert isinstance(found, str)
-    return _bytes(c, found, 7, 8, 0) if c.given(7) else found
+    result = INTEGERS["Gemm"](replace(c, op="Gemm", inputs=(_real(c, 0), right, bias)))
+    assert isinstance(result, str)
+    return _bytes(c, result, 7, 8, 0) if c.given(7) else result
 
 
 def _real_product(c: NodeContext) -> str:
     """Bytes times bytes to real numbers: both, their scales, their zero points, a bias."""
     left = dequantised(c, c.tensor(0), c.tensor(2), c.maybe(4), 0)
     right = dequantised(c, c.tensor(1), c.tensor(3), c.maybe(5), c.type(1).rank - 1)
-    found = product(c, left, right)
-    return c.g.map("add", found, c.tensor(6)) if c.given(6) else found
+    result = product(c, left, right)
+    return c.g.map("add", result, c.tensor(6)) if c.given(6) else result
 
 
 def _dynamic_product(c: NodeContext) -> str:
@@ -84,8 +86,8 @@ def _dynamic_product(c: NodeContext) -> str:
     rounded, scale, zero = dynamic(replace(c, inputs=(c.tensor(0),)))
     left = dequantised(c, rounded, scale, zero, 0)
     right = dequantised(c, c.tensor(1), c.tensor(2), c.maybe(3), c.type(1).rank - 1)
-    found = product(c, left, right)
-    return c.g.map("add", found, c.tensor(4)) if c.given(4) else found
+    result = product(c, left, right)
+    return c.g.map("add", result, c.tensor(4)) if c.given(4) else result
 
 
 def _lstm(c: NodeContext) -> list[str]:
@@ -97,20 +99,22 @@ def _lstm(c: NodeContext) -> list[str]:
     inputs, states = _stored(c, 1, 8, 9), _stored(c, 2, 10, 11)
 
     def multiplied(call: NodeContext, x: str, number: int) -> str:
-        w, scale, zero = (call.g.constant(np.ascontiguousarray(one[number])) for one in inputs)
+        w, scale, zero = (call.g.constant(np.ascontiguousarray(operand[number])) for operand in inputs)
         return product(call, x, dequantised(call, w, scale, zero, 1))
 
     def state_weights(call: NodeContext, number: int) -> StateWeights:
-        held, scale, zero = (np.ascontiguousarray(one[number]) for one in states)
-        found = weight_of(call, call.g.constant(held), call.g.constant(zero), 1)
-        if found is None:
-            raise call.bad(f"weights of the state of {held.dtype}; bytes are known")
-        columns = held.shape[1]
-        added = np.zeros(columns, np.int32) if found.rest is None else np.broadcast_to(found.rest, columns).astype(np.int32)
-        more = (found.near.sum(axis=0, dtype=np.int32), added, np.broadcast_to(scale, columns).astype(np.float32))
+        stored, scale, zero = (np.ascontiguousarray(state[number]) for state in states)
+        result = weight_of(call, call.g.constant(stored), call.g.constant(zero), 1)
+        if result is None:
+            raise call.bad(f"weights of the state of {stored.dtype}; bytes are known")
+        columns = stored.shape[1]
+        added = (
+            np.zeros(columns, np.int32) if result.rest is None else np.broadcast_to(result.rest, columns).astype(np.int32)
+        )
+        more = (result.near.sum(axis=0, dtype=np.int32), added, np.broadcast_to(scale, columns).astype(np.float32))
         options = {"bytes": True, "added": bool(added.any())}
-        packed = call.g.constant(packed_bytes(found.near), "int8")
-        return StateWeights(packed, held.shape[0], tuple(call.g.constant(one) for one in more), options)
+        packed = call.g.constant(packed_bytes(result.near), "int8")
+        return StateWeights(packed, stored.shape[0], tuple(call.g.constant(item) for item in more), options)
 
     rounded, scale, zero = dynamic(replace(c, inputs=(c.tensor(0),)))
     x = dequantised(c, rounded, scale, zero, 0)
@@ -118,9 +122,9 @@ def _lstm(c: NodeContext) -> list[str]:
     return list(rule(replace(c, op="LSTM", inputs=(x, *c.inputs[1:8]))))
 
 
-def _stored(c: NodeContext, place: int, scale: int, zero: int) -> tuple[Any, Any, Any]:
+def _stored(c: NodeContext, index: int, scale: int, zero: int) -> tuple[Any, Any, Any]:
     """Bytes of both ways, their scales and zero points: one a way, or one a way and column."""
-    stored, scales = (c.held(at) for at in (place, scale))
+    stored, scales = (c.held(at) for at in (index, scale))
     zeros = c.held(zero) if c.given(zero) else np.zeros(scales.shape, stored.dtype)
     if stored.ndim != 3 or scales.shape != zeros.shape or scales.ndim not in (1, 2):
         raise c.bad(f"weights of {stored.shape} with scales of {scales.shape} and zero points of {zeros.shape}")

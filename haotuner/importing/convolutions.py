@@ -24,12 +24,12 @@ def _conv(c: NodeContext) -> str:
     return biased(c, convolved(c, c.tensor(0), c.tensor(1), windows_of(c, sizes, image), c.attribute("group", 1)))
 
 
-def biased(c: NodeContext, x: str, place: int = 2) -> str:
+def biased(c: NodeContext, x: str, index: int = 2) -> str:
     """A convolution's result with the bias that the node has as its third input, or at another place."""
-    if not c.given(place):
+    if not c.given(index):
         return x
     rank = c.g.types[x].rank
-    return c.g.map("add", x, reshaped(c, c.tensor(place), (c.shape(place)[0], *[1] * (rank - 2))))
+    return c.g.map("add", x, reshaped(c, c.tensor(index), (c.shape(index)[0], *[1] * (rank - 2))))
 
 
 def convolved(c: NodeContext, x: str, weight: str, w: Windows, groups: int) -> str:
@@ -49,8 +49,8 @@ def convolved(c: NodeContext, x: str, weight: str, w: Windows, groups: int) -> s
         return c.g.add("contract", x, weight, labels=f"bc{image}{window},fc{window}->bf{image}")
     x = reshaped(c, x, (b, groups, own, *c.g.types[x].shape[2:]))
     weight = reshaped(c, weight, (groups, f // groups, own, *c.g.types[weight].shape[2:]))
-    found = c.g.add("contract", x, weight, labels=f"bgc{image}{window},gfc{window}->bgf{image}")
-    return reshaped(c, found, (b, f, *c.g.types[found].shape[3:]))
+    result = c.g.add("contract", x, weight, labels=f"bgc{image}{window},gfc{window}->bgf{image}")
+    return reshaped(c, result, (b, f, *c.g.types[result].shape[3:]))
 
 
 def _transposed(c: NodeContext) -> str:
@@ -64,7 +64,7 @@ def _transposed(c: NodeContext) -> str:
         raise c.bad(f"strides {strides} and dilations {dilations} must be at least 1")
     spans = [(size - 1) * dilation + 1 for size, dilation in zip(sizes, dilations, strict=True)]
     before, after = _cuts(c, c.shape()[2:], strides, spans)
-    cuts = [one for one in (*before, *after) if isinstance(one, int)]
+    cuts = [item for item in (*before, *after) if isinstance(item, int)]
     if max(strides) > 1 and max(dilations) == 1 and len(cuts) == 2 * rank:
         return biased(c, _in_phases(c, strides, cuts[:rank], cuts[rank:]))
     return biased(c, _zeros_between(c, strides, dilations, spans, (before, after)))
@@ -82,7 +82,7 @@ def _in_phases(c: NodeContext, strides: Sequence[int], before: Sequence[int], af
     weight = reshaped(c, c.tensor(1), (groups, n // groups, own, *sizes))
     more = tuple(tap * stride - size for tap, stride, size in zip(taps, strides, sizes, strict=True))
     weight = padded(c, weight, (0,) * (3 + rank), (0, 0, 0, *more), "constant", 0.0)
-    apart = [one for pair in zip(taps, strides, strict=True) for one in pair]
+    apart = [item for pair in zip(taps, strides, strict=True) for item in pair]
     weight = reshaped(c, weight, (groups, n // groups, own, *apart))
     axes = tuple(range(3, 3 + 2 * rank, 2))  # of the taps
     turned = tuple(tap - 1 for tap in taps)
@@ -92,23 +92,23 @@ def _in_phases(c: NodeContext, strides: Sequence[int], before: Sequence[int], af
     b, image = c.shape()[0], c.shape()[2:]
     around = tuple(tap - 1 for tap in taps)
     ones = (1,) * rank
-    found = convolved(c, c.tensor(0), weight, Windows(tuple(taps), ones, ones, around, around), groups)
-    places = c.g.types[found].shape[2:]
-    found = reshaped(c, found, (b, groups * own, *strides, *places))
-    between = [one for place in range(rank) for one in (2 + rank + place, 2 + place)]
-    found = c.g.add("transpose", found, order=(0, 1, *between))
+    result = convolved(c, c.tensor(0), weight, Windows(tuple(taps), ones, ones, around, around), groups)
+    places = c.g.types[result].shape[2:]
+    result = reshaped(c, result, (b, groups * own, *strides, *places))
+    between = [item for index in range(rank) for item in (2 + rank + index, 2 + index)]
+    result = c.g.add("transpose", result, order=(0, 1, *between))
     whole = [canonical(extent * stride) for extent, stride in zip(places, strides, strict=True)]
-    found = reshaped(c, found, (b, groups * own, *whole))
-    wanted = [canonical((extent - 1) * stride + size - last) for extent, stride, size, last in
+    result = reshaped(c, result, (b, groups * own, *whole))
+    required = [canonical((extent - 1) * stride + size - last) for extent, stride, size, last in
               zip(image, strides, sizes, after, strict=True)]  # fmt: skip
     lacking = [
         max(0, size - last - tap * stride) for size, last, tap, stride in zip(sizes, after, taps, strides, strict=True)
     ]
     ahead = [max(0, -first) for first in before]
-    found = padded(c, found, (0, 0, *ahead), (0, 0, *lacking), "constant", 0.0)
+    result = padded(c, result, (0, 0, *ahead), (0, 0, *lacking), "constant", 0.0)
     starts = [first + more for first, more in zip(before, ahead, strict=True)]
-    stops = tuple(canonical(stop + more) for stop, more in zip(wanted, ahead, strict=True))
-    return c.g.add("slice", found, axes=tuple(range(2, 2 + rank)), starts=tuple(starts), stops=stops, steps=ones)
+    stops = tuple(canonical(stop + more) for stop, more in zip(required, ahead, strict=True))
+    return c.g.add("slice", result, axes=tuple(range(2, 2 + rank)), starts=tuple(starts), stops=stops, steps=ones)
 
 
 def _zeros_between(
@@ -122,7 +122,7 @@ def _zeros_between(
     n, own, *sizes = c.shape(1)
     groups, rank = c.attribute("group", 1), len(sizes)
     x = _spread(c, c.tensor(0), strides)
-    outer_before, outer_after = ([canonical(span - 1 - cut) for span, cut in zip(spans, one, strict=True)] for one in cuts)
+    outer_before, outer_after = ([canonical(span - 1 - cut) for span, cut in zip(spans, cut, strict=True)] for cut in cuts)
     weight = reshaped(c, c.tensor(1), (groups, n // groups, own, *sizes))
     weight = c.g.add("transpose", weight, order=(0, 2, 1, *range(3, 3 + rank)))
     weight = reshaped(c, weight, (groups * own, n // groups, *sizes))
@@ -144,21 +144,21 @@ def _cuts(
     before: list[Extent] = pads[:rank]
     after: list[Extent] = [cut - extra for cut, extra in zip(pads[rank:], more, strict=True)]
     auto = c.attribute("auto_pad", "NOTSET")
-    asked = c.attribute("output_shape", None)
-    if auto == "VALID" and asked is None:
+    requested = c.attribute("output_shape", None)
+    if auto == "VALID" and requested is None:
         return [0] * rank, [-extra for extra in more]
-    if asked is None and auto == "NOTSET":
+    if requested is None and auto == "NOTSET":
         return before, after
-    for place, extent in enumerate(image):
-        wanted = asked[place - rank] if asked is not None else canonical(extent * strides[place])
-        total = canonical((extent - 1) * strides[place] + spans[place] + more[place] - wanted)
+    for index, extent in enumerate(image):
+        required = requested[index - rank] if requested is not None else canonical(extent * strides[index])
+        total = canonical((extent - 1) * strides[index] + spans[index] + more[index] - required)
         if isinstance(total, int) and total < 0:
-            before[place], after[place] = 0, total - more[place]
+            before[index], after[index] = 0, total - more[index]
             continue
         less = floor_division(total, 2)
         wide = canonical(total - less)
-        before[place], after[place] = (less, wide) if auto == "SAME_UPPER" else (wide, less)
-        after[place] = canonical(after[place] - more[place])
+        before[index], after[index] = (less, wide) if auto == "SAME_UPPER" else (wide, less)
+        after[index] = canonical(after[index] - more[index])
     return before, after
 
 
@@ -167,8 +167,8 @@ def _spread(c: NodeContext, x: str, strides: Sequence[int]) -> str:
     if max(strides) == 1:
         return x
     shape = c.g.types[x].shape
-    apart = [one for extent in shape[2:] for one in (extent, 1)]
-    wide = [0 if place % 2 == 0 else strides[place // 2] - 1 for place in range(len(apart))]
+    apart = [item for extent in shape[2:] for item in (extent, 1)]
+    wide = [0 if index % 2 == 0 else strides[index // 2] - 1 for index in range(len(apart))]
     x = c.g.add("reshape", x, shape=(*shape[:2], *apart))
     x = c.g.add("pad", x, before=(0,) * (2 + len(wide)), after=(0, 0, *wide), mode="constant", value=0.0)
     full = [canonical(extent * stride) for extent, stride in zip(shape[2:], strides, strict=True)]

@@ -32,7 +32,7 @@ def in_floats(curve: Curve) -> Curve:
         own = g.types[inputs[0]].dtype
         if own in ("fp32", "fp64"):
             return curve(g, *inputs)
-        return g.add("cast", curve(g, *(g.add("cast", one, dtype="fp32") for one in inputs)), dtype=own)
+        return g.add("cast", curve(g, *(g.add("cast", operand, dtype="fp32") for operand in inputs)), dtype=own)
 
     return found
 
@@ -44,10 +44,10 @@ def less_from(g: ConstantFolding, number: float, x: str) -> str:
 
 def polynomial(g: ConstantFolding, x: str, coefficients: tuple[float, ...]) -> str:
     """The first is that of the highest power."""
-    found = g.constant(coefficients[0], g.types[x].dtype)
-    for one in coefficients[1:]:
-        found = g.map("add", g.map("mul", found, x), one)
-    return found
+    result = g.constant(coefficients[0], g.types[x].dtype)
+    for coefficient in coefficients[1:]:
+        result = g.map("add", g.map("mul", result, x), coefficient)
+    return result
 
 
 def signed(g: ConstantFolding, size: str, x: str) -> str:

@@ -24,7 +24,7 @@ def places_of(c: NodeContext) -> str:
     known = c.g.numbers(c.tensor(0))
     if known is not None:
         return c.g.constant(nonzero(known))
-    alike = (one.output for one in c.g.nodes if one.primitive == "nonzero" and one.inputs == (c.tensor(0),))
+    alike = (node.output for node in c.g.nodes if node.primitive == "nonzero" and node.inputs == (c.tensor(0),))
     same = filter(c.g.seen, alike)
     return next(same, None) or c.g.plain("nonzero", c.tensor(0), extent=new_dimension(c.g, "count"))
 

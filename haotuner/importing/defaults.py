@@ -27,11 +27,11 @@ def with_defaults(model: Any, fixed: Collection[str], read: Callable[[Mapping[st
     """
     for chosen in _choices(model, fixed):
         try:
-            found = read(chosen)
+            result = read(chosen)
         except UsageError:
             continue
-        if _sizes_of_data(found) <= _sizes_of_data(read({})):
-            return found
+        if _sizes_of_data(result) <= _sizes_of_data(read({})):
+            return result
     return read({})
 
 
@@ -40,12 +40,12 @@ def _sizes_of_data(graph: Graph) -> int:
 
 
 def _choices(model: Any, fixed: Collection[str]) -> Iterator[Mapping[str, Any]]:
-    listed = {one.name for one in model.graph.input} - set(fixed)
-    every = {one.name: one for one in model.graph.initializer if one.name in listed}
-    elements = sum(math.prod(map(int, one.dims)) for one in every.values())
+    listed = {item.name for item in model.graph.input} - set(fixed)
+    every = {item.name: item for item in model.graph.initializer if item.name in listed}
+    elements = sum(math.prod(map(int, item.dims)) for item in every.values())
     if model.ir_version < FIRST_IR or not every or len(every) > MOST_DEFAULTS or elements > MOST_ELEMENTS:
         return
     yield every
-    floats = {name: one for name, one in every.items() if one.data_type in _FLOATS}
+    floats = {name: item for name, item in every.items() if item.data_type in _FLOATS}
     if floats and len(floats) < len(every):
         yield floats

@@ -16,7 +16,7 @@ from haotuner.importing.node_context import NodeContext, Rule
 
 def _deform_conv(c: NodeContext) -> str:
     g, (n, channels, *image), (filters, own, *sizes) = c.g, c.shape(0), c.shape(1)
-    if len(image) != 2 or not all(isinstance(one, int) for one in (channels, *c.shape(1))):
+    if len(image) != 2 or not all(isinstance(extent, int) for extent in (channels, *c.shape(1))):
         raise c.bad(f"an image of {len(image)} axes, or channels or a weight whose extents are not fixed")
     if list(c.attribute("kernel_shape", sizes)) != list(sizes):
         raise c.bad(f"kernel_shape {c.attribute('kernel_shape', sizes)} contradicts the weight {list(c.shape(1))}")
@@ -60,10 +60,10 @@ def _deform_conv(c: NodeContext) -> str:
     weight = reshaped(c, weight, (groups, filters // groups, own * taps))
     if groups == 1:
         columns, weight = reshaped(c, columns, (n, *places, own * taps)), reshaped(c, weight, (filters, own * taps))
-        found = g.add("contract", columns, weight, labels="bpqk,fk->bpqf")
+        result = g.add("contract", columns, weight, labels="bpqk,fk->bpqf")
     else:
-        found = reshaped(c, g.add("contract", columns, weight, labels="bpqgk,gfk->bpqgf"), (n, *places, filters))
-    return biased(c, transposed(c, found, (0, 3, 1, 2)), 3)
+        result = reshaped(c, g.add("contract", columns, weight, labels="bpqgk,gfk->bpqgf"), (n, *places, filters))
+    return biased(c, transposed(c, result, (0, 3, 1, 2)), 3)
 
 
 DEFORMED: Mapping[str, Rule] = {"DeformConv": _deform_conv}

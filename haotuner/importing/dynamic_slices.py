@@ -18,24 +18,24 @@ from haotuner.importing.node_context import NodeContext, Rule
 from haotuner.importing.typed_numbers import DataDependentError
 
 
-def _bounds(c: NodeContext, place: int) -> list[Extent | str]:
+def _bounds(c: NodeContext, index: int) -> list[Extent | str]:
     """The elements of an input: extents, or scalar tensors of what is not known before the request."""
-    return _elements(c, c.tensor(place)) if c.given(place) else []
+    return _elements(c, c.tensor(index)) if c.given(index) else []
 
 
 def _elements(c: NodeContext, tensor: str) -> list[Extent | str]:
     shape = c.g.types[tensor].shape
-    if "int" not in c.g.types[tensor].dtype or len(shape) > 1 or not all(isinstance(one, int) for one in shape):
+    if "int" not in c.g.types[tensor].dtype or len(shape) > 1 or not all(isinstance(extent, int) for extent in shape):
         raise c.bad(f"bounds of {c.g.types[tensor]}; expected a fixed number of whole numbers")
     try:
-        found = lengths_of(c.g, tensor, new=False)
+        result = lengths_of(c.g, tensor, new=False)
     except DataDependentError:
-        found = None
-    if found is not None:
-        return [one if isinstance(one, sympy.Basic) else int(one) for one in np.asarray(found).reshape(-1)]
+        result = None
+    if result is not None:
+        return [item if isinstance(item, sympy.Basic) else int(item) for item in np.asarray(result).reshape(-1)]
     parts = c.g.joined[tensor][0] if tensor in c.g.joined else ()
     if len(parts) > 1:
-        return [one for part in parts for one in _elements(c, part)]
+        return [element for part in parts for element in _elements(c, part)]
     wide = c.g.cast(tensor, "int64")
     flat = reshaped(c, wide, (1,)) if not shape else wide
     return [reshaped(c, cut(c, flat, 0, at, at + 1), ()) for at in range(c.g.types[flat].shape[0])]
@@ -52,24 +52,24 @@ def _size(c: NodeContext, extent: Extent) -> str:
 
 def _slice(c: NodeContext) -> str:
     starts, ends, steps = _bounds(c, 1), _bounds(c, 2), _bounds(c, 4)
-    if not any(isinstance(one, str) for one in (*starts, *ends, *steps)):
+    if not any(isinstance(start, str) for start in (*starts, *ends, *steps)):
         return _laid_out("Slice", c)
     axes = c.settings("axes", 3) or list(range(len(starts)))
     x = c.tensor(0)
     for start, end, axis, step in zip(starts, ends, axes, steps or [1] * len(starts), strict=True):
-        place = c.axis(axis)
-        if any(isinstance(one, str) for one in (start, end, step)) or not isinstance(step, int):
-            x = _sliced(c, x, place, start, end, step)
+        position = c.axis(axis)
+        if any(isinstance(item, str) for item in (start, end, step)) or not isinstance(step, int):
+            x = _sliced(c, x, position, start, end, step)
         else:
-            parts = (c.g.of_extents(np.array([one], object), "int64") for one in (start, end, place, step))
+            parts = (c.g.of_extents(np.array([item], object), "int64") for item in (start, end, position, step))
             x = _laid_out("Slice", replace(c, inputs=(x, *parts)))
     return x
 
 
 def _laid_out(op: str, c: NodeContext) -> str:
-    found = LAYOUT[op](c)
-    assert isinstance(found, str)
-    return found
+    result = LAYOUT[op](c)
+    assert isinstance(result, str)
+    return result
 
 
 def _sliced(c: NodeContext, x: str, axis: int, start: Extent | str, end: Extent | str, step: Extent | str) -> str:
@@ -90,8 +90,8 @@ def _sliced(c: NodeContext, x: str, axis: int, start: Extent | str, end: Extent 
     by = _scalar(c, step)
     back = g.map("less", by, 0)
     first, behind = (
-        g.map("select", back, _clamped(c, one, extent, low, 1), _clamped(c, one, extent, 0, 0))
-        for one, low in ((start, 0), (end, -1))
+        g.map("select", back, _clamped(c, item, extent, low, 1), _clamped(c, item, extent, 0, 0))
+        for item, low in ((start, 0), (end, -1))
     )
     count = _count(c, first, behind, step)
     places = g.map("add", g.map("mul", g.add("iota", extent=count, dtype="int64"), by), first)
@@ -126,18 +126,18 @@ def _count(c: NodeContext, first: str, last: str, step: Extent | str) -> Extent:
 
 def _range(c: NodeContext) -> str:
     g, kind = c.g, c.type(0).dtype
-    if all(g.known(c.tensor(place)) is not None for place in range(3)):
+    if all(g.known(c.tensor(index)) is not None for index in range(3)):
         return _laid_out("Range", c)
-    start, step = (g.numbers(c.tensor(place)) for place in (0, 2))
+    start, step = (g.numbers(c.tensor(index)) for index in (0, 2))
     stop = _as_whole(c, c.tensor(1))
     from_0_by_1 = start is not None and step is not None and (float(start.max()), float(step.max())) == (0, 1)
     if from_0_by_1 and stop is not None and _of_data(c, stop):
         return g.add("iota", extent=length_at_least_0(g, stop), dtype=kind)
     if "int" not in kind:
         return _laid_out("Range", c)
-    if not any(_of_data(c, c.tensor(place)) for place in range(3)):
+    if not any(_of_data(c, c.tensor(index)) for index in range(3)):
         return _laid_out("Range", c)
-    first, last = (g.cast(reshaped(c, c.tensor(place), ()), "int64") for place in (0, 1))
+    first, last = (g.cast(reshaped(c, c.tensor(index), ()), "int64") for index in (0, 1))
     by = reshaped(c, c.tensor(2), ())
     count = _count(c, first, last, int(step.max()) if step is not None else g.cast(by, "int64"))
     return g.map("add", g.map("mul", g.add("iota", extent=count, dtype=kind), by), reshaped(c, c.tensor(0), ()))
@@ -147,7 +147,7 @@ def _as_whole(c: NodeContext, tensor: str) -> str | None:
     """The whole number that a tensor is, or that it was cast of; None: it is a real one."""
     if "int" in c.g.types[tensor].dtype:
         return tensor
-    node = next((one for one in reversed(c.g.nodes) if one.output == tensor), None)
+    node = next((node for node in reversed(c.g.nodes) if node.output == tensor), None)
     cast = node is not None and node.primitive == "cast" and "int" in c.g.types[node.inputs[0]].dtype
     return node.inputs[0] if node is not None and cast else None
 

@@ -26,37 +26,37 @@ def by_sizes(g: ConstantFolding, node: Any, names: MutableMapping[str, str], ops
     """
     if node.op_type != "Squeeze" or node.domain not in MAIN or not node.output or not set(node.input[:1]) & names.keys():
         return []
-    if any(one.name == "axes" for one in node.attribute) or any(node.input[1:]):
+    if any(attribute.name == "axes" for attribute in node.attribute) or any(node.input[1:]):
         return []
     shape = g.types[names[node.input[0]]].shape
-    asked = {name for one in g.inputs for extent in g.types[one].shape for name in dimensions(extent)}
-    decided = [place for place, one in enumerate(shape) if dimensions(one) and dimensions(one) <= asked]
+    requested = {name for operand in g.inputs for extent in g.types[operand].shape for name in dimensions(extent)}
+    decided = [index for index, extent in enumerate(shape) if dimensions(extent) and dimensions(extent) <= requested]
     if not decided:
         return []
     y, helper = node.output[0], onnx_library().helper
-    chosen = sorted({*decided, *(place for place, one in enumerate(shape) if one == 1)}, reverse=True)
-    results = [*(f"{y} without axis {place}" for place in chosen[:-1]), y]
-    found: list[Any] = []
-    for place, x, result in zip(chosen, [node.input[0], *results], results, strict=False):
-        if place not in decided:
-            found.append(_without(x, result, place, names, g, opset))
+    chosen = sorted({*decided, *(index for index, extent in enumerate(shape) if extent == 1)}, reverse=True)
+    results = [*(f"{y} without axis {position}" for position in chosen[:-1]), y]
+    output: list[Any] = []
+    for position, x, result in zip(chosen, [node.input[0], *results], results, strict=False):
+        if position not in decided:
+            output.append(_without(x, result, position, names, g, opset))
             continue
-        condition = f"{y}: axis {place} is 1"
-        names[condition] = g.map("equal", g.of_extents([shape[place]], "int64"), 1)
+        condition = f"{y}: axis {position} is 1"
+        names[condition] = g.map("equal", g.of_extents([shape[position]], "int64"), 1)
         sides = {
-            "then_branch": _side(_without(x, f"{result}, less", place, names, g, opset)),
+            "then_branch": _side(_without(x, f"{result}, less", position, names, g, opset)),
             "else_branch": _side(helper.make_node("Identity", [x], [f"{result}, kept"])),
         }
-        found.append(helper.make_node("If", [condition], [result], name=f"{node.name or y} (Squeeze)", **sides))
-    return found
+        output.append(helper.make_node("If", [condition], [result], name=f"{node.name or y} (Squeeze)", **sides))
+    return output
 
 
-def _without(x: str, result: str, place: int, names: MutableMapping[str, str], g: ConstantFolding, opset: int) -> Any:
+def _without(x: str, result: str, index: int, names: MutableMapping[str, str], g: ConstantFolding, opset: int) -> Any:
     helper = onnx_library().helper
     if opset < AXES_ARE_AN_INPUT:
-        return helper.make_node("Squeeze", [x], [result], axes=[place])
+        return helper.make_node("Squeeze", [x], [result], axes=[index])
     axis = f"{result}: axis"
-    names[axis] = g.constant(np.array([place], np.int64))
+    names[axis] = g.constant(np.array([index], np.int64))
     return helper.make_node("Squeeze", [x, axis], [result])
 
 

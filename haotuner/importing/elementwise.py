@@ -18,14 +18,14 @@ def _direct(function: str) -> Rule:
     def rule(c: NodeContext) -> str:
         if c.attribute("broadcast", 0):
             raise c.bad("broadcast=1, as opset 6 and older have it; export the model again")
-        return c.g.map(function, *(c.tensor(place) for place in range(len(c.inputs))))
+        return c.g.map(function, *(c.tensor(index) for index in range(len(c.inputs))))
 
     return rule
 
 
 def _folded(function: str) -> Rule:
     return lambda c: reduce(
-        lambda one, other: c.g.map(function, one, other), [c.tensor(place) for place in range(len(c.inputs))]
+        lambda item, other: c.g.map(function, item, other), [c.tensor(index) for index in range(len(c.inputs))]
     )
 
 
@@ -38,7 +38,7 @@ def _pow(c: NodeContext) -> str:
     kind = c.type(0).dtype
     if c.type(1).dtype == kind:
         return c.g.map("pow", base, exponent)
-    wide = [c.g.add("cast", one, dtype="fp64") for one in (base, exponent)]
+    wide = [c.g.add("cast", item, dtype="fp64") for item in (base, exponent)]
     return c.g.add("cast", c.g.map("pow", *wide), dtype=kind)
 
 
@@ -141,12 +141,12 @@ def _cast(c: NodeContext) -> str:
 
 
 def _is_inf(c: NodeContext) -> str:
-    x, found = c.tensor(0), c.g.map("isinf", c.tensor(0))
+    x, result = c.tensor(0), c.g.map("isinf", c.tensor(0))
     if not c.attribute("detect_positive", 1):
-        found = c.g.map("and", found, c.g.map("less", x, 0))
+        result = c.g.map("and", result, c.g.map("less", x, 0))
     if not c.attribute("detect_negative", 1):
-        found = c.g.map("and", found, c.g.map("greater", x, 0))
-    return found
+        result = c.g.map("and", result, c.g.map("greater", x, 0))
+    return result
 
 
 def _dropout(c: NodeContext) -> list[str]:

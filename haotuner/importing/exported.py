@@ -144,16 +144,16 @@ def _plain(name: str) -> bool:
 
 def _live_nodes(nodes: list[Any]) -> list[Any]:
     """Nodes that something reads. What only assertions read is left out, less what makes a symbol: shapes name those."""
-    found: list[Any] = []
-    kept: set[Any] = set()
+    result: list[Any] = []
+    selected: set[Any] = set()
     for node in reversed(nodes):
         own = getattr(node.meta.get("val"), "node", None)
         size = own is not None and bool(getattr(own.expr, "is_Symbol", False))
         asserts = node.op == "call_function" and _name_of(node.target).split(".")[0] in _NOTHING
-        if node.op != "call_function" or size or not asserts and any(one in kept for one in node.users):
-            kept.add(node)
-            found.append(node)
-    return found[::-1]
+        if node.op != "call_function" or size or not asserts and any(user in selected for user in node.users):
+            selected.add(node)
+            result.append(node)
+    return result[::-1]
 
 
 def _refuse_unknown(nodes: list[Any]) -> None:
@@ -175,11 +175,11 @@ def _module_of(node: Any) -> str:
 
 def _apart(names: Sequence[str]) -> list[str]:
     """Names of outputs, each its own: a tensor that a module returns more than once has a number behind its name."""
-    found: list[str] = []
+    result: list[str] = []
     for name in names:
         free = (f"{name}_{count}" for count in range(2, len(names) + 2))
-        found.append(name if name not in found else next(one for one in free if one not in (*found, *names)))
-    return found
+        result.append(name if name not in result else next(item for item in free if item not in (*result, *names)))
+    return result
 
 
 # Of torch's symbolic arithmetic: what makes a whole number of a real one, and what it is behind; functions of real numbers.
@@ -200,19 +200,19 @@ class _Reader:
             for axis, size in enumerate(sizes):
                 if hasattr(size, "node") and getattr(size.node.expr, "is_Symbol", False):
                     self.names.setdefault(str(size.node.expr), f"{name}_{axis}")
-        given = {one.arg.name: one for one in self.program.graph_signature.input_specs}
+        inputs = {spec.arg.name: spec for spec in self.program.graph_signature.input_specs}
         outputs: list[tuple[str, str]] = []
         for node in nodes:
             if node.op == "placeholder":
-                self.values[node.name] = self._placeholder(node, given[node.name])
+                self.values[node.name] = self._placeholder(node, inputs[node.name])
             elif node.op == "call_function":
                 try:
                     self.values[node.name] = self._called(node)
                 except UsageError as error:
                     raise UsageError(f"node {node.name}: {error}") from error
             elif node.op == "output":
-                given_back = [one.name for one in node.args[0] if hasattr(one, "name")]
-                outputs = [(name, self._real(one)) for name, one in zip(_apart(given_back), given_back, strict=True)]
+                given_back = [argument.name for argument in node.args[0] if hasattr(argument, "name")]
+                outputs = [(name, self._real(item)) for name, item in zip(_apart(given_back), given_back, strict=True)]
         shapes = {name: self.g.types[name].shape for name in self.g.inputs}
         self.g.required += required(guards, shapes, [str(node.target) for node in nodes])
         return finished(self.g, outputs)
@@ -229,14 +229,14 @@ class _Reader:
                 raise UsageError(f"input {node.name}: a number, not a tensor; fix it before exporting")
             if value.is_complex():
                 raise UsageError(f"input {node.name}: complex numbers; take real ones and call torch.view_as_complex")
-            return self.g.input(node.name, [self.extent(one) for one in value.shape], self._dtype(value))
-        held = self.program.state_dict.get(spec.target)
-        if held is None:
-            held = self.program.constants[spec.target]
-        found = _array(held.detach().resolve_conj().resolve_neg().cpu())
+            return self.g.input(node.name, [self.extent(extent) for extent in value.shape], self._dtype(value))
+        stored = self.program.state_dict.get(spec.target)
+        if stored is None:
+            stored = self.program.constants[spec.target]
+        result = _array(stored.detach().resolve_conj().resolve_neg().cpu())
         if value.is_complex():
-            return Complex(*(self.g.constant(np.asarray(part, order="C")) for part in (found.real, found.imag)))
-        return self.g.constant(np.asarray(found, order="C"), name=node.name)
+            return Complex(*(self.g.constant(np.asarray(part, order="C")) for part in (result.real, result.imag)))
+        return self.g.constant(np.asarray(result, order="C"), name=node.name)
 
     def _dtype(self, value: Any) -> str:
         name = str(value.dtype).removeprefix("torch.")
@@ -256,7 +256,7 @@ class _Reader:
         if e.is_Symbol:
             name = re.sub(r"\W", "_", self.names.get(str(e), str(e)))
             return self.sizes[name] if name in self.sizes else dimension(name)
-        parts = [self._expression(one) for one in e.args]
+        parts = [self._expression(argument) for argument in e.args]
         kind = type(e).__name__
         if kind == "Identity":
             return parts[0]
@@ -288,25 +288,25 @@ class _Reader:
             if kind in _ROUNDED:
                 function = _ROUNDED[kind]
                 whole = mapped(function, parts, "fp64", proof) if function else parts[0]
-                found = cast(whole, "fp64", "int64", proof)
+                result = cast(whole, "fp64", "int64", proof)
             elif kind == "ToFloat":
-                found = cast(parts[0], "int64", "fp64", proof)
+                result = cast(parts[0], "int64", "fp64", proof)
             elif kind == "Pow" and parts[1] == -1:
-                found = mapped("div", (1, parts[0]), "fp64", proof)
+                result = mapped("div", (1, parts[0]), "fp64", proof)
             elif kind in _OF_REALS:
-                found = reduce(lambda one, other: mapped(_OF_REALS[kind], (one, other), "fp64", proof), parts)
+                result = reduce(lambda item, other: mapped(_OF_REALS[kind], (item, other), "fp64", proof), parts)
             else:
                 raise DataDependentError
         except DataDependentError as error:
             raise UsageError(f"size {e}: {kind} has no arithmetic here") from error
         self.g.require(proof)
-        return found
+        return result
 
     def _argument(self, value: Any) -> Any:
         if hasattr(value, "op") and hasattr(value, "name"):
             return self.values[value.name]
         if isinstance(value, (list, tuple)):
-            return [self._argument(one) for one in value]
+            return [self._argument(item) for item in value]
         return value
 
     def _called(self, node: Any) -> Any:
@@ -319,36 +319,36 @@ class _Reader:
             return None if getattr(value.node.expr, "is_Relational", False) else self.extent(value)
         if isinstance(value, (bool, int, float)) and not str(node.target).startswith("aten."):
             return value
-        arguments = [self._argument(one) for one in node.args]
+        arguments = [self._argument(argument) for argument in node.args]
         if getattr(node.target, "__name__", "") == "getitem":
-            whole, place = arguments
-            if place >= len(whole):
-                raise UsageError(f"result {place} of {node.args[0].name} has no rule")
-            return whole[place]
+            whole, position = arguments
+            if position >= len(whole):
+                raise UsageError(f"result {position} of {node.args[0].name} has no rule")
+            return whole[position]
         if name not in ATEN and name not in COMPLEX:
             raise UsageError(f"{node.target} has no rule")
         first = value[0] if isinstance(value, (list, tuple)) else value
-        named = {key: self._argument(one) for key, one in node.kwargs.items()}
+        named = {key: self._argument(value) for key, value in node.kwargs.items()}
         a = AtenContext(self.g, name, arguments, named, self._dtype(first), tuple(getattr(first, "shape", ())))
-        found = called(a, ATEN) if name in COMPLEX_ALONE or has_complex(arguments) else ATEN[name](a)
-        if isinstance(found, str) and hasattr(first, "is_complex") and first.is_complex():
-            found = Complex(found, self.g.add("broadcast", a.cast(0, a.dtype), shape=self.g.types[found].shape))
-        self._bind(value, found)
-        return found
+        result = called(a, ATEN) if name in COMPLEX_ALONE or has_complex(arguments) else ATEN[name](a)
+        if isinstance(result, str) and hasattr(first, "is_complex") and first.is_complex():
+            result = Complex(result, self.g.add("broadcast", a.cast(0, a.dtype), shape=self.g.types[result].shape))
+        self._bind(value, result)
+        return result
 
     def _number(self, tensor: str, value: Any) -> Any:
         """A number of the data as a size."""
-        (found,) = self.g.whole_numbers(tensor, "item()")
+        (result,) = self.g.whole_numbers(tensor, "item()")
         if hasattr(value, "node") and value.node.expr.is_Symbol:
-            self.of_data[str(value.node.expr)] = found
-        return found
+            self.of_data[str(value.node.expr)] = result
+        return result
 
-    def _bind(self, value: Any, found: Any) -> None:
+    def _bind(self, value: Any, result: Any) -> None:
         """Sizes that torch knows only from the data: each is that of the tensor that is made here."""
         whole = isinstance(value, (list, tuple))
-        for one, tensor in zip(value if whole else [value], found if whole else [found], strict=False):
+        for item, tensor in zip(value if whole else [value], result if whole else [result], strict=False):
             tensor = tensor.real if isinstance(tensor, Complex) else tensor
-            for size, extent in zip(getattr(one, "shape", ()), self.g.types[tensor].shape, strict=False):
+            for size, extent in zip(getattr(item, "shape", ()), self.g.types[tensor].shape, strict=False):
                 symbol = getattr(getattr(size, "node", None), "expr", None)
                 if getattr(symbol, "is_Symbol", False) and str(symbol).startswith(("u", "zuf")):
                     self.of_data.setdefault(str(symbol), extent)

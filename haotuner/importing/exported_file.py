@@ -128,7 +128,7 @@ def _copied(archive: zipfile.ZipFile, path: Path, torch: Any) -> tuple[io.BytesI
                                  "export the model without it")  # fmt: skip
             if name in (_GRAPH, "serialized_exported_program.json"):
                 program = _json(archive, info)
-                guards = tuple(str(one) for one in program.pop("guards_code", None) or ())
+                guards = tuple(str(item) for item in program.pop("guards_code", None) or ())
                 _only_data(program)
                 copy.writestr(_placed(name), json.dumps(program))
             elif name in _CONFIGS:
@@ -146,21 +146,21 @@ def _copied(archive: zipfile.ZipFile, path: Path, torch: Any) -> tuple[io.BytesI
 
 def _members(archive: zipfile.ZipFile, path: Path) -> dict[str, zipfile.ZipInfo]:
     """What the archive holds, by name below its own folder."""
-    found: dict[str, zipfile.ZipInfo] = {}
-    whole = [one for one in archive.infolist() if not one.is_dir()]
-    legacy = any(one.filename == "serialized_exported_program.json" for one in whole)
-    for one in whole:
-        name = one.filename if legacy else one.filename.partition("/")[2]
-        if one.compress_type != zipfile.ZIP_STORED:
-            raise UsageError(f"{path}: {one.filename} is compressed, which torch.export never does; export the model again")
-        if name in found:
-            raise UsageError(f"{path}: {one.filename} is there twice; export the model again")
-        found[name] = one
-    if not legacy and _GRAPH not in found:
+    result: dict[str, zipfile.ZipInfo] = {}
+    whole = [item for item in archive.infolist() if not item.is_dir()]
+    legacy = any(item.filename == "serialized_exported_program.json" for item in whole)
+    for item in whole:
+        name = item.filename if legacy else item.filename.partition("/")[2]
+        if item.compress_type != zipfile.ZIP_STORED:
+            raise UsageError(f"{path}: {item.filename} is compressed, which torch.export never does; export the model again")
+        if name in result:
+            raise UsageError(f"{path}: {item.filename} is there twice; export the model again")
+        result[name] = item
+    if not legacy and _GRAPH not in result:
         raise UsageError(f"{path} is no program of torch.export: it has no {_GRAPH}; write it with haotuner.torch.export")
-    if sum(one.file_size for one in whole) > LARGEST_FILE:
+    if sum(item.file_size for item in whole) > LARGEST_FILE:
         raise UsageError(f"{path}: its members overlap; export the model again")
-    return found
+    return result
 
 
 def _placed(name: str) -> str:
@@ -181,7 +181,7 @@ def _text(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
 def _pickled(config: Any, name: str) -> set[str]:
     """Members that a list of weights or constants calls pickles."""
     folder = name.rpartition("/")[0]
-    return {f"{folder}/{one['path_name']}" for one in config["config"].values() if one["use_pickle"]}
+    return {f"{folder}/{item['path_name']}" for item in config["config"].values() if item["use_pickle"]}
 
 
 def _only_tensors(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path, torch: Any) -> bytes:
@@ -189,14 +189,14 @@ def _only_tensors(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path, t
     with archive.open(info) as file:
         data = file.read()
     try:
-        held = torch.load(io.BytesIO(data), map_location=lambda storage, _: storage, weights_only=True) if data else None
+        stored = torch.load(io.BytesIO(data), map_location=lambda storage, _: storage, weights_only=True) if data else None
     except Exception as error:  # torch raises whatever its unpickler finds
         reason = str(error).partition("\n")[0][:160]
         raise UsageError(
             f"{path}: {info.filename} is a pickle of more than tensors, which may run code ({reason}); "
             "export the model again with haotuner.torch.export"
         ) from error
-    return b"" if held is None else _saved(held, torch)
+    return b"" if stored is None else _saved(stored, torch)
 
 
 def _saved(value: Any, torch: Any) -> bytes:
@@ -222,10 +222,10 @@ def _only_data(program: Any) -> None:
             if isinstance(name, str) and (key == "as_operator" or "inputs" in value) and not _is_operator(name):
                 unknown[name].append(f"node {value.get('name') or '?'}")
         for key in ("in_spec", "out_spec"):
-            if any(one in str(value.get(key)) for one in _FOREIGN_TYPES):
+            if any(item in str(value.get(key)) for item in _FOREIGN_TYPES):
                 raise UsageError("inputs or outputs of a class of another module; export with tuples, lists and dicts")
         if isinstance(value.get("metadata"), dict) and "target" in value:
-            value["metadata"] = {key: one for key, one in value["metadata"].items() if key == "nn_module_stack"}
+            value["metadata"] = {key: item for key, item in value["metadata"].items() if key == "nn_module_stack"}
         waiting.extend(value.values())
     refuse(unknown, "Export the model without them, or write them in other operators")
 
@@ -293,5 +293,5 @@ def _number(node: ast.expr) -> float | None:
 def _has_size(node: ast.AST) -> bool:
     """Whether a size is in an expression that no number stands for."""
     inside = list(ast.walk(node))
-    functions = {id(one.func) for one in inside if isinstance(one, ast.Call)}
-    return any(isinstance(one, ast.Name) and (id(one) not in functions or one.id == "Symbol") for one in inside)
+    functions = {id(item.func) for item in inside if isinstance(item, ast.Call)}
+    return any(isinstance(item, ast.Name) and (id(item) not in functions or item.id == "Symbol") for item in inside)

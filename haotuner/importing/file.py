@@ -51,10 +51,10 @@ def open_model(path: Path) -> Any:
 
 def opset_of(imports: Any, what: str) -> int:
     """The version of the main operators. UsageError where it is older or newer than what is read."""
-    found = next((one.version for one in imports if one.domain in ("", "ai.onnx")), 1)
-    if not OPSETS[0] <= found <= OPSETS[1]:
-        raise UsageError(f"{what}: opset {found}; {OPSETS[0]} to {OPSETS[1]} are read; export the model again")
-    return int(found)
+    result = next((one.version for one in imports if one.domain in ("", "ai.onnx")), 1)
+    if not OPSETS[0] <= result <= OPSETS[1]:
+        raise UsageError(f"{what}: opset {result}; {OPSETS[0]} to {OPSETS[1]} are read; export the model again")
+    return int(result)
 
 
 def array_of(tensor: Any, folder: Path | None) -> Any:
@@ -72,9 +72,9 @@ def array_of(tensor: Any, folder: Path | None) -> Any:
         return _narrow(tensor, folder, narrow, count)
     if tensor.data_location == EXTERNAL:
         return _external(tensor, folder, numpy_dtype(dtype), count)
-    held = len(tensor.raw_data) // numpy_dtype(dtype).itemsize if tensor.HasField("raw_data") else None
-    if held is not None and held != count:
-        raise UsageError(f"tensor {name}: {list(tensor.dims)} has {count} elements, the file holds {held}")
+    stored = len(tensor.raw_data) // numpy_dtype(dtype).itemsize if tensor.HasField("raw_data") else None
+    if stored is not None and stored != count:
+        raise UsageError(f"tensor {name}: {list(tensor.dims)} has {count} elements, the file holds {stored}")
     try:
         return np.array(onnx.numpy_helper.to_array(tensor))
     except Exception as error:  # onnx raises whatever its decoding meets
@@ -93,25 +93,25 @@ def _narrow(tensor: Any, folder: Path | None, kind: Narrow, count: int) -> Any:
         raise UsageError(f"tensor {tensor.name}: {list(tensor.dims)} has {count} elements, the file holds {len(raw)} bytes")
     if kind.bits < 8:
         raw = np.stack([(raw >> low) & ((1 << kind.bits) - 1) for low in range(0, 8, kind.bits)], -1).reshape(-1)[:count]
-    found = numbers_of(kind)[raw] if len(raw) else np.zeros(0)
-    return found.astype(numpy_dtype(kind.held)).reshape(tuple(tensor.dims))
+    result = numbers_of(kind)[raw] if len(raw) else np.zeros(0)
+    return result.astype(numpy_dtype(kind.held)).reshape(tuple(tensor.dims))
 
 
 def _external(tensor: Any, folder: Path | None, dtype: np.dtype[Any], count: int, *, flat: bool = False) -> Any:
-    said = {one.key: one.value for one in tensor.external_data}
-    where = said.get("location", "")
+    answer = {item.key: item.value for item in tensor.external_data}
+    where = answer.get("location", "")
     if folder is None or not where or Path(where).is_absolute() or ".." in Path(where).parts:
         raise UsageError(f"tensor {tensor.name}: external data at {where!r}; only files beside the model are read")
     try:
-        start, bytes_ = int(said.get("offset", 0)), count * dtype.itemsize
-        length = int(said.get("length", bytes_))
+        start, bytes_ = int(answer.get("offset", 0)), count * dtype.itemsize
+        length = int(answer.get("length", bytes_))
         with open_beneath(folder, where, LARGEST_EXTERNAL) as file:
-            held = os.fstat(file.fileno()).st_size
-            if start < 0 or length != bytes_ or start + bytes_ > held:
-                raise UsageError(f"tensor {tensor.name}: {bytes_} bytes at {start} of {where!r}, which has {held}")
+            stored = os.fstat(file.fileno()).st_size
+            if start < 0 or length != bytes_ or start + bytes_ > stored:
+                raise UsageError(f"tensor {tensor.name}: {bytes_} bytes at {start} of {where!r}, which has {stored}")
             file.seek(start)
             return np.frombuffer(file.read(bytes_), dtype).reshape((count,) if flat else tuple(tensor.dims))
     except OSError as error:
         raise UsageError(f"tensor {tensor.name}: external data {where!r} cannot be read: {error.strerror}") from error
     except ValueError as error:
-        raise UsageError(f"tensor {tensor.name}: external data {said} make no sense") from error
+        raise UsageError(f"tensor {tensor.name}: external data {answer} make no sense") from error

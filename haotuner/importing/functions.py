@@ -16,9 +16,9 @@ _NUMBERS = {name: number for number, name in DTYPES.items()}
 
 def body_of(node: Any, opset: int, types: list[TensorType | None], own: Mapping[tuple[str, str], Any]) -> Any:
     """The FunctionProto of a node, or None. ``types`` of its inputs, None where one is left out."""
-    found = own.get((node.domain, node.op_type))
-    if found is not None or node.domain not in MAIN:
-        return found
+    result = own.get((node.domain, node.op_type))
+    if result is not None or node.domain not in MAIN:
+        return result
     onnx = onnx_library()
     try:
         schema = onnx.defs.get_schema(node.op_type, opset, "")
@@ -28,13 +28,13 @@ def body_of(node: Any, opset: int, types: list[TensorType | None], own: Mapping[
         return schema.function_body
     if not schema.has_context_dependent_function:
         return None
-    versions = [one for one in schema.context_dependent_function_opset_versions if one <= opset]
+    versions = [version for version in schema.context_dependent_function_opset_versions if version <= opset]
     if not versions:
         return None
     body = onnx.FunctionProto()
-    told = [_proto(onnx, one).SerializeToString() for one in types]
+    values = [_proto(onnx, dtype).SerializeToString() for dtype in types]
     body.ParseFromString(
-        schema.get_context_dependent_function_with_opset_version(max(versions), node.SerializeToString(), told)
+        schema.get_context_dependent_function_with_opset_version(max(versions), node.SerializeToString(), values)
     )
     return body if body.node else None
 
@@ -58,7 +58,7 @@ def defaults_of(node: Any, opset: int) -> dict[str, Any]:
         schema = onnx.defs.get_schema(node.op_type, opset, node.domain)
     except onnx.defs.SchemaError:
         return {}
-    return {name: one.default_value for name, one in schema.attributes.items() if one.default_value.name}
+    return {name: attribute.default_value for name, attribute in schema.attributes.items() if attribute.default_value.name}
 
 
 def misfit(node: Any, opset: int) -> str:
@@ -70,7 +70,7 @@ def misfit(node: Any, opset: int) -> str:
         return ""
     if schema.deprecated:
         return ""
-    odd = [one.name for one in node.attribute if one.name not in schema.attributes]
+    odd = [item.name for item in node.attribute if item.name not in schema.attributes]
     if odd:
         return f"attribute {', '.join(odd)}: opset {opset} has none of that name; export the model again"
     for what, count, least, most in (("inputs", len(node.input), schema.min_input, schema.max_input),
@@ -90,18 +90,18 @@ def _proto(onnx: Any, kind: TensorType | None) -> Any:
 
 def filled_in(node: Any, attributes: Mapping[str, Any]) -> Any:
     """A body's node with the caller's attributes where it refers to them."""
-    if not any(one.ref_attr_name for one in node.attribute):
+    if not any(item.ref_attr_name for item in node.attribute):
         return node
     onnx = onnx_library()
-    found = onnx.NodeProto()
-    found.CopyFrom(node)
-    del found.attribute[:]
-    for one in node.attribute:
-        if not one.ref_attr_name:
-            found.attribute.append(one)
-        elif one.ref_attr_name in attributes:
-            given = onnx.AttributeProto()
-            given.CopyFrom(attributes[one.ref_attr_name])
-            given.name = one.name
-            found.attribute.append(given)
-    return found
+    result = onnx.NodeProto()
+    result.CopyFrom(node)
+    del result.attribute[:]
+    for item in node.attribute:
+        if not item.ref_attr_name:
+            result.attribute.append(item)
+        elif item.ref_attr_name in attributes:
+            inputs = onnx.AttributeProto()
+            inputs.CopyFrom(attributes[item.ref_attr_name])
+            inputs.name = item.name
+            result.attribute.append(inputs)
+    return result

@@ -45,27 +45,27 @@ def blended(
     ``taps``: of each axis of the image. ``own``: which of the images, an index that broadcasts to ``out``.
     """
     g = c.g
-    found: str | None = None
+    result: str | None = None
     for chosen in every(*taps):
         weights = [weight for _, weight in chosen if weight is not None]
-        part = g.add("gather", rows, _row(c, [place for place, _ in chosen], own, image), axis=0)
+        part = g.add("gather", rows, _row(c, [position for position, _ in chosen], own, image), axis=0)
         if weights:
             factor = weights[0]
-            for one in weights[1:]:
-                factor = g.map("mul", factor, one)
+            for weight in weights[1:]:
+                factor = g.map("mul", factor, weight)
             factor = g.add("cast", factor, dtype=c.type(0).dtype) if c.type(0).dtype != "fp32" else factor
             part = g.map("mul", part, reshaped(c, factor, (*out, 1)))
-        found = part if found is None else g.map("add", found, part)
-    assert found is not None
-    return found
+        result = part if result is None else g.map("add", result, part)
+    assert result is not None
+    return result
 
 
 def _row(c: NodeContext, places: Sequence[str], own: str, image: Sequence[Extent]) -> str:
     """The row of all channels of these pixels, of the own image."""
     g = c.g
     row = g.map("mul", own, g.of_extents([product(image)], "int64"))
-    for axis, place in enumerate(places):
-        row = g.map("add", row, g.map("mul", place, g.of_extents([product(image[axis + 1 :])], "int64")))
+    for axis, position in enumerate(places):
+        row = g.map("add", row, g.map("mul", position, g.of_extents([product(image[axis + 1 :])], "int64")))
     return row
 
 
@@ -117,13 +117,13 @@ class Line:
             x = g.map("select", single, 0.0, x)
         return x if self.edge == "zeros" else g.map("max", g.map("min", x, self.last), 0)
 
-    def _pixel(self, place: str, weight: str | None) -> tuple[str, str | None]:
+    def _pixel(self, path: str, weight: str | None) -> tuple[str, str | None]:
         g = self.g
         if self.edge == "zeros":
-            inside = g.map("and", g.map("greater_equal", place, 0), g.map("less_equal", place, self.last))
+            inside = g.map("and", g.map("greater_equal", path, 0), g.map("less_equal", path, self.last))
             weight = g.map("select", inside, g.constant(1.0, "fp32") if weight is None else weight, 0.0)
-        kept = self._within(place)
-        return g.add("cast", g.map("max", g.map("min", kept, self.last), 0), dtype="int64"), weight
+        selected = self._within(path)
+        return g.add("cast", g.map("max", g.map("min", selected, self.last), 0), dtype="int64"), weight
 
 
 SAMPLED: Mapping[str, Rule] = {"GridSample": _grid_sample}

@@ -35,30 +35,30 @@ class Growth:
         return tuple((str(self.changing[key]), self.firsts[key], step) for key, step in known)
 
     def last_shape(
-        self, g: ConstantFolding, place: int, first: Sequence[Extent], turns: Extent
+        self, g: ConstantFolding, index: int, first: Sequence[Extent], turns: Extent
     ) -> tuple[tuple[Extent, ...], tuple[tuple[int, Extent], ...]]:
         """Of a carried value behind the last turn: its shape, and the axes whose sizes only the turns tell."""
-        shape, told = list(first), list[tuple[int, Extent]]()
+        shape, values = list(first), list[tuple[int, Extent]]()
         for (own, axis), step in self.steps.items():
-            if own == place and step is not None:
+            if own == index and step is not None:
                 shape[axis] = canonical(self.firsts[own, axis] + step * turns)
-            elif own == place:
-                shape[axis] = new_dimension(g, "grown", {str(one) for _, one in told})
-                told.append((axis, shape[axis]))
-        return tuple(shape), tuple(told)
+            elif own == index:
+                shape[axis] = new_dimension(g, "grown", {str(item) for _, item in values})
+                values.append((axis, shape[axis]))
+        return tuple(shape), tuple(values)
 
 
 def settles(
     g: ConstantFolding, firsts: Sequence[str], known: Sizes, moving: Sequence[tuple[int, str, str]], outside: Collection[str]
 ) -> bool:
     """Whether a turn makes a carried value of a shape that depends on none of its own, unlike the first value's."""
-    for place, before, after in moving:
+    for position, before, after in moving:
         shape, now = g.types[before].shape, g.types[after].shape
         if len(shape) != len(now):
             return True
         for axis, extent in enumerate(now):
-            own = known.get((place, axis))
-            first = g.types[firsts[place]].shape[axis]
+            own = known.get((position, axis))
+            first = g.types[firsts[position]].shape[axis]
             if own is not None and own != NEW and dimensions(extent) <= set(outside) and not same(extent, first):
                 return True
     return False
@@ -68,44 +68,44 @@ def changing_sizes(
     firsts: Sequence[str],
     known: Sizes,
     moving: Sequence[tuple[int, str, str]],
-    said: Callable[[int], str],
+    message: Callable[[int], str],
     g: ConstantFolding,
 ) -> Sizes:
     """``known`` and the sizes that a turn was found to change; those that grow alike have one dimension.
 
-    ``moving``: places of carried values, with their names before and behind a turn; ``said``: what the file calls one.
+    ``moving``: places of carried values, with their names before and behind a turn; ``message``: what the file calls one.
     UsageError where the type or the number of axes changes.
     """
-    found = dict(known)
-    for place, before, after in moving:
+    result = dict(known)
+    for position, before, after in moving:
         kind, now = g.types[before], g.types[after]
         if kind.dtype != now.dtype or kind.rank != now.rank:
             raise UsageError(
-                f"{said(place)!r} is {g.types[firsts[place]]} before the first turn and {now} behind it; values that a loop "
-                "carries keep their type and their number of axes: reshape the first one before the loop"
+                f"{message(position)!r} is {g.types[firsts[position]]} before the first turn and {now} behind it; "
+                "values that a loop carries keep their type and their number of axes: reshape the first one before the loop"
             )
         for axis, pair in enumerate(zip(kind.shape, now.shape, strict=True)):
-            if (place, axis) not in found and not same(*pair):
-                found[place, axis] = NEW
-    if found == known:
+            if (position, axis) not in result and not same(*pair):
+                result[position, axis] = NEW
+    if result == known:
         alike: dict[tuple[str, str], Extent] = {}
-        behind = {place: after for place, _, after in moving}
-        for (place, axis), extent in found.items():
-            first, step = g.types[firsts[place]].shape[axis], canonical(g.types[behind[place]].shape[axis] - extent)
+        behind = {position: after for position, _, after in moving}
+        for (index, axis), extent in result.items():
+            first, step = g.types[firsts[index]].shape[axis], canonical(g.types[behind[index]].shape[axis] - extent)
             if str(extent) not in dimensions(step):
-                found[place, axis] = alike.setdefault((text(first), text(step)), extent)
-    return found
+                result[index, axis] = alike.setdefault((text(first), text(step)), extent)
+    return result
 
 
 def named_anew(g: ConstantFolding, sizes: Sizes) -> Sizes:
     """The same with a dimension for each that has none."""
-    found: Sizes = {}
+    result: Sizes = {}
     for key, extent in sizes.items():
         fresh = isinstance(extent, int)
-        found[key] = (
-            new_dimension(g, "carried", {str(one) for one in (*sizes.values(), *found.values())}) if fresh else extent
+        result[key] = (
+            new_dimension(g, "carried", {str(extent) for extent in (*sizes.values(), *result.values())}) if fresh else extent
         )
-    return found
+    return result
 
 
 def growth_of(
@@ -114,8 +114,8 @@ def growth_of(
     """How sizes change. ``behind``: carried values after a turn; ``outside``: dimensions known before the loop."""
     steps: dict[tuple[int, int], Extent | None] = {}
     before: dict[tuple[int, int], Extent] = {}
-    for (place, axis), extent in changing.items():
-        step = canonical(g.types[behind[place]].shape[axis] - extent)
-        steps[place, axis] = step if dimensions(step) <= set(outside) else None
-        before[place, axis] = g.types[firsts[place]].shape[axis]
+    for (position, axis), extent in changing.items():
+        step = canonical(g.types[behind[position]].shape[axis] - extent)
+        steps[position, axis] = step if dimensions(step) <= set(outside) else None
+        before[position, axis] = g.types[firsts[position]].shape[axis]
     return Growth(steps, before, changing)

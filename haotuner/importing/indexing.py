@@ -11,13 +11,13 @@ from haotuner.importing.node_context import NodeContext, Rule
 
 def _within(c: NodeContext, indices: str, extent: Extent) -> None:
     """UsageError where indices that are known now choose rows that a tensor of this extent has not."""
-    held = c.g.numbers(indices)
-    if held is None or held.size == 0 or not isinstance(extent, int):
+    stored = c.g.numbers(indices)
+    if stored is None or stored.size == 0 or not isinstance(extent, int):
         return
-    least, most = int(held.min()), int(held.max())
+    least, most = int(stored.min()), int(stored.max())
     if least < -extent or most >= extent:
-        found = least if least < -extent else most
-        raise c.bad(f"the index {found}, but there are {extent} rows: {-extent} to {extent - 1}; mend the model's constant")
+        result = least if least < -extent else most
+        raise c.bad(f"the index {result}, but there are {extent} rows: {-extent} to {extent - 1}; mend the model's constant")
 
 
 def _gather(c: NodeContext) -> str:
@@ -45,9 +45,9 @@ def _flat_places(c: NodeContext, indices: str, axis: int, shape: Sequence[Extent
     theirs = c.g.types[indices].shape
     _within(c, indices, shape[axis])
     total = c.g.map("mul", _from_the_front(c, indices, shape[axis]), _weight(c, shape, axis))
-    for place in range(len(shape)):
-        if place != axis:
-            total = c.g.map("add", total, c.g.map("mul", _own(c, theirs, place), _weight(c, shape, place)))
+    for index in range(len(shape)):
+        if index != axis:
+            total = c.g.map("add", total, c.g.map("mul", _own(c, theirs, index), _weight(c, shape, index)))
     return total
 
 
@@ -74,15 +74,15 @@ def _slices(c: NodeContext, indices: str, batch: int) -> tuple[str, tuple[Extent
         raise c.bad("indices whose last extent is not fixed")
     leading = shape[: batch + depth]
     total: str | None = None
-    for place in range(depth):
-        part = cut(c, indices, len(theirs) - 1, place, place + 1)
-        _within(c, part, shape[batch + place])
-        part = _from_the_front(c, reshaped(c, part, theirs[:-1]), shape[batch + place])
-        part = c.g.map("mul", part, c.g.of_extents([product(leading[batch + place + 1 :])], "int64"))
+    for index in range(depth):
+        part = cut(c, indices, len(theirs) - 1, index, index + 1)
+        _within(c, part, shape[batch + index])
+        part = _from_the_front(c, reshaped(c, part, theirs[:-1]), shape[batch + index])
+        part = c.g.map("mul", part, c.g.of_extents([product(leading[batch + index + 1 :])], "int64"))
         total = part if total is None else c.g.map("add", total, part)
     assert total is not None
-    for place in range(batch):
-        own = c.g.map("mul", _own(c, theirs[:-1], place), c.g.of_extents([product(leading[place + 1 :])], "int64"))
+    for position in range(batch):
+        own = c.g.map("mul", _own(c, theirs[:-1], position), c.g.of_extents([product(leading[position + 1 :])], "int64"))
         total = c.g.map("add", total, own)
     return total, theirs[:-1], shape[batch + depth :], batch + depth
 
@@ -135,11 +135,11 @@ def _max_unpool(c: NodeContext) -> str:
     count = product(c.shape())
     flat, new = reshaped(c, c.tensor(1), (count,)), reshaped(c, c.tensor(0), (count,))
     nothing = c.g.add("broadcast", c.g.constant(0, c.type().dtype), shape=(product(shape),))
-    found = reshaped(c, c.g.add("scatter", nothing, _from_the_front(c, flat, product(shape)), new, how="none"), shape)
+    result = reshaped(c, c.g.add("scatter", nothing, _from_the_front(c, flat, product(shape)), new, how="none"), shape)
     if not c.given(2):
-        return found
-    more = [canonical(wanted - own) for wanted, own in zip(c.numbers(2), shape, strict=True)]
-    return padded(c, found, (0,) * len(shape), more, "constant", 0.0)
+        return result
+    more = [canonical(extent - own) for extent, own in zip(c.numbers(2), shape, strict=True)]
+    return padded(c, result, (0,) * len(shape), more, "constant", 0.0)
 
 
 def _one_hot(c: NodeContext) -> str:

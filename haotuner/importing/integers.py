@@ -50,7 +50,7 @@ def weight_of(c: NodeContext, w: str, zero: str | None, axis: int, groups: int =
         return None
     if less.size != 1 and (less.ndim != 1 or less.size != stored.shape[axis]):
         return None
-    places = [-1 if place == axis else 1 for place in range(stored.ndim)]
+    places = [-1 if index == axis else 1 for index in range(stored.ndim)]
     less = np.broadcast_to(less.reshape(-1), stored.shape[axis]).astype(np.int32).reshape(places)
     moved = stored.astype(np.int32) - less
     if moved.min(initial=0) >= -128 and moved.max(initial=0) <= 127:
@@ -69,19 +69,19 @@ def sums(
     ``axis``: of the weight's features; ``behind``: axes of the result behind that of the features.
     """
     g, wide = c.g, _wide(c, x)
-    others = tuple(place for place in range(weight.near.ndim) if place != axis)
+    others = tuple(index for index in range(weight.near.ndim) if index != axis)
     ends = (-1, *[1] * behind)
-    found = multiplied(wide, g.constant(weight.near.astype(np.int32)))
+    result = multiplied(wide, g.constant(weight.near.astype(np.int32)))
     if weight.rest is not None:  # beyond int8: so many times the sum of x
-        shape = [1 if place == axis else extent for place, extent in enumerate(weight.near.shape)]
+        shape = [1 if index == axis else extent for index, extent in enumerate(weight.near.shape)]
         ones = multiplied(wide, g.constant(np.ones(shape, np.int32)))
-        found = g.map("add", found, g.map("mul", ones, g.constant(weight.rest.reshape(ends).astype(np.int32))))
+        result = g.map("add", result, g.map("mul", ones, g.constant(weight.rest.reshape(ends).astype(np.int32))))
     if zero is None or is_zero(c, zero):
-        return found
+        return result
     totals = g.constant(weight.moved.sum(axis=others).reshape(ends).astype(np.int32))
     less = g.map("mul", _wide(c, reshaped(c, zero, ())), totals)
     known = g.known(less)
-    return g.map("sub", found, less) if known is None else g.map("add", found, g.constant(-known))
+    return g.map("sub", result, less) if known is None else g.map("add", result, g.constant(-known))
 
 
 def _wide(c: NodeContext, x: str) -> str:
@@ -95,16 +95,16 @@ def is_zero(c: NodeContext, zero: str) -> bool:
     return known is not None and not known.any()
 
 
-def single(c: NodeContext, one: str | None) -> bool:
+def single(c: NodeContext, item: str | None) -> bool:
     """Whether a scale or a zero point is one number, or is left out."""
-    return one is None or all(same(extent, 1) for extent in c.g.types[one].shape)
+    return item is None or all(same(extent, 1) for extent in c.g.types[item].shape)
 
 
 def image_sums(c: NodeContext, x: str, zero: str | None, weight: Weight, w: Windows, groups: int) -> str:
     """A convolution of bytes; pads are what the zero point stands for."""
     if zero is not None and not is_zero(c, zero):
         x, w = _surrounded(c, x, zero, w), replace(w, before=(0,) * len(w.sizes), after=(0,) * len(w.sizes))
-    return sums(c, x, zero, weight, 0, len(w.sizes), lambda one, other: convolved(c, one, other, w, groups))
+    return sums(c, x, zero, weight, 0, len(w.sizes), lambda item, other: convolved(c, item, other, w, groups))
 
 
 def _surrounded(c: NodeContext, x: str, zero: str, w: Windows) -> str:
@@ -112,14 +112,14 @@ def _surrounded(c: NodeContext, x: str, zero: str, w: Windows) -> str:
     g, ends, known = c.g, ((0, 0, *w.before), (0, 0, *w.after)), c.g.numbers(zero)
     if known is not None:
         return padded(c, x, *ends, "constant", float(known.reshape(())))
-    one = _wide(c, reshaped(c, zero, ()))
-    moved = padded(c, g.map("sub", _wide(c, x), one), *ends, "constant", 0.0)
-    return g.add("cast", g.map("add", moved, one), dtype=g.types[x].dtype)
+    item = _wide(c, reshaped(c, zero, ()))
+    moved = padded(c, g.map("sub", _wide(c, x), item), *ends, "constant", 0.0)
+    return g.add("cast", g.map("add", moved, item), dtype=g.types[x].dtype)
 
 
 def matrix_sums(c: NodeContext, x: str, zero: str | None, weight: Weight) -> str:
     """(…, k) bytes times a weight (k, n)."""
-    return sums(c, x, zero, weight, 1, 0, lambda one, other: matmul(c, one, other))
+    return sums(c, x, zero, weight, 1, 0, lambda item, other: matmul(c, item, other))
 
 
 def _both(c: NodeContext, x: str, w: str, axis: int, groups: int = 1) -> tuple[Stored, Stored, Weight] | None:
@@ -136,12 +136,12 @@ def _both(c: NodeContext, x: str, w: str, axis: int, groups: int = 1) -> tuple[S
     return None if weight is None else (left, right, weight)
 
 
-def _real(c: NodeContext, found: str, left: Stored, right: Stored, behind: int) -> str:
+def _real(c: NodeContext, text: str, left: Stored, right: Stored, behind: int) -> str:
     """Sums times both scales; ``behind``: axes behind that of the features."""
     factor, g = right.scale, c.g
     count = g.types[factor].shape
     factor = reshaped(c, factor, () if single(c, factor) else (*count, *[1] * behind))
-    return g.map("mul", g.add("cast", found, dtype="fp32"), g.map("mul", reshaped(c, left.scale, ()), factor))
+    return g.map("mul", g.add("cast", text, dtype="fp32"), g.map("mul", reshaped(c, left.scale, ()), factor))
 
 
 def product(c: NodeContext, x: str, w: str) -> str:
@@ -160,8 +160,8 @@ def _gemm(c: NodeContext) -> str:
     if both is None:
         return _first_result(PRODUCTS["Gemm"], c)
     left, right, weight = both
-    found = _real(c, matrix_sums(c, left.bytes, left.zero, weight.turned if turned else weight), left, right, 0)
-    return c.g.map("add", found, c.tensor(2)) if c.given(2) else found
+    result = _real(c, matrix_sums(c, left.bytes, left.zero, weight.turned if turned else weight), left, right, 0)
+    return c.g.map("add", result, c.tensor(2)) if c.given(2) else result
 
 
 def _conv(c: NodeContext) -> str:
@@ -170,15 +170,15 @@ def _conv(c: NodeContext) -> str:
     if both is None or list(c.attribute("kernel_shape", c.shape(1)[2:])) != list(c.shape(1)[2:]):
         return _first_result(CONVOLUTIONS["Conv"], c)
     left, right, weight = both
-    sizes = [int(one) for one in weight.near.shape[2:]]
-    found = image_sums(c, left.bytes, left.zero, weight, windows_of(c, sizes, c.shape()[2:]), groups)
-    return biased(c, _real(c, found, left, right, len(sizes)))
+    sizes = [int(extent) for extent in weight.near.shape[2:]]
+    result = image_sums(c, left.bytes, left.zero, weight, windows_of(c, sizes, c.shape()[2:]), groups)
+    return biased(c, _real(c, result, left, right, len(sizes)))
 
 
 def _first_result(rule: Rule, c: NodeContext) -> str:
-    found = rule(c)
-    assert isinstance(found, str)
-    return found
+    result = rule(c)
+    assert isinstance(result, str)
+    return result
 
 
 def _matmul_integer(c: NodeContext) -> str:

@@ -30,7 +30,7 @@ class Interval:
 
     def of(self, other: Interval, operation: Callable[[Any, Any], Any]) -> Interval:
         """Of an operation that is monotone in each operand."""
-        return _around([operation(one, two) for one in (self.low, self.high) for two in (other.low, other.high)])
+        return _around([operation(item, two) for item in (self.low, self.high) for two in (other.low, other.high)])
 
     def __add__(self, other: Interval) -> Interval:
         return Interval(self.low + other.low, self.high + other.high)
@@ -39,11 +39,11 @@ class Interval:
         return Interval(self.low - other.high, self.high - other.low)
 
     def __mul__(self, other: Interval) -> Interval:
-        return self.of(other, lambda one, two: one * two)
+        return self.of(other, lambda item, two: item * two)
 
 
 def _around(ends: Sequence[Any]) -> Interval:
-    if any(one != one for one in ends):  # NaN
+    if any(end != end for end in ends):  # NaN
         raise _Unbounded
     return Interval(min(ends), max(ends))
 
@@ -53,7 +53,7 @@ def every_request(names: Sequence[str], ranges: Mapping[str, Span]) -> list[dict
     spans = [ranges[name] for name in names]
     if math.prod(map(len, spans)) > TRIED:
         return None
-    each = (one.listed or range(one.first, one.last + 1, one.step) for one in spans)
+    each = (span.listed or range(span.first, span.last + 1, span.step) for span in spans)
     return [dict(zip(names, sizes, strict=True)) for sizes in itertools.product(*each)]
 
 
@@ -65,19 +65,19 @@ def of_spans(ranges: Mapping[str, Span]) -> dict[str, Interval]:
 def interval_of(extent: Extent, dims: Mapping[str, Interval]) -> Interval | None:
     """Between which numbers an extent lies; None where no bounds show. ``dims``: of all its dimensions."""
     try:
-        found = lowered(
+        result = lowered(
             extent,
             dims,
             number=lambda n: Interval(n, n),
             floordiv=_divided,
-            mod=lambda one, other: Interval(0, other.high - 1) if other.low > 0 else _unbounded(),
-            maximum=lambda one, other: one.of(other, max),
-            minimum=lambda one, other: one.of(other, min),
+            mod=lambda item, other: Interval(0, other.high - 1) if other.low > 0 else _unbounded(),
+            maximum=lambda item, other: item.of(other, max),
+            minimum=lambda item, other: item.of(other, min),
             function=_typed,
         )
     except (_Unbounded, UsageError, OverflowError):
         return None
-    return found if isinstance(found, Interval) else None
+    return result if isinstance(result, Interval) else None
 
 
 def exact_interval(extent: Extent, ranges: Mapping[str, Span]) -> Interval | None:
@@ -86,16 +86,16 @@ def exact_interval(extent: Extent, ranges: Mapping[str, Span]) -> Interval | Non
     if requests is None:
         return interval_of(extent, of_spans(ranges))
     try:
-        found = [evaluate(extent, one) for one in requests]
+        result = [evaluate(extent, request) for request in requests]
     except (UsageError, ZeroDivisionError, OverflowError):
         return None
-    return Interval(min(found), max(found))
+    return Interval(min(result), max(result))
 
 
-def _divided(one: Interval, other: Interval) -> Interval:
+def _divided(item: Interval, other: Interval) -> Interval:
     if other.low <= 0:
         raise _Unbounded
-    return one.of(other, lambda a, b: a // b)
+    return item.of(other, lambda a, b: a // b)
 
 
 def _typed(name: str, operands: Sequence[Interval]) -> Interval:

@@ -31,13 +31,13 @@ def _reshape(c: NodeContext) -> str:
     zero_is_kept = not c.attribute("allowzero", 0)
     if c.given(1) and c.tensor(1) in c.g.inputs:
         return reshaped(c, c.tensor(0), c.g.whole_numbers(_fed_shape(c, zero_is_kept=zero_is_kept), f"{c.op}: input 1"))
-    asked = c.numbers(1) if c.given(1) else list(c.required("shape"))
-    shape: list[Extent] = [before[place] if one == 0 and zero_is_kept else one for place, one in enumerate(asked)]
-    left = [place for place, one in enumerate(shape) if one == -1]
+    requested = c.numbers(1) if c.given(1) else list(c.required("shape"))
+    shape: list[Extent] = [before[index] if item == 0 and zero_is_kept else item for index, item in enumerate(requested)]
+    left = [index for index, extent in enumerate(shape) if extent == -1]
     if len(left) > 1:
-        raise c.bad(f"shape {asked} leaves more than one extent open")
+        raise c.bad(f"shape {requested} leaves more than one extent open")
     if left:
-        rest = product(one for one in shape if one != -1)
+        rest = product(extent for extent in shape if extent != -1)
         shape[left[0]] = 0 if rest == 0 else _quotient(before, shape, left[0])
     return reshaped(c, c.tensor(0), shape)
 
@@ -57,19 +57,19 @@ def _fed_shape(c: NodeContext, *, zero_is_kept: bool) -> str:
 
 def _quotient(before: Sequence[Extent], after: Sequence[Extent], left: int) -> Extent:
     """The open extent: what both sides have in common is left out first, so that no division of a dimension stays."""
-    mine, theirs = list(before), [one for place, one in enumerate(after) if place != left]
-    for one in list(theirs):
-        found = next((place for place, other in enumerate(mine) if same(one, other)), None)
-        if found is not None:
-            del mine[found]
-            theirs.remove(one)
+    mine, theirs = list(before), [item for index, item in enumerate(after) if index != left]
+    for their in list(theirs):
+        result = next((index for index, other in enumerate(mine) if same(their, other)), None)
+        if result is not None:
+            del mine[result]
+            theirs.remove(their)
     return floor_division(product(mine), product(theirs))
 
 
 def reshaped(c: NodeContext, x: str, shape: Sequence[Extent]) -> str:
     """The tensor in another shape; itself where the shape is its own."""
     own = c.g.types[x].shape
-    if len(own) == len(shape) and all(same(one, other) for one, other in zip(own, shape, strict=True)):
+    if len(own) == len(shape) and all(same(extent, other) for extent, other in zip(own, shape, strict=True)):
         return x
     return c.g.add("reshape", x, shape=tuple(shape))
 
@@ -96,28 +96,28 @@ def _transpose(c: NodeContext) -> str:
 
 def _squeeze(c: NodeContext) -> str:
     axes = c.settings("axes", 1)
-    chosen = {c.axis(axis) for axis in axes} if axes is not None else {place for place, e in enumerate(c.shape()) if e == 1}
-    return reshaped(c, c.tensor(0), [extent for place, extent in enumerate(c.shape()) if place not in chosen])
+    chosen = {c.axis(axis) for axis in axes} if axes is not None else {index for index, e in enumerate(c.shape()) if e == 1}
+    return reshaped(c, c.tensor(0), [extent for index, extent in enumerate(c.shape()) if index not in chosen])
 
 
 def _unsqueeze(c: NodeContext) -> str:
     axes = c.settings("axes", 1) or []
     chosen = {c.axis(axis, len(axes)) for axis in axes}
     old = iter(c.shape())
-    return reshaped(c, c.tensor(0), [1 if place in chosen else next(old) for place in range(c.type().rank + len(axes))])
+    return reshaped(c, c.tensor(0), [1 if index in chosen else next(old) for index in range(c.type().rank + len(axes))])
 
 
 def joined(c: NodeContext, parts: Sequence[str], axis: int) -> str:
     """Tensors behind one another; what rounds them to bytes later rounds the parts (``quantised.py``)."""
     if len(parts) == 1:
         return parts[0]
-    found = c.g.add("concat", *parts, axis=axis)
-    c.g.joined[found] = tuple(parts), axis
-    return found
+    result = c.g.add("concat", *parts, axis=axis)
+    c.g.joined[result] = tuple(parts), axis
+    return result
 
 
 def _concat(c: NodeContext) -> str:
-    parts = [one for one in c.inputs if one is not None]
+    parts = [operand for operand in c.inputs if operand is not None]
     axis = c.axis(c.required("axis"))
     return joined(c, parts, axis)
 
@@ -131,27 +131,29 @@ def _split(c: NodeContext) -> list[str]:
         count = c.attribute("num_outputs", c.outputs)
         step = ceiling_division(extent, count)
         sizes = [step] * (count - 1) + [canonical(extent - step * (count - 1))]
-    found, start = [], canonical(0)
+    result, start = [], canonical(0)
     for size in sizes:
         stop = canonical(start + size)
-        found.append(cut(c, c.tensor(0), axis, start, stop))
+        result.append(cut(c, c.tensor(0), axis, start, stop))
         start = stop
-    return found
+    return result
 
 
-def inside(c: NodeContext, place: Extent, extent: Extent, low: Extent, high: Extent) -> Extent:
+def inside(c: NodeContext, position: Extent, extent: Extent, low: Extent, high: Extent) -> Extent:
     """A slice's bound, counted from the end where it is negative, brought between ``low`` and ``high``."""
-    if isinstance(place, int) and abs(place) >= 2**31 - 1:  # the usual way to say: to the end
-        return high if place > 0 else low
-    negative = place < 0
+    if isinstance(position, int) and abs(position) >= 2**31 - 1:  # the usual way to say: to the end
+        return high if position > 0 else low
+    negative = position < 0
     if negative not in (True, False):
-        least = place.subs({one: one + 1 for one in place.free_symbols}).expand()  # of requests that hold anything
+        least = position.subs(
+            {symbol: symbol + 1 for symbol in position.free_symbols}
+        ).expand()  # of requests that hold anything
         if least.is_nonnegative or least.is_negative:
             negative = bool(least.is_negative)
         else:
-            negative = smallest([largest([canonical(-place), 0]), 1])  # 1 where it is
-            return smallest([largest([canonical(place + negative * extent), low]), high])
-    moved = canonical(place + extent) if negative else place
+            negative = smallest([largest([canonical(-position), 0]), 1])  # 1 where it is
+            return smallest([largest([canonical(position + negative * extent), low]), high])
+    moved = canonical(position + extent) if negative else position
     return smallest([largest([moved, low]), high])
 
 
@@ -160,10 +162,10 @@ def _slice(c: NodeContext) -> str:
     ends: Sequence[Extent] = c.numbers(2) if c.given(2) else c.required("ends")
     axes = c.settings("axes", 3) or list(range(len(starts)))
     steps = c.whole(4) if c.given(4) else [1] * len(starts)
-    first, last, kept = [], [], []
+    first, last, selected = [], [], []
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
-        place = c.axis(axis)
-        extent = c.shape()[place]
+        position = c.axis(axis)
+        extent = c.shape()[position]
         if step > 0:
             begin, stop = inside(c, start, extent, 0, extent), inside(c, end, extent, 0, extent)
             stop = stop if same(begin, 0) else largest([begin, stop])
@@ -172,18 +174,20 @@ def _slice(c: NodeContext) -> str:
             stop = smallest([inside(c, end, extent, -1, extent - 1), begin])
         first.append(begin)
         last.append(stop)
-        kept.append(place)
-    whole = all(same(b, 0) and same(s, c.shape()[a]) and t == 1 for b, s, a, t in zip(first, last, kept, steps, strict=True))
+        selected.append(position)
+    whole = all(
+        same(b, 0) and same(s, c.shape()[a]) and t == 1 for b, s, a, t in zip(first, last, selected, steps, strict=True)
+    )
     if whole:
         return c.tensor(0)
-    return c.g.add("slice", c.tensor(0), axes=tuple(kept), starts=tuple(first), stops=tuple(last), steps=tuple(steps))
+    return c.g.add("slice", c.tensor(0), axes=tuple(selected), starts=tuple(first), stops=tuple(last), steps=tuple(steps))
 
 
 def padded(c: NodeContext, x: str, before: Sequence[Extent], after: Sequence[Extent], mode: str, value: float) -> str:
     """Pads; negative ones cut."""
     cut = [(isinstance(b, int) and b < 0, isinstance(a, int) and a < 0) for b, a in zip(before, after, strict=True)]
     if any(b or a for b, a in cut):
-        axes = tuple(place for place, sides in enumerate(cut) if any(sides))
+        axes = tuple(index for index, sides in enumerate(cut) if any(sides))
         shape = c.g.types[x].shape
         for a in axes:
             _leaves_elements(c, shape[a], -sum(pad for pad, off in zip((before[a], after[a]), cut[a], strict=True) if off))
@@ -195,9 +199,9 @@ def padded(c: NodeContext, x: str, before: Sequence[Extent], after: Sequence[Ext
             stops=tuple(canonical(shape[a] + after[a]) if cut[a][1] else shape[a] for a in axes),
             steps=(1,) * len(axes),
         )
-        before = [0 if cut[a][0] else one for a, one in enumerate(before)]
-        after = [0 if cut[a][1] else one for a, one in enumerate(after)]
-    if all(same(one, 0) for one in (*before, *after)):
+        before = [0 if cut[a][0] else item for a, item in enumerate(before)]
+        after = [0 if cut[a][1] else item for a, item in enumerate(after)]
+    if all(same(item, 0) for item in (*before, *after)):
         return x
     return c.g.add("pad", x, before=tuple(before), after=tuple(after), mode=mode, value=value)
 
@@ -210,7 +214,7 @@ def _leaves_elements(c: NodeContext, extent: Extent, off: int) -> None:
     if not isinstance(rest, int) and not never_negative(rest):
         holds = smallest([1, largest([0, canonical(rest + 1)])])
         words = f"the model's negative pads take {off} elements off an axis of {shown(extent)}; send a larger request"
-        if all((one.extent, one.guard) != (holds, c.g.guard) for one in c.g.required):
+        if all((item.extent, item.guard) != (holds, c.g.guard) for item in c.g.required):
             c.g.required.append(Required(holds, words, c.g.guard))
 
 
@@ -220,8 +224,8 @@ def _pad(c: NodeContext) -> str:
     axes = [c.axis(axis) for axis in c.whole(3)] if c.given(3) else list(range(rank))
     before: list[Extent] = [0] * rank
     after: list[Extent] = [0] * rank
-    for place, axis in enumerate(axes):
-        before[axis], after[axis] = pads[place], pads[len(axes) + place]
+    for index, axis in enumerate(axes):
+        before[axis], after[axis] = pads[index], pads[len(axes) + index]
     value = c.floats(2)[0] if c.given(2) else c.attribute("value", 0.0)
     return padded(c, c.tensor(0), before, after, c.attribute("mode", "constant"), value)
 
@@ -229,17 +233,17 @@ def _pad(c: NodeContext) -> str:
 def _expand(c: NodeContext) -> str:
     shape = broadcast([c.shape(), c.numbers(1)], c.op)
     own = c.shape()
-    if len(own) == len(shape) and all(same(one, other) for one, other in zip(own, shape, strict=True)):
+    if len(own) == len(shape) and all(same(extent, other) for extent, other in zip(own, shape, strict=True)):
         return c.tensor(0)
     return c.g.add("broadcast", c.tensor(0), shape=shape)
 
 
 def _tile(c: NodeContext) -> str:
     shape, repeats = c.shape(), c.numbers(1)
-    spread = [one for extent in shape for one in (1, extent)]
-    wide = [one for extent, times in zip(shape, repeats, strict=True) for one in (times, extent)]
-    found = c.g.add("broadcast", reshaped(c, c.tensor(0), spread), shape=tuple(wide))
-    return reshaped(c, found, [canonical(extent * times) for extent, times in zip(shape, repeats, strict=True)])
+    spread = [item for extent in shape for item in (1, extent)]
+    wide = [item for extent, times in zip(shape, repeats, strict=True) for item in (times, extent)]
+    result = c.g.add("broadcast", reshaped(c, c.tensor(0), spread), shape=tuple(wide))
+    return reshaped(c, result, [canonical(extent * times) for extent, times in zip(shape, repeats, strict=True)])
 
 
 def _shape(c: NodeContext) -> str:
@@ -251,9 +255,9 @@ def _shape(c: NodeContext) -> str:
 
 
 def _objects(values: Sequence[Any]) -> Any:
-    found = np.empty(len(values), object)
-    found[:] = list(values)
-    return found
+    result = np.empty(len(values), object)
+    result[:] = list(values)
+    return result
 
 
 def _size(c: NodeContext) -> str:
@@ -271,18 +275,18 @@ def _range(c: NodeContext) -> str:
         raise c.bad("a step of 0; it must be another number")
     if "int" in kind:
         (start,), (stop,), (step,) = c.numbers(0), c.numbers(1), c.numbers(2)
-        found = c.g.add("iota", extent=_whole_steps(c, start, stop, step), dtype=kind)
-        found = found if step == 1 else c.g.map("mul", found, step if isinstance(step, int) else c.tensor(2))
+        result = c.g.add("iota", extent=_whole_steps(c, start, stop, step), dtype=kind)
+        result = result if step == 1 else c.g.map("mul", result, step if isinstance(step, int) else c.tensor(2))
         first = c.tensor(0)
-        return found if same(start, 0) else c.g.map("add", found, first)
+        return result if same(start, 0) else c.g.map("add", result, first)
     values = c.g.map("mul", c.g.add("iota", extent=_steps(c), dtype=kind), c.tensor(2))
     return c.g.map("add", values, c.tensor(0))
 
 
 def _steps(c: NodeContext) -> Extent:
     """How many real numbers a range holds: the difference in their own type, divided in double, as ONNX Runtime does."""
-    start, stop, step = (c.tensor(place) for place in range(3))
-    node = next((one for one in reversed(c.g.nodes) if one.output == stop), None)
+    start, stop, step = (c.tensor(index) for index in range(3))
+    node = next((node for node in reversed(c.g.nodes) if node.output == stop), None)
     plain = c.g.numbers(start) is not None and c.g.numbers(step) is not None and (*c.floats(0), *c.floats(2)) == (0, 1)
     if plain and node is not None and node.primitive == "cast" and "int" in c.g.types[node.inputs[0]].dtype:
         (last,) = c.g.whole_numbers(node.inputs[0], "Range: its end")
@@ -310,8 +314,8 @@ def _depth_to_space(c: NodeContext) -> str:
     column_first = c.attribute("mode", "DCR") == "DCR"
     parts = (b, size, size, deep, h, w) if column_first else (b, deep, size, size, h, w)
     order = (0, 3, 4, 1, 5, 2) if column_first else (0, 1, 4, 2, 5, 3)
-    found = transposed(c, reshaped(c, c.tensor(0), parts), order)
-    return reshaped(c, found, (b, deep, canonical(h * size), canonical(w * size)))
+    result = transposed(c, reshaped(c, c.tensor(0), parts), order)
+    return reshaped(c, result, (b, deep, canonical(h * size), canonical(w * size)))
 
 
 def _space_to_depth(c: NodeContext) -> str:
@@ -319,8 +323,8 @@ def _space_to_depth(c: NodeContext) -> str:
     size = c.required("blocksize")
     high, wide = floor_division(h, size), floor_division(w, size)
     order = (0, 3, 5, 1, 2, 4) if c.attribute("mode", "DCR") == "DCR" else (0, 1, 3, 5, 2, 4)
-    found = transposed(c, reshaped(c, c.tensor(0), (b, n, high, size, wide, size)), order)
-    return reshaped(c, found, (b, canonical(n * size * size), high, wide))
+    result = transposed(c, reshaped(c, c.tensor(0), (b, n, high, size, wide, size)), order)
+    return reshaped(c, result, (b, canonical(n * size * size), high, wide))
 
 
 def _below(c: NodeContext, rows: Extent, columns: Extent, shift: str | int) -> str:
@@ -333,10 +337,10 @@ def _trilu(c: NodeContext) -> str:
     shift: str | int = c.tensor(1) if c.given(1) else 0
     if isinstance(shift, str):
         shift = reshaped(c, shift, ())
-    kept = c.g.map(
+    selected = c.g.map(
         "greater_equal" if c.attribute("upper", 1) else "less_equal", _below(c, c.shape()[-2], c.shape()[-1], shift), 0
     )
-    return c.g.map("select", kept, c.tensor(0), 0)
+    return c.g.map("select", selected, c.tensor(0), 0)
 
 
 def _eye_like(c: NodeContext) -> str:

@@ -31,7 +31,7 @@ def lengths_of(g: ConstantFolding, tensor: str, *, new: bool = True) -> Any:
     Undecided without ``new`` where an element has no dimension yet that some tensor's size is.
     """
     kind = g.types[tensor]
-    if "int" not in kind.dtype or not all(isinstance(one, int) for one in kind.shape):
+    if "int" not in kind.dtype or not all(isinstance(extent, int) for extent in kind.shape):
         return None
     count = int(np.prod(kind.shape, dtype=np.float64))
     if count > LARGEST:
@@ -39,15 +39,15 @@ def lengths_of(g: ConstantFolding, tensor: str, *, new: bool = True) -> Any:
     known = g.known(tensor)
     if known is not None:
         return np.asarray(known)
-    node = next((one for one in reversed(g.nodes) if one.output == tensor), None)
-    found = _carried(g, node, kind.dtype, new) if node is not None else None
-    if found is not None:
-        return found
+    node = next((node for node in reversed(g.nodes) if node.output == tensor), None)
+    result = _carried(g, node, kind.dtype, new) if node is not None else None
+    if result is not None:
+        return result
     if count > MOST:
         return None
-    found = np.empty(count, object)
-    found[:] = [_length(g, tensor, place, new) for place in range(count)]
-    return found.reshape(kind.shape)
+    result = np.empty(count, object)
+    result[:] = [_length(g, tensor, index, new) for index in range(count)]
+    return result.reshape(kind.shape)
 
 
 def new_dimension(g: ConstantFolding, stem: str, more: Collection[str] = ()) -> Extent:
@@ -63,20 +63,20 @@ def _carried(g: ConstantFolding, node: Node, dtype: str, new: bool) -> Any:
     if node.primitive == "gather" and g.known(node.inputs[1]) is None:
         return None
     parts = []
-    for place, one in enumerate(node.inputs):
-        known = g.known(one)
-        index = node.primitive == "gather" and place == 1
-        found = known if index else lengths_of(g, one, new=new)
-        if found is None:
+    for position, tensor in enumerate(node.inputs):
+        known = g.known(tensor)
+        index = node.primitive == "gather" and position == 1
+        result = known if index else lengths_of(g, tensor, new=new)
+        if result is None:
             return None
-        parts.append(found)
+        parts.append(result)
     proof = Proof(g.ranges)
     try:
-        found = applied(node.primitive, parts, node.attributes, dtype, g.types[node.inputs[0]].dtype, proof=proof)
+        result = applied(node.primitive, parts, node.attributes, dtype, g.types[node.inputs[0]].dtype, proof=proof)
     except (DataDependentError, TypeError):
         return None
     g.require(proof)
-    return found
+    return result
 
 
 def computed_length(g: ConstantFolding, tensor: str) -> Extent:
@@ -108,17 +108,17 @@ def _origin(g: ConstantFolding, tensor: str) -> str:
     return tensor
 
 
-def _length(g: ConstantFolding, tensor: str, place: int, new: bool) -> Extent:
-    known = (tensor, place) in g.lengths and (new or tensor not in g.clamped)
+def _length(g: ConstantFolding, tensor: str, index: int, new: bool) -> Extent:
+    known = (tensor, index) in g.lengths and (new or tensor not in g.clamped)
     if not known and not new:
         raise DataDependentError
-    if (tensor, place) not in g.lengths:
+    if (tensor, index) not in g.lengths:
         extent = new_dimension(g, "length")
-        GraphBuilder.add(g, "counted", tensor, place=place, extent=extent)
-        g.lengths[tensor, place] = extent
+        GraphBuilder.add(g, "counted", tensor, place=index, extent=extent)
+        g.lengths[tensor, index] = extent
     elif tensor in g.clamped:  # from now on it is a size: a negative one is refused
         counted = g.clamped.pop(tensor)
         for at, node in enumerate(g.nodes):
             if node.output == counted:
                 g.nodes[at] = replace(node, inputs=(tensor,))
-    return g.lengths[tensor, place]
+    return g.lengths[tensor, index]

@@ -23,27 +23,27 @@ def tables_of_bytes(g: ConstantFolding) -> None:
     """Puts tables in the place of such functions that take long; exact, since the reference computes the table."""
     made = {node.output: node for node in g.nodes}
     sources: dict[str, list[str]] = {}  # of a tensor: the bytes each of whose elements makes one of its own, the first first
-    for place, node in enumerate(g.nodes):
-        found = _common(g, node, sources)
+    for index, node in enumerate(g.nodes):
+        result = _common(g, node, sources)
         kind = g.types[node.output]
         whole = node.primitive == "cast" and kind.dtype in BYTES and g.types[node.inputs[0]].dtype == "fp32"
-        if found and whole:
-            inside = _between(made, node.output, found[0])
+        if result and whole:
+            inside = _between(made, node.output, result[0])
             if _takes_long(inside):
-                table = g.constant(_table(g, inside, found[0], node.output))
-                g.nodes[place] = Node("gather", (table, found[0]), node.output, {"axis": 0})
-        sources[node.output] = [*found, node.output] if kind.dtype in BYTES else found
+                table = g.constant(_table(g, inside, result[0], node.output))
+                g.nodes[index] = Node("gather", (table, result[0]), node.output, {"axis": 0})
+        sources[node.output] = [*result, node.output] if kind.dtype in BYTES else result
 
 
 def _common(g: ConstantFolding, node: Node, sources: Mapping[str, list[str]]) -> list[str]:
     """Bytes of which every element of a node's result is made, each of one."""
     if node.primitive not in ("map", "cast"):
         return []
-    wide = [one for one in node.inputs if g.numbers(one) is None or g.numbers(one).size != 1]
-    if not wide or any(g.types[one].shape != g.types[node.output].shape for one in wide):
+    wide = [tensor for tensor in node.inputs if g.numbers(tensor) is None or g.numbers(tensor).size != 1]
+    if not wide or any(g.types[item].shape != g.types[node.output].shape for item in wide):
         return []
-    first, *others = (sources.get(one, []) for one in wide)  # inputs are none's: of indices a request is asked
-    return [one for one in first if all(one in more for more in others)]
+    first, *others = (sources.get(item, []) for item in wide)  # inputs are none's: of indices a request is asked
+    return [item for item in first if all(item in more for more in others)]
 
 
 def _between(made: Mapping[str, Node], output: str, source: str) -> list[Node]:
@@ -66,6 +66,8 @@ def _table(g: ConstantFolding, nodes: list[Node], source: str, output: str) -> n
     """The result for every byte; those under 0 come last, as places counted from the end."""
     values = {source: np.arange(256).astype(np.uint8).view(numpy_dtype(g.types[source].dtype))}
     for node in nodes:
-        given = [values[one] if one in values else np.asarray(g.numbers(one)).reshape(()) for one in node.inputs]
-        values[node.output] = PRIMITIVES[node.primitive].compute(given, node.attributes, number_of)
+        inputs = [
+            values[tensor] if tensor in values else np.asarray(g.numbers(tensor)).reshape(()) for tensor in node.inputs
+        ]
+        values[node.output] = PRIMITIVES[node.primitive].compute(inputs, node.attributes, number_of)
     return np.ascontiguousarray(np.broadcast_to(values[output], 256))

@@ -26,15 +26,15 @@ def hoist_loop_invariants(
 
     ``changing``: dimensions of the variables that differ from turn to turn.
     """
-    given, found, sizes, branches = set(variables), set[str](), set(changing), set[str]()
+    inputs, result, sizes, branches = set(variables), set[str](), set(changing), set[str]()
     for node in nodes:
         sides = {name for name, _ in g.guards.get(node.output, ())}
         of_data = not sizes.isdisjoint(sizes_of(node, g.types)) or not branches.isdisjoint(sides)
-        if of_data or any(one in given or one in found for one in node.inputs):
-            found.add(node.output)
+        if of_data or any(tensor in inputs or tensor in result for tensor in node.inputs):
+            result.add(node.output)
             sizes.update(made_dimensions(node.primitive, node.attributes))
             branches |= {node.attributes["branch"]} if node.primitive == "decided" else set()
-    return found, branches
+    return result, branches
 
 
 @dataclass(slots=True)
@@ -51,41 +51,43 @@ class HoistedSequences:
     inside: set[str] = field(default_factory=set)
     types: dict[str, TensorType] = field(default_factory=dict)
 
-    def rows(self, variables: Sequence[str], kept: Collection[str]) -> list[tuple[str, str]]:
+    def rows(self, variables: Sequence[str], selected: Collection[str]) -> list[tuple[str, str]]:
         """Tensors outside, and their rows that the body reads; nodes that make these leave the body.
 
-        ``variables`` of a turn; ``kept``: what the body must make itself.
+        ``variables`` of a turn; ``selected``: what the body must make itself.
         """
         g = self.g
         nodes = g.nodes[self.start :]
         self.made = {node.output: node for node in nodes}
         self.inside = {*variables, *hoist_loop_invariants(g, nodes, variables, self.changing)[0]}
         lifted = self._liftable(nodes)
-        wanted = {one.output for one in nodes if one.output in lifted and one.primitive == "contract"}
+        required = {node.output for node in nodes if node.output in lifted and node.primitive == "contract"}
         for node in reversed(nodes):
-            if node.output in wanted and node.primitive != "gather":
-                wanted |= {one for one in node.inputs if one in lifted}
-        gone = {node.output for node in nodes if node.output in wanted} - set(kept)
-        gone |= {node.output for node in nodes if node.output in lifted and node.primitive == "gather"} - set(kept)
+            if node.output in required and node.primitive != "gather":
+                required |= {tensor for tensor in node.inputs if tensor in lifted}
+        gone = {node.output for node in nodes if node.output in required} - set(selected)
+        gone |= {node.output for node in nodes if node.output in lifted and node.primitive == "gather"} - set(selected)
         for node in nodes:
-            if node.output in wanted | gone:
+            if node.output in required | gone:
                 self.stacks[node.output] = self._lift(node)
         g.nodes[self.start :] = [node for node in g.nodes[self.start :] if node.output not in gone]
-        read = {one for node in g.nodes[self.start :] for one in node.inputs}
-        return [(self.stacks[one], one) for one in self.made if one in gone and one in read]
+        read = {tensor for node in g.nodes[self.start :] for tensor in node.inputs}
+        return [(self.stacks[item], item) for item in self.made if item in gone and item in read]
 
     def _liftable(self, nodes: Sequence[Node]) -> set[str]:
         """Tensors of a turn that are rows of what can be computed outside; none of a side that a turn may not take."""
-        found = set(self.stacks)
+        result = set(self.stacks)
         for node in nodes:
             if node.output not in self.inside or self.g.guards.get(node.output, ()) != self.g.guard:
                 continue
             row = node.primitive == "gather" and self._is_row(node)
-            of_rows = node.primitive in _LIFTED and all(one in found or one not in self.inside for one in node.inputs)
-            alone = node.primitive != "contract" or sum(one in found for one in node.inputs) == 1
+            of_rows = node.primitive in _LIFTED and all(
+                tensor in result or tensor not in self.inside for tensor in node.inputs
+            )
+            alone = node.primitive != "contract" or sum(tensor in result for tensor in node.inputs) == 1
             if row or (of_rows and alone):
-                found.add(node.output)
-        return found
+                result.add(node.output)
+        return result
 
     def _is_row(self, node: Node) -> bool:
         """Whether it is the turn's row of a tensor outside that has as many as there are turns."""
@@ -105,25 +107,25 @@ class HoistedSequences:
         if node.primitive == "gather":
             return node.inputs[0]
         rank = g.types[node.output].rank
-        inputs = [self._stacked(one, rank if node.primitive == "map" else 0) for one in node.inputs]
+        inputs = [self._stacked(tensor, rank if node.primitive == "map" else 0) for tensor in node.inputs]
         if node.primitive == "contract":
             labels, _, out = attributes["labels"].partition("->")
-            new = next(one for one in "zyxwvutsrqponmlkjihgfedcba" if one not in attributes["labels"])
+            new = next(item for item in "zyxwvutsrqponmlkjihgfedcba" if item not in attributes["labels"])
             parts = [
-                new + own if one in self.stacks else own for own, one in zip(labels.split(","), node.inputs, strict=True)
+                new + own if part in self.stacks else own for own, part in zip(labels.split(","), node.inputs, strict=True)
             ]
             attributes["labels"] = f"{','.join(parts)}->{new}{out}"
         elif node.primitive == "reshape":
             attributes["shape"] = (self.turns, *attributes["shape"])
         elif node.primitive == "transpose":
-            attributes["order"] = (0, *(one + 1 for one in attributes["order"]))
+            attributes["order"] = (0, *(attribute + 1 for attribute in attributes["order"]))
         return g.add(node.primitive, *inputs, **attributes)
 
     def _stacked(self, tensor: str, rank: int) -> str:
         """All rows of an operand, with axes of 1 behind the first so that each has ``rank`` axes."""
-        found = self.stacks.get(tensor)
-        if found is None:
+        result = self.stacks.get(tensor)
+        if result is None:
             return tensor
-        first, *rest = self.g.types[found].shape
+        first, *rest = self.g.types[result].shape
         missing = max(0, rank - len(rest))
-        return self.g.add("reshape", found, shape=(first, *(1,) * missing, *rest)) if missing else found
+        return self.g.add("reshape", result, shape=(first, *(1,) * missing, *rest)) if missing else result

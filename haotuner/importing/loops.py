@@ -56,33 +56,33 @@ class LoopReader:
         """The builder of the graph."""
         return self.reader.g
 
-    def shape_of(self, place: int) -> list[Extent]:
+    def shape_of(self, index: int) -> list[Extent]:
         """Of a state as a turn has it."""
-        shape = self.g.types[self.states[place]].shape
-        return [self.changing.get((place, axis), extent) for axis, extent in enumerate(shape)]
+        shape = self.g.types[self.states[index]].shape
+        return [self.changing.get((index, axis), extent) for axis, extent in enumerate(shape)]
 
-    def said(self, place: int) -> str:
+    def said(self, index: int) -> str:
         """What the file calls a state behind a turn."""
-        return str(self.graph.output[place + self.counts].name)
+        return str(self.graph.output[index + self.counts].name)
 
     def turn(self, turn: str, states: Sequence[str], rows: Sequence[str]) -> list[str]:
         """The body's outputs, one turn added to the graph."""
-        inner, given = dict(self.names), [*states, *rows]
+        inner, inputs = dict(self.names), [*states, *rows]
         if self.counts:
             turn = self.g.map("add", turn, self.first) if self.first else turn
-            given = [turn, self.g.constant(True, "bool"), *given]
-        if len(given) != len(self.graph.input):
-            raise UsageError(f"its body takes {len(self.graph.input)} inputs, and {len(given)} are given")
-        inner |= zip((one.name for one in self.graph.input), given, strict=True)
+            inputs = [turn, self.g.constant(True, "bool"), *inputs]
+        if len(inputs) != len(self.graph.input):
+            raise UsageError(f"its body takes {len(self.graph.input)} inputs, and {len(inputs)} are given")
+        inner |= zip((item.name for item in self.graph.input), inputs, strict=True)
         self.reader.run(self.graph, inner, self.opset, self.depth + 1)
-        missing = [one.name for one in self.graph.output if one.name not in inner]
+        missing = [item.name for item in self.graph.output if item.name not in inner]
         if missing:
             raise UsageError(f"its body's output {missing[0]!r} is made by no node")
-        return [inner[one.name] for one in self.graph.output]
+        return [inner[item.name] for item in self.graph.output]
 
-    def parted(self, found: Sequence[str]) -> tuple[str | None, list[str], list[str]]:
+    def parted(self, result: Sequence[str]) -> tuple[str | None, list[str], list[str]]:
         """Of a turn's outputs: the condition, the states, what becomes rows."""
-        goes_on, rest = (found[0], list(found[1:])) if self.counts else (None, list(found))
+        goes_on, rest = (result[0], list(result[1:])) if self.counts else (None, list(result))
         if len(rest) < len(self.states):
             raise UsageError(f"its body gives {len(rest)} of {len(self.states)} carried values")
         return goes_on, rest[: len(self.states)], rest[len(self.states) :]
@@ -93,26 +93,26 @@ def loop_results(
 ) -> list[str]:
     """Results of a Loop. UsageError for carried values that change their rank or type."""
     g = reader.g
-    states = [one for one in inputs[2:] if one is not None]
+    states = [operand for operand in inputs[2:] if operand is not None]
     if len(states) != len(inputs[2:]):
         raise UsageError("a first value that is carried is left out")
-    limit, asked = ([*inputs, None, None])[:2]
-    if asked is not None and always(g, asked):
-        asked = None
-    return loop_outputs(LoopReader(reader, body_of_loop(node), names, opset, depth, states, [], True, limit, asked))
+    limit, requested = ([*inputs, None, None])[:2]
+    if requested is not None and always(g, requested):
+        requested = None
+    return loop_outputs(LoopReader(reader, body_of_loop(node), names, opset, depth, states, [], True, limit, requested))
 
 
 def body_of_loop(node: Any) -> Any:
     """The graph of a turn."""
-    found = next((one.g for one in node.attribute if one.name == "body"), None)
-    if found is None:
+    result = next((item.g for item in node.attribute if item.name == "body"), None)
+    if result is None:
         raise UsageError("attribute body is missing")
-    return found
+    return result
 
 
 def loop_outputs(t: LoopReader) -> list[str]:
     """Final states, then stacks of rows. UsageError as of ``loop_results``."""
-    count, lists = known_trip_count(t), [one for one in t.states if one in t.g.sequences]
+    count, lists = known_trip_count(t), [state for state in t.states if state in t.g.sequences]
     most = UNROLLED_INSIDE if lists else UNROLLED
     if (
         count is not None
@@ -123,11 +123,11 @@ def loop_outputs(t: LoopReader) -> list[str]:
     ):
         t.reader.turns *= count
         try:
-            found = unrolled(t, count)
+            result = unrolled(t, count)
         finally:
             t.reader.turns //= count
-        if found is not None:
-            return found
+        if result is not None:
+            return result
     if lists:
         raise UsageError(
             f"it carries a sequence, whose length must be known when the file is read: at most {UNROLLED_INSIDE} turns of "
@@ -138,9 +138,9 @@ def loop_outputs(t: LoopReader) -> list[str]:
 
 def _variable(g: ConstantFolding, stem: str, shape: Sequence[Extent], dtype: str) -> str:
     """A tensor that a turn is given."""
-    found = GraphBuilder.add(g, "loop_result", name=stem, place=0, shape=tuple(shape), dtype=dtype)
+    result = GraphBuilder.add(g, "loop_result", name=stem, place=0, shape=tuple(shape), dtype=dtype)
     g.nodes.pop()
-    return found
+    return result
 
 
 def _looped(t: LoopReader) -> list[str]:
@@ -149,16 +149,16 @@ def _looped(t: LoopReader) -> list[str]:
     while True:
         before = Before.of(g)
         turn = _variable(g, "turn", (), "int64")
-        rows = [_variable(g, "row", g.types[one].shape[1:], g.types[one].dtype) for one in t.rows]
+        rows = [_variable(g, "row", g.types[row].shape[1:], g.types[row].dtype) for row in t.rows]
         states = [
-            t.fixed.get(place) or _variable(g, "carried", t.shape_of(place), g.types[one].dtype)
-            for place, one in enumerate(t.states)
+            t.fixed.get(index) or _variable(g, "carried", t.shape_of(index), g.types[state].dtype)
+            for index, state in enumerate(t.states)
         ]
         goes_on, after, made = t.parted(t.turn(turn, states, rows))
-        same_ones = {place: t.states[place] for place, one in enumerate(after) if one in (states[place], t.states[place])}
-        moving = [place for place in range(len(states)) if place not in t.fixed]
-        outside = set().union(*(dimensions(one) for kind in before.held["types"].values() for one in kind.shape))
-        ends = [(place, states[place], after[place]) for place in moving]
+        same_ones = {index: t.states[index] for index, item in enumerate(after) if item in (states[index], t.states[index])}
+        moving = [index for index in range(len(states)) if index not in t.fixed]
+        outside = set().union(*(dimensions(extent) for kind in before.held["types"].values() for extent in kind.shape))
+        ends = [(position, states[position], after[position]) for position in moving]
         if not t.first and settles(g, t.states, t.changing, ends, outside) and runs_once(t):
             before.restore(g)
             return _behind_first(t)
@@ -168,51 +168,51 @@ def _looped(t: LoopReader) -> list[str]:
         t.fixed |= same_ones
         before.restore(g)
         t.changing = named_anew(g, changing)
-    pairs = [(states[place], after[place]) for place in moving]
-    firsts = [t.states[place] for place in moving]
-    told = _turns(t, goes_on, pairs, firsts)
+    pairs = [(states[position], after[position]) for position in moving]
+    firsts = [t.states[position] for position in moving]
+    description = _turns(t, goes_on, pairs, firsts)
     asks = None if goes_on is None or always(g, goes_on) else goes_on
-    if told is not None:
+    if description is not None:
         every, sizes = (turn, *counters(g, pairs, firsts)), set(map(str, t.changing.values()))
-        sequences = HoistedSequences(g, before.nodes, told, every, dict(zip(rows, t.rows, strict=True)), sizes)
-        kept = [*after, *made, *([asks] if asks else [])]
-        for stack, row in sequences.rows((turn, *(one for one, _ in pairs), *rows), kept):
+        sequences = HoistedSequences(g, before.nodes, description, every, dict(zip(rows, t.rows, strict=True)), sizes)
+        selected = [*after, *made, *([asks] if asks else [])]
+        for stack, row in sequences.rows((turn, *(item for item, _ in pairs), *rows), selected):
             t.rows.append(stack)
             rows.append(row)
     growth = growth_of(t.states, t.changing, dict(enumerate(after)), outside, g)
     loop = _Loop(g, before.nodes, turn, pairs, firsts, rows, made, asks, growth)
-    return loop.results(t, told, moving)
+    return loop.results(t, description, moving)
 
 
 def _behind_first(t: LoopReader) -> list[str]:
     """The first turn written out, then the loop of the others, whose carried values are as that turn made them."""
     g, c = t.g, NodeContext(t.g, "Loop", (), {}, t.opset, 1)
-    rows = [reshaped(c, cut(c, one, 0, 0, 1), g.types[one].shape[1:]) for one in t.rows]
+    rows = [reshaped(c, cut(c, row, 0, 0, 1), g.types[row].shape[1:]) for row in t.rows]
     goes_on, states, made = t.parted(t.turn(g.constant(0, "int64"), t.states, rows))
     rest = replace(
         t,
         states=states,
-        rows=[cut(c, one, 0, 1, g.types[one].shape[0]) for one in t.rows],
+        rows=[cut(c, row, 0, 1, g.types[row].shape[0]) for row in t.rows],
         limit=None if t.limit is None else g.map("sub", t.limit, 1),
         asked=None if goes_on is None or always(g, goes_on) else goes_on,
         first=1,
         fixed={},
         changing={},
     )
-    found = loop_outputs(rest)
-    firsts = [reshaped(c, one, (1, *g.types[one].shape)) for one in made]
-    stacks = [joined(c, list(both), 0) for both in zip(firsts, found[len(states) :], strict=True)]
-    return [*found[: len(states)], *stacks]
+    result = loop_outputs(rest)
+    firsts = [reshaped(c, item, (1, *g.types[item].shape)) for item in made]
+    stacks = [joined(c, list(both), 0) for both in zip(firsts, result[len(states) :], strict=True)]
+    return [*result[: len(states)], *stacks]
 
 
 def _same_rows(g: ConstantFolding, body: Body) -> None:
     """UsageError for rows whose sizes each turn tells anew."""
     own = set().union(*(made_dimensions(node.primitive, node.attributes) for node in body.graph.nodes))
     own |= {str(extent) for _, _, extent in body.changing}
-    for one in body.made:
-        if own & set().union(*map(dimensions, g.types[one].shape)):
+    for item in body.made:
+        if own & set().union(*map(dimensions, g.types[item].shape)):
             raise UsageError(
-                f"a turn makes {one} {g.types[one]}, of a size that its data tell, or the turns before it; rows of one "
+                f"a turn makes {item} {g.types[item]}, of a size that its data tell, or the turns before it; rows of one "
                 "result are alike: have the model carry what grows, and give it behind the last turn"
             )
 
@@ -233,16 +233,16 @@ def _turns(t: LoopReader, goes_on: str | None, pairs: Sequence[tuple[str, str]],
         return None
     if not most:
         raise UsageError("it never ends: there is no limit, and its condition is always true")
-    found = smallest(most) if len(most) > 1 else most[0]
-    if isinstance(found, int) and found > MOST_TURNS:
-        raise UsageError(f"it makes {found} turns whatever the request is; at most {MOST_TURNS} are read")
-    return found
+    result = smallest(most) if len(most) > 1 else most[0]
+    if isinstance(result, int) and result > MOST_TURNS:
+        raise UsageError(f"it makes {result} turns whatever the request is; at most {MOST_TURNS} are read")
+    return result
 
 
 def _turns_at_most(g: ConstantFolding, limit: str) -> Extent:
     """The known limit of turns, an extent; none below 0."""
-    (found,) = (one if not isinstance(one, np.generic) else int(one) for one in np.asarray(g.known(limit)).reshape(-1))
-    return found if not isinstance(found, int) else max(found, 0)
+    (result,) = (item if not isinstance(item, np.generic) else int(item) for item in np.asarray(g.known(limit)).reshape(-1))
+    return result if not isinstance(result, int) else max(result, 0)
 
 
 @dataclass(slots=True)
@@ -259,39 +259,39 @@ class _Loop:
     goes_on: str | None
     growth: Growth
 
-    def results(self, t: LoopReader, told: Extent | None, moving: Sequence[int]) -> list[str]:
+    def results(self, t: LoopReader, facts: Extent | None, moving: Sequence[int]) -> list[str]:
         """The loop's node and what it gives."""
         g, body = self.g, self._body()
-        changing = [(moving.index(place), axis, extent) for (place, axis), extent in t.changing.items()]
+        changing = [(moving.index(position), axis, extent) for (position, axis), extent in t.changing.items()]
         body = replace(body, changing=tuple(changing))
         _same_rows(g, body)
         ends: dict[str, Any] = {"limited": t.limit is not None, "asked": t.asked is not None, "body": body}
-        given = [*([t.limit] if t.limit else []), *([t.asked] if t.asked else []), *self.firsts, *t.rows, *body.shared]
-        extent = told if told is not None else new_dimension(g, "turns")
-        if told is not None:
-            ends["turns"] = told
+        inputs = [*([t.limit] if t.limit else []), *([t.asked] if t.asked else []), *self.firsts, *t.rows, *body.shared]
+        extent = facts if facts is not None else new_dimension(g, "turns")
+        if facts is not None:
+            ends["turns"] = facts
         elif t.limit is not None and g.known(t.limit) is not None:
             ends["most"] = _turns_at_most(g, t.limit)
         if self.growth.steps:
             ends["growth"] = self.growth.told()
-        token = GraphBuilder.add(g, "loop", *(self._outside(one) for one in given), name="loop", **ends)
-        if told is None:
+        token = GraphBuilder.add(g, "loop", *(self._outside(item) for item in inputs), name="loop", **ends)
+        if facts is None:
             GraphBuilder.add(g, "turns", token, extent=extent)
-        found: list[str] = []
+        result: list[str] = []
         telling: dict[int, Any] = {}
-        kinds = [g.types[one] for one in self.firsts]
-        for number, place in enumerate(moving):
-            shape, changed = self.growth.last_shape(g, place, kinds[number].shape, extent)
+        kinds = [g.types[first] for first in self.firsts]
+        for number, position in enumerate(moving):
+            shape, changed = self.growth.last_shape(g, position, kinds[number].shape, extent)
             kinds[number] = replace(kinds[number], shape=shape)
             if changed:
                 telling[number] = changed
-        kinds += [replace(g.types[one], shape=(extent, *g.types[one].shape)) for one in body.made]
-        for place, kind in enumerate(kinds):
-            more = {"told": telling[place]} if place in telling else {}
-            found.append(GraphBuilder.add(g, "loop_result", token, place=place, shape=kind.shape, dtype=kind.dtype, **more))
-        after = iter(found)
-        every = {place: next(after) for place in moving} | t.fixed
-        return [*(every[place] for place in range(len(t.states))), *after]
+        kinds += [replace(g.types[item], shape=(extent, *g.types[item].shape)) for item in body.made]
+        for index, kind in enumerate(kinds):
+            more = {"told": telling[index]} if index in telling else {}
+            result.append(GraphBuilder.add(g, "loop_result", token, place=index, shape=kind.shape, dtype=kind.dtype, **more))
+        after = iter(result)
+        every = {position: next(after) for position in moving} | t.fixed
+        return [*(every[index] for index in range(len(t.states))), *after]
 
     def _outside(self, tensor: str) -> str:
         """An operand of the loop, which a node or a request makes."""
@@ -303,7 +303,7 @@ class _Loop:
     def _body(self) -> Body:
         g = self.g
         written = {
-            one: g._nodes_of(one) for one in (*(pair[1] for pair in self.pairs), *self.made, self.goes_on or self.turn)
+            pair: g._nodes_of(pair) for pair in (*(pair[1] for pair in self.pairs), *self.made, self.goes_on or self.turn)
         }
         own = {self.turn, *(pair[0] for pair in self.pairs), *self.rows}
         if any(node.primitive == "random" for node in g.nodes[self.start :]):
@@ -316,12 +316,12 @@ class _Loop:
 
         def end(tensor: str) -> str:
             """A tensor of memory of its own that a node makes each turn."""
-            found = written[tensor]
-            if found not in plain or found in ends:
-                found = GraphBuilder.add(g, "reshape", found, shape=g.types[found].shape)
+            result = written[tensor]
+            if result not in plain or result in ends:
+                result = GraphBuilder.add(g, "reshape", result, shape=g.types[result].shape)
                 inside.append(g.nodes.pop())
-            ends.append(found)
-            return found
+            ends.append(result)
+            return result
 
         pairs = tuple((before, end(after)) for before, after in self.pairs)
         made = tuple(map(end, self.made))
@@ -330,44 +330,44 @@ class _Loop:
         sizes = set().union(*(made_dimensions(node.primitive, node.attributes) for node in inside))
         sizes |= {str(extent) for extent in self.growth.changing.values()}
         required = [
-            one
-            for one in g.required
-            if not branches.isdisjoint(name for name, _ in one.guard) or not sizes.isdisjoint(dimensions(one.extent))
+            item
+            for item in g.required
+            if not branches.isdisjoint(name for name, _ in item.guard) or not sizes.isdisjoint(dimensions(item.extent))
         ]
-        g.required = [one for one in g.required if one not in required]
-        asked = [replace(one, guard=one.guard[outer:]) for one in required]
-        graph = replace(_Builder(g, inside, asked).finish(*ends), inputs=())
-        guards = {one: g.guards[one][outer:] for one in graph.types if len(g.guards.get(one, ())) > outer}
+        g.required = [item for item in g.required if item not in required]
+        requested = [replace(item, guard=item.guard[outer:]) for item in required]
+        graph = replace(_Builder(g, inside, requested).finish(*ends), inputs=())
+        guards = {dtype: g.guards[dtype][outer:] for dtype in graph.types if len(g.guards.get(dtype, ())) > outer}
         graph = replace(graph, guards=guards)
-        read = {one for node in graph.nodes for one in node.inputs} - graph.constants.keys()
+        read = {tensor for node in graph.nodes for tensor in node.inputs} - graph.constants.keys()
         read -= {node.output for node in graph.nodes}
         own = {self.turn, *(pair[0] for pair in pairs), *self.rows}
-        shared = [one for one in g.types if one in read - own]
-        wanted = set().union(*(sizes_of(node, g.types) for node in graph.nodes))
-        sized = {one for one, _ in pairs if any(str(extent) in wanted for extent in g.types[one].shape)}
-        named = [one for one in (self.turn, *(pair[0] for pair in pairs), *self.rows) if one in read or one in sized]
+        shared = [dtype for dtype in g.types if dtype in read - own]
+        expected = set().union(*(sizes_of(node, g.types) for node in graph.nodes))
+        sized = {item for item, _ in pairs if any(str(extent) in expected for extent in g.types[item].shape)}
+        named = [pair for pair in (self.turn, *(pair[0] for pair in pairs), *self.rows) if pair in read or pair in sized]
         shared += self._tellers(graph.nodes, (*named, *shared))
-        types = {**graph.types, **{one: g.types[one] for one in (*own, *shared)}}
+        types = {**graph.types, **{item: g.types[item] for item in (*own, *shared)}}
         graph = replace(graph, inputs=(*named, *shared), types=types)
         return Body(graph, self.turn, pairs, tuple(self.rows), tuple(shared), made, goes_on)
 
     def _tellers(self, nodes: Sequence[Node], inputs: Sequence[str]) -> list[str]:
         """Tensors from outside whose shapes tell dimensions that a turn needs and none of its inputs tells."""
         g = self.g
-        wanted = set().union(*(sizes_of(node, g.types) for node in nodes))
-        wanted |= {str(one) for name in inputs for extent in g.types[name].shape for one in dimensions(extent)}
-        wanted = wanted.difference(*(made_dimensions(node.primitive, node.attributes) for node in nodes))
-        wanted -= {str(extent) for name in inputs for extent in g.types[name].shape if getattr(extent, "is_Symbol", False)}
-        found: list[str] = []
-        makers = (one for one in g.nodes if one.primitive != "loop" and made_dimensions(one.primitive, one.attributes))
+        required = set().union(*(sizes_of(node, g.types) for node in nodes))
+        required |= {str(dimension) for name in inputs for extent in g.types[name].shape for dimension in dimensions(extent)}
+        required = required.difference(*(made_dimensions(node.primitive, node.attributes) for node in nodes))
+        required -= {str(extent) for name in inputs for extent in g.types[name].shape if getattr(extent, "is_Symbol", False)}
+        result: list[str] = []
+        makers = (node for node in g.nodes if node.primitive != "loop" and made_dimensions(node.primitive, node.attributes))
         for name in (*g.inputs, *(node.output for node in makers)):
-            told = {str(extent) for extent in g.types[name].shape if getattr(extent, "is_Symbol", False)}
-            if told & wanted:
-                found.append(name)
-                wanted -= told
-        if wanted:
-            raise UsageError(f"a turn needs the sizes {', '.join(sorted(wanted))}, which no tensor outside of it has")
-        return found
+            description = {str(extent) for extent in g.types[name].shape if getattr(extent, "is_Symbol", False)}
+            if description & required:
+                result.append(name)
+                required -= description
+        if required:
+            raise UsageError(f"a turn needs the sizes {', '.join(sorted(required))}, which no tensor outside of it has")
+        return result
 
 
 class _Builder(GraphBuilder):

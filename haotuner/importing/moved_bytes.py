@@ -19,25 +19,25 @@ from haotuner.importing.node_context import NodeContext, Rule
 LEAST_SCALE = 2.0**-100  # of a smaller one products may have no normal number
 
 
-def alike(c: NodeContext, one: Stored, scale: str, zero: str | None, dtype: str) -> bool:
+def alike(c: NodeContext, item: Stored, scale: str, zero: str | None, dtype: str) -> bool:
     """Whether real numbers were made of bytes by one scale and one zero point, these."""
-    if c.g.types[one.bytes].dtype != dtype or dtype not in BYTES or not (_single(c, one) and single(c, scale)):
+    if c.g.types[item.bytes].dtype != dtype or dtype not in BYTES or not (_single(c, item) and single(c, scale)):
         return False
-    own, other = (c.g.numbers(name) for name in (one.scale, scale))
+    own, other = (c.g.numbers(name) for name in (item.scale, scale))
     if own is None or other is None or own.dtype != np.float32 or own.reshape(()) != other.reshape(()):
         return False
-    return bool(LEAST_SCALE <= own.reshape(()) < np.inf) and single(c, zero) and _same_zero(c, one.zero, zero)
+    return bool(LEAST_SCALE <= own.reshape(()) < np.inf) and single(c, zero) and _same_zero(c, item.zero, zero)
 
 
-def _single(c: NodeContext, one: Stored) -> bool:
-    return single(c, one.scale) and single(c, one.zero)
+def _single(c: NodeContext, item: Stored) -> bool:
+    return single(c, item.scale) and single(c, item.zero)
 
 
-def _same_zero(c: NodeContext, one: str | None, other: str | None) -> bool:
-    if one is None or other is None:
-        return all(name is None or is_zero(c, name) for name in (one, other))
-    values = [c.g.numbers(name) for name in (one, other)]
-    return one == other or (all(v is not None for v in values) and values[0].reshape(()) == values[1].reshape(()))
+def _same_zero(c: NodeContext, item: str | None, other: str | None) -> bool:
+    if item is None or other is None:
+        return all(name is None or is_zero(c, name) for name in (item, other))
+    values = [c.g.numbers(name) for name in (item, other)]
+    return item == other or (all(v is not None for v in values) and values[0].reshape(()) == values[1].reshape(()))
 
 
 def moving(rule: Rule, again: Rule, *, every: bool = False) -> Rule:
@@ -48,21 +48,21 @@ def moving(rule: Rule, again: Rule, *, every: bool = False) -> Rule:
 
     def found(c: NodeContext) -> str | list[str]:
         moved = c.inputs if every else c.inputs[:1]
-        stored = [None if one is None else c.g.stored.get(one) for one in moved]
+        stored = [None if item is None else c.g.stored.get(item) for item in moved]
         first = stored[0] if stored else None
         if first is None or any(
-            one is None
-            or c.g.known(one.bytes) is not None
-            or not alike(c, one, first.scale, first.zero, c.g.types[first.bytes].dtype)
-            for one in stored
+            item is None
+            or c.g.known(item.bytes) is not None
+            or not alike(c, item, first.scale, first.zero, c.g.types[first.bytes].dtype)
+            for item in stored
         ) or (c.op == "MaxPool" and c.outputs > 1):  # fmt: skip
             made = rule(c)
             return made if isinstance(made, str) else list(made)
-        inputs = (*(one.bytes for one in stored if one is not None), *c.inputs[len(moved) :])
+        inputs = (*(item.bytes for item in stored if item is not None), *c.inputs[len(moved) :])
         made = rule(replace(c, inputs=inputs))
         real = [
-            str(again(replace(c, inputs=(one, first.scale, first.zero), attributes={})))
-            for one in ([made] if isinstance(made, str) else made)
+            str(again(replace(c, inputs=(item, first.scale, first.zero), attributes={})))
+            for item in ([made] if isinstance(made, str) else made)
         ]
         return real[0] if isinstance(made, str) else real
 

@@ -64,14 +64,14 @@ def numbers_of(kind: Narrow) -> Any:
         return np.where(patterns > kind.high, patterns - (1 << kind.bits), patterns)
     sign, rest = patterns >> (kind.bits - 1), patterns & ((1 << (kind.bits - 1)) - 1)
     power, fraction = rest >> kind.digits, rest & ((1 << kind.digits) - 1)
-    found = np.ldexp(
+    result = np.ldexp(
         fraction + np.where(power > 0, 1 << kind.digits, 0.0), np.maximum(power, 1) - 1 + kind.least - kind.digits
     )
     beyond = np.where(fraction == 0, kind.beyond, math.nan) if math.isinf(kind.beyond) else math.nan
-    found = np.where(found > kind.high, beyond, found) * np.where(sign == 1, -1.0, 1.0)
+    result = np.where(result > kind.high, beyond, result) * np.where(sign == 1, -1.0, 1.0)
     if kind.name.endswith("fnuz"):  # what would be -0 is NaN
-        found[1 << (kind.bits - 1)] = math.nan
-    return found.astype(np.float32)
+        result[1 << (kind.bits - 1)] = math.nan
+    return result.astype(np.float32)
 
 
 def nearest(g: ConstantFolding, x: str, kind: Narrow, *, saturate: bool = True) -> str:
@@ -86,11 +86,11 @@ def nearest(g: ConstantFolding, x: str, kind: Narrow, *, saturate: bool = True) 
     power = g.map("min", g.map("max", power, float(kind.least)), float(most))
     power = g.map("select", g.map("isnan", x), 0.0, g.map("sub", power, float(kind.least)))
     step = g.add("gather", steps, g.add("cast", power, dtype="int64"), axis=0)
-    found = g.map("mul", g.map("round", g.map("div", x, step)), step)
+    result = g.map("mul", g.map("round", g.map("div", x, step)), step)
     if saturate or kind.beyond == kind.high:
-        return g.map("min", g.map("max", found, kind.low), kind.high)
+        return g.map("min", g.map("max", result, kind.low), kind.high)
     beyond = g.map("mul", g.map("sign", x), kind.beyond)
-    return g.map("select", g.map("greater", g.map("abs", found), kind.high), beyond, found)
+    return g.map("select", g.map("greater", g.map("abs", result), kind.high), beyond, result)
 
 
 def wrapped(g: ConstantFolding, x: str, kind: Narrow) -> str:

@@ -25,28 +25,28 @@ class NodeContext:
     opset: int
     outputs: int
 
-    def given(self, place: int) -> bool:
+    def given(self, index: int) -> bool:
         """Whether this input is there."""
-        return place < len(self.inputs) and self.inputs[place] is not None
+        return index < len(self.inputs) and self.inputs[index] is not None
 
-    def tensor(self, place: int) -> str:
+    def tensor(self, index: int) -> str:
         """An input that must be there."""
-        found = self.inputs[place] if place < len(self.inputs) else None
-        if found is None:
-            raise UsageError(f"{self.op}: input {place} is missing")
-        return found
+        result = self.inputs[index] if index < len(self.inputs) else None
+        if result is None:
+            raise UsageError(f"{self.op}: input {index} is missing")
+        return result
 
-    def maybe(self, place: int) -> str | None:
+    def maybe(self, index: int) -> str | None:
         """An input, or None."""
-        return self.inputs[place] if place < len(self.inputs) else None
+        return self.inputs[index] if index < len(self.inputs) else None
 
-    def type(self, place: int = 0) -> TensorType:
+    def type(self, index: int = 0) -> TensorType:
         """An input's type."""
-        return self.g.types[self.tensor(place)]
+        return self.g.types[self.tensor(index)]
 
-    def shape(self, place: int = 0) -> tuple[Extent, ...]:
+    def shape(self, index: int = 0) -> tuple[Extent, ...]:
         """An input's shape."""
-        return self.type(place).shape
+        return self.type(index).shape
 
     def attribute(self, name: str, default: Any) -> Any:
         """An attribute, or its default."""
@@ -58,35 +58,35 @@ class NodeContext:
             raise UsageError(f"{self.op}: attribute {name} is missing")
         return self.attributes[name]
 
-    def numbers(self, place: int) -> list[Extent]:
+    def numbers(self, index: int) -> list[Extent]:
         """Whole numbers, or expressions of dimensions, of an input."""
-        return self.g.whole_numbers(self.tensor(place), f"{self.op}: input {place}")
+        return self.g.whole_numbers(self.tensor(index), f"{self.op}: input {index}")
 
-    def whole(self, place: int) -> list[int]:
+    def whole(self, index: int) -> list[int]:
         """Whole numbers of an input."""
-        found = self.numbers(place)
-        if not all(isinstance(one, int) for one in found):
-            told = ", ".join(map(shown, found))
+        result = self.numbers(index)
+        if not all(isinstance(item, int) for item in result):
+            text = ", ".join(map(shown, result))
             raise UsageError(
-                f"{self.op}: input {place} depends on the dimensions of the request, [{told}]; it must be fixed"
+                f"{self.op}: input {index} depends on the dimensions of the request, [{text}]; it must be fixed"
             )
-        return found
+        return result
 
-    def held(self, place: int) -> Any:
+    def held(self, index: int) -> Any:
         """The numbers of an input, an array; UsageError where they are not known now."""
-        found = self.g.numbers(self.tensor(place))
-        if found is None:
-            raise self.bad(f"input {place} is not known before the data are; it must be a constant")
-        return np.asarray(found)
+        result = self.g.numbers(self.tensor(index))
+        if result is None:
+            raise self.bad(f"input {index} is not known before the data are; it must be a constant")
+        return np.asarray(result)
 
-    def floats(self, place: int) -> list[float]:
+    def floats(self, index: int) -> list[float]:
         """Numbers of an input that are known now."""
-        return [float(one) for one in self.held(place).reshape(-1)]
+        return [float(item) for item in self.held(index).reshape(-1)]
 
-    def settings(self, name: str, place: int) -> list[int] | None:
+    def settings(self, name: str, index: int) -> list[int] | None:
         """Whole numbers that older models give as an attribute and newer ones as an input."""
-        if self.given(place):
-            return self.whole(place)
+        if self.given(index):
+            return self.whole(index)
         return list(self.attributes[name]) if name in self.attributes else None
 
     def axis(self, axis: int, more: int = 0) -> int:

@@ -26,9 +26,9 @@ def _rows(make: Callable[[NodeContext, str, int], str]) -> Rule:
 def _hardmax(c: NodeContext, x: str, axis: int) -> str:
     """1 at the first of the largest."""
     shape = c.g.types[x].shape
-    place = c.g.add("arg_reduce", x, how="max", axis=axis, keepdims=True)
+    position = c.g.add("arg_reduce", x, how="max", axis=axis, keepdims=True)
     own = reshaped(c, c.g.add("iota", extent=shape[axis], dtype="int64"), (shape[axis], *[1] * (len(shape) - 1 - axis)))
-    return c.g.add("cast", c.g.map("equal", own, place), dtype=c.g.types[x].dtype)
+    return c.g.add("cast", c.g.map("equal", own, position), dtype=c.g.types[x].dtype)
 
 
 def _along(c: NodeContext, x: str, rank: int) -> str:
@@ -41,10 +41,10 @@ def _batch_norm(c: NodeContext) -> str:
     if c.attribute("training_mode", 0):
         raise c.bad("training mode; export the model for inference")
     rank, dtype = c.type().rank, c.type().dtype
-    scale, bias, mean, variance = (c.tensor(place) for place in (1, 2, 3, 4))
+    scale, bias, mean, variance = (c.tensor(index) for index in (1, 2, 3, 4))
     factor = c.g.map("mul", scale, c.g.map("rsqrt", c.g.map("add", variance, c.attribute("epsilon", 1e-5))))
     shift = c.g.map("sub", bias, c.g.map("mul", mean, factor))
-    factor, shift = (c.g.cast(_along(c, one, rank), dtype) for one in (factor, shift))
+    factor, shift = (c.g.cast(_along(c, item, rank), dtype) for item in (factor, shift))
     return c.g.map("add", c.g.map("mul", c.tensor(0), factor), shift)
 
 
@@ -61,9 +61,9 @@ def _group_norm(c: NodeContext) -> str:
     scale, bias = c.tensor(1), c.tensor(2)
     if c.opset < 21:  # one a group
         each = floor_division(shape[1], groups)
-        wide = [c.g.add("broadcast", reshaped(c, one, (groups, 1)), shape=(groups, each)) for one in (scale, bias)]
-        scale, bias = (reshaped(c, one, (shape[1],)) for one in wide)
-    return decompositions.affine(c.g, reshaped(c, normal, shape), *(_along(c, one, len(shape)) for one in (scale, bias)))
+        wide = [c.g.add("broadcast", reshaped(c, item, (groups, 1)), shape=(groups, each)) for item in (scale, bias)]
+        scale, bias = (reshaped(c, item, (shape[1],)) for item in wide)
+    return decompositions.affine(c.g, reshaped(c, normal, shape), *(_along(c, item, len(shape)) for item in (scale, bias)))
 
 
 def _layer_norm(c: NodeContext) -> list[str]:
@@ -75,8 +75,8 @@ def _layer_norm(c: NodeContext) -> list[str]:
     moved = c.g.map("sub", x, middle)
     variance = decompositions.mean(c.g, c.g.map("mul", moved, moved), axes)
     inverse = c.g.map("rsqrt", c.g.map("add", variance, eps))
-    found = decompositions.affine(c.g, c.g.map("mul", moved, inverse), c.tensor(1), c.maybe(2))
-    return [found, middle, inverse]
+    result = decompositions.affine(c.g, c.g.map("mul", moved, inverse), c.tensor(1), c.maybe(2))
+    return [result, middle, inverse]
 
 
 def _rms_norm(c: NodeContext) -> str:
@@ -89,7 +89,7 @@ def _local_response(c: NodeContext) -> str:
     size, rank = c.required("size"), c.type().rank
     low, high = (size - 1) // 2, size - 1 - (size - 1) // 2
     squares = c.g.map("mul", c.tensor(0), c.tensor(0))
-    widths = [(low, high) if place == 1 else (0, 0) for place in range(rank)]
+    widths = [(low, high) if index == 1 else (0, 0) for index in range(rank)]
     squares = c.g.add(
         "pad",
         squares,

@@ -38,13 +38,13 @@ def _max_pool(c: NodeContext) -> list[str]:
     if c.outputs < 2 and prod(w.sizes) >= PAYS * sum(w.sizes):
         return [_by_axis(c, x, w)]
     slid, ends = _slid(c, x, w, _lowest(c.type().dtype))
-    found = c.g.add("reduce", slid, how="max", axes=ends, keepdims=False)
+    result = c.g.add("reduce", slid, how="max", axes=ends, keepdims=False)
     if c.outputs < 2:
-        return [found]
+        return [result]
     shape = c.g.types[slid].shape
     flat = reshaped(c, slid, (*shape[: ends[0]], product(w.sizes)))
     first = c.g.add("arg_reduce", flat, how="max", axis=ends[0], keepdims=False)
-    return [found, _places(c, w, first)]
+    return [result, _places(c, w, first)]
 
 
 def _by_axis(c: NodeContext, x: str, w: Windows) -> str:
@@ -72,10 +72,10 @@ def _places(c: NodeContext, w: Windows, inside: str) -> str:
         rest = c.g.map("div", rest, size)
         steps = c.g.add("iota", extent=c.g.types[inside].shape[2 + axis], dtype="int64")
         steps = reshaped(c, steps, (c.g.types[inside].shape[2 + axis], *[1] * (rank - 1 - axis)))
-        place = c.g.map("add", c.g.map("mul", steps, w.strides[axis]), c.g.map("mul", tap, w.dilations[axis]))
-        place = c.g.map("sub", place, c.g.of_extents([w.before[axis]], "int64"))
+        position = c.g.map("add", c.g.map("mul", steps, w.strides[axis]), c.g.map("mul", tap, w.dilations[axis]))
+        position = c.g.map("sub", position, c.g.of_extents([w.before[axis]], "int64"))
         weight = product(image[:axis]) if column_first else product(image[axis + 1 :])
-        part = c.g.map("mul", place, c.g.of_extents([weight], "int64"))
+        part = c.g.map("mul", position, c.g.of_extents([weight], "int64"))
         total = part if total is None else c.g.map("add", total, part)
     assert total is not None
     b, n = c.shape()[:2]
@@ -88,12 +88,12 @@ def _average_pool(c: NodeContext) -> str:
     w, x = _windows(c), c.tensor(0)
     slid, ends = _slid(c, x, w, 0.0)
     total = c.g.add("reduce", slid, how="sum", axes=ends, keepdims=False)
-    padded_at_all = any(one != 0 for one in (*w.before, *w.after))
+    padded_at_all = any(item != 0 for item in (*w.before, *w.after))
     if not padded_at_all:
         return c.g.map("div", total, float(product(w.sizes)))
     image = c.shape()[2:]
-    one = c.g.constant(1, c.type().dtype)
-    ones = c.g.add("broadcast", one, shape=(1, 1, *image))
+    item = c.g.constant(1, c.type().dtype)
+    ones = c.g.add("broadcast", item, shape=(1, 1, *image))
     if c.attribute("count_include_pad", 0):  # pads that are given count, those of ceil_mode do not
         pads = list(c.attribute("pads", [0] * 2 * len(image)))
         auto = c.attribute("auto_pad", "NOTSET") != "NOTSET"

@@ -28,8 +28,8 @@ from haotuner.importing.windows import windows_of
 
 def _axis(c: NodeContext) -> int:
     """The axis of scales that differ; where there is one scale it says nothing, and may lie beyond the tensor's."""
-    asked, rank = int(c.attribute("axis", 1)), c.type().rank
-    return min(asked + rank if asked < 0 else asked, max(rank - 1, 0))
+    requested, rank = int(c.attribute("axis", 1)), c.type().rank
+    return min(requested + rank if requested < 0 else requested, max(rank - 1, 0))
 
 
 def _spread(c: NodeContext, x: str, shape: Sequence[Extent], axis: int) -> str:
@@ -49,10 +49,10 @@ def _spread(c: NodeContext, x: str, shape: Sequence[Extent], axis: int) -> str:
 def _of_blocks(c: NodeContext, x: str, shape: Sequence[Extent], axis: int, block: int) -> str:
     """Each number as often as its block has places, the last one as often as the tensor goes on."""
     own = c.g.types[x].shape
-    other = [(one, size) for place, (one, size) in enumerate(zip(own, shape, strict=True)) if place != axis]
+    other = [(extent, size) for index, (extent, size) in enumerate(zip(own, shape, strict=True)) if index != axis]
     if not all(same(*pair) for pair in other) or not same(own[axis], ceiling_division(shape[axis], block)):
-        told = f"{list(own)} of blocks of {block} along axis {axis} of {list(shape)}"
-        raise c.bad(f"scales or zero points of shape {told}")
+        text = f"{list(own)} of blocks of {block} along axis {axis} of {list(shape)}"
+        raise c.bad(f"scales or zero points of shape {text}")
     apart = reshaped(c, x, (*own[: axis + 1], 1, *own[axis + 1 :]))
     wide = c.g.add("broadcast", apart, shape=(*own[: axis + 1], block, *own[axis + 1 :]))
     whole = reshaped(c, wide, (*own[:axis], canonical(own[axis] * block), *own[axis + 1 :]))
@@ -72,24 +72,24 @@ def quantised(
         return made.bytes
     if x in g.joined and single(c, scale) and single(c, zero):
         parts, along = g.joined[x]
-        return g.add("concat", *(quantised(c, one, scale, zero, dtype, axis, narrow) for one in parts), axis=along)
+        return g.add("concat", *(quantised(c, part, scale, zero, dtype, axis, narrow) for part in parts), axis=along)
     precision = int(c.attribute("precision", 0))
     own = dtype_of_onnx(precision, c.op) if precision else g.types[scale].dtype
-    found = g.map("div", g.cast(x, own), g.cast(_spread(c, scale, shape, axis), own))
+    result = g.map("div", g.cast(x, own), g.cast(_spread(c, scale, shape, axis), own))
     if narrow is not None and not narrow.whole:
-        return nearest(g, g.cast(found, "fp32"), narrow, saturate=bool(c.attribute("saturate", 1)))
-    found = g.map("round", found)
+        return nearest(g, g.cast(result, "fp32"), narrow, saturate=bool(c.attribute("saturate", 1)))
+    result = g.map("round", result)
     if zero is not None and not is_zero(c, zero):
-        found = g.map("add", found, g.add("cast", _spread(c, zero, shape, axis), dtype=own))
+        result = g.map("add", result, g.add("cast", _spread(c, zero, shape, axis), dtype=own))
     bounds = np.iinfo(numpy_dtype(dtype))
     low, high = (bounds.min, bounds.max) if narrow is None else (narrow.low, narrow.high)
-    return g.add("cast", g.map("min", g.map("max", found, float(low)), float(high)), dtype=dtype)
+    return g.add("cast", g.map("min", g.map("max", result, float(low)), float(high)), dtype=dtype)
 
 
 def _quantise(c: NodeContext) -> str:
-    zero, asked = c.maybe(2), int(c.attribute("output_dtype", 0))
-    narrow = c.g.narrow.get(zero) if zero is not None else NARROW.get(asked)
-    known = "uint8" if not asked else narrow.held if narrow is not None else dtype_of_onnx(asked, c.op)
+    zero, requested = c.maybe(2), int(c.attribute("output_dtype", 0))
+    narrow = c.g.narrow.get(zero) if zero is not None else NARROW.get(requested)
+    known = "uint8" if not requested else narrow.held if narrow is not None else dtype_of_onnx(requested, c.op)
     dtype = c.type(2).dtype if zero is not None else known
     if dtype in FLOATS and narrow is None:
         raise c.bad(f"to {dtype}; whole numbers of 2 to 16 bits and floats of 4 and 8 bits are known")
@@ -105,31 +105,31 @@ def _moved(c: NodeContext, x: str, zero: str | None, axis: int) -> str:
 
 
 def _dequantise(c: NodeContext) -> str:
-    found = dequantised(c, c.tensor(0), c.tensor(1), c.maybe(2), _axis(c))
-    return c.g.cast(found, _real_type(c, c.tensor(1)))
+    result = dequantised(c, c.tensor(0), c.tensor(1), c.maybe(2), _axis(c))
+    return c.g.cast(result, _real_type(c, c.tensor(1)))
 
 
 def _real_type(c: NodeContext, scale: str) -> str:
     """Of what bytes stand for: that of the scale, or the one asked for."""
-    asked = int(c.attribute("output_dtype", 0))
-    return dtype_of_onnx(asked, c.op) if asked else c.g.types[scale].dtype
+    requested = int(c.attribute("output_dtype", 0))
+    return dtype_of_onnx(requested, c.op) if requested else c.g.types[scale].dtype
 
 
 def dequantised(c: NodeContext, x: str, scale: str, zero: str | None, axis: int) -> str:
     """The real numbers that bytes stand for; of weights a constant. Products look at the bytes (``integers.py``)."""
-    found = _real_of(c, x, scale, zero, axis)
-    if c.attribute("block_size", 0) or c.g.types[x].dtype in FLOATS or c.g.types[found].dtype != c.g.types[scale].dtype:
-        return found
-    c.g.stored[found] = Stored(x, scale, zero, axis)
-    return found
+    result = _real_of(c, x, scale, zero, axis)
+    if c.attribute("block_size", 0) or c.g.types[x].dtype in FLOATS or c.g.types[result].dtype != c.g.types[scale].dtype:
+        return result
+    c.g.stored[result] = Stored(x, scale, zero, axis)
+    return result
 
 
 def _real_of(c: NodeContext, x: str, scale: str, zero: str | None, axis: int) -> str:
     g, shape = c.g, c.g.types[x].shape
-    known = [g.numbers(one) for one in (x, scale, *([] if zero is None else [zero]))]
-    if all(one is not None for one in known):  # weights: as many bytes more as it may be
-        values, *spread = (np.asarray(one) for one in known)
-        scales, *moved_by = (_spread_now(c, one, values.shape, axis) for one in spread)
+    known = [g.numbers(item) for item in (x, scale, *([] if zero is None else [zero]))]
+    if all(item is not None for item in known):  # weights: as many bytes more as it may be
+        values, *spread = (np.asarray(item) for item in known)
+        scales, *moved_by = (_spread_now(c, item, values.shape, axis) for item in spread)
         if values.dtype.kind != "f":
             values = values.astype(np.int32) - (moved_by[0].astype(np.int32) if moved_by else 0)
         return g.constant((values * scales.astype(np.float32)).astype(numpy_dtype(_real_type(c, scale))))
@@ -159,7 +159,7 @@ def _spread_now(c: NodeContext, values: Any, shape: Sequence[int], axis: int) ->
 
 def _sums(c: NodeContext, x: int, w: int, x_zero: int, w_zero: int) -> str:
     """A convolution of whole numbers; pads are what the zero point stands for."""
-    sizes = [int(one) for one in c.shape(w)[2:]]
+    sizes = [int(extent) for extent in c.shape(w)[2:]]
     windows, groups = windows_of(c, sizes, c.shape(x)[2:]), int(c.attribute("group", 1))
     weight, zero = weight_of(c, c.tensor(w), c.maybe(w_zero), 0, groups), c.maybe(x_zero)
     if weight is not None and single(c, zero):
@@ -171,9 +171,9 @@ def _sums(c: NodeContext, x: int, w: int, x_zero: int, w_zero: int) -> str:
 def _requantised(c: NodeContext, sums: str, scales: tuple[int, int, int], zero: int, axis: int) -> str:
     """Sums times both scales, quantised by the third."""
     g, shape = c.g, c.g.types[sums].shape
-    wide = [g.add("cast", c.tensor(place), dtype="fp32") for place in scales]
-    one, other = (_spread(c, tensor, shape, axis) for tensor in wide[:2])
-    real = g.map("mul", g.cast(sums, "fp32"), g.map("mul", one, other))
+    wide = [g.add("cast", c.tensor(scale), dtype="fp32") for scale in scales]
+    first, other = (_spread(c, tensor, shape, axis) for tensor in wide[:2])
+    real = g.map("mul", g.cast(sums, "fp32"), g.map("mul", first, other))
     return quantised(c, real, wide[2], c.tensor(zero), c.type(zero).dtype, axis)
 
 
@@ -185,12 +185,12 @@ def _product(c: NodeContext) -> str:
     rank, zero = c.type().rank, c.maybe(2)
     weight = weight_of(c, c.tensor(3), c.maybe(5), 1) if c.type(3).rank == 2 and rank > 1 and single(c, zero) else None
     if weight is not None:
-        found = matrix_sums(c, c.tensor(0), zero, weight)
+        result = matrix_sums(c, c.tensor(0), zero, weight)
     else:  # whole numbers as floats: exact up to 258 terms, and such products have kernels
         left = _moved(c, c.tensor(0), zero, max(rank - 2, 0))
         right = _moved(c, c.tensor(3), c.maybe(5), c.type(3).rank - 1)
-        found = matmul(c, *(c.g.add("cast", one, dtype="fp32") for one in (left, right)))
-    return _requantised(c, found, (1, 4, 6), 7, c.g.types[found].rank - 1)
+        result = matmul(c, *(c.g.add("cast", item, dtype="fp32") for item in (left, right)))
+    return _requantised(c, result, (1, 4, 6), 7, c.g.types[result].rank - 1)
 
 
 def dynamic(c: NodeContext) -> list[str]:
@@ -212,8 +212,8 @@ def dynamic(c: NodeContext) -> list[str]:
 def _farthest(c: NodeContext, how: str) -> str:
     """The largest or the least element, or 0."""
     axes = tuple(range(c.type().rank))
-    found = c.g.add("reduce", c.tensor(0), how=how, axes=axes, keepdims=False) if axes else c.tensor(0)
-    return c.g.map(how, found, 0.0)
+    result = c.g.add("reduce", c.tensor(0), how=how, axes=axes, keepdims=False) if axes else c.tensor(0)
+    return c.g.map(how, result, 0.0)
 
 
 QUANTISED: Mapping[str, Rule] = {

@@ -71,10 +71,10 @@ def read(
         UsageError: not a model, damaged, or with operators or settings that have no rule; all unknown ones are listed.
         EnvironmentMissing: the package onnx is not installed.
     """
-    place = Path(path)
-    model = open_model(place)
+    path_ = Path(path)
+    model = open_model(path_)
     try:
-        return graph_of(model, place.parent, fixed or {}, ranges, defaults, sizes or {})
+        return graph_of(model, path_.parent, fixed or {}, ranges, defaults, sizes or {})
     except (
         TypeError,
         ValueError,
@@ -85,7 +85,7 @@ def read(
         MemoryError,
         RecursionError,
     ) as error:
-        raise UsageError(f"{place} is damaged: {type(error).__name__}: {error}") from error
+        raise UsageError(f"{path_} is damaged: {type(error).__name__}: {error}") from error
 
 
 def graph_of(
@@ -113,64 +113,64 @@ def _graph_with(
     sizes: Mapping[str, int],
 ) -> Graph:
     """``defaults``: initializers that are inputs of the graph; with ``sizes`` a request gives these inputs, too."""
-    own = {(one.domain, one.name): one for one in model.functions}
+    own = {(function.domain, function.name): function for function in model.functions}
     opset = opset_of(model.opset_import, "model")
     _refuse_unknown(model.graph, opset, own)
     reader = Reader(ConstantFolding(), folder, own)
     names: dict[str, str] = {}
-    weights = {one.name for one in model.graph.initializer} | {one.values.name for one in model.graph.sparse_initializer}
+    weights = {item.name for item in model.graph.initializer} | {item.values.name for item in model.graph.sparse_initializer}
     for name, value in fixed.items():
         names[name] = reader.g.constant(np.asarray(value), name=name)
-    for one in model.graph.input:
-        if one.name not in fixed and (one.name not in weights or one.name in defaults):
-            names[one.name] = _input(reader.g, one, sizes)
+    for item in model.graph.input:
+        if item.name not in fixed and (item.name not in weights or item.name in defaults):
+            names[item.name] = _input(reader.g, item, sizes)
     for name, value in defaults.items() if not sizes else ():
         reader.g.defaults[name] = _default(reader.g, name, array_of(value, folder))
     if ranges is not None:
         reader.ranges = ranges({name: reader.g.types[name] for name in reader.g.inputs})
         reader.g.ranges = reader.ranges
     reader.run(model.graph, names, opset, 0)
-    missing = [one.name for one in model.graph.output if one.name not in names]
+    missing = [item.name for item in model.graph.output if item.name not in names]
     if missing:
         raise UsageError(f"outputs {', '.join(missing)} are made by no node")
-    for one in model.graph.output:
-        if one.type.tensor_type.elem_type in NARROW:
+    for entry in model.graph.output:
+        if entry.type.tensor_type.elem_type in NARROW:
             raise UsageError(
-                f"output {one.name} is of type {NARROW[one.type.tensor_type.elem_type].name}, which no array has; "
+                f"output {entry.name} is of type {NARROW[entry.type.tensor_type.elem_type].name}, which no array has; "
                 "export the model with a Cast or DequantizeLinear behind it"
             )
-    outputs = [one.name for one in model.graph.output]
+    outputs = [item.name for item in model.graph.output]
     if len(set(outputs)) < len(outputs):
-        raise UsageError(f"output {next(one for one in outputs if outputs.count(one) > 1)} is listed twice")
+        raise UsageError(f"output {next(output for output in outputs if outputs.count(output) > 1)} is listed twice")
     return finished(reader.g, [(name, names[name]) for name in outputs])
 
 
-def _input(g: ConstantFolding, one: Any, sizes: Mapping[str, int]) -> str:
-    kind = one.type.WhichOneof("value")
+def _input(g: ConstantFolding, value: Any, sizes: Mapping[str, int]) -> str:
+    kind = value.type.WhichOneof("value")
     if kind != "tensor_type":
-        raise UsageError(f"input {one.name}: a {kind or 'value without type'}; only tensors are read")
-    tensor = one.type.tensor_type
+        raise UsageError(f"input {value.name}: a {kind or 'value without type'}; only tensors are read")
+    tensor = value.type.tensor_type
     if not tensor.HasField("shape"):
-        raise UsageError(f"input {one.name}: its number of axes is not fixed; export the model with a fixed rank")
+        raise UsageError(f"input {value.name}: its number of axes is not fixed; export the model with a fixed rank")
     if len(tensor.shape.dim) > LARGEST_RANK:
-        raise UsageError(f"input {one.name}: {len(tensor.shape.dim)} axes; at most {LARGEST_RANK} are read")
-    shape = [_extent(one.name, place, dim) for place, dim in enumerate(tensor.shape.dim)]
+        raise UsageError(f"input {value.name}: {len(tensor.shape.dim)} axes; at most {LARGEST_RANK} are read")
+    shape = [_extent(value.name, index, dim) for index, dim in enumerate(tensor.shape.dim)]
     shape = [sizes.get(str(extent), extent) for extent in shape]
-    return g.input(one.name, shape, dtype_of_onnx(tensor.elem_type, f"input {one.name}"))
+    return g.input(value.name, shape, dtype_of_onnx(tensor.elem_type, f"input {value.name}"))
 
 
 def _default(g: ConstantFolding, name: str, value: Any) -> Any:
     """The value of an input that a request may leave out. UsageError where the input's type is another one."""
     kind = g.types[name]
     fits = value.ndim == kind.rank and all(
-        one == size or not isinstance(one, int) for one, size in zip(kind.shape, value.shape, strict=False)
+        extent == size or not isinstance(extent, int) for extent, size in zip(kind.shape, value.shape, strict=False)
     )
     if not fits or numpy_dtype(kind.dtype) != value.dtype:
         raise UsageError(f"input {name} is {kind}, and its initializer {value.dtype}{list(value.shape)}")
     return value
 
 
-def _extent(tensor: str, place: int, dim: Any) -> Extent:
+def _extent(tensor: str, index: int, dim: Any) -> Extent:
     """A dimension's own name where it is one, else one made of the input's name and the axis."""
     if dim.WhichOneof("value") == "dim_value" and dim.dim_value >= 0:
         return int(dim.dim_value)
@@ -178,7 +178,7 @@ def _extent(tensor: str, place: int, dim: Any) -> Extent:
     if named:
         return dimension(named)
     stem = re.sub(r"\W", "_", tensor, flags=re.ASCII)[:60] or "input"
-    return dimension(f"{'' if stem[0].isalpha() or stem[0] == '_' else '_'}{stem}_{place}")
+    return dimension(f"{'' if stem[0].isalpha() or stem[0] == '_' else '_'}{stem}_{index}")
 
 
 def _refuse_unknown(graph: Any, opset: int, own: Mapping[tuple[str, str], Any]) -> None:
@@ -193,9 +193,9 @@ def _refuse_unknown(graph: Any, opset: int, own: Mapping[tuple[str, str], Any]) 
             if not known and rule_of(node.domain, node.op_type) is None and not can_be_taken_apart(node, version, own):
                 name = f"{node.domain}.{node.op_type}" if node.domain not in MAIN else node.op_type
                 where[name].append(node.name or f"node {number}")
-            for one in node.attribute:
-                if one.HasField("g") and known:
-                    visit(one.g.node, version, depth + 1)
+            for item in node.attribute:
+                if item.HasField("g") and known:
+                    visit(item.g.node, version, depth + 1)
 
     visit(graph.node, opset, 0)
     for body in own.values():
@@ -218,101 +218,101 @@ class Reader:
 
     def run(self, graph: Any, names: MutableMapping[str, str], opset: int, depth: int) -> None:
         """All nodes of a graph; ``names``: tensors of the file -> of the builder."""
-        for one in graph.initializer:
-            if one.name not in names:
-                names[one.name] = self._held(one, one.name)
+        for item in graph.initializer:
+            if item.name not in names:
+                names[item.name] = self._held(item, item.name)
         for sparse in graph.sparse_initializer:
             if sparse.values.name not in names:
                 names[sparse.values.name] = self._held_sparse(sparse, sparse.values.name)
-        self.walk(graph.node, names, [one.name for one in graph.output], opset, depth)
+        self.walk(graph.node, names, [item.name for item in graph.output], opset, depth)
 
     def walk(
-        self, nodes: Sequence[Any], names: MutableMapping[str, str], wanted: Sequence[str], opset: int, depth: int
+        self, nodes: Sequence[Any], names: MutableMapping[str, str], required: Sequence[str], opset: int, depth: int
     ) -> None:
-        """Nodes one after the other, up to the ``wanted`` results."""
-        left, place = list(nodes), 0
-        while place < len(left):
-            left[place : place + 1] = by_sizes(self.g, left[place], names, opset) or [left[place]]
-            if self._node(left[place], names, Rest(left[place + 1 :], wanted), opset, depth):
+        """Nodes one after the other, up to the ``required`` results."""
+        left, position = list(nodes), 0
+        while position < len(left):
+            left[position : position + 1] = by_sizes(self.g, left[position], names, opset) or [left[position]]
+            if self._node(left[position], names, Rest(left[position + 1 :], required), opset, depth):
                 return
-            place += 1
+            position += 1
 
     def _node(self, node: Any, names: MutableMapping[str, str], rest: Rest, opset: int, depth: int) -> bool:
         """One node; whether the rest was read, too. UsageError names it."""
         self.nodes += 1
         if depth > DEEPEST or self.nodes > MOST_NODES:
             raise UsageError(f"more than {DEEPEST} bodies inside each other, or than {MOST_NODES} nodes in all")
-        unknown = [one for one in node.input if one and one not in names]
+        unknown = [item for item in node.input if item and item not in names]
         what = f"node {node.name or node.output[0] if node.output else '?'} ({node.op_type})"
         if unknown:
             raise UsageError(f"{what} reads {unknown[0]!r}, which no node before it makes: a cycle, or out of order")
-        twice = [one for one in node.output if one and one in names]
+        twice = [item for item in node.output if item and item in names]
         if twice:
             raise UsageError(f"{what} makes {twice[0]!r}, which is made already")
-        inputs = tuple(names[one] if one else None for one in node.input)
+        inputs = tuple(names[item] if item else None for item in node.input)
         try:
             refuse_sequences(self.g, node.op_type, inputs)
             if node.domain in MAIN and node.op_type == "If":
                 branches = branched(self, node, inputs, names, rest, opset, depth)
                 if branches is None:
                     return True
-                found: Sequence[str] = branches
+                result: Sequence[str] = branches
             elif node.domain in MAIN and node.op_type in _LOOPS:
-                found = list(_LOOPS[node.op_type](self, node, inputs, names, opset, depth))
+                result = list(_LOOPS[node.op_type](self, node, inputs, names, opset, depth))
             else:
-                found = self._results(node, inputs, opset, depth)
+                result = self._results(node, inputs, opset, depth)
         except UsageError as error:
             raise (error if str(error).startswith("node ") else UsageError(f"{what}: {error}")) from error
         except (IndexError, KeyError, ValueError, TypeError, ZeroDivisionError, OverflowError, StopIteration) as error:
             raise UsageError(f"{what}: its inputs or attributes do not fit it ({type(error).__name__}: {error})") from error
-        for place, one in enumerate(node.output):
-            if one:
-                if place >= len(found) or not found[place]:
-                    raise UsageError(f"{what}: output {one!r} has no rule")
-                names[one] = found[place]
+        for index, item in enumerate(node.output):
+            if item:
+                if index >= len(result) or not result[index]:
+                    raise UsageError(f"{what}: output {item!r} has no rule")
+                names[item] = result[index]
         return False
 
     def _results(self, node: Any, inputs: tuple[str | None, ...], opset: int, depth: int) -> Sequence[str]:
         if node.domain in MAIN and node.op_type == "Constant":
             return [self._constant(node)]
-        asked = max((place + 1 for place, one in enumerate(node.output) if one), default=0)
+        requested = max((index + 1 for index, item in enumerate(node.output) if item), default=0)
         odd = misfit(node, opset) if node.domain in MAIN and (node.domain, node.op_type) not in self.own else ""
         if odd:
             raise UsageError(odd)
         rule = rule_of(node.domain, node.op_type)
         if rule is not None and (node.domain, node.op_type) not in self.own:
-            attributes = {one.name: self._attribute(one) for one in node.attribute}
-            found = rule(NodeContext(self.g, node.op_type, inputs, attributes, opset, asked))
-            return [found] if isinstance(found, str) else found
-        body = body_of(node, opset, [None if one is None else self.g.types[one] for one in inputs], self.own)
+            attributes = {item.name: self._attribute(item) for item in node.attribute}
+            result = rule(NodeContext(self.g, node.op_type, inputs, attributes, opset, requested))
+            return [result] if isinstance(result, str) else result
+        body = body_of(node, opset, [None if operand is None else self.g.types[operand] for operand in inputs], self.own)
         if body is None:
             raise UsageError("no rule, and with these inputs no definition by other operators")
-        given = defaults_of(node, opset) | {one.name: one for one in (*body.attribute_proto, *node.attribute)}
-        inner = {name: one for name, one in zip(body.input, inputs, strict=False) if one is not None}
+        arguments = defaults_of(node, opset) | {item.name: item for item in (*body.attribute_proto, *node.attribute)}
+        inner = {name: operand for name, operand in zip(body.input, inputs, strict=False) if operand is not None}
         version = opset_of(body.opset_import, f"function {body.name}") if body.opset_import else opset
         left_out = set(body.input) - set(inner)
         nodes = []
-        for one in body.node:
-            whole = filled_in(one, given)
+        for item in body.node:
+            whole = filled_in(item, arguments)
             if left_out & set(whole.input):
                 whole = onnx_library().NodeProto.FromString(whole.SerializeToString())
-                kept = ["" if name in left_out else name for name in whole.input]
+                selected = ["" if name in left_out else name for name in whole.input]
                 del whole.input[:]
-                whole.input.extend(kept)
+                whole.input.extend(selected)
             nodes.append(whole)
         self.walk(nodes, inner, list(body.output), version, depth + 1)
-        return [inner.get(name, "") for name in body.output[:asked]]
+        return [inner.get(name, "") for name in body.output[:requested]]
 
     def _constant(self, node: Any) -> str:
-        found = next((one for one in node.attribute if one.name in _CONSTANTS), None)
-        if found is None:
-            raise UsageError(f"a constant given by {', '.join(one.name for one in node.attribute)}; expected numbers")
-        if found.HasField("sparse_tensor"):
-            return self._held_sparse(found.sparse_tensor, node.output[0])
-        if found.HasField("t"):
-            return self._held(found.t, node.output[0])
-        value = self._attribute(found)
-        kind = None if found.name == "value" else np.float32 if "float" in found.name else np.int64
+        result = next((item for item in node.attribute if item.name in _CONSTANTS), None)
+        if result is None:
+            raise UsageError(f"a constant given by {', '.join(item.name for item in node.attribute)}; expected numbers")
+        if result.HasField("sparse_tensor"):
+            return self._held_sparse(result.sparse_tensor, node.output[0])
+        if result.HasField("t"):
+            return self._held(result.t, node.output[0])
+        value = self._attribute(result)
+        kind = None if result.name == "value" else np.float32 if "float" in result.name else np.int64
         return self.g.constant(np.asarray(value, kind), name=node.output[0])
 
     def _held(self, tensor: Any, name: str) -> str:
@@ -328,11 +328,11 @@ class Reader:
             self.g.narrow[made] = NARROW[data_type]
         return made
 
-    def _attribute(self, one: Any) -> Any:
-        value = onnx_library().helper.get_attribute_value(one)
+    def _attribute(self, number: Any) -> Any:
+        value = onnx_library().helper.get_attribute_value(number)
         if isinstance(value, bytes):
             return value.decode("utf-8", "replace")
-        if one.HasField("t"):
+        if number.HasField("t"):
             return array_of(value, self.folder)
         if isinstance(value, list) or hasattr(value, "__len__"):
             return [part.decode("utf-8", "replace") if isinstance(part, bytes) else part for part in value]
@@ -369,7 +369,7 @@ def finished(g: ConstantFolding, outputs: Sequence[tuple[str, str]]) -> Graph:
                 "as outputs, or with ConcatFromSequence behind it"
             )
         plain = g._nodes_of(tensor)
-        taken = plain in g.inputs or plain in [one for _, one in chosen]
+        taken = plain in g.inputs or plain in [item for _, item in chosen]
         if plain in g.constants or (taken and plain != name):
             plain = g.plain("reshape", plain, shape=g.types[plain].shape)
         chosen.append((name, plain))
@@ -380,7 +380,7 @@ def finished(g: ConstantFolding, outputs: Sequence[tuple[str, str]]) -> Graph:
     graph = dequantised_by_rows(scaled_weights(GraphBuilder.finish(g, *(tensor for _, tensor in chosen))))
     _refuse_absurd(graph)
     for node in graph.nodes:
-        extents = [one for one in graph.types[node.output].shape if isinstance(one, int)]
+        extents = [extent for extent in graph.types[node.output].shape if isinstance(extent, int)]
         if node.primitive != "window" and math.prod(extents) > MOST_ELEMENTS:  # windows are views
             raise UsageError(f"tensor {node.output}: {extents} are more than {MOST_ELEMENTS} elements at any request")
     return renamed(graph, lambda name: new.get(name, name))

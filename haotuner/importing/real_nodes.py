@@ -24,7 +24,7 @@ def real_scalar(g: GraphBuilder, value: Any, dtype: str) -> str:
         above, below = sympy.fraction(sympy.together(value))
         if below == 1:  # sympy cannot show of every extent that it is whole, such as what a long floor division leaves
             return GraphBuilder.add(g, "size", extent=canonical(value), dtype=dtype)
-        parts = [real_scalar(g, one, dtype) for one in (above, below)]
+        parts = [real_scalar(g, item, dtype) for item in (above, below)]
         return GraphBuilder.add(g, "map", *parts, function="div")
     return _cast(g, _step(g, value), dtype)
 
@@ -33,7 +33,7 @@ def _step(g: GraphBuilder, value: Typed) -> str:
     function = type(value).__name__
     if function == "real":
         return real_scalar(g, value.args[0], WIDE)
-    parts = [real_scalar(g, one, WIDE) for one in value.args]
+    parts = [real_scalar(g, argument, WIDE) for argument in value.args]
     if function.startswith("to_"):
         return _cast(g, _cast(g, parts[0], function.removeprefix("to_")), WIDE)
     return GraphBuilder.add(g, "map", *parts, function=function.removeprefix("real_"))

@@ -36,9 +36,9 @@ def _col2im(c: NodeContext) -> str:
         first = g.map("mul", g.add("iota", extent=steps[axis], dtype="int64"), strides[axis])
         taps = g.constant(np.arange(sizes[axis], dtype=np.int64) * dilations[axis])
         shape = [1] * axis + [sizes[axis]] + [1] * (rank - 1)
-        place = g.map("add", reshaped(c, taps, (*shape, *[1] * (rank - axis))),
+        position = g.map("add", reshaped(c, taps, (*shape, *[1] * (rank - axis))),
                       reshaped(c, first, (steps[axis], *[1] * (rank - 1 - axis))))  # fmt: skip
-        part = g.map("mul", place, g.of_extents(np.array(product(padded[axis + 1 :]), object), "int64"))
+        part = g.map("mul", position, g.of_extents(np.array(product(padded[axis + 1 :]), object), "int64"))
         total = g.map("add", total, part) if total else part
     each = g.map("mul", g.add("iota", extent=canonical(n * channels), dtype="int64"),
                  g.of_extents(np.array(product(padded), object), "int64"))  # fmt: skip
@@ -46,11 +46,11 @@ def _col2im(c: NodeContext) -> str:
     count = product((n, channels, *sizes, *steps))
     flat, new = reshaped(c, places, (count,)), reshaped(c, c.tensor(0), (count,))
     nothing = g.add("broadcast", g.constant(0, c.type().dtype), shape=(product((n, channels, *padded)),))
-    found = reshaped(c, g.add("scatter", nothing, flat, new, how="add"), (n, channels, *padded))
+    result = reshaped(c, g.add("scatter", nothing, flat, new, how="add"), (n, channels, *padded))
     for axis in range(rank):
         if pads[axis] or pads[rank + axis]:
-            found = cut(c, found, 2 + axis, pads[axis], canonical(pads[axis] + image[axis]))
-    return found
+            result = cut(c, result, 2 + axis, pads[axis], canonical(pads[axis] + image[axis]))
+    return result
 
 
 def _det(c: NodeContext) -> str:
@@ -60,7 +60,7 @@ def _det(c: NodeContext) -> str:
     if not isinstance(rows, int) or shape[-2] != rows or rows > LARGEST_MATRIX:
         raise c.bad(f"matrices of {c.type()}; expected square ones of at most {LARGEST_MATRIX} rows, a fixed number")
     outer = product(shape[:-2])
-    left, found = reshaped(c, c.tensor(0), (outer, rows, rows)), ""
+    left, result = reshaped(c, c.tensor(0), (outer, rows, rows)), ""
     for size in range(rows, 0, -1):
         column = reshaped(c, cut(c, left, 2, 0, 1), (outer, size))
         chosen = g.add("arg_reduce", g.map("abs", column), how="max", axis=1, keepdims=True)
@@ -72,33 +72,33 @@ def _det(c: NodeContext) -> str:
         pivot = cut(c, cut(c, left, 1, 0, 1), 2, 0, 1)
         swapped = g.map("greater", reshaped(c, chosen, (outer, 1, 1)), 0)
         factor = g.map("select", swapped, g.map("neg", pivot), pivot)
-        found = g.map("mul", found, factor) if found else factor
+        result = g.map("mul", result, factor) if result else factor
         if size > 1:
             safe = g.map("select", g.map("equal", pivot, 0.0), 1.0, pivot)
             below = g.map("div", cut(c, cut(c, left, 1, 1, size), 2, 0, 1), safe)
             row = cut(c, cut(c, left, 1, 0, 1), 2, 1, size)
             rest = cut(c, cut(c, left, 1, 1, size), 2, 1, size)
             left = g.map("sub", rest, g.map("mul", below, row))
-    if not found:
-        found = g.add("broadcast", g.constant(1.0, c.type().dtype), shape=(outer,))
-    return reshaped(c, found, shape[:-2])
+    if not result:
+        result = g.add("broadcast", g.constant(1.0, c.type().dtype), shape=(outer,))
+    return reshaped(c, result, shape[:-2])
 
 
 def _mel_weight_matrix(c: NodeContext) -> str:
     """Triangles over the bins of a spectrum, evenly far apart in mel."""
-    bands, length, rate = (int(c.floats(place)[0]) for place in range(3))
-    low, high = (2595 * np.log1p(c.floats(place)[0] / 700) / np.log(10) for place in (3, 4))
+    bands, length, rate = (int(c.floats(index)[0]) for index in range(3))
+    low, high = (2595 * np.log1p(c.floats(position)[0] / 700) / np.log(10) for position in (3, 4))
     mels = np.arange(bands + 2) * ((high - low) / (bands + 2)) + low
     bins = ((length + 1) * (700 * np.expm1(mels / 2595 * np.log(10))) // rate).astype(int)
-    found = np.zeros((length // 2 + 1, bands))
+    result = np.zeros((length // 2 + 1, bands))
     for band, (first, middle, last) in enumerate(zip(bins, bins[1:], bins[2:], strict=False)):
         if first == middle:
-            found[middle, band] = 1
+            result[middle, band] = 1
         else:
-            found[first : middle + 1, band] = (np.arange(first, middle + 1) - first) / (middle - first)
+            result[first : middle + 1, band] = (np.arange(first, middle + 1) - first) / (middle - first)
         if last > middle:
-            found[middle:last, band] = (last - np.arange(middle, last)) / (last - middle)
-    return c.g.constant(found, dtype_of_onnx(c.attribute("output_datatype", 1), c.op))
+            result[middle:last, band] = (last - np.arange(middle, last)) / (last - middle)
+    return c.g.constant(result, dtype_of_onnx(c.attribute("output_datatype", 1), c.op))
 
 
 def _tensor_scatter(c: NodeContext) -> str:
@@ -114,9 +114,9 @@ def _tensor_scatter(c: NodeContext) -> str:
         steps = g.map("mod", steps, g.of_extents(np.array(shape[axis], object), "int64"))
     places = g.add("broadcast", steps, shape=new)
     attributes = {"axis": axis}
-    found = INDEXING["ScatterElements"](replace(c, inputs=(c.tensor(0), places, c.tensor(1)), attributes=attributes))
-    assert isinstance(found, str)
-    return found
+    result = INDEXING["ScatterElements"](replace(c, inputs=(c.tensor(0), places, c.tensor(1)), attributes=attributes))
+    assert isinstance(result, str)
+    return result
 
 
 def _unique(c: NodeContext) -> list[str]:
@@ -125,9 +125,9 @@ def _unique(c: NodeContext) -> list[str]:
     if "axis" in c.attributes:
         axis = c.axis(c.attributes["axis"])
         shape = c.shape()
-        others = [place for place in range(len(shape)) if place != axis]
+        others = [index for index in range(len(shape)) if index != axis]
         lines = transposed(c, x, (axis, *others))
-        count, wide = shape[axis], product(shape[place] for place in others)
+        count, wide = shape[axis], product(shape[position] for position in others)
         order, same_as_before = _sorted_rows(c, reshaped(c, lines, (count, wide)), count, wide)
     else:
         axis, count = 0, product(c.shape())
@@ -148,7 +148,7 @@ def _unique(c: NodeContext) -> list[str]:
     if not c.attribute("sorted", 1):
         turned = g.add("arg_sort", indices, axis=0, falling=False)
         rank = g.add("scatter", _zeros(c, kinds), turned, g.add("iota", extent=kinds, dtype="int64"), how="none")
-        indices, ends = (g.add("gather", one, turned, axis=0) for one in (indices, ends))
+        indices, ends = (g.add("gather", item, turned, axis=0) for item in (indices, ends))
         inverse = g.add("gather", rank, inverse, axis=0)
     return [g.add("gather", x, indices, axis=axis), indices, inverse, ends][: max(1, c.outputs)]
 
@@ -171,12 +171,12 @@ def _sorted_rows(c: NodeContext, rows: str, count: Extent, wide: Extent) -> tupl
     Each is compared with all others at the first column where both differ.
     """
     g = c.g
-    one, other = reshaped(c, rows, (count, 1, wide)), reshaped(c, rows, (1, count, wide))
-    differ = g.map("not", g.map("equal", one, other))
+    left, other = reshaped(c, rows, (count, 1, wide)), reshaped(c, rows, (1, count, wide))
+    differ = g.map("not", g.map("equal", left, other))
     first = g.add("arg_reduce", g.cast(differ, "int64"), how="max", axis=2, keepdims=True)
     mine, theirs = (
         reshaped(c, taken_along(c, g.add("broadcast", side, shape=(count, count, wide)), first, 2), (count, count))
-        for side in (one, other)
+        for side in (left, other)
     )
     places = g.add("iota", extent=count, dtype="int64")
     sooner = g.map("less", reshaped(c, places, (1, count)), reshaped(c, places, (count, 1)))

@@ -15,9 +15,9 @@ SETTINGS = {"hardsigmoid": (0.2, 0.5), "elu": (1.0, 0.0), "leakyrelu": (0.01, 0.
             "thresholdedrelu": (1.0, 0.0), "scaledtanh": (1.0, 1.0)}  # fmt: skip
 
 
-def _direction(c: NodeContext, place: int, number: int) -> str | None:
+def _direction(c: NodeContext, index: int, number: int) -> str | None:
     """One direction's part of an input."""
-    tensor = c.maybe(place)
+    tensor = c.maybe(index)
     if tensor is None:
         return None
     return reshaped(c, cut(c, tensor, 0, number, number + 1), c.g.types[tensor].shape[1:])
@@ -25,14 +25,14 @@ def _direction(c: NodeContext, place: int, number: int) -> str | None:
 
 def _activations(c: NodeContext, kind: str, number: int) -> list[tuple[str, float, float]]:
     own = len(DEFAULTS[kind])
-    given = [str(name).lower() for name in c.attribute("activations", [])]
-    names = given[number * own : (number + 1) * own] or DEFAULTS[kind]
+    inputs = [str(name).lower() for name in c.attribute("activations", [])]
+    names = inputs[number * own : (number + 1) * own] or DEFAULTS[kind]
     alphas, betas = (list(c.attribute(key, []))[number * own :] for key in ("activation_alpha", "activation_beta"))
-    found = []
-    for place, name in enumerate(names):
+    result = []
+    for index, name in enumerate(names):
         alpha, beta = SETTINGS.get(name, (0.0, 0.0))
-        found.append((name, alphas[place] if place < len(alphas) else alpha, betas[place] if place < len(betas) else beta))
-    return found
+        result.append((name, alphas[index] if index < len(alphas) else alpha, betas[index] if index < len(betas) else beta))
+    return result
 
 
 def _multiplied(c: NodeContext, x: str, number: int) -> str:
@@ -100,8 +100,8 @@ def layer(
         turn = (1, 0, 2)
         if batch_first:
             firsts = {5: c.maybe(5), 6: c.maybe(6) if kind == "lstm" else None}
-            turned = [transposed(c, one, turn) if at in firsts and (one := firsts[at]) else kept
-                      for at, kept in enumerate(c.inputs)]  # fmt: skip
+            turned = [transposed(c, item, turn) if at in firsts and (item := firsts[at]) else operand
+                      for at, operand in enumerate(c.inputs)]  # fmt: skip
             c = NodeContext(g, c.op, tuple(turned), c.attributes, c.opset, c.outputs)
         x = transposed(c, c.tensor(0), turn) if batch_first else c.tensor(0)
         tokens, batch = g.types[x].shape[:2]
@@ -118,11 +118,11 @@ def layer(
         every: list[str] = []
         last_h: list[str] = []
         last_c: list[str] = []
-        for found, reverse in zip(ways, backwards, strict=True):
-            h = cut(c, found, 2, 0, hidden)
+        for way_, reverse in zip(ways, backwards, strict=True):
+            h = cut(c, way_, 2, 0, hidden)
             every.append(reshaped(c, h, (tokens, 1, batch, hidden)))
-            for kept, low in ((last_h, 0), (last_c, hidden)):
-                kept.append(_last(c, cut(c, found, 2, low, low + hidden), reverse=reverse))
+            for selected, low in ((last_h, 0), (last_c, hidden)):
+                selected.append(_last(c, cut(c, way_, 2, low, low + hidden), reverse=reverse))
         y, yh, yc = (
             parts[0] if len(parts) == 1 else g.add("concat", *parts, axis=axis)
             for parts, axis in ((every, 1), (last_h, 0), (last_c, 0))
@@ -141,8 +141,8 @@ def _last(c: NodeContext, states: str, *, reverse: bool) -> str:
         return cut(c, states, 0, 0, 1)
     if not c.given(4):
         return cut(c, states, 0, tokens - 1, tokens)
-    place = c.g.map("sub", c.g.add("cast", c.tensor(4), dtype="int64"), 1)
-    row = c.g.map("add", c.g.map("mul", place, c.g.of_extents([batch], "int64")),
+    position = c.g.map("sub", c.g.add("cast", c.tensor(4), dtype="int64"), 1)
+    row = c.g.map("add", c.g.map("mul", position, c.g.of_extents([batch], "int64")),
                   c.g.add("iota", extent=batch, dtype="int64"))  # fmt: skip
     flat = reshaped(c, states, (tokens * batch, hidden))
     return reshaped(c, c.g.add("gather", flat, row, axis=0), (1, batch, hidden))

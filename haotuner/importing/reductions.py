@@ -18,9 +18,9 @@ def _reduced(c: NodeContext, how: str, x: str) -> str:
 
 def _axes(c: NodeContext) -> tuple[int, ...] | None:
     """The axes; None: reduce nothing."""
-    found = c.settings("axes", 1)
-    if found:
-        return tuple(c.axis(axis) for axis in found)
+    result = c.settings("axes", 1)
+    if result:
+        return tuple(c.axis(axis) for axis in result)
     return None if c.attribute("noop_with_empty_axes", 0) else tuple(range(c.type().rank))
 
 
@@ -47,8 +47,8 @@ def _log_sum_exp(c: NodeContext) -> str:
     top = c.g.add("reduce", x, how="max", axes=axes, keepdims=True)
     top = c.g.map("select", c.g.map("isinf", top), 0, top)
     total = c.g.add("reduce", c.g.map("exp", c.g.map("sub", x, top)), how="sum", axes=axes, keepdims=keep)
-    kept = top if keep else c.g.add("reduce", top, how="max", axes=axes, keepdims=False)
-    return c.g.map("add", c.g.map("log", total), kept)
+    keepdims = top if keep else c.g.add("reduce", top, how="max", axes=axes, keepdims=False)
+    return c.g.map("add", c.g.map("log", total), keepdims)
 
 
 def _arg(how: str) -> Rule:
@@ -69,11 +69,11 @@ def _cumulative(how: str, first: int) -> Rule:
         axis, rank = c.axis(c.whole(1)[0]), c.type().rank
         x = _turned(c, c.tensor(0), axis) if c.attribute("reverse", 0) else c.tensor(0)
         if c.attribute("exclusive", 0):
-            widths = [1 if place == axis else 0 for place in range(rank)]
+            widths = [1 if index == axis else 0 for index in range(rank)]
             x = c.g.add("pad", x, before=tuple(widths), after=(0,) * rank, mode="constant", value=first)
             x = cut(c, x, axis, 0, c.shape()[axis])
-        found = c.g.add("scan", x, how=how, axis=axis)
-        return _turned(c, found, axis) if c.attribute("reverse", 0) else found
+        result = c.g.add("scan", x, how=how, axis=axis)
+        return _turned(c, result, axis) if c.attribute("reverse", 0) else result
 
     return rule
 

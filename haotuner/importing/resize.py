@@ -117,47 +117,47 @@ def _axes(c: NodeContext, places: Sequence[int], at_scales: int, at_sizes: int) 
     policy = c.attribute("keep_aspect_ratio_policy", "stretch")
     if sizes is not None and scales is None and policy != "stretch":
         return _in_proportion(c, places, sizes, policy)
-    found = []
-    for at, place in enumerate(places):
-        extent = c.shape()[place]
+    result = []
+    for at, position in enumerate(places):
+        extent = c.shape()[position]
         if scales is None:
             assert sizes is not None
-            found.append(_by_sizes(c, place, sizes[at]))
+            result.append(_by_sizes(c, position, sizes[at]))
             continue
         scale = scales[at]
         if isinstance(scale, str):
             out = scaled_length(c.g, extent, scale, c.g.types[scale].dtype) if sizes is None else sizes[at]
             wide = c.g.cast(scale, PRECISE)
-            found.append(Axis(place, extent, out, wide, None, True, ((extent, largest([out, 1])),), SINGLE))
+            result.append(Axis(position, extent, out, wide, None, True, ((extent, largest([out, 1])),), SINGLE))
         else:
             out = scaled_length(c.g, extent, float(scale), SINGLE) if sizes is None else sizes[at]
             value = float(np.float32(scale))
-            found.append(Axis(place, extent, out, c.g.constant(value, PRECISE), value, True, (), SINGLE))
-    return found
+            result.append(Axis(position, extent, out, c.g.constant(value, PRECISE), value, True, (), SINGLE))
+    return result
 
 
 def _scales(c: NodeContext, tensor: str, count: int) -> list[float | str]:
     """Each axis' scale: a number, or a scalar tensor of what sizes make or what comes with the request."""
     known = c.g.numbers(tensor)
     if known is not None:
-        return [float(one) for one in known.reshape(-1)]
+        return [float(item) for item in known.reshape(-1)]
     if c.g.types[tensor].shape != (count,):
         raise c.bad(f"scales of the shape {list(c.g.types[tensor].shape)}; expected ({count},)")
     parts = c.g.joined[tensor][0] if tensor in c.g.joined else ()
     if len(parts) > 1:
-        counts = [c.g.types[one].shape[0] for one in parts]
-        if all(isinstance(one, int) for one in counts):
-            return [scale for one, own in zip(parts, counts, strict=True) for scale in _scales(c, one, int(own))]
+        counts = [c.g.types[part].shape[0] for part in parts]
+        if all(isinstance(count, int) for count in counts):
+            return [scale for first, own in zip(parts, counts, strict=True) for scale in _scales(c, first, int(own))]
     return [reshaped(c, cut(c, tensor, 0, at, at + 1), ()) for at in range(count)]
 
 
-def _by_sizes(c: NodeContext, place: int, out: Extent) -> Axis:
-    extent = c.shape()[place]
+def _by_sizes(c: NodeContext, index: int, out: Extent) -> Axis:
+    extent = c.shape()[index]
     if isinstance(extent, int) and isinstance(out, int) and extent:
         ratio = out / extent
-        return Axis(place, extent, out, c.g.constant(ratio, PRECISE), ratio, False, ())
+        return Axis(index, extent, out, c.g.constant(ratio, PRECISE), ratio, False, ())
     scale = c.g.map("div", _number(c, out), _number(c, extent))
-    return Axis(place, extent, out, scale, None, False, ((extent, largest([out, 1])),))
+    return Axis(index, extent, out, scale, None, False, ((extent, largest([out, 1])),))
 
 
 def _in_proportion(c: NodeContext, places: Sequence[int], sizes: Sequence[Extent], policy: str) -> list[Axis]:
@@ -165,9 +165,9 @@ def _in_proportion(c: NodeContext, places: Sequence[int], sizes: Sequence[Extent
     if policy not in ("not_larger", "not_smaller"):
         raise c.bad(f"keep_aspect_ratio_policy {policy!r} is unknown")
     smaller = policy == "not_larger"
-    extents = [c.shape()[place] for place in places]
+    extents = [c.shape()[position] for position in places]
     pairs = list(zip(sizes, extents, strict=True))
-    if all(isinstance(one, int) for pair in pairs for one in pair):
+    if all(isinstance(item, int) for pair in pairs for item in pair):
         ratio = (min if smaller else max)(float(size) / float(extent) for size, extent in pairs)
         scale = c.g.constant(ratio, PRECISE)
     else:
@@ -177,12 +177,12 @@ def _in_proportion(c: NodeContext, places: Sequence[int], sizes: Sequence[Extent
         for other in quotients[1:]:
             scale = c.g.map("min" if smaller else "max", scale, other)
     shrinks = tuple((extent, largest([size, 1])) for size, extent in pairs)
-    found = []
-    for place, own in zip(places, extents, strict=True):
+    result = []
+    for extent, own in zip(places, extents, strict=True):
         rounded = [floor_division(canonical(2 * size * own + extent), canonical(2 * extent)) for size, extent in pairs]
         out = (smallest if smaller else largest)(rounded)
-        found.append(Axis(place, own, out, scale, ratio, True, shrinks))
-    return found
+        result.append(Axis(extent, own, out, scale, ratio, True, shrinks))
+    return result
 
 
 def _number(c: NodeContext, value: Extent | float, dtype: str = PRECISE) -> str:
@@ -194,8 +194,8 @@ def _number(c: NodeContext, value: Extent | float, dtype: str = PRECISE) -> str:
         return c.g.constant(float(value), dtype)
     numerator, denominator = sympy.fraction(sympy.together(sympy.sympify(value)))
     parts = [
-        c.g.constant(float(one), dtype) if one.is_number else c.g.plain("size", extent=canonical(one), dtype=dtype)
-        for one in (numerator, denominator)
+        c.g.constant(float(item), dtype) if item.is_number else c.g.plain("size", extent=canonical(item), dtype=dtype)
+        for item in (numerator, denominator)
     ]
     return parts[0] if denominator == 1 else c.g.map("div", *parts)
 
@@ -236,7 +236,7 @@ def _cropped(c: NodeContext, axis: Axis, start: float, stop: float) -> str:
     """Places of a part of the image, in fp32 as others compute them: what lies on the image's last pixel is inside."""
     g = c.g
     own = g.add("iota", extent=axis.out, dtype=SINGLE)
-    last, end = (_number(c, canonical(one - 1), SINGLE) for one in (axis.extent, axis.out))
+    last, end = (_number(c, canonical(item - 1), SINGLE) for item in (axis.extent, axis.out))
     low, wide = np.float32(start), np.float32(stop) - np.float32(start)
     single = g.map("less_equal", end, 0.0)
     step = g.map("div", g.map("mul", g.map("mul", own, float(wide)), last), g.map("select", single, 1.0, end))
@@ -287,16 +287,16 @@ def _of_taps(c: NodeContext, x: str, axis: Axis, line: str, mode: str, stretch: 
     g, rank, dtype = c.g, c.g.types[x].rank, c.g.types[x].dtype
     low, outside = g.map("floor", line), bool(c.attribute("exclude_outside", 0))
     places = [g.map("add", low, float(tap)) for tap in range(1 - reach, reach + 1)]
-    weights = [_weight(c, axis, line, place, mode, stretch) for place in places]
+    weights = [_weight(c, axis, line, position, mode, stretch) for position in places]
     if outside or stretch is not None:
         total = weights[0]
         for weight in weights[1:]:
             total = g.map("add", total, weight)
         weights = [g.map("div", weight, total) for weight in weights]
     result = ""
-    for place, weight in zip(places, weights, strict=True):
+    for position, weight in zip(places, weights, strict=True):
         factor = reshaped(c, g.cast(weight, dtype), (axis.out, *[1] * (rank - 1 - axis.place)))
-        part = g.map("mul", _pixels(c, x, axis, place), factor)
+        part = g.map("mul", _pixels(c, x, axis, position), factor)
         result = g.map("add", result, part) if result else part
     return result
 
@@ -314,16 +314,16 @@ def _of_dimension(c: NodeContext, x: str, axis: Axis, line: str, mode: str, stre
     return g.add("reduce", g.map("mul", pixels, factor), how="sum", axes=(axis.place,), keepdims=False)
 
 
-def _weight(c: NodeContext, axis: Axis, line: str, place: str, mode: str, stretch: str | None) -> str:
+def _weight(c: NodeContext, axis: Axis, line: str, path: str, mode: str, stretch: str | None) -> str:
     """What a pixel counts at a place; 0 outside of the image where the file says so."""
     g = c.g
-    away = g.map("abs", g.map("sub", line, place))
+    away = g.map("abs", g.map("sub", line, path))
     away = away if stretch is None else g.map("div", away, stretch)
     weight = _linear(c, away) if mode == "linear" else keys_cubic(g, away, c.attribute("cubic_coeff_a", -0.75))
     if not c.attribute("exclude_outside", 0):
         return weight
-    low = g.map("less_equal", g.constant(0.0, PRECISE), place)
-    return g.map("select", g.map("and", low, g.map("less", place, _number(c, axis.extent))), weight, 0.0)
+    low = g.map("less_equal", g.constant(0.0, PRECISE), path)
+    return g.map("select", g.map("and", low, g.map("less", path, _number(c, axis.extent))), weight, 0.0)
 
 
 def _linear(c: NodeContext, away: str) -> str:

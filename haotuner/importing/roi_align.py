@@ -45,7 +45,7 @@ def _roi_align(c: NodeContext) -> str:
         values = g.map("select", there, blended(c, rows, lines, own, image, out), 0.0)
         total = g.add("reduce", values, how="sum", axes=(2, 4), keepdims=False)
         count = g.map("max", g.map("mul", sides[0].counts, sides[1].counts), 1)
-        found = g.map("div", total, reshaped(c, g.cast(count, c.type().dtype), (boxes, 1, 1, 1)))
+        result = g.map("div", total, reshaped(c, g.cast(count, c.type().dtype), (boxes, 1, 1, 1)))
     else:  # the largest of all neighbours, each times its weight
         values = ""
         for tall in lines[0]:
@@ -55,8 +55,8 @@ def _roi_align(c: NodeContext) -> str:
         values = g.map("select", there, values, float("-inf"))
         most = g.add("reduce", values, how="max", axes=(2, 4), keepdims=False)
         none = g.map("less_equal", g.map("min", sides[0].counts, sides[1].counts), 0)
-        found = g.map("select", reshaped(c, none, (boxes, 1, 1, 1)), 0.0, most)
-    return transposed(c, found, (0, 3, 1, 2))
+        result = g.map("select", reshaped(c, none, (boxes, 1, 1, 1)), 0.0, most)
+    return transposed(c, result, (0, 3, 1, 2))
 
 
 def _sampled(c: NodeContext, axis: int, extent: Extent, bins: int, half: bool) -> Samples:
@@ -65,7 +65,7 @@ def _sampled(c: NodeContext, axis: int, extent: Extent, bins: int, half: bool) -
     sides = g.cast(c.tensor(1), "fp32")
     first, last = (reshaped(c, cut(c, sides, 1, at, at + 1), (boxes,)) for at in (1 - axis, 3 - axis))
     offset = 0.5 if half else 0.0
-    begin, end = (g.map("sub", g.map("mul", one, scale), offset) for one in (first, last))
+    begin, end = (g.map("sub", g.map("mul", item, scale), offset) for item in (first, last))
     long = g.map("sub", end, begin)
     long = long if half else g.map("max", long, 1.0)
     each = g.map("div", long, float(bins))
@@ -78,11 +78,11 @@ def _sampled(c: NodeContext, axis: int, extent: Extent, bins: int, half: bool) -
         grid = computed_length(g, _most(c, counts))
     steps = reshaped(c, g.add("iota", extent=bins, dtype="fp32"), (bins, 1))
     parts = reshaped(c, g.add("iota", extent=grid, dtype="fp32"), (1, grid))
-    each, begin, wide = (reshaped(c, one, (boxes, 1, 1)) for one in (each, begin, g.cast(counts, "fp32")))
+    each, begin, wide = (reshaped(c, item, (boxes, 1, 1)) for item in (each, begin, g.cast(counts, "fp32")))
     inner = g.map("div", g.map("mul", g.map("add", parts, 0.5), each), g.map("max", wide, 1.0))
-    place = g.map("add", g.map("add", begin, g.map("mul", steps, each)), inner)
+    position = g.map("add", g.map("add", begin, g.map("mul", steps, each)), inner)
     there = g.map("less", g.add("iota", extent=grid, dtype="int64"), reshaped(c, counts, (boxes, 1, 1)))
-    return Samples(_neighbours(c, place, extent), there, counts)
+    return Samples(_neighbours(c, position, extent), there, counts)
 
 
 def _most(c: NodeContext, counts: str) -> str:
@@ -91,18 +91,18 @@ def _most(c: NodeContext, counts: str) -> str:
     return c.g.plain("map", most, c.g.constant(0, "int64"), function="max")
 
 
-def _neighbours(c: NodeContext, place: str, extent: Extent) -> Taps:
+def _neighbours(c: NodeContext, path: str, extent: Extent) -> Taps:
     """Both pixels around a place with their weights; 0 where it lies more than a pixel outside of the image."""
     g = c.g
     size = extent_value(g, extent, "fp32")
     last = g.map("sub", size, 1.0)
-    outside = g.map("or", g.map("less", place, -1.0), g.map("greater", place, size))
-    inside = g.map("max", g.map("min", place, last), 0.0)
+    outside = g.map("or", g.map("less", path, -1.0), g.map("greater", path, size))
+    inside = g.map("max", g.map("min", path, last), 0.0)
     low = g.map("floor", inside)
     high_share = g.map("sub", inside, low)
     low_share = g.map("sub", g.constant(1.0, "fp32"), high_share)
-    pixels = [g.cast(one, "int64") for one in (low, g.map("min", g.map("add", low, 1.0), last))]
-    weights = [g.map("select", outside, 0.0, one) for one in (low_share, high_share)]
+    pixels = [g.cast(item, "int64") for item in (low, g.map("min", g.map("add", low, 1.0), last))]
+    weights = [g.map("select", outside, 0.0, item) for item in (low_share, high_share)]
     return list(zip(pixels, weights, strict=True))
 
 
@@ -126,12 +126,12 @@ def _max_roi_pool(c: NodeContext) -> str:
     places, here = [], []
     for axis in (0, 1):
         first, last = (reshaped(c, cut(c, sides, 1, at, at + 1), (boxes, 1)) for at in (2 - axis, 4 - axis))
-        begin, end = (g.map("floor", g.map("add", g.map("mul", one, scale), 0.5)) for one in (first, last))
+        begin, end = (g.map("floor", g.map("add", g.map("mul", item, scale), 0.5)) for item in (first, last))
         each = g.map("div", g.map("max", g.map("add", g.map("sub", end, begin), 1.0), 1.0), float(bins[axis]))
         steps = g.add("iota", extent=bins[axis], dtype="fp32")
         bounds = (g.map("floor", g.map("mul", steps, each)), g.map("ceil", g.map("mul", g.map("add", steps, 1.0), each)))
         size = extent_value(g, image[axis], "fp32")
-        low, high = (g.cast(g.map("max", g.map("min", g.map("add", one, begin), size), 0.0), "int64") for one in bounds)
+        low, high = (g.cast(g.map("max", g.map("min", g.map("add", bound, begin), size), 0.0), "int64") for bound in bounds)
         wide = g.map("sub", high, low)
         grid = computed_length(g, _most(c, reshaped(c, wide, (product((boxes, bins[axis])),))))
         parts = g.add("iota", extent=grid, dtype="int64")
@@ -144,11 +144,11 @@ def _max_roi_pool(c: NodeContext) -> str:
     out = (boxes, bins[0], grid_of[0], bins[1], grid_of[1])
     rows = reshaped(c, transposed(c, c.tensor(0), (0, 2, 3, 1)), (product((images, *image)), channels))
     there = reshaped(c, g.add("broadcast", g.map("and", *here), shape=out), (*out, 1))
-    values = blended(c, rows, [[(one, None)] for one in places], own, image, out)
+    values = blended(c, rows, [[(position, None)] for position in places], own, image, out)
     values = g.map("select", there, values, float("-inf"))
     most = g.add("reduce", values, how="max", axes=(2, 4), keepdims=False)
-    found = g.map("select", g.map("equal", most, float("-inf")), 0.0, most)
-    return transposed(c, found, (0, 3, 1, 2))
+    result = g.map("select", g.map("equal", most, float("-inf")), 0.0, most)
+    return transposed(c, result, (0, 3, 1, 2))
 
 
 REGIONS: Mapping[str, Rule] = {"RoiAlign": _roi_align, "MaxRoiPool": _max_roi_pool}

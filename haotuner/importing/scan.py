@@ -23,25 +23,28 @@ def scan_results(
     reader: Reader, node: Any, inputs: Sequence[str | None], names: Mapping[str, str], opset: int, depth: int
 ) -> list[str]:
     """Results of a Scan: every axis, both directions."""
-    g, told = reader.g, {one.name: reader._attribute(one) for one in node.attribute if not one.HasField("g")}
-    given = [one for one in inputs if one is not None]
-    count = int(told.get("num_scan_inputs", 0))
-    if opset < 9 and _AXES not in told:
+    g, attributes = (
+        reader.g,
+        {attribute.name: reader._attribute(attribute) for attribute in node.attribute if not attribute.HasField("g")},
+    )
+    arguments = [operand for operand in inputs if operand is not None]
+    count = int(attributes.get("num_scan_inputs", 0))
+    if opset < 9 and _AXES not in attributes:
         node, inputs = _of_a_batch(node, inputs, count), inputs[1:]
         return scan_results(reader, node, inputs, names, opset, depth)
-    if not 1 <= count <= len(given) or len(given) != len(inputs):
-        raise UsageError(f"{count} of its {len(given)} inputs are told to be scanned")
-    states, scanned = given[: len(given) - count], given[len(given) - count :]
+    if not 1 <= count <= len(arguments) or len(arguments) != len(inputs):
+        raise UsageError(f"{count} of its {len(arguments)} inputs are told to be scanned")
+    states, scanned = arguments[: len(arguments) - count], arguments[len(arguments) - count :]
     body = body_of_loop(node)
     made = len(body.output) - len(states)
     rows = []
-    for one, axis, back in zip(scanned, *_ways(told, "input", count), strict=True):
-        rows.append(_turned(g, _first(g, one, axis), back))
-    found = loop_outputs(LoopReader(reader, body, names, opset, depth, states, rows, False))
-    ends = found[len(states) :]
-    for place, (axis, back) in enumerate(zip(*_ways(told, "output", made), strict=True)):
-        ends[place] = _last(g, _turned(g, ends[place], back), axis)
-    return [*found[: len(states)], *ends]
+    for item, axis, back in zip(scanned, *_ways(attributes, "input", count), strict=True):
+        rows.append(_turned(g, _first(g, item, axis), back))
+    result = loop_outputs(LoopReader(reader, body, names, opset, depth, states, rows, False))
+    ends = result[len(states) :]
+    for index, (axis, back) in enumerate(zip(*_ways(attributes, "output", made), strict=True)):
+        ends[index] = _last(g, _turned(g, ends[index], back), axis)
+    return [*result[: len(states)], *ends]
 
 
 def _of_a_batch(node: Any, inputs: Sequence[str | None], count: int) -> Any:
@@ -49,30 +52,30 @@ def _of_a_batch(node: Any, inputs: Sequence[str | None], count: int) -> Any:
     if inputs[0] is not None:
         raise UsageError("sequences of different lengths (sequence_lens) are not read; leave that input out")
     make = onnx_library().helper
-    body, back = body_of_loop(node), [list(one.ints) for one in node.attribute if one.name == "directions"]
-    given, made = ([f"{end}_of_one_{place}" for place in range(len(kind) - 1 + (end == "out"))]
+    body, back = body_of_loop(node), [list(attribute.ints) for attribute in node.attribute if attribute.name == "directions"]
+    arguments, made = ([f"{end}_of_one_{index}" for index in range(len(kind) - 1 + (end == "out"))]
                    for end, kind in (("in", inputs), ("out", node.output)))  # fmt: skip
-    told = {"scan_input_directions": back[0]} if back else {}
-    one = make.make_node("Scan", given, made, body=body, num_scan_inputs=count, **{_AXES: [0] * count}, **told)
-    ends = ([make.make_tensor_value_info(name, 1, None) for name in names] for names in (given, made))
-    whole = make.make_graph([one], "one", *ends)
+    directions = {"scan_input_directions": back[0]} if back else {}
+    item = make.make_node("Scan", arguments, made, body=body, num_scan_inputs=count, **{_AXES: [0] * count}, **directions)
+    ends = ([make.make_tensor_value_info(name, 1, None) for name in names] for names in (arguments, made))
+    whole = make.make_graph([item], "one", *ends)
     return make.make_node(
-        "Scan", given, list(node.output), body=whole, num_scan_inputs=len(given), **{_AXES: [0] * len(given)}
+        "Scan", arguments, list(node.output), body=whole, num_scan_inputs=len(arguments), **{_AXES: [0] * len(arguments)}
     )
 
 
-def _ways(told: Mapping[str, Any], end: str, count: int) -> tuple[list[int], list[bool]]:
-    axes, directions = (list(told.get(f"scan_{end}_{what}", [0] * count)) for what in ("axes", "directions"))
+def _ways(attributes: Mapping[str, Any], end: str, count: int) -> tuple[list[int], list[bool]]:
+    axes, directions = (list(attributes.get(f"scan_{end}_{what}", [0] * count)) for what in ("axes", "directions"))
     if len(axes) != count or len(directions) != count:
         raise UsageError(f"scan_{end}_axes and scan_{end}_directions tell of {len(axes)} and {len(directions)} of {count}")
-    return axes, [bool(one) for one in directions]
+    return axes, [bool(direction) for direction in directions]
 
 
 def _first(g: ConstantFolding, x: str, axis: int) -> str:
     """The axis moved to the front."""
     c, rank = NodeContext(g, "Scan", (x,), {}, 9, 1), g.types[x].rank
     axis = c.axis(axis)
-    return transposed(c, x, [axis, *(one for one in range(rank) if one != axis)])
+    return transposed(c, x, [axis, *(index for index in range(rank) if index != axis)])
 
 
 def _last(g: ConstantFolding, x: str, axis: int) -> str:

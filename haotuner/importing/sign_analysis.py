@@ -55,7 +55,11 @@ def _of_map(g: ConstantFolding, node: Node) -> list[str] | None:
     if function in ALWAYS:
         return []
     if function == "max":  # one that is not is enough
-        bounds = [one for one in node.inputs if (value := g.numbers(one)) is not None and not np.any(np.asarray(value) < 0)]
+        bounds = [
+            tensor
+            for tensor in node.inputs
+            if (value := g.numbers(tensor)) is not None and not np.any(np.asarray(value) < 0)
+        ]
         return [] if bounds else list(node.inputs)
     if function == "select":
         return list(node.inputs[1:])

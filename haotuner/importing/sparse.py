@@ -35,6 +35,6 @@ def dense_array(sparse: Any, folder: Path | None) -> Any:
         flat = flat * shape[axis] + indices[:, axis]
     if len(np.unique(flat)) < len(flat):
         raise UsageError(f"{what}: two values have the same index; write each element once")
-    found = np.zeros(count, values.dtype)
-    found[flat] = values
-    return found.reshape(shape)
+    result = np.zeros(count, values.dtype)
+    result[flat] = values
+    return result.reshape(shape)

@@ -27,11 +27,11 @@ _MOVES = ("transpose", "reshape", "broadcast", "slice", "concat", "pad")
 
 def objects(array: Any) -> Any:
     """An array of numbers as one of extents."""
-    found = np.empty(np.shape(array), object)
-    flat = found.reshape(-1)
-    for place, value in enumerate(np.asarray(array).reshape(-1)):
-        flat[place] = exact(value)
-    return found
+    result = np.empty(np.shape(array), object)
+    flat = result.reshape(-1)
+    for index, value in enumerate(np.asarray(array).reshape(-1)):
+        flat[index] = exact(value)
+    return result
 
 
 def applied(
@@ -52,11 +52,11 @@ def applied(
     if primitive == "size":
         return _single(attributes["extent"])
     if primitive == "map":
-        return _mapped(attributes["function"], [objects(one) for one in arrays], dtype, is_size, proof)
+        return _mapped(attributes["function"], [objects(array) for array in arrays], dtype, is_size, proof)
     if primitive == "cast":
         return _elementwise(_casts(source, dtype, proof), objects(arrays[0]))
     if primitive in _MOVES:
-        return PRIMITIVES[primitive].compute([objects(one) for one in arrays], attributes, _number)
+        return PRIMITIVES[primitive].compute([objects(array) for array in arrays], attributes, _number)
     if primitive == "gather" and np.asarray(arrays[1]).dtype != object:
         return np.asarray(PRIMITIVES[primitive].compute([objects(arrays[0]), arrays[1]], attributes, _number), object)
     if primitive == "reduce" and attributes["how"] in _REDUCED:
@@ -65,9 +65,9 @@ def applied(
 
 
 def _single(value: Any) -> Any:
-    found = np.empty((), object)
-    found[()] = value
-    return found
+    result = np.empty((), object)
+    result[()] = value
+    return result
 
 
 def _number(extent: Extent) -> int:
@@ -78,11 +78,11 @@ def _number(extent: Extent) -> int:
 
 def _elementwise(function: Callable[..., Any], *arrays: Any) -> Any:
     spread = np.broadcast_arrays(*arrays)
-    found = np.empty(spread[0].shape, object)
-    flat = found.reshape(-1)
-    for place, values in enumerate(zip(*(one.reshape(-1) for one in spread), strict=True)):
-        flat[place] = function(*values)
-    return found
+    result = np.empty(spread[0].shape, object)
+    flat = result.reshape(-1)
+    for index, values in enumerate(zip(*(item.reshape(-1) for item in spread), strict=True)):
+        flat[index] = function(*values)
+    return result
 
 
 def _truth(condition: Any) -> int:
@@ -93,36 +93,36 @@ def _truth(condition: Any) -> int:
     raise DataDependentError
 
 
-def _equal(one: Extent, other: Extent, is_size: Callable[[Extent], bool] = lambda extent: False) -> int:
-    if same(one, other):
+def _equal(extent: Extent, other: Extent, is_size: Callable[[Extent], bool] = lambda extent: False) -> int:
+    if same(extent, other):
         return 1
-    if (sympy.sympify(one) - other).is_zero is False:
+    if (sympy.sympify(extent) - other).is_zero is False:
         return 0
-    if any(_under(*pair, is_size) for pair in ((one, other), (other, one))):
+    if any(_under(*pair, is_size) for pair in ((extent, other), (other, extent))):
         return 0
     raise DataDependentError
 
 
-def _under(one: Extent, other: Extent, is_size: Callable[[Extent], bool]) -> bool:
+def _under(extent: Extent, other: Extent, is_size: Callable[[Extent], bool]) -> bool:
     """Whether one extent is shown to be less than another; False says nothing."""
-    if (sympy.sympify(one) < other) == sympy.true or is_size(other) and (sympy.sympify(one) < 0) == sympy.true:
+    if (sympy.sympify(extent) < other) == sympy.true or is_size(other) and (sympy.sympify(extent) < 0) == sympy.true:
         return True
-    gap = canonical(sympy.sympify(other) - one)
+    gap = canonical(sympy.sympify(other) - extent)
     return bool(sympy.sympify(gap).is_integer) and never_negative(gap - 1)
 
 
-def _less(one: Extent, other: Extent, is_size: Callable[[Extent], bool]) -> int:
-    if _under(one, other, is_size):
+def _less(extent: Extent, other: Extent, is_size: Callable[[Extent], bool]) -> int:
+    if _under(extent, other, is_size):
         return 1
-    gap = canonical(sympy.sympify(one) - other)
+    gap = canonical(sympy.sympify(extent) - other)
     if (
         bool(sympy.sympify(gap).is_integer)
         and never_negative(gap)
-        or is_size(one)
+        or is_size(extent)
         and (sympy.sympify(other) <= 0) == sympy.true
     ):
         return 0
-    return _truth(sympy.sympify(one) < other)
+    return _truth(sympy.sympify(extent) < other)
 
 
 _COMPARISONS: Mapping[str, Callable[[Extent, Extent, Callable[[Extent], bool]], int]] = {
@@ -145,7 +145,7 @@ _LOGIC: Mapping[str, Callable[..., Any]] = {
 
 def _mapped(function: str, arrays: Sequence[Any], dtype: str, is_size: Callable[[Extent], bool], proof: Proof) -> Any:
     if function in _COMPARISONS:
-        return _elementwise(lambda one, other: _COMPARISONS[function](one, other, is_size), *arrays)
+        return _elementwise(lambda item, other: _COMPARISONS[function](item, other, is_size), *arrays)
     if function in _LOGIC:
         return _elementwise(_LOGIC[function], *arrays)
     return _elementwise(lambda *values: mapped(function, values, dtype, proof), *arrays)
@@ -164,26 +164,26 @@ def _joined(function: str, dtype: str, proof: Proof) -> Callable[[Any, Any], Any
     """Two elements of a reduction. Undecided where the order of real numbers counts."""
 
     def one_more(before: Any, value: Any) -> Any:
-        found = mapped(function, (before, value), dtype, proof)
-        if dtype in FLOATS and function in ("add", "mul") and is_real(found):
+        result = mapped(function, (before, value), dtype, proof)
+        if dtype in FLOATS and function in ("add", "mul") and is_real(result):
             raise DataDependentError
-        return found
+        return result
 
     return one_more
 
 
 def _reduced(array: Any, attributes: Mapping[str, Any], dtype: str, proof: Proof) -> Any:
     axes = sorted({axis % array.ndim for axis in attributes["axes"]})
-    kept = [axis for axis in range(array.ndim) if axis not in axes]
-    rows = array.transpose([*kept, *axes])
-    shape = rows.shape[: len(kept)]
-    count = int(np.prod(rows.shape[len(kept) :], dtype=np.int64))
+    selected = [axis for axis in range(array.ndim) if axis not in axes]
+    rows = array.transpose([*selected, *axes])
+    shape = rows.shape[: len(selected)]
+    count = int(np.prod(rows.shape[len(selected) :], dtype=np.int64))
     if not count:
         raise DataDependentError
     flat = rows.reshape(-1, count)
-    found = np.empty(len(flat), object)
-    for place, values in enumerate(flat):
-        found[place] = reduce(_joined(_REDUCED[attributes["how"]], dtype, proof), values)
+    result = np.empty(len(flat), object)
+    for index, values in enumerate(flat):
+        result[index] = reduce(_joined(_REDUCED[attributes["how"]], dtype, proof), values)
     if attributes.get("keepdims", False):
         shape = tuple(1 if axis in axes else extent for axis, extent in enumerate(array.shape))
-    return found.reshape(shape)
+    return result.reshape(shape)

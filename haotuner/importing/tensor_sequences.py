@@ -24,32 +24,32 @@ MOST = 1024  # elements of a sequence
 PASSED = ("Identity", "If", "Loop", "SequenceMap")  # operators of tensors that take sequences, too
 
 
-def _elements(c: NodeContext, place: int = 0) -> tuple[str, ...]:
-    name = c.tensor(place)
-    found = c.g.sequences.get(name)
-    if found is None:
-        raise c.bad(f"input {place} is {'an empty optional' if name in c.g.sequences else 'a tensor'}; expected a sequence")
-    return found
+def _elements(c: NodeContext, index: int = 0) -> tuple[str, ...]:
+    name = c.tensor(index)
+    result = c.g.sequences.get(name)
+    if result is None:
+        raise c.bad(f"input {index} is {'an empty optional' if name in c.g.sequences else 'a tensor'}; expected a sequence")
+    return result
 
 
 def _made(c: NodeContext, elements: Sequence[str]) -> str:
     if len(elements) > MOST:
         raise c.bad(f"a sequence of {len(elements)} tensors; at most {MOST} are read")
-    kinds = {c.g.types[one].dtype for one in elements}
+    kinds = {c.g.types[element].dtype for element in elements}
     if len(kinds) > 1:
         raise c.bad(f"a sequence of tensors of {' and '.join(sorted(kinds))}; ONNX's have one element type")
     return c.g.sequence(elements)
 
 
-def _position(c: NodeContext, place: int, low: int, high: int, default: int) -> int:
+def _position(c: NodeContext, index: int, low: int, high: int, default: int) -> int:
     """Where in a sequence, from the front; ``low`` to ``high`` may be asked for."""
-    if not c.given(place):
+    if not c.given(index):
         return default
     count = len(_elements(c))
-    (found,) = c.whole(place)
-    if not low <= found <= high:
-        raise c.bad(f"position {found} in a sequence of {count}; {low} to {high} are in it")
-    return found + count if found < 0 else found
+    (result,) = c.whole(index)
+    if not low <= result <= high:
+        raise c.bad(f"position {result} in a sequence of {count}; {low} to {high} are in it")
+    return result + count if result < 0 else result
 
 
 def _at(c: NodeContext) -> str:
@@ -58,11 +58,11 @@ def _at(c: NodeContext) -> str:
     known = c.g.known(c.tensor(1))
     if known is not None and isinstance(np.asarray(known).reshape(-1)[0], (int, np.integer)):
         return elements[_position(c, 1, -len(elements), len(elements) - 1, 0)]
-    shapes = [c.g.types[one].shape for one in elements]
-    if not elements or not all(len(one) == len(shapes[0]) and all(map(same, one, shapes[0])) for one in shapes):
-        told = ", ".join(str(c.g.types[one]) for one in elements)
-        raise c.bad(f"a position that the request tells, in a sequence of {told or 'nothing'}; elements have other shapes")
-    rows = joined(c, [reshaped(c, one, (1, *shapes[0])) for one in elements], 0)
+    shapes = [c.g.types[element].shape for element in elements]
+    if not elements or not all(len(shape) == len(shapes[0]) and all(map(same, shape, shapes[0])) for shape in shapes):
+        text = ", ".join(str(c.g.types[element]) for element in elements)
+        raise c.bad(f"a position that the request tells, in a sequence of {text or 'nothing'}; elements have other shapes")
+    rows = joined(c, [reshaped(c, element, (1, *shapes[0])) for element in elements], 0)
     return c.g.add("gather", rows, reshaped(c, c.tensor(1), ()), axis=0)
 
 
@@ -84,16 +84,16 @@ def _split(c: NodeContext) -> str:
     axis = c.axis(c.attribute("axis", 0))
     extent = c.shape()[axis]
     sizes = _sizes(c, extent)
-    found: list[str] = []
+    result: list[str] = []
     start = canonical(0)
     for size in sizes:
         stop = canonical(start + size)
-        found.append(cut(c, c.tensor(0), axis, start, stop))
+        result.append(cut(c, c.tensor(0), axis, start, stop))
         start = stop
     if not c.given(1) and not c.attribute("keepdims", 1):
         shape = c.shape()
-        found = [reshaped(c, one, (*shape[:axis], *shape[axis + 1 :])) for one in found]
-    return _made(c, found)
+        result = [reshaped(c, item, (*shape[:axis], *shape[axis + 1 :])) for item in result]
+    return _made(c, result)
 
 
 def _sizes(c: NodeContext, extent: Extent) -> Sequence[Extent]:
@@ -124,8 +124,8 @@ def _concat(c: NodeContext) -> str:
     axis %= rank
     if not new:
         return joined(c, list(elements), axis)
-    shapes = [c.g.types[one].shape for one in elements]
-    parts = [reshaped(c, one, (*own[:axis], 1, *own[axis:])) for one, own in zip(elements, shapes, strict=True)]
+    shapes = [c.g.types[element].shape for element in elements]
+    parts = [reshaped(c, first, (*own[:axis], 1, *own[axis:])) for first, own in zip(elements, shapes, strict=True)]
     return joined(c, parts, axis)
 
 
@@ -154,37 +154,39 @@ def mapped_results(
     depth: int,
 ) -> list[str]:
     """Results of a SequenceMap: its body read once for each element, of all sequences among its inputs the same."""
-    body = next((one.g for one in node.attribute if one.name == "body"), None)
-    given = [one for one in inputs if one is not None]
-    if body is None or not given or given[0] not in reader.g.sequences or len(body.input) != len(given):
+    body = next((attribute.g for attribute in node.attribute if attribute.name == "body"), None)
+    arguments = [operand for operand in inputs if operand is not None]
+    if body is None or not arguments or arguments[0] not in reader.g.sequences or len(body.input) != len(arguments):
         raise UsageError("its body is missing, its first input is no sequence, or the body takes other inputs")
-    c = NodeContext(reader.g, "SequenceMap", tuple(given), {}, opset, len(body.output))
-    lists = {place: _elements(c, place) for place, one in enumerate(given) if one in reader.g.sequences}
-    counts = {len(one) for one in lists.values()}
+    c = NodeContext(reader.g, "SequenceMap", tuple(arguments), {}, opset, len(body.output))
+    lists = {index: _elements(c, index) for index, item in enumerate(arguments) if item in reader.g.sequences}
+    counts = {len(item) for item in lists.values()}
     if len(counts) > 1:
         raise UsageError(f"sequences of {' and '.join(map(str, sorted(counts)))} elements; all have as many")
     made: list[list[str]] = [[] for _ in body.output]
     for number in range(counts.pop()):
         inner = dict(names)
-        inner |= {one.name: lists[place][number] if place in lists else given[place] for place, one in enumerate(body.input)}
+        inner |= {
+            item.name: lists[index][number] if index in lists else arguments[index] for index, item in enumerate(body.input)
+        }
         reader.run(body, inner, opset, depth + 1)
-        for found, one in zip(made, body.output, strict=True):
-            found.append(inner[one.name])
-    return [_made(c, one) for one in made]
+        for entry, item in zip(made, body.output, strict=True):
+            entry.append(inner[item.name])
+    return [_made(c, item) for item in made]
 
 
 def refuse_sequences(g: ConstantFolding, op: str, inputs: Sequence[str | None]) -> None:
     """UsageError where an operator of tensors reads a sequence."""
     if op in TENSOR_SEQUENCES or op in PASSED:
         return
-    for place, one in enumerate(inputs):
-        if one in g.sequences:
-            raise UsageError(f"input {place} is a sequence or an empty optional; it takes tensors")
+    for index, operand in enumerate(inputs):
+        if operand in g.sequences:
+            raise UsageError(f"input {index} is a sequence or an empty optional; it takes tensors")
 
 
 TENSOR_SEQUENCES: Mapping[str, Rule] = {
     "SequenceEmpty": lambda c: c.g.sequence(()),
-    "SequenceConstruct": lambda c: _made(c, [c.tensor(place) for place in range(len(c.inputs))]),
+    "SequenceConstruct": lambda c: _made(c, [c.tensor(index) for index in range(len(c.inputs))]),
     "SequenceAt": _at,
     "SequenceInsert": _insert,
     "SequenceErase": _erase,

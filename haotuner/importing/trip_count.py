@@ -15,38 +15,39 @@ from haotuner.importing.scalars import number_held, plain
 
 def always(g: ConstantFolding, condition: str) -> bool:
     """Whether a condition is known to hold."""
-    found = g.numbers(condition)
-    return found is not None and bool(np.asarray(found).all())
+    result = g.numbers(condition)
+    return result is not None and bool(np.asarray(result).all())
 
 
 def counted(
-    g: ConstantFolding, goes_on: str, asked: str | None, pairs: Sequence[tuple[str, str]], firsts: Sequence[str]
+    g: ConstantFolding, goes_on: str, condition: str | None, pairs: Sequence[tuple[str, str]], firsts: Sequence[str]
 ) -> Extent | None:
     """The turns, an extent, of a condition that is no more than ``counter < limit`` behind a turn; else None.
 
-    ``asked``: the condition of the first turn; ``pairs``: carried values before and behind a turn, of ``firsts`` at first.
+    ``condition``: the condition of the first turn; ``pairs``: carried values before and behind a turn, of ``firsts`` at
+    first.
     """
     made = {node.output: node for node in g.nodes}
     sides = _less(g, made, goes_on)
     if sides is None:
         return None
     value, limit = plain(made, sides[0]), _number(g, made, sides[1])
-    place = next((at for at, (_, after) in enumerate(pairs) if plain(made, after) == value), None)
-    if place is None or limit is None:
+    position = next((at for at, (_, after) in enumerate(pairs) if plain(made, after) == value), None)
+    if position is None or limit is None:
         return None
-    step, first = _step(g, made, *pairs[place]), _number(g, made, firsts[place])
+    step, first = _step(g, made, *pairs[position]), _number(g, made, firsts[position])
     if step is None or first is None:
         return None
     turns = ceiling_division(canonical(limit - first), step)
-    if asked is None:
+    if condition is None:
         return largest([turns, 1])
-    before = _less(g, made, asked)
+    before = _less(g, made, condition)
     alike = before is not None and _alike(_number(g, made, before[0]), first) and _alike(_number(g, made, before[1]), limit)
     return (turns if never_negative(turns) else largest([turns, 0])) if alike else None
 
 
-def _alike(one: Extent | None, other: Extent) -> bool:
-    return one is not None and same(one, other)
+def _alike(extent: Extent | None, other: Extent) -> bool:
+    return extent is not None and same(extent, other)
 
 
 def _less(g: ConstantFolding, made: dict[str, Node], tensor: str) -> tuple[str, str] | None:
@@ -60,15 +61,15 @@ def _less(g: ConstantFolding, made: dict[str, Node], tensor: str) -> tuple[str, 
     if function == "greater":
         return node.inputs[1], node.inputs[0]
     if function == "and":
-        held = [one for one in node.inputs if not always(g, one)]
-        return _less(g, made, held[0]) if len(held) == 1 else None
+        stored = [tensor for tensor in node.inputs if not always(g, tensor)]
+        return _less(g, made, stored[0]) if len(stored) == 1 else None
     return None
 
 
 def _number(g: ConstantFolding, made: dict[str, Node], tensor: str) -> Extent | None:
     """The whole number, or expression of dimensions, that a tensor of one element holds."""
-    found = number_held(g, made, tensor)
-    return found if isinstance(found, int) or getattr(found, "is_integer", False) else None
+    result = number_held(g, made, tensor)
+    return result if isinstance(result, int) or getattr(result, "is_integer", False) else None
 
 
 def _step(g: ConstantFolding, made: dict[str, Node], before: str, after: str) -> int | None:
@@ -76,9 +77,9 @@ def _step(g: ConstantFolding, made: dict[str, Node], before: str, after: str) ->
     node = made.get(plain(made, after))
     if node is None or node.primitive != "map" or node.attributes["function"] != "add":
         return None
-    others = [one for one in node.inputs if plain(made, one) != before]
-    found = _number(g, made, others[0]) if len(others) == 1 else None
-    return found if isinstance(found, int) and found > 0 else None
+    others = [tensor for tensor in node.inputs if plain(made, tensor) != before]
+    result = _number(g, made, others[0]) if len(others) == 1 else None
+    return result if isinstance(result, int) and result > 0 else None
 
 
 def counters(g: ConstantFolding, pairs: Sequence[tuple[str, str]], firsts: Sequence[str]) -> list[str]:

@@ -70,17 +70,17 @@ def mapped(function: str, values: Sequence[Any], dtype: str, proof: Proof) -> An
 def _of_numbers(function: str, values: Sequence[Any], dtype: str) -> Any:
     try:
         kind = numpy_dtype(dtype)
-        arrays = [np.asarray(float(one) if dtype in FLOATS else int(one)).astype(kind) for one in values]
+        arrays = [np.asarray(float(value) if dtype in FLOATS else int(value)).astype(kind) for value in values]
         return exact(PRIMITIVES["map"].compute(arrays, {"function": function}, int)[()])
     except (UsageError, OverflowError) as error:
         raise DataDependentError from error
 
 
 def _limited(name: str, *operands: Any) -> Any:
-    found = typed(name, *operands)
-    if parts(found) > MOST_PARTS:
+    result = typed(name, *operands)
+    if parts(result) > MOST_PARTS:
         raise DataDependentError
-    return found
+    return result
 
 
 def _wrapped(value: Extent, dtype: str, proof: Proof) -> Extent:
@@ -92,44 +92,44 @@ def _wrapped(value: Extent, dtype: str, proof: Proof) -> Extent:
     return _limited(f"to_{dtype}", value)
 
 
-def divided(dtype: str, proof: Proof, one: Extent, other: Extent) -> Extent:
+def divided(dtype: str, proof: Proof, item: Extent, other: Extent) -> Extent:
     """Towards zero, as ONNX divides whole numbers."""
     if other == 0:
         raise DataDependentError
-    whole = quotient(one, other)  # where the divisor may be 0 the request has no answer
+    whole = quotient(item, other)  # where the divisor may be 0 the request has no answer
     if whole is not None:
         return whole
     if isinstance(other, int) and other < 0:
-        one, other = canonical(-one), -other
-    if proof.at_least((other, 1), (one, 0)):
-        return floor_division(one, other)
-    if proof.at_least((other, 1), (-one, 0)):
-        return canonical(-floor_division(canonical(-one), other))
-    return _limited("quotient", one, other)
+        item, other = canonical(-item), -other
+    if proof.at_least((other, 1), (item, 0)):
+        return floor_division(item, other)
+    if proof.at_least((other, 1), (-item, 0)):
+        return canonical(-floor_division(canonical(-item), other))
+    return _limited("quotient", item, other)
 
 
-def _floor_by(one: Extent, other: Extent) -> Extent:
+def _floor_by(extent: Extent, other: Extent) -> Extent:
     if other == 0:
         raise DataDependentError
-    return floor_division(one, other)
+    return floor_division(extent, other)
 
 
 def _absolute(value: Extent) -> Extent:
     return largest([value, canonical(-value)])
 
 
-def _power(dtype: str, proof: Proof, one: Extent, exponent: Extent) -> Extent:
+def _power(dtype: str, proof: Proof, extent: Extent, exponent: Extent) -> Extent:
     if not isinstance(exponent, int) or not 0 <= exponent <= _MOST_FACTORS:
         raise DataDependentError
-    found: Extent = 1
+    result: Extent = 1
     for _ in range(exponent):
-        found = _wrapped(canonical(found * one), dtype, proof)
-    return found
+        result = _wrapped(canonical(result * extent), dtype, proof)
+    return result
 
 
-def _remainder(dtype: str, proof: Proof, one: Extent, other: Extent) -> Extent:
+def _remainder(dtype: str, proof: Proof, extent: Extent, other: Extent) -> Extent:
     """With the sign of the dividend."""
-    return canonical(one - other * divided(dtype, proof, one, other))
+    return canonical(extent - other * divided(dtype, proof, extent, other))
 
 
 _WHOLE: Mapping[str, Callable[..., Extent]] = {
@@ -162,8 +162,8 @@ def _fraction(value: Any) -> tuple[Extent, int]:
 def _over(numerator: Extent, denominator: int) -> Any:
     if denominator == 1:
         return numerator
-    found = sympy.sympify(numerator) / denominator
-    return int(found) if found.is_Integer else found if found.is_Rational else sympy.expand(found)
+    result = sympy.sympify(numerator) / denominator
+    return int(result) if result.is_Integer else result if result.is_Rational else sympy.expand(result)
 
 
 def _real(value: Any) -> Any:
@@ -173,8 +173,8 @@ def _real(value: Any) -> Any:
     numerator, denominator = _fraction(value)
     if isinstance(numerator, int):
         return sympy.Rational(numerator, denominator)
-    found = typed("real", numerator)
-    return found if denominator == 1 else typed("real_div", found, denominator)
+    result = typed("real", numerator)
+    return result if denominator == 1 else typed("real_div", result, denominator)
 
 
 def _held(numerator: Extent, denominator: int, dtype: str, proof: Proof) -> bool:
@@ -196,13 +196,13 @@ def _joined(
 ) -> Callable[[str, Proof, Any, Any], Any]:
     """An operation of two real numbers: exact where its value is held, else computed and rounded at each request."""
 
-    def operation(dtype: str, proof: Proof, one: Any, other: Any) -> Any:
-        if not is_real(one) and not is_real(other):
-            value = exactly(*_fraction(one), *_fraction(other))
+    def operation(dtype: str, proof: Proof, number: Any, other: Any) -> Any:
+        if not is_real(number) and not is_real(other):
+            value = exactly(*_fraction(number), *_fraction(other))
             if value is not None and _held(*value, dtype, proof):
                 return _over(*value)
-        found = _limited(name, _real(one), _real(other))
-        return found if dtype == "fp64" else _limited(f"to_{dtype}", found)
+        result = _limited(name, _real(number), _real(other))
+        return result if dtype == "fp64" else _limited(f"to_{dtype}", result)
 
     return operation
 
@@ -225,10 +225,10 @@ def _ratio(a: Extent, b: int, c: Extent, d: int) -> tuple[Extent, int] | None:
 
 
 def _extreme(name: str, choose: Callable[[Sequence[Extent]], Extent]) -> Callable[[str, Proof, Any, Any], Any]:
-    def operation(dtype: str, proof: Proof, one: Any, other: Any) -> Any:
-        if is_real(one) or is_real(other):
-            return _limited(name, _real(one), _real(other))
-        (a, b), (c, d) = _fraction(one), _fraction(other)
+    def operation(dtype: str, proof: Proof, value: Any, other: Any) -> Any:
+        if is_real(value) or is_real(other):
+            return _limited(name, _real(value), _real(other))
+        (a, b), (c, d) = _fraction(value), _fraction(other)
         whole = max(b, d)
         return _over(choose([canonical(a * (whole // b)), canonical(c * (whole // d))]), whole)
 
@@ -256,7 +256,7 @@ def whole_division(value: Any, dtype: str, proof: Proof) -> tuple[Extent, Extent
         value = value.args[0]
     if not isinstance(value, FUNCTIONS["real_div"]):
         return None
-    top, bottom = (_plain(one) for one in value.args)
+    top, bottom = (_plain(argument) for argument in value.args)
     if top is None or bottom is None:
         return None
     dividend, divisor = canonical(top[0] * bottom[1]), canonical(bottom[0] * top[1])
@@ -289,20 +289,20 @@ def _stepped(name: str, whole_of: Callable[[Extent, Extent], Extent] | None) -> 
 
 
 def _root(dtype: str, proof: Proof, value: Any) -> Any:
-    found = _limited("real_sqrt", _real(value))
-    return found if dtype == "fp64" else _limited(f"to_{dtype}", found)
+    result = _limited("real_sqrt", _real(value))
+    return result if dtype == "fp64" else _limited(f"to_{dtype}", result)
 
 
-def _real_power(dtype: str, proof: Proof, one: Any, exponent: Any) -> Any:
+def _real_power(dtype: str, proof: Proof, value: Any, exponent: Any) -> Any:
     """A product, where each factor more gives an exact value: libraries round powers in their own ways."""
     if not isinstance(exponent, int) or not 0 <= exponent <= _MOST_FACTORS:
         raise DataDependentError
-    found: Any = 1
+    result: Any = 1
     for _ in range(exponent):
-        found = _FLOATS["mul"](dtype, proof, found, one)
-        if is_real(found):
+        result = _FLOATS["mul"](dtype, proof, result, value)
+        if is_real(result):
             raise DataDependentError
-    return found
+    return result
 
 
 _DIVIDED = _joined("real_div", _ratio)
@@ -349,9 +349,9 @@ def _truncated(value: Any, source: str, dtype: str, proof: Proof) -> Extent:
     """A real number without its fraction, as a whole number."""
     if is_real(value):
         both = whole_division(value, source, proof)
-        found = _limited("whole", value) if both is None else divided("int64", proof, *both)
+        result = _limited("whole", value) if both is None else divided("int64", proof, *both)
     else:
-        found = divided("int64", proof, *_fraction(value))
-    if dtype in ("int32", "uint32", "uint64") and not proof.within(found, *limits(dtype)):
+        result = divided("int64", proof, *_fraction(value))
+    if dtype in ("int32", "uint32", "uint64") and not proof.within(result, *limits(dtype)):
         raise DataDependentError  # machines differ in what becomes of others
-    return _wrapped(found, dtype, proof)
+    return _wrapped(result, dtype, proof)

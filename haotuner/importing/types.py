@@ -10,7 +10,9 @@ DTYPES = {
     1: "fp32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64", 9: "bool", 10: "fp16", 11: "fp64",
     12: "uint32", 13: "uint64", 16: "bf16",
 }  # fmt: skip
-OTHERS = {8: "text", 14: "complex64", 15: "complex128", 24: "float8_e8m0fnu"} | {at: one.name for at, one in NARROW.items()}
+OTHERS = {8: "text", 14: "complex64", 15: "complex128", 24: "float8_e8m0fnu"} | {
+    at: item.name for at, item in NARROW.items()
+}
 
 
 def dtype_of_onnx(number: int, what: str) -> str:

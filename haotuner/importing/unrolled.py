@@ -18,9 +18,9 @@ UNROLLED_NODES = 512  # that they may come to
 
 def known_trip_count(t: LoopReader) -> int | None:
     """Turns at most, where that is a number known now."""
-    found = t.g.numbers(t.limit) if t.limit is not None else None
-    most = [] if found is None else [int(np.asarray(found).reshape(-1)[0])]
-    most += [one for one in (t.g.types[row].shape[0] for row in t.rows) if isinstance(one, int)]
+    result = t.g.numbers(t.limit) if t.limit is not None else None
+    most = [] if result is None else [int(np.asarray(result).reshape(-1)[0])]
+    most += [extent for extent in (t.g.types[row].shape[0] for row in t.rows) if isinstance(extent, int)]
     return min(most) if most and len(most) == len(t.rows) + (t.limit is not None) else None
 
 
@@ -30,11 +30,11 @@ def unrolled(t: LoopReader, count: int) -> list[str] | None:
     states, stacks = list(t.states), list[list[str]]()
     c = NodeContext(g, "Loop", (), {}, t.opset, 1)
     for turn in range(count):
-        rows = [reshaped(c, cut(c, one, 0, turn, turn + 1), g.types[one].shape[1:]) for one in t.rows]
+        rows = [reshaped(c, cut(c, row, 0, turn, turn + 1), g.types[row].shape[1:]) for row in t.rows]
         goes_on, states, made = t.parted(t.turn(g.constant(turn, "int64"), states, rows))
-        for place, one in enumerate(made):
+        for index, item in enumerate(made):
             stacks += [[]] if turn == 0 else []
-            stacks[place].append(reshaped(c, one, (1, *g.types[one].shape)))
+            stacks[index].append(reshaped(c, item, (1, *g.types[item].shape)))
         known = True if goes_on is None else g.numbers(goes_on)
         if known is None or (len(g.nodes) - before.nodes) * (count if turn == 0 else 1) > UNROLLED_NODES:
             before.restore(g)
@@ -47,6 +47,6 @@ def unrolled(t: LoopReader, count: int) -> list[str] | None:
 def runs_once(t: LoopReader) -> bool:
     """Whether the first turn runs at any request."""
     limit = None if t.limit is None else t.g.numbers(t.limit)
-    counts = [t.g.types[one].shape[0] for one in t.rows]
+    counts = [t.g.types[row].shape[0] for row in t.rows]
     known = t.limit is None or (limit is not None and int(np.asarray(limit).reshape(-1)[0]) > 0)
-    return known and t.asked is None and all(isinstance(one, int) and one > 0 for one in counts)
+    return known and t.asked is None and all(isinstance(count, int) and count > 0 for count in counts)

@@ -12,8 +12,8 @@ SHOWN = 3  # places named of each operator
 def refuse(where: Mapping[str, Sequence[str]], advice: str) -> None:
     """UsageError if any operator is there, the commonest first. ``where``: of each operator the nodes that call it."""
     if where:
-        told = "; ".join(
+        text = "; ".join(
             f"{name}: {len(places)} ({', '.join(places[:SHOWN])}{', …' if len(places) > SHOWN else ''})"
-            for name, places in sorted(where.items(), key=lambda one: -len(one[1]))
+            for name, places in sorted(where.items(), key=lambda item: -len(item[1]))
         )
-        raise UsageError(f"operators without a rule: {told}. {advice}")
+        raise UsageError(f"operators without a rule: {text}. {advice}")

@@ -42,26 +42,26 @@ def windows_of(c: NodeContext, sizes: Sequence[int], image: Sequence[Extent]) ->
     after: list[Extent] = list(pads[rank:])
     auto = c.attribute("auto_pad", "NOTSET")
     if auto in ("SAME_UPPER", "SAME_LOWER"):
-        for place, extent in enumerate(image):
-            steps = ceiling_division(extent, strides[place])
-            total = largest([(steps - 1) * strides[place] + spans[place] - extent, 0])
+        for index, extent in enumerate(image):
+            steps = ceiling_division(extent, strides[index])
+            total = largest([(steps - 1) * strides[index] + spans[index] - extent, 0])
             less = floor_division(total, 2)
             more = canonical(total - less)
-            before[place], after[place] = (less, more) if auto == "SAME_UPPER" else (more, less)
+            before[index], after[index] = (less, more) if auto == "SAME_UPPER" else (more, less)
     elif auto == "VALID":
         before, after = [0] * rank, [0] * rank
     elif auto != "NOTSET":
         raise c.bad(f"auto_pad {auto!r} is unknown")
     if c.attribute("ceil_mode", 0) and auto == "NOTSET":
-        for place, extent in enumerate(image):
-            reach = extent + before[place] + after[place] - spans[place]
-            count = canonical(ceiling_division(reach, strides[place]) + 1)
+        for position, extent in enumerate(image):
+            reach = extent + before[position] + after[position] - spans[position]
+            count = canonical(ceiling_division(reach, strides[position]) + 1)
             # A window that would begin behind the image and its first pads is left out.
-            count = smallest([count, ceiling_division(extent + before[place], strides[place])])
-            needed = (count - 1) * strides[place] + spans[place] - extent - before[place]
-            after[place] = largest([canonical(needed), after[place]])
-    for extent, one, other, span in zip(image, before, after, spans, strict=True):
-        reach = canonical(extent + one + other)
+            count = smallest([count, ceiling_division(extent + before[position], strides[position])])
+            needed = (count - 1) * strides[position] + spans[position] - extent - before[position]
+            after[position] = largest([canonical(needed), after[position]])
+    for extent, item, other, span in zip(image, before, after, spans, strict=True):
+        reach = canonical(extent + item + other)
         if isinstance(reach, int) and reach < span:
             raise c.bad(f"a window of {span} does not fit an image of {reach}, pads included")
     return Windows(tuple(sizes), strides, dilations, tuple(before), tuple(after))

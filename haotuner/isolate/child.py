@@ -29,9 +29,9 @@ BOOT = "import sys, json; sys.path[:] = json.loads(sys.argv.pop(1)); from haotun
 
 def _readable(descriptor: int, seconds: float) -> bool:
     """Whether a pipe has something to read, or was closed, within a time. Any descriptor: select takes none from 1024 on."""
-    asked = select.poll()
-    asked.register(descriptor, select.POLLIN)
-    return bool(asked.poll(seconds * 1000.0))
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(seconds * 1000.0))
 
 
 class Child:
@@ -74,8 +74,8 @@ class Child:
         self.close()
         path = [str(entry) for entry in (sys.path if self._path is None else self._path)]
         limits = None if self._limits is None else asdict(self._limits)
-        told = [json.dumps(part) for part in (self._told, limits)]
-        command = [sys.executable, "-P", "-c", BOOT, json.dumps(path), self._program, *told]
+        words = [json.dumps(part) for part in (self._told, limits)]
+        command = [sys.executable, "-P", "-c", BOOT, json.dumps(path), self._program, *words]
         try:
             self._group = Group(command, self._environment, stdin=subprocess.PIPE)
         except OSError as error:
@@ -128,7 +128,11 @@ class Child:
         """The answer to what was begun. Unanswered if there is none; unless that is ``alive``, the process is gone."""
         answer = self._read(limit_s)
         self._due = False
-        refused = None if (said := answer.get("refused")) is None else Refused(said[0], said[1], said[2], fatal=said[3])
+        refused = (
+            None
+            if (refusal := answer.get("refused")) is None
+            else Refused(refusal[0], refusal[1], refusal[2], fatal=refusal[3])
+        )
         if refused is not None and not refused.alive:
             self.close()
         elif self._rests and self._group is not None:
@@ -199,5 +203,5 @@ def _understood(line: bytes) -> Job | None:
         return None
     if not isinstance(answer, dict):
         return None
-    said = answer.get("refused", ["", "", "", False])
-    return answer if isinstance(said, list) and list(map(type, said)) == [str, str, str, bool] else None
+    refusal = answer.get("refused", ["", "", "", False])
+    return answer if isinstance(refusal, list) and list(map(type, refusal)) == [str, str, str, bool] else None

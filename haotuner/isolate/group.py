@@ -37,7 +37,7 @@ class Group:
         stdout: int | IO[bytes] = subprocess.PIPE,
     ) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the process
-        held, self._lifeline = os.pipe()
+        read_end, self._lifeline = os.pipe()
         try:
             self.process = subprocess.Popen(
                 command,
@@ -45,19 +45,19 @@ class Group:
                 stdout=stdout,
                 stderr=self._errors,
                 start_new_session=True,
-                pass_fds=[held],
+                pass_fds=[read_end],
                 env=environment,
             )
             # These belong to the open pipe, which the child now shares: they hold on after our copy is closed.
-            fcntl.fcntl(held, fcntl.F_SETSIG, signal.SIGKILL)
-            fcntl.fcntl(held, fcntl.F_SETOWN, -self.process.pid)
-            fcntl.fcntl(held, fcntl.F_SETFL, fcntl.fcntl(held, fcntl.F_GETFL) | os.O_ASYNC)
+            fcntl.fcntl(read_end, fcntl.F_SETSIG, signal.SIGKILL)
+            fcntl.fcntl(read_end, fcntl.F_SETOWN, -self.process.pid)
+            fcntl.fcntl(read_end, fcntl.F_SETFL, fcntl.fcntl(read_end, fcntl.F_GETFL) | os.O_ASYNC)
         except BaseException:
             os.close(self._lifeline)
             self._errors.close()
             raise
         finally:
-            os.close(held)
+            os.close(read_end)
 
     @property
     def pid(self) -> int:
@@ -112,9 +112,9 @@ class Group:
         until = time.monotonic() + DYING_LIMIT_S
         while not self.ended() and time.monotonic() < until:  # let it keep its own exit status
             time.sleep(DYING_STEP_S)
-        said = self.last_words()
+        text = self.last_words()
         code = self.kill()
-        return f"{how_it_ended(code)}{': ' + said if said else ''}"
+        return f"{how_it_ended(code)}{': ' + text if text else ''}"
 
     def _signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):

@@ -35,15 +35,15 @@ class Program:
 
 def main() -> None:
     """Run the program that the arguments name: ``module:function``, what it is told, its limits or null (both JSON)."""
-    name, told, limits = sys.argv[1], json.loads(sys.argv[2]), json.loads(sys.argv[3])
-    for asked in (signal.SIGINT, signal.SIGTERM):  # the parent's to handle, whoever else was told; it kills us
-        signal.signal(asked, signal.SIG_IGN)
+    name, config, limits = sys.argv[1], json.loads(sys.argv[2]), json.loads(sys.argv[3])
+    for number in (signal.SIGINT, signal.SIGTERM):  # the parent's to handle, whoever else was told; it kills us
+        signal.signal(number, signal.SIG_IGN)
     if limits is not None:
         Limits(**limits).apply()
     requests, answers = _channel()
     module, _, function = name.partition(":")
     try:
-        program: Program = getattr(importlib.import_module(module), function)(told)
+        program: Program = getattr(importlib.import_module(module), function)(config)
     except Refusal as refusal:
         _say(answers, _refused(refusal, fatal=True))
         return

@@ -81,7 +81,7 @@ class DeviceMeasurer:
         """
         processes: list[Child | Timer] = [*self._builders, self._timer]
         with ThreadPoolExecutor(len(processes)) as pool:
-            for started in [pool.submit(one.start) for one in processes]:
+            for started in [pool.submit(process.start) for process in processes]:
                 started.result()
         self._recall()
 
@@ -137,8 +137,8 @@ class DeviceMeasurer:
     def close(self) -> None:
         """Stop the processes and remove the scratch folder."""
         processes: list[Child | Timer] = [*self._builders, self._timer]
-        for one in processes:
-            one.close()
+        for process in processes:
+            process.close()
         self._held.close()
 
     def anew(self, what: str = "") -> None:
@@ -180,20 +180,20 @@ class DeviceMeasurer:
         ``goes_on`` is asked before each new measurement (None) and told each record; when it says no the list ends
         early. What the store already holds costs nothing and is always delivered.
         """
-        wanted = list(trials)
-        found: list[Record] = []
-        unbuilt = sorted({name for t in wanted if self.known(t) is None for name, _ in t.composition.parts})
+        required = list(trials)
+        result: list[Record] = []
+        unbuilt = sorted({name for t in required if self.known(t) is None for name, _ in t.composition.parts})
         if unbuilt and goes_on(None):
             self._build(unbuilt, goes_on)
-        for trial in wanted:
+        for trial in required:
             record = self.known(trial)
             if record is None:
                 if not goes_on(None):
                     break
                 record = self._elsewhere(trial) or self._record(trial, self._outcome(trial))
-            found.append(record)
+            result.append(record)
             goes_on(record)
-        return found
+        return result
 
     def _elsewhere(self, trial: Trial) -> Record | None:
         """The record of another tuner that resumed the same session, waited for while it measures; None: it is ours."""
@@ -209,8 +209,8 @@ class DeviceMeasurer:
             time.sleep(LOOK_AGAIN_S)
         return None
 
-    def _record(self, trial: Trial, found: Failed | tuple[Timed, Facts]) -> Record:
-        outcome: Outcome = found if isinstance(found, Failed) else found[0]
+    def _record(self, trial: Trial, result: Failed | tuple[Timed, Facts]) -> Record:
+        outcome: Outcome = result if isinstance(result, Failed) else result[0]
         record = Record(
             trial=trial,
             outcome=outcome,
@@ -219,7 +219,7 @@ class DeviceMeasurer:
             session=self.session.id,
             when=time.time(),
             seed=self.seed,
-            facts={} if isinstance(found, Failed) else found[1],
+            facts={} if isinstance(result, Failed) else result[1],
         )
         self.store.append([record])
         self._known[trial.key()] = record
@@ -278,22 +278,22 @@ class DeviceMeasurer:
                 return failed
         op, worst = Op.parse(trial.op), 0.0
         for name in names:
-            found = self._timer.verify(op, MicroKernel.parse(name), self._places[name])
-            if isinstance(found, Failed):
-                self._broken[name] = found
-                return found
-            worst = max(worst, found)
+            outcome = self._timer.verify(op, MicroKernel.parse(name), self._places[name])
+            if isinstance(outcome, Failed):
+                self._broken[name] = outcome
+                return outcome
+            worst = max(worst, outcome)
         return self._timer.time(trial, op, self._composition(trial, op), self._places, worst)
 
     def _composition(self, trial: Trial, op: Op) -> Composition:
         """What a trial times; of a kernel over the whole covered axis with the tiles that this takes."""
-        found = trial.composition
-        if all(part.tiles != WHOLE for part in found.parts):
-            return found
+        result = trial.composition
+        if all(part.tiles != WHOLE for part in result.parts):
+            return result
         families = {family.name: family for family in self.backend.families(op)}
-        kernels = [MicroKernel.parse(part.kernel) for part in found.parts]
+        kernels = [MicroKernel.parse(part.kernel) for part in result.parts]
         tiles = [whole_tiles(families[kernel.family], kernel, op, trial.shape) for kernel in kernels]
-        return Composition(tuple(Part(k.name, count) for k, count in zip(kernels, tiles, strict=True)), found.share)
+        return Composition(tuple(Part(k.name, count) for k, count in zip(kernels, tiles, strict=True)), result.share)
 
 
 def _batches(names: Sequence[str], builders: int, most: int) -> list[Sequence[str]]:
@@ -301,13 +301,13 @@ def _batches(names: Sequence[str], builders: int, most: int) -> list[Sequence[st
 
     ``most`` is 1 where a kernel that is built alone is found again, in a cache of code, whatever was asked for beside it.
     """
-    found: list[Sequence[str]] = []
+    result: list[Sequence[str]] = []
     at, size = 0, FIRST_BATCH
     while at < len(names):
         step = max(1, min(size, most, -(-(len(names) - at) // builders)))
-        found += [names[place : place + step] for place in range(at, min(at + builders * step, len(names)), step)]
+        result += [names[index : index + step] for index in range(at, min(at + builders * step, len(names)), step)]
         at, size = at + builders * step, 2 * size
-    return found
+    return result
 
 
 def whole_tiles(family: Family, kernel: MicroKernel, op: Op, shape: Shape) -> int:

@@ -21,8 +21,8 @@ _OPERATORS: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Mod: operator.mod,
 }
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
-    "max": lambda *given: reduce(np.maximum, given),
-    "min": lambda *given: reduce(np.minimum, given),
+    "max": lambda *inputs: reduce(np.maximum, inputs),
+    "min": lambda *inputs: reduce(np.minimum, inputs),
     "abs": np.abs,
 }
 
@@ -53,8 +53,8 @@ def _read(tree: ast.AST, depth: int) -> Of:
         function, left, right = _OPERATORS[type(tree.op)], _read(tree.left, depth + 1), _read(tree.right, depth + 1)
         return lambda extents: function(left(extents), right(extents))
     if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and tree.func.id in _FUNCTIONS and not tree.keywords:
-        called, given = _FUNCTIONS[tree.func.id], [_read(one, depth + 1) for one in tree.args]
-        if not given:
+        called, inputs = _FUNCTIONS[tree.func.id], [_read(argument, depth + 1) for argument in tree.args]
+        if not inputs:
             raise ValueError(f"{tree.func.id} of nothing")
-        return lambda extents: called(*(one(extents) for one in given))
+        return lambda extents: called(*(item(extents) for item in inputs))
     raise ValueError(f"{ast.unparse(tree)} is not arithmetic of extents")

@@ -35,24 +35,24 @@ def _scores(inputs: Arrays, options: Options) -> tuple[Any, Any]:
     """Scores after scale and mask, and how far each may be off."""
     q, k = inputs["q"], inputs["k"]
     scale = scale_of(options, q.shape[-1])
-    found = (q @ k.swapaxes(-1, -2)) * scale
-    off = sum_rounding(q.shape[-1]) * scale * (np.abs(q) @ np.abs(k).swapaxes(-1, -2)) + 2.0 * np.abs(found)
+    result = (q @ k.swapaxes(-1, -2)) * scale
+    off = sum_rounding(q.shape[-1]) * scale * (np.abs(q) @ np.abs(k).swapaxes(-1, -2)) + 2.0 * np.abs(result)
     if "mask" in inputs:
         own = inputs["mask"]
-        mask = own if own.ndim == found.ndim else own.reshape(own.shape[0], *[1] * (found.ndim - 2), own.shape[-1])
-        found = found + mask
-        off = off + np.where(np.isfinite(found), np.abs(found), 0.0)
+        mask = own if own.ndim == result.ndim else own.reshape(own.shape[0], *[1] * (result.ndim - 2), own.shape[-1])
+        result = result + mask
+        off = off + np.where(np.isfinite(result), np.abs(result), 0.0)
     if options.get("causal", "none") != "none":
-        t, s = found.shape[-2:]
+        t, s = result.shape[-2:]
         last = np.arange(t)[:, None] + (s - t if options["causal"] == "end" else 0)
-        found = np.where(np.arange(s)[None, :] <= last, found, -np.inf)
-    return found, off
+        result = np.where(np.arange(s)[None, :] <= last, result, -np.inf)
+    return result, off
 
 
 def _weights(scores: Any) -> Any:
     with np.errstate(invalid="ignore", divide="ignore"):
-        found = np.exp(scores - scores.max(axis=-1, keepdims=True, initial=-np.inf))
-        return found / found.sum(axis=-1, keepdims=True)
+        result = np.exp(scores - scores.max(axis=-1, keepdims=True, initial=-np.inf))
+        return result / result.sum(axis=-1, keepdims=True)
 
 
 def _attention(inputs: Arrays, options: Options) -> Any:

@@ -48,9 +48,9 @@ BESIDE: dict[str, tuple[str, ...]] = {"bias": ("n",), "scale": ("b",), "mask": (
 
 def finished(product: Any, bias: Any = None, scale: Any = None, mask: Any = None) -> Any:
     """The product with what a call brings beside, in float64. ``scale`` has the product's batch axes, or is broadcast."""
-    found = np.asarray(product, np.float64)
+    result = np.asarray(product, np.float64)
     if scale is not None:
-        found = found * np.asarray(scale, np.float64)[..., None, None]
+        result = result * np.asarray(scale, np.float64)[..., None, None]
     for more in (bias, mask):
-        found = found if more is None else found + np.asarray(more, np.float64)
-    return found
+        result = result if more is None else result + np.asarray(more, np.float64)
+    return result

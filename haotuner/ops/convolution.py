@@ -46,8 +46,8 @@ ONE_TAP = Window(taps=1, stride=1, dilation=1, before=0, after=0)  # of a flat i
 
 def numbers(text: str, count: int) -> tuple[int, ...]:
     """An option's numbers, one standing for all of them."""
-    found = tuple(int(part) for part in text.split("."))
-    return found * count if len(found) == 1 else found
+    result = tuple(int(part) for part in text.split("."))
+    return result * count if len(result) == 1 else result
 
 
 def windows(kind: str, extents: Mapping[str, Any], options: Options) -> dict[Reach, Window]:
@@ -80,14 +80,14 @@ def residue_taps(side: Window) -> list[int]:
 
 def lies_as_columns(kind: str, extents: Mapping[str, Any], options: Options) -> bool:
     """Whether an image as it lies is what the windows see, pixel by pixel: one tap, stride 1, no pads, channels last."""
-    found = windows(kind, extents, options).values()
-    one = all((side.taps, side.stride, side.before, side.after) == (1, 1, 0, 0) for side in found)
-    return one and options["layout"] in ("nhwc", "nwc") and "transpose" not in kind
+    result = windows(kind, extents, options).values()
+    item = all((side.taps, side.stride, side.before, side.after) == (1, 1, 0, 0) for side in result)
+    return item and options["layout"] in ("nhwc", "nwc") and "transpose" not in kind
 
 
-def convolve(x: Any, weight: Any, found: Mapping[Reach, Window], groups: int) -> Any:
+def convolve(x: Any, weight: Any, result: Mapping[Reach, Window], groups: int) -> Any:
     """The convolution of ``x`` (b, c, h, w) with ``weight`` (f, c/groups, r, s), or transposed (c, f/groups, r, s)."""
-    tall, wide = found.get("h", ONE_TAP), found["w"]
+    tall, wide = result.get("h", ONE_TAP), result["w"]
     b, c, h, w = x.shape
     p, q = (max(0, side.out(extent)) for side, extent in ((tall, h), (wide, w)))
     features = weight.shape[1] * groups if wide.transposed else weight.shape[0]
@@ -107,12 +107,12 @@ def convolve(x: Any, weight: Any, found: Mapping[Reach, Window], groups: int) ->
     return y.reshape(b, features, p, q)
 
 
-def filter_axes(found: Mapping[Reach, Window]) -> tuple[Axis, Axis]:
+def filter_axes(result: Mapping[Reach, Window]) -> tuple[Axis, Axis]:
     """The windows of a convolution as minimal filtering has them: down the image and across it.
 
     Of a transposed one whose taps are a multiple of the stride: those that each residue of the stride has over the image.
     """
-    return _filter_axis(found.get("h", ONE_TAP)), _filter_axis(found["w"])
+    return _filter_axis(result.get("h", ONE_TAP)), _filter_axis(result["w"])
 
 
 def _filter_axis(side: Window) -> Axis:
@@ -122,10 +122,10 @@ def _filter_axis(side: Window) -> Axis:
     return Axis(taps=side.taps, stride=side.stride, before=side.before, dilation=side.dilation)
 
 
-def _filtered(x: Any, weight: Any, found: Mapping[Reach, Window], out: tuple[int, int], tile: int) -> Any:
+def _filtered(x: Any, weight: Any, result: Mapping[Reach, Window], out: tuple[int, int], tile: int) -> Any:
     """What minimal filtering may be off, in units of roundoff; transposed ones are filtered residue by residue."""
-    axes, sides = filter_axes(found), (found.get("h", ONE_TAP), found["w"])
-    if not found["w"].transposed:
+    axes, sides = filter_axes(result), (result.get("h", ONE_TAP), result["w"])
+    if not result["w"].transposed:
         return minimal_filtering.tolerance(x, weight, axes, out, tile)
     skipped = [side.before % side.stride for side in sides]
     tall, wide = (-(-(count + skip) // side.stride) for count, skip, side in zip(out, skipped, sides, strict=True))
@@ -170,8 +170,8 @@ def _kind(name: str, flat: bool, transposed: bool) -> OpKind:
         units, tile = sum_rounding(depth) * (y[:, :, 0] if flat else y), int(options.get(FILTERED, 0))
         if not tile:
             return units
-        x, weight, found = images(x, weight, options)
-        more = _filtered(x, weight, found, (y.shape[2], y.shape[3]), tile)
+        x, weight, result = images(x, weight, options)
+        more = _filtered(x, weight, result, (y.shape[2], y.shape[3]), tile)
         return np.maximum(units, more[:, :, 0] if flat else more)
 
     def flops(extents: Extents) -> int:
@@ -186,8 +186,8 @@ def _kind(name: str, flat: bool, transposed: bool) -> OpKind:
         groups = int(options["groups"])
         if groups < 1 or static["c"] % groups or static["f"] % groups:
             return f"groups={groups} must divide c={static['c']} and f={static['f']}"
-        found = windows(name, static, options)
-        for axis, side in found.items():
+        result = windows(name, static, options)
+        for axis, side in result.items():
             if not 1 <= side.stride <= MOST or not 1 <= side.dilation <= MOST or max(side.before, side.after) > MOST:
                 return f"stride and dilation along {axis} must be in 1..{MOST}, pads in 0..{MOST}"
             if side.dilation * (side.taps - 1) > MOST:
@@ -256,4 +256,4 @@ CONVOLUTIONS = (CONV2D, CONV1D, CONV_TRANSPOSE2D, CONV_TRANSPOSE1D)
 
 def is_convolution(kind: str) -> bool:
     """Whether a kind of operator is a convolution."""
-    return kind in {one.name for one in CONVOLUTIONS}
+    return kind in {item.name for item in CONVOLUTIONS}

@@ -33,13 +33,13 @@ class Step:
     gain: float = 1.0
     scales: str = ""
 
-    def apply(self, value: Any, given: Arrays) -> Any:
+    def apply(self, value: Any, inputs: Arrays) -> Any:
         """The step in float64, operands broadcast to the output."""
-        return elementwise(self.formula, {**given, "value": value})
+        return elementwise(self.formula, {**inputs, "value": value})
 
-    def enlarges(self, given: Arrays) -> Any:
+    def enlarges(self, inputs: Arrays) -> Any:
         """How much it enlarges an error at most, element by element where an operand says it."""
-        return np.maximum(np.abs(given[self.scales]), self.gain) if self.scales else self.gain
+        return np.maximum(np.abs(inputs[self.scales]), self.gain) if self.scales else self.gain
 
 
 VALUE = Load("value")
@@ -85,6 +85,6 @@ STEPS: dict[str, Step] = {
 
 def operands_of(steps: Sequence[str]) -> Iterator[tuple[str, Extent]]:
     """What an epilogue reads: values of a channel in the order of its steps, then whole tensors. The order of a call."""
-    found = [operand for step in steps for operand in STEPS[step].operands]
+    result = [operand for step in steps for operand in STEPS[step].operands]
     for extent in ("channel", "whole"):
-        yield from (operand for operand in found if operand[1] == extent)
+        yield from (operand for operand in result if operand[1] == extent)

@@ -86,19 +86,19 @@ def evaluate(
         return FUNCTIONS[part.function](*(value(argument) for argument in part.arguments))
 
     extents = {axis: np.asarray(inputs[name]).shape[at] for name, own in axes.items() for at, axis in enumerate(own)}
-    found = value(formula)
-    whole = np.broadcast_to(found, [extents[axis] if axis in output else 1 for axis in order])
+    result = value(formula)
+    whole = np.broadcast_to(result, [extents[axis] if axis in output else 1 for axis in order])
     return whole.reshape([extents[axis] for axis in output])
 
 
-def elementwise(formula: Formula, given: Mapping[str, Any]) -> Any:
-    """A formula of loads, numbers and functions alone; ``given``: arrays of one shape, or that broadcast, by operand."""
+def elementwise(formula: Formula, inputs: Mapping[str, Any]) -> Any:
+    """A formula of loads, numbers and functions alone; ``inputs``: arrays of one shape, or that broadcast, by operand."""
     if isinstance(formula, Load):
-        return given[formula.operand]
+        return inputs[formula.operand]
     if isinstance(formula, Number):
         return np.float64(formula.value)
     if isinstance(formula, Apply):
-        return FUNCTIONS[formula.function](*(elementwise(argument, given) for argument in formula.arguments))
+        return FUNCTIONS[formula.function](*(elementwise(argument, inputs) for argument in formula.arguments))
     raise ValueError(f"{formula} is no function of one element")
 
 
@@ -119,7 +119,9 @@ def reductions(formula: Formula) -> tuple[Reduce, ...]:
 
 def apply(function: str, *arguments: Formula | float) -> Apply:
     """An element-wise function of formulas and numbers."""
-    return Apply(function, tuple(Number(one) if isinstance(one, (int, float)) else one for one in arguments))
+    return Apply(
+        function, tuple(Number(argument) if isinstance(argument, (int, float)) else argument for argument in arguments)
+    )
 
 
 def mean(axis: str, of: Formula) -> Apply:

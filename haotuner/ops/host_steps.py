@@ -16,9 +16,9 @@ def nonzero(array: Any) -> Any:
     return np.ascontiguousarray(np.atleast_1d(np.asarray(array)).nonzero(), np.int64)
 
 
-def counted(array: Any, place: int) -> Any:
+def counted(array: Any, index: int) -> Any:
     """0, 1, … up to a number that the data hold. UsageError where it is negative."""
-    value = int(np.asarray(array).reshape(-1)[place])
+    value = int(np.asarray(array).reshape(-1)[index])
     if value < 0:
         raise UsageError(f"the data make a size of {value}; the model takes no such request")
     return np.arange(value, dtype=np.int64)
@@ -50,10 +50,10 @@ def random_numbers(attributes: Mapping[str, Any], shape: Sequence[int], seed: in
         parts = (_mixed(stream + counters * _GOLDEN) >> np.uint64(11)).astype(np.float64) * 2.0**-53
     first, second = parts[0::2], parts[1::2]
     if attributes["law"] == "normal":
-        found = low + high * (np.sqrt(-2.0 * np.log(1.0 - first)) * np.cos(6.283185307179586 * second))
+        result = low + high * (np.sqrt(-2.0 * np.log(1.0 - first)) * np.cos(6.283185307179586 * second))
     else:
-        found = low + (high - low) * first
-    return np.asarray(found).astype(dtype).reshape(shape)
+        result = low + (high - low) * first
+    return np.asarray(result).astype(dtype).reshape(shape)
 
 
 def _mixed(z: Any) -> Any:

@@ -60,7 +60,7 @@ def _norm(name: str, meaning: str, axes: Mapping[str, AxisRole], channels: tuple
 
     return replace(
         of(_AFFINE.default, EPS.default, _ACTIVATION.default),
-        variant=lambda given: of(given["affine"], given["eps"], given["activation"]),
+        variant=lambda inputs: of(inputs["affine"], inputs["eps"], inputs["activation"]),
     )
 
 
@@ -72,18 +72,18 @@ def _tolerance(places: tuple[int, ...], axes: tuple[str, ...], channels: tuple[s
 
     def tolerance(inputs: Arrays, options: Options) -> Any:
         x = inputs["x"]
-        rounding = sum_rounding(prod(x.shape[place] for place in places))
+        rounding = sum_rounding(prod(x.shape[position] for position in places))
         moved = x - x.mean(axis=places, keepdims=True)
         variance = (moved**2).mean(axis=places, keepdims=True)
         inverse = 1 / np.sqrt(variance + float(options.get("eps", EPS.default)))
         y = np.abs(moved * inverse)
         size = np.abs(x)
         off = (2 * size + rounding * size.mean(axis=places, keepdims=True)) * inverse
-        found = off * (1 + y) + y * (8.0 + rounding)
+        result = off * (1 + y) + y * (8.0 + rounding)
         if "scale" not in inputs:
-            return found
+            return result
         scale = np.abs(spread(inputs["scale"]))
-        return (found + y) * scale + np.abs(spread(inputs["bias"]))
+        return (result + y) * scale + np.abs(spread(inputs["bias"]))
 
     return tolerance
 

@@ -46,9 +46,9 @@ def kind_named(name: str) -> OpKind | None:
 def kind_in(text: str) -> str:
     """The name of the kind that an op's name begins with, the longest one; empty where there is none."""
     for names in (KINDS, GROUPS, installed()) if text else ():
-        found = max((name for name in names if f"{text}_".startswith(f"{name}_")), key=len, default="")
-        if found:
-            return found
+        result = max((name for name in names if f"{text}_".startswith(f"{name}_")), key=len, default="")
+        if result:
+            return result
     return ""
 
 

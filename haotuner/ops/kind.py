@@ -150,10 +150,10 @@ class OpKind:
 
     def complete(self, extents: Mapping[str, Any], options: Options) -> dict[str, Any]:
         """``extents`` of the axes, with those that follow from them; ``options``: every one."""
-        found = dict(extents)
+        result = dict(extents)
         for axis, of in self.derived.items():
-            found[axis] = of(found, options)
-        return found
+            result[axis] = of(result, options)
+        return result
 
     def result(self, inputs: Arrays, options: Options) -> Any:
         """The output in float64, from inputs with the axes of their first layout."""
@@ -176,12 +176,12 @@ class OpKind:
     @property
     def options(self) -> dict[str, Option]:
         """Every option of a spec: the layouts of operands that have several, then the kind's own."""
-        found: dict[str, Option] = {}
+        result: dict[str, Option] = {}
         for operand in self.operands:
             if len(operand.layouts) > 1:
                 names = tuple(operand.layouts)
-                found[operand.layout_option()] = Option(default=names[0], choices=names)
-        return {**found, **self.own_options}
+                result[operand.layout_option()] = Option(default=names[0], choices=names)
+        return {**result, **self.own_options}
 
 
 def plain(name: str, role: OperandRole, *axes: str, dtype: str | None = None) -> Operand:

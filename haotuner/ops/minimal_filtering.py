@@ -101,10 +101,10 @@ def transforms(tile: int, taps: int) -> tuple[Matrix, Matrix, Matrix]:
 
 def _product(roots: Sequence[Fraction]) -> list[Fraction]:
     """Coefficients of the polynomial with these roots, the constant first."""
-    found = [Fraction(1)]
+    result = [Fraction(1)]
     for root in roots:
-        found = [low - root * high for low, high in zip([Fraction(0), *found], [*found, Fraction(0)], strict=True)]
-    return found
+        result = [low - root * high for low, high in zip([Fraction(0), *result], [*result, Fraction(0)], strict=True)]
+    return result
 
 
 def growth(tile: int, axes: Sequence[Axis], channels: int) -> float:
@@ -160,8 +160,8 @@ def tolerance(x: Any, weight: Any, axes: tuple[Axis, Axis], out: tuple[int, int]
     if any(axis.dilation > 1 for axis in axes):
         whole = np.zeros((x.shape[0], weight.shape[0], *out))
         for outputs, part, plain in residues(x, axes, out):
-            one = whole[:, :, outputs[0], outputs[1]]
-            one[...] = tolerance(part, weight, plain, one.shape[2:], tile)
+            item = whole[:, :, outputs[0], outputs[1]]
+            item[...] = tolerance(part, weight, plain, item.shape[2:], tile)
         return whole
     room, taps = phased(x, weight, axes, out, tile)
     tall, wide = (transforms(axis.outputs(tile), axis.each) for axis in axes)
@@ -174,6 +174,6 @@ def tolerance(x: Any, weight: Any, axes: tuple[Axis, Axis], out: tuple[int, int]
     weights = factors @ (taps**2).transpose(2, 3, 1, 0).reshape(factors.shape[1], -1)
     weights = np.sqrt(weights, out=weights).reshape(*sides, *taps.shape[1::-1])
     products = (inputs.reshape(*sides, -1, room.shape[1]) @ weights).reshape(*sides, x.shape[0], down, across, -1) ** 2
-    found = np.sqrt(np.einsum("iu,uvbyxf,jv->bfyixj", tall[2] ** 2, products, wide[2] ** 2, optimize=True))
-    found = found.reshape(x.shape[0], -1, down * steps[0], across * steps[1])[:, :, : out[0], : out[1]]
-    return (sum_rounding(room.shape[1]) + STEPS) * found
+    result = np.sqrt(np.einsum("iu,uvbyxf,jv->bfyixj", tall[2] ** 2, products, wide[2] ** 2, optimize=True))
+    result = result.reshape(x.shape[0], -1, down * steps[0], across * steps[1])[:, :, : out[0], : out[1]]
+    return (sum_rounding(room.shape[1]) + STEPS) * result

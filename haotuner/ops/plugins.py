@@ -22,7 +22,7 @@ GROUP = "haotuner.ops"
 @cache
 def installed() -> Mapping[str, EntryPoint]:
     """Entry points by the names of the kinds that they lead to; nothing is loaded."""
-    return MappingProxyType({one.name: one for one in entry_points(group=GROUP)})
+    return MappingProxyType({point.name: point for point in entry_points(group=GROUP)})
 
 
 @cache
@@ -32,15 +32,15 @@ def loaded(name: str, built_in: frozenset[str]) -> OpKind | None:
     Raises:
         UsageError: the package cannot be imported, brings no ``OpKind``, or its name would be read as a built-in kind's.
     """
-    found = installed().get(name)
-    if found is None:
+    result = installed().get(name)
+    if result is None:
         return None
-    where = f"op kind {name!r}: {found.value} of the installed package {found.dist.name if found.dist else '?'}"
-    shadowed = next((one for one in sorted(built_in) if f"{name}_".startswith(f"{one}_")), "")
+    where = f"op kind {name!r}: {result.value} of the installed package {result.dist.name if result.dist else '?'}"
+    shadowed = next((item for item in sorted(built_in) if f"{name}_".startswith(f"{item}_")), "")
     if shadowed:
         raise UsageError(f"{where}: names that begin with {shadowed!r} mean that built-in kind; give the kind another name")
     try:
-        kind = found.load()
+        kind = result.load()
     except Exception as error:  # whatever a package of others raises while it is imported
         raise UsageError(
             f"{where} cannot be loaded: {type(error).__name__}: {error}; mend that package, or uninstall it"

@@ -45,12 +45,12 @@ def _reduction(
 ) -> OpKind:
     @cache
     def of(over: str) -> OpKind:
-        reduced, kept = ("n", "m") if over == "last" else ("m", "n")
+        reduced, selected = ("n", "m") if over == "last" else ("m", "n")
         return OpKind(
             name=name,
             meaning=meaning,
             axes={axis: "reduction" if axis == reduced else "spatial" for axis in ("m", "n")},
-            operands=(plain("x", "input", "m", "n"), plain("y", "output", kept)),
+            operands=(plain("x", "input", "m", "n"), plain("y", "output", selected)),
             flops=lambda e: e["m"] * e["n"],
             formula=formula(reduced),
             tolerance=tolerance,

@@ -79,7 +79,7 @@ def _norm(
         kind = _kind(name, meaning, y, _norm_tolerance(centred), flops=8, operands=(*operands[:-1], *more, operands[-1]))
         return replace(kind, own_options=options)
 
-    return replace(of("none", EPS.default), variant=lambda given: of(given["affine"], given["eps"]))
+    return replace(of("none", EPS.default), variant=lambda inputs: of(inputs["affine"], inputs["eps"]))
 
 
 def _norm_tolerance(centred: bool) -> Callable[[Arrays, Options], Any]:
@@ -92,9 +92,9 @@ def _norm_tolerance(centred: bool) -> Callable[[Arrays, Options], Any]:
         inverse = 1 / np.sqrt((moved**2).mean(axis=1, keepdims=True) + float(options.get("eps", EPS.default)))
         y = np.abs(moved * inverse)
         off = (2 * size + rounding * size.mean(axis=1, keepdims=True)) * inverse if centred else 2 * y
-        found = off * (1 + y) + y * (8.0 + rounding)
+        result = off * (1 + y) + y * (8.0 + rounding)
         scale = np.abs(inputs.get("scale", 1.0))
-        return found * scale + np.abs(inputs.get("bias", 0.0)) + y * scale
+        return result * scale + np.abs(inputs.get("bias", 0.0)) + y * scale
 
     return tolerance
 

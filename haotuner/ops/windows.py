@@ -87,7 +87,7 @@ def _resized(inputs: Arrays, options: Options) -> Any:
         at = np.maximum((np.arange(x.shape[axis] * scale) + 0.5) / scale - 0.5, 0.0)
         low = np.floor(at).astype(np.int64)
         high = np.minimum(low + 1, x.shape[axis] - 1)
-        part = (at - low).reshape([-1 if place == axis else 1 for place in range(4)])
+        part = (at - low).reshape([-1 if index == axis else 1 for index in range(4)])
         x = x.take(low, axis=axis) * (1 - part) + x.take(high, axis=axis) * part
     return x
 

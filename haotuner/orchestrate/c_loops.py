@@ -46,22 +46,22 @@ class LoopsWriter(ValueWriter):
         """The whole function: first for whole rows, where something may wait in them."""
         out = self.graph.outputs[0]
         extents = self.graph.types[out].shape
-        found = elements_of(self.graph)
-        variables, value = found.variables, found.value
-        alone = not found.beside
+        result = elements_of(self.graph)
+        variables, value = result.variables, result.value
+        alone = not result.beside
         turned = strided_loads(self.graph, variables, value) if alone else None
         first = self._rows_whole(variables, value) if alone else self._rows_before()
         stack, names = [self.top], [variable.name for variable in variables]
         across = strided_folds(value, variables) if alone and variables and wide(extents[-1]) else []
-        for place, variable in enumerate(variables):
-            if turned is not None and place in (turned.place, len(variables) - 1):
-                stack += self._turning(turned, variables, place, stack)
+        for index, variable in enumerate(variables):
+            if turned is not None and index in (turned.place, len(variables) - 1):
+                stack += self._turning(turned, variables, index, stack)
                 continue
-            if across and place == len(variables) - 1:
-                stack += self._lanes(across, variable.name, place, stack)
+            if across and index == len(variables) - 1:
+                stack += self._lanes(across, variable.name, index, stack)
                 continue
-            last = place == len(variables) - 1
-            begin, end = f"lo[{place}]", f"hi[{place}]"
+            last = index == len(variables) - 1
+            begin, end = f"lo[{index}]", f"hi[{index}]"
             if alone and last and (row := pieces(value, variable, extents[-1])):
                 for piece in row[:-1]:
                     stack.append(self._loop(variable.name, *reversed(piece.bounds(begin, end))))
@@ -72,11 +72,13 @@ class LoopsWriter(ValueWriter):
                 stack.append(Scope(frozenset(), ["for (int half = 0; half < 2; ++half)"]))
                 begin, end = f"half ? middle_end : {begin}", f"(half ? {end} : middle)"
             stack.append(self._loop(variable.name, end, begin))
-        if any(one.axes == len(names) for one in found.beside):
+        if any(sibling.axes == len(names) for sibling in result.beside):
             stack[-1].lines[0] = f"{APART} {stack[-1].lines[0]}"
-        for one in found.beside:
-            once = [f"lo[{place}] == 0" for place in range(one.axes, len(names))]  # else a call has an inner part of the row
-            self._beside(one, stack[: one.axes + 1], once)
+        for sibling in result.beside:
+            once = [
+                f"lo[{index}] == 0" for index in range(sibling.axes, len(names))
+            ]  # else a call has an inner part of the row
+            self._beside(sibling, stack[: sibling.axes + 1], once)
         self._assign(value, names, stack)
         self._close(stack, 1)
         tensors, pointers, body = self._parts()
@@ -90,42 +92,44 @@ class LoopsWriter(ValueWriter):
         self.row = row_buffer_of(self.graph, variables, value)
         if self.row is None:
             return []
-        place, stack = len(variables) - 1, [self.top]
+        index, stack = len(variables) - 1, [self.top]
         for at, variable in enumerate(variables):
             stack.append(self._loop(variable.name, f"hi[{at}]", f"lo[{at}]"))
         self._assign(self.row.value, [variable.name for variable in variables], stack)
         self._close(stack, 1)
-        asked = self._whole(place)
-        asked += [f"lo[{at}] < hi[{at}]" for at, one in enumerate(self.row.rows) if one == "0"]  # the row is this call's
-        found = [[f"if ({' && '.join(asked)})", *self.top.lines, "return;"]]
+        condition = self._whole(index)
+        condition += [f"lo[{at}] < hi[{at}]" for at, row in enumerate(self.row.rows) if row == "0"]  # the row is this call's
+        result = [[f"if ({' && '.join(condition)})", *self.top.lines, "return;"]]
         self.top, self.row = Scope(frozenset()), None
-        return found
+        return result
 
-    def _whole(self, place: int) -> list[str]:
+    def _whole(self, index: int) -> list[str]:
         """What tells that a call has whole rows."""
         extent = self.graph.types[self.graph.outputs[0]].shape[-1]
         return [
-            f"lo[{place}] == 0",
-            f"hi[{place}] == {f'{extent}LL' if isinstance(extent, int) else f's[{self.size(extent)}]'}",
+            f"lo[{index}] == 0",
+            f"hi[{index}] == {f'{extent}LL' if isinstance(extent, int) else f's[{self.size(extent)}]'}",
         ]
 
     def _rows_before(self) -> list[Any]:
         """The same of an output that sums over its row read, which it then is before them."""
-        found = rows_before(self.graph)
-        if found is None:
+        result = rows_before(self.graph)
+        if result is None:
             return []
-        names = [variable.name for variable in found.variables]
-        loops = [self._loop(name, f"hi[{place}]", f"lo[{place}]") for place, name in enumerate(names)]
+        names = [variable.name for variable in result.variables]
+        loops = [self._loop(name, f"hi[{index}]", f"lo[{index}]") for index, name in enumerate(names)]
         stack = [self.top, *loops[:-1]]
-        for one in found.before:
+        for sibling in result.before:
             stack.append(self._loop(names[-1], f"hi[{len(names) - 1}]", f"lo[{len(names) - 1}]"))
-            self._beside(one, stack, [])
+            self._beside(sibling, stack, [])
             self._close(stack, len(names))
         stack.append(loops[-1])
         loops[-1].lines[0] = f"{APART} {loops[-1].lines[0]}"
-        for one in found.beside:
-            self._beside(one, stack[: one.axes + 1], [f"lo[{place}] == 0" for place in range(one.axes, len(names) - 1)])
-        self._assign(found.value, names, stack)
+        for sibling_ in result.beside:
+            self._beside(
+                sibling_, stack[: sibling_.axes + 1], [f"lo[{index}] == 0" for index in range(sibling_.axes, len(names) - 1)]
+            )
+        self._assign(result.value, names, stack)
         self._close(stack, 1)
         lines = [f"if ({' && '.join(self._whole(len(names) - 1))})", *self.top.lines, "return;"]
         self.top = Scope(frozenset())
@@ -133,12 +137,12 @@ class LoopsWriter(ValueWriter):
 
     def _inside(self, value: Expression, variables: Sequence[Variable], stack: list[Scope]) -> bool:
         """The middle of a row, from ``middle`` to ``middle_end``, for which a pad asks nothing; False: nothing is padded."""
-        place = len(variables) - 1
+        index = len(variables) - 1
         middle = interior_of(value, variables[-1], self.graph.types[self.graph.outputs[0]].shape[-1])
         if middle is None:
             return False
-        first, end = (self._value(one, stack) for one in (middle.first, middle.end))
-        low, high = f"lo[{place}]", f"hi[{place}]"
+        first, end = (self._value(item, stack) for item in (middle.first, middle.end))
+        low, high = f"lo[{index}]", f"hi[{index}]"
         none = "" if middle.holds is None else f"!{self._value(middle.holds, stack)} ? {low} : "
         stack[-1].lines += [
             f"const int64_t middle = {none}{first} < {low} ? {low} : {first} < {high} ? {first} : {high};",
@@ -151,10 +155,10 @@ class LoopsWriter(ValueWriter):
 
     def _woven(self, value: Expression, variables: Sequence[Variable], stack: list[Scope]) -> bool:
         """The same of a row that is woven of strands: whole groups, an element of each strand; False: it is not."""
-        place, count = len(variables) - 1, interleaved_parts(value, variables[-1])
+        index, count = len(variables) - 1, interleaved_parts(value, variables[-1])
         if count is None:
             return False
-        low, high, along = f"lo[{place}]", f"hi[{place}]", Variable(f"{variables[-1].name}_group")
+        low, high, along = f"lo[{index}]", f"hi[{index}]", Variable(f"{variables[-1].name}_group")
         up, down = f"({low} + {count - 1}) / {count} * {count}", f"{high} / {count} * {count}"
         stack[-1].lines += [
             f"const int64_t middle = {up} < {high} ? {up} : {high};",
@@ -174,40 +178,40 @@ class LoopsWriter(ValueWriter):
     def _assign(self, value: Expression, names: Sequence[str], stack: Sequence[Scope]) -> None:
         """The line that stores the output's element at these indices."""
         out = self.graph.outputs[0]
-        found = self._value(value, stack)
+        result = self._value(value, stack)
         target = self._offset(self.graph.types[out].shape, names, stack)
-        stack[-1].lines.append(f"{self._pointer(out)}[{target}] = {stored(found, self.graph.types[out].dtype)};")
+        stack[-1].lines.append(f"{self._pointer(out)}[{target}] = {stored(result, self.graph.types[out].dtype)};")
 
-    def _beside(self, one: SiblingOutput, stack: Sequence[Scope], once: Sequence[str]) -> None:
+    def _beside(self, sibling: SiblingOutput, stack: Sequence[Scope], once: Sequence[str]) -> None:
         """The line that stores an element of another output, ``once`` a row."""
-        kind, found = self.graph.types[one.tensor], self._value(one.value, stack)
-        target = self._offset(kind.shape, [self._value(place, stack) for place in one.indices], stack)
-        asked = f"if ({' && '.join(once)}) " if once else ""
-        stack[-1].lines.append(f"{asked}{self._pointer(one.tensor)}[{target}] = {stored(found, kind.dtype)};")
+        kind, result = self.graph.types[sibling.tensor], self._value(sibling.value, stack)
+        target = self._offset(kind.shape, [self._value(index, stack) for index in sibling.indices], stack)
+        guard = f"if ({' && '.join(once)}) " if once else ""
+        stack[-1].lines.append(f"{guard}{self._pointer(sibling.tensor)}[{target}] = {stored(result, kind.dtype)};")
 
     def _parts(self) -> tuple[tuple[str, ...], list[str], list[str]]:
         """What was written: the tensors, the outputs last, the first of them at the end; a pointer to each; the body."""
         body = text_of(self.top.lines, 1)
         first, *others = self.graph.outputs
-        tensors = (*(one for one in self.used if one not in self.graph.outputs), *others, first)
+        tensors = (*(item for item in self.used if item not in self.graph.outputs), *others, first)
         pointers = []
-        for at, one in enumerate(tensors):
-            kind = f"{'' if one in self.graph.outputs else 'const '}{MEMORY_TYPES[self.graph.types[one].dtype]}*"
-            pointers.append(f"  {kind} restrict {self._pointer(one)} = ({kind})t[{at}];")
+        for at, tensor in enumerate(tensors):
+            kind = f"{'' if tensor in self.graph.outputs else 'const '}{MEMORY_TYPES[self.graph.types[tensor].dtype]}*"
+            pointers.append(f"  {kind} restrict {self._pointer(tensor)} = ({kind})t[{at}];")
         return tensors, pointers, body
 
-    def _lanes(self, folds: Sequence[Fold], variable: str, place: int, stack: Sequence[Scope]) -> list[Scope]:
+    def _lanes(self, folds: Sequence[Fold], variable: str, index: int, stack: Sequence[Scope]) -> list[Scope]:
         """Loops over blocks of the last axis and over a block's elements; sums are made before, all of a block at a time."""
         block, count = f"{variable}_block", f"{variable}_count"
-        outer = Scope(frozenset(), [f"for (int64_t {block} = lo[{place}]; {block} < hi[{place}]; {block} += {BLOCK})"])
-        left = f"hi[{place}] - {block}"
+        outer = Scope(frozenset(), [f"for (int64_t {block} = lo[{index}]; {block} < hi[{index}]; {block} += {BLOCK})"])
+        left = f"hi[{index}] - {block}"
         outer.lines.append(f"const int64_t {count} = {left} < {BLOCK} ? {left} : {BLOCK};")
         lane = self._lane(variable, block, count)
         for fold in folds:
             self.count += 2
             sums, part, inner = f"v{self.count - 1}", f"v{self.count}", [*stack, outer]
             *outside, (axis, extent) = fold.axes
-            inner += [self._loop(one.name, self._wide(wide, stack)) for one, wide in outside]
+            inner += [self._loop(loop.name, self._wide(wide, stack)) for loop, wide in outside]
             end, begin, stop = self._wide(extent, stack), f"{axis.name}_part", f"{axis.name}_end"
             inner.append(Scope(frozenset(), [f"for (int64_t {begin} = 0; {begin} < {end}; {begin} += {PART})"]))
             inner[-1].lines.append(f"const int64_t {stop} = {end} - {begin} < {PART} ? {end} : {begin} + {PART};")
@@ -225,25 +229,25 @@ class LoopsWriter(ValueWriter):
         return [outer, lane]
 
     def _turning(
-        self, turned: StridedReads, variables: Sequence[Variable], place: int, stack: Sequence[Scope]
+        self, turned: StridedReads, variables: Sequence[Variable], index: int, stack: Sequence[Scope]
     ) -> list[Scope]:
         """A loop over blocks of an axis; inside of the second one what is read across lies turned, for loops over both."""
-        variable = variables[place].name
+        variable = variables[index].name
         block, count = f"{variable}_block", f"{variable}_count"
-        step = ROWS if place == turned.place else BLOCK
-        outer = Scope(frozenset(), [f"for (int64_t {block} = lo[{place}]; {block} < hi[{place}]; {block} += {step})"])
-        outer.lines.append(f"const int64_t {count} = hi[{place}] - {block} < {step} ? hi[{place}] - {block} : {step};")
-        if place == turned.place:
+        step = ROWS if index == turned.place else BLOCK
+        outer = Scope(frozenset(), [f"for (int64_t {block} = lo[{index}]; {block} < hi[{index}]; {block} += {step})"])
+        outer.lines.append(f"const int64_t {count} = hi[{index}] - {block} < {step} ? hi[{index}] - {block} : {step};")
+        if index == turned.place:
             return [outer]
         along, here = variables[turned.place].name, [*stack, outer]
-        loops = [self._lane(one, f"{one}_block", f"{one}_count") for one in (along, variable)]
+        loops = [self._lane(item, f"{item}_block", f"{item}_count") for item in (along, variable)]
         for load in turned.loads:
             self.count += 1
-            tile, right = f"v{self.count}", " * ".join(self._wide(one, here) for one in load.behind)
-            begun = {variables[turned.place]: f"{along}_block", variables[place]: block}
+            tile, right = f"v{self.count}", " * ".join(self._wide(item, here) for item in load.behind)
+            begun = {variables[turned.place]: f"{along}_block", variables[index]: block}
             indices = [
-                begun[one] if isinstance(one, Variable) and one in begun else self._value(one, here)
-                for one, _ in load.digits
+                begun[digit] if isinstance(digit, Variable) and digit in begun else self._value(digit, here)
+                for digit, _ in load.digits
             ]
             at = self._offset([extent for _, extent in load.digits], indices, here)
             outer.lines += [

@@ -35,10 +35,10 @@ MEMORY_TYPES: Mapping[str, str] = {**C_TYPES, **dict.fromkeys(HALVES, "uint16_t"
 
 
 def _polynomial(coefficients: Sequence[float], x: str) -> str:
-    found = f"{coefficients[-1]!r}f"
-    for one in reversed(coefficients[:-1]):
-        found = f"ht_fused({found}, {x}, {one!r}f)"
-    return found
+    result = f"{coefficients[-1]!r}f"
+    for coefficient in reversed(coefficients[:-1]):
+        result = f"ht_fused({result}, {x}, {coefficient!r}f)"
+    return result
 
 
 # Behind a head that has INLINE, and the bits of a float as a whole number and back, as C or CUDA C++ has them.
@@ -174,8 +174,8 @@ INLINE void ht_turned(const float* from, int64_t right, int64_t columns, int64_t
 def head_of(sources: Iterable[str]) -> str:
     """What the C of these groups begins with."""
     every = list(sources)
-    bytes_of = '#include "kinds/byte_sums.h"\n' if any("ht_byte_sums(" in one for one in every) else ""
-    return PRELUDE + bytes_of + (TURNING if any("ht_turned(" in one for one in every) else "")
+    bytes_of = '#include "kinds/byte_sums.h"\n' if any("ht_byte_sums(" in item for item in every) else ""
+    return PRELUDE + bytes_of + (TURNING if any("ht_turned(" in item for item in every) else "")
 
 
 _BINARY = {"add": "+", "sub": "-", "mul": "*", "equal": "==", "less": "<", "less_equal": "<=", "greater": ">",
@@ -236,12 +236,12 @@ def applied(function: str, a: Sequence[str], dtype: str, argument: str) -> str:
     if function in simple:
         return simple[function].format(*a)
     if real:
-        one = "1.0f" if argument == "fp32" else "1.0"
-        reals = {"div": "({0} / {1})", "reciprocal": f"({one} / {{0}})"}
+        item = "1.0f" if argument == "fp32" else "1.0"
+        reals = {"div": "({0} / {1})", "reciprocal": f"({item} / {{0}})"}
         if function in reals:
             return reals[function].format(*a)
         if function == "rsqrt":
-            return f"({one} / {(_SINGLE if argument == 'fp32' else _DOUBLE)['sqrt']}({a[0]}))"
+            return f"({item} / {(_SINGLE if argument == 'fp32' else _DOUBLE)['sqrt']}({a[0]}))"
         if function == "mod":
             return f"{'ht_modf' if argument == 'fp32' else 'ht_mod'}({a[0]}, {a[1]})"
         if function == "sigmoid" and argument == "fp64":
@@ -260,9 +260,9 @@ def fused(real: str) -> str:
     return "ht_fused" if real == "float" else "ht_fused_double"
 
 
-def joined(how: str, one: str, other: str, dtype: str) -> str:
+def joined(how: str, name: str, other: str, dtype: str) -> str:
     """Two partial results of a reduction."""
-    return applied({"sum": "add", "prod": "mul"}.get(how, how), [one, other], dtype, dtype)
+    return applied({"sum": "add", "prod": "mul"}.get(how, how), [name, other], dtype, dtype)
 
 
 def neutral(how: str, dtype: str) -> str:

@@ -33,7 +33,7 @@ def ordered_source(
 
     ``block``: threads of a GPU that call it together, of a recurrent layer; 0: one.
     """
-    halves = [one for one in (*node.inputs, node.output) if graph.types[one].dtype in HALVES]
+    halves = [tensor for tensor in (*node.inputs, node.output) if graph.types[tensor].dtype in HALVES]
     if halves and node.primitive == "recurrent":
         raise UsageError(f"tensor {halves[0]}: a recurrent layer of {graph.types[halves[0]].dtype} has no plain loops")
     tensors = tuple(dict.fromkeys((*node.inputs, node.output)))
@@ -43,10 +43,10 @@ def ordered_source(
 
     lines, loops = _recurrent(graph, node, wide, block) if block else _WRITERS[node.primitive](graph, node, wide)
     pointers = []
-    for place, one in enumerate((*node.inputs, node.output)):
-        const, pointer = ("", "y") if one == node.output else ("const ", f"x{place}")
-        kind = f"{const}{MEMORY_TYPES[graph.types[one].dtype]}*"
-        pointers.append(f"  {kind} restrict {pointer} = ({kind})t[{tensors.index(one)}]; (void){pointer};")
+    for index, tensor in enumerate((*node.inputs, node.output)):
+        const, pointer = ("", "y") if tensor == node.output else ("const ", f"x{index}")
+        kind = f"{const}{MEMORY_TYPES[graph.types[tensor].dtype]}*"
+        pointers.append(f"  {kind} restrict {pointer} = ({kind})t[{tensors.index(tensor)}]; (void){pointer};")
     head = f"static void {name}(const int64_t* s, void* const* t, const int64_t* lo, const int64_t* hi) {{"
     return "\n".join([head, "  (void)s; (void)lo; (void)hi;", *pointers, *lines, "}"]), tensors, loops
 
@@ -61,14 +61,14 @@ def _rows(graph: Graph, node: Node) -> tuple[Extent, Extent, Extent]:
 def _scan(graph: Graph, node: Node, wide: Callable[[Extent], str]) -> Found:
     outer, along, inner = _rows(graph, node)
     dtype = graph.types[node.output].dtype
-    one = joined(node.attributes["how"], loaded("y[at - inner]", dtype), loaded("x0[at]", dtype), dtype)
+    item = joined(node.attributes["how"], loaded("y[at - inner]", dtype), loaded("x0[at]", dtype), dtype)
     return [
         f"  const int64_t n = {wide(along)}, inner = {wide(inner)};",
         "  for (int64_t o = lo[0]; o < hi[0]; ++o)",
         "    for (int64_t k = 0; k < n; ++k)",
         "      for (int64_t i = lo[1]; i < hi[1]; ++i) {",
         "        const int64_t at = (o * n + k) * inner + i;",
-        f"        y[at] = k ? {stored(one, dtype)} : x0[at];",
+        f"        y[at] = k ? {stored(item, dtype)} : x0[at];",
         "      }",
     ], (outer, inner)
 
@@ -77,10 +77,10 @@ def _arg_sort(graph: Graph, node: Node, wide: Callable[[Extent], str]) -> Found:
     """Heapsort of the indices where they come to lie; of equals the first index first, NaN beyond all others."""
     outer, along, inner = _rows(graph, node)
     dtype = graph.types[node.inputs[0]].dtype
-    one, other = ("b", "a") if node.attributes.get("falling", False) else ("a", "b")
+    first, other = ("b", "a") if node.attributes.get("falling", False) else ("a", "b")
 
     def less(p: str, q: str) -> str:
-        mine, theirs = (loaded(f"x[{one} * inner]", dtype) for one in (p, q))
+        mine, theirs = (loaded(f"x[{item} * inner]", dtype) for item in (p, q))
         return f"({mine} < {theirs} || ({theirs} != {theirs} && {mine} == {mine}))"
 
     return [
@@ -89,7 +89,7 @@ def _arg_sort(graph: Graph, node: Node, wide: Callable[[Extent], str]) -> Found:
         "    for (int64_t i = lo[1]; i < hi[1]; ++i) {",
         f"      const {MEMORY_TYPES[dtype]}* x = x0 + o * n * inner + i;",
         "      int64_t* z = y + o * n * inner + i;",
-        f"#define BEFORE(a, b) ({less(one, other)} || (!{less(other, one)} && a < b))",
+        f"#define BEFORE(a, b) ({less(first, other)} || (!{less(other, first)} && a < b))",
         "      for (int64_t k = 0; k < n; ++k) z[k * inner] = k;",
         "      for (int64_t start = n / 2, end = n; end > 1;) {",
         "        if (start > 0) --start;",

@@ -50,25 +50,25 @@ def recurrent_lines(attributes: Mapping[str, Any], dtype: str, tokens: str, batc
     def clipped(x: str) -> str:
         return x if clip is None else f"fmin{f}(fmax{f}({x}, {-float(clip)!r}{f}), {float(clip)!r}{f})"
 
-    def value(place: int) -> str:
-        name, a, b = attributes["activations"][place]
+    def value(index: int) -> str:
+        name, a, b = attributes["activations"][index]
         calls = {"tanh": "ht_tanh" if single else "tanh", "exp": "ht_exp" if single else "exp"}
         return _ACTIVATIONS[name].format(x="v", a=f"{float(a)!r}{f}", b=f"{float(b)!r}{f}", f=f, **calls)
 
-    def act(place: int, x: str) -> str:
+    def act(index: int, x: str) -> str:
         if block:  # C++ has functions inside of functions
-            return f"act{place}({clipped(x)})"
-        return f"({{ const {real} v = {clipped(x)}; {value(place)}; }})"
+            return f"act{index}({clipped(x)})"
+        return f"({{ const {real} v = {clipped(x)}; {value(index)}; }})"
 
     acts = [
-        f"  const auto act{place} = []({real} v) {{ return {value(place)}; }};"
-        for place in range(len(attributes["activations"]))
+        f"  const auto act{index} = []({real} v) {{ return {value(index)}; }};"
+        for index in range(len(attributes["activations"]))
     ]
     step = {"lstm": _lstm, "gru": _gru, "rnn": _rnn}[kind](attributes, act, real)
     order = f"{tokens} - 1 - k" if attributes.get("reverse", False) else "k"
     rounds = bool(attributes.get("bytes", False))
     sums_bytes = GATES[kind] * hidden * (4 if single else 8) * (2 if rounds else 1)
-    sides = [one for one in SIDE_BY_SIDE if one == 1 or one * sums_bytes <= SUMS_BYTES]
+    sides = [item for item in SIDE_BY_SIDE if item == 1 or item * sums_bytes <= SUMS_BYTES]
     return [
         f"  enum {{ H = {hidden}, G = {GATES[kind]} }};",
         f"  const int64_t tokens = {tokens}, batch = {batch};",
@@ -200,9 +200,9 @@ def _phases(step: Sequence[str], real: str, side: int) -> list[str]:
         "        (void)h; (void)c;",
     ]
     lines: list[str] = []
-    for place, line in enumerate(step):
+    for index, line in enumerate(step):
         sums = line.startswith("SUMS")
-        if sums and place:
+        if sums and index:
             lines.append("      }")
         lines.append(f"      {line}" if sums else f"        {line}")
         lines += head if sums else ()
@@ -267,10 +267,10 @@ def _block_sums(real: str, block: int, rounds: bool) -> list[str]:
         "    sums[row] = sum;",
     ]
     if rounds:
-        place = f"((row / {PANEL} * QUADS + i / 4) * {PANEL} + row % {PANEL}) * 4 + i % 4"
+        position = f"((row / {PANEL} * QUADS + i / 4) * {PANEL} + row % {PANEL}) * 4 + i % 4"
         summed = [
             "    int32_t whole = 0;",
-            f"    for (int64_t i = 0; i < H; ++i) whole += (int32_t)(of)[i] * (x1[{place}] + x8[row]);",
+            f"    for (int64_t i = 0; i < H; ++i) whole += (int32_t)(of)[i] * (x1[{position}] + x8[row]);",
             "    sums[row] = (float)whole * (scale * x9[row]) + x2[row];",
         ]
     lines = [
@@ -314,11 +314,11 @@ def _lstm(attributes: Mapping[str, Any], act: Any, real: str) -> list[str]:
 def _gru(attributes: Mapping[str, Any], act: Any, real: str) -> list[str]:
     """The reset state lies where an LSTM's cell would, until it is read."""
     after = bool(attributes.get("linear_before_reset", False))
-    kept, inner = ("", "to[H + j] * sums[2 * H + j]") if after else (" * h[j]", "sums[2 * H + j]")
+    selected, inner = ("", "to[H + j] * sums[2 * H + j]") if after else (" * h[j]", "sums[2 * H + j]")
     return [
         f"SUMS(0, {3 if after else 2} * H, h);",
         EACH,
-        f"  to[H + j] = {act(0, 'x[H + j] + sums[H + j]')}{kept};",
+        f"  to[H + j] = {act(0, 'x[H + j] + sums[H + j]')}{selected};",
         "}",
         *(() if after else ("SUMS(2 * H, 3 * H, to + H);",)),
         EACH,

@@ -59,7 +59,7 @@ class ValueWriter:
 
     def _depth(self, e: Expression, stack: Sequence[Scope]) -> int:
         free = free_variables(e)
-        return max((place for place, scope in enumerate(stack) if scope.bound & free), default=0)
+        return max((index for index, scope in enumerate(stack) if scope.bound & free), default=0)
 
     def _value(self, e: Expression, stack: Sequence[Scope]) -> str:
         if isinstance(e, Variable):
@@ -80,14 +80,16 @@ class ValueWriter:
             return self._fold(e, stack, scope)
         if isinstance(e, Load):
             digits = merged(list(zip(e.indices, self.graph.types[e.tensor].shape, strict=True)))
-            place = self._offset([extent for _, extent in digits], [self._value(one, stack) for one, _ in digits], stack)
-            found = loaded(f"{self._pointer(e.tensor)}[{place}]", e.dtype)
+            position = self._offset(
+                [extent for _, extent in digits], [self._value(item, stack) for item, _ in digits], stack
+            )
+            result = loaded(f"{self._pointer(e.tensor)}[{position}]", e.dtype)
             if e.held:
-                some = " && ".join(f"{self._wide(one, stack)} > 0" for one in e.held)
-                found = f"{some} ? {found} : {number(0, e.dtype)}"
-            return self._once(found, C_TYPES[e.dtype], scope)
+                some = " && ".join(f"{self._wide(item, stack)} > 0" for item in e.held)
+                result = f"{some} ? {result} : {number(0, e.dtype)}"
+            return self._once(result, C_TYPES[e.dtype], scope)
         assert isinstance(e, Apply)
-        arguments = [self._value(one, stack) for one in e.arguments]
+        arguments = [self._value(argument, stack) for argument in e.arguments]
         try:
             text = applied(e.function, arguments, e.dtype, dtype_of(e.arguments[-1]))
         except KeyError as error:
@@ -103,28 +105,28 @@ class ValueWriter:
 
     def _offset(self, shape: Sequence[Extent], indices: Sequence[str], stack: Sequence[Scope]) -> str:
         """The place of an element, row by row (Horner)."""
-        found = "0"
-        for extent, place in zip(shape, indices, strict=True):
+        result = "0"
+        for extent, size in zip(shape, indices, strict=True):
             wide = self._wide(extent, stack)
-            found = place if found == "0" else f"({found}) * {wide} + {place}"
-        return found
+            result = size if result == "0" else f"({result}) * {wide} + {size}"
+        return result
 
     def _fold(self, e: Fold, stack: Sequence[Scope], scope: Scope) -> str:
         self.count += 1
         name, kind = f"v{self.count}", C_TYPES[e.dtype]
         inner = list(stack)
-        kept = clipped(e) if self.clips else None
-        bounded = e if kept is None else replace(e, value=kept.value)
-        fold = one_axis(e, self.graph) if self.functions and kept is None else bounded
+        selected = clipped(e) if self.clips else None
+        bounded = e if selected is None else replace(e, value=selected.value)
+        fold = one_axis(e, self.graph) if self.functions and selected is None else bounded
         in_row = self.row is not None and e is self.row.fold
         if self.functions and summed_by_function(fold):
-            self._sum(fold, kept, name, stack, scope, in_row=in_row)
+            self._sum(fold, selected, name, stack, scope, in_row=in_row)
             return self._once(rounded(name, e.dtype), kind, scope) if e.dtype in HALVES else name
-        for place, (variable, extent) in enumerate(e.axes):
-            begin, step = self._share(stack) if place == len(e.axes) - 1 else ("0", "1")
+        for index, (variable, extent) in enumerate(e.axes):
+            begin, step = self._share(stack) if index == len(e.axes) - 1 else ("0", "1")
             end = self._wide(extent, stack)
-            if kept:
-                begin, end = (self._value(one, inner) for one in kept.bounds[variable.name])
+            if selected:
+                begin, end = (self._value(bound, inner) for bound in selected.bounds[variable.name])
             inner.append(self._loop(variable.name, end, begin, step))
         value = self._value(bounded.value, inner)
         if e.how in ("max", "min") and kind == "float":
@@ -142,11 +144,13 @@ class ValueWriter:
         """A reduction with one more term; of a sum of products, where a processor does, in one rounding."""
         e = fold.value
         if fold.how == "sum" and isinstance(e, Apply) and e.function == "mul" and e.dtype in ("fp32", "fp64"):
-            return f"{fused(C_TYPES[e.dtype])}({', '.join(self._value(one, stack) for one in e.arguments)}, {name})"
+            return (
+                f"{fused(C_TYPES[e.dtype])}({', '.join(self._value(argument, stack) for argument in e.arguments)}, {name})"
+            )
         return joined(fold.how, name, value, dtype)
 
     def _sum(
-        self, fold: Fold, kept: Clipped | None, name: str, stack: Sequence[Scope], scope: Scope, *, in_row: bool
+        self, fold: Fold, selected: Clipped | None, name: str, stack: Sequence[Scope], scope: Scope, *, in_row: bool
     ) -> None:
         """A sum or product by a function: of terms as they lie in memory, or computed a block at a time.
 
@@ -158,9 +162,9 @@ class ValueWriter:
         scope.lines.append(f"{real} {name} = {neutral(fold.how, fold.dtype)};")
         *outer, (axis, extent) = fold.axes
         for variable, wide in outer:
-            begin, end = self._bounds(kept, variable, wide, inner)
+            begin, end = self._bounds(selected, variable, wide, inner)
             inner.append(self._loop(variable.name, end, begin))
-        begin, end = self._bounds(kept, axis, extent, inner)
+        begin, end = self._bounds(selected, axis, extent, inner)
         loads = () if in_row else direct(fold, self.graph)
         if loads:
             addresses = [self._from(load, axis, begin, inner) for load in loads]
@@ -172,11 +176,11 @@ class ValueWriter:
             self._terms(fold, name, (begin, end), inner, summed, in_row=in_row)
         self._close(inner, len(stack))
 
-    def _bounds(self, kept: Clipped | None, axis: Variable, extent: Extent, stack: Sequence[Scope]) -> tuple[str, str]:
+    def _bounds(self, selected: Clipped | None, axis: Variable, extent: Extent, stack: Sequence[Scope]) -> tuple[str, str]:
         """Where a loop of a reduction begins and ends."""
-        if kept is None:
+        if selected is None:
             return "0", self._wide(extent, stack)
-        low, high = kept.bounds[axis.name]
+        low, high = selected.bounds[axis.name]
         return self._value(low, stack), self._value(high, stack)
 
     def _from(self, load: Load, axis: Variable, begin: str, stack: Sequence[Scope]) -> str:
@@ -235,7 +239,7 @@ class ValueWriter:
         """A maximum or minimum of floats, as one of whole numbers; a NaN is the extreme."""
         of_nan, sign = ("0x7fc00000", ">") if e.how == "max" else ("(int32_t)0x803fffff", "<")
         self.count += 2
-        key, found = f"v{self.count - 1}", f"v{self.count}"
+        key, result = f"v{self.count - 1}", f"v{self.count}"
         inner[-1].lines += [
             f"const int32_t {key} = ordered({value}, {of_nan});",
             f"{name} = {key} {sign} {name} ? {key} : {name};",
@@ -243,5 +247,5 @@ class ValueWriter:
         scope.lines.append(f"int32_t {name} = ordered({neutral(e.how, e.dtype)}, 0);")
         self._close(inner, len(stack))
         scope.lines += self._joined(name, e.how, "int32", stack)
-        scope.lines.append(f"const float {found} = unordered({name});")
-        return found
+        scope.lines.append(f"const float {result} = unordered({name});")
+        return result

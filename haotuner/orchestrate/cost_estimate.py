@@ -22,26 +22,28 @@ def predicted_us(model: ModelTask, tuned: Iterable[Tuned], device: Device, threa
     product has no expected time, as on a GPU that nobody measured, is left out.
     """
     sizes = model.prices.requests
-    by_name = {one.task.op.name: one for one in tuned}
+    by_name = {tuned_op.task.op.name: tuned_op for tuned_op in tuned}
     products, groups, timed = ([0.0] * len(sizes) for _ in range(3))
     shapes: dict[str, list[tuple[int, int, Shape]]] = {}  # the request, how often, and the shape of each call
     for ways, turns in zip(model.ways, model.turns, strict=True):
-        expected = [[model.prices.expected_us(one.graph) for one in way.steps if isinstance(one, Loops)] for way in ways]
-        for place, one in enumerate(sizes):
-            taken = next(at for at, way in enumerate(ways) if way.serves(one))
-            groups[place] += evaluate(turns, one) * sum(us[place] for us in expected[taken])
+        expected = [[model.prices.expected_us(step.graph) for step in way.steps if isinstance(step, Loops)] for way in ways]
+        for index, request in enumerate(sizes):
+            taken = next(at for at, way in enumerate(ways) if way.serves(request))
+            groups[index] += evaluate(turns, request) * sum(us[index] for us in expected[taken])
     for step, turns in model.products:
-        for place, one in enumerate(sizes):
-            extents = {axis: evaluate(extent, one) for axis, extent in step.extents.items()}
+        for position, request_ in enumerate(sizes):
+            extents = {axis: evaluate(extent, request_) for axis, extent in step.extents.items()}
             if min(extents.values(), default=1) > 0:
-                shapes.setdefault(Op.parse(step.op).name, []).append((place, evaluate(turns, one), Shape.of(extents)))
-    for name, found in shapes.items():
-        every = calls_us(by_name[name], [shape for _, _, shape in found], device, threads)
-        for (place, often, _), us in zip(found, every, strict=True):
-            products[place] += often * us
-            timed[place] += often * us if by_name[name].measured else 0.0
+                shapes.setdefault(Op.parse(step.op).name, []).append(
+                    (position, evaluate(turns, request_), Shape.of(extents))
+                )
+    for name, shape in shapes.items():
+        every = calls_us(by_name[name], [shape for _, _, shape in shape], device, threads)
+        for (offset, often, _), us in zip(shape, every, strict=True):
+            products[offset] += often * us
+            timed[offset] += often * us if by_name[name].measured else 0.0
     return {
-        ";".join(f"{name}={size}" for name, size in one.items()): {"products": p, "groups": g, "all": p + g, "timed": t}
-        for one, p, g, t in zip(sizes, products, groups, timed, strict=True)
+        ";".join(f"{name}={size}" for name, size in request.items()): {"products": p, "groups": g, "all": p + g, "timed": t}
+        for request, p, g, t in zip(sizes, products, groups, timed, strict=True)
         if isfinite(p + g)
     }

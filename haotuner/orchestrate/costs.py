@@ -141,10 +141,10 @@ class Prices:
         ordered = ordered_node(graph)
         if ordered is not None:  # no plan has another kernel of it
             names = (*ordered.inputs, ordered.output)
-            moved = [sum(self._bytes(graph, one, place) for one in names) for place in range(len(self.requests))]
+            moved = [sum(self._bytes(graph, tensor, index) for tensor in names) for index in range(len(self.requests))]
             return [
-                self.rates.step_us + max(one / self.rates.bytes_moved, self._recurrent_us(graph, ordered, place))
-                for place, one in enumerate(moved)
+                self.rates.step_us + max(moved_bytes / self.rates.bytes_moved, self._recurrent_us(graph, ordered, index))
+                for index, moved_bytes in enumerate(moved)
             ]
         elements = (rows_before(graph) if self.rates.kept and len(graph.outputs) > 1 else None) or elements_of(graph)
         variables, values = elements.variables, elements.values
@@ -153,57 +153,57 @@ class Prices:
         extents: dict[str, Extent] = {
             variable.name: extent for variable, extent in zip(variables, graph.types[graph.outputs[0]].shape, strict=True)
         }
-        found = list({id(part): part for value in values for part in parts(value)}.values())  # each object once
-        for part in found:
+        result = list({id(part): part for value in values for part in parts(value)}.values())  # each object once
+        for part in result:
             if isinstance(part, Fold):
                 extents |= {variable.name: extent for variable, extent in part.axes}
-        counted = _counted(found, graph, variables)
-        return [self._one(graph, counted, extents, place) for place in range(len(self.requests))]
+        counted = _counted(result, graph, variables)
+        return [self._one(graph, counted, extents, index) for index in range(len(self.requests))]
 
-    def _recurrent_us(self, graph: Graph, node: Node, place: int) -> float:
+    def _recurrent_us(self, graph: Graph, node: Node, index: int) -> float:
         """A recurrent layer's products and activations, a token after the other; 0 of other primitives."""
         if node.primitive != "recurrent":
             return 0.0
-        gates = prod(self._size(extent, place) for extent in graph.types[node.inputs[0]].shape)  # of all tokens
+        gates = prod(self._size(extent, index) for extent in graph.types[node.inputs[0]].shape)  # of all tokens
         return 2.0 * gates * int(node.attributes["hidden"]) / self.rates.flops + gates / self.rates.hard
 
-    def product_us(self, one: Product, graph: Graph) -> float:
+    def product_us(self, product: Product, graph: Graph) -> float:
         """Microseconds of a tuned kernel, the mean over the requests: of its operands' bytes, or of what it computes."""
-        op, found = Op.parse(one.op), []
-        for place in range(len(self.requests)):
-            moved = sum(self._bytes(graph, name, place) for name in {*one.reads, one.output})
-            sizes = {axis: self._size(extent, place) for axis, extent in one.extents.items()}
+        op, times_us = Op.parse(product.op), []
+        for index in range(len(self.requests)):
+            moved = sum(self._bytes(graph, name, index) for name in {*product.reads, product.output})
+            sizes = {axis: self._size(extent, index) for axis, extent in product.extents.items()}
             flops = max(0.0, float(op.flops(Shape.of(sizes))))  # a window larger than its image leaves nothing
-            powers = flops / (4 * dict(op.static)["d"]) if one.kind == "online" else 0.0
+            powers = flops / (4 * dict(op.static)["d"]) if product.kind == "online" else 0.0
             rates = self.rates
-            found.append(
+            times_us.append(
                 rates.step_us + max(moved / rates.bytes_moved, flops / rates.product_flops(op) + powers / rates.hard)
             )
-        return float(np.mean(found))
+        return float(np.mean(times_us))
 
-    def _one(self, graph: Graph, counted: _Counted, extents: Mapping[str, Extent], place: int) -> float:
-        points = {name: self._size(extent, place) for name, extent in extents.items()}
-        moved = sum(self._bytes(graph, one, place) for one in graph.outputs)
+    def _one(self, graph: Graph, counted: _Counted, extents: Mapping[str, Extent], index: int) -> float:
+        points = {name: self._size(extent, index) for name, extent in extents.items()}
+        moved = sum(self._bytes(graph, tensor, index) for tensor in graph.outputs)
         for tensor, loads in counted.loads.items():
             if tensor not in graph.outputs:  # of a large table a gather touches few rows
                 reach = sum(prod(points[name] for name in free) * size for free, size in loads)
                 slower = self.rates.across if tensor in counted.across else 1.0
-                moved += min(self._bytes(graph, tensor, place), reach) / slower
+                moved += min(self._bytes(graph, tensor, index), reach) / slower
         simple, hard = (float(sum(prod(points[name] for name in free) for free in every)) for every in counted.results)
         fixed = self.rates.step_us + self.rates.output_us * (len(graph.outputs) - 1)
         return fixed + max(moved / self.rates.bytes_moved, simple / self.rates.simple + hard / self.rates.hard)
 
-    def _bytes(self, graph: Graph, tensor: str, place: int) -> float:
+    def _bytes(self, graph: Graph, tensor: str, index: int) -> float:
         kind = graph.types[tensor]
-        return prod(self._size(extent, place) for extent in kind.shape) * numpy_dtype(kind.dtype).itemsize
+        return prod(self._size(extent, index) for extent in kind.shape) * numpy_dtype(kind.dtype).itemsize
 
-    def _size(self, extent: Extent, place: int) -> int:
+    def _size(self, extent: Extent, index: int) -> int:
         if isinstance(extent, int):
             return extent
         if extent not in self._extents:
             # Requests that make an extent negative are refused when they are served.
             self._extents[extent] = tuple(max(0, evaluate(extent, sizes)) for sizes in self.requests)
-        return self._extents[extent][place]
+        return self._extents[extent][index]
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,11 +219,11 @@ class _Counted:
     results: tuple[Sequence[tuple[str, ...]], Sequence[tuple[str, ...]]]
 
 
-def _counted(found: Sequence[Expression], graph: Graph, variables: Sequence[Variable]) -> _Counted:
+def _counted(result: Sequence[Expression], graph: Graph, variables: Sequence[Variable]) -> _Counted:
     loads: dict[str, list[tuple[tuple[str, ...], int]]] = {}
     along = set[str]()  # tensors that are read as they lie
     simple, hard = list[tuple[str, ...]](), list[tuple[str, ...]]()
-    for part in found:
+    for part in result:
         if isinstance(part, Load):
             size = numpy_dtype(part.dtype).itemsize
             loads.setdefault(part.tensor, []).append((tuple(free_variables(part)), size))

@@ -75,11 +75,11 @@ def device_loops_of(graph: Graph, name: str, size: Callable[[Extent], int]) -> G
     lanes = THREADS if node.primitive == "recurrent" else 1
     source, tensors, loops = ordered_source(graph, node, f"{name}_row", read, block=lanes if lanes > 1 else 0)
     body = [
-        *(f"  const int64_t e{place} = {_extent(one, read)};" for place, one in enumerate(loops)),
-        f"  const int64_t count = {' * '.join(f'e{place}' for place in range(len(loops)))};",
+        *(f"  const int64_t e{index} = {_extent(loop, read)};" for index, loop in enumerate(loops)),
+        f"  const int64_t count = {' * '.join(f'e{index}' for index in range(len(loops)))};",
         "  for (int64_t at = first; at < count; at += step) {",
         f"    int64_t rest = at, lo[{len(loops)}], hi[{len(loops)}];",
-        *(f"    hi[{place}] = (lo[{place}] = digit(&rest, e{place})) + 1;" for place in reversed(range(len(loops)))),
+        *(f"    hi[{index}] = (lo[{index}] = digit(&rest, e{index})) + 1;" for index in reversed(range(len(loops)))),
         f"    {name}_row(s, a.t, lo, hi);",
         "  }",
     ]
@@ -136,11 +136,11 @@ class _Writer(LoopsWriter):
     def group(self) -> Group:
         out = self.graph.outputs[0]
         extents = self.graph.types[out].shape
-        found = elements_of(self.graph)
-        variables = found.variables
-        points, self.lanes = _cut(variables, extents, found.values)
+        result = elements_of(self.graph)
+        variables = result.variables
+        points, self.lanes = _cut(variables, extents, result.values)
         wide = [self._wide(extent, [self.top]) for extent in extents]
-        names = [one.name for one in variables]
+        names = [sibling.name for sibling in variables]
         self.top.lines.append(f"const int64_t count = {' * '.join(wide[:points]) or '1'};")
         self.at = Scope(
             frozenset(names[:points]), ["for (int64_t at = first; at < count; at += step)", *_places(names[:points], wide)]
@@ -149,10 +149,10 @@ class _Writer(LoopsWriter):
         for name, end in zip(names[points:], wide[points:], strict=True):
             shared = name == names[-1] and self.lanes > 1
             stack.append(self._loop(name, end, *(("lane", str(WARP)) if shared else ())))
-        for one in (*found.beside, SiblingOutput(out, len(names), variables, found.value)):
-            shared = self.lanes > 1 and not points < one.axes == len(names)  # else each lane has elements of its own
-            once = [f"{name} == 0" for name in names[one.axes : points]] + ["lane == 0"] * shared
-            self._beside(one, stack[: 2 + max(0, one.axes - points)], once)
+        for sibling in (*result.beside, SiblingOutput(out, len(names), variables, result.value)):
+            shared = self.lanes > 1 and not points < sibling.axes == len(names)  # else each lane has elements of its own
+            once = [f"{name} == 0" for name in names[sibling.axes : points]] + ["lane == 0"] * shared
+            self._beside(sibling, stack[: 2 + max(0, sibling.axes - points)], once)
         self._close(stack, 1)
         tensors, pointers, body = self._parts()
         pointers = [line.replace(")t[", ")a.t[") for line in pointers]
@@ -186,24 +186,24 @@ def _places(names: Sequence[str], wide: Sequence[str]) -> list[str]:
     if not names:
         return []
     lines = ["int64_t rest = at;"]
-    for place in reversed(range(1, len(names))):
-        lines.append(f"const int64_t {names[place]} = digit(&rest, {wide[place]});")
+    for index in reversed(range(1, len(names))):
+        lines.append(f"const int64_t {names[index]} = digit(&rest, {wide[index]});")
     return [*lines, f"const int64_t {names[0]} = rest;"]
 
 
 def _cut(variables: Sequence[Variable], extents: Sequence[Extent], values: Sequence[Expression]) -> tuple[int, int]:
     """How many loops make points, and how many threads share one."""
-    order = [one.name for one in variables]
+    order = [variable.name for variable in variables]
     whole = len(order)
     while whole and extents[whole - 1] == 1:
         whole -= 1
     every = [part for value in values for part in parts(value)]
-    folds = [one for one in every if isinstance(one, Fold) and free_variables(one) <= set(order)]
-    levels = [max((order.index(name) + 1 for name in free_variables(one)), default=0) for one in folds]
+    folds = [variable for variable in every if isinstance(variable, Fold) and free_variables(variable) <= set(order)]
+    levels = [max((order.index(name) + 1 for name in free_variables(fold)), default=0) for fold in folds]
     above = [level for level in levels if level < whole]
     if above:
         return max(above), WARP
-    beside = any(_beside(one) for one in folds)
+    beside = any(_beside(fold) for fold in folds)
     return len(order), WARP if beside else 1
 
 
@@ -212,5 +212,5 @@ def _beside(fold: Fold) -> bool:
     variable, extent = fold.axes[-1]
     if isinstance(extent, int) and extent < LEAST_WIDE:
         return False
-    loads = [one for one in parts(fold.value) if isinstance(one, Load) and one.indices]
-    return any(isinstance(one.indices[-1], Variable) and one.indices[-1].name == variable.name for one in loads)
+    loads = [part for part in parts(fold.value) if isinstance(part, Load) and part.indices]
+    return any(isinstance(load.indices[-1], Variable) and load.indices[-1].name == variable.name for load in loads)

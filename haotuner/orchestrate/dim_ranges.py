@@ -31,26 +31,26 @@ def spans_of(graph: Graph, shapes: str) -> dict[str, Span]:
     """
     inputs = {name: graph.types[name] for name in graph.inputs}
     own, of_data = graph.dimensions, data_dimensions(graph)
-    found = ranges_of(inputs, shapes)
-    for name, said in _parts(shapes):
+    result = ranges_of(inputs, shapes)
+    for name, text in _parts(shapes):
         if name in of_data:
-            found[name] = _span(name, said)
-        elif name not in inputs and not any(_says_of(one, name) for one in own):
+            result[name] = _span(name, text)
+        elif name not in inputs and not any(_says_of(key, name) for key in own):
             raise UsageError(
                 f"--shapes {shapes!r}: the model has the dimensions {', '.join((*own, *of_data)) or 'none'} and the inputs "
-                f"{', '.join(f'{one} {kind}' for one, kind in inputs.items())}; there is no {name!r}"
+                f"{', '.join(f'{name} {kind}' for name, kind in inputs.items())}; there is no {name!r}"
             )
     for pair in ([str(one), str(other)] for one, other in demands(graph)):  # of two that must be equal one is enough
         for dimension, equal in (pair, pair[::-1]):
-            if dimension in found and equal in own:
-                found.setdefault(equal, found[dimension])
-    if all(one in found for one in own):
-        for name, least, most in size_lengths(graph, _many({one: found[one] for one in own})):
-            found.setdefault(name, _span(name, f"{max(least, 1)}..{max(most, 1)}"))
-        for name, most in counts(graph, {one: span.last for one, span in found.items()}):
-            found.setdefault(name, _span(name, f"1..{most}"))
-    lacking = [one for one in (*own, *of_data) if one not in found]
-    unsized = [one for one in lacking if one in of_data]
+            if dimension in result and equal in own:
+                result.setdefault(equal, result[dimension])
+    if all(name in result for name in own):
+        for name, least, most in size_lengths(graph, _many({name: result[name] for name in own})):
+            result.setdefault(name, _span(name, f"{max(least, 1)}..{max(most, 1)}"))
+        for name, most in counts(graph, {name: span.last for name, span in result.items()}):
+            result.setdefault(name, _span(name, f"1..{most}"))
+    lacking = [name for name in (*own, *of_data) if name not in result]
+    unsized = [name for name in lacking if name in of_data]
     if unsized and unsized == lacking:
         raise UsageError(
             f"--shapes {shapes!r}: {', '.join(unsized)} depend{'s' * (len(unsized) == 1)} on data: "
@@ -60,11 +60,11 @@ def spans_of(graph: Graph, shapes: str) -> dict[str, Span]:
     if lacking and shapes == UNSAID:
         raise UsageError(
             f"say with --shapes how large the model's dimensions may be ({', '.join(lacking)}), for example "
-            f"{'; '.join(f'{one}=1..8' for one in lacking)}"
+            f"{'; '.join(f'{name}=1..8' for name in lacking)}"
         )
     if lacking:
         raise UsageError(f"--shapes {shapes!r} says nothing of {', '.join(lacking)}; write for example {lacking[0]}=1..8")
-    return found
+    return result
 
 
 def ranges_of(inputs: Mapping[str, TensorType], shapes: str) -> dict[str, Span]:
@@ -108,33 +108,33 @@ def _moved(span: Span, factor: int, summand: int) -> Span:
 
 def _parts(shapes: str) -> list[tuple[str, str]]:
     parts = (part.partition("=") for part in shapes.split(";") if shapes != UNSAID)
-    return [(name.strip(), said.strip()) for name, _, said in parts]
+    return [(name.strip(), text.strip()) for name, _, text in parts]
 
 
-def _span(name: str, said: str) -> Span:
+def _span(name: str, text: str) -> Span:
     """The sizes that a text says of one dimension, whose name may be longer than those of an op's axes."""
     try:
-        return dict(ShapeRange.parse(f"e={said}").spans)["e"]
+        return dict(ShapeRange.parse(f"e={text}").spans)["e"]
     except UsageError:
         raise UsageError(
-            f"--shapes {name}={said}: expected a size, sizes (1,2,6) or a range (1..8; in steps 32..960:32), from 1 on. "
+            f"--shapes {name}={text}: expected a size, sizes (1,2,6) or a range (1..8; in steps 32..960:32), from 1 on. "
             "Requests with an extent of 0 are served without being named"
         ) from None
 
 
-def _axes(name: str, kind: TensorType, said: str) -> list[str]:
-    parts = said.split("x")
+def _axes(name: str, kind: TensorType, text: str) -> list[str]:
+    parts = text.split("x")
     if len(parts) != kind.rank:
-        raise UsageError(f"--shapes {name}={said}: {len(parts)} axes, the model has {kind}")
+        raise UsageError(f"--shapes {name}={text}: {len(parts)} axes, the model has {kind}")
     return parts
 
 
-def _put(found: dict[str, Span], name: str, extent: Extent, span: Span) -> None:
+def _put(result: dict[str, Span], name: str, extent: Extent, span: Span) -> None:
     if isinstance(extent, int):
         if (span.first, span.last) != (extent, extent):
             raise UsageError(f"--shapes: input {name} has {extent} where {span} is asked")
-    elif found.setdefault(str(extent), span) != span:
-        raise UsageError(f"--shapes: {extent} is {found[str(extent)]} in one place and {span} in another")
+    elif result.setdefault(str(extent), span) != span:
+        raise UsageError(f"--shapes: {extent} is {result[str(extent)]} in one place and {span} in another")
 
 
 def _many(spans: Mapping[str, Span]) -> list[dict[str, int]]:
@@ -151,4 +151,4 @@ def requests(spans: Mapping[str, Span], count: int = DRAWN, seed: int = 0) -> li
     ends = [{name: span.first for name, span in spans.items()}, {name: span.last for name, span in spans.items()}]
     samples = {name: span.sample(16) for name, span in spans.items()}
     drawn = [{name: draw.choice(values) for name, values in samples.items()} for _ in range(count)] if spans else []
-    return [dict(one) for one in dict.fromkeys(tuple(sizes.items()) for sizes in (*ends, *drawn))]
+    return [dict(request) for request in dict.fromkeys(tuple(sizes.items()) for sizes in (*ends, *drawn))]

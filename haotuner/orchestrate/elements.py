@@ -31,7 +31,7 @@ class Elements:
     @property
     def values(self) -> tuple[Expression, ...]:
         """Of all outputs."""
-        return (self.value, *(one.value for one in (*self.beside, *self.before)))
+        return (self.value, *(sibling.value for sibling in (*self.beside, *self.before)))
 
 
 def elements_of(graph: Graph) -> Elements:
@@ -46,38 +46,38 @@ def rows_before(graph: Graph) -> Elements | None:
     """
     plain = elements_of(graph)
     rows = plain.variables[:-1]
-    full = [one.tensor for one in plain.beside
-            if one.axes == len(plain.variables) and graph.types[one.tensor].dtype == "fp32"]  # fmt: skip
+    full = [sibling.tensor for sibling in plain.beside
+            if sibling.axes == len(plain.variables) and graph.types[sibling.tensor].dtype == "fp32"]  # fmt: skip
     folds = [part for value in _elements(graph, full).values for part in parts(value) if isinstance(part, Fold)]
     read = {part.tensor for fold in folds for part in parts(fold.value) if isinstance(part, Load)}
-    kept = [one for one in full if one in read]
-    found = _elements(graph, kept)
-    loads = [part for value in found.values for part in parts(value) if isinstance(part, Load) and part.tensor in kept]
-    there = all(not one.held and tuple(i for i in one.indices[:-1] if i in rows) == rows for one in loads)
-    return found if kept and there else None
+    selected = [sibling for sibling in full if sibling in read]
+    result = _elements(graph, selected)
+    loads = [part for value in result.values for part in parts(value) if isinstance(part, Load) and part.tensor in selected]
+    there = all(not load.held and tuple(i for i in load.indices[:-1] if i in rows) == rows for load in loads)
+    return result if selected and there else None
 
 
 def _elements(graph: Graph, before: Collection[str]) -> Elements:
     first, *others = graph.outputs
-    shape, accesses = graph.types[first].shape, Accesses(graph, {one: one for one in before})
+    shape, accesses = graph.types[first].shape, Accesses(graph, {sibling: sibling for sibling in before})
     variables = tuple(accesses.variable("i") for _ in shape)
     value = accesses.computed(first, variables)
-    found, order = list[SiblingOutput](), {node.output: place for place, node in enumerate(graph.nodes)}
-    for one in others:
-        lies = lies_beside(graph.types[one].shape, shape)
+    result, order = list[SiblingOutput](), {node.output: position for position, node in enumerate(graph.nodes)}
+    for sibling in others:
+        lies = lies_beside(graph.types[sibling].shape, shape)
         if lies is None:
-            raise ValueError(f"{one} {graph.types[one]} has other points than {first} {graph.types[first]}")
-        indices = tuple(index(0) if place is None else variables[place] for place in lies)
-        axes = max((place + 1 for place in lies if place is not None), default=0)
-        found.append(SiblingOutput(one, axes, indices, accesses.computed(one, indices)))
-    rows = sorted((one for one in found if one.tensor in before), key=lambda one: order[one.tensor])
-    return Elements(variables, value, tuple(one for one in found if one.tensor not in before), tuple(rows))
+            raise ValueError(f"{sibling} {graph.types[sibling]} has other points than {first} {graph.types[first]}")
+        indices = tuple(index(0) if node_index is None else variables[node_index] for node_index in lies)
+        axes = max((node_index + 1 for node_index in lies if node_index is not None), default=0)
+        result.append(SiblingOutput(sibling, axes, indices, accesses.computed(sibling, indices)))
+    rows = sorted((sibling for sibling in result if sibling.tensor in before), key=lambda item: order[item.tensor])
+    return Elements(variables, value, tuple(sibling for sibling in result if sibling.tensor not in before), tuple(rows))
 
 
 def lies_beside(shape: Sequence[Extent], loops: Sequence[Extent]) -> list[int | None] | None:
     """For each axis of an output the loop that it is, None where it has one point; None: it does not lie beside."""
     places: list[int | None] = []
-    left = [place for place, extent in enumerate(loops) if extent != 1]
+    left = [position for position, extent in enumerate(loops) if extent != 1]
     for extent in shape:
         if extent == 1:
             places.append(None)
@@ -85,5 +85,5 @@ def lies_beside(shape: Sequence[Extent], loops: Sequence[Extent]) -> list[int | 
             return None
         else:
             places.append(left.pop(0))
-    fixed = all(isinstance(loops[place], int) and int(loops[place]) > 0 for place in left)
-    return places if fixed and any(place is not None for place in places) else None
+    fixed = all(isinstance(loops[position], int) and int(loops[position]) > 0 for position in left)
+    return places if fixed and any(position is not None for position in places) else None

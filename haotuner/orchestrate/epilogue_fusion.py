@@ -50,7 +50,7 @@ class FusedEpilogue:
                 nodes=self.nodes[: sum(self.counts[:length])],
                 counts=self.counts[:length],
                 constants={name: value for name, value in self.constants.items() if name in read},
-                passed={name: one for name, one in self.passed.items() if name in read},
+                passed={name: item for name, item in self.passed.items() if name in read},
             )
 
     @property
@@ -83,8 +83,8 @@ class EpilogueMatcher:
 
     def added(self, tensor: str) -> tuple[str, str] | None:
         """A sum after it that no other product computes: that of two products is behind both; the first takes it along."""
-        found = self.after(tensor, "add")
-        return None if found is None or found[0] in self.taken else found
+        result = self.after(tensor, "add")
+        return None if result is None or result[0] in self.taken else result
 
     def number(self, tensor: str) -> float | None:
         """A constant's only element."""
@@ -114,9 +114,9 @@ class EpilogueMatcher:
             views = self._views(made[-1]) if regrouped else []
             last = views[-1] if views else made[-1]
 
-        found = self.after(last, "add")
-        if found is not None and (row := row_of(found[1])) is not None:
-            take("bias", [found[0]], {"bias": row})
+        result = self.after(last, "add")
+        if result is not None and (row := row_of(result[1])) is not None:
+            take("bias", [result[0]], {"bias": row})
         function = self._function_of_one(last, row_of)
         if function is not None:
             take(*function)
@@ -131,20 +131,20 @@ class EpilogueMatcher:
 
     def _views(self, tensor: str) -> list[str]:
         """Reshapes after a tensor, each the only reader of what is before it, that keep its last axis."""
-        found: list[str] = []
+        result: list[str] = []
         channels = self.graph.types[tensor].shape[-1:]
-        while (node := self.only_reader(found[-1] if found else tensor)) is not None and node.primitive == "reshape":
+        while (node := self.only_reader(result[-1] if result else tensor)) is not None and node.primitive == "reshape":
             shape = self.graph.types[node.output].shape
             if not channels or not shape or not same(shape[-1], channels[0]):
                 break
-            found.append(node.output)
-        return found
+            result.append(node.output)
+        return result
 
     def _alike(self, tensor: str, other: str) -> bool:
         """Whether a tensor that comes with the call has the shape of another one."""
-        one, two = self.graph.types[tensor], self.graph.types[other]
-        alike = len(one.shape) == len(two.shape) and all(same(a, b) for a, b in zip(one.shape, two.shape, strict=True))
-        return alike and one.dtype == "fp32" and tensor not in self.graph.constants
+        first, two = self.graph.types[tensor], self.graph.types[other]
+        alike = len(first.shape) == len(two.shape) and all(same(a, b) for a, b in zip(first.shape, two.shape, strict=True))
+        return alike and first.dtype == "fp32" and tensor not in self.graph.constants
 
     def _function_of_one(self, tensor: str, row: Callable[[str], Any]) -> _Function | None:
         """The largest function of the tensor alone that epilogues have, and its nodes in order: known by its values.
@@ -158,12 +158,12 @@ class EpilogueMatcher:
         best = None
         while len(nodes) < MOST_NODES:
             node = next(
-                (one for name in values for one in self.readers.get(name, []) if self._computable(one, values, row)), None
+                (item for name in values for item in self.readers.get(name, []) if self._computable(item, values, row)), None
             )
             if node is None:
                 break
-            given = [values[one] if one in values else self._channels(one, row) for one in node.inputs]
-            values[node.output] = np.asarray(FUNCTIONS[node.attributes["function"]](*given), np.float64)
+            values_read = [values[tensor] if tensor in values else self._channels(tensor, row) for tensor in node.inputs]
+            values[node.output] = np.asarray(FUNCTIONS[node.attributes["function"]](*values_read), np.float64)
             nodes.append(node.output)
             if self._closed(set(values), node.output):
                 named = _named(values[node.output])
@@ -182,7 +182,7 @@ class EpilogueMatcher:
             node.primitive == "map"
             and node.output not in values
             and self.graph.types[node.output].dtype in ("fp32", "bool")
-            and all(one in values or self._channels(one, row) is not None for one in node.inputs)
+            and all(tensor in values or self._channels(tensor, row) is not None for tensor in node.inputs)
         )
 
     def _closed(self, inside: set[str], last: str) -> bool:

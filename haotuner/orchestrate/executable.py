@@ -114,9 +114,11 @@ class _Writer:
         if bytes_of is None:
             return self.weight(plain, name)
         stored, scales = bytes_of
-        told = self.weight(np.frombuffer(stored.tobytes() + b"\0" * (-stored.size % 4) + scales.tobytes(), np.uint8), name)
-        self.held[told] |= {"dtype": SCALED, "shape": list(stored.shape)}
-        return told
+        weight_index = self.weight(
+            np.frombuffer(stored.tobytes() + b"\0" * (-stored.size % 4) + scales.tobytes(), np.uint8), name
+        )
+        self.held[weight_index] |= {"dtype": SCALED, "shape": list(stored.shape)}
+        return weight_index
 
     def tensor(self, name: str) -> str:
         """The tensor's entry: in memory, or a weight. Returns its name in the schedule."""
@@ -136,8 +138,8 @@ class _Writer:
         """An input or output."""
         kind = self.graph.types[name]
         shape = self.sizes.places(kind.shape)
-        told = {"name": name, "tensor": self.tensor(name), "dtype": kind.dtype, "shape": shape}
-        return told | default_of(self.graph, name)
+        document = {"name": name, "tensor": self.tensor(name), "dtype": kind.dtype, "shape": shape}
+        return document | default_of(self.graph, name)
 
     def view(self, view: View) -> dict[str, Any]:
         """A tensor, reshaped and reordered."""
@@ -155,34 +157,34 @@ class _Writer:
         group = (device_loops_of if self.on_device else loops_of)(graph, "GROUP", self.sizes.place)
         extents = tuple(self.sizes.places(group.loops))
         count = len(graph.outputs)
-        shapes = tuple(tuple(self.sizes.places(step.graph.types[one].shape)) for one in group.tensors[-count:])
+        shapes = tuple(tuple(self.sizes.places(step.graph.types[tensor].shape)) for tensor in group.tensors[-count:])
         key = group.source, extents, shapes, group.sizes
-        place = self.known_groups.setdefault(key, self.first_group + len(self.functions))
-        if place == self.first_group + len(self.functions):  # equal groups are one function
-            name, lanes = f"ht_group_{place}", group.lanes if self.on_device else 0
+        group_index = self.known_groups.setdefault(key, self.first_group + len(self.functions))
+        if group_index == self.first_group + len(self.functions):  # equal groups are one function
+            name, lanes = f"ht_group_{group_index}", group.lanes if self.on_device else 0
             source = group.source.replace("GROUP", name)
             self.functions.append(
                 Function(name, source, extents, shapes, len(group.tensors), group.points, lanes, group.sizes)
             )
-        found = {"do": "loops", "group": place, "tensors": [self.tensor(one) for one in group.tensors]}
-        return found | ({"outputs": count} if count > 1 else {})
+        document = {"do": "loops", "group": group_index, "tensors": [self.tensor(tensor) for tensor in group.tensors]}
+        return document | ({"outputs": count} if count > 1 else {})
 
     def _product(self, step: Product) -> dict[str, Any]:
-        found: dict[str, Any] = {"do": step.kind, "op": Op.parse(step.op).name, "out": self.tensor(step.output)}
-        found["passed"] = {name: self.tensor(one) for name, one in step.passed.items()}
+        document: dict[str, Any] = {"do": step.kind, "op": Op.parse(step.op).name, "out": self.tensor(step.output)}
+        document["passed"] = {name: self.tensor(item) for name, item in step.passed.items()}
         if step.kind == "online":
-            return found | {"views": {n: self.view(v) for n, v in step.views.items()}, "order": list(step.out_order)}
+            return document | {"views": {n: self.view(v) for n, v in step.views.items()}, "order": list(step.out_order)}
         if step.kind == "product":
             assert step.w is not None
-            found |= {"x": self.view(step.x), "w": self.view(step.w), "order": list(step.out_order)}
-            found["scale"] = float(step.constants["scale"]) if "scale" in step.constants else None
-            return found
-        found |= {"x": self.tensor(step.x.tensor), "weight": self.weight_of_product(step.weight, f"{step.output} weight")}
-        found["constants"] = {name: self.weight(normal(v), f"{step.output} {name}") for name, v in step.constants.items()}
+            document |= {"x": self.view(step.x), "w": self.view(step.w), "order": list(step.out_order)}
+            document["scale"] = float(step.constants["scale"]) if "scale" in step.constants else None
+            return document
+        document |= {"x": self.tensor(step.x.tensor), "weight": self.weight_of_product(step.weight, f"{step.output} weight")}
+        document["constants"] = {name: self.weight(normal(v), f"{step.output} {name}") for name, v in step.constants.items()}
         if step.rows:
-            found["rows"] = {name: self.tensor(one) for name, one in step.rows.items()}
-        found["x_shape"], found["out_shape"] = self.sizes.places(step.x_shape), self.sizes.places(step.out_shape)
-        return found
+            document["rows"] = {name: self.tensor(row) for name, row in step.rows.items()}
+        document["x_shape"], document["out_shape"] = self.sizes.places(step.x_shape), self.sizes.places(step.out_shape)
+        return document
 
 
 def executable(
@@ -197,83 +199,83 @@ def executable_specializations(
 ) -> ExecutableModel:
     """The model of these ways, of which the first that serves a request's sizes is gone; the last serves any."""
     writer = _Writer(name, graph, first_group, on_device)
-    told = [writer.step(step) for step in ways[0].steps]
-    ends = [[writer.end(one) for one in names] for names in (graph.inputs, graph.outputs)]
-    places = [_way(writer, ways[0], told, 0)]
+    values = [writer.step(step) for step in ways[0].steps]
+    ends = [[writer.end(tensor) for tensor in names] for names in (graph.inputs, graph.outputs)]
+    places = [_way(writer, ways[0], values, 0)]
     for writer.way, way in enumerate(ways[1:], 1):
-        first = len(told)
-        told += [writer.step(step) for step in way.steps]
-        places.append(_way(writer, way, told, first))
-    lost = [str(one["name"]) for one in ends[1] if one["tensor"] not in writer.tensors]
+        first = len(values)
+        values += [writer.step(step) for step in way.steps]
+        places.append(_way(writer, way, values, first))
+    lost = [str(end["name"]) for end in ends[1] if end["tensor"] not in writer.tensors]
     if lost:
         raise UsageError(f"outputs {', '.join(lost)} do not depend on any input")
     equal = [writer.sizes.places(pair) for pair in shape_constraints(graph)]
-    asked = [] if on_device else index_bounds(graph)
-    held = [_indices(writer, one) for one in asked]
-    required = [[writer.sizes.place(one.extent), one.words] for one in graph.required]
+    bounds = [] if on_device else index_bounds(graph)
+    stored = [_indices(writer, bound) for bound in bounds]
+    required = [[writer.sizes.place(requirement.extent), requirement.words] for requirement in graph.required]
     document = {
-        "equal": equal, **({"required": required} if required else {}), **({"indices": held} if held else {}),
+        "equal": equal, **({"required": required} if required else {}), **({"indices": stored} if stored else {}),
         "name": name, "dims": list(graph.dimensions), "sizes": writer.sizes.lines, "tensors": writer.tensors,
-        "weights": writer.held, "steps": told, "inputs": ends[0], "outputs": ends[1],
+        "weights": writer.held, "steps": values, "inputs": ends[0], "outputs": ends[1],
         "weights_crc32": chunk_checksums(writer.weights), **({"ways": places} if len(ways) > 1 else {}),
     }  # fmt: skip
     return ExecutableModel(name=name, document=document, weights=bytes(writer.weights), functions=tuple(writer.functions))
 
 
-def _indices(writer: _Writer, one: IndexBound) -> list[Any]:
+def _indices(writer: _Writer, bound: IndexBound) -> list[Any]:
     """An input, the line of its first index, lines of each axis's extent and stride, the line of the rows, who asks."""
-    axes = [writer.sizes.places(axis) for axis in one.view.axes]
-    first, rows = writer.sizes.places((one.view.first, one.extent))
-    return [writer.graph.inputs.index(one.input), first, axes, rows, one.reader]
+    axes = [writer.sizes.places(axis) for axis in bound.view.axes]
+    first, rows = writer.sizes.places((bound.view.first, bound.extent))
+    return [writer.graph.inputs.index(bound.input), first, axes, rows, bound.reader]
 
 
-def _way(writer: _Writer, way: Specialization, told: Sequence[object], first: int) -> dict[str, Any]:
+def _way(writer: _Writer, way: Specialization, steps: Sequence[object], first: int) -> dict[str, Any]:
     """Which steps of the schedule a way has, what it makes of the outputs, and which requests it serves."""
-    found = {"first": first, "end": len(told), "outputs": [writer.tensor(one) for one in writer.graph.outputs]}
+    document = {"first": first, "end": len(steps), "outputs": [writer.tensor(tensor) for tensor in writer.graph.outputs]}
     if way.extent is None:
-        return found | {"line": None, "most": 0, "where": "any sizes"}
-    place = writer.sizes.place(way.extent)
-    return found | {"line": place, "most": way.most, "where": f"{text(way.extent)} <= {way.most}"}
+        return document | {"line": None, "most": 0, "where": "any sizes"}
+    line = writer.sizes.place(way.extent)
+    return document | {"line": line, "most": way.most, "where": f"{text(way.extent)} <= {way.most}"}
 
 
 def executable_chain(
     name: str, graph: Graph, segments: Sequence[Segment], parts: Sequence[ExecutableModel]
 ) -> ExecutableModel:
     """A model of several segments, which are models of their own; ``functions``: those of all."""
-    functions = tuple(one for part in parts for one in part.functions)
-    document = segmented_document(name, graph, segments, iter([one.name for one in parts]))
+    functions = tuple(function for part in parts for function in part.functions)
+    document = segmented_document(name, graph, segments, iter([part.name for part in parts]))
     return ExecutableModel(name=name, document=document, weights=b"", functions=functions)
 
 
 def device_source_of(models: Sequence[ExecutableModel]) -> str:
     """CUDA C++ of all groups; empty where they are functions of the host."""
-    functions = [one for model in models for one in model.functions if one.lanes]
-    return "\n".join([CUDA_PRELUDE, *(one.source for one in functions)]) + "\n" if functions else ""
+    functions = [function for model in models for function in model.functions if function.lanes]
+    return "\n".join([CUDA_PRELUDE, *(function.source for function in functions)]) + "\n" if functions else ""
 
 
 def source_of(models: Sequence[ExecutableModel]) -> str:
     """C of all groups and schedules, in the tables of loops.h and model/bytecode.h. Chains bring no groups."""
-    functions = [one for model in models if "chain" not in model.document for one in model.functions]
-    models = [one for one in models if "tensors" in one.document]
-    lines = [head_of(one.source for one in functions), '#include "loops.h"', '#include "model/bytecode.h"']
-    lines += [one.source for one in functions if not one.lanes]
-    for one in functions:
-        ranks = tuple(len(shape) for shape in one.shapes)
-        for word, places in (("extents", one.extents), ("ranks", ranks), ("shapes", sum(one.shapes, ()))):
-            lines.append(f"static const int32_t {one.name}_{word}[] = {{{', '.join(map(str, places)) or '0'}}};")
+    functions = [function for model in models if "chain" not in model.document for function in model.functions]
+    models = [model for model in models if "tensors" in model.document]
+    lines = [head_of(function.source for function in functions), '#include "loops.h"', '#include "model/bytecode.h"']
+    lines += [function.source for function in functions if not function.lanes]
+    for function in functions:
+        ranks = tuple(len(shape) for shape in function.shapes)
+        for word, places in (("extents", function.extents), ("ranks", ranks), ("shapes", sum(function.shapes, ()))):
+            lines.append(f"static const int32_t {function.name}_{word}[] = {{{', '.join(map(str, places)) or '0'}}};")
     rows = [
-        f"  {{{'0' if one.lanes else one.name}, {len(one.extents)}, {one.tensors}, {len(one.shapes)}, {one.name}_extents, "
-        f"{one.name}_ranks, {one.name}_shapes}},"
-        for one in functions
+        f"  {{{'0' if function.lanes else function.name}, {len(function.extents)}, {function.tensors}, "
+        f"{len(function.shapes)}, {function.name}_extents, {function.name}_ranks, {function.name}_shapes}},"
+        for function in functions
     ]
     lines += ["const ht_group ht_groups[] = {", *rows, "  {0, 0, 0, 0, 0, 0, 0},", "};"]
     lines.append(f"const int ht_group_count = {len(functions)};")
-    for place, model in enumerate(models):
+    for index, model in enumerate(models):
         words = model.words
-        lines.append(f"static const int64_t words_{place}[] = {{")
-        lines += [", ".join(_literal(one) for one in words[at : at + 16]) + "," for at in range(0, len(words), 16)]
+        lines.append(f"static const int64_t words_{index}[] = {{")
+        lines += [", ".join(_literal(word) for word in words[at : at + 16]) + "," for at in range(0, len(words), 16)]
         lines.append("};")
-    rows = [f"  {{words_{place}, {len(model.words)}}}," for place, model in enumerate(models)]
+    rows = [f"  {{words_{index}, {len(model.words)}}}," for index, model in enumerate(models)]
     lines += [
         "const ht_model_source ht_models[] = {",
         *rows,

@@ -71,17 +71,19 @@ class Greedy:
         self.graph = graph
         self.finder = Finder(graph, serves)
         self.made = self.finder.made
-        self.order = {node.output: place for place, node in enumerate(graph.nodes)}
-        self.products = {one.output: one for one in self.finder.products()} if tuned else {}
-        for one in online_products(self.finder) if tuned and serves is None else ():
-            parts = [name for name in self.products if name in one.nodes]
-            if self.prefers(one, [self.products[name] for name in parts]):
+        self.order = {node.output: index for index, node in enumerate(graph.nodes)}
+        self.products = {product.output: product for product in self.finder.products()} if tuned else {}
+        for product in online_products(self.finder) if tuned and serves is None else ():
+            parts = [name for name in self.products if name in product.nodes]
+            if self.prefers(product, [self.products[name] for name in parts]):
                 for name in parts:
                     del self.products[name]
-                self.products[one.output] = one
-        self.inside = {name: one for one in self.products.values() for name in one.nodes if name != one.output}
+                self.products[product.output] = product
+        self.inside = {
+            name: product for product in self.products.values() for name in product.nodes if name != product.output
+        }
 
-    def prefers(self, one: Product, parts: Sequence[Product]) -> bool:
+    def prefers(self, product: Product, parts: Sequence[Product]) -> bool:
         """Whether one kernel of online sums is taken in the place of its products and the loops between: it stores less."""
         return True
 
@@ -94,8 +96,8 @@ class Greedy:
     def required(self) -> set[str]:
         """Tensors that lie in memory in every plan. What only nodes inside of products read, such as a pad, does not."""
         stored = set(self.graph.outputs)
-        for one in self.products.values():
-            stored |= {one.output, *one.reads}
+        for product in self.products.values():
+            stored |= {product.output, *product.reads}
         read = set(stored)
         for node in reversed(self.graph.nodes):
             if node.output in read and node.output not in self.inside and node.output not in self.products:
@@ -127,9 +129,9 @@ class Greedy:
         if node.primitive in ("transpose", "reshape") and self.graph.types[node.output].dtype in BYTES:
             return self._turned(node)
         if node.primitive == "gather":
-            return [one for one in node.inputs if not self._cheap(one)]
+            return [tensor for tensor in node.inputs if not self._cheap(tensor)]
         if node.primitive in ("window", "contract", "concat"):
-            return [one for one in node.inputs if not self._cheap(one)]
+            return [tensor for tensor in node.inputs if not self._cheap(tensor)]
         if node.primitive == "cast" and self.graph.types[node.inputs[0]].dtype == "fp64":
             return [node.output]
         return ()
@@ -154,7 +156,7 @@ class Greedy:
         of = self._stands_for(node)
         if of is not None:
             return self._cheap(of)
-        return node.primitive in (*FREE, "pad") and all(self._cheap(one) for one in node.inputs)
+        return node.primitive in (*FREE, "pad") and all(self._cheap(tensor) for tensor in node.inputs)
 
     def _stands_for(self, node: Node) -> str | None:
         """The bytes whose real numbers a node makes: less one number, times one number; None: it makes something else."""
@@ -175,8 +177,8 @@ class Greedy:
             name = node.output
             if name in self.inside:
                 continue
-            readers = [one.output for one in self.finder.readers.get(name, [])]
-            roots = {group[one] for one in readers if one in group and one not in self.products}
+            readers = [item.output for item in self.finder.readers.get(name, [])]
+            roots = {group[reader] for reader in readers if reader in group and reader not in self.products}
             if name not in stored and name not in self.products:
                 if not roots:
                     continue  # a product reads through it, or nobody does
@@ -208,18 +210,20 @@ class Greedy:
 
     def _group(self, root: str, stored: set[str]) -> Graph:
         """What makes a tensor out of stored ones; only what leads to it is looked at, of a large graph a small part."""
-        kept, waiting = {root}, [root]
+        selected, waiting = {root}, [root]
         while waiting:
-            more = {one for one in self.made[waiting.pop()].inputs if one in self.made and one not in stored} - kept
-            kept |= more
+            more = {
+                operand for operand in self.made[waiting.pop()].inputs if operand in self.made and operand not in stored
+            } - selected
+            selected |= more
             waiting += more
-        return self.subgraph((root,), kept)
+        return self.subgraph((root,), selected)
 
     def subgraph(self, outputs: Sequence[str], names: Iterable[str]) -> Graph:
         """The graph of some primitives, by the tensors that they make; it gives ``outputs`` alone."""
         made = set(names)
-        kept = [self.made[name] for name in sorted(made, key=self.order.__getitem__)]
-        needed = set(outputs).union(*(node.inputs for node in kept))
+        selected = [self.made[name] for name in sorted(made, key=self.order.__getitem__)]
+        needed = set(outputs).union(*(node.inputs for node in selected))
         inputs = []
         for name in needed - made:
             value = self.graph.constants.get(name)
@@ -230,7 +234,7 @@ class Greedy:
             self.graph,
             inputs=tuple(sorted(inputs)),
             outputs=tuple(outputs),
-            nodes=tuple(kept),
+            nodes=tuple(selected),
             constants=constants,
         )
 
@@ -246,7 +250,7 @@ class Greedy:
                 steps[name] = loops[name]
             elif name in stored and (of := self.alias(node, stored)) is not None:
                 steps[name] = Alias(name, of)
-        found: list[Step] = []
+        result: list[Step] = []
         begun: set[str] = set()
         done: set[str] = set()
 
@@ -258,13 +262,13 @@ class Greedy:
             made = step.graph.outputs if isinstance(step, Loops) else (name,)
             begun.update(made)
             reads = step.graph.inputs if isinstance(step, Loops) else step.reads if isinstance(step, Product) else (step.of,)
-            for one in reads:
-                visit(one)
+            for tensor in reads:
+                visit(tensor)
             done.update(made)
-            found.append(step)
+            result.append(step)
 
         for name in steps:
             visit(name)
-        lost = {one for step in found if isinstance(step, Loops) for one in step.graph.inputs} & set(self.made) - done
+        lost = {tensor for step in result if isinstance(step, Loops) for tensor in step.graph.inputs} & set(self.made) - done
         assert not lost, f"nobody makes {', '.join(sorted(lost))}"
-        return tuple(found)
+        return tuple(result)

@@ -42,9 +42,9 @@ class NamedGroup:
         graph = collapsed(graph)
         self.group: Group = loops_of(graph, NAMELESS, self.sizes.place)
         self.loops = self.sizes.places(self.group.loops)
-        self.shapes = [self.sizes.places(graph.types[one].shape) for one in self.group.tensors]
-        types = [graph.types[one].dtype for one in self.group.tensors]
-        told = [
+        self.shapes = [self.sizes.places(graph.types[tensor].shape) for tensor in self.group.tensors]
+        types = [graph.types[tensor].dtype for tensor in self.group.tensors]
+        values = [
             self.group.source,
             self.loops,
             self.shapes,
@@ -53,7 +53,7 @@ class NamedGroup:
             head_of([self.group.source]),
             GROUP_FLAGS,
         ]
-        self.name = "loops_" + hashlib.sha256(json.dumps(told).encode()).hexdigest()[:20]
+        self.name = "loops_" + hashlib.sha256(json.dumps(values).encode()).hexdigest()[:20]
         self.dims = sorted({str(line[1]) for line in self.sizes.lines if line[0] == "dim"})
 
     def trial(self, request: Mapping[str, int]) -> Trial:

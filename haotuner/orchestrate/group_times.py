@@ -31,25 +31,25 @@ def timed_us(library: Any, task: Mapping[str, Any], sizes: list[int]) -> float:
     ]
     table = np.array(sizes or [0], np.int64)
     low, high = np.zeros(AXES, np.int64), np.zeros(AXES, np.int64)
-    high[: len(task["loops"])] = [sizes[place] for place in task["loops"]]
-    pointers = (ctypes.c_void_p * len(arrays))(*(one.ctypes.data for one in arrays))
+    high[: len(task["loops"])] = [sizes[position] for position in task["loops"]]
+    pointers = (ctypes.c_void_p * len(arrays))(*(array.ctypes.data for array in arrays))
     run = getattr(library, f"ht_group_{task['group']}")
     run.argtypes, run.restype = [ctypes.c_void_p] * 4, None
-    given = (table.ctypes.data, ctypes.addressof(pointers), low.ctypes.data, high.ctypes.data)
+    arguments = (table.ctypes.data, ctypes.addressof(pointers), low.ctypes.data, high.ctypes.data)
     nothing = getattr(library, NOTHING)
     nothing.argtypes, nothing.restype = [ctypes.c_void_p] * 4, None
-    run(*given)
-    found: list[float] = []
+    run(*arguments)
+    result: list[float] = []
     calls: list[float] = []  # what a call from here costs by itself
     begin = time.perf_counter()
-    while len(found) < CALLS and (not found or time.perf_counter() - begin < ENOUGH_S):
+    while len(result) < CALLS and (not result or time.perf_counter() - begin < ENOUGH_S):
         before = time.perf_counter()
-        run(*given)
-        found.append(time.perf_counter() - before)
+        run(*arguments)
+        result.append(time.perf_counter() - before)
         before = time.perf_counter()
-        nothing(*given)
+        nothing(*arguments)
         calls.append(time.perf_counter() - before)
-    return max(min(found) - min(calls), LEAST_S) * 1e6
+    return max(min(result) - min(calls), LEAST_S) * 1e6
 
 
 def main() -> int:

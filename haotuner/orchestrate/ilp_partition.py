@@ -50,10 +50,12 @@ class PartitionReport:
 
 def together(every: Sequence[PartitionReport]) -> PartitionReport:
     """What was done for all segments of a model."""
-    lists: dict[str, Any] = {name: [one for told in every for one in getattr(told, name)] for name in ("regions", "ways")}
-    counts = [one.name for one in fields(PartitionReport) if one.name not in lists and one.name != "longest_s"]
-    numbers: dict[str, Any] = {name: sum(getattr(told, name) for told in every) for name in counts}
-    return PartitionReport(**numbers, **lists, longest_s=max((told.longest_s for told in every), default=0.0))
+    lists: dict[str, Any] = {
+        name: [report for report_ in every for report in getattr(report_, name)] for name in ("regions", "ways")
+    }
+    counts = [field_.name for field_ in fields(PartitionReport) if field_.name not in lists and field_.name != "longest_s"]
+    numbers: dict[str, Any] = {name: sum(getattr(report, name) for report in every) for name in counts}
+    return PartitionReport(**numbers, **lists, longest_s=max((report.longest_s for report in every), default=0.0))
 
 
 class SolvedWindows:
@@ -67,18 +69,18 @@ class SolvedWindows:
         self, window: Window, limit_s: float, prices: Sequence[float] | None = None, places: Sequence[int] | None = None
     ) -> tuple[list[Candidate] | None, float, bool]:
         """As ``solve``, of the window's candidates or those at some places, by their prices or by others."""
-        every = window.candidates if places is None else [window.candidates[place] for place in places]
-        costs = tuple(one.us for one in every) if prices is None else tuple(prices)
+        every = window.candidates if places is None else [window.candidates[position] for position in places]
+        costs = tuple(candidate.us for candidate in every) if prices is None else tuple(prices)
         key = (window.meaning, costs, None if places is None else tuple(places))
         if key not in self._known:
             begin = time.monotonic()
-            found, bound, proved = solve(every, window.outputs, limit_s, costs)
+            result, bound, proved = solve(every, window.outputs, limit_s, costs)
             self.longest_s = max(self.longest_s, time.monotonic() - begin)
-            at = {one.key: place for place, one in enumerate(every)}
-            chosen = None if found is None else [at[one.key] for one in found]
+            at = {candidate.key: index for index, candidate in enumerate(every)}
+            chosen = None if result is None else [at[kernel.key] for kernel in result]
             self._known[key] = chosen, bound, proved
         chosen, bound, proved = self._known[key]
-        return None if chosen is None else [every[place] for place in chosen], bound, proved
+        return None if chosen is None else [every[position] for position in chosen], bound, proved
 
 
 class IlpPartitioner(Greedy):
@@ -102,19 +104,21 @@ class IlpPartitioner(Greedy):
         """The plan of another graph, served by the same kernels; windows that mean the same are shared."""
         return IlpPartitioner(graph, prices, tuned=tuned, serves=self.finder.serves, kinds=self.kinds)
 
-    def prefers(self, one: Product, parts: Sequence[Product]) -> bool:
+    def prefers(self, product: Product, parts: Sequence[Product]) -> bool:
         """Whether the one kernel is priced below the products and the loops that they leave."""
         covered = {name for part in parts for name in part.nodes}
-        between = [name for name in one.nodes if name not in covered]
+        between = [name for name in product.nodes if name not in covered]
         apart = sum(self.prices.product_us(part, self.graph) for part in parts)
         stored = [name for name in between if any(r.output in covered for r in self.finder.readers.get(name, []))]
         apart += sum(self.prices.loops_us(self.subgraph((name,), between)) for name in stored)
-        return self.prices.product_us(one, self.graph) < apart
+        return self.prices.product_us(product, self.graph) < apart
 
     def price(self, prices: Prices) -> None:
         """The same candidates by other prices at the same requests; ``steps`` and ``told`` are then those of a new plan."""
         for window in self.windows:
-            window.candidates = [replace(one, us=prices.price_of(one.key, one.usual_us)) for one in window.candidates]
+            window.candidates = [
+                replace(candidate, us=prices.price_of(candidate.key, candidate.usual_us)) for candidate in window.candidates
+            ]
         self.prices, self.told = prices, PartitionReport()
         for made in ("steps", "solved"):
             self.__dict__.pop(made, None)
@@ -127,10 +131,10 @@ class IlpPartitioner(Greedy):
     def windows(self) -> list[Window]:
         """The windows with their candidates, which take most of the time of a plan."""
         _, groups = self.chosen
-        found = self._cut.found
-        for window in found:
+        result = self._cut.found
+        for window in result:
             window.base = {name: group for name, group in groups.items() if name in window.inside}
-        return found
+        return result
 
     @cached_property
     def steps(self) -> tuple[Step, ...]:
@@ -142,14 +146,14 @@ class IlpPartitioner(Greedy):
         """Of each window its kernels; None: those of the greedy plan, which is the incumbent of each."""
         self.told.candidates = sum(len(window.candidates) for window in self.windows)
         plans = self._priced(self.windows)
-        for place, (window, found) in enumerate(zip(self.windows, plans, strict=True)):
+        for index, (window, solution) in enumerate(zip(self.windows, plans, strict=True)):
             base_us = sum(self.prices.loops_us(group) for group in window.base.values())
             self.told.windows += 1
             self.told.greedy_us += base_us
-            if found is None or sum(one.us for one in found) > base_us:  # candidates were left out
-                plans[place] = None
-            self.told.regions.append(self._region(window, plans[place]))
-            self.told.chosen_us += base_us if plans[place] is None else sum(one.us for one in found or ())
+            if solution is None or sum(kernel.us for kernel in solution) > base_us:  # candidates were left out
+                plans[index] = None
+            self.told.regions.append(self._region(window, plans[index]))
+            self.told.chosen_us += base_us if plans[index] is None else sum(kernel.us for kernel in solution or ())
         return plans
 
     def steps_of(self, plans: Sequence[Sequence[Candidate] | None]) -> tuple[Step, ...]:
@@ -159,26 +163,26 @@ class IlpPartitioner(Greedy):
         # A reshape of what lies in memory is that memory: no kernel makes it, and whoever reads it finds it there.
         stored |= self._cut.alias.keys()
         groups: dict[str, Graph] = {}
-        for window, found in zip(self.windows, plans, strict=True):
-            if found is None:
+        for window, plan in zip(self.windows, plans, strict=True):
+            if plan is None:
                 groups |= window.base
                 stored |= {name for name in greedy_stored if name in window.inside}
                 continue
-            for one in found:
-                stored.update(one.outputs)
-                groups[one.output] = self.subgraph(*one.key)
+            for kernel in plan:
+                stored.update(kernel.outputs)
+                groups[kernel.output] = self.subgraph(*kernel.key)
         return self._ordered(stored, groups.values())
 
-    def _region(self, window: Window, found: list[Candidate] | None) -> dict[str, Any]:
+    def _region(self, window: Window, kernels: list[Candidate] | None) -> dict[str, Any]:
         """The window's kernels, for people, beside greedy fusion's; None: the plan has those, too."""
         greedy = [
             {"output": name, "primitives": [node.primitive for node in group.nodes], "us": self.prices.loops_us(group)}
             for name, group in window.base.items()
         ]
-        chosen = greedy if found is None else [
-            {"output": one.output, "us": one.us,
-             "primitives": [self.made[name].primitive for name in self.order if name in one.nodes],
-             **({"beside": list(one.outputs[1:])} if len(one.outputs) > 1 else {})} for one in found
+        chosen = greedy if kernels is None else [
+            {"output": kernel.output, "us": kernel.us,
+             "primitives": [self.made[name].primitive for name in self.order if name in kernel.nodes],
+             **({"beside": list(kernel.outputs[1:])} if len(kernel.outputs) > 1 else {})} for kernel in kernels
         ]  # fmt: skip
         return {"outputs": window.outputs, "chosen": chosen, "greedy": greedy}
 
@@ -191,25 +195,26 @@ class IlpPartitioner(Greedy):
         solved = [answers.of(window, WINDOW_S) for window in windows]
         bounds = [bound for _, bound, _ in solved]
         while True:
-            wanted = [self.subgraph(*one.key) for found, _, _ in solved for one in found or ()]
-            wanted += [group for window in windows for group in window.base.values()]
-            more = self.prices.measure(wanted)
-            if not more and not self.prices.settle(wanted):
+            graphs = [self.subgraph(*kernel.key) for kernels, _, _ in solved for kernel in kernels or ()]
+            graphs += [group for window in windows for group in window.base.values()]
+            more = self.prices.measure(graphs)
+            if not more and not self.prices.settle(graphs):
                 break
-            for place, window in enumerate(windows):
-                before = [one.us for one in window.candidates]
+            for index, window in enumerate(windows):
+                before = [candidate.us for candidate in window.candidates]
                 window.candidates = [
-                    replace(one, us=self.prices.price_of(one.key, one.usual_us)) for one in window.candidates
+                    replace(candidate, us=self.prices.price_of(candidate.key, candidate.usual_us))
+                    for candidate in window.candidates
                 ]
-                if [one.us for one in window.candidates] != before:
-                    found, bound, proved = answers.of(window, AGAIN_S)
-                    if found is None:  # the plan before, by the prices now
-                        chosen = {one.key for one in solved[place][0] or ()}
-                        found = [one for one in window.candidates if one.key in chosen] or None
-                    solved[place] = found, bound, proved
-                    bounds[place] = bound if more else bounds[place]
+                if [candidate.us for candidate in window.candidates] != before:
+                    kernels, bound, proved = answers.of(window, AGAIN_S)
+                    if kernels is None:  # the plan before, by the prices now
+                        chosen = {kernel.key for kernel in solved[index][0] or ()}
+                        kernels = [candidate for candidate in window.candidates if candidate.key in chosen] or None
+                    solved[index] = kernels, bound, proved
+                    bounds[index] = bound if more else bounds[index]
         self.told.measured, self.told.longest_s = self.prices.count, answers.longest_s
         for window, bound, (_, _, proved) in zip(windows, bounds, solved, strict=True):
             self.told.unproved += not (window.whole and proved)
             self.told.bound_us += bound if window.whole else 0.0
-        return [found for found, _, _ in solved]
+        return [kernels for kernels, _, _ in solved]

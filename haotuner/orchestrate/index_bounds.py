@@ -30,13 +30,13 @@ class IndexBound:
 
 def index_bounds(graph: Graph) -> list[IndexBound]:
     """What gathers and scatters ask of whole numbers that are inputs, in the order of the graph, each once."""
-    asked = _BoundFinder(graph, {node.output: node for node in graph.nodes})
-    found: dict[tuple[str, str], IndexBound] = {}
+    finder = _BoundFinder(graph, {node.output: node for node in graph.nodes})
+    result: dict[tuple[str, str], IndexBound] = {}
     for node in graph.nodes:
         if node.primitive in ("gather", "scatter"):
-            for one in asked.of(node):
-                found.setdefault((str(one.view), str(one.extent)), one)
-    return list(found.values())
+            for bound in finder.of(node):
+                result.setdefault((str(bound.view), str(bound.extent)), bound)
+    return list(result.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +84,10 @@ class _BoundFinder:
             return canonical(extent - 1)
         if function not in ("add", "mul"):
             return None
-        one, other = (self._most(operand, wraps) for operand in node.inputs)
-        if one is None or other is None:
+        first, other = (self._most(operand, wraps) for operand in node.inputs)
+        if first is None or other is None:
             return None
-        return canonical(one + other if function == "add" else one * other)
+        return canonical(first + other if function == "add" else first * other)
 
     def _wrapped(self, node: Node) -> Extent | None:
         """The n of ``i + n if i < 0 else i``."""
@@ -109,6 +109,6 @@ class _BoundFinder:
         if node is None or len(node.inputs) > 1:
             return None
         if node.primitive == "size":
-            found: Extent = node.attributes["extent"]
-            return found
+            result: Extent = node.attributes["extent"]
+            return result
         return self._count(node.inputs[0]) if node.primitive in ("cast", "reshape", "concat", "broadcast") else None

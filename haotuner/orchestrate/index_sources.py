@@ -13,7 +13,7 @@ _MOVES = frozenset({"broadcast", "cast", "concat", "pad", "reshape", "slice", "t
 def index_sources(graph: Graph) -> dict[str, list[Extent]]:
     """Of each input of whole numbers that gathers or scatters read as indices: how many rows each of these chooses from."""
     made = {node.output: node for node in graph.nodes}
-    found: dict[str, dict[Extent, None]] = {}
+    result: dict[str, dict[Extent, None]] = {}
     for node in graph.nodes:
         if node.primitive not in ("gather", "scatter"):
             continue
@@ -25,10 +25,10 @@ def index_sources(graph: Graph) -> dict[str, list[Extent]]:
                 continue
             seen.add(tensor)
             if tensor in graph.inputs and "int" in graph.types[tensor].dtype:
-                found.setdefault(tensor, {})[extent] = None
+                result.setdefault(tensor, {})[extent] = None
             elif tensor in made:
                 waiting.extend(_moved(made[tensor].primitive, made[tensor].inputs, made[tensor].attributes.get("function")))
-    return {name: list(extents) for name, extents in found.items()}
+    return {name: list(extents) for name, extents in result.items()}
 
 
 def _moved(primitive: str, inputs: tuple[str, ...], function: str | None) -> Iterator[str]:

@@ -50,10 +50,10 @@ def views(graph: Graph, made: Mapping[str, Node], tensor: str) -> list[View]:
     node = made.get(tensor)
     if node is None or node.primitive not in ("cast", *_MOVES):
         return []
-    found = [view for name in node.inputs[: None if node.primitive == "concat" else 1] for view in views(graph, made, name)]
+    result = [view for name in node.inputs[: None if node.primitive == "concat" else 1] for view in views(graph, made, name)]
     if node.primitive in ("cast", "concat"):
-        return found
-    return [moved for view in found for moved in _MOVES[node.primitive](view, node, graph)]
+        return result
+    return [moved for view in result for moved in _MOVES[node.primitive](view, node, graph)]
 
 
 def _contiguous(shape: Sequence[Extent], stride: Extent) -> tuple[tuple[Extent, Extent], ...]:
@@ -88,8 +88,8 @@ def _broadcast(view: View, node: Node, graph: Graph) -> list[View]:
     shape = node.attributes["shape"]
     axes = [(extent, 0) for extent in shape[: len(shape) - len(view.axes)]]
     own, behind = graph.types[node.inputs[0]].shape, shape[len(axes) :]
-    for axis, one, wide in zip(view.axes, own, behind, strict=True):
-        axes.append(axis if same(one, wide) else (wide, 0))
+    for axis, item, wide in zip(view.axes, own, behind, strict=True):
+        axes.append(axis if same(item, wide) else (wide, 0))
     return [replace(view, axes=tuple(axes))]
 
 
@@ -112,18 +112,18 @@ def _part(view: View, axis: int, start: Extent, extent: Extent, step: int) -> Vi
 def _chosen(view: View, node: Node, graph: Graph) -> list[View]:
     """A gather by constants, each of which is a part of its own."""
     shape = graph.types[node.inputs[0]].shape
-    held, axis = graph.constants.get(node.inputs[1]), node.attributes["axis"] % len(shape)
+    stored, axis = graph.constants.get(node.inputs[1]), node.attributes["axis"] % len(shape)
     extent = shape[axis]
-    if held is None or not view.ordered or not same(view.axes[axis][0], extent) or np.size(held) > _MOST_PARTS:
+    if stored is None or not view.ordered or not same(view.axes[axis][0], extent) or np.size(stored) > _MOST_PARTS:
         return []
-    starts = [canonical(extent + int(index)) if index < 0 else int(index) for index in np.unique(held)]
+    starts = [canonical(extent + int(index)) if index < 0 else int(index) for index in np.unique(stored)]
     parts = [_part(view, axis, start, 1, 1) for start in starts]
-    if np.ndim(held) == 0:
-        return [replace(one, axes=(*one.axes[:axis], *one.axes[axis + 1 :])) for one in parts]
-    if np.size(held) == 1:
-        ones = ((1, 0),) * np.ndim(held)
-        return [replace(one, axes=(*one.axes[:axis], *ones, *one.axes[axis + 1 :])) for one in parts]
-    return [one.merged() for one in parts]
+    if np.ndim(stored) == 0:
+        return [replace(part, axes=(*part.axes[:axis], *part.axes[axis + 1 :])) for part in parts]
+    if np.size(stored) == 1:
+        ones = ((1, 0),) * np.ndim(stored)
+        return [replace(part, axes=(*part.axes[:axis], *ones, *part.axes[axis + 1 :])) for part in parts]
+    return [part.merged() for part in parts]
 
 
 _MOST_PARTS = 16  # constants of one gather: each is checked by itself at every request

@@ -27,10 +27,10 @@ def interleaved_parts(value: Expression, last: Variable) -> int | None:
     counts = set()
     for load in parts(value):
         if isinstance(load, Load) and last.name in free_variables(load):
-            for one in (part for place in load.indices for part in parts(place)):
-                if isinstance(one, Apply) and one.function in ("floordiv", "mod") and last.name in free_variables(one):
-                    count = one.arguments[1]
-                    known = isinstance(count, Number) and _offset(one.arguments[0], last) is not None
+            for part in (part for index in load.indices for part in parts(index)):
+                if isinstance(part, Apply) and part.function in ("floordiv", "mod") and last.name in free_variables(part):
+                    count = part.arguments[1]
+                    known = isinstance(count, Number) and _offset(part.arguments[0], last) is not None
                     counts.add(int(count.value) if isinstance(count, Number) and known else 0)
     return counts.pop() if len(counts) == 1 and 2 <= max(counts) <= MOST else None
 

@@ -37,11 +37,11 @@ class Group:
 
 def text_of(lines: Sequence[Any], depth: int) -> list[str]:
     """Lines with their loops' bodies indented."""
-    found: list[str] = []
-    for one in lines:
-        if isinstance(one, str):
-            found.append("  " * depth + one)
+    result: list[str] = []
+    for line in lines:
+        if isinstance(line, str):
+            result.append("  " * depth + line)
         else:
-            head, *body = one
-            found += ["  " * depth + head + " {", *text_of(body, depth + 1), "  " * depth + "}"]
-    return found
+            head, *body = line
+            result += ["  " * depth + head + " {", *text_of(body, depth + 1), "  " * depth + "}"]
+    return result

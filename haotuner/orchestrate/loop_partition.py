@@ -51,7 +51,7 @@ class _Guard:
 
 def interior_of(value: Expression, last: Variable, extent: Extent) -> Interior | None:
     """The part of a row where every guard of a pad holds, for all terms of reductions; None: there are none to save."""
-    widths = {one.name: wide for fold in parts(value) if isinstance(fold, Fold) for one, wide in fold.axes}
+    widths = {item.name: wide for fold in parts(value) if isinstance(fold, Fold) for item, wide in fold.axes}
     guards: dict[int, list[Expression]] = {}  # of each select: its conditions that will not be asked
     first: Expression = index(0)
     end, holds = sized(extent), list[Expression]()
@@ -61,13 +61,13 @@ def interior_of(value: Expression, last: Variable, extent: Extent) -> Interior |
             continue
         for condition in _conjuncts(part.arguments[0]):
             guard = _guard(condition)
-            if guard is None or (found := _worst(guard, last.name, widths)) is None:
+            if guard is None or (result := _worst(guard, last.name, widths)) is None:
                 continue
             guards.setdefault(id(part), []).append(condition)
             if condition in settled:
                 continue
             settled.add(condition)
-            step, rest = found
+            step, rest = result
             if step == 0:
                 holds.append(Apply("less_equal", (index(0), rest), "bool"))
             elif guard.last is None:  # step i + rest >= 0
@@ -80,10 +80,10 @@ def interior_of(value: Expression, last: Variable, extent: Extent) -> Interior |
 
 
 def _together(conditions: Sequence[Expression]) -> Expression | None:
-    found: Expression | None = None
-    for one in conditions:
-        found = one if found is None else Apply("and", (found, one), "bool")
-    return found
+    result: Expression | None = None
+    for condition in conditions:
+        result = condition if result is None else Apply("and", (result, condition), "bool")
+    return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ def clipped(fold: Fold) -> Clipped | None:
     e = fold.value
     if not (isinstance(e, Apply) and e.function == "select" and e.arguments[2] == Number(_NEUTRAL[fold.how], fold.dtype)):
         return None
-    widths, conditions = {one.name: wide for one, wide in fold.axes}, list(_conjuncts(e.arguments[0]))
+    widths, conditions = {item.name: wide for item, wide in fold.axes}, list(_conjuncts(e.arguments[0]))
     bounds = {name: (cast(Expression, index(0)), sized(wide)) for name, wide in widths.items()}
     for condition in conditions:
         guard = _guard(condition)
@@ -122,8 +122,8 @@ _NEUTRAL = {"sum": 0, "max": float("-inf"), "min": float("inf"), "prod": 1}  # o
 
 def _conjuncts(condition: Expression) -> Iterator[Expression]:
     if isinstance(condition, Apply) and condition.function == "and":
-        for one in condition.arguments:
-            yield from _conjuncts(one)
+        for argument in condition.arguments:
+            yield from _conjuncts(argument)
     else:
         yield condition
 
@@ -132,12 +132,12 @@ def _guard(condition: Expression) -> _Guard | None:
     """What ``generate/access.py`` asks of an index of a padded tensor."""
     if not (isinstance(condition, Apply) and condition.function == "less_equal"):
         return None
-    one, other = condition.arguments
-    if dtype_of(one) != INDEX or dtype_of(other) != INDEX:  # a model's own comparison
+    first, other = condition.arguments
+    if dtype_of(first) != INDEX or dtype_of(other) != INDEX:  # a model's own comparison
         return None
-    if one == index(0):
+    if first == index(0):
         return _Guard(other, None)
-    return _Guard(one, other) if isinstance(other, (Size, Number)) and other not in (index(0),) else None
+    return _Guard(first, other) if isinstance(other, (Size, Number)) and other not in (index(0),) else None
 
 
 def _worst(guard: _Guard, last: str, widths: Mapping[str, Extent]) -> tuple[int, Expression] | None:
@@ -161,7 +161,7 @@ def _with(e: Expression, values: Mapping[str, Expression]) -> Expression:
     if isinstance(e, Variable):
         return values.get(e.name, e)
     if isinstance(e, Apply) and e.function in ("add", "sub", "mul"):
-        return arithmetic(e.function, *(_with(one, values) for one in e.arguments))
+        return arithmetic(e.function, *(_with(argument, values) for argument in e.arguments))
     return e
 
 
@@ -193,13 +193,13 @@ class _Unasked:
         if e in self.plain:
             return self.plain[e]
         if isinstance(e, Load):
-            held = tuple(one for one in e.held if arithmetic("sub", sized(one), index(1)) not in self.some)
-            return replace(e, indices=tuple(map(self.of, e.indices)), held=held)
+            stored = tuple(item for item in e.held if arithmetic("sub", sized(item), index(1)) not in self.some)
+            return replace(e, indices=tuple(map(self.of, e.indices)), held=stored)
         if isinstance(e, Fold):
             return replace(e, value=self.of(e.value))
         assert isinstance(e, Apply)
         if id(e) in self.guards:
-            left = _together([one for one in _conjuncts(e.arguments[0]) if one not in self.guards[id(e)]])
+            left = _together([argument for argument in _conjuncts(e.arguments[0]) if argument not in self.guards[id(e)]])
             if left is None:
                 return self.of(e.arguments[1])
             return replace(e, arguments=(left, *map(self.of, e.arguments[1:])))

@@ -48,29 +48,29 @@ class Ways:
     @staticmethod
     def of(graph: Graph, barriers: Collection[str]) -> Ways:
         """``barriers``: tensors of products, and what is inside of them."""
-        order = {node.output: place for place, node in enumerate(graph.nodes)}
+        order = {node.output: index for index, node in enumerate(graph.nodes)}
         before, behind, products = [0] * len(order), [0] * len(order), dict[str, int]()
-        for place, node in enumerate(graph.nodes):
-            made = [order[one] for one in node.inputs if one in order]
-            for one in made:
-                before[place] |= before[one] | 1 << one
+        for index, node in enumerate(graph.nodes):
+            made = [order[tensor] for tensor in node.inputs if tensor in order]
+            for tensor in made:
+                before[index] |= before[tensor] | 1 << tensor
             own = node.output in barriers or node.primitive in ORDERED
-            products[node.output] = max((products[one] for one in node.inputs if one in order), default=0) + own
-        for place in reversed(range(len(order))):
-            for read in graph.nodes[place].inputs:
+            products[node.output] = max((products[tensor] for tensor in node.inputs if tensor in order), default=0) + own
+        for position in reversed(range(len(order))):
+            for read in graph.nodes[position].inputs:
                 if read in order:
-                    behind[order[read]] |= behind[place] | 1 << place
+                    behind[order[read]] |= behind[position] | 1 << position
         return Ways(order, before, behind, products)
 
     def convex(self, nodes: Iterable[str]) -> bool:
         """Whether no way leads out of the set and back into it."""
         own = [self.order[name] for name in nodes]
-        held, after, ahead = 0, 0, 0
-        for place in own:
-            held |= 1 << place
-            after |= self.behind[place]
-            ahead |= self.before[place]
-        return not after & ahead & ~held
+        stored, after, ahead = 0, 0, 0
+        for position in own:
+            stored |= 1 << position
+            after |= self.behind[position]
+            ahead |= self.before[position]
+        return not after & ahead & ~stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,48 +86,50 @@ class MultiOutputFusion:
 
     def unions(self, singles: Sequence[Candidate]) -> tuple[list[Candidate], bool]:
         """The candidates of several outputs that these of one make, and whether none was left out for their number."""
-        useful = [one for one in singles if self._kept(one.output)]
-        found, seen = list[Candidate](), set[Kernel]()
-        parts = [(one, self._reads(one)) for one in useful]
+        useful = [candidate for candidate in singles if self._kept(candidate.output)]
+        result, seen = list[Candidate](), set[Kernel]()
+        parts = [(candidate, self._reads(candidate)) for candidate in useful]
         waiting = list(parts)
         while waiting:
-            one, reads = waiting.pop(0)
+            candidate, reads = waiting.pop(0)
             for other, own in parts:
-                key = tuple(sorted((*one.outputs, other.output))), one.nodes | other.nodes
-                if key in seen or len(key[1]) > MOST_NODES or not self._may(one, reads, other, own):
+                key = tuple(sorted((*candidate.outputs, other.output))), candidate.nodes | other.nodes
+                if key in seen or len(key[1]) > MOST_NODES or not self._may(candidate, reads, other, own):
                     continue
                 seen.add(key)
                 if len(seen) > MOST_UNIONS:
-                    return found, False
+                    return result, False
                 made = self._union(*key)
-                if made is not None and np.mean(made.usual_us) < np.mean(one.usual_us) + np.mean(other.usual_us):
-                    found.append(made)
+                if made is not None and np.mean(made.usual_us) < np.mean(candidate.usual_us) + np.mean(other.usual_us):
+                    result.append(made)
                     if len(made.outputs) < MOST_OUTPUTS:
                         waiting.append((made, self._reads(made)))
-        return found, True
+        return result, True
 
     def _kept(self, tensor: str) -> bool:
         """Whether a tensor may be worth memory beside another one."""
         return tensor in self.required or len(self.readers.get(tensor, ())) > 1
 
-    def _reads(self, one: Candidate) -> frozenset[str]:
-        return frozenset(self.subgraph(one.outputs, one.nodes).inputs)
+    def _reads(self, candidate: Candidate) -> frozenset[str]:
+        return frozenset(self.subgraph(candidate.outputs, candidate.nodes).inputs)
 
-    def _may(self, one: Candidate, reads: frozenset[str], other: Candidate, own: frozenset[str]) -> bool:
+    def _may(self, candidate: Candidate, reads: frozenset[str], other: Candidate, own: frozenset[str]) -> bool:
         """What can be said before loops are written."""
-        if other.output in one.outputs or self.ways.products[one.output] != self.ways.products[other.output]:
+        if other.output in candidate.outputs or self.ways.products[candidate.output] != self.ways.products[other.output]:
             return False
-        if not (one.nodes & other.nodes or reads & own or other.output in reads or own & set(one.outputs)):
+        if not (candidate.nodes & other.nodes or reads & own or other.output in reads or own & set(candidate.outputs)):
             return False
-        shapes = sorted((self.graph.types[name].shape for name in (one.output, other.output)), key=_width, reverse=True)
-        return lies_beside(shapes[1], shapes[0]) is not None and self.ways.convex(one.nodes | other.nodes)
+        shapes = sorted(
+            (self.graph.types[name].shape for name in (candidate.output, other.output)), key=_width, reverse=True
+        )
+        return lies_beside(shapes[1], shapes[0]) is not None and self.ways.convex(candidate.nodes | other.nodes)
 
     def _union(self, outputs: tuple[str, ...], nodes: frozenset[str]) -> Candidate | None:
         """The candidate, its reads left open; None where it is none."""
         for name in outputs:  # each is read elsewhere
             if name not in self.required and not set(self.readers.get(name, ())) - nodes:
                 return None
-        first, *others = sorted(outputs, key=lambda one: (-_width(self.graph.types[one].shape), -self.ways.order[one]))
+        first, *others = sorted(outputs, key=lambda item: (-_width(self.graph.types[item].shape), -self.ways.order[item]))
         graph = self.subgraph((first, *sorted(others, key=self.ways.order.__getitem__)), nodes)
         if not plain(graph, cores=self.prices.rates.kept) or recomputed_reductions(graph) is not None:
             return None
@@ -146,15 +148,15 @@ def plain(graph: Graph, *, cores: bool = True) -> bool:
     if any(node.primitive in ORDERED or looks_up_bytes(graph, node) for node in graph.nodes):
         return False
     shape = graph.types[graph.outputs[0]].shape
-    if any(lies_beside(graph.types[one].shape, shape) is None for one in graph.outputs[1:]):
+    if any(lies_beside(graph.types[tensor].shape, shape) is None for tensor in graph.outputs[1:]):
         return False
-    found = elements_of(graph)
-    for value in found.values if cores else ():
-        if wide(shape[-1]) and strided_folds(value, found.variables):
+    result = elements_of(graph)
+    for value in result.values if cores else ():
+        if wide(shape[-1]) and strided_folds(value, result.variables):
             return False
-        if len(graph.outputs) > 1 and strided_loads(graph, found.variables, value) is not None:
+        if len(graph.outputs) > 1 and strided_loads(graph, result.variables, value) is not None:
             return False
-        last = found.variables[-1]
+        last = result.variables[-1]
         if (
             interior_of(value, last, shape[-1]) is not None
             or interleaved_parts(value, last) is not None
@@ -175,11 +177,11 @@ def joined(parts: Iterable[Iterable[str]]) -> Iterator[frozenset[str]]:
         return name
 
     for part in map(list, parts):
-        for one in part[:1]:
-            root(one)
-        for one, other in pairwise(part):
-            parent[root(one)] = root(other)
-    found: dict[str, set[str]] = {}
+        for tensor in part[:1]:
+            root(tensor)
+        for tensor_, other in pairwise(part):
+            parent[root(tensor_)] = root(other)
+    result: dict[str, set[str]] = {}
     for name in list(parent):
-        found.setdefault(root(name), set()).add(name)
-    yield from map(frozenset, found.values())
+        result.setdefault(root(name), set()).add(name)
+    yield from map(frozenset, result.values())

@@ -24,15 +24,15 @@ def online_products(finder: Finder) -> Iterator[Product]:
     for node in finder.graph.nodes:
         if node.primitive == "contract":
             for first in _contractions_before(finder, node):
-                found = _group(finder, first, node)
-                if found is not None:
-                    yield found
+                result = _group(finder, first, node)
+                if result is not None:
+                    yield result
                     break
 
 
 def _contractions_before(finder: Finder, last: Node) -> list[Node]:
     """Contractions that lead to a node by element-wise steps and reductions."""
-    found, waiting, seen = [], list(last.inputs), set()
+    result, waiting, seen = [], list(last.inputs), set()
     while waiting:
         name = waiting.pop()
         node = finder.made.get(name)
@@ -40,10 +40,10 @@ def _contractions_before(finder: Finder, last: Node) -> list[Node]:
             continue
         seen.add(name)
         if node.primitive == "contract":
-            found.append(node)
+            result.append(node)
         elif node.primitive in ("map", "reduce"):
             waiting += node.inputs
-    return found
+    return result
 
 
 def _group(finder: Finder, first: Node, last: Node) -> Product | None:
@@ -58,8 +58,8 @@ def _group(finder: Finder, first: Node, last: Node) -> Product | None:
             nodes.append(node.output)
             needed.update(node.inputs)
     whole = set(nodes)
-    leaks = [one for one in nodes if one != last.output
-             and (one in graph.outputs or any(r.output not in whole for r in finder.readers.get(one, [])))]  # fmt: skip
+    leaks = [node for node in nodes if node != last.output
+             and (node in graph.outputs or any(r.output not in whole for r in finder.readers.get(node, [])))]  # fmt: skip
     if leaks or first.output not in whole:
         return None
     sums = match_online_softmax(_alone(graph, last.output, whole))
@@ -70,10 +70,12 @@ def _group(finder: Finder, first: Node, last: Node) -> Product | None:
 
 def _alone(graph: Graph, output: str, names: set[str]) -> Graph:
     """The graph of some nodes; constants of one element stay."""
-    kept = tuple(node for node in graph.nodes if node.output in names)
-    read = {name for node in kept for name in node.inputs} - names
+    selected = tuple(node for node in graph.nodes if node.output in names)
+    read = {name for node in selected for name in node.inputs} - names
     constants = {name: graph.constants[name] for name in read if name in graph.constants and graph.constants[name].size == 1}
-    return replace(graph, inputs=tuple(sorted(read - set(constants))), outputs=(output,), nodes=kept, constants=constants)
+    return replace(
+        graph, inputs=tuple(sorted(read - set(constants))), outputs=(output,), nodes=selected, constants=constants
+    )
 
 
 def _attention_product(finder: Finder, sums: OnlineSoftmax, nodes: list[str]) -> Product | None:
@@ -90,14 +92,14 @@ def _attention_product(finder: Finder, sums: OnlineSoftmax, nodes: list[str]) ->
     }
     score, mask = sums.score, ""
     if isinstance(score, Apply) and score.function == "add":
-        added = [one for one in score.arguments if isinstance(one, Load)]
+        added = [argument for argument in score.arguments if isinstance(argument, Load)]
         if len(added) != 1:
             return None
-        mask, found = _mask(finder, sums, added[0])
-        if not mask or found is None:
+        mask, result = _mask(finder, sums, added[0])
+        if not mask or result is None:
             return None
-        views["mask"] = found
-        score = next(one for one in score.arguments if one is not added[0])
+        views["mask"] = result
+        score = next(argument for argument in score.arguments if argument is not added[0])
     scale = _scale(score, sums)
     if scale is None or not isinstance(depth, int) or depth != sums.column[1] or None in views.values():
         return None
@@ -124,7 +126,7 @@ def _scale(score: Expression, sums: OnlineSoftmax) -> float | None:
         return 1.0
     if not (isinstance(score, Apply) and score.function in ("mul", "div") and sums.product in score.arguments):
         return None
-    number = next((one for one in score.arguments if isinstance(one, Number)), None)
+    number = next((argument for argument in score.arguments if isinstance(argument, Number)), None)
     if number is None or score.function == "div" and score.arguments[0] is not sums.product:
         return None
     return float(number.value) if score.function == "mul" else 1.0 / float(number.value)
@@ -149,7 +151,7 @@ def _mask(finder: Finder, sums: OnlineSoftmax, e: Load) -> tuple[str, View | Non
     row, (key, s) = sums.row[0], sums.key
     if e.indices == (batch, heads, row, key):
         return "full", plain
-    varying = tuple(one for one in e.indices if isinstance(one, Variable))
+    varying = tuple(index for index in e.indices if isinstance(index, Variable))
     if varying == (batch, key) and len(shape) >= 2 and plain is not None:
         return "keys", View(e.tensor, (b, s), (0, 1))
     return "", None

@@ -81,10 +81,10 @@ class Finder:
         self.follow.taken.clear()
         for node in self.graph.nodes:
             if node.primitive == "contract" and len(node.inputs) == 2 and self._of(node, "fp32", "int32"):
-                found = self._dense(node) or self._conv(node) or self._batched(node)
-                if found is not None:
-                    self.follow.taken.update(found.nodes)
-                    yield found
+                result = self._dense(node) or self._conv(node) or self._batched(node)
+                if result is not None:
+                    self.follow.taken.update(result.nodes)
+                    yield result
 
     def _served(self, node: Node, last: str, features: int, plain: str, behind: int = 0) -> FusedEpilogue | None:
         """As much of what follows a product as there are kernels for; None: there are none for the product alone.
@@ -93,20 +93,22 @@ class Finder:
         """
         whole = self._of(node, "int32")
         rows = Rows(
-            features, lambda one: self._row(one, features, behind), lambda one: self._told_row(one, features, behind)
+            features, lambda item: self._row(item, features, behind), lambda item: self._told_row(item, features, behind)
         )
         if whole:
             after = of_bytes(self.follow, last, rows)
         else:
             after = self.follow.carried(last, rows.of, features, regrouped=plain.startswith("dense:")).prefixes()
         if self.serves is not None:  # a device's model binds what is read of a channel with the weight
-            after = (one for one in after if not one.rows)
-        return next((one for one in after if self.serves is None or self.serves(Op.parse(f"{plain}{one.epilogue}"))), None)
+            after = (node for node in after if not node.rows)
+        return next(
+            (node for node in after if self.serves is None or self.serves(Op.parse(f"{plain}{node.epilogue}"))), None
+        )
 
     def _of(self, node: Node, *dtypes: str) -> bool:
         """Whether its tensors are all of one of these types."""
         return self.graph.types[node.output].dtype in dtypes and (
-            len({self.graph.types[one].dtype for one in (*node.inputs, node.output)}) == 1
+            len({self.graph.types[tensor].dtype for tensor in (*node.inputs, node.output)}) == 1
         )
 
     def _factors(self, node: Node, source: str) -> tuple[str, Any, str] | None:
@@ -167,7 +169,7 @@ class Finder:
     def _told_row(self, tensor: str, count: int, behind: int = 0) -> str | None:
         """The same of a tensor in fp32 that is none: what (count,) it is, seen through what moves no element of it."""
         shape = self._shape(tensor)
-        if len(shape) <= behind or [one for one in shape if one != 1] != [count] or shape[-1 - behind] != count:
+        if len(shape) <= behind or [extent for extent in shape if extent != 1] != [count] or shape[-1 - behind] != count:
             return None
         while self._shape(tensor) != (count,):
             node = self.made.get(tensor)
@@ -218,8 +220,8 @@ class Finder:
         padded = self.made.get(source)
         if padded is not None and padded.primitive == "pad" and padded.attributes["mode"] == "constant":
             ends = [padded.attributes[end] for end in ("before", "after")]
-            fixed = all(isinstance(one, int) for end in ends for one in end) and padded.attributes.get("value", 0) == 0
-            if fixed and not any(one for end in ends for axis, one in enumerate(end) if axis not in sides):
+            fixed = all(isinstance(item, int) for end in ends for item in end) and padded.attributes.get("value", 0) == 0
+            if fixed and not any(item for end in ends for axis, item in enumerate(end) if axis not in sides):
                 pads = tuple(end[axis] for end in ends for axis in sides)
                 source = padded.inputs[0]
         factors = self._factors(node, source)
@@ -244,24 +246,24 @@ class Finder:
         taps = ",".join(f"{axis}={count}" for axis, count in zip(("r", "s")[-rank:], weight.shape[2:], strict=True))
         plain = f"conv{rank}d:c={weight.shape[1] * groups},f={features},{taps}"
         for name, values, usual in (("stride", strides, 1), ("pad", pads, 0), ("dilation", dilations, 1)):
-            if any(one != usual for one in values):
+            if any(value != usual for value in values):
                 plain += f",{name}={'.'.join(map(str, values))}"
         plain += (f",groups={groups}" if groups > 1 else "") + types
         plain += f",layout={('nwc', 'nhwc')[rank - 1]}" if at_end else ""
         alone = features * weight.shape[1] == 1 and not types and self.serves is None
         if alone and not is_direct(Op.parse(plain)):
             return None  # a filter over a signal: kernels compute features or channels side by side, loops places
-        kept = self._served(node, last, features, plain, 0 if at_end else rank)
-        if kept is None:
+        selected = self._served(node, last, features, plain, 0 if at_end else rank)
+        if selected is None:
             return None
-        nodes += kept.nodes
+        nodes += selected.nodes
         extents = {"b": shape[0], **dict(zip(("h", "w")[-rank:], image, strict=True))}
         lines = (shape, self._shape(nodes[-1])) if seen is not None else None
-        x_shape, out_shape = (joined_sides(one, sides) for one in lines) if lines else ((), ())
+        x_shape, out_shape = (joined_sides(line, sides) for line in lines) if lines else ((), ())
         return Product(
-            kind="conv", op=f"{plain}{kept.epilogue}", nodes=tuple(nodes), output=nodes[-1], x=View(source), extents=extents,
-            weight=np.ascontiguousarray(weight), constants=kept.constants, passed=kept.passed, rows=kept.rows,
-            x_shape=x_shape, out_shape=out_shape,
+            kind="conv", op=f"{plain}{selected.epilogue}", nodes=tuple(nodes), output=nodes[-1], x=View(source),
+            extents=extents, weight=np.ascontiguousarray(weight), constants=selected.constants, passed=selected.passed,
+            rows=selected.rows, x_shape=x_shape, out_shape=out_shape,
         )  # fmt: skip
 
     # Two activations
@@ -272,7 +274,7 @@ class Finder:
             return None
         labels, _, out = node.attributes["labels"].partition("->")
         of_x, of_w = labels.split(",")
-        batch = "".join(one for one in out if one in of_x and one in of_w)
+        batch = "".join(item for item in out if item in of_x and item in of_w)
         m, n = (out.replace("".join(batch), "")[:1], out[-1:])
         if len(batch) < 1 or out != batch + m + n or m not in of_x or n not in of_w or m in of_w or n in of_x:
             return None

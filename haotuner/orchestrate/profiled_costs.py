@@ -64,7 +64,7 @@ class ProfiledPrices(Prices):
     def each_us(self, graph: Graph) -> list[float]:
         """Measured, or a bound."""
         share = 1.0 if self._settled else BOUND
-        return self._known.get(_key(graph)) or [share * one for one in super().each_us(graph)]
+        return self._known.get(_key(graph)) or [share * time_us for time_us in super().each_us(graph)]
 
     def expected_us(self, graph: Graph) -> list[float]:
         """Measured, or what the bound is a bound of."""
@@ -73,7 +73,7 @@ class ProfiledPrices(Prices):
     def each_of(self, kernel: Kernel, usual_us: Sequence[float]) -> Sequence[float]:
         """Measured, or a bound of what is expected; that itself once nothing more will be timed."""
         share = 1.0 if self._settled else BOUND
-        return self._known.get(kernel) or [share * one for one in usual_us]
+        return self._known.get(kernel) or [share * time_us for time_us in usual_us]
 
     def knows(self, kernel: Kernel) -> bool:
         """Whether this kernel has a time."""
@@ -98,13 +98,15 @@ class ProfiledPrices(Prices):
         """Time what has no time yet, what is expected to take longest first; False where nothing new is known."""
         new = {_key(graph): graph for graph in graphs if _key(graph) not in self._known}
         waiting = [_Waiting.of(key, graph, self.requests, Prices.each_us(self, graph)) for key, graph in new.items()]
-        waiting.sort(key=lambda one: -sum(one.usual))
+        waiting.sort(key=lambda item: -sum(item.usual))
         while waiting:
-            left = [one for one in waiting if self._open(one)]
-            for one in waiting:
-                if one not in left:
-                    self._learn(one)
-            apart = list({one.group.name: one for one in reversed(left)}.values())[::-1]  # equal groups are timed once
+            left = [waiting_group for waiting_group in waiting if self._open(waiting_group)]
+            for waiting_group in waiting:
+                if waiting_group not in left:
+                    self._learn(waiting_group)
+            apart = list({waiting_group.group.name: waiting_group for waiting_group in reversed(left)}.values())[
+                ::-1
+            ]  # equal groups are timed once
             if not left or time.monotonic() > self._until or not self._goes_on():
                 return len(left) < len(new) and time.monotonic() <= self._until  # else there is no time to plan again
             some, began = apart[: self._fitting()], time.monotonic()
@@ -119,38 +121,40 @@ class ProfiledPrices(Prices):
             return FIRST_BATCH
         return max(1, min(BATCH, int((self._until - time.monotonic()) / self._group_s)))
 
-    def _open(self, one: _Waiting) -> bool:
+    def _open(self, waiting: _Waiting) -> bool:
         return any(
-            trial.key() not in self._silent and self._records.known(trial) is None for trial, _ in one.trials.values()
+            trial.key() not in self._silent and self._records.known(trial) is None for trial, _ in waiting.trials.values()
         )
 
-    def _learn(self, one: _Waiting) -> None:
-        outcomes = {number: self._records.known(trial) for number, (trial, _) in one.trials.items()}
+    def _learn(self, waiting: _Waiting) -> None:
+        outcomes = {number: self._records.known(trial) for number, (trial, _) in waiting.trials.items()}
         times = {
-            number: self.rates.step_us + found.median_us for number, found in outcomes.items() if isinstance(found, Timed)
+            number: self.rates.step_us + outcome.median_us
+            for number, outcome in outcomes.items()
+            if isinstance(outcome, Timed)
         }
-        ratios = [us / one.usual[number] for number, us in times.items()]
+        ratios = [us / waiting.usual[number] for number, us in times.items()]
         scale = float(np.exp(np.mean(np.log(ratios)))) if ratios else 1.0
         self.ratios += ratios
         self.count += bool(ratios)
-        self._known[one.key] = [times.get(number, scale * usual) for number, usual in enumerate(one.usual)]
+        self._known[waiting.key] = [times.get(number, scale * usual) for number, usual in enumerate(waiting.usual)]
 
     def _time(self, groups: Sequence[_Waiting]) -> None:
         """Compile and time groups at the requests at which they have no time; whatever comes of it is kept."""
-        asked: dict[tuple[int, int], Trial] = {}
+        trials: dict[tuple[int, int], Trial] = {}
         tasks: list[dict[str, Any]] = []
-        for at, one in enumerate(groups):
-            for number, (trial, tensors) in one.trials.items():
+        for at, group in enumerate(groups):
+            for number, (trial, tensors) in group.trials.items():
                 if self._records.known(trial) is None:
-                    asked[at, number] = trial
-                    tasks.append({"group": at, "loops": one.group.loops, "request": number, "tensors": tensors})
-        found: list[tuple[Trial, float]] = []
-        for line in self._answers([one.group for one in groups], tasks):
+                    trials[at, number] = trial
+                    tasks.append({"group": at, "loops": group.group.loops, "request": number, "tensors": tensors})
+        result: list[tuple[Trial, float]] = []
+        for line in self._answers([group.group for group in groups], tasks):
             if line.endswith("]"):
                 at, number, us = json.loads(line)
-                found.append((asked[at, number], us))
-        self._records.keep(found)
-        self._silent |= {trial.key() for trial in asked.values()} - {trial.key() for trial, _ in found}
+                result.append((trials[at, number], us))
+        self._records.keep(result)
+        self._silent |= {trial.key() for trial in trials.values()} - {trial.key() for trial, _ in result}
 
     def _answers(self, groups: Sequence[NamedGroup], tasks: Sequence[Mapping[str, Any]]) -> list[str]:
         """Lines of a process that times; none without a compiler: the pack's own build says what is wrong."""
@@ -158,12 +162,12 @@ class ProfiledPrices(Prices):
         with tempfile.TemporaryDirectory() as scratch:
             source, library = Path(scratch) / "groups.c", Path(scratch) / "groups.so"
             text = "\n".join(
-                one.group.source.replace(f"static void {NAMELESS}", f"void ht_group_{at}", 1)
-                for at, one in enumerate(groups)
+                group.group.source.replace(f"static void {NAMELESS}", f"void ht_group_{at}", 1)
+                for at, group in enumerate(groups)
             )
             empty = f"void {NOTHING}(const int64_t* s, void* const* t, const int64_t* lo, const int64_t* hi) {{}}"
             source.write_text(f"{head_of([text])}\n{text}\n{empty}\n", encoding="utf-8")
-            values = [[group.sizes.values(one) for one in self.requests] for group in groups]
+            values = [[group.sizes.values(request) for request in self.requests] for group in groups]
             try:
                 words = [Toolchain.find().compiler, "-std=c11", "-O3", "-march=native", *GROUP_FLAGS, "-fPIC", "-shared",
                          "-I", str(RUNTIME_SOURCES), str(source), "-o", str(library), "-lm"]  # fmt: skip
@@ -194,7 +198,7 @@ class _Waiting:
     @staticmethod
     def of(key: Kernel, graph: Graph, requests: Sequence[Mapping[str, int]], usual: Sequence[float]) -> _Waiting:
         group = NamedGroup(graph)
-        every = {number: _tensors(group, one) for number, one in enumerate(requests)}
+        every = {number: _tensors(group, request) for number, request in enumerate(requests)}
         trials = {n: (group.trial(requests[n]), tensors) for n, tensors in every.items() if tensors is not None}
         return _Waiting(key, group, usual, trials)
 
@@ -207,10 +211,10 @@ def _tensors(group: NamedGroup, dims: Mapping[str, int]) -> list[Any] | None:
     ordered = ordered_node(group.graph)
     if ordered is not None and ordered.primitive == "recurrent":
         return None
-    found, total, values = [], 0, group.sizes.values(dims)
+    result, total, values = [], 0, group.sizes.values(dims)
     for name, places in zip(group.group.tensors, group.shapes, strict=True):
-        shape = [values[place] for place in places]
+        shape = [values[position] for position in places]
         dtype = numpy_dtype(group.graph.types[name].dtype)
         total += int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-        found.append([dtype.name, shape])
-    return found if 0 < total <= LARGEST_BYTES else None
+        result.append([dtype.name, shape])
+    return result if 0 < total <= LARGEST_BYTES else None

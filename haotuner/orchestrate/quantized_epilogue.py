@@ -56,9 +56,9 @@ def _real(follow: EpilogueMatcher, tensor: str, rows: Rows) -> FusedEpilogue | N
     nodes: list[str] = []
     added = np.zeros(rows.features)
     last = tensor
-    while (found := _with_row(follow, last, "add", rows)) is not None:
-        added += found[1]
-        last = found[0]
+    while (result := _with_row(follow, last, "add", rows)) is not None:
+        added += result[1]
+        last = result[0]
         nodes.append(last)
     cast = follow.only_reader(last)
     if cast is None or cast.primitive != "cast" or cast.attributes["dtype"] != "fp32":
@@ -85,25 +85,25 @@ def _data_scaled(follow: EpilogueMatcher, nodes: list[str], rows: Rows) -> Fused
     scaled = _data_row(follow, nodes[-1], "mul", rows)
     if scaled is None:
         return None
-    nodes, told = [*nodes, scaled[0]], {"scale": scaled[1]}
+    nodes, scale = [*nodes, scaled[0]], {"scale": scaled[1]}
     counts, constants = [len(nodes)], dict[str, Any]()
     bias, more = _with_row(follow, nodes[-1], "add", rows), _data_row(follow, nodes[-1], "add", rows)
     if bias is not None:
         constants["bias"] = bias[1]
     elif more is not None:
-        told["bias"] = more[1]
+        scale["bias"] = more[1]
     if bias is not None or more is not None:
         nodes.append(bias[0] if bias is not None else more[0] if more is not None else "")
         counts.append(1)
     steps = ("scale", "bias")[: len(counts)]
-    return FusedEpilogue(steps, tuple(nodes), tuple(counts), _rows(constants), {}, rows=told)
+    return FusedEpilogue(steps, tuple(nodes), tuple(counts), _rows(constants), {}, rows=scale)
 
 
 def _data_row(follow: EpilogueMatcher, tensor: str, function: str, rows: Rows) -> tuple[str, str] | None:
     """The only reader's output and the tensor of one number for each feature that is joined there."""
-    found = follow.after(tensor, function)
-    told = None if found is None else rows.told(found[1])
-    return None if found is None or told is None else (found[0], told)
+    result = follow.after(tensor, function)
+    row = None if result is None else rows.told(result[1])
+    return None if result is None or row is None else (result[0], row)
 
 
 def _rows(constants: Mapping[str, Any]) -> dict[str, Any]:
@@ -112,12 +112,12 @@ def _rows(constants: Mapping[str, Any]) -> dict[str, Any]:
 
 def _with_row(follow: EpilogueMatcher, tensor: str, function: str, rows: Rows) -> tuple[str, Any] | None:
     """The only reader's output and the numbers that it joins with a tensor, one for each feature, in float64."""
-    found = follow.after(tensor, function)
-    if found is None:
+    result = follow.after(tensor, function)
+    if result is None:
         return None
-    single = follow.number(found[1])
-    value = np.full(rows.features, single) if single is not None else rows.of(found[1])
-    return None if value is None else (found[0], value.astype(np.float64))
+    single = follow.number(result[1])
+    value = np.full(rows.features, single) if single is not None else rows.of(result[1])
+    return None if value is None else (result[0], value.astype(np.float64))
 
 
 def _bytes_again(follow: EpilogueMatcher, head: FusedEpilogue, rows: Rows) -> Iterator[FusedEpilogue]:
@@ -143,10 +143,10 @@ def _bytes_again(follow: EpilogueMatcher, head: FusedEpilogue, rows: Rows) -> It
         nodes.append(last)
     ends = {}
     for function in ("max", "min"):
-        kept = _number_after(follow, last, function)
-        if kept is None:
+        number = _number_after(follow, last, function)
+        if number is None:
             return
-        last, ends[function] = kept[0].output, kept[1]
+        last, ends[function] = number[0].output, number[1]
         nodes.append(last)
     cast = follow.only_reader(last)
     dtype = cast.attributes["dtype"] if cast is not None and cast.primitive == "cast" else ""
@@ -172,6 +172,6 @@ def _number_after(follow: EpilogueMatcher, tensor: str, *functions: str) -> tupl
     node = follow.only_reader(tensor)
     if node is None or node.primitive != "map" or node.attributes["function"] not in functions:
         return None
-    found = follow.after(tensor, node.attributes["function"])
-    value = None if found is None else follow.number(found[1])
+    result = follow.after(tensor, node.attributes["function"])
+    value = None if result is None else follow.number(result[1])
     return None if value is None else (node, value)

@@ -26,14 +26,14 @@ def recomputed_reductions(graph: Graph) -> str | None:
     extents = graph.types[graph.outputs[0]].shape
     order = [variable.name for variable in elements.variables]
     count = 0
-    for part in (one for value in elements.values for one in parts(value)):
+    for part in (part for value in elements.values for part in parts(value)):
         count += 1
         if not isinstance(part, Fold) or part.tensor.split(" ")[0] in graph.outputs:
             continue
         free = free_variables(part)
         inner = free - set(order)
-        own = [place for place, name in enumerate(order) if name in free]
-        skipped = [place for place in range(max(own, default=-1)) if order[place] not in free and extents[place] != 1]
+        own = [index for index, name in enumerate(order) if name in free]
+        skipped = [index for index in range(max(own, default=-1)) if order[index] not in free and extents[index] != 1]
         everywhere = not free and _wide(extent for _, extent in part.axes) and any(extent != 1 for extent in extents)
         if skipped or inner or everywhere or free - _named(part):
             return part.tensor.split(" ")[0]

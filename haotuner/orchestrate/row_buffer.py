@@ -53,10 +53,10 @@ def row_buffer_of(graph: Graph, variables: Sequence[Variable], value: Expression
             continue
         term = merged.renamed(fold.value, {own.name: last})
         inside = parts(term, into_folds=False)
-        if dtype_of(term) != "fp32" or not any(isinstance(one, Apply) and one.function in DEAR for one in inside):
+        if dtype_of(term) != "fp32" or not any(isinstance(item, Apply) and item.function in DEAR for item in inside):
             continue
         made = _replaced(whole, term, Load(graph.outputs[0], tuple(variables), "fp32"))
-        loads = [one.tensor for one in parts(made, into_folds=False) if isinstance(one, Load)]
+        loads = [part.tensor for part in parts(made, into_folds=False) if isinstance(part, Load)]
         if loads and set(loads) == {graph.outputs[0]}:
             return RowBuffer(fold, rows, made)
     return None
@@ -67,5 +67,5 @@ def _replaced(e: Expression, term: Expression, stored: Load) -> Expression:
     if e is term:
         return stored
     if isinstance(e, Apply):
-        return Apply(e.function, tuple(_replaced(one, term, stored) for one in e.arguments), e.dtype)
+        return Apply(e.function, tuple(_replaced(argument, term, stored) for argument in e.arguments), e.dtype)
     return e

@@ -23,11 +23,11 @@ def scaled_bytes(weight: Any) -> tuple[Any, Any] | None:
         return None
     rows = value.reshape(len(value), -1)
     stored, scales = np.zeros(rows.shape, np.int8), np.ones(len(rows), np.float32)
-    for place, row in enumerate(rows):
-        found = _of_row(row)
-        if found is None:
+    for index, row in enumerate(rows):
+        result = _of_row(row)
+        if result is None:
             return None
-        stored[place], scales[place] = found
+        stored[index], scales[index] = result
     return stored.reshape(value.shape), scales
 
 
@@ -42,16 +42,16 @@ def _of_row(row: Any) -> tuple[Any, Any] | None:
         guess = np.float32(most / np.float32(count))
         if stored.max() >= LARGEST:
             continue
-        for one in (guess, *_beside(guess)):
-            if np.array_equal(stored.astype(np.float32) * one, row):
-                return stored.astype(np.int8), one
+        for scale in (guess, *_beside(guess)):
+            if np.array_equal(stored.astype(np.float32) * scale, row):
+                return stored.astype(np.int8), scale
     return None
 
 
 def _beside(guess: Any) -> list[Any]:
     """The numbers next to one, on both sides."""
-    found, low, high = [], guess, guess
+    result, low, high = [], guess, guess
     for _ in range(NEAR):
         low, high = np.nextafter(low, np.float32(0)), np.nextafter(high, np.float32(np.inf))
-        found += [low, high]
-    return found
+        result += [low, high]
+    return result

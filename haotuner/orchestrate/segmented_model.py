@@ -25,7 +25,7 @@ def segmented_document(name: str, graph: Graph, segments: Iterable[Segment], mod
     table = SizeTable()
     steps = _steps(segments, models, table)
     every = {
-        kind: [{"name": one, **_kind(graph, one), **default_of(graph, one)} for one in names]
+        kind: [{"name": tensor, **_kind(graph, tensor), **default_of(graph, tensor)} for tensor in names]
         for kind, names in (("inputs", graph.inputs), ("outputs", graph.outputs))
     }
     dims = dict.fromkeys((*graph.dimensions, *data_dimensions(graph), *branches(graph)))
@@ -42,17 +42,17 @@ def _steps(segments: Iterable[Segment], models: Iterator[str], table: SizeTable)
             elif node.primitive not in ("loop_result", "turns"):
                 host.append(_host(node, table))
         # What is required of sizes that the host tells here is asked when they are known.
-        told = set().union(*(made_dimensions(node.primitive, node.attributes) for node in segment.host))
+        dims = set().union(*(made_dimensions(node.primitive, node.attributes) for node in segment.host))
         before, after = list[dict[str, Any]](), list[dict[str, Any]]()
-        for one in segment.required:
-            step = {"do": "required", "words": one.words, **_extent_document(one.extent, table)}
-            (before if told.isdisjoint(dimensions(one.extent)) else after).append(step)
+        for requirement in segment.required:
+            step = {"do": "required", "words": requirement.words, **_extent_document(requirement.extent, table)}
+            (before if dims.isdisjoint(dimensions(requirement.extent)) else after).append(step)
         own = [*before, *host, *after]
         if segment.graph is not None:
             ends = {"reads": list(segment.graph.inputs), "makes": list(segment.graph.outputs)}
             own.append({"do": "segment", "model": next(models), **ends})
-        for place, (branch, value) in enumerate(segment.guard if own else ()):
-            rest = len(segment.guard) - place - 1 + len(own)
+        for index, (branch, value) in enumerate(segment.guard if own else ()):
+            rest = len(segment.guard) - index - 1 + len(own)
             steps.append({"do": "when", "dim": branch, "is": value, "skip": rest})
         steps += own
     return steps
@@ -61,22 +61,22 @@ def _steps(segments: Iterable[Segment], models: Iterator[str], table: SizeTable)
 def _host(node: Node, table: SizeTable) -> dict[str, Any]:
     if node.primitive == "random":
         return _random(node)
-    told: dict[str, Any] = {"do": node.primitive, "out": node.output}
+    document: dict[str, Any] = {"do": node.primitive, "out": node.output}
     if node.primitive == "decided":
         by = {"of": node.inputs[0]} if node.inputs else _extent_document(node.attributes["extent"], table)
         return {"do": "decided", "dim": node.attributes["branch"], **by}
     if node.primitive == "chosen":
         dims = [[axis, str(extent)] for axis, extent in node.attributes["told"]]
-        return told | {"of": list(node.inputs[1:]), "dim": node.attributes["branch"], "told": dims}
-    dim, place = str(node.attributes["extent"]), node.attributes.get("place", 0)
-    return told | {"of": node.inputs[0], "dim": dim, "place": place}
+        return document | {"of": list(node.inputs[1:]), "dim": node.attributes["branch"], "told": dims}
+    dim, position = str(node.attributes["extent"]), node.attributes.get("place", 0)
+    return document | {"of": node.inputs[0], "dim": dim, "place": position}
 
 
 def _extent_document(extent: Extent, table: SizeTable) -> dict[str, Any]:
     """An extent: ``sizes`` by themselves, whose last one it is, and its line in the whole model's table."""
     own = SizeTable()
-    place = own.place(extent)
-    return {"sizes": own.lines[: place + 1], "line": table.place(extent)}
+    position = own.place(extent)
+    return {"sizes": own.lines[: position + 1], "line": table.place(extent)}
 
 
 def _random(node: Node) -> dict[str, Any]:
@@ -98,35 +98,37 @@ def _loop(node: Node, host: Iterable[Node], models: Iterator[str], table: SizeTa
     row, and the stack of all. What nobody reads has no name. Of a size that changes: which carried value, the axis, the
     dimension of a turn, and that of the last value where nothing else tells it.
     """
-    body, given = node.attributes["body"], list(node.inputs)
-    limit = given.pop(0) if node.attributes["limited"] else None
-    asked = given.pop(0) if node.attributes["asked"] else None
+    body, inputs = node.attributes["body"], list(node.inputs)
+    limit = inputs.pop(0) if node.attributes["limited"] else None
+    requested = inputs.pop(0) if node.attributes["asked"] else None
     read = {
-        one.attributes["place"]: one.output
-        for one in host
-        if one.primitive == "loop_result" and one.inputs[0] == node.output
+        other_node.attributes["place"]: other_node.output
+        for other_node in host
+        if other_node.primitive == "loop_result" and other_node.inputs[0] == node.output
     }
     outside = {
-        (one.attributes["place"], axis): str(extent)
-        for one in host
-        if one.primitive == "loop_result" and one.inputs[0] == node.output
-        for axis, extent in one.attributes.get("told", ())
+        (other_node.attributes["place"], axis): str(extent)
+        for other_node in host
+        if other_node.primitive == "loop_result" and other_node.inputs[0] == node.output
+        for axis, extent in other_node.attributes.get("told", ())
     }
-    turns = next((one for one in host if one.primitive == "turns" and one.inputs[0] == node.output), None)
+    turns = next(
+        (other_node for other_node in host if other_node.primitive == "turns" and other_node.inputs[0] == node.output), None
+    )
     first = len(body.carried)
     return {
         "do": "loop",
         "limit": limit,
-        "asked": asked,
+        "asked": requested,
         "turn": body.turn,
         "goes_on": body.goes_on,
         "dim": None if turns is None else str(turns.attributes["extent"]),
         "turns": None if turns is None else turns.output,
-        "carried": [[given[at], *pair, read.get(at)] for at, pair in enumerate(body.carried)],
-        "rows": [list(pair) for pair in zip(given[first:], body.rows, strict=False)],
-        "made": [[one, read[first + at]] for at, one in enumerate(body.made) if first + at in read],
+        "carried": [[inputs[at], *pair, read.get(at)] for at, pair in enumerate(body.carried)],
+        "rows": [list(pair) for pair in zip(inputs[first:], body.rows, strict=False)],
+        "made": [[end, read[first + at]] for at, end in enumerate(body.made) if first + at in read],
         "changes": [[at, axis, str(extent), outside.get((at, axis))] for at, axis, extent in body.changing],
-        "kinds": [_kind(body.graph, one) for at, one in enumerate(body.made) if first + at in read],
+        "kinds": [_kind(body.graph, end) for at, end in enumerate(body.made) if first + at in read],
         "steps": _steps(cut(body.graph), models, table),
     }
 
@@ -140,9 +142,9 @@ def _made(steps: Iterable[Mapping[str, Any]]) -> Iterator[str]:
             yield step["out"]
         elif step["do"] == "loop":
             yield step["turn"]
-            yield from (one for _, *ends in step["carried"] for one in ends if one is not None)
+            yield from (end for _, *ends in step["carried"] for end in ends if end is not None)
             yield from (row for _, row in step["rows"])
-            yield from (one for pair in step["made"] for one in pair)
+            yield from (tensor for pair in step["made"] for tensor in pair)
             yield from _made(step["steps"])
             if step["turns"] is not None:
                 yield step["turns"]
@@ -158,12 +160,14 @@ def _tensors(graph: Graph, steps: Sequence[Mapping[str, Any]], table: SizeTable)
     """Types and shapes of what lies between segments, for the library; none where it has no random numbers of that type."""
     if any(step["do"] == "random" and step["dtype"] not in RANDOM for step in _all(steps)):
         return {}
-    types = {name: kind for one in (graph, *(body.graph for body in bodies(graph))) for name, kind in one.types.items()}
-    tensors = {
-        one: {"dtype": types[one].dtype, "shape": table.places(types[one].shape)}
-        for one in dict.fromkeys((*graph.inputs, *_made(steps)))
+    types = {
+        name: kind for graph_ in (graph, *(body.graph for body in bodies(graph))) for name, kind in graph_.types.items()
     }
-    return {"tensors": tensors, "sizes": table.lines} if all(one in tensors for one in graph.outputs) else {}
+    tensors = {
+        tensor: {"dtype": types[tensor].dtype, "shape": table.places(types[tensor].shape)}
+        for tensor in dict.fromkeys((*graph.inputs, *_made(steps)))
+    }
+    return {"tensors": tensors, "sizes": table.lines} if all(tensor in tensors for tensor in graph.outputs) else {}
 
 
 def default_of(graph: Graph, tensor: str) -> dict[str, Any]:
@@ -177,5 +181,8 @@ def default_of(graph: Graph, tensor: str) -> dict[str, Any]:
 def _kind(graph: Graph, tensor: str) -> dict[str, Any]:
     """Its type, and its shape: a number, the name of a dimension, or None for what follows from others."""
     kind = graph.types[tensor]
-    shape = [one if isinstance(one, int) else str(one) if getattr(one, "is_Symbol", False) else None for one in kind.shape]
+    shape = [
+        extent if isinstance(extent, int) else str(extent) if getattr(extent, "is_Symbol", False) else None
+        for extent in kind.shape
+    ]
     return {"dtype": NUMPY_NAMES[kind.dtype], "shape": shape}

@@ -43,8 +43,8 @@ def branches(graph: Graph) -> tuple[str, ...]:
 
 
 def _every(graph: Graph) -> Iterator[Node]:
-    for one in (graph, *(body.graph for body in bodies(graph))):
-        yield from one.nodes
+    for body in (graph, *(body.graph for body in bodies(graph))):
+        yield from body.nodes
 
 
 def flattened(segments: Iterable[Segment], turns: Extent = 1) -> Iterator[Segment]:
@@ -58,9 +58,11 @@ def flattened(segments: Iterable[Segment], turns: Extent = 1) -> Iterator[Segmen
 
 def _turns(segment: Segment, loop: Node) -> Extent:
     """How many turns a loop makes; 1 where nothing tells."""
-    told = (one.attributes["extent"] for one in segment.host if one.primitive == "turns" and one.inputs[0] == loop.output)
-    found: Extent = loop.attributes.get("turns") or next(told, 1)
-    return found
+    counts = (
+        node.attributes["extent"] for node in segment.host if node.primitive == "turns" and node.inputs[0] == loop.output
+    )
+    result: Extent = loop.attributes.get("turns") or next(counts, 1)
+    return result
 
 
 def cut(graph: Graph) -> tuple[Segment, ...]:
@@ -68,15 +70,15 @@ def cut(graph: Graph) -> tuple[Segment, ...]:
     if not any(node.primitive in HOST for node in graph.nodes):
         return (Segment((), graph),)
     levels = _Levels.of(graph)
-    found: list[Segment] = []
+    result: list[Segment] = []
     for level in range(max((level for level, _ in levels.keys), default=0) + 1):
-        hosts = [one for one in graph.nodes if one.primitive in HOST and levels.nodes[one.output] == level]
+        hosts = [node for node in graph.nodes if node.primitive in HOST and levels.nodes[node.output] == level]
         guards = [guard for at, guard in levels.keys if at == level]
         # The host of an outer side tells which inner one is taken; segments of an outer side make what inner ones read.
         for guard in sorted(dict.fromkeys(guards), key=len):
-            own = tuple(one for one in hosts if graph.guards.get(one.output, ()) == guard)
-            found.append(_segment(graph, levels, level, guard, own))
-    return tuple(found)
+            own = tuple(host for host in hosts if graph.guards.get(host.output, ()) == guard)
+            result.append(_segment(graph, levels, level, guard, own))
+    return tuple(result)
 
 
 def chained(segments: Sequence[Segment]) -> bool:
@@ -99,31 +101,33 @@ class _Levels:
 
     @staticmethod
     def of(graph: Graph) -> _Levels:
-        found = _Levels()
+        result = _Levels()
         for node in graph.nodes:
             guard = graph.guards.get(node.output, ())
-            before = [found.nodes.get(one, 0) for one in node.inputs] + [found.dims[branch] for branch, _ in guard]
-            known = [found.dims.get(one, 0) for one in sizes_of(node, graph.types)]
-            told = made_dimensions(node.primitive, node.attributes)
+            before = [result.nodes.get(tensor, 0) for tensor in node.inputs] + [result.dims[branch] for branch, _ in guard]
+            known = [result.dims.get(size, 0) for size in sizes_of(node, graph.types)]
+            dims = made_dimensions(node.primitive, node.attributes)
             if node.primitive in ("turns", "loop_result"):  # known with the loop
                 own = max(before)
             elif node.primitive == "loop":
                 own = max([*before, *known], default=0) + 1
-            elif told or node.primitive in BRANCHING and node.inputs:
+            elif dims or node.primitive in BRANCHING and node.inputs:
                 own = max(before, default=0) + 1
             else:
                 own = max([*before, *known], default=0)
-                if node.primitive not in HOST and all(one in graph.constants or one in found.free for one in node.inputs):
-                    found.free.add(node.output)
-            found.dims |= dict.fromkeys((*told, *([node.attributes["branch"]] if node.primitive == "decided" else [])), own)
-            found.nodes[node.output] = own
-            found.keys[own, guard] = None
-        for one in graph.required:
-            names = (*dimensions(one.extent), *(branch for branch, _ in one.guard))
-            key = max((found.dims.get(name, 0) for name in names), default=0), one.guard
-            found.keys[key] = None
-            found.required.setdefault(key, []).append(one)
-        return found
+                if node.primitive not in HOST and all(
+                    tensor in graph.constants or tensor in result.free for tensor in node.inputs
+                ):
+                    result.free.add(node.output)
+            result.dims |= dict.fromkeys((*dims, *([node.attributes["branch"]] if node.primitive == "decided" else [])), own)
+            result.nodes[node.output] = own
+            result.keys[own, guard] = None
+        for item in graph.required:
+            names = (*dimensions(item.extent), *(branch for branch, _ in item.guard))
+            key = max((result.dims.get(name, 0) for name in names), default=0), item.guard
+            result.keys[key] = None
+            result.required.setdefault(key, []).append(item)
+        return result
 
     def key(self, graph: Graph, tensor: str) -> tuple[int, Guard]:
         """The segment that makes a tensor."""
@@ -131,13 +135,13 @@ class _Levels:
 
 
 def _segment(graph: Graph, levels: _Levels, level: int, guard: Guard, host: tuple[Node, ...]) -> Segment:
-    own = {one for one in levels.nodes if levels.key(graph, one) == (level, guard)}
-    asked = {one for node in graph.nodes for one in node.inputs if _needs(levels, node, one, own)} | {
-        one for one in graph.outputs if one in own
+    own = {node for node in levels.nodes if levels.key(graph, node) == (level, guard)}
+    wanted_tensors = {tensor for node in graph.nodes for tensor in node.inputs if _needs(levels, node, tensor, own)} | {
+        tensor for tensor in graph.outputs if tensor in own
     }
-    made = {one.output for one in host}
+    made = {node.output for node in host}
     nodes: list[Node] = []
-    needed = asked - made
+    needed = wanted_tensors - made
     outputs = tuple(node.output for node in graph.nodes if node.output in needed)
     for node in reversed(graph.nodes):
         here = node.output in own and node.output not in made
@@ -145,12 +149,14 @@ def _segment(graph: Graph, levels: _Levels, level: int, guard: Guard, host: tupl
             nodes.append(node)
             needed.update(node.inputs)
     inside = {node.output for node in nodes}
-    inputs = [one for one in graph.types if one in needed - inside - graph.constants.keys()]
+    inputs = [tensor for tensor in graph.types if tensor in needed - inside - graph.constants.keys()]
     if level == 0 and not guard:
-        inputs = [*graph.inputs, *(one for one in inputs if one not in graph.inputs)]
+        inputs = [*graph.inputs, *(tensor for tensor in inputs if tensor not in graph.inputs)]
     inputs += _carriers(graph, nodes, inputs, guard)
-    types = {one: kind for one, kind in graph.types.items() if one in inside or one in needed or one in inputs}
-    constants = {one: value for one, value in graph.constants.items() if one in needed}
+    types = {
+        tensor: kind for tensor, kind in graph.types.items() if tensor in inside or tensor in needed or tensor in inputs
+    }
+    constants = {name: value for name, value in graph.constants.items() if name in needed}
     part = replace(graph, inputs=tuple(inputs), outputs=outputs, nodes=tuple(reversed(nodes)), types=types,
                    constants=constants, guards={}, required=(), defaults={})  # fmt: skip
     return Segment(host, part if nodes else None, guard, tuple(levels.required.get((level, guard), ())))
@@ -164,19 +170,19 @@ def _needs(levels: _Levels, node: Node, tensor: str, own: set[str]) -> bool:
 
 def _carriers(graph: Graph, nodes: Iterable[Node], inputs: Iterable[str], guard: Guard) -> list[str]:
     """Tensors whose shapes tell the dimensions that a segment needs and that no other input of it tells."""
-    wanted = set().union(*(sizes_of(node, graph.types) for node in nodes), set())
-    for one in inputs:
-        wanted |= set().union(*(dimensions(extent) for extent in graph.types[one].shape), set())
-    known = {str(extent) for one in inputs for extent in graph.types[one].shape if getattr(extent, "is_Symbol", False)}
+    required = set().union(*(sizes_of(node, graph.types) for node in nodes), set())
+    for name in inputs:
+        required |= set().union(*(dimensions(extent) for extent in graph.types[name].shape), set())
+    known = {str(extent) for tensor in inputs for extent in graph.types[tensor].shape if getattr(extent, "is_Symbol", False)}
     made = (node.output for node in graph.nodes if made_dimensions(node.primitive, node.attributes))
-    there = (one for one in made if graph.guards.get(one, ()) == guard[: len(graph.guards.get(one, ()))])
-    found: list[str] = []
+    there = (item for item in made if graph.guards.get(item, ()) == guard[: len(graph.guards.get(item, ()))])
+    result: list[str] = []
     for tensor in (*graph.inputs, *there):
-        told = {str(extent) for extent in graph.types[tensor].shape if getattr(extent, "is_Symbol", False)}
-        if told & (wanted - known):
-            found.append(tensor)
-            known |= told
-    return found
+        dims = {str(extent) for extent in graph.types[tensor].shape if getattr(extent, "is_Symbol", False)}
+        if dims & (required - known):
+            result.append(tensor)
+            known |= dims
+    return result
 
 
 def counts(graph: Graph, largest: Mapping[str, int]) -> Iterator[tuple[str, int]]:
@@ -184,8 +190,8 @@ def counts(graph: Graph, largest: Mapping[str, int]) -> Iterator[tuple[str, int]
     known = dict(largest)
     for node in graph.nodes:
         for name, extents in _bounds(graph, node):
-            if all(dimensions(one) <= known.keys() for one in extents):
-                most = max(1, *(evaluate(one, known) for one in extents))
+            if all(dimensions(extent) <= known.keys() for extent in extents):
+                most = max(1, *(evaluate(extent, known) for extent in extents))
                 if most <= MOST_COUNTED:
                     known.setdefault(name, most)
                     yield name, known[name]
@@ -197,7 +203,7 @@ def counts(graph: Graph, largest: Mapping[str, int]) -> Iterator[tuple[str, int]
 
 def _bounds(graph: Graph, node: Node) -> Iterator[tuple[str, list[Extent]]]:
     """Dimensions of a node's result, each with extents of which it is none larger than the largest."""
-    shapes = [graph.types[one].shape for one in node.inputs]
+    shapes = [graph.types[tensor].shape for tensor in node.inputs]
     if node.primitive == "nonzero":
         yield str(node.attributes["extent"]), [product(shapes[0])]
     if node.primitive == "chosen":
@@ -205,9 +211,13 @@ def _bounds(graph: Graph, node: Node) -> Iterator[tuple[str, list[Extent]]]:
             yield str(extent), [shape[axis] for shape in shapes[1:]]
     if node.primitive == "loop":
         turns: Extent | None = node.attributes.get("turns")
-        told = (one for one in graph.nodes if one.primitive == "turns" and one.inputs[0] == node.output)
-        for one in told:
-            turns = one.attributes["extent"]
+        counts = (
+            other_node
+            for other_node in graph.nodes
+            if other_node.primitive == "turns" and other_node.inputs[0] == node.output
+        )
+        for count in counts:
+            turns = count.attributes["extent"]
             if node.attributes.get("most") is not None:
                 yield str(turns), [node.attributes["most"]]
         for extent, first, step in node.attributes.get("growth", ()):
@@ -227,14 +237,18 @@ def origins(graph: Graph, names: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 def _origin(graph: Graph, node: Node) -> str:
     if node.primitive == "chosen":
-        then, other = (graph.types[one] for one in node.inputs[1:])
+        then, other = (graph.types[tensor] for tensor in node.inputs[1:])
         return f"which side of a branch makes {node.output}, {then} or {other}"
     if node.primitive == "loop":
         return "how large a value that a loop carries is before a turn"
     if node.primitive == "loop_result":
         return f"how large {node.output}, which a loop carries, is behind its last turn"
     if node.primitive == "turns":
-        made = (one.output for one in graph.nodes if one.primitive == "loop_result" and one.inputs == node.inputs)
+        made = (
+            other_node.output
+            for other_node in graph.nodes
+            if other_node.primitive == "loop_result" and other_node.inputs == node.inputs
+        )
         return f"how many turns the loop makes whose results are {', '.join(made)}"
     tensor = node.inputs[0]
     of = "how many elements are not 0 in" if node.primitive == "nonzero" else f"element {node.attributes['place']} of"

@@ -15,19 +15,19 @@ def shape_constraints(graph: Graph, branches: Mapping[str, int] | None = None) -
 
     ``branches``: those that are taken so; sides that are not taken may be impossible.
     """
-    found: dict[tuple[str, str], tuple[Extent, Extent]] = {}
+    result: dict[tuple[str, str], tuple[Extent, Extent]] = {}
     for node in graph.nodes:
         if not taken(graph.guards.get(node.output, ()), branches or {}):
             continue
-        for one, other in _pairs(graph, node):
-            if one != 1 and not same(one, other):
-                found[(text(one), text(other))] = (one, other)
-    return list(found.values())
+        for first, other in _pairs(graph, node):
+            if first != 1 and not same(first, other):
+                result[(text(first), text(other))] = (first, other)
+    return list(result.values())
 
 
 def demands(graph: Graph, branches: Mapping[str, int] | None = None) -> list[tuple[Extent, Extent]]:
     """``agreements``, and with 1 what requests that take the ``branches`` so are required to make so."""
-    required = [(one.extent, 1) for one in graph.required if taken(one.guard, branches or {})]
+    required = [(requirement.extent, 1) for requirement in graph.required if taken(requirement.guard, branches or {})]
     return [*shape_constraints(graph, branches), *required]
 
 
@@ -36,11 +36,11 @@ def unmet(pairs: Iterable[tuple[Extent, Extent]], sizes: Mapping[str, int]) -> s
 
     Sizes of the data are not looked at.
     """
-    for one, other in pairs:
-        if (dimensions(one) | dimensions(other)) <= sizes.keys():
-            found = evaluate(one, sizes), evaluate(other, sizes)
-            if found[0] != found[1]:
-                return f"{shown(one)} = {found[0]} and {shown(other)} = {found[1]}"
+    for first, other in pairs:
+        if (dimensions(first) | dimensions(other)) <= sizes.keys():
+            result = evaluate(first, sizes), evaluate(other, sizes)
+            if result[0] != result[1]:
+                return f"{shown(first)} = {result[0]} and {shown(other)} = {result[1]}"
     return ""
 
 
@@ -57,7 +57,7 @@ def _pairs(graph: Graph, node: Node) -> Iterator[tuple[Extent, Extent]]:
     elif node.primitive == "concat":
         axis = node.attributes["axis"] % len(out)
         for shape in shapes[1:]:
-            yield from (pair for place, pair in enumerate(zip(shape, shapes[0], strict=True)) if place != axis)
+            yield from (pair for index, pair in enumerate(zip(shape, shapes[0], strict=True)) if index != axis)
     elif node.primitive == "slice":
         for axis, start, stop, step in zip(*(node.attributes[k] for k in ("axes", "starts", "stops", "steps")), strict=True):
             extent, end = shapes[0][axis], stop if step > 0 else start + 1
@@ -65,12 +65,12 @@ def _pairs(graph: Graph, node: Node) -> Iterator[tuple[Extent, Extent]]:
                 yield largest([end, extent]), extent
     elif node.primitive == "pad" and node.attributes["mode"] == "reflect":
         for extent, *pads in zip(shapes[0], node.attributes["before"], node.attributes["after"], strict=True):
-            for pad in (one for one in pads if one != 0 and not never_negative(canonical(extent - one - 1))):
+            for pad in (pad for pad in pads if pad != 0 and not never_negative(canonical(extent - pad - 1))):
                 yield largest([canonical(pad + 1), extent]), extent
     elif node.primitive == "recurrent":
         own = node.attributes
-        wanted = operands(out[1], GATES[own["kind"]], own["hidden"], of_bytes=bool(own.get("bytes", False)))
-        for shape, (_, asked) in zip(shapes[1:], wanted, strict=True):
-            yield from (pair if pair[0] != 1 else pair[::-1] for pair in zip(asked, shape, strict=True))
+        required = operands(out[1], GATES[own["kind"]], own["hidden"], of_bytes=bool(own.get("bytes", False)))
+        for shape, (_, size) in zip(shapes[1:], required, strict=True):
+            yield from (pair if pair[0] != 1 else pair[::-1] for pair in zip(size, shape, strict=True))
     elif node.primitive == "reshape":
         yield product(shapes[0]), product(out)

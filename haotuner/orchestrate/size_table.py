@@ -51,7 +51,7 @@ class SizeTable:
         if key in self._known:
             return self._known[key]
         values = {name: self.line("dim", name) for name in sorted(dimensions(extent))}
-        found = lowered(
+        result = lowered(
             extent,
             values,
             number=lambda n: self.line("number", n),
@@ -59,20 +59,20 @@ class SizeTable:
             mod=lambda a, b: self.line("%", a.place, b.place),
             maximum=lambda a, b: self.line("max", a.place, b.place),
             minimum=lambda a, b: self.line("min", a.place, b.place),
-            function=lambda name, operands: self.line(name, *(one.place for one in operands)),
+            function=lambda name, operands: self.line(name, *(operand.place for operand in operands)),
         )
-        self._known[key] = int(found.place)
-        return int(found.place)
+        self._known[key] = int(result.place)
+        return int(result.place)
 
     def values(self, dims: Mapping[str, int]) -> list[Any]:
         """The value of every line at a request; extents are whole."""
-        found: list[Any] = []
+        result: list[Any] = []
         for operation, *parts in self.lines:
             if operation in ("dim", "number"):
-                found.append(dims[parts[0]] if operation == "dim" else parts[0])
+                result.append(dims[parts[0]] if operation == "dim" else parts[0])
             else:
-                found.append(OPERATIONS[operation].compute(*(found[place] for place in parts)))
-        return found
+                result.append(OPERATIONS[operation].compute(*(result[part] for part in parts)))
+        return result
 
     def places(self, shape: Sequence[Extent]) -> list[int]:
         """Lines of a shape's extents."""

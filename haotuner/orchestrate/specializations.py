@@ -42,19 +42,19 @@ class _Cut:
 
 def ways_of(plan: IlpPartitioner) -> tuple[Specialization, ...]:
     """The ways of a graph, the one for any sizes last. Several only where prices are times and it pays."""
-    one = (Specialization(plan.steps),)
+    single = (Specialization(plan.steps),)
     if not plan.prices.are_times or len(plan.prices.requests) < 2 or not plan.windows:
-        return one
+        return single
     chosen = Choice(plan)
     chosen.add_own()
     cut = chosen.best()
     while cut is not None and len(cut.ends) > 1:
-        found = chosen.ways(cut)
-        if _groups(found) <= MOST_GROUPS * max(1, _groups(one)):
-            plan.told.ways = [chosen.said(cut, place) for place in range(len(cut.ends))]
-            return found
+        result = chosen.ways(cut)
+        if _groups(result) <= MOST_GROUPS * max(1, _groups(single)):
+            plan.told.ways = [chosen.said(cut, index) for index in range(len(cut.ends))]
+            return result
         cut = chosen.best(len(cut.ends) - 1)
-    return one
+    return single
 
 
 class Choice:
@@ -62,20 +62,20 @@ class Choice:
 
     def __init__(self, plan: IlpPartitioner) -> None:
         self.plan, self.requests, self.answers = plan, plan.prices.requests, SolvedWindows()
-        base = tuple(None if one is None else tuple(one) for one in plan.solved)
+        base = tuple(None if solution is None else tuple(solution) for solution in plan.solved)
         self.plans: list[Plan] = [base]
-        self.trusted = [{one.key for one in kernels or ()} for kernels in base]
-        self.open = [place for place, window in enumerate(plan.windows) if len(window.candidates) > len(window.outputs)]
+        self.trusted = [{kernel.key for kernel in kernels or ()} for kernels in base]
+        self.open = [index for index, window in enumerate(plan.windows) if len(window.candidates) > len(window.outputs)]
 
     def add_own(self) -> None:
         """Plans for single requests, after what they want was timed; for the intervals of the best cut, too."""
         for _ in range(ROUNDS if self.plan.prices.more() else 0):
-            wanted = [one for place in range(len(self.requests)) for one in self._wanted(place)]
-            if not self.plan.prices.measure([self.plan.subgraph(*one.key) for one in wanted]):
+            candidates = [candidate for index in range(len(self.requests)) for candidate in self._wanted(index)]
+            if not self.plan.prices.measure([self.plan.subgraph(*candidate.key) for candidate in candidates]):
                 break
         self.plan.told.measured = self.plan.prices.count
-        for place in range(len(self.requests)):
-            self._add(np.eye(len(self.requests))[place])
+        for index in range(len(self.requests)):
+            self._add(np.eye(len(self.requests))[index])
         cut = self.best()
         for members in _members(cut) if cut is not None else ():
             best = self.costs.min(axis=0)
@@ -83,49 +83,49 @@ class Choice:
 
     def _wanted(self, request: int) -> Iterator[Candidate]:
         """Kernels that a plan of this request alone would have, what has no time by its bound."""
-        for place in self.open:
-            window = self.plan.windows[place]
+        for window_index in self.open:
+            window = self.plan.windows[window_index]
             if self.plan.prices.more():
-                prices = [self._each(one)[request] for one in window.candidates]
+                prices = [self._each(candidate)[request] for candidate in window.candidates]
                 yield from self.answers.of(window, AGAIN_S, prices)[0] or ()
 
     def _add(self, weights: NDArray[np.float64]) -> None:
         """The plan of the cheapest known kernels at requests of these weights."""
-        found = list(self.plans[0])
-        for place in self.open:
-            window = self.plan.windows[place]
-            known = [at for at, one in enumerate(window.candidates) if self._known(place, one)]
+        result = list(self.plans[0])
+        for window_index in self.open:
+            window = self.plan.windows[window_index]
+            known = [at for at, candidate in enumerate(window.candidates) if self._known(window_index, candidate)]
             prices = [float(np.dot(weights, self._each(window.candidates[at]))) for at in known]
             kernels = self.answers.of(window, AGAIN_S, prices, known)[0]
-            if kernels is not None and np.dot(weights, self._us(place, kernels)) < np.dot(
-                weights, self._us(place, found[place])
+            if kernels is not None and np.dot(weights, self._us(window_index, kernels)) < np.dot(
+                weights, self._us(window_index, result[window_index])
             ):
-                found[place] = tuple(sorted(kernels, key=lambda one: self.plan.order[one.output]))
-        if tuple(found) not in self.plans:
-            self.plans.append(tuple(found))
+                result[window_index] = tuple(sorted(kernels, key=lambda item: self.plan.order[item.output]))
+        if tuple(result) not in self.plans:
+            self.plans.append(tuple(result))
 
-    def _known(self, place: int, one: Candidate) -> bool:
-        return self.plan.prices.knows(one.key) or one.key in self.trusted[place]
+    def _known(self, index: int, candidate: Candidate) -> bool:
+        return self.plan.prices.knows(candidate.key) or candidate.key in self.trusted[index]
 
-    def _each(self, one: Candidate) -> Sequence[float]:
-        return self.plan.prices.each_of(one.key, one.usual_us)
+    def _each(self, candidate: Candidate) -> Sequence[float]:
+        return self.plan.prices.each_of(candidate.key, candidate.usual_us)
 
-    def _us(self, place: int, kernels: Sequence[Candidate] | None) -> NDArray[np.float64]:
+    def _us(self, index: int, kernels: Sequence[Candidate] | None) -> NDArray[np.float64]:
         """What a window takes at each request."""
         rows = (
-            [self.plan.prices.each_us(group) for group in self.plan.windows[place].base.values()]
+            [self.plan.prices.each_us(group) for group in self.plan.windows[index].base.values()]
             if kernels is None
-            else [self._each(one) for one in kernels]
+            else [self._each(kernel) for kernel in kernels]
         )
-        found: NDArray[np.float64] = np.sum(np.array(rows, float).reshape(-1, len(self.requests)), axis=0)
-        return found
+        result: NDArray[np.float64] = np.sum(np.array(rows, float).reshape(-1, len(self.requests)), axis=0)
+        return result
 
     @property
     def costs(self) -> NDArray[np.float64]:
         """Microseconds of each plan at each request, never 0."""
-        every = [[self._us(place, kernels) for place, kernels in enumerate(plan)] for plan in self.plans]
-        found: NDArray[np.float64] = np.maximum(np.array(every).sum(axis=1), 1e-9)
-        return found
+        every = [[self._us(index, kernels) for index, kernels in enumerate(plan)] for plan in self.plans]
+        result: NDArray[np.float64] = np.maximum(np.array(every).sum(axis=1), 1e-9)
+        return result
 
     def best(self, most: int = MOST_WAYS) -> _Cut | None:
         """The cut that loses least, one more interval only where that saves enough; None where no size differs."""
@@ -145,7 +145,7 @@ class Choice:
         for _ in range(most):
             longer: dict[int, _Cut] = {}
             for first, path in paths.items():
-                for end in (one for one in ends if one > first):
+                for end in (end for end in ends if end > first):
                     own = lost[:, list(ordered[first:end])].sum(axis=1)
                     plan = int(own.argmin())
                     if path.plans and path.plans[-1] == plan:
@@ -159,29 +159,29 @@ class Choice:
 
     def ways(self, cut: _Cut) -> tuple[Specialization, ...]:
         """The ways of a cut."""
-        found = [self.plan.steps if one == 0 else self.plan.steps_of(self.plans[one]) for one in cut.plans]
-        mosts = [self._most(cut, place) for place in range(len(cut.ends) - 1)]
+        result = [self.plan.steps if plan == 0 else self.plan.steps_of(self.plans[plan]) for plan in cut.plans]
+        mosts = [self._most(cut, index) for index in range(len(cut.ends) - 1)]
         return (
-            *(Specialization(steps, cut.extent, most) for steps, most in zip(found, mosts, strict=False)),
-            Specialization(found[-1]),
+            *(Specialization(steps, cut.extent, most) for steps, most in zip(result, mosts, strict=False)),
+            Specialization(result[-1]),
         )
 
-    def _most(self, cut: _Cut, place: int) -> int:
+    def _most(self, cut: _Cut, index: int) -> int:
         """Between the largest request of an interval and the smallest of the next one, in the geometric mean."""
         values = _values(cut.extent, self.requests)
-        low, high = (values[cut.ordered[at]] for at in (cut.ends[place] - 1, cut.ends[place]))
+        low, high = (values[cut.ordered[at]] for at in (cut.ends[index] - 1, cut.ends[index]))
         return max(low, min(high - 1, isqrt(low * high)))
 
-    def said(self, cut: _Cut, place: int) -> dict[str, object]:
+    def said(self, cut: _Cut, index: int) -> dict[str, object]:
         """An interval for people: its requests' groups by its plan and by the one plan, microseconds in all."""
-        members, costs = _members(cut)[place], self.costs
-        last = place + 1 == len(cut.ends)
-        base = {one.key for kernels in self.plans[0] for one in kernels or ()}
-        own = {one.key for kernels in self.plans[cut.plans[place]] for one in kernels or ()}
+        members, costs = _members(cut)[index], self.costs
+        last = index + 1 == len(cut.ends)
+        base = {kernel.key for kernels in self.plans[0] for kernel in kernels or ()}
+        own = {kernel.key for kernels in self.plans[cut.plans[index]] for kernel in kernels or ()}
         return {
-            "where": "any sizes" if last else f"{cut.extent} <= {self._most(cut, place)}",
+            "where": "any sizes" if last else f"{cut.extent} <= {self._most(cut, index)}",
             "requests": [dict(self.requests[at]) for at in members],
-            "us": float(costs[cut.plans[place], members].sum()),
+            "us": float(costs[cut.plans[index], members].sum()),
             "one_plan_us": float(costs[0, members].sum()),
             "own_kernels": len(own - base),
         }
@@ -193,14 +193,14 @@ def _members(cut: _Cut) -> list[list[int]]:
 
 def _measures(graph: Graph, requests: Sequence[Mapping[str, int]]) -> list[Extent]:
     """What a region may be told by: each dimension that differs between requests, and the product of those."""
-    varied = [name for name in graph.dimensions if len({one[name] for one in requests}) > 1]
+    varied = [name for name in graph.dimensions if len({request[name] for request in requests}) > 1]
     every = [dimension(name) for name in varied]
     return [*every, product(every)] if len(every) > 1 else every
 
 
 def _values(extent: Extent, requests: Sequence[Mapping[str, int]]) -> list[int]:
-    names = sorted(str(one) for one in extent.free_symbols)
-    return [prod(one[name] for name in names) for one in requests]
+    names = sorted(str(symbol) for symbol in extent.free_symbols)
+    return [prod(request[name] for name in names) for request in requests]
 
 
 def _groups(ways: Sequence[Specialization]) -> int:

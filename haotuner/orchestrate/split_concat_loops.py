@@ -40,9 +40,9 @@ def pieces(value: Expression, last: Variable, extent: Extent) -> list[Piece]:
 def _cut(e: Expression, last: Variable) -> int | None:
     """Where a choice between two tensors changes along the last variable."""
     if isinstance(e, Apply) and e.function == "select" and isinstance(e.arguments[0], Apply):
-        asked = e.arguments[0]
-        if asked.function == "less" and asked.arguments[0] == last and isinstance(asked.arguments[1], Number):
-            return int(asked.arguments[1].value)
+        condition = e.arguments[0]
+        if condition.function == "less" and condition.arguments[0] == last and isinstance(condition.arguments[1], Number):
+            return int(condition.arguments[1].value)
     return None
 
 

@@ -44,16 +44,16 @@ def strided_folds(value: Expression, variables: Sequence[Variable]) -> list[Fold
     they are read as they lie.
     """
     known = {variable.name for variable in variables}  # one inside of another sum needs that one's loops, too
-    folds = [one for one in parts(value) if isinstance(one, Fold) and free_variables(one) <= known]
-    return [one for one in folds if _across(one, variables[-1])]
+    folds = [part for part in parts(value) if isinstance(part, Fold) and free_variables(part) <= known]
+    return [fold for fold in folds if _across(fold, variables[-1])]
 
 
 def _across(fold: Fold, last: Variable) -> bool:
     inside, own = list(parts(fold.value)), {variable.name for variable, _ in fold.axes}
-    if fold.how != "sum" or fold.dtype != "fp32" or any(isinstance(one, Fold) for one in inside):
+    if fold.how != "sum" or fold.dtype != "fp32" or any(isinstance(index, Fold) for index in inside):
         return False
-    beside = [one for one in inside if isinstance(one, Load) and last.name in free_variables(one)]
-    return all(_beside(one, last) for one in beside) and any(own & free_variables(one) for one in beside)
+    beside = [index for index in inside if isinstance(index, Load) and last.name in free_variables(index)]
+    return all(_beside(index, last) for index in beside) and any(own & free_variables(index) for index in beside)
 
 
 def _beside(load: Load, last: Variable) -> bool:
@@ -77,43 +77,43 @@ def strided_loads(graph: Graph, variables: Sequence[Variable], value: Expression
     All of them lie along one axis: that of most loads, the first of several such. Sums have loops of their own.
     """
     shape = graph.types[graph.outputs[0]].shape
-    if not variables or not wide(shape[-1]) or any(isinstance(one, Fold) for one in parts(value)):
+    if not variables or not wide(shape[-1]) or any(isinstance(part, Fold) for part in parts(value)):
         return None
-    found: dict[int, list[StridedLoad]] = {}
-    for one in parts(value):
-        if isinstance(one, Load) and not one.held and one.dtype == "fp32":
-            digits = _digits(one, graph)
-            place = _along(digits, variables)
-            if place is not None and wide(shape[place]):
+    result: dict[int, list[StridedLoad]] = {}
+    for part in parts(value):
+        if isinstance(part, Load) and not part.held and part.dtype == "fp32":
+            digits = _digits(part, graph)
+            axis = _along(digits, variables)
+            if axis is not None and wide(shape[axis]):
                 at = [index for index, _ in digits].index(variables[-1])
                 behind = tuple(extent for _, extent in digits[at + 1 :])
-                found.setdefault(place, []).append(StridedLoad(one, tuple(digits), behind))
+                result.setdefault(axis, []).append(StridedLoad(part, tuple(digits), behind))
     if (
-        not found
+        not result
         or interior_of(value, variables[-1], shape[-1]) is not None
         or interleaved_parts(value, variables[-1]) is not None
     ):
         return None
-    place = max(sorted(found), key=lambda one: len(found[one]))
-    return StridedReads(place, tuple(found[place]))
+    axis = max(sorted(result), key=lambda item: len(result[item]))
+    return StridedReads(axis, tuple(result[axis]))
 
 
 def reads_across(load: Load, graph: Graph, variables: Sequence[Variable]) -> bool:
     """Whether neighbours along the output's last axis lie apart in what is read; sums have an order of their own."""
-    digits = [one for one, _ in _digits(load, graph)]
+    digits = [digit for digit, _ in _digits(load, graph)]
     if load.held or not digits or not variables:
         return False
     last, along = variables[-1].name, free_variables(digits[-1])
-    apart = any(last in free_variables(one) for one in digits[:-1])
-    return apart and along <= {one.name for one in variables} and not _steps(digits[-1], last)
+    apart = any(last in free_variables(digit) for digit in digits[:-1])
+    return apart and along <= {variable.name for variable in variables} and not _steps(digits[-1], last)
 
 
-def _steps(place: Expression, variable: str) -> bool:
+def _steps(position: Expression, variable: str) -> bool:
     """Whether a place changes with every step of a variable: it is not divided."""
-    if isinstance(place, Apply):
-        steps = place.arguments[:1] if place.function == "mod" else place.arguments
-        return place.function != "floordiv" and any(_steps(one, variable) for one in steps)
-    return isinstance(place, Variable) and place.name == variable
+    if isinstance(position, Apply):
+        steps = position.arguments[:1] if position.function == "mod" else position.arguments
+        return position.function != "floordiv" and any(_steps(step, variable) for step in steps)
+    return isinstance(position, Variable) and position.name == variable
 
 
 def _digits(load: Load, graph: Graph) -> list[tuple[Expression, Extent]]:
@@ -124,9 +124,9 @@ def _digits(load: Load, graph: Graph) -> list[tuple[Expression, Extent]]:
 
 def _along(digits: Sequence[tuple[Expression, Extent]], variables: Sequence[Variable]) -> int | None:
     """The place of the variable that is the last digit, where the output's last one is another, and neither is elsewhere."""
-    indices, last = [one for one, _ in digits], variables[-1]
+    indices, last = [digit for digit, _ in digits], variables[-1]
     along = indices[-1] if indices else last
     if not isinstance(along, Variable) or along not in variables[:-1] or indices.count(last) != 1:
         return None
-    others = [one for one in indices[:-1] if one != last]
-    return None if any({last.name, along.name} & free_variables(one) for one in others) else variables.index(along)
+    others = [index for index in indices[:-1] if index != last]
+    return None if any({last.name, along.name} & free_variables(item) for item in others) else variables.index(along)

@@ -17,24 +17,24 @@ def structural_hash(graph: Graph, made: Mapping[str, Node], nodes: Sequence[str]
     ``nodes`` in the graph's order; ``required``: what lies in memory. Of what comes from outside types count, and values of
     whole numbers; real ones, such as scales of bytes, are any: no kernel takes longer for its scale.
     """
-    inside = {name: place for place, name in enumerate(nodes)}
+    inside = {name: index for index, name in enumerate(nodes)}
     outside: dict[str, int] = {}
-    found: list[Hashable] = []
+    result: list[Hashable] = []
     for name in nodes:
         reads: list[Hashable] = []
-        for one in made[name].inputs:
-            if one in inside:
-                reads.append(inside[one])
+        for operand in made[name].inputs:
+            if operand in inside:
+                reads.append(inside[operand])
                 continue
-            value = graph.constants.get(one)
+            value = graph.constants.get(operand)
             if value is not None and value.size == 1 and value.dtype.kind == "f":
-                reads.append(str(graph.types[one]))
+                reads.append(str(graph.types[operand]))
                 continue
             scalar = None if value is None or value.size != 1 else _frozen(value)
-            reads.append((outside.setdefault(one, len(outside)), str(graph.types[one]), scalar))
+            reads.append((outside.setdefault(operand, len(outside)), str(graph.types[operand]), scalar))
         attributes = tuple(sorted((key, _frozen(value)) for key, value in made[name].attributes.items()))
-        found.append((made[name].primitive, attributes, str(graph.types[name]), name in required, tuple(reads)))
-    return tuple(found)
+        result.append((made[name].primitive, attributes, str(graph.types[name]), name in required, tuple(reads)))
+    return tuple(result)
 
 
 def _frozen(value: Any) -> str:

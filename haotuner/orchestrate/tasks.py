@@ -51,18 +51,18 @@ class ModelTask:
     @property
     def held(self) -> dict[str, ExecutableModel]:
         """By name what the pack holds of it: itself, and its segments where it has some."""
-        return {one.name: one for one in (self.written, *self.parts)}
+        return {model.name: model for model in (self.written, *self.parts)}
 
     @property
     def products(self) -> Iterator[tuple[Product, Extent]]:
         """The steps that tuned kernels compute, and how often a request runs each."""
         for own, turns in zip(self.ways, self.turns, strict=True):
-            yield from ((one, turns) for one in own[-1].steps if isinstance(one, Product))
+            yield from ((step, turns) for step in own[-1].steps if isinstance(step, Product))
 
     @property
     def uses(self) -> Counter[str]:
         """How many steps each op serves."""
-        return Counter(Op.parse(one.op).name for one in self.steps if isinstance(one, Product))
+        return Counter(Op.parse(step.op).name for step in self.steps if isinstance(step, Product))
 
 
 def model_task(
@@ -89,15 +89,15 @@ def model_task(
     prices = ProfiledPrices(at, measure_s) if measure_s and serves is None else Prices(at, CORE if serves is None else GPU)
     kinds: dict[Hashable, Any] = {}
     plans = tuple(
-        LAYOUTS[layout](IlpPartitioner(one.graph, prices, serves=serves, kinds=kinds))
-        for one in flattened(cut(graph))
-        if one.graph is not None
+        LAYOUTS[layout](IlpPartitioner(segment.graph, prices, serves=serves, kinds=kinds))
+        for segment in flattened(cut(graph))
+        if segment.graph is not None
     )
     if not plans:
         raise UsageError(f"{name} computes nothing but places or numbers that data decide; there is nothing to tune")
     if serves is not None:
         check_steps(name, [step for plan in plans for step in plan.steps])
-    if serves is not None and not any(isinstance(one, Product) for plan in plans for one in plan.steps):
+    if serves is not None and not any(isinstance(step, Product) for plan in plans for step in plan.steps):
         raise UsageError(f"{name} has no matrix product or convolution; such models run on CPUs alone, leave --device out")
     return _assembled(name, graph, spans, plans, file, shapes, first_group, on_device=serves is not None)
 
@@ -107,18 +107,25 @@ def priced(models: Sequence[ModelTask], prices: Callable[[Sequence[Mapping[str, 
 
     Products and what they carry stay, and so do the tasks.
     """
-    found: list[ModelTask] = []
-    for one in models:
-        own = prices(one.prices.requests)
-        for plan in one.plans:
+    result: list[ModelTask] = []
+    for model in models:
+        own = prices(model.prices.requests)
+        for plan in model.plans:
             plan.price(own)
-        first = sum(len(before.written.functions) for before in found)
-        found.append(
+        first = sum(len(before.written.functions) for before in result)
+        result.append(
             _assembled(
-                one.written.name, one.graph, one.spans, one.plans, one.file, one.shapes, first, on_device=one.on_device
+                model.written.name,
+                model.graph,
+                model.spans,
+                model.plans,
+                model.file,
+                model.shapes,
+                first,
+                on_device=model.on_device,
             )
         )
-    return tuple(found)
+    return tuple(result)
 
 
 def _assembled(
@@ -135,17 +142,17 @@ def _assembled(
     """The model of these plans, one for each segment that runs anything."""
     ways = tuple(ways_of(plan) for plan in plans)
     segments, parts, left = cut(graph), list[ExecutableModel](), iter(zip(plans, ways, strict=True))
-    for place, segment in enumerate(flattened(segments)):
+    for index, segment in enumerate(flattened(segments)):
         if segment.graph is not None:
-            called = f"{name}.{place}" if chained(segments) else name
-            groups = first_group + sum(len(one.functions) for one in parts)
+            called = f"{name}.{index}" if chained(segments) else name
+            groups = first_group + sum(len(part.functions) for part in parts)
             plan, own = next(left)
             parts.append(executable_specializations(called, plan.graph, own, groups, on_device=on_device))
     return ModelTask(
         graph=graph, spans=spans, steps=tuple(step for own in ways for step in own[-1].steps), parts=tuple(parts), ways=ways,
         written=executable_chain(name, graph, segments, parts) if chained(segments) else parts[0],
         told=together([plan.told for plan in plans]), prices=plans[0].prices, file=file, shapes=shapes, plans=tuple(plans),
-        on_device=on_device, turns=tuple(one.turns for one in flattened(segments) if one.graph is not None),
+        on_device=on_device, turns=tuple(segment.turns for segment in flattened(segments) if segment.graph is not None),
     )  # fmt: skip
 
 
@@ -197,13 +204,13 @@ def arrivals_of_models(models: Sequence[ModelTask], text: str) -> Arrivals:
 def shared_tasks(models: Sequence[ModelTask], ops: Sequence[Op]) -> list[Shared]:
     """The ops as tasks of one budget: how often each model calls them, and the operations of a call."""
     of_models = [calls_of(model) for model in models]
-    found = []
+    result = []
     for op in ops:
         calls = [of_model.get(op.name, {}) for of_model in of_models]
-        often = [sum(one.values()) for one in calls]
-        flops = sum(count * op.flops(shape) for one in calls for shape, count in one.items())
-        found.append(Shared(op.kind, flops / max(sum(often), 1e-9), tuple(often)))
-    return found
+        often = [sum(call.values()) for call in calls]
+        flops = sum(count * op.flops(shape) for call in calls for shape, count in call.items())
+        result.append(Shared(op.kind, flops / max(sum(often), 1e-9), tuple(often)))
+    return result
 
 
 def ops_of(models: Sequence[ModelTask]) -> tuple[Op, ...]:

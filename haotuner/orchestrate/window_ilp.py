@@ -56,26 +56,28 @@ def solve(
     candidates are such; other parts of a graph may make something before they have all that they read.
     """
     makers: dict[str, list[int]] = {}
-    for place, one in enumerate(candidates):
-        for name in one.outputs:
-            makers.setdefault(name, []).append(place)
+    for index, candidate in enumerate(candidates):
+        for name in candidate.outputs:
+            makers.setdefault(name, []).append(index)
     if any(name not in makers for name in outputs):
         return None, 0.0, False
-    reads = [(place, name) for place, one in enumerate(candidates) for name in sorted(one.reads)]
+    reads = [(index, name) for index, candidate in enumerate(candidates) for name in sorted(candidate.reads)]
     rows: list[tuple[Mapping[int, float], float, float]] = []
     rows += [(dict.fromkeys(places, 1.0), float(name in outputs), 1.0) for name, places in makers.items()]
-    rows += [({**dict.fromkeys(makers.get(name, ()), 1.0), place: -1.0}, 0.0, 1.0) for place, name in reads]
+    rows += [({**dict.fromkeys(makers.get(name, ()), 1.0), tensor: -1.0}, 0.0, 1.0) for tensor, name in reads]
     until = time.monotonic() + limit_s
     while True:
         left = until - time.monotonic()
-        found, bound, proved = _solved(candidates, rows, [one.us for one in candidates] if prices is None else prices, left)
-        chosen = None if found is None else needed(found, outputs)
+        result, bound, proved = _solved(
+            candidates, rows, [candidate.us for candidate in candidates] if prices is None else prices, left
+        )
+        chosen = None if result is None else needed(result, outputs)
         circle = circle_of(chosen or ()) if kernels else []
         if not circle:
             return chosen, bound, proved
         if left <= 0:
             return None, bound, False
-        places = [place for place, one in enumerate(candidates) if one in circle]
+        places = [index for index, candidate in enumerate(candidates) if candidate in circle]
         rows.append((dict.fromkeys(places, 1.0), 0.0, len(places) - 1.0))
 
 
@@ -88,8 +90,8 @@ def _solved(
     """What is chosen under rows of factors, each with the least and the most that it may come to."""
     matrix = lil_matrix((len(rows), len(candidates)))
     for row, (factors, _, _) in enumerate(rows):
-        for place, factor in factors.items():
-            matrix[row, place] = factor
+        for position, factor in factors.items():
+            matrix[row, position] = factor
     low, high = np.array([(low, high) for _, low, high in rows]).T
     solution = milp(
         prices,
@@ -101,38 +103,40 @@ def _solved(
     bound = float(solution.get("mip_dual_bound") or 0.0)
     if solution.x is None:
         return None, bound, False
-    chosen = [one for one, taken in zip(candidates, solution.x, strict=True) if taken > 0.5]
+    chosen = [candidate for candidate, taken in zip(candidates, solution.x, strict=True) if taken > 0.5]
     return chosen, bound, bool(solution.status == 0)
 
 
 def needed(chosen: Iterable[Candidate], outputs: Sequence[str]) -> list[Candidate]:
     """What the outputs need of the chosen ones."""
-    by_output = {name: one for one in chosen for name in one.outputs}
-    found: dict[Kernel, Candidate] = {}
+    by_output = {name: kernel for kernel in chosen for name in kernel.outputs}
+    result: dict[Kernel, Candidate] = {}
     waiting = list(outputs)
     while waiting:
-        one = by_output[waiting.pop()]
-        if one.key not in found:
-            found[one.key] = one
-            waiting += sorted(one.reads)
-    return list(found.values())
+        kernel = by_output[waiting.pop()]
+        if kernel.key not in result:
+            result[kernel.key] = kernel
+            waiting += sorted(kernel.reads)
+    return list(result.values())
 
 
 def circle_of(chosen: Sequence[Candidate]) -> list[Candidate]:
     """A shortest circle of kernels of which each reads what the next one makes; empty where there is an order."""
-    by_output = {name: one for one in chosen for name in one.outputs}
-    before = {one.key: [by_output[name] for name in sorted(one.reads) if by_output[name] is not one] for one in chosen}
+    by_output = {name: kernel for kernel in chosen for name in kernel.outputs}
+    before = {
+        kernel.key: [by_output[name] for name in sorted(kernel.reads) if by_output[name] is not kernel] for kernel in chosen
+    }
     best: list[Candidate] = []
-    for first in (one for one in chosen if len(one.outputs) > 1):  # others make nothing that they wait for
+    for first in (kernel for kernel in chosen if len(kernel.outputs) > 1):  # others make nothing that they wait for
         paths: dict[Kernel, list[Candidate]] = {first.key: [first]}
         waiting = [first]
         while waiting:
             here = waiting.pop(0)
-            for one in before[here.key]:
+            for kernel in before[here.key]:
                 path = paths[here.key]
-                if one is first and (not best or len(path) < len(best)):
+                if kernel is first and (not best or len(path) < len(best)):
                     best = path
-                if one.key not in paths:
-                    paths[one.key] = [*path, one]
-                    waiting.append(one)
+                if kernel.key not in paths:
+                    paths[kernel.key] = [*path, kernel]
+                    waiting.append(kernel)
     return best

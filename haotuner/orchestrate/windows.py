@@ -60,18 +60,18 @@ class Windows:
                 continue
             if node.output in self.required or node.output in needed:
                 needed.add(node.output)
-                needed.update(one for one in node.inputs if one in plan.made and one not in self.required)
+                needed.update(tensor for tensor in node.inputs if tensor in plan.made and tensor not in self.required)
         return [name for name in plan.order if name in needed and name not in plan.products and name not in plan.inside]
 
     def _tied_by_need(self) -> list[list[str]]:
         """Primitives that are tied together by tensors that need not lie in memory, in the graph's order."""
         live = set(self.live)
         ties = [
-            [name, *(one for one in self.plan.made[name].inputs if one in live and one not in self.required)]
+            [name, *(tensor for tensor in self.plan.made[name].inputs if tensor in live and tensor not in self.required)]
             for name in self.live
         ]
         every = [[name for name in self._ordered(part) if name not in self.alias] for part in joined(ties)]
-        return sorted((one for one in every if one), key=lambda one: self.plan.order[one[0]])
+        return sorted((group for group in every if group), key=lambda item: self.plan.order[item[0]])
 
     def _ordered(self, names: Iterable[str]) -> list[str]:
         return sorted(names, key=self.plan.order.__getitem__)
@@ -89,10 +89,13 @@ class Windows:
 
     def _meaning(self, nodes: Sequence[str]) -> Hashable:
         """As ``structural_hash.py``, with what a window reads by another name, and how many products lie between."""
-        places = {name: place for place, name in enumerate(nodes)}
+        places = {name: index for index, name in enumerate(nodes)}
         first = min(self.ways.products[name] for name in nodes)
         ties = tuple(
-            (self.ways.products[name] - first, tuple(places.get(self._lies_in(one)) for one in self.plan.made[name].inputs))
+            (
+                self.ways.products[name] - first,
+                tuple(places.get(self._lies_in(tensor)) for tensor in self.plan.made[name].inputs),
+            )
             for name in nodes
         )
         return structural_hash(self.plan.graph, self.plan.made, nodes, self.required), ties
@@ -105,32 +108,32 @@ class Windows:
 
     def _reads(self, inputs: Iterable[str], inside: Collection[str]) -> frozenset[str]:
         """What kernels of the window make of what a kernel reads."""
-        return frozenset(one for one in map(self._lies_in, inputs) if one in inside)
+        return frozenset(tensor for tensor in map(self._lies_in, inputs) if tensor in inside)
 
     def _renamed(self, candidates: Iterable[Candidate], before: Sequence[str], now: Sequence[str]) -> list[Candidate]:
         """Candidates of a window that means the same, by this one's names."""
-        names, found = dict(zip(before, now, strict=True)), []
-        for one in candidates:
-            outputs = tuple(names[name] for name in one.outputs)
-            nodes, reads = (frozenset(map(names.__getitem__, own)) for own in (one.nodes, one.reads))
-            us = self.prices.price_of((outputs, nodes), one.usual_us)
-            found.append(Candidate(outputs, nodes, reads, us, one.usual_us))
-        return found
+        names, result = dict(zip(before, now, strict=True)), []
+        for candidate in candidates:
+            outputs = tuple(names[name] for name in candidate.outputs)
+            nodes, reads = (frozenset(map(names.__getitem__, own)) for own in (candidate.nodes, candidate.reads))
+            us = self.prices.price_of((outputs, nodes), candidate.usual_us)
+            result.append(Candidate(outputs, nodes, reads, us, candidate.usual_us))
+        return result
 
     def _near(self, windows: Sequence[Window]) -> list[list[Window]]:
         """Windows that kernels of several outputs may tie: behind as many products, they share what lies in memory."""
-        places = {name: str(place) for place, window in enumerate(windows) for name in window.nodes}
-        ties: list[list[str]] = [[str(place)] for place in range(len(windows))]
+        places = {name: str(index) for index, window in enumerate(windows) for name in window.nodes}
+        ties: list[list[str]] = [[str(index)] for index in range(len(windows))]
         readers: dict[tuple[str, int], list[str]] = {}
-        for name, place in places.items():
+        for name, position in places.items():
             own = self.ways.products[name]
-            for one in {self._lies_in(one) for one in self.plan.made[name].inputs}:
-                if one in places and self.ways.products[one] == own:
-                    ties.append([place, places[one]])
-                if one not in self.plan.graph.constants:
-                    readers.setdefault((one, own), []).append(place)
+            for tensor in {self._lies_in(tensor) for tensor in self.plan.made[name].inputs}:
+                if tensor in places and self.ways.products[tensor] == own:
+                    ties.append([position, places[tensor]])
+                if tensor not in self.plan.graph.constants:
+                    readers.setdefault((tensor, own), []).append(position)
         parts = [sorted(map(int, part)) for part in joined([*ties, *readers.values()])]
-        return [[windows[place] for place in part] for part in sorted(parts)]
+        return [[windows[position] for position in part] for part in sorted(parts)]
 
     def _together(self, parts: Sequence[Window]) -> list[Window]:
         """The windows that kernels of several outputs make of these, with such kernels."""
@@ -141,54 +144,56 @@ class Windows:
             several = MultiOutputFusion(
                 self.plan.graph, self.ways, self.prices, self.required, self._readers(nodes), self.plan.subgraph
             )
-            own.candidates, own.whole = several.unions([one for part in parts for one in part.candidates])
+            own.candidates, own.whole = several.unions([candidate for part in parts for candidate in part.candidates])
         else:
             own.candidates, own.whole = self._renamed(twin.candidates, twin.nodes, nodes), twin.whole
-        found: list[Window] = []
-        for place, some in enumerate(self._apart(parts, own.candidates)):
-            kept = [parts[at] for at in some]
-            inside = frozenset[str]().union(*(part.inside for part in kept))
-            unions = [one for one in own.candidates if one.nodes <= inside]
-            alone = len(kept) == 1 and not unions  # it means what it meant, wherever it lies
-            window = Window(self._ordered(inside), inside, meaning=kept[0].meaning if alone else (own.meaning, place))
-            every = [*(one for part in kept for one in part.candidates), *unions]
-            reads = [self._reads(self.plan.subgraph(*one.key).inputs, inside) for one in every]
-            window.candidates = [replace(one, reads=some) for one, some in zip(every, reads, strict=True)]
-            window.whole = own.whole and all(part.whole for part in kept)
+        result: list[Window] = []
+        for index, some in enumerate(self._apart(parts, own.candidates)):
+            selected = [parts[at] for at in some]
+            inside = frozenset[str]().union(*(part.inside for part in selected))
+            unions = [candidate for candidate in own.candidates if candidate.nodes <= inside]
+            alone = len(selected) == 1 and not unions  # it means what it meant, wherever it lies
+            window = Window(self._ordered(inside), inside, meaning=selected[0].meaning if alone else (own.meaning, index))
+            every = [*(candidate for part in selected for candidate in part.candidates), *unions]
+            reads = [self._reads(self.plan.subgraph(*candidate.key).inputs, inside) for candidate in every]
+            window.candidates = [replace(candidate, reads=some) for candidate, some in zip(every, reads, strict=True)]
+            window.whole = own.whole and all(part.whole for part in selected)
             window.outputs = [name for name in window.nodes if name in self.required]
-            found.append(window)
-        return found
+            result.append(window)
+        return result
 
     def _readers(self, nodes: Iterable[str]) -> Mapping[str, Collection[str]]:
-        return {name: [one.output for one in self.plan.finder.readers.get(name, [])] for name in nodes}
+        return {name: [reader.output for reader in self.plan.finder.readers.get(name, [])] for name in nodes}
 
     def _apart(self, parts: Sequence[Window], unions: Sequence[Candidate]) -> list[list[int]]:
         """Places of windows that are one program: tied by a kernel, or each before the other by loops alone."""
-        at = {name: str(place) for place, part in enumerate(parts) for name in part.nodes}
-        tied = [sorted(part) for part in joined([*([str(place)] for place in range(len(parts))),
-                                                 *({at[name] for name in one.nodes} for one in unions)])]  # fmt: skip
-        masks = [sum(1 << self.plan.order[name] for one in part for name in parts[int(one)].nodes) for part in tied]
+        at = {name: str(index) for index, part in enumerate(parts) for name in part.nodes}
+        tied = [sorted(part) for part in joined([*([str(index)] for index in range(len(parts))),
+                                                 *({at[name] for name in union.nodes} for union in unions)])]  # fmt: skip
+        masks = [
+            sum(1 << self.plan.order[name] for candidate in part for name in parts[int(candidate)].nodes) for part in tied
+        ]
         ahead = [0] * len(tied)
-        for place, part in enumerate(tied):
-            for name in (name for one in part for name in parts[int(one)].nodes):
-                ahead[place] |= self._reached[name]
+        for index, part in enumerate(tied):
+            for name in (name for candidate in part for name in parts[int(candidate)].nodes):
+                ahead[index] |= self._reached[name]
         circles = [] if not unions else [
-            [one, other] for place, (one, *_) in enumerate(tied) for next_, (other, *_) in enumerate(tied[:place])
-            if ahead[place] & masks[next_] and ahead[next_] & masks[place]
+            [first, second] for i, (first, *_) in enumerate(tied) for j, (second, *_) in enumerate(tied[:i])
+            if ahead[i] & masks[j] and ahead[j] & masks[i]
         ]  # fmt: skip
         return sorted(sorted(map(int, part)) for part in joined([*tied, *circles]))
 
     @cached_property
     def _reached(self) -> dict[str, int]:
         """What each primitive of the windows leads to by loops alone, as bits by the graph's order."""
-        found: dict[str, int] = {}
+        result: dict[str, int] = {}
         live = set(self.live)
         for name in reversed(self.live):
-            found[name] = 0
-            for one in self.plan.finder.readers.get(name, []):
-                if one.output in live and self.ways.products[one.output] == self.ways.products[name]:
-                    found[name] |= found[one.output] | 1 << self.plan.order[one.output]
-        return found
+            result[name] = 0
+            for reader in self.plan.finder.readers.get(name, []):
+                if reader.output in live and self.ways.products[reader.output] == self.ways.products[name]:
+                    result[name] |= result[reader.output] | 1 << self.plan.order[reader.output]
+        return result
 
     @cached_property
     def _passing(self) -> frozenset[str]:
@@ -209,21 +214,23 @@ class Windows:
     def _of_one(self, name: str) -> bool:
         """Whether each element is made of one of one tensor, and of numbers."""
         node, types = self.plan.made[name], self.plan.graph.types
-        tensors = [one for one in node.inputs if self.plan.finder.follow.number(one) is None]
+        tensors = [tensor for tensor in node.inputs if self.plan.finder.follow.number(tensor) is None]
         return node.primitive in ("map", "cast") and len(tensors) == 1 and types[tensors[0]].shape == types[name].shape
 
     def _with_passing(self, nodes: frozenset[str], inside: Collection[str]) -> frozenset[str]:
         """With what none but the set reads on its way to it."""
-        found, waiting = set(nodes), list(nodes)
+        result, waiting = set(nodes), list(nodes)
         while waiting:
-            more = [one for one in self.plan.made[waiting.pop()].inputs if one in self._passing and one in inside]
-            waiting += [one for one in more if one not in found]
-            found.update(more)
-        return frozenset(found)
+            more = [
+                tensor for tensor in self.plan.made[waiting.pop()].inputs if tensor in self._passing and tensor in inside
+            ]
+            waiting += [tensor for tensor in more if tensor not in result]
+            result.update(more)
+        return frozenset(result)
 
     def _candidates(self, window: Window) -> tuple[list[Candidate], bool]:
         """All convex sets with one output, from the output upwards; whether none was left out."""
-        inside, found, whole = set(window.nodes), list[Candidate](), True
+        inside, result, whole = set(window.nodes), list[Candidate](), True
         for name in window.nodes:
             if name in self._passing:
                 continue
@@ -235,9 +242,9 @@ class Windows:
                 if recomputed_reductions(graph) is None:
                     usual = self.prices.usual_us(graph)
                     us = self.prices.price_of(((name,), nodes), usual)
-                    found.append(Candidate((name,), nodes, self._reads(graph.inputs, inside), us, usual))
-                    if len(found) >= MOST_CANDIDATES:
-                        return found, False
+                    result.append(Candidate((name,), nodes, self._reads(graph.inputs, inside), us, usual))
+                    if len(result) >= MOST_CANDIDATES:
+                        return result, False
                 for more in self._grown_by_one(nodes, inside):
                     if more not in seen:
                         if len(more - self._passing) > MOST_NODES:
@@ -245,14 +252,14 @@ class Windows:
                             continue
                         seen.add(more)
                         waiting.append(more)
-        return found, whole
+        return result, whole
 
     def _grown_by_one(self, nodes: frozenset[str], inside: set[str]) -> Iterable[frozenset[str]]:
         """The set with one more primitive that it reads, and whatever lies on a way from that one into the set."""
         for name in self._ordered(nodes):
-            for one in self.plan.made[name].inputs:
-                if one in inside and one not in nodes and one not in self.required:
-                    yield self._with_passing(self._convex(nodes | {one}, inside), inside)
+            for tensor in self.plan.made[name].inputs:
+                if tensor in inside and tensor not in nodes and tensor not in self.required:
+                    yield self._with_passing(self._convex(nodes | {tensor}, inside), inside)
 
     def _convex(self, nodes: frozenset[str], inside: set[str]) -> frozenset[str]:
         """With all primitives between two of the set; only those that lie between its first and its last are looked at."""
@@ -261,12 +268,12 @@ class Windows:
         first, last = min(places), max(places)
 
         def reached(near: Callable[[str], Iterable[str]]) -> set[str]:
-            found, waiting = set(nodes), list(nodes)
+            result, waiting = set(nodes), list(nodes)
             while waiting:
-                more = {one for one in near(waiting.pop()) if one in inside and first < order[one] < last} - found
-                found |= more
+                more = {node for node in near(waiting.pop()) if node in inside and first < order[node] < last} - result
+                result |= more
                 waiting += more
-            return found
+            return result
 
         above = reached(lambda name: (reader.output for reader in readers.get(name, ())))
         return frozenset(nodes | (above & reached(lambda name: made[name].inputs)))

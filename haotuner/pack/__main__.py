@@ -17,22 +17,24 @@ def main(arguments: Sequence[str]) -> int:
     """Exit code 0 when sound or merged, 2 on wrong usage, 5 when a pack is damaged, otherwise that of the error."""
     reader = argparse.ArgumentParser(prog="python -m haotuner.pack", description="Check packs and put packs together.")
     verbs = reader.add_subparsers(dest="verb", required=True)
-    one = verbs.add_parser("verify", help="files, CPU, and numbers against float64")
-    one.add_argument("pack", type=Path, metavar="DIR")
-    one.add_argument("--json", action="store_true")
-    one.add_argument("--most-flops", type=float, help=f"of one check [default: {LARGEST_FLOPS:g}, shared by many ops]")
+    verify_parser = verbs.add_parser("verify", help="files, CPU, and numbers against float64")
+    verify_parser.add_argument("pack", type=Path, metavar="DIR")
+    verify_parser.add_argument("--json", action="store_true")
+    verify_parser.add_argument(
+        "--most-flops", type=float, help=f"of one check [default: {LARGEST_FLOPS:g}, shared by many ops]"
+    )
     more = verbs.add_parser("merge", help="one pack from packs tuned for different instruction sets")
     more.add_argument("packs", type=Path, nargs="+", metavar="DIR")
     more.add_argument("--out", type=Path, required=True, metavar="DIR")
-    asked = reader.parse_args(arguments)
-    if asked.verb == "verify":
-        return _verify(asked.pack, asked.json, asked.most_flops)
+    options = reader.parse_args(arguments)
+    if options.verb == "verify":
+        return _verify(options.pack, options.json, options.most_flops)
     try:
-        merge(asked.packs, asked.out)
+        merge(options.packs, options.out)
     except HaotunerError as error:
         print(error, file=sys.stderr)
         return error.exit_code
-    print(f"{asked.out}: {len(asked.packs)} levels, each served where it is the widest that the CPU has")
+    print(f"{options.out}: {len(options.packs)} levels, each served where it is the widest that the CPU has")
     return 0
 
 

@@ -61,8 +61,8 @@ def check_convolution(
         }
         served(x, out=memory.tensor(y, whole.shape, whole.shape[-1], written), stream=memory.stream, **added)
         memory.get(y, edge)
-        found = edge[: whole.size].reshape(whole.shape)
-        verdict = judge.check(meaning, drawn, found)
+        result = edge[: whole.size].reshape(whole.shape)
+        verdict = judge.check(meaning, drawn, result)
         where = f"{op.name} {' '.join(f'{axis}={extent}' for axis, extent in shape.as_dict().items())}"
         if verdict.wrong:
             problems.append(f"{where}: {verdict}")
@@ -76,15 +76,15 @@ def _shapes(op: PackOp, meaning: Op, rng: np.random.Generator, most_flops: float
     sides = windows(meaning.kind, dict(meaning.static), meaning.all_options())
     least = {axis: next(n for n in range(1, 1 << 21) if side.out(n) >= 1) for axis, side in sides.items()}
     smallest = {axis.name: least.get(axis.name, 1) for axis in op.dynamic}  # type: ignore[call-overload]
-    found = [Shape.of(smallest)]
+    result = [Shape.of(smallest)]
     for _ in range(DRAWN):
         extents = {}
         for axis in op.dynamic:
             low, high = smallest[axis.name], max(axis.last, smallest[axis.name])
             extents[axis.name] = int(np.exp(rng.uniform(np.log(low), np.log(high + 1))))
-        one = Shape.of(extents)
-        while meaning.flops(one) > most_flops / DRAWN and one != found[0]:
+        one_shape = Shape.of(extents)
+        while meaning.flops(one_shape) > most_flops / DRAWN and one_shape != result[0]:
             extents = {axis: max(smallest[axis], extent // 2) for axis, extent in extents.items()}
-            one = Shape.of(extents)
-        found.append(one)
-    return list(dict.fromkeys(found))
+            one_shape = Shape.of(extents)
+        result.append(one_shape)
+    return list(dict.fromkeys(result))

@@ -13,32 +13,32 @@ from haotuner.runtime.device_memory import DeviceMemory
 from haotuner.runtime.device_model import DeviceModel, DeviceModelBound
 
 
-def answered(model: DeviceModel | DeviceModelBound, given: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+def answered(model: DeviceModel | DeviceModelBound, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     """Outputs by name. The results' memory is filled with ones of all bits before, so that what is not written is seen."""
     assert model.pack.gpu is not None
     with DeviceMemory(model.pack.gpu.ordinal) as memory:
         room = _Room(memory)
-        tensors = {name: room.tensor(one) for name, one in given.items()}
+        tensors = {name: room.tensor(array) for name, array in inputs.items()}
         shapes = model.shapes(tensors)
         out = {end.name: room.empty(end.name, shapes[end.name], end.dtype) for end in model.outputs}
         model.run(tensors, out=out, stream=memory.stream)
-        found = room.found()
+        result = room.found()
         model.trim()
-        return found
+        return result
 
 
-def answered_chain(model: DeviceChain, given: Mapping[str, NDArray[Any]], seed: int) -> dict[str, NDArray[Any]]:
+def answered_chain(model: DeviceChain, inputs: Mapping[str, NDArray[Any]], seed: int) -> dict[str, NDArray[Any]]:
     """The same of a model whose sizes depend on data."""
     assert model.pack.gpu is not None
     with DeviceMemory(model.pack.gpu.ordinal) as memory:
         room, ends = _Room(memory), model.outputs
-        tensors = [room.tensor(given[end.name]) for end in model.inputs]
+        tensors = [room.tensor(inputs[end.name]) for end in model.inputs]
         model.placed(
-            tensors, seed, memory.stream, lambda place, shape: room.empty(ends[place].name, shape, ends[place].dtype)
+            tensors, seed, memory.stream, lambda index, shape: room.empty(ends[index].name, shape, ends[index].dtype)
         )
-        found = room.found()
+        result = room.found()
         model.trim()
-        return {end.name: found[end.name] for end in ends}
+        return {end.name: result[end.name] for end in ends}
 
 
 class _Room:
@@ -64,6 +64,6 @@ class _Room:
 
     def found(self) -> dict[str, NDArray[Any]]:
         """The results, after the stream's work."""
-        for address, one in self._found.values():
-            self._memory.get(address, one)
-        return {name: one for name, (_, one) in self._found.items()}
+        for address, item in self._found.values():
+            self._memory.get(address, item)
+        return {name: item for name, (_, item) in self._found.items()}

@@ -77,10 +77,10 @@ def _shapes(op: PackOp, meaning: Op, rng: np.random.Generator, most_flops: float
     plans = op.facts.get("plans", {})
     bounds = [end for plan in plans.values() for end in plan.get("cells", {}).get("bounds", {}).get(axis.name, [])]
     picked = np.unique(np.linspace(0, max(len(bounds) - 1, 0), CELLS).round().astype(int)).tolist() if bounds else []
-    found = {1, 2, axis.first, axis.last, axis.last + 1, *(tile + 1 for tile in tiles)}
-    found |= {bounds[at] + more for at in picked for more in (0, 1)}
-    found |= {int(extent) for extent in np.exp(rng.uniform(0, np.log(axis.last + 1), RANDOM_SHAPES))}
-    return sorted(m for m in found if m >= 1 and meaning.flops(Shape.of({axis.name: m})) <= largest)
+    result = {1, 2, axis.first, axis.last, axis.last + 1, *(tile + 1 for tile in tiles)}
+    result |= {bounds[at] + more for at in picked for more in (0, 1)}
+    result |= {int(extent) for extent in np.exp(rng.uniform(0, np.log(axis.last + 1), RANDOM_SHAPES))}
+    return sorted(m for m in result if m >= 1 and meaning.flops(Shape.of({axis.name: m})) <= largest)
 
 
 def _check_op(pack: Pack, op: PackOp, memory: DeviceMemory, rng: np.random.Generator, most_flops: float) -> list[str]:

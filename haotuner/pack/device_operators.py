@@ -23,39 +23,39 @@ BOUNDS = 6  # of each axis's cells, evenly
 def check_operator(pack: Pack, op: PackOp, memory: DeviceMemory, rng: np.random.Generator, most_flops: float) -> list[str]:
     """Every wrong number and every write outside an output; operands by turns without gaps and with rows apart."""
     meaning, problems = Op.parse(op.name), []
-    for place, shape in enumerate(_shapes(op, meaning, rng, most_flops)):
+    for index, shape in enumerate(_shapes(op, meaning, rng, most_flops)):
         inputs = judge.draw(meaning, shape, rng)
         outputs = {
-            one.name: judge.Guarded(meaning.operand_shape(one, shape), meaning.dtype_of(one), gaps=not place % 2)
-            for one in meaning.meaning.written
+            operand.name: judge.Guarded(meaning.operand_shape(operand, shape), meaning.dtype_of(operand), gaps=not index % 2)
+            for operand in meaning.meaning.written
         }
-        at = {name: memory.put(one.outer) for name, one in outputs.items()}
-        given = [_placed(memory, inputs[one.name], one.dtype, apart=not place % 2) for one in op.inputs]
-        outs = tuple(_inside(memory, at[one.name], outputs[one.name], one.dtype) for one in op.in_file_order)
-        pack.op(op.name).run(*given, out=outs if len(outs) > 1 else outs[0], stream=memory.stream)
-        for name, one in outputs.items():
-            memory.get(at[name], one.outer)
-        verdict = judge.check_all(meaning, inputs, {name: one.inner for name, one in outputs.items()})
+        at = {name: memory.put(output.outer) for name, output in outputs.items()}
+        arguments = [_placed(memory, inputs[operand.name], operand.dtype, apart=not index % 2) for operand in op.inputs]
+        outs = tuple(_inside(memory, at[operand.name], outputs[operand.name], operand.dtype) for operand in op.in_file_order)
+        pack.op(op.name).run(*arguments, out=outs if len(outs) > 1 else outs[0], stream=memory.stream)
+        for name, output in outputs.items():
+            memory.get(at[name], output.outer)
+        verdict = judge.check_all(meaning, inputs, {name: output.inner for name, output in outputs.items()})
         where = f"{op.name} {' '.join(f'{axis}={extent}' for axis, extent in shape.as_dict().items())}"
         if verdict.wrong:
             problems.append(f"{where}: {verdict}")
-        problems += [f"{where}: wrote outside {name}" for name, one in outputs.items() if one.touched()]
+        problems += [f"{where}: wrote outside {name}" for name, output in outputs.items() if output.touched()]
     return problems
 
 
 def _shapes(op: PackOp, meaning: Op, rng: np.random.Generator, most_flops: float) -> list[Shape]:
     """The smallest, around the plan's bounds along each axis, and drawn ones; all small enough."""
     least = {axis.name: axis.first for axis in op.dynamic}
-    found = [Shape.of(dict.fromkeys(least, 1)), Shape.of(least)]
+    result = [Shape.of(dict.fromkeys(least, 1)), Shape.of(least)]
     plans = op.facts.get("plans", {})
     for axis in op.dynamic:
         bounds = [end for plan in plans.values() for end in plan.get("cells", {}).get("bounds", {}).get(axis.name, [])]
         picked = np.unique(np.linspace(0, max(len(bounds) - 1, 0), BOUNDS).round().astype(int)).tolist() if bounds else []
         edges = {axis.last, axis.last + 1, *(bounds[at] + more for at in picked for more in (0, 1))}
-        found += [Shape.of({**least, axis.name: extent}) for extent in sorted(edges)]
+        result += [Shape.of({**least, axis.name: extent}) for extent in sorted(edges)]
     for _ in range(DRAWN):
-        found.append(Shape.of({axis.name: int(np.exp(rng.uniform(0, np.log(axis.last + 1)))) for axis in op.dynamic}))
-    return [shape for shape in dict.fromkeys(found) if meaning.flops(shape) <= most_flops / DRAWN]
+        result.append(Shape.of({axis.name: int(np.exp(rng.uniform(0, np.log(axis.last + 1)))) for axis in op.dynamic}))
+    return [shape for shape in dict.fromkeys(result) if meaning.flops(shape) <= most_flops / DRAWN]
 
 
 def _placed(memory: DeviceMemory, value: NDArray[Any], dtype: str, *, apart: bool) -> Any:
@@ -64,7 +64,7 @@ def _placed(memory: DeviceMemory, value: NDArray[Any], dtype: str, *, apart: boo
     return memory.strided(memory.put(room), value.shape, tuple(step // view.itemsize for step in view.strides), dtype)
 
 
-def _inside(memory: DeviceMemory, address: int, held: judge.Guarded, dtype: str) -> Any:
-    inner = held.inner
-    offset = inner.__array_interface__["data"][0] - held.outer.__array_interface__["data"][0]
+def _inside(memory: DeviceMemory, address: int, guard: judge.Guarded, dtype: str) -> Any:
+    inner = guard.inner
+    offset = inner.__array_interface__["data"][0] - guard.outer.__array_interface__["data"][0]
     return memory.strided(address + offset, inner.shape, tuple(step // inner.itemsize for step in inner.strides), dtype)

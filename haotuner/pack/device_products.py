@@ -32,7 +32,7 @@ def check_product(pack: Pack, op: PackOp, memory: DeviceMemory, rng: np.random.G
         y = memory.put(output.outer)
         out = _inside(memory, y, output, written)
         pack.op(op.name).run(
-            *(_placed(memory, inputs[one.name], meaning.dtype_of(one)) for one in meaning.meaning.inputs),
+            *(_placed(memory, inputs[operand.name], meaning.dtype_of(operand)) for operand in meaning.meaning.inputs),
             out=out,
             stream=memory.stream,
         )
@@ -52,16 +52,16 @@ def _shapes(op: PackOp, meaning: Op, rng: np.random.Generator, most_flops: float
     one_tile = {axis.name: max(axis.first, *(tile.get(axis.name, 1) + 1 for tile in op.tiles)) for axis in op.dynamic}
     largest = max(most_flops / RANDOM_SHAPES, float(meaning.flops(Shape.of(one_tile))))
     plans = op.facts.get("plans", {})
-    found = {Shape.of(least), Shape.of(one_tile), Shape.of({**least, **dict.fromkeys(least, 1)})}
+    result = {Shape.of(least), Shape.of(one_tile), Shape.of({**least, **dict.fromkeys(least, 1)})}
     for axis in op.dynamic:
         bounds = [end for plan in plans.values() for end in plan.get("cells", {}).get("bounds", {}).get(axis.name, [])]
         picked = np.unique(np.linspace(0, max(len(bounds) - 1, 0), CELLS).round().astype(int)).tolist() if bounds else []
         edges = {axis.last, axis.last + 1, *(tile.get(axis.name, 1) + more for tile in op.tiles for more in (-1, 0, 1))}
         edges |= {bounds[at] + more for at in picked for more in (0, 1)}
-        found |= {Shape.of({**least, axis.name: extent}) for extent in edges if extent >= 1}
+        result |= {Shape.of({**least, axis.name: extent}) for extent in edges if extent >= 1}
     for _ in range(RANDOM_SHAPES):
-        found.add(Shape.of({axis.name: int(np.exp(rng.uniform(0, np.log(axis.last + 1)))) for axis in op.dynamic}))
-    return sorted((shape for shape in found if meaning.flops(shape) <= largest), key=str)
+        result.add(Shape.of({axis.name: int(np.exp(rng.uniform(0, np.log(axis.last + 1)))) for axis in op.dynamic}))
+    return sorted((shape for shape in result if meaning.flops(shape) <= largest), key=str)
 
 
 def _placed(memory: DeviceMemory, values: NDArray[Any], dtype: str) -> Any:

@@ -60,10 +60,10 @@ def check_facts(value: Any, form: Any, where: str) -> None:
     if isinstance(form, dict):
         if not isinstance(value, dict):
             raise ValueError(f"{where} must be an object")
-        for key, found in value.items():
+        for key, item in value.items():
             inner = form.get(str, form.get(key))
             if inner is not None:
-                check_facts(found, inner, f"{where}.{key}")
+                check_facts(item, inner, f"{where}.{key}")
     elif form == PAIR:
         check_facts(value, [NUMBER], where)
         if len(value) != 2:
@@ -73,8 +73,8 @@ def check_facts(value: Any, form: Any, where: str) -> None:
             raise ValueError(f"{where} must be a list")
         if form[0] is NUMBER and _NUMBERS.issuperset(map(type, value)):
             return  # plans have thousands
-        for found in value:
-            check_facts(found, form[0], where)
+        for entry in value:
+            check_facts(entry, form[0], where)
     elif not isinstance(value, form) or (isinstance(value, bool) and form is not bool):
         raise ValueError(f"{where} is {value!r:.50}, of another type than that fact has")
 
@@ -100,12 +100,12 @@ def _check_each(value: Any) -> None:
         if not value.isprintable() and any(_steers(letter) for letter in value):
             raise ValueError(f"the text {ascii(value[:50])} holds control characters")
     elif isinstance(value, dict):
-        for key, found in value.items():
+        for key, item in value.items():
             _check_each(key)
-            _check_each(found)
+            _check_each(item)
     elif isinstance(value, list):
-        for found in value:
-            _check_each(found)
+        for entry in value:
+            _check_each(entry)
 
 
 def _steers(letter: str) -> bool:

@@ -31,8 +31,8 @@ class FactsFile:
 
     def of(self, op: str) -> Mapping[str, Any]:
         """Facts of an op, none where the file has none. PackInvalid where it is missing, damaged or not sound."""
-        found: Mapping[str, Any] = self._ops.get(op, {})
-        return found
+        result: Mapping[str, Any] = self._ops.get(op, {})
+        return result
 
     @cached_property
     def _ops(self) -> Mapping[str, Any]:
@@ -53,8 +53,8 @@ class FactsFile:
             check_facts(document, {str: OP}, "the file of facts")
         except ValueError as error:
             raise PackInvalid(f"{path}: {error}; tune again or restore the pack from where it came") from error
-        found: Mapping[str, Any] = document
-        return found
+        result: Mapping[str, Any] = document
+        return result
 
 
 class OpFacts(Mapping[str, Any]):

@@ -27,8 +27,8 @@ def check_image_bits(path: Path, op: PackOp, counts: list[int], rng: np.random.G
     reach = {axis: side.dilation * (side.taps - 1) for axis, side in sides.items()}
     extents: dict[str, int] = {axis: most + SIDE for axis, most in reach.items() if axis in meaning.dynamic}
     drawn = judge.draw(meaning, Shape.of({**extents, "b": IMAGES}), rng)
-    constants = {one.name: drawn[one.name] for one in op.extra if one.role == "constant"}
-    passed = ["x", *(one.name for one in op.extra if one.role == "input")]
+    constants = {operand.name: drawn[operand.name] for operand in op.extra if operand.role == "constant"}
+    passed = ["x", *(operand.name for operand in op.extra if operand.role == "input")]
     whole, problems = None, []
     for threads in counts:
         with Pack(path, threads) as pack:

@@ -89,8 +89,8 @@ def manifest_in(folder: Folder, choose: Choice | None = None) -> Manifest:
         raise PackInvalid(f"{path}: {_error_text(error)}; tune again or restore the pack from where it came") from error
     if choose is None:
         return _level_in(folder, served_level(levels), levels)
-    held = {level: _level_in(folder, level, levels) for level in levels}
-    return held[choose(held)]
+    manifests = {level: _level_in(folder, level, levels) for level in levels}
+    return manifests[choose(manifests)]
 
 
 def read_levels(pack: Path) -> dict[str, str] | None:
@@ -117,29 +117,29 @@ def read_level(pack: Path, level: str, levels: Mapping[str, str]) -> Manifest:
 
 
 def _level_in(folder: Folder, level: str, levels: Mapping[str, str]) -> Manifest:
-    place = folder.path / level
+    path = folder.path / level
     try:
-        with ExitStack() as held:
+        with ExitStack() as stack:
             inner = folder
             for name in level.split("/"):
-                inner = held.enter_context(inner.inner(name))
+                inner = stack.enter_context(inner.inner(name))
             return _level(folder, inner, level, levels[level])
     except OSError as error:
-        raise PackInvalid(f"{place}: cannot read {MANIFEST} ({error.strerror}); restore the pack") from error
+        raise PackInvalid(f"{path}: cannot read {MANIFEST} ({error.strerror}); restore the pack") from error
 
 
 def _level(folder: Folder, inner: Folder, level: str, sha256: str) -> Manifest:
-    place, raw = inner.path, _raw(inner)
+    path, raw = inner.path, _raw(inner)
     if hashlib.sha256(raw).hexdigest() != sha256:
-        raise PackInvalid(f"{place / MANIFEST}: not the one that {folder.path / MANIFEST} names (sha256); restore the pack")
-    document = parse(place / MANIFEST, raw)
+        raise PackInvalid(f"{path / MANIFEST}: not the one that {folder.path / MANIFEST} names (sha256); restore the pack")
+    document = parse(path / MANIFEST, raw)
     try:
         manifest = _decode(document, raw, inner)
     except (KeyError, TypeError, ValueError, UsageError) as error:
-        raise PackInvalid(f"{place / MANIFEST}: {_error_text(error)}; restore the pack from where it came") from error
+        raise PackInvalid(f"{path / MANIFEST}: {_error_text(error)}; restore the pack from where it came") from error
     built = level_of(manifest.arch, manifest.device_id)
     if built != level:
-        raise PackInvalid(f"{place} was built for {built}, not for {level}; restore the pack or merge again")
+        raise PackInvalid(f"{path} was built for {built}, not for {level}; restore the pack or merge again")
     return replace(manifest, library=f"{level}/{manifest.library}")
 
 
@@ -225,10 +225,10 @@ def _decode(document: Any, raw: bytes, folder: Folder) -> Manifest:
 
 def _named(device: Any, key: str, pattern: re.Pattern[str]) -> str:
     """A fact that names a folder in merged packs."""
-    found = text(device[key])
-    if not pattern.fullmatch(found):
-        raise ValueError(f"device.{key} is {found!r:.90}, which is no name of letters, digits and any of _.+-")
-    return found
+    result = text(device[key])
+    if not pattern.fullmatch(result):
+        raise ValueError(f"device.{key} is {result!r:.90}, which is no name of letters, digits and any of _.+-")
+    return result
 
 
 def _error_text(error: Exception) -> str:

@@ -21,24 +21,24 @@ def merge(packs: Sequence[Path], out: Path) -> Path:
     packs are plain ones of different levels, and those for CPUs, like those for devices, hold the same models, or
     without any the same ops (those of a model are what its level runs); PackInvalid or PackMismatch for damage.
     """
-    found: dict[str, tuple[Path, Manifest]] = {}
+    result: dict[str, tuple[Path, Manifest]] = {}
     for pack in packs:
         manifest = _plain(pack)
         level = level_of(manifest.arch, manifest.device_id)
         if not is_level(level):
             raise PackInvalid(f"{pack} was built for {level}, which is no level of a pack; tune again or restore the pack")
-        if level in found:
-            raise UsageError(f"{found[level][0]} and {pack} are both for {level}; merge one of each level")
-        found[level] = pack, manifest
-    if len(found) < 2:
+        if level in result:
+            raise UsageError(f"{result[level][0]} and {pack} are both for {level}; merge one of each level")
+        result[level] = pack, manifest
+    if len(result) < 2:
         raise UsageError("name at least two packs of different levels, e.g. tuned with --device cpu:avx512 and cpu:avx2")
     for placed in (False, True):
-        _check_alike([(pack, manifest) for pack, manifest in found.values() if manifest.placed == placed])
+        _check_alike([(pack, manifest) for pack, manifest in result.values() if manifest.placed == placed])
     files, hashes = dict[str, bytes](), dict[str, str]()
-    for level, (pack, _) in found.items():
-        held = steadily(pack, _files_of)
-        hashes[level] = hashlib.sha256(held[MANIFEST]).hexdigest()
-        files |= {f"{level}/{name}": data for name, data in held.items()}
+    for level, (pack, _) in result.items():
+        manifest_ = steadily(pack, _files_of)
+        hashes[level] = hashlib.sha256(manifest_[MANIFEST]).hexdigest()
+        files |= {f"{level}/{name}": data for name, data in manifest_.items()}
     files |= sealed(as_json({"schema": PACK_SCHEMA, "levels": hashes}))
     return publish(out, files, _sound)
 
@@ -47,22 +47,22 @@ def _files_of(folder: Folder) -> dict[str, bytes]:
     """Every file of a plain pack, by its path in it. PackInvalid where one is not what the manifest says."""
     raw, manifest = folder.read(MANIFEST, SIZE_LIMIT_BYTES), manifest_in(folder)
     files = {MANIFEST: raw} | (sealed(raw) if manifest.document["schema"] > 1 else {})
-    wanted = [(manifest.library, manifest.sha256, LIBRARY_LIMIT_BYTES)]
+    file_list = [(manifest.library, manifest.sha256, LIBRARY_LIMIT_BYTES)]
     if "facts_sha256" in manifest.document:
-        wanted.append((FACTS, manifest.document["facts_sha256"], SIZE_LIMIT_BYTES))
-    for one in manifest.models.values():
-        wanted.append((f"{MODELS}/{one.schedule}", one.schedule_sha256, SIZE_LIMIT_BYTES))
-        wanted.append((f"{MODELS}/{one.weights}", one.weights_sha256, one.weights_bytes))
-    return files | {name: _checked(folder, name, sha256, limit) for name, sha256, limit in wanted}
+        file_list.append((FACTS, manifest.document["facts_sha256"], SIZE_LIMIT_BYTES))
+    for model in manifest.models.values():
+        file_list.append((f"{MODELS}/{model.schedule}", model.schedule_sha256, SIZE_LIMIT_BYTES))
+        file_list.append((f"{MODELS}/{model.weights}", model.weights_sha256, model.weights_bytes))
+    return files | {name: _checked(folder, name, sha256, limit) for name, sha256, limit in file_list}
 
 
 def _check_alike(packs: Sequence[tuple[Path, Manifest]]) -> None:
     """UsageError unless the packs hold the same: every CPU must find every model and op, and so must every device."""
     for pack, manifest in packs[1:]:
-        first, held = packs[0]
-        one, other = _device_names(held), _device_names(manifest)
-        if one != other:
-            raise UsageError(f"{first} and {pack} differ in {', '.join(sorted(one ^ other))}; every CPU must find all")
+        first, first_manifest = packs[0]
+        left, other = _device_names(first_manifest), _device_names(manifest)
+        if left != other:
+            raise UsageError(f"{first} and {pack} differ in {', '.join(sorted(left ^ other))}; every CPU must find all")
 
 
 def _device_names(manifest: Manifest) -> set[str]:

@@ -28,27 +28,34 @@ def read_models(value: Any) -> dict[str, ModelFiles]:
     """The models of a manifest; ValueError says what is wrong."""
     if not isinstance(value, dict):
         raise ValueError("models must be an object")
-    found = {}
-    for name, one in value.items():
+    result = {}
+    for name, document in value.items():
         files = ModelFiles(
-            one["schedule"], one["schedule_sha256"], one["weights"], one["weights_sha256"], one["weights_bytes"]
+            document["schedule"],
+            document["schedule_sha256"],
+            document["weights"],
+            document["weights_sha256"],
+            document["weights_bytes"],
         )
         if not MODEL_NAME.fullmatch(name) or files.schedule != f"{name}.json" or files.weights != f"{name}.weights":
             raise ValueError(f"model {name!r}: its files must be NAME.json and NAME.weights")
-        if not all(isinstance(one, str) and _SHA.fullmatch(one) for one in (files.schedule_sha256, files.weights_sha256)):
+        if not all(
+            isinstance(document, str) and _SHA.fullmatch(document)
+            for document in (files.schedule_sha256, files.weights_sha256)
+        ):
             raise ValueError(f"model {name}: files without a sha256")
         if type(files.weights_bytes) is not int or files.weights_bytes < 0:
             raise ValueError(f"model {name}: weights of {files.weights_bytes!r} bytes")
-        found[name] = files
-    return found
+        result[name] = files
+    return result
 
 
 def model_files(models: Mapping[str, tuple[bytes, bytes]]) -> tuple[dict[str, Any], dict[str, bytes]]:
     """Of schedules and weights by name: what the manifest says, and the files by path in the pack."""
-    told: dict[str, Any] = {}
+    documents: dict[str, Any] = {}
     files: dict[str, bytes] = {}
     for name, (schedule, weights) in models.items():
-        told[name] = {
+        documents[name] = {
             "schedule": f"{name}.json",
             "schedule_sha256": hashlib.sha256(schedule).hexdigest(),
             "weights": f"{name}.weights",
@@ -56,4 +63,4 @@ def model_files(models: Mapping[str, tuple[bytes, bytes]]) -> tuple[dict[str, An
             "weights_bytes": len(weights),
         }
         files |= {f"{MODELS}/{name}.json": schedule, f"{MODELS}/{name}.weights": weights}
-    return told, files
+    return documents, files

@@ -67,10 +67,10 @@ class PackOp:
 
     def axis(self, name: str) -> PackAxis:
         """One axis; KeyError if there is none of that name."""
-        found = next((axis for axis in self.axes if axis.name == name), None)
-        if found is None:
+        result = next((axis for axis in self.axes if axis.name == name), None)
+        if result is None:
             raise KeyError(name)
-        return found
+        return result
 
     @property
     def dynamic(self) -> tuple[PackAxis, ...]:
@@ -95,8 +95,8 @@ class PackOp:
     @property
     def places(self) -> tuple[int, ...]:
         """Of a group's op: which of the file's outputs each one is that a call writes; empty of one that was made alone."""
-        found = tuple(json.loads(self.group).get("places", ())) if self.group else ()
-        return (*found[1:], *found[:1])  # a definition begins with the output, a call ends with it
+        result = tuple(json.loads(self.group).get("places", ())) if self.group else ()
+        return (*result[1:], *result[:1])  # a definition begins with the output, a call ends with it
 
     @property
     def in_file_order(self) -> tuple[PackOperand, ...]:
@@ -170,9 +170,9 @@ def read_op(entry: Any) -> PackOp:
     entry = _object(entry, "every op")
     name = text(entry["name"])
     kind = word(entry["kind"])
-    axes = tuple(_axis(one) for one in listed(entry["axes"], MOST_AXES))
+    axes = tuple(_axis(document) for document in listed(entry["axes"], MOST_AXES))
     names = [axis.name for axis in axes]
-    operands = tuple(_operand(one, names) for one in listed(entry["operands"], MAX_OPERANDS))
+    operands = tuple(_operand(document, names) for document in listed(entry["operands"], MAX_OPERANDS))
     op = PackOp(name=name, kind=kind, axes=axes, operands=operands, group=_definition(entry, kind), **_plans(entry, name))
     if len(set(names)) != len(names) or len({o.name for o in operands}) != len(operands):
         raise ValueError(f"op {name!r}: axes and operands must be named once each")
@@ -227,16 +227,16 @@ def _check_layer(op: PackOp, sizes: Mapping[str, int] | None = None) -> None:
     if op.kind == "grouped":
         _check_grouped(op, named)
         return
-    given = sizes or {axis.name: axis.extent for axis in op.axes if axis.extent is not None}
+    extents = sizes or {axis.name: axis.extent for axis in op.axes if axis.extent is not None}
     extra = named.epilogue_operands
     want = ["x", "weight", *extra, "y", *([] if named.epilogue or named.sums != "fp32" else ["bias"])]
     if [axis.name for axis in op.axes] != ["m", "n", "k"] or [o.name for o in op.operands] != want:
         raise ValueError(f"op {op.name!r}: it has the axes m, n, k and the operands {', '.join(want)}")
     if op.operands[1].packed and (set(op.operands[1].packed) - {"terms"} != {"pw", "panels"} or op.panels * op.pw < op.n):
         raise ValueError(f"op {op.name!r}: its panels hold fewer than n columns: not possible")
-    told = (named.name, named.kind, dict(named.static), tuple(named.option("weight")))
-    if told != (op.name, "dense", given, op.operands[1].dims):
-        raise ValueError(f"op {op.name!r} says other things than its entry: {given}, weight={op.weight}")
+    layer = (named.name, named.kind, dict(named.static), tuple(named.option("weight")))
+    if layer != (op.name, "dense", extents, op.operands[1].dims):
+        raise ValueError(f"op {op.name!r} says other things than its entry: {extents}, weight={op.weight}")
     dims = {operand.name: operand.dims for operand in op.operands}
     expected = {"x": ("m", "k"), "weight": op.operands[1].dims, **extra, "y": ("m", "n")}
     if dims != expected | ({"bias": ("n",)} if "bias" in want and "bias" not in extra else {}) or not _typed_as(op, named):
@@ -254,40 +254,40 @@ def _typed_as(op: PackOp, named: Op) -> bool:
 
 
 def _check_grouped(op: PackOp, named: Op) -> None:
-    given = {axis.name: axis.extent for axis in op.axes if axis.extent is not None}
+    extents = {axis.name: axis.extent for axis in op.axes if axis.extent is not None}
     weight = ("g", *named.option("weight"))
     dims = {"x": ("m", "k"), "weight": weight, "offsets": ("g",), **named.epilogue_operands, "y": ("m", "n")}
     dims |= {} if named.epilogue else {"bias": ("g", "n")}
-    told = {operand.name: operand.dims for operand in op.operands}
-    if [axis.name for axis in op.axes] != ["m", "n", "k", "g"] or list(told.items()) != list(dims.items()):
+    dims_of = {operand.name: operand.dims for operand in op.operands}
+    if [axis.name for axis in op.axes] != ["m", "n", "k", "g"] or list(dims_of.items()) != list(dims.items()):
         raise ValueError(f"op {op.name!r}: grouped has the axes m, n, k, g and the operands {', '.join(dims)}")
-    if (named.name, named.kind, dict(named.static)) != (op.name, op.kind, given) or not _typed_as(op, named):
-        raise ValueError(f"op {op.name!r} says other things than its entry: {given}")
+    if (named.name, named.kind, dict(named.static)) != (op.name, op.kind, extents) or not _typed_as(op, named):
+        raise ValueError(f"op {op.name!r} says other things than its entry: {extents}")
     if op.operands[2].dtype != "int32" or not op.kept or any(tile.get("m", 0) < 1 for tile in op.tiles):
         raise ValueError(f"op {op.name!r}: offsets are int32, weights are not packed, and kernels compute rows")
 
 
 def _definition(entry: Mapping[str, Any], kind: str) -> str:
     """The definition of a group; ValueError where it is not the one that the kind's name was made from."""
-    found = entry.get("group", "")
-    if not isinstance(found, str) or len(found) > LONGEST:
+    result = entry.get("group", "")
+    if not isinstance(result, str) or len(result) > LONGEST:
         raise ValueError(f"a group's definition is a text of at most {LONGEST} characters")
-    if found and not kind.endswith(f"_{digest_of(found)}"):
+    if result and not kind.endswith(f"_{digest_of(result)}"):
         raise ValueError(f"kind {kind!r} was made from another definition")
-    return found
+    return result
 
 
 def _plans(entry: Mapping[str, Any], name: str) -> dict[str, Any]:
     threads = tuple(whole(t, "threads") for t in listed(entry["threads"], MAX_THREADS - 1))
-    given = [_kernel(one) for one in listed(entry["kernels"], MOST_KERNELS)]
-    kernels = tuple(kernel for kernel, _ in given)
+    kernels_ = [_kernel(document) for document in listed(entry["kernels"], MOST_KERNELS)]
+    kernels = tuple(kernel for kernel, _ in kernels_)
     if not threads or len(set(threads)) != len(threads) or max(threads) > MAX_THREADS:
         raise ValueError(f"op {name!r}: threads must name each count once, in 1..{MAX_THREADS}")
     if not kernels or len(set(kernels)) != len(kernels):
         raise ValueError(f"op {name!r}: kernels must be named, once each")
     facts = entry.get("facts", {})
     check_facts(facts, OP, f"op {name!r}: facts")
-    return {"threads": threads, "kernels": kernels, "tiles": tuple(tile for _, tile in given), "facts": facts}
+    return {"threads": threads, "kernels": kernels, "tiles": tuple(tile for _, tile in kernels_), "facts": facts}
 
 
 def _kernel(entry: Any) -> tuple[str, Mapping[str, int]]:
@@ -307,10 +307,10 @@ def _axis(entry: Any) -> PackAxis:
     return _range(name, whole(entry["first"], "first"), whole(entry["last"], "last"))
 
 
-def _formula(said: Any) -> str:
-    if said:
-        arithmetic_of(text(said))
-    return str(said)
+def _formula(message: Any) -> str:
+    if message:
+        arithmetic_of(text(message))
+    return str(message)
 
 
 def _range(name: str, first: int, last: int) -> PackAxis:

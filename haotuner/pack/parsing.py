@@ -24,10 +24,10 @@ def parse(path: Path, raw: bytes) -> Any:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    result = dict(pairs)
+    if len(result) != len(pairs):
         raise ValueError("a key is given twice")
-    return found
+    return result
 
 
 def _no_constant(word: str) -> Any:

@@ -79,7 +79,7 @@ def not_verified(path: Path) -> list[str]:
 def _unchecked(manifest: Manifest) -> list[str]:
     unknown = [op.name for op in manifest.ops if op.group and op.kind not in GROUPS]
     why = f"results of {', '.join(unknown)} were not checked: `haotuner verify` does, with haotuner[tune]" if unknown else ""
-    return [one for one in (unchecked(manifest), why) if one]
+    return [reason for reason in (unchecked(manifest), why) if reason]
 
 
 def _verify_plain(path: Path, seed: int, most_flops: float) -> list[str]:
@@ -149,8 +149,8 @@ def _check_models(pack: Pack, damaged: Collection[str] = ()) -> list[str]:
             mapped, document = pack.library().mapped, model.document
             if "tensors" not in document:
                 continue  # a chain of which the library knows the segments alone
-            held = mapped.words(mapped.find(name))
-            if held[1] == VERSION and held != schedule_words(document, files.weights_bytes):
+            checksums = mapped.words(mapped.find(name))
+            if checksums[1] == VERSION and checksums != schedule_words(document, files.weights_bytes):
                 problems.append(f"model {name}: its library holds another schedule than its document; tune again")
         except (HaotunerError, KeyError, TypeError, ValueError) as error:
             problems.append(f"model {name}: {error}")
@@ -173,7 +173,7 @@ def _shapes(op: PackOp, meaning: Op, rng: np.random.Generator, most_flops: float
     for axis in op.dynamic:
         one_tile = lowest | {axis.name: max(tile.get(axis.name, 1) for tile in op.tiles) + 1}
         most_flops = max(most_flops, _cost(meaning, Shape.of(one_tile)))
-    found = {Shape.of(lowest)}
+    result = {Shape.of(lowest)}
     for axis in op.dynamic:
         tiles = [tile.get(axis.name, 1) for tile in op.tiles]
         most = axis.last + 2 * max(tiles)
@@ -181,12 +181,12 @@ def _shapes(op: PackOp, meaning: Op, rng: np.random.Generator, most_flops: float
             most = most // 2 + 1 if most > 3 else most - 1
         edges = {1, 2, 3, axis.first, axis.last, axis.last + 1, most} | {tile + d for tile in tiles for d in (-1, 0, 1)}
         edges |= {int(extent) for extent in np.exp(rng.uniform(0, np.log(max(most, 2)), RANDOM_SHAPES))}
-        found |= {Shape.of(lowest | {axis.name: extent}) for extent in edges if 1 <= extent <= most}
+        result |= {Shape.of(lowest | {axis.name: extent}) for extent in edges if 1 <= extent <= most}
     if len(op.dynamic) > 1:
         for _ in range(4 * RANDOM_SHAPES):
             drawn = {axis.name: int(np.exp(rng.uniform(0, np.log(axis.last + 1)))) for axis in op.dynamic}
-            found.add(Shape.of(drawn))
-    possible = (shape for shape in found if min(meaning.extents(shape).values()) >= 1)  # some leave nothing of an image
+            result.add(Shape.of(drawn))
+    possible = (shape for shape in result if min(meaning.extents(shape).values()) >= 1)  # some leave nothing of an image
     return sorted((shape for shape in possible if _cost(meaning, shape) <= most_flops), key=str)
 
 
@@ -194,14 +194,14 @@ def _call(pack: Pack, op: PackOp, inputs: Mapping[str, Any]) -> Callable[[Mappin
     """A function of (inputs, out) that serves the op; a dense weight is bound once, here."""
     if is_convolution(op.kind):
         constants = {o.name: inputs[o.name] for o in op.extra if o.role == "constant"}
-        found, names = pack.op(op.name).bind(inputs["weight"], **constants), [o.name for o in op.extra if o.role == "input"]
-        return lambda given, out: found(given["x"], out=out, **{name: given[name] for name in names})
+        result, names = pack.op(op.name).bind(inputs["weight"], **constants), [o.name for o in op.extra if o.role == "input"]
+        return lambda inputs, out: result(inputs["x"], out=out, **{name: inputs[name] for name in names})
     if op.kind != "dense":
-        return lambda given, out: pack.op(op.name).run(out=out, **given)
+        return lambda inputs, out: pack.op(op.name).run(out=out, **inputs)
     bound = {o.name: inputs[o.name] for o in op.extra if o.role == "constant"}
     linear = pack.op(op.name).bind(inputs["weight"], **bound)
     passed = [o.name for o in op.extra if o.role == "input"]
-    return lambda given, out: linear(given["x"], out=out, **{name: given[name] for name in passed})
+    return lambda inputs, out: linear(inputs["x"], out=out, **{name: inputs[name] for name in passed})
 
 
 def _check_bits(path: Path, op: PackOp, counts: list[int], rng: np.random.Generator, most_flops: float) -> list[str]:
@@ -226,8 +226,8 @@ def _check_bits(path: Path, op: PackOp, counts: list[int], rng: np.random.Genera
             linear = _call(pack, op, drawn)
 
             def part(rows: slice, call: Callable[[Mapping[str, Any], Any], Any] = linear) -> Any:
-                given = {"x": x[rows]} | {name: drawn[name][rows] for name in passed}
-                return call(given, np.empty((len(given["x"]), op.n), judge.numpy_dtype(op.output.dtype)))
+                inputs = {"x": x[rows]} | {name: drawn[name][rows] for name in passed}
+                return call(inputs, np.empty((len(inputs["x"]), op.n), judge.numpy_dtype(op.output.dtype)))
 
             whole = part(slice(None)) if whole is None else whole
             problems += [
@@ -259,10 +259,10 @@ def _check_op(packs: Mapping[int, Pack], op: PackOp, rng: np.random.Generator, m
         want = judge.wanted(meaning, inputs, judge.computed_by(op.kernels))
         for threads, call in calls.items():
             outs = {
-                one.name: judge.Guarded(meaning.operand_shape(one, shape), meaning.dtype_of(one))
-                for one in meaning.meaning.written
+                operand.name: judge.Guarded(meaning.operand_shape(operand, shape), meaning.dtype_of(operand))
+                for operand in meaning.meaning.written
             }
-            into = tuple(outs[one.name].inner for one in op.in_file_order)
+            into = tuple(outs[operand.name].inner for operand in op.in_file_order)
             call(apart, into if len(into) > 1 else into[0])
             verdicts = {name: judge.compare(outs[name].inner, *own) for name, own in want.items()}
             where = f"{op.name} {' '.join(f'{axis}={extent}' for axis, extent in shape.as_dict().items())} threads={threads}"

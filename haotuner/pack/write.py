@@ -85,10 +85,10 @@ def write_pack(
     data = library.read_bytes()
     digest = hashlib.sha256(data).hexdigest()
     name = f"lib/{digest[:16]}.so"
-    told, files = model_files(models or {})
+    documents, files = model_files(models or {})
     whole = {"schema": PACK_SCHEMA, **document, "files": {name: digest}}
-    if told:
-        whole["models"] = told
+    if documents:
+        whole["models"] = documents
         whole["ops"], files[FACTS] = _facts_apart(document["ops"])
         whole["facts_sha256"] = hashlib.sha256(files[FACTS]).hexdigest()
     return publish(out, {name: data, **files, **sealed(as_json(whole))}, check)
@@ -194,8 +194,8 @@ def _swap(aside: Path, target: Path, step: Step) -> None:
     _sync(target.parent)
 
 
-def _exchange(one: Path, other: Path) -> bool:
+def _exchange(path: Path, other: Path) -> bool:
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if rename is None:
         return False
-    return bool(rename(AT_FDCWD, os.fsencode(one), AT_FDCWD, os.fsencode(other), RENAME_EXCHANGE) == 0)
+    return bool(rename(AT_FDCWD, os.fsencode(path), AT_FDCWD, os.fsencode(other), RENAME_EXCHANGE) == 0)

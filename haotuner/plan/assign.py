@@ -57,16 +57,16 @@ def assign(
     at, of = np.nonzero((us <= best * TOO_SLOW).T)  # pairs (shape, kernel)
     pairs = len(at)
     once = [(shape, pair, 1.0) for pair, shape in enumerate(at.tolist())]  # one kernel a shape
-    kept = [(shapes + pair, pair, 1.0) for pair in range(pairs)]  # which is kept
-    kept += [(shapes + pair, pairs + kernel, -1.0) for pair, kernel in enumerate(of.tolist())]
+    selected = [(shapes + pair, pair, 1.0) for pair in range(pairs)]  # which is kept
+    selected += [(shapes + pair, pairs + kernel, -1.0) for pair, kernel in enumerate(of.tolist())]
     few = [(shapes + pairs, pairs + kernel, 1.0) for kernel in range(kernels)]
     beside = {form.name: form.size for form in forms if form is not None}
-    place = {name: pairs + kernels + at for at, name in enumerate(beside)}
+    position = {name: pairs + kernels + at for at, name in enumerate(beside)}
     reads = [(kernel, form.name) for kernel, form in enumerate(forms) if form is not None]
     first = shapes + pairs + 1
-    held = [(first + at, pairs + kernel, 1.0) for at, (kernel, _) in enumerate(reads)]  # with a form that is held
-    held += [(first + at, place[name], -1.0) for at, (_, name) in enumerate(reads)]
-    rows, columns, values = (list(part) for part in zip(*once, *kept, *few, *held, strict=True))
+    stored = [(first + at, pairs + kernel, 1.0) for at, (kernel, _) in enumerate(reads)]  # with a form that is held
+    stored += [(first + at, position[name], -1.0) for at, (_, name) in enumerate(reads)]
+    rows, columns, values = (list(part) for part in zip(*once, *selected, *few, *stored, strict=True))
     size = (first + len(reads), pairs + kernels + len(beside))
     matrix = coo_matrix((values, (rows, columns)), shape=size).tocsr()
     low = np.concatenate([np.ones(shapes), np.full(pairs, -np.inf), [1.0], np.full(len(reads), -np.inf)])
@@ -85,13 +85,13 @@ def assign(
 
 def _greedy(cost: NDArray[np.float64], most: int) -> list[int]:
     """The one that helps most, again and again."""
-    kept: list[int] = []
+    selected: list[int] = []
     least = np.full(cost.shape[1], np.inf)
-    while len(kept) < most:
-        gains = np.minimum(cost, least).sum(axis=1) + PENALTY * (len(kept) + 1)
-        found = int(gains.argmin())
-        if found in kept or (kept and gains[found] >= least.sum() + PENALTY * len(kept)):
+    while len(selected) < most:
+        gains = np.minimum(cost, least).sum(axis=1) + PENALTY * (len(selected) + 1)
+        result = int(gains.argmin())
+        if result in selected or (selected and gains[result] >= least.sum() + PENALTY * len(selected)):
             break
-        kept.append(found)
-        least = np.minimum(least, cost[found])
-    return sorted(kept)
+        selected.append(result)
+        least = np.minimum(least, cost[result])
+    return sorted(selected)

@@ -55,8 +55,8 @@ class CellTable:
         """What is planned for a shape; there is always something."""
         cell = 0
         for axis, bounds in self.bounds.items():
-            place = int(np.searchsorted(bounds, shape[axis]))
-            cell = cell * len(bounds) + min(place, len(bounds) - 1)
+            position = int(np.searchsorted(bounds, shape[axis]))
+            cell = cell * len(bounds) + min(position, len(bounds) - 1)
         return self.entries[cell]
 
 
@@ -68,16 +68,20 @@ class Sharing:
     rows: Collection[str] = ()  # axes of which each thread has a part, if there are as many
     staged: Collection[Composition] = ()  # whose threads all have something to do, however few rows there are
 
-    def part(self, one: Composition, extents: Mapping[str, float]) -> float:
+    def part(self, composition: Composition, extents: Mapping[str, float]) -> float:
         """Of the work, the share that the busiest thread has."""
-        if one in self.staged:
+        if composition in self.staged:
             return 1.0 / self.threads
-        return float(np.ceil(extents[one.share] / self.threads) / extents[one.share]) if one.share in self.rows else 1.0
+        return (
+            float(np.ceil(extents[composition.share] / self.threads) / extents[composition.share])
+            if composition.share in self.rows
+            else 1.0
+        )
 
     def parts(self, compositions: Sequence[Composition], axes: Sequence[str], places: Places) -> NDArray[np.float64]:
         """Logarithm of that share, of shape ``(places, compositions)``; ``places``: logarithms of extents."""
-        every = [dict(zip(axes, np.round(np.exp(place), 6).tolist(), strict=True)) for place in places]
-        return np.log([[self.part(one, extents) for one in compositions] for extents in every])
+        every = [dict(zip(axes, np.round(np.exp(position), 6).tolist(), strict=True)) for position in places]
+        return np.log([[self.part(composition, extents) for composition in compositions] for extents in every])
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +114,7 @@ def cell_table(
     """
     if not times:
         raise ValueError("no shape was timed, so there is no plan")
-    shapes, compositions = list(times), sorted({one for found in times.values() for one in found})
+    shapes, compositions = list(times), sorted({composition for time_us in times.values() for composition in time_us})
     places = np.log([[shape[axis] for axis in axes] for shape in shapes])
     slower = np.array([[np.log(times[s].get(c, np.inf) / min(times[s].values())) for c in compositions] for s in shapes])
     few = {axis: threads for axis in sharing.rows} if sharing is not None else {}
@@ -124,19 +128,22 @@ def cell_table(
     if carried is not None and len(compositions) > 1:
         slower -= np.log(carried.expected(compositions, shapes)).T
         inside = carried.places or [[MIDDLE] * len(axes)]
-        for place in inside:
-            ends = (_centres(bounds[axis], begin[axis], share) for axis, share in zip(axes, place, strict=True))
-            asked = [
-                Shape.of(dict(zip(axes, np.rint(np.exp(one)).astype(int).tolist(), strict=True))) for one in product(*ends)
+        for position in inside:
+            ends = (_centres(bounds[axis], begin[axis], share) for axis, share in zip(axes, position, strict=True))
+            shapes_asked = [
+                Shape.of(dict(zip(axes, np.rint(np.exp(point)).astype(int).tolist(), strict=True)))
+                for point in product(*ends)
             ]
-            there += np.log(carried.expected(compositions, asked)).T / len(inside)
+            there += np.log(carried.expected(compositions, shapes_asked)).T / len(inside)
     if sharing is not None:
         slower -= sharing.parts(compositions, axes, places)
         there = there + sharing.parts(compositions, axes, centres)
     chosen = [_of_cell(centre, places, slower, own) for centre, own in zip(centres, there, strict=True)]
     if carried is not None:
         bounds, chosen = _merged(bounds, chosen)
-    table = CellTable(threads=threads, bounds=bounds, entries=tuple(compositions[place] for place in chosen), measured=times)
+    table = CellTable(
+        threads=threads, bounds=bounds, entries=tuple(compositions[position] for position in chosen), measured=times
+    )
     lost = {shape: times[shape].get(table.at(shape), np.inf) / min(times[shape].values()) - 1 for shape in shapes}
     total = sum(shares.get(shape, 0.0) for shape in shapes) or 1.0
     mean = sum(shares.get(shape, 0.0) / total * loss for shape, loss in lost.items())
@@ -157,10 +164,12 @@ def _bounds(extents: Sequence[int], axes: int, few: int) -> tuple[int, ...]:
     """
     most = max(1, int(MOST_CELLS ** (1 / axes)))
     picks = np.unique(np.round(np.linspace(0, len(extents) - 1, min(most, len(extents)))).astype(int)).tolist()
-    kept = [extents[place] for place in picks]
-    middles = [int(np.floor(np.sqrt(a * b))) for a, b in zip(kept, kept[1:], strict=False)]
+    extents_kept = [extents[pick] for pick in picks]
+    middles = [int(np.floor(np.sqrt(a * b))) for a, b in zip(extents_kept, extents_kept[1:], strict=False)]
     powers = {1 << power for power in range((few - 1).bit_length())}
-    return tuple(sorted({*middles, kept[-1], *(power for power in powers if kept[0] <= power < kept[-1])}))
+    return tuple(
+        sorted({*middles, extents_kept[-1], *(power for power in powers if extents_kept[0] <= power < extents_kept[-1])})
+    )
 
 
 def _narrow(axes: Sequence[str], ranges: Mapping[str, tuple[int, int, int]], most_cells: int) -> dict[str, tuple[int, ...]]:
@@ -168,26 +177,26 @@ def _narrow(axes: Sequence[str], ranges: Mapping[str, tuple[int, int, int]], mos
 
     Axes of few extents come first, the others share what room they leave. Powers of two under the last number are bounds.
     """
-    room, found = float(most_cells), {}
-    for left, axis in enumerate(sorted(axes, key=lambda one: ranges[one][1] - ranges[one][0])):
+    room, result = float(most_cells), {}
+    for left, axis in enumerate(sorted(axes, key=lambda item: ranges[item][1] - ranges[item][0])):
         first, last, few = ranges[axis]
         powers = {1 << power for power in range((few - 1).bit_length()) if first <= 1 << power < last}
         most = max(1, int(room ** (1 / (len(axes) - left)) + 1e-9) - len(powers))
         spread = np.rint(np.geomspace(first, last, min(most, last - first + 1))).astype(int) if most > 1 else [last]
         whole = range(first, last + 1) if last - first < most else spread
-        found[axis] = tuple(sorted({*map(int, whole), *powers}))
-        room /= len(found[axis])
-    return {axis: found[axis] for axis in axes}
+        result[axis] = tuple(sorted({*map(int, whole), *powers}))
+        room /= len(result[axis])
+    return {axis: result[axis] for axis in axes}
 
 
 def _merged(bounds: Mapping[str, tuple[int, ...]], chosen: Sequence[int]) -> tuple[dict[str, tuple[int, ...]], list[int]]:
     """The same table without the cells that nothing parts from the next ones along an axis."""
-    entries, found = np.array(chosen).reshape([len(own) for own in bounds.values()]), {}
-    for place, (axis, own) in enumerate(bounds.items()):
-        rows = np.moveaxis(entries, place, 0)
-        kept = [at for at in range(len(own)) if at + 1 == len(own) or not np.array_equal(rows[at], rows[at + 1])]
-        entries, found[axis] = np.take(entries, kept, axis=place), tuple(own[at] for at in kept)
-    return found, entries.reshape(-1).tolist()
+    entries, result = np.array(chosen).reshape([len(own) for own in bounds.values()]), {}
+    for index, (axis, own) in enumerate(bounds.items()):
+        rows = np.moveaxis(entries, index, 0)
+        ends = [at for at in range(len(own)) if at + 1 == len(own) or not np.array_equal(rows[at], rows[at + 1])]
+        entries, result[axis] = np.take(entries, ends, axis=index), tuple(own[at] for at in ends)
+    return result, entries.reshape(-1).tolist()
 
 
 def _centres(bounds: Sequence[int], begin: float | None, share: float = MIDDLE) -> list[float]:

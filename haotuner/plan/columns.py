@@ -59,8 +59,8 @@ class Columns:
         whole = rest == 0
         noted = [Noted.of(us[whole], lead[whole], lead[whole], lead[whole])]
         lead, us, rest = lead[~whole], us[~whole], rest[~whole]
-        at, one = (part.ravel() for part in np.meshgrid(np.arange(len(lead)), self._ones, indexing="ij"))
-        noted.append(Noted.of(us[at] + rest[at] * self._follow[one], lead[at], one, one))
+        at, item = (part.ravel() for part in np.meshgrid(np.arange(len(lead)), self._ones, indexing="ij"))
+        noted.append(Noted.of(us[at] + rest[at] * self._follow[item], lead[at], item, item))
         worth = us < worth_us
         noted += self._behind(lead[worth], us[worth], rest[worth], worth_us)
         return _cheapest(Noted.joined(noted), len(self._curves), worth_us)
@@ -90,9 +90,9 @@ class Columns:
         within = np.arange(len(each)) - np.repeat(np.cumsum(counts) - counts, counts)
         third = self._ending[self._begin[left][each] + within]
         total = so_far[each] + left[each] // self._rows[third] * self._follow[third]
-        kept = total <= worth_us
-        each, third = each[kept], third[kept]
-        return [two, Noted.of(total[kept], lead[at[each]], second[each], third)]
+        selected = total <= worth_us
+        each, third = each[selected], third[selected]
+        return [two, Noted.of(total[selected], lead[at[each]], second[each], third)]
 
 
 def _cheapest(noted: Noted, curves: int, worth_us: float) -> list[tuple[float, frozenset[int]]]:
@@ -107,5 +107,5 @@ def _cheapest(noted: Noted, curves: int, worth_us: float) -> list[tuple[float, f
     order = order[np.diff(code[order], prepend=-1) != 0]
     order = order[np.lexsort((code[order], noted.us[order]))]
     dear = noted.us[order] > worth_us
-    kept = [*order[~dear][:COLUMNS], *order[dear][: COLUMNS // 2]]
-    return [(float(noted.us[at]), frozenset(int(curve) - 1 for curve in used[at] if curve)) for at in kept]
+    selected = [*order[~dear][:COLUMNS], *order[dear][: COLUMNS // 2]]
+    return [(float(noted.us[at]), frozenset(int(curve) - 1 for curve in used[at] if curve)) for at in selected]

@@ -124,21 +124,21 @@ def mean_us(us: NDArray[np.float64], shares: NDArray[np.float64]) -> float:
 
 def choose(curves: Sequence[Curve], rows: Sequence[int], share: str = COLUMNS) -> list[Planned]:
     """The best composition of each m, shared by threads in that way; ValueError if some m cannot be covered exactly."""
-    wanted = np.asarray(rows, np.int64)
-    best, code, fillers = best_us(curves, wanted)
-    found = []
-    for m, us, coded in zip(wanted.tolist(), best.tolist(), code.tolist(), strict=True):
+    rows_wanted = np.asarray(rows, np.int64)
+    best, code, fillers = best_us(curves, rows_wanted)
+    result = []
+    for m, us, coded in zip(rows_wanted.tolist(), best.tolist(), code.tolist(), strict=True):
         if coded < 0 or not np.isfinite(us):
             raise ValueError(f"m={m} cannot be covered exactly by row tiles of {sorted({c.rows for c in curves})}")
         curve, back = curves[coded // (BACK + 1)], coded % (BACK + 1)
-        found.append(Planned(_composed(curve, m // curve.rows - back, m, fillers, share), us))
-    return found
+        result.append(Planned(_composed(curve, m // curve.rows - back, m, fillers, share), us))
+    return result
 
 
 def alternatives(curves: Sequence[Curve], m: int, count: int, share: str = COLUMNS) -> list[Planned]:
     """The ``count`` cheapest compositions of one m with different leading regions, cheapest first."""
     fillers = Fillers(curves, (BACK + 1) * max(curve.rows for curve in curves))
-    found: dict[Composition, float] = {}
+    result: dict[Composition, float] = {}
     for curve in curves:
         for back in range(BACK + 1):
             tiles = m // curve.rows - back
@@ -147,9 +147,9 @@ def alternatives(curves: Sequence[Curve], m: int, count: int, share: str = COLUM
                 continue
             us = float(curve.lead(np.array([tiles]))[0] + fillers.us[rest])
             composition = _composed(curve, tiles, m, fillers, share)
-            found[composition] = min(us, found.get(composition, np.inf))
-    ranked = sorted(found, key=lambda one: (found[one], len(one.parts), one.text))
-    return [Planned(one, found[one]) for one in ranked[:count]]
+            result[composition] = min(us, result.get(composition, np.inf))
+    ranked = sorted(result, key=lambda item: (result[item], len(item.parts), item.text))
+    return [Planned(composition, result[composition]) for composition in ranked[:count]]
 
 
 def _composed(curve: Curve, tiles: int, m: int, fillers: Fillers, share: str) -> Composition:

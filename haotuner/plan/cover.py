@@ -81,15 +81,15 @@ def cover(
     aim = _Aim(unlimited, shares)
     listed = {layout: _shortlist(layouts[layout], _leads(layouts[layout], looked[layout][1])) for layout in feasible}
     greedy = {layout: _greedy(listed[layout], rows, aim, MAX_KEPT) for layout in feasible}
-    value = {layout: _value(kept, rows, aim) for layout, kept in greedy.items()}
+    value = {layout: _value(item, rows, aim) for layout, item in greedy.items()}
     best = min(value, key=lambda layout: (value[layout], layout))
-    kept = _solve(greedy[best], listed[best], rows, aim) if exact else greedy[best]
+    selected = _solve(greedy[best], listed[best], rows, aim) if exact else greedy[best]
     for layout in sorted(feasible, key=lambda layout: (value[layout], layout))[1:RUNNERS_UP] if exact else ():
-        if aim.of(feasible[layout]) + PENALTY < _value(kept, rows, aim):  # with all its kernels it could still win
+        if aim.of(feasible[layout]) + PENALTY < _value(selected, rows, aim):  # with all its kernels it could still win
             other = _solve(greedy[layout], listed[layout], rows, aim)
-            kept = min(kept, other, key=lambda found: _value(found, rows, aim))
-    cost = best_us(kept, rows)[0]
-    return Cover(kept=kept, objective_us=float(shares @ cost), unlimited_us=float(shares @ unlimited))
+            selected = min(selected, other, key=lambda result: _value(result, rows, aim))
+    cost = best_us(selected, rows)[0]
+    return Cover(kept=selected, objective_us=float(shares @ cost), unlimited_us=float(shares @ unlimited))
 
 
 def sketch(
@@ -105,7 +105,7 @@ def sketch(
     aim = _Aim(np.min(list(costs.values()), axis=0), shares)
     promising = sorted(costs, key=lambda layout: (aim.of(costs[layout]), layout))[: RUNNERS_UP + 1]
     sets = [_greedy(_shortlist(layouts[layout]), rows, aim, SKETCHED) for layout in promising]
-    return min(sets, key=lambda kept: _value(kept, rows, aim))
+    return min(sets, key=lambda selected: _value(selected, rows, aim))
 
 
 def _leads(curves: Sequence[Curve], codes: NDArray[np.int64]) -> list[Curve]:
@@ -113,14 +113,14 @@ def _leads(curves: Sequence[Curve], codes: NDArray[np.int64]) -> list[Curve]:
     return [curves[at] for at in np.unique(codes[codes >= 0] // (BACK + 1)).tolist()]
 
 
-def _shortlist(curves: Sequence[Curve], wanted: Sequence[Curve] = ()) -> list[Curve]:
-    kept = {curve.kernel: curve for curve in wanted}
+def _shortlist(curves: Sequence[Curve], curves_wanted: Sequence[Curve] = ()) -> list[Curve]:
+    shortlist = {curve.kernel: curve for curve in curves_wanted}
     for height in sorted({curve.rows for curve in curves}):
         same = [curve for curve in curves if curve.rows == height]
         for key in (_alone, _bulk, _behind):
             for curve in _ranked(same, key)[: 1 if key is not _bulk else SHORTLIST]:
-                kept[curve.kernel] = curve
-    return list(kept.values())
+                shortlist[curve.kernel] = curve
+    return list(shortlist.values())
 
 
 def _ranked(curves: Sequence[Curve], key: Callable[[Curve], float]) -> list[Curve]:
@@ -146,8 +146,8 @@ def _solve(start: tuple[Curve, ...], curves: Sequence[Curve], rows: NDArray[np.i
     shapes = [columns_of.of(int(m), float(us)) for m, us in zip(rows, worth, strict=True)]
     sets = [pair for columns in shapes for pair in columns]
     count, kernels = len(sets), len(curves)
-    place = np.repeat(np.arange(len(shapes)), [len(columns) for columns in shapes])
-    cost = aim.parts(np.array([us for us, _ in sets]), place)
+    index = np.repeat(np.arange(len(shapes)), [len(columns) for columns in shapes])
+    cost = aim.parts(np.array([us for us, _ in sets]), index)
     first = np.cumsum([0, *(len(columns) for columns in shapes)])
     entries: list[tuple[int, int, float]] = []
     row = 0
@@ -177,12 +177,12 @@ def _solve(start: tuple[Curve, ...], curves: Sequence[Curve], rows: NDArray[np.i
     if answer.x is None:  # no solution found within the time: the greedy one stands
         return start
     chosen = tuple(curve for curve, y in zip(curves, answer.x[count:], strict=True) if y > 0.5)
-    values = {kept: _value(kept, rows, aim) for kept in (chosen, start)}
-    return min(values, key=lambda kept: (values[kept], len(kept)))
+    values = {item: _value(item, rows, aim) for item in (chosen, start)}
+    return min(values, key=lambda selected: (values[selected], len(selected)))
 
 
-def _value(kept: Sequence[Curve], rows: NDArray[np.int64], aim: _Aim) -> float:
-    return aim.of(best_us(kept, rows)[0]) + PENALTY * len(kept) if kept else np.inf
+def _value(curves: Sequence[Curve], rows: NDArray[np.int64], aim: _Aim) -> float:
+    return aim.of(best_us(curves, rows)[0]) + PENALTY * len(curves) if curves else np.inf
 
 
 def _greedy(curves: Sequence[Curve], rows: NDArray[np.int64], aim: _Aim, most: int) -> tuple[Curve, ...]:

@@ -28,22 +28,22 @@ def greedy(curves: Sequence[Curve], rows: NDArray[np.int64], value: Value, most:
     """
     leads = Leads.of(curves, rows)
     alone = alone_us(curves, (BACK + 1) * max(curve.rows for curve in curves))
-    kept = [min((i for i, c in enumerate(curves) if covers_every(c)), key=lambda i: curves[i].lead_us[0][1])]
-    best = value(_least(leads, alone, [], kept), 1)[0]
-    while len(kept) < most:
-        options = [i for i in range(len(curves)) if i not in kept]
-        values = value(_least(leads, alone, kept, options), len(kept) + 1) if options else np.array([np.inf])
+    indices = [min((i for i, c in enumerate(curves) if covers_every(c)), key=lambda i: curves[i].lead_us[0][1])]
+    best = value(_least(leads, alone, [], indices), 1)[0]
+    while len(indices) < most:
+        options = [i for i in range(len(curves)) if i not in indices]
+        values = value(_least(leads, alone, indices, options), len(indices) + 1) if options else np.array([np.inf])
         if values.min() >= best:
             break
         best = values.min()
-        kept.append(min((options[i] for i in np.flatnonzero(values == best)), key=lambda i: curves[i].kernel))
-    return tuple(curves[i] for i in kept)
+        indices.append(min((options[i] for i in np.flatnonzero(values == best)), key=lambda i: curves[i].kernel))
+    return tuple(curves[i] for i in indices)
 
 
-def _least(leads: Leads, alone: NDArray[np.float64], kept: list[int], options: list[int]) -> NDArray[np.float64]:
+def _least(leads: Leads, alone: NDArray[np.float64], indices: list[int], options: list[int]) -> NDArray[np.float64]:
     """The least time of every shape with the kept kernels and one of the options; shape ``(options, shapes)``."""
-    fill = fill_us(np.minimum(alone[options], alone[kept].min(axis=0, initial=np.inf)))
+    fill = fill_us(np.minimum(alone[options], alone[indices].min(axis=0, initial=np.inf)))
     each = np.arange(len(options))[:, np.newaxis, np.newaxis]
     mine = leads.us[options] + fill[each, leads.rest[options]]
-    theirs = leads.us[kept] + fill[:, leads.rest[kept]]
+    theirs = leads.us[indices] + fill[:, leads.rest[indices]]
     return np.asarray(np.minimum(mine.min(axis=1), theirs.min(axis=(1, 2), initial=np.inf)), np.float64)

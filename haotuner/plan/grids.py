@@ -77,15 +77,15 @@ class Grid:
 
 def bounds(grids: Sequence[Grid], first: int, last: int) -> tuple[int, ...]:
     """Last extent of each cell between ``first`` and ``last``, ascending: inside a cell no grid grows."""
-    found = sorted({end for grid in grids for end in grid.ends(last) if first <= end < last} | {last})
-    if len(found) <= MOST_CELLS:
-        return tuple(found)
-    kept: list[int] = []
+    result = sorted({end for grid in grids for end in grid.ends(last) if first <= end < last} | {last})
+    if len(result) <= MOST_CELLS:
+        return tuple(result)
+    selected: list[int] = []
     ratio = (last / max(first, 1)) ** (1 / MOST_CELLS)
-    for end in found:  # thinned evenly in log space
-        if not kept or end >= kept[-1] * ratio or end == last:
-            kept.append(end)
-    return tuple(kept)
+    for end in result:  # thinned evenly in log space
+        if not selected or end >= selected[-1] * ratio or end == last:
+            selected.append(end)
+    return tuple(selected)
 
 
 def alone(grid: Grid, extent: int, parts: Iterable[int]) -> Iterator[Composition]:

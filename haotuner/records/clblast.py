@@ -55,7 +55,7 @@ def read_winners(path: Path) -> Winners:
     if not isinstance(rows, list):
         raise UsageError(f"{path}: no list of rows, each with a device and its best parameters")
     space, names = {values.tobytes() for values in xgemm_space()}, known_names()
-    found: dict[str, Winner] = {}
+    result: dict[str, Winner] = {}
     left_out: Counter[str] = Counter()
     strangers = 0
     for row in rows:
@@ -67,14 +67,14 @@ def read_winners(path: Path) -> Winners:
         else:
             device = _device(row, names)
             strangers += not device.facts
-            other = found.setdefault(device.id, Winner(device=device, values=values))
+            other = result.setdefault(device.id, Winner(device=device, values=values))
             if other.values != values:
                 left_out[f"a second row of {device.name} with other parameters"] += 1
-    if not found:
+    if not result:
         why = "; ".join(f"{reason} ({count})" for reason, count in left_out.most_common(3)) or "it has no rows"
         raise UsageError(f"{path}: not one usable winner: {why}")
     notes = (f"{strangers} devices of which nothing but the name is known",) if strangers else ()
-    return Winners(winners=tuple(found.values()), left_out=left_out, notes=notes)
+    return Winners(winners=tuple(result.values()), left_out=left_out, notes=notes)
 
 
 def _values(row: Any) -> tuple[int, ...] | None:

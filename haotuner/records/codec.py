@@ -106,11 +106,11 @@ def _shape(data: object) -> Shape:
     return Shape.of(data)
 
 
-def _keys(data: object, wanted: frozenset[str], what: str, *, optional: frozenset[str] = frozenset()) -> dict[str, Any]:
+def _keys(data: object, expected: frozenset[str], what: str, *, optional: frozenset[str] = frozenset()) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise ValueError(f"{what} must be an object, found {type(data).__name__}")
-    if not wanted <= data.keys() <= wanted | optional:
-        missing, unknown = sorted(wanted - data.keys()), sorted(map(str, data.keys() - wanted - optional))
+    if not expected <= data.keys() <= expected | optional:
+        missing, unknown = sorted(expected - data.keys()), sorted(map(str, data.keys() - expected - optional))
         raise ValueError(f"{what}: missing keys {missing}, unknown keys {unknown}")
     return data
 

@@ -48,8 +48,8 @@ def export(records: Iterable[Record], path: Path, form: str, *, replace: bool = 
     if writer is None:
         raise UsageError(f"unknown format {form!r}; known: {', '.join(FORMATS)}")
     try:
-        if found := kind_of(path, follow=False):
-            raise UsageError(f"{path} is {found}; name a new file, such as {_beside(path, form)}, or a file to replace")
+        if result := kind_of(path, follow=False):
+            raise UsageError(f"{path} is {result}; name a new file, such as {_beside(path, form)}, or a file to replace")
         if path.exists() and not replace:
             raise UsageError(f"{path} exists; add --force to replace it, or name another file")
         with written_aside(path) as aside:
@@ -86,14 +86,14 @@ def _jsonl(records: Iterable[Record], path: Path) -> int:
 
 def _t4(records: Iterable[Record], path: Path) -> int:
     """One JSON document of one op on one device, as the standard has it; times are milliseconds there."""
-    kept = list(records)
-    problems = sorted({(record.trial.op, record.device_id) for record in kept})
+    rows = list(records)
+    problems = sorted({(record.trial.op, record.device_id) for record in rows})
     if len(problems) > 1:
-        found = "; ".join(f"{op} on {device}" for op, device in problems[:5])
-        raise UsageError(f"a T4 file holds one op on one device; choose with --op and --device among {found}")
-    document = {"schema_version": _T4_SCHEMA, "results": [_t4_result(record) for record in kept]}
+        result = "; ".join(f"{op} on {device}" for op, device in problems[:5])
+        raise UsageError(f"a T4 file holds one op on one device; choose with --op and --device among {result}")
+    document = {"schema_version": _T4_SCHEMA, "results": [_t4_result(record) for record in rows]}
     path.write_text(json.dumps(document, indent=1), encoding="utf-8")
-    return len(kept)
+    return len(rows)
 
 
 def _t4_result(record: Record) -> dict[str, Any]:

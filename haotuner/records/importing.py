@@ -37,24 +37,24 @@ def load_kernel_tuner(
     """
     cache = read_cache(path)
     rule = _rule(cache, mapping)
-    found = _device(cache, rule, device, find_device)
+    result = _device(cache, rule, device, find_device)
     records: list[Record] = []
     refused: Counter[str] = Counter(cache.odd)
     dropped: Counter[str] = Counter()
     for _, row in cache.rows:
         try:
-            records.append(record_of(cache, row, rule, found))
+            records.append(record_of(cache, row, rule, result))
             dropped.update(unkept(row, rule))
         except Refusal as refusal:
             refused[str(refusal)] += 1
     try:
-        kept, odd = one_unit(records)
+        sound, odd = one_unit(records)
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from error
     return Loaded(
         path=path,
         wanted="usable row" if not records else "usable timed row",
-        records=tuple(kept),
+        records=tuple(sound),
         rows=len(cache.rows) + sum(cache.odd.values()),
         refused=refused + odd,
         dropped=dropped,
@@ -95,18 +95,18 @@ def _rule(cache: CacheFile, mapping: str | None) -> KernelMapping:
     return rule
 
 
-def _device(cache: CacheFile, rule: KernelMapping, given: str | None, find: Callable[[str], Device]) -> Device:
+def _device(cache: CacheFile, rule: KernelMapping, inputs: str | None, find: Callable[[str], Device]) -> Device:
     """The device of the file, found to be one that such kernels run on."""
     try:
-        device = find(given or cache.device_name)
+        device = find(inputs or cache.device_name)
     except UnknownDevice as error:
-        hint = "" if given else "; name a known device with --device, or add a profile (haotuner/hw_profiles/README.md)"
+        hint = "" if inputs else "; name a known device with --device, or add a profile (haotuner/hw_profiles/README.md)"
         raise UnknownDevice(f"{cache.path}: {error}{hint}") from error
     except EnvironmentMissing as error:  # the file names a device of this host, which cannot answer
         raise EnvironmentMissing(f"{cache.path}: {error}") from error
     if device.kind not in rule.kinds:
         raise UsageError(
-            f"{cache.path}: {rule.family} runs on GPUs, and {given or cache.device_name!r} is {device.id}, "
+            f"{cache.path}: {rule.family} runs on GPUs, and {inputs or cache.device_name!r} is {device.id}, "
             f"of kind {device.kind}; name the GPU that was measured with --device"
         )
     return device

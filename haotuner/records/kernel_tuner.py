@@ -73,9 +73,9 @@ def read_cache(path: Path) -> CacheFile:
         torn = f"{stopped or str(error)[:120]}; {len(rows)} complete rows before that"
     missing = [key for key in _HEADER if key not in header]
     if missing:
-        found = f"; reading stopped: {torn}" if torn else ""
+        result = f"; reading stopped: {torn}" if torn else ""
         raise UsageError(
-            f"{path}: not a Kernel Tuner cache file, or cut before its rows: no {', '.join(missing)}{found}. "
+            f"{path}: not a Kernel Tuner cache file, or cut before its rows: no {', '.join(missing)}{result}. "
             "What comes in: Kernel Tuner's caches, and JSON Lines as `haotuner records export` writes them"
         )
     return CacheFile(

@@ -52,9 +52,9 @@ class Loaded:
         if timed or (self.records and not self.refused):
             return
         why = "; ".join(f"{reason} ({count})" for reason, count in self.refused.most_common(3))
-        found = f", only {len(self.records)} failed" if self.records else ""
+        result = f", only {len(self.records)} failed" if self.records else ""
         raise UsageError(
-            f"{self.path}: not one {self.wanted}{found}: {why or self.torn or 'it has no rows'}; nothing was stored"
+            f"{self.path}: not one {self.wanted}{result}: {why or self.torn or 'it has no rows'}; nothing was stored"
         )
 
     def into(self, store: RecordStore) -> Imported:
@@ -80,8 +80,8 @@ class Loaded:
         )
 
     def _agreeing(self, store: RecordStore) -> Loaded:
-        kept, odd = fits_store(self.records, store)
+        sound, odd = fits_store(self.records, store)
         if not odd:
             return self
         reason = "more than 100 times away from what the store has of the same configuration: mixed units?"
-        return replace(self, records=tuple(kept), refused=self.refused + Counter({reason: odd}))
+        return replace(self, records=tuple(sound), refused=self.refused + Counter({reason: odd}))

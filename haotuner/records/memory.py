@@ -57,10 +57,10 @@ class MemoryStore:
     ) -> Iterator[Record]:
         """See ``RecordStore.records``."""
         with self._open():
-            found = list(self._records.values())
+            result = list(self._records.values())
         return (
             r
-            for r in found
+            for r in result
             if (fingerprint is None or r.fingerprint == fingerprint)
             and (op is None or r.trial.op == op)
             and (session is None or r.session == session)

@@ -76,12 +76,12 @@ def read_find_database(path: Path, *, device: str | None = None) -> SolverTable:
             except ValueError as error:
                 left_out[f"problems: {error}"] += 1
                 continue
-        found = problems.setdefault(key, {})
+        result = problems.setdefault(key, {})
         for solver, ms in _entries(entries, formats, left_out):
-            found.setdefault(solver, []).append(ms)
+            result.setdefault(solver, []).append(ms)
     if len(formats) > 1:
-        told = ", ".join(f"{count} as {name}" for name, count in formats.most_common())
-        notes.append(f"two line formats in one file, both read: {told}")
+        formats_text = ", ".join(f"{count} as {name}" for name, count in formats.most_common())
+        notes.append(f"two line formats in one file, both read: {formats_text}")
     table = _table(known, problems, left_out, tuple(notes))
     if not len(table):
         why = "; ".join(f"{reason} ({count})" for reason, count in left_out.most_common(3)) or "it has no lines"
@@ -124,9 +124,9 @@ def _entries(text: str, formats: Counter[str], left_out: Counter[str]) -> Iterat
         if not colon or len(cells) < (2 if older else 1):
             left_out["entries that are neither solver:time,... nor algorithm:solver,time,..."] += 1
             continue
-        solver, said = (cells[0], cells[1]) if older else (first, cells[0])
+        solver, value = (cells[0], cells[1]) if older else (first, cells[0])
         try:
-            ms = float(said)
+            ms = float(value)
         except ValueError:
             left_out["times that are no numbers"] += 1
             continue
@@ -142,23 +142,23 @@ def _table(
 ) -> SolverTable:
     names: dict[str, int] = {}
     rows: list[tuple[int, int, float]] = []
-    kept: list[str] = []
-    for key, found in problems.items():
+    names_: list[str] = []
+    for key, problem in problems.items():
         usable = []
-        for solver, times in found.items():
+        for solver, times in problem.items():
             if max(times) > AGREE * min(times):
                 left_out[f"times of one solver on one problem that are more than {AGREE:g} times apart"] += len(times)
                 continue
             if len(times) > 1:
                 left_out["further times of one solver on one problem, which agree"] += len(times) - 1
-            usable.append((len(kept), names.setdefault(solver, len(names)), statistics.median(times)))
+            usable.append((len(names_), names.setdefault(solver, len(names)), statistics.median(times)))
         if usable:
-            kept.append(key)
+            names_.append(key)
             rows += usable
     columns = list(zip(*rows, strict=True)) if rows else [(), (), ()]
     return SolverTable(
         device=known,
-        problems=tuple(kept),
+        problems=tuple(names_),
         solvers=tuple(names),
         problem=np.array(columns[0], np.int64),
         solver=np.array(columns[1], np.int64),
@@ -191,10 +191,10 @@ def _without_impossible(table: SolverTable, parsed: dict[str, ConvProblem]) -> S
     if sound.all():
         return table
     table.left_out["times faster than the device can be"] += int((~sound).sum())
-    kept, problem = np.unique(table.problem[sound], return_inverse=True)
+    selected, problem = np.unique(table.problem[sound], return_inverse=True)
     return replace(
         table,
-        problems=tuple(table.problems[at] for at in kept.tolist()),
+        problems=tuple(table.problems[at] for at in selected.tolist()),
         problem=problem.astype(np.int64),
         solver=table.solver[sound],
         ms=table.ms[sound],

@@ -110,11 +110,11 @@ def _sound(path: Path, db: sqlite3.Connection) -> None:
     application = db.execute("PRAGMA application_id").fetchone()[0]
     if application != APPLICATION_ID:
         raise RecordsUnusable(f"records: {path} is an SQLite database of another program; {ELSEWHERE}")
-    found = version(db)
-    if not OLDEST <= found <= USER_VERSION:
-        newer = "newer than this haotuner, which" if found > USER_VERSION else "unknown to this haotuner, which"
+    result = version(db)
+    if not OLDEST <= result <= USER_VERSION:
+        newer = "newer than this haotuner, which" if result > USER_VERSION else "unknown to this haotuner, which"
         raise RecordsUnusable(
-            f"records: {path} has schema {found}, {newer} reads schema {OLDEST} to {USER_VERSION}; "
+            f"records: {path} has schema {result}, {newer} reads schema {OLDEST} to {USER_VERSION}; "
             "upgrade haotuner, or name another --db (nothing was changed)"
         )
     for kind, name in db.execute(_RUNS):
@@ -137,21 +137,21 @@ def _whole(path: Path, db: sqlite3.Connection) -> None:
 
 def _error_message(path: Path, doing: str, busy_s: float, error: sqlite3.Error) -> str:
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the low byte is the primary code
-    asked = f"records: cannot {doing}: {path}"
+    message = f"records: cannot {doing}: {path}"
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return (
-            f"{asked} has been locked by another process for more than {busy_s:g} s; "
+            f"{message} has been locked by another process for more than {busy_s:g} s; "
             f"wait for it or end it (`fuser {path}` names it), or name another --db"
         )
     if code == sqlite3.SQLITE_FULL:
-        return f"{asked}: the disk is full; free space and run again with --resume, what was stored is kept"
+        return f"{message}: the disk is full; free space and run again with --resume, what was stored is kept"
     if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN):
-        return f"{asked} or its folder is not writable ({error}); change the mode, or {ELSEWHERE}"
+        return f"{message} or its folder is not writable ({error}); change the mode, or {ELSEWHERE}"
     if code == sqlite3.SQLITE_NOTADB:
         return f"records: {path} is not an SQLite database, or its start was overwritten; nothing was changed; {ELSEWHERE}"
     if code == sqlite3.SQLITE_CORRUPT:
         return _damaged(path, str(error))
-    return f"{asked}: {error}; check the disk (space, health), then run `haotuner records check`"
+    return f"{message}: {error}; check the disk (space, health), then run `haotuner records check`"
 
 
 def _damaged(path: Path, how: str) -> str:

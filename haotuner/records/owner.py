@@ -27,8 +27,8 @@ class Owner:
     @staticmethod
     def parse(text: str) -> Owner:
         """The owner of that text."""
-        place, pid, born, token = text.split("/")
-        return Owner(place=place, pid=int(pid), born=born, token=token)
+        host, pid, born, token = text.split("/")
+        return Owner(place=host, pid=int(pid), born=born, token=token)
 
     def __str__(self) -> str:
         """Text that parses back."""

@@ -93,8 +93,8 @@ def _outcome(row: Mapping[str, Any], problem: Problem, device: Device) -> Outcom
 def _in_milliseconds(row: Mapping[str, Any], mean: float, count: int, problem: Problem, device: Device) -> None:
     """Hold a time against all else that the row and the device's profile say."""
     gflops = problem.flops / (mean * 1e6)
-    said, wall = row.get("GFLOP/s"), row.get("benchmark_time")
-    if _number(said) and not 1 / _GFLOPS_RATIO < gflops / max(said, 1e-9) < _GFLOPS_RATIO:
+    gflops_, wall = row.get("GFLOP/s"), row.get("benchmark_time")
+    if _number(gflops_) and not 1 / _GFLOPS_RATIO < gflops / max(gflops_, 1e-9) < _GFLOPS_RATIO:
         raise Refusal("GFLOP/s does not fit the time and the problem: not milliseconds, or another problem size")
     rate, counted = row.get("GB/s"), problem.counted_bytes
     if counted and _number(rate) and not 1 / _GFLOPS_RATIO < counted / (mean * 1e6) / max(rate, 1e-9) < _GFLOPS_RATIO:
@@ -110,8 +110,8 @@ def _in_milliseconds(row: Mapping[str, Any], mean: float, count: int, problem: P
 def _whole(key: str, value: object, least: int) -> int:
     if isinstance(value, (int, float)) and value == value // 1 and least <= value < 2**31:
         return int(value)
-    found = "missing" if value is None else repr(value[:20]) if isinstance(value, str) else str(value)[:20]
-    raise Refusal(f"parameter {key} is {found}, expected a whole number from {least} up")
+    result = "missing" if value is None else repr(value[:20]) if isinstance(value, str) else str(value)[:20]
+    raise Refusal(f"parameter {key} is {result}, expected a whole number from {least} up")
 
 
 def _number(value: object) -> TypeGuard[float]:

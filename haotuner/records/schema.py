@@ -62,13 +62,13 @@ def image() -> bytes:
         memory.executescript(TABLES)
         memory.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         memory.execute(f"PRAGMA user_version = {USER_VERSION}")
-        found = bytearray(memory.serialize())
+        result = bytearray(memory.serialize())
     finally:
         memory.close()
     # Bytes 18 and 19 of the header say WAL (sqlite.org/fileformat2.html 1.3.3). Set here because two processes that
     # switch a new file to WAL at the same moment can both be told "locked".
-    found[18:20] = b"\x02\x02"
-    return bytes(found)
+    result[18:20] = b"\x02\x02"
+    return bytes(result)
 
 
 def columns(version: int) -> str:
@@ -104,8 +104,8 @@ def from_row(row: tuple[Any, ...], *, verify: bool = False) -> Record:
     Raises:
         ValueError: the row does not decode, or does not fit its digest.
     """
-    _, kept, *content = row
-    if _digest(tuple(content)) != kept:
+    _, digest, *content = row
+    if _digest(tuple(content)) != digest:
         raise ValueError("the digest does not fit the content: a value was changed after it was written")
     cells = dict(zip(_CONTENT, content, strict=True))
     repeat = {} if cells["repeat"] == 0 else {"repeat": cells["repeat"]}

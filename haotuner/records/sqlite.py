@@ -81,11 +81,11 @@ class SqliteStore:
         device_id: str | None = None,
     ) -> Iterator[Record]:
         """See ``RecordStore.records``."""
-        given = {"fingerprint": fingerprint, "op": op, "session": session, "device_id": device_id}
-        wanted = {name: value for name, value in given.items() if value is not None}
+        conditions = {"fingerprint": fingerprint, "op": op, "session": session, "device_id": device_id}
+        conditions_set = {name: value for name, value in conditions.items() if value is not None}
         with self._reading("count the records") as db:
             last = db.execute("SELECT COALESCE(MAX(seq), 0) FROM record").fetchone()[0]
-        return self._pages(wanted, last)
+        return self._pages(conditions_set, last)
 
     def measured(self, fingerprint: str, *, session: str | None = None) -> dict[str, Record]:
         """See ``RecordStore.measured``."""
@@ -95,15 +95,15 @@ class SqliteStore:
         self, session: str, keys: Sequence[str], *, fingerprint: str | None = None, lease_s: float = LEASE_S
     ) -> tuple[str, ...]:
         """See ``RecordStore.claim``."""
-        asked = list(dict.fromkeys(keys))
+        unique_keys = list(dict.fromkeys(keys))
         now = time.time()
         with self._transaction("claim trials") as db:
-            recorded = _among(db, "SELECT trial_key, fingerprint FROM record", session, asked)
+            recorded = _among(db, "SELECT trial_key, fingerprint FROM record", session, unique_keys)
             taken = {key for key, of in recorded if fingerprint in (None, of)}
-            for key, owner, expires in _among(db, "SELECT trial_key, owner, expires FROM claim", session, asked):
+            for key, owner, expires in _among(db, "SELECT trial_key, owner, expires FROM claim", session, unique_keys):
                 if owner != self._owner and expires > now and Owner.parse(owner).lives():
                     taken.add(key)
-            granted = tuple(key for key in asked if key not in taken)
+            granted = tuple(key for key in unique_keys if key not in taken)
             db.executemany("DELETE FROM claim WHERE session = ? AND trial_key = ?", [(session, key) for key in granted])
             db.executemany(
                 "INSERT INTO claim (session, trial_key, owner, expires) VALUES (?, ?, ?, ?)",
@@ -154,8 +154,8 @@ class SqliteStore:
                 self._db.close()  # the last one to close folds the log into the file
                 self._db = None
 
-    def _pages(self, wanted: dict[str, str], last: int) -> Iterator[Record]:
-        for row in self._rows(wanted, last):
+    def _pages(self, conditions: dict[str, str], last: int) -> Iterator[Record]:
+        for row in self._rows(conditions, last):
             try:
                 yield from_row(row)
             except ValueError as error:
@@ -164,16 +164,16 @@ class SqliteStore:
                     f"`haotuner records check --db sqlite:///{self._path}` lists every such row"
                 ) from error
 
-    def _rows(self, wanted: dict[str, str], last: int) -> Iterator[tuple[Any, ...]]:
-        filters = "".join(f" AND {name} = ?" for name in wanted)
+    def _rows(self, conditions: dict[str, str], last: int) -> Iterator[tuple[Any, ...]]:
+        filters = "".join(f" AND {name} = ?" for name in conditions)
         where = f"FROM record WHERE seq > ? AND seq <= ?{filters} ORDER BY seq LIMIT {_PAGE_ROWS}"
         seen = 0
         while True:
             with self._reading("read the records") as db:
-                found = None
-                while found != version(db):  # who upgrades the tables meanwhile may have written what these columns lack
-                    found = version(db)
-                    rows = db.execute(f"SELECT {columns(found)} {where}", (seen, last, *wanted.values())).fetchall()
+                result = None
+                while result != version(db):  # who upgrades the tables meanwhile may have written what these columns lack
+                    result = version(db)
+                    rows = db.execute(f"SELECT {columns(result)} {where}", (seen, last, *conditions.values())).fetchall()
             yield from rows
             if len(rows) < _PAGE_ROWS:
                 return

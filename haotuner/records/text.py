@@ -32,12 +32,12 @@ _PACKINGS = (
 )
 
 
-def read_text(path: Path, wanted: str) -> tuple[str, str]:
+def read_text(path: Path, pattern: str) -> tuple[str, str]:
     """The text as far as it can be had, and why not further; the second is empty for a whole file.
 
     Args:
         path: the file.
-        wanted: what to name instead if there is no such file.
+        pattern: what to name instead if there is no such file.
 
     Raises:
         EnvironmentMissing: the file is there and cannot be read, is no regular file, or has more than ``SIZE_LIMIT_BYTES``.
@@ -46,11 +46,11 @@ def read_text(path: Path, wanted: str) -> tuple[str, str]:
     try:
         data = read_regular(path, SIZE_LIMIT_BYTES)
     except FileNotFoundError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}; name {wanted}") from error
+        raise UsageError(f"cannot read {path}: {error.strerror}; name {pattern}") from error
     except OSError as error:
-        raise EnvironmentMissing(f"cannot read {path}: {error.strerror}; name {wanted}") from error
+        raise EnvironmentMissing(f"cannot read {path}: {error.strerror}; name {pattern}") from error
     except ValueError as error:  # a zero byte in the path
-        raise UsageError(f"{str(path)!r} names no file: {error}; name {wanted}") from error
+        raise UsageError(f"{str(path)!r} names no file: {error}; name {pattern}") from error
     stopped = ""
     for packing in _PACKINGS:
         if data.startswith(packing.magic):

@@ -40,8 +40,8 @@ def one_unit(records: Sequence[Record]) -> tuple[list[Record], Counter[str]]:
             )
         reason = f"{gap.factor:.0f} times away from every other time: mixed units?"
         left_out |= {id(record): reason for record in min(fast, slow, key=len)}
-    kept = [record for record in records if id(record) not in left_out]
-    return kept, Counter(left_out[id(record)] for record in records if id(record) in left_out)
+    sound = [record for record in records if id(record) not in left_out]
+    return sound, Counter(left_out[id(record)] for record in records if id(record) in left_out)
 
 
 def fits_store(records: Sequence[Record], store: RecordStore) -> tuple[list[Record], int]:
@@ -55,8 +55,8 @@ def fits_store(records: Sequence[Record], store: RecordStore) -> tuple[list[Reco
                 us, key = old.outcome.median_us, old.trial.key()
                 low, high = seen.get(key, (us, us))
                 seen[key] = (min(low, us), max(high, us))
-    kept = [record for record in records if _agrees(record, seen) or record.id in ids]  # what is stored already stays
-    return kept, len(records) - len(kept)
+    sound = [record for record in records if _agrees(record, seen) or record.id in ids]  # what is stored already stays
+    return sound, len(records) - len(sound)
 
 
 def _agrees(record: Record, seen: dict[str, tuple[float, float]]) -> bool:

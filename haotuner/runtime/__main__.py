@@ -18,20 +18,20 @@ def main(arguments: Sequence[str]) -> int:
     reader.add_argument("--includedir", action="store_true", help="of haotuner.h")
     reader.add_argument("--dlpackdir", action="store_true", help="of dlpack/dlpack.h: cmake -DDLPACK_INCLUDE=")
     reader.add_argument("--examplesdir", action="store_true", help="of serve.c, serve_model.c, serve.cpp and serve_cuda.c")
-    asked = reader.parse_args(arguments)
-    if not any(vars(asked).values()):
+    options = reader.parse_args(arguments)
+    if not any(vars(options).values()):
         reader.error("name the folder to print: --cmakedir, --includedir, --dlpackdir or --examplesdir")
-    if asked.cmakedir:
+    if options.cmakedir:
         print(CLIB)
-    if asked.includedir:
+    if options.includedir:
         print(CLIB / "include")
-    if asked.dlpackdir:
+    if options.dlpackdir:
         folder = dlpack_folder()
         if folder is None:
             print("dlpack/dlpack.h is not installed; reinstall apache-tvm-ffi, which brings it", file=sys.stderr)
             return 4
         print(folder)
-    if asked.examplesdir:
+    if options.examplesdir:
         print(CLIB / "examples")
     return 0
 

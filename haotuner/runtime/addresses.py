@@ -36,6 +36,6 @@ def _agree_on(agrees: Callable[..., Any], dtype: str) -> bool:
 
     array = np.zeros((3, 4, 6), dtype)[:, ::2, 1:]
     tensor = tvm_ffi.from_dlpack(array)
-    found = agrees(id(array), tensor)
+    result = agrees(id(array), tensor)
     array.flags.writeable = False
-    return bool(found) and not agrees(id(array), tensor)
+    return bool(result) and not agrees(id(array), tensor)

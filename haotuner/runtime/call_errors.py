@@ -11,15 +11,15 @@ import numpy as np
 REFUSED = (BufferError, TypeError, ValueError, RuntimeError)  # what tvm-ffi and a pack's library raise
 
 
-def explain(op: str, given: Mapping[str, tuple[Any, str]], error: Exception) -> Exception:
+def explain(op: str, inputs: Mapping[str, tuple[Any, str]], error: Exception) -> Exception:
     """A clear TypeError or ValueError for a call of ``op`` that failed with ``error``; ``error`` itself if it is clear.
 
-    ``given``: of each operand the value and the expected dtype; the output is the last one.
+    ``inputs``: of each operand the value and the expected dtype; the output is the last one.
     """
-    for place, (name, (value, dtype)) in enumerate(given.items()):
-        found = _argument(op, name, value, dtype, written=place == len(given) - 1)
-        if found is not None:
-            return found
+    for index, (name, (value, dtype)) in enumerate(inputs.items()):
+        result = _argument(op, name, value, dtype, written=index == len(inputs) - 1)
+        if result is not None:
+            return result
     return error
 
 

@@ -55,13 +55,13 @@ class Capture:
         if not self._running and self._after is None:
             return {}  # never started: what others counted is none of ours
         now = self._totals() if self._after is None else self._after
-        found: Counts = {}
+        result: Counts = {}
         for name, shapes in now.items():
             before = self._before.get(name, {})
             new = {m: count - before.get(m, 0) for m, count in shapes.items() if count > before.get(m, 0)}
             if new:
-                found[name] = new
-        return found
+                result[name] = new
+        return result
 
     def write(self, path: str | Path) -> Path:
         """Write the trace, replaced in one step: CSV, or JSON Lines if the name ends in .jsonl.
@@ -102,15 +102,15 @@ class Capture:
         self.stop()
 
     def _totals(self) -> Counts:
-        found: Counts = {}
+        result: Counts = {}
         for index, (name, axes) in enumerate(self._axes.items()):
             table = np.zeros((len(axes) + 1, SHAPE_SLOTS), np.int64)
             self._seen(index, table)
             used = np.flatnonzero(table[-1])
             shapes = [tuple(int(extent) for extent in shape) for shape in table[:-1, used].T]
             keys = [shape[0] if len(axes) == 1 else shape for shape in shapes]
-            found[name] = dict(zip(keys, (int(count) for count in table[-1, used]), strict=True))
-        return found
+            result[name] = dict(zip(keys, (int(count) for count in table[-1, used]), strict=True))
+        return result
 
 
 def capture(pack: Pack) -> Capture:

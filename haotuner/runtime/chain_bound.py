@@ -50,12 +50,12 @@ class ChainEnd:
     default: Any = None
 
     @staticmethod
-    def of(told: Mapping[str, Any]) -> ChainEnd:
+    def of(document: Mapping[str, Any]) -> ChainEnd:
         """As the document says it."""
-        dtype, default = np.dtype(told["dtype"]), told.get("default")
+        dtype, default = np.dtype(document["dtype"]), document.get("default")
         if default is not None:
             default = np.frombuffer(bytes.fromhex(default["bytes"]), dtype).reshape(default["shape"])
-        return ChainEnd(told["name"], dtype, tuple(told["shape"]), default)
+        return ChainEnd(document["name"], dtype, tuple(document["shape"]), default)
 
 
 class ChainBound:
@@ -73,7 +73,7 @@ class ChainBound:
             document = json.loads(raw)
             self.name, self.dims = str(document["name"]), tuple(document["dims"])
             self._steps: list[dict[str, Any]] = document["chain"]
-            self._inputs, self._outputs = ([ChainEnd.of(one) for one in document[kind]] for kind in ("inputs", "outputs"))
+            self._inputs, self._outputs = ([ChainEnd.of(item) for item in document[kind]] for kind in ("inputs", "outputs"))
             self._guards = dict(_guards(self._steps))
             names = list(self._guards)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -85,8 +85,8 @@ class ChainBound:
         if native is not None:
             if native.segments() != names:
                 raise PackInvalid(f"{where} names other segments than the pack's library; restore the pack or tune again")
-            for place, name in enumerate(names):
-                native.link(place, self.segments[name].native)
+            for index, name in enumerate(names):
+                native.link(index, self.segments[name].native)
 
     def __repr__(self) -> str:
         return described_model(self)
@@ -114,23 +114,26 @@ class ChainBound:
         UsageError names the input, what was expected and what was found, or the size that the data make.
         """
         if self._native is None:
-            return self._walked(inputs, out, seed, lambda model, given, placed: model.run(given, placed))
-        given = self._contiguous(inputs)
-        found: dict[int, Any] = {}
+            return self._walked(inputs, out, seed, lambda model, inputs, placed: model.run(inputs, placed))
+        arguments = self._contiguous(inputs)
+        result: dict[int, Any] = {}
 
         def made(output: int, shape: tuple[int, ...]) -> Any:
             end = self._outputs[output]
-            place = None if out is None else out.get(end.name)
-            if place is not None and not (
-                isinstance(place, np.ndarray) and place.shape == shape and place.dtype == end.dtype and place.flags.writeable
+            target = None if out is None else out.get(end.name)
+            if target is not None and not (
+                isinstance(target, np.ndarray)
+                and target.shape == shape
+                and target.dtype == end.dtype
+                and target.flags.writeable
             ):
                 raise UsageError(f"out[{end.name!r}] must be a writeable array, {end.dtype} {shape}")
-            whole = place is not None and place.flags.c_contiguous and place.flags.aligned
-            found[output] = place if whole else self._answers.take(shape, end.dtype)
-            return found[output]
+            whole = target is not None and target.flags.c_contiguous and target.flags.aligned
+            result[output] = target if whole else self._answers.take(shape, end.dtype)
+            return result[output]
 
-        self._count(self._native.run_placed(given, seed, made))
-        return {end.name: _delivered(found[place], end, out) for place, end in enumerate(self._outputs)}
+        self._count(self._native.run_placed(arguments, seed, made))
+        return {end.name: _delivered(result[index], end, out) for index, end in enumerate(self._outputs)}
 
     @property
     def native(self) -> NativeModel | None:
@@ -145,14 +148,14 @@ class ChainBound:
     def _count(self, sizes: Sequence[int]) -> None:
         """Count a call of all segments that it ran, by its dimensions in the library's order."""
         dims = dict(zip(self._linked.dims, sizes, strict=True))
-        for name, one in self.segments.items():
+        for name, segment in self.segments.items():
             if _taken(self._guards[name], dims):
-                one.count(dims)
+                segment.count(dims)
 
     def _contiguous(self, inputs: Mapping[str, Any]) -> list[Any]:
         """Inputs in order, as the library reads them; it says what is wrong with their shapes."""
         inputs = self._whole(inputs)
-        found = []
+        result = []
         for end in self._inputs:
             array = inputs[end.name]
             if not isinstance(array, np.ndarray):
@@ -161,24 +164,24 @@ class ChainBound:
                 kind = getattr(array, "dtype", type(array).__name__)
                 raise UsageError(f"{self.name}: input {end.name} must be an array of {end.dtype}, got {kind}")
             whole = array.flags.c_contiguous and array.flags.aligned
-            found.append(array if whole else np.array(array, end.dtype, order="C"))
-        return found
+            result.append(array if whole else np.array(array, end.dtype, order="C"))
+        return result
 
     def step_times(self, inputs: Mapping[str, Any], seed: int | None = None) -> list[Ran]:
         """Of each segment, in the order they ran, its steps and their microseconds in one call: of all turns together."""
-        found: dict[tuple[str, str], Ran] = {}
+        result: dict[tuple[str, str], Ran] = {}
 
-        def timed(model: ModelBound, given: Mapping[str, Any], placed: Mapping[str, Any] | None) -> dict[str, Any]:
-            made, us = model.timed(given)
-            ran = model.ran(given, us)
-            before = found.get((model.name, ran.where))
+        def timed(model: ModelBound, inputs: Mapping[str, Any], placed: Mapping[str, Any] | None) -> dict[str, Any]:
+            made, us = model.timed(inputs)
+            ran = model.ran(inputs, us)
+            before = result.get((model.name, ran.where))
             if before is not None:
                 ran = ran._replace(us=[sum(both) for both in zip(before.us, ran.us, strict=True)])
-            found[model.name, ran.where] = ran
+            result[model.name, ran.where] = ran
             return made
 
         self._walked(inputs, None, seed, timed)
-        return list(found.values())
+        return list(result.values())
 
     def _walked(
         self, inputs: Mapping[str, Any], out: Mapping[str, Any] | None, seed: int | None, run: _Run
@@ -210,9 +213,11 @@ class ChainBound:
             elif step["do"] == "loop":
                 turned(step, tensors, dims, lambda inner, own: self._steps_of(inner, own, dims, None, seed, run))
             elif step["do"] == "random":
-                sizes, told = sizes_of(step["sizes"], dims), step["attributes"]
-                shape = [sizes[place] for place in step["shape"]]
-                tensors[step["out"]] = random_numbers(told, shape, told.get("seed", seed), np.dtype(step["dtype"]))
+                sizes, attributes = sizes_of(step["sizes"], dims), step["attributes"]
+                shape = [sizes[extent] for extent in step["shape"]]
+                tensors[step["out"]] = random_numbers(
+                    attributes, shape, attributes.get("seed", seed), np.dtype(step["dtype"])
+                )
             elif step["do"] == "required":
                 if not sizes_of(step["sizes"], dims)[-1]:
                     raise UsageError(f"{self.name}: {step['words']}")
@@ -221,12 +226,12 @@ class ChainBound:
                     holds(tensors[step["of"]]) if "of" in step else sizes_of(step["sizes"], dims)[-1] != 0
                 )
             elif step["do"] == "chosen":
-                found = tensors[step["out"]] = tensors[step["of"][0 if dims[step["dim"]] else 1]]
-                dims.update((dim, found.shape[axis]) for axis, dim in step["told"])
+                value = tensors[step["out"]] = tensors[step["of"][0 if dims[step["dim"]] else 1]]
+                dims.update((dim, value.shape[axis]) for axis, dim in step["told"])
             else:
                 of = tensors[step["of"]]
-                found = nonzero(of) if step["do"] == "nonzero" else counted(of, step["place"])
-                tensors[step["out"]], dims[step["dim"]] = found, found.shape[-1]
+                value = nonzero(of) if step["do"] == "nonzero" else counted(of, step["place"])
+                tensors[step["out"]], dims[step["dim"]] = value, value.shape[-1]
 
     def memory_bytes(self, **dims: int) -> int:
         """Bytes of working memory of a call with these dimensions, those of the data among them."""
@@ -234,19 +239,19 @@ class ChainBound:
             raise UsageError(f"{self.name} has the dimensions {', '.join(self.dims)}; got {', '.join(dims) or 'none'}")
         if self._native is not None:
             return self._native.memory([dims[name] for name in self._native.dims])
-        run = [one for name, one in self.segments.items() if _taken(self._guards[name], dims)]
-        return sum(one.memory_bytes(**{name: dims[name] for name in one.dims}) for one in run)
+        run = [segment for name, segment in self.segments.items() if _taken(self._guards[name], dims)]
+        return sum(segment.memory_bytes(**{name: dims[name] for name in segment.dims}) for segment in run)
 
     def stats(self) -> dict[str, int]:
         """What the segments count and hold, together; ``calls`` of each segment are calls."""
-        every = [one.stats() for one in self.segments.values()]
+        every = [segment.stats() for segment in self.segments.values()]
         own = {**self._native.held(), "calls": 0} if self._native is not None else {}
-        return {name: sum(one[name] for one in every) + own.get(name, 0) for name in every[0]}
+        return {name: sum(segment[name] for segment in every) + own.get(name, 0) for name in every[0]}
 
     def trim(self) -> None:
         """Give back the working memory that no call uses now."""
-        for one in self.segments.values():
-            one.trim()
+        for segment in self.segments.values():
+            segment.trim()
         if self._native is not None:
             self._native.trim()
         self._answers.clear()
@@ -261,10 +266,10 @@ class ChainBound:
     def _check_names(self, inputs: Mapping[str, Any]) -> None:
         names = [end.name for end in self._inputs]
         if set(inputs) != set(names):
-            lacking, unknown = [one for one in names if one not in inputs], [one for one in inputs if one not in names]
+            lacking, unknown = [name for name in names if name not in inputs], [name for name in inputs if name not in names]
             raise UsageError(
                 f"{self.name} takes the inputs {', '.join(names)}; "
-                + "; ".join([f"{one} is missing" for one in lacking] + [f"there is no {one}" for one in unknown])
+                + "; ".join([f"{name} is missing" for name in lacking] + [f"there is no {name}" for name in unknown])
             )
 
     def _given(self, inputs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, int]]:
@@ -274,18 +279,18 @@ class ChainBound:
             shape = np.shape(inputs[end.name])  # of any array; the first segment checks its type
             if len(shape) != len(end.shape):
                 raise UsageError(f"{self.name}: input {end.name} must have {len(end.shape)} axes, got the shape {shape}")
-            dims |= {said: size for said, size in zip(end.shape, shape, strict=True) if isinstance(said, str)}
+            dims |= {extent: size for extent, size in zip(end.shape, shape, strict=True) if isinstance(extent, str)}
         return tensors, dims
 
 
 def _guards(steps: Sequence[Mapping[str, Any]], outer: Guard = ()) -> Iterator[tuple[str, Guard]]:
     """Segments in the order of the library's, each with the branches that must be taken so, or it is skipped."""
     ends: list[tuple[int, str, int]] = []
-    for place, step in enumerate(steps):
-        ends = [one for one in ends if place <= one[0]]
+    for index, step in enumerate(steps):
+        ends = [end for end in ends if index <= end[0]]
         guard = (*outer, *((dim, value) for _, dim, value in ends))
         if step["do"] == "when":
-            ends.append((place + step["skip"], step["dim"], step["is"]))
+            ends.append((index + step["skip"], step["dim"], step["is"]))
         if step["do"] == "segment":
             yield step["model"], guard
         yield from _guards(step.get("steps", ()), guard)
@@ -295,11 +300,11 @@ def _taken(guard: Guard, dims: Mapping[str, int]) -> bool:
     return all(dims[name] == value for name, value in guard)
 
 
-def _delivered(found: Any, end: ChainEnd, out: Mapping[str, Any] | None) -> Any:
-    place = None if out is None else out.get(end.name)
-    if place is None or place is found:
-        return found
-    if getattr(place, "shape", None) != found.shape or getattr(place, "dtype", None) != found.dtype:
-        raise UsageError(f"out[{end.name!r}] must be a writeable array, {found.dtype} {found.shape}")
-    np.copyto(place, found)
-    return place
+def _delivered(value: Any, end: ChainEnd, out: Mapping[str, Any] | None) -> Any:
+    target = None if out is None else out.get(end.name)
+    if target is None or target is value:
+        return value
+    if getattr(target, "shape", None) != value.shape or getattr(target, "dtype", None) != value.dtype:
+        raise UsageError(f"out[{end.name!r}] must be a writeable array, {value.dtype} {value.shape}")
+    np.copyto(target, value)
+    return target

@@ -19,7 +19,7 @@ def turned(
     limits += [len(tensors[whole]) for whole, _ in step["rows"]]
     goes_on, turn = _holds(tensors, step["asked"]), 0
     own = {**tensors, **{value: tensors[first] for first, value, _, _ in step["carried"]}}
-    changes = [(step["carried"][number][1], axis, *told) for number, axis, *told in step.get("changes", [])]
+    changes = [(step["carried"][number][1], axis, *terms) for number, axis, *terms in step.get("changes", [])]
     stacks: list[list[Any]] = [[] for _ in step["made"]]
     while goes_on and all(turn < most for most in limits):
         own[step["turn"]] = np.asarray(turn, np.int64)
@@ -33,7 +33,7 @@ def turned(
     dims.update((outside, own[value].shape[axis]) for value, axis, _, outside in changes if outside is not None)
     tensors |= {last: own[value] for _, value, _, last in step["carried"] if last is not None}
     for stack, (_, whole), kind in zip(stacks, step["made"], step["kinds"], strict=True):
-        shape = [0, *(one if isinstance(one, int) else dims.get(one, 0) for one in kind["shape"])]
+        shape = [0, *(extent if isinstance(extent, int) else dims.get(extent, 0) for extent in kind["shape"])]
         tensors[whole] = np.stack(stack) if stack else np.zeros(shape, kind["dtype"])
     if step["dim"] is not None:
         dims[step["dim"]], tensors[step["turns"]] = turn, np.arange(turn, dtype=np.int64)

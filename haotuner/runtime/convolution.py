@@ -52,14 +52,14 @@ class ConvOp:
         Weight and bias (f,) are copied: later changes to them do not show. ``threads`` replaces the pack's count.
         ``constants``: further values of a feature that an epilogue reads, such as ``scale``: arrays (f,), or one number.
         """
-        given = constants if bias is None else {"bias": bias, **constants}
-        return Convolution.of(self._pack, ConvBound.of(self._pack, self.entry, weight, given, threads))
+        inputs = constants if bias is None else {"bias": bias, **constants}
+        return Convolution.of(self._pack, ConvBound.of(self._pack, self.entry, weight, inputs, threads))
 
     def cell(self, extents: Mapping[str, int]) -> int:
         """The cell of the plan's table that serves a shape, from the library's own look-up."""
         values = np.zeros(MAX_AXES, np.int64)
-        for place, axis in enumerate(("b", "h", "w")):  # as native/kinds/conv.h numbers them
-            values[place] = extents.get(axis, 1)
+        for index, axis in enumerate(("b", "h", "w")):  # as native/kinds/conv.h numbers them
+            values[index] = extents.get(axis, 1)
         plan = self._pack.plan_index(self.entry)
         return int(self._pack.library().function("ht_cell")(self._pack.place(self.entry), plan, values))
 
@@ -79,18 +79,18 @@ class ConvBound:
     packed_bytes: int = 0
 
     @staticmethod
-    def of(pack: Pack, op: PackOp, weight: Any, given: Mapping[str, Any], threads: int | None) -> ConvBound:
+    def of(pack: Pack, op: PackOp, weight: Any, inputs: Mapping[str, Any], threads: int | None) -> ConvBound:
         """Pack a weight and copy values of a feature. TypeError for another dtype, ValueError for another shape."""
         import tvm_ffi
 
         call, setting = pack.entry(op, threads)
         meaning = Op.parse(op.name)
-        wanted = [one.name for one in op.extra if one.role == "constant"]
-        optional = {one.name for one in op.operands if one.optional}
-        if set(given) != set(wanted) and (wanted or not set(given) <= optional):
-            names = ("weight", *wanted, *(f"perhaps a {name}" for name in sorted(optional)))
-            raise TypeError(f"{op.name}: bind takes {', '.join(names)}; got {', '.join(('weight', *given))}")
-        rows = {name: _row(op, name, given[name], meaning["f"]) for name in wanted or given}
+        required = [operand.name for operand in op.extra if operand.role == "constant"]
+        optional = {operand.name for operand in op.operands if operand.optional}
+        if set(inputs) != set(required) and (required or not set(inputs) <= optional):
+            names = ("weight", *required, *(f"perhaps a {name}" for name in sorted(optional)))
+            raise TypeError(f"{op.name}: bind takes {', '.join(names)}; got {', '.join(('weight', *inputs))}")
+        rows = {name: _row(op, name, inputs[name], meaning["f"]) for name in required or inputs}
         values, packed = _checked(op, weight), packed_of(pack, op, weight)
         return ConvBound(
             op=op,
@@ -142,9 +142,9 @@ class Convolution:
     @staticmethod
     def of(pack: Pack, bound: ConvBound) -> Convolution:
         """One that a pack serves from now on."""
-        found = Convolution(bound)
-        pack.own(found)
-        return found
+        result = Convolution(bound)
+        pack.own(result)
+        return result
 
     def __init__(self, bound: ConvBound) -> None:
         self.serve(bound)
@@ -174,12 +174,12 @@ class Convolution:
         try:
             call(setting, as_bits(x), packed, *constants, *(as_bits(inputs[name]) for name in passed), as_bits(out), *more)
         except REFUSED as error:
-            wanted = self._bound.op
-            types = {o.name: DTYPES[o.dtype].numpy for o in wanted.operands} | {"out": DTYPES[wanted.output.dtype].numpy}
-            told = {name: (value, taken(value, types[name])) for name, value in {"x": x, **inputs, "out": out}.items()}
-            frozen = {name for name, (value, dtype) in told.items() if name != "out" and read_only(value, dtype)}
+            op = self._bound.op
+            types = {o.name: DTYPES[o.dtype].numpy for o in op.operands} | {"out": DTYPES[op.output.dtype].numpy}
+            arguments = {name: (value, taken(value, types[name])) for name, value in {"x": x, **inputs, "out": out}.items()}
+            frozen = {name for name, (value, dtype) in arguments.items() if name != "out" and read_only(value, dtype)}
             if not frozen:
-                raise explain(self.name, told, error) from error
+                raise explain(self.name, arguments, error) from error
             copies = {name: value.copy() if name in frozen else value for name, value in {"x": x, **inputs}.items()}
             self(copies.pop("x"), out, **copies)
         return out
@@ -219,8 +219,8 @@ class Convolution:
 
     def rebind(self, weight: Any, bias: Any = None, **constants: Any) -> None:
         """Serve another weight and other values from the next call on; not while the pack is handed over."""
-        given = constants if bias is None else {"bias": bias, **constants}
-        self.serve(ConvBound.of(self.owner, self._bound.op, weight, given, threads_of(self._bound.setting)))
+        inputs = constants if bias is None else {"bias": bias, **constants}
+        self.serve(ConvBound.of(self.owner, self._bound.op, weight, inputs, threads_of(self._bound.setting)))
 
     def twin(self) -> Convolution:
         """Another one with the same packed weight."""
@@ -232,11 +232,11 @@ class Convolution:
         for axis, side in self._bound.windows.items():
             reach = side.dilation * (side.taps - 1) + 1
             extents.setdefault(axis, 1)
-            if axis in {one.name for one in self._bound.op.dynamic}:
+            if axis in {item.name for item in self._bound.op.dynamic}:
                 extents[axis] = max(WARM_ELEMENTS, reach)
         axes = self._bound.op.operands[0].dims
         x = np.zeros([extents[axis] for axis in axes], numpy_type(self._bound.op.operands[0].dtype))
-        types = {one.name: numpy_type(one.dtype) for one in self._bound.op.extra}
+        types = {operand.name: numpy_type(operand.dtype) for operand in self._bound.op.extra}
         self(x, **{name: np.zeros(self._empty(x).shape, types[name]) for name in self._state[4]})
 
     def close(self) -> None:
@@ -268,8 +268,8 @@ class Convolution:
         extents = dict(zip(dims[1:], (int(n) for n in shape[split:]), strict=True))
         sides = {after: self._bound.windows[of].out(extents[of]) for of, after in AFTER if of in self._bound.windows}
         if min(*sides.values(), *(extents[axis] for axis in self._bound.windows)) < 1:
-            found = " x ".join(str(extents[axis]) for axis in self._bound.windows)
-            raise ValueError(f"{op.name}: x is an image of {found}, with its pads smaller than the window: nothing is left")
+            result = " x ".join(str(extents[axis]) for axis in self._bound.windows)
+            raise ValueError(f"{op.name}: x is an image of {result}, with its pads smaller than the window: nothing is left")
         known = {"f": meaning["f"], **sides}
         return (*shape[:split], *(known[axis] for axis in op.output.dims[1:]))
 
@@ -290,8 +290,10 @@ def packed_of(pack: Pack, op: PackOp, weight: Any) -> NDArray[np.float32]:
 
 
 def _checked(op: PackOp, weight: Any) -> NDArray[Any]:
-    kept = DTYPES[op.operands[1].dtype].numpy
-    values = array_of(op, "weight", weight) if kept == "float32" else typed_array(op, "weight", weight, {kept})
+    element_type = DTYPES[op.operands[1].dtype].numpy
+    values = (
+        array_of(op, "weight", weight) if element_type == "float32" else typed_array(op, "weight", weight, {element_type})
+    )
     shape = weight_shape(Op.parse(op.name))
     if values.shape != shape:
         raise ValueError(f"{op.name}: weight has shape {tuple(values.shape)}; expected {shape}")
@@ -299,11 +301,11 @@ def _checked(op: PackOp, weight: Any) -> NDArray[Any]:
 
 
 def _packing(pack: Pack, op: PackOp) -> Callable[[NDArray[Any], NDArray[np.float32]], None]:
-    place, function = pack.place(op), pack.library().function("ht_pack")
+    position, function = pack.place(op), pack.library().function("ht_pack")
 
     def into(values: NDArray[Any], out: NDArray[np.float32]) -> None:
         whole = np.ascontiguousarray(values)
-        function(place, whole if whole.flags.writeable else whole.copy(), out)
+        function(position, whole if whole.flags.writeable else whole.copy(), out)
 
     return into
 
@@ -317,8 +319,8 @@ def _unpacking(
 
 def _keeping(values: NDArray[Any], op: PackOp) -> Callable[[], NDArray[Any]]:
     """A copy as it was bound: words of several terms do not tell where each element lies."""
-    kept = values.copy().view(numpy_type(op.operands[1].dtype))
-    return kept.copy
+    selected = values.copy().view(numpy_type(op.operands[1].dtype))
+    return selected.copy
 
 
 AFTER = (("h", "p"), ("w", "q"))  # axes of the image, and what a convolution makes of them
@@ -339,6 +341,6 @@ def unpacked(
     places = np.zeros(packed.size, np.float32)
     packed_of(np.arange(1, count + 1, dtype=np.int32).view(np.float32).reshape(shape), places)
     places = places[:plain].view(np.int32)
-    found, kept = np.zeros(count, np.float32), places > 0
-    found[places[kept] - 1] = packed[:plain][kept]
-    return found.reshape(shape)
+    result, selected = np.zeros(count, np.float32), places > 0
+    result[places[selected] - 1] = packed[:plain][selected]
+    return result.reshape(shape)

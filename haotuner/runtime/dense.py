@@ -31,13 +31,13 @@ class DenseOp(LinearOp):
         a column, such as ``scale``, ``low`` and ``high``: arrays (n,), or one number for all; see ``FusedLinear``.
         """
         if is_typed(self._op):
-            given = constants if bias is None else {"bias": bias, **constants}
-            typed = TypedLinear(TypedBound.made(self._pack, self._op, weight, given, threads))
+            inputs = constants if bias is None else {"bias": bias, **constants}
+            typed = TypedLinear(TypedBound.made(self._pack, self._op, weight, inputs, threads))
             self._pack.own(typed)
             return typed
         if self._fused:
-            given = constants if bias is None else {"bias": bias, **constants}
-            linear: Linear = FusedLinear(fused_bound(self._pack, self._op, weight, given, threads))
+            inputs = constants if bias is None else {"bias": bias, **constants}
+            linear: Linear = FusedLinear(fused_bound(self._pack, self._op, weight, inputs, threads))
         elif constants:
             raise TypeError(f"{self.name} has no epilogue that reads {', '.join(constants)}; it takes a weight and a bias")
         else:

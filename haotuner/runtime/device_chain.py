@@ -43,7 +43,7 @@ class DeviceChainBound(ChainBound):
         UsageError names the tensor, what was expected and what was found, or the size that the data make.
         """
         self._check_names(inputs)
-        given, placed = [inputs[end.name] for end in self._inputs], out or {}
+        arguments, placed = [inputs[end.name] for end in self._inputs], out or {}
         unknown = [name for name in placed if name not in {end.name for end in self._outputs}]
         if unknown:
             raise UsageError(f"{self.name} has no output {unknown[0]!r}; it has {', '.join(e.name for e in self._outputs)}")
@@ -51,23 +51,23 @@ class DeviceChainBound(ChainBound):
         def made(output: int, shape: tuple[int, ...]) -> Any:
             end = self._outputs[output]
             try:
-                found = placed.get(end.name)
-                return empty_like(self.name, given[0], shape, end.dtype.name) if found is None else found
+                result = placed.get(end.name)
+                return empty_like(self.name, arguments[0], shape, end.dtype.name) if result is None else result
             except ValueError as error:
                 raise UsageError(f"{error}: {end.name}, {end.dtype} {shape}") from error
 
-        return self.placed(given, seed, stream, made)
+        return self.placed(arguments, seed, stream, made)
 
-    def placed(self, given: list[Any], seed: int | None, stream: int | None, made: _Made) -> dict[str, Any]:
+    def placed(self, inputs: list[Any], seed: int | None, stream: int | None, made: _Made) -> dict[str, Any]:
         """Outputs by name in tensors that ``made`` has for their places and shapes; inputs in order, else as ``run``."""
-        check_inputs(self.name, {end.name: one for end, one in zip(self._inputs, given, strict=True)})
-        stream = explicit_or_current_stream(self.name, given[0], stream)
-        native, found, raised = self._linked, dict[int, Any](), list[BaseException]()
+        check_inputs(self.name, {end.name: tensor for end, tensor in zip(self._inputs, inputs, strict=True)})
+        stream = explicit_or_current_stream(self.name, inputs[0], stream)
+        native, result, raised = self._linked, dict[int, Any](), list[BaseException]()
 
-        def place(_: int | None, output: int, wanted: int) -> int | None:
+        def place(_: int | None, output: int, rank: int) -> int | None:
             try:
-                one = found[output] = made(output, shape_at(wanted, native.outputs[output].rank))
-                return int(called(self.name, self._place, native.address, output, wanted, still(one, stream)))
+                tensor = result[output] = made(output, shape_at(rank, native.outputs[output].rank))
+                return int(called(self.name, self._place, native.address, output, rank, still(tensor, stream)))
             except BaseException as error:  # nothing may be raised through C
                 raised.append(error)
                 return None
@@ -75,7 +75,7 @@ class DeviceChainBound(ChainBound):
         back, dims = PLACE(place), np.zeros(max(1, len(native.dims)), np.int64)
         number = None if seed is None else (seed + (1 << 63)) % (1 << 64) - (1 << 63)  # as 64 bits with a sign
         address = ctypes.cast(back, ctypes.c_void_p).value
-        handed = [still(one, stream) for one in given]
+        handed = [still(tensor, stream) for tensor in inputs]
         try:
             called(self.name, self._queue, native.address, stream, number, address, dims, *handed)
         except Exception:
@@ -83,7 +83,7 @@ class DeviceChainBound(ChainBound):
                 raise raised[0] from None
             raise
         self._count(dims.tolist()[: len(native.dims)])
-        return {end.name: found[output] for output, end in enumerate(self._outputs)}
+        return {end.name: result[output] for output, end in enumerate(self._outputs)}
 
     def step_times(self, inputs: Mapping[str, Any], seed: int | None = None) -> list[Ran]:
         """UsageError: the steps of a call on a GPU are not timed one by one."""
@@ -110,9 +110,9 @@ class DeviceChain(Chain):
         """
         return self._placed().run(inputs, out, seed, stream)
 
-    def placed(self, given: list[Any], seed: int | None, stream: int | None, made: _Made) -> dict[str, Any]:
+    def placed(self, inputs: list[Any], seed: int | None, stream: int | None, made: _Made) -> dict[str, Any]:
         """Outputs by name in tensors that ``made`` has for their places and shapes; inputs in order, else as ``run``."""
-        return self._placed().placed(given, seed, stream, made)
+        return self._placed().placed(inputs, seed, stream, made)
 
     def _placed(self) -> DeviceChainBound:
         bound = self.current()

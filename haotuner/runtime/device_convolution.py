@@ -73,7 +73,12 @@ class DeviceConvolution(DeviceLinear):
             check_lazy(self.name, "out", out)
         try:
             call(
-                still(x, stream), record, still(out, stream), setting, stream, *(still(one, stream) for one in more.values())
+                still(x, stream),
+                record,
+                still(out, stream),
+                setting,
+                stream,
+                *(still(item, stream) for item in more.values()),
             )
         except REFUSED as error:
             raise explained(self.name, error, {"x": x, "out": out, **more}) from error
@@ -86,7 +91,7 @@ class DeviceConvolution(DeviceLinear):
     def serve(self, bound: DeviceBound) -> None:
         """Serve later calls from ``bound``; calls that run now finish as they began."""
         self._bound, self._n = bound, bound.op.axis("f").extent or 0
-        self._adds = any(one.role == "input" for one in bound.op.extra)
+        self._adds = any(operand.role == "input" for operand in bound.op.extra)
         self._state = bound.call, bound.record, bound.setting
 
     def _empty(self, x: Any) -> Any:

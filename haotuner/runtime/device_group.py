@@ -25,15 +25,15 @@ class DeviceGroup(MultiOutputBase, DeviceOperator):
 
         UsageError for ``out`` of another number of tensors.
         """
-        given, stream = self._asked(operands, named, stream)
-        called = self._written(given, out)
+        inputs, stream = self._asked(operands, named, stream)
+        called = self._written(inputs, out)
         try:
-            every = (*given.values(), *called.values())
+            every = (*inputs.values(), *called.values())
             self._call(self._setting, stream, *(still(value, stream) for value in every))
         except REFUSED as error:
-            raise explained(self.name, error, {**given, **called}) from error
-        return tuple(called[one.name] for one in self.outputs)
+            raise explained(self.name, error, {**inputs, **called}) from error
+        return tuple(called[output.name] for output in self.outputs)
 
-    def _new(self, one: PackOperand, size: tuple[int, ...], given: Mapping[str, Any]) -> Any:
+    def _new(self, operand: PackOperand, size: tuple[int, ...], inputs: Mapping[str, Any]) -> Any:
         """Memory of the device."""
-        return empty_like(self.name, next(iter(given.values())), size, DTYPES[one.dtype].numpy)
+        return empty_like(self.name, next(iter(inputs.values())), size, DTYPES[operand.dtype].numpy)

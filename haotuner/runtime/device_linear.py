@@ -37,7 +37,7 @@ class DeviceDenseOp(LinearOp):
         """
         if threads is not None:
             raise UsageError(f"{self.name}: threads={threads!r}: a device has no thread counts; leave it out")
-        kind = DeviceFusedLinear if any(one.role == "input" for one in self._op.extra) else DeviceLinear
+        kind = DeviceFusedLinear if any(operand.role == "input" for operand in self._op.extra) else DeviceLinear
         linear = kind(DeviceBound.of(self._pack, self._op, weight, in_order(self._op, bias, channels), keep=True))
         self._pack.own(linear)
         return linear
@@ -200,17 +200,17 @@ class DeviceBound:
         with the record, unless a graph may read it.
         """
         call, setting = pack.entry(op)
-        place = pack.place(op)
-        memory, record = _record(pack.library().function("ht_bound_bytes")(place))
-        first, *more = [_device_array(op, "bias", one) for one in channels or (None,)]
+        position = pack.place(op)
+        memory, record = _record(pack.library().function("ht_bound_bytes")(position))
+        first, *more = [_device_array(op, "bias", channel) for channel in channels or (None,)]
         try:
-            pack.library().function("ht_bind")(place, _device_array(op, "weight", weight), first, record, *more)
-            kept = pack.library().function("ht_keep")(place, record) if keep else 0
+            pack.library().function("ht_bind")(position, _device_array(op, "weight", weight), first, record, *more)
+            selected = pack.library().function("ht_keep")(position, record) if keep else 0
         except REFUSED as error:
             raise error if str(error).startswith(op.name) else type(error)(f"{op.name}: {error}") from error
-        if kept:  # calls that run when this is forgotten hold the record
-            finalize(memory, pack.library().function("ht_let_go"), kept).atexit = False
-        taken = pack.library().function("ht_kept_bytes")(kept) if kept else 0
+        if selected:  # calls that run when this is forgotten hold the record
+            finalize(memory, pack.library().function("ht_let_go"), selected).atexit = False
+        taken = pack.library().function("ht_kept_bytes")(selected) if selected else 0
         return DeviceBound(
             op=op, call=call, setting=setting, record=record, weight=weight, channels=channels, kept_bytes=taken
         )
@@ -232,14 +232,14 @@ class DeviceBound:
 
 def in_order(op: PackOp, bias: Any, channels: Mapping[str, Any]) -> tuple[Any, ...]:
     """What has one value a channel, in the op's order; TypeError for a name that its epilogue does not read."""
-    wanted = [one.name for one in op.extra if one.role == "constant"]
-    if unknown := [name for name in channels if name not in wanted]:
+    required = [operand.name for operand in op.extra if operand.role == "constant"]
+    if unknown := [name for name in channels if name not in required]:
         raise TypeError(
-            f"{op.name}: bind takes {', '.join(('weight', *wanted)) if wanted else 'a weight'}; got {', '.join(unknown)}"
+            f"{op.name}: bind takes {', '.join(('weight', *required)) if required else 'a weight'}; got {', '.join(unknown)}"
         )
-    given = {"bias": bias, **channels}
-    beside = () if "bias" in wanted or bias is None else (bias,)
-    return (*(given.get(name) for name in wanted), *beside)
+    inputs = {"bias": bias, **channels}
+    beside = () if "bias" in required or bias is None else (bias,)
+    return (*(inputs.get(name) for name in required), *beside)
 
 
 def _record(size: int) -> tuple[Any, Any]:

@@ -75,7 +75,7 @@ class DeviceMemory:
 
     def tensor(self, address: int, shape: tuple[int, ...], stride: int, dtype: str) -> Any:
         """A tvm-ffi tensor of rows ``stride`` elements apart over all outer axes, or of one axis; ``dtype`` by ops' name."""
-        rows = [stride * math.prod(shape[place + 1 : -1]) for place in range(len(shape) - 1)]
+        rows = [stride * math.prod(shape[axis + 1 : -1]) for axis in range(len(shape) - 1)]
         return self.strided(address, shape, (*rows, 1), dtype)
 
     def strided(self, address: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: str) -> Any:

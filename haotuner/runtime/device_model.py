@@ -38,18 +38,18 @@ class DeviceModelBound(ModelBound):
         self, inputs: Mapping[str, Any], out: Mapping[str, Any] | None = None, stream: int | None = None
     ) -> dict[str, Any]:
         """Outputs by name; ``out``: tensors for them. UsageError names the tensor, what was expected and what was found."""
-        given = self._tensors(inputs)
-        stream = explicit_or_current_stream(self.name, given[0], stream)
-        handed = [still(one, stream) for one in given]
-        shapes = self._known(tuple([tuple(map(int, getattr(one, "shape", ()))) for one in given]), handed)
-        found = self._results(shapes, out or {}, given[0])
-        called(self.name, self._queue, self._native.address, stream, *handed, *(still(one, stream) for one in found))
-        return {end.name: one for end, one in zip(self._outputs, found, strict=True)}
+        arguments = self._tensors(inputs)
+        stream = explicit_or_current_stream(self.name, arguments[0], stream)
+        handed = [still(tensor, stream) for tensor in arguments]
+        shapes = self._known(tuple([tuple(map(int, getattr(tensor, "shape", ()))) for tensor in arguments]), handed)
+        result = self._results(shapes, out or {}, arguments[0])
+        called(self.name, self._queue, self._native.address, stream, *handed, *(still(tensor, stream) for tensor in result))
+        return {end.name: tensor for end, tensor in zip(self._outputs, result, strict=True)}
 
     def shapes(self, inputs: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
         """Shapes of the outputs that these tensors make. UsageError as of ``run``."""
-        found = self._shapes_of(self._tensors(inputs))
-        return {end.name: shape for end, shape in zip(self._outputs, found, strict=True)}
+        result = self._shapes_of(self._tensors(inputs))
+        return {end.name: shape for end, shape in zip(self._outputs, result, strict=True)}
 
     def timed(self, inputs: Mapping[str, Any]) -> tuple[dict[str, Any], list[float]]:
         """UsageError: the steps of a call on a GPU are not timed one by one."""
@@ -60,27 +60,27 @@ class DeviceModelBound(ModelBound):
     def _tensors(self, inputs: Mapping[str, Any]) -> list[Any]:
         if inputs.keys() != {end.name for end in self._inputs}:
             raise self._other_names(inputs)
-        given = [inputs[end.name] for end in self._inputs]
-        check_inputs(self.name, {end.name: one for end, one in zip(self._inputs, given, strict=True)})
-        return given
+        arguments = [inputs[end.name] for end in self._inputs]
+        check_inputs(self.name, {end.name: item for end, item in zip(self._inputs, arguments, strict=True)})
+        return arguments
 
     def _results(self, shapes: list[tuple[int, ...]], out: Mapping[str, Any], like: Any) -> list[Any]:
         self._check_names(out)
-        found = []
+        result = []
         for end, shape in zip(self._outputs, shapes, strict=True):
-            given = out.get(end.name)
-            if given is None:
+            inputs = out.get(end.name)
+            if inputs is None:
                 try:
-                    given = empty_like(self.name, like, shape, end.dtype.name)
+                    inputs = empty_like(self.name, like, shape, end.dtype.name)
                 except ValueError as error:
                     raise UsageError(f"{error}: {end.name}") from error
-            found.append(given)
-        return found
+            result.append(inputs)
+        return result
 
-    def _shapes_of(self, given: list[Any]) -> list[tuple[int, ...]]:
-        found = np.zeros(max(1, sum(end.rank for end in self._outputs)), np.int64)
-        called(self.name, self._shaping, self._native.address, found, *given)
-        shapes, rest = [], found.tolist()
+    def _shapes_of(self, inputs: list[Any]) -> list[tuple[int, ...]]:
+        result = np.zeros(max(1, sum(end.rank for end in self._outputs)), np.int64)
+        called(self.name, self._shaping, self._native.address, result, *inputs)
+        shapes, rest = [], result.tolist()
         for end in self._outputs:
             shapes.append(tuple(rest[: end.rank]))
             rest = rest[end.rank :]

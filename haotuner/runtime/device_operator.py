@@ -37,17 +37,17 @@ class DeviceOperator(Operator):
         TypeError, ValueError or RuntimeError name the operand or the driver's error, and what to do; PackClosed after the
         pack was closed.
         """
-        given, stream = self._asked(operands, named, stream)
+        inputs, stream = self._asked(operands, named, stream)
         if out is None:
-            out = self._empty(given)
+            out = self._empty(inputs)
         else:
             check_lazy(self.name, "out", out)
             if self._derived:
-                self._fits(given, out)
+                self._fits(inputs, out)
         try:
-            self._call(self._setting, stream, *(still(value, stream) for value in given.values()), still(out, stream))
+            self._call(self._setting, stream, *(still(value, stream) for value in inputs.values()), still(out, stream))
         except REFUSED as error:
-            raise explained(self.name, error, {**given, "out": out}) from error
+            raise explained(self.name, error, {**inputs, "out": out}) from error
         return out
 
     def prepare(self, stream: int | None = None) -> None:
@@ -63,11 +63,11 @@ class DeviceOperator(Operator):
         """A call's operands by name, and its stream. PackClosed after the pack was closed; TypeError as ``run``."""
         if not self._pack.is_open:
             self._pack.library()
-        given = self._given(operands, named)
-        for name, value in given.items():
+        inputs = self._given(operands, named)
+        for name, value in inputs.items():
             check_lazy(self.name, name, value)
-        return given, stream_for(self.name, next(iter(given.values()))) if stream is None else stream
+        return inputs, stream_for(self.name, next(iter(inputs.values()))) if stream is None else stream
 
-    def _empty(self, given: Mapping[str, Any]) -> Any:
-        size, first = self.output_shape(given), next(iter(given.values()))
+    def _empty(self, inputs: Mapping[str, Any]) -> Any:
+        size, first = self.output_shape(inputs), next(iter(inputs.values()))
         return empty_like(self.name, first, size)

@@ -52,8 +52,8 @@ class DeviceProductOp:
         more = {name: beside.get(name) for name in BESIDE}
         if isinstance(more["scale"], int | float):
             more["scale"] = np.array(more["scale"], np.float32)
-        given = [(name, value) for name, value in more.items() if value is not None]
-        for name, value in (("x", x), ("w", w), *given):
+        inputs = [(name, value) for name, value in more.items() if value is not None]
+        for name, value in (("x", x), ("w", w), *inputs):
             check_lazy(self.name, name, value)
         if stream is None:
             stream = stream_for(self.name, x)
@@ -63,9 +63,9 @@ class DeviceProductOp:
             check_lazy(self.name, "out", out)
         try:
             call = (still(x, stream), still(w, stream), still(out, stream), self._setting, stream)
-            self._call(*call, *(() if not given else (_still(value, stream) for value in more.values())))
+            self._call(*call, *(() if not inputs else (_still(value, stream) for value in more.values())))
         except REFUSED as error:
-            raise explained(self.name, error, {"x": x, "w": w, "out": out, **dict(given)}) from error
+            raise explained(self.name, error, {"x": x, "w": w, "out": out, **dict(inputs)}) from error
         return out
 
     def _empty(self, x: Any, w: Any) -> Any:

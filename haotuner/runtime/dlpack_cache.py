@@ -21,12 +21,12 @@ _CPU, _WORDS = 1, 6  # of a tensor: address, device, rank and type, shape, strid
 _SHAPES = 256  # of calls that are kept
 
 
-def address(given: Any) -> int:
+def address(array_: Any) -> int:
     """Where an array's elements lie."""
     try:
-        return ctypes.addressof(ctypes.c_char.from_buffer(given))  # a quarter of the time of what numpy says
+        return ctypes.addressof(ctypes.c_char.from_buffer(array_))  # a quarter of the time of what numpy says
     except (TypeError, ValueError, BufferError):  # of what may not be written, of none, of types that others made
-        return int(given.__array_interface__["data"][0])
+        return int(array_.__array_interface__["data"][0])
 
 
 class Tensors:
@@ -46,7 +46,7 @@ class Tensors:
     def packed(self, arrays: Sequence[Any]) -> bytes:
         """One tensor behind the other."""
         words = self._words[:]
-        words[::_WORDS] = [address(one) for one in arrays]
+        words[::_WORDS] = [address(array_) for array_ in arrays]
         return struct.pack(self._format, *words)
 
 
@@ -59,10 +59,10 @@ class Handed:
 
     def of(self, arrays: Sequence[Any]) -> Tensors:
         """Those of contiguous arrays; several threads may ask at once."""
-        shapes = tuple([one.shape for one in arrays])
-        found = self._known.get(shapes)
-        if found is None:
+        shapes = tuple([array_.shape for array_ in arrays])
+        result = self._known.get(shapes)
+        if result is None:
             if len(self._known) >= _SHAPES:
                 self._known.clear()
-            found = self._known[shapes] = Tensors(shapes, self._types)
-        return found
+            result = self._known[shapes] = Tensors(shapes, self._types)
+        return result

@@ -28,8 +28,8 @@ class FusedLinear(Linear):
 
     def __call__(self, x: Any, out: Any = None, **inputs: Any) -> Any:
         """The product and its epilogue; TypeError or ValueError name the argument, what was expected and what was found."""
-        found = self._by_address(x, out, inputs)
-        return self._call_named(x, out, inputs) if found is None else found
+        result = self._by_address(x, out, inputs)
+        return self._call_named(x, out, inputs) if result is None else result
 
     def _by_address(self, x: Any, out: Any, inputs: Mapping[str, Any]) -> Any:
         """What nearly every call of a server is, arrays alone, done; None where it is another, or something is wrong."""
@@ -57,7 +57,7 @@ class FusedLinear(Linear):
         if len(inputs) != len(self._passed) or any(name not in inputs for name in self._passed):
             names = ", ".join(f"{name}=" for name in self._passed) or "nothing but out="
             raise TypeError(f"{self.name}: a call takes x and {names}; got {', '.join(inputs) or 'none of it'}")
-        given = [inputs[name] for name in self._passed]
+        arguments = [inputs[name] for name in self._passed]
         for name, value in (("x", x), *inputs.items()):
             negated = getattr(value, "is_neg", None)
             if negated is not None and negated():
@@ -69,16 +69,16 @@ class FusedLinear(Linear):
         else:
             check_written(self.name, out)
         try:
-            call(x, packed, out, setting, *constants, *given)
+            call(x, packed, out, setting, *constants, *arguments)
         except REFUSED as error:
-            told = {
+            arguments_ = {
                 "x": (x, "float32"),
                 **{name: (value, "float32") for name, value in inputs.items()},
                 "out": (out, "float32"),
             }
-            frozen = {name for name, (value, _) in told.items() if name != "out" and read_only(value, "float32")}
+            frozen = {name for name, (value, _) in arguments_.items() if name != "out" and read_only(value, "float32")}
             if not frozen:
-                raise explain(self.name, told, error) from error
+                raise explain(self.name, arguments_, error) from error
             copies = {name: value.copy() if name in frozen else value for name, value in {"x": x, **inputs}.items()}
             self(copies.pop("x"), out, **copies)
         return out
@@ -103,8 +103,8 @@ class FusedLinear(Linear):
 
     def rebind(self, weight: Any, bias: Any = None, **constants: Any) -> None:
         """Serve another weight and other values from the next call on; not while the pack is handed over."""
-        bound, given = self._bound, constants if bias is None else {"bias": bias, **constants}
-        self.serve(fused_bound(self.owner, bound.op, weight, given, threads_of(bound.setting)))
+        bound, inputs = self._bound, constants if bias is None else {"bias": bias, **constants}
+        self.serve(fused_bound(self.owner, bound.op, weight, inputs, threads_of(bound.setting)))
 
     def twin(self) -> FusedLinear:
         """Another linear with the same packed weight; ``rebind`` of one leaves the other as it is."""
@@ -113,17 +113,17 @@ class FusedLinear(Linear):
         return twin
 
 
-def fused_bound(pack: Pack, op: PackOp, weight: Any, given: Mapping[str, Any], threads: int | None) -> Bound:
+def fused_bound(pack: Pack, op: PackOp, weight: Any, inputs: Mapping[str, Any], threads: int | None) -> Bound:
     """Pack a weight and copy what the epilogue reads with one value a column; TypeError where that is not what it reads."""
     import tvm_ffi
 
-    wanted = [operand.name for operand in op.extra if operand.role == "constant"]
-    if set(given) != set(wanted):
+    required = [operand.name for operand in op.extra if operand.role == "constant"]
+    if set(inputs) != set(required):
         raise TypeError(
-            f"{op.name}: bind takes {', '.join(('weight', *wanted))}; got {', '.join(('weight', *given))}. "
+            f"{op.name}: bind takes {', '.join(('weight', *required))}; got {', '.join(('weight', *inputs))}. "
             "A value of a channel is an array (n,), or one number"
         )
-    rows = {name: _row(op, name, given[name]) for name in wanted}
+    rows = {name: _row(op, name, inputs[name]) for name in required}
     if "low" in rows and not np.all((rows["low"] <= rows["high"]) | np.isnan(rows["low"]) | np.isnan(rows["high"])):
         raise ValueError(f"{op.name}: low is above high in column {int(np.argmax(rows['low'] > rows['high']))}")
     call, setting = pack.entry(op, threads)

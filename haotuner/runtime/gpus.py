@@ -32,13 +32,13 @@ class Gpu:
     gbps: float | None  # memory bandwidth, from clock and bus width; None where the driver does not say
     driver: int  # the CUDA that the driver serves, as it says it: 13000
 
-    def choose(self, held: Mapping[str, Manifest]) -> str:
+    def choose(self, manifests: Mapping[str, Manifest]) -> str:
         """The level of a pack for this device; PackMismatch if the pack has none that it and its driver can run."""
-        fitting = [level for level, manifest in held.items() if manifest.placed and self.runs(manifest)]
+        fitting = [level for level, manifest in manifests.items() if manifest.placed and self.runs(manifest)]
         if not fitting:
-            raise PackMismatch(self._no_code(", ".join(held)))
-        taken = [level for level in fitting if not self.too_old(held[level])] or fitting  # of none, the check says why
-        return min(taken, key=lambda level: (self._distance(held[level]), level))
+            raise PackMismatch(self._no_code(", ".join(manifests)))
+        taken = [level for level in fitting if not self.too_old(manifests[level])] or fitting  # of none, the check says why
+        return min(taken, key=lambda level: (self._distance(manifests[level]), level))
 
     def runs(self, manifest: Manifest) -> bool:
         """Whether a pack's code runs on a device of this kind."""
@@ -73,10 +73,10 @@ class Gpu:
             (max(here, there) / min(here, there) - 1 for here, there in pairs if here and _positive(there)), default=0.0
         )
 
-    def _no_code(self, held: str) -> str:
+    def _no_code(self, archs: str) -> str:
         return (
             f"cuda:{self.ordinal} is {self.name} (compute capability {self.major}.{self.minor}); the pack holds code "
-            f"for {held}. Tune for this device and merge the packs, or serve on the CPU"
+            f"for {archs}. Tune for this device and merge the packs, or serve on the CPU"
         )
 
 
@@ -84,18 +84,18 @@ def ordinal_of(device: Any) -> int | None:
     """Number of a device named "cuda" or "cuda:1" (also as torch names it); None of the CPU. UsageError for another."""
     if device is None or str(device) == "cpu":
         return None
-    found = _DEVICE.fullmatch(str(device))
-    if found is None:
+    match = _DEVICE.fullmatch(str(device))
+    if match is None:
         raise UsageError(
             f"device={device!r}: name cuda, cuda:0, cuda:1 and so on, cuda:0/64 for a part, or None for the CPU"
         )
-    return int(found[1] or 0)
+    return int(match[1] or 0)
 
 
 def part_of(gpu: Gpu, device: Any) -> Gpu:
     """The device that "cuda:0/64" means: one of 64 multiprocessors as far as plans go. UsageError if it has fewer."""
-    found = _DEVICE.fullmatch(str(device))
-    units = int(found[2]) if found and found[2] else gpu.units
+    match = _DEVICE.fullmatch(str(device))
+    units = int(match[2]) if match and match[2] else gpu.units
     if units > gpu.units:
         raise UsageError(f"device={device!r}: cuda:{gpu.ordinal} has {gpu.units} multiprocessors; name a part of them")
     return replace(gpu, units=units)

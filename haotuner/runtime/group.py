@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from haotuner.runtime.pack import Pack
 
 
-def named_so(outputs: Mapping[str, str], asked: str) -> tuple[str, ...]:
+def named_so(outputs: Mapping[str, str], requested: str) -> tuple[str, ...]:
     """The ops of a pack that a group's own name means, without the hash that each ends with: one for each output.
 
     ``outputs``: the output's name by that of each op. A group of one output has no more than the hash behind its own name;
     of several the output's name stands between: another group's name may begin with this one's.
     """
-    if not asked.startswith(f"{PREFIX}_"):
+    if not requested.startswith(f"{PREFIX}_"):
         return ()
-    behind = {name: name.removeprefix(f"{asked}_") for name in outputs if name.startswith(f"{asked}_")}
+    behind = {name: name.removeprefix(f"{requested}_") for name in outputs if name.startswith(f"{requested}_")}
     whole = tuple(name for name, rest in behind.items() if "_" not in rest)
     several = (name for name, rest in behind.items() if _letters(rest.rpartition("_")[0]) == _letters(outputs[name]))
     return whole or tuple(several)
@@ -37,37 +37,37 @@ class Outputs:
 
     def __init__(self, pack: Pack, names: Sequence[str]) -> None:
         self._each = tuple(pack.op(name) for name in names)
-        self._places = _places([one.entry for one in self._each])
+        self._places = _places([group.entry for group in self._each])
         named = sorted(
-            (place, operand.name)
-            for one, places in zip(self._each, self._places, strict=True)
-            for place, operand in zip(places, one.entry.written, strict=True)
+            (argument, operand.name)
+            for group, places in zip(self._each, self._places, strict=True)
+            for argument, operand in zip(places, group.entry.written, strict=True)
         )
         self.names = tuple(name for _, name in named)
-        self.inputs = tuple(dict.fromkeys(operand.name for one in self._each for operand in one.entry.inputs))
+        self.inputs = tuple(dict.fromkeys(operand.name for group in self._each for operand in group.entry.inputs))
 
     def run(
         self, *operands: Any, out: Sequence[Any] | None = None, stream: int | None = None, **named: Any
     ) -> tuple[Any, ...]:
         """All outputs, in the file's order, on a device in the order of ``stream``; errors as of one operator."""
-        given = dict(zip(self.inputs, operands, strict=False)) | named
-        if len(operands) > len(self.inputs) or set(given) != set(self.inputs):
+        inputs = dict(zip(self.inputs, operands, strict=False)) | named
+        if len(operands) > len(self.inputs) or set(inputs) != set(self.inputs):
             raise TypeError(f"the group takes {', '.join(self.inputs)}; got {len(operands)} in order and {list(named)}")
         if out is not None and len(out) != len(self.names):
             raise UsageError(f"out= takes {len(self.names)} tensors, for {', '.join(self.names)}; got {len(out)}")
-        found: dict[int, Any] = {}
+        result: dict[int, Any] = {}
         queue = {} if stream is None else {"stream": stream}
-        for one, places in zip(self._each, self._places, strict=True):
-            own = {operand.name: given[operand.name] for operand in one.entry.inputs}
+        for group, places in zip(self._each, self._places, strict=True):
+            own = {operand.name: inputs[operand.name] for operand in group.entry.inputs}
             order = sorted(places)  # an op takes its outputs in the file's order, too
-            into = None if out is None else out[order[0]] if len(order) == 1 else tuple(out[place] for place in order)
-            made = one.run(out=into, **queue, **own)
-            found |= zip(order, made if len(order) > 1 else (made,), strict=True)
-        return tuple(found[place] for place in sorted(found))
+            into = None if out is None else out[order[0]] if len(order) == 1 else tuple(out[position] for position in order)
+            made = group.run(out=into, **queue, **own)
+            result |= zip(order, made if len(order) > 1 else (made,), strict=True)
+        return tuple(result[position] for position in sorted(result))
 
 
 def _places(entries: Sequence[PackOp]) -> tuple[tuple[int, ...], ...]:
     """Which of the file's outputs each op writes, in its call's order; those that do not say it take what is left."""
-    taken = {place for entry in entries for place in entry.places}
-    free = iter(place for place in range(sum(len(entry.written) for entry in entries)) if place not in taken)
+    taken = {position for entry in entries for position in entry.places}
+    free = iter(index for index in range(sum(len(entry.written) for entry in entries)) if index not in taken)
     return tuple(entry.places or (next(free),) for entry in entries)

@@ -62,7 +62,7 @@ class DeviceGroupedLinear(DeviceLinear):
             check_lazy(self.name, "out", out)
         more = {} if residual is None else {"residual": residual}
         try:
-            behind = (still(offsets, stream), *(still(one, stream) for one in more.values()))
+            behind = (still(offsets, stream), *(still(item, stream) for item in more.values()))
             if out is None:
                 if kind.gives:
                     return call(x, record, None, setting, stream, *behind)

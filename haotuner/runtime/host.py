@@ -23,8 +23,8 @@ def missing_flags(arch: str, cpuinfo: Path = Path("/proc/cpuinfo")) -> tuple[str
     if arch not in LEVELS:
         return None
     names = list(LEVELS)
-    wanted = frozenset().union(*(LEVELS[name] for name in names[: names.index(arch) + 1]))
-    return tuple(sorted(wanted - host_flags(cpuinfo)))
+    flags = frozenset().union(*(LEVELS[name] for name in names[: names.index(arch) + 1]))
+    return tuple(sorted(flags - host_flags(cpuinfo)))
 
 
 def host_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
@@ -37,7 +37,7 @@ def cpu_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     return _first_core("model name", cpuinfo)
 
 
-def _first_core(wanted: str, cpuinfo: Path) -> str:
+def _first_core(field: str, cpuinfo: Path) -> str:
     try:
         with cpuinfo.open(encoding="utf-8", errors="replace") as stream:
             text = stream.read(_FLAGS_SEEN_BYTES)
@@ -45,7 +45,7 @@ def _first_core(wanted: str, cpuinfo: Path) -> str:
         return ""
     for line in text.splitlines():
         key, _, value = line.partition(":")
-        if key.strip() == wanted:
+        if key.strip() == field:
             return value.strip()
     return ""
 

@@ -117,10 +117,10 @@ class Library:
     def _agree(self, pack: Path) -> None:
         """PackInvalid unless the library holds the manifest's ops, plans and kernels in its order: calls go by place."""
         about, ops = self.function("ht_about"), self.manifest.ops
-        for place, op in enumerate(ops):
+        for index, op in enumerate(ops):
             want = _about(op)
             text = np.zeros(len(want) + 1, np.uint8)
-            if about(place, text) != len(want) or text[:-1].tobytes() != want:
+            if about(index, text) != len(want) or text[:-1].tobytes() != want:
                 raise PackInvalid(
                     f"{pack}: its library holds another op, plan or kernel than the manifest says at {op.name}"
                 )
@@ -151,10 +151,10 @@ class Library:
     def function(self, name: str) -> Callable[..., Any]:
         """One exported function; PackInvalid if the library has no such symbol."""
         try:
-            found: Callable[..., Any] = self._module.get_function(name)
+            result: Callable[..., Any] = self._module.get_function(name)
         except (AttributeError, RuntimeError, ValueError) as error:
             raise PackInvalid(f"the pack's library has no function {name}: {error}; tune again") from error
-        return found
+        return result
 
 
 def _about(op: PackOp) -> bytes:

@@ -262,8 +262,8 @@ def array_of(op: PackOp, name: str, value: Any) -> NDArray[np.float32]:
     elif not isinstance(value, np.ndarray) and hasattr(value, "__dlpack__"):
         value = np.from_dlpack(value)
     if getattr(value, "dtype", None) != np.float32 or not isinstance(value, np.ndarray):
-        found = getattr(value, "dtype", type(value).__name__)
-        raise TypeError(f"{op.name}: {name} is {found}; expected a float32 array of native byte order")
+        result = getattr(value, "dtype", type(value).__name__)
+        raise TypeError(f"{op.name}: {name} is {result}; expected a float32 array of native byte order")
     return value
 
 

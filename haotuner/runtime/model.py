@@ -60,11 +60,11 @@ class Session:
 
     def run(self, names: list[str] | None, feeds: Mapping[str, Any]) -> list[Any]:
         """Outputs in the order of ``names``; None: all."""
-        found = self._model.run(feeds)
-        unknown = [name for name in names or () if name not in found]
+        result = self._model.run(feeds)
+        unknown = [name for name in names or () if name not in result]
         if unknown:
-            raise UsageError(f"{self._model.name} has no output {unknown[0]!r}; it has {', '.join(found)}")
-        return [found[name] for name in names or found]
+            raise UsageError(f"{self._model.name} has no output {unknown[0]!r}; it has {', '.join(result)}")
+        return [result[name] for name in names or result]
 
     def get_providers(self) -> list[str]:
         """The device that it runs on, under the name of ONNX Runtime's provider there: wrappers of sessions ask for it."""
@@ -72,15 +72,15 @@ class Session:
 
     def get_inputs(self) -> list[Argument]:
         """Inputs with names, shapes and types, those without a default."""
-        return [Argument(one) for one in self._model.inputs if one.default is None]
+        return [Argument(operand) for operand in self._model.inputs if operand.default is None]
 
     def get_overridable_initializers(self) -> list[Argument]:
         """Inputs that a request may leave out: the file has a value for them."""
-        return [Argument(one) for one in self._model.inputs if one.default is not None]
+        return [Argument(operand) for operand in self._model.inputs if operand.default is not None]
 
     def get_outputs(self) -> list[Argument]:
         """Outputs with names, shapes and types."""
-        return [Argument(one) for one in self._model.outputs]
+        return [Argument(output) for output in self._model.outputs]
 
 
 class Argument:

@@ -69,8 +69,8 @@ class ModelBound:
     @property
     def document(self) -> dict[str, Any]:
         """The document itself."""
-        found: dict[str, Any] = json.loads(self._files.schedule)
-        return found
+        result: dict[str, Any] = json.loads(self._files.schedule)
+        return result
 
     def memory_bytes(self, **dims: int) -> int:
         """Bytes of working memory of a call with these dimensions, known before it runs; its arrays are the caller's."""
@@ -92,19 +92,19 @@ class ModelBound:
 
     def run(self, inputs: Mapping[str, Any], out: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Outputs by name; ``out``: arrays for them. UsageError names the input, what was expected and what was found."""
-        given = self._given(inputs)
-        shapes = self._known(tuple([array.shape for array in given]), given)
-        found = self._made(shapes) if not out else self._placed(shapes, out)
-        self._native.run(given, found)
+        arguments = self._given(inputs)
+        shapes = self._known(tuple([array.shape for array in arguments]), arguments)
+        outputs = self._made(shapes) if not out else self._placed(shapes, out)
+        self._native.run(arguments, outputs)
         if out:
-            return self._delivered(found, out)
-        return {end.name: array for end, array in zip(self._outputs, found, strict=True)}
+            return self._delivered(outputs, out)
+        return {end.name: array for end, array in zip(self._outputs, outputs, strict=True)}
 
-    def _known(self, key: tuple[tuple[int, ...], ...], given: list[Any]) -> list[tuple[int, ...]]:
+    def _known(self, key: tuple[tuple[int, ...], ...], arrays: list[Any]) -> list[tuple[int, ...]]:
         """Shapes of the outputs of inputs of these shapes; counts those out of the tuned ranges."""
         shapes = self._shapes.get(key)
         if shapes is None:
-            shapes = self._shapes_of(given)
+            shapes = self._shapes_of(arrays)
             if len(self._shapes) >= SHAPES:
                 self._shapes.clear()
                 self._outside.clear()
@@ -115,18 +115,18 @@ class ModelBound:
             self._out_of_range += 1
         return shapes
 
-    def _shapes_of(self, given: list[Any]) -> list[tuple[int, ...]]:
-        return self._native.shapes(given)
+    def _shapes_of(self, arrays: list[Any]) -> list[tuple[int, ...]]:
+        return self._native.shapes(arrays)
 
     def timed(self, inputs: Mapping[str, Any]) -> tuple[dict[str, Any], list[float]]:
         """One call: its outputs, and the microseconds of each step of the schedule; 0 of steps that have nothing to do.
 
         UsageError as of ``run``, and for a pack that was made before steps were timed.
         """
-        given = self._given(inputs)
-        found = self._made(self._native.shapes(given))
-        us = self._native.times_us(given, found, len(self.schedule.steps))
-        return {end.name: array for end, array in zip(self._outputs, found, strict=True)}, us
+        arguments = self._given(inputs)
+        outputs = self._made(self._native.shapes(arguments))
+        us = self._native.times_us(arguments, outputs, len(self.schedule.steps))
+        return {end.name: array for end, array in zip(self._outputs, outputs, strict=True)}, us
 
     @property
     def native(self) -> NativeModel:
@@ -176,31 +176,31 @@ class ModelBound:
     def _placed(self, shapes: list[tuple[int, ...]], out: Mapping[str, Any]) -> list[Any]:
         """Arrays that the library can write: the caller's where they are contiguous."""
         self._check_names(out)
-        found = []
+        outputs = []
         for end, shape in zip(self._outputs, shapes, strict=True):
             array = out.get(end.name)
             if array is not None and not (
                 isinstance(array, np.ndarray) and array.shape == shape and array.dtype == end.dtype and array.flags.writeable
             ):
-                told = f"{getattr(array, 'dtype', type(array).__name__)} {getattr(array, 'shape', '')}"
+                text = f"{getattr(array, 'dtype', type(array).__name__)} {getattr(array, 'shape', '')}"
                 raise UsageError(
-                    f"{self.name}: out[{end.name!r}] must be a writeable array, {end.dtype} {shape}, got {told}"
+                    f"{self.name}: out[{end.name!r}] must be a writeable array, {end.dtype} {shape}, got {text}"
                 )
             whole = array is not None and array.flags.c_contiguous and array.flags.aligned
-            found.append(array if whole else self._answers.take(shape, end.dtype))
-        return found
+            outputs.append(array if whole else self._answers.take(shape, end.dtype))
+        return outputs
 
-    def _delivered(self, found: list[Any], out: Mapping[str, Any]) -> dict[str, Any]:
-        told = {}
-        for end, array in zip(self._outputs, found, strict=True):
-            place = out.get(end.name)
-            if place is not None and place is not array:
-                np.copyto(place, array)
-            told[end.name] = array if place is None else place
-        return told
+    def _delivered(self, outputs: list[Any], out: Mapping[str, Any]) -> dict[str, Any]:
+        by_name = {}
+        for end, array in zip(self._outputs, outputs, strict=True):
+            target = out.get(end.name)
+            if target is not None and target is not array:
+                np.copyto(target, array)
+            by_name[end.name] = array if target is None else target
+        return by_name
 
     def _given(self, inputs: Mapping[str, Any]) -> list[Any]:
-        found, left_out = [], 0
+        arrays, left_out = [], 0
         for end in self._inputs:
             array: Any = inputs.get(end.name)
             if not isinstance(array, np.ndarray):
@@ -213,18 +213,18 @@ class ModelBound:
                 kind = getattr(array, "dtype", type(array).__name__)
                 raise UsageError(f"{self.name}: input {end.name} must be an array of {end.dtype}, got {kind}")
             flags = array.flags
-            found.append(array if flags.c_contiguous and flags.aligned else np.array(array, end.dtype, order="C"))
-        if len(inputs) != len(found) - left_out:
+            arrays.append(array if flags.c_contiguous and flags.aligned else np.array(array, end.dtype, order="C"))
+        if len(inputs) != len(arrays) - left_out:
             raise self._other_names(inputs)
-        return found
+        return arrays
 
     def _other_names(self, inputs: Mapping[str, Any]) -> UsageError:
-        names = [one.name for one in self._inputs]
-        must = [one.name for one in self._inputs if one.default is None]
+        names = [operand.name for operand in self._inputs]
+        must = [operand.name for operand in self._inputs if operand.default is None]
         lacking, unknown = [name for name in must if name not in inputs], [name for name in inputs if name not in names]
         return UsageError(
             f"{self.name} takes the inputs {', '.join(names)}; "
-            + "; ".join([f"{one} is missing" for one in lacking] + [f"there is no {one}" for one in unknown])
+            + "; ".join([f"{name} is missing" for name in lacking] + [f"there is no {name}" for name in unknown])
         )
 
 

@@ -21,32 +21,34 @@ class MultiOutputBase(Operator):
     def __init__(self, pack: Pack, op: PackOp, *setting: Any) -> None:
         super().__init__(pack, op, *setting)
         self.outputs = op.in_file_order  # what a call writes, in the file's order
-        self._order = {one.name: self.outputs.index(one) for one in op.written}  # of the library's call
+        self._order = {operand.name: self.outputs.index(operand) for operand in op.written}  # of the library's call
 
-    def _written(self, given: Mapping[str, Any], out: Sequence[Any] | None) -> dict[str, Any]:
+    def _written(self, inputs: Mapping[str, Any], out: Sequence[Any] | None) -> dict[str, Any]:
         """What is written, by name in the order of the library's call: as given, else new ones."""
         if out is not None:
             called = self._called(out)
             for value in called.values():
                 check_written(self.name, value)
-            for one in self.outputs if self._derived else ():
-                size, found = self.output_shape(given, one), tuple(getattr(called[one.name], "shape", ()))
-                if found != size:
-                    raise ValueError(f"{self.name}: {one.name} must be of the shape {size}, got {found}")
+            for output in self.outputs if self._derived else ():
+                size, result = self.output_shape(inputs, output), tuple(getattr(called[output.name], "shape", ()))
+                if result != size:
+                    raise ValueError(f"{self.name}: {output.name} must be of the shape {size}, got {result}")
             return called
-        return {one.name: self._new(one, self.output_shape(given, one), given) for one in self.entry.written}
+        return {
+            operand.name: self._new(operand, self.output_shape(inputs, operand), inputs) for operand in self.entry.written
+        }
 
-    def _new(self, one: PackOperand, size: tuple[int, ...], given: Mapping[str, Any]) -> Any:
+    def _new(self, operand: PackOperand, size: tuple[int, ...], inputs: Mapping[str, Any]) -> Any:
         """Memory of an output."""
-        return empty_like(self.name, size, DTYPES[one.dtype].numpy, given)
+        return empty_like(self.name, size, DTYPES[operand.dtype].numpy, inputs)
 
     def _called(self, out: Sequence[Any]) -> dict[str, Any]:
         """What was given for each output, in the order of the library's call."""
         count = len(out) if isinstance(out, (tuple, list)) else type(out).__name__
         if count != len(self._order):
-            names = ", ".join(one.name for one in self.outputs)
+            names = ", ".join(output.name for output in self.outputs)
             raise UsageError(f"{self.name}: out= takes {len(self._order)} tensors, for {names}; got {count}")
-        return {name: out[place] for name, place in self._order.items()}
+        return {name: out[position] for name, position in self._order.items()}
 
 
 class MultiOutputOp(MultiOutputBase):
@@ -62,18 +64,18 @@ class MultiOutputOp(MultiOutputBase):
         """
         if not self._pack.is_open:
             self._pack.library()
-        given = self._given(operands, named)
-        called = self._written(given, out)
+        inputs = self._given(operands, named)
+        called = self._written(inputs, out)
         try:
-            self._call(self._setting, *given.values(), *called.values())
+            self._call(self._setting, *inputs.values(), *called.values())
         except REFUSED as error:
-            frozen = {name: value for name, value in given.items() if read_only(value)}
+            frozen = {name: value for name, value in inputs.items() if read_only(value)}
             if not frozen:
-                types = {one.name: DTYPES[one.dtype].numpy for one in self.entry.operands}
-                every = {name: (value, types[name]) for name, value in {**given, **called}.items()}
+                types = {operand.name: DTYPES[operand.dtype].numpy for operand in self.entry.operands}
+                every = {name: (value, types[name]) for name, value in {**inputs, **called}.items()}
                 raise explain(self.name, every, error) from error
             self.run(
-                out=tuple(called[one.name] for one in self.outputs),
-                **(given | {name: value.copy() for name, value in frozen.items()}),
+                out=tuple(called[output.name] for output in self.outputs),
+                **(inputs | {name: value.copy() for name, value in frozen.items()}),
             )
-        return tuple(called[one.name] for one in self.outputs)
+        return tuple(called[output.name] for output in self.outputs)

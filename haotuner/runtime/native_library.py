@@ -46,7 +46,7 @@ class _ModelApi(ctypes.Structure):
     _fields_ = [
         ("version", ctypes.c_int32),
         ("count", ctypes.c_int32),
-        *((name, ctypes.CFUNCTYPE(result, *given)) for name, (result, given) in _MEMBERS.items()),
+        *((name, ctypes.CFUNCTYPE(result, *item)) for name, (result, item) in _MEMBERS.items()),
     ]
 
 
@@ -172,27 +172,27 @@ class NativeModel:
         ``device``: the number of the GPU that it runs on, ``threads`` then 1, or 2 by plans for another kind of GPU.
         ``check``: whether the weights are compared with their checksums.
         """
-        self._mapped, door, said = mapped, mapped.door, _ErrorText()
+        self._mapped, door, error_text = mapped, mapped.door, _ErrorText()
         handle = _P()
-        told = ctypes.addressof(handle), *said.at, _TEXT
+        arguments = ctypes.addressof(handle), *error_text.at, _TEXT
         if not check and mapped.open_unchecked is not None:
-            failed = mapped.open_unchecked(index, weights, device or 0, threads, *told)
+            failed = mapped.open_unchecked(index, weights, device or 0, threads, *arguments)
         elif device is None:
-            failed = door.open(index, weights, threads, *told)
+            failed = door.open(index, weights, threads, *arguments)
         else:
-            failed = mapped.open_on(index, weights, device, threads, *told)
+            failed = mapped.open_on(index, weights, device, threads, *arguments)
         if failed:
-            words = said.text.value.decode(errors="replace")
-            known = said.kind.value == b"RuntimeError"
+            words = error_text.text.value.decode(errors="replace")
+            known = error_text.kind.value == b"RuntimeError"
             raise HaotunerError(words) if device is not None and not known else PackInvalid(words)
-        self._handle, self._said = handle, [said]
+        self._handle, self._said = handle, [error_text]
         self._run, self._shapes = door.run, door.shapes  # which ctypes makes anew each time
         weakref.finalize(self, _close, mapped, handle).atexit = False
         self.name: str = door.name(handle).decode()
-        self.dims = tuple(one.decode() for one in _until_none(lambda i: door.dim(handle, i)))
-        self.inputs, self.outputs = ([NativeEnd(one) for one in _until_none(self._facts(kind))] for kind in (0, 1))
-        for place, end in enumerate(self.inputs):
-            end.default = self._default(place, end)
+        self.dims = tuple(item.decode() for item in _until_none(lambda i: door.dim(handle, i)))
+        self.inputs, self.outputs = ([NativeEnd(item) for item in _until_none(self._facts(kind))] for kind in (0, 1))
+        for position, end in enumerate(self.inputs):
+            end.default = self._default(position, end)
         self._given, self._made = (Handed([end.dtype for end in ends]) for ends in (self.inputs, self.outputs))
 
     @property
@@ -202,17 +202,17 @@ class NativeModel:
 
     def _facts(self, output: int) -> Callable[[int], _Facts | None]:
         def facts(index: int) -> _Facts | None:
-            found = _Facts()
-            self._mapped.door.end(self._handle, output, index, ctypes.addressof(found))
-            return found if found.name is not None else None
+            result = _Facts()
+            self._mapped.door.end(self._handle, output, index, ctypes.addressof(result))
+            return result if result.name is not None else None
 
         return facts
 
-    def _default(self, place: int, end: NativeEnd) -> Any:
+    def _default(self, index: int, end: NativeEnd) -> Any:
         """A copy of the input's default; None where it has none."""
         shape = ctypes.POINTER(ctypes.c_int64)()
         default = self._mapped.default
-        at = None if default is None else default(self._handle, place, ctypes.addressof(shape))
+        at = None if default is None else default(self._handle, index, ctypes.addressof(shape))
         if at is None:
             return None
         extents = tuple(shape[: end.rank])
@@ -221,30 +221,30 @@ class NativeModel:
 
     def _call(self, function: Callable[..., int], first: int | bytes, second: int | bytes) -> None:
         try:
-            said = self._said.pop()
+            error_text = self._said.pop()
         except IndexError:  # as many as there were calls at once
-            said = _ErrorText()
+            error_text = _ErrorText()
         try:
-            if function(self._handle, first, second, *said.at, _TEXT):
-                words = said.text.value.decode(errors="replace")
-                raise HaotunerError(words) if said.kind.value == b"RuntimeError" else UsageError(words)
+            if function(self._handle, first, second, *error_text.at, _TEXT):
+                words = error_text.text.value.decode(errors="replace")
+                raise HaotunerError(words) if error_text.kind.value == b"RuntimeError" else UsageError(words)
         finally:
-            self._said.append(said)
+            self._said.append(error_text)
 
     def memory(self, dims: list[int]) -> int:
         """Bytes of working memory of a call with these dimensions. UsageError where one is no size of a tensor."""
         for name, size in zip(self.dims, dims, strict=True):
             if not 0 <= size <= _LARGEST_EXTENT:
                 raise UsageError(f"{self.name}: {name}={size} is no size of a tensor; 0 to {_LARGEST_EXTENT} are")
-        given, found = np.array(dims, np.int64), np.zeros(1, np.int64)
-        self._call(self._mapped.door.memory, address(given), address(found))
-        return int(found[0])
+        dims_array, result = np.array(dims, np.int64), np.zeros(1, np.int64)
+        self._call(self._mapped.door.memory, address(dims_array), address(result))
+        return int(result[0])
 
     def shapes(self, inputs: list[Any]) -> list[tuple[int, ...]]:
         """Shapes of the outputs that these inputs make."""
-        found, given = array("q", bytes(8 * max(1, sum([end.rank for end in self.outputs])))), self._given.of(inputs)
-        self._call(self._shapes, given.packed(inputs), found.buffer_info()[0])
-        shapes, rest = [], found.tolist()
+        result, addresses = array("q", bytes(8 * max(1, sum([end.rank for end in self.outputs])))), self._given.of(inputs)
+        self._call(self._shapes, addresses.packed(inputs), result.buffer_info()[0])
+        shapes, rest = [], result.tolist()
         for end in self.outputs:
             shapes.append(tuple(rest[: end.rank]))
             rest = rest[end.rank :]
@@ -252,64 +252,64 @@ class NativeModel:
 
     def run(self, inputs: list[Any], outputs: list[Any]) -> None:
         """All steps; the arrays are contiguous, in the model's order. UsageError in the library's words."""
-        given, made = self._given.of(inputs), self._made.of(outputs)
-        self._call(self._run, given.packed(inputs), made.packed(outputs))
+        arguments, made = self._given.of(inputs), self._made.of(outputs)
+        self._call(self._run, arguments.packed(inputs), made.packed(outputs))
 
     def times_us(self, inputs: list[Any], outputs: list[Any], steps: int) -> list[float]:
         """As ``run``: the microseconds of every step of the schedule."""
         if self._mapped.times is None:
             raise UsageError(f"the pack of {self.name} was made before steps were timed; tune again with this haotuner")
-        given, made, taken = self._given.of(inputs), self._made.of(outputs), np.zeros(max(1, steps), np.int64)
+        arguments, made, taken = self._given.of(inputs), self._made.of(outputs), np.zeros(max(1, steps), np.int64)
 
         def timed(*call: Any) -> int:
-            handle, first, second, *said = call
-            return int(self._mapped.times(handle, first, second, address(taken), *said))
+            handle, first, second, *rest = call
+            return int(self._mapped.times(handle, first, second, address(taken), *rest))
 
-        self._call(timed, given.packed(inputs), made.packed(outputs))
-        return [float(one) / 1e3 for one in taken.tolist()[:steps]]
+        self._call(timed, arguments.packed(inputs), made.packed(outputs))
+        return [float(time_us) / 1e3 for time_us in taken.tolist()[:steps]]
 
     def segments(self) -> list[str]:
         """Names of a chain's segments, in the order they run; of other models none."""
-        return [one.decode() for one in _until_none(lambda i: self._mapped.segment(self._handle, i, None))]
+        return [item.decode() for item in _until_none(lambda i: self._mapped.segment(self._handle, i, None))]
 
-    def link(self, place: int, segment: NativeModel) -> None:
+    def link(self, index: int, segment: NativeModel) -> None:
         """Have a chain call this open model, which must outlive it."""
-        self._mapped.segment(self._handle, place, segment.address)
+        self._mapped.segment(self._handle, index, segment.address)
 
     def run_placed(self, inputs: list[Any], seed: int | None, made: Callable[[int, tuple[int, ...]], Any]) -> list[int]:
         """All of a chain in one call; ``made``: an array for an output of this place and shape. Returns all dimensions.
 
         UsageError in the library's words, or what ``made`` raised.
         """
-        given, dims = self._given.of(inputs), np.zeros(max(1, len(self.dims)), np.int64)
+        arguments, dims = self._given.of(inputs), np.zeros(max(1, len(self.dims)), np.int64)
         seeds = None if seed is None else np.array([seed % (1 << 64)], np.uint64)
         raised: list[BaseException] = []
 
-        def place(_: int | None, output: int, wanted: int) -> int | None:
+        def place(_: int | None, output: int, rank: int) -> int | None:
             try:
-                return address(made(output, shape_at(wanted, self.outputs[output].rank)))
+                return address(made(output, shape_at(rank, self.outputs[output].rank)))
             except BaseException as error:  # nothing may be raised through C
                 raised.append(error)
                 return None
 
         def placed(*call: Any) -> int:
-            handle, first, _, *said = call
+            handle, first, _, *rest = call
             at = None if seeds is None else address(seeds)
-            return int(self._mapped.placed(handle, first, at, PLACE(place), None, address(dims), *said))
+            return int(self._mapped.placed(handle, first, at, PLACE(place), None, address(dims), *rest))
 
         try:
-            self._call(placed, given.packed(inputs), 0)
+            self._call(placed, arguments.packed(inputs), 0)
         except HaotunerError:
             if raised:
                 raise raised[0] from None
             raise
-        return [int(one) for one in dims[: len(self.dims)]]
+        return [int(dim) for dim in dims[: len(self.dims)]]
 
     def held(self) -> dict[str, int]:
         """What it counted and what it holds."""
-        found = np.zeros(5, np.int64)
-        self._mapped.door.held(self._handle, address(found))
-        return dict(zip(("calls", "plans", "contexts", "arena_bytes", "packed_bytes"), found.tolist(), strict=True))
+        counts = np.zeros(5, np.int64)
+        self._mapped.door.held(self._handle, address(counts))
+        return dict(zip(("calls", "plans", "contexts", "arena_bytes", "packed_bytes"), counts.tolist(), strict=True))
 
     def limit(self, most_bytes: int) -> None:
         """Refuse later requests whose working memory and outputs take more bytes. UsageError of packs made before."""
@@ -343,10 +343,10 @@ def _numpy(name: str, tensor: str) -> np.dtype[Any]:
         raise EnvironmentMissing(f"{tensor} is {name}, which numpy alone has not; pip install ml_dtypes") from error
 
 
-def _until_none(found: Callable[[int], Any]) -> list[Any]:
+def _until_none(function: Callable[[int], Any]) -> list[Any]:
     every: list[Any] = []
-    while (one := found(len(every))) is not None:
-        every.append(one)
+    while (value := function(len(every))) is not None:
+        every.append(value)
     return every
 
 

@@ -32,9 +32,9 @@ def check_lazy(op: str, name: str, value: Any) -> None:
         refuse_grad(op, name)
 
 
-def check_inputs(op: str, given: Mapping[str, Any]) -> None:
+def check_inputs(op: str, inputs: Mapping[str, Any]) -> None:
     """UsageError for what DLPack would hand out wrongly."""
-    for name, value in given.items():
+    for name, value in inputs.items():
         try:
             check_lazy(op, name, value)
         except ValueError as error:
@@ -49,13 +49,13 @@ def explicit_or_current_stream(op: str, x: Any, stream: int | None) -> int | Non
         raise UsageError(str(error)) from error
 
 
-def called(op: str, function: Any, *given: Any) -> Any:
+def called(op: str, function: Any, *inputs: Any) -> Any:
     """What a function of a pack's library answers. UsageError, or HaotunerError of the device, in its words."""
     try:
-        return function(*given)
+        return function(*inputs)
     except REFUSED as error:
-        told = str(explained(op, error, {}))
-        raise (HaotunerError if isinstance(error, RuntimeError) else UsageError)(told) from error
+        text = str(explained(op, error, {}))
+        raise (HaotunerError if isinstance(error, RuntimeError) else UsageError)(text) from error
 
 
 def empty_like(op: str, x: Any, size: tuple[int, ...], dtype: str = "") -> Any:
@@ -71,9 +71,9 @@ def empty_like(op: str, x: Any, size: tuple[int, ...], dtype: str = "") -> Any:
     raise ValueError(f"{op}: no output can be made for a {type(x).__name__}; pass out=")
 
 
-def explained(op: str, error: Exception, given: Mapping[str, Any]) -> Exception:
+def explained(op: str, error: Exception, inputs: Mapping[str, Any]) -> Exception:
     """The error itself where the library raised it, whose words begin with the op; else what was not taken."""
-    for name, value in given.items():
+    for name, value in inputs.items():
         if value is not None and not hasattr(value, "__dlpack__") and exchange_of(value) is None:
             return TypeError(f"{op}: {name} is a {type(value).__name__}; pass a tensor of the pack's device")
     return error if str(error).startswith(op) else type(error)(f"{op}: {error}")

@@ -78,21 +78,21 @@ class Operator:
 
     def _run_named(self, operands: tuple[Any, ...], out: Any, named: Mapping[str, Any]) -> Any:
         """As ``run``, of any operands. Apart from the usual call: variables that comprehensions share cost it a tenth."""
-        given = self._given(operands, named)
+        inputs = self._given(operands, named)
         if out is None:
-            out = self._empty(given)
+            out = self._empty(inputs)
         else:
             check_written(self.name, out)
             if self._derived:
-                self._fits(given, out)
-        written = out if len(self.entry.output.dims) > 1 else self._as_row(given, out)
+                self._fits(inputs, out)
+        written = out if len(self.entry.output.dims) > 1 else self._as_row(inputs, out)
         try:
-            self._call(self._setting, *given.values(), written)
+            self._call(self._setting, *inputs.values(), written)
         except REFUSED as error:
-            frozen = {name: value for name, value in given.items() if read_only(value)}
+            frozen = {name: value for name, value in inputs.items() if read_only(value)}
             if not frozen:
-                raise explain(self.name, self._typed(given, out), error) from error
-            self.run(out=out, **(given | {name: value.copy() for name, value in frozen.items()}))
+                raise explain(self.name, self._typed(inputs, out), error) from error
+            self.run(out=out, **(inputs | {name: value.copy() for name, value in frozen.items()}))
         return out
 
     def cell(self, extents: Mapping[str, int]) -> int:
@@ -111,39 +111,39 @@ class Operator:
             return dict(zip(names, operands, strict=True))
         if not operands and named.keys() == set(names):
             return {name: named[name] for name in names}
-        found = dict(zip(names, operands, strict=False)) | dict(named)
-        if len(operands) > len(names) or set(found) != set(names) or len(operands) + len(named) != len(names):
+        result = dict(zip(names, operands, strict=False)) | dict(named)
+        if len(operands) > len(names) or set(result) != set(names) or len(operands) + len(named) != len(names):
             raise TypeError(
                 f"{self.name} takes {', '.join(names)}, once each; got {len(operands)} in order and {list(named)}"
             )
-        return {name: found[name] for name in names}
+        return {name: result[name] for name in names}
 
-    def _as_row(self, given: Mapping[str, Any], out: Any) -> Any:
+    def _as_row(self, inputs: Mapping[str, Any], out: Any) -> Any:
         """A contiguous output of one axis, with the leading axes of its operands, as that axis; others as they are."""
         contiguous = getattr(out, "is_contiguous", None)
         plain = out.flags.c_contiguous if isinstance(out, np.ndarray) else contiguous is not None and contiguous()
         shape = tuple(getattr(out, "shape", ()))
-        return out.reshape(-1) if len(shape) > 1 and plain and shape == self.output_shape(given) else out
+        return out.reshape(-1) if len(shape) > 1 and plain and shape == self.output_shape(inputs) else out
 
-    def _fits(self, given: Mapping[str, Any], out: Any) -> None:
+    def _fits(self, inputs: Mapping[str, Any], out: Any) -> None:
         """Refuse an output of other extents than follow from the operands."""
-        want, found = self.output_shape(given), tuple(getattr(out, "shape", ()))
-        if found != want:
-            raise ValueError(f"{self.name}: out must be of the shape {want}, got {found}")
+        want, result = self.output_shape(inputs), tuple(getattr(out, "shape", ()))
+        if result != want:
+            raise ValueError(f"{self.name}: out must be of the shape {want}, got {result}")
 
-    def _empty(self, given: Mapping[str, Any]) -> Any:
+    def _empty(self, inputs: Mapping[str, Any]) -> Any:
         """An output for these operands; what is wrong with them is said by the call itself."""
-        return empty_like(self.name, self.output_shape(given), DTYPES[self.entry.output.dtype].numpy, given)
+        return empty_like(self.name, self.output_shape(inputs), DTYPES[self.entry.output.dtype].numpy, inputs)
 
-    def output_shape(self, given: Mapping[str, Any], written: PackOperand | None = None) -> tuple[int, ...]:
+    def output_shape(self, inputs: Mapping[str, Any], written: PackOperand | None = None) -> tuple[int, ...]:
         """Dimensions of the output for these operands, or of what is ``written`` beside it."""
         extents: dict[str, int] = {axis.name: axis.extent for axis in self.entry.axes if axis.extent is not None}
         leading: dict[str, tuple[int, ...]] = {}
         for operand in self.entry.inputs:
-            shape = getattr(given[operand.name], "shape", None)
+            shape = getattr(inputs[operand.name], "shape", None)
             rank = len(operand.dims)
             if shape is None or len(shape) < max(1, rank - 1):
-                raise TypeError(f"{self.name}: {self._wanted(operand)}, got {type(given[operand.name]).__name__}")
+                raise TypeError(f"{self.name}: {self._wanted(operand)}, got {type(inputs[operand.name]).__name__}")
             shape = tuple(int(extent) for extent in shape)
             split = len(shape) - rank + 1
             leading.setdefault(operand.dims[0], shape[:split])
@@ -159,20 +159,20 @@ class Operator:
             raise UsageError(f"{self.name}: no operand says how large the result is; pass out=")
         return size
 
-    def _typed(self, given: Mapping[str, Any], out: Any) -> dict[str, tuple[Any, str]]:
+    def _typed(self, inputs: Mapping[str, Any], out: Any) -> dict[str, tuple[Any, str]]:
         types = {operand.name: DTYPES[operand.dtype].numpy for operand in self.entry.operands}
-        every = {name: (value, types[name]) for name, value in given.items()}
+        every = {name: (value, types[name]) for name, value in inputs.items()}
         return every | {"out": (out, types[self.entry.output.name])}
 
     def _wanted(self, operand: PackOperand) -> str:
         return f"{operand.name} must be a {DTYPES[operand.dtype].numpy} array or tensor ({', '.join(operand.dims)})"
 
 
-def empty_like(name: str, size: tuple[int, ...], dtype: str, given: Mapping[str, Any]) -> Any:
+def empty_like(name: str, size: tuple[int, ...], dtype: str, inputs: Mapping[str, Any]) -> Any:
     """An array of what the first operand is of. ValueError where torch would want a gradient."""
     torch = sys.modules.get("torch")
-    if torch is not None and isinstance(next(iter(given.values())), torch.Tensor):
-        if any(getattr(value, "requires_grad", False) for value in given.values()) and torch.is_grad_enabled():
+    if torch is not None and isinstance(next(iter(inputs.values())), torch.Tensor):
+        if any(getattr(value, "requires_grad", False) for value in inputs.values()) and torch.is_grad_enabled():
             raise ValueError(f"{name}: an operand requires grad; a pack only infers: use torch.inference_mode()")
         return torch.empty(size, dtype=getattr(torch, dtype))
     return np.empty(size, np.dtype(dtype))
@@ -181,9 +181,9 @@ def empty_like(name: str, size: tuple[int, ...], dtype: str, given: Mapping[str,
 def derived_of(op: PackOp) -> dict[str, Callable[[Mapping[str, int]], int]]:
     """Axes whose extent follows from the others', with what computes it: read once, for a call takes microseconds."""
     names = [axis.name for axis in op.axes if axis.derived]
-    told = {axis.name: arithmetic_of(axis.formula) for axis in op.axes if axis.formula}
-    if set(told) == set(names):
-        return told
+    formulas = {axis.name: arithmetic_of(axis.formula) for axis in op.axes if axis.formula}
+    if set(formulas) == set(names):
+        return formulas
     kind, options = (meaning := Op.parse(op.name)).meaning, meaning.all_options()
 
     def of(axis: str) -> Callable[[Mapping[str, int]], int]:

@@ -94,7 +94,7 @@ class Pack:
 
         A group may be named without the hash at its end; one of several outputs gives all of them.
         """
-        groups = {one: op.output.name for one, op in self._ops.items() if op.group}
+        groups = {name: op.output.name for name, op in self._ops.items() if op.group}
         meant = () if name in self._ops else named_so(groups, name)
         if len(meant) > 1:
             return Outputs(self, meant)
@@ -159,10 +159,10 @@ class Pack:
     def _segment(self, name: str) -> ModelBound:
         if name in self.manifest.models and name not in self._models:
             self._models[name] = self._opened(name, None)
-        found = self._models.get(name)
-        if not isinstance(found, ModelBound):
+        result = self._models.get(name)
+        if not isinstance(result, ModelBound):
             raise PackInvalid(f"{self.path} holds no segment {name!r} of a model; restore the pack or tune again")
-        return found
+        return result
 
     def session(self, name: str) -> Session:
         """A whole model with ONNX Runtime's calls: ``run(names, feeds)``, ``get_inputs()``, ``get_outputs()``."""
@@ -185,12 +185,12 @@ class Pack:
         or another kernel than the planned one: the tensors' alignment, or memory for partial sums, was not there.
         """
         function = self.library().function("ht_stats")
-        found = {}
+        result = {}
         for index, name in enumerate(self._ops):
             values = np.zeros(3, np.int64)
             function(index, values)
-            found[name] = {"calls": int(values[0]), "fallbacks": int(values[1]), "out_of_range": int(values[2])}
-        return found
+            result[name] = {"calls": int(values[0]), "fallbacks": int(values[1]), "out_of_range": int(values[2])}
+        return result
 
     def warmup(self) -> None:
         """Run every bound linear once at one row and once at many.
@@ -205,8 +205,8 @@ class Pack:
                 continue
             op = linear.bound.op
             for m in (1, min(op.last_m, WARMUP_ROWS)):
-                inputs = [one for one in op.extra if one.role == "input"]
-                passed = {one.name: np.zeros((m, op.n), numpy_type(one.dtype)) for one in inputs}
+                inputs = [operand for operand in op.extra if operand.role == "input"]
+                passed = {operand.name: np.zeros((m, op.n), numpy_type(operand.dtype)) for operand in inputs}
                 linear(np.zeros((m, op.k), numpy_type(op.operands[0].dtype)), **passed)
 
     def close(self) -> None:
@@ -254,11 +254,11 @@ class Pack:
 
     def _handles(self) -> list[AnyLinear | Model | Chain]:
         """Every linear and model that this pack serves now."""
-        return [handle for one in list(self._served.values()) if (handle := one()) is not None]
+        return [handle for item in list(self._served.values()) if (handle := item()) is not None]
 
     def linears(self) -> list[AnyLinear]:
         """Every linear that this pack serves now."""
-        return [one for one in self._handles() if not isinstance(one, Model | Chain)]
+        return [handle for handle in self._handles() if not isinstance(handle, Model | Chain)]
 
     def take(self, handle: AnyLinear | Model | Chain, bound: AnyBound | AnyModelBound | None = None) -> None:
         """Serve one of another pack from its next call on, as ``bound`` if that was made ready with ``ready``."""

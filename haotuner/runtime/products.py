@@ -50,10 +50,10 @@ class ProductOp(Operator):
             try:  # the usual call; what is wrong with another is looked for below
                 # As _is_negated, written out: that was a fifth of a small call's time.
                 if type(x) is _ARRAY is type(w):
-                    found = self._for_arrays(x, w) if out is None else out
-                    if self._addressed and type(found) is _ARRAY:
-                        self._call(self._addressed, id(x), id(w), id(found))
-                        return found
+                    result = self._for_arrays(x, w) if out is None else out
+                    if self._addressed and type(result) is _ARRAY:
+                        self._call(self._addressed, id(x), id(w), id(result))
+                        return result
                 elif not ((hasattr(x, "is_neg") and x.is_neg()) or (hasattr(w, "is_neg") and w.is_neg())):
                     if out is not None and not getattr(out, "requires_grad", False):
                         self._call(self._setting, x, w, out)
@@ -67,25 +67,25 @@ class ProductOp(Operator):
     def _run_named(self, operands: tuple[Any, ...], out: Any, named: Mapping[str, Any]) -> Any:
         """As ``run``, of any operands. Apart from the usual call: variables that comprehensions share cost it a tenth."""
         beside = {name: _number(named.get(name)) for name in BESIDE}
-        given = self._given(operands, {name: value for name, value in named.items() if name not in beside})
-        for name, value in (*given.items(), *beside.items()):
+        inputs = self._given(operands, {name: value for name, value in named.items() if name not in beside})
+        for name, value in (*inputs.items(), *beside.items()):
             if _is_negated(value):
                 raise ValueError(f"{self.name}: {name} is a lazy negation; pass {name}.resolve_neg()")
         if out is None:
-            out = self._fresh(given)
+            out = self._fresh(inputs)
         else:
             check_written(self.name, out)
         more = tuple(beside.values()) if any(value is not None for value in beside.values()) else ()
         try:
-            self._call(self._setting, *map(as_bits, given.values()), as_bits(out), *more)
+            self._call(self._setting, *map(as_bits, inputs.values()), as_bits(out), *more)
         except REFUSED as error:
-            every = given | {name: value for name, value in beside.items() if value is not None}
+            every = inputs | {name: value for name, value in beside.items() if value is not None}
             types = {o.name: DTYPES[o.dtype].numpy for o in self.entry.operands}
             types["out"] = DTYPES[self.entry.output.dtype].numpy
-            told = {name: (value, taken(value, types[name])) for name, value in (*every.items(), ("out", out))}
-            frozen = {name: every[name].copy() for name in every if read_only(*told[name])}
+            arguments = {name: (value, taken(value, types[name])) for name, value in (*every.items(), ("out", out))}
+            frozen = {name: every[name].copy() for name in every if read_only(*arguments[name])}
             if not frozen:
-                raise explain(self.name, told, error) from error
+                raise explain(self.name, arguments, error) from error
             self.run(out=out, **(every | frozen))
         return out
 
@@ -97,13 +97,13 @@ class ProductOp(Operator):
             return None
         return np.empty((*before, of_x[self._rows], of_w[self._columns]), _FP32)
 
-    def _fresh(self, given: Mapping[str, Any]) -> Any:
+    def _fresh(self, inputs: Mapping[str, Any]) -> Any:
         """An output for these factors; what else is wrong with them is said by the call itself."""
         shapes = []
         for operand in self.entry.inputs:
-            shape = getattr(given[operand.name], "shape", None)
+            shape = getattr(inputs[operand.name], "shape", None)
             if shape is None or len(shape) < len(operand.dims) - 1:
-                raise TypeError(f"{self.name}: {self._wanted(operand)}, got {type(given[operand.name]).__name__}")
+                raise TypeError(f"{self.name}: {self._wanted(operand)}, got {type(inputs[operand.name]).__name__}")
             shapes.append(tuple(int(extent) for extent in shape))
         try:
             batch = broadcast(shapes[0][:-2], shapes[1][:-2])
@@ -112,10 +112,10 @@ class ProductOp(Operator):
                 f"{self.name}: batches {shapes[0][:-2]} of x and {shapes[1][:-2]} of w do not go together"
             ) from None
         size = (*batch, shapes[0][self._rows], shapes[1][self._columns])
-        first = next(iter(given.values()))
+        first = next(iter(inputs.values()))
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(first, torch.Tensor):
-            if any(getattr(value, "requires_grad", False) for value in given.values()) and torch.is_grad_enabled():
+            if any(getattr(value, "requires_grad", False) for value in inputs.values()) and torch.is_grad_enabled():
                 raise ValueError(f"{self.name}: an operand requires grad; a pack only infers: use torch.inference_mode()")
             return torch.empty(size, dtype=getattr(torch, DTYPES[self.entry.output.dtype].numpy))
         try:
@@ -128,12 +128,12 @@ def broadcast(x: Sequence[int], w: Sequence[int]) -> tuple[int, ...]:
     """Batch axes of the product, aligned from the last one; ValueError if they do not go together."""
     rank = max(len(x), len(w))
     pairs = zip((1,) * (rank - len(x)) + tuple(x), (1,) * (rank - len(w)) + tuple(w), strict=True)
-    found = []
+    result = []
     for a, b in pairs:
         if a != b and 1 not in (a, b):
             raise ValueError
-        found.append(b if a == 1 else a)
-    return tuple(found)
+        result.append(b if a == 1 else a)
+    return tuple(result)
 
 
 def _is_negated(value: Any) -> bool:

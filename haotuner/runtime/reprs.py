@@ -18,9 +18,9 @@ def described_pack(pack: Any) -> str:
     return f'<{type(pack).__name__} "{pack.path}": {", ".join(parts)}>'
 
 
-def described_op(one: Any) -> str:
+def described_op(value: Any) -> str:
     """``<Linear dense_n2304_k768>``: an op, or one that is bound."""
-    return f"<{type(one).__name__} {one.name}>"
+    return f"<{type(value).__name__} {value.name}>"
 
 
 def described_model(model: Any) -> str:
@@ -30,11 +30,11 @@ def described_model(model: Any) -> str:
 
 def described_end(end: Any) -> str:
     """``input_ids int64 (batch, seq)``; ``?`` is an extent that follows from others."""
-    shape = ", ".join("?" if one is None else str(one) for one in end.shape)
+    shape = ", ".join("?" if extent is None else str(extent) for extent in end.shape)
     return f"{end.name} {end.dtype.name} ({shape})"
 
 
 def _ends(ends: Iterable[Any]) -> str:
-    every = [described_end(one) for one in ends]
+    every = [described_end(end) for end in ends]
     more = [f"{len(every) - ENDS} more"] if len(every) > ENDS else []
     return ", ".join([*every[:ENDS], *more])

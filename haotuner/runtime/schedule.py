@@ -17,30 +17,30 @@ _SIGNS = ("+", "-", "*", "//", "%")
 
 def sizes_of(lines: Sequence[Sequence[Any]], dims: Mapping[str, int]) -> list[Any]:
     """Every line of a size table for a request; extents are whole."""
-    found: list[Any] = []
+    result: list[Any] = []
     for line in lines:
         if line[0] == "dim":
-            found.append(dims[line[1]])
+            result.append(dims[line[1]])
         elif line[0] == "number":
-            found.append(line[1])
+            result.append(line[1])
         else:
-            found.append(OPERATIONS[line[0]].compute(*(found[one] for one in line[1:])))
-    return found
+            result.append(OPERATIONS[line[0]].compute(*(result[operand] for operand in line[1:])))
+    return result
 
 
-def size_text(lines: Sequence[Sequence[Any]], place: int) -> str:
+def size_text(lines: Sequence[Sequence[Any]], index: int) -> str:
     """A line of a size table as people write it, cut after ``LONGEST_TEXT`` characters."""
     texts: list[str] = []
-    for operation, *parts in lines[: place + 1]:
+    for operation, *parts in lines[: index + 1]:
         if operation in ("dim", "number"):
-            found = str(parts[0])
+            result = str(parts[0])
         elif operation in _SIGNS:
-            found = f"({texts[parts[0]]} {operation} {texts[parts[1]]})"
+            result = f"({texts[parts[0]]} {operation} {texts[parts[1]]})"
         else:
-            found = f"{operation}({', '.join(texts[one] for one in parts)})"
-        texts.append(found[: LONGEST_TEXT + 1])
-    found = texts[place]
-    return f"{found[:LONGEST_TEXT]}..." if len(found) > LONGEST_TEXT else found
+            result = f"{operation}({', '.join(texts[part] for part in parts)})"
+        texts.append(result[: LONGEST_TEXT + 1])
+    result = texts[index]
+    return f"{result[:LONGEST_TEXT]}..." if len(result) > LONGEST_TEXT else result
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,26 +86,26 @@ class ExecutionPlan:
         try:
             document = json.loads(raw)
             sizes = tuple(tuple(line) for line in document["sizes"])
-            for place, (operation, *operands) in enumerate(sizes):
+            for index, (operation, *operands) in enumerate(sizes):
                 if operation in OPERATIONS:
                     if len(operands) != len(OPERATIONS[operation].of) or not all(
-                        type(one) is int and 0 <= one < place for one in operands
+                        type(operand) is int and 0 <= operand < index for operand in operands
                     ):
-                        raise ValueError(f"size {place} reads {operands}")
+                        raise ValueError(f"size {index} reads {operands}")
                 elif operation not in ("dim", "number") or len(operands) != 1:
-                    raise ValueError(f"size {place} is {operation!r}")
+                    raise ValueError(f"size {index} is {operation!r}")
             schedule = ExecutionPlan(
                 name=document["name"],
                 dims=tuple(document["dims"]),
                 sizes=sizes,
-                tensors={name: (one["dtype"], tuple(one["shape"])) for name, one in document["tensors"].items()},
+                tensors={name: (item["dtype"], tuple(item["shape"])) for name, item in document["tensors"].items()},
                 weights=document["weights"],
                 steps=tuple(document["steps"]),
-                inputs=tuple(_end(one) for one in document["inputs"]),
-                outputs=tuple(_end(one) for one in document["outputs"]),
-                equal=tuple((int(one), int(other)) for one, other in document.get("equal", [])),
+                inputs=tuple(_end(end) for end in document["inputs"]),
+                outputs=tuple(_end(end) for end in document["outputs"]),
+                equal=tuple((int(way), int(other)) for way, other in document.get("equal", [])),
                 required=tuple((int(line), str(words)) for line, words in document.get("required", [])),
-                ways=tuple(_way(one, len(sizes)) for one in document.get("ways", [])),
+                ways=tuple(_way(way, len(sizes)) for way in document.get("ways", [])),
             )
             schedule._check()
         except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
@@ -114,10 +114,10 @@ class ExecutionPlan:
 
     def _check(self) -> None:
         shapes = [shape for _, shape in self.tensors.values()] + [end.shape for end in (*self.inputs, *self.outputs)]
-        if any(type(one) is not int or not 0 <= one < len(self.sizes) for shape in shapes for one in shape):
+        if any(type(extent) is not int or not 0 <= extent < len(self.sizes) for shape in shapes for extent in shape):
             raise ValueError("a shape names a size that is not there")
         lines = [*(line for pair in self.equal for line in pair), *(line for line, _ in self.required)]
-        if any(not 0 <= one < len(self.sizes) for one in lines):
+        if any(not 0 <= line < len(self.sizes) for line in lines):
             raise ValueError("an agreement names a size that is not there")
         for end in (*self.inputs, *self.outputs):
             if end.tensor not in self.tensors:
@@ -133,31 +133,31 @@ class ExecutionPlan:
 
     def values(self, dims: Mapping[str, int]) -> list[int]:
         """Every size for a request. UsageError where an extent comes out negative or absurd."""
-        found = sizes_of(self.sizes, dims)
+        result = sizes_of(self.sizes, dims)
         for line, words in self.required:
-            if not found[line]:
+            if not result[line]:
                 raise UsageError(f"{self.name}: {words}")
-        for one, other in self.equal:
-            if found[one] != found[other]:
-                left, right = (size_text(self.sizes, line) for line in (one, other))
+        for first, other in self.equal:
+            if result[first] != result[other]:
+                left, right = (size_text(self.sizes, line) for line in (first, other))
                 raise UsageError(
-                    f"{self.name}: {dict(dims)} make {left} = {found[one]} and {right} = {found[other]}, which must be "
+                    f"{self.name}: {dict(dims)} make {left} = {result[first]} and {right} = {result[other]}, which must be "
                     "equal; the model takes no such request"
                 )
         for name, (_, shape) in self.tensors.items():
-            extents = [found[place] for place in shape]
+            extents = [result[extent] for extent in shape]
             if min(extents, default=0) < 0 or max(extents, default=0) > LARGEST_EXTENT:
                 raise UsageError(
                     f"{self.name}: {dims} make the tensor {name} of the shape {extents}; this model takes no such request"
                 )
-        return found
+        return result
 
 
-def _way(one: Mapping[str, Any], lines: int) -> SpecializationOf:
-    if one["line"] is not None and not 0 <= one["line"] < lines:
+def _way(way: Mapping[str, Any], lines: int) -> SpecializationOf:
+    if way["line"] is not None and not 0 <= way["line"] < lines:
         raise ValueError("a way is for a size that is not there")
-    return SpecializationOf(one["line"], int(one["most"]), int(one["first"]), int(one["end"]), str(one["where"]))
+    return SpecializationOf(way["line"], int(way["most"]), int(way["first"]), int(way["end"]), str(way["where"]))
 
 
-def _end(one: Mapping[str, Any]) -> End:
-    return End(one["name"], one["tensor"], one["dtype"], tuple(one["shape"]))
+def _end(end: Mapping[str, Any]) -> End:
+    return End(end["name"], end["tensor"], end["dtype"], tuple(end["shape"]))

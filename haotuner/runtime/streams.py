@@ -49,9 +49,9 @@ def stream_of(x: Any) -> int | None:
     cupy = sys.modules.get("cupy")
     if cupy is not None and isinstance(x, cupy.ndarray):
         return int(cupy.cuda.get_current_stream(x.device.id).ptr)
-    told = _protocol_stream(x)
-    if told:
-        return told
+    stream = _protocol_stream(x)
+    if stream:
+        return stream
     library = kind.__module__.partition(".")[0]
     raise NoCurrentStream(
         f"a {library} {kind.__name__} does not say its current stream: pass stream=, a handle that x is ready on "
@@ -80,9 +80,9 @@ class _Handed:
     def __dlpack_device__(self) -> Any:
         return self._x.__dlpack_device__()
 
-    def __dlpack__(self, **asked: Any) -> Any:
+    def __dlpack__(self, **requested: Any) -> Any:
         on_cpu = int(self._x.__dlpack_device__()[0]) == 1
-        return self._x.__dlpack__(**(asked if on_cpu else asked | {"stream": self._stream}))
+        return self._x.__dlpack__(**(requested if on_cpu else requested | {"stream": self._stream}))
 
 
 def _torch_stream(torch: Any, x: Any) -> int | None:

@@ -39,9 +39,9 @@ class TypedLinear(FusedLinear):
 
     def __call__(self, x: Any, out: Any = None, **inputs: Any) -> Any:
         """The product; TypeError or ValueError name the argument, what was expected and what was found."""
-        found = self._by_address(x, out, inputs)
-        if found is not None:
-            return found
+        result = self._by_address(x, out, inputs)
+        if result is not None:
+            return result
         call, packed, setting, _, constants = self._state
         if out is not None and not inputs and not self._passed:  # the usual call says nothing twice
             negated = getattr(x, "is_neg", None)
@@ -54,25 +54,25 @@ class TypedLinear(FusedLinear):
         if len(inputs) != len(self._passed) or any(name not in inputs for name in self._passed):
             names = ", ".join(f"{name}=" for name in self._passed) or "nothing but out="
             raise TypeError(f"{self.name}: a call takes x and {names}; got {', '.join(inputs) or 'none of it'}")
-        given = {"x": x, **{name: inputs[name] for name in self._passed}}
-        for name, value in given.items():
+        arguments = {"x": x, **{name: inputs[name] for name in self._passed}}
+        for name, value in arguments.items():
             self._refuse_lazy(name, value)
         if out is None:
             out = self._empty(x)
         else:
             check_written(self.name, out)
-        first, *more = (as_bits(value) for value in given.values())
+        first, *more = (as_bits(value) for value in arguments.values())
         try:
             call(first, packed, as_bits(out), setting, *constants, *more)
         except REFUSED as error:
-            wanted = self._bound.op
-            types = {o.name: DTYPES[o.dtype].numpy for o in (*wanted.inputs, wanted.output)}
-            told = {name: (value, taken(value, types[name])) for name, value in given.items()}
-            frozen = {name for name, (value, dtype) in told.items() if read_only(value, dtype)}
+            op = self._bound.op
+            types = {o.name: DTYPES[o.dtype].numpy for o in (*op.inputs, op.output)}
+            arguments_ = {name: (value, taken(value, types[name])) for name, value in arguments.items()}
+            frozen = {name for name, (value, dtype) in arguments_.items() if read_only(value, dtype)}
             if not frozen:
-                told["out"] = (out, taken(out, types[wanted.output.name]))
-                raise explain(self.name, told, error) from error
-            copies = {name: value.copy() if name in frozen else value for name, value in given.items()}
+                arguments_["out"] = (out, taken(out, types[op.output.name]))
+                raise explain(self.name, arguments_, error) from error
+            copies = {name: value.copy() if name in frozen else value for name, value in arguments.items()}
             self(copies.pop("x"), out, **copies)
         return out
 
@@ -84,8 +84,8 @@ class TypedLinear(FusedLinear):
 
     def rebind(self, weight: Any, bias: Any = None, **constants: Any) -> None:
         """Serve another weight and other values from the next call on; not while the pack is handed over."""
-        given = constants if bias is None else {"bias": bias, **constants}
-        self.serve(TypedBound.made(self.owner, self._bound.op, weight, given, threads_of(self._bound.setting)))
+        inputs = constants if bias is None else {"bias": bias, **constants}
+        self.serve(TypedBound.made(self.owner, self._bound.op, weight, inputs, threads_of(self._bound.setting)))
 
     def twin(self) -> TypedLinear:
         """Another linear with the same packed weight; ``rebind`` of one leaves the other as it is."""
@@ -102,7 +102,7 @@ class TypedLinear(FusedLinear):
 
     def _empty(self, x: Any) -> Any:
         op, torch = self._bound.op, sys.modules.get("torch")
-        wanted = DTYPES[op.output.dtype].numpy
+        element_type = DTYPES[op.output.dtype].numpy
         shape = getattr(x, "shape", None)
         if shape is None or len(shape) == 0:
             raise TypeError(
@@ -111,7 +111,7 @@ class TypedLinear(FusedLinear):
             )
         size = (*shape[:-1], self._n)
         if torch is not None and isinstance(x, torch.Tensor):
-            return x.new_empty(size, dtype=getattr(torch, wanted))
+            return x.new_empty(size, dtype=getattr(torch, element_type))
         return empty_like(x, size, op.output.dtype)
 
 
@@ -120,7 +120,7 @@ class TypedBound(Bound):
     """A weight in words, packed by the library of an open pack."""
 
     @staticmethod
-    def made(pack: Pack, op: PackOp, weight: Any, given: Mapping[str, Any], threads: int | None) -> TypedBound:
+    def made(pack: Pack, op: PackOp, weight: Any, inputs: Mapping[str, Any], threads: int | None) -> TypedBound:
         """Pack a weight and copy what is bound with one value a column.
 
         TypeError for another dtype or other names than the op's, ValueError for another shape.
@@ -128,12 +128,12 @@ class TypedBound(Bound):
         import tvm_ffi
 
         call, setting = pack.entry(op, threads)
-        wanted = [operand.name for operand in op.extra if operand.role == "constant"]
+        required = [operand.name for operand in op.extra if operand.role == "constant"]
         optional = [operand.name for operand in op.operands if operand.optional]
-        if set(given) != set(wanted) and (wanted or not set(given) <= set(optional)):
-            names = ("weight", *wanted, *(f"perhaps a {name}" for name in optional))
-            raise TypeError(f"{op.name}: bind takes {', '.join(names)}; got {', '.join(('weight', *given))}")
-        rows = {name: channel_values(op, name, given[name], op.n) for name in wanted or given}
+        if set(inputs) != set(required) and (required or not set(inputs) <= set(optional)):
+            names = ("weight", *required, *(f"perhaps a {name}" for name in optional))
+            raise TypeError(f"{op.name}: bind takes {', '.join(names)}; got {', '.join(('weight', *inputs))}")
+        rows = {name: channel_values(op, name, inputs[name], op.n) for name in required or inputs}
         if "low" in rows and not np.all((rows["low"] <= rows["high"]) | np.isnan(rows["low"]) | np.isnan(rows["high"])):
             raise ValueError(f"{op.name}: low is above high in column {int(np.argmax(rows['low'] > rows['high']))}")
         packed = typed_weight(pack, op, weight)
@@ -144,7 +144,7 @@ class TypedBound(Bound):
             setting=setting,
             addressed=pack.addressed(setting),
             packed=tvm_ffi.from_dlpack(packed),
-            bias=constants[0] if list(rows) == ["bias"] and not wanted else None,
+            bias=constants[0] if list(rows) == ["bias"] and not required else None,
             constants=constants,
             packed_bytes=packed.nbytes,
         )
@@ -155,17 +155,17 @@ class TypedBound(Bound):
         if op.operands[1].packed == self.op.operands[1].packed:
             return replace(self, op=op, call=call, setting=setting, addressed=pack.addressed(setting))
         names = [o.name for o in op.extra if o.role == "constant"] or ["bias"]
-        given = {name: np.from_dlpack(row) for name, row in zip(names, self.constants, strict=False)}
-        return TypedBound.made(pack, op, self.weight(), given, threads_of(self.setting))
+        inputs = {name: np.from_dlpack(row) for name, row in zip(names, self.constants, strict=False)}
+        return TypedBound.made(pack, op, self.weight(), inputs, threads_of(self.setting))
 
     def weight(self) -> Any:
         """The weight as users store it, in a new array of the op's type; PackClosed after the pack was closed."""
         if self.packed is None:
             self.call()
         op, terms = self.op, self.op.operands[1].packed["terms"]
-        kept = DTYPES[op.operands[1].dtype]
+        element_type = DTYPES[op.operands[1].dtype]
         depth = -(-op.k // terms)  # behind the panels may lie what sums of signed bytes begin with
-        every = np.from_dlpack(self.packed).view(f"uint{kept.size * 8}")[: op.panels * depth * op.pw * terms]
+        every = np.from_dlpack(self.packed).view(f"uint{element_type.size * 8}")[: op.panels * depth * op.pw * terms]
         words = every.reshape(op.panels, depth, op.pw, terms)
         rows = words.transpose(0, 2, 1, 3).reshape(op.panels * op.pw, -1)[: op.n, : op.k]
         return np.array(rows.T if op.weight == "kn" else rows, order="C").view(numpy_type(op.operands[1].dtype))
@@ -175,9 +175,9 @@ def typed_weight(pack: Pack, op: PackOp, weight: Any) -> Any:
     """The packed words of a weight, as float32, in the pack's arena; TypeError and ValueError as ``bind``."""
     values = _weight(op, weight)
     pack_into = pack.library().function("ht_pack")
-    place = pack.place(op)
-    packed = pack.arena.take((int(pack_into(place, None, None)),))
-    pack_into(place, values if values.flags.writeable else values.copy(), packed)
+    position = pack.place(op)
+    packed = pack.arena.take((int(pack_into(position, None, None)),))
+    pack_into(position, values if values.flags.writeable else values.copy(), packed)
     return packed
 
 
@@ -194,14 +194,14 @@ def empty_like(x: Any, size: tuple[int, ...], dtype: str) -> Any:
 
 def numpy_type(name: str) -> np.dtype[Any]:
     """Numpy's type of a dtype; of bf16 the one of ml_dtypes, or 16 bits where that is not installed."""
-    found = DTYPES[name].numpy
-    if hasattr(np, found):
-        return np.dtype(found)
+    element_type = DTYPES[name].numpy
+    if hasattr(np, element_type):
+        return np.dtype(element_type)
     try:
         importlib.import_module("ml_dtypes")
     except ImportError:
         return np.dtype(_BITS)
-    return np.dtype(found)
+    return np.dtype(element_type)
 
 
 def channel_values(op: PackOp, name: str, value: Any, count: int) -> Any:
@@ -212,8 +212,8 @@ def channel_values(op: PackOp, name: str, value: Any, count: int) -> Any:
     row = typed_array(op, name, value, allowed)
     if row.shape != (count,) and row.shape not in ONE:
         raise ValueError(f"{op.name}: {name} has shape {tuple(row.shape)}; expected ({count},)")
-    found = _widened(row) if row.dtype == _BITS else row.astype(np.float32)
-    return np.full(count, found.item(), np.float32) if row.shape in ONE else found
+    result = _widened(row) if row.dtype == _BITS else row.astype(np.float32)
+    return np.full(count, result.item(), np.float32) if row.shape in ONE else result
 
 
 def _widened(bits: Any) -> Any:
@@ -230,31 +230,31 @@ def _weight(op: PackOp, value: Any) -> Any:
 
 def typed_array(op: PackOp, name: str, value: Any, allowed: set[str]) -> Any:
     """As a numpy array, bfloat16 as its bits. TypeError for another type, ValueError for another device."""
-    torch, found = sys.modules.get("torch"), value
+    torch, result = sys.modules.get("torch"), value
     if torch is not None and isinstance(value, torch.Tensor):
         if value.device.type != "cpu":
             raise ValueError(f"{op.name}: {name} is on {value.device}; this pack computes on the CPU: pass {name}.cpu()")
-        found = value.detach()
+        result = value.detach()
         if value.dtype == torch.bfloat16 and "bfloat16" in allowed:
-            return found.view(torch.int16).numpy().view(_BITS)
+            return result.view(torch.int16).numpy().view(_BITS)
         if str(value.dtype).removeprefix("torch.") in allowed:
-            found = found.numpy()
+            result = result.numpy()
     elif not isinstance(value, np.ndarray) and hasattr(value, "__dlpack__"):
-        found = np.from_dlpack(value)
-    dtype = getattr(found, "dtype", None)
-    if not isinstance(found, np.ndarray) or not found.dtype.isnative or found.dtype.name not in _taken_names(allowed):
-        told = " or ".join(sorted(allowed))
-        raise TypeError(f"{op.name}: {name} is {dtype or type(value).__name__}; expected {told} of native byte order")
-    return as_bits(found)
+        result = np.from_dlpack(value)
+    dtype = getattr(result, "dtype", None)
+    if not isinstance(result, np.ndarray) or not result.dtype.isnative or result.dtype.name not in _taken_names(allowed):
+        text = " or ".join(sorted(allowed))
+        raise TypeError(f"{op.name}: {name} is {dtype or type(value).__name__}; expected {text} of native byte order")
+    return as_bits(result)
 
 
 def _taken_names(allowed: set[str]) -> set[str]:
     return allowed | ({_BITS} if "bfloat16" in allowed else set())
 
 
-def taken(value: Any, wanted: str) -> str:
+def taken(value: Any, text: str) -> str:
     """The type that an array is held against: bits stand for bfloat16."""
-    return _BITS if wanted == "bfloat16" and isinstance(value, np.ndarray) and value.dtype == _BITS else wanted
+    return _BITS if text == "bfloat16" and isinstance(value, np.ndarray) and value.dtype == _BITS else text
 
 
 def as_bits(value: Any) -> Any:

@@ -50,16 +50,16 @@ def next_points(
         if expected and optimism == OPTIMISM:
             layout = book.probes[expected[0].kernel].layout
             layouts = {layout: layouts[layout]}
-        kept = sketch(layouts, rows, shares)
-        rests = rests_on(kept, book.probes, rows, shares) if kept else {}
+        chosen = sketch(layouts, rows, shares)
+        rests = rests_on(chosen, book.probes, rows, shares) if chosen else {}
         more = sorted(book.open(rests.keys() - set(first)), key=lambda t: (-rests[t], t.kernel, t.shape[axis]))
         first += more[: POINTS - len(first)]
         if len(first) >= FEW:
             break
-    found: dict[str, list[Trial]] = {}
+    trials: dict[str, list[Trial]] = {}
     for trial in first:
-        found.setdefault(trial.kernel, []).append(trial)
-    return dict(sorted(found.items(), key=lambda item: not covers_every(book.probes[item[0]])))
+        trials.setdefault(trial.kernel, []).append(trial)
+    return dict(sorted(trials.items(), key=lambda item: not covers_every(book.probes[item[0]])))
 
 
 def rests_on(
@@ -70,7 +70,7 @@ def rests_on(
     Between two points of a curve each counts by its nearness. What a region behind another takes is left out: the plan
     was no better for knowing it.
     """
-    found: dict[Trial, float] = {}
+    result: dict[Trial, float] = {}
     for planned, weight in zip(choose(curves, rows.tolist()), shares.tolist(), strict=True):
         (kernel, tiles), *_ = planned.composition.parts
         at, trials = [t for t, _ in probes[kernel].lead], [trial for _, trial in probes[kernel].lead]
@@ -79,5 +79,5 @@ def rests_on(
         near = (tiles - at[low]) / (at[high] - at[low]) if low < high else 1.0
         for trial, share in ((trials[low], 1 - near), (trials[high], near)):
             if share > 0:
-                found[trial] = found.get(trial, 0.0) + weight * share
-    return found
+                result[trial] = result.get(trial, 0.0) + weight * share
+    return result

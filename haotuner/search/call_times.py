@@ -29,12 +29,12 @@ def calls_us(tuned: Tuned, shapes: Sequence[Shape], device: Device, threads: int
     """
     table = table_of(tuned, threads)
     if not isinstance(table, CellTable):
-        limit, found = len(table.entries), []
+        limit, result = len(table.entries), []
         for shape in shapes:
             extent = shape[table.axis]
             us = table.at(Shape.of({table.axis: min(extent, limit)})).us
-            found.append(us * max(1.0, extent / limit))
-        return found
+            result.append(us * max(1.0, extent / limit))
+        return result
     known = {shape: us for shape, times in table.measured.items() if (us := times.get(table.at(shape), math.inf)) < math.inf}
     if not known:
         known = {shape: min(times.values()) for shape, times in table.measured.items() if times}
@@ -44,12 +44,12 @@ def calls_us(tuned: Tuned, shapes: Sequence[Shape], device: Device, threads: int
     expected = dict(zip(every, _expected_us(tuned, table, every, device), strict=True))
     places = np.log([[extent for _, extent in shape.axes] for shape in near])
     off = np.log([known[shape] / expected[shape] for shape in near])
-    found = []
+    result = []
     for shape in shapes:
         around, weight = nearest(places, np.log([extent for _, extent in shape.axes]))
         usual = math.exp(weight @ off[around] / weight.sum())
-        found.append(known[shape] if shape in known else expected[shape] * usual)
-    return found
+        result.append(known[shape] if shape in known else expected[shape] * usual)
+    return result
 
 
 def _expected_us(tuned: Tuned, table: CellTable, shapes: Sequence[Shape], device: Device) -> list[float]:
@@ -64,4 +64,4 @@ def traffic_us(tuned: Tuned, device: Device, threads: int = 1) -> float:
         return math.inf
     pairs = list(tuned.task.traffic)
     us = calls_us(tuned, [shape for shape, _ in pairs], device, threads)
-    return float(sum(share * one for one, (_, share) in zip(us, pairs, strict=True)))
+    return float(sum(share * time_us for time_us, (_, share) in zip(us, pairs, strict=True)))

@@ -50,7 +50,7 @@ def table(
     measured = _contests(task, lab, cells, clock)
     right = _corrections(cells, measured)
     considered = tuple(_considered(cell, measured.get(cell.extent, {}), right[at]) for at, cell in enumerate(cells))
-    entries = tuple(found[0].composition for found in considered)
+    entries = tuple(considered_one[0].composition for considered_one in considered)
     lost = [
         times[entry] / min(times.values()) - 1
         for cell, entry in zip(cells, entries, strict=True)
@@ -75,11 +75,11 @@ def way_of(composition: Composition) -> str:
 def weighed(extent: int, grids: Sequence[Grid], surface: LatencyTable, parts: Sequence[int], cache: str) -> Weighed:
     """Compositions of an extent with what they are expected to take."""
     by_name = {grid.kernel: grid for grid in grids}
-    found = [one for grid in grids for one in alone(grid, extent, parts)]
-    found += list(pairs(grids, extent))
-    keys = [_keys(one, extent, by_name, cache) for one in found]
+    compositions = [composition for grid in grids for composition in alone(grid, extent, parts)]
+    compositions += list(pairs(grids, extent))
+    keys = [_keys(composition, extent, by_name, cache) for composition in compositions]
     us = iter(surface.times([key for row in keys for key in row]).tolist())
-    expected = {one: sum(next(us) for _ in row) for one, row in zip(found, keys, strict=True)}
+    expected = {composition: sum(next(us) for _ in row) for composition, row in zip(compositions, keys, strict=True)}
     return Weighed(extent=extent, expected=expected)
 
 
@@ -95,40 +95,42 @@ def _keys(composition: Composition, extent: int, grids: Mapping[str, Grid], cach
 
 def _contests(task: Task, lab: Measurer, cells: Sequence[Weighed], clock: Clock) -> Contest:
     """Times of the best few at sampled cells, in an order that may stop anywhere; a cell of which some lack is left out."""
-    axis, found = task.op.dynamic[0], Contest()
+    axis, result = task.op.dynamic[0], Contest()
     picked = _sampled(cells)
     trials = {
         cell.extent: {
-            one: Trial.of(task.op.name, one, Shape.of({axis: cell.extent}), cache=task.cache, repeat=1)
-            for one in _contenders(cell)
+            contender: Trial.of(task.op.name, contender, Shape.of({axis: cell.extent}), cache=task.cache, repeat=1)
+            for contender in _contenders(cell)
         }
         for cell in picked
     }
-    if any(lab.known(trial) is None for asked in trials.values() for trial in asked.values()) and clock.goes_on():
-        lab.gather(sorted({part.kernel for asked in trials.values() for one in asked for part in one.parts}))
+    if any(lab.known(trial) is None for trials_of in trials.values() for trial in trials_of.values()) and clock.goes_on():
+        lab.gather(
+            sorted({part.kernel for trials_of in trials.values() for composition in trials_of for part in composition.parts})
+        )
         lab.renew()
-    for extent, asked in trials.items():
-        records = lab.measure(asked.values(), clock.goes_on)
+    for extent, trials_of in trials.items():
+        records = lab.measure(trials_of.values(), clock.goes_on)
         times = {
-            one: record.outcome.median_us
-            for one, record in zip(asked, records, strict=False)
+            composition: record.outcome.median_us
+            for composition, record in zip(trials_of, records, strict=False)
             if isinstance(record.outcome, Timed)
         }
-        if len(records) == len(asked) and times:
-            found[extent] = times
-    return dict(sorted(found.items()))
+        if len(records) == len(trials_of) and times:
+            result[extent] = times
+    return dict(sorted(result.items()))
 
 
 def _contenders(cell: Weighed) -> list[Composition]:
     """The best few of a cell, and the best of every way that is near."""
-    ordered = sorted(cell.expected, key=lambda one: (cell.expected[one], one))
+    ordered = sorted(cell.expected, key=lambda item: (cell.expected[item], item))
     best = cell.expected[ordered[0]]
-    kept = ordered[:CONTENDERS]
+    contenders = ordered[:CONTENDERS]
     for way in (ONE, TWO, PARTS):
-        first = next((one for one in ordered if way_of(one) == way), None)
-        if first is not None and first not in kept and (way == ONE or cell.expected[first] <= best * WORTH):
-            kept.append(first)
-    return kept
+        first = next((item for item in ordered if way_of(item) == way), None)
+        if first is not None and first not in contenders and (way == ONE or cell.expected[first] <= best * WORTH):
+            contenders.append(first)
+    return contenders
 
 
 def _sampled(cells: Sequence[Weighed]) -> list[Weighed]:
@@ -137,52 +139,56 @@ def _sampled(cells: Sequence[Weighed]) -> list[Weighed]:
     at = np.abs(logs[:, None] - np.linspace(logs[0], logs[-1], SAMPLES)).argmin(axis=0)
     places = sorted(set(at.tolist()))
     bits = max(len(places) - 1, 0).bit_length()
-    order = sorted(range(len(places)), key=lambda place: f"{place:0{bits}b}"[::-1])  # van der Corput, 1935
-    return [cells[places[place]] for place in order]
+    order = sorted(range(len(places)), key=lambda index: f"{index:0{bits}b}"[::-1])  # van der Corput, 1935
+    return [cells[places[position]] for position in order]
 
 
 def _corrections(cells: Sequence[Weighed], measured: Contest) -> list[dict[str, float]]:
     """By cell and way: measured over expected, interpolated between the cells where something of the way was timed."""
     logs = np.log([cell.extent for cell in cells])
-    found: list[dict[str, float]] = [{} for _ in cells]
+    result: list[dict[str, float]] = [{} for _ in cells]
     for way in (ONE, TWO, PARTS):
         points = []
         for cell in cells:
             ratios = [
-                np.log(us / cell.expected[one])
-                for one, us in measured.get(cell.extent, {}).items()
-                if way_of(one) == way and one in cell.expected
+                np.log(us / cell.expected[composition])
+                for composition, us in measured.get(cell.extent, {}).items()
+                if way_of(composition) == way and composition in cell.expected
             ]
             if ratios:
                 points.append((float(np.log(cell.extent)), float(np.median(ratios))))
         right = np.interp(logs, [x for x, _ in points], [y for _, y in points]) if points else np.zeros(len(cells))
-        for place, value in enumerate(np.exp(right).tolist()):
-            found[place][way] = value
-    return found
+        for index, value in enumerate(np.exp(right).tolist()):
+            result[index][way] = value
+    return result
 
 
 def _considered(cell: Weighed, times: Mapping[Composition, float], right: Mapping[str, float]) -> tuple[Considered, ...]:
     """The best of each way, the chosen one first: what was timed decides where anything was."""
     best: dict[str, Considered] = {}
-    for one, us in cell.expected.items():
-        way = way_of(one)
-        known = one in times
+    for composition, us in cell.expected.items():
+        way = way_of(composition)
+        known = composition in times
         if times and not known:
             continue
-        found = Considered(way=way, composition=one, us=times[one] if known else us * right[way], measured=known)
-        if way not in best or (found.us, found.composition) < (best[way].us, best[way].composition):
-            best[way] = found
-    limit = min(one.us for one in best.values()) * (1 + TIE)
+        result = Considered(
+            way=way, composition=composition, us=times[composition] if known else us * right[way], measured=known
+        )
+        if way not in best or (result.us, result.composition) < (best[way].us, best[way].composition):
+            best[way] = result
+    limit = min(composition.us for composition in best.values()) * (1 + TIE)
     chosen = next(best[way] for way in (ONE, PARTS, TWO) if way in best and best[way].us <= limit)
-    others = _unseen(cell, best, right) | {way: one for way, one in best.items() if one is not chosen}
+    others = _unseen(cell, best, right) | {
+        way: composition for way, composition in best.items() if composition is not chosen
+    }
     return (chosen, *(others[way] for way in (ONE, PARTS, TWO) if way in others))
 
 
 def _unseen(cell: Weighed, best: Mapping[str, Considered], right: Mapping[str, float]) -> dict[str, Considered]:
     """The best of ways of which nothing was timed in this cell: by prediction they were too far off to try."""
-    found: dict[str, Considered] = {}
-    for one, us in cell.expected.items():
-        way = way_of(one)
-        if way not in best and (way not in found or us * right[way] < found[way].us):
-            found[way] = Considered(way=way, composition=one, us=us * right[way], measured=False)
-    return found
+    result: dict[str, Considered] = {}
+    for composition, us in cell.expected.items():
+        way = way_of(composition)
+        if way not in best and (way not in result or us * right[way] < result[way].us):
+            result[way] = Considered(way=way, composition=composition, us=us * right[way], measured=False)
+    return result

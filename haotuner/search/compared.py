@@ -32,7 +32,7 @@ def compared(task: Task, device: Device, most: int) -> list[Shape]:
     short = [(shape, share, us) for (shape, share), us in zip(pairs, least, strict=True) if us <= limit_us]
     if not any(share for _, share, _ in short):
         short = [(shape, share, us) for (shape, share), us in zip(pairs, least, strict=True)]
-    ordered = sorted(short, key=lambda one: (-one[1] * one[2], one[0].axes))
+    ordered = sorted(short, key=lambda item: (-item[1] * item[2], item[0].axes))
     return spread([shape for shape, _, _ in ordered], most)
 
 
@@ -43,4 +43,4 @@ def spread(shapes: Sequence[Shape], most: int) -> list[Shape]:
     while len(chosen) < min(most, len(shapes)):
         chosen.append(int(nearest.argmax()))
         nearest = np.minimum(nearest, np.linalg.norm(places - places[chosen[-1]], axis=1))
-    return [shapes[place] for place in chosen]
+    return [shapes[position] for position in chosen]

@@ -35,13 +35,13 @@ PLACES_OF_MANY = ((0.25, 0.25, 0.25), (0.25, 0.75, 0.5), (0.75, 0.25, 0.5), (0.7
 
 def analysis_us(task: Task, pairs: Sequence[tuple[MicroKernel, Shape]], device: Device) -> NDArray[np.float64]:
     """Microseconds of each pair on one thread: tiles, full or not, and traffic."""
-    one, found = of_a_call(device), np.zeros(len(pairs))
+    single_call, times_us = of_a_call(device), np.zeros(len(pairs))
     for name in {kernel.family for kernel, _ in pairs}:
-        own = [place for place, (kernel, _) in enumerate(pairs) if kernel.family == name]
-        some = [pairs[place] for place in own]
+        own = [index for index, (kernel, _) in enumerate(pairs) if kernel.family == name]
+        some = [pairs[position] for position in own]
         family = family_of(some[0][0], task.op)
-        found[own] = expected_us(one, demand(one, family, task.op, some, weights=task.cache))
-    return found
+        times_us[own] = expected_us(single_call, demand(single_call, family, task.op, some, weights=task.cache))
+    return times_us
 
 
 def extrapolated(task: Task, device: Device, families: Sequence[Family], model: CostModel | None) -> CostExtrapolator | None:
@@ -62,7 +62,7 @@ def _analysed(task: Task, device: Device) -> CostExtrapolator:
     """What the analysis says, where it was held against times."""
 
     def expected(compositions: Sequence[Composition], shapes: Sequence[Shape]) -> NDArray[np.float64]:
-        kernels = [MicroKernel.parse(one.parts[0].kernel) for one in compositions]
+        kernels = [MicroKernel.parse(composition.parts[0].kernel) for composition in compositions]
         pairs = [(kernel, shape) for kernel in kernels for shape in shapes]
         return analysis_us(task, pairs, device).reshape(len(kernels), len(shapes))
 
@@ -73,19 +73,19 @@ def _predicted(task: Task, device: Device, families: Sequence[Family], model: Co
     """What plans of predictions ask in each cell: the same as at the shapes of the race."""
 
     def expected(compositions: Sequence[Composition], shapes: Sequence[Shape]) -> NDArray[np.float64]:
-        kernels = [MicroKernel.parse(one.parts[0].kernel) for one in compositions]
+        kernels = [MicroKernel.parse(composition.parts[0].kernel) for composition in compositions]
         places = [[at for at, kernel in enumerate(kernels) if kernel.family == family.name] for family in families]
         each = [[kernels[at] for at in own] for own in places]
-        found = np.empty((len(kernels), len(shapes)))
-        found[[at for own in places for at in own]] = np.concatenate(
+        result = np.empty((len(kernels), len(shapes)))
+        result[[at for own in places for at in own]] = np.concatenate(
             expected_by_family(task, device, families, each, model, shapes)
         )
-        return found
+        return result
 
     axes = len(task.op.dynamic)
     if axes < 3:
         return CostExtrapolator(_ranges(task), expected, PREDICTED_CELLS)
-    places = [[place[at % len(place)] for at in range(axes)] for place in PLACES_OF_MANY]
+    places = [[position[at % len(position)] for at in range(axes)] for position in PLACES_OF_MANY]
     return CostExtrapolator(_ranges(task), expected, PREDICTED_CELLS_OF_MANY, places)
 
 

@@ -50,20 +50,20 @@ def expected_by_family(
     Where a model knows the first family, others of its programs are put on that model's scale: at each shape times how far
     the best that it expects of the first one is from the best by analysis.
     """
-    found: list[NDArray[np.float64]] = []
-    for place, (family, some) in enumerate(zip(families, each, strict=True)):
+    result: list[NDArray[np.float64]] = []
+    for index, (family, some) in enumerate(zip(families, each, strict=True)):
         if not some:
             continue
-        own = model if place == 0 else task.others.get(family.name)
+        own = model if index == 0 else task.others.get(family.name)
         us = predicted_us(task, family, device, own, some, shapes)
-        if place > 0 and own is None and has_first_programs(family) and model is not None and each[0]:
+        if index > 0 and own is None and has_first_programs(family) and model is not None and each[0]:
             analysed = predicted_us(task, families[0], device, None, each[0], shapes)
-            us = us * found[0].min(axis=0) / analysed.min(axis=0)
-        if place > 0 and own is None and isinstance(family, Compared):
+            us = us * result[0].min(axis=0) / analysed.min(axis=0)
+        if index > 0 and own is None and isinstance(family, Compared):
             us = us * family.against_first(task.op, shapes)
-        doubt = 1.0 if place == 0 or task.budget_s > 0 else UNTIMED_SAME if has_first_programs(family) else UNTIMED
-        found.append(us * doubt)
-    return found
+        doubt = 1.0 if index == 0 or task.budget_s > 0 else UNTIMED_SAME if has_first_programs(family) else UNTIMED
+        result.append(us * doubt)
+    return result
 
 
 def predicted_us(
@@ -87,8 +87,10 @@ def predicted_by_each(
     shapes: Sequence[Shape],
 ) -> NDArray[np.float64]:
     """The same by the model and then by each opinion that it rests on, of shape ``(1 + opinions, kernels, shapes)``."""
-    one = of_a_call(device)
+    single_call = of_a_call(device)
     pairs = [(kernel, shape) for kernel in kernels for shape in shapes]
-    said = ensemble_predictions(model or Analytic(), features(one, family, task.op, pairs, weights=task.cache))
-    roof = np.asarray(roofline_us(one, task.op, [shape for _, shape in pairs]), np.float64)
-    return np.asarray((roof / np.exp(said)).reshape(-1, len(kernels), len(shapes)), np.float64)
+    predictions = ensemble_predictions(
+        model or Analytic(), features(single_call, family, task.op, pairs, weights=task.cache)
+    )
+    roof = np.asarray(roofline_us(single_call, task.op, [shape for _, shape in pairs]), np.float64)
+    return np.asarray((roof / np.exp(predictions)).reshape(-1, len(kernels), len(shapes)), np.float64)

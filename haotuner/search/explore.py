@@ -55,40 +55,40 @@ def explored(task: Task, lab: Measurer, family: Explorable, shapes: Sequence[Sha
     """Programs that a policy found, best first; empty where none could be timed."""
     ways = Ways.of(task, lab.device, family)
     space = replace(family.space(task.op, lab.device), workers=ways.threads)
-    one = lab.device.with_units(1)
+    single_unit = lab.device.with_units(1)
 
     def expected(points: Sequence[Point]) -> NDArray[np.float64]:
         schedules = [space.schedule(point) for point in points]
         pairs = [(family.kernel_of(schedule, task.op), shape) for schedule in schedules for shape in shapes]
-        us = expected_us(one, demand(one, family, task.op, pairs, weights=task.cache))
+        us = expected_us(single_unit, demand(single_unit, family, task.op, pairs, weights=task.cache))
         workers = [[ways.workers(schedule, task.op, shape) for shape in shapes] for schedule in schedules]
-        found: NDArray[np.float64] = np.log(us.reshape(len(points), len(shapes)) / np.array(workers))
-        return found
+        result: NDArray[np.float64] = np.log(us.reshape(len(points), len(shapes)) / np.array(workers))
+        return result
 
     policy = POLICIES[task.search](space, expected, task.seed)
     logs: dict[Point, NDArray[np.float64]] = {}
     best, quiet, least_said = np.inf, 0, np.full(len(shapes), np.inf)
     while quiet < QUIET and clock.goes_on():
-        asked = policy.ask(ROUND)
-        if not asked:
+        points_ = policy.ask(ROUND)
+        if not points_:
             break
-        said = dict(zip(asked, expected(asked), strict=True))
-        least_said = np.minimum(least_said, np.min(list(said.values()), axis=0))
-        hopeless = [point for point in asked if (said[point] - least_said).max() > np.log(HOPELESS)]
-        schedules = {point: space.schedule(point) for point in asked if point not in hopeless}
+        predicted = dict(zip(points_, expected(points_), strict=True))
+        least_said = np.minimum(least_said, np.min(list(predicted.values()), axis=0))
+        hopeless = [point for point in points_ if (predicted[point] - least_said).max() > np.log(HOPELESS)]
+        schedules = {point: space.schedule(point) for point in points_ if point not in hopeless}
         kernels = {point: family.kernel_of(schedule, task.op) for point, schedule in schedules.items()}
         lab.prepare([kernel.name for kernel in kernels.values()])
-        told = [(point, np.inf) for point in hopeless]
+        times = [(point, np.inf) for point in hopeless]
         for point, kernel in kernels.items():
             one_way = Composition.of(kernel.name, share=ways.of_schedule(schedules[point]))
-            found = _logs(task, lab, one_way, ways, shapes, clock)
-            if found is None:
+            result = _logs(task, lab, one_way, ways, shapes, clock)
+            if result is None:
                 break
-            told.append((point, float(found.mean())))
-            if np.isfinite(told[-1][1]):
-                logs[point] = found
-        policy.tell(told)
-        least = min((score for _, score in told), default=np.inf)
+            times.append((point, float(result.mean())))
+            if np.isfinite(times[-1][1]):
+                logs[point] = result
+        policy.tell(times)
+        least = min((score for _, score in times), default=np.inf)
         quiet = 0 if least < best - BETTER else quiet + 1
         best = min(best, least)
     points = sorted(logs, key=lambda point: float(logs[point].mean()))
@@ -126,17 +126,17 @@ class Ways:
 
 
 def _logs(
-    task: Task, lab: Measurer, one: Composition, ways: Ways, shapes: Sequence[Shape], clock: Clock
+    task: Task, lab: Measurer, composition: Composition, ways: Ways, shapes: Sequence[Shape], clock: Clock
 ) -> NDArray[np.float64] | None:
     """Logarithm of a program's time at each shape, infinite if it failed; None if the time was over before that."""
-    found = np.full(len(shapes), np.inf)
+    result = np.full(len(shapes), np.inf)
     for at, shape in enumerate(shapes):
-        trial = Trial.of(task.op.name, one, shape, threads=ways.threads, cache=task.cache)
+        trial = Trial.of(task.op.name, composition, shape, threads=ways.threads, cache=task.cache)
         records = lab.measure([trial], clock.goes_on)
         if not records:
             return None
         outcome = records[0].outcome
         if not isinstance(outcome, Timed):
             return np.full(len(shapes), np.inf)
-        found[at] = np.log(outcome.median_us)
-    return found
+        result[at] = np.log(outcome.median_us)
+    return result

@@ -62,29 +62,31 @@ def suits(op: Op, families: Sequence[Family], device: Device) -> bool:
 def tune(task: Task, lab: Measurer, families: Sequence[Family], watch: Watch, model: CostModel | None) -> Tuned:
     """Tune one op. Always ends with a plan that can be served, unless every candidate failed (HaotunerError)."""
     begin, effort, family = now(), task.effort, families[0]
-    families = [one for one in families if one is family or beside(one, task)]
+    families = [family_ for family_ in families if family_ is family or beside(family_, task)]
     clock = Clock(begin + task.budget_s * EXPLORING * effort.confirm_share, watch)
-    found = _explored(task, lab, family, clock) if task.search else []
-    sharers = Sharers.of(task, lab.device, family, found)
-    found = sharers.without(found)
-    funnel = joined(list(_funnels(task, lab.device, families, model, found)))
+    result = _explored(task, lab, family, clock) if task.search else []
+    sharers = Sharers.of(task, lab.device, family, result)
+    result = sharers.without(result)
+    funnel = joined(list(_funnels(task, lab.device, families, model, result)))
     clock.move(begin + task.budget_s * effort.confirm_share)
     race = Race(task, lab, families, [c.kernel for c in funnel.kept], model, clock)
     stopped = race.run()
-    kept, regret = race.keep()
+    kernels, regret = race.keep()
     clock = clock.next_phase(begin + task.budget_s * effort.measure_share, "plan")
     race.beside(sharers, clock)
-    tables = tuple(race.table(kept, threads, clock) for threads in task.threads)
-    kept += [kernel for kernel in sharers.kernels if any(sharers.composition(kernel) in table.entries for table in tables)]
+    tables = tuple(race.table(kernels, threads, clock) for threads in task.threads)
+    kernels += [
+        kernel for kernel in sharers.kernels if any(sharers.composition(kernel) in table.entries for table in tables)
+    ]
     return Tuned(
         task=task,
         family=family,
         strategy=NAME,
         funnel=funnel,
-        kernels=tuple(kept),
+        kernels=tuple(kernels),
         tables=tables,
-        measured=len({composition.parts for us in race.every() for composition, found in us.items() if found}),
-        timings=sum(len(found) for us in race.every() for found in us.values()),
+        measured=len({composition.parts for us in race.every() for composition, time_us in us.items() if time_us}),
+        timings=sum(len(time_us) for us in race.every() for time_us in us.values()),
         seconds=now() - begin,
         stopped="signal" if clock.given_up else "budget" if clock.expired else stopped,
         regret=regret,
@@ -107,8 +109,8 @@ def expectation(task: Task, family: Family, device: Device, model: CostModel | N
     def score(kernels: Sequence[MicroKernel]) -> NDArray[np.float64]:
         expected = predicted_by_each(task, family, device, model, kernels, shapes)
         roof = np.asarray(roofline_us(of_a_call(device), task.op, shapes), np.float64)
-        found = np.asarray(roof / expected, np.float64)
-        return found if len(found) > 1 else np.asarray(found[0], np.float64)
+        result = np.asarray(roof / expected, np.float64)
+        return result if len(result) > 1 else np.asarray(result[0], np.float64)
 
     return score
 
@@ -132,11 +134,14 @@ class Race:
         self._carried = extrapolated(task, lab.device, families, model)
         self.shapes = compared(task, lab.device, PREDICTED_SHAPES if predicts_cells(task, lab.device) else SHAPES)
         self.shares = self._shares()
-        candidates = [one for family in families for one in candidates if one.family == family.name]
-        each = [[one for one in candidates if one.family == family.name] for family in families]
+        candidates = [candidate for family in families for candidate in candidates if candidate.family == family.name]
+        each = [[candidate for candidate in candidates if candidate.family == family.name] for family in families]
         expected_of = expected_by_family(task, lab.device, families, each, model, self.shapes)
-        expected, hopeful = np.concatenate(expected_of), np.concatenate([worth_timing(one) for one in expected_of])
-        turns = [place for some in each for place in range(len(some))]  # families take turns: time may run out
+        expected, hopeful = (
+            np.concatenate(expected_of),
+            np.concatenate([worth_timing(composition) for composition in expected_of]),
+        )
+        turns = [index for some in each for index in range(len(some))]  # families take turns: time may run out
         order = sorted(range(len(candidates)), key=lambda at: turns[at])
         tried = [(candidates[at], at) for at in order if hopeful[at].any()]
         self.candidates = {Composition.of(kernel.name, share=SERIAL): kernel for kernel, _ in tried}
@@ -158,10 +163,10 @@ class Race:
         own = np.log([[extent for _, extent in shape.axes] for shape in self.shapes])
         places = np.log([[extent for _, extent in shape.axes] for shape in every])
         nearest = np.linalg.norm(places[:, None] - own, axis=2).argmin(axis=1)
-        found = dict.fromkeys(self.shapes, 0.0)
-        for place, (_, share) in zip(nearest.tolist(), self.task.traffic, strict=True):
-            found[self.shapes[place]] += share
-        return found
+        result = dict.fromkeys(self.shapes, 0.0)
+        for position, (_, share) in zip(nearest.tolist(), self.task.traffic, strict=True):
+            result[self.shapes[position]] += share
+        return result
 
     def run(self) -> str:
         """Race until those that are left have been timed at every shape; "converged" or "budget"."""
@@ -172,14 +177,14 @@ class Race:
         self.lab.prepare(self._to_build(ready if first else (), self.shapes[:1]), self.clock.goes_on)
         self._time(first, self.shapes[:1], 1, whatever=True)  # so that a plan rests on something, however short the time
         self.lab.prepare(self._to_build(dict.fromkeys(foreseen), self.shapes), self.clock.within(BUILDING))
-        for one, shape in zip(foreseen, self.shapes, strict=True):
-            self._time([one], [shape], 1)
+        for compositions, shape in zip(foreseen, self.shapes, strict=True):
+            self._time([compositions], [shape], 1)
         while True:
             self.lab.prepare(self._to_build(left, self.shapes[:count]), self.clock.within(BUILDING))
             self._time(left, self.shapes[:count], 1)
             if self.clock.expired or self.clock.given_up:
                 return "budget"
-            left = [one for one in left if self._kernel(one) not in self.failed]
+            left = [composition for composition in left if self._kernel(composition) not in self.failed]
             if count >= len(self.shapes):
                 return "converged"
             left = self._stay(left, self.shapes[:count])
@@ -188,21 +193,26 @@ class Race:
     def _foreseen(self) -> list[Composition]:
         """What a plan without measurements serves at each shape of the race: timed first, it is not lost for less."""
         every = list(self.candidates)
-        expected = np.array([self._expected[one] for one in every])
-        kept = self._assigned(every, expected)
-        return [every[kept[at]] for at in expected[kept].argmin(axis=0).tolist()]
+        expected = np.array([self._expected[composition] for composition in every])
+        chosen = self._assigned(every, expected)
+        return [every[chosen[at]] for at in expected[chosen].argmin(axis=0).tolist()]
 
     def _assigned(self, of: Sequence[Composition], us: NDArray[np.float64]) -> list[int]:
         """Places of the few to keep. ``us``: of shape ``(compositions, shapes)``."""
-        kernels, shares = [self.candidates[one] for one in of], np.array([self.shares[shape] for shape in self.shapes])
-        layouts = [self._layout(one) if self.task.one_order else () for one in kernels]
-        forms = [weight_form(self._families[one.family], one, self.task.op) for one in kernels]
+        kernels, shares = (
+            [self.candidates[composition] for composition in of],
+            np.array([self.shares[shape] for shape in self.shapes]),
+        )
+        layouts = [self._layout(kernel) if self.task.one_order else () for kernel in kernels]
+        forms = [weight_form(self._families[kernel.family], kernel, self.task.op) for kernel in kernels]
         return assign_within(layouts, us, shares, _most(self.task), forms)
 
     def _to_build(self, compositions: Iterable[Composition], shapes: Sequence[Shape]) -> list[str]:
         """Kernels whose times at these shapes are not all on record: a run that is taken up again builds little."""
         return [
-            self._kernel(one) for one in compositions if any(self.lab.known(self._trial(one, s)) is None for s in shapes)
+            self._kernel(composition)
+            for composition in compositions
+            if any(self.lab.known(self._trial(composition, s)) is None for s in shapes)
         ]
 
     def every(self) -> list[Us]:
@@ -213,12 +223,12 @@ class Race:
         """What was timed on so many threads."""
         return self.us if threads == 1 else self._of_many.setdefault(threads, {})
 
-    def _trial(self, one: Composition, shape: Shape, threads: int = 1) -> Trial:
-        return Trial.of(self.task.op.name, one, shape, threads=threads, cache=self.task.cache)
+    def _trial(self, composition: Composition, shape: Shape, threads: int = 1) -> Trial:
+        return Trial.of(self.task.op.name, composition, shape, threads=threads, cache=self.task.cache)
 
     def _stay(self, left: Sequence[Composition], shapes: Sequence[Shape]) -> list[Composition]:
         """The better part by the mean slow-down, and whoever is the best somewhere."""
-        us = np.array([[self.us[one].get(shape, np.inf) for shape in shapes] for one in left])
+        us = np.array([[self.us[composition].get(shape, np.inf) for shape in shapes] for composition in left])
         if not len(us):
             return []
         if not np.isfinite(us).any():  # nothing is measured, as without a device
@@ -226,7 +236,7 @@ class Race:
         slower = np.log(us / us.min(axis=0)).mean(axis=1)
         most = max(ALWAYS, len(left) // LEAVERS)
         stays = set(np.argsort(slower, kind="stable")[:most].tolist()) | set(us.argmin(axis=0).tolist())
-        return [one for place, one in enumerate(left) if place in stays]
+        return [composition for index, composition in enumerate(left) if index in stays]
 
     def _kernel(self, composition: Composition) -> str:
         return composition.parts[0].kernel
@@ -240,13 +250,13 @@ class Race:
         """
         every, us = list(compositions), self._times(threads)
         turns = [every[at : at + TURN] for at in range(0, len(every), TURN)]
-        for one, shape in ((one, shape) for turn in turns for shape in shapes for one in turn):
-            if shape in us.get(one, {}) or self._kernel(one) in self.failed:
+        for composition, shape in ((composition, shape) for turn in turns for shape in shapes for composition in turn):
+            if shape in us.get(composition, {}) or self._kernel(composition) in self.failed:
                 continue
-            if not whatever and ((one, shape) in self._hopeless or eliminated(one, every, us)):
+            if not whatever and ((composition, shape) in self._hopeless or eliminated(composition, every, us)):
                 continue
-            goes_on = self.clock.not_given_up if whatever and one == every[0] else self.clock.goes_on
-            self._note(one, self.lab.measure([self._trial(one, shape, threads)], goes_on), us)
+            goes_on = self.clock.not_given_up if whatever and composition == every[0] else self.clock.goes_on
+            self._note(composition, self.lab.measure([self._trial(composition, shape, threads)], goes_on), us)
             if self.clock.given_up or (self.clock.expired and not whatever):
                 return
 
@@ -264,40 +274,51 @@ class Race:
         all. What has no time at all is never expected to beat what was timed at a shape, nor is anything once the time is
         up: no guess will be checked any more.
         """
-        logs = {one: self._off(one) for one in self.us if one in self._expected}
-        usual = float(np.median(found)) if (found := [off for own in logs.values() for off in own]) else 0.0
+        logs = {time_us: self._off(time_us) for time_us in self.us if time_us in self._expected}
+        usual = float(np.median(result)) if (result := [off for own in logs.values() for off in own]) else 0.0
         least = self._least()
         rows = []
-        for one in compositions:
-            own, known = logs[one], self.us[one]
+        for composition in compositions:
+            own, known = logs[composition], self.us[composition]
             level = float(np.exp((len(own) * np.median(own) + usual) / (len(own) + 1) if own else usual))
             hopes = own and not (self.clock.expired or self.clock.given_up)
-            guesses = np.maximum(level * self._expected[one], 0.0 if hopes else UNTIMED * least).tolist()
+            guesses = np.maximum(level * self._expected[composition], 0.0 if hopes else UNTIMED * least).tolist()
             rows.append([known.get(shape, guess) for shape, guess in zip(self.shapes, guesses, strict=True)])
         return np.array(rows, np.float64)
 
-    def _off(self, one: Composition) -> list[float]:
+    def _off(self, composition: Composition) -> list[float]:
         """Logarithms of time by expectation, of each shape at which a candidate was timed."""
-        expected, known = self._expected[one].tolist(), self.us[one]
+        expected, known = self._expected[composition].tolist(), self.us[composition]
         return [float(np.log(known[s] / e)) for s, e in zip(self.shapes, expected, strict=True) if s in known]
 
     def _untimed(
-        self, found: Mapping[Composition, float], ways: Sequence[str], shape: Shape, threads: int
+        self, result: Mapping[Composition, float], ways: Sequence[str], shape: Shape, threads: int
     ) -> dict[Composition, float]:
         """What calls are expected to take that threads share, from times of one thread."""
         expect, op = backend_for(self.lab.device).untimed_us, self.task.op
-        every = ((one, Composition.of(one.parts[0].kernel, share=way), us) for one, us in found.items() for way in ways)
-        guessed = {to: expect(us, self.candidates[one], to, shape, op, threads) for one, to, us in every if to != one}
+        every = (
+            (composition, Composition.of(composition.parts[0].kernel, share=way), us)
+            for composition, us in result.items()
+            for way in ways
+        )
+        guessed = {
+            to: expect(us, self.candidates[composition], to, shape, op, threads)
+            for composition, to, us in every
+            if to != composition
+        }
         return {composition: us for composition, us in guessed.items() if us < float("inf")}
 
     def _least(self) -> NDArray[np.float64]:
         """The best time of one thread at each shape; 0 where nothing was timed."""
-        times = [min((self.us[one][s] for one in self.candidates if s in self.us[one]), default=0.0) for s in self.shapes]
+        times = [
+            min((self.us[candidate][s] for candidate in self.candidates if s in self.us[candidate]), default=0.0)
+            for s in self.shapes
+        ]
         return np.array(times, np.float64)
 
     def keep(self) -> tuple[list[MicroKernel], float]:
         """The micro-kernels to keep, and the share of time lost against all of them. HaotunerError if all failed."""
-        sound = [one for one in self.candidates if self._kernel(one) not in self.failed]
+        sound = [candidate for candidate in self.candidates if self._kernel(candidate) not in self.failed]
         if not sound:
             seen = ", ".join(f"{count} {reason}" for reason, count in sorted(self.lab.failures.items()))
             raise HaotunerError(
@@ -305,11 +326,11 @@ class Race:
                 "or at the toolchain with `haotuner doctor`"
             )
         bare = not self._least().all()  # some shape rests on expectations: then all have a say that are expected to be fast
-        timed = sound if bare else [one for one in sound if self.us[one]]
+        timed = sound if bare else [composition for composition in sound if self.us[composition]]
         us, shares = self._filled(timed), np.array([self.shares[shape] for shape in self.shapes])
-        kept = self._assigned(timed, us)
-        lost = float(shares @ (us[kept].min(axis=0) / us.min(axis=0)) / shares.sum() - 1)
-        return [self.candidates[timed[place]] for place in kept], lost
+        chosen = self._assigned(timed, us)
+        lost = float(shares @ (us[chosen].min(axis=0) / us.min(axis=0)) / shares.sum() - 1)
+        return [self.candidates[timed[position]] for position in chosen], lost
 
     def beside(self, sharers: Sharers, clock: Clock) -> None:
         """Choose and time what all threads share in stages, beside the race of single threads."""
@@ -319,37 +340,44 @@ class Race:
             time = partial(self._time, threads=most)
             self._staged = sharers.timed(self.shapes, self.task.op, time, self._times(most))
 
-    def table(self, kept: Sequence[MicroKernel], threads: int, clock: Clock) -> CellTable:
+    def table(self, kernels: Sequence[MicroKernel], threads: int, clock: Clock) -> CellTable:
         """The plan of one thread count, from times where there was time for them, else from one thread's."""
         self.clock = clock
         ways = backend_for(self.lab.device).ways(self.task.op, threads, one_order=self.task.one_order)
         if threads > 1 and clock.goes_on():
-            self.lab.gather([kernel.name for kernel in kept])
-        alone = {kernel: Composition.of(kernel.name, share=SERIAL) for kernel in kept}
+            self.lab.gather([kernel.name for kernel in kernels])
+        alone = {kernel: Composition.of(kernel.name, share=SERIAL) for kernel in kernels}
         self._time(alone.values(), self.shapes, 1)  # a plan compares what was timed with no guess, as far as there is time
         filled = dict(zip(alone, self._filled(list(alone.values())), strict=True))
         times: dict[Shape, dict[Composition, float]] = {}
         us, staged = self._times(threads), self._staged if threads == max(self.task.threads) else {}
         for at, shape in enumerate(self.shapes):
-            asked = {way: [Composition.of(kernel.name, share=way) for kernel in kept] for way in ways}
-            for compositions in (asked[way] for way in ways if way != SERIAL):
+            compositions_ = {way: [Composition.of(kernel.name, share=way) for kernel in kernels] for way in ways}
+            for compositions in (compositions_[way] for way in ways if way != SERIAL):
                 self._time(compositions, [shape], threads)
-            found = {alone[kernel]: float(filled[kernel][at]) for kernel in kept} if SERIAL in ways else {}
-            shared = [c for way in ways if way != SERIAL for c in asked[way]]
+            result = {alone[kernel]: float(filled[kernel][at]) for kernel in kernels} if SERIAL in ways else {}
+            shared = [c for way in ways if way != SERIAL for c in compositions_[way]]
             if shared and all(shape in us.get(c, {}) for c in shared):
-                found |= {c: us[c][shape] for c in shared}
-            times[shape] = found
-        if not any(composition.share != SERIAL for found in times.values() for composition in found):
+                result |= {c: us[c][shape] for c in shared}
+            times[shape] = result
+        if not any(composition.share != SERIAL for time_us in times.values() for composition in time_us):
             # Nothing was timed with threads: all of them on one would leave the others idle.
-            for shape, found in times.items():
-                found |= self._untimed(found, ways, shape, threads)
+            for shape, result in times.items():
+                result |= self._untimed(result, ways, shape, threads)
         times = _comparable(times)
-        for shape, found in times.items() if staged and ways != (SERIAL,) else ():
-            found |= {c: own[shape] for c, own in staged.items() if shape in own and len(found) > len(kept)}
+        for shape, result in times.items() if staged and ways != (SERIAL,) else ():
+            result |= {c: own[shape] for c, own in staged.items() if shape in own and len(result) > len(kernels)}
         sharing = Sharing(threads, [way for way in ways if way in self.task.op.dynamic], staged) if staged else None
         table = cell_table(threads, self.task.op.dynamic, times, self.shares, sharing, self._carried)
-        timed = {(shape, one) for every in (self.us, us, staged) for one, found in every.items() for shape in found}
-        return replace(table, guessed=frozenset((shape, one) for shape in times for one in times[shape]) - timed)
+        timed = {
+            (shape, composition)
+            for every in (self.us, us, staged)
+            for composition, time_us in every.items()
+            for shape in time_us
+        }
+        return replace(
+            table, guessed=frozenset((shape, composition) for shape in times for composition in times[shape]) - timed
+        )
 
 
 def beside(family: Family, task: Task) -> bool:
@@ -367,13 +395,13 @@ def _funnels(
 ) -> Iterator[Funnel]:
     """Candidates of each family; of one beside the first perhaps none."""
     if task.one_order:
-        among = [one for one in among or families[0].points(task.op, device) if not shares_terms(one)]
-    models = [model, *(task.others.get(one.name) for one in families[1:])]
-    for place, (one, own) in enumerate(zip(families, models, strict=True)):
-        of = () if place else among
-        score = expectation(task, one, device, own)
-        with contextlib.suppress(NothingLegal) if place else contextlib.nullcontext():
-            yield task.selected(one, of, partial(select, task.op, one, device, task.traffic, score, among=of))
+        among = [point for point in among or families[0].points(task.op, device) if not shares_terms(point)]
+    models = [model, *(task.others.get(family.name) for family in families[1:])]
+    for index, (family, own) in enumerate(zip(families, models, strict=True)):
+        of = () if index else among
+        score = expectation(task, family, device, own)
+        with contextlib.suppress(NothingLegal) if index else contextlib.nullcontext():
+            yield task.selected(family, of, partial(select, task.op, family, device, task.traffic, score, among=of))
 
 
 def _most(task: Task) -> int:
@@ -383,5 +411,5 @@ def _most(task: Task) -> int:
 
 def _comparable(times: Mapping[Shape, dict[Composition, float]]) -> dict[Shape, dict[Composition, float]]:
     """Only shapes at which as much was timed as anywhere: the best of a few is not the best."""
-    most = max((len(found) for found in times.values()), default=0)
-    return {shape: found for shape, found in times.items() if len(found) == most and found}
+    most = max((len(time_us) for time_us in times.values()), default=0)
+    return {shape: time_us for shape, time_us in times.items() if len(time_us) == most and time_us}

@@ -41,5 +41,5 @@ def initial_design(
     rows = np.concatenate(every)
     of = np.repeat(np.arange(len(every)), [len(rows) for rows in every])
     known = np.flatnonzero(np.isin(rows, list(labels)))
-    asked = model.head(frame.iloc[rows], of, 2 * TOGETHER, known, [labels[row] for row in rows[known].tolist()])
-    return [row for row in dict.fromkeys(rows[asked].tolist()) if row not in labels][:TOGETHER]
+    names = model.head(frame.iloc[rows], of, 2 * TOGETHER, known, [labels[row] for row in rows[known].tolist()])
+    return [row for row in dict.fromkeys(rows[names].tolist()) if row not in labels][:TOGETHER]

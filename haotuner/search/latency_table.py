@@ -71,17 +71,17 @@ class LatencyTable:
 
     def times(self, keys: Sequence[Key]) -> Floats:
         """Measured times; what was not timed is predicted at the level of the same kernel's times around it."""
-        found = self.predicted(keys)
+        times = self.predicted(keys)
         known = self._levels()
-        for place, key in enumerate(keys):
+        for index, key in enumerate(keys):
             if key in self.us:
-                found[place] = self.us[key]
+                times[index] = self.us[key]
                 continue
             kernel, tiles, parts, _ = key
             level = known.get((kernel, parts)) or known.get((kernel, 1))
             if level is not None:
-                found[place] *= float(np.exp(np.interp(np.log(tiles), level[0], level[1])))
-        return found
+                times[index] *= float(np.exp(np.interp(np.log(tiles), level[0], level[1])))
+        return times
 
     def learn(self) -> None:
         """Fit a model to what is measured and predict the rest with it."""
@@ -120,9 +120,9 @@ class LatencyTable:
         """Of each kernel and number of parts: log of tiles, and log of measured over predicted there."""
         by: dict[tuple[str, int], list[tuple[float, float]]] = {}
         keys = [key for key in self.us if key[3] == self.cache]
-        for key, said in zip(keys, self.predicted(keys).tolist() if keys else [], strict=True):
+        for key, predicted in zip(keys, self.predicted(keys).tolist() if keys else [], strict=True):
             kernel, tiles, parts, _ = key
-            by.setdefault((kernel, parts), []).append((float(np.log(tiles)), float(np.log(self.us[key] / said))))
+            by.setdefault((kernel, parts), []).append((float(np.log(tiles)), float(np.log(self.us[key] / predicted))))
         return {
             of: (np.array([x for x, _ in sorted(points)]), np.array([y for _, y in sorted(points)]))
             for of, points in by.items()
@@ -144,7 +144,7 @@ class LatencyTable:
             frame = features(self.device, family, problem, pairs, weights=cache)
             roof = np.asarray(roofline_us(self.device, problem, [shape for _, shape in pairs]), np.float64)
             extra = [adding_us(self.op, self.device, shape, parts) for _, shape in pairs]
-            self._row_of.update({key: len(self._roof) + place for place, key in enumerate(group)})
+            self._row_of.update({key: len(self._roof) + index for index, key in enumerate(group)})
             self._frames.append(frame)
             self._roof += roof.tolist()
             self._extra += extra

@@ -150,30 +150,30 @@ class ObservationTable:
         rows, labels = self._labelled()
         lost = np.array([row for row, trial in enumerate(self._trials) if trial.kernel in self.failed], np.int64)
         known = dict(zip(rows.tolist(), labels.tolist(), strict=True))
-        found: dict[str, list[Trial]] = {}
+        result: dict[str, list[Trial]] = {}
         for row in initial_design(self._given, self._frame, list(self._uses()), known, left_out=lost):
             trial = self._trials[row]
-            found.setdefault(trial.kernel, []).append(trial)
-        return dict(sorted(found.items(), key=lambda item: not covers_every(self.probes[item[0]])))
+            result.setdefault(trial.kernel, []).append(trial)
+        return dict(sorted(result.items(), key=lambda item: not covers_every(self.probes[item[0]])))
 
     def scores(self) -> dict[str, float]:
         """Pairwise accuracy, best@1 and best@10 on kernels held out of the fit; empty if too little is measured."""
         rows, labels = self._labelled()
         if len(rows) < 2 * LEAST_ROWS:
             return {}
-        found: dict[str, list[float]] = {"pairwise": [], "best@1": [], "best@10": []}
-        held = np.full(len(rows), np.nan)
+        result: dict[str, list[float]] = {"pairwise": [], "best@1": [], "best@10": []}
+        stored = np.full(len(rows), np.nan)
         for train, test in group_splits(self._groups[rows], FOLDS, self._seed):
             model = self._fresh().fit(self._frame.iloc[rows[train]], labels[train])
-            held[test] = model.predict(self._frame.iloc[rows[test]])
+            stored[test] = model.predict(self._frame.iloc[rows[test]])
         for competing in self._uses():
             at = np.flatnonzero(np.isin(rows, competing))
             if len(at) < LEAST_ROWS // 2:
                 continue
-            found["pairwise"].append(pairwise_accuracy(held[at], labels[at]))
-            found["best@1"].append(best_at(held[at], np.exp(labels[at]), 1))
-            found["best@10"].append(best_at(held[at], np.exp(labels[at]), 10))
-        return {name: float(np.mean(values)) for name, values in found.items() if values}
+            result["pairwise"].append(pairwise_accuracy(stored[at], labels[at]))
+            result["best@1"].append(best_at(stored[at], np.exp(labels[at]), 1))
+            result["best@10"].append(best_at(stored[at], np.exp(labels[at]), 10))
+        return {name: float(np.mean(values)) for name, values in result.items() if values}
 
     def _uses(self) -> NDArray[np.int64]:
         """Rows that compete with each other, every kernel's in one use: shape ``(uses, kernels)``, no use twice.
@@ -181,9 +181,9 @@ class ObservationTable:
         A tall tile's row may stand for several uses; under traffic of few rows the longest one does for those beyond it.
         """
         every = []
-        for one in self.probes.values():
-            row_at = {tiles: self._row_of[trial.key()] for tiles, trial in one.lead}
-            every.append([row_at[min(tiles, max(row_at))] for tiles in uses(one.rows)])
+        for probe in self.probes.values():
+            row_at = {tiles: self._row_of[trial.key()] for tiles, trial in probe.lead}
+            every.append([row_at[min(tiles, max(row_at))] for tiles in uses(probe.rows)])
         return np.unique(np.array(every, np.int64).T, axis=0)
 
     def _labelled(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
@@ -204,10 +204,10 @@ class ObservationTable:
 
     def layouts(self, names: Sequence[str], doubt: float = 0.0) -> dict[Layout, list[Curve]]:
         """Curves by the layout of the weight that the kernels read; ``names`` and ``doubt`` as of ``curves``."""
-        found: dict[Layout, list[Curve]] = {}
+        result: dict[Layout, list[Curve]] = {}
         for name, curve in zip((n for n in names if n not in self.failed), self.curves(names, doubt), strict=True):
-            found.setdefault(self.probes[name].layout, []).append(curve)
-        return found
+            result.setdefault(self.probes[name].layout, []).append(curve)
+        return result
 
     def _curve(self, probe: Probe, predicted: NDArray[np.float64], known: Mapping[str, float]) -> Curve:
         every = {tiles: known.get(t.key(), float(predicted[self._row_of[t.key()]])) for tiles, t in probe.lead}
@@ -235,9 +235,9 @@ def expectation(
     def score(kernels: Sequence[MicroKernel]) -> NDArray[np.float64]:
         axis, rows = op.dynamic[0], [rows_of(family, kernel, op) for kernel in kernels]
         pairs = [(k, Shape.of({axis: tiles * r})) for k, r in zip(kernels, rows, strict=True) for tiles in uses(r)]
-        said = ensemble_predictions(ranks, features(device.with_units(1), family, op, pairs, weights=cache))
-        found = np.asarray(np.exp(said).reshape(len(said), len(kernels), -1), np.float64)
-        return found if len(found) > 1 else np.asarray(found[0], np.float64)
+        predictions = ensemble_predictions(ranks, features(device.with_units(1), family, op, pairs, weights=cache))
+        times = np.asarray(np.exp(predictions).reshape(len(predictions), len(kernels), -1), np.float64)
+        return times if len(times) > 1 else np.asarray(times[0], np.float64)
 
     return score
 

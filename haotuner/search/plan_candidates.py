@@ -50,13 +50,13 @@ class Timings:
     measured: Times
 
 
-def curves(lab: Measurer, task: Task, family: Family, kept: Sequence[Curve], goes_on: GoesOn) -> list[Timings]:
+def curves(lab: Measurer, task: Task, family: Family, chosen: Sequence[Curve], goes_on: GoesOn) -> list[Timings]:
     """Measure dense curves of the kept kernels, and say what they are for every thread count; compositions come later."""
     if task.threads and goes_on(None):
-        lab.gather([curve.kernel for curve in kept])
+        lab.gather([curve.kernel for curve in chosen])
     axis = task.op.dynamic[0]
     limit = min(max(shape[axis] for shape in task.traffic.shapes()), TABLE_LIMIT)
-    alone = [_dense(lab, task, family, curve, limit, goes_on) for curve in kept] if task.threads else []
+    alone = [_dense(lab, task, family, curve, limit, goes_on) for curve in chosen] if task.threads else []
     backend = backend_for(lab.device)
     return [_timings(backend, task, count, alone, limit) for count in task.threads]
 
@@ -86,13 +86,13 @@ def time_candidates(
     """
     measured = [dict(t.measured) for t in timings]
     for m in _spread(_samples(timings[0].task, min(t.limit for t in timings)) if timings else []):
-        for t, found in zip(timings, measured, strict=True):
-            if m in found or given_up():
+        for t, times_us in zip(timings, measured, strict=True):
+            if m in times_us or given_up():
                 continue
             seen = _time_candidates(lab, t, m, goes_on)
             if seen:
-                found[m] = seen
-    return [replace(t, measured=dict(sorted(found.items()))) for t, found in zip(timings, measured, strict=True)]
+                times_us[m] = seen
+    return [replace(t, measured=dict(sorted(times_us.items()))) for t, times_us in zip(timings, measured, strict=True)]
 
 
 def again(lab: Measurer, timings: Sequence[Timings], goes_on: GoesOn) -> list[Timings]:
@@ -101,22 +101,27 @@ def again(lab: Measurer, timings: Sequence[Timings], goes_on: GoesOn) -> list[Ti
     Returns the timings with geometric means. What has fallen behind after one process is not timed in the next (a race, as
     Maron & Moore, NIPS 1993). One new process times what all thread counts ask for.
     """
-    times = [{m: {one: [us] for one, us in found.items()} for m, found in t.measured.items()} for t in timings]
+    times = [
+        {m: {composition: [us] for composition, us in times_us.items()} for m, times_us in t.measured.items()}
+        for t in timings
+    ]
     for repeat in range(1, REPEATS + 1):
         trials = {
-            (place, m, one): _trial(t, one, m, repeat)
-            for place, t in enumerate(timings)
-            for m, found in times[place].items()
-            for one in _close({one: _mean(us) for one, us in found.items()}, t.threads)
+            (index, m, composition): _trial(t, composition, m, repeat)
+            for index, t in enumerate(timings)
+            for m, times_us in times[index].items()
+            for composition in _close({composition: _mean(us) for composition, us in times_us.items()}, t.threads)
             if m <= EVERY_UP_TO
         }
         if any(lab.known(trial) is None for trial in trials.values()) and goes_on(None):
             lab.renew()
-        for (place, m, one), record in zip(trials, lab.measure(trials.values(), goes_on), strict=False):
+        for (position, m, composition), record in zip(trials, lab.measure(trials.values(), goes_on), strict=False):
             if isinstance(record.outcome, Timed):
-                times[place][m][one].append(record.outcome.median_us)
-    means = [{m: {one: _mean(us) for one, us in found.items()} for m, found in by.items()} for by in times]
-    return [replace(t, measured=found) for t, found in zip(timings, means, strict=True)]
+                times[position][m][composition].append(record.outcome.median_us)
+    means = [
+        {m: {composition: _mean(us) for composition, us in times_us.items()} for m, times_us in by.items()} for by in times
+    ]
+    return [replace(t, measured=times_us) for t, times_us in zip(timings, means, strict=True)]
 
 
 def _dense(lab: Measurer, task: Task, family: Family, curve: Curve, limit: int, goes_on: GoesOn) -> Curve:
@@ -124,10 +129,10 @@ def _dense(lab: Measurer, task: Task, family: Family, curve: Curve, limit: int, 
     kernel = MicroKernel.parse(curve.kernel)
     # A flat tile in bulk is never a plan, and costs the most time to look at.
     rows = tuple(r for r in DENSE_ROWS if curve.rows >= 4 or r <= 32 * curve.rows)
-    wanted = probe(kernel, task.op, family, lab.device, limit, cache=task.cache, rows=rows)
+    probes = probe(kernel, task.op, family, lab.device, limit, cache=task.cache, rows=rows)
     points = dict(curve.lead_us)
-    records = lab.measure([t for _, t in wanted.lead], goes_on)
-    for (tiles, _), record in zip(wanted.lead, records, strict=False):
+    records = lab.measure([t for _, t in probes.lead], goes_on)
+    for (tiles, _), record in zip(probes.lead, records, strict=False):
         if isinstance(record.outcome, Timed):
             points[tiles] = record.outcome.median_us
     return Curve.of(curve.kernel, curve.rows, points, curve.follow_us)
@@ -152,7 +157,7 @@ def _spread(shapes: Sequence[int]) -> list[int]:
 
 def foretold(curves: Mapping[str, Sequence[Curve]], m: int) -> dict[Composition, float]:
     """What the curves say of each way's best compositions."""
-    return {c.composition: c.us for way, found in curves.items() for c in alternatives(found, m, CONTENDERS, way)}
+    return {c.composition: c.us for way, curve in curves.items() for c in alternatives(curve, m, CONTENDERS, way)}
 
 
 def _compositions_to_time(timings: Timings, m: int) -> list[Composition]:
@@ -160,28 +165,28 @@ def _compositions_to_time(timings: Timings, m: int) -> list[Composition]:
 
     Those of one thread beside them only where a call may be one thread's at all, which is told from twice the limit on.
     """
-    said = foretold({way: found for way, found in timings.curves.items() if m <= timings.rows[way]}, m)
-    ranked = sorted(said, key=lambda one: (said[one], one))
-    alone = [one for one in ranked if one.share == SERIAL]
-    together = [one for one in ranked if one.share != SERIAL]
+    predicted_us = foretold({way: curve for way, curve in timings.curves.items() if m <= timings.rows[way]}, m)
+    ranked = sorted(predicted_us, key=lambda item: (predicted_us[item], item))
+    alone = [composition for composition in ranked if composition.share == SERIAL]
+    together = [composition for composition in ranked if composition.share != SERIAL]
     if not together:
         return alone[: CONTENDERS if m <= FEWER_BEYOND else FEWER]
-    if alone and said[alone[0]] > 2 * ALONE_US:
+    if alone and predicted_us[alone[0]] > 2 * ALONE_US:
         alone = []
-    first = {one.share: one for one in reversed(together)}.values()
+    first = {composition.share: composition for composition in reversed(together)}.values()
     most = max(SHARED if m <= FEWER_BEYOND else FEWER, len(first))
     return alone + list(dict.fromkeys([*first, *together]))[:most]
 
 
 def _time_candidates(lab: Measurer, timings: Timings, m: int, goes_on: GoesOn) -> dict[Composition, float]:
     """Times of the best few compositions; none if time ran out before the last."""
-    asked = _compositions_to_time(timings, m)
-    records = lab.measure([_trial(timings, one, m) for one in asked], goes_on)
-    if len(records) < len(asked):
+    compositions = _compositions_to_time(timings, m)
+    records = lab.measure([_trial(timings, composition, m) for composition in compositions], goes_on)
+    if len(records) < len(compositions):
         return {}
     return {
-        one: record.outcome.median_us
-        for one, record in zip(asked, records, strict=True)
+        composition: record.outcome.median_us
+        for composition, record in zip(compositions, records, strict=True)
         if isinstance(record.outcome, Timed)
     }
 
@@ -195,12 +200,12 @@ def _trial(timings: Timings, composition: Composition, m: int, repeat: int = 0) 
 def _close(times: Mapping[Composition, float], threads: int) -> list[Composition]:
     """Compositions within ``CLOSE`` of the best of those that may be chosen."""
     near = times if threads == 1 else worth_sharing(times)
-    return [one for one, us in near.items() if us <= min(near.values()) * CLOSE]
+    return [composition for composition, us in near.items() if us <= min(near.values()) * CLOSE]
 
 
 def worth_sharing(times: Mapping[Composition, float]) -> dict[Composition, float]:
     """Without what one thread alone takes longer than ``ALONE_US`` for, unless nothing else was timed."""
-    shared = {one: us for one, us in times.items() if us <= ALONE_US or one.share != SERIAL}
+    shared = {composition: us for composition, us in times.items() if us <= ALONE_US or composition.share != SERIAL}
     return shared or dict(times)
 
 

@@ -32,16 +32,17 @@ def decide(timings: Timings) -> RowTable:
     """The best of what was timed and of what the curves say, for every m of the table."""
     threads, curves, measured = timings.threads, timings.curves, timings.measured
     ways, every = list(curves), list(range(1, timings.limit + 1))
-    chosen = {way: choose(found, every, way) for way, found in curves.items()}
-    said = {m: foretold(curves, m) for m in measured}
-    corrections = _corrections(ways, said, measured, timings.limit)
+    chosen = {way: choose(curve, every, way) for way, curve in curves.items()}
+    predicted_us = {m: foretold(curves, m) for m in measured}
+    corrections = _corrections(ways, predicted_us, measured, timings.limit)
     corrected = {way: np.array([c.us for c in chosen[way]]) * corrections[way] for way in ways}
     corrected = {way: np.where(np.array(every) <= timings.rows[way], us, np.inf) for way, us in corrected.items()}
     if threads > 1:
         corrected = _shared_first(corrected)
         measured = {m: worth_sharing(times) for m, times in measured.items()}
     judged = {
-        m: _with_curves(times, said[m], m) if threads == 1 or m > EVERY_UP_TO else times for m, times in measured.items()
+        m: _with_curves(times, predicted_us[m], m) if threads == 1 or m > EVERY_UP_TO else times
+        for m, times in measured.items()
     }
     entries: list[Planned] = []
     for m in every:
@@ -60,17 +61,26 @@ def decide(timings: Timings) -> RowTable:
     )
 
 
-def _with_curves(times: Mapping[Composition, float], said: Mapping[Composition, float], m: int) -> dict[Composition, float]:
+def _with_curves(
+    times: Mapping[Composition, float], predicted_us: Mapping[Composition, float], m: int
+) -> dict[Composition, float]:
     """Times of contenders, each drawn towards what its curves say, at the level of the times; without those far behind."""
-    near = {one: us for one, us in times.items() if us <= min(times.values()) * SLOWER and one in said}
-    logs = {one: np.log(us / said[one]) for one, us in near.items()}
+    near = {
+        composition: us
+        for composition, us in times.items()
+        if us <= min(times.values()) * SLOWER and composition in predicted_us
+    }
+    logs = {composition: np.log(us / predicted_us[composition]) for composition, us in near.items()}
     level = float(np.median(list(logs.values()))) if logs else 0.0
     share = TIME_SHARE[m > EVERY_UP_TO]
-    return {one: said[one] * float(np.exp(level + share * (log - level))) for one, log in logs.items()}
+    return {
+        composition: predicted_us[composition] * float(np.exp(level + share * (log - level)))
+        for composition, log in logs.items()
+    }
 
 
 def _corrections(
-    ways: Sequence[str], said: Mapping[int, Mapping[Composition, float]], measured: Times, limit: int
+    ways: Sequence[str], predicted_us: Mapping[int, Mapping[Composition, float]], measured: Times, limit: int
 ) -> dict[str, NDArray[np.float64]]:
     """Times over what the curves say, by way to share: 1 where nothing was timed.
 
@@ -79,9 +89,13 @@ def _corrections(
     """
     logs = {
         way: {
-            m: float(np.median(found))
+            m: float(np.median(logs_))
             for m, times in sorted(measured.items())
-            if (found := [np.log(us / said[m][x]) for x, us in times.items() if x.share == way and x in said[m]])
+            if (
+                logs_ := [
+                    np.log(us / predicted_us[m][x]) for x, us in times.items() if x.share == way and x in predicted_us[m]
+                ]
+            )
         }
         for way in ways
     }
@@ -112,7 +126,7 @@ def _overrule(entry: Planned, measured: Mapping[Composition, float]) -> Planned:
     if not measured:
         return entry
     limit = min(measured.values()) * (1 + TIE)
-    tied = [Planned(one, us) for one, us in measured.items() if us <= limit]
+    tied = [Planned(composition, us) for composition, us in measured.items() if us <= limit]
     return min(tied, key=lambda p: (p.composition.tiles, len(p.composition.parts), p.us, p.composition.text))
 
 
@@ -125,9 +139,9 @@ def _shared_first(us: Mapping[str, NDArray[np.float64]]) -> dict[str, NDArray[np
 
 def _regrets(entries: Sequence[Planned], measured: Mapping[int, Mapping[Composition, float]]) -> list[float]:
     """Fraction that each entry loses against the best that was timed, where it was timed itself."""
-    found = []
+    result = []
     for m, times in measured.items():
         own = times.get(entries[m - 1].composition)
         if own is not None:
-            found.append(own / min(times.values()) - 1)
-    return found
+            result.append(own / min(times.values()) - 1)
+    return result

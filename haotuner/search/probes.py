@@ -50,8 +50,8 @@ def uses(tile: int, rows: tuple[int, ...] = PROBE_ROWS, most_rows: int = max(PRO
 
     Uses of a tall tile may coincide.
     """
-    asked = (*(round(min(row, most_rows) / tile) for row in rows), *(min(t, most_rows // tile) for t in PROBE_TILES))
-    return tuple(max(1, tiles) for tiles in asked)
+    requested = (*(round(min(row, most_rows) / tile) for row in rows), *(min(t, most_rows // tile) for t in PROBE_TILES))
+    return tuple(max(1, tiles) for tiles in requested)
 
 
 def probe(

@@ -47,8 +47,8 @@ def rounds(
         batch = (book.head() or next_points(book, ordered, rows, shares)) if book.started else {}
         if not batch:
             size = STARTED_BATCH if book.started else FIRST_BATCH if first else NEXT_BATCH
-            asked = propose(book, ordered, rows, shares, size, rng, ahead if first and not book.started else ())
-            batch = {name: book.open(book.probes[name].trials()) for name in asked}
+            names = propose(book, ordered, rows, shares, size, rng, ahead if first and not book.started else ())
+            batch = {name: book.open(book.probes[name].trials()) for name in names}
         if not batch:
             return
         yield batch
@@ -70,30 +70,30 @@ def propose(
     because every plan needs one and a run that is cut short should have seen it.
     """
     if ahead:
-        kept = [name for name in ahead if not book.done(name)][:size]
-        more = propose(book, [name for name in ordered if name not in kept], rows, shares, size, rng)
-        chosen = [*kept, *more[: size - len(kept)]]
+        names_ahead = [name for name in ahead if not book.done(name)][:size]
+        more = propose(book, [name for name in ordered if name not in names_ahead], rows, shares, size, rng)
+        chosen = [*names_ahead, *more[: size - len(names_ahead)]]
         return sorted(chosen, key=lambda name: not covers_every(book.probes[name]))
     open_names = [name for name in ordered if not book.done(name)]
     if not open_names:
         return []
-    wanted: dict[str, float] = {}
+    gains: dict[str, float] = {}
     ranked: list[tuple[float, dict[str, float]]] = []
     for curves in book.layouts(ordered).values():
         if can_serve(curves):
             uses, objective = _uses(curves, rows, shares)
             ranked.append((objective, uses))
     ranked.sort(key=lambda pair: pair[0])
-    for place, (_, uses) in enumerate(ranked[:LAYOUTS]):
+    for index, (_, uses) in enumerate(ranked[:LAYOUTS]):
         for name, share in uses.items():
             if not book.done(name):
-                wanted[name] = wanted.get(name, 0.0) + share / (place + 1)
-    asked = sorted(wanted, key=lambda name: (-wanted[name], name))[: max(1, int(size * (1 - EXPLORE)))]
-    rest = [name for name in open_names if name not in asked]
+                gains[name] = gains.get(name, 0.0) + share / (index + 1)
+    names = sorted(gains, key=lambda name: (-gains[name], name))[: max(1, int(size * (1 - EXPLORE)))]
+    rest = [name for name in open_names if name not in names]
     # Explore from the better half by expectation: the worst points are known to be bad without looking.
     pool = rest[: max(len(rest) // 2, size)]
-    picked = rng.permutation(len(pool))[: size - len(asked)].tolist()
-    return asked + [pool[i] for i in sorted(picked)]
+    picked = rng.permutation(len(pool))[: size - len(names)].tolist()
+    return names + [pool[i] for i in sorted(picked)]
 
 
 def foreseen(

@@ -25,9 +25,9 @@ def worth_timing(expected: NDArray[np.float64]) -> NDArray[np.bool_]:
     return hope
 
 
-def eliminated(one: Composition, among: Iterable[Composition], us: Us) -> bool:
+def eliminated(composition: Composition, among: Iterable[Composition], us: Us) -> bool:
     """Whether a candidate was far behind the best wherever it was timed."""
-    own = us.get(one, {})
+    own = us.get(composition, {})
     if len(own) < 2:
         return False
     best = {shape: min(us[other].get(shape, np.inf) for other in among if other in us) for shape in own}

@@ -57,21 +57,21 @@ def tune(task: Task, lab: Measurer, families: Sequence[Family], watch: Watch, mo
     search = Search(task, lab, family, funnel, model, Clock(begin + task.budget_s * effort.search_share, watch))
     stopped = search.run()
     search.clock = search.clock.next_phase(begin + task.budget_s * effort.confirm_share, "plan")
-    kept = search.keep(whole=search.confirm(), cut_short=stopped == "budget")
-    tables = _tables(task, lab, family, kept, search.clock, begin + task.budget_s * effort.measure_share)
+    cover_ = search.keep(whole=search.confirm(), cut_short=stopped == "budget")
+    tables = _tables(task, lab, family, cover_, search.clock, begin + task.budget_s * effort.measure_share)
     return Tuned(
         task=task,
         family=family,
         strategy=NAME,
         funnel=funnel,
-        kernels=tuple(MicroKernel.parse(curve.kernel) for curve in kept.kept),
+        kernels=tuple(MicroKernel.parse(curve.kernel) for curve in cover_.kept),
         tables=tables,
         measured=len(search.judged()),
         timings=len(search.book.us),
         seconds=now() - begin,
         stopped="signal" if search.clock.given_up else ("budget" if search.clock.expired else stopped),
-        regret=kept.regret,
-        cover=kept,
+        regret=cover_.regret,
+        cover=cover_,
         model={} if search.clock.given_up else search.book.scores(),
     )
 
@@ -156,9 +156,9 @@ class Search:
             batch = next(batches, {})
         return "budget" if batch else "exhausted"
 
-    def _whole(self, asked: Sequence[str]) -> None:
+    def _whole(self, names_: Sequence[str]) -> None:
         """Whole probes of these kernels while there is time; of one whatever the time, so that a plan rests on something."""
-        open_ = [name for name in asked if not self.book.done(name)]
+        open_ = [name for name in names_ if not self.book.done(name)]
         if not open_ or not self.clock.not_given_up():
             return
         self.lab.prepare(open_, self.clock.goes_on)
@@ -177,14 +177,14 @@ class Search:
                 for record in self.lab.measure(trials, self.clock.goes_on):
                     self.book.note(record)
 
-    def _recall(self, asked: Sequence[str]) -> None:
+    def _recall(self, names_: Sequence[str]) -> None:
         """Note what is already recorded of these kernels; in a search by whole probes of those whose every trial is."""
-        for name in asked:
+        for name in names_:
             if self.book.done(name):  # nobody is told of a record twice
                 continue
-            found = [self.lab.known(trial) for trial in self.book.open(self.book.probes[name].trials())]
-            if self.book.started or all(record is not None for record in found):
-                for record in found:
+            records = [self.lab.known(trial) for trial in self.book.open(self.book.probes[name].trials())]
+            if self.book.started or all(record is not None for record in records):
+                for record in records:
                     if record is not None:
                         self.book.note(record)
                         self.clock.not_given_up(record)
@@ -195,7 +195,7 @@ class Search:
         Predictions change from round to round, and what a start promised too much is never beaten.
         """
         layouts = self.book.layouts(self.judged(), MEASURED_ONLY)
-        return [best_us(found, self.rows)[0] for found in layouts.values()]
+        return [best_us(layout, self.rows)[0] for layout in layouts.values()]
 
     def confirm(self) -> bool:
         """Time those once more that would be kept, until the set stands: the best of many noisy times is the luckiest, too.
@@ -258,11 +258,13 @@ class Search:
         if known and missing and (cut_short or not whole):
             book.level()
             known += missing
-        kept = cover(self._complete(known), self.rows, self.shares, exact=bool(self.judged()) and not self.clock.given_up)
+        cover_found = cover(
+            self._complete(known), self.rows, self.shares, exact=bool(self.judged()) and not self.clock.given_up
+        )
         if everything := self._measured_us():  # kept kernels alone may be timed whole; all that has a time counts
             least = float(self.shares @ np.min(everything, axis=0))
-            kept = replace(kept, unlimited_us=min(kept.unlimited_us, least))
-        return kept
+            cover_found = replace(cover_found, unlimited_us=min(cover_found.unlimited_us, least))
+        return cover_found
 
     def _complete(self, known: Sequence[str]) -> dict[Layout, list[Curve]]:
         """Layouts that can cover every shape, of known kernels if there are any.
@@ -276,9 +278,9 @@ class Search:
             book.layouts(() if self.judged() else self.foreseen),
             book.layouts(self.ordered),
         ):
-            found = {layout: curves for layout, curves in layouts.items() if can_serve(curves)}
-            if found:
-                return found
+            result = {layout: curves for layout, curves in layouts.items() if can_serve(curves)}
+            if result:
+                return result
         seen = ", ".join(f"{count} {reason}" for reason, count in sorted(self.lab.failures.items()))
         all_failed = book.failed.issuperset(self.ordered)
         what = "candidate" if all_failed else f"kernel of one row, which some {self.task.op.dynamic[0]} cannot do without,"
@@ -295,21 +297,21 @@ def patience(book: ObservationTable, effort: Effort) -> int:
     return round(effort.started_quiet_rounds * max(1.0, book.spread / effort.usual_spread) ** 2)
 
 
-def _as_regions(one: Probe) -> list[Trial]:
+def _as_regions(probe_: Probe) -> list[Trial]:
     """The leading trials of a probe as compositions of one region, timed once more."""
     return [
         Trial.of(t.op, Composition.of(t.kernel, tiles), t.shape, threads=t.threads, cache=t.weights, repeat=1)
-        for tiles, t in one.lead
+        for tiles, t in probe_.lead
     ]
 
 
-def _tables(task: Task, lab: Measurer, family: Family, kept: Cover, clock: Clock, until: float) -> tuple[PlanTable, ...]:
+def _tables(task: Task, lab: Measurer, family: Family, cover_: Cover, clock: Clock, until: float) -> tuple[PlanTable, ...]:
     """A plan for every thread count.
 
     The time that is left is shared by what there is to time, so that none goes without. What remains serves all together.
     """
     clock.move(part(until, task.effort.curves_share))
-    timings = curves(lab, task, family, kept.kept, clock.goes_on)
+    timings = curves(lab, task, family, cover_.kept, clock.goes_on)
     clock.move(part(until, task.effort.contend_share))
     timings = time_candidates(lab, timings, clock.goes_on, lambda: clock.given_up)
     clock.move(until)

@@ -42,7 +42,7 @@ def shared(
     device: Device,
     until: float,
     one_turn: OneTurn,
-    told: Told,
+    notify: Told,
     threads: int = 1,
     between: Between = lambda *_: None,
     expected: Expected | None = None,
@@ -54,17 +54,17 @@ def shared(
     """
     begin, count = now(), len(scheduler.tasks)
     budget_s = until - begin
-    found: dict[int, Tuned] = {}
+    tuned: dict[int, Tuned] = {}
     turns: list[Turn] = []
     over = [USUAL_OVER_S]
     stopped = False
-    while (place := scheduler.next()) is not None:
-        first, left, late = place not in found, until - now(), sum(over) / len(over)
+    while (task_index := scheduler.next()) is not None:
+        first, left, late = task_index not in tuned, until - now(), sum(over) / len(over)
         usual = max(LEAST_TURN_S, budget_s * (1 - FIRST_SHARE) / (TURNS * count))
         if stopped or left < late:
             break
         if first:
-            behind = count - len(found)
+            behind = count - len(tuned)
             even = max(0.0, left - budget_s * (1 - FIRST_SHARE)) / behind
             # Many tasks need all of a short budget, the largest alone of one so short that none would learn anything.
             seconds = max(even, min(left, LEAST_TURN_S, max(left / behind, SHORTEST_TURN_S)))
@@ -73,23 +73,23 @@ def shared(
         else:
             seconds = min(usual, left)
         seconds, started = max(0.0, seconds - late), now()
-        result = one_turn(place, seconds)
+        result = one_turn(task_index, seconds)
         taken = now() - started
         over = [*over[-7:], max(0.0, taken - seconds)]
-        if first or result.timings >= found[place].timings:  # a turn that was cut short may know less
-            found[place] = result
+        if first or result.timings >= tuned[task_index].timings:  # a turn that was cut short may know less
+            tuned[task_index] = result
         stopped = stopped or result.stopped == "signal"
         us = traffic_us(result, device, threads)
-        scheduler.tell(place, us, finished=result.stopped in ("converged", "exhausted"))
-        turns.append(Turn(place, taken, us))
-        said = f"{len(found)} of {count} tasks begun, {len(scheduler.done)} done"
-        more = _products(scheduler) if expected is None else expected(found)
-        stopped = not told(f"{said}, {more}" if more else said) or stopped
+        scheduler.tell(task_index, us, finished=result.stopped in ("converged", "exhausted"))
+        turns.append(Turn(task_index, taken, us))
+        text = f"{len(tuned)} of {count} tasks begun, {len(scheduler.done)} done"
+        more = _products(scheduler) if expected is None else expected(tuned)
+        stopped = not notify(f"{text}, {more}" if more else text) or stopped
         if not stopped:
             paused = now()
-            between(found, until - paused)
+            between(tuned, until - paused)
             until += now() - paused  # what is no turn is not charged to the budget
-    return found, turns, stopped
+    return tuned, turns, stopped
 
 
 def enough_s(tasks: int) -> float:
@@ -100,5 +100,5 @@ def enough_s(tasks: int) -> float:
 def _products(scheduler: Scheduler) -> str:
     """What the products of each model take, once all have a time."""
     latencies = scheduler.latencies()
-    known = latencies and all(math.isfinite(one) for one in latencies)
-    return f"products {' + '.join(f'{one / 1e3:.2f}' for one in latencies)} ms expected" if known else ""
+    known = latencies and all(math.isfinite(latency) for latency in latencies)
+    return f"products {' + '.join(f'{latency / 1e3:.2f}' for latency in latencies)} ms expected" if known else ""

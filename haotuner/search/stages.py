@@ -44,10 +44,10 @@ class Sharers:
     kernels: tuple[MicroKernel, ...]
 
     @staticmethod
-    def of(task: Task, device: Device, family: object, found: Sequence[MicroKernel]) -> Sharers:
+    def of(task: Task, device: Device, family: object, result: Sequence[MicroKernel]) -> Sharers:
         """Those that a policy found, else the family's own."""
         along, usual = staged(task, device, family)
-        own = [kernel for kernel in found if shares_terms(kernel)] if along else []
+        own = [kernel for kernel in result if shares_terms(kernel)] if along else []
         return Sharers(along, tuple(own or usual))
 
     def without(self, kernels: Sequence[MicroKernel]) -> list[MicroKernel]:
@@ -66,10 +66,10 @@ class Sharers:
         first, *others = sorted(shapes, key=lambda shape: -self._length(op, shape))
         every = [self.composition(kernel) for kernel in self.kernels]
         time(every, [first])
-        found = sorted((us[one][first], one) for one in every if first in us.get(one, {}))[:1]
-        for _, best in found:
+        result = sorted((us[kernel][first], kernel) for kernel in every if first in us.get(kernel, {}))[:1]
+        for _, best in result:
             time([best], others)
-        return {best: us[best] for _, best in found}
+        return {best: us[best] for _, best in result}
 
     def _length(self, op: Op, shape: Shape) -> float:
         """A row's length over how many rows there are."""

@@ -28,7 +28,7 @@ class Objective:
         if kind in (SUM, GEOMEAN) and not targets:
             return Objective(kind)
         if kind == LATENCY and targets:
-            return Objective(LATENCY, tuple(_us(one, text) for one in targets.split(",")))
+            return Objective(LATENCY, tuple(_us(part, text) for part in targets.split(",")))
         raise UsageError(f"--objective {text!r}: write sum, geomean, or latency=5ms (one target a model: latency=5ms,20ms)")
 
     def check(self, models: int) -> None:
@@ -39,31 +39,35 @@ class Objective:
     def slopes(self, latencies: Sequence[float]) -> list[float]:
         """How the objective grows with the time of each model, at these times in microseconds; never negative."""
         if self.kind == GEOMEAN:  # -prod(B/L)^(1/m) with B the times now: each model's slope is 1 / (m L)
-            return [1.0 / (len(latencies) * one) if one > 0 and math.isfinite(one) else 0.0 for one in latencies]
+            return [
+                1.0 / (len(latencies) * latency) if latency > 0 and math.isfinite(latency) else 0.0 for latency in latencies
+            ]
         if self.kind == LATENCY:
-            return [1.0 if one > self._target(place) else 0.0 for place, one in enumerate(latencies)]
+            return [1.0 if latency > self._target(index) else 0.0 for index, latency in enumerate(latencies)]
         return [1.0] * len(latencies)
 
     def value(self, latencies: Sequence[float], first: Sequence[float]) -> float:
         """The objective itself, lower is better; ``first``: the times that speed-ups are counted from."""
         if self.kind == GEOMEAN:
-            return -math.exp(sum(math.log(b / one) for b, one in zip(first, latencies, strict=True)) / len(latencies))
+            return -math.exp(
+                sum(math.log(b / latency) for b, latency in zip(first, latencies, strict=True)) / len(latencies)
+            )
         if self.kind == LATENCY:
-            return sum(max(one, self._target(place)) for place, one in enumerate(latencies))
+            return sum(max(latency, self._target(index)) for index, latency in enumerate(latencies))
         return sum(latencies)
 
-    def _target(self, place: int) -> float:
-        return self.targets_us[place if len(self.targets_us) > 1 else 0]
+    def _target(self, index: int) -> float:
+        return self.targets_us[index if len(self.targets_us) > 1 else 0]
 
 
 def _us(text: str, whole: str) -> float:
     for unit, factor in (("ms", 1e3), ("us", 1.0), ("s", 1e6)):
         if text.endswith(unit):
             try:
-                found = float(text.removesuffix(unit)) * factor
+                result = float(text.removesuffix(unit)) * factor
             except ValueError:
                 break
-            if 0 < found < math.inf:
-                return found
+            if 0 < result < math.inf:
+                return result
             break
     raise UsageError(f"--objective {whole!r}: {text!r} is no time; write for example 5ms")

@@ -66,14 +66,14 @@ class Scheduler:
 
     def next(self) -> int | None:
         """The task of the next turn; None when none promises anything. First each gets one, the largest first."""
-        fresh = [place for place, times in enumerate(self.times) if not times and place not in self.done]
+        fresh = [index for index, times in enumerate(self.times) if not times and index not in self.done]
         if fresh:
-            return max(fresh, key=lambda place: (self._work(place), -place))
-        open_ = [place for place in range(len(self.tasks)) if place not in self.done and not self._stale(place)]
+            return max(fresh, key=lambda index: (self._work(index), -index))
+        open_ = [index for index in range(len(self.tasks)) if index not in self.done and not self._stale(index)]
         if self.strategy == ROUND_ROBIN:
-            return min(open_, key=lambda place: (len(self.times[place]), place), default=None)
-        promises = {place: self.promise(place) for place in open_}
-        best = max(open_, key=lambda place: (promises[place], -place), default=None)
+            return min(open_, key=lambda index: (len(self.times[index]), index), default=None)
+        promises = {position: self.promise(position) for position in open_}
+        best = max(open_, key=lambda index: (promises[index], -index), default=None)
         return best if best is not None and promises[best] > 0 else None
 
     def latencies(self) -> list[float]:
@@ -82,22 +82,22 @@ class Scheduler:
         now = [times[-1] if times else math.inf for times in self.times]
         return [sum(t.calls[m] * us for t, us in zip(self.tasks, now, strict=True) if t.calls[m]) for m in range(models)]
 
-    def promise(self, place: int) -> float:
+    def promise(self, index: int) -> float:
         """What the next turn of a task may take off the objective: -df/dt_i; never negative."""
         slopes = self.objective.slopes(self.latencies())
-        slope = sum(s * calls for s, calls in zip(slopes, self.tasks[place].calls, strict=True))
-        times = self.times[place]
+        slope = sum(s * calls for s, calls in zip(slopes, self.tasks[index].calls, strict=True))
+        times = self.times[index]
         now, turns = times[-1], len(times)
         if not math.isfinite(now):
             return 0.0
         back = min(self.window, turns - 1)
         gained = (times[-1 - back] - now) / back if back and math.isfinite(times[-1 - back]) else 0.0
-        hoped = min(-now / turns, self.beta * self._reachable(place) - now)
+        hoped = min(-now / turns, self.beta * self._reachable(index) - now)
         return max(0.0, slope * (self.alpha * gained - (1 - self.alpha) * hoped))
 
-    def _reachable(self, place: int) -> float:
+    def _reachable(self, index: int) -> float:
         """Microseconds of a call at the best speed of the tasks like it, itself among them."""
-        task = self.tasks[place]
+        task = self.tasks[index]
         speeds = [
             other.flops / times[-1]
             for other, times in zip(self.tasks, self.times, strict=True)
@@ -105,9 +105,9 @@ class Scheduler:
         ]
         return task.flops / max(speeds) if speeds and max(speeds) > 0 else 0.0
 
-    def _stale(self, place: int) -> bool:
-        times, turns = self.times[place], self.early_stopping
+    def _stale(self, index: int) -> bool:
+        times, turns = self.times[index], self.early_stopping
         return bool(turns) and len(times) > turns and times[-1] > times[-1 - turns] * (1 - GAIN)
 
-    def _work(self, place: int) -> float:
-        return sum(self.tasks[place].calls) * self.tasks[place].flops
+    def _work(self, index: int) -> float:
+        return sum(self.tasks[index].calls) * self.tasks[index].flops

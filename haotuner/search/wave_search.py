@@ -61,16 +61,16 @@ def tune(task: Task, lab: Measurer, families: Sequence[Family], watch: Watch, mo
     clock = Clock(begin + task.budget_s * effort.confirm_share * SEARCHING, watch)
     search = Search(task, lab, of, model, clock)
     stopped = search.run()
-    kept, regret = search.keep()
+    kernels, regret = search.keep()
     search.clock = clock.next_phase(begin + task.budget_s * effort.measure_share, "plan")
-    grids = [search.grids[kernel.name] for kernel in kept]
+    grids = [search.grids[kernel.name] for kernel in kernels]
     tables = tuple(table(task, lab, grids, search.surface, search.parts, search.clock) for _ in task.threads)
     return Tuned(
         task=task,
         family=families[0],
         strategy=NAME,
         funnel=funnel,
-        kernels=tuple(kept),
+        kernels=tuple(kernels),
         tables=tables,
         measured=len({key[0] for key in search.surface.us}),
         timings=len(search.surface.us),
@@ -84,28 +84,28 @@ def selected(
     task: Task, device: Device, families: Sequence[Family], model: CostModel | None
 ) -> tuple[Funnel, dict[MicroKernel, Family]]:
     """The candidates of all families as one funnel, and the family of each. NothingLegal if no family has one."""
-    found: dict[str, Funnel] = {}
+    result: dict[str, Funnel] = {}
     without: list[str] = []
     parts = _parts(task, device)
     for family in families:
         score = over_traffic(task.op, family, device, task.traffic, model, parts=parts)
         try:
-            asked = partial(select, task.op, family, device, task.traffic, score, most=CANDIDATES)
-            found[family.name] = task.selected(family, (), asked)
+            select_family = partial(select, task.op, family, device, task.traffic, score, most=CANDIDATES)
+            result[family.name] = task.selected(family, (), select_family)
         except NothingLegal as error:
             without.append(str(error))
-    if not found:
+    if not result:
         raise NothingLegal("\n".join(without))
-    kept = [candidate for funnel in found.values() for candidate in funnel.kept]
+    candidates = [candidate for funnel in result.values() for candidate in funnel.kept]
     refused: Counter[str] = Counter()
-    for funnel in found.values():
+    for funnel in result.values():
         refused.update(funnel.refused)
     every = Funnel(
-        points=sum(funnel.points for funnel in found.values()),
-        legal=sum(funnel.legal for funnel in found.values()),
-        kept=tuple(sorted(kept, key=lambda c: (-c.score, c.kernel.name))),
+        points=sum(funnel.points for funnel in result.values()),
+        legal=sum(funnel.legal for funnel in result.values()),
+        kept=tuple(sorted(candidates, key=lambda c: (-c.score, c.kernel.name))),
         refused=dict(refused),
-        examples=tuple(refusal for funnel in found.values() for refusal in funnel.examples),
+        examples=tuple(refusal for funnel in result.values() for refusal in funnel.examples),
     )
     named = {family.name: family for family in families}
     return every, {candidate.kernel: named[candidate.kernel.family] for candidate in every.kept}
@@ -157,10 +157,10 @@ class Search:
     def _best(self, names: Sequence[str]) -> tuple[Floats, list[list[Key]]]:
         """Least time of each kernel at each shape over the parts of its sum, ``(kernels, shapes)``, and which that is."""
         keys = [[self._keys(name, extent) for extent in self.extents] for name in names]
-        us = iter(self.surface.times([key for row in keys for found in row for key in found]).tolist())
+        us = iter(self.surface.times([key for row in keys for time_us in row for key in time_us]).tolist())
         least, chosen = [], []
         for row in keys:
-            pairs = [min((next(us), key) for key in found) for found in row]
+            pairs = [min((next(us), key) for key in time_us) for time_us in row]
             least.append([value for value, _ in pairs])
             chosen.append([key for _, key in pairs])
         return np.array(least, np.float64), chosen
@@ -178,25 +178,29 @@ class Search:
         todo = {name: self._todo(us[of], least, chosen[of]) for of, name in enumerate(names)}
         if shared := self._shared(names):
             return [(name, list(dict.fromkeys([*keys, *todo[name]]))) for name, keys in shared.items()][:size]
-        wanted = np.zeros(len(names))
+        scores = np.zeros(len(names))
         for at, share in enumerate(self.shares.tolist()):
-            for place, of in enumerate(np.argsort(us[:, at], kind="stable")[:RANKED].tolist()):
-                wanted[of] += share / 2**place
-        fresh = [of for of in np.argsort(-wanted, kind="stable").tolist() if wanted[of] > 0 and todo[names[of]]]
-        asked = fresh[: max(1, round(size * (1 - EXPLORE)))]
+            for index, of in enumerate(np.argsort(us[:, at], kind="stable")[:RANKED].tolist()):
+                scores[of] += share / 2**index
+        fresh = [of for of in np.argsort(-scores, kind="stable").tolist() if scores[of] > 0 and todo[names[of]]]
+        names_asked = fresh[: max(1, round(size * (1 - EXPLORE)))]
         behind = np.log(us / least).mean(axis=1)
-        rest = [of for of in np.argsort(behind, kind="stable").tolist() if of not in asked and names[of] not in self.timed]
+        rest = [
+            of for of in np.argsort(behind, kind="stable").tolist() if of not in names_asked and names[of] not in self.timed
+        ]
         pool = rest[: max(len(rest) // 2, size)]
-        asked += [pool[place] for place in self._random.permutation(len(pool))[: size - len(asked)].tolist()]
-        return [(names[of], todo[names[of]]) for of in asked if todo[names[of]]]
+        names_asked += [
+            pool[position] for position in self._random.permutation(len(pool))[: size - len(names_asked)].tolist()
+        ]
+        return [(names[of], todo[names[of]]) for of in names_asked if todo[names[of]]]
 
     def _shared(self, names: Sequence[str]) -> dict[str, list[Key]]:
         """What the opinions of the start would time first, by kernel; empty once enough is timed (``initial_design.py``)."""
         tasks = [[(name, self.grids[name].tiles(extent), 1, self.task.cache) for name in names] for extent in self.extents]
-        found: dict[str, list[Key]] = {}
+        result: dict[str, list[Key]] = {}
         for key in self.surface.head(tasks, self.failed):
-            found.setdefault(key[0], []).append(key)
-        return found
+            result.setdefault(key[0], []).append(key)
+        return result
 
     def _todo(self, own: Floats, least: Floats, chosen: Sequence[Key]) -> list[Key]:
         """Where a kernel is timed: near the best, evenly over the shapes."""
@@ -204,12 +208,12 @@ class Search:
         if len(near) < FEWEST:
             near = sorted(np.argsort(own / least, kind="stable")[:FEWEST].tolist())
         picked = np.unique(np.round(np.linspace(0, len(near) - 1, min(MOST, len(near)))).astype(int)).tolist()
-        return [key for key in dict.fromkeys(chosen[near[place]] for place in picked) if key not in self.surface.us]
+        return [key for key in dict.fromkeys(chosen[near[position]] for position in picked) if key not in self.surface.us]
 
     def _time(self, batch: Sequence[tuple[str, list[Key]]], *, whatever: int = 0) -> None:
         """Build and time kernels while there is time; the first ``whatever`` of them even without."""
         trials = {name: [trial_of(self.task, key, self.grids[name]) for key in keys] for name, keys in batch}
-        unknown = [name for name, asked in trials.items() if any(self.lab.known(trial) is None for trial in asked)]
+        unknown = [name for name, trial in trials.items() if any(self.lab.known(trial) is None for trial in trial)]
         self.lab.prepare(unknown, self.clock.goes_on)
         for place, (name, keys) in enumerate(batch):
             goes_on = self.clock.not_given_up if place < whatever else self.clock.goes_on
@@ -249,9 +253,9 @@ class Search:
                 "or at the toolchain with `haotuner doctor`"
             )
         us, _ = self._best(names)
-        kept = assign(us, self.shares)
-        lost = float(self.shares @ (us[kept].min(axis=0) / us.min(axis=0)) - 1)
-        return [self.kernels[names[place]] for place in kept], lost
+        chosen = assign(us, self.shares)
+        lost = float(self.shares @ (us[chosen].min(axis=0) / us.min(axis=0)) - 1)
+        return [self.kernels[names[position]] for position in chosen], lost
 
 
 def trial_of(task: Task, key: Key, grid: Grid) -> Trial:
@@ -286,4 +290,4 @@ def _spread(extents: Sequence[int]) -> Iterator[int]:
         return
     logs = np.log(extents)
     at = np.abs(logs[:, None] - np.linspace(logs[0], logs[-1], SHAPES)).argmin(axis=0)
-    yield from (extents[place] for place in sorted(set(at.tolist())))
+    yield from (extents[position] for position in sorted(set(at.tolist())))

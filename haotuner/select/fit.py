@@ -35,22 +35,26 @@ def fitting(
         return list(legal)
     extents = [op.extents(shape) for shape in traffic.shapes()]
     shapes = [family.tile(candidate.kernel) for candidate in legal]
-    tiles, computed, asked = np.ones((1, 1)), np.ones((1, 1)), np.ones((1, 1))  # (shapes, candidates), as everything here
+    tiles, computed, requested = (
+        np.ones((1, 1)),
+        np.ones((1, 1)),
+        np.ones((1, 1)),
+    )  # (shapes, candidates), as everything here
     for axis, edge in shapes[0].edge.items():
         along = np.array([e[axis] for e in extents], np.float64)[:, None]
         size = np.array([tile.extent[axis] for tile in shapes], np.float64)[None, :]
         count = np.ceil(along / size)
         done = _done(family, legal, axis, [e[axis] for e in extents]) if edge == "tail" else count * size
-        tiles, computed, asked = tiles * count, computed * done, asked * along
+        tiles, computed, requested = tiles * count, computed * done, requested * along
     fill = _filled(tiles, device.compute_units)
-    wanted = asked / computed
-    useful = fill * wanted
+    required = requested / computed
+    useful = fill * required
     share = useful / useful.max(axis=1, keepdims=True)
     floors = np.array([relaxed(row) for row in share])
     fits = [bool(fit) for fit in np.any(share >= floors[:, None], axis=0)]
-    for at in (place for place, fit in enumerate(fits) if not fit):
+    for at in (index for index, fit in enumerate(fits) if not fit):
         nearest = int((floors - share[:, at]).argmin())
-        law = "fill" if fill[nearest, at] < wanted[nearest, at] else "padding"  # the larger loss of the two
+        law = "fill" if fill[nearest, at] < required[nearest, at] else "padding"  # the larger loss of the two
         ledger.refuse(legal[at].kernel, law, 1.0 - float(share[nearest, at]), 1.0 - float(floors[nearest]))
     return [candidate for candidate, fit in zip(legal, fits, strict=True) if fit]
 

@@ -72,8 +72,10 @@ def select(
         fitting_ones = unpadded(op, family, traffic, legal, ledger)
     else:
         fitting_ones = fitting(op, family, device, traffic, legal, ledger)
-    kept = _frontier(family, fitting_ones, score, room, ledger)
-    return Funnel(points=points, legal=len(legal), kept=kept, refused=dict(ledger.counts), examples=tuple(ledger.examples))
+    candidates = _frontier(family, fitting_ones, score, room, ledger)
+    return Funnel(
+        points=points, legal=len(legal), kept=candidates, refused=dict(ledger.counts), examples=tuple(ledger.examples)
+    )
 
 
 def _legal(
@@ -113,7 +115,7 @@ def _frontier(
     groups = [group(family, c.kernel) for c in legal]
     names = [c.kernel.name for c in legal]
     places_of: dict[tuple[int, ...], int] = {}
-    own = np.array([places_of.setdefault(one, len(places_of)) for one in groups], np.int64)
+    own = np.array([places_of.setdefault(group_, len(places_of)) for group_ in groups], np.int64)
     by_name = np.empty(len(legal), np.int64)
     by_name[sorted(range(len(legal)), key=names.__getitem__)] = np.arange(len(legal))
     depth = np.full(len(legal), len(legal))  # how many of its group a kernel stands behind, in the use it suits best
@@ -126,23 +128,23 @@ def _frontier(
     first = {groups[at]: at for at in np.argsort(means, kind="stable").tolist() if depth[at] == 0}
     depth[list(first.values())] = -1
     places = list(zip(depth.tolist(), means.tolist(), names, legal, strict=True))
-    places.sort(key=lambda place: (place[0], -place[1], place[2]))  # the bests of every group, then the seconds
+    places.sort(key=lambda index: (index[0], -index[1], index[2]))  # the bests of every group, then the seconds
     for rank, (_, _, _, candidate) in enumerate(places[most:], most + 1):
         ledger.refuse(candidate.kernel, "frontier", rank, most)
-    kept = [Candidate(kernel=c.kernel, footprint=c.footprint, score=value) for _, value, _, c in places[:most]]
-    return tuple(sorted(kept, key=lambda c: (-c.score, c.kernel.name)))
+    candidates = [Candidate(kernel=c.kernel, footprint=c.footprint, score=value) for _, value, _, c in places[:most]]
+    return tuple(sorted(candidates, key=lambda c: (-c.score, c.kernel.name)))
 
 
 def joined(funnels: Sequence[Funnel]) -> Funnel:
     """The candidates of several families, those of the first ahead."""
     first, *others = funnels
     refused = dict(first.refused)
-    for one in others:
-        refused |= {law: refused.get(law, 0) + count for law, count in one.refused.items()}
+    for item in others:
+        refused |= {law: refused.get(law, 0) + count for law, count in item.refused.items()}
     return replace(
         first,
-        points=sum(one.points for one in funnels),
-        legal=sum(one.legal for one in funnels),
-        kept=tuple(candidate for one in funnels for candidate in one.kept),
+        points=sum(funnel.points for funnel in funnels),
+        legal=sum(funnel.legal for funnel in funnels),
+        kept=tuple(candidate for funnel in funnels for candidate in funnel.kept),
         refused=refused,
     )

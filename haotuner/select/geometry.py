@@ -40,7 +40,7 @@ def extents_of(op: Op, traffic: Traffic, axes: Sequence[str]) -> list[Extents]:
     return list(dict.fromkeys(tuple(extents[axis] for axis in axes) for extents in every))
 
 
-def padding(family: Family, kernel: MicroKernel, axes: Sequence[str], asked: Extents) -> float:
+def padding(family: Family, kernel: MicroKernel, axes: Sequence[str], requested: Extents) -> float:
     """What is computed along some axes beyond what is asked, as a share of it."""
-    computed = prod(family.computed(kernel, axis, extent) for axis, extent in zip(axes, asked, strict=True))
-    return computed / prod(asked) - 1
+    computed = prod(family.computed(kernel, axis, extent) for axis, extent in zip(axes, requested, strict=True))
+    return computed / prod(requested) - 1

@@ -41,16 +41,16 @@ BLOCK_LIMITS: Mapping[str, tuple[Callable[[Footprint], int], Callable[[Device], 
 
 def block_fits(footprint: Footprint, device: Device) -> bool:
     """Whether the device can run one block at all."""
-    limits = ((asked(footprint), allowed(device)) for asked, allowed in BLOCK_LIMITS.values())
-    return all(most is None or asked <= most for asked, most in limits)
+    limits = ((field(footprint), allowed(device)) for field, allowed in BLOCK_LIMITS.values())
+    return all(most is None or field <= most for field, most in limits)
 
 
 def _block(limit: str) -> Law:
-    asked, allowed = BLOCK_LIMITS[limit]
+    requested, allowed = BLOCK_LIMITS[limit]
 
     def law(q: ConstraintQuery) -> tuple[float, float] | None:
         most = allowed(q.device)
-        return None if most is None else (asked(q.footprint), most)
+        return None if most is None else (requested(q.footprint), most)
 
     return law
 

@@ -25,8 +25,8 @@ def unpadded(op: Op, family: Family, traffic: Traffic, legal: Sequence[Candidate
     axes = padded_axes(tiles[0])
     heights = [tuple(tile.extent[axis] for axis in exact_axes(tile)) for tile in tiles]
     nearest: list[tuple[float, float, float]] = [(float("inf"), 0.0, 0.0)] * len(legal)  # excess, asked, allowed
-    for asked in extents_of(op, traffic, axes):
-        waste = [padding(family, candidate.kernel, axes, asked) for candidate in legal]
+    for extents in extents_of(op, traffic, axes):
+        waste = [padding(family, candidate.kernel, axes, extents) for candidate in legal]
         least: dict[tuple[int, ...], float] = {}
         for height, share in zip(heights, waste, strict=True):
             least[height] = min(share, least.get(height, share))

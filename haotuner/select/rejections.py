@@ -20,8 +20,8 @@ class Rejections:
         """Take down one refusal."""
         self.refuse(refused.kernel, refused.law, refused.asked, refused.allowed)
 
-    def refuse(self, kernel: MicroKernel, law: str, asked: float, allowed: float) -> None:
+    def refuse(self, kernel: MicroKernel, law: str, value: float, allowed: float) -> None:
         """Counts a refusal given by its parts; asked is over allowed."""
         self.counts[law] += 1
         if len(self.examples) < self.room:
-            self.examples.append(Refused(kernel=kernel, law=law, asked=asked, allowed=allowed))
+            self.examples.append(Refused(kernel=kernel, law=law, asked=value, allowed=allowed))

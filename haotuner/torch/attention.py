@@ -106,14 +106,14 @@ class PackedAttention(torch.nn.Module):  # type: ignore[misc]
             return tuple(self.projection(query).chunk(3, dim=-1))
         width = self.embed_dim
         return tuple(
-            self.projection(x)[..., place * width : (place + 1) * width] for place, x in enumerate((query, key, value))
+            self.projection(x)[..., index * width : (index + 1) * width] for index, x in enumerate((query, key, value))
         )
 
     def _mask(
         self, q: torch.Tensor, k: torch.Tensor, attn: torch.Tensor | None, padding: torch.Tensor | None
     ) -> torch.Tensor | None:
         """Both masks as one that is added to scores (batch, heads, queries, keys); bool ones say what is left out."""
-        found: torch.Tensor | None = None
+        result: torch.Tensor | None = None
         for mask, shape in ((attn, None), (padding, (q.shape[0], 1, 1, k.shape[2]))):
             if mask is None:
                 continue
@@ -122,8 +122,8 @@ class PackedAttention(torch.nn.Module):  # type: ignore[misc]
             if mask.dtype is torch.bool:
                 mask = torch.zeros_like(mask, dtype=q.dtype).masked_fill_(mask, float("-inf"))
             mask = mask.to(q.dtype).reshape(shape)
-            found = mask if found is None else found + mask
-        return found
+            result = mask if result is None else result + mask
+        return result
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> PackedAttention:
         self.projection._apply(fn)

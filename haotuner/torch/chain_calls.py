@@ -20,12 +20,12 @@ def run_chain(modules: Sequence[Any], *args: Any, haotuner_then: Sequence[Any] =
     Whether a layer's op computes what follows is looked up at every call, from what the modules are at that moment.
     """
     modules = (*modules, *haotuner_then)
-    place, alone = 0, torch.nn.modules.module._has_any_global_hook()
-    while place < len(modules):
-        module = modules[place]
-        count = 0 if alone or not isinstance(module, PackedLinear) else module.followers(modules, place)
+    position, alone = 0, torch.nn.modules.module._has_any_global_hook()
+    while position < len(modules):
+        module = modules[position]
+        count = 0 if alone or not isinstance(module, PackedLinear) else module.followers(modules, position)
         result = module.with_followers(*args, **kwargs) if count else module(*args, **kwargs)
-        args, kwargs, place = (result,), {}, place + 1 + count
+        args, kwargs, position = (result,), {}, position + 1 + count
     return args[0]
 
 

@@ -48,19 +48,19 @@ class Chains:
 
 def chains(model: torch.nn.Module) -> Chains:
     """What follows each linear and convolution that has one place in the model. The model is read, never called."""
-    uses = Counter(id(one) for whole in model.modules() for one in whole._modules.values())
-    reader, found = _Reader(), dict[int, Chain]()
+    uses = Counter(id(module) for whole in model.modules() for module in whole._modules.values())
+    reader, result = _Reader(), dict[int, Chain]()
     for name, caller in list(model.named_modules()):
         for line in reader.lines(name, caller):
-            for place, layer in enumerate(line):
+            for index, layer in enumerate(line):
                 if layer is None or not is_layer(layer) or uses[id(layer)] != 1:
                     continue
-                chain, other = _chain(line[place + 1 :], caller), found.get(id(layer))
+                chain, other = _chain(line[index + 1 :], caller), result.get(id(layer))
                 if other is not None:  # the longest counts, and every caller may call it
                     longer = max(chain, other, key=_length)
                     chain = Chain(longer.norm, longer.activation, (*other.callers, caller))
-                found[id(layer)] = chain
-    return Chains(found, reader.classes, reader.unread)
+                result[id(layer)] = chain
+    return Chains(result, reader.classes, reader.unread)
 
 
 def _length(chain: Chain) -> int:
@@ -146,7 +146,7 @@ def _names(function: FunctionType, keys: Set[str]) -> bool:
 
 def _at(caller: torch.nn.Module, path: Path) -> Any:
     """The module at a path; None where there is none."""
-    found: Any = caller
+    result: Any = caller
     for key in path:
-        found = found._modules.get(key) if isinstance(found, torch.nn.Module) else None
-    return found
+        result = result._modules.get(key) if isinstance(result, torch.nn.Module) else None
+    return result

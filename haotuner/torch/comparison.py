@@ -21,34 +21,34 @@ class WrongResult(HaotunerError):
 
 def results_of(model: torch.nn.Module, example: Sequence[Any]) -> list[Any]:
     """The leaves of what a model gives for copies of ``example``; its state and torch's random numbers stay as they are."""
-    given = _PYTREE.tree_map(lambda one: one.detach().clone() if isinstance(one, torch.Tensor) else one, tuple(example))
+    inputs = _PYTREE.tree_map(lambda item: item.detach().clone() if isinstance(item, torch.Tensor) else item, tuple(example))
     with torch.random.fork_rng(devices=[]), torch.inference_mode(), _state_restored(model):
-        leaves = _PYTREE.tree_leaves(model(*given))
-        return [one.detach().clone() if isinstance(one, torch.Tensor) else one for one in leaves]
+        leaves = _PYTREE.tree_leaves(model(*inputs))
+        return [leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
 
 
-def differences(want: Sequence[Any], found: Sequence[Any]) -> str:
+def differences(want: Sequence[Any], tensors: Sequence[Any]) -> str:
     """How results differ by more than rounding, in words; empty where they do not."""
-    if len(want) != len(found):
-        return f"{len(found)} results, before {len(want)}"
-    for place, (one, other) in enumerate(zip(want, found, strict=True)):
-        if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
+    if len(want) != len(tensors):
+        return f"{len(tensors)} results, before {len(want)}"
+    for index, (tensor, other) in enumerate(zip(want, tensors, strict=True)):
+        if not isinstance(tensor, torch.Tensor) or not isinstance(other, torch.Tensor):
             continue
-        if one.shape != other.shape or one.dtype is not other.dtype:
-            return f"result {place} is {_kind(other)}, before {_kind(one)}"
-        if not one.is_floating_point():
-            if not torch.equal(one, other):
-                return f"result {place}, {_kind(one)}, has other numbers"
+        if tensor.shape != other.shape or tensor.dtype is not other.dtype:
+            return f"result {index} is {_kind(other)}, before {_kind(tensor)}"
+        if not tensor.is_floating_point():
+            if not torch.equal(tensor, other):
+                return f"result {index}, {_kind(tensor)}, has other numbers"
             continue
-        a, b = one.double(), other.double()
+        a, b = tensor.double(), other.double()
         finite = a.isfinite()
         if not torch.equal(a[~finite].nan_to_num(), b[~finite].nan_to_num()) or not torch.equal(finite, b.isfinite()):
-            return f"result {place}, {_kind(one)}, has other infinities or NaN"
+            return f"result {index}, {_kind(tensor)}, has other infinities or NaN"
         if not finite.any():
             continue
         far, size = float((a - b)[finite].abs().max()), float(a[finite].abs().max())
-        if far > _FAR.get(one.dtype, _FAR_FLOAT) * max(size, 1e-30):
-            return f"result {place}, {_kind(one)}, is off by {far:.3g}, where its largest value is {size:.3g}"
+        if far > _FAR.get(tensor.dtype, _FAR_FLOAT) * max(size, 1e-30):
+            return f"result {index}, {_kind(tensor)}, is off by {far:.3g}, where its largest value is {size:.3g}"
     return ""
 
 
@@ -60,10 +60,15 @@ def _kind(tensor: torch.Tensor) -> str:
 def _state_restored(model: torch.nn.Module) -> Iterator[None]:
     """Attributes, containers in them and buffers of every module are afterwards what they were."""
     modules = list(model.modules())
-    attributes = [dict(one.__dict__) for one in modules]
-    contents = [(part, _copied(part)) for one in attributes for part in one.values() if isinstance(part, (dict, list, set))]
-    tensors = [one for module in modules for one in (*module._buffers.values(), *module.__dict__.values())]
-    numbers = [(one, one.detach().clone()) for one in tensors if type(one) is torch.Tensor]
+    attributes = [dict(module.__dict__) for module in modules]
+    contents = [
+        (part, _copied(part))
+        for attribute in attributes
+        for part in attribute.values()
+        if isinstance(part, (dict, list, set))
+    ]
+    tensors = [buffer for module in modules for buffer in (*module._buffers.values(), *module.__dict__.values())]
+    numbers = [(tensor, tensor.detach().clone()) for tensor in tensors if type(tensor) is torch.Tensor]
     try:
         yield
     finally:

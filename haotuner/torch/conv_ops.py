@@ -30,25 +30,25 @@ def define(library: torch.library.Library, pack: Pack, op: ConvOp, folded: Mappi
     beside = any(operand.optional for operand in op.entry.operands)
     words = "".join(f", Tensor {operand.name}" for operand in extra) or (", Tensor? bias=None" if beside else "")
 
-    def into(x: torch.Tensor, packed: torch.Tensor, *given: torch.Tensor | None, out: torch.Tensor) -> None:
-        there = [one for one in given if one is not None]
+    def into(x: torch.Tensor, packed: torch.Tensor, *inputs: torch.Tensor | None, out: torch.Tensor) -> None:
+        there = [item for item in inputs if item is not None]
         refuse_grad(name, x, *there)
         layer = folded.get(packed.data_ptr()) if folded else None
         if layer is not None:
             layer.refresh()
             packed, there = layer.packed, [layer.row, *there[1:]]
-        image, *more = (_inner(one) for one in (x, *there))
+        image, *more = (_inner(item) for item in (x, *there))
         call(setting, image, packed, *(more if extra else ()), out, *(() if extra else more))
 
-    def fresh(x: torch.Tensor, packed: torch.Tensor, *given: torch.Tensor | None) -> torch.Tensor:
+    def fresh(x: torch.Tensor, packed: torch.Tensor, *inputs: torch.Tensor | None) -> torch.Tensor:
         out = shape(x, packed)
-        into(x, packed, *given, out=out)
+        into(x, packed, *inputs, out=out)
         return out
 
-    def shape(x: torch.Tensor, packed: torch.Tensor, *given: torch.Tensor | None) -> torch.Tensor:
+    def shape(x: torch.Tensor, packed: torch.Tensor, *inputs: torch.Tensor | None) -> torch.Tensor:
         return x.new_empty(size(x), dtype=kind)
 
-    def nothing(x: torch.Tensor, packed: torch.Tensor, *given: torch.Tensor | None, out: torch.Tensor) -> None:
+    def nothing(x: torch.Tensor, packed: torch.Tensor, *inputs: torch.Tensor | None, out: torch.Tensor) -> None:
         size(x)
 
     takes = f"Tensor x, Tensor packed{words}"
@@ -67,17 +67,17 @@ def result_size(entry: PackOp) -> Callable[[torch.Tensor], list[int]]:
     sides = windows(meaning.kind, dict(meaning.static), meaning.all_options())
 
     def size(x: torch.Tensor) -> list[int]:
-        wanted = (
+        required = (
             f"{name}: x must be ({', '.join(dims)}), with {meaning['c']} channels and an image that the window fits into"
         )
         batch = list(x.shape[: x.dim() - len(dims) + 1])  # an image without a batch is one
-        torch._check(len(dims) - 1 <= x.dim() <= len(dims), lambda: wanted)
+        torch._check(len(dims) - 1 <= x.dim() <= len(dims), lambda: required)
         extents = dict(zip(dims[1:], x.shape[len(batch) :], strict=True))
-        torch._check(extents["c"] == meaning["c"], lambda: wanted)
-        found = {after: sides[of].out(extents[of]) for of, after in AFTER if of in sides}
-        for extent in found.values():
-            torch._check(extent >= 1, lambda: wanted)
-        known = {"f": meaning["f"], **found}
+        torch._check(extents["c"] == meaning["c"], lambda: required)
+        result = {after: sides[of].out(extents[of]) for of, after in AFTER if of in sides}
+        for extent in result.values():
+            torch._check(extent >= 1, lambda: required)
+        known = {"f": meaning["f"], **result}
         return [*batch, *(known[axis] for axis in entry.output.dims[1:])]
 
     return size

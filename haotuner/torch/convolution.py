@@ -44,8 +44,8 @@ def spec_of(layer: Any, *, last: bool) -> str:
         "opad": (_joined(layer.output_padding), "0"),
         "layout": ({1: "nwc", 2: "nhwc"}[sides] if last else "", ""),
     }
-    told = [f"{name}={value}" for name, (value, usual) in options.items() if value != usual]
-    return f"{kind}:{','.join([*words, *told])}{dtype_word(layer)}"
+    lines = [f"{name}={value}" for name, (value, usual) in options.items() if value != usual]
+    return f"{kind}:{','.join([*words, *lines])}{dtype_word(layer)}"
 
 
 def dtype_word(layer: Any) -> str:
@@ -115,11 +115,11 @@ class PackedConvolution(PackedLinear):
             return
         served: Any = self._linear
         sides = list(served.bound.windows.values())
-        given, size = tuple(output_size)[-len(sides) :], tuple(input.shape[-len(sides) :])
+        inputs, size = tuple(output_size)[-len(sides) :], tuple(input.shape[-len(sides) :])
         own = tuple(side.out(extent) for side, extent in zip(sides, size, strict=True))
-        if given != own:
+        if inputs != own:
             raise ValueError(
-                f"{served.name}: output_size {given}, where an image of {size} becomes {own}: a served layer has one "
+                f"{served.name}: output_size {inputs}, where an image of {size} becomes {own}: a served layer has one "
                 "output_padding; make the layer with the one that is wanted, then swap"
             )
 
@@ -136,10 +136,10 @@ class PackedConvolution(PackedLinear):
             image = image.contiguous()
         if self._through_operator(x):
             more = () if self.row is None and self._fused else (self.row,)
-            found: torch.Tensor = self._operator(image, self.packed, *more)  # type: ignore[misc]
+            result: torch.Tensor = self._operator(image, self.packed, *more)  # type: ignore[misc]
         else:
-            found = self._linear(image)
-        return found.movedim(-1, -self._sides()) if self._last else found
+            result = self._linear(image)
+        return result.movedim(-1, -self._sides()) if self._last else result
 
     def _by_torch(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         compute: Any = getattr(torch.nn.functional, KINDS[self._kind])

@@ -19,7 +19,7 @@ class DeviceConvCall(WeightCall):
     def __init__(self, pack: Pack, name: str) -> None:
         super().__init__(pack, name)
         self._size, self._stored = result_size(self.entry), weight_shape(Op.parse(name))
-        self._channels = sum(one.role == "constant" for one in self.entry.extra) if Op.parse(name).epilogue else 1
+        self._channels = sum(operand.role == "constant" for operand in self.entry.extra) if Op.parse(name).epilogue else 1
 
     def into(self, x: torch.Tensor, weight: torch.Tensor, *extra: torch.Tensor | None, out: torch.Tensor) -> None:
         """Queue the call; x of any strides, as torch's own operators take it."""

@@ -15,7 +15,7 @@ class FusedCall(DeviceCall):
 
     def __init__(self, pack: Pack, name: str) -> None:
         super().__init__(pack, name)
-        self._channels = sum(one.role == "constant" for one in self.entry.extra)
+        self._channels = sum(operand.role == "constant" for operand in self.entry.extra)
 
     def into(self, x: torch.Tensor, weight: torch.Tensor, *extra: torch.Tensor, out: torch.Tensor) -> None:
         """Queue the call; x and a residual of any strides, as torch's own operators take them."""
@@ -25,9 +25,9 @@ class FusedCall(DeviceCall):
         try:
             self._call(x, record, out, self._setting, stream, *whole)
         except ValueError:
-            if all(one.is_contiguous() for one in (x, *whole)):
+            if all(item.is_contiguous() for item in (x, *whole)):
                 raise
-            self._call(x.contiguous(), record, out, self._setting, stream, *(one.contiguous() for one in whole))
+            self._call(x.contiguous(), record, out, self._setting, stream, *(item.contiguous() for item in whole))
 
     def fresh(self, x: torch.Tensor, weight: torch.Tensor, *extra: torch.Tensor) -> torch.Tensor:
         """The result as a new tensor."""

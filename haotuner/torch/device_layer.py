@@ -36,13 +36,13 @@ class WeightCall:
 
         Safe while a stream is captured.
         """
-        key = weight.data_ptr(), *(0 if one is None else one.data_ptr() for one in channels)
-        found = self._records.get(key)
-        if found is None:
+        key = weight.data_ptr(), *(0 if channel is None else channel.data_ptr() for channel in channels)
+        result = self._records.get(key)
+        if result is None:
             if len(self._records) >= MOST_RECORDS:
                 self._records.clear()
-            found = self._records[key] = DeviceBound.of(self._pack, self.entry, weight, channels).record
-        return found
+            result = self._records[key] = DeviceBound.of(self._pack, self.entry, weight, channels).record
+        return result
 
     def _check_weight(self, x: torch.Tensor, weight: torch.Tensor, stored: tuple[int | None, ...]) -> None:
         torch._check(x.dtype == self.dtype, lambda: f"{self.name}: x has dtype {x.dtype}; expected {self.dtype}")
@@ -76,8 +76,8 @@ class DeviceCall(WeightCall):
         """The product as a new tensor."""
         refuse_grad(self.name, x, weight, bias)
         try:
-            found: torch.Tensor = self._call(x, self.bind(weight, bias), None, self._setting, stream_of(x))
-            return found
+            result: torch.Tensor = self._call(x, self.bind(weight, bias), None, self._setting, stream_of(x))
+            return result
         except REFUSED:  # or torch has no exchange table, and the output comes from here
             if x.dim() == 0:
                 raise
@@ -105,7 +105,7 @@ def define(library: Any, call: DeviceCall | DeviceConvCall) -> None:
     An op with an epilogue takes what that reads in the place of the bias.
     """
     name = call.name
-    extra = "".join(f", Tensor {one.name}" for one in call.entry.extra)
+    extra = "".join(f", Tensor {operand.name}" for operand in call.entry.extra)
     taken = f"Tensor x, Tensor weight{extra if Op.parse(name).epilogue else ', Tensor? bias=None'}"
     define_pair(library, name, taken, "CUDA", fresh=call.fresh, into=call.into, shape=call.shape, nothing=call.nothing)
 

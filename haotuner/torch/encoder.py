@@ -35,16 +35,16 @@ def plain_encoders(model: torch.nn.Module, served: tuple[type[torch.nn.Module], 
 
 def _fill_padding(encoder: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: torch.Tensor) -> torch.Tensor | None:
     """Padded rows as nested tensors leave them: zero, then the encoder's norm. The conditions are torch's own."""
-    given = dict(zip(("src", "mask", "src_key_padding_mask"), args, strict=False)) | kwargs
-    src, padding = given["src"], given.get("src_key_padding_mask")
-    if padding is None or given.get("mask") is not None or src.dim() != 3 or encoder.layers[0].training:
+    inputs = dict(zip(("src", "mask", "src_key_padding_mask"), args, strict=False)) | kwargs
+    src, padding = inputs["src"], inputs.get("src_key_padding_mask")
+    if padding is None or inputs.get("mask") is not None or src.dim() != 3 or encoder.layers[0].training:
         return None
     if not torch.backends.mha.get_fastpath_enabled() or torch.is_autocast_enabled():
         return None
-    kept = padding.logical_not()
+    selected = padding.logical_not()
     if getattr(encoder, "mask_check", True) and (
-        torch.compiler.is_compiling() or not torch._nested_tensor_from_mask_left_aligned(src, kept)
+        torch.compiler.is_compiling() or not torch._nested_tensor_from_mask_left_aligned(src, selected)
     ):
         return None
     row = torch.zeros_like(output[:1, :1])
-    return torch.where(kept[..., None], output, row if encoder.norm is None else encoder.norm(row))
+    return torch.where(selected[..., None], output, row if encoder.norm is None else encoder.norm(row))

@@ -45,68 +45,68 @@ def export(
     names = _names(program, _by_tensor(module, args, named, dynamic_shapes))
     graph = graph_of_program(program, names)
     if out is not None:
-        place = Path(out)
-        place = place if place.suffix == SUFFIX else place.with_name(place.name + SUFFIX)
+        path = Path(out)
+        path = path if path.suffix == SUFFIX else path.with_name(path.name + SUFFIX)
         lines = "\n".join(f"{symbol} {name}" for symbol, name in names.items())
         program.example_inputs = None  # the caller's data, and pickles of classes that readers have not
-        torch.export.save(program, str(place), extra_files={NAMES: lines})
+        torch.export.save(program, str(path), extra_files={NAMES: lines})
     return graph
 
 
 @contextmanager
 def _plain_outputs(module: torch.nn.Module) -> Iterator[None]:
     """The module gives its tensors alone: a library's own classes are in a file only for who has imported that library."""
-    hook = module.register_forward_hook(lambda _, given, found: None if torch.is_tensor(found) else _tensors(found))
+    hook = module.register_forward_hook(lambda _, inputs, result: None if torch.is_tensor(result) else _tensors(result))
     try:
         yield
     finally:
         hook.remove()
 
 
-def _tensors(found: Any) -> tuple[Any, ...]:
-    return tuple(one for one in torch.utils._pytree.tree_leaves(found) if isinstance(one, torch.Tensor))
+def _tensors(output: Any) -> tuple[Any, ...]:
+    return tuple(leaf for leaf in torch.utils._pytree.tree_leaves(output) if isinstance(leaf, torch.Tensor))
 
 
-def _without_names(asked: Any) -> Any:
+def _without_names(shapes: Any) -> Any:
     """What was asked, as torch takes it: a dimension that is only named is any."""
-    if isinstance(asked, str):
+    if isinstance(shapes, str):
         return torch.export.Dim.DYNAMIC
-    if isinstance(asked, Mapping):
-        return {key: _without_names(one) for key, one in asked.items()}
-    return type(asked)(map(_without_names, asked)) if isinstance(asked, (list, tuple)) else asked
+    if isinstance(shapes, Mapping):
+        return {key: _without_names(item) for key, item in shapes.items()}
+    return type(shapes)(map(_without_names, shapes)) if isinstance(shapes, (list, tuple)) else shapes
 
 
-def _by_tensor(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], asked: Any) -> list[Any]:
+def _by_tensor(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], shapes: Any) -> list[Any]:
     """What was asked of each tensor among the inputs, in their order; None where nothing was."""
     signature = inspect.signature(module.forward)
     every = signature.bind(*args, **kwargs).arguments
-    by_name = dict(asked if isinstance(asked, Mapping) else zip(every, asked or (), strict=False))
-    for name, one in signature.parameters.items():
-        if one.kind is inspect.Parameter.VAR_KEYWORD:
+    by_name = dict(shapes if isinstance(shapes, Mapping) else zip(every, shapes or (), strict=False))
+    for name, parameter in signature.parameters.items():
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
             by_name.update(by_name.pop(name, None) or {})
-    given = {**signature.bind_partial(*args).arguments, **kwargs}  # torch has tensors in this order, not in the signature's
-    return [one for name, value in given.items() for one in _leaves(value, by_name.get(name))]
+    inputs = {**signature.bind_partial(*args).arguments, **kwargs}  # torch has tensors in this order, not in the signature's
+    return [leaf for name, value in inputs.items() for leaf in _leaves(value, by_name.get(name))]
 
 
-def _leaves(value: Any, asked: Any) -> Iterator[Any]:
+def _leaves(value: Any, shapes: Any) -> Iterator[Any]:
     if isinstance(value, torch.Tensor):
-        yield asked
+        yield shapes
     elif isinstance(value, Mapping):
-        for key, one in value.items():
-            yield from _leaves(one, (asked or {}).get(key))
+        for key, item in value.items():
+            yield from _leaves(item, (shapes or {}).get(key))
     elif isinstance(value, (list, tuple)):
-        for place, one in enumerate(value):
-            yield from _leaves(one, asked[place] if asked else None)
+        for index, entry in enumerate(value):
+            yield from _leaves(entry, shapes[index] if shapes else None)
 
 
-def _names(program: Any, asked: Sequence[Any]) -> dict[str, str]:
+def _names(program: Any, shapes: Sequence[Any]) -> dict[str, str]:
     """The name that the caller gave to each symbol that is a whole dimension of an input."""
-    found: dict[str, str] = {}
-    for sizes, axes in zip(symbols_of(program).values(), asked, strict=False):
+    result: dict[str, str] = {}
+    for sizes, axes in zip(symbols_of(program).values(), shapes, strict=False):
         named: Mapping[int, Any] = axes if isinstance(axes, Mapping) else dict(enumerate(axes or ()))
-        for axis, one in named.items():
+        for axis, item in named.items():
             size = sizes[axis]
-            label = one if isinstance(one, str) else getattr(one, "__name__", "")
+            label = item if isinstance(item, str) else getattr(item, "__name__", "")
             if label and hasattr(size, "node") and getattr(size.node.expr, "is_Symbol", False):
-                found.setdefault(str(size.node.expr), label)
-    return found
+                result.setdefault(str(size.node.expr), label)
+    return result

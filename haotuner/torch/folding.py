@@ -73,10 +73,10 @@ class Fold:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Weight and bias, float32, of the convolution that computes both. ``groups``: of a transposed one, else None."""
         eps = self.norm.eps
-        snapshots = tuple(None if one is None else Snapshot(one) for one in _numbers(self.norm))
+        snapshots = tuple(None if number is None else Snapshot(number) for number in _numbers(self.norm))
         self._eps, self._seen = eps, snapshots
-        numbers = (None if one is None else one.copy for one in snapshots)
-        gain, offset, mean, variance = (None if one is None else one.float() for one in numbers)
+        numbers = (None if number is None else number.copy for number in snapshots)
+        gain, offset, mean, variance = (None if number is None else number.float() for number in numbers)
         scale = torch.rsqrt(variance + eps)
         scale = scale if gain is None else scale * gain
         shift = -mean * scale  # type: ignore[operator]

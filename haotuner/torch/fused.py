@@ -20,37 +20,37 @@ def define_fused(library: Any, pack: Pack, entry: PackOp) -> None:
     kind: torch.dtype = getattr(torch, DTYPES[entry.output.dtype].numpy)
     extra = "".join(f", Tensor {operand.name}" for operand in entry.extra)
 
-    def into(x: torch.Tensor, packed: torch.Tensor, *given: torch.Tensor, out: torch.Tensor) -> None:
-        refuse_grad(name, x, *given)
+    def into(x: torch.Tensor, packed: torch.Tensor, *inputs: torch.Tensor, out: torch.Tensor) -> None:
+        refuse_grad(name, x, *inputs)
         try:
-            call(x, packed, out, setting, *given)
+            call(x, packed, out, setting, *inputs)
         except ValueError:
-            whole = (x, *given)
-            if all(one.is_contiguous() for one in whole):
+            whole = (x, *inputs)
+            if all(item.is_contiguous() for item in whole):
                 raise
-            x, *given_too = (one.contiguous() for one in whole)  # torch's own ops take any strides
+            x, *given_too = (item.contiguous() for item in whole)  # torch's own ops take any strides
             call(x, packed, out, setting, *given_too)
 
-    def fresh(x: torch.Tensor, packed: torch.Tensor, *given: torch.Tensor) -> torch.Tensor:
+    def fresh(x: torch.Tensor, packed: torch.Tensor, *inputs: torch.Tensor) -> torch.Tensor:
         if not torch.is_grad_enabled():
             try:
-                found: torch.Tensor = call(x, packed, None, setting, *given)
-                return found
+                result: torch.Tensor = call(x, packed, None, setting, *inputs)
+                return result
             except REFUSED:  # or torch has no exchange table, and the output comes from here
                 if x.dim() == 0:
                     raise
         out = x.new_empty((*x.shape[:-1], n), dtype=kind)
-        into(x, packed, *given, out=out)
+        into(x, packed, *inputs, out=out)
         return out
 
     def check(x: torch.Tensor) -> None:
         torch._check(x.dim() >= 1 and x.shape[-1] == k, lambda: f"{name}: x must be (..., {k})")
 
-    def shape(x: torch.Tensor, packed: torch.Tensor, *given: torch.Tensor) -> torch.Tensor:
+    def shape(x: torch.Tensor, packed: torch.Tensor, *inputs: torch.Tensor) -> torch.Tensor:
         check(x)
         return x.new_empty((*x.shape[:-1], n), dtype=kind)
 
-    def nothing(x: torch.Tensor, packed: torch.Tensor, *given: torch.Tensor, out: torch.Tensor) -> None:
+    def nothing(x: torch.Tensor, packed: torch.Tensor, *inputs: torch.Tensor, out: torch.Tensor) -> None:
         check(x)
 
     takes = f"Tensor x, Tensor packed{extra}"

@@ -18,7 +18,7 @@ class GroupedCall(DeviceCall):
 
     def __init__(self, pack: Pack, name: str) -> None:
         super().__init__(pack, name)
-        self._channels = sum(one.role == "constant" for one in self.entry.extra) if Op.parse(name).epilogue else 1
+        self._channels = sum(operand.role == "constant" for operand in self.entry.extra) if Op.parse(name).epilogue else 1
 
     def into_groups(
         self, x: torch.Tensor, weight: torch.Tensor, offsets: torch.Tensor, *extra: torch.Tensor | None, out: torch.Tensor
@@ -73,7 +73,7 @@ def define_grouped(library: Any, call: GroupedCall) -> None:
     An op with an epilogue takes what that reads in the place of the bias.
     """
     name = call.name
-    extra = "".join(f", Tensor {one.name}" for one in call.entry.extra)
+    extra = "".join(f", Tensor {operand.name}" for operand in call.entry.extra)
     takes = f"Tensor x, Tensor weight, Tensor offsets{extra if Op.parse(name).epilogue else ', Tensor? bias=None'}"
     shape, nothing = call.shape_of_groups, call.nothing_of_groups
     define_pair(library, name, takes, "CUDA", fresh=call.fresh_groups, into=call.into_groups, shape=shape, nothing=nothing)

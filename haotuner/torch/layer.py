@@ -115,24 +115,24 @@ class PackedLinear(torch.nn.Module):  # type: ignore[misc]
 
     def handed_out(self, tensor: PackedWeight) -> None:
         """Note a tensor that shows the layer's numbers until another is assigned."""
-        self._handles = [*(one for one in self._handles if one() is not None), weakref.ref(tensor)]
+        self._handles = [*(handle for handle in self._handles if handle() is not None), weakref.ref(tensor)]
 
     def _retire(self, name: str) -> None:
         """Tensors that were handed out keep the numbers that they show."""
-        handles = [one for reference in self._handles if (one := reference()) is not None and one.name_of() == name]
+        handles = [handle for reference in self._handles if (handle := reference()) is not None and handle.name_of() == name]
         if handles:
             with torch.inference_mode(False):
                 before, self._numbers[name] = self.numbers(name), self.numbers(name).clone()
-            for one in handles:
-                one.retire(before)
+            for handle in handles:
+                handle.retire(before)
 
     def numbers(self, name: str) -> torch.Tensor:
         """Weight or bias as a plain tensor of the layer's type, kept from the first call on."""
-        found = self._numbers.get(name)
-        if found is None:
+        tensor = self._numbers.get(name)
+        if tensor is None:
             with torch.inference_mode(False):
-                found = self._numbers[name] = self._unpacked(name).to(self.dtype, copy=True)
-        return found
+                tensor = self._numbers[name] = self._unpacked(name).to(self.dtype, copy=True)
+        return tensor
 
     def serve_other(self, name: str, value: torch.Tensor) -> None:
         """Serve another weight or bias; a later change of ``value`` does not show. ValueError for another shape."""
@@ -160,19 +160,19 @@ class PackedLinear(torch.nn.Module):  # type: ignore[misc]
         if alone is not None:
             return alone._typed(input)
         self._check(input)
-        found: torch.Tensor = self._by_torch(input, *map(self._known, self.tensors()))
-        return found
+        result: torch.Tensor = self._by_torch(input, *map(self._known, self.tensors()))
+        return result
 
     def with_followers(self, input: torch.Tensor, *more: Any, **named: Any) -> torch.Tensor:
         """The layer and the modules that ``followers`` counted."""
         self._check_call(input, *more, **named)
         return self._typed(input)
 
-    def followers(self, modules: Sequence[Any], place: int) -> int:
+    def followers(self, modules: Sequence[Any], index: int) -> int:
         """How many of the modules behind ``modules[place]``, which this is, its op computes as they are now."""
-        if not self._count or place + self._count >= len(modules) or not is_plain(self) or self.dtype is torch.float64:
+        if not self._count or index + self._count >= len(modules) or not is_plain(self) or self.dtype is torch.float64:
             return 0
-        behind, fold = modules[place + 1 : place + 1 + self._count], self._fold
+        behind, fold = modules[index + 1 : index + 1 + self._count], self._fold
         if fold is not None and (behind[0] is not fold.norm or not fold.usable()):
             return 0
         if self._step and step_of(behind[-1]) != self._step:
@@ -214,8 +214,8 @@ class PackedLinear(torch.nn.Module):  # type: ignore[misc]
 
     def _check(self, x: Any) -> None:
         if not isinstance(x, torch.Tensor) or x.layout is not torch.strided:
-            found = x.layout if isinstance(x, torch.Tensor) else type(x).__name__
-            raise TypeError(f"{self._linear.name}: x is {found}; expected a strided torch.Tensor")
+            result = x.layout if isinstance(x, torch.Tensor) else type(x).__name__
+            raise TypeError(f"{self._linear.name}: x is {result}; expected a strided torch.Tensor")
 
     def _check_call(self, input: Any) -> None:
         """TypeError or ValueError for arguments that the layer alone would not take."""
@@ -223,13 +223,13 @@ class PackedLinear(torch.nn.Module):  # type: ignore[misc]
     def _through_operator(self, x: torch.Tensor) -> bool:
         """Whether a graph is being recorded, which needs the registered operator; UsageError where there is none."""
         if torch.compiler.is_compiling():
-            wanted = torch.compiler.is_exporting()
+            recorded = torch.compiler.is_exporting()
         else:
             refuse_tangent(self._linear.name, x)
-            wanted = is_recorded(x)
-            if not wanted:
+            recorded = is_recorded(x)
+            if not recorded:
                 return False
-        if wanted and self._operator is None:
+        if recorded and self._operator is None:
             refuse_recording(self._linear.name)
         return self._operator is not None  # of a compiled model without one the graph breaks here
 
@@ -240,8 +240,8 @@ class PackedLinear(torch.nn.Module):  # type: ignore[misc]
             return result
         if x.stride(-1) != 1 or x.dim() > 2:
             x = x.contiguous()
-        found: torch.Tensor = self._linear(x)
-        return found
+        output: torch.Tensor = self._linear(x)
+        return output
 
     def _by_torch(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         if self._kind is torch.nn.Linear:
@@ -253,8 +253,8 @@ class PackedLinear(torch.nn.Module):  # type: ignore[misc]
         return self.numbers(name)
 
     def _known(self, name: str) -> torch.Tensor:
-        found = self._numbers.get(name)
-        return self._unpack_known(name) if found is None else found
+        tensor = self._numbers.get(name)
+        return self._unpack_known(name) if tensor is None else tensor
 
     def _bind_alone(self) -> PackedLinear | None:
         """What serves the layer alone; None where the pack lacks its op. Bound when the layer is first called so."""
@@ -267,8 +267,8 @@ class PackedLinear(torch.nn.Module):  # type: ignore[misc]
                     served = type(self)(bound, self, self._registered)
                 served.dtype = self.dtype
                 self.__dict__["_alone"] = served
-        found: PackedLinear | None = self._alone
-        return found
+        layer: PackedLinear | None = self._alone
+        return layer
 
     def extra_repr(self) -> str:
         """What print(model) shows."""
@@ -285,10 +285,10 @@ class PackedLinear(torch.nn.Module):  # type: ignore[misc]
             "_operator": self._operator, "_fold": None, "_buffers": dict(self._buffers), "_numbers": {}, "_former": None,
         }  # fmt: skip
         copy.__dict__.update(
-            {key: shared[key] if key in shared else deepcopy(one, memo) for key, one in self.__dict__.items()}
+            {key: shared[key] if key in shared else deepcopy(item, memo) for key, item in self.__dict__.items()}
         )
         if self._fold is not None:
-            copy.__dict__["_numbers"] = {key: one.clone() for key, one in self._numbers.items()}
+            copy.__dict__["_numbers"] = {key: number.clone() for key, number in self._numbers.items()}
             copy.__dict__["_fold"] = self._fold.moved(deepcopy(self._fold.norm, memo))
         if self._alone is not None:
             copy.__dict__["_alone"] = deepcopy(self._alone)
@@ -341,24 +341,24 @@ class PackedLinear(torch.nn.Module):  # type: ignore[misc]
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> PackedLinear:
         """``.to()``, ``.bfloat16()`` and the like: results change their type, the packed weight stays what it is."""
-        asked = fn(torch.empty(0, dtype=self.dtype))
-        if asked.device.type != "cpu":
+        requested = fn(torch.empty(0, dtype=self.dtype))
+        if requested.device.type != "cpu":
             raise ValueError(
-                f"{self._linear.name}: asked to move to {asked.device}; a layer served from a CPU pack stays on the CPU: "
-                "move the model first, then swap"
+                f"{self._linear.name}: asked to move to {requested.device}; a layer served from a CPU pack stays on the "
+                "CPU: move the model first, then swap"
             )
-        if self._own is not torch.float32 and asked.dtype is not self._own:
+        if self._own is not torch.float32 and requested.dtype is not self._own:
             raise TypeError(
-                f"{self._linear.name}: asked for {asked.dtype}; a layer served in {self._own} computes in that type: "
+                f"{self._linear.name}: asked for {requested.dtype}; a layer served in {self._own} computes in that type: "
                 "change the model's type first, then swap"
             )
-        if asked.dtype is not self.dtype:
-            self.dtype = asked.dtype
+        if requested.dtype is not self.dtype:
+            self.dtype = requested.dtype
             # Of a fold they are the only ones: rounded, as torch rounds them.
-            self._numbers = {key: one.to(asked.dtype) for key, one in self._numbers.items()} if self._fold else {}
+            self._numbers = {key: number.to(requested.dtype) for key, number in self._numbers.items()} if self._fold else {}
             self._present()
             if self._alone is not None:
-                self._alone.dtype = asked.dtype
+                self._alone.dtype = requested.dtype
         return self
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
@@ -370,9 +370,9 @@ class PackedLinear(torch.nn.Module):  # type: ignore[misc]
         missing_keys: list[str], unexpected_keys: list[str], error_msgs: list[str],
     ) -> None:  # fmt: skip
         """As ``nn.Linear`` does; both are packed anew, and later calls see both or neither."""
-        given = checked_state(state_dict, prefix, self.tensors(), strict, missing_keys, unexpected_keys, error_msgs)
-        if given:
-            whole = {name: given[name] if name in given else self._unpacked(name) for name in self.tensors()}
+        inputs = checked_state(state_dict, prefix, self.tensors(), strict, missing_keys, unexpected_keys, error_msgs)
+        if inputs:
+            whole = {name: inputs[name] if name in inputs else self._unpacked(name) for name in self.tensors()}
             self._replace(whole["weight"], whole.get("bias"))
 
     def tensors(self) -> dict[str, tuple[int, ...]]:
@@ -384,11 +384,11 @@ class PackedLinear(torch.nn.Module):  # type: ignore[misc]
         with torch.inference_mode(False), torch.no_grad():
             weight, bias = weight.detach().to("cpu"), None if bias is None else bias.detach().to("cpu")
             for name, value in (("weight", weight), ("bias", bias)):
-                kept = self._numbers.get(name)
-                if kept is None or value is None:
+                selected = self._numbers.get(name)
+                if selected is None or value is None:
                     continue
-                if (kept.data_ptr(), kept.stride()) != (value.data_ptr(), value.stride()):
-                    kept.copy_(value.clone())  # it may be a turned view of the same
+                if (selected.data_ptr(), selected.stride()) != (value.data_ptr(), value.stride()):
+                    selected.copy_(value.clone())  # it may be a turned view of the same
             if self._fold is not None:
                 self._fold.forget()  # the norm may change, too; the next call folds both
             else:

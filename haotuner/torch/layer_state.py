@@ -12,22 +12,22 @@ HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_forward_hooks_with_kwargs", "
 
 
 def checked_state(
-    state: Mapping[str, Any], prefix: str, wanted: Mapping[str, tuple[int, ...]], strict: bool,
+    state: Mapping[str, Any], prefix: str, required: Mapping[str, tuple[int, ...]], strict: bool,
     missing: list[str], unexpected: list[str], errors: list[str],
 ) -> dict[str, Any]:  # fmt: skip
     """Tensors of a layer by name, out of a ``state_dict``; none where a shape is wrong, which is noted as torch does."""
-    given = {key: state[f"{prefix}{key}"] for key in wanted if f"{prefix}{key}" in state}
-    missing += [f"{prefix}{key}" for key in wanted if key not in given and strict]
+    inputs = {key: state[f"{prefix}{key}"] for key in required if f"{prefix}{key}" in state}
+    missing += [f"{prefix}{key}" for key in required if key not in inputs and strict]
     if strict:
-        mine = {f"{prefix}{key}" for key in wanted}
+        mine = {f"{prefix}{key}" for key in required}
         unexpected += [key for key in state if key.startswith(prefix) and key not in mine]
-    wrong = [key for key, value in given.items() if tuple(value.shape) != wanted[key]]
+    wrong = [key for key, value in inputs.items() if tuple(value.shape) != required[key]]
     errors += [
-        f"size mismatch for {prefix}{key}: copying a param with shape {tuple(given[key].shape)}, "
-        f"the shape in current model is {wanted[key]}."
+        f"size mismatch for {prefix}{key}: copying a param with shape {tuple(inputs[key].shape)}, "
+        f"the shape in current model is {required[key]}."
         for key in wrong
     ]
-    return {} if wrong else given
+    return {} if wrong else inputs
 
 
 def plain_layer(kind: Any, weight: torch.Tensor, bias: torch.Tensor | None, training: bool) -> torch.nn.Module:

@@ -69,10 +69,10 @@ def projection_of(attention: torch.nn.MultiheadAttention) -> torch.nn.Linear:
     return layer.train(attention.training)
 
 
-def why_left(parent: torch.nn.Module, layer: Any, place: str | None) -> str:
+def why_left(parent: torch.nn.Module, layer: Any, position: str | None) -> str:
     """Why a layer stays torch's whatever a pack in that place (None: the layer's) holds; empty if it may be served."""
     if isinstance(layer, torch.nn.MultiheadAttention):
-        if place is None or place != "cpu":
+        if position is None or position != "cpu":
             return "attention's input projection is no layer of its own"
         return unserved(layer) or f"not in the pack: tune it with --op {first_spec(projection_of(layer))}"
     if isinstance(parent, torch.nn.MultiheadAttention):
@@ -85,7 +85,7 @@ def why_left(parent: torch.nn.Module, layer: Any, place: str | None) -> str:
         kind = type(layer)
         name = f"{kind.__module__}.{kind.__qualname__}"
         return f"{name} is not served, only nn.Linear, and convolutions of one and two axes, themselves"
-    return _why_special(layer) or _why_weight(layer, place)
+    return _why_special(layer) or _why_weight(layer, position)
 
 
 def _why_computed(layer: Any) -> str:
@@ -116,20 +116,20 @@ def _why_special(layer: Any) -> str:
     return ""
 
 
-def _why_weight(layer: Any, place: str | None) -> str:
+def _why_weight(layer: Any, position: str | None) -> str:
     weight = layer.weight
     if type(weight) is not torch.nn.Parameter:
         return f"its weight is a {type(weight).__name__}, not a plain parameter"
     if weight.numel() == 0:
         return f"its weight has no elements: {tuple(weight.shape)}"
-    on_cpu = place == "cpu" or (place is None and weight.device.type == "cpu")
+    on_cpu = position == "cpu" or (position is None and weight.device.type == "cpu")
     if (type(layer) in KINDS or stored_by_input(layer)) and not on_cpu:
         return "convolutions are served on the CPU only"
     if weight.dtype not in DTYPES:
         return f"its weight is {str(weight.dtype).removeprefix('torch.')}; a pack takes float32, float16 or bfloat16"
-    if place is None and weight.device.type not in ("cpu", "cuda"):
+    if position is None and weight.device.type not in ("cpu", "cuda"):
         return f"it lives on {weight.device}"
-    if place is not None and weight.device not in (torch.device(place), torch.device(place.partition(":")[0])):
+    if position is not None and weight.device not in (torch.device(position), torch.device(position.partition(":")[0])):
         return f"it lives on {weight.device}"
     return ""
 

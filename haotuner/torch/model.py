@@ -23,12 +23,12 @@ class ServedModel(torch.nn.Module):  # type: ignore[misc]
     def __init__(self, pack: Pack, name: str) -> None:
         super().__init__()
         self._served = pack.model(name)
-        self._inputs = tuple(one.name for one in self._served.inputs)
+        self._inputs = tuple(operand.name for operand in self._served.inputs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ServedModel:
         copy = self.__class__.__new__(self.__class__)
         memo[id(self)] = copy
-        copy.__dict__.update({k: one if k == "_served" else deepcopy(one, memo) for k, one in self.__dict__.items()})
+        copy.__dict__.update({k: item if k == "_served" else deepcopy(item, memo) for k, item in self.__dict__.items()})
         return copy
 
     def __reduce__(self) -> Any:
@@ -46,25 +46,28 @@ class ServedModel(torch.nn.Module):  # type: ignore[misc]
 
     def forward(self, *inputs: torch.Tensor, **named: torch.Tensor) -> Any:
         """The outputs. UsageError names the input, what was expected and what was found; ValueError for gradients."""
-        given = dict(zip(self._inputs, inputs, strict=False))
-        if len(inputs) > len(self._inputs) or given.keys() & named.keys():
+        arguments = dict(zip(self._inputs, inputs, strict=False))
+        if len(inputs) > len(self._inputs) or arguments.keys() & named.keys():
             raise UsageError(
                 f"{self._served.name} takes {', '.join(self._inputs)}, once each; got {len(inputs)} in order and "
                 f"{', '.join(named) or 'none'} by name"
             )
-        given |= named
-        refuse_grad(self._served.name, *given.values())
-        tensors = [one for one in given.values() if isinstance(one, torch.Tensor)]
+        arguments |= named
+        refuse_grad(self._served.name, *arguments.values())
+        tensors = [tensor for tensor in arguments.values() if isinstance(tensor, torch.Tensor)]
         compiling, exporting = torch.compiler.is_compiling(), torch.compiler.is_exporting()
         if exporting or (not compiling and any(map(is_recorded, tensors))):
             raise UsageError(
                 f"{self._served.name}: torch records or transforms this call (torch.export, make_fx, torch.func); a "
                 "served model is no operator of torch: export the model that the pack was tuned from"
             )
-        found = tuple(self._run(given))
-        return found[0] if len(found) == 1 else found
+        outputs = tuple(self._run(arguments))
+        return outputs[0] if len(outputs) == 1 else outputs
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def _run(self, given: dict[str, torch.Tensor]) -> list[torch.Tensor]:
-        found = self._served.run({name: array_of(one) for name, one in given.items()}).values()
-        return [one if isinstance(one, torch.Tensor) else tensor_of(one, getattr(torch, one.dtype.name)) for one in found]
+    def _run(self, inputs: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+        outputs = self._served.run({name: array_of(tensor) for name, tensor in inputs.items()}).values()
+        return [
+            tensor if isinstance(tensor, torch.Tensor) else tensor_of(tensor, getattr(torch, tensor.dtype.name))
+            for tensor in outputs
+        ]

@@ -55,25 +55,25 @@ def define_group(
     shape: Callable[..., Any],
 ) -> None:
     """The same of several outputs: ``name(takes) -> (Tensor, …)``, and ``name.out(takes, *, out0, out1, …)``."""
-    outs = ", ".join(f"Tensor({chr(ord('a') + place)}!) out{place}" for place in range(outputs))
+    outs = ", ".join(f"Tensor({chr(ord('a') + index)}!) out{index}" for index in range(outputs))
     library.define(f"{name}({takes}) -> ({', '.join(['Tensor'] * outputs)})", tags=_TAGS)
     library.define(f"{name}.out({takes}, *, {outs}) -> ()", tags=_TAGS)
     library.impl(name, fresh, key)
     library.impl(f"{name}.out", into, key)
     torch.library.register_fake(f"haotuner::{name}", shape, lib=library)
-    torch.library.register_fake(f"haotuner::{name}.out", lambda *given, **outs: None, lib=library)
+    torch.library.register_fake(f"haotuner::{name}.out", lambda *inputs, **outs: None, lib=library)
 
 
 def refuse_grad(name: str, *inputs: torch.Tensor | None) -> None:
     """ValueError where torch would want a gradient of an input, backwards or forwards."""
     refuse_tangent(name, *inputs)
-    if torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in inputs):
+    if torch.is_grad_enabled() and any(operand is not None and operand.requires_grad for operand in inputs):
         raise ValueError(f"{name}: an input requires grad; a pack only infers: call it under torch.inference_mode()")
 
 
 def refuse_tangent(name: str, *inputs: torch.Tensor | None) -> None:
     """ValueError for a dual tensor of forward-mode differentiation: its tangent would be lost."""
-    if forward_ad._current_level >= 0 and any(one is not None and _is_dual(one) for one in inputs):
+    if forward_ad._current_level >= 0 and any(operand is not None and _is_dual(operand) for operand in inputs):
         raise ValueError(
             f"{name}: an input is a dual tensor of torch.autograd.forward_ad; a pack only infers: pass its primal"
         )

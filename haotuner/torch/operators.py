@@ -24,44 +24,44 @@ def define_operator(library: Any, op: Operator) -> None:
     operands = ", ".join(f"Tensor {operand.name}" for operand in entry.inputs)
     outputs = op.outputs if isinstance(op, MultiOutputBase) else (entry.output,)
 
-    def queued(given: Sequence[Any], outs: tuple[Any, ...]) -> None:
-        refuse_grad(name, *given)
-        rows = [tensor if tensor.dim() == 0 or tensor.stride(-1) == 1 else tensor.contiguous() for tensor in given]
+    def queued(inputs: Sequence[Any], outs: tuple[Any, ...]) -> None:
+        refuse_grad(name, *inputs)
+        rows = [tensor if tensor.dim() == 0 or tensor.stride(-1) == 1 else tensor.contiguous() for tensor in inputs]
         op.run(*rows, out=outs if len(outs) > 1 else outs[0])
 
-    def shapes(*given: Any) -> tuple[Any, ...]:
-        return tuple(_empty(op, output, given) for output in outputs)
+    def shapes(*inputs: Any) -> tuple[Any, ...]:
+        return tuple(_empty(op, output, inputs) for output in outputs)
 
-    def every(*given: Any) -> tuple[Any, ...]:
-        outs = shapes(*given)
-        queued(given, outs)
+    def every(*inputs: Any) -> tuple[Any, ...]:
+        outs = shapes(*inputs)
+        queued(inputs, outs)
         return outs
 
     if len(outputs) > 1:
         define_group(
             library, name, operands, key, len(outputs), fresh=every, shape=shapes,
-            into=lambda *given, **outs: queued(given, tuple(outs[f"out{place}"] for place in range(len(outputs)))),
+            into=lambda *inputs, **outs: queued(inputs, tuple(outs[f"out{index}"] for index in range(len(outputs)))),
         )  # fmt: skip
         return
     define_pair(
-        library, name, operands, key, fresh=lambda *given: every(*given)[0], shape=lambda *given: shapes(*given)[0],
-        into=lambda *given, out: queued(given, (out,)), nothing=lambda *given, out: None,
+        library, name, operands, key, fresh=lambda *inputs: every(*inputs)[0], shape=lambda *inputs: shapes(*inputs)[0],
+        into=lambda *inputs, out: queued(inputs, (out,)), nothing=lambda *inputs, out: None,
     )  # fmt: skip
 
 
-def _empty(op: Operator, output: PackOperand, given: Sequence[Any]) -> Any:
+def _empty(op: Operator, output: PackOperand, inputs: Sequence[Any]) -> Any:
     """Memory of an output's extents, from the operands' axes; what follows from others is worked out in whole numbers."""
     entry, dtype = op.entry, getattr(torch, DTYPES[output.dtype].numpy)
     if any(axis.derived for axis in entry.axes):
-        named = {operand.name: tensor for operand, tensor in zip(entry.inputs, given, strict=True)}
-        return given[0].new_empty(op.output_shape(named, output), dtype=dtype)
+        named = {operand.name: tensor for operand, tensor in zip(entry.inputs, inputs, strict=True)}
+        return inputs[0].new_empty(op.output_shape(named, output), dtype=dtype)
     extents: dict[str, Any] = {axis.name: axis.extent for axis in entry.axes if axis.extent is not None}
     leading: dict[str, tuple[Any, ...]] = {}
-    for operand, tensor in zip(entry.inputs, given, strict=True):
+    for operand, tensor in zip(entry.inputs, inputs, strict=True):
         split = tensor.dim() - len(operand.dims) + 1
         torch._check(split >= 0, lambda: f"{op.name}: an operand has too few axes")
         leading.setdefault(operand.dims[0], tuple(tensor.shape[:split]))
         extents |= dict(zip(operand.dims[1:], tensor.shape[split:], strict=True))
     first, *others = output.dims
     before = leading.get(first) or (extents[first],)
-    return given[0].new_empty((*before, *(leading.get(axis, (extents.get(axis),))[-1] for axis in others)), dtype=dtype)
+    return inputs[0].new_empty((*before, *(leading.get(axis, (extents.get(axis),))[-1] for axis in others)), dtype=dtype)

@@ -52,7 +52,7 @@ class Registered:
             raise UsageError(f"torch.ops.haotuner has {', '.join(taken)} already; close what registered them first")
         layers = [name for name in pack.ops if pack.gpu is not None and pack.op_entry(name).kind in LAYERS]
         self._placed = {name: _placed(pack, name) for name in layers}
-        on_device = [] if pack.gpu is None else [one for one in pack.ops if is_convolution(pack.op_entry(one).kind)]
+        on_device = [] if pack.gpu is None else [op for op in pack.ops if is_convolution(pack.op_entry(op).kind)]
         self._convolved = {name: DeviceConvCall(pack, name) for name in on_device}
         for name in pack.ops:
             placed = self._placed.get(name)
@@ -191,8 +191,8 @@ def register(pack: Pack) -> Registered:
 
 def torch_type(name: str) -> torch.dtype:
     """Torch's type of a dtype name."""
-    found: torch.dtype = getattr(torch, DTYPES[name].numpy)
-    return found
+    element_type: torch.dtype = getattr(torch, DTYPES[name].numpy)
+    return element_type
 
 
 def tensor_of(array: Any, kind: torch.dtype) -> torch.Tensor:

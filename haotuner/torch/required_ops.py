@@ -29,18 +29,18 @@ def ops_of(model: torch.nn.Module, *example: Any, fuse: bool = False) -> Needed:
     if example and any(map(is_lazy, model.modules())):
         with torch.inference_mode(False), torch.no_grad():
             model(*example)  # lazy layers become plain ones
-    found = {name: child for name, parent, _, child in layers_of(model) if not why_left(parent, child, None)}
+    layers = {name: child for name, parent, _, child in layers_of(model) if not why_left(parent, child, None)}
     attention = {
         name: child
         for name, child in model.named_modules()
         if isinstance(child, torch.nn.MultiheadAttention) and not unserved(child)
     }
-    found |= {f"attention {name}": child for name, child in attention.items()}
+    layers |= {f"attention {name}": child for name, child in attention.items()}
     after = chains(model).by_layer if fuse else {}
-    kept, others = {id(child) for child in found.values()}, any_last(model)
-    steps = {place: chain for place, chain in after.items() if chain.step and place in kept}
+    layer_ids, others = {id(child) for child in layers.values()}, any_last(model)
+    steps = {position: chain for position, chain in after.items() if chain.step and position in layer_ids}
     if not example:
-        return Needed(Counter(spec for child in found.values() for spec in _ops_of_layer(child, steps, others)))
+        return Needed(Counter(spec for child in layers.values() for spec in _ops_of_layer(child, steps, others)))
     counts: Counter[str] = Counter()
     seen: Counter[Call] = Counter()
 
@@ -50,12 +50,12 @@ def ops_of(model: torch.nn.Module, *example: Any, fuse: bool = False) -> Needed:
         tensors = [one for one in (*inputs, *named.values()) if isinstance(one, torch.Tensor)]
         seen.update((name, spec, shape) for spec, shape in _shapes(layer, specs, tensors) if shape is not None)
 
-    names = {id(child): name.removeprefix("attention ") for name, child in reversed(found.items())}
+    names = {id(child): name.removeprefix("attention ") for name, child in reversed(layers.items())}
     hooks = [
         child.register_forward_pre_hook(
             lambda layer, inputs, named: note(names[id(layer)], layer, inputs, named), with_kwargs=True
         )
-        for child in {id(child): child for child in found.values()}.values()
+        for child in {id(child): child for child in layers.values()}.values()
     ]
     try:
         with torch.inference_mode():

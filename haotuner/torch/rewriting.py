@@ -80,15 +80,15 @@ def _imports(file: str) -> list[ast.stmt]:
         waiting: list[Any] = list(ast.parse("".join(linecache.getlines(file))).body)
     except (SyntaxError, ValueError):
         return []
-    found: list[ast.stmt] = []
+    result: list[ast.stmt] = []
     while waiting:
         node = waiting.pop()
         if isinstance(node, ast.Import) or (isinstance(node, ast.ImportFrom) and node.module != "__future__"):
             if not any(name.name == "*" for name in node.names):
-                found.append(node)
+                result.append(node)
         elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             waiting += ast.iter_child_nodes(node)
-    return found
+    return result
 
 
 def _compiled(
@@ -113,26 +113,26 @@ def _compiled(
     except (SyntaxError, ValueError):
         return None
     for part in (outer.name, owner.__name__, definition.name):
-        inner = [one for one in whole.co_consts if isinstance(one, CodeType) and one.co_name == part]
+        inner = [constant for constant in whole.co_consts if isinstance(constant, CodeType) and constant.co_name == part]
         if len(inner) != 1:
             return None
         whole = inner[0]
     return whole if isinstance(whole, CodeType) else None
 
 
-def _same_code(one: CodeType, other: CodeType) -> bool:
+def _same_code(code: CodeType, other: CodeType) -> bool:
     """Whether two codes do the same, wherever they lie in a file."""
     facts = ("co_code", "co_names", "co_varnames", "co_freevars", "co_cellvars", "co_argcount",
              "co_posonlyargcount", "co_kwonlyargcount", "co_exceptiontable")  # fmt: skip
-    if any(getattr(one, fact) != getattr(other, fact) for fact in facts) or len(one.co_consts) != len(other.co_consts):
+    if any(getattr(code, fact) != getattr(other, fact) for fact in facts) or len(code.co_consts) != len(other.co_consts):
         return False
-    if (one.co_flags ^ other.co_flags) & ~inspect.CO_NESTED:
+    if (code.co_flags ^ other.co_flags) & ~inspect.CO_NESTED:
         return False
     return all(
         _same_code(mine, its)
         if isinstance(mine, CodeType) and isinstance(its, CodeType)
         else type(mine) is type(its) and repr(mine) == repr(its)
-        for mine, its in zip(one.co_consts, other.co_consts, strict=True)
+        for mine, its in zip(code.co_consts, other.co_consts, strict=True)
     )
 
 
@@ -147,12 +147,12 @@ class _Joining:
 
     def __post_init__(self) -> None:
         self._self = self.code.co_varnames[0]
-        names = [one for one in ast.walk(self.definition) if isinstance(one, ast.Name)]
-        self._reads = Counter(one.id for one in names if not isinstance(one.ctx, ast.Store))
-        grown = [one.target for one in ast.walk(self.definition) if isinstance(one, ast.AugAssign)]
-        self._reads.update(one.id for one in grown if isinstance(one, ast.Name))
-        stored = {one.id for one in names if isinstance(one.ctx, ast.Store)}
-        inner = [one.arg for one in ast.walk(self.definition) if isinstance(one, ast.arg)]
+        names = [node for node in ast.walk(self.definition) if isinstance(node, ast.Name)]
+        self._reads = Counter(node.id for node in names if not isinstance(node.ctx, ast.Store))
+        grown = [node.target for node in ast.walk(self.definition) if isinstance(node, ast.AugAssign)]
+        self._reads.update(node.id for node in grown if isinstance(node, ast.Name))
+        stored = {node.id for node in names if isinstance(node.ctx, ast.Store)}
+        inner = [node.arg for node in ast.walk(self.definition) if isinstance(node, ast.arg)]
         # A method that gives ``self`` another value, or looks at its locals, stays as it is.
         self.readable = (
             self._self not in stored and inner.count(self._self) == 1 and not _READS_LOCALS & {*self.code.co_names}
@@ -169,7 +169,7 @@ class _Joining:
                     for part in value:
                         self.block(part.body, merging=within)
                 elif isinstance(value, list):
-                    setattr(statement, name, [self._joined(one) for one in value])
+                    setattr(statement, name, [self._joined(statement) for statement in value])
                 elif isinstance(value, ast.AST):
                     setattr(statement, name, self._joined(value))
         if merging:
@@ -183,7 +183,7 @@ class _Joining:
             return node
         for name, value in ast.iter_fields(node):
             if isinstance(value, list):
-                setattr(node, name, [self._joined(one) for one in value])
+                setattr(node, name, [self._joined(statement) for statement in value])
             elif isinstance(value, ast.AST):
                 setattr(node, name, self._joined(value))
         path = self._path(node.func) if isinstance(node, ast.Call) else ()
@@ -207,18 +207,18 @@ class _Joining:
 
     def _merge(self, statements: list[ast.stmt]) -> None:
         """Join ``h = self.a(x)`` with the statement behind it, where that takes h and nothing reads it later."""
-        place = 0
-        while place + 1 < len(statements):
-            first, second = statements[place], statements[place + 1]
+        index = 0
+        while index + 1 < len(statements):
+            first, second = statements[index], statements[index + 1]
             name = self._local(first)
             call = second.value if isinstance(second, ast.Assign | ast.Return) else None
             argument = _only_argument(call) if isinstance(call, ast.Call) and _chain_of(call) else None
             if name and isinstance(argument, ast.Name) and argument.id == name and self._gone(name, second):
                 second.value = _one_after_another(first.value, call)  # type: ignore[attr-defined]
-                del statements[place]
-                place = max(place - 1, 0)
+                del statements[index]
+                index = max(index - 1, 0)
             else:
-                place += 1
+                index += 1
 
     def _local(self, statement: ast.stmt) -> str:
         """The local that a statement gives a module's result; empty where it does something else."""
@@ -239,8 +239,8 @@ class _Joining:
 
 
 def _chain_of(node: Any) -> tuple[Path, ...]:
-    found: tuple[Path, ...] = getattr(node, "chain", ())
-    return found
+    result: tuple[Path, ...] = getattr(node, "chain", ())
+    return result
 
 
 def _calls(statement: ast.stmt) -> Iterator[Any]:
@@ -251,7 +251,9 @@ def _calls(statement: ast.stmt) -> Iterator[Any]:
         if isinstance(node, ast.Call):
             yield node
         inside = [
-            one for one in ast.iter_child_nodes(node) if not isinstance(one, ast.stmt | ast.ExceptHandler | ast.match_case)
+            node
+            for node in ast.iter_child_nodes(node)
+            if not isinstance(node, ast.stmt | ast.ExceptHandler | ast.match_case)
         ]
         waiting += inside
 

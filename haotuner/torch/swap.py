@@ -83,8 +83,8 @@ def swap(model: torch.nn.Module, pack: Pack, *example: Any, registered: Register
         WrongResult: results of ``example`` differ by more than the types explain. The model is as it was.
     """
     if not isinstance(model, torch.nn.Module) or not isinstance(pack, Pack):
-        found = f"{type(model).__name__} and {type(pack).__name__}"
-        raise TypeError(f"swap takes a torch.nn.Module and a pack that haotuner.load opened; got {found}")
+        result = f"{type(model).__name__} and {type(pack).__name__}"
+        raise TypeError(f"swap takes a torch.nn.Module and a pack that haotuner.load opened; got {result}")
     if example and (example[0] is None or isinstance(example[0], Registered)):  # swap(model, pack, registered)
         registered, example = example[0], example[1:]
     if type(model) in (torch.nn.Linear, torch.nn.MultiheadAttention, *KINDS):
@@ -127,7 +127,7 @@ class _Swap:
         self.fused: dict[str, str] = {}
         self.after = chains(model) if self.on_cpu else Chains()
         self._last = any_last(model)
-        self._names = {id(one): name for name, one in model.named_modules()}
+        self._names = {id(module): name for name, module in model.named_modules()}
         self._made: dict[Any, torch.nn.Module] = {}
 
     def layers(self) -> None:
@@ -135,7 +135,7 @@ class _Swap:
         if self.on_cpu:
             self._attention()
             self._names |= {
-                id(one): name for name, one in self.model.named_modules()
+                id(module): name for name, module in self.model.named_modules()
             }  # what stands for attention has layers
         for name, parent, key, child in layers_of(self.model):
             reads = weight_reads(parent, key) if self.on_cpu and key else None
@@ -147,11 +147,11 @@ class _Swap:
                 continue
             norm = self._norm(child)
             fused, plain = self._ops(child, norm)
-            held = [place for place, spec in enumerate((*fused, *plain)) if Op.parse(spec).name in self.pack.ops]
-            if not held:
+            served_ = [index for index, spec in enumerate((*fused, *plain)) if Op.parse(spec).name in self.pack.ops]
+            if not served_:
                 self._leave(name, child, f"not in the pack: tune it with --op {plain[0]}{_reason_left(child)}")
                 continue
-            first, alone = held[0], plain[held[0] % len(plain)]
+            first, alone = served_[0], plain[served_[0] % len(plain)]
             served = self._serve(parent, key, child, norm, (*fused, *plain)[first], alone, fused=first < len(fused))
             self.replaced.append(name)
             if reads is not None and isinstance(served, PackedLinear) and self.registered is not None:

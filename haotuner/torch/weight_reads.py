@@ -31,12 +31,12 @@ def weight_reads(parent: torch.nn.Module, key: str) -> WeightReads | None:
     reader, called = "", False
     while waiting:
         name = waiting.pop()
-        owner = next((one for one in kind.__mro__ if name in vars(one)), torch.nn.Module)
+        owner = next((cls for cls in kind.__mro__ if name in vars(cls)), torch.nn.Module)
         function = vars(owner).get(name)
         if owner is torch.nn.Module or not isinstance(function, FunctionType):
             continue
         names = {*function.__code__.co_names}
-        waiting += [one for one in names - seen if isinstance(getattr(kind, one, None), FunctionType)]
+        waiting += [cls for cls in names - seen if isinstance(getattr(kind, cls, None), FunctionType)]
         seen |= names
         if key in names:
             read, used = _uses(function, key)
@@ -72,5 +72,5 @@ def _harmless(node: Any) -> bool:
     if isinstance(node, ast.Attribute):
         return node.attr in _HARMLESS
     if isinstance(node, ast.Compare):
-        return all(isinstance(one, ast.Is | ast.IsNot) for one in node.ops)
+        return all(isinstance(op, ast.Is | ast.IsNot) for op in node.ops)
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("isinstance", "hasattr")

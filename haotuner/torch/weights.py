@@ -72,7 +72,7 @@ class PackedWeight(torch.Tensor):  # type: ignore[misc]
         if func == _SET_DATA and isinstance(args[0], PackedWeight):
             return args[0]._layer.serve_other(args[0]._name, _plain(args[1]))
         if func in _READERS and "out" not in kwargs:
-            return func(*map(_plain, args), **{key: _plain(one) for key, one in kwargs.items()})
+            return func(*map(_plain, args), **{key: _plain(value) for key, value in kwargs.items()})
         if func in _COPIES:
             return func(args[0].numbers().detach().clone(), *args[1:], **kwargs)
         return torch._C._disabled_torch_function_impl(func, types, args, kwargs)
@@ -83,27 +83,27 @@ class PackedWeight(torch.Tensor):  # type: ignore[misc]
         views: PackedWeight | None = None
         if func.overloadpacket is torch.ops.aten.set_ and isinstance(args[0], PackedWeight) and args[0]._served:
             raise no_other_weight(args[0]._layer.extra_repr(), args[0]._name)
-        for place, argument in enumerate(func._schema.arguments):
-            given = args[place] if place < len(args) else kwargs.get(argument.name)
-            parts = given if isinstance(given, (list, tuple)) else (given,)
-            for one in parts:
-                if isinstance(one, PackedWeight) and argument.alias_info is not None:
+        for index, argument in enumerate(func._schema.arguments):
+            inputs = args[index] if index < len(args) else kwargs.get(argument.name)
+            parts = inputs if isinstance(inputs, (list, tuple)) else (inputs,)
+            for part in parts:
+                if isinstance(part, PackedWeight) and argument.alias_info is not None:
                     if argument.alias_info.is_write:
-                        written.append(one)
+                        written.append(part)
                     else:
-                        views = one
+                        views = part
         plain, named = torch.utils._pytree.tree_map(_plain, (args, kwargs))
-        found = func(*plain, **named)
-        for one in written:
-            if one._served:
-                one._layer.written()
+        result = func(*plain, **named)
+        for item in written:
+            if item._served:
+                item._layer.written()
         if written:
-            return args[0] if isinstance(args[0], PackedWeight) and args[0] is written[0] else found
+            return args[0] if isinstance(args[0], PackedWeight) and args[0] is written[0] else result
         if views is None:
-            return found
-        wrap = lambda one: PackedWeight.of(views._layer, views._name, one.shape, one) if isinstance(one, _T) else one  # noqa: E731
-        return torch.utils._pytree.tree_map(wrap, found)
+            return result
+        wrap = lambda item: PackedWeight.of(views._layer, views._name, item.shape, item) if isinstance(item, _T) else item  # noqa: E731
+        return torch.utils._pytree.tree_map(wrap, result)
 
 
-def _plain(one: Any) -> Any:
-    return one.numbers() if isinstance(one, PackedWeight) else one
+def _plain(value: Any) -> Any:
+    return value.numbers() if isinstance(value, PackedWeight) else value

@@ -9,7 +9,7 @@ from typing import Any
 from haotuner.words.size_arithmetic import OPERATIONS
 
 MAGIC, VERSION = 0x4C45444F4D5448, 4
-_SIZES = {op: place for place, op in enumerate(("dim", "number", *OPERATIONS))}
+_SIZES = {op: index for index, op in enumerate(("dim", "number", *OPERATIONS))}
 _ALIAS, _LOOPS, _OP = 0, 1, 2
 _X, _WEIGHT, _OUT, _NAMED = 0, 1, 2, 3
 # DLPack's codes of element types.
@@ -30,9 +30,9 @@ _LAWS = ("normal", "uniform")
 def schedule_words(document: Mapping[str, Any], weights_bytes: int) -> list[int]:
     """Of a schedule (``executable.py``) and the bytes of its weights. KeyError where it names what it has not."""
     sizes, tensors, weights = document["sizes"], document["tensors"], document.get("weights", {})
-    dims = {name: place for place, name in enumerate(document["dims"])}
-    held = (*sorted(tensors.items()), *sorted(weights.items()))  # whatever their order is: JSON keeps none
-    places = {name: place for place, (name, _) in enumerate(held)}
+    dims = {name: index for index, name in enumerate(document["dims"])}
+    tensors_and_weights = (*sorted(tensors.items()), *sorted(weights.items()))  # whatever their order is: JSON keeps none
+    places = {name: index for index, (name, _) in enumerate(tensors_and_weights)}
     words = [*_text(document["name"]), weights_bytes, len(dims)]
     words += [word for name in dims for word in _text(name)]
     words.append(len(sizes))
@@ -42,9 +42,9 @@ def schedule_words(document: Mapping[str, Any], weights_bytes: int) -> list[int]
     words.append(len(equal))
     words += [line for pair in equal for line in pair]
     words.append(len(places))
-    for name, one in held:
-        kind = _SCALED_TYPE if one["dtype"] == SCALED else TYPES[one["dtype"]]
-        words += [*_text(name), *kind, one.get("offset", -1), *_counted(one["shape"])]
+    for name, item in tensors_and_weights:
+        kind = _SCALED_TYPE if item["dtype"] == SCALED else TYPES[item["dtype"]]
+        words += [*_text(name), *kind, item.get("offset", -1), *_counted(item["shape"])]
     for ends in (document["inputs"], document["outputs"]):
         words.append(len(ends))
         words += [word for end in ends for word in (*_text(end["name"]), places[end.get("tensor", end["name"])])]
@@ -55,18 +55,18 @@ def schedule_words(document: Mapping[str, Any], weights_bytes: int) -> list[int]
         return [MAGIC, VERSION, len(words) + 4, _checksum(words), *words]
     ways = document.get("ways") or [{"first": 0, "end": len(document["steps"]), "line": None, "most": 0}]
     words.append(len(ways))
-    for place, way in enumerate(ways):
+    for index, way in enumerate(ways):
         words += [-1 if way["line"] is None else way["line"], way["most"]]
-        words += [places[one] for one in way["outputs"]] if place else []
+        words += [places[item] for item in way["outputs"]] if index else []
         words.append(way["end"] - way["first"])
         words += [word for step in document["steps"][way["first"] : way["end"]] for word in _step(step, places)]
     indices, required, checks = (document.get(name, []) for name in ("indices", "required", "weights_crc32"))
     defaults = _defaults(document["inputs"])
     words += [len(indices)] if indices or required or checks or defaults else []
-    for place, first, axes, rows, reader in indices:
-        words += [place, first, len(axes), *(line for axis in axes for line in axis), rows, *_text(reader)]
+    for position, first, axes, rows, reader in indices:
+        words += [position, first, len(axes), *(line for axis in axes for line in axis), rows, *_text(reader)]
     words += [len(required)] if required or checks or defaults else []
-    words += [word for line, told in required for word in (line, *_text(told))]
+    words += [word for line, requirement in required for word in (line, *_text(requirement))]
     words += _counted(checks) if checks else []
     words += defaults
     return [MAGIC, VERSION, len(words) + 4, _checksum(words), *words]
@@ -94,8 +94,12 @@ def _text(text: str) -> list[int]:
 
 def _defaults(inputs: Sequence[Mapping[str, Any]]) -> list[int]:
     """Of inputs that a call may leave out: their places, shapes and elements; no word where there are none."""
-    own = [(place, one["default"]) for place, one in enumerate(inputs) if "default" in one]
-    words = [word for place, one in own for word in (place, *_counted(one["shape"]), *_bytes(bytes.fromhex(one["bytes"])))]
+    own = [(index, operand["default"]) for index, operand in enumerate(inputs) if "default" in operand]
+    words = [
+        word
+        for position, item in own
+        for word in (position, *_counted(item["shape"]), *_bytes(bytes.fromhex(item["bytes"])))
+    ]
     return [len(own), *words] if own else []
 
 
@@ -110,25 +114,25 @@ def _counted(numbers: Sequence[int]) -> list[int]:
 
 
 def _checksum(words: Sequence[int]) -> int:
-    found = 0xCBF29CE484222325
+    result = 0xCBF29CE484222325
     for word in words:
-        found = ((found ^ (word & 0xFFFFFFFFFFFFFFFF)) * 0x100000001B3) & 0xFFFFFFFFFFFFFFFF
-    return found - (1 << 64) if found >> 63 else found
+        result = ((result ^ (word & 0xFFFFFFFFFFFFFFFF)) * 0x100000001B3) & 0xFFFFFFFFFFFFFFFF
+    return result - (1 << 64) if result >> 63 else result
 
 
 def _step(step: Mapping[str, Any], places: Mapping[str, int]) -> list[int]:
     if step["do"] == "alias":
         return [_ALIAS, places[step["out"]], places[step["of"]]]
     if step["do"] == "loops":
-        return [_LOOPS, step["group"], *_counted([places[one] for one in step["tensors"]])]
+        return [_LOOPS, step["group"], *_counted([places[tensor] for tensor in step["tensors"]])]
     operands = _OPERANDS[step["do"]](step, places)
-    return [_OP, *_text(step["op"]), len(operands), *(word for one in operands for word in one)]
+    return [_OP, *_text(step["op"]), len(operands), *(word for operand in operands for word in operand)]
 
 
 def _of_chain(step: Mapping[str, Any], places: Mapping[str, int], dims: Mapping[str, int]) -> list[int]:
     """A segment, or what the host computes before it."""
     if step["do"] == "segment":
-        ends = [_counted([places[one] for one in step[kind]]) for kind in ("reads", "makes")]
+        ends = [_counted([places[item] for item in step[kind]]) for kind in ("reads", "makes")]
         return [_SEGMENT, *_text(step["model"]), *ends[0], *ends[1]]
     if step["do"] == "loop":
         return _of_loop(step, places, dims)
@@ -139,8 +143,8 @@ def _of_chain(step: Mapping[str, Any], places: Mapping[str, int], dims: Mapping[
         law = step["attributes"]
         bits = [_bits(law[end]) for end in ("low", "high")]
         return [_RANDOM, out, _LAWS.index(law["law"]), law["number"], int("seed" in law), law.get("seed", 0), *bits]
-    of, place = places[step["of"]], [step["place"]] if step["do"] == "counted" else []
-    return [_BETWEEN[step["do"]], of, *place, dims[step["dim"]], out]
+    of, position = places[step["of"]], [step["place"]] if step["do"] == "counted" else []
+    return [_BETWEEN[step["do"]], of, *position, dims[step["dim"]], out]
 
 
 def _when(step: Mapping[str, Any], places: Mapping[str, int], dims: Mapping[str, int]) -> list[int]:
@@ -157,9 +161,9 @@ def _decided(step: Mapping[str, Any], places: Mapping[str, int], dims: Mapping[s
 
 
 def _chosen(step: Mapping[str, Any], places: Mapping[str, int], dims: Mapping[str, int]) -> list[int]:
-    told = [word for axis, dim in step["told"] for word in (axis, dims[dim])]
-    sides = (places[one] for one in step["of"])
-    return [_CHOSEN, *sides, dims[step["dim"]], places[step["out"]], len(step["told"]), *told]
+    values = [word for axis, dim in step["told"] for word in (axis, dims[dim])]
+    sides = (places[item] for item in step["of"])
+    return [_CHOSEN, *sides, dims[step["dim"]], places[step["out"]], len(step["told"]), *values]
 
 
 _OF_BRANCHES = {"when": _when, "required": _required, "decided": _decided, "chosen": _chosen}
@@ -169,14 +173,14 @@ def _of_loop(step: Mapping[str, Any], places: Mapping[str, int], dims: Mapping[s
     def at(tensor: str | None) -> int:
         return -1 if tensor is None else places[tensor]
 
-    words = [_LOOP, *(at(step[one]) for one in ("limit", "asked", "turn", "goes_on"))]
+    words = [_LOOP, *(at(step[name]) for name in ("limit", "asked", "turn", "goes_on"))]
     words += [-1, -1] if step["dim"] is None else [dims[step["dim"]], at(step["turns"])]
     for kind in ("carried", "rows", "made"):
-        words += [len(step[kind]), *(at(one) for ends in step[kind] for one in ends)]
+        words += [len(step[kind]), *(at(end) for ends in step[kind] for end in ends)]
     words.append(len(step["changes"]))
-    for number, axis, *told in step["changes"]:
-        words += [number, axis, *(-1 if dim is None else dims[dim] for dim in told)]
-    return [*words, len(step["steps"]), *(word for one in step["steps"] for word in _of_chain(one, places, dims))]
+    for number, axis, *terms in step["changes"]:
+        words += [number, axis, *(-1 if dim is None else dims[dim] for dim in terms)]
+    return [*words, len(step["steps"]), *(word for item in step["steps"] for word in _of_chain(item, places, dims))]
 
 
 def _layer(step: Mapping[str, Any], places: Mapping[str, int]) -> list[list[int]]:
@@ -185,30 +189,30 @@ def _layer(step: Mapping[str, Any], places: Mapping[str, int]) -> list[list[int]
     return [
         _operand(_X, places[step["x"]], x),
         _operand(_WEIGHT, places[step["weight"]]),
-        *(_operand(_NAMED, places[one], name=name) for name, one in sorted(step["constants"].items())),
-        *(_operand(_NAMED, places[one], name=name) for name, one in sorted(step.get("rows", {}).items())),
-        *(_operand(_NAMED, places[one], out, name=name) for name, one in sorted(step["passed"].items())),
+        *(_operand(_NAMED, places[item], name=name) for name, item in sorted(step["constants"].items())),
+        *(_operand(_NAMED, places[item], name=name) for name, item in sorted(step.get("rows", {}).items())),
+        *(_operand(_NAMED, places[item], out, name=name) for name, item in sorted(step["passed"].items())),
         _operand(_OUT, places[step["out"]], out),
     ]
 
 
 def _product(step: Mapping[str, Any], places: Mapping[str, int]) -> list[list[int]]:
     x, w = step["x"], step["w"]
-    found = [
+    result = [
         _operand(_X, places[x["of"]], x["shape"] or None, x["order"]),
         _operand(_WEIGHT, places[w["of"]], w["shape"] or None, w["order"]),
-        *(_operand(_NAMED, places[one], name=name) for name, one in sorted(step["passed"].items())),
+        *(_operand(_NAMED, places[item], name=name) for name, item in sorted(step["passed"].items())),
         _turned(step, places),
     ]
     if step["scale"] is not None:
-        found.append(_operand(_NAMED, -1, name="scale", number=step["scale"]))
-    return found
+        result.append(_operand(_NAMED, -1, name="scale", number=step["scale"]))
+    return result
 
 
 def _online(step: Mapping[str, Any], places: Mapping[str, int]) -> list[list[int]]:
     named = [
-        _operand(_NAMED, places[one["of"]], one["shape"] or None, one["order"], name)
-        for name, one in sorted(step["views"].items())
+        _operand(_NAMED, places[item["of"]], item["shape"] or None, item["order"], name)
+        for name, item in sorted(step["views"].items())
     ]
     return [*named, _turned(step, places)]
 

@@ -25,4 +25,6 @@ def waits(op: Op) -> bool:
 def waiting(op: Op) -> tuple[str, ...]:
     """The matrices of an op that only wait for calls, by name."""
     options = op.all_options()
-    return tuple(one.name for one in op.meaning.operands if one.role == "constant" and len(one.axes(options)) > 1)
+    return tuple(
+        operand.name for operand in op.meaning.operands if operand.role == "constant" and len(operand.axes(options)) > 1
+    )

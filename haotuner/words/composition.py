@@ -98,13 +98,13 @@ class Composition:
             extents: of the output, by axis.
             along: the covered axis; None: the first of ``extents``.
         """
-        axis, found, first = along or next(iter(extents)), [], 0
+        axis, result, first = along or next(iter(extents)), [], 0
         for kernel, tiles in self.parts:
             last = extents[axis] if tiles == WHOLE else first + tiles * rows_of(kernel)
             box = {other: (first, last) if other == axis else (0, extent) for other, extent in extents.items()}
-            found.append(Region(kernel=kernel, box=box, tiles=tiles))
+            result.append(Region(kernel=kernel, box=box, tiles=tiles))
             first = last
-        return tuple(found)
+        return tuple(result)
 
 
 def in_parts(parts: int) -> str:

@@ -39,6 +39,6 @@ def no_larger(axis: str, *, least: int = 1) -> Law:
 def refusals(question: ConstraintQuery, laws: Laws) -> Iterator[Refused]:
     """Every law the kernel breaks, in order."""
     for law, sides in laws:
-        found = sides(question)
-        if found is not None and found[0] > found[1]:
-            yield Refused(kernel=question.kernel, law=law, asked=found[0], allowed=found[1])
+        sides_ = sides(question)
+        if sides_ is not None and sides_[0] > sides_[1]:
+            yield Refused(kernel=question.kernel, law=law, asked=sides_[0], allowed=sides_[1])

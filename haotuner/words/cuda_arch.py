@@ -26,8 +26,8 @@ class CudaArch:
     @staticmethod
     def of(name: str) -> CudaArch | None:
         """What a name like ``sm_80`` or ``sm_90a`` says; None of another text."""
-        found = _NAME.fullmatch(name)
-        return None if found is None else CudaArch(int(found[1]), int(found[2]), found[3])
+        match = _NAME.fullmatch(name)
+        return None if match is None else CudaArch(int(match[1]), int(match[2]), match[3])
 
     @property
     def number(self) -> int:
@@ -49,10 +49,10 @@ class CudaArch:
 
 def cuda_arch(name: str) -> CudaArch:
     """The architecture of that name; ValueError for another text."""
-    found = CudaArch.of(name)
-    if found is None:
+    result = CudaArch.of(name)
+    if result is None:
         raise ValueError(f"{name!r} is no architecture of a CUDA device, such as sm_80 or sm_90a")
-    return found
+    return result
 
 
 def runs(code: str, device: str) -> bool:
@@ -67,9 +67,9 @@ def needed_driver(arch: str, toolkit_major: int) -> int:
     Code runs on every driver of its compiler's major release (CUDA compatibility guide, "Minor version compatibility") that
     knows the architecture.
     """
-    found = CudaArch.of(arch)
-    known = _KNOWN_SINCE.get(found.number, 0) if found else 0
-    family = _FAMILIES_SINCE if found and found.variant == "f" else 0
+    result = CudaArch.of(arch)
+    known = _KNOWN_SINCE.get(result.number, 0) if result else 0
+    family = _FAMILIES_SINCE if result and result.variant == "f" else 0
     return max(OLDEST, 1000 * toolkit_major, known, family)
 
 

@@ -68,12 +68,12 @@ class Device:
 
     def numbers(self) -> dict[str, float]:
         """Every known numeric field by name; units are in the names."""
-        found: dict[str, float] = {}
+        result: dict[str, float] = {}
         for name in self.__dataclass_fields__:
             value = getattr(self, name)
             if isinstance(value, (int, float)) and not isinstance(value, bool):
-                found[name] = value
-        return found
+                result[name] = value
+        return result
 
     def with_units(self, units: int) -> Device:
         """The same device with only ``units`` compute units in use (a resource subset is a device too)."""

@@ -59,7 +59,7 @@ class Family(Protocol):
         """Inequalities that micro-kernels of this family must obey beyond those of every family, in their order."""
         ...
 
-    def demand(self, asked: DemandQuery) -> Demand:
+    def demand(self, requested: DemandQuery) -> Demand:
         """What each row's micro-kernel asks of the device for its shape: what cost models read."""
         ...
 

@@ -81,7 +81,7 @@ def header() -> str:
     lines = ["/* Made by haotuner/words/limits.py, which explains the numbers; change them there. */"]
     lines += ["#ifndef HT_LIMITS_H_", "#define HT_LIMITS_H_", ""]
     lines += [f"#define HT_{name} {globals()[name]}" for name in _NUMBERS]
-    words = ", ".join(f"{word} = {place}" for place, word in enumerate(_SHARE_WORDS))
+    words = ", ".join(f"{word} = {index}" for index, word in enumerate(_SHARE_WORDS))
     lines += ["", f"enum {{ {words} }};", "", "#endif /* HT_LIMITS_H_ */", ""]
     return "\n".join(lines)
 

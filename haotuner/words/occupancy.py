@@ -44,7 +44,7 @@ class Room:
             ("shared", self.shared_bytes, shared_bytes),
             ("blocks", self.blocks, threads * 0 + 1),
         )
-        return {name: has // asked for name, has, asked in every if has is not None}
+        return {name: has // requested for name, has, requested in every if has is not None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

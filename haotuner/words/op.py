@@ -36,9 +36,9 @@ class Op:
 
     def __post_init__(self) -> None:
         kind = _kind(self.kind)
-        given = [axis for axis, _ in self.static]
-        if len(set(given)) != len(given):
-            raise UsageError(f"op {self.kind}: an axis is given twice: {', '.join(given)}")
+        inputs = [axis for axis, _ in self.static]
+        if len(set(inputs)) != len(inputs):
+            raise UsageError(f"op {self.kind}: an axis is given twice: {', '.join(inputs)}")
         for axis, extent in self.static:
             if axis not in kind.axes:
                 raise UsageError(f"op {self.kind} has no axis {axis!r}; its axes are {', '.join(kind.axes)}")
@@ -71,20 +71,20 @@ class Op:
         object.__setattr__(self, "static", ordered)
 
     def _check_options(self, kind: OpKind) -> None:
-        known, given = kind.options, dict(self.options)
-        if len(given) != len(self.options):
+        known, inputs = kind.options, dict(self.options)
+        if len(inputs) != len(self.options):
             raise UsageError(f"op {self.kind}: an option is given twice: {', '.join(name for name, _ in self.options)}")
         for name, value in self.options:
             if name not in known:
                 raise UsageError(f"op {self.kind} has no option {name!r}; its options are {', '.join(known) or 'none'}")
             if not known[name].allows(value):
                 raise UsageError(f"op {self.kind}: {name}={value!r}; allowed are {known[name].allowed()}")
-        if given.get("in", "own") != "own" and self.dtype != "int8":
-            raise UsageError(f"op {self.kind}: in={given['in']} is for ops in int8, not in {self.dtype}; leave it out")
-        told = tuple(
-            (name, given[name]) for name, option in known.items() if given.get(name, option.default) != option.default
+        if inputs.get("in", "own") != "own" and self.dtype != "int8":
+            raise UsageError(f"op {self.kind}: in={inputs['in']} is for ops in int8, not in {self.dtype}; leave it out")
+        option_values = tuple(
+            (name, inputs[name]) for name, option in known.items() if inputs.get(name, option.default) != option.default
         )
-        object.__setattr__(self, "options", told)
+        object.__setattr__(self, "options", option_values)
 
     @property
     def meaning(self) -> OpKind:
@@ -136,8 +136,8 @@ class Op:
 
     def all_options(self) -> dict[str, str]:
         """Every option of the kind with its value."""
-        given = dict(self.options)
-        return {name: given.get(name, option.default) for name, option in _kind(self.kind).options.items()}
+        inputs = dict(self.options)
+        return {name: inputs.get(name, option.default) for name, option in _kind(self.kind).options.items()}
 
     @property
     def name(self) -> str:
@@ -156,17 +156,22 @@ class Op:
 
     def extents(self, shape: Shape) -> dict[str, int]:
         """Every axis with its extent for one run-time shape, those that follow from others among them."""
-        found = dict(self.static)
+        result = dict(self.static)
         for axis in self.dynamic:
-            found[axis] = shape[axis]
-        return self.meaning.complete(found, self.all_options()) if self.meaning.derived else found
+            result[axis] = shape[axis]
+        return self.meaning.complete(result, self.all_options()) if self.meaning.derived else result
 
     def dtype_of(self, operand: Operand) -> str:
         """Element type of one operand."""
-        if operand.role == "output" and (asked := dict(self.options).get("out")):
-            return asked
-        if operand.role == "input" and not operand.own and operand.dtype is None and (asked := dict(self.options).get("in")):
-            return asked
+        if operand.role == "output" and (requested := dict(self.options).get("out")):
+            return requested
+        if (
+            operand.role == "input"
+            and not operand.own
+            and operand.dtype is None
+            and (requested := dict(self.options).get("in"))
+        ):
+            return requested
         return operand.dtype or DTYPES[self.dtype].of("constant" if operand.own else operand.role)
 
     @property
@@ -179,8 +184,8 @@ class Op:
 
         Next to integers both are fp32.
         """
-        found = self.dtype if name in self.channel_operands else self.dtype_of(self.meaning.output)
-        return found if DTYPES[found].eps else "fp32"
+        result = self.dtype if name in self.channel_operands else self.dtype_of(self.meaning.output)
+        return result if DTYPES[result].eps else "fp32"
 
     def operand_shape(self, operand: Operand, shape: Shape) -> tuple[int, ...]:
         """Dimensions of one operand as it is stored, for one run-time shape."""
@@ -225,9 +230,9 @@ def _word_of(name: str, option: Option, value: str) -> str:
 
 
 def _kind(name: str) -> OpKind:
-    found = kind_named(name)
-    if found is not None:
-        return found
+    result = kind_named(name)
+    if result is not None:
+        return result
     if name == "group" or name.startswith("group_"):
         raise UsageError(
             f"op {name!r}: a group is known by its file or by the pack that holds it; name --op group:FILE, or open the pack"
@@ -274,23 +279,23 @@ def _from_name(text: str) -> Op:
     chosen = {_word_of(name, option, value): (name, value) for name, option in options.items() for value in option.choices}
     static: list[tuple[str, int]] = []
     dtypes: list[str] = []
-    found: list[tuple[str, str]] = []
+    result: list[tuple[str, str]] = []
     epilogue: list[str] = []
     for word in text[len(kind) + 1 :].split("_") if len(text) > len(kind) else ():
         number = re.fullmatch(r"([a-z]+)([0-9]{1,10}(?:x[0-9]{1,10})*)", word)
         if word in DTYPE_BYTES:
             dtypes.append(word)
         elif word in chosen:
-            found.append(chosen[word])
+            result.append(chosen[word])
         elif word in STEPS:
             epilogue.append(word)
         elif number and number[1] in options:
-            found.append((number[1], number[2].replace("x", ".")))
+            result.append((number[1], number[2].replace("x", ".")))
         elif number and number[2].isdigit():
             static.append((number[1], int(number[2])))
         else:
             raise UsageError(f"op {text!r}: cannot read {word!r}; write for example dense:n=2304,k=768 or dense_n2304_k768")
-    for words in (dtypes, [value for _, value in found]):
-        if len(words) > 1 and (words is dtypes or len({name for name, _ in found}) < len(found)):
+    for words in (dtypes, [value for _, value in result]):
+        if len(words) > 1 and (words is dtypes or len({name for name, _ in result}) < len(result)):
             raise UsageError(f"op {text!r}: names {' and '.join(words)}, only one can hold")
-    return Op(kind=kind, static=tuple(static), dtype=(*dtypes, "fp32")[0], options=tuple(found), epilogue=tuple(epilogue))
+    return Op(kind=kind, static=tuple(static), dtype=(*dtypes, "fp32")[0], options=tuple(result), epilogue=tuple(epilogue))

@@ -87,13 +87,13 @@ class Span:
             return self.listed
         if len(self) <= count:
             return tuple(range(self.first, self.last + 1, self.step))
-        found = {self.first, self.first + (len(self) - 1) * self.step}
+        result = {self.first, self.first + (len(self) - 1) * self.step}
         low, high = self.first, self.last
         for index in range(count):
             exact = low * (high / low) ** (index / (count - 1))
             steps = round((exact - self.first) / self.step)
-            found.add(self.first + min(max(steps, 0), len(self) - 1) * self.step)
-        return tuple(sorted(found))
+            result.add(self.first + min(max(steps, 0), len(self) - 1) * self.step)
+        return tuple(sorted(result))
 
     def __str__(self) -> str:
         """The command-line form."""

@@ -28,10 +28,10 @@ class Operation:
     gives: str
 
 
-def truncated(one: int, other: int) -> int:
+def truncated(value: int, other: int) -> int:
     """A quotient cut towards 0, as C and ONNX divide whole numbers. ZeroDivisionError."""
-    parts = abs(one) // abs(other)
-    return parts if (one < 0) == (other < 0) else -parts
+    parts = abs(value) // abs(other)
+    return parts if (value < 0) == (other < 0) else -parts
 
 
 def _whole(value: float) -> int:
@@ -40,10 +40,10 @@ def _whole(value: float) -> int:
     return int(value)
 
 
-def _ratio(one: float, other: float) -> float:
+def _ratio(value: float, other: float) -> float:
     if other == 0:
-        return math.nan if one == 0 or one != one else math.copysign(math.inf, one)
-    return one / other
+        return math.nan if value == 0 or value != value else math.copysign(math.inf, value)
+    return value / other
 
 
 def _to_float(code: str) -> Callable[[float], float]:
@@ -76,12 +76,12 @@ def _of_finite(function: Callable[[float], int]) -> Callable[[float], float]:
     return lambda value: float(function(value)) if math.isfinite(value) else value
 
 
-def _largest(one: float, other: float) -> float:
-    return math.nan if one != one or other != other else max(one, other)
+def _largest(value: float, other: float) -> float:
+    return math.nan if value != value or other != other else max(value, other)
 
 
-def _smallest(one: float, other: float) -> float:
-    return math.nan if one != one or other != other else min(one, other)
+def _smallest(value: float, other: float) -> float:
+    return math.nan if value != value or other != other else min(value, other)
 
 
 _TO_FP32 = _to_float("<f")

@@ -78,12 +78,12 @@ def lists(kernel: MicroKernel) -> dict[str, str]:
     of_w = [first + j % (REGISTERS - first) for j in range(vectors)]
     heights = [min(ROWS, rows - i * ROWS) for i in range(down)]
     shape = [heights[i] for i, _ in sums] + heights + [ROWS] * (REGISTERS - first)
-    one = {(i, j): f"ONE({i}, {j}, {sums[i, j]}, {of_x[i]}, {of_w[j]})" for i, j in sums}
-    passes = [f"LOAD({j}, {of_w[j]}) {' '.join(one[i, j] for i in range(down))}" for j in range(vectors)]
+    item = {(i, j): f"ONE({i}, {j}, {sums[i, j]}, {of_x[i]}, {of_w[j]})" for i, j in sums}
+    passes = [f"LOAD({j}, {of_w[j]}) {' '.join(item[i, j] for i in range(down))}" for j in range(vectors)]
     return {
         "ROWS(ONE)": " ".join(f"ONE({i}, {of_x[i]})" for i in range(down)),
         "COLUMNS(ONE)": " ".join(f"ONE({j}, {of_w[j]})" for j in range(vectors)),
-        "TILE(ONE)": " ".join(one.values()),
+        "TILE(ONE)": " ".join(item.values()),
         "PASS(LOAD, ONE)": " ".join(passes),
         "SHAPE": f"{{1, 0, {{0}}, {{{', '.join(['64'] * REGISTERS)}}}, {{{', '.join(map(str, shape))}}}}}",
     }
@@ -91,51 +91,51 @@ def lists(kernel: MicroKernel) -> dict[str, str]:
 
 def in_vectors(kernel: MicroKernel) -> MicroKernel:
     """The SIMD tile whose copies make up a kernel's tile, the largest that fits the registers."""
-    found = (1, kernel["pw"])
+    result = (1, kernel["pw"])
     for rows in (count for count in range(1, kernel["mr"] + 1) if kernel["mr"] % count == 0):
         for columns in range(kernel["pw"], kernel["nr"] + 1, kernel["pw"]):
             vectors = columns // kernel["vl"]
             if kernel["nr"] % columns == 0 and rows * vectors + vectors + 1 <= _SIMD_REGISTERS:
-                found = max(found, (rows, columns), key=lambda tile: tile[0] * tile[1])
-    params = {**dict(kernel.params), "mr": found[0], "nr": found[1]}
+                result = max(result, (rows, columns), key=lambda tile: tile[0] * tile[1])
+    params = {**dict(kernel.params), "mr": result[0], "nr": result[1]}
     return MicroKernel(kernel.family, tuple(params.items()))
 
 
-def demand(asked: DemandQuery, wanted: Demand, terms: int) -> Demand:
+def demand(requested: DemandQuery, demanded: Demand, terms: int) -> Demand:
     """The demand of a family's kernels, corrected in the rows of those on tiles.
 
     Args:
-        asked: rows as the family was asked.
-        wanted: all of them as SIMD tiles.
+        requested: rows as the family was asked.
+        demanded: all of them as SIMD tiles.
         terms: of a word.
     """
-    tiles, tile = asked.param("am", 0.0) > 0, wanted.matmul
+    tiles, tile = requested.param("am", 0.0) > 0, demanded.matmul
     if tile is None or not tiles.any():
-        return wanted
+        return demanded
     rate = np.where(tiles, _BYTE_RATE if terms == 4 else 1.0, 1.0)
-    rows, vectors = asked.param("mr"), asked.param("nr") / asked.param("vl")
+    rows, vectors = requested.param("mr"), requested.param("nr") / requested.param("vl")
     down = np.ceil(rows / ROWS)
     step = WORDS * float(terms)  # terms of an instruction
     waits = LATENCY / (down * vectors)  # few sums wait for themselves
     whole = np.floor(rows / ROWS)
     cycles = vectors * (whole * np.maximum(ROWS, waits) + (down - whole) * np.maximum(rows - whole * ROWS, waits))
-    flops, size = wanted.work.flops["simd"], float(asked.element_bytes)
+    flops, size = demanded.work.flops["simd"], float(requested.element_bytes)
     # Lines of x are used as a whole, whatever else of their set there is; where x and panel fit L1 the panel stays.
-    stays = wanted.tiles.l1_set_bytes <= float(asked.device.l1_bytes or 32 * 2**10)
+    stays = demanded.tiles.l1_set_bytes <= float(requested.device.l1_bytes or 32 * 2**10)
     from_l2 = np.where(stays, rows, rows + ROWS * vectors) * size
-    more = (from_l2 - tile.mid_bytes) * tile.depth * wanted.tiles.count
+    more = (from_l2 - tile.mid_bytes) * tile.depth * demanded.tiles.count
 
     def where(of_tiles: object, of_vectors: object) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
         return np.where(tiles, np.asarray(of_tiles, np.float64), np.asarray(of_vectors, np.float64))
 
     return replace(
-        wanted,
+        demanded,
         work=replace(
-            wanted.work,
+            demanded.work,
             flops={"simd": where(0.0, flops), "tensor": where(flops / rate, 0.0)},
-            mid_bytes=where(wanted.work.mid_bytes + more, wanted.work.mid_bytes),  # what is packed comes on top
+            mid_bytes=where(demanded.work.mid_bytes + more, demanded.work.mid_bytes),  # what is packed comes on top
         ),
-        tiles=replace(wanted.tiles, registers=where(down * vectors + down + 1.0, wanted.tiles.registers)),
+        tiles=replace(demanded.tiles, registers=where(down * vectors + down + 1.0, demanded.tiles.registers)),
         matmul=replace(
             tile,
             fmas=where(down * vectors / step, tile.fmas),

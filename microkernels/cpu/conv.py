@@ -121,21 +121,23 @@ class CpuConv:
 
         return (("features", features),)
 
-    def demand(self, asked: DemandQuery) -> Demand:
+    def demand(self, requested: DemandQuery) -> Demand:
         """That of the product: pixels times features over a group's channels and taps."""
-        last = asked.param("cl") > 0
-        return self.product_demand(asked, last, last)
+        last = requested.param("cl") > 0
+        return self.product_demand(requested, last, last)
 
-    def product_demand(self, asked: DemandQuery, last: NDArray[np.bool_] | bool, met: NDArray[np.bool_] | bool) -> Demand:
+    def product_demand(
+        self, requested: DemandQuery, last: NDArray[np.bool_] | bool, met: NDArray[np.bool_] | bool
+    ) -> Demand:
         """``last``: where rows are pixels; elsewhere they are features. ``met``: where taps of padding alone are skipped."""
-        e = asked.extents
-        one = np.ones_like(e["b"])
+        e = requested.extents
+        item = np.ones_like(e["b"])
         deep, features = (e["cg"], e["f"]) if "cg" in e else (e["c"], e["fg"])
-        residues = np.maximum(asked.param("rs", 0.0), 1.0)
-        pixels, features = e["b"] * e.get("p", one) * e["q"] / residues, features * residues
-        taps = np.where(met, _taps_met(e), e.get("r", one) * e["s"]) / residues
+        residues = np.maximum(requested.param("rs", 0.0), 1.0)
+        pixels, features = e["b"] * e.get("p", item) * e["q"] / residues, features * residues
+        taps = np.where(met, _taps_met(e), e.get("r", item) * e["s"]) / residues
         rows, columns = np.where(last, pixels, features), np.where(last, features, pixels)
-        return dense_demand.demand(replace(asked, extents={"m": rows, "n": columns, "k": deep * taps}))
+        return dense_demand.demand(replace(requested, extents={"m": rows, "n": columns, "k": deep * taps}))
 
     def expectation(self, op: Op, device: Device, traffic: Traffic) -> Expectation | None:
         """None: the cost model's."""

@@ -83,21 +83,21 @@ class CpuConvDirect:
         """None of its own."""
         return ()
 
-    def demand(self, asked: DemandQuery) -> Demand:
+    def demand(self, requested: DemandQuery) -> Demand:
         """Images once through all levels; lines are loaded from L1 again for every tap that no tile shares."""
-        e = asked.extents
-        one = np.ones_like(e["b"])
-        taps, pixels = e.get("r", one) * e["s"], e["b"] * e.get("p", one) * e["q"]
-        image = e["b"] * e["c"] * e.get("h", one) * e["w"]
+        e = requested.extents
+        item = np.ones_like(e["b"])
+        taps, pixels = e.get("r", item) * e["s"], e["b"] * e.get("p", item) * e["q"]
+        image = e["b"] * e["c"] * e.get("h", item) * e["w"]
         moved = FP32_BYTES * (image + e["f"] * (pixels + taps))
         work = Work(
             flops={"simd": 2.0 * pixels * e["f"] * taps},
             least_bytes=moved,
             far_bytes=moved,
             mid_bytes=moved,
-            near_bytes=FP32_BYTES * pixels * e["f"] * taps / np.sqrt(_shared(asked)),
+            near_bytes=FP32_BYTES * pixels * e["f"] * taps / np.sqrt(_shared(requested)),
         )
-        return Demand(work=work, tiles=asked.tiles(self.tile, self.footprint, vector=asked.param("vl")))
+        return Demand(work=work, tiles=requested.tiles(self.tile, self.footprint, vector=requested.param("vl")))
 
     def expectation(self, op: Op, device: Device, traffic: Traffic) -> Expectation | None:
         """None: the cost model's."""
@@ -114,6 +114,6 @@ class CpuConvDirect:
         return tvm.IRModule({})
 
 
-def _shared(asked: DemandQuery) -> Any:
+def _shared(requested: DemandQuery) -> Any:
     """Sums at a time: of rows or pixels, four rows where pixels are two."""
-    return np.where((asked.param("cl") == 1) & (asked.param("mr") == 2), 8, asked.param("mr"))
+    return np.where((requested.param("cl") == 1) & (requested.param("mr") == 2), 8, requested.param("mr"))

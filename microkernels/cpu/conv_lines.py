@@ -49,8 +49,8 @@ class CpuConvLines(CpuConv):
         """Windows of few channels and more than one tap, not transposed, of which a line of outputs finds room."""
         if not super().serves(op) or "transpose" in op.kind or is_direct(op):
             return False
-        found = windows(op.kind, dict(op.static), op.all_options())
-        sides, wide, channels = list(found.values()), found["w"], of_group(op, "c")
+        result = windows(op.kind, dict(op.static), op.all_options())
+        sides, wide, channels = list(result.values()), result["w"], of_group(op, "c")
         step = channels * (wide.stride if channels_last(op) else _residues(wide))  # floats of a pixel, all residues
         down = prod(_residues(side) * (1 + _beyond(side)) for side in sides if side is not wide)
         behind = prod(_residues(side) for side in sides if side is not wide) * _beyond(wide)
@@ -79,9 +79,9 @@ class CpuConvLines(CpuConv):
 
         In cycles of a vector of pixels and a term: image columns copy each term, lines each element of the image.
         """
-        found = windows(op.kind, dict(op.static), op.all_options())
-        wide, channels, features = found["w"], of_group(op, "c"), of_group(op, "f")
-        taps, moves = (prod(getattr(side, name) for side in found.values()) for name in ("taps", "stride"))
+        result = windows(op.kind, dict(op.static), op.all_options())
+        wide, channels, features = result["w"], of_group(op, "c"), of_group(op, "f")
+        taps, moves = (prod(getattr(side, name) for side in result.values()) for name in ("taps", "stride"))
         run = channels * (wide.taps if wide.dilation == 1 else 1)
         copied = LAST_RUN / run + 1.0 if channels_last(op) else FIRST[min(wide.stride, len(FIRST)) - 1]
         multiplied, written = features / 2, WRITTEN * features / (channels * taps)

@@ -93,15 +93,15 @@ class CpuConvPixelMajor(CpuConv):
 
         return (("features", features),)
 
-    def demand(self, asked: DemandQuery) -> Demand:
+    def demand(self, requested: DemandQuery) -> Demand:
         """That of the product, and windows and results turned around it."""
-        e = asked.extents
-        one = np.ones_like(e["b"])
-        found = self.product_demand(asked, last=True, met=False)
-        pixels = e["b"] * e.get("p", one) * e["q"]
-        deep = (e["cg"] if "cg" in e else e["c"]) * e.get("r", one) * e["s"]
+        e = requested.extents
+        item = np.ones_like(e["b"])
+        result = self.product_demand(requested, last=True, met=False)
+        pixels = e["b"] * e.get("p", item) * e["q"]
+        deep = (e["cg"] if "cg" in e else e["c"]) * e.get("r", item) * e["s"]
         turned, none = FP32_BYTES * pixels * (deep + e["f"]), np.zeros_like(pixels)
         around = Work(
             flops={"simd": pixels * (deep + e["f"])}, least_bytes=none, far_bytes=none, mid_bytes=none, near_bytes=2 * turned
         )
-        return replace(found, work=found.work + around)
+        return replace(result, work=result.work + around)

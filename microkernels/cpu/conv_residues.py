@@ -26,5 +26,5 @@ def residue_classes(op: Op) -> list[tuple[int, int]]:
     """Residues that see the same windows: how many they are, and the taps of such a window. The longest first."""
     sides = windows(op.kind, dict(op.static), op.all_options()).values()
     every = [Counter(residue_taps(side)).items() for side in sides]
-    found = [(prod(lines for _, lines in one), prod(taps for taps, _ in one)) for one in product(*every)]
-    return sorted(found, key=lambda one: -one[1])
+    result = [(prod(lines for _, lines in item), prod(taps for taps, _ in item)) for item in product(*every)]
+    return sorted(result, key=lambda item: -item[1])

@@ -44,13 +44,13 @@ def axes_of(op: Op) -> tuple[Axis, Axis] | None:
     """The windows of an op that filtering serves, down the image and across it; None of another op."""
     if not is_convolution(op.kind) or int(op.option("groups")) != 1:
         return None
-    found = windows(op.kind, dict(op.static), op.all_options())
+    result = windows(op.kind, dict(op.static), op.all_options())
     if "transpose" in op.kind:
-        fits_whole = all(side.dilation == 1 and side.taps % side.stride == 0 for side in found.values())
+        fits_whole = all(side.dilation == 1 and side.taps % side.stride == 0 for side in result.values())
         if not fits_whole or not 1 < woven_residues(op) <= MOST_RESIDUES:
             return None
-    axes = filter_axes(found)
-    moves = all(1 in (side.dilation, side.stride) or side.transposed for side in found.values())
+    axes = filter_axes(result)
+    moves = all(1 in (side.dilation, side.stride) or side.transposed for side in result.values())
     return axes if moves and all(axis.before >= 0 for axis in axes) else None
 
 
@@ -164,30 +164,33 @@ class CpuConvWinograd(CpuConv):
 
         return (("features", features), ("scratch", room), ("products", products), ("accuracy", accuracy))
 
-    def demand(self, asked: DemandQuery) -> Demand:
+    def demand(self, requested: DemandQuery) -> Demand:
         """That of a product a point, each with a weight of its own, and the transforms around them."""
-        e = asked.extents
-        one = np.ones_like(e["b"])
-        residues, moves = (asked.param("rd", 1.0), asked.param("ra", 1.0)), (asked.param("sd", 1.0), asked.param("sa", 1.0))
-        taps = (e.get("r", one) / residues[0], e["s"] / residues[1])
+        e = requested.extents
+        item = np.ones_like(e["b"])
+        residues, moves = (
+            (requested.param("rd", 1.0), requested.param("ra", 1.0)),
+            (requested.param("sd", 1.0), requested.param("sa", 1.0)),
+        )
+        taps = (e.get("r", item) / residues[0], e["s"] / residues[1])
         e = {
-            "cg": e.get("c", one),
+            "cg": e.get("c", item),
             **e,
-            "p": e.get("p", one) / residues[0],
+            "p": e.get("p", item) / residues[0],
             "q": e["q"] / residues[1],
             "f": e["f"] * residues[0] * residues[1],
         }
-        down, across = (asked.each(partial(_outputs, side=side)) for side in (0, 1))
+        down, across = (requested.each(partial(_outputs, side=side)) for side in (0, 1))
         each = [np.ceil(some / stride) for some, stride in zip(taps, moves, strict=True)]
         phases = np.minimum(taps[0], moves[0]) * np.minimum(taps[1], moves[1])
-        count, met = (down + each[0] - 1) * (across + each[1] - 1), one
+        count, met = (down + each[0] - 1) * (across + each[1] - 1), item
         for outputs, some, stride, whole in zip((down, across), taps, moves, each, strict=True):  # as ``Axis.terms``
             met = met * ((outputs + whole - 2) * np.minimum(some, stride) + some - (whole - 1) * stride)
         tiles = e["b"]
         for extent, outputs, apart in zip((e["p"], e["q"]), (down, across), ("dd", "da"), strict=True):
-            dilation = asked.param(apart, 1.0)  # each residue of it ends in a tile of its own
+            dilation = requested.param(apart, 1.0)  # each residue of it ends in a tile of its own
             tiles = tiles * np.minimum(dilation, extent) * np.ceil(np.ceil(extent / dilation) / outputs)
-        product = replace(asked, extents={"m": tiles, "n": e["f"], "k": e["cg"] * met / count})
+        product = replace(requested, extents={"m": tiles, "n": e["f"], "k": e["cg"] * met / count})
         values = count * tiles * (e["cg"] * phases + e["f"])  # of all points, of terms and of features
         moved, none = FP32_BYTES * 2 * values, np.zeros_like(tiles)  # they are written and read again
         around = Work(

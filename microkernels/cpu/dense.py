@@ -118,9 +118,9 @@ class CpuDense:
         """SIMD registers held through the k loop, and bytes of L1 that one unrolled k step touches."""
         rows, vectors = kernel["mr"], kernel["nr"] // kernel["vl"]
         # x86 FMAs take one operand from memory: hold the shorter side of the outer product, stream the other.
-        held = min(vectors, rows)
+        stored = min(vectors, rows)
         step_bytes = (kernel["mr"] + kernel["nr"]) * kernel["ku"] * FP32_BYTES
-        return Footprint(registers_per_thread=rows * vectors + held + 1, shared_bytes=step_bytes)
+        return Footprint(registers_per_thread=rows * vectors + stored + 1, shared_bytes=step_bytes)
 
     def tile(self, kernel: MicroKernel) -> Tile:
         """Exact in rows; the last columns have a program of their own where the name says so."""
@@ -140,9 +140,9 @@ class CpuDense:
         """Tiles that the op can fill, few streams, a short loop."""
         return dense_constraints.LAWS
 
-    def demand(self, asked: DemandQuery) -> Demand:
+    def demand(self, requested: DemandQuery) -> Demand:
         """See ``dense_demand``."""
-        return dense_demand.demand(asked)
+        return dense_demand.demand(requested)
 
     def expectation(self, op: Op, device: Device, traffic: Traffic) -> Expectation | None:
         """None: the cost model's is better."""
@@ -229,9 +229,9 @@ def _tile_program(kernel: MicroKernel, symbol: str, columns: int = 0, terms_of: 
 
             def fetch_next_panel(step: Any, number: int) -> None:
                 line = (tile * (k // ku) + step) * next_lines + number
-                place = w[(group + 1) * (nr // pw), int64(0), line * (LINE_BYTES // FP32_BYTES)]
+                position = w[(group + 1) * (nr // pw), int64(0), line * (LINE_BYTES // FP32_BYTES)]
                 hint = (tirx.IntImm("int32", value) for value in (0, 2, 1))  # read, into L2, data
-                T.evaluate(tirx.call_llvm_intrin("void", "llvm.prefetch", tirx.address_of(place), *hint))
+                T.evaluate(tirx.call_llvm_intrin("void", "llvm.prefetch", tirx.address_of(position), *hint))
 
             def fetch_some(at: Any, u: int) -> None:
                 far = -(-PAGE_BYTES // (pw * FP32_BYTES))  # steps
@@ -247,13 +247,13 @@ def _tile_program(kernel: MicroKernel, symbol: str, columns: int = 0, terms_of: 
                         fetch_some(at, u)
                 elif ahead and not next_lines:
                     fetch_ahead(at)
-                place = at if terms is None else terms[at]
-                term = place if terms_of == "x" else at
+                position = at if terms is None else terms[at]
+                term = position if terms_of == "x" else at
                 for i in range(mr):
                     for (column, size), (buffer, slot) in zip(vectors, places[i], strict=True):
                         scalar = tirx.Broadcast(x[tile * mr + i, term], size)
                         panel, first = group * (nr // pw) + column // pw, int64(column % pw)
-                        row, first = (int64(0), first + place) if terms_of == "w" else (at, first)
+                        row, first = (int64(0), first + position) if terms_of == "w" else (at, first)
                         weights = w[panel, row, tirx.Ramp(first, int64(1), size)]
                         T.buffer_store(buffer, buffer[slot] + scalar * weights, [slot])
 

@@ -20,7 +20,7 @@ _BEFORE_FMA = {"x86-64-v2"}  # no fused multiply-add, no broadcast from memory, 
 _NEXT_PANEL = 8.0  # pf under this is a number of row tiles, from this on of steps
 
 
-def demand(asked: DemandQuery) -> Demand:
+def demand(requested: DemandQuery) -> Demand:
     """``Y[m,n] = X[m,k] W[n,k]^T`` by an ``mr x nr`` register tile over packed panels ``[n/pw, k, pw]``.
 
     Loop order: panels outside, rows inside, so a panel comes from main memory once and from L2 for every further tile.
@@ -28,48 +28,48 @@ def demand(asked: DemandQuery) -> Demand:
     (0; SPARSE; under 8: row tiles within which the next panel is fetched; else steps of k fetched ahead) and nt (columns
     computed of the last tile; without it all of them). Long sums over k come in parts.
     """
-    mr, nr, vl = asked.param("mr"), asked.param("nr"), asked.param("vl")
-    packed = asked.param("pw", np.nan)
+    mr, nr, vl = requested.param("mr"), requested.param("nr"), requested.param("vl")
+    packed = requested.param("pw", np.nan)
     pw = np.where(np.isnan(packed), nr, packed)
-    m, n, k = asked.extents["m"], asked.extents["n"], asked.extents["k"]
-    size = float(asked.element_bytes)
+    m, n, k = requested.extents["m"], requested.extents["n"], requested.extents["k"]
+    size = float(requested.element_bytes)
     part = np.array([k_block(int(depth)) or depth for depth in np.unique(k)])[np.unique(k, return_inverse=True)[1]]
     block = np.where(m >= K_BLOCK_LEAST_ROWS, part, k)
-    vectors = np.ceil(nr / np.minimum(vl, asked.device.wave_width))  # the compiler splits wider vectors
+    vectors = np.ceil(nr / np.minimum(vl, requested.device.wave_width))  # the compiler splits wider vectors
     accumulators = mr * vectors
     row_tiles, panels = np.ceil(m / mr), np.ceil(n / nr)
-    before_fma = float(asked.device.arch in _BEFORE_FMA)
-    tail = asked.param("nt", 0.0)
+    before_fma = float(requested.device.arch in _BEFORE_FMA)
+    tail = requested.param("nt", 0.0)
     columns = panels * nr - np.where(tail > 0, nr - tail, 0.0)
     weight = columns * k * size
-    l2 = float(asked.device.l2_bytes or 0)
+    l2 = float(requested.device.l2_bytes or 0)
     panel = nr * block * size
     # X is read again for every panel; it comes from main memory only when all of it and one panel overflow L2 and L3
-    caches = max(l2, float(asked.device.l3_bytes or 0))
+    caches = max(l2, float(requested.device.l3_bytes or 0))
     x_bytes = m * k * size
     far_x = np.where(x_bytes + panel <= caches, x_bytes, x_bytes * panels)
-    far_w = weight if asked.cold else np.where(weight + x_bytes <= caches, 0.0, weight)
+    far_w = weight if requested.cold else np.where(weight + x_bytes <= caches, 0.0, weight)
     # Within a panel only the first row tile waits for memory; the others find it in L2, with nothing under way meanwhile
     # but the next panel, where they fetch that.
-    ahead = asked.param("pf", 0.0)
+    ahead = requested.param("pf", 0.0)
     # Lines that start the hardware's streams a page ahead bring the panel as those that fetch all of it.
     ahead = np.where(ahead == SPARSE, np.maximum(_PAGE_BYTES / (pw * size), _NEXT_PANEL), ahead)
     next_panel = (ahead > 0) & (ahead < _NEXT_PANEL)
-    fetched = _fetched(ahead, asked.param("ku", 1.0) * nr * size)
+    fetched = _fetched(ahead, requested.param("ku", 1.0) * nr * size)
     in_time = np.where(next_panel, np.minimum(row_tiles * fetched, 1.0), 0.0)
-    cold = float(asked.cold)
+    cold = float(requested.cold)
     result = m * n * size * np.ceil(k / block) * np.where(block < k, 2.0, 1.0)  # partial sums are read back
     # a tile's weights come from L2 unless the panel still lies in L1 from the tile before
-    l1 = float(asked.device.l1_bytes or 32 * 2**10)
+    l1 = float(requested.device.l1_bytes or 32 * 2**10)
     in_l1 = panel + mr * block * size <= l1
     sharing = np.ceil(mr * np.gcd((k * size).astype(np.int64), int(_PAGE_BYTES)) / _PAGE_BYTES)
     evicted = _evicted(sharing, l1)
     x_step = mr * size * (evicted * _LINE_BYTES / size + (1.0 - evicted) * size / _LINE_BYTES)  # a line a value, or shared
     weight_ways = np.where(np.mod(k * pw * size, _PAGE_BYTES) == 0, nr / pw / MAX_STREAMS, 1.0)
-    unroll = asked.param("ku", 1.0)
+    unroll = requested.param("ku", 1.0)
     tiles = row_tiles * (columns / nr)
     near, mid = (nr + mr) * size, np.where(in_l1 & (row_tiles > 1), 0.0, nr * size) + x_step
-    zero, one = np.zeros_like(m), np.ones_like(m)
+    zero, item = np.zeros_like(m), np.ones_like(m)
     return Demand(
         work=Work(
             flops={"simd": 2.0 * m * n * k},
@@ -80,8 +80,8 @@ def demand(asked: DemandQuery) -> Demand:
         ),
         tiles=Tiles(
             count=tiles,
-            threads=one,
-            waves=one,
+            threads=item,
+            waves=item,
             vector=vl,
             # x86 FMAs take one operand from memory, but compilers keep in a register what several rows use
             registers=accumulators + np.where(mr > 1, vectors, 1.0) + _BROADCAST_REGISTERS + before_fma * (vectors > 1),
@@ -109,12 +109,12 @@ def demand(asked: DemandQuery) -> Demand:
             near_bytes=near,
             mid_bytes=mid,
             code=unroll * (accumulators + vectors + mr),
-            line_ratio=one,  # a panel is read in the order it is stored in
+            line_ratio=item,  # a panel is read in the order it is stored in
             bank_ways=np.maximum(np.maximum(weight_ways, (sharing + 1.0) / _LEAST_WAYS), 1.0),
             flags=np.log2(1.0 + ahead),
         ),
         # the weight is packed
-        staging=Staging(rows=zero, cols=one, row_threads=one, col_threads=one, vector_cols=one, waits=zero),
+        staging=Staging(rows=zero, cols=item, row_threads=item, col_threads=item, vector_cols=item, waits=zero),
         stream=CpuStream(
             passes=row_tiles,
             brought=np.where(next_panel, fetched, 0.0),

@@ -21,24 +21,24 @@ _BY_NUMBER = {step.number: step for step in STEPS.values()}
 
 def code_of(steps: Sequence[str]) -> int:
     """The steps as one number, the first step its lowest digit; 0 for none."""
-    return sum(STEPS[step].number * _BASE**place for place, step in enumerate(steps))
+    return sum(STEPS[step].number * _BASE**index for index, step in enumerate(steps))
 
 
 def steps_of(kernel: MicroKernel) -> tuple[str, ...]:
     """The steps that a micro-kernel's results go through. ValueError for a number that stands for none."""
-    code, found = dict(kernel.params).get("ep", 0), []
+    code, result = dict(kernel.params).get("ep", 0), []
     while code:
         code, number = divmod(code, _BASE)
         if number not in _BY_NUMBER:
             raise ValueError(f"{kernel.name}: epilogue step {number} is unknown; it was made by a newer haotuner")
-        found.append(_BY_NUMBER[number].name)
-    return tuple(found)
+        result.append(_BY_NUMBER[number].name)
+    return tuple(result)
 
 
 def with_epilogue(kernel: MicroKernel, steps: Sequence[str]) -> MicroKernel:
     """The same micro-kernel with these steps behind it."""
-    kept = tuple(one for one in kernel.params if one[0] != "ep")
-    return MicroKernel(kernel.family, (*kept, ("ep", code_of(steps))) if steps else kept)
+    selected = tuple(param for param in kernel.params if param[0] != "ep")
+    return MicroKernel(kernel.family, (*selected, ("ep", code_of(steps))) if steps else selected)
 
 
 def bare(kernel: MicroKernel) -> MicroKernel:
@@ -83,33 +83,33 @@ def program(steps: Sequence[str], lanes: int, symbol: str, *, rows_are_channels:
 
         make = Maker(lanes)
         with T.serial(rows) as row, T.serial(columns // lanes) as vector:
-            place = tirx.Ramp(vector * lanes, tirx.IntImm("int64", 1), lanes)
+            position = tirx.Ramp(vector * lanes, tirx.IntImm("int64", 1), lanes)
             zero = tirx.IntImm("int64", 0)
 
-            def operand(buffer: Any, extent: str, row: Any = row, place: Any = place, zero: Any = zero) -> Any:
+            def operand(buffer: Any, extent: str, row: Any = row, position: Any = position, zero: Any = zero) -> Any:
                 if extent == "channel" and rows_are_channels:
                     return tirx.Broadcast(buffer[row, zero], lanes)
-                return buffer[zero if extent == "channel" else row, place]
+                return buffer[zero if extent == "channel" else row, position]
 
-            given = {name: operand(buffer, extent) for name, (buffer, extent) in read.items()}
-            value = y[row, place]
+            inputs = {name: operand(buffer, extent) for name, (buffer, extent) in read.items()}
+            value = y[row, position]
             for step in steps:
-                value = _stepped(make, step, make.keep(value), given)
-            T.buffer_store(y, value, [row, place])
+                value = _stepped(make, step, make.keep(value), inputs)
+            T.buffer_store(y, value, [row, position])
     return builder.get()
 
 
-def _stepped(make: Maker, step: str, value: Any, given: dict[str, Any]) -> Any:
+def _stepped(make: Maker, step: str, value: Any, inputs: dict[str, Any]) -> Any:
     """A step of a kept value."""
     number = make.number
     if step in ("bias", "residual"):
-        return value + given[step]
+        return value + inputs[step]
     if step == "scale":
-        return value * given[step]
+        return value * inputs[step]
     if step == "clamp":
-        return make.below(make.above(value, given["low"]), given["high"])
+        return make.below(make.above(value, inputs["low"]), inputs["high"])
     if step == "prelu":
-        return make.above(value, number(0.0)) + make.below(value, number(0.0)) * given["slope"]
+        return make.above(value, number(0.0)) + make.below(value, number(0.0)) * inputs["slope"]
     if step == "relu":
         return make.above(value, number(0.0))
     if step == "relu6":

@@ -53,9 +53,9 @@ class Maker:
         """TVM's name of a vector of these lanes."""
         return element if self.lanes == 1 else f"{element}x{self.lanes}"
 
-    def choose(self, condition: Any, one: Any, other: Any) -> Any:
-        """``one`` where the condition holds; a comparison with NaN does not."""
-        return self._tirx.Select(condition, one, other)
+    def choose(self, condition: Any, value: Any, other: Any) -> Any:
+        """``value`` where the condition holds; a comparison with NaN does not."""
+        return self._tirx.Select(condition, value, other)
 
     def above(self, value: Any, least: Any) -> Any:
         """The larger one; NaN stays NaN."""
@@ -82,15 +82,15 @@ class Maker:
 
     def exp(self, value: Any) -> Any:
         """The exponential, at most 1.5 ulp off; 0 of values under EXP_LOWEST, and over EXP_HIGHEST that of it."""
-        given = self.keep(value)
-        value = self.keep(self.below(self.above(given, self.number(EXP_LOWEST)), self.number(EXP_HIGHEST)))
+        inputs = self.keep(value)
+        value = self.keep(self.below(self.above(inputs, self.number(EXP_LOWEST)), self.number(EXP_HIGHEST)))
         shifted = self.keep(value * self.number(LOG2_E) + self.number(ROUND))
         power = self.keep(self._bits(shifted) - self._bits(self.number(ROUND)), "int32")
         whole = self.keep(power.astype(self.dtype("float32")))  # not shifted - ROUND, which TVM takes for the value itself
         rest = self.keep(value - whole * self.number(LN2_HIGH))
         rest = self.keep(rest - whole * self.number(LN2_LOW))
         result = rest * rest * self.polynomial(EXP_TERMS, rest) + rest + self.number(1.0)
-        return self.keep(self.choose(given < self.number(EXP_LOWEST), self.number(0.0), result * self._two_to(power)))
+        return self.keep(self.choose(inputs < self.number(EXP_LOWEST), self.number(0.0), result * self._two_to(power)))
 
     def sigmoid(self, value: Any) -> Any:
         """1 / (1 + e^-value); at most 2.5 ulp, tails included, and 0 where it is under 2^-125."""

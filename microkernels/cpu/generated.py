@@ -97,17 +97,17 @@ class CpuGenerated:
         options = self._option_params(op.all_options())
         graph = self._graph(op.all_options())
         rank, folds = graph.types[graph.outputs[0]].rank, any(node.primitive == "reduce" for node in graph.nodes)
-        kept = range(len(keepable(graph)) + 1)
+        selected = range(len(keepable(graph)) + 1)
         rows = ROWS if rank > 1 else ROWS[:1]
         space = self.space(op, device)
         factored = any(
-            rank - 1 in axes and one.nodes("factor") for one, axes in zip(space.sketches, space.axes, strict=True)
+            rank - 1 in axes and sketch.nodes("factor") for sketch, axes in zip(space.sketches, space.axes, strict=True)
         )
         # Long rows want more accumulators than vectors of the output; short ones fewer, and several rows at a time.
         own = [(u, f, 1) for u in UNROLLS for f in UNROLLS if factored and f > u]
         own += [(u, f, r) for r in rows[1:] for u in UNROLLS for f in UNROLLS if (f <= u if factored else f == u)]
         for axis in (rank, *([0] if folds else []), *range(1, rank)):
-            for keep in kept:
+            for keep in selected:
                 for u, f, r in own if axis == rank else []:
                     kept_tensor = keepable(graph)[keep - 1 : keep] if keep else ()
                     many = (f,) * sum(node.primitive in FOLDS for node in graph.nodes)
@@ -139,8 +139,8 @@ class CpuGenerated:
         along = str(graph.types[graph.outputs[0]].shape[axis]) if axis >= 0 else ""
         if along not in op.axes or shareable(graph, axis) or not stageable(graph, axis):
             return "", []
-        one = Schedule(lane_axis=axis, lanes=device.wave_width, unroll=2, parts=SLICES * workers)
-        return along, [self.kernel_of(replace(one, unroll=vectors), op) for vectors in STAGED]
+        item = Schedule(lane_axis=axis, lanes=device.wave_width, unroll=2, parts=SLICES * workers)
+        return along, [self.kernel_of(replace(item, unroll=vectors), op) for vectors in STAGED]
 
     def kernel_of(self, schedule: Schedule, op: Op) -> MicroKernel:
         """The micro-kernel of a schedule of the op's graph."""
@@ -148,10 +148,10 @@ class CpuGenerated:
         graph = self._graph(options)
         if schedule.parts > 1 and self.backend == "cpu":  # stages decide on vectors alone
             schedule = replace(schedule, folds=(), rows=1, masked=True)
-        kept = keepable(graph).index(schedule.kept[0]) + 1 if schedule.kept else 0
+        selected = keepable(graph).index(schedule.kept[0]) + 1 if schedule.kept else 0
         more: list[tuple[str, int]] = []
-        if any(one != schedule.unroll for one in schedule.folds):
-            more.append(("fu", int("1" + "".join(str(one.bit_length() - 1) for one in schedule.folds))))
+        if any(fold != schedule.unroll for fold in schedule.folds):
+            more.append(("fu", int("1" + "".join(str(fold.bit_length() - 1) for fold in schedule.folds))))
         if schedule.rows > 1:
             more.append(("rw", schedule.rows))
         if not schedule.masked:
@@ -165,7 +165,7 @@ class CpuGenerated:
         if schedule.parts > 1 and (self.backend != "cpu" or not shareable(graph, schedule.lane_axis)):
             more.append(("pt", schedule.parts))  # on CPUs the runtime cuts a fold that is the output
         return self._kernel(
-            schedule.lanes, schedule.unroll, schedule.lane_axis + 1, kept, (*more, *self._option_params(options))
+            schedule.lanes, schedule.unroll, schedule.lane_axis + 1, selected, (*more, *self._option_params(options))
         )
 
     def _kernel(self, lanes: int, vectors: int, axis: int, keep: int, options: tuple[tuple[str, int], ...]) -> MicroKernel:
@@ -173,19 +173,19 @@ class CpuGenerated:
 
     def _option_params(self, options: Options) -> tuple[tuple[str, int], ...]:
         """Options as numbers: the place among the choices, or the numbers themselves."""
-        found: list[tuple[str, int]] = []
+        result: list[tuple[str, int]] = []
         for letter, (name, option) in zip(ascii_lowercase, self.kind.options.items(), strict=False):
             value = options[name]
             numbers = [option.choices.index(value)] if option.choices else [int(part) for part in value.split(".")]
-            found += [(f"o{letter}{ascii_lowercase[place] * (place > 0)}", one) for place, one in enumerate(numbers)]
-        return tuple(found)
+            result += [(f"o{letter}{ascii_lowercase[index] * (index > 0)}", number) for index, number in enumerate(numbers)]
+        return tuple(result)
 
     def _options(self, kernel: MicroKernel) -> dict[str, str]:
-        given, found = dict(kernel.params), {}
+        inputs, result = dict(kernel.params), {}
         for letter, (name, option) in zip(ascii_lowercase, self.kind.options.items(), strict=False):
-            keys = [f"o{letter}{last}" for last in ("", *ascii_lowercase[1:]) if f"o{letter}{last}" in given]
-            found[name] = option.choices[given[keys[0]]] if option.choices else ".".join(str(given[key]) for key in keys)
-        return found
+            keys = [f"o{letter}{last}" for last in ("", *ascii_lowercase[1:]) if f"o{letter}{last}" in inputs]
+            result[name] = option.choices[inputs[keys[0]]] if option.choices else ".".join(str(inputs[key]) for key in keys)
+        return result
 
     def _own(self, kernel: MicroKernel) -> OpKind:
         """The kind with the kernel's options."""
@@ -197,20 +197,20 @@ class CpuGenerated:
     def _plan(self, kernel: MicroKernel) -> Plan | None:
         """The plan of a kernel; None where the graph cannot be run so."""
         graph = self._graph(self._options(kernel))
-        kept = keepable(graph)[kernel["kp"] - 1 : kernel["kp"]] if kernel["kp"] else ()
-        given = dict(kernel.params)
+        selected = keepable(graph)[kernel["kp"] - 1 : kernel["kp"]] if kernel["kp"] else ()
+        inputs = dict(kernel.params)
         schedule = Schedule(
             lane_axis=kernel["ax"] - 1,
             lanes=kernel["vl"],
             unroll=kernel["u"],
-            kept=tuple(kept),
-            folds=tuple(1 << int(digit) for digit in str(given.get("fu", 1))[1:]),
-            rows=given.get("rw", 1),
-            masked=not given.get("sc", 0),
-            packed=given.get("pk", 1),
-            held=bool(given.get("hd", 0)),
-            parts=given.get("pt", 1),
-            tiles=tuple(given[name] for name in ("tr", "tv", "tt")) if "tr" in given else (),
+            kept=tuple(selected),
+            folds=tuple(1 << int(digit) for digit in str(inputs.get("fu", 1))[1:]),
+            rows=inputs.get("rw", 1),
+            masked=not inputs.get("sc", 0),
+            packed=inputs.get("pk", 1),
+            held=bool(inputs.get("hd", 0)),
+            parts=inputs.get("pt", 1),
+            tiles=tuple(inputs[name] for name in ("tr", "tv", "tt")) if "tr" in inputs else (),
         )
         try:
             return planned(graph, schedule)
@@ -247,14 +247,14 @@ class CpuGenerated:
         """None of its own: remainders make every program fit every extent."""
         return ()
 
-    def demand(self, asked: DemandQuery) -> Demand:
+    def demand(self, requested: DemandQuery) -> Demand:
         """Instructions and bytes counted from each program; a tile is what runs without a new start."""
-        kind = self._own(asked.kernels[0])
-        options = self._options(asked.kernels[0])
-        extents: Any = kind.complete(asked.extents, options)  # columns in the place of whole numbers
-        counted, moved = counts_of(asked, self._plan, extents)
+        kind = self._own(requested.kernels[0])
+        options = self._options(requested.kernels[0])
+        extents: Any = kind.complete(requested.extents, options)  # columns in the place of whole numbers
+        counted, moved = counts_of(requested, self._plan, extents)
         work = Work(flops={"simd": np.asarray(kind.flops(extents), np.float64)}, mid_bytes=counted.l1_bytes, **moved)
-        tiles = asked.tiles(self._run, self.footprint, vector=asked.param("vl"))
+        tiles = requested.tiles(self._run, self.footprint, vector=requested.param("vl"))
         return Demand(work=work, tiles=tiles, counted=counted)
 
     def joins(self, kernel: MicroKernel) -> dict[str, str]:
@@ -275,8 +275,8 @@ class CpuGenerated:
         """A kernel's schedule in words, by the kind of decision."""
         plan = self._plan(kernel)
         assert plan is not None, "a kernel that exists has a plan"
-        found = self.in_place(kernel)
-        return describe(plan) | ({"in place": f"the output may be {' or '.join(found)} itself"} if found else {})
+        result = self.in_place(kernel)
+        return describe(plan) | ({"in place": f"the output may be {' or '.join(result)} itself"} if result else {})
 
     def bytes_by_level(
         self, kernel: MicroKernel, extents: Mapping[str, int], device: Device, parts: int = 1
@@ -287,8 +287,8 @@ class CpuGenerated:
         if parts > 1 and isinstance(plan, Plan):
             plan = planned(plan.graph, replace(plan.schedule, parts=parts))
         sizes = self._own(kernel).complete(extents, self._options(kernel))
-        found = count(plan, {name: int(sizes[name]) for name in plan.graph.dimensions}, Levels.of(device))
-        return {"registers": found.registers, "L1": found.l1, "L2": found.l2, "L3": found.l3, "least": found.least}
+        result = count(plan, {name: int(sizes[name]) for name in plan.graph.dimensions}, Levels.of(device))
+        return {"registers": result.registers, "L1": result.l1, "L2": result.l2, "L3": result.l3, "least": result.least}
 
     def expectation(self, op: Op, device: Device, traffic: Traffic) -> Expectation | None:
         """None: the cost model's."""
@@ -320,20 +320,20 @@ def _tiled(space: Space) -> Iterator[Schedule]:
     """Some tiles of two levels along the innermost axis, of folds whose operands are used again."""
     graph = space.graph
     axis = graph.types[graph.outputs[0]].rank - 1
-    if any(one.tiled for one in space.sketches) and tileable(graph, axis):
+    if any(sketch.tiled for sketch in space.sketches) and tileable(graph, axis):
         many = sum(node.primitive in FOLDS for node in graph.nodes)
         for unroll, rows in TILED:
-            one = Schedule(lane_axis=axis, lanes=space.lanes, unroll=unroll, rows=rows, folds=(unroll,) * many)
+            item = Schedule(lane_axis=axis, lanes=space.lanes, unroll=unroll, rows=rows, folds=(unroll,) * many)
             for tiles in TILES:
-                yield replace(one, tiles=tiles)
+                yield replace(item, tiles=tiles)
 
 
 def _turned(space: Space) -> Iterator[Schedule]:
     """Some tiles of squares turned in registers, where tensors are read across the innermost axis."""
     axis = space.graph.types[space.graph.outputs[0]].rank - 1
     if turnable(space.graph, axis):
-        one = Schedule(lane_axis=axis, lanes=space.lanes, unroll=1)
-        yield from (replace(one, tiles=tiles) for tiles in TURNED)
+        item = Schedule(lane_axis=axis, lanes=space.lanes, unroll=1)
+        yield from (replace(item, tiles=tiles) for tiles in TURNED)
 
 
 @cache

@@ -65,8 +65,8 @@ def count(plan: AnyPlan, sizes: Mapping[str, int], levels: Levels) -> Count:
 
 def _estimate(plan: OnlinePlan, sizes: Mapping[str, int], levels: Levels) -> Count:
     point = _point(_Known(plan), tuple(sorted(of_one_point(plan, sizes).items())), levels.vector)
-    found, registers, moved = estimated(plan, sizes, (levels.l1, levels.l2, levels.l3), point)
-    return Count(found, registers, *moved)
+    result, registers, moved = estimated(plan, sizes, (levels.l1, levels.l2, levels.l3), point)
+    return Count(result, registers, *moved)
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,21 +114,21 @@ def _bytes(top: Loop, levels: Levels) -> tuple[int, int, int, int]:
 
 
 def counts_of(
-    asked: DemandQuery, plan_of: PlanOf, dimensions: Mapping[str, np.ndarray]
+    requested: DemandQuery, plan_of: PlanOf, dimensions: Mapping[str, np.ndarray]
 ) -> tuple[Counted, dict[str, np.ndarray]]:
     """Columns of what is counted, and those of ``Work``: least, far and near bytes."""
-    levels = Levels.of(asked.device)
-    plans = [plan_of(kernel) for kernel in asked.kernels]
+    levels = Levels.of(requested.device)
+    plans = [plan_of(kernel) for kernel in requested.kernels]
     rows = []
-    for row, at in enumerate(asked.kernel_at.tolist()):
+    for row, at in enumerate(requested.kernel_at.tolist()):
         plan = plans[at]
         assert plan is not None, "only points that have a plan are asked for"
         sizes = {name: int(dimensions[name][row]) for name in plan.graph.dimensions}
         rows.append(_estimate(plan, sizes, levels) if isinstance(plan, OnlinePlan) else count(plan, sizes, levels))
-    columns = {name: np.array([getattr(one, name) for one in rows], np.float64) for name in Count.__slots__}
+    columns = {name: np.array([getattr(row, name) for row in rows], np.float64) for name in Count.__slots__}
     warm = {  # what is there before a call that finds its operands where they were left
         name: np.where(columns["least"] <= getattr(levels, name), 0.0, columns[name]) for name in ("l1", "l2", "l3")
     }
-    over = {name: columns[name] for name in warm} if asked.cold else warm
+    over = {name: columns[name] for name in warm} if requested.cold else warm
     counted = Counted(cycles=columns["cycles"], l1_bytes=over["l1"], l2_bytes=over["l2"])
     return counted, {"least_bytes": columns["least"], "far_bytes": over["l3"], "near_bytes": columns["registers"]}

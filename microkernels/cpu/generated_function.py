@@ -39,24 +39,24 @@ def program(plan: AnyPlan, symbol: str) -> Any:
     with IRBuilder() as builder, T.prim_func(s_tir=True):
         T.func_name(symbol)
         T.func_attr({"global_symbol": symbol, "tirx.noalias": True})  # the runtime refuses aliases
-        handles = {name: T.arg(f"p{place}", T.handle()) for place, name in enumerate(names)}
+        handles = {name: T.arg(f"p{index}", T.handle()) for index, name in enumerate(names)}
         stages = _Stages.arguments(plan)
-        buffers, found = {}, []
-        for place, name in enumerate(names):
+        buffers, result = {}, []
+        for index, name in enumerate(names):
             t: TensorType = graph.types[name]
             shape = [lowered_extent(extent, dimensions) for extent in t.shape]
-            strides = [tirx.Var(f"p{place}_stride{axis}", "int64") for axis in range(t.rank)]
+            strides = [tirx.Var(f"p{index}_stride{axis}", "int64") for axis in range(t.rank)]
             strides[-1] = tirx.IntImm("int64", 1)
             size = {"fp32": 4, "fp64": 8, "int64": 8, "int32": 4, "bool": 1}.get(t.dtype, 1)
             whole = T.match_buffer(handles[name], shape, TVM_NAMES[t.dtype], strides=strides, align=size)
-            found.append((name, t, whole, strides, size))
-        for name, t, whole, strides, size in found:
+            result.append((name, t, whole, strides, size))
+        for name, t, whole, strides, size in result:
             flat = T.decl_buffer((tirx.IntImm("int64", 2**62),), TVM_NAMES[t.dtype], data=whole.data, align=size)
             buffers[name] = Buffer(whole, flat, strides)
         if stages is not None:
             stages.emit(plan, Tir(plan, buffers, dimensions))
         else:
-            _emit(plan, buffers, dimensions, found)
+            _emit(plan, buffers, dimensions, result)
     return builder.get()
 
 
@@ -108,22 +108,22 @@ class _Stages:
         from tvm import tirx
         from tvm.script.ir_builder import tirx as T
 
-        said: list[Callable[[], None]]
+        values: list[Callable[[], None]]
         if isinstance(plan, OnlinePlan):
-            one, none = (tirx.IntImm("int64", value) for value in (1, 0))
+            item, none = (tirx.IntImm("int64", value) for value in (1, 0))
 
             def join() -> None:  # of few rows: the first part's
                 with T.If(self._part == 0), T.Then():
                     emit_join(plan, machine, self._parts)
 
-            said = [partial(emit_part, plan, machine, Part(self._part, self._parts, one, none)), join]
-            return said, replace(plan, schedule=replace(plan.schedule, parts=1))
+            values = [partial(emit_part, plan, machine, Part(self._part, self._parts, item, none)), join]
+            return values, replace(plan, schedule=replace(plan.schedule, parts=1))
         count = len(levels_of_folds(plan)) + 1
-        said = [partial(emit_stage, plan, machine, stage, self._part, self._parts) for stage in range(count)]
-        return said, replace(plan, schedule=replace(plan.schedule, parts=1))
+        values = [partial(emit_stage, plan, machine, stage, self._part, self._parts) for stage in range(count)]
+        return values, replace(plan, schedule=replace(plan.schedule, parts=1))
 
 
-def _emit(plan: AnyPlan, buffers: dict[str, Buffer], dimensions: dict[str, Any], found: Sequence[Any]) -> None:
+def _emit(plan: AnyPlan, buffers: dict[str, Buffer], dimensions: dict[str, Any], result: Sequence[Any]) -> None:
     """The program; of one that merges twice, first for tensors without gaps."""
     from tvm import tirx
     from tvm.script.ir_builder import tirx as T
@@ -132,7 +132,7 @@ def _emit(plan: AnyPlan, buffers: dict[str, Buffer], dimensions: dict[str, Any],
         emit(plan, Tir(plan, buffers, dimensions))
         return
     names = [str(extent) for extent in plan.graph.types[plan.output].shape]
-    with T.If(_without_gaps(found, [dimensions[name] for name in names])):
+    with T.If(_without_gaps(result, [dimensions[name] for name in names])):
         with T.Then():
             every = tirx.IntImm("int64", 1)
             for name in names:
@@ -147,10 +147,10 @@ def _without_gaps(tensors: Sequence[Any], extents: Sequence[Any]) -> Any:
     """Whether every row of these tensors begins where the one before it ends."""
     from tvm import tirx
 
-    found = tirx.IntImm("bool", 1)
+    result = tirx.IntImm("bool", 1)
     for _, _, _, strides, _ in tensors:
         size = extents[-1]
         for stride, extent in zip(reversed(strides[:-1]), reversed(extents[:-1]), strict=True):
-            found = tirx.And(found, tirx.EQ(stride, size))
+            result = tirx.And(result, tirx.EQ(stride, size))
             size = size * extent
-    return found
+    return result

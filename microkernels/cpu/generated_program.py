@@ -74,16 +74,16 @@ class Tir:
         """A square turned by shuffles."""
         lanes = len(vectors)
 
-        def shuffle(one: Any, other: Any, places: Sequence[int]) -> Any:
-            made = self.tirx.Shuffle([one, other], [self.tirx.IntImm("int32", place) for place in places])
+        def shuffle(value: Any, other: Any, places: Sequence[int]) -> Any:
+            made = self.tirx.Shuffle([value, other], [self.tirx.IntImm("int32", position) for position in places])
             return self._once(made, lanes)
 
         return transposed_square(vectors, shuffle)
 
-    def fma(self, one: Any, other: Any, more: Any, dtype: str, lanes: int) -> Any:
+    def fma(self, value: Any, other: Any, more: Any, dtype: str, lanes: int) -> Any:
         """One instruction where the CPU has it."""
-        given = [self._wide(value, lanes) for value in (one, other, more)]
-        return self.tirx.call_llvm_pure_intrin(_typed(dtype, lanes), "llvm.fmuladd", *given)
+        inputs = [self._wide(value, lanes) for value in (value, other, more)]
+        return self.tirx.call_llvm_pure_intrin(_typed(dtype, lanes), "llvm.fmuladd", *inputs)
 
     def size(self, extent: Extent) -> Any:
         """An extent's size, in terms of the tensors' dimensions."""
@@ -115,19 +115,19 @@ class Tir:
         steps: Sequence[int] | None,
         lanes: int,
         mask: Any,
-        held: Sequence[Any] = (),
+        symbolic: Sequence[Any] = (),
     ) -> Any:
         """Elements of a tensor."""
         buffer = self.buffers[tensor]
         places, wide = self._places(buffer, indices, steps, lanes)
         if wide and mask is not None:
-            found = self.tirx.op.masked_load(_typed(self._dtype(tensor), lanes), buffer.whole, *places, mask)
+            result = self.tirx.op.masked_load(_typed(self._dtype(tensor), lanes), buffer.whole, *places, mask)
         else:
-            found = (buffer.flat if len(places) < len(indices) or not indices else buffer.whole)[tuple(places)]
-        for size in held:
+            result = (buffer.flat if len(places) < len(indices) or not indices else buffer.whole)[tuple(places)]
+        for size in symbolic:
             nothing = self._wide(self.number(0, self._dtype(tensor)), lanes if wide else 1)
-            found = self.tirx.if_then_else(size > 0, found, nothing)
-        return found
+            result = self.tirx.if_then_else(size > 0, result, nothing)
+        return result
 
     def store(self, tensor: str, indices: Sequence[Any], steps: Sequence[int], value: Any, lanes: int, mask: Any) -> None:
         """Write the lanes that exist."""
@@ -148,110 +148,110 @@ class Tir:
         if not indices:
             return [self.number(0, "int64")], False
         if steps is None:
-            if all(_lanes(one) == 1 for one in indices):
+            if all(_lanes(index) == 1 for index in indices):
                 return list(indices), False
             flat = self._wide(self.number(0, "int64"), lanes)
-            for one, stride in zip(indices, buffer.strides, strict=True):
-                flat = flat + self._wide(one, lanes) * self._wide(stride, lanes)
+            for index, stride in zip(indices, buffer.strides, strict=True):
+                flat = flat + self._wide(index, lanes) * self._wide(stride, lanes)
             return [flat] if len(indices) > 1 else [self._wide(indices[0], lanes)], True
         if lanes == 1 or not any(steps):
             return list(indices), False
         if not any(steps[:-1]):
             return [*indices[:-1], self.tirx.Ramp(indices[-1], self.number(steps[-1], "int64"), lanes)], True
         start, step = self.number(0, "int64"), self.number(0, "int64")
-        for one, growth, stride in zip(indices, steps, buffer.strides, strict=True):
-            start, step = start + one * stride, step + self.number(growth, "int64") * stride
+        for position, growth, stride in zip(indices, steps, buffer.strides, strict=True):
+            start, step = start + position * stride, step + self.number(growth, "int64") * stride
         return [self.tirx.Ramp(start, step, lanes)], True
 
     def apply(self, function: str, arguments: Sequence[Any], dtype: str, lanes: int) -> Any:
         """An element-wise function."""
-        given = [self._wide(one, lanes) for one in arguments]
+        inputs = [self._wide(argument, lanes) for argument in arguments]
         if function == "cast":
-            return self._cast(given[0], dtype, lanes)
+            return self._cast(inputs[0], dtype, lanes)
         made = getattr(self, f"_{function}", None)
         if made is not None:
-            return made(given, dtype, lanes)
+            return made(inputs, dtype, lanes)
         if function in BINARY:
-            return getattr(given[0], BINARY[function])(given[1])
+            return getattr(inputs[0], BINARY[function])(inputs[1])
         if function in COMPARISONS:
-            return self._compared(function, given)
+            return self._compared(function, inputs)
         if function in VECTOR_MATH and dtype == "fp32":
-            return getattr(VectorMath(lanes, lambda value: self._once(value, lanes)), function)(*given)
+            return getattr(VectorMath(lanes, lambda value: self._once(value, lanes)), function)(*inputs)
         if function in ("sqrt", "floor", "ceil", "abs", "sin", "cos", "exp", "log", "tanh", "erf", "sigmoid"):
-            return getattr(self.tirx, function)(*given)
+            return getattr(self.tirx, function)(*inputs)
         raise UsageError(f"no program for the function {function!r} of {dtype}")
 
-    def _compared(self, function: str, given: list[Any]) -> Any:
+    def _compared(self, function: str, inputs: list[Any]) -> Any:
         tirx = self.tirx
         if function == "isinf":
-            return tirx.EQ(tirx.abs(given[0]), self._wide(tirx.FloatImm("float32", float("inf")), _lanes(given[0])))
+            return tirx.EQ(tirx.abs(inputs[0]), self._wide(tirx.FloatImm("float32", float("inf")), _lanes(inputs[0])))
         return {
-            "equal": lambda: tirx.EQ(given[0], given[1]), "less": lambda: given[0] < given[1],
-            "less_equal": lambda: given[0] <= given[1], "greater": lambda: given[0] > given[1],
-            "greater_equal": lambda: given[0] >= given[1], "and": lambda: tirx.And(*given), "or": lambda: tirx.Or(*given),
-            "not": lambda: tirx.Not(given[0]), "isnan": lambda: tirx.isnan(given[0]),
-            "xor": lambda: tirx.Or(tirx.And(given[0], tirx.Not(given[1])), tirx.And(tirx.Not(given[0]), given[1])),
+            "equal": lambda: tirx.EQ(inputs[0], inputs[1]), "less": lambda: inputs[0] < inputs[1],
+            "less_equal": lambda: inputs[0] <= inputs[1], "greater": lambda: inputs[0] > inputs[1],
+            "greater_equal": lambda: inputs[0] >= inputs[1], "and": lambda: tirx.And(*inputs),
+            "or": lambda: tirx.Or(*inputs), "not": lambda: tirx.Not(inputs[0]), "isnan": lambda: tirx.isnan(inputs[0]),
+            "xor": lambda: tirx.Or(tirx.And(inputs[0], tirx.Not(inputs[1])), tirx.And(tirx.Not(inputs[0]), inputs[1])),
         }[function]()  # fmt: skip
 
-    def _select(self, given: list[Any], dtype: str, lanes: int) -> Any:
-        return self.tirx.Select(*given)
+    def _select(self, inputs: list[Any], dtype: str, lanes: int) -> Any:
+        return self.tirx.Select(*inputs)
 
-    def _floordiv(self, given: list[Any], dtype: str, lanes: int) -> Any:
-        return self.tirx.floordiv(*given)
+    def _floordiv(self, inputs: list[Any], dtype: str, lanes: int) -> Any:
+        return self.tirx.floordiv(*inputs)
 
-    def _mod(self, given: list[Any], dtype: str, lanes: int) -> Any:
-        return self.tirx.floormod(*given)
+    def _mod(self, inputs: list[Any], dtype: str, lanes: int) -> Any:
+        return self.tirx.floormod(*inputs)
 
-    def _neg(self, given: list[Any], dtype: str, lanes: int) -> Any:
-        return self._wide(self.number(-1, dtype), lanes) * given[0]
+    def _neg(self, inputs: list[Any], dtype: str, lanes: int) -> Any:
+        return self._wide(self.number(-1, dtype), lanes) * inputs[0]
 
-    def _max(self, given: list[Any], dtype: str, lanes: int) -> Any:
-        return self._extreme(given, dtype, lanes, greater=True)
+    def _max(self, inputs: list[Any], dtype: str, lanes: int) -> Any:
+        return self._extreme(inputs, dtype, lanes, greater=True)
 
-    def _any_max(self, given: list[Any], dtype: str, lanes: int) -> Any:
+    def _any_max(self, inputs: list[Any], dtype: str, lanes: int) -> Any:
         """The larger of two, in one instruction; of a NaN either."""
-        return self.tirx.Select(given[0] > given[1], given[0], given[1])
+        return self.tirx.Select(inputs[0] > inputs[1], inputs[0], inputs[1])
 
-    def _min(self, given: list[Any], dtype: str, lanes: int) -> Any:
-        return self._extreme(given, dtype, lanes, greater=False)
+    def _min(self, inputs: list[Any], dtype: str, lanes: int) -> Any:
+        return self._extreme(inputs, dtype, lanes, greater=False)
 
-    def _extreme(self, given: list[Any], dtype: str, lanes: int, *, greater: bool) -> Any:
+    def _extreme(self, inputs: list[Any], dtype: str, lanes: int, *, greater: bool) -> Any:
         """The larger (smaller) of two; a NaN in either is the result, as in numpy."""
         if not dtype.startswith("fp"):
-            return (self.tirx.max if greater else self.tirx.min)(*given)
-        one, other = (self._once(value, lanes) for value in given)
+            return (self.tirx.max if greater else self.tirx.min)(*inputs)
+        first, other = (self._once(value, lanes) for value in inputs)
         ahead = self._once(
-            self.tirx.Select(one > other if greater else one < other, one, other), lanes
+            self.tirx.Select(first > other if greater else first < other, first, other), lanes
         )  # other if one is NaN
-        return self.tirx.Select(self.tirx.isnan(one), one, ahead)
+        return self.tirx.Select(self.tirx.isnan(first), first, ahead)
 
-    def _rsqrt(self, given: list[Any], dtype: str, lanes: int) -> Any:
-        return self._wide(self.number(1, dtype), lanes) / self.tirx.sqrt(given[0])
+    def _rsqrt(self, inputs: list[Any], dtype: str, lanes: int) -> Any:
+        return self._wide(self.number(1, dtype), lanes) / self.tirx.sqrt(inputs[0])
 
-    def _reciprocal(self, given: list[Any], dtype: str, lanes: int) -> Any:
-        return self._wide(self.number(1, dtype), lanes) / given[0]
+    def _reciprocal(self, inputs: list[Any], dtype: str, lanes: int) -> Any:
+        return self._wide(self.number(1, dtype), lanes) / inputs[0]
 
-    def _round(self, given: list[Any], dtype: str, lanes: int) -> Any:
+    def _round(self, inputs: list[Any], dtype: str, lanes: int) -> Any:
         """To the nearest, ties to even."""
-        return self.tirx.nearbyint(given[0])
+        return self.tirx.nearbyint(inputs[0])
 
-    def _sign(self, given: list[Any], dtype: str, lanes: int) -> Any:
+    def _sign(self, inputs: list[Any], dtype: str, lanes: int) -> Any:
         """-1, 0 or 1; NaN stays."""
-        x = self._once(given[0], lanes)
-        one, less, zero = (self._wide(self.number(value, dtype), lanes) for value in (1, -1, 0))
-        return self.tirx.Select(x > zero, one, self.tirx.Select(x < zero, less, x))
+        x = self._once(inputs[0], lanes)
+        item, less, zero = (self._wide(self.number(value, dtype), lanes) for value in (1, -1, 0))
+        return self.tirx.Select(x > zero, item, self.tirx.Select(x < zero, less, x))
 
-    def _pow(self, given: list[Any], dtype: str, lanes: int) -> Any:
-        return self.tirx.power(*given)
+    def _pow(self, inputs: list[Any], dtype: str, lanes: int) -> Any:
+        return self.tirx.power(*inputs)
 
     def _cast(self, value: Any, dtype: str, lanes: int) -> Any:
         return self.tirx.Cast(_typed(dtype, lanes), value)
 
     def cell(self, dtype: str, lanes: int, start: Any) -> TirCell:
         """A variable with its first value."""
-        found = TirCell(self.T, dtype, lanes)
-        found.set(self._wide(start, lanes))
-        return found
+        result = TirCell(self.T, dtype, lanes)
+        result.set(self._wide(start, lanes))
+        return result
 
     def neutral(self, how: str, dtype: str) -> Any:
         """What changes nothing."""
@@ -262,9 +262,9 @@ class Tir:
         find = self.tirx.min_value if how == "max" else self.tirx.max_value
         return find(TVM_NAMES[dtype])
 
-    def join(self, how: str, one: Any, other: Any, dtype: str, lanes: int) -> Any:
+    def join(self, how: str, value: Any, other: Any, dtype: str, lanes: int) -> Any:
         """Two partial results."""
-        return self.apply({"sum": "add", "prod": "mul"}.get(how, how), [one, other], dtype, lanes)
+        return self.apply({"sum": "add", "prod": "mul"}.get(how, how), [value, other], dtype, lanes)
 
     def horizontal(self, how: str, value: Any, dtype: str, lanes: int) -> Any:
         """All lanes of a vector: halves are joined until one is left."""

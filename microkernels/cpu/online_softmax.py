@@ -85,11 +85,11 @@ class CpuOnline(CpuGenerated):
     def staged(self, op: Op, device: Device, workers: int) -> tuple[str, list[MicroKernel]]:
         """The keys, which so many workers may share, and the kernels that do."""
         sums = self._sums(self._of(op))
-        along, usual = str(sums.key[1]), [one for one in schedules(sums, device.wave_width) if one.rows == 1]
+        along, usual = str(sums.key[1]), [schedule for schedule in schedules(sums, device.wave_width) if schedule.rows == 1]
         if self.backend != "cpu" or along not in op.axes:
             return "", []
-        found = in_parts(sums, usual, SLICES * workers)
-        return (along, [self.kernel_of(one, op) for one in found]) if found else ("", [])
+        result = in_parts(sums, usual, SLICES * workers)
+        return (along, [self.kernel_of(item, op) for item in result]) if result else ("", [])
 
     def kernel_of(self, schedule: Any, op: Op) -> MicroKernel:
         """The micro-kernel of a schedule of the op's graph."""
@@ -153,16 +153,16 @@ def _defaults(kind: OpKind) -> Options:
 
 
 def _schedule(kernel: MicroKernel) -> OnlineSchedule:
-    given = dict(kernel.params)
+    inputs = dict(kernel.params)
     return OnlineSchedule(
         lanes=kernel["vl"], along=ALONG[kernel["al"]], rows=kernel["rw"], block=kernel["bk"], keys=kernel["ky"],
-        out_rows=kernel["wr"], parts=given.get("pt", 1), stages=given.get("st", 0),
+        out_rows=kernel["wr"], parts=inputs.get("pt", 1), stages=inputs.get("st", 0),
     )  # fmt: skip
 
 
 @cache
 def _sums(kind: str, options: tuple[tuple[str, str], ...], family: CpuOnline) -> OnlineSoftmax:
     """Graphs are values: one for each kind, options and known extents."""
-    found = match_online_softmax(graph_of(family.kind, dict(options)))
-    assert found is not None, "the rule finds what it found with other options"
-    return found
+    result = match_online_softmax(graph_of(family.kind, dict(options)))
+    assert result is not None, "the rule finds what it found with other options"
+    return result

@@ -90,9 +90,9 @@ class CpuProduct:
         """Sums enough to keep the units busy, in tiles that the shapes can fill."""
         return _LAWS
 
-    def demand(self, asked: DemandQuery) -> Demand:
+    def demand(self, requested: DemandQuery) -> Demand:
         """See ``product_demand``."""
-        return product_demand.demand(asked)
+        return product_demand.demand(requested)
 
     def expectation(self, op: Op, device: Device, traffic: Traffic) -> Expectation | None:
         """None: the cost model's."""
@@ -106,13 +106,13 @@ class CpuProduct:
         """TVM module of the programs that the kernel needs; they have names of their own, since kernels share them."""
         import tvm
 
-        found = {}
+        result = {}
         for rows, vectors in programs(kernel):
             name = program_name(kernel, rows, vectors)
-            found[name] = tile_program(
+            result[name] = tile_program(
                 name, rows=rows, vectors=vectors, lanes=kernel["vl"], across=bool(kernel["xk"])
             )  # fmt: skip
-        return tvm.IRModule(found)
+        return tvm.IRModule(result)
 
 
 def programs(kernel: MicroKernel) -> Iterator[tuple[int, int]]:

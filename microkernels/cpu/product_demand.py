@@ -14,7 +14,7 @@ _ROWS = 128.0  # that pass over a block of W before the next, as there
 _ROW_POINTERS = 7.0  # of 16 address registers; further rows of X load theirs from the stack (dense_demand.py)
 
 
-def demand(asked: DemandQuery, *, taller: bool = True) -> Demand:
+def demand(requested: DemandQuery, *, taller: bool = True) -> Demand:
     """``Y[b,m,n] = X[b,m,k] W[b,k,n]`` by register tiles of at most ``mr`` x ``nv * vl`` over blocks of W, packed or not.
 
     ``taller``: narrower groups of columns are computed by taller tiles, of as many sums; else by tiles of ``mr`` rows.
@@ -22,16 +22,16 @@ def demand(asked: DemandQuery, *, taller: bool = True) -> Demand:
     Loop order of a matrix: columns, blocks of k, blocks of rows, groups of columns, tiles of rows; outputs larger than L2
     have the last two the other way round, which is not priced.
     """
-    mr, vl = asked.param("mr"), asked.param("vl")
-    packs, across = np.maximum(asked.param("pk"), asked.param("wk")), asked.param("xk")
-    b, m, n, k = (asked.extents[axis] for axis in ("b", "m", "n", "k"))
-    size = float(asked.element_bytes)
-    wanted = asked.param("kb")
-    block = np.minimum(np.where(wanted > 0, wanted, _MOST_TERMS), np.maximum(k, 1.0))
+    mr, vl = requested.param("mr"), requested.param("vl")
+    packs, across = np.maximum(requested.param("pk"), requested.param("wk")), requested.param("xk")
+    b, m, n, k = (requested.extents[axis] for axis in ("b", "m", "n", "k"))
+    size = float(requested.element_bytes)
+    required = requested.param("kb")
+    block = np.minimum(np.where(required > 0, required, _MOST_TERMS), np.maximum(k, 1.0))
     units = np.ceil(n / vl)
-    groups = np.ceil(units / asked.param("nv"))
+    groups = np.ceil(units / requested.param("nv"))
     vectors = units / groups  # even tiles
-    tall = np.minimum(MOST_ROWS, np.floor(mr * asked.param("nv") / np.ceil(vectors))) if taller else mr
+    tall = np.minimum(MOST_ROWS, np.floor(mr * requested.param("nv") / np.ceil(vectors))) if taller else mr
     row_tiles = np.ceil(m / tall)
     rows = m / row_tiles
     width = vectors * vl
@@ -41,14 +41,14 @@ def demand(asked: DemandQuery, *, taller: bool = True) -> Demand:
     w_bytes, x_bytes, y_bytes = n * k * size, m * k * size, m * n * size
     copied = packs * columns * k * size * 2.0  # read and written once for every matrix
     panel = width * block * size
-    l1 = float(asked.device.l1_bytes or 32 * 2**10)
+    l1 = float(requested.device.l1_bytes or 32 * 2**10)
     in_l1 = panel + rows * block * size <= l1
-    far = float(asked.cold) * b * (w_bytes + x_bytes) + b * y_bytes
+    far = float(requested.cold) * b * (w_bytes + x_bytes) + b * y_bytes
     near, mid = (
         (rows + width) * size,
         np.where(in_l1 & (row_tiles > 1), 0.0, width * size) + rows * size * size / _LINE_BYTES,
     )
-    zero, one = np.zeros_like(m), np.ones_like(m)
+    zero, item = np.zeros_like(m), np.ones_like(m)
     sums = rows * vectors
     return Demand(
         work=Work(
@@ -60,8 +60,8 @@ def demand(asked: DemandQuery, *, taller: bool = True) -> Demand:
         ),
         tiles=Tiles(
             count=tiles * blocks,
-            threads=one,
-            waves=one,
+            threads=item,
+            waves=item,
             vector=vl,
             registers=sums + np.minimum(vectors, rows) + _BROADCAST_REGISTERS,
             shared_bytes=zero,
@@ -77,9 +77,9 @@ def demand(asked: DemandQuery, *, taller: bool = True) -> Demand:
             computed_cols=columns,
             wave_rows=rows,
             wave_cols=width,
-            unroll=one,
+            unroll=item,
             depth_block=block,
-            streams=one + np.where(across > 0, 1.0, rows),
+            streams=item + np.where(across > 0, 1.0, rows),
             fmas=sums,
             tensor_fmas=zero,
             loads=vectors + rows + np.where(across > 0, 0.0, np.maximum(rows - _ROW_POINTERS, 0.0)),
@@ -90,9 +90,9 @@ def demand(asked: DemandQuery, *, taller: bool = True) -> Demand:
             line_ratio=np.where(
                 packs > 0, 1.0, np.minimum(width * size, n * size) / (np.ceil(width * size / _LINE_BYTES) * _LINE_BYTES)
             ),
-            bank_ways=one,
+            bank_ways=item,
             flags=packs,
         ),
-        staging=Staging(rows=zero, cols=packs, row_threads=one, col_threads=one, vector_cols=one, waits=zero),
+        staging=Staging(rows=zero, cols=packs, row_threads=item, col_threads=item, vector_cols=item, waits=zero),
         stream=CpuStream.none(m),
     )

@@ -23,9 +23,9 @@ def transposed_square(vectors: Sequence[Any], shuffle: Callable[[Any, Any, Seque
     left = list(vectors)
     stages, order = _network(len(left))
     for stage in stages:
-        for one, other, low, high in stage:
-            left[one], left[other] = shuffle(left[one], left[other], low), shuffle(left[one], left[other], high)
-    return [left[place] for place in order]
+        for item, other, low, high in stage:
+            left[item], left[other] = shuffle(left[item], left[other], low), shuffle(left[item], left[other], high)
+    return [left[position] for position in order]
 
 
 Step = tuple[int, int, tuple[int, ...], tuple[int, ...]]
@@ -38,13 +38,13 @@ def _network(lanes: int) -> tuple[tuple[tuple[Step, ...], ...], tuple[int, ...]]
     square = np.arange(lanes * lanes).reshape(lanes, lanes)
     while distance < lanes:
         low, high = _woven(lanes, piece, distance) if distance < piece else _sorted(lanes, piece)
-        pairs = tuple((one, one + distance, low, high) for one in range(lanes) if not one & distance)
-        for one, other, *_ in pairs:
-            both = np.concatenate([square[one], square[other]])
-            square[one], square[other] = both[list(low)], both[list(high)]
+        pairs = tuple((index, index + distance, low, high) for index in range(lanes) if not index & distance)
+        for item, other, *_ in pairs:
+            both = np.concatenate([square[item], square[other]])
+            square[item], square[other] = both[list(low)], both[list(high)]
         stages.append(pairs)
         distance *= 2
-    columns = {int(row[0]) % lanes: place for place, row in enumerate(square)}
+    columns = {int(row[0]) % lanes: index for index, row in enumerate(square)}
     return tuple(stages), tuple(columns[column] for column in range(lanes))
 
 

@@ -109,8 +109,8 @@ def output_of(kernel: MicroKernel) -> str:
 def program_of(kernel: MicroKernel) -> MicroKernel:
     """The tile alone, as dense has it: kernels share it whatever follows their sums and whatever lays out their factors."""
     params = dict(kernel.params)
-    kept = tuple((name, params[name]) for name in (*_TILE, "am", "sg") if name in params)
-    return MicroKernel(typed_name("dense", dtype_of(kernel)), kept)
+    selected = tuple((name, params[name]) for name in (*_TILE, "am", "sg") if name in params)
+    return MicroKernel(typed_name("dense", dtype_of(kernel)), selected)
 
 
 def programs_of(kernel: MicroKernel) -> tuple[MicroKernel, ...]:
@@ -184,9 +184,9 @@ class CpuTyped(CpuDense):
         """Panel width; sums of bf16 are rounded in another order on AMX tiles, and one plan has one order."""
         return (kernel["pw"], *amx.order(kernel, self.dtype))
 
-    def demand(self, asked: DemandQuery) -> Demand:
+    def demand(self, requested: DemandQuery) -> Demand:
         """As dense's, or of AMX tiles."""
-        return amx.demand(asked, super().demand(asked), WORDS[self.dtype].terms)
+        return amx.demand(requested, super().demand(requested), WORDS[self.dtype].terms)
 
     def schedule(self, kernel: MicroKernel, symbol: str) -> Any:
         """An empty TVM module: ``typed_source`` says the program in C."""

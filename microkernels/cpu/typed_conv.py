@@ -85,9 +85,9 @@ class CpuTypedConv(CpuConv):
 
         return (("features", features),)
 
-    def demand(self, asked: DemandQuery) -> Demand:
+    def demand(self, requested: DemandQuery) -> Demand:
         """That of the product, as with channels last, and of all taps."""
-        return amx.demand(asked, self.product_demand(asked, last=True, met=False), WORDS[self.dtype].terms)
+        return amx.demand(requested, self.product_demand(requested, last=True, met=False), WORDS[self.dtype].terms)
 
     def schedule(self, kernel: MicroKernel, symbol: str) -> Any:
         """An empty TVM module: ``typed_source`` says the program in C."""

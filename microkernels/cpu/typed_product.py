@@ -84,13 +84,13 @@ class CpuTypedProduct(CpuProduct):
         """Sums enough to keep the units busy, in tiles that the shapes can fill."""
         return _LAWS
 
-    def demand(self, asked: DemandQuery) -> Demand:
+    def demand(self, requested: DemandQuery) -> Demand:
         """See ``product_demand``: W is always packed, sums are never cut."""
-        vectors = asked.param("nr") / asked.param("vl")
+        vectors = requested.param("nr") / requested.param("vl")
         zero = vectors * 0.0
-        params = {**asked.params, "nv": vectors, "pk": zero + 1.0, "kb": zero}
-        wanted = product_demand.demand(replace(asked, params=params), taller=False)
-        return amx.demand(asked, wanted, WORDS[self.dtype].terms)
+        params = {**requested.params, "nv": vectors, "pk": zero + 1.0, "kb": zero}
+        required = product_demand.demand(replace(requested, params=params), taller=False)
+        return amx.demand(requested, required, WORDS[self.dtype].terms)
 
     def schedule(self, kernel: MicroKernel, symbol: str) -> Any:
         """An empty TVM module: ``typed_source`` says the program in C."""

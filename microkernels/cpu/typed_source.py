@@ -141,7 +141,7 @@ def _lists(rows: int, vectors: int) -> dict[str, str]:
     """What a tile does for each of its rows, of its vectors and of its sums, written out: see ``typed_program.h``."""
     each = [f"ONE({i}, {j})" for i in range(rows) for j in range(vectors)]
     row, vector = ([f"ONE({i})" for i in range(count)] for count in (rows, vectors))
-    return {f"{name}(ONE)": " ".join(said) for name, said in (("ROWS", row), ("COLUMNS", vector), ("TILE", each))}
+    return {f"{name}(ONE)": " ".join(text) for name, text in (("ROWS", row), ("COLUMNS", vector), ("TILE", each))}
 
 
 STORED = ("fp32", "bf16", "fp16", "int32", "int8", "uint8")

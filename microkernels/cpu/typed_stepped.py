@@ -39,10 +39,10 @@ def stepped_symbol(kernel: MicroKernel) -> str | None:
 def stepped_words(kernel: MicroKernel) -> dict[str, object]:
     """What ``native/typed_stepped.h`` is told of a kernel that has such a function."""
     steps, symbol = steps_of(kernel), stepped_symbol(kernel)
-    places = {name: place for place, (name, _) in enumerate(operands_of(steps))}
+    places = {name: index for index, (name, _) in enumerate(operands_of(steps))}
     return {
         "STEPPED": symbol,
-        "GIVEN(ONE)": " ".join(f"ONE({place})" for place in range(len(places))),
+        "GIVEN(ONE)": " ".join(f"ONE({index})" for index in range(len(places))),
         "STEPS": " ".join(_statements(steps, places)),
         "PUT": f"ht_vl{kernel['vl']}_put_{output_of(kernel)}",
         "BYTES": DTYPES[output_of(kernel)].size,
@@ -51,11 +51,11 @@ def stepped_words(kernel: MicroKernel) -> dict[str, object]:
 
 def _statements(steps: Sequence[str], places: dict[str, int]) -> list[str]:
     """A statement a step; a scale and the bias behind it are rounded once where the CPU has that, as in programs."""
-    found: list[str] = []
-    for place, step in enumerate(steps):
+    result: list[str] = []
+    for index, step in enumerate(steps):
         reads = [f"g{places[name]}" for name, _ in operands_of((step,))]
-        if step == "bias" and place > 0 and steps[place - 1] == "scale":
-            found[-1] = f"value = madd(value, g{places['scale']}, {reads[0]});"
+        if step == "bias" and index > 0 and steps[index - 1] == "scale":
+            result[-1] = f"value = madd(value, g{places['scale']}, {reads[0]});"
         else:
-            found.append(f"value = {_STEPS[step].format(*reads)};")
-    return found
+            result.append(f"value = {_STEPS[step].format(*reads)};")
+    return result

@@ -14,7 +14,7 @@ LOG2_E = 1.4426950408889634
 TO_WHOLE = 1.5 * 2.0**23  # what is added to it is rounded to a whole number; one instruction less than asking for that
 LN2_HIGH, LN2_LOW = 0.693359375, -2.12194440e-4  # their sum is ln 2; the first has few bits, so n * LN2_HIGH is exact
 EXP = (0.5, 0.16666516661643982, 0.04166620224714279, 0.008369073271751404, 0.001395080122165382)
-EXP_OF_LESS = tuple(one * (-1) ** place for place, one in enumerate(EXP))  # of e^-r
+EXP_OF_LESS = tuple(item * (-1) ** index for index, item in enumerate(EXP))  # of e^-r
 ERF_SMALL = (0.12837916612625122, -0.37612634897232056, 0.11283694207668304, -0.02685927040874958, 0.005200634244829416,
              -0.0008137435652315617, 8.345216338057071e-05)  # fmt: skip
 ERF_LARGE = (-0.12864850461483002, -0.6351512670516968, -0.10623694211244583, 0.02376212179660797, -0.0036424880381673574,
@@ -156,17 +156,17 @@ class VectorMath:
         return self.once(tirx.Select(nothing, self._number(0.0), power / (power + e)))
 
     def _polynomial(self, coefficients: Sequence[float], x: Any) -> Any:
-        found = self._number(coefficients[-1])
-        for one in reversed(coefficients[:-1]):
-            found = self._fma(found, x, one)
-        return found
+        result = self._number(coefficients[-1])
+        for coefficient in reversed(coefficients[:-1]):
+            result = self._fma(result, x, coefficient)
+        return result
 
     def _fma(self, a: Any, b: Any, c: Any) -> Any:
         """A * b + c, in one instruction where the CPU has one."""
         from tvm import tirx
 
-        given = [one if not isinstance(one, float) else self._number(one) for one in (a, b, c)]
-        return tirx.call_llvm_pure_intrin(self._type("float32"), "llvm.fmuladd", *given)
+        inputs = [item if not isinstance(item, float) else self._number(item) for item in (a, b, c)]
+        return tirx.call_llvm_pure_intrin(self._type("float32"), "llvm.fmuladd", *inputs)
 
     def _power(self, n: Any) -> Any:
         """2^n as bits."""
@@ -197,11 +197,11 @@ class VectorMath:
     def _number(self, value: float) -> Any:
         from tvm import tirx
 
-        one = tirx.FloatImm("float32", value)
-        return one if self.lanes == 1 else tirx.Broadcast(one, self.lanes)
+        item = tirx.FloatImm("float32", value)
+        return item if self.lanes == 1 else tirx.Broadcast(item, self.lanes)
 
     def _int(self, value: int) -> Any:
         from tvm import tirx
 
-        one = tirx.IntImm("int32", value)
-        return one if self.lanes == 1 else tirx.Broadcast(one, self.lanes)
+        item = tirx.IntImm("int32", value)
+        return item if self.lanes == 1 else tirx.Broadcast(item, self.lanes)

@@ -80,8 +80,8 @@ def product_extents(op: Op, extents: Mapping[str, Any], *, phased: bool = False)
     if phased:
         (tall, wide), (down, right) = sides_of(op), residues_of(op)
         rows, columns = -(-extents.get("p", 1) // tall.stride), -(-extents["q"] // wide.stride)
-        found = {"b": groups * down.live * right.live, "m": extents["b"] * rows * columns, "n": extents["f"] // groups}
-        return found | {"k": extents["c"] // groups * down.taps * right.taps}
+        result = {"b": groups * down.live * right.live, "m": extents["b"] * rows * columns, "n": extents["f"] // groups}
+        return result | {"k": extents["c"] // groups * down.taps * right.taps}
     if transposed(op):
         plane, lines, k = extents.get("h", 1) * extents["w"], extents["f"] // groups * taps, extents["c"] // groups
         if channels_last(op):
@@ -95,8 +95,8 @@ def product_extents(op: Op, extents: Mapping[str, Any], *, phased: bool = False)
 
 def product_shape(op: Op, shape: Shape, *, phased: bool = False) -> Shape:
     """The same of one shape."""
-    found = product_extents(op, op.extents(shape), phased=phased)
-    return Shape.of({axis: int(found[axis]) for axis in product_of(op, phased=phased).dynamic})
+    result = product_extents(op, op.extents(shape), phased=phased)
+    return Shape.of({axis: int(result[axis]) for axis in product_of(op, phased=phased).dynamic})
 
 
 class CudaConv:
@@ -120,9 +120,9 @@ class CudaConv:
         """Those of the product, built for the convolution's steps; of windows those whose step along k lies in one tap."""
         every = self._inner.points(self._product, device)
         if self._inner.windows:
-            every = (one for one in every if channels_of_group(self._op) % one["bk"] == 0)
+            every = (item for item in every if channels_of_group(self._op) % item["bk"] == 0)
         steps = steps_of(self._op, phased=self._inner.phased)
-        return (stepped(one, steps) for one in every)
+        return (stepped(item, steps) for item in every)
 
     def tile(self, kernel: MicroKernel) -> Tile:
         """Features and pixels, which are numbered through rows and, channels last, images."""
@@ -158,28 +158,30 @@ class CudaConv:
 
         return tuple((name, of_product(law)) for name, law in self._inner.laws(self._product, device))
 
-    def demand(self, asked: DemandQuery) -> Demand:
+    def demand(self, requested: DemandQuery) -> Demand:
         """The product's, and the launch beside it: columns, or what is gathered. For windows the weight is turned once.
 
         Windows overlap, so that the image is a part of its columns: a kernel that reads them where they lie brings no more
         than the image from memory, and takes all of it from the L2.
         """
-        e, one = asked.extents, np.ones_like(asked.extents["b"])
+        e, item = requested.extents, np.ones_like(requested.extents["b"])
         phased = self._inner.phased
-        found = {axis: one * value for axis, value in product_extents(self._op, e, phased=phased).items()}
+        result = {axis: item * value for axis, value in product_extents(self._op, e, phased=phased).items()}
         groups = int(self._op.option("groups"))
         if transposed(self._op) and not phased:  # products in fp32 or int32, written and read once more
-            product = self._inner.demand(replace(asked, extents=found))
-            return replace(product, apart=_streamed(2 * FP32_BYTES * found["b"] * found["m"] * found["n"]))
-        columns = found["b"] * found["m"] * found["k"] if phased else e["b"] * e.get("p", one) * e["q"] * found["k"] * groups
-        image = np.minimum(e["b"] * e.get("h", one) * e["w"] * e["c"], columns)
+            product = self._inner.demand(replace(requested, extents=result))
+            return replace(product, apart=_streamed(2 * FP32_BYTES * result["b"] * result["m"] * result["n"]))
+        columns = (
+            result["b"] * result["m"] * result["k"] if phased else e["b"] * e.get("p", item) * e["q"] * result["k"] * groups
+        )
+        image = np.minimum(e["b"] * e.get("h", item) * e["w"] * e["c"], columns)
         if self._inner.windows:
-            found["m_seen" if self._inner.windows == "last" else "n_seen"] = image / columns
-            return self._inner.demand(replace(asked, extents=found))
-        product = self._inner.demand(replace(asked, extents=found))
+            result["m_seen" if self._inner.windows == "last" else "n_seen"] = image / columns
+            return self._inner.demand(replace(requested, extents=result))
+        product = self._inner.demand(replace(requested, extents=result))
         if lies_as_columns(self._op.kind, dict(self._op.static), self._op.all_options()):
             return product
-        return replace(product, apart=_streamed(asked.element_bytes * (image + columns)))
+        return replace(product, apart=_streamed(requested.element_bytes * (image + columns)))
 
     def expectation(self, op: Op, device: Device, traffic: Traffic) -> Expectation | None:
         """None: the cost model's."""
@@ -211,13 +213,13 @@ def conv_families(op: Op) -> tuple[CudaConv | CudaDirect, ...]:
         return family.signs == "su" and family.takes(what) if changed else family.serves(what)
 
     # Windows ahead of columns of the same instructions: where nothing is timed the first family alone takes part.
-    found: list[CudaDense] = []
+    result: list[CudaDense] = []
     for family in BATCHED_FAMILIES:
         windows = tuple(windows_of(op, family)) if multiplies(family, seen) else ()
         # Sums of taps are timed without what gathers them, and are dearer by every analysis.
         alone = transposed(op) and windows
-        found += [*windows, *([family] if multiplies(family, product) and not alone else [])]
-    return tuple(CudaConv(op, family) for family in found)
+        result += [*windows, *([family] if multiplies(family, product) and not alone else [])]
+    return tuple(CudaConv(op, family) for family in result)
 
 
 def channels_of_group(op: Op) -> int:
@@ -233,13 +235,13 @@ def windows_of(op: Op, family: CudaDense) -> Iterator[CudaDense]:
     if not transposed(op) and lies_as_columns(op.kind, dict(op.static), op.all_options()):
         return
     side, channels = "last" if channels_last(op) else "first", channels_of_group(op)
-    if transposed(op) and max(one.stride for one in sides_of(op)) > MOST_PHASES:
+    if transposed(op) and max(side.stride for side in sides_of(op)) > MOST_PHASES:
         return
-    for one in PHASE_FAMILIES if transposed(op) else WINDOW_FAMILIES:
-        of = CudaMma if isinstance(one, CudaWgmmaWindows) else type(one)  # both multiply on tensor cores
-        same = of is type(family) and (one.dtype, one.signs) == (family.dtype, family.signs)
-        if same and one.windows == side and channels % one.least_step == 0:
-            yield one
+    for item in PHASE_FAMILIES if transposed(op) else WINDOW_FAMILIES:
+        of = CudaMma if isinstance(item, CudaWgmmaWindows) else type(item)  # both multiply on tensor cores
+        same = of is type(family) and (item.dtype, item.signs) == (family.dtype, family.signs)
+        if same and item.windows == side and channels % item.least_step == 0:
+            yield item
 
 
 def changes_signs(op: Op) -> bool:

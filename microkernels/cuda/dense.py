@@ -64,10 +64,10 @@ def stored_kn(op: Op) -> int:
 def vector_elements(op: Op, widest: int) -> int:
     """The largest power of two up to ``widest`` that the op's static extents let a load rely on; 1 if k is dynamic."""
     static = dict(op.static)
-    found = widest
-    while found > 1 and any(static.get(axis, 1) % found for axis in (("k",), ("k", "n"), ("k", "n", "m"))[stored_kn(op)]):
-        found //= 2
-    return found
+    result = widest
+    while result > 1 and any(static.get(axis, 1) % result for axis in (("k",), ("k", "n"), ("k", "n", "m"))[stored_kn(op)]):
+        result //= 2
+    return result
 
 
 def resident_blocks(threads: int, registers: int) -> int:
@@ -153,7 +153,7 @@ class CudaDense(ABC):
         """The search space for an op, the same on every device; :meth:`runs_on` says whether it is of use there."""
         every = self.programs(op, device)
         steps = steps_of(op)
-        return (stepped(one, steps) for one in every)
+        return (stepped(item, steps) for item in every)
 
     @abstractmethod
     def programs(self, op: Op, device: Device) -> Iterator[MicroKernel]:
@@ -237,10 +237,10 @@ class CudaDense(ABC):
         """Whole memory transactions, and tiles that the op and its traffic can fill."""
         return dense_constraints.LAWS
 
-    def demand(self, asked: DemandQuery) -> Demand:
+    def demand(self, requested: DemandQuery) -> Demand:
         """See ``dense_demand``."""
         of = dense_demand.grouped if self.grouped else dense_demand.batched if self.batched else dense_demand.demand
-        return of(asked, self)
+        return of(requested, self)
 
     def expectation(self, op: Op, device: Device, traffic: Traffic) -> Expectation | None:
         """None: the roofline of ``haotuner/cost`` and what is learned rank them."""

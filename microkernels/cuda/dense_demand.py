@@ -59,42 +59,42 @@ class KernelResources(Protocol):
         ...
 
 
-def grouped(asked: DemandQuery, family: KernelResources) -> Demand:
+def grouped(requested: DemandQuery, family: KernelResources) -> Demand:
     """As many products as groups have rows, of even groups: each reads its own W, their blocks run side by side."""
-    m, groups = asked.extents["m"], asked.extents["g"]
+    m, groups = requested.extents["m"], requested.extents["g"]
     filled = np.minimum(m, groups)
-    one = demand(replace(asked, extents={**asked.extents, "m": np.ceil(m / filled)}), family)
-    assert one.matmul is not None
-    return replace(_side_by_side(one, filled), matmul=replace(one.matmul, rows=m))
+    item = demand(replace(requested, extents={**requested.extents, "m": np.ceil(m / filled)}), family)
+    assert item.matmul is not None
+    return replace(_side_by_side(item, filled), matmul=replace(item.matmul, rows=m))
 
 
-def batched(asked: DemandQuery, family: KernelResources) -> Demand:
+def batched(requested: DemandQuery, family: KernelResources) -> Demand:
     """So many products, whose blocks run side by side."""
-    return _side_by_side(demand(asked, family), asked.extents["b"])
+    return _side_by_side(demand(requested, family), requested.extents["b"])
 
 
-def _side_by_side(one: Demand, count: Any) -> Demand:
+def _side_by_side(item: Demand, count: Any) -> Demand:
     """The demand of so many equal products in one launch."""
-    return replace(one, work=one.work.times(count), tiles=replace(one.tiles, count=one.tiles.count * count))
+    return replace(item, work=item.work.times(count), tiles=replace(item.tiles, count=item.tiles.count * count))
 
 
-def demand(asked: DemandQuery, family: KernelResources) -> Demand:
+def demand(requested: DemandQuery, family: KernelResources) -> Demand:
     """``Y[m,n] = X[m,k] W[n,k]^T`` by blocks of ``bm x bn`` that stage ``bk`` elements of k of both operands at a time.
 
     Extents ``m_seen`` and ``n_seen`` say how much of an operand lies in memory where its rows overlap: a share of it.
     """
-    bm, bn, bk, v = (asked.param(name) for name in ("bm", "bn", "bk", "v"))
-    m, n, k = (asked.extents[axis] for axis in ("m", "n", "k"))
-    m_seen, n_seen = (asked.extents.get(axis, 1.0) for axis in ("m_seen", "n_seen"))
-    size, device = float(asked.element_bytes), asked.device
-    threads = asked.each(lambda kernel: family.footprint(kernel).threads)
-    shared = asked.each(lambda kernel: family.footprint(kernel).shared_bytes)
-    steps = {kernel: family.step(kernel) for kernel in asked.kernels}
-    fmas = asked.each(lambda kernel: steps[kernel].fmas)
-    loads = asked.each(lambda kernel: steps[kernel].loads)
-    checks = asked.each(lambda kernel: steps[kernel].checks)
-    tensor = asked.each(lambda kernel: float(steps[kernel].tensor))
-    rate = asked.each(lambda kernel: steps[kernel].rate)
+    bm, bn, bk, v = (requested.param(name) for name in ("bm", "bn", "bk", "v"))
+    m, n, k = (requested.extents[axis] for axis in ("m", "n", "k"))
+    m_seen, n_seen = (requested.extents.get(axis, 1.0) for axis in ("m_seen", "n_seen"))
+    size, device = float(requested.element_bytes), requested.device
+    threads = requested.each(lambda kernel: family.footprint(kernel).threads)
+    shared = requested.each(lambda kernel: family.footprint(kernel).shared_bytes)
+    steps = {kernel: family.step(kernel) for kernel in requested.kernels}
+    fmas = requested.each(lambda kernel: steps[kernel].fmas)
+    loads = requested.each(lambda kernel: steps[kernel].loads)
+    checks = requested.each(lambda kernel: steps[kernel].checks)
+    tensor = requested.each(lambda kernel: float(steps[kernel].tensor))
+    rate = requested.each(lambda kernel: steps[kernel].rate)
     written = SUM_BYTES if size == 1.0 else size  # sums of bytes, as they are
     row_tiles, tiles = np.ceil(m / bm), np.ceil(m / bm) * np.ceil(n / bn)
     together = round_of_tiles(device, threads, shared, tiles)
@@ -105,8 +105,8 @@ def demand(asked: DemandQuery, family: KernelResources) -> Demand:
     walked = tiles / together * (high * m_seen + wide * n_seen) * k * size + m * n * written
     # What a later round reads again comes from the L2, as far as that holds both operands.
     again = np.maximum(walked - least, 0.0) * np.maximum(1.0 - (device.l2_bytes or 0) / operands, 0.0)
-    near, mid = asked.each(family.near_bytes), (bm + bn) * size
-    flops, none, one = 2.0 * m * n * k / rate, np.zeros_like(m), np.ones_like(m)
+    near, mid = requested.each(family.near_bytes), (bm + bn) * size
+    flops, none, item = 2.0 * m * n * k / rate, np.zeros_like(m), np.ones_like(m)
     return Demand(
         work=Work(
             flops={"simd": flops * (1.0 - tensor), "tensor": flops * tensor},
@@ -120,7 +120,7 @@ def demand(asked: DemandQuery, family: KernelResources) -> Demand:
             threads=threads,
             waves=waves_of(threads, device),
             vector=v,
-            registers=asked.each(lambda kernel: family.footprint(kernel).registers_per_thread),
+            registers=requested.each(lambda kernel: family.footprint(kernel).registers_per_thread),
             shared_bytes=shared,
             l1_set_bytes=none,
             l2_set_bytes=(high + wide) * bk * size,
@@ -132,11 +132,11 @@ def demand(asked: DemandQuery, family: KernelResources) -> Demand:
             tile_rows=bm,
             tile_cols=bn,
             computed_cols=np.ceil(n / bn) * bn,
-            wave_rows=asked.each(lambda kernel: steps[kernel].rows),
-            wave_cols=asked.each(lambda kernel: steps[kernel].columns),
+            wave_rows=requested.each(lambda kernel: steps[kernel].rows),
+            wave_cols=requested.each(lambda kernel: steps[kernel].columns),
             unroll=bk,
             depth_block=bk,
-            streams=2.0 * one,
+            streams=2.0 * item,
             fmas=fmas,
             tensor_fmas=tensor * bm * bn / family.peak_share(device),
             loads=loads,
@@ -145,11 +145,11 @@ def demand(asked: DemandQuery, family: KernelResources) -> Demand:
             mid_bytes=mid,
             code=bk * (fmas + loads + checks),
             line_ratio=bk * size / (np.ceil(bk * size / SECTOR_BYTES) * SECTOR_BYTES),
-            bank_ways=one,  # stores and loads of shared memory are swizzled
-            flags=asked.param("kn", 0.0),
+            bank_ways=item,  # stores and loads of shared memory are swizzled
+            flags=requested.param("kn", 0.0),
             rate=rate,
         ),
-        staging=Staging(rows=one, cols=one, row_threads=bk / v, col_threads=bk / v, vector_cols=v, waits=one),
+        staging=Staging(rows=item, cols=item, row_threads=bk / v, col_threads=bk / v, vector_cols=v, waits=item),
         stream=CpuStream.none(m),
-        ring=Ring(ahead=asked.each(family.ahead), written_bytes=bm * bn * written, tail=asked.each(family.tail)),
+        ring=Ring(ahead=requested.each(family.ahead), written_bytes=bm * bn * written, tail=requested.each(family.tail)),
     )

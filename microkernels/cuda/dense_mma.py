@@ -155,10 +155,10 @@ class CudaMma(CudaDense):
         rows, columns = kernel["bm"] // kernel["wm"], kernel["bn"] // kernel["wn"]
         copies = (kernel["bm"] + kernel["bn"]) / (self.footprint(kernel).threads * kernel["v"])
         depth = 16 * self.packed(kernel)
-        asked = CORNER_CHECKS * bool(self.windows) * kernel["bm"] / (self.footprint(kernel).threads * kernel["v"])
+        requested = CORNER_CHECKS * bool(self.windows) * kernel["bm"] / (self.footprint(kernel).threads * kernel["v"])
         return Step(
             fmas=(rows // 16) * (columns // 8) / depth, loads=(rows / 16 + columns / 16) / depth + copies,
-            checks=copies + asked, rows=rows / 8, columns=columns / 4, tensor=True,
+            checks=copies + requested, rows=rows / 8, columns=columns / 4, tensor=True,
             rate=BYTE_RATE if self.dtype == "int8" else 1.0,
         )  # fmt: skip
 
@@ -260,7 +260,7 @@ def _program(kernel: MicroKernel, of: _Elements, packed: int, blocks: int, *, st
         left[0] = k - first * bk
 
         @T.inline
-        def load(place, flat, start, pitch, height, width, rows_left, columns_left, even):
+        def load(index, flat, start, pitch, height, width, rows_left, columns_left, even):
             """One tile of global memory into a stage, zeros outside the matrix."""
             own = T.meta_var(piece(0, thread, width))
             room: T.int32 = T.if_then_else(own[1] < columns_left, rows_left - own[0], 0)
@@ -273,13 +273,13 @@ def _program(kernel: MicroKernel, of: _Elements, packed: int, blocks: int, *, st
                 if i * threads + thread < height * width // v:
                     if v >= 2:
                         T.ptx[copy](
-                            ring.ptr_to([place + in_tile(r, c, width)]),
+                            ring.ptr_to([index + in_tile(r, c, width)]),
                             flat.ptr_to([source]),  # never read when the source size is 0
                             v * 2,
                             T.if_then_else(inside, T.uint32(v * 2), T.uint32(0)),
                         )
                     else:
-                        elements[T.shift_right(place + in_tile(r, c, width), 1)] = T.if_then_else(
+                        elements[T.shift_right(index + in_tile(r, c, width), 1)] = T.if_then_else(
                             inside, flat[source], T.Cast(dtype, 0)
                         )
 
@@ -293,7 +293,7 @@ def _program(kernel: MicroKernel, of: _Elements, packed: int, blocks: int, *, st
                 x_from[i] = 0
 
         @T.inline
-        def load_windows(place):
+        def load_windows(index):
             """X's tile: of each row 16 bytes at a time, zeros where a tap lies outside its image."""
             for i in T.unroll(seen):
                 its = T.meta_var(piece(i, thread, bk))
@@ -303,7 +303,7 @@ def _program(kernel: MicroKernel, of: _Elements, packed: int, blocks: int, *, st
                 )
                 if i * threads + thread < bm * bk // v:
                     T.ptx[copy](
-                        ring.ptr_to([place + in_tile(its[0], its[1], bk)]),
+                        ring.ptr_to([index + in_tile(its[0], its[1], bk)]),
                         x.ptr_to([x_from[5 + 3 * i] + x_from[0] + its[1]]),
                         v * 2,
                         T.if_then_else(inside, T.uint32(v * 2), T.uint32(0)),
@@ -311,18 +311,18 @@ def _program(kernel: MicroKernel, of: _Elements, packed: int, blocks: int, *, st
             T.evaluate(device_calls.call(T, f"ht_window_next<{packed}, false>", x_from.ptr_to([0]), bk))
 
         @T.inline
-        def load_stage(place):
+        def load_stage(index):
             """The next step's tiles; past the end of k zeros or what nobody reads."""
             if windows:
-                load_windows(place)
+                load_windows(index)
             elif x_kn:
-                load(place, x, x_from[0], x_stride, bk, bm, left[0], m - m0, x_even)
+                load(index, x, x_from[0], x_stride, bk, bm, left[0], m - m0, x_even)
             else:
-                load(place, x, x_from[0], x_stride, bm, bk, m - m0, left[0], x_even)
+                load(index, x, x_from[0], x_stride, bm, bk, m - m0, left[0], x_even)
             if kn:
-                load(place + x_bytes, wf, w_from[0], w_pitch, bk, bn, left[0], n - n0, w_even)
+                load(index + x_bytes, wf, w_from[0], w_pitch, bk, bn, left[0], n - n0, w_even)
             else:
-                load(place + x_bytes, wf, w_from[0], w_pitch, bn, bk, n - n0, left[0], w_even)
+                load(index + x_bytes, wf, w_from[0], w_pitch, bn, bk, n - n0, left[0], w_even)
             if as_stored:
                 x_from[0] = x_from[0] + (bk * x_stride if x_kn else bk)
             w_from[0] = w_from[0] + (bk * w_pitch if kn else bk)
@@ -351,14 +351,14 @@ def _program(kernel: MicroKernel, of: _Elements, packed: int, blocks: int, *, st
                 w_reads[kk] = device_calls.in_register(T, x_bytes + in_tile(r, c, bk))
 
         @T.inline
-        def fragments(place, kk, half):
+        def fragments(index, kk, half):
             """The operands of k16 step kk into one of two register sets."""
             for i in T.unroll(mt):
                 from_x = T.meta_var(x_reads[i] + kk * (16 * bm * 2) if x_kn else x_reads[kk] + i * (16 * bk * 2))
-                T.ptx[ldmatrix_x](*[xf[(half * mt + i) * 4 + q] for q in range(4)], ring.ptr_to([place + from_x]))
+                T.ptx[ldmatrix_x](*[xf[(half * mt + i) * 4 + q] for q in range(4)], ring.ptr_to([index + from_x]))
             for j in T.unroll(nt // 2):
                 from_w = T.meta_var(w_reads[j] + kk * (16 * bn * 2) if kn else w_reads[kk] + j * (16 * bk * 2))
-                T.ptx[ldmatrix_w](*[wr[(half * nt + j * 2) * 2 + q] for q in range(4)], ring.ptr_to([place + from_w]))
+                T.ptx[ldmatrix_w](*[wr[(half * nt + j * 2) * 2 + q] for q in range(4)], ring.ptr_to([index + from_w]))
 
         for i in T.unroll(mt * nt * 4):
             sums[i] = T.Cast(of.sums, 0)

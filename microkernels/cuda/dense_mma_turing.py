@@ -117,7 +117,7 @@ def _program(kernel: MicroKernel, dtype: str, blocks: int, x_loads: int, w_loads
     threads = wm * wn * WARP
     rows, columns = bm // wm, bn // wn  # of one warp
     mt, nt, ksteps = rows // 16, columns // 8, bk // 16  # fragments of a warp, k16 steps of a stage
-    held = -(-v // 2)  # registers of one load
+    stored = -(-v // 2)  # registers of one load
     w_rows, w_columns = (bk, bn) if kn else (bn, bk)  # W's tile as it lies in memory
     element_type = device_calls.ELEMENT_TYPES[dtype]
     mma = "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32"
@@ -158,8 +158,8 @@ def _program(kernel: MicroKernel, dtype: str, blocks: int, x_loads: int, w_loads
         sums = T.alloc_local([mt * nt * 4], "float32")
         xf = T.alloc_local([2 * mt * 4], "uint32")
         wr = T.alloc_local([2 * nt * 2], "uint32")
-        x_next = T.alloc_local([x_loads * held], "uint32")
-        w_next = T.alloc_local([w_loads * held], "uint32")
+        x_next = T.alloc_local([x_loads * stored], "uint32")
+        w_next = T.alloc_local([w_loads * stored], "uint32")
 
         @T.inline
         def fetch(to, loads, flat, pitch, height, width, row0, column0, row_end, column_end):
@@ -170,7 +170,7 @@ def _program(kernel: MicroKernel, dtype: str, blocks: int, x_loads: int, w_loads
                 c = T.meta_var(column0 + T.truncmod(e, width // v) * v)
                 T.evaluate(
                     device_calls.call(
-                        T, f"ht_fetch<{v}>", to.ptr_to([i * held]), flat.ptr_to([r * pitch + c]),
+                        T, f"ht_fetch<{v}>", to.ptr_to([i * stored]), flat.ptr_to([r * pitch + c]),
                         T.And(e < height * width // v, T.And(r < row_end, c < column_end)),
                     )
                 )  # fmt: skip
@@ -188,7 +188,7 @@ def _program(kernel: MicroKernel, dtype: str, blocks: int, x_loads: int, w_loads
                             T,
                             f"ht_put<{v}>",
                             shared.ptr_to([side, r, swizzled(r, c, width)]),
-                            held_by.ptr_to([i * held]),
+                            held_by.ptr_to([i * stored]),
                         )
                     )
 

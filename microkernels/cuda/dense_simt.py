@@ -109,12 +109,12 @@ class CudaSimt(CudaDense):
         """Accumulators, fragments, the operands on their way to shared memory and addresses; two shared buffers."""
         bm, bn, bk, tm, tn = (kernel[key] for key in ("bm", "bn", "bk", "tm", "tn"))
         threads = bm // tm * (bn // tn)
-        held = self._pieces(kernel) * (self._words(kernel) + 1)
+        stored = self._pieces(kernel) * (self._words(kernel) + 1)
         if self.windows:
-            held += TAP_REGISTERS + CORNER_REGISTERS * (1 if self.windows == "first" else self._copied(kernel)[0])
+            stored += TAP_REGISTERS + CORNER_REGISTERS * (1 if self.windows == "first" else self._copied(kernel)[0])
         gathering = max(GATHER_REGISTERS, GATHERED_PIECE * self._pieces(kernel)) * (kernel["v"] < self.word)
         return Footprint(
-            registers_per_thread=self.registers(tm * tn + tm + tn + held + gathering + ADDRESS_REGISTERS),
+            registers_per_thread=self.registers(tm * tn + tm + tn + stored + gathering + ADDRESS_REGISTERS),
             shared_bytes=2 * (bm + bn) * bk * self.bytes_per_element(),
             threads=threads,
         )
@@ -230,10 +230,10 @@ def _program(
         w_next = T.alloc_local([w_loads * w_v], dtype)
 
         @T.inline
-        def fetch(held, loads, flat, pitch, height, width, row0, column0, row_end, column_end, place, down):
+        def fetch(stored, loads, flat, pitch, height, width, row0, column0, row_end, column_end, index, down):
             """One tile of global memory into registers, zeros outside; column0 counts chunks; down: its rows are k's."""
             for i in T.unroll(loads):
-                at = T.meta_var(place(thread, i, width // v))
+                at = T.meta_var(index(thread, i, width // v))
                 c = T.meta_var((column0 + at[2]) * v)
                 left = T.meta_var(T.if_then_else(c < column_end, row_end - row0 - at[0], 0))
                 inside = T.meta_var(T.And(i * threads + thread < height * width // v, at[1] < left))
@@ -243,12 +243,12 @@ def _program(
                     there = T.meta_var(T.if_then_else(inside, k - 4 * (r if down else c), 0))
                     T.evaluate(
                         device_calls.call(
-                            T, "ht_gather", held.ptr_to([i]), flat.ptr_to([place_of]), pitch if down else 1, there
+                            T, "ht_gather", stored.ptr_to([i]), flat.ptr_to([place_of]), pitch if down else 1, there
                         )
                     )
                 else:
                     source = T.meta_var(flat.ptr_to([(row0 + at[0] + at[1]) * pitch + c]))
-                    T.evaluate(device_calls.call(T, f"{of.fetch}<{v}>", held.ptr_to([i * v]), source, inside))
+                    T.evaluate(device_calls.call(T, f"{of.fetch}<{v}>", stored.ptr_to([i * v]), source, inside))
 
         if pixels_down:
             for i in T.unroll(x_loads):
@@ -299,24 +299,24 @@ def _program(
                 fetch(w_next, w_loads, wf, w_pitch, bn, bk, n0, step * (bk // v), n, depth, along_k, False)
 
         @T.inline
-        def put_across(shared, half, held, loads, height):
+        def put_across(shared, half, stored, loads, height):
             """Registers that hold rows of k into [k][row], shifted against bank conflicts."""
             for i in T.unroll(loads):
                 e = T.meta_var(i * threads + thread)
                 at = T.meta_var(along_k(thread, i, bk // v))
                 if e < height * bk // v:
                     for q in T.unroll(v):
-                        shared[half, row_of_k(at[2], q, height), stored_at(at[0], at[1], at[2], height)] = held[i * v + q]
+                        shared[half, row_of_k(at[2], q, height), stored_at(at[0], at[1], at[2], height)] = stored[i * v + q]
 
         @T.inline
-        def put_along(shared, half, held, loads, height, wide):
+        def put_along(shared, half, stored, loads, height, wide):
             """Registers that hold rows of the tile as they are, so many elements side by side."""
             for i in T.unroll(loads):
                 e = T.meta_var(i * threads + thread)
                 row_of = T.meta_var(T.truncdiv(e, height // wide))
                 if e < bk * height // wide:
                     for q in T.vectorized(wide):
-                        shared[half, row_of, T.truncmod(e, height // wide) * wide + q] = held[i * wide + q]
+                        shared[half, row_of, T.truncmod(e, height // wide) * wide + q] = stored[i * wide + q]
 
         @T.inline
         def put_step(half):

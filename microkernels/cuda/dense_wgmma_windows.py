@@ -98,9 +98,9 @@ class CudaWgmmaWindows(CudaHopper):
         return wr * SLAB * bn // WARPGROUP + corners + ADDRESS_REGISTERS
 
     def _fits(self, bm: int, bn: int, wr: int, st: int) -> bool:
-        wanted = self.registers(self._wanted(bm, bn, wr))
-        held = wanted < MOST_REGISTERS and wanted * _threads(bm, wr) <= SCHEDULERS * SCHEDULER_REGISTERS
-        return held and self._ring(bm, bn, st) <= SHARED_LIMIT
+        required = self.registers(self._wanted(bm, bn, wr))
+        stored = required < MOST_REGISTERS and required * _threads(bm, wr) <= SCHEDULERS * SCHEDULER_REGISTERS
+        return stored and self._ring(bm, bn, st) <= SHARED_LIMIT
 
     def _ring(self, bm: int, bn: int, st: int) -> int:
         """Bytes of all stages."""
@@ -169,7 +169,7 @@ def _program(dtype: str, kernel: MicroKernel, threads: int, blocks: int) -> Any:
             x_from[i] = 0
 
         @T.inline
-        def load_stage(place):
+        def load_stage(index):
             """The next step's tiles; past the end of k what nobody reads."""
             for i in T.unroll(seen):
                 its = T.meta_var(piece(i, thread))
@@ -178,7 +178,7 @@ def _program(dtype: str, kernel: MicroKernel, threads: int, blocks: int) -> Any:
                     device_calls.call(T, "ht_window_inside<1, false>", spot, x_from.ptr_to([0]), gives="bool")
                 )
                 T.ptx[copy](
-                    ring.ptr_to([place + in_tile(its[0], its[1])]),
+                    ring.ptr_to([index + in_tile(its[0], its[1])]),
                     x.ptr_to([x_from[5 + 3 * i] + x_from[0] + its[1]]),
                     v * 2,
                     T.if_then_else(inside, T.uint32(v * 2), T.uint32(0)),
@@ -189,7 +189,7 @@ def _program(dtype: str, kernel: MicroKernel, threads: int, blocks: int) -> Any:
                 inside = T.meta_var(T.And(n0 + its[0] < n, its[1] < left[0]))
                 if i * threads + thread < bn * bk // v:
                     T.ptx[copy](
-                        ring.ptr_to([place + x_bytes + in_tile(its[0], its[1])]),
+                        ring.ptr_to([index + x_bytes + in_tile(its[0], its[1])]),
                         wf.ptr_to([w_from[0] + its[0] * w_stride + its[1]]),  # never read when the source size is 0
                         v * 2,
                         T.if_then_else(inside, T.uint32(v * 2), T.uint32(0)),

@@ -37,9 +37,9 @@ def last_step(tirx: Any, steps: Any) -> Any:
     return call(tirx, "ht_last_step", steps, gives="int32")
 
 
-def find_tile(tirx: Any, place: Any, block: Any, row_tiles: Any, column_tiles: Any) -> Any:
+def find_tile(tirx: Any, position: Any, block: Any, row_tiles: Any, column_tiles: Any) -> Any:
     """A statement that writes row and column of a block's tile; ``RASTER_ROWS`` row tiles run down a column."""
-    return call(tirx, "ht_tile", place.ptr_to([0]), block, row_tiles, column_tiles, RASTER_ROWS)
+    return call(tirx, "ht_tile", position.ptr_to([0]), block, row_tiles, column_tiles, RASTER_ROWS)
 
 
 def warp(tirx: Any) -> Any:

@@ -61,8 +61,8 @@ class CudaDirect:
         last = int(op.option("layout") in ("nhwc", "nwc"))
         for tp in ROWS if "h" in op.axes else ROWS[:1]:
             for tq in PIXELS:
-                held = tp * tq + tall.taps * wide.taps
-                if (held <= MOST_HELD or tp * tq == 1) and (tq - 1) * wide.stride + (
+                stored = tp * tq + tall.taps * wide.taps
+                if (stored <= MOST_HELD or tp * tq == 1) and (tq - 1) * wide.stride + (
                     wide.taps - 1
                 ) * wide.dilation < MOST_LINE:
                     window = (("r", tall.taps), ("s", wide.taps), ("sd", tall.stride), ("sr", wide.stride))
@@ -92,28 +92,28 @@ class CudaDirect:
         """None beyond those of every family."""
         return ()
 
-    def demand(self, asked: DemandQuery) -> Demand:
+    def demand(self, requested: DemandQuery) -> Demand:
         """The image and the result once; rows of pixels that neighbours share come from caches."""
-        e, size = asked.extents, float(asked.element_bytes)
-        one = np.ones_like(e["b"])
-        high, wide = e.get("h", one), e["w"]
-        outputs = e["b"] * e["f"] * e.get("p", one) * e["q"]
-        taps, sums = asked.param("r") * asked.param("s"), asked.param("tp") * asked.param("tq")
+        e, size = requested.extents, float(requested.element_bytes)
+        item = np.ones_like(e["b"])
+        high, wide = e.get("h", item), e["w"]
+        outputs = e["b"] * e["f"] * e.get("p", item) * e["q"]
+        taps, sums = requested.param("r") * requested.param("s"), requested.param("tp") * requested.param("tq")
         least = (e["b"] * e["c"] * high * wide + outputs) * size
-        rows = (asked.param("tp") - 1) * asked.param("sd") + (asked.param("r") - 1) * asked.param("dd") + 1
-        line = (asked.param("tq") - 1) * asked.param("sr") + (asked.param("s") - 1) * asked.param("dr") + 1
+        rows = (requested.param("tp") - 1) * requested.param("sd") + (requested.param("r") - 1) * requested.param("dd") + 1
+        line = (requested.param("tq") - 1) * requested.param("sr") + (requested.param("s") - 1) * requested.param("dr") + 1
         near = outputs / sums * rows * line * size
-        threads = one * THREADS
+        threads = item * THREADS
         return Demand(
             work=Work(
                 flops={"simd": 2.0 * outputs * taps}, least_bytes=least, far_bytes=least, near_bytes=near,
                 mid_bytes=np.maximum(least, near / 4),
             ),
             tiles=Tiles(
-                count=np.ceil(outputs / sums / THREADS), threads=threads, vector=one,
-                waves=threads / asked.device.wave_width,
-                registers=asked.each(lambda kernel: self.footprint(kernel).registers_per_thread),
-                shared_bytes=0 * one, l1_set_bytes=0 * one, l2_set_bytes=0 * one,
+                count=np.ceil(outputs / sums / THREADS), threads=threads, vector=item,
+                waves=threads / requested.device.wave_width,
+                registers=requested.each(lambda kernel: self.footprint(kernel).registers_per_thread),
+                shared_bytes=0 * item, l1_set_bytes=0 * item, l2_set_bytes=0 * item,
             ),
         )  # fmt: skip
 
@@ -152,8 +152,8 @@ class CudaDirect:
 
 def sides_of(op: Op) -> tuple[Window, Window]:
     """How the window moves down and to the right."""
-    found = windows(op.kind, dict(op.static), op.all_options())
-    return found.get("h", Window(taps=1, stride=1, dilation=1, before=0, after=0)), found["w"]
+    result = windows(op.kind, dict(op.static), op.all_options())
+    return result.get("h", Window(taps=1, stride=1, dilation=1, before=0, after=0)), result["w"]
 
 
 DIRECT_FAMILIES: tuple[CudaDirect, ...] = tuple(CudaDirect(dtype) for dtype in ("fp32", "fp16", "bf16"))

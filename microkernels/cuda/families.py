@@ -57,11 +57,11 @@ WINDOW_FAMILIES: tuple[CudaDense, ...] = (
 )
 # The same of transposed convolutions, all residues of whose results' places are one launch.
 PHASE_FAMILIES: tuple[CudaDense, ...] = tuple(
-    type(one)(
-        one.name.replace("_windows_", "_phases_"), one.dtype, batched=True, signs=one.signs, windows="last", phased=True
+    type(item)(
+        item.name.replace("_windows_", "_phases_"), item.dtype, batched=True, signs=item.signs, windows="last", phased=True
     )
-    for one in WINDOW_FAMILIES
-    if one.windows == "last"
+    for item in WINDOW_FAMILIES
+    if item.windows == "last"
 )
 CUDA_FAMILIES: tuple[CudaDense, ...] = (
     *DENSE_FAMILIES,

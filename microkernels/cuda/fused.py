@@ -50,9 +50,9 @@ def fused(op: Op) -> Fused | None:
     out = op.dtype_of(op.meaning.output)
     if out not in (Y_TYPES if op.sums == "int32" else FLOATS_WRITE):
         return None
-    told = 0 if set(op.epilogue) <= {"bias", "residual"} else coded(op.epilogue)
+    description = 0 if set(op.epilogue) <= {"bias", "residual"} else coded(op.epilogue)
     y_type = 0 if out == own_type(op.dtype) else Y_TYPES.index(out)
-    return Fused(steps=told, residual="residual" in op.epilogue, y_type=y_type)
+    return Fused(steps=description, residual="residual" in op.epilogue, y_type=y_type)
 
 
 def own_type(dtype: str) -> str:
@@ -62,8 +62,8 @@ def own_type(dtype: str) -> str:
 
 def after_of(op: Op) -> dict[str, int]:
     """What the arguments of a launch say of an op's epilogue."""
-    found = fused(op)
-    return {} if found is None else {"after": found.steps, "y_type": found.y_type}
+    result = fused(op)
+    return {} if result is None else {"after": result.steps, "y_type": result.y_type}
 
 
 def steps_of(op: Op, *, phased: bool = False) -> int:
@@ -71,18 +71,18 @@ def steps_of(op: Op, *, phased: bool = False) -> int:
     if op.kind.startswith("conv_transpose") and not phased:
         # Its products are in fp32 or int32; the launch that gathers them has the steps.
         return ANY_STEPS if op.dtype not in ("fp32", "int8") else 0
-    found = fused(op)
+    result = fused(op)
     of_bytes = op.sums == "int32" and bool(op.epilogue)  # without any, sums of bytes stay as they are
-    if found is None or not (found.steps or found.y_type or of_bytes):
+    if result is None or not (result.steps or result.y_type or of_bytes):
         return 0
-    return found.steps or ANY_STEPS
+    return result.steps or ANY_STEPS
 
 
 def stepped(kernel: MicroKernel, steps: int = ANY_STEPS) -> MicroKernel:
     """The same kernel, built for steps as ``steps_of`` says them, whatever it was built for."""
     if built_for(kernel) == steps:
         return kernel  # nearly always: a selection asks for tens of thousands
-    plain = tuple(one for one in kernel.params if one[0] != STEPPED)
+    plain = tuple(param for param in kernel.params if param[0] != STEPPED)
     return MicroKernel(kernel.family, (*plain, (STEPPED, steps)) if steps else plain)
 
 
@@ -99,22 +99,22 @@ def built_for(kernel: MicroKernel) -> int:
 
 def initializer(op: Op) -> str:
     """The same as a ``ht_cuda_after`` of C; ValueError where there is none."""
-    found = fused(op)
-    if found is None:
+    result = fused(op)
+    if result is None:
         raise ValueError(f"{op.name}: devices write results of {', '.join(FLOATS_WRITE)} alone")
-    return f"{{{found.steps:#x}ull, {found.y_type}, {int(bool(op.epilogue))}, {int(found.residual)}}}"
+    return f"{{{result.steps:#x}ull, {result.y_type}, {int(bool(op.epilogue))}, {int(result.residual)}}}"
 
 
 def coded(steps: Sequence[str]) -> int:
     """Steps as ``ht_cuda_args.after``."""
-    return sum(STEPS[step].number << STEP_BITS * place for place, step in enumerate(steps))
+    return sum(STEPS[step].number << STEP_BITS * index for index, step in enumerate(steps))
 
 
 def decoded(steps: int) -> tuple[str, ...]:
     """The steps that ``coded`` made bits of."""
     names = {step.number: name for name, step in STEPS.items()}
     places = range(0, steps.bit_length(), STEP_BITS)
-    return tuple(names[steps >> place & (1 << STEP_BITS) - 1] for place in places)
+    return tuple(names[steps >> position & (1 << STEP_BITS) - 1] for position in places)
 
 
 def steps_text() -> str:
@@ -146,7 +146,7 @@ def _formula_text(formula: Formula, calls: Mapping[str, str]) -> str:
         return f"{float(formula.value)!r}f"
     if not isinstance(formula, Apply):
         raise ValueError(f"{formula} is no function of one element")
-    given = [_formula_text(argument, calls) for argument in formula.arguments]
+    inputs = [_formula_text(argument, calls) for argument in formula.arguments]
     if formula.function in INFIX:
-        return f"({given[0]} {INFIX[formula.function]} {given[1]})"
-    return calls[formula.function].format(*given)
+        return f"({inputs[0]} {INFIX[formula.function]} {inputs[1]})"
+    return calls[formula.function].format(*inputs)

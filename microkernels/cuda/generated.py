@@ -149,7 +149,7 @@ class CudaGenerated(CpuGenerated):
         one_row = merges(planned(graph, last))  # all else is the same with worse accesses
         for axis in (rank, *([0] if folds else []), *(() if one_row else range(1, rank))):
             shared = any(  # a fold's terms are shared by lanes; else each lane folds its own
-                axis - 1 in axes and one.nodes("factor") for one, axes in zip(space.sketches, space.axes, strict=True)
+                axis - 1 in axes and sketch.nodes("factor") for sketch, axes in zip(space.sketches, space.axes, strict=True)
             )
             if shared and axis in (0, rank):
                 for lanes in groups:
@@ -164,7 +164,7 @@ class CudaGenerated(CpuGenerated):
                     yield replace(last, unroll=unroll, packed=min(unroll, near))
             if axis == rank and 2 * near not in UNROLLS:  # two accesses of 16 bytes
                 yield replace(last, unroll=2 * near, packed=near)
-        if any(one.tiled for one in space.sketches) and tileable(graph, rank - 1):
+        if any(sketch.tiled for sketch in space.sketches) and tileable(graph, rank - 1):
             for unroll, rows, tiles in product(UNROLLS[:3], (2, 4, 8), TILES):
                 yield replace(last, unroll=unroll, rows=rows, tiles=tiles)
 
@@ -201,144 +201,150 @@ class CudaGenerated(CpuGenerated):
 
     def footprint(self, kernel: MicroKernel) -> Footprint:
         """A block's threads, and values that each keeps at a time."""
-        given, lanes, vectors = dict(kernel.params), kernel["vl"], kernel["u"]
+        arguments, lanes, vectors = dict(kernel.params), kernel["vl"], kernel["u"]
         inputs = len(self._own(kernel).inputs)
-        if given.get("hd"):  # 48 to 166 of twelve kernels on sm_90a: what two iterations load, and addresses
-            registers = 26.0 + 5.0 * inputs + vectors * (1.5 + 1.2 * inputs + 2.0 * (given["ax"] > 0))
+        if arguments.get("hd"):  # 48 to 166 of twelve kernels on sm_90a: what two iterations load, and addresses
+            registers = 26.0 + 5.0 * inputs + vectors * (1.5 + 1.2 * inputs + 2.0 * (arguments["ax"] > 0))
         else:
-            registers = 28.0 + vectors * (given.get("rw", 1) if "tr" in given else 0.5) * inputs
+            registers = 28.0 + vectors * (arguments.get("rw", 1) if "tr" in arguments else 0.5) * inputs
         return Footprint(
             registers_per_thread=min(int(registers), 255),
             shared_bytes=0,
             threads=lanes if lanes > WARP else THREADS,
         )
 
-    def demand(self, asked: DemandQuery) -> Demand:
+    def demand(self, requested: DemandQuery) -> Demand:
         """Bytes counted from each program; a tile is what one block computes."""
-        kind = self._own(asked.kernels[0])
-        options = self._options(asked.kernels[0])
-        extents: Any = kind.complete(asked.extents, options)
-        counted, moved = counts_of(asked, self._whole, extents)
+        kind = self._own(requested.kernels[0])
+        options = self._options(requested.kernels[0])
+        extents: Any = kind.complete(requested.extents, options)
+        counted, moved = counts_of(requested, self._whole, extents)
         share = DTYPE_BYTES[self.dtype] / FP32_BYTES  # of what is counted
         over = {name: column * share for name, column in moved.items()}
-        tiles = asked.tiles(self._run, self.footprint, vector=np.ones(len(asked.kernel_at)))
-        device, lanes = asked.device, asked.param("vl")
-        units, parts = float(max(1, device.compute_units)), self._parts(asked, extents)
-        busy = np.maximum(self._groups(asked, extents) * lanes, 1.0)  # threads that have something to do, of a part
+        tiles = requested.tiles(self._run, self.footprint, vector=np.ones(len(requested.kernel_at)))
+        device, lanes = requested.device, requested.param("vl")
+        units, parts = float(max(1, device.compute_units)), self._parts(requested, extents)
+        busy = np.maximum(self._groups(requested, extents) * lanes, 1.0)  # threads that have something to do, of a part
         threads = _threads(busy, lanes, parts, units)
         waves = np.ceil(threads / device.wave_width)
         blocks = np.ceil(busy / threads) * parts
         room = np.minimum(device.threads_per_unit or THREADS_HELD, REGISTERS_HELD / tiles.registers)
-        held = np.clip(room // threads, 1.0, device.blocks_per_unit or BLOCKS_HELD)  # blocks of a multiprocessor at a time
-        price = self._priced(asked, extents, np.minimum(held, np.ceil(blocks / units)) * threads / lanes)
+        stored = np.clip(room // threads, 1.0, device.blocks_per_unit or BLOCKS_HELD)  # blocks of a multiprocessor at a time
+        price = self._priced(requested, extents, np.minimum(stored, np.ceil(blocks / units)) * threads / lanes)
         issued = price.instructions * np.ceil(threads / WARP) / SCHEDULERS * np.ceil(blocks / units)  # of a unit, in turn
-        behind = np.take([max(1, self.cut(one).stages - 1) for one in asked.kernels], asked.kernel_at)  # launches
+        behind = np.take(
+            [max(1, self.cut(kernel).stages - 1) for kernel in requested.kernels], requested.kernel_at
+        )  # launches
         joined = np.where(
             parts > 1,
             behind * (JOIN_LAUNCH_CYCLES + parts * LOAD_CYCLES / AHEAD),
-            JOIN_CYCLES * (asked.param("pt", 1.0) > 1),
+            JOIN_CYCLES * (requested.param("pt", 1.0) > 1),
         )
         at_work = np.clip(blocks, 1.0, units)
         beyond = counted.l1_bytes * share + price.again
         over["far_bytes"] = over["far_bytes"] + np.where(over["far_bytes"] > 0, price.again, 0.0)
         streamed = beyond / STREAM_BYTES if price.streams else 0.0
-        cycles = (price.waits * np.ceil(blocks / (held * units)) + issued + joined) * at_work
+        cycles = (price.waits * np.ceil(blocks / (stored * units)) + issued + joined) * at_work
         cycles = (cycles**OVERLAP + streamed**OVERLAP) ** (1.0 / OVERLAP)
         work = Work(flops={"simd": np.asarray(kind.flops(extents), np.float64)}, mid_bytes=beyond, **over)
-        told = replace(counted, cycles=cycles, l1_bytes=beyond, l2_bytes=counted.l2_bytes * share)
-        return Demand(work=work, tiles=replace(tiles, count=blocks, threads=threads, waves=waves), counted=told)
+        description = replace(counted, cycles=cycles, l1_bytes=beyond, l2_bytes=counted.l2_bytes * share)
+        return Demand(work=work, tiles=replace(tiles, count=blocks, threads=threads, waves=waves), counted=description)
 
     def _whole(self, kernel: MicroKernel) -> Any:
         """A plan that moves the same bytes: they do not hang on how threads share a row, nor on its parts."""
         plan = self._plan(kernel)
         return _alike(self, kernel) if isinstance(plan, Plan) and not plan.schedule.tiles else plan
 
-    def _priced(self, asked: DemandQuery, extents: Any, beside: Any) -> Price:
+    def _priced(self, requested: DemandQuery, extents: Any, beside: Any) -> Price:
         """Of each group; ``beside``: groups that a multiprocessor runs at a time.
 
         Where each lane folds its own, terms come some at a time.
         """
-        graph = self._graph(self._options(asked.kernels[0]))
+        graph = self._graph(self._options(requested.kernels[0]))
         folds = [node for node in graph.nodes if node.primitive in FOLDS]
-        passes = columns_of([_passes(self, one) for one in asked.kernels], asked.kernel_at)
-        lanes, vectors, packed = asked.param("vl"), asked.param("u"), asked.param("pk", 1.0)
+        passes = columns_of([_passes(self, kernel) for kernel in requested.kernels], requested.kernel_at)
+        lanes, vectors, packed = requested.param("vl"), requested.param("u"), requested.param("pk", 1.0)
         if not folds:
-            return map_price(passes, self._along(asked, extents), lanes, vectors, packed)
-        terms = terms_of(folds, graph, extents, len(asked.kernel_at))
-        folded = terms / self._parts(asked, extents)
+            return map_price(passes, self._along(requested, extents), lanes, vectors, packed)
+        terms = terms_of(folds, graph, extents, len(requested.kernel_at))
+        folded = terms / self._parts(requested, extents)
         row_bytes = folded * DTYPE_BYTES[self.dtype]
-        fits = (beside * row_bytes <= L1_SHARE * (asked.device.l1_bytes or L1_BYTES)) | (folded <= lanes * vectors)
+        fits = (beside * row_bytes <= L1_SHARE * (requested.device.l1_bytes or L1_BYTES)) | (folded <= lanes * vectors)
         shared = held_price(passes, folded, lanes, vectors, packed, fits)
         behind = np.maximum(terms - lanes * vectors, 0.0) * np.maximum(passes["count"] - 1.0, 0.0)
-        again = np.where(fits, 0.0, behind * self._groups(asked, extents) * DTYPE_BYTES[self.dtype])
+        again = np.where(fits, 0.0, behind * self._groups(requested, extents) * DTYPE_BYTES[self.dtype])
         issue = ELEMENT_CYCLES * vectors * (1.0 + 1.0 / packed) / 2.0  # of an iteration
         waits = len(folds) * folded * (LOAD_CYCLES / AHEAD + issue) + LOAD_CYCLES
         issued = ISSUED * (len(folds) + 1) * folded
-        blocks = asked.param("tr", 0.0) > 0  # of registers: rows and vectors are loaded, their products are one step each
-        loaded, summed = vectors + asked.param("rw", 1.0), vectors * asked.param("rw", 1.0)
+        blocks = (
+            requested.param("tr", 0.0) > 0
+        )  # of registers: rows and vectors are loaded, their products are one step each
+        loaded, summed = vectors + requested.param("rw", 1.0), vectors * requested.param("rw", 1.0)
         waits = np.where(blocks, folded * (LOAD_CYCLES / AHEAD + 2.0 * loaded + summed) + LOAD_CYCLES, waits)
         issued = np.where(blocks, folded * (2.0 * loaded + summed), issued)
-        issued = issued + self._apart(asked) * APART_CYCLES * SCHEDULERS * folded * vectors
-        held = asked.param("hd", 0.0) > 0
+        issued = issued + self._apart(requested) * APART_CYCLES * SCHEDULERS * folded * vectors
+        stored = requested.param("hd", 0.0) > 0
         return Price(
-            np.where(held, shared.waits, waits), np.where(held, shared.instructions, issued), np.where(held, again, 0.0)
+            np.where(stored, shared.waits, waits),
+            np.where(stored, shared.instructions, issued),
+            np.where(stored, again, 0.0),
         )
 
-    def _apart(self, asked: DemandQuery) -> Any:
+    def _apart(self, requested: DemandQuery) -> Any:
         """1 for kernels whose lanes each walk a row of their own: neighbours in memory are not neighbours of a warp."""
-        kind = self._own(asked.kernels[0])
+        kind = self._own(requested.kernels[0])
         last, output = kind.inputs[0].axes({})[-1], kind.output.axes({})
-        found = [float(one["ax"] > 0 and output[one["ax"] - 1] != last) for one in asked.kernels]
-        return np.take(found, asked.kernel_at)
+        result = [float(kernel["ax"] > 0 and output[kernel["ax"] - 1] != last) for kernel in requested.kernels]
+        return np.take(result, requested.kernel_at)
 
-    def _parts(self, asked: DemandQuery, extents: Any) -> Any:
+    def _parts(self, requested: DemandQuery, extents: Any) -> Any:
         """Parts of a fold that blocks share, as the runtime cuts them."""
-        found = np.ones(len(asked.kernel_at))
-        threads = asked.device.compute_units * (asked.device.threads_per_unit or THREADS_HELD)
-        spare = threads // np.maximum(self._groups(asked, extents) * asked.param("vl"), 1.0)
-        axes = self._own(asked.kernels[0]).output.axes({})
-        outputs = prod((extents[axis] for axis in axes), start=found)
-        for place, kernel in enumerate(asked.kernels):
+        result = np.ones(len(requested.kernel_at))
+        threads = requested.device.compute_units * (requested.device.threads_per_unit or THREADS_HELD)
+        spare = threads // np.maximum(self._groups(requested, extents) * requested.param("vl"), 1.0)
+        axes = self._own(requested.kernels[0]).output.axes({})
+        outputs = prod((extents[axis] for axis in axes), start=result)
+        for index, kernel in enumerate(requested.kernels):
             cut = self.cut(kernel)
             if cut.parts > 1:
-                across = np.broadcast_to(extents[axes[cut.lane_axis]], found.shape) if cut.record else 1.0
+                across = np.broadcast_to(extents[axes[cut.lane_axis]], result.shape) if cut.record else 1.0
                 left = outputs / np.maximum(across, 1.0) * max(cut.record, 1)
                 room = np.maximum(PARTIAL_FLOATS // np.maximum(left, 1.0), 1.0)
                 axis = self.plan(kernel).graph.dimensions[cut.dimension]
-                tiles = np.ceil(np.broadcast_to(extents[axis], found.shape) / cut.step)
+                tiles = np.ceil(np.broadcast_to(extents[axis], result.shape) / cut.step)
                 most = np.minimum(np.minimum(room, np.maximum(spare, 1.0)), cut.parts)
-                found = np.where(asked.kernel_at == place, np.clip(tiles, 1.0, most), found)
-        return found
+                result = np.where(requested.kernel_at == index, np.clip(tiles, 1.0, most), result)
+        return result
 
-    def _along(self, asked: DemandQuery, extents: Any) -> Any:
+    def _along(self, requested: DemandQuery, extents: Any) -> Any:
         """Elements of a row that lanes take: of all rows where no tensor has gaps."""
-        axes = self._own(asked.kernels[0]).output.axes({})
-        found = np.ones(len(asked.kernel_at))
-        every = prod((extents[axis] for axis in axes), start=found)
-        for place, kernel in enumerate(asked.kernels):
-            own = every if self.cut(kernel).merges else extents[axes[kernel["ax"] - 1]] if kernel["ax"] else found
-            found = np.where(asked.kernel_at == place, own, found)
-        return found
+        axes = self._own(requested.kernels[0]).output.axes({})
+        result = np.ones(len(requested.kernel_at))
+        every = prod((extents[axis] for axis in axes), start=result)
+        for index, kernel in enumerate(requested.kernels):
+            own = every if self.cut(kernel).merges else extents[axes[kernel["ax"] - 1]] if kernel["ax"] else result
+            result = np.where(requested.kernel_at == index, own, result)
+        return result
 
-    def _groups(self, asked: DemandQuery, extents: Any) -> Any:
+    def _groups(self, requested: DemandQuery, extents: Any) -> Any:
         """Groups of threads that have something of their own to do: one a point of the axes that are not along the lanes.
 
         Where lanes share no fold, one for each iteration along them, too.
         """
-        output = self._own(asked.kernels[0]).output.axes({})
-        found, along = np.ones(len(asked.kernel_at)), self._along(asked, extents)
-        whole = prod((extents[axis] for axis in output), start=found)
-        for place, kernel in enumerate(asked.kernels):
-            given = dict(kernel.params)
-            pieces = 1.0 if given.get("hd") else np.ceil(along / (kernel["vl"] * kernel["u"]))
-            points = whole / np.maximum(along, 1) / (given.get("rw", 1) if "tr" in given else 1)
-            found = np.where(asked.kernel_at == place, points * pieces, found)
-        return found
+        output = self._own(requested.kernels[0]).output.axes({})
+        result, along = np.ones(len(requested.kernel_at)), self._along(requested, extents)
+        whole = prod((extents[axis] for axis in output), start=result)
+        for index, kernel in enumerate(requested.kernels):
+            inputs = dict(kernel.params)
+            pieces = 1.0 if inputs.get("hd") else np.ceil(along / (kernel["vl"] * kernel["u"]))
+            points = whole / np.maximum(along, 1) / (inputs.get("rw", 1) if "tr" in inputs else 1)
+            result = np.where(requested.kernel_at == index, points * pieces, result)
+        return result
 
     def decisions(self, kernel: MicroKernel) -> dict[str, str]:
         """A kernel's schedule in words, by the kind of decision."""
-        found = super().decisions(kernel)
-        return found | {"computation": found["computation"].replace("workers fold", "blocks fold")}
+        result = super().decisions(kernel)
+        return result | {"computation": result["computation"].replace("workers fold", "blocks fold")}
 
     def joins(self, kernel: MicroKernel) -> dict[str, str]:
         """None that threads of the host share."""

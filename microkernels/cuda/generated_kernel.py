@@ -31,12 +31,12 @@ FUNCTIONS = DEVICE / "short.cuh", DEVICE / "generated.cuh"
 
 def _stages(plan: Plan, kept_as: str) -> list[list[str]]:
     """Statements of each stage of rows that blocks share."""
-    found = []
+    result = []
     for stage in range(len(levels_of_folds(plan)) + 1):
         machine = CudaText(replace(plan, schedule=replace(plan.schedule, packed=1)), kept_as)  # single vectors
         emit_stage(plan, machine, stage, Code("blockIdx.y"), Code("a.parts"))
-        found.append(machine.lines)
-    return found
+        result.append(machine.lines)
+    return result
 
 
 def cuda_unit(plans: Mapping[str, AnyPlan], threads: int = 256) -> str:
@@ -50,7 +50,7 @@ def cuda_unit(plans: Mapping[str, AnyPlan], threads: int = 256) -> str:
 
 def shared_text() -> str:
     """What every unit of such programs begins with."""
-    return "".join(one.read_text() for one in (ARGUMENTS, *FUNCTIONS))
+    return "".join(item.read_text() for item in (ARGUMENTS, *FUNCTIONS))
 
 
 def kernel_text(symbol: str, plan: AnyPlan, threads: int = 256, kept_as: str = "fp32") -> str:
@@ -82,7 +82,7 @@ def kernel_text(symbol: str, plan: AnyPlan, threads: int = 256, kept_as: str = "
         line
         for phase, lines in enumerate(stages, 1)
         if lines
-        for line in (f"if (a.phase == {phase}) {{", *(f"  {one}" for one in lines), "  return;", "}")
+        for line in (f"if (a.phase == {phase}) {{", *(f"  {line}" for line in lines), "  return;", "}")
     ]
     end, even, flat = len(machine.tensors) - 1, machine.even(), machine.flat()
     whole = f"((1u << {lanes}) - 1u) << (threadIdx.x % {WARP} / {lanes} * {lanes})" if lanes < WARP else "0xffffffffu"
@@ -107,13 +107,13 @@ def kernel_text(symbol: str, plan: AnyPlan, threads: int = 256, kept_as: str = "
         return "\n".join([head, *_inside([*begin, *body]), "}\n"])
     # More than once, so that each way knows its places.
     names = ["a", *(["given"] if shared else [])]
-    given = ", ".join(f"const ht_generated_args& {one}" for one in names)
+    inputs = ", ".join(f"const ht_generated_args& {name}" for name in names)
     call = f"{symbol}_of<%d>({', '.join(names)});"
     ways = [*([(f"{even} && {flat}", FLAT)] if flat else []), (even, 1)]
-    chosen = [f"{'else ' * bool(at)}if ({asked}) {call % way}" for at, (asked, way) in enumerate(ways)]
+    chosen = [f"{'else ' * bool(at)}if ({way_}) {call % way}" for at, (way_, way) in enumerate(ways)]
     chosen.append(f"else {call % 0}")
     return "\n".join([
-        "template <int ht_way>", f"__device__ __forceinline__ void {symbol}_of({given}) {{", *_inside(body), "}",
+        "template <int ht_way>", f"__device__ __forceinline__ void {symbol}_of({inputs}) {{", *_inside(body), "}",
         head, *_inside([*begin, *chosen]), "}\n",
     ])  # fmt: skip
 
@@ -132,12 +132,12 @@ def _join(plan: OnlinePlan, kept_as: str) -> list[str]:
 
 
 def _pointers(machine: CudaText) -> list[str]:
-    found = []
-    for place, name in enumerate(machine.tensors):
+    result = []
+    for index, name in enumerate(machine.tensors):
         const = "const " if name not in machine.plan.graph.outputs else ""
         dtype = machine.element(name)
-        found.append(f"{const}{dtype}* __restrict__ const t{place} = ({const}{dtype}*)a.data[{place}];")
-    return found
+        result.append(f"{const}{dtype}* __restrict__ const t{index} = ({const}{dtype}*)a.data[{index}];")
+    return result
 
 
 def _tensor_text(symbol: str, plan: OnlinePlan, kept_as: str) -> str:

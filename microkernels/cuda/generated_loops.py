@@ -69,9 +69,9 @@ def _leaf(loop: Loop) -> _Flat:
 
 def _flat(loop: Loop) -> _Flat:
     inner = [item for item in loop.items if isinstance(item, Loop)]
-    if not inner or loop.ordered or any(one.carries or not one.stores for one in inner):
+    if not inner or loop.ordered or any(item.carries or not item.stores for item in inner):
         return _leaf(loop)
-    parts = [_flat(one) for one in inner]
+    parts = [_flat(item) for item in inner]
     tainted = {loop.variable}
     before: list[str] = []
     own: list[str] = []
@@ -86,20 +86,20 @@ def _flat(loop: Loop) -> _Flat:
     if set(needed) & set(own) or any(tainted & set(_NAME.findall(part.rounds)) for part in parts):
         return _leaf(loop)
     i = loop.variable
-    ends = [f"s{i}_{place}" for place in range(len(parts))]
-    for place, (end, part) in enumerate(zip(ends, parts, strict=True)):
-        before.append(f"const long long {end} = {f'{ends[place - 1]} + ' if place else ''}{part.rounds};")
+    ends = [f"s{i}_{index}" for index in range(len(parts))]
+    for index, (end, part) in enumerate(zip(ends, parts, strict=True)):
+        before.append(f"const long long {end} = {f'{ends[index - 1]} + ' if index else ''}{part.rounds};")
 
     def body(at: str) -> list[str]:
         whole = f"ht_flat ? 0 : ht_quotient({at}, {ends[-1]})"
         lines = [f"const long long {i} = {whole};", f"const long long r{i} = {at} - {i} * {ends[-1]};"]
         lines += own
-        for place, (end, part) in enumerate(zip(ends, parts, strict=True)):
-            last = place == len(parts) - 1
-            head = "{" if place == 0 and last else f"if (r{i} < {end}) {{" if place == 0 else "} else {" if last else (
+        for index, (end, part) in enumerate(zip(ends, parts, strict=True)):
+            last = index == len(parts) - 1
+            head = "{" if index == 0 and last else f"if (r{i} < {end}) {{" if index == 0 else "} else {" if last else (
                 f"}} else if (r{i} < {end}) {{"
             )  # fmt: skip
-            base = f"r{i} - {ends[place - 1]}" if place else f"r{i}"
+            base = f"r{i} - {ends[index - 1]}" if index else f"r{i}"
             lines += [head, f"  const long long q{i} = {base};", *(f"  {line}" for line in part.body(f"q{i}"))]
         return [*lines, "}"]
 

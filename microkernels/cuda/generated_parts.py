@@ -56,11 +56,11 @@ def prologue(plan: Plan, elements: Sequence[str], size: Callable[[Extent], str])
         f"  const long long ht_first = {_begin(parts, 'blockIdx.y')};",
         f"  a.sizes[{parts.place}] = {_end(parts, 'blockIdx.y')} - ht_first;",
     ]
-    for place, (name, element) in enumerate(zip(names[:-1], elements, strict=False)):
-        for axis, one in enumerate(graph.types[name].shape):
-            if same(one, dimension(parts.axis)):
-                stride = f" * given.strides[{place}][{axis}]" if axis < graph.types[name].rank - 1 else ""
-                lines.append(f"  a.data[{place}] = (void*)((const {element}*)given.data[{place}] + ht_first{stride});")
+    for index, (name, element) in enumerate(zip(names[:-1], elements, strict=False)):
+        for axis, extent_ in enumerate(graph.types[name].shape):
+            if same(extent_, dimension(parts.axis)):
+                stride = f" * given.strides[{index}][{axis}]" if axis < graph.types[name].rank - 1 else ""
+                lines.append(f"  a.data[{index}] = (void*)((const {element}*)given.data[{index}] + ht_first{stride});")
     for axis in range(len(shape) - 1):
         lines.append(f"  a.strides[{out}][{axis}] = {' * '.join(shape[axis + 1 :])};")
     return [*lines, f"  a.data[{out}] = (void*)(given.partial + blockIdx.y * ht_outputs);", "}"]
@@ -79,10 +79,10 @@ def _join(parts: Parts, shape: Sequence[str], data: str, element: str, out: int)
     mean = parts.how == "mean"
     how = "add" if mean else JOINS.get(parts.how, parts.how)
     share = f" * float(double({_end(parts, 's')} - {_begin(parts, 's')}) / double(given.sizes[{parts.place}]))" * mean
-    place: list[str] = []
+    position: list[str] = []
     for axis in reversed(range(len(shape))):
         stride = f" * given.strides[{out}][{axis}]" if axis < len(shape) - 1 else ""
-        place += [f"at += left % ({shape[axis]}){stride};", f"left /= {shape[axis]};"]
+        position += [f"at += left % ({shape[axis]}){stride};", f"left /= {shape[axis]};"]
     return [
         "const long long ht_all = (long long)gridDim.x * blockDim.x;",
         "for (long long e = (long long)blockIdx.x * blockDim.x + threadIdx.x; e < ht_outputs; e += ht_all) {",
@@ -92,7 +92,7 @@ def _join(parts: Parts, shape: Sequence[str], data: str, element: str, out: int)
         f"    v = s == 0 ? o : {function_call(how, [Code('v'), Code('o')], 'fp32')};",
         "  }",
         "  long long left = e, at = 0;",
-        *(f"  {line}" for line in place),
+        *(f"  {line}" for line in position),
         f"  {data}[at] = {element}(v);",
         "}",
     ]

@@ -46,19 +46,19 @@ class Passes:
     @staticmethod
     def of(plan: Plan) -> Passes:
         """Of a plan's program: a pass for each level of folds, and one that writes if the output lies along the row."""
-        written = [plan.value, *(one.value for one in plan.beside)]
+        written = [plan.value, *(item.value for item in plan.beside)]
         levels: dict[Fold, int] = {}
         for fold in (part for value in written for part in parts(value) if isinstance(part, Fold)):  # inner ones first
-            levels[fold] = 1 + max((levels[one] for one in parts(fold.value) if isinstance(one, Fold)), default=-1)
+            levels[fold] = 1 + max((levels[part] for part in parts(fold.value) if isinstance(part, Fold)), default=-1)
         count = 1 + max(levels.values(), default=-1)
-        found = [
-            _of_pass([(one.value, {axis.name for axis, _ in one.axes}) for one, at in levels.items() if at == level])
+        result = [
+            _of_pass([(name.value, {axis.name for axis, _ in name.axes}) for name, at in levels.items() if at == level])
             for level in range(count)
         ]
-        instructions = [sum(one.values()) + 1.0 for one, _ in found]  # what takes an element in
-        moves, tensors = [len(loads) for _, loads in found], {name for _, loads in found for name in loads}
+        instructions = [sum(item.values()) + 1.0 for item, _ in result]  # what takes an element in
+        moves, tensors = [len(loads) for _, loads in result], {name for _, loads in result for name in loads}
         stores = 0
-        if plan.schedule.lane_axis >= 0 or not found:
+        if plan.schedule.lane_axis >= 0 or not result:
             own, loads = _of_pass([(value, {plan.loops[-1][0].name}) for value in written])
             instructions.append(sum(own.values()))
             moves.append(len(loads) + len(written))
@@ -120,9 +120,9 @@ def map_price(passes: Mapping[str, Column], along: Column, lanes: Column, vector
     pieces = np.maximum(np.ceil(along / width), 1.0)
     whole = np.where(single, np.floor(along / width), pieces)
     tail = np.where(single, np.ceil((along - whole * width) / lanes), 0.0)
-    one = passes["instructions"] + passes["moves"] * MOVE_ALONE
+    item = passes["instructions"] + passes["moves"] * MOVE_ALONE
     many = vectors * (passes["instructions"] + passes["moves"] * MOVE / packed)
-    instructions = (whole * (ROUND + many) + tail * (ROUND + one)) / pieces
+    instructions = (whole * (ROUND + many) + tail * (ROUND + item)) / pieces
     loads = (whole * np.where(single, vectors, 1.0) + tail) / pieces
     return Price(LOAD_CYCLES * loads + OWN_CYCLES * instructions + START_CYCLES, instructions)
 
@@ -130,23 +130,23 @@ def map_price(passes: Mapping[str, Column], along: Column, lanes: Column, vector
 def columns_of(every: Sequence[Passes], at: Any) -> dict[str, Column]:
     """Numbers of each row's program, over all its passes."""
     numbers = {
-        "count": [len(one.instructions) for one in every],
-        "instructions": [sum(one.instructions) for one in every],
-        "moves": [sum(one.moves) for one in every],
-        "once": [one.once for one in every],
-        "levels": [one.levels for one in every],
+        "count": [len(item.instructions) for item in every],
+        "instructions": [sum(item.instructions) for item in every],
+        "moves": [sum(item.moves) for item in every],
+        "once": [item.once for item in every],
+        "levels": [item.levels for item in every],
     }
     return {name: np.array(some, np.float64)[at] for name, some in numbers.items()}
 
 
 def terms_of(folds: Sequence[Node], graph: Graph, extents: Mapping[str, Any], rows: int) -> Column:
     """Terms of the longest fold, of each row."""
-    found = np.ones(rows)
+    result = np.ones(rows)
     for node in folds:
         shape = graph.types[node.inputs[0]].shape
         axes = [shape[axis] for axis in node.attributes.get("axes", [node.attributes.get("axis", -1)])]
         names = sorted({name for extent in axes for name in dimensions(extent)})
         for row in range(rows):
-            sizes = {name: int(np.broadcast_to(extents[name], found.shape)[row]) for name in names}
-            found[row] = max(found[row], prod(evaluate(extent, sizes) for extent in axes))
-    return found
+            sizes = {name: int(np.broadcast_to(extents[name], result.shape)[row]) for name in names}
+            result[row] = max(result[row], prod(evaluate(extent, sizes) for extent in axes))
+    return result

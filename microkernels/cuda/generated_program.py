@@ -60,7 +60,7 @@ class CudaText:
         self._packed: set[str] = set()  # tensors of which it does
         self._fixed: set[Code] = set()  # cells whose declarations say that they do not change
         self.tensors = (*plan.graph.inputs, *written(plan.graph))
-        self.sizes = {name: Code(f"a.sizes[{place}]") for place, name in enumerate(plan.graph.dimensions)}
+        self.sizes = {name: Code(f"a.sizes[{index}]") for index, name in enumerate(plan.graph.dimensions)}
 
     @property
     def lines(self) -> list[str]:
@@ -94,12 +94,12 @@ class CudaText:
             return self.number(extent, "int64")
 
         def called(function: str) -> Callable[[Code, Code], Code]:
-            return lambda one, other: Code(f"{function}({one}, {other})")
+            return lambda item, other: Code(f"{function}({item}, {other})")
 
-        found: Code = lowered(extent, self.sizes, number=lambda value: self.number(value, "int64"),
+        result: Code = lowered(extent, self.sizes, number=lambda value: self.number(value, "int64"),
                               floordiv=called("ht_floordiv"), mod=called("ht_mod"), maximum=called("ht_max<long long>"),
                               minimum=called("ht_min<long long>"))  # fmt: skip
-        return found
+        return result
 
     def given(self, extent: Extent) -> str:
         """An extent of the whole request, where ``a`` holds a part of it."""
@@ -134,8 +134,8 @@ class CudaText:
             self._fixed.remove(cell.name)
             said_as = f"const {TYPES[INDEX]} {cell.name} ="
             items = self._loops[cell.depth - 1].items
-            place = next(i for i, one in enumerate(items) if isinstance(one, str) and one.startswith(said_as))
-            items[place] = str(items[place]).removeprefix("const ")
+            position = next(i for i, item in enumerate(items) if isinstance(item, str) and item.startswith(said_as))
+            items[position] = str(items[position]).removeprefix("const ")
         self._say(f"{cell.name} = {value};")
         self._loops[-1].ordered = True
         for loop in self._loops[cell.depth :]:
@@ -162,27 +162,27 @@ class CudaText:
         if self._lanes == 1 or not self._loads_first:
             return bases
         room = None if limit is None else self._named("int32", f"ht_room({limit} - {first})")
-        found = []
-        for place, base in enumerate(bases):
-            if place % pitch:
-                base = self._named(INDEX, f"{first} + {apart(place, self._lanes, pitch)}")
-            found.append(Neighbour.of(base, first, place, len(bases), pitch, room, limit))
-        return found
+        result = []
+        for index, base in enumerate(bases):
+            if index % pitch:
+                base = self._named(INDEX, f"{first} + {apart(index, self._lanes, pitch)}")
+            result.append(Neighbour.of(base, first, index, len(bases), pitch, room, limit))
+        return result
 
     def even(self) -> str:
         """Whether what lanes move at once lies as it must, in all tensors; nothing where they move single elements."""
         if self._pack == 1:
             return ""
-        asked = []
+        requested = []
         for at, name in enumerate(self.tensors):
             if name not in self._packed:
                 continue
             size = "sizeof(float)" if self._in_parts else f"sizeof({self.element(name)})"
-            asked.append(f"(unsigned long long)a.data[{at}] % ({self._pack} * {size}) == 0")
+            requested.append(f"(unsigned long long)a.data[{at}] % ({self._pack} * {size}) == 0")
             for axis, extent in enumerate(self.plan.graph.types[name].shape[:-1]):
                 if extent != 1:
-                    asked.append(f"({self.size(extent)} == 1 || a.strides[{at}][{axis}] % {self._pack} == 0)")
-        return " && ".join(asked) or "true"
+                    requested.append(f"({self.size(extent)} == 1 || a.strides[{at}][{axis}] % {self._pack} == 0)")
+        return " && ".join(requested) or "true"
 
     def flat(self) -> str:
         """Whether all axes are taken as one: no row but the first is looked for; nothing where that is never so."""
@@ -208,7 +208,7 @@ class CudaText:
         steps: Sequence[int] | None,
         lanes: int,
         mask: Code | None,
-        held: Sequence[Code] = (),
+        symbolic: Sequence[Code] = (),
     ) -> Code:
         """An element a lane; of an iteration's vectors all at once, which no pass of the same scope repeats."""
         if tensor == PARTIAL:
@@ -216,13 +216,13 @@ class CudaText:
         if tensor in self._scratch:
             return self._named("fp32", self._own_place(tensor, indices[0], lanes))
         dtype = self.plan.graph.types[tensor].dtype
-        if not held and (at := neighbour(indices, steps, lanes)) is not None:
+        if not symbolic and (at := neighbour(indices, steps, lanes)) is not None:
             return Code(f"{self._taken(tensor, indices[:-1], at, dtype)}[{at.place}]")
-        place = self._place(tensor, indices, steps if lanes > 1 else None)
+        position = self._place(tensor, indices, steps if lanes > 1 else None)
         if self.element(tensor) != TYPES[dtype]:
-            place = f"float({place})"
-        conditions = [f"{one} > 0" for one in held] + ([str(mask)] if mask is not None and lanes > 1 else [])
-        return self._named(dtype, f"{' && '.join(conditions)} ? {place} : {TYPES[dtype]}(0)" if conditions else place)
+            position = f"float({position})"
+        conditions = [f"{item} > 0" for item in symbolic] + ([str(mask)] if mask is not None and lanes > 1 else [])
+        return self._named(dtype, f"{' && '.join(conditions)} ? {position} : {TYPES[dtype]}(0)" if conditions else position)
 
     def store(
         self, tensor: str, indices: Sequence[Code], steps: Sequence[int], value: Code, lanes: int, mask: Code | None
@@ -241,16 +241,16 @@ class CudaText:
             return
         wide = lanes > 1 and any(steps)
         condition = mask if wide else "ht_lane == 0"
-        place = self._place(tensor, indices, steps if wide else None)
-        said = f"{place} = {value};"
+        position = self._place(tensor, indices, steps if wide else None)
+        text = f"{position} = {value};"
         if self.element(tensor) != TYPES[self.plan.graph.types[tensor].dtype]:
-            said = f"{place} = {self.kept_as}({value});"
+            text = f"{position} = {self.kept_as}({value});"
             if self._in_parts:  # results of a part are not rounded
-                said = f"{{ if (given.phase == {PART}) ht_{place} = {value}; else {said} }}"
-        self._store(said, condition)
+                text = f"{{ if (given.phase == {PART}) ht_{position} = {value}; else {text} }}"
+        self._store(text, condition)
 
-    def _store(self, said: str, condition: str | None) -> None:
-        self._say(f"if ({condition}) {said}" if condition is not None else said)
+    def _store(self, text: str, condition: str | None) -> None:
+        self._say(f"if ({condition}) {text}" if condition is not None else text)
         self._loops[-1].ordered = True
         for loop in self._loops:
             loop.stores = True
@@ -279,10 +279,10 @@ class CudaText:
         name, dtype = f"w{self._names}", TYPES[self.plan.graph.types[tensor].dtype]
         self._say(f"const {dtype} {name}[{at.vectors}] = {{{', '.join(self._puts.pop(key))}}};")
         self._packed |= {tensor} if at.pitch > 1 else set()
-        said = f"ht_put{at.form}({self._row(tensor, outer)} + {at.first}, {name}, {at.moved(self._lanes)});"
+        text = f"ht_put{at.form}({self._row(tensor, outer)} + {at.first}, {name}, {at.moved(self._lanes)});"
         if self._in_parts and self.element(tensor) != TYPES[self.plan.graph.types[tensor].dtype]:
-            said = f"if (given.phase == {PART}) {said.replace('(t', '(ht_t', 1)} else {said}"
-        self._say(said)
+            text = f"if (given.phase == {PART}) {text.replace('(t', '(ht_t', 1)} else {text}"
+        self._say(text)
         self._loops[-1].ordered = True
         for loop in self._loops:
             loop.stores = True
@@ -290,7 +290,7 @@ class CudaText:
     def _row(self, tensor: str, outer: Sequence[Code]) -> str:
         """Where a tensor's elements along its last axis begin."""
         at = self.tensors.index(tensor)
-        return " + ".join([f"t{at}", *(f"{one} * a.strides[{at}][{axis}]" for axis, one in enumerate(outer))])
+        return " + ".join([f"t{at}", *(f"{item} * a.strides[{at}][{axis}]" for axis, item in enumerate(outer))])
 
     def element(self, tensor: str) -> str:
         """The type of a tensor's elements in memory."""
@@ -299,9 +299,9 @@ class CudaText:
 
     def _place(self, tensor: str, indices: Sequence[Code], steps: Sequence[int] | None) -> str:
         at, parts = self.tensors.index(tensor), []
-        for axis, one in enumerate(indices):
+        for axis, index in enumerate(indices):
             step = steps[axis] if steps is not None else 0
-            own = f"({one} + {self._lane(step)})" if step else str(one)
+            own = f"({index} + {self._lane(step)})" if step else str(index)
             parts.append(own if axis == len(indices) - 1 else f"{own} * a.strides[{at}][{axis}]")
         return f"t{at}[{' + '.join(parts) or '0'}]"
 
@@ -316,13 +316,13 @@ class CudaText:
             self._fixed.add(made.name)
         return made
 
-    def join(self, how: str, one: Code, other: Code, dtype: str, lanes: int) -> Code:
+    def join(self, how: str, value: Code, other: Code, dtype: str, lanes: int) -> Code:
         """Two partial results."""
-        return self.apply(JOINS.get(how, how), [one, other], dtype, lanes)
+        return self.apply(JOINS.get(how, how), [value, other], dtype, lanes)
 
-    def fma(self, one: Code, other: Code, more: Code, dtype: str, lanes: int) -> Code:
+    def fma(self, value: Code, other: Code, more: Code, dtype: str, lanes: int) -> Code:
         """A product and a sum, rounded once."""
-        return self._named(dtype, f"fmaf({one}, {other}, {more})" if dtype == "fp32" else f"{one} * {other} + {more}")
+        return self._named(dtype, f"fmaf({value}, {other}, {more})" if dtype == "fp32" else f"{value} * {other} + {more}")
 
     def turned(self, vectors: Sequence[Code], dtype: str) -> Sequence[Code]:
         """UsageError: threads do not exchange squares."""
@@ -338,12 +338,12 @@ class CudaText:
     def _own_place(self, tensor: str, index: Code, lanes: int) -> str:
         return f"{self._scratch[tensor][0]}[{index}{' + ht_lane' * (lanes > 1)}]"
 
-    def _keep(self, place: str, value: Code, lanes: int) -> None:
+    def _keep(self, path: str, value: Code, lanes: int) -> None:
         """Write to a warp's own memory, after all lanes have read what was there and before any reads what is."""
         items = self._loops[-1].items
         if not items or items[-1] != self._meeting():
             self._say(self._meeting())
-        self._say(f"{'' if lanes > 1 else 'if (ht_lane == 0) '}{place} = {value};")
+        self._say(f"{'' if lanes > 1 else 'if (ht_lane == 0) '}{path} = {value};")
         self._say(self._meeting())
         self._loops[-1].ordered = True
 
@@ -370,17 +370,17 @@ class CudaText:
         """All lanes' values joined, in all lanes: halves exchange theirs until one is left."""
         if lanes == 1:
             return value
-        found = self._named(dtype, value, fixed=False)
+        result = self._named(dtype, value, fixed=False)
         how, width = JOINS.get(how, how), min(lanes, WARP)
-        joined = function_call(how, [found, f"__shfl_xor_sync(ht_mask, {found}, ht_step)"], dtype)
-        self._say(f"for (int ht_step = {width // 2}; ht_step > 0; ht_step /= 2) {found} = {joined};")
+        joined = function_call(how, [result, f"__shfl_xor_sync(ht_mask, {result}, ht_step)"], dtype)
+        self._say(f"for (int ht_step = {width // 2}; ht_step > 0; ht_step /= 2) {result} = {joined};")
         if lanes > WARP:  # each warp's part through memory of the block, in the order of warps
-            parts = f"ht_part{found}"
+            parts = f"ht_part{result}"
             self._say(f"__shared__ {TYPES[dtype]} {parts}[{lanes // WARP}];")
-            self._say(f"if (threadIdx.x % {WARP} == 0) {parts}[threadIdx.x / {WARP}] = {found};")
+            self._say(f"if (threadIdx.x % {WARP} == 0) {parts}[threadIdx.x / {WARP}] = {result};")
             self._say("__syncthreads();")
-            self._say(f"{found} = {parts}[0];")
-            other = function_call(how, [found, f"{parts}[ht_at]"], dtype)
-            self._say(f"for (int ht_at = 1; ht_at < {lanes // WARP}; ++ht_at) {found} = {other};")
+            self._say(f"{result} = {parts}[0];")
+            other = function_call(how, [result, f"{parts}[ht_at]"], dtype)
+            self._say(f"for (int ht_at = 1; ht_at < {lanes // WARP}; ++ht_at) {result} = {other};")
             self._say("__syncthreads();")
-        return found
+        return result

@@ -60,11 +60,11 @@ class Neighbour(Code):
     limit: Code | None
 
     @staticmethod
-    def of(base: Code, first: Code, place: int, count: int, pitch: int, room: Code | None, limit: Code | None) -> Neighbour:
-        """Vector ``place`` of an iteration of ``count``, begun at ``first``; see ``Machine.together``."""
-        one = Neighbour(base)
-        one.first, one.place, one.vectors, one.pitch, one.room, one.limit = first, place, count, pitch, room, limit
-        return one
+    def of(base: Code, first: Code, index: int, count: int, pitch: int, room: Code | None, limit: Code | None) -> Neighbour:
+        """Vector ``index`` of an iteration of ``count``, begun at ``first``; see ``Machine.together``."""
+        item = Neighbour(base)
+        item.first, item.place, item.vectors, item.pitch, item.room, item.limit = first, index, count, pitch, room, limit
+        return item
 
     def moved(self, lanes: int) -> str:
         """What ``ht_take`` and ``ht_put`` of device/generated.cuh are told behind the tensor and the registers."""
@@ -77,9 +77,9 @@ class Neighbour(Code):
         return f"<{self.pitch}, {str(self.limit is not None).lower()}>"
 
 
-def apart(place: int, lanes: int, pitch: int) -> str:
+def apart(index: int, lanes: int, pitch: int) -> str:
     """How far the vector of a place begins behind an iteration's first one."""
-    whole, own = place // pitch * lanes * pitch, place % pitch
+    whole, own = index // pitch * lanes * pitch, index % pitch
     return f"{whole} + {own} * ht_apart" if own else str(whole)
 
 

@@ -128,8 +128,8 @@ class CudaOnline(CpuOnline, CudaGenerated):
     def decisions(self, kernel: MicroKernel) -> dict[str, str]:
         """A kernel's schedule in words, by the kind of decision."""
         return {
-            kind: said.replace("of the stack", "of shared memory, a warp").replace("threads share", "warps share")
-            for kind, said in super().decisions(kernel).items()
+            kind: decision.replace("of the stack", "of shared memory, a warp").replace("threads share", "warps share")
+            for kind, decision in super().decisions(kernel).items()
         }
 
     def bytes_by_level(
@@ -140,24 +140,24 @@ class CudaOnline(CpuOnline, CudaGenerated):
             return bytes_over(kernel, self._own(kernel).complete(extents, self._options(kernel)), device, self)
         return super().bytes_by_level(kernel, extents, device, parts)
 
-    def demand(self, asked: DemandQuery) -> Demand:
+    def demand(self, requested: DemandQuery) -> Demand:
         """Counted where lanes are along the depth; of tensor cores by what their units and schedulers are asked."""
-        return apart(asked, lambda kernel: self._known_plan(kernel).schedule.along in ON_UNITS,
+        return apart(requested, lambda kernel: self._known_plan(kernel).schedule.along in ON_UNITS,
                      lambda some: tensor_demand(some, self), super().demand)  # fmt: skip
 
-    def _groups(self, asked: DemandQuery, extents: Any) -> Any:
+    def _groups(self, requested: DemandQuery, extents: Any) -> Any:
         """Warps that have rows."""
-        points = prod(extents[axis] for axis in self._own(asked.kernels[0]).output.axes({})[:-1])
-        return np.ceil(points / asked.param("rw"))
+        points = prod(extents[axis] for axis in self._own(requested.kernels[0]).output.axes({})[:-1])
+        return np.ceil(points / requested.param("rw"))
 
-    def _priced(self, asked: DemandQuery, extents: Any, beside: Any) -> Price:
+    def _priced(self, requested: DemandQuery, extents: Any, beside: Any) -> Price:
         """Cycles that a warp waits for loads and for joined lanes, and instructions of its threads: both grow with keys."""
-        plan = self._known_plan(asked.kernels[0])
+        plan = self._known_plan(requested.kernels[0])
         keys, vectors = (
-            extents[str(plan.sums.key[1])] / self._parts(asked, extents),
-            float(self.cut(asked.kernels[0]).vectors),
+            extents[str(plan.sums.key[1])] / self._parts(requested, extents),
+            float(self.cut(requested.kernels[0]).vectors),
         )
-        rows, block = asked.param("rw"), asked.param("bk")
+        rows, block = requested.param("rw"), requested.param("bk")
         waited = keys * ((STEPS * JOIN_CYCLES + LOAD_CYCLES / AHEAD) / block + EACH_VECTOR * vectors) + LOAD_CYCLES
         issued = keys * rows * EACH_ROW * (vectors + 1.0)
         return Price(waited, issued, streams=False)
@@ -188,10 +188,10 @@ class _DeviceSpace(OnlineSpace):
     def holes(self) -> tuple[Hole, ...]:
         """The same, and the stages of tensor cores where there are any."""
         along, *others = super().holes
-        if all(one.along == DEPTH for one in self.own):
+        if all(item.along == DEPTH for item in self.own):
             return along, *others
-        stages = tuple(sorted({one.stages for one in self.own}))
-        own = sorted({ALONG.index(one.along) for one in self.own} | set(along.choices))
+        stages = tuple(sorted({item.stages for item in self.own}))
+        own = sorted({ALONG.index(item.along) for item in self.own} | set(along.choices))
         return replace(along, choices=tuple(own)), Hole("stages", STRUCTURE, stages), *others
 
 

@@ -65,25 +65,25 @@ class OnlineSoftmaxResources(Protocol):
         ...
 
 
-def tensor_demand(asked: DemandQuery, family: OnlineSoftmaxResources) -> Demand:
+def tensor_demand(requested: DemandQuery, family: OnlineSoftmaxResources) -> Demand:
     """Work of the tensor cores, and cycles of the multiprocessor that has the most blocks."""
-    device, rows = asked.device, len(asked.kernel_at)
+    device, rows = requested.device, len(requested.kernel_at)
     units = max(1, device.compute_units)
     names = ("blocks", "steps", "parts", "cycles", "least", "moved", "flops", "near")
     columns: dict[str, Column] = {name: np.zeros(rows) for name in names}
-    for row, at in enumerate(asked.kernel_at.tolist()):
-        kernel = asked.kernels[at]
+    for row, at in enumerate(requested.kernel_at.tolist()):
+        kernel = requested.kernels[at]
         plan: OnlinePlan = family.plan(kernel)
-        sizes = {name: int(asked.extents[name][row]) for name in plan.graph.dimensions}
+        sizes = {name: int(requested.extents[name][row]) for name in plan.graph.dimensions}
         for name, value in _row(plan, sizes, device, family.footprint(kernel), family.cut(kernel)).items():
             columns[name][row] = value
     blocks, parts = columns["blocks"], columns["parts"]
-    threads = asked.each(lambda kernel: family.footprint(kernel).threads)
-    shared = asked.each(lambda kernel: family.footprint(kernel).shared_bytes)
+    threads = requested.each(lambda kernel: family.footprint(kernel).threads)
+    shared = requested.each(lambda kernel: family.footprint(kernel).shared_bytes)
     joined = np.where(parts > 1, JOIN_LAUNCH_CYCLES + JOIN_PART * parts, 0.0)
     busy = np.clip(blocks * parts, 1.0, units)
-    held = columns["least"] <= Levels.of(device).l3
-    far = columns["least"] if asked.cold else np.where(held, 0.0, columns["least"])
+    stored = columns["least"] <= Levels.of(device).l3
+    far = columns["least"] if requested.cold else np.where(stored, 0.0, columns["least"])
     return Demand(
         work=Work(
             flops={"simd": np.zeros(rows), "tensor": columns["flops"]}, least_bytes=columns["least"], far_bytes=far,
@@ -91,7 +91,7 @@ def tensor_demand(asked: DemandQuery, family: OnlineSoftmaxResources) -> Demand:
         ),
         tiles=Tiles(
             count=blocks * parts, threads=threads, waves=np.ceil(threads / device.wave_width), vector=np.ones(rows),
-            registers=asked.each(lambda kernel: family.footprint(kernel).registers_per_thread), shared_bytes=shared,
+            registers=requested.each(lambda kernel: family.footprint(kernel).registers_per_thread), shared_bytes=shared,
             l1_set_bytes=shared, l2_set_bytes=shared,
         ),
         counted=Counted(cycles=(columns["cycles"] + joined) * busy, l1_bytes=columns["moved"], l2_bytes=np.zeros(rows)),
@@ -187,39 +187,41 @@ def _together(once: tuple[float, float], resident: int) -> float:
 
 
 def apart(
-    asked: DemandQuery,
+    requested: DemandQuery,
     of: Callable[[MicroKernel], bool],
-    one: Callable[[DemandQuery], Demand],
+    function: Callable[[DemandQuery], Demand],
     other: Callable[[DemandQuery], Demand],
 ) -> Demand:
-    """The demand of rows by two functions: ``one`` of the kernels that ``of`` tells, ``other`` of the rest."""
-    first = np.array([of(kernel) for kernel in asked.kernels], bool)[asked.kernel_at]
+    """The demand of rows by two functions: ``function`` of the kernels that ``of`` tells, ``other`` of the rest."""
+    first = np.array([of(kernel) for kernel in requested.kernels], bool)[requested.kernel_at]
     if first.all() or not first.any():
-        return one(asked) if first.all() else other(asked)
-    found: Demand = _joined(one(_some(asked, first)), other(_some(asked, ~first)), first)
-    return found
+        return function(requested) if first.all() else other(requested)
+    result: Demand = _joined(function(_some(requested, first)), other(_some(requested, ~first)), first)
+    return result
 
 
-def _some(asked: DemandQuery, rows: NDArray[np.bool_]) -> DemandQuery:
-    used, at = np.unique(asked.kernel_at[rows], return_inverse=True)
-    params = {name: column[rows] for name, column in asked.params.items()}
+def _some(requested: DemandQuery, rows: NDArray[np.bool_]) -> DemandQuery:
+    used, at = np.unique(requested.kernel_at[rows], return_inverse=True)
+    params = {name: column[rows] for name, column in requested.params.items()}
     return replace(
-        asked,
+        requested,
         params={name: column for name, column in params.items() if not np.isnan(column).all()},
-        extents={name: column[rows] for name, column in asked.extents.items()},
-        kernels=[asked.kernels[place] for place in used.tolist()],
+        extents={name: column[rows] for name, column in requested.extents.items()},
+        kernels=[requested.kernels[position] for position in used.tolist()],
         kernel_at=at,
     )
 
 
-def _joined(one: Any, other: Any, rows: NDArray[np.bool_]) -> Any:
-    if one is None:
+def _joined(value: Any, other: Any, rows: NDArray[np.bool_]) -> Any:
+    if value is None:
         return None
-    if is_dataclass(one):
-        parts = {field.name: _joined(getattr(one, field.name), getattr(other, field.name), rows) for field in fields(one)}
-        return replace(one, **parts)  # type: ignore[type-var]
-    if isinstance(one, Mapping):
-        return {name: _joined(one.get(name, 0.0), other.get(name, 0.0), rows) for name in dict.fromkeys((*one, *other))}
-    found = np.empty(len(rows))
-    found[rows], found[~rows] = one, other
-    return found
+    if is_dataclass(value):
+        parts = {
+            field.name: _joined(getattr(value, field.name), getattr(other, field.name), rows) for field in fields(value)
+        }
+        return replace(value, **parts)  # type: ignore[type-var]
+    if isinstance(value, Mapping):
+        return {name: _joined(value.get(name, 0.0), other.get(name, 0.0), rows) for name in dict.fromkeys((*value, *other))}
+    result = np.empty(len(rows))
+    result[rows], result[~rows] = value, other
+    return result

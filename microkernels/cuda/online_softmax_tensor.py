@@ -39,7 +39,7 @@ def tensor_body(plan: OnlinePlan, kept_as: str) -> list[str]:
     ]  # fmt: skip
     rows, keys = machine.size(sums.row[1]), machine.size(sums.key[1])
     operands = [
-        _matrix(machine, plan, one, outer, "const ", of) for one, of in zip(matrices, (rows, keys, keys), strict=True)
+        _matrix(machine, plan, matrix, outer, "const ", of) for matrix, of in zip(matrices, (rows, keys, keys), strict=True)
     ]
     element = machine.kept_as
     number = machine.number(1.0 if known is None else known, "fp32")
@@ -52,7 +52,7 @@ def tensor_body(plan: OnlinePlan, kept_as: str) -> list[str]:
         f"const long long ht_items = {' * '.join(['ht_tiles', *(machine.size(extent) for _, extent in sums.outer)])};",
         *_rounds(plan, element, number, [
             *_tile_position(machine, plan, outer),
-            *(f"const ht_rows<const {element}> ht_{name}({one});" for name, one in zip("qkv", operands, strict=True)),
+            *(f"const ht_rows<const {element}> ht_{name}({text});" for name, text in zip("qkv", operands, strict=True)),
             f"const ht_rows<{element}> ht_y({_output(machine, plan, outer, rows)});",
             "const auto ht_score = [&](int ht_row, int ht_key, float ht_x) {",
             *(f"  {line}" for line in _score(plan, kept_as, outer, known)),
@@ -134,7 +134,7 @@ def _tile_position(machine: CudaText, plan: OnlinePlan, outer: Mapping[str, Code
 
 
 def _names(plan: OnlinePlan) -> dict[str, Code]:
-    return {variable.name: Code(f"ht_o{place}") for place, (variable, _) in enumerate(plan.sums.outer)}
+    return {variable.name: Code(f"ht_o{index}") for index, (variable, _) in enumerate(plan.sums.outer)}
 
 
 def _outer(machine: CudaText, plan: OnlinePlan, outer: Mapping[str, Code]) -> list[str]:
@@ -154,24 +154,24 @@ def _matrix(machine: CudaText, plan: OnlinePlan, rows: Rows, outer: Mapping[str,
     tensor, at = rows.load.tensor, machine.tensors.index(rows.load.tensor)
     frame = Frame(variables=dict(outer))
     parts = [f"t{at}"]
-    for axis, one in enumerate(rows.load.indices[:-1]):
+    for axis, index in enumerate(rows.load.indices[:-1]):
         if axis != rows.axis:
-            parts.append(f"{_inline(machine, one, frame)} * a.strides[{at}][{axis}]")
+            parts.append(f"{_inline(machine, index, frame)} * a.strides[{at}][{axis}]")
     assert tensor in plan.graph.inputs, "operands lie in memory"
     return f"{' + '.join(parts)}, a.strides[{at}][{rows.axis}], {count}"
 
 
 def _inline(machine: CudaText, e: Expression, frame: Frame) -> Code:
     before = len(machine.lines)
-    found: Code = Values(machine).evaluate(e, frame)
+    result: Code = Values(machine).evaluate(e, frame)
     if len(machine.lines) != before:
         raise UsageError("tensor units read operands at the outer axes' own points")
-    return found
+    return result
 
 
 def _output(machine: CudaText, plan: OnlinePlan, outer: Mapping[str, Code], rows: str) -> str:
     at, sums = machine.tensors.index(plan.output), plan.sums
-    names = [getattr(one, "name", "") for one in sums.indices]
+    names = [getattr(index, "name", "") for index in sums.indices]
     parts = [f"{outer[name]} * a.strides[{at}][{axis}]" for axis, name in enumerate(names[:-2])]
     return f"{' + '.join([f't{at}', *parts])}, a.strides[{at}][{len(names) - 2}], {rows}"
 
@@ -181,8 +181,8 @@ def _score(plan: OnlinePlan, kept_as: str, outer: Mapping[str, Code], known: flo
         return [f"return {PRODUCT};"]
     machine, sums = CudaText(plan, kept_as), plan.sums
     frame = Frame(variables={**outer, sums.row[0].name: ROW, sums.key[0].name: KEY}, folds={sums.product: PRODUCT})
-    found = Values(machine, plan.graph).evaluate(sums.seen, frame)
-    return [*machine.lines, f"return {found};"]
+    result = Values(machine, plan.graph).evaluate(sums.seen, frame)
+    return [*machine.lines, f"return {result};"]
 
 
 def _seen(plan: OnlinePlan, kept_as: str, outer: Mapping[str, Code]) -> list[str]:

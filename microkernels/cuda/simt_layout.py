@@ -59,8 +59,8 @@ class Places:
         """Where a thread's strip s lies: its first is at ``first``, whose bits for the strips are zero."""
         tirx = self._tirx
         turn, bits = self._turned(chunk, height, width), lanes * (strips - 1)
-        kept = tirx.bitwise_and(turn, bits)
-        return tirx.bitwise_xor(first, turn - kept) + tirx.bitwise_xor(s * lanes, kept)
+        selected = tirx.bitwise_and(turn, bits)
+        return tirx.bitwise_xor(first, turn - selected) + tirx.bitwise_xor(s * lanes, selected)
 
     def row_of_k(self, chunk: Any, q: Any, height: int) -> Any:
         """Where the q-th row of k of a chunk lies: short ones share the banks, so neighbouring chunks begin with others."""

@@ -37,9 +37,9 @@ def round_of_tiles(device: Device, threads: Column, shared_bytes: Column, tiles:
     """Tiles that run at the same time on the whole device, by threads and shared memory alone."""
     usual = typical(device)
     room = Room(threads=device.threads_per_unit or usual.threads_per_unit, shared_bytes=device.l1_bytes or usual.l1_bytes)
-    one = np.maximum(threads, 1.0)
-    held = room.holds(threads=one, registers=one, shared_bytes=np.maximum(shared_bytes, 1.0))
-    fits = np.minimum(held["threads"], held["shared"])
+    item = np.maximum(threads, 1.0)
+    stored = room.holds(threads=item, registers=item, shared_bytes=np.maximum(shared_bytes, 1.0))
+    fits = np.minimum(stored["threads"], stored["shared"])
     return np.asarray(np.minimum(device.compute_units * np.maximum(fits, 1.0), tiles), dtype=np.float64)
 
 

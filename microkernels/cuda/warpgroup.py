@@ -26,12 +26,12 @@ def warpgroup_text(columns: int, dtype: str) -> str:
     assert DTYPE_BYTES[dtype] == 2
     element, name = ELEMENTS[dtype]
     count = ROWS * columns // 128
-    written = ", ".join(f"%{place}" for place in range(count))
-    outputs = ", ".join(f'"+f"(d[{place}])' for place in range(count))
+    written = ", ".join(f"%{index}" for index in range(count))
+    outputs = ", ".join(f'"+f"(d[{index}])' for index in range(count))
     instruction = f"wgmma.mma_async.sync.aligned.m64n{columns}k{TERMS}.f32.{name}.{name} {{{written}}}"
     both = f"%{count}, %{count + 1}"
-    held = ", ".join(f"%{count + place}" for place in range(4))
-    inputs = ", ".join(f'"r"(a[{place}])' for place in range(4))
+    stored = ", ".join(f"%{count + index}" for index in range(4))
+    inputs = ", ".join(f'"r"(a[{index}])' for index in range(4))
     return f"""template <>
 struct ht_warpgroup<{columns}, {element}> {{
     static HT_DEVICE void scores(float* d, uint64_t a, uint64_t b, int add) {{
@@ -40,7 +40,7 @@ struct ht_warpgroup<{columns}, {element}> {{
                      : "l"(a), "l"(b), "r"(add));
     }}
     static HT_DEVICE void sums(float* d, const uint32_t* a, uint64_t b) {{
-        asm volatile("{{.reg .pred p; setp.ne.b32 p, 1, 0; {instruction}, {{{held}}}, %{count + 4}, p, 1, 1, 1;}}"
+        asm volatile("{{.reg .pred p; setp.ne.b32 p, 1, 0; {instruction}, {{{stored}}}, %{count + 4}, p, 1, 1, 1;}}"
                      : {outputs}
                      : {inputs}, "l"(b));
     }}

@@ -23,18 +23,18 @@ from haotuner.microkernels.imported.conv2d_code import compiled
 from haotuner.words.demand import Column, CpuStream, Demand, DemandQuery, MatmulTile, Staging, Tiles, Work
 
 
-def conv2d(asked: DemandQuery) -> Demand:
+def conv2d(requested: DemandQuery) -> Demand:
     """Parameters: bx, by threads; tx, ty outputs a thread; fh, fw filter; ro, pad, sh, cm switches.
 
     ``ro``: image read through the read-only cache; ``pad``: shared rows padded against bank conflicts; ``sh``: image
     staged in shared memory; ``cm``: filter in constant memory.
     """
-    bx, by, tx, ty = (asked.param(name) for name in ("bx", "by", "tx", "ty"))
-    fh, fw = asked.param("fh"), asked.param("fw")
-    ro, pad = asked.param("ro"), asked.param("pad")
-    shared_on, constant = asked.param("sh", 1.0), asked.param("cm", 1.0)
-    h, w = asked.extents["h"], asked.extents["w"]
-    size, device = float(asked.element_bytes), asked.device
+    bx, by, tx, ty = (requested.param(name) for name in ("bx", "by", "tx", "ty"))
+    fh, fw = requested.param("fh"), requested.param("fw")
+    ro, pad = requested.param("ro"), requested.param("pad")
+    shared_on, constant = requested.param("sh", 1.0), requested.param("cm", 1.0)
+    h, w = requested.extents["h"], requested.extents["w"]
+    size, device = float(requested.element_bytes), requested.device
     taps = fh * fw
     threads = bx * by
     waves = waves_of(threads, device)
@@ -62,7 +62,7 @@ def conv2d(asked: DemandQuery) -> Demand:
     rounds = tiles / together
     near = waves * (code.read / taps + of_filter) * BANKS * size * apart
     mid = image / taps + code.spilled * waves * device.wave_width * size
-    one = np.ones_like(h)
+    item = np.ones_like(h)
     return Demand(
         work=Work(
             flops={"simd": 2.0 * h * w * taps},
@@ -75,7 +75,7 @@ def conv2d(asked: DemandQuery) -> Demand:
             count=tiles,
             threads=threads,
             waves=waves,
-            vector=one,
+            vector=item,
             registers=tx * ty + np.minimum(code.read / fh, 4.0 * tx * ty) + BOOKKEEPING_REGISTERS,
             shared_bytes=shared,
             l1_set_bytes=(1.0 - shared_on) * image,
@@ -108,8 +108,8 @@ def conv2d(asked: DemandQuery) -> Demand:
             rows=shared_on,
             cols=constant,
             row_threads=np.where(shared_on > 0, bx, 1.0),
-            col_threads=one,
-            vector_cols=one,
+            col_threads=item,
+            vector_cols=item,
             waits=shared_on * np.ceil(needed_rows / by) * np.ceil(needed_cols / bx),
         ),
         stream=CpuStream.none(h),

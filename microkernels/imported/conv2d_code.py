@@ -59,10 +59,10 @@ def compiled(
     shared = distinct(ty, by, fh) * distinct(tx, bx, fw)
     llvm = typical(device).compiler == "llvm"
     checked = 1.0 - exact if llvm else (1.0 - exact) * (1.0 - staged)
-    kept = kept_values(ty, by, fh) * distinct(tx, bx, fw) + ty * kept_values(tx, bx, fw)
+    selected = kept_values(ty, by, fh) * distinct(tx, bx, fw) + ty * kept_values(tx, bx, fw)
     keeps = 1.0 - checked if llvm else (1.0 - checked) * read_only * (1.0 - staged)
     room = np.maximum(registers_of_a_thread(device) - every - BOOKKEEPING_REGISTERS, 0.0)
-    spilled = SPILLED_READ * every * keeps * np.maximum(1.0 - room / np.maximum(kept, 1.0), 0.0)
+    spilled = SPILLED_READ * every * keeps * np.maximum(1.0 - room / np.maximum(selected, 1.0), 0.0)
     loads = np.where(checked > 0, every, shared / taps) + spilled
     checks = checked * every * (CHECKED_READ_LLVM if llvm else CHECKED_READ_NVCC)
     too_long = llvm & (checked > 0) & (taps * (every + loads + checks) > UNROLLED_INSTRUCTIONS)

@@ -23,23 +23,23 @@ OF_A_SHIFT, OF_A_BYTE = 3.0, 1.0
 UNROLLED_LOADS = 16.0  # that a loop left to the compiler is unrolled to: bounded by the size of its body, not by a count
 
 
-def dedispersion(asked: DemandQuery) -> Demand:
+def dedispersion(requested: DemandQuery) -> Demand:
     """Parameters: bx, by threads along samples and DMs; tx, ty outputs a thread; sx, sy strided; un channels unrolled.
 
     ``sx``: 1 where a thread's samples lie a block apart and its neighbours' are adjacent, 0 the other way round; ``sy``
     says so of its DMs. ``un`` 0 leaves unrolling to the compiler. Extents: s samples, d DMs, c channels.
     """
-    bx, by, tx, ty = (asked.param(name) for name in ("bx", "by", "tx", "ty"))
-    sx, sy, un = asked.param("sx"), asked.param("sy"), asked.param("un", 0.0)
-    samples, dms, channels = (asked.extents[axis] for axis in "sdc")
-    device, one = asked.device, np.ones_like(bx)
+    bx, by, tx, ty = (requested.param(name) for name in ("bx", "by", "tx", "ty"))
+    sx, sy, un = requested.param("sx"), requested.param("sy"), requested.param("un", 0.0)
+    samples, dms, channels = (requested.extents[axis] for axis in "sdc")
+    device, item = requested.device, np.ones_like(bx)
     threads, box_dms, box_samples = bx * by, by * ty, bx * tx
     waves, tiles_across = waves_of(threads, device), np.ceil(samples / box_samples)
     tiles = tiles_across * np.ceil(dms / box_dms)
-    together = round_of_tiles(device, threads, 0.0 * one, tiles)
+    together = round_of_tiles(device, threads, 0.0 * item, tiles)
     across = np.minimum(bx, device.wave_width)  # lanes of a wave side by side along samples
     down = np.minimum(by, np.maximum(device.wave_width / across, 1.0))
-    lane_apart = np.where(sx > 0, one, tx), np.where(sy > 0, one, ty) * SHIFT_OF_A_DM
+    lane_apart = np.where(sx > 0, item, tx), np.where(sy > 0, item, ty) * SHIFT_OF_A_DM
     sectors = _sectors((across - 1.0) * lane_apart[0] + (down - 1.0) * lane_apart[1] + 1.0)  # of one load of a wave
     span = box_samples + box_dms * SHIFT_OF_A_DM  # bytes a tile reads of one channel
     wide = np.minimum(together, tiles_across) * box_samples  # the grid runs along samples first
@@ -60,9 +60,9 @@ def dedispersion(asked: DemandQuery) -> Demand:
             count=tiles,
             threads=threads,
             waves=waves,
-            vector=one,
+            vector=item,
             registers=tx * ty + ty + BOOKKEEPING_REGISTERS,
-            shared_bytes=0.0 * one,
+            shared_bytes=0.0 * item,
             l1_set_bytes=span * unroll,
             l2_set_bytes=of_round * unroll,
         ),
@@ -79,18 +79,20 @@ def dedispersion(asked: DemandQuery) -> Demand:
             depth_block=unroll,
             streams=np.ceil(BANKS / bx),  # DMs that 32 threads side by side read, whatever the width of a wave
             fmas=tx * ty,
-            tensor_fmas=0.0 * one,
+            tensor_fmas=0.0 * item,
             loads=tx * ty,  # the channel's shift is the same for all lanes: a scalar or a broadcast
             checks=checks,
             near_bytes=near,
             mid_bytes=span,
             code=unroll * (2.0 * tx * ty + checks),
             line_ratio=span / (_sectors(span) * SECTOR_BYTES),
-            bank_ways=one,
+            bank_ways=item,
             flags=sx + 2.0 * sy,
         ),
-        staging=Staging(rows=0.0 * one, cols=0.0 * one, row_threads=one, col_threads=one, vector_cols=one, waits=0.0 * one),
-        stream=CpuStream.none(one),
+        staging=Staging(
+            rows=0.0 * item, cols=0.0 * item, row_threads=item, col_threads=item, vector_cols=item, waits=0.0 * item
+        ),
+        stream=CpuStream.none(item),
     )
 
 

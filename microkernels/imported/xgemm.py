@@ -16,13 +16,13 @@ from haotuner.microkernels.cuda.tiles import (
 from haotuner.words.demand import CpuStream, Demand, DemandQuery, MatmulTile, Staging, Tiles, Work
 
 
-def xgemm(asked: DemandQuery) -> Demand:
+def xgemm(requested: DemandQuery) -> Demand:
     """Parameters in lower case as CLBlast names them; those that a kernel does not use are neutral (MDIMA when SA is 0)."""
-    mwg, nwg, kwg, kwi = (asked.param(name) for name in ("mwg", "nwg", "kwg", "kwi"))
-    mdimc, ndimc, vwm, vwn = (asked.param(name) for name in ("mdimc", "ndimc", "vwm", "vwn"))
-    sa, sb, strm, strn = (asked.param(name) for name in ("sa", "sb", "strm", "strn"))
-    m, n, k = (asked.extents[axis] for axis in ("m", "n", "k"))
-    size, device = float(asked.element_bytes), asked.device
+    mwg, nwg, kwg, kwi = (requested.param(name) for name in ("mwg", "nwg", "kwg", "kwi"))
+    mdimc, ndimc, vwm, vwn = (requested.param(name) for name in ("mdimc", "ndimc", "vwm", "vwn"))
+    sa, sb, strm, strn = (requested.param(name) for name in ("sa", "sb", "strm", "strn"))
+    m, n, k = (requested.extents[axis] for axis in ("m", "n", "k"))
+    size, device = float(requested.element_bytes), requested.device
     rows, cols = mwg / mdimc, nwg / ndimc  # of one thread
     threads = mdimc * ndimc
     waves = waves_of(threads, device)
@@ -40,7 +40,7 @@ def xgemm(asked: DemandQuery) -> Demand:
     together = round_of_tiles(device, threads, shared, tiles)
     wide = np.minimum(together, tiles_m) * mwg  # CLBlast's grid runs along m first
     high = np.ceil(together / tiles_m) * nwg
-    staging_m, staging_n = asked.param("mdima"), asked.param("ndimb")
+    staging_m, staging_n = requested.param("mdima"), requested.param("ndimb")
     # a staged operand is fetched by other threads than those that use it
     fetch_m = np.where(sa > 0, np.where(strm > 0, vwm, mwg / staging_m), stride_m)
     fetch_n = np.where(sb > 0, np.where(strn > 0, vwn, nwg / staging_n), stride_n)

@@ -71,7 +71,7 @@ def test_attention_is_one_kernel_where_it_is_cheaper():
         assert Op.parse(one.op).name == "attention_d16_maskkeys_headsapart"
         assert [view.order for view in one.views.values()] == [(0, 2, 1, 3)] * 3 + [(0, 1)], "heads are seen where they lie"
         assert not any(isinstance(step, Loops) for step in plan.steps), "scores are stored nowhere"
-    prices.product_us = lambda one, graph: 1000.0 if one.kind == "online" else 1.0  # type: ignore[method-assign]
+    prices.product_us = lambda product, graph: 1000.0 if product.kind == "online" else 1.0  # type: ignore[method-assign]
     assert not any(isinstance(step, Product) and step.kind == "online" for step in IlpPartitioner(graph, prices).steps)
 
 

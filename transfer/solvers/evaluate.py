@@ -43,23 +43,23 @@ def evaluate_solvers(
     """
     if len({rows.device.arch for rows in pool.rows}) < 2:
         raise UsageError("times of solvers of two silicons are needed: one to learn from, one to judge on")
-    asked = settings or Settings()
-    found = {}
+    requested = settings or Settings()
+    result = {}
     for target in [pool.device(name) for name in targets] or pool.rows:
-        rows = _scored(target, problems, asked.seed)
+        rows = _scored(target, problems, requested.seed)
         if not len(rows.key):
             continue
-        found[target.device.id] = _evaluate_target(pool, target, rows, asked)
-        tell(f"solvers on {target.device.id}: {found[target.device.id]['rankings'][LEARNED]['mean']:.3f}")
-    return {"least_ms": LEAST_MS, "targets": found, "bar": bar(found)}
+        result[target.device.id] = _evaluate_target(pool, target, rows, requested)
+        tell(f"solvers on {target.device.id}: {result[target.device.id]['rankings'][LEARNED]['mean']:.3f}")
+    return {"least_ms": LEAST_MS, "targets": result, "bar": bar(result)}
 
 
 def bar(targets: Mapping[str, Any]) -> dict[str, Any]:
     """Whether the learned choice takes a third of the gap from the best of prior and copies to the same silicon's reach."""
     if not targets:
         return {}
-    ours = float(np.mean([one["rankings"][LEARNED]["mean"] for one in targets.values()]))
-    best = float(np.mean([one["best_baseline"]["mean"] for one in targets.values()]))
+    ours = float(np.mean([target["rankings"][LEARNED]["mean"] for target in targets.values()]))
+    best = float(np.mean([target["best_baseline"]["mean"] for target in targets.values()]))
     return {
         "learned": ours,
         "best_baseline": best,
@@ -67,7 +67,7 @@ def bar(targets: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _evaluate_target(pool: SolverPool, target: Rows, rows: Rows, asked: Settings) -> dict[str, Any]:
+def _evaluate_target(pool: SolverPool, target: Rows, rows: Rows, requested: Settings) -> dict[str, Any]:
     sources = pool.sources(target)
     means = prior_of(sources, len(pool.solvers))
     rankings: dict[str, Times] = {PRIOR: means[rows.solver]}
@@ -77,11 +77,11 @@ def _evaluate_target(pool: SolverPool, target: Rows, rows: Rows, asked: Settings
         rankings[name] = copy(rows, source, means)
         known[name] = float(np.isin(np.unique(rows.problem), source.problem).mean())
     baselines = list(rankings)
-    model = LearnedChoice(pool, sources, asked)
+    model = LearnedChoice(pool, sources, requested)
     rankings[LEARNED] = model.scores(rows)
-    model.settings = _but(asked, kriging=False)
+    model.settings = _but(requested, kriging=False)
     rankings[FOREST] = model.scores(rows)
-    rankings[BLIND] = LearnedChoice(pool, sources, _but(asked, hardware=False)).scores(rows)
+    rankings[BLIND] = LearnedChoice(pool, sources, _but(requested, hardware=False)).scores(rows)
     scored = {name: summary(chosen_shares(rows, scores)) for name, scores in rankings.items()}
     best = max(baselines, key=lambda name: scored[name]["mean"])
     return {
@@ -106,12 +106,12 @@ def summary(shares: Times) -> dict[str, float]:
     return {"mean": float(shares.mean()), "p10": float(np.quantile(shares, 0.1)), "least": float(shares.min())}
 
 
-def _but(asked: Settings, *, hardware: bool = True, kriging: bool = True) -> Settings:
+def _but(requested: Settings, *, hardware: bool = True, kriging: bool = True) -> Settings:
     return Settings(
-        problems=asked.problems,
-        rounds=asked.rounds,
-        leaves=asked.leaves,
+        problems=requested.problems,
+        rounds=requested.rounds,
+        leaves=requested.leaves,
         hardware=hardware,
         kriging=kriging,
-        seed=asked.seed,
+        seed=requested.seed,
     )

@@ -28,5 +28,5 @@ def prior_of(sources: Sequence[Rows], solvers: int) -> Times:
 
 def copy(target: Rows, source: Rows, means: Times) -> Times:
     """The source's own order of a problem; solvers it did not time there follow in the order of all sources' ``means``."""
-    said = source.said_of(target.key)
-    return np.where(np.isnan(said), means[target.solver] + 2.0 * _UNHEARD, said)
+    answer = source.said_of(target.key)
+    return np.where(np.isnan(answer), means[target.solver] + 2.0 * _UNHEARD, answer)

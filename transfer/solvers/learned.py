@@ -52,11 +52,11 @@ class LearnedChoice:
 
     def scores(self, target: Rows) -> Times:
         """Of each of the target's rows, log share of the best time as expected; nothing but its problems is read."""
-        said = self._expected(target.problem, target.solver, target.device)
+        answer = self._expected(target.problem, target.solver, target.device)
         if not self.settings.kriging:
-            return said
+            return answer
         errors = np.stack([self.errors(source, target.problem, target.solver) for source in self.sources], axis=1)
-        return said + kriged(errors, self._among(errors), self._with(target.device, errors))
+        return answer + kriged(errors, self._among(errors), self._with(target.device, errors))
 
     def errors(self, source: Rows, problem: Ids, solver: Ids) -> Times:
         """What a source said of each (problem, solver), less what is expected; NaN where it did not, or problem is -1."""
@@ -76,7 +76,7 @@ class LearnedChoice:
             inputs.append(self._inputs(source.problem[rows], source.solver[rows], source.device))
             labels.append(np.maximum(source.share[rows], _WORST))
         data = lightgbm.Dataset(np.concatenate(inputs), np.concatenate(labels), categorical_feature=[0])
-        told = {
+        description = {
             "objective": "regression",
             "num_leaves": self.settings.leaves,
             "learning_rate": 0.1,
@@ -89,7 +89,7 @@ class LearnedChoice:
             "seed": self.settings.seed,
             "verbose": -1,
         }
-        return lightgbm.train(told, data, self.settings.rounds)
+        return lightgbm.train(description, data, self.settings.rounds)
 
     def _inputs(self, problem: Ids, solver: Ids, device: Known) -> Values:
         parts = [solver[:, None].astype(np.float32), self.pool.problem_values[problem], self.pool.solver_values[solver]]
@@ -99,40 +99,40 @@ class LearnedChoice:
         return np.concatenate(parts, axis=1)
 
     def _expected(self, problem: Ids, solver: Ids, device: Known) -> Times:
-        found = np.empty(len(problem))
+        result = np.empty(len(problem))
         for half, forest in enumerate(self.forests):
             rows = np.flatnonzero(self.half[problem] != half)  # of problems that this forest did not learn
             if len(rows):
-                found[rows] = forest.predict(self._inputs(problem[rows], solver[rows], device))
-        return found
+                result[rows] = forest.predict(self._inputs(problem[rows], solver[rows], device))
+        return result
 
     def _among(self, errors: Times) -> Times:
         """Correlation of the sources' errors; shape ``(sources, sources)``."""
         count = len(self.sources)
-        found = np.eye(count)
-        for one in range(count):
-            for other in range(one):
-                both = ~np.isnan(errors[:, one]) & ~np.isnan(errors[:, other])
+        result = np.eye(count)
+        for index in range(count):
+            for other in range(index):
+                both = ~np.isnan(errors[:, index]) & ~np.isnan(errors[:, other])
                 if both.sum() >= _PAIRS:
-                    found[one, other] = found[other, one] = _correlation(errors[both, one], errors[both, other])
-        return found
+                    result[index, other] = result[other, index] = _correlation(errors[both, index], errors[both, other])
+        return result
 
     def _with(self, target: Known, errors: Times) -> Times:
         """Correlation of the target's errors with each source's, as pairs of sources of the same relation have it."""
         among = self._among(errors)
         pairs: dict[bool, list[float]] = {True: [], False: []}
-        for one in range(len(self.sources)):
-            for other in range(one):
-                if among[one, other] != 0.0:
-                    pairs[self._alike(self.sources[one].device, self.sources[other].device)].append(among[one, other])
+        for index in range(len(self.sources)):
+            for other in range(index):
+                if among[index, other] != 0.0:
+                    pairs[self._alike(self.sources[index].device, self.sources[other].device)].append(among[index, other])
         believed = {
-            alike: (sum(found) + _WORTH * (_SAME if alike else _OTHER)) / (len(found) + _WORTH)
-            for alike, found in pairs.items()
+            alike: (sum(pair) + _WORTH * (_SAME if alike else _OTHER)) / (len(pair) + _WORTH)
+            for alike, pair in pairs.items()
         }
         return np.array([max(believed[self._alike(target, source.device)], 0.0) for source in self.sources])
 
-    def _alike(self, one: Known, other: Known) -> bool:
-        return self.settings.hardware and one.generation == other.generation
+    def _alike(self, item: Known, other: Known) -> bool:
+        return self.settings.hardware and item.generation == other.generation
 
 
 def kriged(errors: NDArray[np.float64], among: Times, with_target: Times) -> Times:
@@ -141,7 +141,7 @@ def kriged(errors: NDArray[np.float64], among: Times, with_target: Times) -> Tim
     ``errors`` ``(rows, sources)``, NaN where a source did not time it; ``among`` their correlations; ``with_target``.
     """
     known = ~np.isnan(errors)
-    found = np.zeros(len(errors))
+    result = np.zeros(len(errors))
     patterns, of = np.unique(known, axis=0, return_inverse=True)
     for at, pattern in enumerate(patterns):
         some = np.flatnonzero(pattern)
@@ -149,14 +149,14 @@ def kriged(errors: NDArray[np.float64], among: Times, with_target: Times) -> Tim
             system = among[np.ix_(some, some)] + _NOISE * np.eye(len(some))
             weights = np.asarray(np.linalg.solve(system, with_target[some]), np.float64)
             rows = np.flatnonzero(of.ravel() == at)
-            found[rows] = errors[np.ix_(rows, some)] @ weights
-    return found
+            result[rows] = errors[np.ix_(rows, some)] @ weights
+    return result
 
 
 def _generation(device: Known) -> float:
     return float(_GENERATIONS.index(device.generation)) if device.generation in _GENERATIONS else np.nan
 
 
-def _correlation(one: Times, other: Times) -> float:
-    table: NDArray[np.float64] = np.asarray(np.corrcoef(one, other), np.float64)
+def _correlation(item: Times, other: Times) -> float:
+    table: NDArray[np.float64] = np.asarray(np.corrcoef(item, other), np.float64)
     return float(table[0, 1])

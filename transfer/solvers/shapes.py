@@ -35,40 +35,44 @@ def evaluate_shapes(
 
     One shape's directions and types fall into one fold. ``problems`` scores a random part, so many; 0 scores all.
     """
-    asked = settings or Settings()
-    shapes = _shapes(pool, asked.seed)
-    found = {}
+    requested = settings or Settings()
+    shapes = _shapes(pool, requested.seed)
+    result = {}
     for rows in pool.rows:
         shares: dict[str, list[Times]] = {name: [] for name in (TABLE, LEARNED, PRIOR)}
         usable = rows.choices(LEAST_MS)
         for fold in range(FOLDS):
             inside = shapes[rows.problem] == fold
-            held = usable[inside[usable]]
+            stored = usable[inside[usable]]
             if problems:
-                some = np.random.default_rng([asked.seed, fold]).permutation(np.unique(rows.problem[held]))[
+                some = np.random.default_rng([requested.seed, fold]).permutation(np.unique(rows.problem[stored]))[
                     : problems // FOLDS
                 ]
-                held = held[np.isin(rows.problem[held], some)]
-            known, target = rows.take(np.flatnonzero(~inside)), rows.take(held)
-            if not len(held) or not len(known.key):
+                stored = stored[np.isin(rows.problem[stored], some)]
+            known, target = rows.take(np.flatnonzero(~inside)), rows.take(stored)
+            if not len(stored) or not len(known.key):
                 continue
             nearest = _nearest(pool, np.unique(known.problem), np.unique(target.problem))
             shares[TABLE].append(chosen_shares(target, _by_table(pool, known, target, nearest)))
             shares[PRIOR].append(chosen_shares(target, prior_of([known], len(pool.solvers))[target.solver]))
-            model = LearnedChoice(pool, [known], _one_device(asked))
+            model = LearnedChoice(pool, [known], _one_device(requested))
             scores = model.scores(target) + _carried(pool, model, known, target, nearest)
             shares[LEARNED].append(chosen_shares(target, scores))
         if shares[TABLE]:
             scored = {name: summary(np.concatenate(parts)) for name, parts in shares.items()}
-            found[rows.device.id] = {"problems": sum(map(len, shares[TABLE])), "rankings": scored}
+            result[rows.device.id] = {"problems": sum(map(len, shares[TABLE])), "rankings": scored}
             tell(f"shapes on {rows.device.id}: {scored[LEARNED]['mean']:.3f}, table {scored[TABLE]['mean']:.3f}")
-    return {"least_ms": LEAST_MS, "folds": FOLDS, "devices": found}
+    return {"least_ms": LEAST_MS, "folds": FOLDS, "devices": result}
 
 
-def _one_device(asked: Settings) -> Settings:
+def _one_device(requested: Settings) -> Settings:
     """One source bears smaller trees, and each device needs five times two of them."""
-    problems, rounds, leaves = min(asked.problems, _PROBLEMS), min(asked.rounds, _ROUNDS), min(asked.leaves, _LEAVES)
-    return Settings(problems=problems, rounds=rounds, leaves=leaves, kriging=False, seed=asked.seed)
+    problems, rounds, leaves = (
+        min(requested.problems, _PROBLEMS),
+        min(requested.rounds, _ROUNDS),
+        min(requested.leaves, _LEAVES),
+    )
+    return Settings(problems=problems, rounds=rounds, leaves=leaves, kriging=False, seed=requested.seed)
 
 
 def _shapes(pool: SolverPool, seed: int) -> Ids:
@@ -79,28 +83,28 @@ def _shapes(pool: SolverPool, seed: int) -> Ids:
     return folds[of]
 
 
-def _nearest(pool: SolverPool, there: Ids, wanted: Ids, *, other: bool = False) -> Ids:
+def _nearest(pool: SolverPool, there: Ids, required: Ids, *, other: bool = False) -> Ids:
     """Of each problem that is wanted the nearest of those there, -1 where none is alike or none is asked; ``(problems,)``.
 
     ``other``: not the problem itself.
     """
     equal = np.unique(np.asarray(pool.frame[list(_EQUAL)]), axis=0, return_inverse=True)[1].ravel()
-    place = np.asarray(pool.frame[list(_DISTANCE)], np.float64)
+    position = np.asarray(pool.frame[list(_DISTANCE)], np.float64)
     nearest = np.full(len(pool.problems), -1, np.int64)
-    for kind in np.unique(equal[wanted]):
-        some, asked = there[equal[there] == kind], wanted[equal[wanted] == kind]
+    for kind in np.unique(equal[required]):
+        some, requested = there[equal[there] == kind], required[equal[required] == kind]
         if len(some) > other:
-            found = cKDTree(place[some]).query(place[asked], k=1 + other)[1].reshape(len(asked), -1)
-            first, last = some[found[:, 0]], some[found[:, -1]]
-            nearest[asked] = np.where(other & (first == asked), last, first)
+            result = cKDTree(position[some]).query(position[requested], k=1 + other)[1].reshape(len(requested), -1)
+            first, last = some[result[:, 0]], some[result[:, -1]]
+            nearest[requested] = np.where(other & (first == requested), last, first)
     return nearest
 
 
 def _by_table(pool: SolverPool, known: Rows, target: Rows, nearest: Ids) -> Times:
     """Scores by the order of the nearest known problem; solvers it lacks follow by their mean."""
     means = prior_of([known], len(pool.solvers))
-    said = known.said_of(nearest[target.problem] * len(pool.solvers) + target.solver)
-    return np.where(np.isnan(said), means[target.solver] + 4.0 * LEAST, said)
+    answer = known.said_of(nearest[target.problem] * len(pool.solvers) + target.solver)
+    return np.where(np.isnan(answer), means[target.solver] + 4.0 * LEAST, answer)
 
 
 def _carried(pool: SolverPool, model: LearnedChoice, known: Rows, target: Rows, nearest: Ids) -> Times:

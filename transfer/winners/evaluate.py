@@ -35,31 +35,33 @@ def evaluate_winners(
     ranks: dict[str, dict[str, float]] = {name: {} for name in (PRIOR, BLIND, FREQUENCY)}
     for vendor in vendors:
         known = [winner for winner in table.winners if winner.device.vendor != vendor]
-        asked = [winner for winner in table.winners if winner.device.vendor == vendor]
+        requested = [winner for winner in table.winners if winner.device.vendor == vendor]
         for name, hardware in ((PRIOR, True), (BLIND, False)):
             model = WinnersPrior(known, space, hardware=hardware, seed=seed)
-            for winner in asked:
+            for winner in requested:
                 ranks[name][winner.device.id] = _rank(model.scores(_with(space, winner), winner))
         wins = Counter(winner.values for winner in known)
-        for winner in asked:
+        for winner in requested:
             ranks[FREQUENCY][winner.device.id] = _rank_by_wins(wins, winner, len(every))
-        tell(f"winners of {vendor or 'unknown vendors'}: median {_median([ranks[PRIOR][w.device.id] for w in asked]):.4f}")
+        tell(
+            f"winners of {vendor or 'unknown vendors'}: median {_median([ranks[PRIOR][w.device.id] for w in requested]):.4f}"
+        )
     of = {winner.device.id: winner.device.vendor for winner in table.winners}
     return {
         "space": len(every),
         "sample": len(space),
         "winners": len(table.winners),
         "early": EARLY,
-        "median": {name: _median(list(found.values())) for name, found in ranks.items()},
-        "within": {name: float(np.mean([rank <= EARLY for rank in found.values()])) for name, found in ranks.items()},
+        "median": {name: _median(list(rank.values())) for name, rank in ranks.items()},
+        "within": {name: float(np.mean([rank <= EARLY for rank in rank.values()])) for name, rank in ranks.items()},
         "vendors": {
             vendor: {
-                "winners": sum(one == vendor for one in of.values()),
-                **{name: _median([rank for at, rank in found.items() if of[at] == vendor]) for name, found in ranks.items()},
+                "winners": sum(item == vendor for item in of.values()),
+                **{name: _median([rank for at, rank in rank.items() if of[at] == vendor]) for name, rank in ranks.items()},
             }
             for vendor in vendors
         },
-        "devices": {name: {"vendor": of[name], **{key: found[name] for key, found in ranks.items()}} for name in of},
+        "devices": {name: {"vendor": of[name], **{key: rank[name] for key, rank in ranks.items()}} for name in of},
     }
 
 

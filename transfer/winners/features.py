@@ -65,10 +65,10 @@ def analysis(configs: Configs, device: Known) -> Values:
     params |= {name: np.where(direct, c["KREG"], params[name]) for name in ("kwg", "kwi")}
     extents = {axis: np.full(count, float(_SIZE)) for axis in "mnk"}
     on = stand_in(device)
-    asked = DemandQuery(device=on, params=params, extents=extents, element_bytes=4, cold=False, kernels=(),
+    requested = DemandQuery(device=on, params=params, extents=extents, element_bytes=4, cold=False, kernels=(),
                   kernel_at=np.zeros(count, np.int64))  # fmt: skip
     with np.errstate(divide="ignore", invalid="ignore"):
-        expected = np.log(expected_us(on, xgemm(asked)))
+        expected = np.log(expected_us(on, xgemm(requested)))
     return np.asarray(expected - expected.min(), np.float64)
 
 

@@ -32,8 +32,8 @@ class WinnersPrior:
     def scores(self, configs: Configs, winner: Winner) -> Values:
         """Of each configuration on the winner's device, higher is earlier; its values are not read."""
         inputs = self._inputs(configs, winner)
-        said = np.mean([forest.predict(inputs, raw_score=True) for forest in self.forests], axis=0)
-        return np.asarray(said + _NEAR * self._nearness(configs), np.float64)
+        prediction = np.mean([forest.predict(inputs, raw_score=True) for forest in self.forests], axis=0)
+        return np.asarray(prediction + _NEAR * self._nearness(configs), np.float64)
 
     def _fit(self, winners: Sequence[Winner], space: Configs, seed: int) -> lightgbm.Booster:
         rng = np.random.default_rng(seed)
@@ -42,7 +42,7 @@ class WinnersPrior:
             drawn = space[rng.integers(0, len(space), _RANDOM)]
             inputs.append(self._inputs(np.concatenate([[winner.values], drawn]), winner))
         labels = np.tile(np.r_[1.0, np.zeros(_RANDOM)], len(winners))
-        told = {
+        description = {
             "objective": "binary",
             "num_leaves": _LEAVES,
             "learning_rate": 0.05,
@@ -58,7 +58,7 @@ class WinnersPrior:
             "verbose": -1,
         }
         weight = np.where(labels > 0, _RANDOM / 3.0, 1.0)
-        return lightgbm.train(told, lightgbm.Dataset(np.concatenate(inputs), labels, weight=weight), _ROUNDS)
+        return lightgbm.train(description, lightgbm.Dataset(np.concatenate(inputs), labels, weight=weight), _ROUNDS)
 
     def _inputs(self, configs: Configs, winner: Winner) -> Values:
         parts = [program(configs)]
@@ -67,7 +67,7 @@ class WinnersPrior:
         return np.concatenate(parts, axis=1)
 
     def _nearness(self, configs: Configs) -> Values:
-        places, found = plain(configs), np.zeros(len(configs))
+        places, result = plain(configs), np.zeros(len(configs))
         for winner in plain(self.values):
-            found += np.exp(-np.abs(places - winner).sum(axis=1) / _WIDTH)
-        return np.log(found + _FEW)
+            result += np.exp(-np.abs(places - winner).sum(axis=1) / _WIDTH)
+        return np.log(result + _FEW)

@@ -79,11 +79,11 @@ class CpuBackend:
         """None: ``haotuner.hw_profiles`` knows CPUs by their names."""
         return None
 
-    def check(self, device: Device, asked: str, *, measures: bool) -> None:
+    def check(self, device: Device, requested: str, *, measures: bool) -> None:
         """Any x86-64 CPU can be packed for; only this host's is measured."""
-        if measures and not re.fullmatch(r"cpu(:.*)?", asked.strip().lower()):
+        if measures and not re.fullmatch(r"cpu(:.*)?", requested.strip().lower()):
             raise UsageError(
-                f"--device {asked}: tuning measures, and {device.id} is not this host's CPU; add --zero-measure for a "
+                f"--device {requested}: tuning measures, and {device.id} is not this host's CPU; add --zero-measure for a "
                 "pack from predictions, or name cpu, cpu:avx512, cpu:avx2 or cpu:sse"
             )
 
@@ -91,15 +91,15 @@ class CpuBackend:
         """Nothing beside instructions of its CPU, which the serving side knows by level."""
         return ""
 
-    def threads(self, asked: Sequence[int], device: Device) -> tuple[int, ...]:
+    def threads(self, requested: Sequence[int], device: Device) -> tuple[int, ...]:
         """One and all cores, unless others are asked for; 0 is all."""
-        found = tuple(dict.fromkeys(count or device.compute_units for count in asked or (1, 0)))
-        for count in found:
+        result = tuple(dict.fromkeys(count or device.compute_units for count in requested or (1, 0)))
+        for count in result:
             if not 1 <= count <= device.compute_units:
                 raise UsageError(
                     f"--threads {count}: this process may use {device.compute_units} cores; give 1..{device.compute_units}"
                 )
-        return found
+        return result
 
     def fingerprint(self, device: Device, policy: Policy) -> str:
         """Of the device, the toolchain, and how times are taken."""
@@ -107,8 +107,8 @@ class CpuBackend:
 
     def toolchain(self) -> dict[str, str]:
         """Versions of the C compiler, TVM and tvm-ffi, and what of this CPU the compiler does not know."""
-        found = Toolchain.find()
-        return found.words() | left_out_here(found.compiler)
+        result = Toolchain.find()
+        return result.words() | left_out_here(result.compiler)
 
     def builder(self, environment: Mapping[str, str]) -> Child:
         """A process that compiles. It keeps the compiled runtime where the environment names a folder for it."""
@@ -184,6 +184,6 @@ class CpuBackend:
         objects: Path | None = None,
     ) -> dict[str, Any]:
         """Kernels, tables and the serving runtime in one library."""
-        packed = [self.packed(one, device) for one in choices]
+        packed = [self.packed(choice, device) for choice in choices]
         pack_library(packed, device.arch, Toolchain.find(objects), out, compile_object, "" if groups is None else groups.c)
         return {}

@@ -36,10 +36,10 @@ def clean(answer: Answer, limit: float) -> Answer:
         return answer
     alone = statistics.median(answer["compute_us"])
     looks = [us / alone for us in answer["together_us"]]
-    kept = [
+    indices = [
         i for i, (before, after) in enumerate(zip(looks[:1] + looks, looks, strict=False)) if max(before, after) <= limit
     ]
-    return {name: [row[i] for i in kept] for name, row in answer.items()} if len(kept) >= ENOUGH else answer
+    return {name: [row[i] for i in indices] for name, row in answer.items()} if len(indices) >= ENOUGH else answer
 
 
 class RetryPolicy:
@@ -57,16 +57,16 @@ class RetryPolicy:
         begin, first = time.monotonic(), time_once()
         if not any(first.get("together_us", ())):  # one thread's alone, whatever it was given: it says nothing of the others
             return first, 1.0
-        found, pause = self._seen(first), PAUSE_S
+        result, pause = self._seen(first), PAUSE_S
         self._left_s = min(self._left_s + SHARE * (time.monotonic() - begin), MOST_S)
-        while core_contention(found) > CROWDED * self._least and self._left_s > 0:
+        while core_contention(result) > CROWDED * self._least and self._left_s > 0:
             begin = time.monotonic()
             time.sleep(pause)
-            found, pause = min(found, self._seen(time_once()), key=core_contention), min(2 * pause, LONGEST_PAUSE_S)
+            result, pause = min(result, self._seen(time_once()), key=core_contention), min(2 * pause, LONGEST_PAUSE_S)
             self._left_s -= time.monotonic() - begin
         if not self._known:
-            self._least, self._known = max(1.0, core_contention(found)), True
-        return found, core_contention(found) / self._least
+            self._least, self._known = max(1.0, core_contention(result)), True
+        return result, core_contention(result) / self._least
 
     def _seen(self, answer: Answer) -> Answer:
         self._least = max(1.0, min(self._least, core_contention(answer)))  # less than alone is noise

@@ -28,8 +28,8 @@ def transformed(kernels: Iterable[MicroKernel]) -> tuple[int, ...]:
 
 def words(op: Op, lanes: int, tiles: tuple[int, ...]) -> list[int]:
     """The fields of ``ht_conv`` in their order, but for its kernels; ``tiles`` as ``transformed`` says them."""
-    found = windows(op.kind, dict(op.static), op.all_options())
-    tall, wide = found.get("h", ONE_TAP), found["w"]
+    result = windows(op.kind, dict(op.static), op.all_options())
+    tall, wide = result.get("h", ONE_TAP), result["w"]
     last = op.option("layout") in ("nhwc", "nwc")
     flags, forms = (wide.transposed, last, is_flat(op)), sum(1 << tile for tile in tiles)
     return [op["c"], op["f"], int(op.option("groups")), *_window(tall), *_window(wide), *map(int, flags), forms, lanes]
@@ -41,8 +41,8 @@ def _window(w: Window) -> list[int]:
 
 def initializer(op: Op, lanes: int, tiles: tuple[int, ...], kernels: str, typed: str) -> str:
     """The C initializer of the op's ``ht_conv``; ``kernels``: the name of its table; ``typed``: of its types, or NULL."""
-    found = [str(word) for word in words(op, lanes, tiles)]
-    head, tall, wide, rest = found[:3], found[3:9], found[9:15], found[15:]
+    result = [str(word) for word in words(op, lanes, tiles)]
+    head, tall, wide, rest = result[:3], result[3:9], result[9:15], result[15:]
     return f"{{{', '.join(head)}, {{{', '.join(tall)}}}, {{{', '.join(wide)}}}, {', '.join(rest)}, {kernels}, {typed}}}"
 
 
@@ -88,8 +88,8 @@ def _woven_floats(op: Op, lanes: int, *, last: bool) -> int:
 
 
 def _product_floats(op: Op, lanes: int, *, last: bool) -> int:
-    found = windows(op.kind, dict(op.static), op.all_options())
-    tall, wide = found.get("h", ONE_TAP), found["w"]
+    result = windows(op.kind, dict(op.static), op.all_options())
+    tall, wide = result.get("h", ONE_TAP), result["w"]
     groups = int(op.option("groups"))
     channels, features = op["c"] // groups, op["f"] // groups
     total, word = 0, word_for(op)

@@ -55,8 +55,8 @@ class ThroughputProbe:
     @staticmethod
     def kept(facts: Mapping[str, float | str]) -> ThroughputProbe | None:
         """From what ``facts`` gave, on a record; None if it has none."""
-        found = [facts.get(name) for name in _FACTS]
-        memory_us, compute_us = (us if isinstance(us, (int, float)) else None for us in found)
+        result = [facts.get(name) for name in _FACTS]
+        memory_us, compute_us = (us if isinstance(us, (int, float)) else None for us in result)
         return (
             None if memory_us is None or compute_us is None else ThroughputProbe(memory_us=memory_us, compute_us=compute_us)
         )
@@ -83,10 +83,10 @@ def drift(trial: Trial, device: Device, us: float, seen: ThroughputProbe, quiet:
     """
     memory, compute = (min(1.0, least / us) for least in _least_us(trial, device))
     both = max(1.0, memory + compute)
-    told = 1.0 / (1.0 + us / (LOOK_US * looks))
-    found = _slower(seen.memory_us, quiet.memory_us) ** (told * memory / both)
-    found *= _slower(seen.compute_us, quiet.compute_us) ** (told * compute / both)
-    return _below_peak(found, compute) if compute else float(found)
+    memory_share = 1.0 / (1.0 + us / (LOOK_US * looks))
+    result = _slower(seen.memory_us, quiet.memory_us) ** (memory_share * memory / both)
+    result *= _slower(seen.compute_us, quiet.compute_us) ** (memory_share * compute / both)
+    return _below_peak(result, compute) if compute else float(result)
 
 
 def _least_us(trial: Trial, device: Device) -> tuple[float, float]:
@@ -104,16 +104,16 @@ def cold_bytes(op: Op, shape: Shape) -> int:
     return sum(prod(op.operand_shape(o, shape)) * DTYPE_BYTES[op.dtype_of(o)] for o in constants)
 
 
-def _below_peak(found: float, compute: float) -> float:
+def _below_peak(rate: float, compute: float) -> float:
     """The same far from the peak, and the less of it the nearer: a hard limit there made ties of the best kernels.
 
     ``compute`` is the share of the peak that the clock saw. 432 trials, hot and cold, two sizes, four or five rounds: the
     kernel chosen by one round is 4.8 % behind in the others with the limit, 4.3 % so (undivided 4.8).
     """
     room = 1.0 / compute - 1.0
-    if found <= 1.0:
-        return float(found)
-    return float(1.0 - room * np.expm1(-(found - 1.0) / room)) if room > 0 else 1.0
+    if rate <= 1.0:
+        return float(rate)
+    return float(1.0 - room * np.expm1(-(rate - 1.0) / room)) if room > 0 else 1.0
 
 
 def _slower(now: float, then: float) -> float:

@@ -83,22 +83,22 @@ class PackedConv:
 
     def entry(self, facts: Mapping[str, Any]) -> dict[str, Any]:
         """The op's entry in the manifest: axes and operands as users know them."""
-        found = entry_of(self, facts)
+        result = entry_of(self, facts)
         static, options = dict(self.op.static), self.op.all_options()
-        found["axes"] = [
+        result["axes"] = [
             PackedAxis(name=axis, extent=static[axis]).entry()
             if axis in static
             else PackedAxis(name=axis, first=self.ranges[axis][0], last=self.ranges[axis][1]).entry()
             for axis in self.op.axes
         ]
-        found["axes"] += [{"name": axis, "derived": True} for axis in self.op.meaning.derived]
+        result["axes"] += [{"name": axis, "derived": True} for axis in self.op.meaning.derived]
         weight = self.op.meaning.operands[1]
-        found["operands"][1] |= {
+        result["operands"][1] |= {
             "dtype": self.op.dtype_of(weight),
             "dims": list(weight.axes(options)),
             "packed": {"floats": self.packed_floats, **self._plain()},
         }
-        return found
+        return result
 
     def _plain(self) -> dict[str, int]:
         """How much of the packed weight is no transformed copy, where there are such copies."""
@@ -114,5 +114,5 @@ class PackedConv:
             text.append(types_of(self.micro_kernels[0], f"typed_{index}"))
             typed = f"&typed_{index}"
         text.append(f"static const ht_conv data_{index} = {initializer(self.op, lanes, tiles, f'kernels_{index}', typed)};")
-        places = {axis: place for place, axis in enumerate(PLACES)}
+        places = {axis: index for index, axis in enumerate(PLACES)}
         return text + plan_tables(index, self.plans, places)

@@ -82,28 +82,28 @@ class PackedOp:
 
     def entry(self, facts: Mapping[str, Any]) -> dict[str, Any]:
         """The op's entry in the manifest: the weight's operand says how it is packed."""
-        found = entry_of(self, facts)
-        found["operands"][1]["packed"] = {"pw": self.setting.pw, "panels": self.setting.panels}
+        result = entry_of(self, facts)
+        result["operands"][1]["packed"] = {"pw": self.setting.pw, "panels": self.setting.panels}
         if (word := word_of(self.kernels[0])) is not None:
-            found["operands"][1]["packed"]["terms"] = word.terms
-        return found
+            result["operands"][1]["packed"]["terms"] = word.terms
+        return result
 
     def tables(self, index: int) -> list[str]:
         """C source of ``plans_<index>`` and ``data_<index>``."""
         table = kernel_table(self.kernels, f"kernels_{index}")
         text = ["static " + table[table.index("const ht_kernel") :]]
-        for place, plan in enumerate(self.plans):
-            text.append(f"static const ht_entry entries_{index}_{place}[] = {{")
+        for position, plan in enumerate(self.plans):
+            text.append(f"static const ht_entry entries_{index}_{position}[] = {{")
             text += [_entry(entry) for entry in plan.entries]
             text.append("};")
             text.append(
-                f"static const ht_dense_plan plan_{index}_{place} = "
-                f"{{entries_{index}_{place}, {plan.row_block}, {plan.row_block_from}}};"
+                f"static const ht_dense_plan plan_{index}_{position} = "
+                f"{{entries_{index}_{position}, {plan.row_block}, {plan.row_block_from}}};"
             )
         text.append(f"static const ht_plan plans_{index}[] = {{")
         text += [
-            plan_row(plan.threads, [(0, 0, len(plan.entries))], f"&plan_{index}_{place}")
-            for place, plan in enumerate(self.plans)
+            plan_row(plan.threads, [(0, 0, len(plan.entries))], f"&plan_{index}_{position}")
+            for position, plan in enumerate(self.plans)
         ]
         s, flags = self.setting, int(Op.parse(self.name).option("weight") == "kn")
         typed = word_of(self.kernels[0]) is not None
@@ -121,8 +121,8 @@ class PackedOp:
 def _entry(entry: Entry) -> str:
     parts, split = entry
     tiles, kernels = [0] * MAX_REGIONS, [0] * MAX_REGIONS
-    for place, (kernel, count) in enumerate(parts):
+    for index, (kernel, count) in enumerate(parts):
         if not 0 < count <= MAX_TILES:
             raise ValueError(f"a region of {count} tiles does not fit the plan table (1..{MAX_TILES})")
-        tiles[place], kernels[place] = count, kernel
+        tiles[index], kernels[index] = count, kernel
     return f"  {{{{{', '.join(map(str, tiles))}}}, {{{', '.join(map(str, kernels))}}}, {share_word(split)}}},"

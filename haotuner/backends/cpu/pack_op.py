@@ -49,8 +49,8 @@ class PackedOperand:
 
     def entry(self) -> dict[str, Any]:
         """As the manifest says it."""
-        found: dict[str, Any] = {"name": self.name, "role": self.role, "dims": list(self.axes), "dtype": self.dtype}
-        return found | {key: True for key in ("optional", "compact", "in_place") if getattr(self, key)}
+        result: dict[str, Any] = {"name": self.name, "role": self.role, "dims": list(self.axes), "dtype": self.dtype}
+        return result | {key: True for key in ("optional", "compact", "in_place") if getattr(self, key)}
 
 
 class PackedWords(Protocol):
@@ -134,8 +134,8 @@ def operands_of(op: Op) -> tuple[PackedOperand, ...]:
         )
         for name, axes in op.epilogue_operands.items()
     )
-    given = len(op.meaning.inputs)
-    return (*every[:given], *extra, *every[given:])
+    inputs = len(op.meaning.inputs)
+    return (*every[:inputs], *extra, *every[inputs:])
 
 
 def entry_of(op: PackedWords, facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -163,7 +163,7 @@ def head(op: PackedWords, index: int) -> list[str]:
         )
     if required[-1].role != "output" or [o.role for o in op.operands].count("output") != 1:
         raise ValueError(f"{op.name}: the output comes last, before what is optional")
-    places = {axis.name: place for place, axis in enumerate(op.axes)}
+    places = {axis.name: index for index, axis in enumerate(op.axes)}
     axes = [f'  {{"{a.name}", {a.extent or 0}, {a.first}, {a.last}}},' for a in op.axes]
     operands, one_output = [], not any(o.role == "beside" for o in op.operands)
     for operand in op.operands:
@@ -192,5 +192,5 @@ def row(op: PackedWords, index: int, table: str | None = None) -> str:
 
 def plan_row(threads: int, grid: Sequence[tuple[int, int | str, int]], data: str) -> str:
     """A row of ``plans_<index>``. ``grid``: of each axis its place, the name of its bounds (0: rows) and its cells."""
-    places, bounds, counts = (", ".join(str(one[part]) for one in grid) for part in range(3))
+    places, bounds, counts = (", ".join(str(item[part]) for item in grid) for part in range(3))
     return f"  {{{threads}, {{{len(grid)}, {{{places}}}, {{{counts}}}, {{{bounds}}}}}, {data}}},"

@@ -108,7 +108,7 @@ class PackedSliced:
     @property
     def micro_kernels(self) -> tuple[MicroKernel, ...]:
         """What the compiler has to build."""
-        return tuple(one.kernel for one in self.kernels if one.kernel is not None)
+        return tuple(kernel.kernel for kernel in self.kernels if kernel.kernel is not None)
 
     @property
     def kernel_names(self) -> tuple[str, ...]:
@@ -137,7 +137,7 @@ class PackedSliced:
 
     def tables(self, index: int) -> list[str]:
         """C source of ``plans_<index>`` and ``data_<index>``. ValueError for a plan that is none."""
-        places = {axis.name: place for place, axis in enumerate(self.axes)}
+        places = {axis.name: index for index, axis in enumerate(self.axes)}
         text = [f"static const ht_sliced_kernel kernels_{index}[] = {{"]
         for kernel in self.kernels:
             bits = in_place_bits(self.operands, kernel)
@@ -177,13 +177,13 @@ def in_place_operands(operands: Sequence[PackedOperand], kernels: Sequence[Slice
 
 def in_place_bits(operands: Sequence[PackedOperand], kernel: SlicedKernel) -> int:
     """Which operands the output may be when a kernel runs, as ``ht_call.over`` says it."""
-    return sum(1 << place for place, operand in enumerate(operands) if operand.name in kernel.in_place)
+    return sum(1 << index for index, operand in enumerate(operands) if operand.name in kernel.in_place)
 
 
 def in_place_kernel(operands: Sequence[PackedOperand], kernels: Sequence[SlicedKernel]) -> int:
     """The first kernel that allows every operand which is marked; none in stages, which may want more room than there is."""
     marked = {operand.name for operand in operands if operand.in_place}
-    sound = (place for place, one in enumerate(kernels) if one.stages is None and marked <= set(one.in_place))
+    sound = (index for index, kernel in enumerate(kernels) if kernel.stages is None and marked <= set(kernel.in_place))
     return next(sound, 0)
 
 

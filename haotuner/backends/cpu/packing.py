@@ -49,18 +49,18 @@ def packed_ratio(choice: Choice, device: Device) -> float:
 
 
 def _dense(choice: Choice, device: Device) -> PackedOp:
-    index = {kernel.name: place for place, kernel in enumerate(choice.kernels)}
+    index = {kernel.name: index for index, kernel in enumerate(choice.kernels)}
     setting = Blocking.of(choice.op, choice.kernels, device)
     (first, last) = choice.ranges[choice.op.dynamic[0]]
     plans = []
     for table in choice.tables:
         if not isinstance(table, RowTable):
             raise ValueError(f"{choice.op.name}: dense looks up a table by rows, this one is by cells")
-        entries = [one.composition for one in table.entries]
+        entries = [entry.composition for entry in table.entries]
         plans.append(
             PackedPlan(
                 threads=table.threads,
-                entries=[(tuple((index[k], tiles) for k, tiles in one.parts), one.share) for one in entries],
+                entries=[(tuple((index[k], tiles) for k, tiles in entry.parts), entry.share) for entry in entries],
                 row_block=setting.row_block,
             )
         )
@@ -73,8 +73,8 @@ def _sliced(choice: Choice) -> PackedSliced:
 
 def _joining(kernels: Sequence[SlicedKernel], plans: Sequence[SlicedPlan]) -> list[SlicedKernel]:
     """The kernels with what parts of folded axes are joined by, if a plan has such parts: a batch-invariant one has none."""
-    used = {entry.axis for plan in plans for entry in plan.entries} & {axis for one in kernels for axis in one.joins}
-    return [one if used else replace(one, joins={}) for one in kernels]
+    used = {entry.axis for plan in plans for entry in plan.entries} & {axis for kernel in kernels for axis in kernel.joins}
+    return [kernel if used else replace(kernel, joins={}) for kernel in kernels]
 
 
 def tiled(choice: Choice) -> list[SlicedKernel]:
@@ -95,7 +95,7 @@ def tiled(choice: Choice) -> list[SlicedKernel]:
 
 def cell_plans(choice: Choice) -> list[SlicedPlan]:
     """A kernel and a way to share for every cell, of each thread count."""
-    index = {kernel.name: place for place, kernel in enumerate(choice.kernels)}
+    index = {kernel.name: index for index, kernel in enumerate(choice.kernels)}
 
     def entry(composition: Composition) -> SlicedEntry:
         axis = None if composition.share == SERIAL else composition.share
@@ -105,7 +105,9 @@ def cell_plans(choice: Choice) -> list[SlicedPlan]:
     for table in choice.tables:
         if not isinstance(table, CellTable):
             raise ValueError(f"{choice.op.name}: its table is by rows, these loops look up cells")
-        plans.append(SlicedPlan(threads=table.threads, grid=table.bounds, entries=[entry(one) for one in table.entries]))
+        plans.append(
+            SlicedPlan(threads=table.threads, grid=table.bounds, entries=[entry(entry_) for entry_ in table.entries])
+        )
     return plans
 
 

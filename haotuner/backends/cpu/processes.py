@@ -18,32 +18,32 @@ BUILDING = "haotuner.backends.cpu.processes:building"
 TIMING = "haotuner.backends.cpu.processes:timing"
 
 
-def process(program: str, environment: Mapping[str, str], told: Mapping[str, Any] | None = None) -> Child:
+def process(program: str, environment: Mapping[str, str], description: Mapping[str, Any] | None = None) -> Child:
     """A process that builds or times, not yet started."""
     # Without this tvm_ffi imports torch for its tensors, which costs a second.
-    told = {**(told or {}), "groups": definitions()}
-    return Child(program, told, environment={**environment, "TVM_FFI_DISABLE_TORCH_C_DLPACK": "1"}, limits=Limits())
+    description = {**(description or {}), "groups": definitions()}
+    return Child(program, description, environment={**environment, "TVM_FFI_DISABLE_TORCH_C_DLPACK": "1"}, limits=Limits())
 
 
-def building(told: Mapping[str, Any]) -> Program:
+def building(config: Mapping[str, Any]) -> Program:
     """Compiles kernels; ``told["objects"]``: a folder of the compiled runtime and of kernels, or None.
 
     It pays for the compiler's start once, before the first request's clock runs.
     """
     _without_torch()
-    _learn(told)
+    _learn(config)
     from haotuner.backends.cpu.compile import warm
 
-    objects = None if told.get("objects") is None else Path(told["objects"])
+    objects = None if config.get("objects") is None else Path(config["objects"])
     warm(objects)
     verbs = {"build": partial(build, objects), "object": partial(compile_object, objects), "code": partial(code, objects)}
     return Program(verbs=verbs)
 
 
-def timing(told: Mapping[str, Any]) -> Program:
+def timing(config: Mapping[str, Any]) -> Program:
     """Verifies and times kernels that were built."""
     _without_torch()
-    _learn(told)
+    _learn(config)
     from haotuner.backends.cpu.timed_libraries import Libraries
     from haotuner.backends.cpu.timer_conv import ConvTimer
     from haotuner.backends.cpu.timer_process import TimerProcess
@@ -96,12 +96,12 @@ def code(objects: Path | None, job: Job) -> Job:
     return {"code": stored_codes(folder, words, job["kernels"], make)}
 
 
-def _learn(told: Mapping[str, Any]) -> None:
+def _learn(config: Mapping[str, Any]) -> None:
     """Know the kinds that files brought to the parent."""
-    if told.get("groups"):
+    if config.get("groups"):
         from haotuner.graph.group import learned
 
-        for definition in told["groups"]:
+        for definition in config["groups"]:
             learned(definition)
 
 

@@ -21,8 +21,8 @@ def product_declarations(kernels: Sequence[MicroKernel]) -> list[str]:
     typed = word_of(kernels[0]) is not None
     if not typed:
         names += sorted({program_name(kernel, *tile) for kernel in kernels for tile in programs(kernel)})
-    found = declarations(kernels) if typed else []
-    return [*found, *(f"extern int __tvm_ffi_{name}(void*, const TVMFFIAny*, int32_t, TVMFFIAny*);" for name in names)]
+    result = declarations(kernels) if typed else []
+    return [*result, *(f"extern int __tvm_ffi_{name}(void*, const TVMFFIAny*, int32_t, TVMFFIAny*);" for name in names)]
 
 
 def product_data(kernels: Sequence[MicroKernel], suffix: str) -> list[str]:

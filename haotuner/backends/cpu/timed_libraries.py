@@ -28,7 +28,7 @@ class Libraries:
             except Exception as error:  # a library that does not load is data
                 raise Refusal("load", "error", str(error)[:2000]) from error
         try:
-            found: Callable[..., Any] = self._loaded[path].get_function(name)
+            result: Callable[..., Any] = self._loaded[path].get_function(name)
         except Exception as error:
             raise Refusal("load", "error", str(error)[:2000]) from error
-        return found
+        return result

@@ -63,29 +63,29 @@ class CpuTimer:
         """Go on at the pace that the first record with one tells."""
         self._quiet = self._quiet or ThroughputProbe.kept(facts)
 
-    def verify(self, op: Op, kernel: MicroKernel, place: LibrarySlot) -> float | Failed:
+    def verify(self, op: Op, kernel: MicroKernel, slot: LibrarySlot) -> float | Failed:
         """The largest error of a kernel as a share of the tolerance; looked at once a kernel and static extents."""
         key = kernel.name, op.name if not is_dense(kernel) else str(op["k"])
         if key not in self._verified:
-            request = self._verify_dense(op, kernel, place) if is_dense(kernel) else self._verify_sliced(op, kernel, place)
+            request = self._verify_dense(op, kernel, slot) if is_dense(kernel) else self._verify_sliced(op, kernel, slot)
             try:
                 self._verified[key] = float(self._process.ask(request, VERIFY_LIMIT_S)["max_error"])
             except ChildNotResponding as error:
                 self._verified[key] = error.failed("verify")
         return self._verified[key]
 
-    def _verify_dense(self, op: Op, kernel: MicroKernel, place: LibrarySlot) -> dict[str, Any]:
+    def _verify_dense(self, op: Op, kernel: MicroKernel, slot: LibrarySlot) -> dict[str, Any]:
         setting = Blocking.of(op, [kernel], self._device)
         tile = {**{key: kernel[key] for key in ("mr", "nr", "pw")}, "nt": tail_columns(kernel)}
-        base = self._base(place.library) | setting.words(kernel["mr"]) | {"m": kernel["mr"], "op": op.name}
-        return {**base, **tile, "do": "verify", "kernel": place.index, "seed": self._seed}
+        base = self._base(slot.library) | setting.words(kernel["mr"]) | {"m": kernel["mr"], "op": op.name}
+        return {**base, **tile, "do": "verify", "kernel": slot.index, "seed": self._seed}
 
-    def _verify_sliced(self, op: Op, kernel: MicroKernel, place: LibrarySlot) -> dict[str, Any]:
+    def _verify_sliced(self, op: Op, kernel: MicroKernel, slot: LibrarySlot) -> dict[str, Any]:
         tile = self._family_of(kernel).tile(kernel)
         of_op: dict[str, Any] = {"op": op.name, "tile": {**tile.extent, **tile.step}, "least_tiles": 1}
         stages = stages_of(self._family_of(kernel), kernel)
         of_op["folded"] = [*joins_of(self._family_of(kernel), op), *([stages.along] if stages is not None else [])]
-        base = {**self._base(place.library), **of_op, "kernel": place.index, "seed": self._seed}
+        base = {**self._base(slot.library), **of_op, "kernel": slot.index, "seed": self._seed}
         if is_convolution(kernel):
             return {**base, "do": "verify_conv", **conv_facts(kernel)}
         return {**base, "do": "verify_sliced"}
@@ -138,16 +138,16 @@ class CpuTimer:
     def _time_sliced(
         self, trial: Trial, op: Op, composition: Composition, places: Mapping[str, LibrarySlot]
     ) -> dict[str, Any]:
-        place, alone = places[composition.parts[0].kernel], composition.share == SERIAL
+        slot, alone = places[composition.parts[0].kernel], composition.share == SERIAL
         kernel, axes, conv = MicroKernel.parse(composition.parts[0].kernel), op.axes, {}
         if is_convolution(kernel):
             axes, conv = PLACES, {"do": "time_conv", **conv_facts(kernel)}
         return {
-            **self._base(place.library),
+            **self._base(slot.library),
             "do": "time_sliced",
             "op": op.name,
             "shape": trial.shape.as_dict(),
-            "kernel": place.index,
+            "kernel": slot.index,
             "axis": WHOLE_AXIS if alone else axes.index(composition.share),
             "least_tiles": 1,
             "threads": trial.threads,

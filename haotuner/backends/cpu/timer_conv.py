@@ -66,10 +66,10 @@ class ConvTimer:
             allowed = judge.bounds(op, inputs, whole=whole, computed=job["computed"])
             for share in (WHOLE, PLACES.index("q"), PLACES.index("f")):
                 out = judge.Guarded(op.operand_shape(op.meaning.output, shape), op.dtype_of(op.meaning.output))
-                asked = {**job, **BARE, "axis": share, "threads": 1 if share == WHOLE else VERIFY_THREADS}
-                self._call(asked, op, shape, (judge.spaced(inputs["x"], 3), packed, out.inner, bias), 1, np.zeros(0), extra)
-                found = out.inner - (_along(op, bias) if bias.size else 0)
-                verdict = judge.compare(found, *allowed)
+                call = {**job, **BARE, "axis": share, "threads": 1 if share == WHOLE else VERIFY_THREADS}
+                self._call(call, op, shape, (judge.spaced(inputs["x"], 3), packed, out.inner, bias), 1, np.zeros(0), extra)
+                result = out.inner - (_along(op, bias) if bias.size else 0)
+                verdict = judge.compare(result, *allowed)
                 if verdict.wrong:
                     raise Refusal("verify", "wrong", f"{shape}, shared along {share}: {verdict}")
                 if out.touched():
@@ -149,13 +149,13 @@ def _room(values: NDArray[Any], channel: bool) -> NDArray[np.float32]:
 
 def _extra_words(op: Op, extents: Mapping[str, int]) -> list[int]:
     """How many operands the epilogue has, and of each where it begins behind the others and its strides."""
-    found, begin = [len(op.epilogue_operands)], 0
+    result, begin = [len(op.epilogue_operands)], 0
     for axes in op.epilogue_operands.values():
         sizes = [extents[axis] for axis in axes]
-        strides = {axis: prod(sizes[place + 1 :]) for place, axis in enumerate(axes)}
-        found += [begin, *(strides.get(axis, 0) for axis in "bfpq")]
+        strides = {axis: prod(sizes[index + 1 :]) for index, axis in enumerate(axes)}
+        result += [begin, *(strides.get(axis, 0) for axis in "bfpq")]
         begin += prod(sizes)
-    return [*found, *([0] * (1 + 5 * MAX_EXTRA - len(found)))]
+    return [*result, *([0] * (1 + 5 * MAX_EXTRA - len(result)))]
 
 
 def _along(op: Op, bias: NDArray[Any]) -> NDArray[Any]:
@@ -166,8 +166,8 @@ def _along(op: Op, bias: NDArray[Any]) -> NDArray[Any]:
 
 def _shapes(op: Op, pixels: int, rng: np.random.Generator) -> list[Shape]:
     """The smallest images, some whose pixels end within a tile and around it, some of several images."""
-    found = windows(op.kind, dict(op.static), op.all_options())
-    least = {axis: next(n for n in range(1, 1 << 21) if side.out(n) >= 1) for axis, side in found.items()}
+    result = windows(op.kind, dict(op.static), op.all_options())
+    least = {axis: next(n for n in range(1, 1 << 21) if side.out(n) >= 1) for axis, side in result.items()}
 
     def shape(**extents: int) -> Shape:
         return Shape.of({axis: extents[axis] for axis in op.dynamic})
@@ -176,7 +176,7 @@ def _shapes(op: Op, pixels: int, rng: np.random.Generator) -> list[Shape]:
     while len(shapes) < SHAPES:
         most = int((2 * pixels) ** (1 / len(least))) + 4
         drawn = {axis: low + int(rng.integers(0, most)) * (1 if side.transposed else side.stride) for (axis, low), side in
-                 zip(least.items(), found.values(), strict=True)}  # fmt: skip
-        one = shape(b=int(rng.integers(1, 4)), **drawn)
-        shapes.append(one if op.flops(one) <= VERIFY_FLOPS else shape(b=1, **least))
+                 zip(least.items(), result.values(), strict=True)}  # fmt: skip
+        one_shape = shape(b=int(rng.integers(1, 4)), **drawn)
+        shapes.append(one_shape if op.flops(one_shape) <= VERIFY_FLOPS else shape(b=1, **least))
     return shapes

@@ -62,7 +62,7 @@ class TimerProcess:
     def verify(self, job: Job) -> Job:
         """Check one kernel against float64 on ragged shapes; answers the largest error as a share of the tolerance."""
         worst = 0.0
-        asked = Op.parse(job["op"])
+        op_ = Op.parse(job["op"])
         mr, nr, pw, k, nt = (int(job[key]) for key in ("mr", "nr", "pw", "k", "nt"))
         rng = np.random.default_rng(int(job["seed"]))
         for tiles, n, whole, block in (
@@ -72,7 +72,7 @@ class TimerProcess:
             (2, nr + nt, True, -(-k // 3)),  # the sum over k in parts
             *(((2, nr + nt, False, 0), (2, nr + nt - 1, True, -(-k // 3))) if nt else ()),  # the tail into Y, and beside it
         ):
-            op = replace(asked, static=(("n", n), ("k", k)), options=tuple(o for o in asked.options if o[0] != "weight"))
+            op = replace(op_, static=(("n", n), ("k", k)), options=tuple(o for o in op_.options if o[0] != "weight"))
             m = tiles * mr
             panels = -(-n // nr) * (nr // pw)
             inputs = judge.draw(op, Shape.of(m=m), rng, whole=whole)
@@ -160,9 +160,9 @@ class TimerProcess:
 
 def numbers(normal: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any, Any]:
     """Standard normal numbers as a type has them, in memory that DLPack takes; bytes fill most of their range."""
-    kept = DTYPES[dtype]
-    if not kept.eps:
-        normal = np.clip(normal * 20 + (0 if kept.low else 100), kept.low, kept.high)
+    element_type = DTYPES[dtype]
+    if not element_type.eps:
+        normal = np.clip(normal * 20 + (0 if element_type.low else 100), element_type.low, element_type.high)
     return bits(normal.astype(judge.numpy_dtype(dtype)))
 
 
@@ -173,16 +173,16 @@ def bits(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 def _extra(op: Op, inputs: Mapping[str, Any], outputs: int) -> np.ndarray[Any, Any]:
     """What an epilogue reads, one after the other: of a channel in fp32, tensors like y as they are in 32-bit room."""
-    found = []
+    result = []
     for name, axes in op.epilogue_operands.items():
         if len(axes) == 1:
-            found.append(inputs[name].astype(np.float32))
+            result.append(inputs[name].astype(np.float32))
             continue
         room = np.zeros(outputs, np.float32)
         values = bits(inputs[name]).reshape(-1)
         room.view(values.dtype)[: values.size] = values
-        found.append(room)
-    return np.concatenate(found) if found else np.zeros(0, np.float32)
+        result.append(room)
+    return np.concatenate(result) if result else np.zeros(0, np.float32)
 
 
 def packed_panels(op: Op, weight: Any, panels: int, pw: int) -> np.ndarray[Any, Any]:
@@ -195,5 +195,5 @@ def packed_panels(op: Op, weight: Any, panels: int, pw: int) -> np.ndarray[Any, 
     )
     room = np.zeros((panels * pw, depth * terms), weight.dtype)
     room[: weight.shape[0], : weight.shape[1]] = weight
-    found = np.ascontiguousarray(bits(room).reshape(panels, pw, depth, terms).transpose(0, 2, 1, 3)).reshape(-1)
-    return np.concatenate([found.view(np.float32), *(one.astype(np.int32).view(np.float32) for one in begun)])
+    result = np.ascontiguousarray(bits(room).reshape(panels, pw, depth, terms).transpose(0, 2, 1, 3)).reshape(-1)
+    return np.concatenate([result.view(np.float32), *(item.astype(np.int32).view(np.float32) for item in begun)])

@@ -49,22 +49,23 @@ class SlicedTimer:
         op, rng = Op.parse(job["op"]), np.random.default_rng(int(job["seed"]))
         worst = 0.0
         cuts = [WHOLE, *(op.axes.index(axis) for axis in (*op.parallel, *job.get("folded", ())) if axis in op.axes)]
-        for place, shape in enumerate(_shapes(op, job["tile"], rng)):
-            whole = op.meaning.exact and place % 2 == 0
+        for index, shape in enumerate(_shapes(op, job["tile"], rng)):
+            whole = op.meaning.exact and index % 2 == 0
             inputs = judge.draw(op, shape, rng, whole=whole)
             apart = [judge.spaced(inputs[operand.name], 3) for operand in op.meaning.inputs]
             for cut in cuts:
                 outs = {
-                    one.name: judge.Guarded(op.operand_shape(one, shape), op.dtype_of(one)) for one in op.meaning.written
+                    operand.name: judge.Guarded(op.operand_shape(operand, shape), op.dtype_of(operand))
+                    for operand in op.meaning.written
                 }
-                found = {name: one.inner for name, one in outs.items()}
-                asked = {**job, **BARE, "axis": cut, "threads": 1 if cut == WHOLE else VERIFY_THREADS}
-                self._call(asked, op, op.extents(shape), [*apart, *found.values()], 1, np.zeros(0))
-                verdict = judge.check_all(op, inputs, found, whole=whole)
+                result = {name: out.inner for name, out in outs.items()}
+                call = {**job, **BARE, "axis": cut, "threads": 1 if cut == WHOLE else VERIFY_THREADS}
+                self._call(call, op, op.extents(shape), [*apart, *result.values()], 1, np.zeros(0))
+                verdict = judge.check_all(op, inputs, result, whole=whole)
                 where = f"{shape}, {'whole' if cut == WHOLE else f'cut along {op.axes[cut]}'}"
                 if verdict.wrong:
                     raise Refusal("verify", "wrong", f"{where}: {verdict}")
-                if any(one.touched() for one in outs.values()):
+                if any(out.touched() for out in outs.values()):
                     raise Refusal("verify", "out_of_bounds", f"{where}: wrote outside the output")
                 worst = max(worst, verdict.worst)
         return {"max_error": worst}
@@ -94,13 +95,13 @@ class SlicedTimer:
     def _buffer(self, op: Op, operand: Operand, shape: Shape, copies: int) -> NDArray[Any]:
         """Copies of one operand; the memory only grows, so that jobs of one kind see the same."""
         dtype = judge.numpy_dtype(op.dtype_of(operand))
-        one = op.operand_shape(operand, shape)
-        count, key = prod(one) * copies, (operand.name, dtype.name)
+        operand_shape = op.operand_shape(operand, shape)
+        count, key = prod(operand_shape) * copies, (operand.name, dtype.name)
         if key not in self._flat or self._flat[key].size < count:
             self._flat.pop(key, None)
             drawn = np.random.default_rng(0).standard_normal(min(max(count, 1), 1 << 20), dtype=np.float32)
             self._flat[key] = np.resize(numbers(drawn, op.dtype_of(operand)), count)
-        return self._flat[key][:count].reshape((copies, *one) if copies > 1 else one)
+        return self._flat[key][:count].reshape((copies, *operand_shape) if copies > 1 else operand_shape)
 
 
 def _padded(values: Sequence[int]) -> list[int]:
@@ -109,9 +110,9 @@ def _padded(values: Sequence[int]) -> list[int]:
 
 def _shapes(op: Op, tile: Mapping[str, int], rng: np.random.Generator) -> list[Shape]:
     """Shapes around the tile: one of everything, just under and over, and some drawn."""
-    found = [{axis: 1 for axis in op.dynamic}]
+    result = [{axis: 1 for axis in op.dynamic}]
     for over in (-1, 1):
-        found.append({axis: max(1, int(tile.get(axis, 1)) + over) for axis in op.dynamic})
-    while len(found) < EXTENTS:
-        found.append({axis: int(rng.integers(1, 3 * int(tile.get(axis, 1)) + 8)) for axis in op.dynamic})
-    return [Shape.of(extents) for extents in found]
+        result.append({axis: max(1, int(tile.get(axis, 1)) + over) for axis in op.dynamic})
+    while len(result) < EXTENTS:
+        result.append({axis: int(rng.integers(1, 3 * int(tile.get(axis, 1)) + 8)) for axis in op.dynamic})
+    return [Shape.of(extents) for extents in result]

@@ -54,11 +54,11 @@ def _cpu_here() -> CpuInfo:
 
 def unknown_extensions(compiler: str, info: CpuInfo) -> list[str]:
     """Extensions for bf16 and int8 that the CPU has and the compiler has no option for."""
-    asked = {dot.feature: [dot.feature] for dot in DOTS.values() if dot.flag in info.flags}
+    flags_of = {dot.feature: [dot.feature] for dot in DOTS.values() if dot.flag in info.flags}
     if has_tiles(info):
-        asked["amx"] = list(FEATURES)
+        flags_of["amx"] = list(FEATURES)
     tried = [compiler, "-fsyntax-only", "-x", "c", "/dev/null"]
-    return [name for name, of in asked.items() if not _runs([*tried, *(f"-m{one}" for one in of)])]
+    return [name for name, of in flags_of.items() if not _runs([*tried, *(f"-m{item}" for item in of)])]
 
 
 def _runs(words: list[str]) -> bool:
@@ -163,7 +163,7 @@ def types_of(kernel: MicroKernel, variable: str, *, beside: bool = False) -> str
     elements = [DTYPES[name] for name in (input_of(kernel), dtype.name, out, whole)]
     exact = dtype.sums == "int32"
     raw = exact and out == "int32" and not steps_of(kernel) and not beside
-    words = [f"{{{one.code}, {one.size * 8}}}" for one in elements]
+    words = [f"{{{element.code}, {element.size * 8}}}" for element in elements]
     words += [str(word.terms), str(word.bytes), store_symbol("fp32" if raw else out, kernel["vl"])]
     words += [store_symbol("floats", kernel["vl"]) if exact else "NULL", str(int(raw)), _taps(kernel)]
     words.append(f"&{direct_program(kernel)}" if direct_program(kernel) else "NULL")

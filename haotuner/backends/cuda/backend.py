@@ -45,15 +45,15 @@ PRODUCTS = ("dense", "grouped", "batch_matmul")
 _NO_CURVES = "CUDA tiles are masked, so no plan is made of curves of exact tiles"
 
 
-def ordinal_of(asked: str) -> int | None:
+def ordinal_of(requested: str) -> int | None:
     """The number in ``cuda:1`` and ``cuda:1/64``, 0 of ``cuda``; None of a text that names no device of this host."""
-    match = _ORDINAL.fullmatch(asked.strip().lower())
+    match = _ORDINAL.fullmatch(requested.strip().lower())
     return int(match[1] or 0) if match else None
 
 
-def units_of(asked: str) -> int:
+def units_of(requested: str) -> int:
     """The multiprocessors in ``cuda:0/64``; 0 of a whole device."""
-    match = _ORDINAL.fullmatch(asked.strip().lower())
+    match = _ORDINAL.fullmatch(requested.strip().lower())
     return int(match[2] or 0) if match else 0
 
 
@@ -79,24 +79,24 @@ class CudaBackend:
                 f"{op.name}: bias, scale and mask of products side by side come with the call, run(x, w, bias=…); leave "
                 f"{' and '.join(op.epilogue_operands)} out of the epilogue"
             )
-        found = families_for(op, self.name)
-        if isinstance(found[0], CudaGenerated):
-            return found
+        result = families_for(op, self.name)
+        if isinstance(result[0], CudaGenerated):
+            return result
         if op.dynamic != ("m",) and op.kind != "batch_matmul":
             raise NothingLegal(
                 f"{op.name} leaves {', '.join(op.dynamic)} to run time; on {self.name} devices plans of {op.kind} are by m "
                 "alone: give every other axis an extent, as in dense:n=2304,k=768,dtype=fp16"
             )
-        return found
+        return result
 
     def _convolutions(self, op: Op) -> tuple[Family, ...]:
-        found: tuple[Family, ...] = conv_families(op)
-        if not found:
+        result: tuple[Family, ...] = conv_families(op)
+        if not result:
             raise NothingLegal(
                 f"{op.name}: on {self.name} devices convolutions are in fp32, fp16, bf16 or int8, and only those in int8 "
                 "write whole numbers; write for example conv2d:c=64,f=64,r=3,s=3,pad=1,dtype=fp16"
             )
-        return found
+        return result
 
     def searched(self, op: Op, device: Device) -> tuple[Family, ...]:
         """All whose instructions the device has, in one search."""
@@ -107,23 +107,23 @@ class CudaBackend:
         """None: ``haotuner.hw_profiles`` knows GPUs by their names."""
         return None
 
-    def check(self, device: Device, asked: str, *, measures: bool) -> None:
+    def check(self, device: Device, requested: str, *, measures: bool) -> None:
         """Code must exist for the architecture; only a GPU of this host is measured."""
         arch = CudaArch.of(device.arch)
         if arch is None or arch.number < parallel_axis.OLDEST:
             raise UsageError(
-                f"--device {asked}: {device.id} is {device.arch or 'of an unknown architecture'}; kernels are built from "
-                f"compute capability {parallel_axis.OLDEST // 10}.{parallel_axis.OLDEST % 10} on"
+                f"--device {requested}: {device.id} is {device.arch or 'of an unknown architecture'}; kernels are "
+                f"built from compute capability {parallel_axis.OLDEST // 10}.{parallel_axis.OLDEST % 10} on"
             )
-        if measures and ordinal_of(asked) is None:
+        if measures and ordinal_of(requested) is None:
             raise UsageError(
-                f"--device {asked}: tuning measures on a GPU of this host, cuda:0 or cuda:N, or a part of one, cuda:0/64; "
-                f"add --zero-measure for a pack from predictions for {device.id}"
+                f"--device {requested}: tuning measures on a GPU of this host, cuda:0 or cuda:N, or a part of one, "
+                f"cuda:0/64; add --zero-measure for a pack from predictions for {device.id}"
             )
         driver = driver_version() or 0
         if measures and (lacking := parallel_axis.driver_lacks(device.arch, driver)):
             raise EnvironmentMissing(
-                f"--device {asked}: the host lacks {lacking}; it serves CUDA {driver // 1000}.{driver % 1000 // 10}: "
+                f"--device {requested}: the host lacks {lacking}; it serves CUDA {driver // 1000}.{driver % 1000 // 10}: "
                 f"update the NVIDIA driver, or compile with a CUDA {driver // 1000} toolkit"
             )
 
@@ -137,12 +137,12 @@ class CudaBackend:
             return parallel_axis.driver_lacks(device.arch, driver_version() or 0)
         return f"a GPU that runs {device.arch} (it has {', '.join(here) or 'none'})"
 
-    def threads(self, asked: Sequence[int], device: Device) -> tuple[int, ...]:
+    def threads(self, requested: Sequence[int], device: Device) -> tuple[int, ...]:
         """One plan: a device has no thread counts."""
-        if set(asked) - {1}:
+        if set(requested) - {1}:
             raise UsageError(
-                f"--threads {','.join('all' if not count else str(count) for count in asked)}: {device.id} is a GPU, whose "
-                "calls are not shared among threads; leave --threads out"
+                f"--threads {','.join('all' if not count else str(count) for count in requested)}: {device.id} is a GPU, "
+                "whose calls are not shared among threads; leave --threads out"
             )
         return (1,)
 
@@ -173,9 +173,9 @@ class CudaBackend:
 
     def timer(self, device: Device, policy: Policy, environment: Mapping[str, str], *, seed: int) -> CudaTimer:
         """What verifies and times on a GPU of this host: the one that the environment names, else the first."""
-        asked = environment.get(DEVICE_WORD, "")
-        told = {"ordinal": ordinal_of(asked) or 0, "units": units_of(asked), "arch": device.arch, "caches": GPU_CACHES}
-        return CudaTimer(device, policy, process(TIMING, environment, told), seed=seed)
+        visible = environment.get(DEVICE_WORD, "")
+        config = {"ordinal": ordinal_of(visible) or 0, "units": units_of(visible), "arch": device.arch, "caches": GPU_CACHES}
+        return CudaTimer(device, policy, process(TIMING, environment, config), seed=seed)
 
     def follow(self, op: Op, kernel: MicroKernel, device: Device, tiles: int) -> Follow:
         """ValueError: there is no such trial."""
@@ -221,7 +221,7 @@ class CudaBackend:
         objects: Path | None = None,
     ) -> dict[str, Any]:
         """Cubins, plan tables and the serving runtime in one library."""
-        ops = [self.packed(one, device) for one in choices]
+        ops = [self.packed(choice, device) for choice in choices]
         return pack_library(ops, device.arch, Toolchain.find(objects), out, compile_object, groups)
 
     def family_of(self, kernel: MicroKernel) -> Family:

@@ -69,8 +69,8 @@ def verify(
     alone = tuple(step for step in built if not STEPS[step].operands)
     ahead = len([step for step in built[: built.index("bias")] if step in alone]) if "bias" in built else 0
     return max(
-        _verify(replace(one, epilogue=alone), shape, loaded, native, rng, whole=whole, ahead=ahead, signs=signs)
-        for one, shape, whole in cases(op, launch, depth)
+        _verify(replace(case_op, epilogue=alone), shape, loaded, native, rng, whole=whole, ahead=ahead, signs=signs)
+        for case_op, shape, whole in cases(op, launch, depth)
     )
 
 
@@ -95,8 +95,8 @@ def _verify(
     spaced = {name: _widened(inputs[name], -(-inputs[name].shape[-1] // step) * step + step) for name in ("x", "w")}
     written = op.dtype_of(op.meaning.output)
     output = judge.Guarded((b, m, n), written)
-    with DeviceScratch(native) as held:
-        put = held.put
+    with DeviceScratch(native) as scratch:
+        put = scratch.put
         at, (_, rows, columns) = put(output.outer), output.outer.shape
         args = ArgsWords(
             x=put(spaced["x"]), y=at + ((rows + 1) * columns + judge.GUARD) * DTYPE_BYTES[written], m=m, n=n, k=k,
@@ -129,8 +129,8 @@ def _beside(op: Op, shape: Shape, rng: np.random.Generator) -> dict[str, NDArray
     """What a call may bring beside, of numbers that every type holds: a scale of each matrix, in fp32, is a power of two."""
     extents = {axis: shape[axis] for axis in OWN}
     dtype, ends = judge.numpy_dtype(beside_type(op)), (-judge.WHOLE, judge.WHOLE + 1)
-    found = {name: rng.integers(*ends, [extents[axis] for axis in axes]).astype(dtype) for name, axes in BESIDE.items()}
-    return found | {"scale": np.exp2(rng.integers(-3, 2, shape["b"])).astype(np.float32)}
+    result = {name: rng.integers(*ends, [extents[axis] for axis in axes]).astype(dtype) for name, axes in BESIDE.items()}
+    return result | {"scale": np.exp2(rng.integers(-3, 2, shape["b"])).astype(np.float32)}
 
 
 def beside_type(op: Op) -> str:
@@ -151,15 +151,17 @@ def _judged_beside(
     ``ahead``: how many steps come before the bias.
     """
     before = want = finished(judge.reference(replace(op, epilogue=()), inputs), scale=beside["scale"], mask=beside["mask"])
-    for place, step in enumerate([*op.epilogue, ""]):
-        want = finished(want, bias=beside["bias"]) if place == ahead else want
+    for index, step in enumerate([*op.epilogue, ""]):
+        want = finished(want, bias=beside["bias"]) if index == ahead else want
         want = STEPS[step].apply(want, {}) if step else want
-    kept = DTYPES[op.dtype_of(op.meaning.output)]
-    allowed = kept.eps * np.abs(want)
+    element_type = DTYPES[op.dtype_of(op.meaning.output)]
+    allowed = element_type.eps * np.abs(want)
     if op.epilogue:
         allowed = allowed + STEP_ULPS * DTYPES["fp32"].eps * (1.0 + np.abs(before))
-    if not kept.eps:  # what lies so near to a half may be either
-        low, want, high = (np.clip(np.rint(one), kept.low, kept.high) for one in (want - allowed, want, want + allowed))
+    if not element_type.eps:  # what lies so near to a half may be either
+        low, want, high = (
+            np.clip(np.rint(item), element_type.low, element_type.high) for item in (want - allowed, want, want + allowed)
+        )
         allowed = np.maximum(high - want, want - low)
     return _verdict_error(judge.compare(output.inner, want, allowed), output, shape)
 
@@ -170,8 +172,8 @@ def _judged(op: Op, inputs: Mapping[str, NDArray[Any]], output: judge.Guarded, s
 
 def _verdict_error(verdict: judge.Verdict, output: judge.Guarded, shape: Shape) -> float:
     if verdict.wrong or output.touched():
-        said = str(verdict) if verdict.wrong else "wrote outside its output"
-        raise Refusal("verify", "wrong", f"{shape}: {said}")
+        text = str(verdict) if verdict.wrong else "wrote outside its output"
+        raise Refusal("verify", "wrong", f"{shape}: {text}")
     return verdict.worst
 
 
@@ -222,6 +224,6 @@ class BatchOperands:
 
     def free(self) -> None:
         """Give all memory back."""
-        held, self._held = self._held, []
-        for place in held:
-            self._native.free(place)
+        addresses, self._held = self._held, []
+        for address in addresses:
+            self._native.free(address)

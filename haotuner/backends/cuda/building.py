@@ -28,8 +28,8 @@ def programs_of(kernels: Sequence[str]) -> Programs:
     parsed = [MicroKernel.parse(name) for name in kernels]
     for name in {kernel.family for kernel in parsed} - families.keys():
         with suppress(KeyError):
-            found = family_named(name)
-            families |= {name: found} if isinstance(found, CudaGenerated) else {}
+            result = family_named(name)
+            families |= {name: result} if isinstance(result, CudaGenerated) else {}
     strays = sorted({kernel.family for kernel in parsed} - families.keys())
     if strays:
         raise ValueError(f"no CUDA family is called {', '.join(strays)}; known: {', '.join(families)}")
@@ -55,8 +55,10 @@ def build(
     """
     try:
         programs = programs_of(kernels)
-        place = None if cache is None else Path(cache)
-        built = build_cubin(programs, Path(out), arch=arch, reduces=reduced_types(programs), compiler=compiler, cache=place)
+        cache_path = None if cache is None else Path(cache)
+        built = build_cubin(
+            programs, Path(out), arch=arch, reduces=reduced_types(programs), compiler=compiler, cache=cache_path
+        )
     except EnvironmentMissing:
         raise  # no kernel's fault
     except Exception as error:  # a compiler's error is data

@@ -35,7 +35,7 @@ class Clocks:
         """What is known now: ``clock_mhz``, ``memory_clock_mhz``, ``power_w``, ``temperature_c``, ``reasons``."""
         if self._module is None:
             return {}
-        nvml, found = self._module, dict[str, float]()
+        nvml, readings = self._module, dict[str, float]()
         questions: tuple[tuple[str, Callable[[], Any]], ...] = (
             ("clock_mhz", lambda: nvml.nvmlDeviceGetClockInfo(self._handle, nvml.NVML_CLOCK_SM)),
             ("memory_clock_mhz", lambda: nvml.nvmlDeviceGetClockInfo(self._handle, nvml.NVML_CLOCK_MEM)),
@@ -45,10 +45,10 @@ class Clocks:
         )
         for name, question in questions:
             try:
-                found[name] = float(question())
+                readings[name] = float(question())
             except nvml.NVMLError:
                 continue
-        return found
+        return readings
 
     @staticmethod
     def slowed(before: Seen, after: Seen) -> str:
@@ -59,10 +59,10 @@ class Clocks:
     @staticmethod
     def facts(before: Seen, after: Seen) -> dict[str, float | str]:
         """Facts of a record: means of both looks, and whether power was capped."""
-        found: dict[str, float | str] = {
+        result: dict[str, float | str] = {
             name: (before[name] + after[name]) / 2 for name in before.keys() & after.keys() if name != "reasons"
         }
         if "reasons" in before or "reasons" in after:
             reasons = int(before.get("reasons", 0)) | int(after.get("reasons", 0))
-            found["throttled"] = "power cap" if reasons & POWER_CAP else "no"
-        return found
+            result["throttled"] = "power cap" if reasons & POWER_CAP else "no"
+        return result

@@ -45,15 +45,15 @@ class CodeCache:
         """The entry of some content by a compiler's name; of any compiler if None. None where there is no sound one."""
         hashed = _hash(content)
         names = [f"{hashed}-*"] if compiler is None else [f"{hashed}-{_slug(compiler)}"]
-        places = sorted(place for name in names for place in self.folder.glob(name))
-        return next((entry for place in places if (entry := _sound(place)) is not None), None)
+        places = sorted(position for name in names for position in self.folder.glob(name))
+        return next((entry for position in places if (entry := _sound(position)) is not None), None)
 
     def keep(self, content: str, compiler: str, entry: Entry) -> Path:
         """Publish an entry; its folder. UsageError if the cache cannot be written.
 
         Where another process was faster its entry stays, unless it is damaged.
         """
-        place = self.folder / f"{_hash(content)}-{_slug(compiler)}"
+        path = self.folder / f"{_hash(content)}-{_slug(compiler)}"
         aside = self.folder / f".{uuid.uuid4().hex[:12]}.new"
         try:
             aside.mkdir(parents=True)
@@ -61,27 +61,27 @@ class CodeCache:
             _written(aside / UNIT, entry.unit.encode())
             _written(aside / CUBIN, entry.cubin)
             _written(aside / FACTS, json.dumps(facts, indent=1, sort_keys=True).encode())
-            self._publish(aside, place)
+            self._publish(aside, path)
         except OSError as error:
             raise UsageError(f"cannot keep compiled code in {self.folder}: {error.strerror or error}") from error
         finally:
             shutil.rmtree(aside, ignore_errors=True)
         self._sweep()
-        return place
+        return path
 
-    def _publish(self, aside: Path, place: Path) -> None:
+    def _publish(self, aside: Path, position: Path) -> None:
         while True:
             try:
-                aside.rename(place)  # onto a folder that is not there, or is empty
+                aside.rename(position)  # onto a folder that is not there, or is empty
                 return
             except OSError:
-                if not place.exists():
+                if not position.exists():
                     raise
-            if _sound(place) is not None:
+            if _sound(position) is not None:
                 return
             damaged = self.folder / f".{uuid.uuid4().hex[:12]}.new"
             with contextlib.suppress(FileNotFoundError):  # another process took it away
-                place.rename(damaged)
+                position.rename(damaged)
             shutil.rmtree(damaged, ignore_errors=True)
 
     def _sweep(self) -> None:
@@ -110,10 +110,10 @@ def _written(path: Path, data: bytes) -> None:
         os.fsync(file.fileno())  # a rename that outlives its content would publish an empty file
 
 
-def _sound(place: Path) -> Entry | None:
+def _sound(position: Path) -> Entry | None:
     try:
-        facts = json.loads((place / FACTS).read_bytes())
-        entry = Entry(unit=(place / UNIT).read_text(), cubin=(place / CUBIN).read_bytes(), facts=facts)
+        facts = json.loads((position / FACTS).read_bytes())
+        entry = Entry(unit=(position / UNIT).read_text(), cubin=(position / CUBIN).read_bytes(), facts=facts)
     except (OSError, ValueError):
         return None
     sound = isinstance(facts, dict) and facts.get("sha256") == _digest(entry)

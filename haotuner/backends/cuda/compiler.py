@@ -44,18 +44,18 @@ class Compiler(Protocol):
         ...
 
 
-def compiled(cubin: bytes, said: str, arch: str) -> Compiled:
+def compiled(cubin: bytes, text: str, arch: str) -> Compiled:
     """A compiler's cubin and words, judged: CompileFailed where it is not the program or the architecture asked for.
 
     Resources are those that ptxas reports; where it reports none, those in the cubin, and a stack counts as spills.
     """
-    advice = re.findall(r"\(C[0-9]+\) (Potential Performance Loss[^\n]*)", said)
+    advice = re.findall(r"\(C[0-9]+\) (Potential Performance Loss[^\n]*)", text)
     if advice:  # wgmma made serial, setmaxnreg ignored: no longer the program that the footprint describes
         raise CompileFailed(f"{arch}: ptxas does not follow the program: {'; '.join(sorted(set(advice)))}")
     facts = read_cubin(cubin)
     if facts.arch != arch:
         raise CompileFailed(f"asked for code for {arch}, the compiler made it for {facts.arch}; use another CUDA release")
-    reported = read_resources(said)
+    reported = read_resources(text)
     resources = {
         name: {
             "registers": kernel.registers,
@@ -77,7 +77,7 @@ def first_for(arch: str, compilers: Sequence[Compiler], missing: Sequence[str] =
     for compiler in compilers:
         if compiler.builds_for(arch):
             return compiler
-    found = ", ".join(compiler.name for compiler in compilers)
-    lacking = "; ".join([f"found {found}, which does not build for it" if found else "found none", *missing])
+    result = ", ".join(compiler.name for compiler in compilers)
+    lacking = "; ".join([f"found {result}, which does not build for it" if result else "found none", *missing])
     older = "sm_60 and sm_70 need a CUDA 12 compiler; " if arch in ("sm_60", "sm_61", "sm_70", "sm_72") else ""
     raise EnvironmentMissing(f"asked for a CUDA compiler for {arch}, {lacking}; {older}{HOW_TO_GET}")

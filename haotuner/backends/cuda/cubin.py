@@ -112,28 +112,28 @@ def _variant(data: bytes, flags: int, abi: int, sections: dict[str, _Section]) -
     if flags & (ACCELERATOR_BIT_OF_CUDA_13 if abi >= ABI_OF_CUDA_13 else ACCELERATOR_BIT):
         return "a"
     compat = sections.get(COMPAT)
-    told = _bytes(data, compat) if compat else b""
-    for at in range(0, len(told) - 3, 4):
-        form, attribute, value = struct.unpack_from("<BBB", told, at)
+    note = _bytes(data, compat) if compat else b""
+    for at in range(0, len(note) - 3, 4):
+        form, attribute, value = struct.unpack_from("<BBB", note, at)
         if form == SIZED:
             break
         if form == BYTE and attribute == ACCELERATOR_TARGET and value:
             return "a"
     tool = sections.get(TOOL)
-    asked = re.search(rb"-arch sm_[0-9]+([af]?)", _bytes(data, tool)) if tool else None
-    return asked[1].decode() if asked else ""
+    match = re.search(rb"-arch sm_[0-9]+([af]?)", _bytes(data, tool)) if tool else None
+    return match[1].decode() if match else ""
 
 
 def _sections(data: bytes, table: int, count: int, names_at: int) -> list[_Section]:
     rows = [SECTION.unpack_from(data, table + index * SECTION.size) for index in range(count)]
     start, size = rows[names_at][4], rows[names_at][5]
     names = data[start : start + size]
-    found = []
+    result = []
     for name, kind, _, _, offset, length, link, *_ in rows:
         if kind != SHT_NOBITS and offset + length > len(data):
             raise ValueError(f"a section ends at byte {offset + length}")
-        found.append(_Section(_text(names, name), kind, offset, length, link))
-    return found
+        result.append(_Section(_text(names, name), kind, offset, length, link))
+    return result
 
 
 def _bytes(data: bytes, section: _Section) -> bytes:

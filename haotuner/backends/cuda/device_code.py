@@ -71,16 +71,16 @@ def find_compiler(arch: str) -> Compiler:
 
     nvcc before NVRTC, which compiles in half the time, but of whose kernels on an H200 most took 1 to 7 % longer.
     """
-    found: list[Compiler] = []
+    result: list[Compiler] = []
     missing: list[str] = []
     for find in (find_nvcc, find_nvrtc):
         try:
-            found.append(find())
+            result.append(find())
         except EnvironmentMissing as error:
             missing.append(str(error))
-        if found and found[-1].builds_for(arch):
-            return found[-1]
-    return first_for(arch, found, missing)
+        if result and result[-1].builds_for(arch):
+            return result[-1]
+    return first_for(arch, result, missing)
 
 
 def build_cubin(
@@ -109,12 +109,12 @@ def build_cubin(
     started = time.monotonic()
     source = device_unit(programs, reduces=reduces)
     content = json.dumps([source, arch, FLAGS])
-    kept = None if cache is None else CodeCache(cache)
-    entry = None if kept is None else kept.find(content, None if compiler is None else compiler.name)
+    code_cache = None if cache is None else CodeCache(cache)
+    entry = None if code_cache is None else code_cache.find(content, None if compiler is None else compiler.name)
     if entry is None:
         entry = _built(programs, source, arch, compiler or find_compiler(arch))
-        if kept is not None:
-            kept.keep(content, entry.facts["compiler"], entry)
+        if code_cache is not None:
+            code_cache.keep(content, entry.facts["compiler"], entry)
     for path, data in ((out.with_suffix(".cu"), entry.unit.encode()), (out, entry.cubin)):
         with written_aside(path) as aside:
             aside.write_bytes(data)
@@ -173,22 +173,22 @@ def _share(facts: Mapping[str, float]) -> float:
 
 
 def _built(programs: Programs, source: str, arch: str, compiler: Compiler) -> Entry:
-    held = bounded(source)
+    bounded_source = bounded(source)
     cubin, resources = _compiled(programs, source, arch, compiler)
-    asked = [symbol for symbol in held if suspicious(resources[symbol])]
+    symbols = [symbol for symbol in bounded_source if suspicious(resources[symbol])]
     unit = source
-    if asked:
-        tried = unbounded(only(source, asked), asked)  # the others are not compiled again
-        free_cubin, free = _freed({symbol: programs[symbol] for symbol in asked}, tried, arch, compiler)
-        better = [symbol for symbol in asked if free and rank(free[symbol]) < rank(resources[symbol])]
+    if symbols:
+        tried = unbounded(only(source, symbols), symbols)  # the others are not compiled again
+        free_cubin, free = _freed({symbol: programs[symbol] for symbol in symbols}, tried, arch, compiler)
+        better = [symbol for symbol in symbols if free and rank(free[symbol]) < rank(resources[symbol])]
         unit = unbounded(source, better)
         if unit == tried:
             cubin, resources = free_cubin, free
         elif better:
             cubin, resources = _compiled(programs, unit, arch, compiler)
     still = bounded(unit)
-    told = {symbol: {**facts, "bounded": float(symbol in still)} for symbol, facts in resources.items()}
-    return Entry(unit=unit, cubin=cubin, facts={"compiler": compiler.name, "arch": arch, "resources": told})
+    resources_of = {symbol: {**facts, "bounded": float(symbol in still)} for symbol, facts in resources.items()}
+    return Entry(unit=unit, cubin=cubin, facts={"compiler": compiler.name, "arch": arch, "resources": resources_of})
 
 
 def _freed(programs: Programs, unit: str, arch: str, compiler: Compiler) -> tuple[bytes, Resources]:
@@ -223,7 +223,7 @@ def _compiled(programs: Programs, source: str, arch: str, compiler: Compiler) ->
         family, kernel = programs[symbol]
         launch = family.launch(kernel)
         shared = launch.shared_bytes + int(facts["static_shared_bytes"])
-        held = resident_blocks(device, threads=launch.threads, registers=int(facts["registers"]), shared_bytes=shared)
-        resources[symbol] = {**facts, "resident_blocks": float(held)}
+        resident = resident_blocks(device, threads=launch.threads, registers=int(facts["registers"]), shared_bytes=shared)
+        resources[symbol] = {**facts, "resident_blocks": float(resident)}
     mixes = _mixes(done.cubin)
     return done.cubin, {symbol: {**facts, **mixes.get(symbol, {})} for symbol, facts in resources.items()}

@@ -32,5 +32,5 @@ class DeviceScratch:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for place in self._places:
-            self._native.free(place)
+        for position in self._places:
+            self._native.free(position)

@@ -40,10 +40,10 @@ def words_of(op: Op, extents: Mapping[str, int], x: NDArray[Any], y: NDArray[Any
     last = op.option("layout") in ("nhwc", "nwc")
 
     def steps(values: NDArray[Any]) -> tuple[int, ...]:
-        found = [stride // values.itemsize for stride in values.strides]
+        result = [stride // values.itemsize for stride in values.strides]
         if values.ndim == 3:  # no height
-            found.insert(1 if last else 2, 0)
-        b, *sides = found
+            result.insert(1 if last else 2, 0)
+        b, *sides = result
         return (b, sides[2], sides[0], sides[1]) if last else (b, *sides)
 
     return DirectWords(
@@ -82,15 +82,15 @@ def small(op: Op) -> Op:
 
 def verify(op: Op, kernel: MicroKernel, loaded: Loaded, native: TimingLibrary, rng: np.random.Generator) -> float:
     """The largest error as a share of the tolerance; Refusal for wrong numbers and for a write outside the output."""
-    one = small(op)
-    return max(_verified(one, shape, loaded, native, rng) for shape in shapes(one, kernel, rng))
+    small_op = small(op)
+    return max(_verified(small_op, shape, loaded, native, rng) for shape in shapes(small_op, kernel, rng))
 
 
 def _verified(op: Op, shape: Shape, loaded: Loaded, native: TimingLibrary, rng: np.random.Generator) -> float:
     inputs = judge.draw(op, shape, rng)
     output = judge.Guarded(op.operand_shape(op.meaning.output, shape), op.dtype_of(op.meaning.output))
-    with DeviceScratch(native) as held:
-        put = held.put
+    with DeviceScratch(native) as scratch:
+        put = scratch.put
         apart = judge.spaced(inputs["x"], GAP)  # NaN between rows
         root = apart.base if apart.base is not None else apart
         beside = {name: put(inputs[name]) for name in CHANNELS if name in inputs}
@@ -131,8 +131,8 @@ class DirectOperands:
         self._native, self._held = native, []  # type: tuple[TimingLibrary, list[int]]
         extents = op.extents(shape)
         x, weight, *_ = op.meaning.inputs
-        sizes = {one.name: op.operand_shape(one, shape) for one in (x, weight, op.meaning.output)}
-        kinds = {one.name: judge.numpy_dtype(op.dtype_of(one)) for one in (x, weight, op.meaning.output)}
+        sizes = {item.name: op.operand_shape(item, shape) for item in (x, weight, op.meaning.output)}
+        kinds = {item.name: judge.numpy_dtype(op.dtype_of(item)) for item in (x, weight, op.meaning.output)}
         sizes |= {name: tuple(extents[axis] for axis in axes) for name, axes in op.epilogue_operands.items()}
         kinds |= {name: judge.numpy_dtype(op.extra_dtype(name)) for name in op.epilogue_operands}
         try:
@@ -157,6 +157,6 @@ class DirectOperands:
 
     def free(self) -> None:
         """Give all memory back."""
-        held, self._held = self._held, []
-        for place in held:
-            self._native.free(place)
+        addresses, self._held = self._held, []
+        for address in addresses:
+            self._native.free(address)

@@ -78,7 +78,7 @@ def launchers(programs: Mapping[str, tuple[CudaDense, MicroKernel]]) -> str:
 
 def _launcher(symbol: str, family: CudaDense, kernel: MicroKernel) -> str:
     launch, kn = family.launch(kernel), family.reads_kn(kernel)
-    maps = "".join(f", {_encoded(one, kn, family.dtype)}" for one in launch.maps)
+    maps = "".join(f", {_encoded(item, kn, family.dtype)}" for item in launch.maps)
     kind = f"{str(kn).lower()}, DLDataType{{{_DL_TYPES[family.dtype]}}}, {launch.vector}"
     columns = f"((args.n + {launch.tile_n - 1}) / {launch.tile_n})"
     return f"""
@@ -99,8 +99,10 @@ TVM_FFI_DLL_EXPORT_TYPED_FUNC({symbol}, {symbol}_launch);
 """
 
 
-def _encoded(one: Map, kn: bool, dtype: str) -> str:
+def _encoded(tensor_map: Map, kn: bool, dtype: str) -> str:
     of_w = "args.w, args.k, args.n, args.n" if kn else "args.w, args.n, args.k, args.k"
-    operand = "args.x, args.m, args.k, args.ldx" if one.operand == "x" else of_w
-    swizzle = f"CU_TENSOR_MAP_SWIZZLE_{one.swizzle_bytes}B" if one.swizzle_bytes else "CU_TENSOR_MAP_SWIZZLE_NONE"
-    return f"ht_encoded({_MAP_TYPES[dtype]}, {operand}, {one.rows}, {one.columns}, {swizzle})"
+    operand = "args.x, args.m, args.k, args.ldx" if tensor_map.operand == "x" else of_w
+    swizzle = (
+        f"CU_TENSOR_MAP_SWIZZLE_{tensor_map.swizzle_bytes}B" if tensor_map.swizzle_bytes else "CU_TENSOR_MAP_SWIZZLE_NONE"
+    )
+    return f"ht_encoded({_MAP_TYPES[dtype]}, {operand}, {tensor_map.rows}, {tensor_map.columns}, {swizzle})"

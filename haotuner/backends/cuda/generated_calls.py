@@ -64,9 +64,9 @@ def words_of(
     sizes = {name: int(op.extents(shape)[name]) for name in plan.graph.dimensions}
     if cut.merges and not gaps:  # as the runtime does it
         sizes, out = merged_sizes(plan, sizes), (*(1 for _ in out[1:]), prod(out))
-    for place, (address, steps) in enumerate(zip(places, strides, strict=True)):
-        words.args.data[place] = address
-        words.args.strides[place][: len(steps)] = list(steps)
+    for index, (address, steps) in enumerate(zip(places, strides, strict=True)):
+        words.args.data[index] = address
+        words.args.strides[index][: len(steps)] = list(steps)
     words.args.sizes[: len(sizes)] = list(sizes.values())
     words.shape[: len(out)] = out
     words.rank = len(out)
@@ -101,14 +101,15 @@ def _verified(
 ) -> float:  # fmt: skip
     inputs = judge.draw(op, shape, rng)
     outputs = {
-        one.name: judge.Guarded(op.operand_shape(one, shape), op.dtype_of(one), gaps=gaps) for one in op.meaning.written
+        operand.name: judge.Guarded(op.operand_shape(operand, shape), op.dtype_of(operand), gaps=gaps)
+        for operand in op.meaning.written
     }
     places: list[int] = []
     strides: list[tuple[int, ...]] = []
-    with DeviceScratch(native) as held:
+    with DeviceScratch(native) as scratch:
 
         def put(values: NDArray[Any], view: NDArray[Any]) -> int:
-            at = held.put(values)
+            at = scratch.put(values)
             places.append(at + view.__array_interface__["data"][0] - values.__array_interface__["data"][0])
             strides.append(tuple(step // view.itemsize for step in view.strides))
             return at
@@ -118,14 +119,14 @@ def _verified(
             view = judge.spaced(value, 3) if gaps else value
             root = view.base if gaps and view.base is not None else view
             put(np.ascontiguousarray(root), view)
-        at = {name: put(one.outer, one.inner) for name, one in outputs.items()}
-        partial = held.poisoned(partial_bytes(op, shape, family, kernel))
+        at = {name: put(output.outer, output.inner) for name, output in outputs.items()}
+        partial = scratch.poisoned(partial_bytes(op, shape, family, kernel))
         words = words_of(op, shape, family, kernel, places, strides, gaps=gaps, partial=partial)
         native.run(_call(loaded, words))
-        for name, one in outputs.items():
-            native.get(at[name], one.outer)
-    verdict = judge.check_all(op, inputs, {name: one.inner for name, one in outputs.items()})
-    touched = any(one.touched() for one in outputs.values())
+        for name, output in outputs.items():
+            native.get(at[name], output.outer)
+    verdict = judge.check_all(op, inputs, {name: output.inner for name, output in outputs.items()})
+    touched = any(output.touched() for output in outputs.values())
     if verdict.wrong:
         raise Refusal("verify", "wrong", f"{shape}: {verdict}")
     if touched:
@@ -136,10 +137,10 @@ def _verified(
 def _shapes(op: Op, cut: Cut, rng: np.random.Generator) -> Iterator[Shape]:
     """One of everything, a vector and more, and some drawn; the outer axes shorter where there is too much to compute."""
     *outer, last = op.dynamic
-    found = [dict.fromkeys(op.dynamic, 1), {**dict.fromkeys(outer, 3), last: cut.lanes * cut.vectors + 5}]
+    result = [dict.fromkeys(op.dynamic, 1), {**dict.fromkeys(outer, 3), last: cut.lanes * cut.vectors + 5}]
     for _ in range(DRAWN):
-        found.append({axis: int(rng.integers(1, 40 if axis != last else 3 * cut.lanes + 8)) for axis in op.dynamic})
-    for extents in found:
+        result.append({axis: int(rng.integers(1, 40 if axis != last else 3 * cut.lanes + 8)) for axis in op.dynamic})
+    for extents in result:
         while op.flops(Shape.of(extents)) > MOST_FLOPS and any(extents[axis] > 1 for axis in outer):
             extents |= {axis: max(1, extents[axis] // 2) for axis in outer}
         yield Shape.of(extents)
@@ -178,6 +179,6 @@ class GeneratedOperands:
 
     def free(self) -> None:
         """Give all memory back."""
-        held, self._held = self._held, []
-        for place in held:
-            self._native.free(place)
+        addresses, self._held = self._held, []
+        for address in addresses:
+            self._native.free(address)

@@ -47,10 +47,10 @@ class Nvrtc:
         self._call("nvrtcCreateProgram", ctypes.byref(program), source.encode(), b"unit.cu", 0, None, None)
         try:
             done = self.library.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options))
-            said = self._bytes("nvrtcGetProgramLog", program).rstrip(b"\0").decode(errors="replace")
+            log = self._bytes("nvrtcGetProgramLog", program).rstrip(b"\0").decode(errors="replace")
             if done:
-                raise CompileFailed(f"{self.name} refused a unit for {arch} ({self._word(done)}): {said.strip()[-4000:]}")
-            return compiled(self._bytes("nvrtcGetCUBIN", program), said, arch)
+                raise CompileFailed(f"{self.name} refused a unit for {arch} ({self._word(done)}): {log.strip()[-4000:]}")
+            return compiled(self._bytes("nvrtcGetCUBIN", program), log, arch)
         finally:
             self.library.nvrtcDestroyProgram(ctypes.byref(program))
 
@@ -75,9 +75,9 @@ class Nvrtc:
 def find_nvrtc(path: Path | None = None) -> Nvrtc:
     """The NVRTC at a path, or of a wheel, or where the system's loader finds one; EnvironmentMissing if there is none."""
     why: list[str] = []
-    for place in _places() if path is None else [str(path)]:
+    for position in _places() if path is None else [str(path)]:
         try:
-            return _loaded(place)
+            return _loaded(position)
         except OSError as error:
             why.append(str(error))
     raise EnvironmentMissing(f"found no NVRTC ({why[-1]}); {HOW_TO_GET}")
@@ -91,14 +91,14 @@ def _places() -> Iterator[str]:
     yield from SONAMES
 
 
-def _loaded(place: str) -> Nvrtc:
+def _loaded(path: str) -> Nvrtc:
     # NVRTC 13.0 has no path of its own to its built-in functions: what is loaded already is found by its name.
-    for beside in sorted(Path(place).parent.glob("libnvrtc-builtins.so.*")) if Path(place).is_absolute() else ():
+    for beside in sorted(Path(path).parent.glob("libnvrtc-builtins.so.*")) if Path(path).is_absolute() else ():
         ctypes.CDLL(str(beside), mode=ctypes.RTLD_GLOBAL)
-    library = ctypes.CDLL(place)
+    library = ctypes.CDLL(path)
     major, minor, count = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
     if library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)) or (major.value, minor.value) < OLDEST:
-        raise OSError(f"{place} is NVRTC {major.value}.{minor.value}, older than {OLDEST[0]}.{OLDEST[1]}")
+        raise OSError(f"{path} is NVRTC {major.value}.{minor.value}, older than {OLDEST[0]}.{OLDEST[1]}")
     library.nvrtcGetNumSupportedArchs(ctypes.byref(count))
     archs = (ctypes.c_int * count.value)()
     library.nvrtcGetSupportedArchs(archs)

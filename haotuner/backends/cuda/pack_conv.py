@@ -67,9 +67,9 @@ class PackedCudaConv(PackedConv):
 
     def entry(self, facts: Mapping[str, Any]) -> dict[str, Any]:
         """The op's entry in the manifest."""
-        found = PackedConv.entry(self, facts)
-        del found["operands"][1]["packed"]
-        return found
+        result = PackedConv.entry(self, facts)
+        del result["operands"][1]["packed"]
+        return result
 
     def placed_tables(self, index: int, places: Mapping[str, int]) -> list[str]:
         """C source of ``plans_<index>`` and ``data_<index>``; ``places``: of kernels in the pack's list, by name."""
@@ -78,5 +78,5 @@ class PackedCudaConv(PackedConv):
         return [
             f"static const int32_t kernels_{index}[] = {{{own}}};",
             f"static const ht_cuda_conv data_{index} = {{{conv}, {dtype}, {told(self.op)}, kernels_{index}}};",
-            *plan_tables(index, self.plans, {axis: place for place, axis in enumerate(PLACES)}),
+            *plan_tables(index, self.plans, {axis: index for index, axis in enumerate(PLACES)}),
         ]

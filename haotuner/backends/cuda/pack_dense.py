@@ -51,7 +51,7 @@ class PackedCudaDense:
         """What tuning found. ValueError where a table has what this device's loops cannot look up."""
         (axis,) = choice.op.dynamic
         (table,) = choice.tables
-        index = {kernel.name: place for place, kernel in enumerate(choice.kernels)}
+        index = {kernel.name: index for index, kernel in enumerate(choice.kernels)}
         bounds, entries = _cells(table, axis, index)
         first, last = choice.ranges[axis]
         launches = [_family_of(choice, kernel).launch(kernel) for kernel in choice.kernels]
@@ -98,12 +98,12 @@ class PackedCudaDense:
         """x, the weight as its owner stores it, where groups end or what the epilogue reads, y; perhaps an optional bias."""
         op = Op.parse(self.name)
         x, weight, *more, y = operands_of(op)
-        kept = PackedOperand(name=weight.name, role=weight.role, axes=weight.axes, dtype=weight.dtype, compact=True)
+        selected = PackedOperand(name=weight.name, role=weight.role, axes=weight.axes, dtype=weight.dtype, compact=True)
         if op.epilogue or not has_free_bias(op):
-            return x, kept, *channels_in_own_type(op, more), y
+            return x, selected, *channels_in_own_type(op, more), y
         axes = ("g", "n") if more else ("n",)
         bias = PackedOperand(name="bias", role="constant", axes=axes, dtype=op.dtype, optional=True, compact=True)
-        return x, kept, *more, y, bias
+        return x, selected, *more, y, bias
 
     @property
     def micro_kernels(self) -> tuple[MicroKernel, ...]:
@@ -171,14 +171,15 @@ def has_free_bias(op: Op) -> bool:
 def channels_in_own_type(op: Op, operands: Iterable[PackedOperand]) -> tuple[PackedOperand, ...]:
     """Operands of a device: values of a channel are read in the op's own type."""
     return tuple(
-        replace(one, dtype=op.extra_dtype(one.name)) if one.name in op.channel_operands else one for one in operands
+        replace(operand, dtype=op.extra_dtype(operand.name)) if operand.name in op.channel_operands else operand
+        for operand in operands
     )
 
 
 def splits_of(composition: Composition) -> int:
     """Parts of the sum over k that a composition asks for: its share is k4 for four, anything else for one."""
-    found = _SPLITS.fullmatch(composition.share)
-    return int(found[1]) if found else 1
+    match = _SPLITS.fullmatch(composition.share)
+    return int(match[1]) if match else 1
 
 
 def _family_of(choice: Choice, kernel: MicroKernel) -> Any:
@@ -193,9 +194,9 @@ def _cells(table: PlanTable, axis: str, index: Mapping[str, int]) -> tuple[list[
     if isinstance(table, CellTable):
         if list(table.bounds) != [axis]:
             raise ValueError(f"a table over {', '.join(table.bounds)}; this device's loops look up {axis} alone")
-        pairs = list(zip(table.bounds[axis], (_entry(one, index) for one in table.entries), strict=True))
+        pairs = list(zip(table.bounds[axis], (_entry(entry, index) for entry in table.entries), strict=True))
     else:
-        pairs = [(row, _entry(one.composition, index)) for row, one in enumerate(table.entries, start=1)]
+        pairs = [(row, _entry(entry.composition, index)) for row, entry in enumerate(table.entries, start=1)]
     bounds: list[int] = []
     entries: list[CudaEntry] = []
     for bound, entry in pairs:

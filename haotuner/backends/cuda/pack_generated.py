@@ -58,10 +58,10 @@ class PackedCudaGenerated(PackedSliced):
         """C source of ``plans_<index>`` and ``data_<index>``; ``places``: of kernels in the pack's list, by name."""
         for plan in self.plans:
             self._check(plan)
-        axes = {axis.name: place for place, axis in enumerate(self.axes)}
+        axes = {axis.name: index for index, axis in enumerate(self.axes)}
         own = ", ".join(str(places[name]) for name in self.kernel_names)
-        cuts = ", ".join(one.initializer() for one in self.cuts)
-        over = ", ".join(f"{in_place_bits(self.operands, one)}u" for one in self.kernels)
+        cuts = ", ".join(cut.initializer() for cut in self.cuts)
+        over = ", ".join(f"{in_place_bits(self.operands, kernel)}u" for kernel in self.kernels)
         known = ", ".join(str(axes[name]) for name in self.dimensions) or "0"
         return [
             f"static const int32_t kernels_{index}[] = {{{own}}};",

@@ -19,15 +19,15 @@ def build_groups(source: str, out: Path, *, arch: str, cache: Path | None) -> No
     ``cache``: the folder of units by content that kernels are kept in, too.
     """
     content = json.dumps([source, arch, FLAGS, GROUP_FLAGS])
-    kept = None if cache is None else CodeCache(cache)
-    entry = None if kept is None else kept.find(content, None)
+    code_cache = None if cache is None else CodeCache(cache)
+    entry = None if code_cache is None else code_cache.find(content, None)
     if entry is None:
         compiler = find_compiler(arch)
         done = compiler.compile(source, arch, GROUP_FLAGS)
         facts = {"compiler": compiler.name, "arch": arch, "resources": done.resources}
         entry = Entry(unit=source, cubin=done.cubin, facts=facts)
-        if kept is not None:
-            kept.keep(content, compiler.name, entry)
+        if code_cache is not None:
+            code_cache.keep(content, compiler.name, entry)
     with written_aside(out) as aside:
         aside.write_bytes(entry.cubin)
 
@@ -35,9 +35,12 @@ def build_groups(source: str, out: Path, *, arch: str, cache: Path | None) -> No
 def group_tables(launches: Sequence[GroupLaunch], image: Sequence[str]) -> str:
     """C of ``ht_cuda_pack_groups``, see runtime/native/cuda/loaded.h; ``image``: C of ``ht_cuda_group_image``."""
     text = ['#include "cuda/loaded.h"', *image]
-    for one in launches:
-        text.append(f"static const int32_t {one.name}_sizes[] = {{{', '.join(map(str, one.sizes)) or '0'}}};")
-    rows = [f'  {{"{one.name}", {one.lanes}, {one.points}, {len(one.sizes)}, {one.name}_sizes}},' for one in launches]
+    for launch in launches:
+        text.append(f"static const int32_t {launch.name}_sizes[] = {{{', '.join(map(str, launch.sizes)) or '0'}}};")
+    rows = [
+        f'  {{"{launch.name}", {launch.lanes}, {launch.points}, {len(launch.sizes)}, {launch.name}_sizes}},'
+        for launch in launches
+    ]
     text += ["static const ht_cuda_group cuda_groups[] = {", *rows, "  {0, 0, 0, 0, 0},", "};"]
     text.append(f"const ht_cuda_groups_code ht_cuda_pack_groups = {{ht_cuda_group_image, {len(launches)}, cuda_groups}};")
     return "\n".join(text) + "\n"

@@ -62,7 +62,7 @@ class PackedCudaProduct(PackedSliced):
             f"static const int32_t kernels_{index}[] = {{{own}}};",
             f"static const ht_cuda_product data_{index} = "
             f"{{{{{across}}}, {DTYPES.index(self.dtype)}, {initializer(Op.parse(self.name))}, kernels_{index}}};",
-            *plan_tables(index, self.plans, {axis.name: place for place, axis in enumerate(self.axes)}),
+            *plan_tables(index, self.plans, {axis.name: index for index, axis in enumerate(self.axes)}),
         ]
 
 

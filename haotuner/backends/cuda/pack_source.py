@@ -78,14 +78,14 @@ def pack_data(ops: Sequence[PackedOnDevice], cubin: Path, arch: str, *, models: 
     """
     kernels = {kernel.name: (kernel, launch, op) for op in ops
                for kernel, launch in zip(op.micro_kernels, op.launches, strict=True)}  # fmt: skip
-    places = {name: place for place, name in enumerate(kernels)}
+    places = {name: index for index, name in enumerate(kernels)}
     text = [
         f'#include "{name}"'
         for name in ("ht_pack.h", *(f"kinds/cuda_{kind}.h" for kind in ("dense", "product", "conv", "generated")))
     ]
     text += _image(cubin)
     text.append("static const ht_cuda_kernel kernels[] = {")
-    text += [_kernel(*one) for one in kernels.values()]
+    text += [_kernel(*kernel) for kernel in kernels.values()]
     text.append("};")
     code = cuda_arch(arch)
     sums = reduced(ops)
@@ -160,13 +160,13 @@ def _image(cubin: Path, name: str = "ht_cuda_image") -> list[str]:
 
 
 def _kernel(kernel: MicroKernel, launch: Launch, op: PackedOnDevice) -> str:
-    boxes = {one.operand: one for one in launch.maps}
-    wanted = steps_of(Op.parse(op.name), phased=launch.windows == WINDOWS.index("phases"))
-    if op.kind in TABLES and not launch.direct and built_for(kernel) not in (wanted, ANY_STEPS):
-        raise ValueError(f"{kernel.name}: it is not built for the steps of {op.name}; its candidates end in ep{wanted}")
+    boxes = {item.operand: item for item in launch.maps}
+    required = steps_of(Op.parse(op.name), phased=launch.windows == WINDOWS.index("phases"))
+    if op.kind in TABLES and not launch.direct and built_for(kernel) not in (required, ANY_STEPS):
+        raise ValueError(f"{kernel.name}: it is not built for the steps of {op.name}; its candidates end in ep{required}")
     if launch.maps and set(boxes) != {"x", "w"}:
         raise ValueError(f"{kernel.name}: tensor maps of {', '.join(boxes)}; a launch has those of x and w, or none")
-    swizzles = {one.swizzle_bytes for one in launch.maps} or {0}
+    swizzles = {item.swizzle_bytes for item in launch.maps} or {0}
     if len(swizzles) > 1:
         raise ValueError(f"{kernel.name}: its two tensor maps have different swizzles")
     sides = [f"{{{boxes[side].rows}, {boxes[side].columns}}}" if boxes else "{0, 0}" for side in ("x", "w")]

@@ -34,13 +34,13 @@ def rows_of(way: str, op: Op, limit: int) -> int:
 def compilers() -> dict[str, str]:
     """CUDA compilers that are there, by name: where nvcc is, versions of NVRTC's packages."""
     nvcc = shutil.which("nvcc")
-    found = {"nvcc": nvcc} if nvcc else {}
+    result = {"nvcc": nvcc} if nvcc else {}
     for name in PACKAGES:
         try:
-            found[name] = importlib.metadata.version(name)
+            result[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return result
 
 
 def driver_lacks(arch: str, driver: int) -> str:

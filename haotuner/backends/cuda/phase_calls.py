@@ -44,12 +44,12 @@ class Phase:
 
 def phases_of(side: Window, out: int) -> list[Phase]:
     """Of an axis with so many results."""
-    found = []
-    for place in range(side.stride):
-        taps = tuple(tap for tap in range(side.taps) if (place + side.before - tap * side.dilation) % side.stride == 0)
-        before = (taps[0] * side.dilation - place - side.before) // side.stride if taps else 0
-        found.append(Phase(count=len(range(place, out, side.stride)), taps=taps, before=before))
-    return found
+    result = []
+    for index in range(side.stride):
+        taps = tuple(tap for tap in range(side.taps) if (index + side.before - tap * side.dilation) % side.stride == 0)
+        before = (taps[0] * side.dilation - index - side.before) // side.stride if taps else 0
+        result.append(Phase(count=len(range(index, out, side.stride)), taps=taps, before=before))
+    return result
 
 
 def words_of(op: Op, windows: WindowWords, images: int, p: int, q: int) -> PhaseWords:
@@ -62,9 +62,9 @@ def words_of(op: Op, windows: WindowWords, images: int, p: int, q: int) -> Phase
     made.windows.dilation_right = -(wide.dilation // gcd(wide.stride, wide.dilation))
     for side, extent, words in ((tall, p, made.tall), (wide, q, made.wide)):
         first = 0
-        for place, one in enumerate(phases_of(side, extent)):
-            words[place] = PhaseWord(one.count, len(one.taps), one.before, first)
-            first += len(one.taps)
+        for index, phase in enumerate(phases_of(side, extent)):
+            words[index] = PhaseWord(phase.count, len(phase.taps), phase.before, first)
+            first += len(phase.taps)
     return made
 
 

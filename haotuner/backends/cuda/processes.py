@@ -17,24 +17,24 @@ BUILDING = "haotuner.backends.cuda.processes:building"
 TIMING = "haotuner.backends.cuda.processes:timing"
 
 
-def process(program: str, environment: Mapping[str, str], told: Mapping[str, Any]) -> Child:
+def process(program: str, environment: Mapping[str, str], description: Mapping[str, Any]) -> Child:
     """A process that builds or times, not yet started. Without limits: a CUDA context reserves terabytes of addresses."""
-    told = {**told, "groups": definitions()}
-    return Child(program, told, environment={**environment, "TVM_FFI_DISABLE_TORCH_C_DLPACK": "1"})
+    description = {**description, "groups": definitions()}
+    return Child(program, description, environment={**environment, "TVM_FFI_DISABLE_TORCH_C_DLPACK": "1"})
 
 
-def building(told: Mapping[str, Any]) -> Program:
+def building(config: Mapping[str, Any]) -> Program:
     """Compiles kernels; ``told["cache"]``: a folder of cubins by content, ``told["objects"]``: of compiled C, or None."""
     sys.modules.setdefault("torch", None)  # type: ignore[arg-type]  # tvm_ffi imports it where it is: 1.5 s for nothing
     import tvm  # paid for before the first request's clock runs
 
     from haotuner.backends.cuda.building import build
 
-    _learn(told)
+    _learn(config)
 
     # Where there is a driver TVM compiles what it generates, with a package that we do not need: only the text is wanted.
     tvm.register_global_func("tvm_callback_cuda_compile", lambda text: b"", override=True)
-    cache = told.get("cache")
+    cache = config.get("cache")
 
     def asked(job: Job) -> Job:
         answer = build(job["kernels"], job["arch"], job["out"], cache)
@@ -46,7 +46,7 @@ def building(told: Mapping[str, Any]) -> Program:
         from haotuner.backends.cuda.code import codes_of
         from haotuner.backends.toolchain import Toolchain
 
-        objects = None if told.get("objects") is None else Path(told["objects"])
+        objects = None if config.get("objects") is None else Path(config["objects"])
         toolchain = Toolchain.find(objects)
         words = ["cuda", *toolchain.words().values()]
         folder = None if objects is None else objects / CODES
@@ -55,19 +55,19 @@ def building(told: Mapping[str, Any]) -> Program:
     return Program(verbs={"build": asked, "code": code})
 
 
-def timing(told: Mapping[str, Any]) -> Program:
+def timing(config: Mapping[str, Any]) -> Program:
     """Verifies and times kernels of cubins on ``told["units"]`` multiprocessors (0: all) of GPU ``told["ordinal"]``."""
     from haotuner.backends.cuda.timer_process import TimerProcess
 
-    _learn(told)
-    found = TimerProcess(int(told["ordinal"]), int(told.get("units", 0)))
-    return Program(verbs={"verify": found.verify, "time": found.time}, greeting=found.greeting)
+    _learn(config)
+    result = TimerProcess(int(config["ordinal"]), int(config.get("units", 0)))
+    return Program(verbs={"verify": result.verify, "time": result.time}, greeting=result.greeting)
 
 
-def _learn(told: Mapping[str, Any]) -> None:
+def _learn(config: Mapping[str, Any]) -> None:
     """Know the kinds that files brought to the parent."""
-    if told.get("groups"):
+    if config.get("groups"):
         from haotuner.graph.group import learned
 
-        for definition in told["groups"]:
+        for definition in config["groups"]:
             learned(definition)

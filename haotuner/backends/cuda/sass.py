@@ -23,9 +23,9 @@ def find_nvdisasm() -> Path | None:
     nvcc = shutil.which("nvcc")
     beside = [Path(nvcc).resolve().parent / "nvdisasm"] if nvcc else []
     wheels = sorted(Path(sysconfig.get_path("purelib")).glob("nvidia/*/bin/nvdisasm"))
-    found = shutil.which("nvdisasm")
-    places = [*([Path(found)] if found else []), *beside, *wheels]
-    return next((place for place in places if place.exists()), None)
+    result = shutil.which("nvdisasm")
+    places = [*([Path(result)] if result else []), *beside, *wheels]
+    return next((position for position in places if position.exists()), None)
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Loop:
 
     def count(self, operation: str) -> int:
         """Instructions of an operation, as HGMMA, whatever follows its name."""
-        return sum(one == operation for one in map(operation_of, self.instructions))
+        return sum(item == operation for item in map(operation_of, self.instructions))
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,12 @@ class Code:
 
     def stores(self) -> Counter[str]:
         """Stores to global memory by their width: 128, 64, 32, U16 ..."""
-        widths = (re.match(r"STG\.E\S*?\.(\d+|U16)\b", bare(one)) for one in self.instructions if operation_of(one) == "STG")
-        return Counter(found[1] if found else "32" for found in widths)
+        widths = (
+            re.match(r"STG\.E\S*?\.(\d+|U16)\b", bare(instruction))
+            for instruction in self.instructions
+            if operation_of(instruction) == "STG"
+        )
+        return Counter(width[1] if width else "32" for width in widths)
 
 
 def mix(code: Code) -> dict[str, float]:
@@ -93,8 +97,8 @@ def _code(section: str) -> Code:
     for line in section.splitlines():
         if label := re.match(r"(\.L_\w+):", line):
             labels[label[1]] = len(instructions)
-        elif found := re.search(r"/\*[0-9a-f]{4,}\*/\s+(.*?);", line):
-            instructions.append(found[1].strip())
+        elif match := re.search(r"/\*[0-9a-f]{4,}\*/\s+(.*?);", line):
+            instructions.append(match[1].strip())
     return Code(tuple(instructions), tuple(_loops(instructions, labels)))
 
 

@@ -62,7 +62,7 @@ class CudaTimer:
     def resume(self, facts: Facts) -> None:
         """Nothing: a GPU's clock is read beside each time, its pace is nobody else's."""
 
-    def verify(self, op: Op, kernel: MicroKernel, place: LibrarySlot) -> float | Failed:
+    def verify(self, op: Op, kernel: MicroKernel, slot: LibrarySlot) -> float | Failed:
         """The largest error of a kernel as a share of the tolerance; looked at once a kernel and op."""
         key = kernel.name, op.name
         if key not in self._verified:
@@ -70,7 +70,7 @@ class CudaTimer:
                 "do": "verify",
                 "op": _timed(op, kernel.name).name,
                 "kernel": kernel.name,
-                "library": place.library,
+                "library": slot.library,
                 "seed": self._seed,
             }
             try:

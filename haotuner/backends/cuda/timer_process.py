@@ -119,13 +119,13 @@ class TimerProcess:
         inputs, x, output = case.inputs(rng), case.padded(rng), judge.Guarded((case.m, case.n), case.written)
         x[:, : case.k] = inputs["x"]
         size = DTYPE_BYTES[case.written]
-        with DeviceScratch(native) as held:
-            put = held.put
+        with DeviceScratch(native) as scratch:
+            put = scratch.put
             at = put(output.outer)
             offset = ((output.outer.shape[1]) + judge.GUARD) * size
             partial = 0
             if case.splits > 1:
-                partial = held.poisoned(case.splits * case.m * case.n * 4)
+                partial = scratch.poisoned(case.splits * case.m * case.n * 4)
             beside = {name: put(inputs[name]) for name in CHANNELS if name in inputs}
             if "residual" in inputs:  # its rows are as far apart as those of y
                 rows = np.full(output.inner.shape[:1] + output.outer.shape[1:], np.nan, inputs["residual"].dtype)
@@ -244,13 +244,13 @@ class TimerProcess:
 
     def _placed(self, op: Op, m: int, cold_bytes: int, splits: int) -> Operands:
         """Operands of the op on the device, kept while they suit."""
-        held = self._operands
-        if held is None or not held.suits(op, m, cold_bytes, splits):
-            if held is not None:
-                held.free()
+        operands = self._operands
+        if operands is None or not operands.suits(op, m, cold_bytes, splits):
+            if operands is not None:
+                operands.free()
             self._operands = None
-            self._operands = held = Operands(self._library, op, m, cold_bytes, splits)
-        return held
+            self._operands = operands = Operands(self._library, op, m, cold_bytes, splits)
+        return operands
 
 
 def _facts_of(loaded: Loaded) -> dict[str, float | str]:
@@ -290,7 +290,7 @@ class Operands:
         except BaseException:
             self.free()
             raise
-        self.weights = np.array([first + place * step for place in range(self.count)], np.uint64)
+        self.weights = np.array([first + index * step for index in range(self.count)], np.uint64)
 
     def _room(self, size: int) -> int:
         self._held.append(self._library.allocate(size))
@@ -299,9 +299,9 @@ class Operands:
     def _drawn(self, elements: int, dtype: str = "", room: int = 0) -> int:
         """Numbers at the start of ``room`` bytes, by default as many as they take."""
         filled = np.resize(drawn(min(elements, 1 << 20), dtype or self._op.dtype), elements)
-        place = self._room(max(room, filled.nbytes))
-        self._library.put(place, filled)
-        return place
+        position = self._room(max(room, filled.nbytes))
+        self._library.put(position, filled)
+        return position
 
     def suits(self, op: Op, m: int, cold_bytes: int, splits: int) -> bool:
         """Whether a call can use them."""
@@ -325,6 +325,6 @@ class Operands:
 
     def free(self) -> None:
         """Give all memory back."""
-        held, self._held = self._held, []
-        for place in held:
-            self._library.free(place)
+        addresses, self._held = self._held, []
+        for address in addresses:
+            self._library.free(address)

@@ -149,10 +149,10 @@ class TimingLibrary:
         code = getattr(self._native, function)(*words)
         if code == 0:
             return
-        said = (self._native.htt_said() or b"").decode("utf-8", "replace")
+        message = (self._native.htt_said() or b"").decode("utf-8", "replace")
         lost = code == -2 or bool(self._native.htt_lost())
-        reason = "crash" if lost else "memory" if OUT_OF_MEMORY in said else "error"
-        raise Refusal(stage, reason, said, fatal=lost)
+        reason = "crash" if lost else "memory" if OUT_OF_MEMORY in message else "error"
+        raise Refusal(stage, reason, message, fatal=lost)
 
     def load(self, cubin: Path) -> int:
         """A module of a cubin; it stays loaded."""
@@ -162,10 +162,10 @@ class TimingLibrary:
 
     def function(self, module: int, symbol: str, shared_bytes: int = 0) -> tuple[int, tuple[int, int, int]]:
         """A kernel by its symbol; registers, local bytes and static shared bytes."""
-        found, facts = ctypes.c_void_p(), (ctypes.c_int32 * 3)()
-        self.ask("load", "htt_function", ctypes.c_void_p(module), symbol.encode(), shared_bytes, ctypes.byref(found), facts)
+        result, facts = ctypes.c_void_p(), (ctypes.c_int32 * 3)()
+        self.ask("load", "htt_function", ctypes.c_void_p(module), symbol.encode(), shared_bytes, ctypes.byref(result), facts)
         registers, local, shared = facts
-        return int(found.value or 0), (registers, local, shared)
+        return int(result.value or 0), (registers, local, shared)
 
     def loaded(self, module: int, name: str, launch: Launch, dtype: str, *, kn: bool = False) -> Loaded:
         """A kernel of a module, allowed the shared memory that its launches ask for; ``kn``: it reads weights (k, n)."""
@@ -253,7 +253,7 @@ def built(folder: Path) -> Path:
 
 def kernel_words(name: str, launch: Launch, dtype: str, *, kn: bool) -> KernelWords:
     """How a kernel is launched, as the native code has it."""
-    boxes = {one.operand: one for one in launch.maps}
+    boxes = {item.operand: item for item in launch.maps}
     x, w = (boxes[side] if boxes else None for side in ("x", "w"))
     return KernelWords(
         name=name.encode(), tile_m=launch.tile_m, tile_n=launch.tile_n, threads=launch.threads,
@@ -276,8 +276,8 @@ def call_words(
 ) -> CallWords:
     """A composition of (kernel, rows); ``weights``: addresses, which outlive the call; ``ends``: that of groups' ends."""
     call = CallWords(regions=len(regions), weights=len(weights), reduce=reduce, args=args)
-    for place, (loaded, rows) in enumerate(regions):
-        call.region[place] = RegionWords(kernel=loaded.words, function=loaded.function, rows=rows)
+    for index, (loaded, rows) in enumerate(regions):
+        call.region[index] = RegionWords(kernel=loaded.words, function=loaded.function, rows=rows)
     call.groups = GroupWords(ends=ends, count=groups)
     call.w = weights.ctypes.data_as(ctypes.POINTER(ctypes.c_uint64))
     return call

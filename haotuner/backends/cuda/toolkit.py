@@ -37,18 +37,18 @@ class Toolkit:
 
 def find_toolkit(nvcc: str = "nvcc") -> Toolkit:
     """The toolkit whose nvcc has this name or path; EnvironmentMissing if there is none that answers."""
-    found = shutil.which(nvcc)
-    if found is None:
+    result = shutil.which(nvcc)
+    if result is None:
         raise EnvironmentMissing(
             f"asked for the CUDA compiler {nvcc!r}, found none on the PATH; install a CUDA 12.8 or later toolkit, or select "
             "and predict only (candidates, explain), which needs no compiler"
         )
-    version = run_tool([found, "--version"], seconds=QUERY_SECONDS).out
+    version = run_tool([result, "--version"], seconds=QUERY_SECONDS).out
     release = re.search(r"release ([0-9]+\.[0-9]+)", version)
-    codes = run_tool([found, "--list-gpu-code"], seconds=QUERY_SECONDS).out.split()
+    codes = run_tool([result, "--list-gpu-code"], seconds=QUERY_SECONDS).out.split()
     if release is None or not codes:
-        raise EnvironmentMissing(f"{found} does not answer like nvcc: {version.strip()[:200]!r}")
-    return Toolkit(nvcc=Path(found), release=release[1], archs=tuple(codes))
+        raise EnvironmentMissing(f"{result} does not answer like nvcc: {version.strip()[:200]!r}")
+    return Toolkit(nvcc=Path(result), release=release[1], archs=tuple(codes))
 
 
 def why_not_built(device: Device, nvcc: str = "nvcc") -> str:
@@ -84,11 +84,11 @@ def read_resources(ptxas: str) -> Mapping[str, Mapping[str, float]]:
 
     A kernel built for several architectures keeps the largest figure of each.
     """
-    found: dict[str, dict[str, float]] = {}
+    result: dict[str, dict[str, float]] = {}
     kernel: dict[str, float] = {}
     for line in ptxas.splitlines():
         if entry := re.search(r"Compiling entry function '(\w+)'", line):
-            kernel = found.setdefault(entry[1], {})
+            kernel = result.setdefault(entry[1], {})
         seen: dict[str, float] = {}
         if stack := re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", line):
             seen = {"stack_bytes": int(stack[1]), "spill_bytes": int(stack[2]) + int(stack[3])}
@@ -97,4 +97,4 @@ def read_resources(ptxas: str) -> Mapping[str, Mapping[str, float]]:
             seen = {"registers": int(registers[1]), "static_shared_bytes": int(shared[1]) if shared else 0}
         for name, value in seen.items():
             kernel[name] = max(value, kernel.get(name, 0))
-    return found
+    return result

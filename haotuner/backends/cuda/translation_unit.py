@@ -88,11 +88,11 @@ def device_unit(
     needed = dict.fromkeys(name for family, _ in programs.values() for name in family.device)
     families = [family for family, _ in programs.values()]
     needed |= dict.fromkeys(
-        ["bytes"] * (BYTES in reduces or any(one.dtype == BYTES for one in families))
-        + ["groups"] * any(one.grouped for one in families)
-        + ["batches"] * any(one.batched for one in families)
-        + ["windows"] * any(one.windows for one in families)
-        + ["phases"] * any(one.phased for one in families)
+        ["bytes"] * (BYTES in reduces or any(family.dtype == BYTES for family in families))
+        + ["groups"] * any(family.grouped for family in families)
+        + ["batches"] * any(family.batched for family in families)
+        + ["windows"] * any(family.windows for family in families)
+        + ["phases"] * any(family.phased for family in families)
     )
     texts = dict.fromkeys(("prelude", "result", "epilogue", *needed))
     parts = [ARGUMENTS.read_text(), *(_device_text(name) for name in texts)]
@@ -113,10 +113,10 @@ def device_unit(
         parts.append(shared_text())
         if any(family.launch(kernel).shared_bytes for family, kernel in written.values()):
             parts.append(_device_text("attention"))
-        products = sorted({one for family, kernel in written.values() for one in family.products(kernel)})
+        products = sorted({product for family, kernel in written.values() for product in family.products(kernel)})
         if products:
-            parts += [products_text(), *(warpgroup_text(*one) for one in products), _device_text("attention_wide")]
-        parts += [_written(symbol, *one) for symbol, one in written.items()]
+            parts += [products_text(), *(warpgroup_text(*product) for product in products), _device_text("attention_wide")]
+        parts += [_written(symbol, *function) for symbol, function in written.items()]
     if reduces:
         parts.append(_device_text("reduce"))
         parts += [_reduction(dtype) for dtype in reduces]
@@ -148,13 +148,13 @@ def _types_first(prelude: str, arguments: str) -> tuple[str, str]:
 def _generated(programs: Mapping[str, tuple[CudaDense, MicroKernel]], bounds: bool) -> list[str]:
     source = _tvm_source(tuple(programs.items()))
     device, _, _ = source.partition("#include <tvm/ffi/c_api.h>")
-    found = {kernel["symbol"]: kernel for kernel in _KERNEL.finditer(device)}
-    if found.keys() != programs.keys():
-        raise NotAUnit(f"asked TVM for {', '.join(programs)}, read {', '.join(found) or 'none'}; is it the pinned TVM?")
+    result = {kernel["symbol"]: kernel for kernel in _KERNEL.finditer(device)}
+    if result.keys() != programs.keys():
+        raise NotAUnit(f"asked TVM for {', '.join(programs)}, read {', '.join(result) or 'none'}; is it the pinned TVM?")
     helpers = [text for text in _HELPER.findall(device) if "GmmaDescriptor" not in text]
     return [
         _own_types("".join(helpers)),
-        *(_kernel(found[symbol], source, bounds, *programs[symbol]) for symbol in programs),
+        *(_kernel(result[symbol], source, bounds, *programs[symbol]) for symbol in programs),
     ]
 
 
@@ -171,14 +171,14 @@ def _tvm_source(programs: tuple[tuple[str, tuple[CudaDense, MicroKernel]], ...])
         return str(export_cuda_host(tvm.compile(tvm.IRModule(functions), target=target, tir_pipeline="tirx").mod))
 
 
-def _kernel(found: re.Match[str], source: str, bounds: bool, family: CudaDense, kernel: MicroKernel) -> str:
+def _kernel(result: re.Match[str], source: str, bounds: bool, family: CudaDense, kernel: MicroKernel) -> str:
     """One kernel: TVM's as an inlined function, and ours above it that unpacks the argument."""
-    symbol, maps, packed = found["symbol"], "", family.packed(kernel)
+    symbol, maps, packed = result["symbol"], "", family.packed(kernel)
     parameters: list[str] = []
     passed: list[str] = []
     launcher = re.search(rf" __tvm_ffi_{symbol}\([^;{{]*\) {{\n(.*?)TVM_FFI_SAFE_CALL_END", source, re.DOTALL)
     host = "" if launcher is None else launcher[1]
-    for parameter in found["parameters"].split(", "):
+    for parameter in result["parameters"].split(", "):
         *kind, name = parameter.split()
         if "__grid_constant__" in kind:
             parameters.append(f"const ht_tensor_map& {name}")
@@ -195,7 +195,7 @@ def _kernel(found: re.Match[str], source: str, bounds: bool, family: CudaDense, 
             raise NotAUnit(f"{symbol}: TVM passes {parameter!r}, which nothing says the value of; is it the pinned TVM?")
     if "x_map" in passed:
         maps = ", const __grid_constant__ ht_tensor_map x_map, const __grid_constant__ ht_tensor_map w_map"
-    body = re.sub(WITH_STEPS, rf"\1<{built_for(kernel)}ull, ", _own_types(found["body"]))
+    body = re.sub(WITH_STEPS, rf"\1<{built_for(kernel)}ull, ", _own_types(result["body"]))
     body = re.sub(WITH_ARGUMENT, r"\1(ht_args, ", body)
     # The 128-byte swizzle repeats every 1024 bytes of shared memory: the tiles are placed for it, so it starts there.
     body = re.sub(r"extern __shared__ __align__\(\d+\)", "extern __shared__ __align__(1024)", body)
@@ -206,7 +206,7 @@ def _kernel(found: re.Match[str], source: str, bounds: bool, family: CudaDense, 
             body = body.replace(own, ours)
         if "blockIdx.x" in body:
             raise NotAUnit(f"{symbol}: TVM writes the block's number in a form that is not known; is it the pinned TVM?")
-    limits = found["threads"] + (f", {found['blocks']}" if bounds and found["blocks"] else "")
+    limits = result["threads"] + (f", {result['blocks']}" if bounds and result["blocks"] else "")
     if family.grouped:
         return _grouped_kernel(symbol, ", ".join(parameters), ", ".join(passed), maps, limits, body, family, kernel)
     if family.batched:

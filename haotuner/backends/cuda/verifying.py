@@ -51,13 +51,13 @@ class Case:
 
     def inputs(self, rng: np.random.Generator) -> dict[str, NDArray[Any]]:
         """x, weight and perhaps bias."""
-        found = judge.draw(self.op, Shape.of(m=self.m), rng, whole=self.whole)
+        result = judge.draw(self.op, Shape.of(m=self.m), rng, whole=self.whole)
         if self.ends:
-            found["offsets"] = np.array(self.ends, np.int32)
+            result["offsets"] = np.array(self.ends, np.int32)
         if self.bias:
             size = (len(self.ends), self.n) if self.ends else self.n
-            found["bias"] = rng.integers(-judge.WHOLE, judge.WHOLE + 1, size).astype(judge.numpy_dtype(self.op.dtype))
-        return found
+            result["bias"] = rng.integers(-judge.WHOLE, judge.WHOLE + 1, size).astype(judge.numpy_dtype(self.op.dtype))
+        return result
 
     def padded(self, rng: np.random.Generator) -> NDArray[Any]:
         """Room for x with NaN (of bytes the largest) between its rows, which are whole vectors of any kernel apart."""
@@ -68,9 +68,9 @@ class Case:
 
 def drawn(elements: int, dtype: str) -> NDArray[Any]:
     """Numbers to time with: standard normal, or any bytes."""
-    rng, kept = np.random.default_rng(0), DTYPES[dtype]
-    if kept.size == 1:
-        return rng.integers(kept.low, kept.high + 1, elements).astype(judge.numpy_dtype(dtype))
+    rng, element_type = np.random.default_rng(0), DTYPES[dtype]
+    if element_type.size == 1:
+        return rng.integers(element_type.low, element_type.high + 1, elements).astype(judge.numpy_dtype(dtype))
     return rng.standard_normal(elements, dtype=np.float32).astype(judge.numpy_dtype(dtype))
 
 
@@ -100,13 +100,13 @@ def _grouped_cases(op: Op, launch: Launch, depth: int, ragged: int, last: int) -
     """Groups under, of and over a tile, empty ones among them; all rows in one of many; one row; a last step not whole."""
     m = 2 * launch.tile_m + 3
     cuts = ((0, 1, launch.tile_m + 2, launch.tile_m + 2, m), (0, 0, m, m))
-    for place, ends in enumerate((*cuts, (1,))):
+    for index, ends in enumerate((*cuts, (1,))):
         n, k = launch.tile_n + ragged, 2 * depth + last
         if op.option("weight") == "kn" and launch.maps:
             k = 3 * depth  # whole steps: see the families
         small = replace(op, static=(("g", len(ends)), ("n", n), ("k", k)))
         own = not op.epilogue  # else it has its own bias, perhaps, and steps behind it
-        yield Case(op=small, m=ends[-1], whole=own and place == 0, bias=own and place < 2, ends=ends)
+        yield Case(op=small, m=ends[-1], whole=own and index == 0, bias=own and index < 2, ends=ends)
 
 
 def deep_case(op: Op, launch: Launch) -> Case:
@@ -122,18 +122,18 @@ def deep_case(op: Op, launch: Launch) -> Case:
 
 def check(case: Case, inputs: Mapping[str, NDArray[Any]], output: judge.Guarded) -> float:
     """The largest error as a share of the tolerance; Refusal for wrong numbers and for a write outside the output."""
-    op, found, weight = case.op, output.inner, inputs["weight"]
+    op, result, weight = case.op, output.inner, inputs["weight"]
     kn = op.option("weight") == "kn"
     picked = np.arange(case.n)
     if case.columns and case.n > case.columns:
         picked = np.unique(np.linspace(0, case.n - 1, case.columns).round().astype(int))
         weight = weight[..., picked] if kn else weight[..., picked, :]
         op = replace(op, static=tuple((axis, len(picked) if axis == "n" else extent) for axis, extent in op.static))
-    asked = {**inputs, "weight": weight}
-    asked |= {name: inputs[name][..., picked] for name in op.epilogue_operands}
-    want = judge.reference(op, asked)
+    operands = {**inputs, "weight": weight}
+    operands |= {name: inputs[name][..., picked] for name in op.epilogue_operands}
+    want = judge.reference(op, operands)
     exact = case.whole and op.dtype == case.written == "fp32"
-    allowed = 0.0 if exact else judge.tolerance(op, asked, want)
+    allowed = 0.0 if exact else judge.tolerance(op, operands, want)
     if case.bias:
         bias = np.asarray(inputs["bias"], np.float64)[..., picked]
         if case.ends:  # that of each row's group
@@ -142,7 +142,7 @@ def check(case: Case, inputs: Mapping[str, NDArray[Any]], output: judge.Guarded)
         allowed = (
             allowed if exact else allowed + np.finfo(np.float32).eps * np.abs(want) + _step(case.written) * np.abs(want)
         )
-    verdict = judge.compare(found[:, picked], want, allowed)
+    verdict = judge.compare(result[:, picked], want, allowed)
     where = f"m={case.m} n={case.n} k={case.k} parts={case.splits}"
     if verdict.wrong:
         raise Refusal("verify", "wrong", f"{where}: {verdict}")

@@ -46,9 +46,9 @@ class WindowCall:
         tall, wide = sides_of(op)
         h, w, c, f = extents.get("h", 1), extents["w"], extents["c"], extents["f"]
         phased = transposed(op)
-        found = product_extents(op, extents, phased=phased)
+        result = product_extents(op, extents, phased=phased)
         groups, channels = int(op.option("groups")), channels_of_group(op)
-        m, n, k, features = int(found["m"]), int(found["n"]), int(found["k"]), f // groups
+        m, n, k, features = int(result["m"]), int(result["n"]), int(result["k"]), f // groups
         strides = (h * w * apart, w * apart, apart, 1) if channels_last(op) else (c * h * apart, apart, 1, h * apart)
         self.words = WindowWords(
             *strides, h, w, extents.get("p", 1), extents["q"], channels, wide.taps,
@@ -105,10 +105,10 @@ def verify(op: Op, loaded: Loaded, native: TimingLibrary, rng: np.random.Generat
 
     ``depth``: of a step along k, which lies in one tap.
     """
-    one = small(op)
-    if channels_of_group(one) % depth:
-        one = op
-    return max(_verified(one, shape, loaded, native, rng) for shape in shapes(one, rng))
+    checked_op = small(op)
+    if channels_of_group(checked_op) % depth:
+        checked_op = op
+    return max(_verified(checked_op, shape, loaded, native, rng) for shape in shapes(checked_op, rng))
 
 
 def _verified(op: Op, shape: Shape, loaded: Loaded, native: TimingLibrary, rng: np.random.Generator) -> float:
@@ -116,8 +116,8 @@ def _verified(op: Op, shape: Shape, loaded: Loaded, native: TimingLibrary, rng: 
     x = judge.spaced(inputs["x"], GAP_BYTES // inputs["x"].itemsize)
     room = x.base if x.base is not None else x
     written = judge.Guarded(op.operand_shape(output, shape), op.dtype_of(output), gaps=False)
-    with DeviceScratch(native) as held:
-        put = held.put
+    with DeviceScratch(native) as scratch:
+        put = scratch.put
         y = put(written.outer)
         at = {name: put(inputs[name]) for name in (*CHANNELS, "residual") if name in inputs}
         at |= {"x": put(room), "weight": put(turned(op, inputs["weight"])), "y": y + judge.GUARD * written.outer.itemsize}
@@ -140,7 +140,8 @@ class WindowOperands:
         self._extents = op.extents(shape)
         try:
             self._at = {
-                one.name: self._drawn(prod(op.operand_shape(one, shape)), op.dtype_of(one)) for one in op.meaning.inputs
+                operand.name: self._drawn(prod(op.operand_shape(operand, shape)), op.dtype_of(operand))
+                for operand in op.meaning.inputs
             }
             output = op.meaning.output
             self._at["y"] = self._drawn(prod(op.operand_shape(output, shape)), op.dtype_of(output))
@@ -167,6 +168,6 @@ class WindowOperands:
 
     def free(self) -> None:
         """Give all memory back."""
-        held, self._held = self._held, []
-        for place in held:
-            self._native.free(place)
+        addresses, self._held = self._held, []
+        for address in addresses:
+            self._native.free(address)

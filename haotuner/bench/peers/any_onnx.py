@@ -44,15 +44,15 @@ class _OfFiles(ABC):
     def aim(self, operands: Operands, count: int) -> Sequence[Call]:
         """One call a copy, all into the same output."""
         op, output = self._op, self._op.meaning.output
-        kept = np.empty(op.operand_shape(output, shape_of(op, operands)), judge.numpy_dtype(op.dtype_of(output)))
-        given, y = dict(operands), kept
+        output_ = np.empty(op.operand_shape(output, shape_of(op, operands)), judge.numpy_dtype(op.dtype_of(output)))
+        inputs, y = dict(operands), output_
         if self._last:
-            y = np.empty(np.moveaxis(kept, -1, 1).shape, kept.dtype)
-            given |= {name: np.ascontiguousarray(np.moveaxis(given[name], -1, 1)) for name in images_of(op)}
-        every = [of_call(op, given, self._weights, index) for index in range(count)]
+            y = np.empty(np.moveaxis(output_, -1, 1).shape, output_.dtype)
+            inputs |= {name: np.ascontiguousarray(np.moveaxis(inputs[name], -1, 1)) for name in images_of(op)}
+        every = [of_call(op, inputs, self._weights, index) for index in range(count)]
         files = every if bound(op) else every[:1]
-        self._made += [self.loaded(model(self._onnx, op, one, y)) for one in files[len(self._made) :]]
-        self._held = [{name: values for name, values in one.items() if name not in bound(op)} for one in every]
+        self._made += [self.loaded(model(self._onnx, op, file, y)) for file in files[len(self._made) :]]
+        self._held = [{name: values for name, values in item.items() if name not in bound(op)} for item in every]
         self._y = y  # libraries point into both
         self._calls = [self.call(self._made[index % len(self._made)], fed, y) for index, fed in enumerate(self._held)]
         return self._calls
@@ -61,8 +61,8 @@ class _OfFiles(ABC):
         """Into a poisoned output."""
         self._y.view(np.uint8).fill(0x7F)
         self._calls[index]()
-        found: Array = np.moveaxis(self._y, 1, -1) if self._last else self._y
-        return found
+        result: Array = np.moveaxis(self._y, 1, -1) if self._last else self._y
+        return result
 
     @property
     def _last(self) -> bool:

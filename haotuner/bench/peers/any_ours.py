@@ -36,9 +36,9 @@ class OurAnyOp(HostPack):
         op, output = self._op, self._op.meaning.output
         self._y = np.empty(op.operand_shape(output, shape_of(op, operands)), judge.numpy_dtype(op.dtype_of(output)))
         if self._layers:
-            given = {name: values for name, values in operands.items() if name not in bound(op)}
-            x = given.pop("x")
-            self._calls = [partial(layer, x, out=self._y, **given) for layer in self._layers[:count]]
+            inputs = {name: values for name, values in operands.items() if name not in bound(op)}
+            x = inputs.pop("x")
+            self._calls = [partial(layer, x, out=self._y, **inputs) for layer in self._layers[:count]]
         else:
             run = self._pack.op(op.name).run
             self._calls = [partial(run, out=self._y, **of_call(op, operands, (), index)) for index in range(count)]
@@ -48,8 +48,8 @@ class OurAnyOp(HostPack):
         """Into a poisoned output, so that an element nobody writes shows."""
         self._y.view(np.uint8).fill(0x7F)  # no number of any float type, and the largest of int8
         self._calls[index]()
-        found: Array = self._y
-        return found
+        result: Array = self._y
+        return result
 
     def plan(self, shape: Mapping[str, int]) -> str:
         """What is served at this shape, where the runtime says it."""

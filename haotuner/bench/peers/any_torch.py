@@ -51,11 +51,11 @@ class TorchAnyOp(HostTorch):
 
     def result(self, index: int) -> Array:
         """Of one call, as it is timed."""
-        found: Any = self._calls[index]()
+        result: Any = self._calls[index]()
         if is_convolution(self._op.kind) and ConvAttributes.of(self._op).last:
-            found = found.movedim(1, -1)
-        kept: Array = (found.float() if found.dtype.is_floating_point else found).numpy()
-        return kept
+            result = result.movedim(1, -1)
+        selected: Array = (result.float() if result.dtype.is_floating_point else result).numpy()
+        return selected
 
 
 class InductorAnyOp(TorchAnyOp):
@@ -85,7 +85,7 @@ def _tensor(torch: Any, values: Any) -> Any:
     return torch.from_numpy(values)
 
 
-def _of_bytes(torch: Any, op: Op, given: Mapping[str, Any]) -> Call:
+def _of_bytes(torch: Any, op: Op, inputs: Mapping[str, Any]) -> Call:
     """OneDNN's layer of bytes: a scale a channel, a bias, a relu, in this order, or nothing behind it.
 
     NotImplementedError for any other.
@@ -95,20 +95,22 @@ def _of_bytes(torch: Any, op: Op, given: Mapping[str, Any]) -> Call:
         raise NotImplementedError("oneDNN's layers of bytes have scale, bias and relu behind them, in this order")
     if bound(op) == () or (op.kind == "dense" and op.meaning.operands[1].axes(op.all_options()) != ("n", "k")):
         raise NotImplementedError("of bytes torch is raced on layers alone")
-    weight = given["weight"]
-    scales = given.get("scale", torch.ones(weight.shape[0]))
+    weight = inputs["weight"]
+    scales = inputs.get("scale", torch.ones(weight.shape[0]))
     zeros = torch.zeros(weight.shape[0], dtype=torch.int32)
     kind = {"uint8": torch.uint8, "int8": torch.int8}.get(op.dtype_of(op.meaning.output), torch.float32)
     end = "relu" if "relu" in steps else "none"
-    bias, ops = given.get("bias"), torch.ops.onednn
+    bias, ops = inputs.get("bias"), torch.ops.onednn
     if op.kind == "dense":
         packed = ops.qlinear_prepack(weight, None)
         linear = ops.qlinear_pointwise.default
-        return partial(linear, given["x"], 1.0, 0, packed, scales, zeros, bias, 1.0, 0, kind, end, [], "")
-    told = ConvAttributes.of(op)
-    if told.transposed:
+        return partial(linear, inputs["x"], 1.0, 0, packed, scales, zeros, bias, 1.0, 0, kind, end, [], "")
+    attributes = ConvAttributes.of(op)
+    if attributes.transposed:
         raise NotImplementedError("torch has no transposed convolution of bytes that takes scales")
-    packed = ops.qconv_prepack(weight, scales, 1.0, 0, told.stride, told.pad, told.dilation, told.groups, None)
-    window = (told.stride, told.pad, told.dilation, told.groups)
+    packed = ops.qconv_prepack(
+        weight, scales, 1.0, 0, attributes.stride, attributes.pad, attributes.dilation, attributes.groups, None
+    )
+    window = (attributes.stride, attributes.pad, attributes.dilation, attributes.groups)
     convolution = ops.qconv_pointwise.default
-    return partial(convolution, given["x"], 1.0, 0, packed, scales, zeros, bias, *window, 1.0, 0, kind, end, [], "")
+    return partial(convolution, inputs["x"], 1.0, 0, packed, scales, zeros, bias, *window, 1.0, 0, kind, end, [], "")

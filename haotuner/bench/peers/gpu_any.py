@@ -27,7 +27,7 @@ class GpuOurAnyOp(GpuOurOperator):
         op = self._named
         assert op is not None
         self._leave()
-        types = {one.name: op.dtype_of(one) for one in op.meaning.inputs}
+        types = {operand.name: op.dtype_of(operand) for operand in op.meaning.inputs}
         types |= {name: op.extra_dtype(name) for name in op.epilogue_operands}
         placed: dict[str, Memory] = {}
         for name, values in operands.items():
@@ -35,21 +35,21 @@ class GpuOurAnyOp(GpuOurOperator):
             self._held.append(placed[name])
         output = op.meaning.output
         self._held.append(self._driver.empty(op.operand_shape(output, shape_of(op, operands)), op.dtype_of(output)))
-        given = {name: memory.tensor() for name, memory in placed.items()}
-        self._run = self._call(op, given, self._held[-1].tensor())
+        inputs = {name: memory.tensor() for name, memory in placed.items()}
+        self._run = self._call(op, inputs, self._held[-1].tensor())
         return [self._run] * count
 
-    def _call(self, op: Op, given: dict[str, Any], out: Any) -> Call:
-        served, kept, stream = self._pack.op(op.name), bound(op), self._driver.stream
-        if not kept:
+    def _call(self, op: Op, inputs: dict[str, Any], out: Any) -> Call:
+        served, selected, stream = self._pack.op(op.name), bound(op), self._driver.stream
+        if not selected:
             if hasattr(served, "prepare"):
                 served.prepare(stream)
-            passed = {name: given.pop(name) for name in op.epilogue_operands}
-            return partial(served.run, *given.values(), out=out, stream=stream, **passed)
-        layer = served.bind(given["weight"], **{name: given[name] for name in kept[1:]})
+            passed = {name: inputs.pop(name) for name in op.epilogue_operands}
+            return partial(served.run, *inputs.values(), out=out, stream=stream, **passed)
+        layer = served.bind(inputs["weight"], **{name: inputs[name] for name in selected[1:]})
         layer.prepare(stream)
-        more = {name: one for name, one in given.items() if name not in ("x", *kept)}
-        return partial(layer, given["x"], out=out, stream=stream, **more)
+        more = {name: item for name, item in inputs.items() if name not in ("x", *selected)}
+        return partial(layer, inputs["x"], out=out, stream=stream, **more)
 
 
 class GpuTorchAnyOp(OnTorch):
@@ -81,8 +81,8 @@ class GpuTorchAnyOp(OnTorch):
     def result(self, index: int) -> Array:
         """Of one call, as it is timed."""
         made: Any = self._run()
-        found: Array = (made.movedim(1, -1) if self._last() else made).float().cpu().numpy()
-        return found
+        result: Array = (made.movedim(1, -1) if self._last() else made).float().cpu().numpy()
+        return result
 
     def _last(self) -> bool:
         return is_convolution(self._op.kind) and ConvAttributes.of(self._op).last

@@ -64,9 +64,9 @@ class GraphClock:
         until = time.perf_counter() + WARM_S
         while time.perf_counter() < until:
             self._engine.replay_us(self._graph, 1)
-        wanted = int(min(MOST_SAMPLES, max(LEAST_SAMPLES, seconds * 1e6 / max(self._replay_us, 1e-3))))
+        sample_count = int(min(MOST_SAMPLES, max(LEAST_SAMPLES, seconds * 1e6 / max(self._replay_us, 1e-3))))
         samples: list[float] = []
-        while len(samples) < wanted:
-            samples += self._engine.replay_us(self._graph, min(AT_ONCE, wanted - len(samples)))
+        while len(samples) < sample_count:
+            samples += self._engine.replay_us(self._graph, min(AT_ONCE, sample_count - len(samples)))
         self._replay_us = statistics.median(samples)
         return Block(call_ns=self._replay_us * 1e3 / self._launches, calls=self._launches * len(samples))

@@ -76,8 +76,10 @@ class CublasLt:
         what = self._made("cublasLtMatmulDescCreate", _COMPUTE_32F, _SCALE_32F)
         self._call("cublasLtMatmulDescSetAttribute", what, _DESC_TRANSA, *_value(ctypes.c_int32(_OP_T)))
         w, x_, y = (self._layout(kind, rows, columns) for rows, columns in ((k, n), (k, m), (n, m)))
-        found = self._proposed(what, w, x_, y)
-        rounds = [[self._bound(what, w, x_, y, one, weight) for weight in self._weights[:count]] for one in found]
+        result = self._proposed(what, w, x_, y)
+        rounds = [
+            [self._bound(what, w, x_, y, algorithm, weight) for weight in self._weights[:count]] for algorithm in result
+        ]
         self._calls = rounds[0] if len(rounds) == 1 else self._fastest(rounds)
         return self._calls
 
@@ -98,8 +100,8 @@ class CublasLt:
         for name, value in limits.items():
             self._call("cublasLtMatmulPreferenceSetAttribute", preference, name, *_value(value))
         results, count = (_Result * self.proposals)(), ctypes.c_int(0)
-        asked = (self._handle, what, w, x, y, y, preference, self.proposals, results, ctypes.byref(count))
-        self._call("cublasLtMatmulAlgoGetHeuristic", *asked)
+        arguments = (self._handle, what, w, x, y, y, preference, self.proposals, results, ctypes.byref(count))
+        self._call("cublasLtMatmulAlgoGetHeuristic", *arguments)
         self._call("cublasLtMatmulPreferenceDestroy", preference)
         sound = [result for result in results[: count.value] if result.state == 0]
         if not sound:
@@ -109,16 +111,16 @@ class CublasLt:
     def _fastest(self, rounds: Sequence[list[Call]]) -> list[Call]:
         """The calls of the fastest proposal; those that fail are left out."""
         times: dict[int, float] = {}
-        for place, calls in enumerate(rounds):
+        for index, calls in enumerate(rounds):
             try:
                 calls[0]()
                 turns = [calls[turn % len(calls)] for turn in range(TRIES)]
-                times[place] = statistics.median(self._driver.timed_us(call) for call in turns)
+                times[index] = statistics.median(self._driver.timed_us(call) for call in turns)
             except RuntimeError as error:
-                print(f"proposal {place}: {error}", file=sys.stderr)
+                print(f"proposal {index}: {error}", file=sys.stderr)
         if not times:
             raise RuntimeError("none of the proposals runs")
-        return rounds[min(times, key=lambda place: times[place])]
+        return rounds[min(times, key=lambda index: times[index])]
 
     def _bound(
         self,
@@ -130,9 +132,9 @@ class CublasLt:
         weight: Memory,
     ) -> Call:
         x_at, y_at = (ctypes.c_void_p(memory.address) for memory in self._operands)
-        one, zero = ctypes.byref(self._one), ctypes.byref(self._zero)
+        alpha, zero = ctypes.byref(self._one), ctypes.byref(self._zero)
         arguments = (
-            self._handle, what, one, ctypes.c_void_p(weight.address), w, x_at, x, zero, y_at, y, y_at, y,
+            self._handle, what, alpha, ctypes.c_void_p(weight.address), w, x_at, x, zero, y_at, y, y_at, y,
             ctypes.byref(chosen), ctypes.c_void_p(self._workspace), ctypes.c_size_t(WORKSPACE_BYTES),
             ctypes.c_void_p(self._driver.stream),
         )  # fmt: skip

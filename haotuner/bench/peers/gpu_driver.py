@@ -64,9 +64,11 @@ class Driver:
     def download(self, memory: Memory) -> Array:
         """What the memory holds once all queued work is done, as fp32."""
         self.wait()
-        found: NDArray[Any] = np.empty(memory.shape, np.uint16 if memory.dtype == "bf16" else DTYPES[memory.dtype].numpy)
-        self._call("cuMemcpyDtoH_v2", ctypes.c_void_p(found.ctypes.data), memory.pointer, _SIZE(found.nbytes))
-        return decoded(found, memory.dtype)
+        element_type: NDArray[Any] = np.empty(
+            memory.shape, np.uint16 if memory.dtype == "bf16" else DTYPES[memory.dtype].numpy
+        )
+        self._call("cuMemcpyDtoH_v2", ctypes.c_void_p(element_type.ctypes.data), memory.pointer, _SIZE(element_type.nbytes))
+        return decoded(element_type, memory.dtype)
 
     def free(self, memories: Sequence[Memory]) -> None:
         """Give memory back once all queued work is done."""
@@ -156,8 +158,21 @@ class Memory:
         self.address, self.size, self.shape, self.dtype, self._ordinal = address, size, shape, dtype, ordinal
         kind = DTYPES[dtype]
         self._extents = (ctypes.c_int64 * len(shape))(*shape)
-        told = (address, KDL_CUDA, ordinal, len(shape), kind.code, 8 * kind.size, 1, self._extents, None, 0, None, None)
-        self._told = _Tensor(*told)
+        description = (
+            address,
+            KDL_CUDA,
+            ordinal,
+            len(shape),
+            kind.code,
+            8 * kind.size,
+            1,
+            self._extents,
+            None,
+            0,
+            None,
+            None,
+        )
+        self._told = _Tensor(*description)
 
     @property
     def pointer(self) -> ctypes.c_uint64:

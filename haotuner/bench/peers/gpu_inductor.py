@@ -48,5 +48,5 @@ class GpuInductor(OnTorch):
 
     def result(self, index: int) -> Array:
         """Result of one call with the weight of that index, as it is timed."""
-        found: Array = self._layer(self._x, self._weights[index]).float().cpu().numpy()
-        return found
+        result: Array = self._layer(self._x, self._weights[index]).float().cpu().numpy()
+        return result

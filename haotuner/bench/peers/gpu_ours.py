@@ -69,9 +69,9 @@ class GpuOurOperator(OnDevice):
     def _placed(self, op: Op, inputs: Iterable[Array], size: tuple[int, ...], count: int) -> Sequence[Call]:
         """The same call on these inputs as often as asked, into an output of this size."""
         self._leave()
-        self._held = [*(self._driver.upload(one, op.dtype) for one in inputs), self._driver.empty(size, op.dtype)]
-        *given, out = (memory.tensor() for memory in self._held)
-        self._run = partial(self._pack.op(op.name).run, *given, out=out, stream=self._driver.stream)
+        self._held = [*(self._driver.upload(operand, op.dtype) for operand in inputs), self._driver.empty(size, op.dtype)]
+        *arguments, out = (memory.tensor() for memory in self._held)
+        self._run = partial(self._pack.op(op.name).run, *arguments, out=out, stream=self._driver.stream)
         return [self._run] * count
 
 

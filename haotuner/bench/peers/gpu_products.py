@@ -47,7 +47,7 @@ class GpuTorchProducts(OnTorch):
         x, w = (
             placed.transpose(1, 2) if across else placed
             for placed, across in zip(
-                (self._engine.put(one, self._op.dtype) for one in factors), turned(self._op), strict=True
+                (self._engine.put(factor, self._op.dtype) for factor in factors), turned(self._op), strict=True
             )
         )
         self._y = x.new_empty(x.shape[0], x.shape[1], w.shape[2])
@@ -58,5 +58,5 @@ class GpuTorchProducts(OnTorch):
         """Into a poisoned output."""
         self._y.fill_(float("nan"))
         self._run()
-        found: Array = self._y.float().cpu().numpy()
-        return found
+        result: Array = self._y.float().cpu().numpy()
+        return result

@@ -112,8 +112,8 @@ class GpuTorch(OnTorch):
         """Into a poisoned output."""
         self._y.fill_(float("nan"))
         self._multiply(self._x, self._weights[index], self._y)
-        found: Array = self._y.float().cpu().numpy()
-        return found
+        result: Array = self._y.float().cpu().numpy()
+        return result
 
     def _multiply(self, x: Any, w: Any, y: Any) -> None:
         """Queue y = x · w^T."""

@@ -56,8 +56,8 @@ class InductorMax:
 
     def result(self, index: int) -> Array:
         """The first or the last output of the graph."""
-        found: Array = self._call()[0 if index == 0 else 1].numpy()
-        return found
+        result: Array = self._call()[0 if index == 0 else 1].numpy()
+        return result
 
     def _compile(self, weights: list[Any]) -> Any:
         torch = self._torch

@@ -45,8 +45,8 @@ class Machine:
             self._library = _build(isa, Toolchain.find().compiler)
         except (EnvironmentMissing, OSError, TimedOut) as error:
             raise ImportError(str(error)) from error
-        for found in (self._library.machine_compute, self._library.machine_read, self._library.machine_crowding):
-            found.restype = ctypes.c_double
+        for item in (self._library.machine_compute, self._library.machine_read, self._library.machine_crowding):
+            item.restype = ctypes.c_double
         if not self._library.machine_start(setting.threads, ctypes.c_double(CALL_FLOPS)):
             raise ImportError(f"could not start {setting.threads} threads")
         self._weights: Sequence[Array] = ()
@@ -83,13 +83,13 @@ class Machine:
 
 def _seconds(calls: Sequence[Call]) -> float:
     """Seconds of the faster of two rounds over the calls."""
-    found = []
+    result = []
     for _ in range(2):
         begin = time.perf_counter()
         for call in calls:
             call()
-        found.append(time.perf_counter() - begin)
-    return min(found)
+        result.append(time.perf_counter() - begin)
+    return min(result)
 
 
 def _build(isa: Isa, compiler: str) -> ctypes.CDLL:

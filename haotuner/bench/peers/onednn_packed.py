@@ -57,8 +57,8 @@ class OnednnPacked(HostTorch):
 
     def result(self, index: int) -> Array:
         """Result of one call with the weight of that index, as it is timed."""
-        found: Array = self._call(self._weights[index])().float().numpy()  # type: ignore[attr-defined]
-        return found if self._told is None else self._told.stored(found)
+        result: Array = self._call(self._weights[index])().float().numpy()  # type: ignore[attr-defined]
+        return result if self._told is None else self._told.stored(result)
 
     def _of_bytes(self, weight: Any) -> tuple[Any, ...]:
         """A weight in oneDNN's own form, with scales and zero points that change nothing."""
@@ -68,16 +68,26 @@ class OnednnPacked(HostTorch):
 
     def _packed(self, weight: Any) -> Any:
         """A convolution's weight, reordered without an image's size, as Inductor does where it is not known."""
-        told = self._told
-        assert told is not None
+        description = self._told
+        assert description is not None
         reorder = self._torch.ops.mkldnn._reorder_convolution_weight
-        return reorder(weight, told.pad, told.stride, told.dilation, told.groups, [])
+        return reorder(weight, description.pad, description.stride, description.dilation, description.groups, [])
 
     def _call(self, weight: Any) -> Call:
         if self._told is not None:
-            told, convolution = self._told, self._torch.ops.mkldnn._convolution_pointwise.default
+            description, convolution = self._told, self._torch.ops.mkldnn._convolution_pointwise.default
             return partial(
-                convolution, self._x, weight, None, told.pad, told.stride, told.dilation, told.groups, "none", [], ""
+                convolution,
+                self._x,
+                weight,
+                None,
+                description.pad,
+                description.stride,
+                description.dilation,
+                description.groups,
+                "none",
+                [],
+                "",
             )
         if self._kind == "int8":
             product = self._torch.ops.onednn.qlinear_pointwise.default

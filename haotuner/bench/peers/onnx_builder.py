@@ -61,9 +61,9 @@ def model(onnx: Any, op: Op, operands: Mapping[str, Array], output: Array) -> by
 
     NotImplementedError for what nobody wrote down.
     """
-    graph, kept = Graph(onnx), bound(op)
-    fed = {name: values for name, values in operands.items() if name not in kept}
-    constants = {name: operands[name] for name in kept}
+    graph, selected = Graph(onnx), bound(op)
+    fed = {name: values for name, values in operands.items() if name not in selected}
+    constants = {name: operands[name] for name in selected}
     if op.dtype not in ("fp32", "int8"):
         raise NotImplementedError(f"files are raced in fp32 and int8, not in {op.dtype}")
     if op.dtype == "int8":
@@ -95,11 +95,11 @@ def _window(op: Op) -> str:
 
 
 def _where(op: Op) -> dict[str, Any]:
-    told = ConvAttributes.of(op)
+    attributes = ConvAttributes.of(op)
     sides = list(windows(op.kind, dict(op.static), op.all_options()).values())
     pads = [side.before for side in sides] + [side.after for side in sides]
-    more = {"output_padding": told.more} if told.transposed else {}
-    return {"strides": told.stride, "pads": pads, "dilations": told.dilation, "group": told.groups, **more}
+    more = {"output_padding": attributes.more} if attributes.transposed else {}
+    return {"strides": attributes.stride, "pads": pads, "dilations": attributes.dilation, "group": attributes.groups, **more}
 
 
 def _steps(graph: Graph, op: Op, last: str, constants: Mapping[str, Array], channel: int, *, skip: bool = False) -> str:
@@ -146,8 +146,8 @@ def _of_bytes(graph: Graph, op: Op, constants: Mapping[str, Array], output: Arra
         raise NotImplementedError("files of bytes are raced on layers whose epilogue begins with a scale")
     weight = constants["weight"]
     scale = constants.get("scale", np.ones(weight.shape[0], np.float32)).astype(np.float32)
-    one, zero = graph.constant(np.float32(1)), graph.constant(np.uint8(0))
-    x = graph.node("DequantizeLinear", "x", one, zero)
+    first, zero = graph.constant(np.float32(1)), graph.constant(np.uint8(0))
+    x = graph.node("DequantizeLinear", "x", first, zero)
     zeros = graph.constant(np.zeros(len(scale), np.int8))
     quantised = output.dtype in (np.uint8, np.int8)
     stored = _of_columns(op, weight)
@@ -162,7 +162,7 @@ def _of_bytes(graph: Graph, op: Op, constants: Mapping[str, Array], output: Arra
         last, channel = graph.node(_window(op), x, w, **_where(op)), 1
     last = _steps(graph, op, last, constants, channel, skip=bool(op.epilogue))
     if quantised:
-        return graph.node("QuantizeLinear", last, one, graph.constant(output.dtype.type(0)))
+        return graph.node("QuantizeLinear", last, first, graph.constant(output.dtype.type(0)))
     return graph.node("Cast", last, to=6) if output.dtype == np.int32 else last
 
 

@@ -67,8 +67,8 @@ class OnnxruntimeCpu:
         """Into a poisoned output."""
         self._y.fill(np.nan if self._y.dtype.kind == "f" else np.iinfo(self._y.dtype).max)
         self._sessions[index].run_with_iobinding(self._bindings[index])
-        found: Array = self._y if self._told is None else self._told.stored(self._y)
-        return found
+        result: Array = self._y if self._told is None else self._told.stored(self._y)
+        return result
 
     def _bind(self, session: Any) -> Any:
         binding = session.io_binding()
@@ -97,21 +97,21 @@ class OnnxruntimeCpu:
         data: bytes = model.SerializeToString()
         return data
 
-    def _convolution(self, weight: Array, told: ConvAttributes) -> bytes:
+    def _convolution(self, weight: Array, facts: ConvAttributes) -> bytes:
         helper, kind = self._onnx.helper, self._onnx.TensorProto.FLOAT
-        more = {"output_padding": told.more} if told.transposed else {}
+        more = {"output_padding": facts.more} if facts.transposed else {}
         node = helper.make_node(
-            "ConvTranspose" if told.transposed else "Conv",
+            "ConvTranspose" if facts.transposed else "Conv",
             ["x", "w"],
             ["y"],
-            strides=told.stride,
-            pads=(*told.pad, *told.pad),
-            dilations=told.dilation,
-            group=told.groups,
+            strides=facts.stride,
+            pads=(*facts.pad, *facts.pad),
+            dilations=facts.dilation,
+            group=facts.groups,
             **more,
         )
-        sides = ["w"] if told.flat else ["h", "w"]
-        after = ["q"] if told.flat else ["p", "q"]
+        sides = ["w"] if facts.flat else ["h", "w"]
+        after = ["q"] if facts.flat else ["p", "q"]
         graph = helper.make_graph(
             [node],
             "convolution",

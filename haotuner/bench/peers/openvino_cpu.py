@@ -68,19 +68,19 @@ class OpenvinoCpu:
         return self._y if self._told is None else self._told.stored(self._y)
 
     def _model(self, weight: Array) -> Any:
-        build, told = self._openvino.opset13, self._told
-        if told is not None:
-            sides = [-1] * len(told.stride)
+        build, description = self._openvino.opset13, self._told
+        if description is not None:
+            sides = [-1] * len(description.stride)
             image = build.parameter([-1, self._op["c"], *sides], np.float32)
-            window = (told.stride, told.pad, told.pad, told.dilation)
-            if told.transposed:
-                found = self._transposed(image, weight, told)
-            elif told.groups == 1:
-                found = build.convolution(image, build.constant(weight), *map(list, window))
+            window = (description.stride, description.pad, description.pad, description.dilation)
+            if description.transposed:
+                result = self._transposed(image, weight, description)
+            elif description.groups == 1:
+                result = build.convolution(image, build.constant(weight), *map(list, window))
             else:
-                parts = weight.reshape(told.groups, weight.shape[0] // told.groups, *weight.shape[1:])
-                found = build.group_convolution(image, build.constant(parts), *map(list, window))
-            return self._openvino.Model([build.result(found)], [image])
+                parts = weight.reshape(description.groups, weight.shape[0] // description.groups, *weight.shape[1:])
+                result = build.group_convolution(image, build.constant(parts), *map(list, window))
+            return self._openvino.Model([build.result(result)], [image])
         if self._op.dtype == "int8":
             return self._of_bytes(weight)
         x = build.parameter([-1, weight.shape[1]], np.float32)
@@ -97,11 +97,11 @@ class OpenvinoCpu:
         scaled = build.multiply(stored, build.constant(np.ones((rows, 1), np.float32)))
         return self._openvino.Model([build.result(build.matmul(quantised, scaled, False, True))], [x])
 
-    def _transposed(self, image: Any, weight: Array, told: ConvAttributes) -> Any:
+    def _transposed(self, image: Any, weight: Array, facts: ConvAttributes) -> Any:
         build = self._openvino.opset13
-        window = dict(strides=list(told.stride), pads_begin=list(told.pad), pads_end=list(told.pad),
-                      dilations=list(told.dilation), output_padding=list(told.more))  # fmt: skip
-        if told.groups == 1:
+        window = dict(strides=list(facts.stride), pads_begin=list(facts.pad), pads_end=list(facts.pad),
+                      dilations=list(facts.dilation), output_padding=list(facts.more))  # fmt: skip
+        if facts.groups == 1:
             return build.convolution_backprop_data(image, build.constant(weight), **window)
-        parts = weight.reshape(told.groups, weight.shape[0] // told.groups, *weight.shape[1:])
+        parts = weight.reshape(facts.groups, weight.shape[0] // facts.groups, *weight.shape[1:])
         return build.group_convolution_backprop_data(image, build.constant(parts), **window)

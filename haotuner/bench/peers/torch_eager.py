@@ -42,5 +42,5 @@ class TorchEager(HostTorch):
 
     def result(self, index: int) -> Array:
         """Result of one call with the weight of that index, as it is timed."""
-        found: Array = self._function(self._x, self._weights[index]).float().numpy()
-        return found if self._told is None else self._told.stored(found)
+        result: Array = self._function(self._x, self._weights[index]).float().numpy()
+        return result if self._told is None else self._told.stored(result)

@@ -22,7 +22,9 @@ def expression(torch: Any, op: Op) -> Callable[..., Any]:
         turned = {"nn": (False, False), "nt": (False, True), "tn": (True, False)}[op.option("layout")]
 
         def product(x: Any, w: Any) -> Any:
-            return torch.matmul(*(one.transpose(-1, -2) if turn else one for one, turn in zip((x, w), turned, strict=True)))
+            return torch.matmul(
+                *(item.transpose(-1, -2) if turn else item for item, turn in zip((x, w), turned, strict=True))
+            )
 
         return _finished(torch, op, product, -1)
     if is_convolution(op.kind):
@@ -79,19 +81,19 @@ def _step(torch: Any, name: str, channel: int) -> Callable[[Any, Mapping[str, An
 
 
 def _convolution(torch: Any, op: Op) -> Callable[..., Any]:
-    f, told = torch.nn.functional, ConvAttributes.of(op)
+    f, attributes = torch.nn.functional, ConvAttributes.of(op)
     sides = list(windows(op.kind, dict(op.static), op.all_options()).values())
     uneven = any(side.before != side.after for side in sides)
-    if uneven and told.transposed:
+    if uneven and attributes.transposed:
         raise NotImplementedError("torch has no transposed convolution whose pads differ")
     around = [pad for side in reversed(sides) for pad in (side.before, side.after)]
-    pad = tuple(0 for _ in sides) if uneven else told.pad
-    window = {"stride": told.stride, "padding": pad, "dilation": told.dilation, "groups": told.groups}
-    if told.transposed:
-        window["output_padding"] = told.more
-        call = partial(f.conv_transpose1d if told.flat else f.conv_transpose2d, **window)
+    pad = tuple(0 for _ in sides) if uneven else attributes.pad
+    window = {"stride": attributes.stride, "padding": pad, "dilation": attributes.dilation, "groups": attributes.groups}
+    if attributes.transposed:
+        window["output_padding"] = attributes.more
+        call = partial(f.conv_transpose1d if attributes.flat else f.conv_transpose2d, **window)
     else:
-        call = partial(f.conv1d if told.flat else f.conv2d, **window)
+        call = partial(f.conv1d if attributes.flat else f.conv2d, **window)
     padded = (lambda x, w, bias=None: call(f.pad(x, around), w, bias)) if uneven else call
     return _finished(torch, op, padded, 1)
 
@@ -110,7 +112,7 @@ def generated(torch: Any, op: Op) -> Callable[..., Any]:
         return f.layer_norm(x, x.shape[-1:], *rest, eps=eps)
 
     def group_norm(x: Any, *rest: Any) -> Any:
-        flat = [one.flatten() for one in rest]
+        flat = [item.flatten() for item in rest]
         return finish(f.group_norm(x.flatten(1, 2), x.shape[1], *flat, eps=eps)).view(x.shape)
 
     def instance_norm(x: Any, *rest: Any) -> Any:
@@ -125,7 +127,7 @@ def generated(torch: Any, op: Op) -> Callable[..., Any]:
         if mask is not None and mask.dim() != q.dim():  # of keys
             mask = mask.view(mask.shape[0], *[1] * (q.dim() - 2), s)
         if folded := q.dim() == 3:
-            q, k, v = (one.unsqueeze(0) for one in (q, k, v))
+            q, k, v = (item.unsqueeze(0) for item in (q, k, v))
             mask = mask.unsqueeze(0) if mask is not None else None
         square = causal == "start" or (causal == "end" and t == s)
         if causal != "none" and (mask is not None or not square):

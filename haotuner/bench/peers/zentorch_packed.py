@@ -47,8 +47,8 @@ class ZentorchPacked:
         """Into a poisoned output."""
         self._y.fill_(float("nan"))
         self._call(self._weights[index])()
-        found: Array = self._y.numpy()
-        return found
+        result: Array = self._y.numpy()
+        return result
 
     def _call(self, weight: Any) -> Call:
         return partial(self._op.zentorch_linear_unary.out, self._x, weight, is_weight_prepacked=True, out=self._y)

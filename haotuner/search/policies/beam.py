@@ -26,10 +26,10 @@ class Beam:
     def ask(self, count: int) -> list[Point]:
         """The best complete programs of the beam that were not asked for."""
         while True:
-            found = [point for point in self._search() if point not in self._asked][:count]
-            if found or self._width > len(self._space.points):
-                self._asked.update(found)
-                return found
+            points = [point for point in self._search() if point not in self._asked][:count]
+            if points or self._width > len(self._space.points):
+                self._asked.update(points)
+                return points
             self._width *= 2
 
     def tell(self, scores: Sequence[tuple[Point, float]]) -> None:
@@ -38,13 +38,13 @@ class Beam:
 
     def _search(self) -> list[Point]:
         left: list[Point] = [tuple(0 for _ in self._space.holes)]
-        for place, hole in enumerate(self._space.holes):
+        for index, hole in enumerate(self._space.holes):
             every = [
-                self._space.canonical((*one[:place], at, *one[place + 1 :]))
-                for one in left
+                self._space.canonical((*point[:index], at, *point[index + 1 :]))
+                for point in left
                 for at in range(len(hole.choices))
             ]
-            grown = list(dict.fromkeys(one for one in every if one is not None))
+            grown = list(dict.fromkeys(point for point in every if point is not None))
             order = np.argsort(self._fitness.predicted(grown), kind="stable")[: self._width]
             left = [grown[at] for at in order.tolist()]
         return left

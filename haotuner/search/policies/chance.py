@@ -18,8 +18,8 @@ class Random:
 
     def ask(self, count: int) -> list[Point]:
         """The next points."""
-        found, self._left = self._left[:count], self._left[count:]
-        return found
+        points, self._left = self._left[:count], self._left[count:]
+        return points
 
     def tell(self, scores: Sequence[tuple[Point, float]]) -> None:
         """Learns nothing."""

@@ -24,7 +24,7 @@ class Evolution:
         self._space, self._random = space, np.random.default_rng(seed)
         self._fitness, self._asked = Fitness(space, expected, seed), set[Point]()
         self._places = [
-            tuple(place for place, hole in enumerate(space.holes) if hole.node == node) for node in space.nodes()
+            tuple(index for index, hole in enumerate(space.holes) if hole.node == node) for node in space.nodes()
         ]
 
     def ask(self, count: int) -> list[Point]:
@@ -46,34 +46,34 @@ class Evolution:
         fresh = [point for point in every if point not in self._asked]
         order = np.argsort(self._fitness.predicted(fresh), kind="stable") if fresh else np.zeros(0, int)
         drawn = sum(self._random.random() < BY_CHANCE for _ in range(count))
-        found = [fresh[at] for at in order.tolist()[: count - drawn]]
-        while len(found) < min(count, len(self._space.points) - len(self._asked)):
+        points = [fresh[at] for at in order.tolist()[: count - drawn]]
+        while len(points) < min(count, len(self._space.points) - len(self._asked)):
             point = self._space.points[int(self._random.integers(len(self._space.points)))]
-            if point not in self._asked and point not in found:
-                found.append(point)
-        self._asked.update(found)
-        return found
+            if point not in self._asked and point not in points:
+                points.append(point)
+        self._asked.update(points)
+        return points
 
     def tell(self, scores: Sequence[tuple[Point, float]]) -> None:
         """The fitness learns."""
         self._fitness.tell(scores)
 
     def _child(self, population: Sequence[Point], scores: np.ndarray, chance: np.ndarray) -> Point:
-        one, other = (int(at) for at in self._random.choice(len(population), 2, p=chance))
-        if self.crosses and one != other and self._random.random() < CROSSED:
-            return self._crossed(population[one], population[other], float(scores[one]), float(scores[other]))
-        near = list(self._space.neighbours(population[one]))
-        return near[int(self._random.integers(len(near)))] if near else population[one]
+        first, other = (int(at) for at in self._random.choice(len(population), 2, p=chance))
+        if self.crosses and first != other and self._random.random() < CROSSED:
+            return self._crossed(population[first], population[other], float(scores[first]), float(scores[other]))
+        near = list(self._space.neighbours(population[first]))
+        return near[int(self._random.integers(len(near)))] if near else population[first]
 
-    def _crossed(self, one: Point, other: Point, score: float, others: float) -> Point:
+    def _crossed(self, parent: Point, other: Point, score: float, others: float) -> Point:
         """Node by node the decisions of the parent whose node is better: by what was measured with these decisions."""
-        child = list(one)
+        child = list(parent)
         for places in self._places:
-            better = self._of_node(other, places, others) - self._of_node(one, places, score)
+            better = self._of_node(other, places, others) - self._of_node(parent, places, score)
             if self._random.random() < 1.0 / (1.0 + np.exp(np.clip(better / WARMTH, -30, 30))):
-                for place in places:
-                    child[place] = other[place]
-        return self._space.canonical(child) or one
+                for position in places:
+                    child[position] = other[position]
+        return self._space.canonical(child) or parent
 
     def _of_node(self, point: Point, places: Sequence[int], otherwise: float) -> float:
         """Mean score of what was measured with a point's decisions at one node; the point's own where nothing was."""

@@ -57,16 +57,16 @@ class Fitness:
         labels = np.array([self.known[point] for point in points]) - self._prior(rows)
         data = lightgbm.Dataset(rows, labels - labels.mean(), params={"verbosity": -1})
         self._level = float(labels.mean())
-        given = TREES.parameters(len(points), seed=self._seed, threads=1)
-        self._booster = lightgbm.train(given, data, num_boost_round=TREES.trees)
+        parameters = TREES.parameters(len(points), seed=self._seed, threads=1)
+        self._booster = lightgbm.train(parameters, data, num_boost_round=TREES.trees)
 
     def predicted(self, points: Sequence[Point]) -> Floats:
         """Scores, of shape ``(len(points),)``: lower is better."""
         rows = self._features(points)
-        found = self._prior(rows)
+        result = self._prior(rows)
         if self._booster is not None:
-            found = found + self._level + np.asarray(self._booster.predict(rows), np.float64)
-        return np.asarray(found, np.float64)
+            result = result + self._level + np.asarray(self._booster.predict(rows), np.float64)
+        return np.asarray(result, np.float64)
 
     def _prior(self, rows: Floats) -> Floats:
         return np.asarray(rows[:, len(self.space.holes) :].mean(axis=1), np.float64)

@@ -44,19 +44,19 @@ class Annealing:
 
     def ask(self, count: int) -> list[Point]:
         """Neighbours of where the chains are; by chance where a chain has none left."""
-        found: list[Point] = []
-        while len(found) < count and len(self._asked) < len(self._instances):
-            chain = len(found) % CHAINS
+        points: list[Point] = []
+        while len(points) < count and len(self._asked) < len(self._instances):
+            chain = len(points) % CHAINS
             near = self._near(self._at[chain]) if len(self._at) == CHAINS else []
             pool = near or [point for point in self._instances if point not in self._asked]
             chosen = pool[int(self._random.integers(len(pool)))]
             self._asked[chosen] = chain
-            found.append(chosen)
-        return found
+            points.append(chosen)
+        return points
 
     def _near(self, point: Point) -> list[Point]:
         near = self._space.neighbours(point)
-        return [one for one in near if self.TEMPLATE.holds(self._space, one) and one not in self._asked]
+        return [point for point in near if self.TEMPLATE.holds(self._space, point) and point not in self._asked]
 
     def tell(self, scores: Sequence[tuple[Point, float]]) -> None:
         """Each chain moves to a better point, to a worse one by chance."""
