@@ -15,9 +15,9 @@ __version__ = "0.1.0"
 __all__ = ["capture", "load", "tune"]
 
 if TYPE_CHECKING:
-    from haotuner.producing import tune
     from haotuner.runtime.capture import capture
     from haotuner.runtime.pack import load
+    from haotuner.tuning.session import tune
 
 
 def __getattr__(name: str) -> Any:
@@ -34,7 +34,7 @@ def __getattr__(name: str) -> Any:
         from haotuner.extras import require_tuning
 
         require_tuning()
-        from haotuner.producing import tune
+        from haotuner.tuning.session import tune
 
         return tune
     raise AttributeError(f"module 'haotuner' has no attribute {name!r}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from haotuner.words.device import Device
+from haotuner.spec.device import Device
 
 _RDNA_WAVE = 32  # lanes of a wave of every RDNA device; those with waves of 64 are GCN or CDNA
 

@@ -7,14 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from haotuner.control_groups import read_text
 from haotuner.errors import EnvironmentMissing, UnknownDevice
+from haotuner.host.control_groups import read_text
 from haotuner.hw_profiles import amx
 from haotuner.hw_profiles.cpu_peak import CpuPeak, NotMeasured, peak_of
 from haotuner.hw_profiles.host import Host
 from haotuner.hw_profiles.isa import ISAS, CpuInfo, Isa, parse_cpuinfo, wide_pipes
 from haotuner.hw_profiles.topology import Topology, topology
-from haotuner.words.device import Device, Source
+from haotuner.spec.device import Device, Source
 
 COMPILERS = ("cc", "gcc", "clang")
 CLOCK_MHZ = 2500.0  # of a server that was not measured yet

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from importlib.resources import files
 from pathlib import Path
 
-from haotuner.files import read_regular
+from haotuner.host.files import read_regular
 from haotuner.hw_profiles.isa import CpuInfo, Isa
 from haotuner.hw_profiles.topology import Topology
 from haotuner.isolate import command

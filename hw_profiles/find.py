@@ -14,7 +14,7 @@ from haotuner.hw_profiles.gpu import gpu_device, gpu_devices, part_of
 from haotuner.hw_profiles.host import Host
 from haotuner.hw_profiles.profile import profile_named, profiles
 from haotuner.hw_profiles.table import known_named, table
-from haotuner.words.device import Device
+from haotuner.spec.device import Device
 
 _CPU = re.compile(r"cpu(?::([a-z0-9-]+))?")
 _CUDA = re.compile(r"cuda(?::([0-9]{1,4}))?")

@@ -11,7 +11,7 @@ from haotuner.hw_profiles.driver import DriverGpu, query_driver
 from haotuner.hw_profiles.host import Host
 from haotuner.hw_profiles.nvml import NoGpu, NvmlGpu, NvmlHost, query_nvml
 from haotuner.hw_profiles.profile import profile_named
-from haotuner.words.device import Device, Source
+from haotuner.spec.device import Device, Source
 
 # fp32 cores of an SM by compute capability: CUDA C++ programming guide, arithmetic throughput of 32-bit multiply-add.
 _CORES = {(3, 5): 192, (3, 7): 192, (5, 0): 128, (5, 2): 128, (6, 0): 64, (6, 1): 128, (7, 0): 64, (7, 5): 64, (8, 0): 64}

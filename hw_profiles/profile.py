@@ -9,7 +9,7 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Any
 
-from haotuner.words.device import Device, Source
+from haotuner.spec.device import Device, Source
 
 _FIELDS = {field.name for field in fields(Device)} - {"id", "sources", "mig"}
 

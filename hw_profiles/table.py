@@ -15,7 +15,7 @@ from typing import get_args
 
 from haotuner.errors import UnknownDevice
 from haotuner.hw_profiles.profile import plain, profiles
-from haotuner.words.device import Device, Kind
+from haotuner.spec.device import Device, Kind
 
 # Column of a file, what a Device calls it, and the unit in its terms.
 _OF_DEVICE = {

@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from haotuner import control_groups
-from haotuner.control_groups import read_text
+from haotuner.host import control_groups
+from haotuner.host.control_groups import read_text
 from haotuner.hw_profiles.host import Host
 
 _SIZE = re.compile(r"(\d+)([KMG]?)B?")

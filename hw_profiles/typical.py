@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from haotuner.words.device import Device, Kind
-from haotuner.words.occupancy import BLOCKS, REGISTERS, SHARED_BYTES, THREADS
+from haotuner.spec.device import Device, Kind
+from haotuner.spec.occupancy import BLOCKS, REGISTERS, SHARED_BYTES, THREADS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,9 +25,9 @@ from haotuner.microkernels.cuda.online_softmax import CudaOnline, short_family
 from haotuner.ops.groups import GROUPS
 from haotuner.ops.index import KINDS, kind_named
 from haotuner.ops.plugins import installed
-from haotuner.words.family import Family
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.op import Op
+from haotuner.spec.family import Family
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.op import Op
 
 # A kind with a formula has a family without a line of its own.
 FAMILIES: tuple[Family, ...] = (

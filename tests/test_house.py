@@ -23,19 +23,24 @@ FLOORS = {
     number: tuple(parts.split())
     for number, parts in enumerate(
         (
-            "errors extras files scratch ops words control_groups",  # 0
-            "microkernels hw_profiles workloads workload_images trace judge isolate graph generate importing",  # 1
+            "errors extras host spec ops",  # 0
+            "microkernels hw_profiles isolate graph codegen frontends",  # 1
             "select cost plan transfer",  # 2
-            "tuning initial_model backends measure records search orchestrate",  # 3
-            "runtime pack bench torch capture",  # 4
-            "cli entry producing publishing pack_race op_tasks request model_check model_tasks plan_facts pack_groups",  # 5
+            "backends measure records search partition",  # 3
+            "runtime pack verify bench torch",  # 4
+            "cli entry tuning",  # 5
             "bundle __main__",  # and so do these
         )
     )
 }
-SERVING = ("runtime", "pack", "judge")  # what a server loads
+SERVING = ("runtime", "pack", "verify")  # what a server loads
+NEEDS_TUNE = (
+    "haotuner.verify.model_check",
+    "haotuner.verify.pack_race",
+    "haotuner.verify.pack_groups",
+)  # not these
 FORBIDDEN = {"utils", "util", "common", "helpers", "helper", "base", "manager", "misc", "lib", "core"}
-ENV_READERS = ("haotuner/cli/", "haotuner/entry.py", "haotuner/producing.py", "haotuner/bundle/")  # the doors
+ENV_READERS = ("haotuner/cli/", "haotuner/entry.py", "haotuner/tuning/session.py", "haotuner/bundle/")  # the doors
 LINE_LIMIT, MEDIAN_LIMIT = 500, 150
 IMPORT_NAMES = {
     "nvidia-cuda-nvrtc": "libnvrtc",
@@ -160,9 +165,10 @@ def test_a_module_imports_only_from_its_floor_and_those_below():
 
 def test_words_import_nothing_but_the_standard_library_and_operators_numpy():
     columns = (
-        "haotuner.words.demand",
-        "haotuner.words.constraint",
-        "haotuner.words.occupancy",
+        "haotuner.spec.demand",
+        "haotuner.spec.constraint",
+        "haotuner.spec.occupancy",
+        "haotuner.spec.numerics",
     )  # rows of numbers for whole sets of kernels
     wrong = [
         f"{m.where}:{one.line} {one.module}"
@@ -177,7 +183,7 @@ def test_words_import_nothing_but_the_standard_library_and_operators_numpy():
 def test_serving_imports_words_numpy_and_tvm_ffi_only():
     wrong = []
     for module in modules().values():
-        if module.part not in SERVING:
+        if module.part not in SERVING or module.name in NEEDS_TUNE:
             continue
         for one in module.imports:
             reached = target(one.module)
@@ -286,15 +292,15 @@ def test_nothing_below_the_doors_reads_the_environment():
 # Only a family and its backend know what the parameters of a micro-kernel mean. This list may only get shorter.
 READS_PARAMETERS: tuple[str, ...] = ()
 # Only these name a kind of device; whoever needs a number or a habit of one asks ``hw_profiles/typical.py`` or a backend.
-NAMES_KINDS = ("backends/", "hw_profiles/", "microkernels/", "cli/", "words/device.py")
+NAMES_KINDS = ("backends/", "hw_profiles/", "microkernels/", "cli/", "spec/device.py")
 # The same words for something else: devices of torch and ONNX Runtime, the kernel's controllers and pressure files.
-NOT_OF_OURS = ("torch/", "runtime/", "bench/peers/", "bench/contention.py", "control_groups.py")
+NOT_OF_OURS = ("torch/", "runtime/", "bench/peers/", "bench/contention.py", "host/control_groups.py")
 # Not yet: the bundle is a second house for GPUs, the doors have "cpu" for a default. This list may only get shorter.
-STILL_NAMES_KINDS = ("bundle/", "producing.py", "request.py", "records/mapping.py")
+STILL_NAMES_KINDS = ("bundle/", "tuning/session.py", "tuning/request.py", "records/mapping.py")
 
 
 def inside(module: Module) -> str:
-    """Where a module lies as it is imported: transfer/reading.py, words/device.py."""
+    """Where a module lies as it is imported: transfer/reading.py, spec/device.py."""
     return module.where.removeprefix("haotuner/")
 
 

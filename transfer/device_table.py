@@ -14,8 +14,8 @@ from scipy.sparse.csgraph import connected_components
 
 from haotuner.cost.features import PROGRAM_NAMES
 from haotuner.cost.model import Scores
-from haotuner.words.device import Device
-from haotuner.words.record import Trial
+from haotuner.spec.device import Device
+from haotuner.spec.record import Trial
 
 Rows = NDArray[np.int64]  # indices of rows
 NOTHING: Rows = np.array([], dtype=np.int64)

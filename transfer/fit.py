@@ -9,6 +9,7 @@ from haotuner.cost.features import NAMES
 from haotuner.cost.forest import Forest, Settings, one_device
 from haotuner.cost.machine import machine
 from haotuner.errors import UsageError
+from haotuner.spec.device import Device, is_standin
 from haotuner.transfer.calibrate import calibrated
 from haotuner.transfer.choose_mode import ModeChoice, choose_mode
 from haotuner.transfer.device_table import DeviceTable
@@ -18,7 +19,6 @@ from haotuner.transfer.saved_model import Transferred
 from haotuner.transfer.similarity import FARTHEST, priors_at, start_distance
 from haotuner.transfer.sources import learn_sources
 from haotuner.transfer.warm_start import Blend, Ranks, Remembered
-from haotuner.words.device import Device, is_standin
 
 # What travels between instruction sets: no widths in elements (an AVX-512 tile has twice those of AVX2), no fill of caches
 # that all of them share, no analytic time. Pairwise accuracy AVX2 to AVX-512 rose from 0.62 to 0.70, back from 0.69 to 0.71.

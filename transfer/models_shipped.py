@@ -11,8 +11,8 @@ from typing import Any
 
 from haotuner.cost.columns import recorded_versions, why_outdated
 from haotuner.microkernels.cpu.amx import has_tiles
+from haotuner.spec.device import Device
 from haotuner.transfer.similarity import FARTHEST, start_distance
-from haotuner.words.device import Device
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

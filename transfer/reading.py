@@ -18,14 +18,14 @@ from haotuner.cost.problem import problem_of
 from haotuner.cost.roofline import arithmetic_us, least_us
 from haotuner.errors import UnknownDevice, UsageError
 from haotuner.hw_profiles.typical import typical
+from haotuner.spec.composition import is_composition
+from haotuner.spec.demand import Demand, Problem
+from haotuner.spec.device import Device, is_standin
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.record import Record, Timed, Trial
+from haotuner.spec.shape import Shape
+from haotuner.spec.units import SAME, gap_of
 from haotuner.transfer.device_table import DeviceTable
-from haotuner.words.composition import is_composition
-from haotuner.words.demand import Demand, Problem
-from haotuner.words.device import Device, is_standin
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.record import Record, Timed, Trial
-from haotuner.words.shape import Shape
-from haotuner.words.units import SAME, gap_of
 
 # Beyond any boost clock and any cache that hides the operands: the times are in another unit.
 FASTEST = 20.0  # best share of the roofline in a device's records; where operands are hot, of arithmetic

@@ -8,7 +8,7 @@ import numpy as np
 
 from haotuner.cost.machine import machine
 from haotuner.cost.model import Scores
-from haotuner.words.device import Device
+from haotuner.spec.device import Device
 
 OTHER_KIND = 4.0  # doublings; another vendor's compiler and instruction set count as much as a resource 16 times larger
 HALVING = 1.0  # doublings of difference that halve a source's prior (tried 0.7, 1, 1.4, and equal priors)

@@ -18,10 +18,10 @@ from haotuner.cost.features import NAMES, PROGRAM_NAMES
 from haotuner.cost.forest import Forest, Settings
 from haotuner.cost.model import Scores
 from haotuner.errors import UsageError
+from haotuner.spec.device import Device
+from haotuner.spec.record import Trial
 from haotuner.transfer.device_table import DeviceTable, Keys, program_keys
 from haotuner.transfer.similarity import distance, joint_share, priors_of
-from haotuner.words.device import Device
-from haotuner.words.record import Trial
 
 # Measured on GEMM and convolution records: slope 0 copies, 1 trusts the analysis fully. Half lifted pairwise accuracy on
 # five of eight targets and cost none more than 0.005; 1 lost up to 0.03 on two.

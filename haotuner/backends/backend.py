@@ -15,13 +15,13 @@ from haotuner.backends.policy import Policy
 from haotuner.isolate.child import Child
 from haotuner.plan.curves import Curve
 from haotuner.plan.table import PlanTable
-from haotuner.words.composition import Composition
-from haotuner.words.device import Device
-from haotuner.words.family import Family
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.op import Op
-from haotuner.words.record import Failed, Timed, Trial
-from haotuner.words.shape import Shape
+from haotuner.spec.composition import Composition
+from haotuner.spec.device import Device
+from haotuner.spec.family import Family
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.op import Op
+from haotuner.spec.record import Failed, Timed, Trial
+from haotuner.spec.shape import Shape
 
 Facts = Mapping[str, float | str]
 # What a request tells child processes through their environment: the device as it was asked for, a folder that stays.

@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from haotuner.backends.object_cache import make_private, not_private
-from haotuner.files import read_regular, written_aside
+from haotuner.host.files import read_regular, written_aside
 from haotuner.microkernels.index import FAMILIES
 
 _PACKAGE = Path(__file__).resolve().parents[1]

@@ -9,8 +9,8 @@ from haotuner.backends.cpu.backend import CpuBackend
 from haotuner.backends.cuda.backend import CudaBackend
 from haotuner.errors import NothingLegal, UsageError
 from haotuner.hw_profiles.find import find_device
-from haotuner.words.device import Device
-from haotuner.words.op import Op
+from haotuner.spec.device import Device
+from haotuner.spec.op import Op
 
 BACKENDS: tuple[Backend, ...] = (CpuBackend(), CudaBackend())
 

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from haotuner.files import open_regular
+from haotuner.host.files import open_regular
 
 MEANING = 1  # of a key: raised when what goes into it changes
 LARGEST_BYTES = 1 << 30

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from haotuner.words.cold import CPU_CACHES, UNKNOWN_CACHE_BYTES
-from haotuner.words.device import Device
+from haotuner.spec.cold import CPU_CACHES, UNKNOWN_CACHE_BYTES
+from haotuner.spec.device import Device
 
 # Raised by whoever changes what a sample is: requests to the timing processes, corrections of samples, blocking of a call.
 # Older records count for no later run then. tests/work/test_measuring_protocol.py says when.

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 
 from haotuner.backends.policy import MEASURING, Policy
-from haotuner.words.device import Device
+from haotuner.spec.device import Device
 
 _TOKEN = re.compile(
     r"""//[^\n]*|/\*.*?\*/                          # comments

@@ -9,13 +9,13 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from haotuner import judge
 from haotuner.bench.inputs import rolled
 from haotuner.bench.rotation import resting
 from haotuner.ops.convolution import is_convolution
 from haotuner.ops.dtypes import DTYPES
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec import numerics
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
 
 _AT = "haotuner.bench.peers.any_"
 PEERS = {
@@ -55,7 +55,7 @@ def images_of(op: Op) -> tuple[str, ...]:
 
 def draw(op: Op, shape: Shape, seed: int) -> Operands:
     """Operands of a call, those of the epilogue last."""
-    return judge.draw(op, shape, np.random.default_rng([seed, *op.extents(shape).values()]))
+    return numerics.draw(op, shape, np.random.default_rng([seed, *op.extents(shape).values()]))
 
 
 def draw_bound(op: Op, shape: Shape, count: int, seed: int) -> list[Operands]:
@@ -79,11 +79,11 @@ def error_share(op: Op, operands: Mapping[str, NDArray[Any]], y: NDArray[Any]) -
     if DTYPES[op.dtype_of(op.meaning.output)].eps and not np.isfinite(np.asarray(y, np.float32)).all():
         return math.inf
     inputs, result = _first(op, operands, y)
-    want = judge.reference(op, inputs)
+    want = numerics.reference(op, inputs)
     if result.shape != want.shape:
         return math.inf
     eps = max(DTYPES[op.dtype_of(operand)].eps for operand in (op.meaning.operands[0], op.meaning.output))
-    return judge.compare(result, want, judge.tolerance(op, inputs, want, step_eps=max(eps, DTYPES["fp32"].eps))).worst
+    return numerics.compare(result, want, numerics.tolerance(op, inputs, want, step_eps=max(eps, DTYPES["fp32"].eps))).worst
 
 
 def shape_of(op: Op, operands: Mapping[str, NDArray[Any]]) -> Shape:

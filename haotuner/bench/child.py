@@ -48,8 +48,8 @@ class Stage:
     def prepare(self, side: str, op: str, shape: Mapping[str, int], count: int, seed: int) -> Job:
         """Draw the weights of an op, for any of its shapes, and let the contender prepare them; ``side``: see ``Field``."""
         from haotuner.bench.sides import copies
-        from haotuner.words.op import Op
-        from haotuner.words.shape import Shape
+        from haotuner.spec.op import Op
+        from haotuner.spec.shape import Shape
 
         self._clock, self._weights = None, ()
         self._op = Op.parse(op)
@@ -65,7 +65,7 @@ class Stage:
         """
         from haotuner.bench.sides import drawn, error_share, size_of
         from haotuner.bench.timing import Clock
-        from haotuner.words.shape import Shape
+        from haotuner.spec.shape import Shape
 
         self._clock = None  # it may hold a graph of the last shape's operands
         self._x = drawn(side, self._op, Shape.of(shape), seed, self._weights)

@@ -15,12 +15,12 @@ from haotuner.pack.manifest import Manifest, read_manifest
 from haotuner.pack.op import PackOp
 from haotuner.runtime.gpus import find_gpu
 from haotuner.runtime.library import checked_manifest
-from haotuner.words.cold import UNKNOWN_CACHE_BYTES
-from haotuner.words.composition import Composition
-from haotuner.words.device import Device
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape, ShapeRange, Span
-from haotuner.words.traffic import Traffic
+from haotuner.spec.cold import UNKNOWN_CACHE_BYTES
+from haotuner.spec.composition import Composition
+from haotuner.spec.device import Device
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape, ShapeRange, Span
+from haotuner.spec.traffic import Traffic
 
 DEFAULT_SHAPES = 8  # spread in log scale over the tuned range, both ends among them
 QUICK_BLOCK_S = 0.025  # half a block of the full race: enough to show a table, not to settle a contest

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from haotuner.ops.dtypes import DTYPES
-from haotuner.words.op import Op
+from haotuner.spec.op import Op
 
 Array = NDArray[np.float32]
 Call = Callable[[], object]

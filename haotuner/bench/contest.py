@@ -12,9 +12,9 @@ from haotuner.bench.field import HOST, Field
 from haotuner.bench.inputs import binds_weight
 from haotuner.bench.rotation import HOT, Rotation, resting, resting_bytes
 from haotuner.errors import EnvironmentMissing, UsageError
-from haotuner.words.cold import UNKNOWN_CACHE_BYTES
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec.cold import UNKNOWN_CACHE_BYTES
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
 
 STATES = ("cold", "hot")
 BLOCK_S = 0.05  # waking a stopped pool and refilling caches takes some ms; over 50 ms it is no longer seen

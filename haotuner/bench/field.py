@@ -9,9 +9,9 @@ from haotuner.bench import any_op, groups, images, products
 from haotuner.bench.contender import MACHINE_SPEC
 from haotuner.bench.rotation import Rotation, cold, resting
 from haotuner.errors import UsageError
-from haotuner.words.cold import CPU_CACHES, GPU_CACHES
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec.cold import CPU_CACHES, GPU_CACHES
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
 
 DENSE, CONVOLUTION, PRODUCT, GROUPED, ANY = "dense", "convolution", "batch_matmul", "grouped", "any"
 

@@ -7,10 +7,10 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from haotuner import judge
 from haotuner.bench.contender import Array
 from haotuner.bench.encoding import rounded
-from haotuner.words.op import Op
+from haotuner.spec import numerics
+from haotuner.spec.op import Op
 
 PEERS = {
     "torch": "haotuner.bench.peers.gpu_groups:GpuTorchGroups",
@@ -49,7 +49,7 @@ def error_share(op: Op, rows: Rows, weight: Array, y: Array) -> float:
     for group, end in enumerate(ends.tolist()):
         picked = np.unique(np.concatenate((np.arange(first, end)[: most // 2], np.arange(first, end)[-(most // 2) :])))
         if len(picked):
-            verdict = judge.check(dense, {"x": x[picked], "weight": weight[group]}, y[picked])
+            verdict = numerics.check(dense, {"x": x[picked], "weight": weight[group]}, y[picked])
             worst = max(worst, math.inf if verdict.wrong else verdict.worst)
         first = end
     return worst

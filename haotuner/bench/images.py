@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from haotuner import judge
 from haotuner.bench.contender import Array
 from haotuner.microkernels.cpu.conv_winograd import filter_tiles
 from haotuner.ops.convolution import convolve, filter_axes, is_convolution, windows
 from haotuner.ops.kind import FILTERED
 from haotuner.ops.minimal_filtering import growth
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec import numerics
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
 
 SAFETY = 8.0  # as of products, see inputs.py
 EPS = float(np.finfo(np.float32).eps) / 2
@@ -122,7 +122,7 @@ def error_share(op: Op, x: Array, weight: Array, y: Array) -> float:
     single_image = Shape.of({**shape.as_dict(), "b": 1})
     if op.flops(single_image) <= DIRECT_FLOPS:
         computed = {FILTERED: str(tile)} if tile else {}
-        share = max(share, judge.check(op, {"x": x[:1], "weight": weight}, y[:1], computed=computed).worst)
+        share = max(share, numerics.check(op, {"x": x[:1], "weight": weight}, y[:1], computed=computed).worst)
     return share
 
 

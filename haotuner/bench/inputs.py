@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from haotuner import judge
 from haotuner.bench.contender import Array
 from haotuner.bench.encoding import rounded
 from haotuner.bench.images import weight_shape
 from haotuner.ops.convolution import is_convolution
 from haotuner.ops.dtypes import DTYPES
-from haotuner.words.op import Op
+from haotuner.spec import numerics
+from haotuner.spec.op import Op
 
 SAFETY = 8.0  # see `error_share`
 DIRECT_FLOPS = 2**28  # element-by-element check: 5 ms of float64 arithmetic a result
@@ -86,7 +86,7 @@ def error_share(x: Array, weight: Array, y: Array, dtype: str = "fp32") -> float
     own = SAFETY * DTYPES[dtype].eps / 2 if dtype != "fp32" else 0.0  # rounding of the results themselves
     rng = np.random.default_rng(m)
     rows = _some_rows(m, max(2, DIRECT_FLOPS // (2 * n * k)), rng)
-    verdict = judge.check(
+    verdict = numerics.check(
         Op(kind="dense", static=(("n", n), ("k", k)), dtype=dtype), {"x": x[rows], "weight": weight}, y[rows]
     )
     signs = rng.choice((-1.0, 1.0), n)

@@ -11,7 +11,7 @@ import torch.fx.experimental._config as sizes_config
 from torch._inductor import config
 from torch.utils._pytree import tree_unflatten
 
-from haotuner.importing.exported_file import read_program
+from haotuner.frontends.torch_export.pt2_file import read_program
 
 Feeds = Mapping[str, Any]
 

@@ -22,12 +22,12 @@ from haotuner.bench.exclusive_runner import ExclusiveRunner, Responder, greeting
 from haotuner.bench.model_child import PROGRAM, RANGE
 from haotuner.bench.shape_constraints import ShapeConstraints
 from haotuner.errors import UsageError
-from haotuner.files import open_regular
+from haotuner.host.files import open_regular
 from haotuner.isolate.child import Child
 from haotuner.runtime.chain import Chain
 from haotuner.runtime.model import Model
-from haotuner.trace import SIZE_LIMIT_BYTES, is_trace
-from haotuner.words.shape import ShapeRange, Span
+from haotuner.spec.shape import ShapeRange, Span
+from haotuner.spec.trace import SIZE_LIMIT_BYTES, is_trace
 
 MODEL_PEERS = ("onnxruntime", "openvino", "torch")
 PROGRAMS = ".pt2"  # what ``torch.export.save`` writes, for torch alone; the others read ONNX

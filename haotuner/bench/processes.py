@@ -12,7 +12,7 @@ from haotuner.bench.contender import Setting
 from haotuner.bench.environment import child_environment
 from haotuner.isolate.answers import MISSING, ChildNotResponding
 from haotuner.isolate.child import Child
-from haotuner.words.record import Failed
+from haotuner.spec.record import Failed
 
 HELLO_LIMIT_S = 120.0  # importing torch took 3 s here; a loaded machine or a cold network disk takes a multiple
 STRIKES = 3  # faults (not wrong results) after which a contender is no longer started: one bad shape is not the end of it

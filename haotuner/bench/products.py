@@ -6,13 +6,13 @@ import math
 
 import numpy as np
 
-from haotuner import judge
 from haotuner.bench.contender import Array
 from haotuner.bench.encoding import rounded
 from haotuner.bench.inputs import rolled
 from haotuner.ops.dtypes import DTYPES
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec import numerics
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
 
 PEERS = {name: f"haotuner.bench.peers.products:{name.capitalize()}Products" for name in ("torch", "onnxruntime", "numpy")}
 OURS = "haotuner.bench.peers.products:OurProducts"
@@ -49,4 +49,4 @@ def error_share(op: Op, factors: Factors, y: Array) -> float:
     some = sorted({*range((count + 1) // 2), *range(len(y) - count // 2, len(y))})
     static = tuple((axis, extent) for axis, extent in op.static if axis != "b")
     plain_op = Op(kind=op.kind, static=static, dtype=op.dtype, options=op.options)
-    return judge.check(plain_op, {"x": x[some], "w": w[some]}, y[some]).worst
+    return numerics.check(plain_op, {"x": x[some], "w": w[some]}, y[some]).worst

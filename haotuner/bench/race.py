@@ -18,9 +18,9 @@ from haotuner.bench.rotation import HOT, Rotation
 from haotuner.bench.scattered_pages import ScatteredPages
 from haotuner.bench.throttling import Throttling
 from haotuner.isolate.answers import ChildNotResponding
-from haotuner.words.op import Op
-from haotuner.words.record import Failed
-from haotuner.words.shape import Shape
+from haotuner.spec.op import Op
+from haotuner.spec.record import Failed
+from haotuner.spec.shape import Shape
 
 OVERHEAD_S = 0.3  # some thousand pairs of batches, whose median settles within a few ns
 OVERHEAD_LIMIT_S = 20.0

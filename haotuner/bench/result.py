@@ -24,7 +24,7 @@ from haotuner.bench.intervals import (
 from haotuner.bench.race import Outcome, Row
 from haotuner.bench.rotation import resting_bytes
 from haotuner.cost.roofline import tiles_gflops
-from haotuner.words.device import Device
+from haotuner.spec.device import Device
 
 LOSS = 0.95  # a shape is lost only if its whole interval lies under it (design, how good it has to be)
 LARGE_M = 64  # rows from which on arithmetic is the limit

@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass
 
 from haotuner.ops.dtypes import DTYPES
-from haotuner.words.cold import waiting
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec.cold import waiting
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
 
 MOST_COPIES = 256  # more are hours of compiling for peers that compile a model for each
 ENOUGH_COPIES = (

@@ -7,8 +7,8 @@ from typing import Any
 
 from haotuner.bench import any_op, groups, images, inputs, products
 from haotuner.bench.field import ANY, CONVOLUTION, DENSE, GROUPED, PRODUCT
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
 
 
 def copies(side: str, op: Op, shape: Shape, count: int, seed: int) -> Sequence[Any]:

@@ -14,7 +14,7 @@ from haotuner.backends.cuda.device_code import build_cubin, find_compiler
 from haotuner.bundle.candidates import Choice, choose, first, profile_of
 from haotuner.bundle.suites import Suite
 from haotuner.errors import HaotunerError, UsageError
-from haotuner.scratch import scratch_folder
+from haotuner.host.scratch import scratch_folder
 
 PACKAGE = Path(haotuner.__file__).parent
 TESTS = ("contract", "standin", "emulator")  # what the driver suite imports

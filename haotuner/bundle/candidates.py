@@ -13,12 +13,12 @@ from haotuner.microkernels.cuda.dense import CudaDense
 from haotuner.microkernels.cuda.families import DENSE_FAMILIES
 from haotuner.select.funnel import select
 from haotuner.select.limits import block_fits
-from haotuner.words.device import Device
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.occupancy import occupancy, waves_of
-from haotuner.words.op import Op
-from haotuner.words.shape import ShapeRange
-from haotuner.words.traffic import Traffic
+from haotuner.spec.device import Device
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.occupancy import occupancy, waves_of
+from haotuner.spec.op import Op
+from haotuner.spec.shape import ShapeRange
+from haotuner.spec.traffic import Traffic
 
 # Share of a bundle's kernels. fp32 and fp16 are what the suites time; bf16 runs at fp16's speed, so a few tiles tell.
 SHARES = {

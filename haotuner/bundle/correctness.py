@@ -20,13 +20,13 @@ from haotuner.backends.index import backend_for
 from haotuner.backends.policy import Policy
 from haotuner.bundle.candidates import Choice, choose
 from haotuner.errors import HaotunerError
+from haotuner.host.scratch import scratch_folder
 from haotuner.hw_profiles.find import find_device
 from haotuner.isolate.answers import ChildNotResponding
 from haotuner.isolate.child import Child
-from haotuner.scratch import scratch_folder
-from haotuner.words.device import Device
-from haotuner.words.op import Op
-from haotuner.words.record import Failed
+from haotuner.spec.device import Device
+from haotuner.spec.op import Op
+from haotuner.spec.record import Failed
 
 BUILD_LIMIT_S = 180.0
 COLUMNS, DEPTH = 72, 128  # of the products, and a vector more of depth: ragged for every tile

@@ -9,7 +9,7 @@ from typing import Any
 
 from haotuner.bundle.correctness import read
 from haotuner.bundle.state import State
-from haotuner.files import written_aside
+from haotuner.host.files import written_aside
 
 Json = dict[str, Any]
 

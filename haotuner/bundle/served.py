@@ -17,7 +17,7 @@ from typing import Any
 from haotuner.bundle.served_dense import CHECKS, Missing, Served
 from haotuner.bundle.served_products import groups, products
 from haotuner.errors import HaotunerError
-from haotuner.words.op import Op
+from haotuner.spec.op import Op
 
 
 def _checks(path: Path, device: str) -> Iterator[tuple[str, Callable[[], Any]]]:

@@ -11,10 +11,10 @@ from typing import Any
 
 import haotuner
 from haotuner.bundle.served_products import Wrong
-from haotuner.judge import EPILOGUE_ULPS
 from haotuner.ops.dtypes import DTYPES
 from haotuner.ops.kind import sum_rounding
-from haotuner.words.op import Op
+from haotuner.spec.numerics import EPILOGUE_ULPS
+from haotuner.spec.op import Op
 
 CALLS = 400  # that a host queues while its cost is taken
 THREADS, TURNS = 4, 25

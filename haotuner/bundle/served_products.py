@@ -9,7 +9,7 @@ from typing import Any
 import haotuner
 from haotuner.ops.dtypes import DTYPES
 from haotuner.ops.kind import sum_rounding
-from haotuner.words.op import Op
+from haotuner.spec.op import Op
 
 
 class Wrong(Exception):

@@ -10,8 +10,8 @@ from typing import Any
 
 from haotuner.bundle.inventory import SANITIZER, tool
 from haotuner.bundle.suites import Suite
-from haotuner.words.device import is_standin
-from haotuner.words.op import Op
+from haotuner.spec.device import is_standin
+from haotuner.spec.op import Op
 
 STAGES = ("inventory", "contract", "correctness", "tune", "serve", "race", "subsets", "sanitize", "export")
 LIMIT_MINUTES = {"inventory": 4.0, "contract": 4.0, "correctness": 8.0, "export": 3.0}  # of whole stages; the others share

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from haotuner.errors import UsageError
-from haotuner.files import written_aside
+from haotuner.host.files import written_aside
 
 NAME = "state.json"
 BEGUN, DONE, FAILED, SKIPPED = "begun", "done", "failed", "skipped"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from haotuner.words.op import Op
+from haotuner.spec.op import Op
 
 # DietCode (MLSys 2022, dynamic dense workload): BERT with batch 16 and eight sequence lengths, whose rows these are.
 DIETCODE_ROWS = tuple(16 * t for t in (5, 24, 43, 62, 81, 100, 119, 128))

@@ -9,7 +9,7 @@ import numpy as np
 
 from haotuner.plan.compose import alternatives
 from haotuner.plan.curves import Curve
-from haotuner.words.composition import Composition
+from haotuner.spec.composition import Composition
 
 LOOKED_AT = 3  # of each way to share: enough for one that is not the chosen one
 

@@ -26,10 +26,10 @@ from haotuner.errors import UsageError
 from haotuner.hw_profiles.find import find_device
 from haotuner.pack.manifest import read_manifest
 from haotuner.runtime.gpus import ordinal_of
-from haotuner.trace import arrivals_of, is_trace
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape, ShapeRange
-from haotuner.words.traffic import Traffic
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape, ShapeRange
+from haotuner.spec.trace import arrivals_of, is_trace
+from haotuner.spec.traffic import Traffic
 
 SHAPES_OF_RANGE = 8  # a range or a trace is raced at this many shapes; a list is raced whole
 WIDE = 400  # columns of a table that is written to a file or a pipe: nothing is cut there

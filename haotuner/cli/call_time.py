@@ -11,13 +11,13 @@ from itertools import takewhile
 
 import numpy as np
 
-from haotuner import judge
 from haotuner.ops.dtypes import DTYPES
 from haotuner.pack.op import PackOp
 from haotuner.runtime.pack import Pack
-from haotuner.words.cold import CPU_CACHES, UNKNOWN_CACHE_BYTES
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec import numerics
+from haotuner.spec.cold import CPU_CACHES, UNKNOWN_CACHE_BYTES
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
 
 LOOK_S = 0.3  # live timing: enough for a median, short enough to wait for
 MOST_S = 2.0  # for all calls: whoever wants more has `haotuner bench`
@@ -85,11 +85,11 @@ def call_us(pack: Pack, entry: PackOp, m: int, weights: str, cache_bytes: int) -
     size = entry.panels * entry.pw * entry.k * DTYPES[entry.operands[1].dtype].size
     cache = min(max(cache_bytes, 0) or UNKNOWN_CACHE_BYTES, CACHE_MOST_BYTES)
     copies = max(2, -(-CPU_CACHES * cache // size)) if weights == "cold" else 1
-    inputs = judge.draw(meaning, Shape.of(m=m), rng)
+    inputs = numerics.draw(meaning, Shape.of(m=m), rng)
     constants = {o.name: inputs[o.name] for o in entry.extra if o.role == "constant"}
     passed = {o.name: inputs[o.name] for o in entry.extra if o.role == "input"}
     dense = pack.op(entry.name)
     linears = [dense.bind(inputs["weight"], **constants) for _ in range(min(copies, MOST_WEIGHTS))]
-    y = np.empty((m, entry.n), judge.numpy_dtype(entry.output.dtype))
+    y = np.empty((m, entry.n), numerics.numpy_dtype(entry.output.dtype))
     calls = [partial(linear, inputs["x"], out=y, **passed) for linear in linears]
     return median_us(calls, (copies - len(linears)) * size)  # as if all were bound

@@ -19,17 +19,17 @@ from haotuner.errors import NothingLegal
 from haotuner.hw_profiles.find import find_device
 from haotuner.microkernels.cuda.conv import conv_families
 from haotuner.microkernels.index import families_for
-from haotuner.request import ops_of
 from haotuner.select.funnel import Funnel, select
 from haotuner.select.geometry import exact_axes
-from haotuner.trace import traffic_of
-from haotuner.words.composition import sum_parts
-from haotuner.words.demand import Expectation
-from haotuner.words.device import Device
-from haotuner.words.family import Family
-from haotuner.words.kernel import Candidate
-from haotuner.words.op import Op
-from haotuner.words.traffic import Traffic
+from haotuner.spec.composition import sum_parts
+from haotuner.spec.demand import Expectation
+from haotuner.spec.device import Device
+from haotuner.spec.family import Family
+from haotuner.spec.kernel import Candidate
+from haotuner.spec.op import Op
+from haotuner.spec.trace import traffic_of
+from haotuner.spec.traffic import Traffic
+from haotuner.tuning.request import ops_of
 
 SHOWN = 20  # candidates printed for people without -v
 
@@ -135,8 +135,8 @@ def _score(op: Op, family: Family, device: Device, traffic: Traffic) -> Expectat
         return own
     from haotuner.backends.index import BACKENDS
     from haotuner.cost.expected import over_traffic  # the models and their libraries take a second to import
-    from haotuner.initial_model import start_of
     from haotuner.search.observations import expectation
+    from haotuner.tuning.initial_model import start_of
 
     start = start_of(None, device, family.name).model  # as tune would
     first = next(iter(family.points(op, device)), None)

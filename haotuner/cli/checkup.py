@@ -12,9 +12,9 @@ from typing import Literal
 
 from haotuner.backends.cpu.typed_library import unknown_extensions
 from haotuner.backends.cuda.nvrtc import find_nvrtc
-from haotuner.control_groups import read_text
 from haotuner.errors import EnvironmentMissing
 from haotuner.extras import how_to_get
+from haotuner.host.control_groups import read_text
 from haotuner.hw_profiles.cpu import cpu_info, cpu_rates, find_compiler
 from haotuner.hw_profiles.cpu_peak import NotMeasured
 from haotuner.hw_profiles.driver import query_driver
@@ -24,7 +24,7 @@ from haotuner.hw_profiles.nvml import NoGpu, query_nvml
 from haotuner.hw_profiles.topology import topology
 from haotuner.isolate import command
 from haotuner.isolate.answers import TimedOut
-from haotuner.words.device import Device
+from haotuner.spec.device import Device
 
 Status = Literal["ok", "missing", "warning", "absent"]  # missing: tuning on the CPU cannot work; absent: optional
 

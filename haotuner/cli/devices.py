@@ -12,7 +12,7 @@ import typer
 from haotuner.cli.cache_folder import cache_folder
 from haotuner.cli.output import say
 from haotuner.hw_profiles.find import Listed, list_devices
-from haotuner.words.device import Device
+from haotuner.spec.device import Device
 
 _GIB = 1 << 30
 

@@ -34,9 +34,9 @@ from haotuner.pack.manifest import Manifest, read_manifest
 from haotuner.pack.op import LAYERS
 from haotuner.runtime.group import named_so
 from haotuner.runtime.pack import Pack
-from haotuner.words.composition import share_in_words
-from haotuner.words.op import Op
-from haotuner.words.shape import AXIS_LIMIT, ShapeRange
+from haotuner.spec.composition import share_in_words
+from haotuner.spec.op import Op
+from haotuner.spec.shape import AXIS_LIMIT, ShapeRange
 
 
 def explain(

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from haotuner import judge
 from haotuner.cli.call_time import median_us, too_large, too_long
 from haotuner.cli.devices import columns
 from haotuner.cli.explain_device import WHY_NOT_TIMED
@@ -27,14 +26,15 @@ from haotuner.ops.dtypes import DTYPES
 from haotuner.ops.minimal_filtering import terms
 from haotuner.pack.manifest import Manifest
 from haotuner.pack.op import PackOp
-from haotuner.pack_groups import meaning_of
 from haotuner.runtime.pack import Pack
-from haotuner.words.cold import state_of
-from haotuner.words.composition import Composition, share_in_words
-from haotuner.words.device import Device
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape, ShapeRange
+from haotuner.spec import numerics
+from haotuner.spec.cold import state_of
+from haotuner.spec.composition import Composition, share_in_words
+from haotuner.spec.device import Device
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape, ShapeRange
+from haotuner.verify.pack_groups import meaning_of
 
 
 def cell_document(pack: Pack, entry: PackOp, extents: Mapping[str, int]) -> dict[str, Any]:
@@ -195,10 +195,10 @@ def _expected_us(plan: Mapping[str, Any], op: Op, shape: Shape, chosen: Composit
 
 
 def _call_us(pack: Pack, op: Op, shape: Shape) -> float:
-    inputs = judge.draw(op, shape, np.random.default_rng(0))
+    inputs = numerics.draw(op, shape, np.random.default_rng(0))
     served = pack.op(op.name)
     made = {
-        operand.name: np.empty(op.operand_shape(operand, shape), judge.numpy_dtype(op.dtype_of(operand)))
+        operand.name: np.empty(op.operand_shape(operand, shape), numerics.numpy_dtype(op.dtype_of(operand)))
         for operand in op.meaning.written
     }
     outs = tuple(made[operand.name] for operand in pack.op_entry(op.name).in_file_order)

@@ -13,7 +13,7 @@ from haotuner.cli.devices import columns
 from haotuner.cli.output import say
 from haotuner.pack.manifest import Manifest
 from haotuner.pack.op import PackOp
-from haotuner.words.composition import Composition, share_in_words, sum_parts
+from haotuner.spec.composition import Composition, share_in_words, sum_parts
 
 PARTIAL_BYTES = 4  # partial sums are fp32
 WHY_NOT_TIMED = "calls on a device are timed by `haotuner bench`"

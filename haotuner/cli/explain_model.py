@@ -65,8 +65,8 @@ def print_model(document: dict[str, Any], *, every: bool) -> None:
 
 
 def _tensors(region: dict[str, Any]) -> set[str]:
-    kernels = [one_group for who in ("chosen", "greedy") for one_group in region[who]]
-    return {*region["outputs"], *(name for kernel in kernels for name in (kernel["output"], *kernel.get("beside", ())))}
+    groups = [group for who in ("chosen", "greedy") for group in region[who]]
+    return {*region["outputs"], *(name for group in groups for name in (group["output"], *group.get("beside", ())))}
 
 
 def _makes(group: dict[str, Any]) -> str:

@@ -7,15 +7,15 @@ from typing import Any
 
 from haotuner.cli.devices import columns
 from haotuner.cli.output import say
-from haotuner.generate.space import SLICES
+from haotuner.codegen.space import SLICES
 from haotuner.microkernels.cpu.generated import CpuGenerated
 from haotuner.microkernels.index import family_named
-from haotuner.words.composition import SERIAL
-from haotuner.words.device import Device
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.limits import FOLD_LEAST
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec.composition import SERIAL
+from haotuner.spec.device import Device
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.limits import FOLD_LEAST
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
 
 
 def program_document(

@@ -11,10 +11,10 @@ from haotuner.cli.option_values import Json, PackFolder, Quiet, Verbose, facts_o
 from haotuner.cli.output import say
 from haotuner.errors import EnvironmentMissing
 from haotuner.pack.manifest import Manifest, read_manifest
-from haotuner.pack_groups import meaning_of
 from haotuner.runtime.gpus import find_gpu
-from haotuner.words.cold import waits
-from haotuner.words.cuda_arch import driver_words
+from haotuner.spec.cold import waits
+from haotuner.spec.cuda_arch import driver_words
+from haotuner.verify.pack_groups import meaning_of
 
 
 def inspect(pack: PackFolder, json_output: Json = False, quiet: Quiet = False, verbose: Verbose = False) -> None:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from haotuner.cli.output import tell
 from haotuner.errors import UsageError
-from haotuner.trace import Arrivals
-from haotuner.words.op import Op
+from haotuner.spec.op import Op
+from haotuner.spec.trace import Arrivals
 
 if TYPE_CHECKING:
-    from haotuner.orchestrate.ilp_partition import PartitionReport
-    from haotuner.orchestrate.tasks import ModelTask
-    from haotuner.producing import Report
+    from haotuner.partition.ilp_partition import PartitionReport
+    from haotuner.partition.tasks import ModelTask
+    from haotuner.tuning.session import Report
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class ModelReport:
 
     def document(self, report: Report) -> Mapping[str, Any]:
         """The JSON form: ``model`` is the first, ``models`` are all."""
-        from haotuner.orchestrate.cost_estimate import predicted_us
+        from haotuner.partition.cost_estimate import predicted_us
 
         every = [
             {
@@ -59,7 +59,7 @@ def _table(model: ModelTask) -> str:
 
 def _expected(model: ModelTask, report: Report) -> str:
     """A line for each thread count: the shortest and the longest of some requests; none where products have no times."""
-    from haotuner.orchestrate.cost_estimate import predicted_us
+    from haotuner.partition.cost_estimate import predicted_us
 
     lines = []
     for count in report.threads:
@@ -142,8 +142,8 @@ def read_models(
         raise UsageError(
             f"{len(shapes)} times --shapes for {len(files)} models; give it once, or once a model in their order"
         )
-    from haotuner.model_check import model_of
-    from haotuner.orchestrate.tasks import arrivals_of_models, ops_of
+    from haotuner.partition.tasks import arrivals_of_models, ops_of
+    from haotuner.verify.model_check import model_of
 
     result: list[ModelTask] = []
     for file, shape in zip(files, [*shapes] * (1 if len(shapes) > 1 else len(files)), strict=True):

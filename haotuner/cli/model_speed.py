@@ -11,13 +11,13 @@ from haotuner.bench.models import PROGRAMS, TURNS, dims_of, race
 from haotuner.cli.output import counted, tell
 from haotuner.cli.speed import OTHER_LOAD
 from haotuner.errors import HaotunerError
-from haotuner.orchestrate.cost_estimate import predicted_us
-from haotuner.request import Request
+from haotuner.partition.cost_estimate import predicted_us
 from haotuner.runtime.pack import Pack
+from haotuner.tuning.request import Request
 
 if TYPE_CHECKING:
-    from haotuner.orchestrate.tasks import ModelTask
-    from haotuner.producing import Report
+    from haotuner.partition.tasks import ModelTask
+    from haotuner.tuning.session import Report
 
 READ_ONNX = ("onnxruntime", "openvino")
 DEFAULT_PEERS = READ_ONNX[:1]

@@ -18,8 +18,8 @@ from haotuner.bench.result import Json as Document
 from haotuner.bench.table import line
 from haotuner.cli.devices import columns
 from haotuner.cli.output import counted, safe, tell
-from haotuner.words.op import Op
-from haotuner.words.record import Record, Timed
+from haotuner.spec.op import Op
+from haotuner.spec.record import Record, Timed
 
 PREDICTING = "predict"
 PHASES = {"search": "searching kernels", "plan": "timing plans", PREDICTING: "choosing kernels from predictions"}

@@ -26,8 +26,8 @@ from haotuner.records.loaded import Imported, Loaded
 from haotuner.records.mapping import named
 from haotuner.records.miopen import is_find_database
 from haotuner.records.store import RecordStore
-from haotuner.words.device import Device
-from haotuner.words.record import Timed
+from haotuner.spec.device import Device
+from haotuner.spec.record import Timed
 
 records_app = typer.Typer(help="Look at a record store, bring measurements in, take them out.", no_args_is_help=True)
 

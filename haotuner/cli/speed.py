@@ -14,12 +14,12 @@ from haotuner.cli.output import tell
 from haotuner.cli.progress import race_progress
 from haotuner.hw_profiles.find import find_device
 from haotuner.plan.cells import CellTable
-from haotuner.producing import Report
-from haotuner.request import Request
-from haotuner.tuning import Tuned
-from haotuner.words.cold import waits
-from haotuner.words.device import Device
-from haotuner.words.shape import Shape, Span
+from haotuner.spec.cold import waits
+from haotuner.spec.device import Device
+from haotuner.spec.shape import Shape, Span
+from haotuner.tuning.request import Request
+from haotuner.tuning.session import Report
+from haotuner.tuning.strategies import Tuned
 
 QUICK_SHAPES = 6
 QUICK_S, QUICK_ROW_S = 40.0, 2.0  # at most, and for one op at one shape; more is what `haotuner bench` is for

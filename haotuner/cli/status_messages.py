@@ -16,7 +16,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from haotuner.cli.output import tell
 from haotuner.cli.output_path import check_output_path
 from haotuner.errors import UsageError
-from haotuner.files import read_regular
+from haotuner.host.files import read_regular
 
 MOST_FIGURES = 64 << 20  # bytes of a file of figures of a report
 _LINE_EVERY_S = 10.0  # without a terminal: often enough to see life, seldom enough for a log

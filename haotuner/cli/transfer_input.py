@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 from haotuner.cli.cache_folder import cache_folder
 from haotuner.cli.output import tell
 from haotuner.errors import HaotunerError, UnknownDevice, UsageError
-from haotuner.files import open_regular
+from haotuner.host.files import open_regular
 from haotuner.hw_profiles.find import find_device
 from haotuner.records.address import open_store
 from haotuner.records.clblast import is_winners_file
 from haotuner.records.importing import load_kernel_tuner
 from haotuner.records.text import SIZE_LIMIT_BYTES
-from haotuner.words.device import Device
-from haotuner.words.record import Record
+from haotuner.spec.device import Device
+from haotuner.spec.record import Record
 
 if TYPE_CHECKING:  # LightGBM, pandas and scikit-learn take a second to import: only these verbs wait for them
     from haotuner.transfer.reading import DeviceTables

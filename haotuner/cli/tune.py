@@ -21,17 +21,17 @@ from haotuner.cli.output import counted, say, tell
 from haotuner.cli.progress import Watcher
 from haotuner.cli.stopping import STOPPED, Stopping
 from haotuner.errors import UsageError
-from haotuner.request import BUDGET_OF_MODELS_S, BUDGET_PER_OP_S, Request, ops_asked, serves_on
 from haotuner.search.policies.names import NAMES
 from haotuner.search.task_scheduler import GRADIENT, STRATEGIES
-from haotuner.trace import arrivals_of
-from haotuner.workloads import DEFAULT, WORKLOADS, workload_shapes
+from haotuner.spec.trace import arrivals_of
+from haotuner.spec.workloads import DEFAULT, WORKLOADS, workload_shapes
+from haotuner.tuning.request import BUDGET_OF_MODELS_S, BUDGET_PER_OP_S, Request, ops_asked, serves_on
 
 PEERS_HERE = "torch,onnxruntime,numpy"
 
 if TYPE_CHECKING:  # the models and their libraries take a second to import: only a run that needs them waits
     from haotuner.cli.speed import Speed
-    from haotuner.producing import Report
+    from haotuner.tuning.session import Report
 
 
 def tune(
@@ -167,8 +167,8 @@ def tune(
             tell(f"tuning {what} for {request.shapes} on {device}, {how}")
         from haotuner.cli.model_speed import race_models
         from haotuner.cli.speed import compare, times_table
-        from haotuner.producing import produce
         from haotuner.search.scheduler_rounds import enough_s
+        from haotuner.tuning.session import produce
 
         enough = enough_s(len(request.ops))
         if request.models and not zero_measure and not quiet and budget_s < enough:

@@ -8,9 +8,9 @@ import typer
 
 from haotuner.cli.option_values import Json, PackFolder, Quiet
 from haotuner.cli.output import counted, say, tell
-from haotuner.pack.verify import not_verified
-from haotuner.pack.verify import verify as problems_of
-from haotuner.pack_groups import learn_from
+from haotuner.verify.pack_check import not_verified
+from haotuner.verify.pack_check import verify as problems_of
+from haotuner.verify.pack_groups import learn_from
 
 
 def verify(pack: PackFolder, json_output: Json = False, quiet: Quiet = False) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from haotuner.cost.machine import Machine
-from haotuner.words.demand import Column, Counted, Demand
+from haotuner.spec.demand import Column, Counted, Demand
 
 L3_OVER_L2 = 0.5  # rate at which a core streams from its L3, of that from its L2 (Zen 3-5, Skylake-SP and later)
 OVERLAP = 3.0  # exponent of the norm: prefetchers run ahead, but a row's passes start with what is not there yet

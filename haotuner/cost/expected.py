@@ -13,13 +13,13 @@ from haotuner.cost.model import CostModel, ensemble_predictions
 from haotuner.cost.parts import adding_us, in_parts_of
 from haotuner.cost.roofline import expected_us, roofline_us
 from haotuner.plan.grids import Grid
-from haotuner.words.demand import Expectation
-from haotuner.words.device import Device
-from haotuner.words.family import Family
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
-from haotuner.words.traffic import Traffic
+from haotuner.spec.demand import Expectation
+from haotuner.spec.device import Device
+from haotuner.spec.family import Family
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
+from haotuner.spec.traffic import Traffic
 
 # What a sum in parts must save beyond adding them up before selection counts on it: with less, NVIDIA's heuristics for an
 # H200 find narrower tiles as good or better (docs/decisions/132).

@@ -10,10 +10,10 @@ from haotuner.microkernels.imported.dedispersion import dedispersion
 from haotuner.microkernels.imported.xgemm import xgemm
 from haotuner.microkernels.index import FAMILIES
 from haotuner.ops.dtypes import DTYPE_BYTES
-from haotuner.words.demand import Demand, DemandOf, Problem, demand_query
-from haotuner.words.device import Device
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.shape import Shape
+from haotuner.spec.demand import Demand, DemandOf, Problem, demand_query
+from haotuner.spec.device import Device
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.shape import Shape
 
 # The index is explicit: a family without an entry has no cost model, and says so.
 DEMANDS: tuple[tuple[str, DemandOf], ...] = (

@@ -29,11 +29,11 @@ from haotuner.cost.roofline import (
     worked_us,
 )
 from haotuner.cost.steps import lanes_of_wave, steps_of
-from haotuner.words.demand import Column, CpuStream, Demand, MatmulTile, Problem, Ring, Staging
-from haotuner.words.device import Device
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec.demand import Column, CpuStream, Demand, MatmulTile, Problem, Ring, Staging
+from haotuner.spec.device import Device
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
 
 # Of models saved before columns had versions of their own: those of this one can be read. It is never raised again.
 FEATURES_VERSION = 7

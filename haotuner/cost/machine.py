@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from haotuner.hw_profiles.typical import typical
-from haotuner.words.device import Device
+from haotuner.spec.device import Device
 
 _BYTES_PER_FLOP = 0.04  # GPUs and server CPUs of 2017-2024 lie between 0.02 and 0.08 (datasheets)
 

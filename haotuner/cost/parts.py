@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from haotuner.ops.dtypes import DTYPE_BYTES
-from haotuner.words.device import Device
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec.device import Device
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
 
 LAUNCH_US = 1.5  # from the end of a kernel to the first block of the next one on its stream (H100: 1 to 2)
 PARTIAL_BYTES = 4  # sums of parts are kept in fp32

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from haotuner.errors import UsageError
 from haotuner.ops.groups import GROUPS, PREFIX
 from haotuner.ops.index import kind_in
-from haotuner.words.demand import Problem
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec.demand import Problem
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
 
 _FOREIGN = re.compile(r"[a-z][a-z0-9]*(?:_[a-z]+[0-9]{1,10})+")
 _FILTER = re.compile(r"_fw[0-9]+")  # imported convolutions name their filter's width so, and no op of ours does

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from haotuner.cost.machine import Machine
-from haotuner.words.demand import Column, Demand, MatmulTile, Ring, Work
+from haotuner.spec.demand import Column, Demand, MatmulTile, Ring, Work
 
 FAR_LATENCY_US = 0.7  # of a load from memory: 500 to 900 ns by Jia et al. 2018 and later microbenchmarks
 OVERLAP = 4.0  # exponent of the norm: copies are asynchronous, so nearly all is hidden behind what takes longest

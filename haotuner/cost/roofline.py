@@ -15,11 +15,11 @@ from haotuner.cost.counted import counted_us
 from haotuner.cost.machine import Machine, machine
 from haotuner.cost.ring import apart_us, ring_us
 from haotuner.cost.steps import Steps, steps_of
-from haotuner.words.demand import Column, CpuStream, Demand, Work
-from haotuner.words.device import Device
-from haotuner.words.occupancy import Room
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec.demand import Column, CpuStream, Demand, Work
+from haotuner.spec.device import Device
+from haotuner.spec.occupancy import Room
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
 
 _CODE_TIGHT, _CODE_RAMP = 0.8, 0.5  # share of the instruction cache at which other code starts to push; width of the slope
 # From 2,294 cold times of one row tile, Zen 4 and Zen 5 with AVX-512, AVX2 and SSE: with these the analysis errs by 0.09 to

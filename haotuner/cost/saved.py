@@ -19,7 +19,7 @@ from haotuner.cost.features import NAMES
 from haotuner.cost.forest import Forest
 from haotuner.cost.tree_text import check_trees
 from haotuner.errors import UsageError
-from haotuner.files import read_regular, written_aside
+from haotuner.host.files import read_regular, written_aside
 
 _MAGIC, _OLD_MAGIC = "haotuner-model-2", "haotuner-model-1"  # the old one named a version of all columns together
 SIZE_LIMIT_BYTES = 256 << 20  # the shipped ones have 0.2 MB

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from haotuner.cost.machine import Machine
-from haotuner.words.demand import Column, Demand
+from haotuner.spec.demand import Column, Demand
 
 _ELEMENT_BYTES = 4.0  # that a lane is taken to load at a time where nobody says more
 

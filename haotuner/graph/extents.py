@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 from haotuner.errors import UsageError
 from haotuner.graph.bounds import never_negative
-from haotuner.words.size_arithmetic import REAL, TYPED
+from haotuner.spec.size_arithmetic import REAL, TYPED
 
 Extent: TypeAlias = Any  # int, or a sympy expression of dimensions
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")

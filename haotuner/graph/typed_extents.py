@@ -12,7 +12,7 @@ from typing import Any
 import sympy
 
 from haotuner.errors import UsageError
-from haotuner.words.size_arithmetic import REAL, TYPED, WHOLE, Operation
+from haotuner.spec.size_arithmetic import REAL, TYPED, WHOLE, Operation
 
 MOST_PARTS = 200  # of one expression: far more than arithmetic of sizes in real files
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from haotuner.words.record import Failed
+from haotuner.spec.record import Failed
 
 Job = dict[str, Any]  # a request or an answer: what JSON can say
 MISSING = "missing"  # a refusal's reason: the library that the program needs is not installed

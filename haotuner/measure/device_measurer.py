@@ -17,19 +17,19 @@ from haotuner.backends.backend import OBJECTS_WORD, Backend, Facts, LibrarySlot,
 from haotuner.backends.index import backend_for
 from haotuner.backends.policy import Policy
 from haotuner.backends.sources import fingerprint_with
+from haotuner.host.scratch import scratch_folder
 from haotuner.isolate.answers import ChildNotResponding
 from haotuner.isolate.child import Child
 from haotuner.measure.measurer import GoesOn
 from haotuner.measure.rekeying import rekeyed
 from haotuner.records import RecordStore, Session
-from haotuner.scratch import scratch_folder
-from haotuner.words.composition import WHOLE, Composition, Part
-from haotuner.words.device import Device
-from haotuner.words.family import Family
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.op import Op
-from haotuner.words.record import Failed, Outcome, Record, Timed, Trial
-from haotuner.words.shape import Shape
+from haotuner.spec.composition import WHOLE, Composition, Part
+from haotuner.spec.device import Device
+from haotuner.spec.family import Family
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.op import Op
+from haotuner.spec.record import Failed, Outcome, Record, Timed, Trial
+from haotuner.spec.shape import Shape
 
 BATCH = 12  # kernels a library: linking once costs as much as compiling half a kernel
 FIRST_BATCH = 3  # of a builder, then twice as many: what is begun is finished, and a turn of a few seconds pays for it

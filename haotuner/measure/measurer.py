@@ -8,9 +8,9 @@ from typing import Protocol
 
 from haotuner.backends.backend import Backend
 from haotuner.records import Session
-from haotuner.words.device import Device
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.record import Record, Trial
+from haotuner.spec.device import Device
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.record import Record, Trial
 
 GoesOn = Callable[[Record | None], bool]  # asked before each new measurement (None) and told each record; False: no more
 

@@ -9,9 +9,9 @@ from haotuner.backends.backend import Backend
 from haotuner.measure.device_measurer import compile_object
 from haotuner.measure.measurer import GoesOn
 from haotuner.records import Session
-from haotuner.words.device import Device
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.record import Record, Trial
+from haotuner.spec.device import Device
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.record import Record, Trial
 
 
 class PredictionsOnly:

@@ -15,7 +15,7 @@ from importlib.resources import files
 
 from haotuner.backends.sources import fingerprint_with
 from haotuner.records import RecordStore, Session
-from haotuner.words.record import Record, Trial
+from haotuner.spec.record import Record, Trial
 
 Learn = Callable[[Sequence[str]], Mapping[str, str]]  # hashes of kernels' code by name; empty where nobody could say
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from haotuner.errors import HaotunerError
 from haotuner.pack.merge import merge
-from haotuner.pack.verify import LARGEST_FLOPS, not_verified, verify
+from haotuner.verify.pack_check import LARGEST_FLOPS, not_verified, verify
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from haotuner.errors import HaotunerError, PackInvalid
-from haotuner.files import open_regular
+from haotuner.host.files import open_regular
 
 SIZE_LIMIT_BYTES = 16 << 20  # of a manifest: the largest pack tried has 0.3 MB; a hostile one must not fill the memory
 LIBRARY_LIMIT_BYTES = 1 << 30

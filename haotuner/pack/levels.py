@@ -12,8 +12,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from haotuner.host.processor import LEVELS, missing_flags
 from haotuner.pack.names import is_level
-from haotuner.runtime.host import LEVELS, missing_flags
 
 _SHA = re.compile(r"[0-9a-f]{64}")
 

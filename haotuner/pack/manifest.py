@@ -19,7 +19,7 @@ from haotuner.pack.models import ModelFiles, read_models
 from haotuner.pack.names import ARCH, DEVICE_ID, LIBRARY, MANIFEST, SEAL
 from haotuner.pack.op import PackOp, listed, read_op, read_op_1, text
 from haotuner.pack.parsing import parse
-from haotuner.words.limits import MAX_OPS
+from haotuner.spec.limits import MAX_OPS
 
 PACK_SCHEMA = 2
 SCHEMAS = (1, 2)  # that are read

@@ -9,6 +9,7 @@ from pathlib import Path
 from haotuner.errors import PackInvalid, UsageError
 from haotuner.pack.folder import LIBRARY_LIMIT_BYTES, SIZE_LIMIT_BYTES, Folder, steadily
 from haotuner.pack.levels import level_of
+from haotuner.pack.library_file import check_library
 from haotuner.pack.manifest import PACK_SCHEMA, Manifest, manifest_in, read_level, read_levels, read_manifest
 from haotuner.pack.names import FACTS, MANIFEST, MODELS, is_level
 from haotuner.pack.write import as_json, publish, sealed
@@ -82,7 +83,6 @@ def _checked(folder: Folder, name: str, sha256: str, limit: int) -> bytes:
 
 
 def _plain(pack: Path) -> Manifest:
-    from haotuner.runtime.library import check_library
 
     if read_levels(pack) is not None:
         raise UsageError(f"{pack} was merged already; name the packs that it was made from")
@@ -93,8 +93,6 @@ def _plain(pack: Path) -> Manifest:
 
 def _sound(aside: Path) -> None:
     """What is about to be published holds together: every level's files are those that its manifest names."""
-    from haotuner.runtime.library import check_library
-
     levels = read_levels(aside) or {}
     for level in levels:
         check_library(aside, read_level(aside, level, levels))

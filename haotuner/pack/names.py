@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from haotuner.errors import PackInvalid
-from haotuner.files import kind_of, read_regular
+from haotuner.host.files import kind_of, read_regular
 from haotuner.pack.folder import SIZE_LIMIT_BYTES
 from haotuner.pack.parsing import parse
 

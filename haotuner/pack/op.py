@@ -14,9 +14,9 @@ from haotuner.ops.dtypes import DTYPES
 from haotuner.ops.groups import LONGEST, digest_of
 from haotuner.ops.kind import WRITTEN
 from haotuner.pack.facts import OP, check_facts
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.limits import MAX_AXES, MAX_DYNAMIC, MAX_OPERANDS, MAX_THREADS
-from haotuner.words.op import Op
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.limits import MAX_AXES, MAX_DYNAMIC, MAX_OPERANDS, MAX_THREADS
+from haotuner.spec.op import Op
 
 ROLES = ("input", "constant", "beside", "output")
 MOST_AXES = 2 * MAX_AXES  # of a manifest's op: the library has no need of all of them

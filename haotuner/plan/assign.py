@@ -15,7 +15,7 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_matrix
 
 from haotuner.plan.cover import MAX_KEPT, PENALTY, POWER
-from haotuner.words.family import Form
+from haotuner.spec.family import Form
 
 LIMIT_S = 4.0
 PRICE = 0.005  # of the objective for memory as of the plain weight, half of it in time: a form of 4 times gains 1 % or goes

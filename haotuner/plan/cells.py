@@ -10,8 +10,8 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from haotuner.words.composition import Composition
-from haotuner.words.shape import Shape
+from haotuner.spec.composition import Composition
+from haotuner.spec.shape import Shape
 
 MOST_CELLS = 1024  # of a table, 4 bytes each
 NARROW_CELLS = 400  # of a table whose cells are narrow: manifests and tunes stay short

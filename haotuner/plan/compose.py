@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from haotuner.plan.curves import Curve
-from haotuner.words.composition import COLUMNS, MAX_REGIONS, Composition, Part, Planned
+from haotuner.spec.composition import COLUMNS, MAX_REGIONS, Composition, Part, Planned
 
 BACK = 3  # tiles the leading region may give up: leaving the last few to two middling kernels can beat one tiny remainder
 

@@ -19,7 +19,7 @@ from haotuner.plan.columns import Columns
 from haotuner.plan.compose import BACK, best_us, can_serve, covers_every
 from haotuner.plan.curves import Curve
 from haotuner.plan.greedy import greedy
-from haotuner.words.family import Layout
+from haotuner.spec.family import Layout
 
 # A tile of every height that small shapes ask for: on Zen 5 (n=1000 k=600 cold, all kernels timed) the mean loss against
 # them all is 4.3, 3.5, 2.9, 2.5, 2.3 % with 8, 10, 12, 14, 16 kernels and the shapes' 99th percentile 26, 26, 19, 11, 10 %.

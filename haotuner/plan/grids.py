@@ -11,12 +11,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from haotuner.words.composition import WHOLE, Composition, Part, in_parts
-from haotuner.words.device import Device
-from haotuner.words.family import Family
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.occupancy import occupancy
-from haotuner.words.op import Op
+from haotuner.spec.composition import WHOLE, Composition, Part, in_parts
+from haotuner.spec.device import Device
+from haotuner.spec.family import Family
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.occupancy import occupancy
+from haotuner.spec.op import Op
 
 MOST_TILES = 64  # along the covered axis where every tile more begins a cell; beyond, only every round of blocks does
 MOST_CELLS = 512  # of one table

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from haotuner.plan.cells import CellTable
 from haotuner.plan.curves import Curve
-from haotuner.words.composition import Composition, Planned
-from haotuner.words.shape import Shape
+from haotuner.spec.composition import Composition, Planned
+from haotuner.spec.shape import Shape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from haotuner.errors import UsageError
-from haotuner.files import open_regular
+from haotuner.host.files import open_regular
 from haotuner.hw_profiles.profile import plain
 from haotuner.hw_profiles.table import Known, known_names, stranger
 from haotuner.records.text import SIZE_LIMIT_BYTES, read_text

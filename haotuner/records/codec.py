@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from haotuner.words.record import RECORD_SCHEMA, Failed, Outcome, Record, Timed, Trial
-from haotuner.words.shape import Shape
+from haotuner.spec.record import RECORD_SCHEMA, Failed, Outcome, Record, Timed, Trial
+from haotuner.spec.shape import Shape
 
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)  # `json.dumps` builds one a call
 _FIELDS = frozenset({"schema", "id", "trial", "outcome", "device_id", "fingerprint", "session", "when", "seed", "facts"})

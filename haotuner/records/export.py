@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from haotuner.errors import EnvironmentMissing, UsageError
-from haotuner.files import kind_of, written_aside
+from haotuner.host.files import kind_of, written_aside
 from haotuner.records.codec import encode, line
-from haotuner.words.device import is_standin
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.record import Failed, Record, Timed
+from haotuner.spec.device import is_standin
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.record import Failed, Record, Timed
 
 _T4_SCHEMA = "1.0.0"  # github.com/KernelTuner/kernel_tuner, schema/T4/1.0.0/results-schema.json
 _INVALIDITY = {

@@ -14,8 +14,8 @@ from haotuner.records.mapping import KernelMapping, choose
 from haotuner.records.rows import Refusal, record_of, unkept
 from haotuner.records.store import RecordStore
 from haotuner.records.units import one_unit
-from haotuner.words.device import Device
-from haotuner.words.record import Record
+from haotuner.spec.device import Device
+from haotuner.spec.record import Record
 
 
 def load_kernel_tuner(

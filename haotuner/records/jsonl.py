@@ -11,7 +11,7 @@ from haotuner.records.codec import decode
 from haotuner.records.loaded import Imported, Loaded
 from haotuner.records.store import RecordStore
 from haotuner.records.text import read_text
-from haotuner.words.record import Record
+from haotuner.spec.record import Record
 
 
 def is_export(path: Path) -> bool:

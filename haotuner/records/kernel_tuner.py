@@ -17,7 +17,7 @@ from typing import Any
 
 from haotuner.errors import UsageError
 from haotuner.records.text import read_text
-from haotuner.words.shape import AXIS_LIMIT
+from haotuner.spec.shape import AXIS_LIMIT
 
 _BLANK = re.compile(r"[ \t\r\n]*")
 _DIGITS = 4000  # Python refuses to read integers of more than 4300 (sys.get_int_max_str_digits), and the file with them

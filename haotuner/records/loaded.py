@@ -10,7 +10,7 @@ from pathlib import Path
 from haotuner.errors import UsageError
 from haotuner.records.store import RecordStore
 from haotuner.records.units import fits_store
-from haotuner.words.record import Record, Timed
+from haotuner.spec.record import Record, Timed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from haotuner.errors import UsageError
-from haotuner.words.device import Kind
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec.device import Kind
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
 
 _DTYPES = {32: "fp32", 16: "fp16"}  # CLBlast's PRECISION; 64 and the complex ones have no Op
 # No file says it: the only published set has 1536 (AutoTuningAssociation/benchmark_hub, kernels/dedisp_milo). Times are held

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from haotuner.errors import RecordsUnusable
 from haotuner.records.codec import decode, encode
 from haotuner.records.store import LEASE_S, Session
-from haotuner.words.record import Record
+from haotuner.spec.record import Record
 
 
 class MemoryStore:

@@ -12,8 +12,8 @@ from typing import Any, TypeGuard
 
 from haotuner.records.kernel_tuner import CacheFile
 from haotuner.records.mapping import KernelMapping, Problem
-from haotuner.words.device import Device
-from haotuner.words.record import Failed, Outcome, Record, Timed, Trial
+from haotuner.spec.device import Device
+from haotuner.spec.record import Failed, Outcome, Record, Timed, Trial
 
 _MS = 1000.0  # Kernel Tuner's times are milliseconds, ours microseconds
 _NO_TIME = 1e20  # what versions before the error words wrote for a failed configuration

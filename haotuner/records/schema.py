@@ -8,7 +8,7 @@ import sqlite3
 from typing import Any
 
 from haotuner.records.codec import decode, encode, line
-from haotuner.words.record import Record, Timed
+from haotuner.spec.record import Record, Timed
 
 USER_VERSION = 2  # raised by every change of the tables; a newer one is refused
 OLDEST = 1  # still read as it is, and upgraded by whoever opens it to write

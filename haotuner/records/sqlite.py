@@ -17,7 +17,7 @@ from haotuner.records.opening import BUSY_S, connect, guarded, version
 from haotuner.records.owner import Owner
 from haotuner.records.schema import INSERT, columns, from_row, to_row
 from haotuner.records.store import LEASE_S, Session
-from haotuner.words.record import Record
+from haotuner.spec.record import Record
 
 _PAGE_ROWS = 500  # rows fetched under the lock at once: a millisecond or two of decoding
 _BATCH_KEYS = 400  # bound parameters of one statement; SQLite guarantees 999

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from haotuner.words.record import Record
+from haotuner.spec.record import Record
 
 LEASE_S = 600.0  # a claimed batch is tens of trials of at most seconds each; ten minutes means its owner is stuck
 

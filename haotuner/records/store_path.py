@@ -9,7 +9,7 @@ import stat
 from pathlib import Path
 
 from haotuner.errors import RecordsUnusable, UsageError
-from haotuner.files import new_file_beside
+from haotuner.host.files import new_file_beside
 from haotuner.records.schema import image
 
 MOUNTS = Path("/proc/self/mounts")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from haotuner.errors import EnvironmentMissing, UsageError
-from haotuner.files import read_regular
+from haotuner.host.files import read_regular
 
 SIZE_LIMIT_BYTES = 1 << 30  # unpacked or not, a million records; a small gzip file may unpack to more than any memory
 

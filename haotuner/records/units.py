@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 from haotuner.errors import UsageError
 from haotuner.records.store import RecordStore
-from haotuner.words.record import Record, Timed
-from haotuner.words.units import SAME, gap_of
+from haotuner.spec.record import Record, Timed
+from haotuner.spec.units import SAME, gap_of
 
 
 def one_unit(records: Sequence[Record]) -> tuple[list[Record], Counter[str]]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from haotuner.errors import UsageError
 from haotuner.runtime.pack import Pack
-from haotuner.words.limits import SHAPE_SLOTS
+from haotuner.spec.limits import SHAPE_SLOTS
 
 Counts = dict[str, dict[Any, int]]
 

@@ -16,8 +16,8 @@ from haotuner.runtime.call_errors import REFUSED, check_written, explain, read_o
 from haotuner.runtime.linear import Closed, array_of, channel_row
 from haotuner.runtime.reprs import described_op
 from haotuner.runtime.typed import as_bits, channel_values, empty_like, numpy_type, taken, typed_array
-from haotuner.words.limits import MAX_AXES, threads_of
-from haotuner.words.op import Op
+from haotuner.spec.limits import MAX_AXES, threads_of
+from haotuner.spec.op import Op
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -10,8 +10,8 @@ from haotuner.runtime.fused import FusedLinear, fused_bound
 from haotuner.runtime.linear import Bound, Linear
 from haotuner.runtime.linear_op import LinearOp
 from haotuner.runtime.typed import TypedBound, TypedLinear, is_typed
-from haotuner.words.composition import WAYS, Composition
-from haotuner.words.op import Op
+from haotuner.spec.composition import WAYS, Composition
+from haotuner.spec.op import Op
 
 if TYPE_CHECKING:
     from haotuner.runtime.pack import Pack

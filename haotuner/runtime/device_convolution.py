@@ -13,7 +13,7 @@ from haotuner.runtime.convolution import AFTER
 from haotuner.runtime.device_linear import DeviceBound, DeviceLinear, in_order
 from haotuner.runtime.on_device import check_lazy, empty_like, explained, stream_for
 from haotuner.runtime.streams import still
-from haotuner.words.op import Op
+from haotuner.spec.op import Op
 
 if TYPE_CHECKING:
     from haotuner.runtime.pack import Pack

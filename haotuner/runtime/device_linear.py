@@ -18,7 +18,7 @@ from haotuner.runtime.linear_op import LinearOp
 from haotuner.runtime.on_device import check_lazy, empty_like, exchange_of, explained, stream_for
 from haotuner.runtime.reprs import described_op
 from haotuner.runtime.streams import kind_of, still
-from haotuner.words.composition import Composition
+from haotuner.spec.composition import Composition
 
 if TYPE_CHECKING:
     from haotuner.runtime.pack import Pack

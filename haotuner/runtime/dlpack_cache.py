@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from haotuner.words.bytecode import TYPES
+from haotuner.spec.bytecode import TYPES
 
 BFLOAT = 4
 _KINDS = {0: "int", 1: "uint", 2: "float", BFLOAT: "bfloat", 6: "bool"}

@@ -12,7 +12,7 @@ from haotuner.pack.op import PackOp
 from haotuner.runtime.addresses import ARRAYS, TYPES
 from haotuner.runtime.call_errors import REFUSED, check_written, explain, read_only, refuse_grad
 from haotuner.runtime.linear import Bound, Linear, channel_row, pack_weight
-from haotuner.words.limits import threads_of
+from haotuner.spec.limits import threads_of
 
 if TYPE_CHECKING:
     from haotuner.runtime.pack import Pack

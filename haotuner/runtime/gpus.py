@@ -10,7 +10,7 @@ from typing import Any
 
 from haotuner.errors import EnvironmentMissing, PackMismatch, UsageError
 from haotuner.pack.manifest import Manifest
-from haotuner.words.cuda_arch import CudaArch, driver_words
+from haotuner.spec.cuda_arch import CudaArch, driver_words
 
 LIBRARY = "libcuda.so.1"
 _DEVICE = re.compile(r"cuda(?::([0-9]{1,3}))?(?:/([1-9][0-9]{0,3}))?")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable
 from functools import cached_property
@@ -12,15 +11,15 @@ from typing import Any
 import numpy as np
 
 from haotuner.errors import PackInvalid, PackMismatch
-from haotuner.pack.folder import LIBRARY_LIMIT_BYTES, Folder, steadily
+from haotuner.host.processor import missing_flags, platform_problem
+from haotuner.pack.folder import Folder, steadily
+from haotuner.pack.library_file import check_library_in
 from haotuner.pack.manifest import Manifest, manifest_in
 from haotuner.pack.op import PackOp
 from haotuner.runtime.addresses import takes_addresses
-from haotuner.runtime.elf import elf_problem
 from haotuner.runtime.gpus import Gpu
-from haotuner.runtime.host import missing_flags, platform_problem
 from haotuner.runtime.native_library import NativeLibrary
-from haotuner.words.limits import table_name
+from haotuner.spec.limits import table_name
 
 
 def checked_manifest(pack: Path, gpu: Gpu | None = None) -> Manifest:
@@ -36,7 +35,7 @@ def _checked(folder: Folder, gpu: Gpu | None) -> tuple[Manifest, os.stat_result]
         PackMismatch: the pack is sound, but this host cannot run it.
     """
     pack, manifest = folder.path, manifest_in(folder, None if gpu is None else gpu.choose)
-    facts = _check_library(folder, manifest)
+    facts = check_library_in(folder, manifest)
     problem = platform_problem()
     if problem:
         raise PackMismatch(f"{pack}: {problem}")
@@ -59,30 +58,6 @@ def _checked(folder: Folder, gpu: Gpu | None) -> tuple[Manifest, os.stat_result]
             "Tune on this host, or with --device cpu:avx2 or cpu:sse on the other"
         )
     return manifest, facts
-
-
-def check_library(pack: Path, manifest: Manifest) -> None:
-    """PackInvalid or PackMismatch unless the library is whole and the one that the manifest names; maps nothing."""
-    steadily(pack, lambda folder: _check_library(folder, manifest))
-
-
-def _check_library(folder: Folder, manifest: Manifest) -> os.stat_result:
-    path = folder.path / manifest.library
-    try:
-        data, facts = folder.read_below(manifest.library, LIBRARY_LIMIT_BYTES)
-    except (OSError, ValueError) as error:
-        words = getattr(error, "strerror", None) or error
-        raise PackInvalid(f"{folder.path}: cannot read {manifest.library} ({words}); restore the pack") from error
-    digest = hashlib.sha256(data).hexdigest()
-    if digest != manifest.sha256:
-        raise PackInvalid(
-            f"{path}: its sha256 is {digest[:16]}…, the manifest says {manifest.sha256[:16]}…; the file was changed or cut. "
-            "Restore the pack or tune again; none of its code was run"
-        )
-    problem = elf_problem(data)
-    if problem:
-        raise PackMismatch(f"{path} {problem}; tune on this kind of host")
-    return facts
 
 
 class Library:

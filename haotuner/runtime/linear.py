@@ -14,7 +14,7 @@ from haotuner.pack.op import PackOp
 from haotuner.runtime.arena import Arena
 from haotuner.runtime.call_errors import REFUSED, check_written, explain, read_only, refuse_grad
 from haotuner.runtime.reprs import described_op
-from haotuner.words.limits import threads_of
+from haotuner.spec.limits import threads_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -152,7 +152,7 @@ class Bound:
 
     op: PackOp
     call: Callable[..., Any]
-    setting: int  # plan and threads, see words/limits.py
+    setting: int  # plan and threads, see spec/limits.py
     addressed: int = 0  # the same for calls that name numpy's arrays by ``id``; 0: there are none
     packed: Any  # tvm_ffi tensor (panels, k, pw)
     bias: Any = None  # tvm_ffi tensor (n,)

@@ -9,8 +9,8 @@ import numpy as np
 from haotuner.errors import UsageError
 from haotuner.pack.op import PackOp
 from haotuner.runtime.reprs import described_op
-from haotuner.words.composition import Part
-from haotuner.words.limits import MAX_PARTS
+from haotuner.spec.composition import Part
+from haotuner.spec.limits import MAX_PARTS
 
 if TYPE_CHECKING:
     from haotuner.runtime.pack import Pack

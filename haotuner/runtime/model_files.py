@@ -11,7 +11,7 @@ from io import BufferedReader
 from pathlib import Path
 
 from haotuner.errors import PackInvalid
-from haotuner.files import open_regular
+from haotuner.host.files import open_regular
 from haotuner.pack.folder import SIZE_LIMIT_BYTES, Folder, steadily
 from haotuner.pack.manifest import Manifest
 from haotuner.pack.models import ModelFiles

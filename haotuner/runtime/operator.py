@@ -17,8 +17,8 @@ from haotuner.pack.op import PackOp, PackOperand
 from haotuner.runtime.addresses import ARRAYS
 from haotuner.runtime.call_errors import REFUSED, check_written, explain, read_only
 from haotuner.runtime.reprs import described_op
-from haotuner.words.limits import MAX_AXES
-from haotuner.words.op import Op
+from haotuner.spec.limits import MAX_AXES
+from haotuner.spec.op import Op
 
 if TYPE_CHECKING:
     from haotuner.runtime.pack import Pack

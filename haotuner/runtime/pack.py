@@ -12,6 +12,7 @@ from typing import Any, SupportsIndex
 import numpy as np
 
 from haotuner.errors import PackClosed, PackInvalid, UsageError
+from haotuner.host.processor import usable_cores
 from haotuner.pack.op import PackOp
 from haotuner.runtime.arena import Arena
 from haotuner.runtime.chain import Chain
@@ -22,7 +23,6 @@ from haotuner.runtime.device_linear import DeviceBound, DeviceLinear
 from haotuner.runtime.device_model import DeviceModel, DeviceModelBound
 from haotuner.runtime.gpus import find_gpu, ordinal_of, part_of
 from haotuner.runtime.group import Outputs, named_so
-from haotuner.runtime.host import usable_cores
 from haotuner.runtime.library import Library
 from haotuner.runtime.linear import Bound, Linear
 from haotuner.runtime.model import Model, Session
@@ -33,8 +33,8 @@ from haotuner.runtime.op_registry import handle_for
 from haotuner.runtime.reprs import described_pack
 from haotuner.runtime.suitability import checked_bytes, default_threads, reservations
 from haotuner.runtime.typed import numpy_type
-from haotuner.words import limits
-from haotuner.words.limits import MAX_THREADS
+from haotuner.spec import limits
+from haotuner.spec.limits import MAX_THREADS
 
 AnyLinear = Linear | DeviceLinear | Convolution
 AnyBound = Bound | DeviceBound | ConvBound

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from haotuner.errors import PackInvalid, UsageError
-from haotuner.words.size_arithmetic import OPERATIONS
+from haotuner.spec.size_arithmetic import OPERATIONS
 
 LARGEST_EXTENT = 1 << 40  # elements; what a shape comes to beyond it cannot be meant
 LONGEST_TEXT = 80

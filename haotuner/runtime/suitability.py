@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from haotuner.errors import UsageError
+from haotuner.host.processor import cpu_name
 from haotuner.pack.manifest import Manifest
-from haotuner.runtime.host import cpu_name
 
 
 def default_threads(manifest: Manifest, cores: int) -> int:

@@ -15,7 +15,7 @@ from haotuner.pack.op import PackOp
 from haotuner.runtime.call_errors import REFUSED, check_written, explain, read_only, refuse_grad
 from haotuner.runtime.fused import FusedLinear
 from haotuner.runtime.linear import ONE, Bound
-from haotuner.words.limits import threads_of
+from haotuner.spec.limits import threads_of
 
 if TYPE_CHECKING:
     from haotuner.runtime.pack import Pack

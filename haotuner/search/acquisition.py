@@ -18,7 +18,7 @@ from haotuner.plan.cover import sketch
 from haotuner.plan.curves import Curve
 from haotuner.search.observations import ObservationTable
 from haotuner.search.probes import Probe
-from haotuner.words.record import Trial
+from haotuner.spec.record import Trial
 
 # Spreads, so 10 % at first. Loss after a tenth from all other devices, Zen 4 AVX-512 and AVX2: none 2.6 and 2.6 %, 0.7 1.9
 # and 2.1, 1.0 2.4 and 1.1; over five devices 0.7 and 1.0 were level (2.1).
@@ -26,7 +26,7 @@ OPTIMISM = 0.7
 POINTS = 12  # a round: some three whole probes; 8 and 16 were level
 # With fewer than ``FEW`` trials open the plan is nearly measured, yet a start may have misjudged all that lies beyond it, a
 # whole layout even: optimism grows then. Loss where searches stop on SSE from models of AVX2, AVX-512 and the other host's
-# AVX-512: 1.4, 1.8 and 5.8 % without, with 4 and patience (tuning.py) 0.1, 0.5 and 0.8; nearer starts as before, some 10
+# AVX-512: 1.4, 1.8 and 5.8 % without, with 4 and patience (strategies.py) 0.1, 0.5 and 0.8; nearer starts as before, some 10
 # timings more. 12: -1.9, -0.4 and -1.3, for twice the kernels.
 FEW = 4
 BOLDER = (OPTIMISM, 2 * OPTIMISM, 4 * OPTIMISM)

@@ -11,9 +11,9 @@ from haotuner.plan.cells import CellTable, nearest
 from haotuner.plan.table import PlanTable
 from haotuner.search.cost_extrapolation import analysis_us
 from haotuner.search.task import Tuned
-from haotuner.words.device import Device
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.shape import Shape
+from haotuner.spec.device import Device
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.shape import Shape
 
 
 def table_of(tuned: Tuned, threads: int) -> PlanTable:

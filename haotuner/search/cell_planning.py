@@ -17,9 +17,9 @@ from haotuner.plan.grids import Grid, alone, bounds, pairs
 from haotuner.search.clock import Clock
 from haotuner.search.latency_table import Key, LatencyTable
 from haotuner.search.task import Task
-from haotuner.words.composition import WHOLE, Composition, sum_parts
-from haotuner.words.record import Timed, Trial
-from haotuner.words.shape import Shape
+from haotuner.spec.composition import WHOLE, Composition, sum_parts
+from haotuner.spec.record import Timed, Trial
+from haotuner.spec.shape import Shape
 
 ONE, TWO, PARTS = "one region", "two regions", "sum in parts"
 SAMPLES = 96  # cells whose compositions are timed, as far as the time goes

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from haotuner.search.task import Watch
-from haotuner.words.record import Record
+from haotuner.spec.record import Record
 
 
 def now() -> float:

@@ -9,8 +9,8 @@ import numpy as np
 from haotuner.cost.machine import machine
 from haotuner.cost.roofline import roofline_us
 from haotuner.search.task import Task
-from haotuner.words.device import Device
-from haotuner.words.shape import Shape
+from haotuner.spec.device import Device
+from haotuner.spec.shape import Shape
 
 TRIALS = 2000  # of a budget at least: a shape whose call takes more of it, at the roofline, is not raced at
 LEAST_LIMIT_US = 2_000.0  # but never so small a shape is left out

@@ -20,11 +20,11 @@ from haotuner.plan.cells import CostExtrapolator
 from haotuner.search.compared import of_a_call
 from haotuner.search.cross_family_cost import expected_by_family
 from haotuner.search.task import Task
-from haotuner.words.composition import Composition
-from haotuner.words.device import Device
-from haotuner.words.family import Family
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.shape import Shape
+from haotuner.spec.composition import Composition
+from haotuner.spec.device import Device
+from haotuner.spec.family import Family
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.shape import Shape
 
 # Cells of a plan that is predicted cell by cell, each of which costs a count of every kept program: of up to two axes, and
 # of more, where 144 would be five an axis and the middle of one says little of its ends.

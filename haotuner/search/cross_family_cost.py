@@ -13,11 +13,11 @@ from haotuner.cost.model import Analytic, CostModel, ensemble_predictions
 from haotuner.cost.roofline import roofline_us
 from haotuner.search.compared import of_a_call
 from haotuner.search.task import Task
-from haotuner.words.device import Device
-from haotuner.words.family import Family
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec.device import Device
+from haotuner.spec.family import Family
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
 
 # How much faster another family must be expected to be where nothing will be timed: models err by as much.
 UNTIMED, UNTIMED_SAME = 1.5, 1.1  # one of other programs, one of the first family's

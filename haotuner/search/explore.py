@@ -13,21 +13,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from haotuner.backends.index import backend_for
+from haotuner.codegen.schedule import Schedule
+from haotuner.codegen.space import Point, Space
 from haotuner.cost.families import demand
 from haotuner.cost.roofline import expected_us
-from haotuner.generate.schedule import Schedule
-from haotuner.generate.space import Point, Space
 from haotuner.measure.measurer import Measurer
 from haotuner.search.clock import Clock
 from haotuner.search.policies.index import POLICIES
 from haotuner.search.stages import staged
 from haotuner.search.task import Task
-from haotuner.words.composition import SERIAL, Composition
-from haotuner.words.device import Device
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.op import Op
-from haotuner.words.record import Timed, Trial
-from haotuner.words.shape import Shape
+from haotuner.spec.composition import SERIAL, Composition
+from haotuner.spec.device import Device
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.op import Op
+from haotuner.spec.record import Timed, Trial
+from haotuner.spec.shape import Shape
 
 ROUND = 8  # programs: two builders, one library each
 QUIET = 4  # rounds without a better program before the exploration ends

@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from haotuner.backends.index import backend_for
+from haotuner.codegen.kinds import has_graph
 from haotuner.cost.model import CostModel
 from haotuner.cost.roofline import roofline_us
 from haotuner.errors import HaotunerError, NothingLegal, UsageError
-from haotuner.generate.kinds import has_graph
 from haotuner.measure.measurer import Measurer
 from haotuner.plan.assign import assign_within
 from haotuner.plan.cells import CellTable, Sharing, cell_table
@@ -34,14 +34,14 @@ from haotuner.search.pruner import ALWAYS, Us, eliminated, worth_timing
 from haotuner.search.stages import Sharers
 from haotuner.search.task import Task, Tuned, Watch
 from haotuner.select.funnel import Funnel, joined, select
-from haotuner.words.composition import SERIAL, Composition
-from haotuner.words.demand import Expectation
-from haotuner.words.device import Device
-from haotuner.words.family import Family, weight_form
-from haotuner.words.kernel import MicroKernel, shares_terms
-from haotuner.words.op import Op
-from haotuner.words.record import Record, Timed, Trial
-from haotuner.words.shape import Shape
+from haotuner.spec.composition import SERIAL, Composition
+from haotuner.spec.demand import Expectation
+from haotuner.spec.device import Device
+from haotuner.spec.family import Family, weight_form
+from haotuner.spec.kernel import MicroKernel, shares_terms
+from haotuner.spec.op import Op
+from haotuner.spec.record import Record, Timed, Trial
+from haotuner.spec.shape import Shape
 
 NAME = "cells"
 FIRST_SHAPES, SHAPES = 3, 16  # at which the race begins, and at which those that are left have been timed

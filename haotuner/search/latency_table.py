@@ -19,11 +19,11 @@ from haotuner.cost.model import Analytic, CostModel, HasEnsemble
 from haotuner.cost.parts import adding_us, in_parts_of
 from haotuner.cost.roofline import roofline_us
 from haotuner.search.initial_design import initial_design
-from haotuner.words.device import Device
-from haotuner.words.family import Family
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec.device import Device
+from haotuner.spec.family import Family
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
 
 Floats = NDArray[np.float64]
 Key = tuple[str, int, int, str]  # kernel, tiles along the axis, parts of the sum, state of the weights

@@ -18,12 +18,12 @@ from haotuner.plan.curves import Curve
 from haotuner.search.initial_design import initial_design
 from haotuner.search.probes import Probe, rows_of, uses
 from haotuner.search.shrinkage import combined, shrunk, variance_of
-from haotuner.words.device import Device
-from haotuner.words.family import Family, Layout
-from haotuner.words.kernel import Candidate, MicroKernel
-from haotuner.words.op import Op
-from haotuner.words.record import Record, Timed, Trial
-from haotuner.words.shape import Shape
+from haotuner.spec.device import Device
+from haotuner.spec.family import Family, Layout
+from haotuner.spec.kernel import Candidate, MicroKernel
+from haotuner.spec.op import Op
+from haotuner.spec.record import Record, Timed, Trial
+from haotuner.spec.shape import Shape
 
 LEAST_ROWS = 24  # fewer measured rows teach a forest less than the analytic rule already knows
 LEAST_STARTED_ROWS = 12  # what a model learnt elsewhere needs to be put right: a level and a slope

@@ -14,11 +14,11 @@ from haotuner.plan.compose import alternatives
 from haotuner.plan.curves import Curve
 from haotuner.search.probes import DENSE_ROWS, probe
 from haotuner.search.task import Task
-from haotuner.words.composition import SERIAL, Composition
-from haotuner.words.family import Family
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.record import Timed, Trial
-from haotuner.words.shape import Shape
+from haotuner.spec.composition import SERIAL, Composition
+from haotuner.spec.family import Family
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.record import Timed, Trial
+from haotuner.spec.shape import Shape
 
 TABLE_LIMIT = 8192  # rows with an entry of their own (10 bytes each); beyond, the bulk region repeats
 EVERY_UP_TO = 64  # every smaller m of the traffic is timed: there a tile more or less is the whole difference

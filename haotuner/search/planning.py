@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from haotuner.plan.compose import choose
 from haotuner.plan.table import RowTable
 from haotuner.search.plan_candidates import ALONE_US, EVERY_UP_TO, Times, Timings, foretold, worth_sharing
-from haotuner.words.composition import SERIAL, Composition, Planned
+from haotuner.spec.composition import SERIAL, Composition, Planned
 
 # Weight of a composition's own time beside the sum of its curves, which rest on many measurements: up to EVERY_UP_TO rows
 # on one thread (several are timed in more processes there), and beyond. What took longer than SLOWER times the best is out

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from haotuner.backends.index import backend_for
-from haotuner.words.composition import Composition
-from haotuner.words.device import Device
-from haotuner.words.family import Family, Layout
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.op import Op
-from haotuner.words.record import Trial
-from haotuner.words.shape import Shape
+from haotuner.spec.composition import Composition
+from haotuner.spec.device import Device
+from haotuner.spec.family import Family, Layout
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.op import Op
+from haotuner.spec.record import Trial
+from haotuner.spec.shape import Shape
 
 # One tile (small shapes are all about the weight stream), about 32 rows (decode batches), about 256 (in bulk the curve is a
 # line).

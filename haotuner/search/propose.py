@@ -16,7 +16,7 @@ from haotuner.plan.cover import cover
 from haotuner.plan.curves import Curve
 from haotuner.search.acquisition import next_points
 from haotuner.search.observations import ObservationTable
-from haotuner.words.record import Trial
+from haotuner.spec.record import Trial
 
 FIRST_BATCH = 20  # kernels before a model learnt here has a say: all that a plan without measurements keeps, and some others
 NEXT_BATCH = 8  # a round of a second: rounds of 16 took a third more kernels to 98 %, and fitting (0.1 s) hardly counts

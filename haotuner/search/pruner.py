@@ -8,8 +8,8 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from haotuner.words.composition import Composition
-from haotuner.words.shape import Shape
+from haotuner.spec.composition import Composition
+from haotuner.spec.shape import Shape
 
 ALWAYS = 4  # candidates that stay in any case
 HOPELESS = 10.0  # times the best expectation: a candidate so far off is not timed there, nor built if it is so everywhere

@@ -26,13 +26,13 @@ from haotuner.search.probes import Probe, probe
 from haotuner.search.propose import foreseen, rounds
 from haotuner.search.task import Effort, Task, Tuned, Watch
 from haotuner.select.funnel import Funnel, select
-from haotuner.words.composition import Composition
-from haotuner.words.demand import Expectation
-from haotuner.words.device import Device
-from haotuner.words.family import Family, Layout
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.op import Op
-from haotuner.words.record import Timed, Trial
+from haotuner.spec.composition import Composition
+from haotuner.spec.demand import Expectation
+from haotuner.spec.device import Device
+from haotuner.spec.family import Family, Layout
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.op import Op
+from haotuner.spec.record import Timed, Trial
 
 NAME = "rows"
 WHOLE_UP_TO = 16  # rows: up to here one tile as high as the call is often the best, and no other says how fast it is

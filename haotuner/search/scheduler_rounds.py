@@ -13,7 +13,7 @@ from haotuner.search.call_times import traffic_us
 from haotuner.search.clock import now
 from haotuner.search.task import Tuned
 from haotuner.search.task_scheduler import Scheduler
-from haotuner.words.device import Device
+from haotuner.spec.device import Device
 
 FIRST_SHARE = 0.5  # of the budget, for the first turns of all tasks
 LEAST_TURN_S = 6.0  # less goes into what a search begins with

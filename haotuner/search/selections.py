@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from haotuner.select.funnel import Funnel
-from haotuner.words.family import Family
-from haotuner.words.kernel import MicroKernel
+from haotuner.spec.family import Family
+from haotuner.spec.kernel import MicroKernel
 
 
 class Selections:

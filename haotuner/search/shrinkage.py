@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from haotuner.words.record import Timed
+from haotuner.spec.record import Timed
 
 BETWEEN = 0.02  # log units by which processes differ though samples of each agree: where code and data lie
 MODEL_LEAST = 0.08  # log units that a model is off at least: it was fitted to these very times

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from haotuner.search.task import Task
-from haotuner.words.composition import Composition
-from haotuner.words.device import Device
-from haotuner.words.kernel import MicroKernel, shares_terms
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec.composition import Composition
+from haotuner.spec.device import Device
+from haotuner.spec.kernel import MicroKernel, shares_terms
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
 
 Us = Mapping[Composition, Mapping[Shape, float]]
 Timing = Callable[[Sequence[Composition], Sequence[Shape]], None]  # notes microseconds on a task's most threads

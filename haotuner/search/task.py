@@ -10,11 +10,11 @@ from haotuner.plan.cover import Cover
 from haotuner.plan.table import PlanTable, RowTable
 from haotuner.search.selections import Selections
 from haotuner.select.funnel import Funnel
-from haotuner.words.family import Family
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.op import Op
-from haotuner.words.record import Record
-from haotuner.words.traffic import Traffic
+from haotuner.spec.family import Family
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.op import Op
+from haotuner.spec.record import Record
+from haotuner.spec.traffic import Traffic
 
 Watch = Callable[[str, Record | None], bool]  # told the phase and each record; False asks to stop
 
@@ -69,7 +69,7 @@ class Tuned:
 
     task: Task
     family: Family
-    strategy: str  # how it was searched (haotuner/tuning.py)
+    strategy: str  # how it was searched (haotuner/tuning/strategies.py)
     funnel: Funnel
     kernels: tuple[MicroKernel, ...]  # the kept micro-kernels; plan tables name them
     tables: tuple[PlanTable, ...]

@@ -26,13 +26,13 @@ from haotuner.search.clock import Clock, now
 from haotuner.search.latency_table import Floats, Key, LatencyTable
 from haotuner.search.task import Task, Tuned, Watch
 from haotuner.select.funnel import Funnel, select
-from haotuner.words.composition import Composition, in_parts, sum_parts
-from haotuner.words.device import Device
-from haotuner.words.family import Family
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.op import Op
-from haotuner.words.record import Record, Timed, Trial
-from haotuner.words.shape import Shape
+from haotuner.spec.composition import Composition, in_parts, sum_parts
+from haotuner.spec.device import Device
+from haotuner.spec.family import Family
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.op import Op
+from haotuner.spec.record import Record, Timed, Trial
+from haotuner.spec.shape import Shape
 
 NAME = "waves"
 SHAPES = 20  # of the traffic at which kernels are compared: a round of blocks more or less is seen between any two

@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from haotuner.select.rejections import Rejections
-from haotuner.words.device import Device
-from haotuner.words.family import Family
-from haotuner.words.kernel import Candidate
-from haotuner.words.op import Op
-from haotuner.words.traffic import Traffic
+from haotuner.spec.device import Device
+from haotuner.spec.family import Family
+from haotuner.spec.kernel import Candidate
+from haotuner.spec.op import Op
+from haotuner.spec.traffic import Traffic
 
 FIRST_SHARE = 0.95  # of the best tile's usefulness; the step is 0.05: both as FTuner's code has them
 STEP = 0.05

@@ -19,13 +19,13 @@ from haotuner.select.geometry import exact_axes, group
 from haotuner.select.limits import common_laws, question
 from haotuner.select.padding import unpadded
 from haotuner.select.rejections import Rejections
-from haotuner.words.constraint import refusals
-from haotuner.words.demand import Expectation
-from haotuner.words.device import Device
-from haotuner.words.family import Family
-from haotuner.words.kernel import Candidate, Footprint, MicroKernel, Refused
-from haotuner.words.op import Op
-from haotuner.words.traffic import Traffic
+from haotuner.spec.constraint import refusals
+from haotuner.spec.demand import Expectation
+from haotuner.spec.device import Device
+from haotuner.spec.family import Family
+from haotuner.spec.kernel import Candidate, Footprint, MicroKernel, Refused
+from haotuner.spec.op import Op
+from haotuner.spec.traffic import Traffic
 
 EXAMPLES = 200  # refusals kept word for word for the report; the counts are complete
 

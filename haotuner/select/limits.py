@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from haotuner.hw_profiles.typical import typical
-from haotuner.words.constraint import ConstraintQuery, Law, Laws
-from haotuner.words.device import Device
-from haotuner.words.family import Family
-from haotuner.words.kernel import Footprint, MicroKernel
-from haotuner.words.occupancy import occupancy
-from haotuner.words.op import Op
+from haotuner.spec.constraint import ConstraintQuery, Law, Laws
+from haotuner.spec.device import Device
+from haotuner.spec.family import Family
+from haotuner.spec.kernel import Footprint, MicroKernel
+from haotuner.spec.occupancy import occupancy
+from haotuner.spec.op import Op
 
 # An SM of every CUDA architecture since 2012 issues from four schedulers (programming guide); an RDNA or CDNA compute unit
 # from two to four. A unit with fewer resident waves leaves one of them idle whatever the shape.

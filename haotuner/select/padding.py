@@ -7,10 +7,10 @@ from math import ceil
 
 from haotuner.select.geometry import exact_axes, extents_of, padded_axes, padding
 from haotuner.select.rejections import Rejections
-from haotuner.words.family import Family
-from haotuner.words.kernel import Candidate
-from haotuner.words.op import Op
-from haotuner.words.traffic import Traffic
+from haotuner.spec.family import Family
+from haotuner.spec.kernel import Candidate
+from haotuner.spec.op import Op
+from haotuner.spec.traffic import Traffic
 
 FIRST = 0.03  # of what is asked; FTuner starts at 0.05 for all axes together, the exact ones have none here
 STEP = 0.05

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from haotuner.words.kernel import MicroKernel, Refused
+from haotuner.spec.kernel import MicroKernel, Refused
 
 
 @dataclass(slots=True, kw_only=True)

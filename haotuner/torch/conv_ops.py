@@ -12,8 +12,8 @@ from haotuner.ops.dtypes import DTYPES
 from haotuner.pack.op import PackOp
 from haotuner.runtime.convolution import AFTER, ConvOp
 from haotuner.runtime.pack import Pack
+from haotuner.spec.op import Op
 from haotuner.torch.op_definition import define_pair, refuse_grad
-from haotuner.words.op import Op
 
 
 def define(library: torch.library.Library, pack: Pack, op: ConvOp, folded: Mapping[int, Any]) -> None:

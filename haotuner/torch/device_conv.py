@@ -7,10 +7,10 @@ import torch
 from haotuner.runtime.convolution import weight_shape
 from haotuner.runtime.pack import Pack
 from haotuner.runtime.streams import stream_of
+from haotuner.spec.op import Op
 from haotuner.torch.conv_ops import result_size
 from haotuner.torch.device_layer import WeightCall
 from haotuner.torch.op_definition import refuse_grad
-from haotuner.words.op import Op
 
 
 class DeviceConvCall(WeightCall):

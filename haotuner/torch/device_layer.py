@@ -12,8 +12,8 @@ from haotuner.runtime.call_errors import REFUSED
 from haotuner.runtime.device_linear import DeviceBound
 from haotuner.runtime.pack import Pack
 from haotuner.runtime.streams import stream_of
+from haotuner.spec.op import Op
 from haotuner.torch.op_definition import define_pair, refuse_grad
-from haotuner.words.op import Op
 
 if TYPE_CHECKING:
     from haotuner.torch.device_conv import DeviceConvCall

@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
+from haotuner.frontends.torch_export.aten_lengths import lengths_kept
+from haotuner.frontends.torch_export.exported_program import SUFFIX, graph_of_program, symbols_of
+from haotuner.frontends.torch_export.pt2_file import NAMES
 from haotuner.graph.graph import Graph
-from haotuner.importing.aten_lengths import lengths_kept
-from haotuner.importing.exported import SUFFIX, graph_of_program, symbols_of
-from haotuner.importing.exported_file import NAMES
 
 
 def export(

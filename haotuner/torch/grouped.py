@@ -8,9 +8,9 @@ import torch
 
 from haotuner.runtime.pack import Pack
 from haotuner.runtime.streams import stream_of
+from haotuner.spec.op import Op
 from haotuner.torch.device_layer import DeviceCall
 from haotuner.torch.op_definition import define_pair, refuse_grad
-from haotuner.words.op import Op
 
 
 class GroupedCall(DeviceCall):

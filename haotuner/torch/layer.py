@@ -12,6 +12,7 @@ import torch
 from haotuner.runtime.convolution import Convolution
 from haotuner.runtime.linear import Linear
 from haotuner.runtime.pack import Pack
+from haotuner.spec.op import Op
 from haotuner.torch.activations import is_plain, step_of
 from haotuner.torch.folding import Fold
 from haotuner.torch.layer_state import HOOKS, checked_state, groups_of, plain_layer
@@ -19,7 +20,6 @@ from haotuner.torch.named_tensors import NamedTensors, no_other_weight
 from haotuner.torch.op_definition import is_recorded, refuse_recording, refuse_tangent
 from haotuner.torch.ops import Registered, packed_tensor, tensor_of, torch_type
 from haotuner.torch.weights import PackedWeight
-from haotuner.words.op import Op
 
 
 class PackedLinear(torch.nn.Module):  # type: ignore[misc]

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from haotuner.spec.shape import Shape
 from haotuner.torch.activations import with_step
 from haotuner.torch.attention import unserved
 from haotuner.torch.chains import Chain, chains
@@ -15,7 +16,6 @@ from haotuner.torch.convolution import KINDS, any_last
 from haotuner.torch.folding import unfoldable
 from haotuner.torch.layers import first_spec, is_lazy, layers_of, projection_of, why_left
 from haotuner.torch.workload import Call, Needed, image_shape, row_shape
-from haotuner.words.shape import Shape
 
 
 def ops_of(model: torch.nn.Module, *example: Any, fuse: bool = False) -> Needed:

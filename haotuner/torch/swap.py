@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from haotuner.runtime.pack import Pack
+from haotuner.spec.op import Op
 from haotuner.torch.activations import with_step
 from haotuner.torch.attention import PackedAttention, unserved
 from haotuner.torch.chains import Chains, chains
@@ -21,7 +22,6 @@ from haotuner.torch.layer import PackedLinear
 from haotuner.torch.layers import SERVED, first_spec, layers_of, projection_of, specs_of, why_left
 from haotuner.torch.ops import Registered, share_threads
 from haotuner.torch.weight_reads import weight_reads
-from haotuner.words.op import Op
 
 
 @dataclass(frozen=True, slots=True)

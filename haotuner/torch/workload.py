@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from haotuner.errors import UsageError
-from haotuner.trace import FORMATS
-from haotuner.words.shape import Shape
+from haotuner.spec.shape import Shape
+from haotuner.spec.trace import FORMATS
 
 Call = tuple[str, str, Shape]  # name of a layer, op spec, shape
 

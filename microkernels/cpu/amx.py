@@ -13,9 +13,9 @@ from typing import Literal
 
 import numpy as np
 
-from haotuner.words.demand import Demand, DemandQuery
-from haotuner.words.device import Device
-from haotuner.words.kernel import Footprint, MicroKernel
+from haotuner.spec.demand import Demand, DemandQuery
+from haotuner.spec.device import Device
+from haotuner.spec.kernel import Footprint, MicroKernel
 
 REGISTERS, ROWS, WORDS = 8, 16, 16  # tile registers; rows of one, and 32-bit words of a row
 TYPES = ("bf16", "int8")  # whose words are multiplied

@@ -21,13 +21,13 @@ from haotuner.microkernels.cpu.dense_constraints import MAX_STREAMS
 from haotuner.microkernels.cpu.epilogue import with_epilogue
 from haotuner.ops.convolution import is_convolution
 from haotuner.ops.epilogue import STEPS
-from haotuner.words.constraint import ConstraintQuery, Laws
-from haotuner.words.demand import Column, Demand, DemandQuery, Expectation
-from haotuner.words.device import Device
-from haotuner.words.family import Layout, rounded_up
-from haotuner.words.kernel import Footprint, MicroKernel, Tile
-from haotuner.words.op import Op
-from haotuner.words.traffic import Traffic
+from haotuner.spec.constraint import ConstraintQuery, Laws
+from haotuner.spec.demand import Column, Demand, DemandQuery, Expectation
+from haotuner.spec.device import Device
+from haotuner.spec.family import Layout, rounded_up
+from haotuner.spec.kernel import Footprint, MicroKernel, Tile
+from haotuner.spec.op import Op
+from haotuner.spec.traffic import Traffic
 
 LEAST_SHARE = 0.7  # of the registers that a tile fills with sums: less leaves the pipes of a core idle
 LEAST_ROWS = 8  # of tiles of pixels one vector wide, for few features: sums enough to hide a multiply-add's latency

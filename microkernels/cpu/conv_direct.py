@@ -16,13 +16,13 @@ from haotuner.microkernels.cpu.conv import channels_last
 from haotuner.microkernels.cpu.epilogue import with_epilogue
 from haotuner.ops.convolution import is_convolution, windows
 from haotuner.ops.epilogue import STEPS
-from haotuner.words.constraint import Laws
-from haotuner.words.demand import Demand, DemandQuery, Expectation, Work
-from haotuner.words.device import Device
-from haotuner.words.family import Layout
-from haotuner.words.kernel import Footprint, MicroKernel, Tile
-from haotuner.words.op import Op
-from haotuner.words.traffic import Traffic
+from haotuner.spec.constraint import Laws
+from haotuner.spec.demand import Demand, DemandQuery, Expectation, Work
+from haotuner.spec.device import Device
+from haotuner.spec.family import Layout
+from haotuner.spec.kernel import Footprint, MicroKernel, Tile
+from haotuner.spec.op import Op
+from haotuner.spec.traffic import Traffic
 
 FP32_BYTES = 4
 MOST_TAPS, MOST_STRIDE = 16, 4

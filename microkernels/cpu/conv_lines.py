@@ -20,10 +20,10 @@ from haotuner.microkernels.cpu.dense import MAX_TILE_ROWS, tile_program
 from haotuner.microkernels.cpu.dense_constraints import MAX_STREAMS
 from haotuner.microkernels.cpu.epilogue import with_epilogue
 from haotuner.ops.convolution import Window, windows
-from haotuner.words.device import Device
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec.device import Device
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
 
 # Cycles of a vector of pixels, Golden Cove with AVX-512: copying a term of windows that move by 1, 2 or more, of channels
 # last a run of terms, and writing a result.

@@ -18,12 +18,12 @@ from haotuner.microkernels.cpu.conv_direct import is_direct
 from haotuner.microkernels.cpu.dense import FP32_BYTES
 from haotuner.microkernels.cpu.epilogue import with_epilogue
 from haotuner.ops.convolution import windows
-from haotuner.words.constraint import ConstraintQuery, Laws
-from haotuner.words.demand import Demand, DemandQuery, Work
-from haotuner.words.device import Device
-from haotuner.words.family import Form
-from haotuner.words.kernel import MicroKernel, Tile
-from haotuner.words.op import Op
+from haotuner.spec.constraint import ConstraintQuery, Laws
+from haotuner.spec.demand import Demand, DemandQuery, Work
+from haotuner.spec.device import Device
+from haotuner.spec.family import Form
+from haotuner.spec.kernel import MicroKernel, Tile
+from haotuner.spec.op import Op
 
 TURNED = 1  # as HT_CONV_TURNED
 UNROLL = 4

@@ -7,7 +7,7 @@ from itertools import product
 from math import prod
 
 from haotuner.ops.convolution import is_convolution, residue_taps, windows
-from haotuner.words.op import Op
+from haotuner.spec.op import Op
 
 MOST = 64  # residues, as HT_CONV_RESIDUES in conv.h
 

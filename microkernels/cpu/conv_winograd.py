@@ -22,12 +22,12 @@ from haotuner.microkernels.cpu.dense import FP32_BYTES
 from haotuner.microkernels.cpu.epilogue import with_epilogue
 from haotuner.ops.convolution import filter_axes, is_convolution, windows
 from haotuner.ops.minimal_filtering import TILES, Axis, fits, growth, points, terms
-from haotuner.words.constraint import ConstraintQuery, Laws
-from haotuner.words.demand import Demand, DemandQuery, Work
-from haotuner.words.device import Device
-from haotuner.words.family import Form, Layout
-from haotuner.words.kernel import MicroKernel, Tile
-from haotuner.words.op import Op
+from haotuner.spec.constraint import ConstraintQuery, Laws
+from haotuner.spec.demand import Demand, DemandQuery, Work
+from haotuner.spec.device import Device
+from haotuner.spec.family import Form, Layout
+from haotuner.spec.kernel import MicroKernel, Tile
+from haotuner.spec.op import Op
 
 UNROLL = 4
 ADDS = 4.0  # flops of a point in the transforms of one axis on each side, twice since they wait for one another

@@ -16,13 +16,13 @@ from haotuner.microkernels.cpu import dense_constraints, dense_demand
 from haotuner.microkernels.cpu.dense_constraints import SPARSE, SPARSE_BYTES
 from haotuner.microkernels.cpu.epilogue import code_of
 from haotuner.ops.epilogue import STEPS
-from haotuner.words.constraint import Laws
-from haotuner.words.demand import Demand, DemandQuery, Expectation
-from haotuner.words.device import Device
-from haotuner.words.family import Layout, rounded_up
-from haotuner.words.kernel import Edge, Footprint, MicroKernel, Tile
-from haotuner.words.op import Op
-from haotuner.words.traffic import Traffic
+from haotuner.spec.constraint import Laws
+from haotuner.spec.demand import Demand, DemandQuery, Expectation
+from haotuner.spec.device import Device
+from haotuner.spec.family import Layout, rounded_up
+from haotuner.spec.kernel import Edge, Footprint, MicroKernel, Tile
+from haotuner.spec.op import Op
+from haotuner.spec.traffic import Traffic
 
 FP32_BYTES = 4
 # TVM turns a constant buffer of fewer bytes into registers or stack, a larger one into a heap call (kMaxStackAlloca).

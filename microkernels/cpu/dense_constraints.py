@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from haotuner.words.constraint import ConstraintQuery, Laws, no_larger
+from haotuner.spec.constraint import ConstraintQuery, Laws, no_larger
 
 # Reading more weight streams than this fell to half speed: with k a power of two they meet in the same L1 sets.
 MAX_STREAMS = 4

@@ -6,7 +6,7 @@ import numpy as np
 
 from haotuner.microkernels.cpu.dense_constraints import MAX_STREAMS, SPARSE
 from haotuner.microkernels.cpu.dense_sums import K_BLOCK_LEAST_ROWS, k_block
-from haotuner.words.demand import Column, CpuStream, Demand, DemandQuery, MatmulTile, Staging, Tiles, Work
+from haotuner.spec.demand import Column, CpuStream, Demand, DemandQuery, MatmulTile, Staging, Tiles, Work
 
 _LINE_BYTES = 64.0  # every x86-64 and most Arm servers
 _BROADCAST_REGISTERS = 1.0  # holds the value of X, or of W, that the current FMA uses

@@ -12,7 +12,7 @@ from typing import Any
 
 from haotuner.microkernels.cpu.epilogue_math import Maker
 from haotuner.ops.epilogue import STEPS, operands_of
-from haotuner.words.kernel import MicroKernel
+from haotuner.spec.kernel import MicroKernel
 
 FP32_BYTES = 4
 _BASE = 64  # of the digits of a code; numbers of steps are below it

@@ -1,6 +1,6 @@
 """CPU families of generated programs: one family a kind of operator that says by steps what it computes.
 
-A micro-kernel is a schedule (``haotuner/generate/schedule.py``) of the kind's graph. Its program takes whole tensors of any
+A micro-kernel is a schedule (``haotuner/codegen/schedule.py``) of the kind's graph. Its program takes whole tensors of any
 extents, with the innermost axis contiguous and any strides elsewhere; the runtime calls it on parts of them.
 """
 
@@ -14,12 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from haotuner.errors import UsageError
-from haotuner.generate.in_place import in_place
-from haotuner.generate.kinds import graph_of, has_graph
-from haotuner.generate.multi_stage import StagePlan
-from haotuner.generate.rfactor import joined
-from haotuner.generate.schedule import (
+from haotuner.codegen.in_place import in_place
+from haotuner.codegen.kinds import graph_of, has_graph
+from haotuner.codegen.multi_stage import StagePlan
+from haotuner.codegen.rfactor import joined
+from haotuner.codegen.schedule import (
     FOLDS,
     Plan,
     Schedule,
@@ -31,17 +30,18 @@ from haotuner.generate.schedule import (
     tileable,
     turnable,
 )
-from haotuner.generate.space import SLICES, Space
+from haotuner.codegen.space import SLICES, Space
+from haotuner.errors import UsageError
 from haotuner.graph.graph import Graph
 from haotuner.microkernels.cpu.generated_demand import Levels, count, counts_of
 from haotuner.ops.kind import OpKind, Options
-from haotuner.words.constraint import Laws
-from haotuner.words.demand import Demand, DemandQuery, Expectation, Work
-from haotuner.words.device import Device
-from haotuner.words.family import Layout
-from haotuner.words.kernel import Footprint, MicroKernel, Tile
-from haotuner.words.op import Op
-from haotuner.words.traffic import Traffic
+from haotuner.spec.constraint import Laws
+from haotuner.spec.demand import Demand, DemandQuery, Expectation, Work
+from haotuner.spec.device import Device
+from haotuner.spec.family import Layout
+from haotuner.spec.kernel import Footprint, MicroKernel, Tile
+from haotuner.spec.op import Op
+from haotuner.spec.traffic import Traffic
 
 FP32_BYTES = 4
 # Vectors an iteration: an addition takes 3 to 4 cycles and two start in each, so 8 keep every pipe busy.

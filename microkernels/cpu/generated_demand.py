@@ -8,17 +8,17 @@ from functools import lru_cache
 
 import numpy as np
 
-from haotuner.generate.cycles import Core, cycles
-from haotuner.generate.emit import AnyPlan
-from haotuner.generate.memory_traffic import Level, MemoryTraffic
-from haotuner.generate.online_softmax_counts import counted, estimated, of_one_point
-from haotuner.generate.online_softmax_schedule import OnlinePlan
-from haotuner.generate.op_counter import Loop, count_ops, register_bytes
-from haotuner.generate.schedule import Plan, merged_sizes, planned
+from haotuner.codegen.cycles import Core, cycles
+from haotuner.codegen.emit import AnyPlan
+from haotuner.codegen.memory_traffic import Level, MemoryTraffic
+from haotuner.codegen.online_softmax_counts import counted, estimated, of_one_point
+from haotuner.codegen.online_softmax_schedule import OnlinePlan
+from haotuner.codegen.op_counter import Loop, count_ops, register_bytes
+from haotuner.codegen.schedule import Plan, merged_sizes, planned
 from haotuner.hw_profiles.typical import typical
-from haotuner.words.demand import Counted, DemandQuery
-from haotuner.words.device import Device
-from haotuner.words.kernel import MicroKernel
+from haotuner.spec.demand import Counted, DemandQuery
+from haotuner.spec.device import Device
+from haotuner.spec.kernel import MicroKernel
 
 LINE = 16  # elements of four bytes in a cache line
 FREE = 0.75  # of a cache, for one program's data

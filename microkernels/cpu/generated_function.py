@@ -1,6 +1,6 @@
 """The function of a generated program for TVM: a PrimFunc over whole tensors of any extents.
 
-One in stages (``haotuner/generate/multi_stage.py``) takes four arguments more: its workspace, which stage it computes,
+One in stages (``haotuner/codegen/multi_stage.py``) takes four arguments more: its workspace, which stage it computes,
 which part of it, and of how many. Told that there are no parts, it is the program as one.
 """
 
@@ -11,15 +11,15 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from haotuner.codegen.emit import AnyPlan, emit
+from haotuner.codegen.multi_stage import emit_stage
+from haotuner.codegen.online_softmax_parts import emit_join, emit_part
+from haotuner.codegen.online_softmax_schedule import OnlinePlan
+from haotuner.codegen.online_softmax_tiles import Part
+from haotuner.codegen.schedule import Plan, levels_of_folds, merges
+from haotuner.codegen.sibling_outputs import written
+from haotuner.codegen.split_reduction import PARTIAL
 from haotuner.errors import UsageError
-from haotuner.generate.emit import AnyPlan, emit
-from haotuner.generate.multi_stage import emit_stage
-from haotuner.generate.online_softmax_parts import emit_join, emit_part
-from haotuner.generate.online_softmax_schedule import OnlinePlan
-from haotuner.generate.online_softmax_tiles import Part
-from haotuner.generate.schedule import Plan, levels_of_folds, merges
-from haotuner.generate.sibling_outputs import written
-from haotuner.generate.split_reduction import PARTIAL
 from haotuner.graph.types import TensorType
 from haotuner.microkernels.cpu.generated_program import TVM_NAMES, Buffer, Tir, lowered_extent
 

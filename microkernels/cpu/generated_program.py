@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from haotuner.codegen.emit import AnyPlan
 from haotuner.errors import UsageError
-from haotuner.generate.emit import AnyPlan
 from haotuner.graph.extents import Extent
 from haotuner.graph.types import NUMPY_NAMES
 from haotuner.microkernels.cpu.register_transpose import transposed_square

@@ -1,6 +1,6 @@
 """CPU families of online sums: one family a kind whose graph has products on both sides of a softmax, whatever its name.
 
-A micro-kernel is a schedule (``haotuner/generate/online_softmax_schedule.py``) of the kind's graph with the depth of its
+A micro-kernel is a schedule (``haotuner/codegen/online_softmax_schedule.py``) of the kind's graph with the depth of its
 products known. Its program takes whole tensors of any extents elsewhere and no memory but a part of its thread's stack.
 """
 
@@ -10,10 +10,9 @@ from collections.abc import Iterator
 from functools import cache, cached_property
 from typing import Any
 
-from haotuner.errors import UsageError
-from haotuner.generate.kinds import graph_of, has_graph
-from haotuner.generate.online_softmax import OnlineSoftmax, match_online_softmax
-from haotuner.generate.online_softmax_schedule import (
+from haotuner.codegen.kinds import graph_of, has_graph
+from haotuner.codegen.online_softmax import OnlineSoftmax, match_online_softmax
+from haotuner.codegen.online_softmax_schedule import (
     ALONG,
     OnlinePlan,
     OnlineSchedule,
@@ -22,15 +21,16 @@ from haotuner.generate.online_softmax_schedule import (
     online_plan,
     schedules,
 )
-from haotuner.generate.online_softmax_space import OnlineSpace
-from haotuner.generate.space import SLICES
+from haotuner.codegen.online_softmax_space import OnlineSpace
+from haotuner.codegen.space import SLICES
+from haotuner.errors import UsageError
 from haotuner.graph.extents import dimensions
 from haotuner.microkernels.cpu.generated import CpuGenerated
 from haotuner.ops.formula import reductions
 from haotuner.ops.kind import OpKind, Options
-from haotuner.words.device import Device
-from haotuner.words.kernel import Footprint, MicroKernel, Tile
-from haotuner.words.op import Op
+from haotuner.spec.device import Device
+from haotuner.spec.kernel import Footprint, MicroKernel, Tile
+from haotuner.spec.op import Op
 
 # Kinds that are known to be covered: to ask the rule takes a graph, and that sympy, a third of a second of every process.
 COVERED = ("attention",)

@@ -15,13 +15,13 @@ from haotuner.microkernels.cpu.epilogue import with_epilogue
 from haotuner.microkernels.cpu.product_demand import MOST_ROWS
 from haotuner.microkernels.cpu.product_tile import FP32_BYTES, tile_program
 from haotuner.ops.batch_matmul import BATCH_MATMUL
-from haotuner.words.constraint import ConstraintQuery, Laws
-from haotuner.words.demand import Demand, DemandQuery, Expectation
-from haotuner.words.device import Device
-from haotuner.words.family import Layout
-from haotuner.words.kernel import Footprint, MicroKernel, Tile
-from haotuner.words.op import Op
-from haotuner.words.traffic import Traffic
+from haotuner.spec.constraint import ConstraintQuery, Laws
+from haotuner.spec.demand import Demand, DemandQuery, Expectation
+from haotuner.spec.device import Device
+from haotuner.spec.family import Layout
+from haotuner.spec.kernel import Footprint, MicroKernel, Tile
+from haotuner.spec.op import Op
+from haotuner.spec.traffic import Traffic
 
 MOST_VECTORS = 4  # of a tile: six rows of them fill 32 registers; the runtime's table of programs is as large
 # Fewer sums at once than this leave the multiply-adders waiting for their own results (latency 4, two start a cycle).

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from haotuner.words.demand import CpuStream, Demand, DemandQuery, MatmulTile, Staging, Tiles, Work
+from haotuner.spec.demand import CpuStream, Demand, DemandQuery, MatmulTile, Staging, Tiles, Work
 
 _LINE_BYTES = 64.0  # every x86-64 and most Arm servers
 _BROADCAST_REGISTERS = 1.0  # holds the value of X that the current FMA uses

@@ -19,11 +19,11 @@ from haotuner.microkernels.cpu.dense import CpuDense
 from haotuner.microkernels.cpu.epilogue import with_epilogue
 from haotuner.microkernels.cpu.typed_source import STORED
 from haotuner.ops.dtypes import DTYPES
-from haotuner.words.demand import Demand, DemandQuery
-from haotuner.words.device import Device
-from haotuner.words.family import Layout
-from haotuner.words.kernel import Footprint, MicroKernel
-from haotuner.words.op import Op
+from haotuner.spec.demand import Demand, DemandQuery
+from haotuner.spec.device import Device
+from haotuner.spec.family import Layout
+from haotuner.spec.kernel import Footprint, MicroKernel
+from haotuner.spec.op import Op
 
 MAX_ROWS, MAX_VECTORS = 12, 6
 UNROLLS = (1, 2)

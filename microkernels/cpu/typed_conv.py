@@ -19,11 +19,11 @@ from haotuner.microkernels.cpu.epilogue import with_epilogue
 from haotuner.microkernels.cpu.typed import MAX_ROWS, UNROLLS, WORDS, serves_type, typed_name, typed_params
 from haotuner.ops.convolution import is_convolution
 from haotuner.ops.dtypes import DTYPES
-from haotuner.words.demand import Demand, DemandQuery
-from haotuner.words.device import Device
-from haotuner.words.family import rounded_up
-from haotuner.words.kernel import Footprint, MicroKernel, Tile
-from haotuner.words.op import Op
+from haotuner.spec.demand import Demand, DemandQuery
+from haotuner.spec.device import Device
+from haotuner.spec.family import rounded_up
+from haotuner.spec.kernel import Footprint, MicroKernel, Tile
+from haotuner.spec.op import Op
 
 LEAST_SHARE = 0.6  # of the registers that a tile fills with sums
 SMALL = 4  # vectors: tiles of so few serve outputs that no large one fits

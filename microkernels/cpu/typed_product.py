@@ -17,12 +17,12 @@ from haotuner.microkernels.cpu.dense_constraints import MAX_STREAMS
 from haotuner.microkernels.cpu.epilogue import with_epilogue
 from haotuner.microkernels.cpu.product import CpuProduct
 from haotuner.microkernels.cpu.typed import MAX_ROWS, WORDS, serves_type, typed_name, typed_params
-from haotuner.words.constraint import ConstraintQuery, Laws
-from haotuner.words.demand import Demand, DemandQuery
-from haotuner.words.device import Device
-from haotuner.words.family import Layout, rounded_up
-from haotuner.words.kernel import Footprint, MicroKernel, Tile
-from haotuner.words.op import Op
+from haotuner.spec.constraint import ConstraintQuery, Laws
+from haotuner.spec.demand import Demand, DemandQuery
+from haotuner.spec.device import Device
+from haotuner.spec.family import Layout, rounded_up
+from haotuner.spec.kernel import Footprint, MicroKernel, Tile
+from haotuner.spec.op import Op
 
 LEAST_SUMS = 8  # vectors: fewer leave the multiply-adders waiting for their own results
 

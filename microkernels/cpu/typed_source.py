@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from haotuner.microkernels.cpu import amx
-from haotuner.words.kernel import MicroKernel
+from haotuner.spec.kernel import MicroKernel
 
 NATIVE = Path(__file__).resolve().parent / "native"
 

@@ -12,7 +12,7 @@ from haotuner.microkernels.cpu.epilogue import code_of, steps_of
 from haotuner.microkernels.cpu.typed import dtype_of, output_of, word_of
 from haotuner.ops.dtypes import DTYPES
 from haotuner.ops.epilogue import operands_of
-from haotuner.words.kernel import MicroKernel
+from haotuner.spec.kernel import MicroKernel
 
 _HARD = "V(min, ps)(splatf(6.0f), V(max, ps)(splatf(0.0f), V(add, ps)(value, splatf(3.0f))))"
 _GATE = f"V(mul, ps)({_HARD}, splatf((float)(1.0 / 6)))"

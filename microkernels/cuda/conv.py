@@ -22,14 +22,14 @@ from haotuner.microkernels.cuda.families import BATCHED_FAMILIES, PHASE_FAMILIES
 from haotuner.microkernels.cuda.fused import fused, stepped, steps_of
 from haotuner.ops.convolution import is_convolution, lies_as_columns
 from haotuner.ops.epilogue import STEPS
-from haotuner.words.constraint import ConstraintQuery, Law, Laws
-from haotuner.words.demand import Column, Demand, DemandQuery, Expectation, Work
-from haotuner.words.device import Device
-from haotuner.words.family import Layout
-from haotuner.words.kernel import Footprint, MicroKernel, Tile
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
-from haotuner.words.traffic import Traffic
+from haotuner.spec.constraint import ConstraintQuery, Law, Laws
+from haotuner.spec.demand import Column, Demand, DemandQuery, Expectation, Work
+from haotuner.spec.device import Device
+from haotuner.spec.family import Layout
+from haotuner.spec.kernel import Footprint, MicroKernel, Tile
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
+from haotuner.spec.traffic import Traffic
 
 FP32_BYTES = 4
 MOST_PHASES = 8  # of an axis: what a launch can be told (native/cuda/ht_cuda_args.h)

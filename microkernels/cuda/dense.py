@@ -22,13 +22,13 @@ from haotuner.microkernels.cuda.fused import fused, stepped, steps_of
 from haotuner.microkernels.cuda.launch import Launch, Map
 from haotuner.ops.dtypes import DTYPE_BYTES
 from haotuner.ops.epilogue import STEPS
-from haotuner.words.constraint import Laws
-from haotuner.words.demand import Demand, DemandQuery, Expectation
-from haotuner.words.device import Device
-from haotuner.words.family import Layout, rounded_up
-from haotuner.words.kernel import Footprint, MicroKernel, Tile
-from haotuner.words.op import Op
-from haotuner.words.traffic import Traffic
+from haotuner.spec.constraint import Laws
+from haotuner.spec.demand import Demand, DemandQuery, Expectation
+from haotuner.spec.device import Device
+from haotuner.spec.family import Layout, rounded_up
+from haotuner.spec.kernel import Footprint, MicroKernel, Tile
+from haotuner.spec.op import Op
+from haotuner.spec.traffic import Traffic
 
 # Each of an SM's four schedulers owns 16384 32-bit registers, on every architecture from sm_70 on (CUDA programming guide,
 # technical specifications): a register budget is met per scheduler, in whole warps.

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from haotuner.ops.dtypes import DTYPE_BYTES
-from haotuner.words.constraint import ConstraintQuery, Laws
-from haotuner.words.kernel import MicroKernel
+from haotuner.spec.constraint import ConstraintQuery, Laws
+from haotuner.spec.kernel import MicroKernel
 
 SECTOR_BYTES = 32  # least that an L2 or the memory hands over, on NVIDIA and AMD alike
 WASTED_SECTORS = 0.4  # share of fetched bytes that nobody uses; a 32-byte piece of a row off 32 bytes wastes half

@@ -8,9 +8,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from haotuner.microkernels.cuda.tiles import SECTOR_BYTES, round_of_tiles, waves_of
-from haotuner.words.demand import CpuStream, Demand, DemandQuery, MatmulTile, Ring, Staging, Tiles, Work
-from haotuner.words.device import Device
-from haotuner.words.kernel import Footprint, MicroKernel
+from haotuner.spec.demand import CpuStream, Demand, DemandQuery, MatmulTile, Ring, Staging, Tiles, Work
+from haotuner.spec.device import Device
+from haotuner.spec.kernel import Footprint, MicroKernel
 
 # Row tiles that walk the columns together, so that they share W's tiles in the L2 (the grouped order of Triton's matmul
 # tutorial, Tillet 2019); 8 keeps a wave of 100 to 150 blocks about square.

@@ -25,9 +25,9 @@ from haotuner.microkernels.cuda.dense import (
     vector_elements,
 )
 from haotuner.microkernels.cuda.dense_demand import Step
-from haotuner.words.device import Device
-from haotuner.words.kernel import Footprint, MicroKernel
-from haotuner.words.op import Op
+from haotuner.spec.device import Device
+from haotuner.spec.kernel import Footprint, MicroKernel
+from haotuner.spec.op import Op
 
 ROWS = (1, 2, 4, 8, 16)
 WARP_COLUMNS = (1, 2, 4)

@@ -29,10 +29,10 @@ from haotuner.microkernels.cuda.dense import (
 )
 from haotuner.microkernels.cuda.dense_demand import Step
 from haotuner.microkernels.cuda.dense_wgmma import CudaWgmma
-from haotuner.words.constraint import Laws
-from haotuner.words.device import Device
-from haotuner.words.kernel import Footprint, MicroKernel
-from haotuner.words.op import Op
+from haotuner.spec.constraint import Laws
+from haotuner.spec.device import Device
+from haotuner.spec.kernel import Footprint, MicroKernel
+from haotuner.spec.op import Op
 
 WARP_GRIDS = ((1, 2), (2, 1), (1, 4), (2, 2), (4, 1), (2, 4), (4, 2))  # 2 to 8 warps; one warp cannot hide its loads
 WARP_ROWS = (16, 32, 64)  # multiples of the instruction's 16

@@ -33,9 +33,9 @@ from haotuner.microkernels.cuda.dense_mma import (
     WIDEST_VECTOR,
     CudaMma,
 )
-from haotuner.words.device import Device
-from haotuner.words.kernel import Footprint, MicroKernel
-from haotuner.words.op import Op
+from haotuner.spec.device import Device
+from haotuner.spec.kernel import Footprint, MicroKernel
+from haotuner.spec.op import Op
 
 TURING = 75
 HELD_LIMIT = 48  # registers of a thread for the next step; with 64 ptxas spills beside the 128 sums of a 64x64 warp tile

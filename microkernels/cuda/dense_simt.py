@@ -30,9 +30,9 @@ from haotuner.microkernels.cuda.dense import (
 from haotuner.microkernels.cuda.dense_demand import Step
 from haotuner.microkernels.cuda.simt_elements import Elements, elements_of
 from haotuner.microkernels.cuda.simt_layout import BANKS, Places
-from haotuner.words.device import Device
-from haotuner.words.kernel import Footprint, MicroKernel
-from haotuner.words.op import Op
+from haotuner.spec.device import Device
+from haotuner.spec.kernel import Footprint, MicroKernel
+from haotuner.spec.op import Op
 
 # Lanes of a warp over its tile: 4 rows by 8 columns read 4 + 8 distinct 16-byte fragments, the least of all splits of 32
 # that keep a row of Y's stores 128 bytes wide.

@@ -29,9 +29,9 @@ from haotuner.microkernels.cuda.dense import (
 )
 from haotuner.microkernels.cuda.dense_demand import Step
 from haotuner.microkernels.cuda.launch import Map
-from haotuner.words.device import Device
-from haotuner.words.kernel import Footprint, MicroKernel
-from haotuner.words.op import Op
+from haotuner.spec.device import Device
+from haotuner.spec.kernel import Footprint, MicroKernel
+from haotuner.spec.op import Op
 
 WARPGROUP = 128  # threads that issue one wgmma together
 SLAB = 64  # rows of one wgmma

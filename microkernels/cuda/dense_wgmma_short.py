@@ -12,9 +12,9 @@ from itertools import product
 
 from haotuner.microkernels.cuda.dense_demand import Step
 from haotuner.microkernels.cuda.dense_wgmma import K_STEP, PITCH_ELEMENTS, SLAB, CudaWgmma
-from haotuner.words.device import Device
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.op import Op
+from haotuner.spec.device import Device
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.op import Op
 
 ROWS = (8, 16, 24, 32)
 COLUMNS = ((64, 1), (128, 1), (128, 2), (256, 2))  # bn, slabs of a consumer warpgroup

@@ -27,9 +27,9 @@ from haotuner.microkernels.cuda.dense import (
 from haotuner.microkernels.cuda.dense_demand import Step
 from haotuner.microkernels.cuda.dense_mma import CORNER_CHECKS, CORNER_REGISTERS, TAP_REGISTERS
 from haotuner.microkernels.cuda.dense_wgmma import K_STEP, SLAB, WARPGROUP, CudaHopper
-from haotuner.words.device import Device
-from haotuner.words.kernel import Footprint, MicroKernel
-from haotuner.words.op import Op
+from haotuner.spec.device import Device
+from haotuner.spec.kernel import Footprint, MicroKernel
+from haotuner.spec.op import Op
 
 ROWS = ((64, 1), (128, 1), (128, 2), (192, 1), (256, 1), (256, 2))  # bm, slabs of a warpgroup
 COLUMNS = (16, 32, 64, 96, 128, 192, 256)

@@ -18,13 +18,13 @@ from haotuner.microkernels.cuda.launch import Launch
 from haotuner.ops.convolution import Window, is_convolution, windows
 from haotuner.ops.dtypes import DTYPE_BYTES
 from haotuner.ops.epilogue import STEPS
-from haotuner.words.constraint import Laws
-from haotuner.words.demand import Demand, DemandQuery, Expectation, Tiles, Work
-from haotuner.words.device import Device
-from haotuner.words.family import Layout
-from haotuner.words.kernel import Footprint, MicroKernel, Tile
-from haotuner.words.op import Op
-from haotuner.words.traffic import Traffic
+from haotuner.spec.constraint import Laws
+from haotuner.spec.demand import Demand, DemandQuery, Expectation, Tiles, Work
+from haotuner.spec.device import Device
+from haotuner.spec.family import Layout
+from haotuner.spec.kernel import Footprint, MicroKernel, Tile
+from haotuner.spec.op import Op
+from haotuner.spec.traffic import Traffic
 
 THREADS = 256  # of a block
 ROWS, PIXELS = (1, 2, 4), (1, 2, 4, 8)  # of a thread

@@ -15,8 +15,8 @@ from haotuner.microkernels.cuda.generated_words import FLOATS, INFIX, SHORT
 from haotuner.ops.dtypes import DTYPES
 from haotuner.ops.epilogue import STEPS
 from haotuner.ops.formula import Apply, Formula, Load, Number
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.op import Op
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.op import Op
 
 STEP_BITS = 4
 STEPPED = "ep"  # the last parameter of kernels that are built for steps: which

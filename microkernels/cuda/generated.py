@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from haotuner.codegen.schedule import FOLDS, Plan, Schedule, levels_of_folds, merges, planned, shareable, tileable
+from haotuner.codegen.space import Space
 from haotuner.errors import UsageError
-from haotuner.generate.schedule import FOLDS, Plan, Schedule, levels_of_folds, merges, planned, shareable, tileable
-from haotuner.generate.space import Space
 from haotuner.graph.graph import Graph
 from haotuner.microkernels.cpu.generated import FP32_BYTES, CpuGenerated
 from haotuner.microkernels.cpu.generated_demand import counts_of
@@ -41,10 +41,10 @@ from haotuner.microkernels.cuda.generated_program import WARP
 from haotuner.microkernels.cuda.launch import Launch
 from haotuner.ops.dtypes import DTYPE_BYTES
 from haotuner.ops.kind import OpKind
-from haotuner.words.demand import Demand, DemandQuery, Work
-from haotuner.words.device import Device
-from haotuner.words.kernel import Footprint, MicroKernel
-from haotuner.words.op import Op
+from haotuner.spec.demand import Demand, DemandQuery, Work
+from haotuner.spec.device import Device
+from haotuner.spec.kernel import Footprint, MicroKernel
+from haotuner.spec.op import Op
 
 GROUPS = (4, 8, WARP, 128, 512)  # threads of a group where rows are folded: very short, short, usual and long ones
 UNROLLS = (1, 2, 4, 8)

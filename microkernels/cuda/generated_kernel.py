@@ -10,14 +10,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from haotuner.codegen.emit import AnyPlan, emit
+from haotuner.codegen.multi_stage import emit_stage
+from haotuner.codegen.online_softmax_parts import emit_join, emit_part
+from haotuner.codegen.online_softmax_schedule import ON_UNITS, OnlinePlan
+from haotuner.codegen.online_softmax_tensor import resident
+from haotuner.codegen.online_softmax_tiles import Part
+from haotuner.codegen.schedule import Plan, levels_of_folds, shareable
 from haotuner.errors import UsageError
-from haotuner.generate.emit import AnyPlan, emit
-from haotuner.generate.multi_stage import emit_stage
-from haotuner.generate.online_softmax_parts import emit_join, emit_part
-from haotuner.generate.online_softmax_schedule import ON_UNITS, OnlinePlan
-from haotuner.generate.online_softmax_tensor import resident
-from haotuner.generate.online_softmax_tiles import Part
-from haotuner.generate.schedule import Plan, levels_of_folds, shareable
 from haotuner.microkernels.cuda.device_calls import DEVICE
 from haotuner.microkernels.cuda.generated_parts import PART, prologue
 from haotuner.microkernels.cuda.generated_program import FLAT, WARP, CudaText

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from haotuner.generate.rfactor import joined
-from haotuner.generate.schedule import Plan, shareable
+from haotuner.codegen.rfactor import joined
+from haotuner.codegen.schedule import Plan, shareable
 from haotuner.graph.extents import Extent, dimension, same
 from haotuner.microkernels.cuda.generated_words import JOINS, Code, function_call
 

@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from haotuner.generate.cycles import INSTRUCTIONS
-from haotuner.generate.expressions import Apply, Expression, Fold, Load, free_variables, parts
-from haotuner.generate.schedule import Plan
+from haotuner.codegen.cycles import INSTRUCTIONS
+from haotuner.codegen.expressions import Apply, Expression, Fold, Load, free_variables, parts
+from haotuner.codegen.schedule import Plan
 from haotuner.graph.extents import dimensions, evaluate
 from haotuner.graph.graph import Graph, Node
 from haotuner.microkernels.cuda.generated_program import WARP
-from haotuner.words.demand import Column
+from haotuner.spec.demand import Column
 
 LOAD_CYCLES = 500.0  # from asking to the value, beyond L1
 NEAR_CYCLES = 60.0  # the same of what L1 has

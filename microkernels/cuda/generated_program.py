@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from haotuner.codegen.emit import AnyPlan
+from haotuner.codegen.expressions import INDEX
+from haotuner.codegen.schedule import Plan, merges
+from haotuner.codegen.sibling_outputs import written
+from haotuner.codegen.split_reduction import PARTIAL
 from haotuner.errors import UsageError
-from haotuner.generate.emit import AnyPlan
-from haotuner.generate.expressions import INDEX
-from haotuner.generate.schedule import Plan, merges
-from haotuner.generate.sibling_outputs import written
-from haotuner.generate.split_reduction import PARTIAL
 from haotuner.graph.extents import Extent, lowered
 from haotuner.microkernels.cuda.generated_loops import Loop, plain, spread
 from haotuner.microkernels.cuda.generated_parts import PART

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from haotuner.generate.online_softmax import OnlineSoftmax
-from haotuner.generate.online_softmax_parts import record
-from haotuner.generate.online_softmax_schedule import (
+from haotuner.codegen.online_softmax import OnlineSoftmax
+from haotuner.codegen.online_softmax_parts import record
+from haotuner.codegen.online_softmax_schedule import (
     ALONG,
     DEPTH,
     FED,
@@ -28,9 +28,9 @@ from haotuner.generate.online_softmax_schedule import (
     padded,
     schedules,
 )
-from haotuner.generate.online_softmax_space import OnlineSpace
-from haotuner.generate.online_softmax_tensor import FED_REGISTERS, PARTS, registers, tensor_schedules, wide_schedules
-from haotuner.generate.space import STRUCTURE, Hole
+from haotuner.codegen.online_softmax_space import OnlineSpace
+from haotuner.codegen.online_softmax_tensor import FED_REGISTERS, PARTS, registers, tensor_schedules, wide_schedules
+from haotuner.codegen.space import STRUCTURE, Hole
 from haotuner.microkernels.cpu.online_softmax import CpuOnline
 from haotuner.microkernels.cuda.dense import sm_number
 from haotuner.microkernels.cuda.generated import AHEAD, SHORT, THREADS, CudaGenerated, Cut
@@ -40,10 +40,10 @@ from haotuner.microkernels.cuda.launch import Launch
 from haotuner.microkernels.cuda.online_softmax_demand import apart, bytes_over, tensor_demand
 from haotuner.ops.index import KINDS
 from haotuner.ops.kind import OpKind
-from haotuner.words.demand import Demand, DemandQuery
-from haotuner.words.device import Device
-from haotuner.words.kernel import Footprint, MicroKernel
-from haotuner.words.op import Op
+from haotuner.spec.demand import Demand, DemandQuery
+from haotuner.spec.device import Device
+from haotuner.spec.kernel import Footprint, MicroKernel
+from haotuner.spec.op import Op
 
 SHARED_BYTES = (48 << 10) * WARP // THREADS  # of a warp: what a block has without asking for more
 TENSOR_SM = 80  # the first with bf16, cp.async and products of 16 terms

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from haotuner.generate.online_softmax_schedule import FED, GROUP_ROWS, PIECE, TENSOR, TOGETHER, WIDE, OnlinePlan, padded
-from haotuner.generate.online_softmax_tensor import HELD, factor, tiles_seen
+from haotuner.codegen.online_softmax_schedule import FED, GROUP_ROWS, PIECE, TENSOR, TOGETHER, WIDE, OnlinePlan, padded
+from haotuner.codegen.online_softmax_tensor import HELD, factor, tiles_seen
 from haotuner.graph.extents import evaluate
 from haotuner.microkernels.cpu.generated_demand import Levels
 from haotuner.microkernels.cuda.dense_mma import HOPPER_SHARE
@@ -25,10 +25,10 @@ from haotuner.microkernels.cuda.generated import (
     Cut,
 )
 from haotuner.microkernels.cuda.generated_program import WARP
-from haotuner.words.demand import Column, Counted, Demand, DemandQuery, Tiles, Work
-from haotuner.words.device import Device
-from haotuner.words.kernel import Footprint, MicroKernel
-from haotuner.words.occupancy import RESERVED_BYTES
+from haotuner.spec.demand import Column, Counted, Demand, DemandQuery, Tiles, Work
+from haotuner.spec.device import Device
+from haotuner.spec.kernel import Footprint, MicroKernel
+from haotuner.spec.occupancy import RESERVED_BYTES
 
 BYTES = 2  # of an element
 TENSOR_FMAS = 512.0  # of a multiprocessor in a cycle, where its profile does not say: sm_86 and sm_89 in fp16

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from haotuner.codegen.expressions import Expression
+from haotuner.codegen.online_softmax_parts import record
+from haotuner.codegen.online_softmax_schedule import GROUP_ROWS, GROUP_WARPS, TENSOR, WIDE, OnlinePlan
+from haotuner.codegen.online_softmax_tensor import Rows, check, factor, rows_of
+from haotuner.codegen.values import Frame, Values
 from haotuner.errors import UsageError
-from haotuner.generate.expressions import Expression
-from haotuner.generate.online_softmax_parts import record
-from haotuner.generate.online_softmax_schedule import GROUP_ROWS, GROUP_WARPS, TENSOR, WIDE, OnlinePlan
-from haotuner.generate.online_softmax_tensor import Rows, check, factor, rows_of
-from haotuner.generate.values import Frame, Values
 from haotuner.microkernels.cuda.generated_parts import PART
 from haotuner.microkernels.cuda.generated_program import WARP, CudaText
 from haotuner.microkernels.cuda.generated_words import Code

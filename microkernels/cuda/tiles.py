@@ -7,9 +7,9 @@ from collections.abc import Callable
 import numpy as np
 
 from haotuner.hw_profiles.typical import typical
-from haotuner.words.demand import Column
-from haotuner.words.device import Device
-from haotuner.words.occupancy import Room
+from haotuner.spec.demand import Column
+from haotuner.spec.device import Device
+from haotuner.spec.occupancy import Room
 
 BANKS = 32.0  # shared-memory banks of 4 bytes on every CUDA and RDNA device
 SECTOR_BYTES = 32.0  # least that a GPU fetches from L2 or DRAM

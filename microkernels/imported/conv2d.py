@@ -20,7 +20,7 @@ from haotuner.microkernels.cuda.tiles import (
     waves_of,
 )
 from haotuner.microkernels.imported.conv2d_code import compiled
-from haotuner.words.demand import Column, CpuStream, Demand, DemandQuery, MatmulTile, Staging, Tiles, Work
+from haotuner.spec.demand import Column, CpuStream, Demand, DemandQuery, MatmulTile, Staging, Tiles, Work
 
 
 def conv2d(requested: DemandQuery) -> Demand:

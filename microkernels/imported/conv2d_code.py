@@ -16,8 +16,8 @@ import numpy as np
 
 from haotuner.hw_profiles.typical import typical
 from haotuner.microkernels.cuda.tiles import BOOKKEEPING_REGISTERS, for_each_kind
-from haotuner.words.demand import Column
-from haotuner.words.device import Device
+from haotuner.spec.demand import Column
+from haotuner.spec.device import Device
 
 # Instructions of one checked read beside the read: nvcc compares row and column into a predicate; LLVM compares twice, saves
 # the mask of lanes, branches, waits for the value and restores the mask.

@@ -13,7 +13,7 @@ from haotuner.microkernels.cuda.tiles import (
     used_of_sector,
     waves_of,
 )
-from haotuner.words.demand import CpuStream, Demand, DemandQuery, MatmulTile, Staging, Tiles, Work
+from haotuner.spec.demand import CpuStream, Demand, DemandQuery, MatmulTile, Staging, Tiles, Work
 
 
 def xgemm(requested: DemandQuery) -> Demand:

@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 
 import haotuner
-from haotuner import judge
 from haotuner.hw_profiles.find import find_device
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec import numerics
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
 from tests.bench import attention_peers as peers
 from tests.bench.generated import timed
 from tests.bench.sections import section_written
@@ -64,7 +64,7 @@ def tune(pack: Path, budget: str) -> None:
 def race(served: Any, name: str, shape: Shape, threads: int) -> dict[str, float]:
     """Microseconds by contender; ours is checked first, and the best of ONNX Runtime's two ways counts."""
     op = Op.parse(name)
-    arrays = judge.draw(op, shape, np.random.default_rng(0))
+    arrays = numerics.draw(op, shape, np.random.default_rng(0))
     causal, b = "causal" in name, arrays["q"].shape[0]
     out, other = (np.empty(arrays["q"].shape, np.float32) for _ in range(2))
     calls: dict[str, Callable[[], Any]] = {"ours": lambda: served.run(**arrays, out=out)}
@@ -76,7 +76,7 @@ def race(served: Any, name: str, shape: Shape, threads: int) -> dict[str, float]
         calls["plain"] = peers.onnxruntime_call(peers.plain_model(op["d"]), arrays, other, threads)
     calls["openvino"] = peers.openvino_call(arrays, other, causal, threads)
     calls["ours"]()
-    verdict = judge.check(op, arrays, out)
+    verdict = numerics.check(op, arrays, out)
     assert verdict.wrong == 0, f"{name} {shape}: {verdict}"
     for peer in [peer for peer in calls if peer != "ours"]:
         calls[peer]()

@@ -31,7 +31,7 @@ from haotuner.backends.cuda.device_code import build_cubin
 from haotuner.backends.cuda.sass import find_nvdisasm, mix, read
 from haotuner.microkernels.cuda.families import CUDA_FAMILIES
 from haotuner.microkernels.cuda.fused import stepped
-from haotuner.words.kernel import MicroKernel
+from haotuner.spec.kernel import MicroKernel
 from tests.content.cuda_gates import CONV_OPS, CONV_SHAPES, DEVICES, OPS, SHAPES, broken, proposed
 
 KN_OPS = tuple(f"{op},weight=kn" for op in OPS)

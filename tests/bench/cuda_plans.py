@@ -36,14 +36,14 @@ from haotuner.plan.cells import CellTable
 from haotuner.plan.grids import Grid, alone, pairs
 from haotuner.records import open_store
 from haotuner.search.wave_search import selected
-from haotuner.tuning import Task, tune
-from haotuner.words.composition import WHOLE, Composition, sum_parts
-from haotuner.words.device import Device
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.op import Op
-from haotuner.words.record import Record, Timed, Trial
-from haotuner.words.shape import ShapeRange
-from haotuner.words.traffic import Traffic
+from haotuner.spec.composition import WHOLE, Composition, sum_parts
+from haotuner.spec.device import Device
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.op import Op
+from haotuner.spec.record import Record, Timed, Trial
+from haotuner.spec.shape import ShapeRange
+from haotuner.spec.traffic import Traffic
+from haotuner.tuning.strategies import Task, tune
 from tests.standin import devices, environment
 from tests.work.fake_lab import FakeLab
 

@@ -18,10 +18,10 @@ from typing import Any
 
 from haotuner.bench.images import ConvAttributes
 from haotuner.bench.peers.torch_expressions import expression
-from haotuner.files import written_aside
+from haotuner.host.files import written_aside
 from haotuner.ops.convolution import is_convolution
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
 
 CALLS, REPLAYS = 20, 7
 TOLERANCE = {"fp32": 3e-6, "fp16": 2e-3, "bf16": 1.2e-2, "int8": 0.0, "uint8": 0.0}  # of the norm, of sums of any order

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from haotuner.files import written_aside
+from haotuner.host.files import written_aside
 
 SHORT = 16  # rows of a decoding step
 HEAD = """# Races on a GPU

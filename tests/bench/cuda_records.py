@@ -26,11 +26,11 @@ from haotuner.cost.scores import best_at
 from haotuner.hw_profiles.find import find_device
 from haotuner.microkernels.index import family_named
 from haotuner.records import open_store
-from haotuner.words.composition import Composition, sum_parts
-from haotuner.words.device import Device
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec.composition import Composition, sum_parts
+from haotuner.spec.device import Device
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
 from tests.bench.own_records import FOLDER, OwnRecords
 from tests.bench.sections import section_written
 from tests.bench.transfer_use import markdown

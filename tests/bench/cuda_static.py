@@ -28,11 +28,11 @@ from haotuner.hw_profiles.find import find_device
 from haotuner.microkernels.cuda.dense import CudaDense
 from haotuner.microkernels.cuda.families import DENSE_FAMILIES
 from haotuner.select.funnel import select
-from haotuner.words.device import Device
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.op import Op
-from haotuner.words.shape import ShapeRange
-from haotuner.words.traffic import Traffic
+from haotuner.spec.device import Device
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.op import Op
+from haotuner.spec.shape import ShapeRange
+from haotuner.spec.traffic import Traffic
 from tests.content.cuda_gates import MATRIX
 
 DEVICES = ("a100-80gb", "h100", "h200", "l40s", "rtx-4090")

@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 
 import haotuner
-from haotuner import judge
 from haotuner.hw_profiles.find import find_device
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec import numerics
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
 from tests.bench.generated_peers import ONNX, TORCH, onnxruntime_call, openvino_call, torch_call
 from tests.bench.sections import sections_of_others
 
@@ -97,7 +97,7 @@ def race(packs: list[Any], name: str, m: int, n: int, threads: int) -> dict[str,
     """Microseconds by contender; results are checked first."""
     op = Op.parse(name)
     shape = Shape.of({axis: {spans(name)[0]: m, "n": n}[axis] for axis in op.dynamic})
-    arrays = judge.draw(op, shape, np.random.default_rng([m, n]), whole=False)
+    arrays = numerics.draw(op, shape, np.random.default_rng([m, n]), whole=False)
     out = np.empty(op.operand_shape(op.meaning.output, shape), np.float32)
     served = next(pack for pack in packs if name in pack.ops).op(name)
     calls: dict[str, Callable[[], Any]] = {"ours": lambda: served.run(**arrays, out=out)}
@@ -107,7 +107,7 @@ def race(packs: list[Any], name: str, m: int, n: int, threads: int) -> dict[str,
         if find_spec(peer) is not None and name in ONNX:
             calls[peer] = make(name, arrays, other, threads)
     calls["ours"]()
-    verdict = judge.check(op, arrays, out, whole=False)
+    verdict = numerics.check(op, arrays, out, whole=False)
     assert verdict.wrong == 0, f"{name} {m} x {n}: {verdict}"
     return timed(calls)
 

@@ -27,12 +27,12 @@ from haotuner.cost.model import Scores
 from haotuner.hw_profiles.find import find_device
 from haotuner.measure.device_measurer import DeviceMeasurer
 from haotuner.records import open_store
+from haotuner.spec.device import Device
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.op import Op
+from haotuner.spec.record import Record, Trial
+from haotuner.spec.shape import Shape
 from haotuner.transfer.device_table import DeviceTable
-from haotuner.words.device import Device
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.op import Op
-from haotuner.words.record import Record, Trial
-from haotuner.words.shape import Shape
 from tests.bench.own_devices import ISAS, OPS, kernels_of
 from tests.bench.own_records import FOLDER, OwnRecords, all_records, comparable
 from tests.bench.ship_models import held_out, ops_of, scored, table_of

@@ -20,9 +20,9 @@ from haotuner.cli.cache_folder import cache_folder
 from haotuner.cost.model import Scores
 from haotuner.hw_profiles.find import find_device
 from haotuner.search.cross_family_cost import UNTIMED
+from haotuner.spec.op import Op
 from haotuner.transfer.device_table import DeviceTable
 from haotuner.transfer.reading import read_records
-from haotuner.words.op import Op
 from tests.bench.kind_models import LEAST_OPS, records_of
 from tests.bench.ship_models import held_out, ops_of
 from tests.bench.transfer_use import markdown

@@ -22,11 +22,11 @@ from haotuner.cli.cache_folder import cache_folder
 from haotuner.cost.columns import versions
 from haotuner.hw_profiles.find import find_device
 from haotuner.records import open_store
+from haotuner.spec.record import Record, Timed, Trial
 from haotuner.transfer.device_table import DeviceTable
 from haotuner.transfer.models_shipped import folder, near
 from haotuner.transfer.reading import read_records
 from haotuner.transfer.saved_model import load_model
-from haotuner.words.record import Record, Timed, Trial
 from tests.bench.ship_models import fit, held_out, ops_of, scored, ship_text, tasks_of
 
 LEAST_ROWS, LEAST_OPS = 40, 3  # fewer teach nothing that the analytic order does not know

@@ -17,13 +17,13 @@ import numpy as np
 from haotuner.backends.index import backend_for
 from haotuner.cli.cache_folder import cache_folder
 from haotuner.hw_profiles.find import find_device
-from haotuner.initial_model import start_of
 from haotuner.search.grid_search import expectation
 from haotuner.search.task import Task
 from haotuner.select.funnel import select
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
-from haotuner.words.traffic import Traffic
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
+from haotuner.spec.traffic import Traffic
+from haotuner.tuning.initial_model import start_of
 from tests.bench.kind_search import OPS, times
 
 Drawn = tuple[str, list[dict[str, int]]]

@@ -22,20 +22,20 @@ from haotuner.backends.index import backend_for
 from haotuner.cli.cache_folder import cache_folder
 from haotuner.cost.model import CostModel
 from haotuner.hw_profiles.find import find_device
-from haotuner.initial_model import start_of
 from haotuner.measure.device_measurer import DeviceMeasurer
 from haotuner.records import open_store
 from haotuner.search.grid_search import expectation, predicted_us
 from haotuner.search.task import Task
 from haotuner.select.funnel import select
-from haotuner.words.composition import SERIAL, Composition
-from haotuner.words.device import Device
-from haotuner.words.family import Family
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.op import Op
-from haotuner.words.record import Record, Timed, Trial
-from haotuner.words.shape import Shape
-from haotuner.words.traffic import Traffic
+from haotuner.spec.composition import SERIAL, Composition
+from haotuner.spec.device import Device
+from haotuner.spec.family import Family
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.op import Op
+from haotuner.spec.record import Record, Timed, Trial
+from haotuner.spec.shape import Shape
+from haotuner.spec.traffic import Traffic
+from haotuner.tuning.initial_model import start_of
 
 _IMAGES = ({"b": 1, "h": 14, "w": 14}, {"b": 2, "h": 20, "w": 31}, {"b": 1, "h": 45, "w": 45})
 _ROWS = ({"m": 96}, {"m": 192}, {"m": 288})  # whole tiles of 1, 2, 3, 4, 6, 8, 12, 16, 24 and 32 rows cover them

@@ -18,16 +18,16 @@ from unittest import mock
 import numpy as np
 
 import haotuner
+from haotuner.frontends.onnx.read import read
 from haotuner.graph.graph import Graph
-from haotuner.importing.read import read
-from haotuner.model_check import drawn_inputs, name_of
-from haotuner.orchestrate import tasks
-from haotuner.orchestrate.costs import Prices
-from haotuner.orchestrate.dim_ranges import requests, spans_of
-from haotuner.orchestrate.greedy_fusion import Loops
-from haotuner.orchestrate.ilp_partition import IlpPartitioner
-from haotuner.orchestrate.layout import LAYOUTS
-from haotuner.orchestrate.products import Product
+from haotuner.partition import tasks
+from haotuner.partition.costs import Prices
+from haotuner.partition.dim_ranges import requests, spans_of
+from haotuner.partition.greedy_fusion import Loops
+from haotuner.partition.ilp_partition import IlpPartitioner
+from haotuner.partition.layout import LAYOUTS
+from haotuner.partition.products import Product
+from haotuner.verify.model_check import drawn_inputs, name_of
 
 REQUESTS, TURNS = 6, 12
 

@@ -23,7 +23,7 @@ from haotuner.bench.model_child import feeds_of
 from haotuner.bench.models import dims_of, parse_inputs
 from haotuner.runtime.chain import Chain
 from haotuner.runtime.pack import load
-from haotuner.words.shape import ShapeRange
+from haotuner.spec.shape import ShapeRange
 
 SIZES, AGAIN, LOADS = 100, 3, 5
 

@@ -20,7 +20,7 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, helper
 
-from haotuner.importing.table import RULES
+from haotuner.frontends.onnx.table import RULES
 from tests.bench.onnx_nodes import Answer, Imported, cases_of, differs, imported, interpreted, plain
 
 LARGEST = 20_000  # elements of a case's inputs

@@ -24,9 +24,9 @@ from typing import Any
 import numpy as np
 
 from haotuner.errors import UsageError
+from haotuner.frontends.onnx.read import graph_of
 from haotuner.graph.graph import Graph
 from haotuner.graph.interpret import interpret
-from haotuner.importing.read import graph_of
 
 # What the usual encoders, convolutional nets, OCR and speech models are made of.
 _NAMED = """

@@ -18,7 +18,7 @@ import numpy as np
 
 import haotuner
 from haotuner.graph.graph import Graph
-from haotuner.pack.device_models import answered
+from haotuner.verify.device_models import answered
 from tests.serving.cuda_model_packs import model_pack, planned
 from tests.standin import ROOT, environment
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from haotuner import judge
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec import numerics
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
 from tests.bench.operators_inside import paired, text, tuned_pack
 
 TITLE = "Epilogues"
@@ -46,7 +46,7 @@ def section(command: str, asked: Any) -> str:
 
 def _call(packs: Any, op: Op, size: dict[str, int]) -> Any:
     pack = next(one for one in packs if op.name in one.ops)
-    given = judge.draw(op, Shape.of(size), np.random.default_rng(0))
+    given = numerics.draw(op, Shape.of(size), np.random.default_rng(0))
     constants = {name: given[name] for name in op.epilogue_operands}
     served = pack.op(op.name).bind(given["weight"], **constants)
     x, y = given["x"], served(given["x"])

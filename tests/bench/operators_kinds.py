@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from typing import Any
 
-from haotuner.words.op import Op
+from haotuner.spec.op import Op
 from tests.bench.operators_inside import paired, text, tuned_pack
 
 TITLE = "Convolutions and batched products in bf16 and int8"

@@ -22,15 +22,15 @@ import numpy as np
 
 from haotuner.backends.cpu.pack_source import GROUP_FLAGS
 from haotuner.backends.toolchain import Toolchain
+from haotuner.frontends.onnx.read import read
 from haotuner.graph.extents import evaluate
 from haotuner.graph.graph import Graph
 from haotuner.graph.types import FLOATS, numpy_dtype
-from haotuner.importing.read import read
-from haotuner.orchestrate.dim_ranges import requests, spans_of
-from haotuner.orchestrate.executable import executable, source_of
-from haotuner.orchestrate.greedy_fusion import Greedy, Loops, Step
-from haotuner.orchestrate.ilp_partition import IlpPartitioner
-from haotuner.orchestrate.profiled_costs import ProfiledPrices
+from haotuner.partition.dim_ranges import requests, spans_of
+from haotuner.partition.executable import executable, source_of
+from haotuner.partition.greedy_fusion import Greedy, Loops, Step
+from haotuner.partition.ilp_partition import IlpPartitioner
+from haotuner.partition.profiled_costs import ProfiledPrices
 from haotuner.runtime.schedule import ExecutionPlan
 
 REQUESTS = 6

@@ -24,12 +24,12 @@ from haotuner.search.observations import expectation
 from haotuner.search.probes import probe
 from haotuner.select.funnel import select
 from haotuner.select.limits import laws_of, question
-from haotuner.words.constraint import refusals
-from haotuner.words.device import Device
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.op import Op
-from haotuner.words.shape import ShapeRange
-from haotuner.words.traffic import Traffic
+from haotuner.spec.constraint import refusals
+from haotuner.spec.device import Device
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.op import Op
+from haotuner.spec.shape import ShapeRange
+from haotuner.spec.traffic import Traffic
 from tests.bench.own_records import FOLDER, OwnRecords, comparable
 
 # Spread over n and k, over powers of two and not, over weights of 0.6 to 6 MiB; none of the default workload's.

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from haotuner.records import RecordStore
-from haotuner.words.device import Device
-from haotuner.words.record import Record, Timed, Trial
-from haotuner.words.shape import Shape
+from haotuner.spec.device import Device
+from haotuner.spec.record import Record, Timed, Trial
+from haotuner.spec.shape import Shape
 
 FOLDER = Path(__file__).parent / "records"
 State = tuple[str, int, str, str]  # op, threads, weights, split

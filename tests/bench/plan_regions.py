@@ -13,13 +13,13 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from haotuner.importing.read import read
-from haotuner.orchestrate.dim_ranges import requests, spans_of
-from haotuner.orchestrate.greedy_fusion import Loops, Specialization, Step
-from haotuner.orchestrate.ilp_partition import IlpPartitioner
-from haotuner.orchestrate.profiled_costs import ProfiledPrices
-from haotuner.orchestrate.specializations import Choice, ways_of
-from haotuner.orchestrate.tasks import PRICED
+from haotuner.frontends.onnx.read import read
+from haotuner.partition.dim_ranges import requests, spans_of
+from haotuner.partition.greedy_fusion import Loops, Specialization, Step
+from haotuner.partition.ilp_partition import IlpPartitioner
+from haotuner.partition.profiled_costs import ProfiledPrices
+from haotuner.partition.specializations import Choice, ways_of
+from haotuner.partition.tasks import PRICED
 from tests.bench.orchestration import timed_us
 
 WAYS_S = 60.0  # for timing what plans of single requests want, beside --seconds

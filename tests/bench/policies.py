@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from haotuner.codegen.space import Point, Space
 from haotuner.cost.families import demand
 from haotuner.cost.roofline import expected_us
-from haotuner.generate.space import Point, Space
 from haotuner.hw_profiles.find import find_device
 from haotuner.measure.device_measurer import DeviceMeasurer
 from haotuner.microkernels.cpu.generated import CpuGenerated
@@ -32,11 +32,11 @@ from haotuner.search.policies.evolution import Evolution, Mutation
 from haotuner.search.policies.index import POLICIES
 from haotuner.search.policies.policy import Maker
 from haotuner.search.policies.template import Annealing
-from haotuner.words.composition import SERIAL, Composition
-from haotuner.words.device import Device
-from haotuner.words.op import Op
-from haotuner.words.record import Timed, Trial
-from haotuner.words.shape import Shape
+from haotuner.spec.composition import SERIAL, Composition
+from haotuner.spec.device import Device
+from haotuner.spec.op import Op
+from haotuner.spec.record import Timed, Trial
+from haotuner.spec.shape import Shape
 from tests.bench.policies_bytes import section
 
 HOME = Path(__file__).with_name("records") / "generated"

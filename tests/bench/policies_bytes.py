@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from haotuner.generate.memory_traffic import Level, MemoryTraffic
-from haotuner.generate.op_counter import count_ops
-from haotuner.generate.schedule import planned
-from haotuner.generate.space import Point, Space
+from haotuner.codegen.memory_traffic import Level, MemoryTraffic
+from haotuner.codegen.op_counter import count_ops
+from haotuner.codegen.schedule import planned
+from haotuner.codegen.space import Point, Space
 from haotuner.graph import decompositions
 from haotuner.graph.extents import dimension
 from haotuner.graph.graph import Graph, GraphBuilder

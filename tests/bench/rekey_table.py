@@ -22,8 +22,8 @@ from haotuner.errors import HaotunerError
 from haotuner.hw_profiles.find import find_device
 from haotuner.measure import rekeying
 from haotuner.microkernels.index import families_for
-from haotuner.orchestrate.group_records import groups_fingerprint
-from haotuner.words.device import Device
+from haotuner.partition.group_records import groups_fingerprint
+from haotuner.spec.device import Device
 from tests.contract.test_family import OPS
 
 DEVICES = ("cpu", "cpu:avx512", "cpu:avx2", "cpu:sse")
@@ -38,7 +38,7 @@ assert haotuner.__file__.startswith(sys.argv[1]), haotuner.__file__
 from haotuner.backends.cpu.backend import CpuBackend
 from haotuner.backends.policy import Policy
 from haotuner.hw_profiles.find import find_device
-from haotuner.orchestrate.group_records import GroupRecords
+from haotuner.partition.group_records import GroupRecords
 from haotuner.records import MemoryStore
 device = find_device(sys.argv[2], measure=False)
 print(json.dumps([CpuBackend().fingerprint(device, Policy()), GroupRecords(MemoryStore(), device)._fingerprint]))

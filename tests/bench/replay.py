@@ -19,11 +19,11 @@ from haotuner.plan.curves import Curve
 from haotuner.search.observations import ObservationTable
 from haotuner.search.probes import Probe
 from haotuner.search.propose import foreseen, rounds
+from haotuner.spec.device import Device
+from haotuner.spec.op import Op
+from haotuner.spec.record import Record, Trial
 from haotuner.transfer.warm_start import Started
-from haotuner.tuning import Effort
-from haotuner.words.device import Device
-from haotuner.words.op import Op
-from haotuner.words.record import Record, Trial
+from haotuner.tuning.strategies import Effort
 
 LOOK_EVERY = 12  # timings between two looks at the plan, a round of a started search: a look costs some milliseconds
 

@@ -35,16 +35,16 @@ from haotuner.records import RecordStore, open_store
 from haotuner.search.observations import ObservationTable, expectation, names
 from haotuner.search.probes import Probe, probe
 from haotuner.select.funnel import select
+from haotuner.spec.composition import SERIAL, Composition, Planned
+from haotuner.spec.device import Device
+from haotuner.spec.family import Layout
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.op import Op
+from haotuner.spec.record import Record, Timed, Trial
+from haotuner.spec.shape import Shape, ShapeRange
+from haotuner.spec.traffic import Traffic
 from haotuner.transfer.warm_start import Started
-from haotuner.tuning import Task, tune
-from haotuner.words.composition import SERIAL, Composition, Planned
-from haotuner.words.device import Device
-from haotuner.words.family import Layout
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.op import Op
-from haotuner.words.record import Record, Timed, Trial
-from haotuner.words.shape import Shape, ShapeRange
-from haotuner.words.traffic import Traffic
+from haotuner.tuning.strategies import Task, tune
 from tests.bench.own_records import all_records
 from tests.bench.replay import STRATEGIES, Pool, timings_to
 from tests.bench.ship_models import fit_without

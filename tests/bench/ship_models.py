@@ -20,11 +20,11 @@ from haotuner.cost.forest import Forest, Settings
 from haotuner.cost.model import Scores
 from haotuner.cost.saved import Saved, write
 from haotuner.cost.scores import best_at, pairwise_accuracy
+from haotuner.spec.record import Trial
 from haotuner.transfer.device_table import DeviceTable, Rows
 from haotuner.transfer.fit import SHIPPED_TREES
 from haotuner.transfer.models_shipped import folder
 from haotuner.transfer.reading import read_records
-from haotuner.words.record import Trial
 from tests.bench.own_devices import OPS
 from tests.bench.own_records import FOLDER, OwnRecords, all_records
 

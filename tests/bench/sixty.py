@@ -23,9 +23,9 @@ import numpy as np
 
 from haotuner.bench.compare import contest_of, facts_of, finish
 from haotuner.hw_profiles.find import find_device
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape, ShapeRange
-from haotuner.workloads import workload_shapes
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape, ShapeRange
+from haotuner.spec.workloads import workload_shapes
 from tests.bench.cpu_dense import haotuner, machine
 from tests.bench.operators import with_section
 

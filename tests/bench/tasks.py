@@ -21,10 +21,10 @@ from haotuner.cost.roofline import expected_us
 from haotuner.microkernels.cpu.dense import CpuDense
 from haotuner.search.task_objectives import Objective
 from haotuner.search.task_scheduler import STRATEGIES, Scheduler, Shared
-from haotuner.words.device import Device
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec.device import Device
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
 from tests.bench.own_records import FOLDER, OwnRecords
 
 A_TURN = 12  # candidates

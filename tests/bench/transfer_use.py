@@ -26,18 +26,18 @@ from haotuner.microkernels.cpu.dense import CpuDense
 from haotuner.plan.curves import Curve
 from haotuner.search.observations import ObservationTable
 from haotuner.search.probes import Probe, probe
+from haotuner.spec.device import Device
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.op import Op
+from haotuner.spec.record import Record, Timed, Trial
+from haotuner.spec.shape import ShapeRange
+from haotuner.spec.traffic import Traffic
 from haotuner.transfer.device_table import DeviceTable
 from haotuner.transfer.fit import SHIPPED_TREES
 from haotuner.transfer.shared import shared_of_models
 from haotuner.transfer.similarity import priors_at, start_distance
 from haotuner.transfer.warm_start import Blend, Ranks, Started
-from haotuner.tuning import Task, tune
-from haotuner.words.device import Device
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.op import Op
-from haotuner.words.record import Record, Timed, Trial
-from haotuner.words.shape import ShapeRange
-from haotuner.words.traffic import Traffic
+from haotuner.tuning.strategies import Task, tune
 from tests.bench.own_devices import OPS, ROWS
 from tests.bench.own_records import FOLDER, OwnRecords, all_records
 from tests.bench.replay import LOOK_EVERY, plan_us

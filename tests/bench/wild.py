@@ -29,10 +29,10 @@ from typing import Any
 from haotuner.bench.models import parse_inputs, race
 from haotuner.bench.shape_constraints import ShapeConstraints, shape_constraints_of
 from haotuner.errors import HaotunerError
-from haotuner.model_check import graph_of, name_of
-from haotuner.orchestrate.dim_ranges import spans_of
+from haotuner.partition.dim_ranges import spans_of
 from haotuner.runtime.pack import load
-from haotuner.words.shape import Span
+from haotuner.spec.shape import Span
+from haotuner.verify.model_check import graph_of, name_of
 from tests.bench.wild_models import EVERY, Wild, fetched
 
 SIZES, PEERS = 7, ("onnxruntime",)

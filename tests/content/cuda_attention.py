@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from haotuner import judge
-from haotuner.generate.online_softmax_schedule import FED, TENSOR, WIDE, OnlineSchedule
+from haotuner.codegen.online_softmax_schedule import FED, TENSOR, WIDE, OnlineSchedule
 from haotuner.microkernels.cuda.generated import CudaGenerated
 from haotuner.microkernels.cuda.online_softmax import short_family
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec import numerics
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
 from tests.content.cuda_generated import Arguments
 from tests.emulator import build
 from tests.serving.empty_models import nowhere
@@ -107,9 +107,9 @@ def judged(library: ctypes.CDLL, symbol: str, queries: int, keys: int, gap: int)
     case = CASES[symbol]
     op = case.op
     shape = Shape.of({axis: {"t": queries, "s": keys}.get(axis, 2) for axis in op.dynamic})
-    inputs = judge.draw(op, shape, np.random.default_rng(0))
-    out = judge.Guarded(op.operand_shape(op.meaning.output, shape), op.dtype, guard=23 if gap % 8 else 24)
-    arrays: list[Any] = [*(judge.spaced(one, gap) if gap else one for one in inputs.values()), out.inner]
+    inputs = numerics.draw(op, shape, np.random.default_rng(0))
+    out = numerics.Guarded(op.operand_shape(op.meaning.output, shape), op.dtype, guard=23 if gap % 8 else 24)
+    arrays: list[Any] = [*(numerics.spaced(one, gap) if gap else one for one in inputs.values()), out.inner]
     arguments, extents = Arguments(), op.extents(shape)
     for place, array in enumerate(arrays):
         arguments.data[place] = array.ctypes.data if array.size else nowhere()
@@ -127,7 +127,7 @@ def judged(library: ctypes.CDLL, symbol: str, queries: int, keys: int, gap: int)
             launched = Arguments.from_buffer_copy(arguments)
             launched.phase, launched.parts = phase, case.parts if phase else 1
             error = error or library[f"run_{symbol}"](ctypes.byref(launched), 3)
-        verdict = judge.check(op, inputs, out.inner)
+        verdict = numerics.check(op, inputs, out.inner)
         if error or verdict.wrong or out.touched():
             said += f"{symbol} {shape} gap {gap} phases {phases}: error {error}, {verdict}, touched {out.touched()}\n"
     return said

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from haotuner import judge
-from haotuner.generate.schedule import Plan, Schedule, levels_of_folds, planned
-from haotuner.generate.sibling_outputs import written
+from haotuner.codegen.schedule import Plan, Schedule, levels_of_folds, planned
+from haotuner.codegen.sibling_outputs import written
 from haotuner.graph.extents import evaluate
 from haotuner.graph.graph import Graph
 from haotuner.graph.interpret import interpret
+from haotuner.spec import numerics
 from tests.content.cuda_generated import Arguments
 from tests.content.groups_beside import deep, maps, norm
 from tests.content.test_beside import ordered
@@ -43,14 +43,14 @@ PROGRAMS: dict[str, tuple[Plan, str]] = {
 def wrong(library: ctypes.CDLL, symbol: str, sizes: dict[str, int], gap: int, blocks: int) -> str:
     """What is wrong with a call at these sizes, rows so far apart; empty if nothing is."""
     (plan, dtype), rng = PROGRAMS[symbol], np.random.default_rng(0)
-    graph, kept = plan.graph, judge.numpy_dtype(dtype)
+    graph, kept = plan.graph, numerics.numpy_dtype(dtype)
 
     def shape(name: str) -> list[int]:
         return [evaluate(extent, sizes) for extent in graph.types[name].shape]
 
     given = {name: rng.standard_normal(shape(name)).astype(kept) for name in graph.inputs}
-    outs = {name: judge.Guarded(tuple(shape(name)), dtype) for name in written(graph)}
-    arrays = [*(judge.spaced(one, gap) if gap else one for one in given.values()), *(one.inner for one in outs.values())]
+    outs = {name: numerics.Guarded(tuple(shape(name)), dtype) for name in written(graph)}
+    arrays = [*(numerics.spaced(one, gap) if gap else one for one in given.values()), *(one.inner for one in outs.values())]
     arguments = Arguments()
     for place, array in enumerate(arrays):
         arguments.data[place] = array.ctypes.data if array.size else nowhere()

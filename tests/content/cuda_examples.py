@@ -15,8 +15,8 @@ from haotuner.microkernels.cuda.dense_wgmma import CudaWgmma
 from haotuner.microkernels.cuda.dense_wgmma_short import CudaWgmmaShort
 from haotuner.microkernels.cuda.families import GROUPED_FAMILIES
 from haotuner.microkernels.cuda.fused import ANY_STEPS, built_for, decoded, is_stepped, stepped
-from haotuner.words.device import Device
-from haotuner.words.kernel import MicroKernel
+from haotuner.spec.device import Device
+from haotuner.spec.kernel import MicroKernel
 from tests import kept
 from tests.emulator.run import Call, Case
 from tests.run_folder import in_a_run

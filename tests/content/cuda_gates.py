@@ -15,7 +15,7 @@ from haotuner.backends.cuda.sass import Code, find_nvdisasm, read
 from haotuner.microkernels.cuda.dense import CudaDense
 from haotuner.microkernels.cuda.families import CUDA_FAMILIES
 from haotuner.microkernels.cuda.fused import is_stepped
-from haotuner.words.kernel import MicroKernel
+from haotuner.spec.kernel import MicroKernel
 from tests.standin.patience import WALL_S
 
 DEVICES = {"h200": "sm_90a", "a100-80gb": "sm_80", "l40s": "sm_89", "rtx-4090": "sm_89"}

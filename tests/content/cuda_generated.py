@@ -9,20 +9,20 @@ from typing import Any
 
 import numpy as np
 
-from haotuner import judge
-from haotuner.generate.emit import AnyPlan
-from haotuner.generate.group import kinds_of
-from haotuner.generate.kinds import graph_of
-from haotuner.generate.online_softmax_parts import record
-from haotuner.generate.online_softmax_schedule import DEPTH, OnlinePlan, OnlineSchedule
-from haotuner.generate.schedule import Plan, Schedule, levels_of_folds, planned
+from haotuner.codegen.emit import AnyPlan
+from haotuner.codegen.group import kinds_of
+from haotuner.codegen.kinds import graph_of
+from haotuner.codegen.online_softmax_parts import record
+from haotuner.codegen.online_softmax_schedule import DEPTH, OnlinePlan, OnlineSchedule
+from haotuner.codegen.schedule import Plan, Schedule, levels_of_folds, planned
 from haotuner.graph.extents import dimension
 from haotuner.graph.graph import GraphBuilder
 from haotuner.microkernels.cuda.generated_parts import Parts
 from haotuner.microkernels.cuda.online_softmax import CudaOnline
-from haotuner.words.limits import MAX_AXES, MAX_OPERANDS
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec import numerics
+from haotuner.spec.limits import MAX_AXES, MAX_OPERANDS
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
 from tests.emulator import build
 from tests.serving.empty_models import nowhere
 
@@ -47,7 +47,7 @@ def plan_of(
     packed: int = 1, held: bool = False, parts: int = 1,
 ) -> Plan:  # fmt: skip
     """The plan of an op for a warp, a part of one or a block; ``axis``: -2 for the output's last."""
-    from haotuner.generate.schedule import keepable
+    from haotuner.codegen.schedule import keepable
 
     op = Op.parse(spec)
     graph = graph_of(op.meaning, op.all_options())
@@ -171,9 +171,9 @@ def judged(library: ctypes.CDLL, symbol: str, first: int, last: int, gap: int, b
     spec, plan = PROGRAMS[symbol]
     op = Op.parse(spec)
     shape = Shape.of({axis: last if axis == op.dynamic[-1] else first for axis in op.dynamic})
-    inputs = judge.draw(op, shape, np.random.default_rng(0))
-    out = judge.Guarded(op.operand_shape(op.meaning.output, shape))
-    arrays: list[Any] = [*(judge.spaced(one, gap) if gap else one for one in inputs.values()), out.inner]
+    inputs = numerics.draw(op, shape, np.random.default_rng(0))
+    out = numerics.Guarded(op.operand_shape(op.meaning.output, shape))
+    arrays: list[Any] = [*(numerics.spaced(one, gap) if gap else one for one in inputs.values()), out.inner]
     arguments, extents = Arguments(), op.extents(shape)
     for place, array in enumerate(arrays):
         arguments.data[place] = array.ctypes.data if array.size else nowhere()
@@ -193,12 +193,12 @@ def judged(library: ctypes.CDLL, symbol: str, first: int, last: int, gap: int, b
     arguments.partial = partial.ctypes.data
     for phase in range(1 + stages) if arguments.parts > 1 else (0,):  # a launch of all, then those of parts
         if phase == 1:
-            assert not judge.check(op, inputs, out.inner).wrong, f"{symbol} {shape}: wrong in one launch"
+            assert not numerics.check(op, inputs, out.inner).wrong, f"{symbol} {shape}: wrong in one launch"
             out.inner[...] = np.nan
         launched = Arguments.from_buffer_copy(arguments)
         launched.phase, launched.parts = phase, arguments.parts if phase else 1
         error = error or library[f"run_{symbol}"](ctypes.byref(launched), blocks, threads)
-    verdict = judge.check(op, inputs, out.inner)
+    verdict = numerics.check(op, inputs, out.inner)
     touched = ", wrote outside the output" if out.touched() else ""
     return f"{symbol} {shape}: error {error}, {verdict}{touched}" if error or verdict.wrong or touched else ""
 

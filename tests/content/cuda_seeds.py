@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 
 from haotuner.microkernels.cuda.dense import CudaDense
-from haotuner.words.device import Device
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.op import Op
+from haotuner.spec.device import Device
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.op import Op
 from tests.content.cuda_examples import case_of
 from tests.emulator.run import Call, Case
 

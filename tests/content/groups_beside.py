@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from haotuner.generate.group import kinds_of
+from haotuner.codegen.group import kinds_of
 from haotuner.graph.extents import dimension
 from haotuner.graph.graph import Graph, GraphBuilder
-from haotuner.words.op import Op
+from haotuner.spec.op import Op
 
 M, N, K = (dimension(name) for name in "mnk")
 

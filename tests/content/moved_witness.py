@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from haotuner.generate.emit import emit
-from haotuner.generate.interpreter import Interpreter
-from haotuner.generate.schedule import Plan
+from haotuner.codegen.emit import emit
+from haotuner.codegen.interpreter import Interpreter
+from haotuner.codegen.schedule import Plan
 from haotuner.graph.extents import evaluate
 from haotuner.graph.types import numpy_dtype
 

@@ -7,8 +7,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import pytest
 
+from haotuner.frontends.onnx.read import graph_of
 from haotuner.graph.graph import Graph
-from haotuner.importing.read import graph_of
 
 onnx = pytest.importorskip("onnx")
 helper, TensorProto = onnx.helper, onnx.TensorProto

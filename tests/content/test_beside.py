@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from haotuner import judge
+from haotuner.codegen.group import kinds_of
+from haotuner.codegen.in_place import in_place
+from haotuner.codegen.interpreter import run_all
+from haotuner.codegen.op_counter import count_ops, register_bytes
+from haotuner.codegen.schedule import Schedule, describe, merges, planned
+from haotuner.codegen.sibling_outputs import leading
 from haotuner.errors import UsageError
-from haotuner.generate.group import kinds_of
-from haotuner.generate.in_place import in_place
-from haotuner.generate.interpreter import run_all
-from haotuner.generate.op_counter import count_ops, register_bytes
-from haotuner.generate.schedule import Schedule, describe, merges, planned
-from haotuner.generate.sibling_outputs import leading
 from haotuner.graph.graph import Graph
 from haotuner.graph.group import graph_named
 from haotuner.graph.interpret import interpret
@@ -25,8 +24,9 @@ from haotuner.microkernels.cpu.generated import CpuGenerated
 from haotuner.microkernels.cuda.generated import CudaGenerated
 from haotuner.microkernels.index import families_for
 from haotuner.ops.groups import definition_of
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec import numerics
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
 from tests.content.groups_beside import K, M, N, deep, folds, joint, maps, mixed, norm
 
 SCHEDULES: dict[str, dict[str, Any]] = {
@@ -115,14 +115,14 @@ def test_outputs_of_the_same_rows_are_one_kind():
         points = list(family.points(op, device))
         assert {family.cut(one).parts for one in points} == parts and not any(family.in_place(one) for one in points)
         shape = Shape.of(dict.fromkeys(op.dynamic, 6))
-        inputs = judge.draw(op, shape, np.random.default_rng(0))
+        inputs = numerics.draw(op, shape, np.random.default_rng(0))
         least = family.bytes_by_level(points[0], op.extents(shape), device)["least"]
         found = {name: np.asarray(one, np.float32) for name, one in interpret(graph_named(op.kind), inputs).items()}
         assert least == op.least_bytes(shape) == sum(one.nbytes for one in (*inputs.values(), *found.values()))
-        assert not judge.check_all(op, inputs, found).wrong
+        assert not numerics.check_all(op, inputs, found).wrong
         for name in found:  # whichever is off is seen
             off = found | {name: found[name] + np.float32(0.5)}
-            assert judge.check_all(op, inputs, off).wrong, name
+            assert numerics.check_all(op, inputs, off).wrong, name
 
 
 def definition(op: Op) -> dict[str, Any]:

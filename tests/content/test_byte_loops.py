@@ -11,21 +11,21 @@ import numpy as np
 import pytest
 
 from haotuner.backends.cpu.pack_source import GROUP_FLAGS
+from haotuner.codegen.loops.c_loops import loops_of
+from haotuner.codegen.loops.c_math import head_of
+from haotuner.codegen.loops.collapse import collapsed
 from haotuner.graph import decompositions
 from haotuner.graph.extents import dimension
 from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.graph.interpret import interpret
-from haotuner.orchestrate import ilp_partition as exact_module
-from haotuner.orchestrate.c_loops import loops_of
-from haotuner.orchestrate.c_math import head_of
-from haotuner.orchestrate.collapse import collapsed
-from haotuner.orchestrate.costs import Prices
-from haotuner.orchestrate.executable import executable
-from haotuner.orchestrate.greedy_fusion import Alias, Greedy, Loops
-from haotuner.orchestrate.ilp_partition import IlpPartitioner
-from haotuner.orchestrate.multi_output_fusion import plain
-from haotuner.orchestrate.window_ilp import solve
-from haotuner.orchestrate.windows import Windows
+from haotuner.partition import ilp_partition as exact_module
+from haotuner.partition.costs import Prices
+from haotuner.partition.executable import executable
+from haotuner.partition.greedy_fusion import Alias, Greedy, Loops
+from haotuner.partition.ilp_partition import IlpPartitioner
+from haotuner.partition.multi_output_fusion import plain
+from haotuner.partition.window_ilp import solve
+from haotuner.partition.windows import Windows
 
 
 def rounded(times: int) -> Graph:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from haotuner.microkernels.cpu.conv_lines import CpuConvLines
-from haotuner.words.op import Op
+from haotuner.spec.op import Op
 
 
 def test_windows_whose_lines_find_room() -> None:

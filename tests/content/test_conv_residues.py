@@ -7,8 +7,8 @@ import pytest
 from haotuner.cost.families import demand
 from haotuner.microkernels.cpu.conv import CpuConv
 from haotuner.microkernels.cpu.conv_residues import residue_classes, woven_residues
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
 from tests.judgement.cost_examples import BIG_CORE
 
 

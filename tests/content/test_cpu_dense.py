@@ -26,10 +26,10 @@ from haotuner.microkernels.cpu.dense import (
 from haotuner.microkernels.cpu.dense_constraints import LAWS, SPARSE, SPARSE_BYTES
 from haotuner.microkernels.cpu.dense_sums import K_BLOCK, K_BLOCK_LEAST_K, k_block
 from haotuner.select.limits import question
-from haotuner.words.constraint import refusals
-from haotuner.words.device import Device
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.op import Op
+from haotuner.spec.constraint import refusals
+from haotuner.spec.device import Device
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.op import Op
 from tests.judgement.cost_examples import BARE_CORE, BIG_CORE, OP, SMALL_CORE
 
 FAMILY = CpuDense()

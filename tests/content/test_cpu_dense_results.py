@@ -16,7 +16,7 @@ from haotuner.backends.cpu.measuring import measuring_library
 from haotuner.backends.cpu.timer_process import TimerProcess
 from haotuner.microkernels.cpu.dense import CpuDense, tail_columns
 from haotuner.microkernels.cpu.dense_constraints import SPARSE
-from haotuner.words.kernel import MicroKernel
+from haotuner.spec.kernel import MicroKernel
 from tests.run_folder import toolchain
 from tests.work.native_jobs import job
 

@@ -12,12 +12,11 @@ import tvm
 import tvm_ffi
 from tvm.target import Target
 
-from haotuner import judge
 from haotuner.backends.cpu.compile import PASSES
 from haotuner.backends.script_parser import shallow
-from haotuner.generate.group import kinds_of
-from haotuner.generate.kinds import has_graph
-from haotuner.generate.schedule import Schedule, planned
+from haotuner.codegen.group import kinds_of
+from haotuner.codegen.kinds import has_graph
+from haotuner.codegen.schedule import Schedule, planned
 from haotuner.graph.extents import dimension
 from haotuner.graph.graph import GraphBuilder
 from haotuner.microkernels.cpu.generated import CpuGenerated
@@ -25,8 +24,9 @@ from haotuner.microkernels.cpu.online_softmax import CpuOnline
 from haotuner.ops.dense import DENSE
 from haotuner.ops.index import KINDS
 from haotuner.ops.kind import OpKind, Options
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.op import Op
+from haotuner.spec import numerics
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.op import Op
 from tests.content.formula_kinds import FORMULA_KINDS
 from tests.judgement.cost_examples import BIG_CORE
 from tests.serving.empty_models import guarded
@@ -84,14 +84,14 @@ def test_a_program_computes_its_kind_on_any_extents_and_strides(name: str) -> No
             extents = {axis: last if axis == list(kind.axes)[-1] else first for axis in kind.axes}
             extents = kind.complete(extents, options)
             inputs = {o.name: rng.standard_normal(o.shape(extents, {}), dtype=np.float32) for o in kind.inputs}
-            apart = {one: judge.spaced(values, 3) for one, values in inputs.items()}
+            apart = {one: numerics.spaced(values, 3) for one, values in inputs.items()}
             wide = {one: values.astype(np.float64) for one, values in inputs.items()}
             want = kind.result(wide, options)
             allowed = np.broadcast_to(kind.tolerance(wide, options), want.shape) * 2.0**-23
             for kernel in chosen:
-                output = judge.Guarded(kind.output.shape(extents, {}))
+                output = numerics.Guarded(kind.output.shape(extents, {}))
                 programs[kernel.name](*(tvm_ffi.from_dlpack(values) for values in (*apart.values(), output.inner)))
-                verdict = judge.compare(output.inner, want, allowed)
+                verdict = numerics.compare(output.inner, want, allowed)
                 assert verdict.wrong == 0 and not output.touched(), (kernel.name, extents, str(verdict))
 
 
@@ -109,10 +109,10 @@ def test_tiles_of_a_product_are_right_on_any_extents_and_strides() -> None:
     programs = built(kind, chosen)
     for extents in ({"m": 1, "n": 1, "k": 1}, {"m": 7, "n": 35, "k": 13}, {"m": 4, "n": 16, "k": 10}):
         inputs = {o.name: rng.standard_normal(o.shape(extents, {}), dtype=np.float32) for o in kind.inputs}
-        apart = [judge.spaced(values, 3) for values in inputs.values()]
+        apart = [numerics.spaced(values, 3) for values in inputs.values()]
         want = np.maximum(inputs["a"].astype(np.float64) @ inputs["b"] + inputs["bias"], 0)
         for kernel in chosen:
-            output = judge.Guarded(want.shape)
+            output = numerics.Guarded(want.shape)
             programs[kernel.name](*(tvm_ffi.from_dlpack(values) for values in (*apart, output.inner)))
             np.testing.assert_allclose(output.inner, want, rtol=1e-5, atol=1e-5, err_msg=kernel.name)
             assert not output.touched()
@@ -130,7 +130,7 @@ def test_what_is_empty_is_not_read() -> None:
         for sizes in ((3, 9), (3, 0), (0, 9)):
             arrays = {name: rng.standard_normal((5, size), dtype=np.float32) for name, size in zip("xy", sizes, strict=True)}
             for kernel in chosen:
-                output = judge.Guarded((5, sum(sizes)))
+                output = numerics.Guarded((5, sum(sizes)))
                 given = (*guarded(arrays).values(), output.inner)
                 programs[kernel.name](*(tvm_ffi.from_dlpack(values) for values in given))
                 assert np.array_equal(output.inner, np.concatenate(list(arrays.values()), axis=1)), (kernel.name, sizes)

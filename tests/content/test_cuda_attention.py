@@ -16,19 +16,19 @@ import pytest
 from haotuner.backends.cuda.device_code import build_cubin
 from haotuner.backends.cuda.sass import find_nvdisasm, operation_of, read
 from haotuner.backends.cuda.translation_unit import device_unit
+from haotuner.codegen.kinds import graph_of
+from haotuner.codegen.online_softmax import match_online_softmax
+from haotuner.codegen.online_softmax_tensor import tensor_schedules, tiles_seen
 from haotuner.cost.families import demand
 from haotuner.cost.roofline import expected_us
-from haotuner.generate.kinds import graph_of
-from haotuner.generate.online_softmax import match_online_softmax
-from haotuner.generate.online_softmax_tensor import tensor_schedules, tiles_seen
 from haotuner.hw_profiles.find import find_device
 from haotuner.microkernels.cuda.online_softmax import CudaOnline
 from haotuner.microkernels.cuda.warpgroup import warpgroup_text
 from haotuner.microkernels.index import families_for
-from haotuner.words.device import Device
-from haotuner.words.kernel import MicroKernel, shares_terms
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec.device import Device
+from haotuner.spec.kernel import MicroKernel, shares_terms
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
 from tests.content.cuda_attention import CASES, QUICK, entries
 from tests.emulator import build
 from tests.standin.patience import WALL_S, ran

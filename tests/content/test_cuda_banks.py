@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.op import Op
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.op import Op
 from tests.content.cuda_examples import FAMILIES, VARIANTS, case_of, device, unit_text
 from tests.content.cuda_seeds import drawn
 from tests.emulator import build, run

@@ -26,7 +26,7 @@ from haotuner.backends.cuda.sass import WIDTHS
 from haotuner.backends.cuda.toolkit import CompileFailed
 from haotuner.errors import EnvironmentMissing, UsageError
 from haotuner.isolate.answers import Refusal
-from haotuner.words.kernel import MicroKernel
+from haotuner.spec.kernel import MicroKernel
 from tests.content.cuda_examples import FAMILIES, MMA, SIMT, WGMMA
 from tests.content.little_cubin import little_cubin
 from tests.standin.patience import WALL_S

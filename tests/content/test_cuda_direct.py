@@ -13,8 +13,8 @@ from haotuner.backends.cuda.translation_unit import device_unit
 from haotuner.microkernels.cuda.conv import CudaConv, conv_families
 from haotuner.microkernels.cuda.direct import CudaDirect
 from haotuner.microkernels.index import family_named
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.op import Op
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.op import Op
 from tests.content.cuda_examples import device
 
 ANY: Any = device("sm_80")

@@ -8,8 +8,8 @@ from haotuner.backends.cuda.translation_unit import device_unit
 from haotuner.microkernels.cuda.dense import CudaDense
 from haotuner.microkernels.cuda.families import CUDA_FAMILIES
 from haotuner.microkernels.cuda.fused import stepped
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.op import Op
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.op import Op
 from tests.content.cuda_examples import device
 from tests.content.cuda_seeds import drawn, ragged
 from tests.emulator import build, run

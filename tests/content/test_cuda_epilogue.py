@@ -13,7 +13,7 @@ from haotuner.backends.cuda.backend import CudaBackend
 from haotuner.backends.cuda.pack_source import pack_data
 from haotuner.microkernels.cuda.fused import ANY_STEPS, coded, decoded, fused, stepped, steps_of
 from haotuner.ops.epilogue import STEPS
-from haotuner.words.op import Op
+from haotuner.spec.op import Op
 from tests.content import cuda_examples as examples
 from tests.emulator import build, run
 from tests.emulator.run import Call

@@ -15,10 +15,10 @@ from haotuner.microkernels.cuda.dense_wgmma_windows import CudaWgmmaWindows
 from haotuner.microkernels.cuda.families import BATCHED_FAMILIES, CUDA_FAMILIES, DENSE_FAMILIES, GROUPED_FAMILIES
 from haotuner.microkernels.cuda.fused import ANY_STEPS, built_for, is_stepped, stepped
 from haotuner.ops.convolution import Window
-from haotuner.words.demand import demand_query
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec.demand import demand_query
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
 from tests.content.cuda_examples import GEMV, GEMV_FP32, MMA, SHORT_WGMMA, SIMT, TURING, WGMMA, device
 
 DENSE = Op.parse("dense:n=2304,k=768,dtype=fp16")

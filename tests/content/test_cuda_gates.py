@@ -12,7 +12,7 @@ from haotuner.backends.cuda.sass import Code, Loop, find_nvdisasm
 from haotuner.backends.cuda.translation_unit import device_unit
 from haotuner.microkernels.cuda.families import CUDA_FAMILIES
 from haotuner.microkernels.cuda.fused import ANY_STEPS, coded, stepped
-from haotuner.words.kernel import MicroKernel
+from haotuner.spec.kernel import MicroKernel
 from tests.content.cuda_examples import FAMILIES, GEMV, MMA, SHORT_WGMMA, SIMT, WGMMA, grouped
 from tests.content.cuda_gates import DEVICES, broken, checked, proposed, some_of_each_family
 

@@ -13,20 +13,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from haotuner.codegen.kinds import graph_of
+from haotuner.codegen.schedule import Schedule, planned
 from haotuner.cost.families import demand
 from haotuner.cost.roofline import expected_us
 from haotuner.errors import NothingLegal, UsageError
-from haotuner.generate.kinds import graph_of
-from haotuner.generate.schedule import Schedule, planned
 from haotuner.hw_profiles.find import find_device
 from haotuner.microkernels.cuda.device_calls import DEVICE
 from haotuner.microkernels.cuda.generated import PARTS, CudaGenerated
 from haotuner.microkernels.cuda.generated_kernel import cuda_unit
 from haotuner.microkernels.cuda.online_softmax import CudaOnline
 from haotuner.microkernels.index import families_for, family_named
-from haotuner.words.kernel import MicroKernel, shares_terms
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec.kernel import MicroKernel, shares_terms
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
 from tests.content.cuda_generated import PROGRAMS, QUICK, entries, plan_of
 from tests.emulator import build
 from tests.standin.patience import WALL_S, ran

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from haotuner.errors import UsageError
+from haotuner.frontends.onnx.read import graph_of
 from haotuner.graph.dimension_names import dimension_name, multiple_of
-from haotuner.importing.read import graph_of
-from haotuner.orchestrate.dim_ranges import ranges_of, spans_of
-from haotuner.words.shape import Span
+from haotuner.partition.dim_ranges import ranges_of, spans_of
+from haotuner.spec.shape import Span
 
 NAMES = {
     "batch": "batch", "batch-size": "batch_size", "unk__12": "unk__12", "8*h8": "_8_times_h8", "s + 1": "s_plus_1",

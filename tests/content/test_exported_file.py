@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from haotuner.errors import UsageError
-from haotuner.importing.exported import read_exported
-from haotuner.importing.exported_file import _only_arithmetic
+from haotuner.frontends.torch_export.exported_program import read_exported
+from haotuner.frontends.torch_export.pt2_file import _only_arithmetic
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch warns of itself

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from hypothesis import given
 from hypothesis import strategies as st
 
-from haotuner.generate.expressions import (
+from haotuner.codegen.expressions import (
     Apply,
     Expression,
     Fold,

@@ -11,7 +11,7 @@ import pytest
 
 from haotuner.errors import UsageError
 from haotuner.records.clblast import is_winners_file
-from haotuner.trace import read_trace
+from haotuner.spec.trace import read_trace
 
 
 @pytest.mark.parametrize("ending", ["csv", "jsonl"])
@@ -65,7 +65,7 @@ def put(folder: Path, what: str) -> Any:
 def test_external_data_are_files_below_the_model(tmp_path: Path, what: str, said: str) -> None:
     (tmp_path / "model").mkdir()
     path = saved(tmp_path / "model", "w.bin")
-    from haotuner.importing.read import read
+    from haotuner.frontends.onnx.read import read
 
     put(tmp_path / "model", what)
     with pytest.raises(UsageError, match=said):
@@ -73,7 +73,7 @@ def test_external_data_are_files_below_the_model(tmp_path: Path, what: str, said
 
 
 def test_external_data_may_be_a_link_inside_the_folder(tmp_path: Path) -> None:
-    from haotuner.importing.read import read
+    from haotuner.frontends.onnx.read import read
 
     path = saved(tmp_path, "w.bin")
     (tmp_path / "blob").write_bytes(np.ones(4, np.float32).tobytes())
@@ -83,7 +83,7 @@ def test_external_data_may_be_a_link_inside_the_folder(tmp_path: Path) -> None:
 
 def test_a_model_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     pytest.importorskip("onnx")
-    from haotuner.importing.file import open_model
+    from haotuner.frontends.onnx.file import open_model
 
     os.mkfifo(tmp_path / "m.onnx")
     with pytest.raises(UsageError, match="it is a pipe, not a regular file; name an ONNX model"):

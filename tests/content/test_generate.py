@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from haotuner.codegen.access import Accesses
+from haotuner.codegen.emit import AnyPlan
+from haotuner.codegen.expressions import Apply, Load, Variable, arithmetic, index, parts
+from haotuner.codegen.interpreter import run
+from haotuner.codegen.mixed_radix import MixedRadix, apart, merged
+from haotuner.codegen.schedule import Schedule, keepable, planned
 from haotuner.errors import UsageError
-from haotuner.generate.access import Accesses
-from haotuner.generate.emit import AnyPlan
-from haotuner.generate.expressions import Apply, Load, Variable, arithmetic, index, parts
-from haotuner.generate.interpreter import run
-from haotuner.generate.mixed_radix import MixedRadix, apart, merged
-from haotuner.generate.schedule import Schedule, keepable, planned
 from haotuner.graph import decompositions
 from haotuner.graph.extents import dimension, evaluate
 from haotuner.graph.graph import Graph, GraphBuilder

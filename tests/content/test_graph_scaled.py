@@ -11,8 +11,8 @@ pytest.importorskip("onnx")
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402, after the skip
 from onnx.reference import ReferenceEvaluator  # noqa: E402, after the skip
 
+from haotuner.frontends.onnx.read import graph_of  # noqa: E402, after the skip
 from haotuner.graph.interpret import interpret  # noqa: E402, after the skip
-from haotuner.importing.read import graph_of  # noqa: E402, after the skip
 
 DRAW = np.random.default_rng(5)
 

@@ -9,7 +9,7 @@ from haotuner.hw_profiles.cpu import cpu_info
 from haotuner.hw_profiles.find import find_device, list_devices
 from haotuner.hw_profiles.host import Host
 from haotuner.hw_profiles.isa import ISAS
-from haotuner.words.device import Device
+from haotuner.spec.device import Device
 from tests.content.hw_gpus import LOST, Board, FakeNvml
 from tests.content.hw_machines import CORE_2, RYZEN, XEON, machine
 

@@ -9,7 +9,7 @@ from haotuner.hw_profiles.cpu import find_compiler
 from haotuner.hw_profiles.driver import ATTRIBUTES, DriverGpu, query_driver
 from haotuner.hw_profiles.gpu import gpu_device, gpu_devices
 from haotuner.hw_profiles.nvml import NoGpu
-from haotuner.words.device import Device
+from haotuner.spec.device import Device
 from tests.content.hw_gpus import H200_ATTRIBUTES, LOST, NOT_SUPPORTED, Board, FakeNvml, cuda_driver
 from tests.content.hw_machines import machine
 

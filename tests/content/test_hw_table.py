@@ -11,7 +11,7 @@ from haotuner.errors import UnknownDevice
 from haotuner.hw_profiles.find import find_device, list_devices
 from haotuner.hw_profiles.profile import plain, profiles
 from haotuner.hw_profiles.table import architectures, known_arch, known_named, table
-from haotuner.words.device import Kind
+from haotuner.spec.device import Kind
 
 ROWS = table()
 RANGES = {

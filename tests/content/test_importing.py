@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from haotuner.errors import HaotunerError, UsageError
+from haotuner.frontends.onnx.read import graph_of, read
 from haotuner.graph.data_dependent_shapes import HOST
 from haotuner.graph.extents import dimension, same
 from haotuner.graph.interpret import interpret
-from haotuner.importing.read import graph_of, read
-from haotuner.orchestrate.products import Finder
+from haotuner.partition.products import Finder
 
 onnx = pytest.importorskip("onnx")
 from tests.bench.onnx_nodes import answer, cases_of  # noqa: E402, after the skip

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from haotuner.errors import UsageError
+from haotuner.frontends.onnx.conditions import compared
+from haotuner.frontends.onnx.read import graph_of
 from haotuner.graph.extents import SHOWN, Extent, dimension, evaluate, floor_division
 from haotuner.graph.graph import Graph
 from haotuner.graph.interpret import interpret
-from haotuner.importing.conditions import compared
-from haotuner.importing.read import graph_of
-from haotuner.orchestrate.dim_ranges import ranges_of
-from haotuner.orchestrate.segments import branches, cut, data_dimensions
+from haotuner.partition.dim_ranges import ranges_of
+from haotuner.partition.segments import branches, cut, data_dimensions
 
 pytest.importorskip("onnx")
 from onnx.reference import ReferenceEvaluator  # noqa: E402, after the skip

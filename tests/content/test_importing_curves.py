@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from haotuner.frontends.onnx import curves
+from haotuner.frontends.onnx.constant_folding import ConstantFolding
 from haotuner.graph.extents import dimension
 from haotuner.graph.interpret import interpret
-from haotuner.importing import curves
-from haotuner.importing.constant_folding import ConstantFolding
 
 EVERYWHERE = np.concatenate([10.0 ** np.arange(-30, 31, 0.37), [0, 0.2499, 0.2501, 0.66, 2.4142, np.inf]])
 INSIDE = np.concatenate([10.0 ** np.arange(-30, 0, 0.29), np.linspace(0, 1, 77)])

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from haotuner.errors import UsageError
+from haotuner.frontends.onnx.read import graph_of
 from haotuner.graph.interpret import interpret
-from haotuner.importing.read import graph_of
 
 onnx = pytest.importorskip("onnx")
 n, FLOAT, INT64, INT32 = onnx.helper.make_node, onnx.TensorProto.FLOAT, onnx.TensorProto.INT64, onnx.TensorProto.INT32

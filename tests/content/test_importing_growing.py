@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from haotuner.errors import UsageError
+from haotuner.frontends.onnx.read import graph_of
 from haotuner.graph.extents import shown
 from haotuner.graph.interpret import interpret
-from haotuner.importing.read import graph_of
-from haotuner.orchestrate.dim_ranges import spans_of
-from haotuner.orchestrate.segments import data_dimensions
+from haotuner.partition.dim_ranges import spans_of
+from haotuner.partition.segments import data_dimensions
 
 onnx = pytest.importorskip("onnx")
 runtime = pytest.importorskip("onnxruntime")

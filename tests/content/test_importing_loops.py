@@ -12,7 +12,7 @@ from haotuner.errors import UsageError
 from haotuner.graph.extents import dimension
 from haotuner.graph.graph import Graph, Node
 from haotuner.graph.interpret import interpret
-from haotuner.orchestrate.tasks import calls_of, model_task
+from haotuner.partition.tasks import calls_of, model_task
 
 pytest.importorskip("onnx")
 from tests.content.onnx_loops import BOOL, FLOAT, GRAPHS, INT, WEIGHT, body, helper, info, number, read  # noqa: E402, after the skip

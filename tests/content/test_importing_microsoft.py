@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from haotuner.errors import UsageError
+from haotuner.frontends.onnx.read import graph_of
 from haotuner.graph.interpret import interpret
-from haotuner.importing.read import graph_of
 
 onnx = pytest.importorskip("onnx")
 ort = pytest.importorskip("onnxruntime")

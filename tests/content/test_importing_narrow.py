@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from haotuner.errors import UsageError
+from haotuner.frontends.onnx.narrow_types import NARROW, numbers_of
+from haotuner.frontends.onnx.read import graph_of, read
 from haotuner.graph.graph import Graph
 from haotuner.graph.interpret import interpret
-from haotuner.importing.narrow_types import NARROW, numbers_of
-from haotuner.importing.read import graph_of, read
 
 onnx = pytest.importorskip("onnx")
 reference = pytest.importorskip("onnx.reference")

@@ -10,11 +10,11 @@ import pytest
 from haotuner.errors import UsageError
 from haotuner.graph.graph import Graph
 from haotuner.graph.interpret import interpret
-from haotuner.orchestrate.costs import Prices
-from haotuner.orchestrate.shape_constraints import demands, unmet
+from haotuner.partition.costs import Prices
+from haotuner.partition.shape_constraints import demands, unmet
 
 onnx = pytest.importorskip("onnx")
-from haotuner.importing.read import graph_of  # noqa: E402, after the skip
+from haotuner.frontends.onnx.read import graph_of  # noqa: E402, after the skip
 
 
 def padded(*pads: int, shape: tuple[Any, ...] = ("b", "h")) -> Graph:

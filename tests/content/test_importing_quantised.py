@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from haotuner.frontends.onnx.read import graph_of
 from haotuner.graph.interpret import interpret
-from haotuner.importing.read import graph_of
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnx.reference")

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from haotuner.frontends.onnx.constant_folding import ConstantFolding
+from haotuner.frontends.onnx.read import graph_of
+from haotuner.frontends.onnx.scaled_lengths import scaled_length
 from haotuner.graph.extents import dimension, evaluate, same
 from haotuner.graph.interpret import interpret
-from haotuner.importing.constant_folding import ConstantFolding
-from haotuner.importing.read import graph_of
-from haotuner.importing.scaled_lengths import scaled_length
-from haotuner.orchestrate.dim_ranges import ranges_of
+from haotuner.partition.dim_ranges import ranges_of
 
 onnx = pytest.importorskip("onnx")
 from onnx.reference import ReferenceEvaluator  # noqa: E402, after the skip

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from haotuner.errors import UsageError
+from haotuner.frontends.onnx.read import graph_of
 from haotuner.graph.interpret import interpret
-from haotuner.importing.read import graph_of
-from haotuner.orchestrate.dim_ranges import ranges_of, spans_of
-from haotuner.words.shape import Span
+from haotuner.partition.dim_ranges import ranges_of, spans_of
+from haotuner.spec.shape import Span
 
 onnx = pytest.importorskip("onnx")
 from tests.content.test_importing import model  # noqa: E402, after the skip

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from haotuner.errors import UsageError
+from haotuner.frontends.onnx.read import graph_of
+from haotuner.frontends.onnx.symbolic_values import applied, objects
 from haotuner.graph.bounds import never_negative
 from haotuner.graph.extents import dimension, evaluate, largest, same, smallest
 from haotuner.graph.interpret import interpret
-from haotuner.importing.read import graph_of
-from haotuner.importing.symbolic_values import applied, objects
 
 onnx = pytest.importorskip("onnx")
 from tests.content.test_importing import model  # noqa: E402, after the skip

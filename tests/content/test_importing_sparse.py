@@ -11,7 +11,7 @@ from haotuner.errors import UsageError
 from haotuner.graph.interpret import interpret
 
 onnx = pytest.importorskip("onnx")
-from haotuner.importing.read import graph_of  # noqa: E402, after the skip
+from haotuner.frontends.onnx.read import graph_of  # noqa: E402, after the skip
 
 SHAPE = (3, 4)
 FLAT = [1, 6, 11]

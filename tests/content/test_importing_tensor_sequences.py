@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from haotuner.errors import UsageError
+from haotuner.frontends.onnx.read import graph_of
 from haotuner.graph.interpret import interpret
-from haotuner.importing.read import graph_of
 
 reference = pytest.importorskip("onnx.reference")
 from tests.content.onnx_sequences import MODELS, feeds, info, model, n  # noqa: E402, after the skip

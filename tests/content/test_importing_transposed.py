@@ -17,8 +17,8 @@ pytest.importorskip("onnx")
 
 from onnx import helper
 
+from haotuner.frontends.onnx.read import graph_of
 from haotuner.graph.interpret import interpret
-from haotuner.importing.read import graph_of
 from tests.content.test_importing import model
 
 SHAPES: dict[str, tuple[int, ...]] = {"line": (4,), "image": (3, 4), "volume": (2, 3, 2)}

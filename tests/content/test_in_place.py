@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from haotuner.codegen.emit import emit
+from haotuner.codegen.in_place import in_place
+from haotuner.codegen.interpreter import Interpreter, run
+from haotuner.codegen.schedule import Plan, Schedule, keepable, planned
 from haotuner.errors import UsageError
-from haotuner.generate.emit import emit
-from haotuner.generate.in_place import in_place
-from haotuner.generate.interpreter import Interpreter, run
-from haotuner.generate.schedule import Plan, Schedule, keepable, planned
 from tests.content.test_generate import GROUPS, SIZES, drawn
 from tests.content.test_moved import drawn_group, drawn_plan
 

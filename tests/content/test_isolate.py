@@ -19,7 +19,7 @@ from haotuner.isolate import command
 from haotuner.isolate.answers import MISSING, ChildNotResponding, Crashed, Refused, TimedOut
 from haotuner.isolate.child import Child
 from haotuner.isolate.limits import Limits
-from haotuner.words.record import Failed
+from haotuner.spec.record import Failed
 from tests.standin.patience import WALL_S
 
 LIMIT_S = float(WALL_S)

@@ -6,7 +6,7 @@ from itertools import product
 
 from haotuner.backends.index import backend_named
 from haotuner.errors import NothingLegal
-from haotuner.words.op import Op
+from haotuner.spec.op import Op
 
 WHOLE = ("int32", "uint8", "int8")
 EPILOGUES = ("", "relu", "bias", "bias+residual", "scale+bias+gelu", "residual+relu", "clamp", "bias+prelu")

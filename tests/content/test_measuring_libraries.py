@@ -12,7 +12,7 @@ import tvm_ffi  # noqa: F401  # its names are what the libraries call
 from haotuner.backends.cpu.measuring import measuring_library
 from haotuner.hw_profiles.find import find_device
 from haotuner.microkernels.index import families_for
-from haotuner.words.op import Op
+from haotuner.spec.op import Op
 from tests.run_folder import toolchain
 from tests.serving.packs import best_level
 

@@ -29,9 +29,9 @@ from haotuner.ops.minimal_filtering import (
     transforms,
 )
 from haotuner.select.limits import laws_of, question
-from haotuner.words.constraint import refusals
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec.constraint import refusals
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
 from tests.judgement.cost_examples import BIG_CORE
 from tests.serving.native_builds import NATIVE
 

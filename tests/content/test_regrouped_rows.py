@@ -10,7 +10,7 @@ import pytest
 from haotuner.graph import decompositions
 from haotuner.graph.extents import dimension
 from haotuner.graph.graph import GraphBuilder
-from haotuner.orchestrate.products import Finder
+from haotuner.partition.products import Finder
 
 BATCH, SEQ = dimension("batch"), dimension("seq")
 

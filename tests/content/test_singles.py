@@ -16,7 +16,7 @@ from haotuner.graph.interpret import interpret
 from haotuner.graph.tolerance import TOLERANCE, tolerance_of
 from haotuner.graph.types import numpy_dtype
 from haotuner.ops.dtypes import DTYPES
-from haotuner.orchestrate.products import Finder
+from haotuner.partition.products import Finder
 
 M, K = dimension("m"), 600
 DRAW = np.random.default_rng(0)

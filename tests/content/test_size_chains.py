@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from haotuner.frontends.onnx.read import graph_of
 from haotuner.graph.interpret import interpret
-from haotuner.importing.read import graph_of
-from haotuner.words.shape import Span
+from haotuner.spec.shape import Span
 
 onnx = pytest.importorskip("onnx")
 from tests.content.size_chains import drawn, model_of  # noqa: E402, after the skip

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from haotuner.codegen.attention import attention
+from haotuner.codegen.interpreter import run
+from haotuner.codegen.schedule import Schedule, planned
+from haotuner.codegen.sketch import lane_axes, sketches
+from haotuner.codegen.space import TILES, Space
 from haotuner.errors import UsageError
-from haotuner.generate.attention import attention
-from haotuner.generate.interpreter import run
-from haotuner.generate.schedule import Schedule, planned
-from haotuner.generate.sketch import lane_axes, sketches
-from haotuner.generate.space import TILES, Space
 from haotuner.graph.extents import dimension
 from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.graph.interpret import interpret

@@ -8,8 +8,8 @@ import pytest
 from haotuner.cost.families import demand
 from haotuner.microkernels.cpu.conv import CpuConv
 from haotuner.ops.convolution import windows
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
 from tests.judgement.cost_examples import BIG_CORE
 
 

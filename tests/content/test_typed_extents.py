@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 from haotuner.errors import PackInvalid, UsageError
+from haotuner.frontends.onnx.proofs import Proof
+from haotuner.frontends.onnx.symbolic_values import applied, objects
+from haotuner.frontends.onnx.typed_numbers import DataDependentError, cast, exact, is_number, mapped
 from haotuner.graph.bounds import never_negative
 from haotuner.graph.extents import canonical, dimension, evaluate, parse, same, smallest, text
 from haotuner.graph.typed_extents import typed
-from haotuner.importing.proofs import Proof
-from haotuner.importing.symbolic_values import applied, objects
-from haotuner.importing.typed_numbers import DataDependentError, cast, exact, is_number, mapped
-from haotuner.orchestrate.size_table import SizeTable
+from haotuner.partition.size_table import SizeTable
 from haotuner.runtime.schedule import ExecutionPlan, sizes_of
-from haotuner.words.shape import Span
-from haotuner.words.size_arithmetic import TYPED
+from haotuner.spec.shape import Span
+from haotuner.spec.size_arithmetic import TYPED
 
 N, M = dimension("n"), dimension("m")
 ASKED = {"n": Span(first=1, last=64), "m": Span(first=1, last=64)}

@@ -12,7 +12,7 @@ from haotuner.hw_profiles.isa import ISAS, Isa
 from haotuner.microkernels.cpu.dense import CpuDense
 from haotuner.microkernels.cpu.typed import WORDS, CpuTyped, program_of
 from haotuner.microkernels.cpu.typed_source import NATIVE, source
-from haotuner.words.op import Op
+from haotuner.spec.op import Op
 from tests.run_folder import toolchain
 
 RUNTIME = Path(__file__).resolve().parents[2] / "haotuner" / "runtime" / "native"

@@ -15,7 +15,7 @@ from haotuner.hw_profiles.isa import ISAS
 from haotuner.microkernels.cpu.typed import CpuTyped, program_of
 from haotuner.microkernels.cpu.typed_source import NATIVE, Ways, store_symbol, stores
 from haotuner.microkernels.index import families_for
-from haotuner.words.op import Op
+from haotuner.spec.op import Op
 from tests.content.test_cpu_dense_results import TARGETS
 from tests.content.typed_errors import typed_errors
 from tests.run_folder import toolchain

@@ -17,8 +17,8 @@ from haotuner.microkernels.cpu.typed_stepped import stepped_symbol
 from haotuner.microkernels.index import families_for
 from haotuner.ops.epilogue import operands_of
 from haotuner.runtime.typed import numpy_type
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.op import Op
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.op import Op
 from tests.content.test_cpu_dense_results import TARGETS
 from tests.run_folder import toolchain
 

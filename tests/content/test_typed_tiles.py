@@ -18,9 +18,9 @@ from haotuner.microkernels.cpu import amx
 from haotuner.microkernels.cpu.typed import WORDS, CpuTyped, program_of
 from haotuner.microkernels.cpu.typed_source import NATIVE, Ways, source
 from haotuner.microkernels.index import families_for
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
 from tests.content.typed_errors import typed_errors
 from tests.judgement.cost_examples import BIG_CORE
 from tests.run_folder import toolchain

@@ -11,7 +11,7 @@ import tvm_ffi
 from tvm.target import Target
 
 from haotuner.backends.cpu.compile import PASSES
-from haotuner.generate.schedule import Schedule, planned
+from haotuner.codegen.schedule import Schedule, planned
 from haotuner.graph.extents import dimension
 from haotuner.graph.graph import GraphBuilder
 from haotuner.microkernels.cpu.generated_function import program

@@ -10,7 +10,7 @@ from haotuner.graph.extents import dimension
 from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.graph.interpret import interpret
 from haotuner.graph.tolerance import TOLERANCE, difference, in_double
-from haotuner.model_check import _Reference, _too_far
+from haotuner.verify.model_check import _Reference, _too_far
 
 ROWS = 4096
 

@@ -10,8 +10,8 @@ from haotuner.backends.cpu.compile import object_code
 from haotuner.backends.cpu.measuring import measuring_library
 from haotuner.backends.cpu.timer_process import TimerProcess
 from haotuner.microkernels.cpu.typed_source import Ways
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.op import Op
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.op import Op
 from tests.run_folder import toolchain
 
 

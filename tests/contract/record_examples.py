@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from haotuner.words.record import Outcome, Record, Timed, Trial
-from haotuner.words.shape import Shape
+from haotuner.spec.record import Outcome, Record, Timed, Trial
+from haotuner.spec.shape import Shape
 
 
 def record(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from haotuner.words.record import REASONS, STAGES, Failed, Outcome, Record, Timed, Trial
-from haotuner.words.shape import Shape
+from haotuner.spec.record import REASONS, STAGES, Failed, Outcome, Record, Timed, Trial
+from haotuner.spec.shape import Shape
 
 _text = st.text(max_size=12)
 _positive = st.floats(min_value=1e-9, max_value=1e12, allow_nan=False)

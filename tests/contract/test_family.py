@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from haotuner.backends.script_parser import shallow
+from haotuner.codegen.kinds import has_graph
 from haotuner.cost.families import demand
-from haotuner.generate.kinds import has_graph
 from haotuner.hw_profiles.find import find_device
 from haotuner.microkernels.cpu.online_softmax import CpuOnline
 from haotuner.microkernels.cpu.product import program_name, programs
@@ -23,11 +23,11 @@ from haotuner.microkernels.cuda.generated import CudaGenerated
 from haotuner.microkernels.index import FAMILIES, families_for, family_named
 from haotuner.ops.convolution import is_convolution
 from haotuner.ops.index import KINDS
-from haotuner.words.device import Device
-from haotuner.words.family import Family
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec.device import Device
+from haotuner.spec.family import Family
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
 from tests.judgement.cost_examples import BIG_CORE, SMALL_CORE
 
 OPS = [

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from haotuner.errors import RecordsUnusable
 from haotuner.records import MemoryStore, RecordStore, SqliteStore
-from haotuner.words.record import Failed, Record
+from haotuner.spec.record import Failed, Record
 from tests.contract.record_examples import record
 from tests.contract.record_strategies import records
 

@@ -24,12 +24,12 @@ from haotuner.measure.device_measurer import DeviceMeasurer
 from haotuner.plan.grids import Grid, alone
 from haotuner.records import open_store
 from haotuner.select.funnel import select
-from haotuner.words.composition import Composition
-from haotuner.words.device import Device
-from haotuner.words.op import Op
-from haotuner.words.record import Timed, Trial
-from haotuner.words.shape import Shape, ShapeRange
-from haotuner.words.traffic import Traffic
+from haotuner.spec.composition import Composition
+from haotuner.spec.device import Device
+from haotuner.spec.op import Op
+from haotuner.spec.record import Timed, Trial
+from haotuner.spec.shape import Shape, ShapeRange
+from haotuner.spec.traffic import Traffic
 
 DEVICE = "cuda:0"
 ROWS = (1, 3, 9, 16, 40, 64, 100, 190, 256)

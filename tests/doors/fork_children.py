@@ -105,8 +105,8 @@ def run_and_exit(run: Callable[[], None]) -> NoReturn:
 
 def fork_children() -> None:
     """From now on, in this process."""
-    from haotuner import publishing
     from haotuner.isolate import group
+    from haotuner.tuning import publisher
 
     class Subprocess:
         """What `group` and `publishing` use of subprocess."""
@@ -130,5 +130,5 @@ def fork_children() -> None:
         def __getattr__(self, name: str) -> Any:
             return getattr(subprocess, name)
 
-    for module in (group, publishing):
+    for module in (group, publisher):
         vars(module)["subprocess"] = Subprocess()

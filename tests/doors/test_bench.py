@@ -17,8 +17,8 @@ from haotuner.bench.compare import compare, contest_of, facts_of
 from haotuner.cli.bench import _shapes
 from haotuner.errors import UsageError
 from haotuner.pack.manifest import read_manifest
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
 from tests.doors.command import environment, haotuner
 from tests.doors.command import race as race_of
 from tests.serving.test_bench_processes import gone

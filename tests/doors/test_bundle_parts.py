@@ -27,7 +27,7 @@ from haotuner.bundle.suites import FULL, TINY
 from haotuner.bundle.wheels import PACKAGES
 from haotuner.errors import NothingLegal, UsageError
 from haotuner.microkernels.cuda.families import DENSE_FAMILIES
-from haotuner.words.op import Op
+from haotuner.spec.op import Op
 from tests.standin import ROOT
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from haotuner.words.kernel import MicroKernel
+from haotuner.spec.kernel import MicroKernel
 from tests.doors.command import haotuner
 
 

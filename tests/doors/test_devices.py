@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from haotuner.cli.cache_folder import cache_folder
 from haotuner.cli.devices import columns, devices
-from haotuner.words.device import Device
+from haotuner.spec.device import Device
 
 
 @pytest.fixture

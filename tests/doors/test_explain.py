@@ -23,11 +23,11 @@ from haotuner.microkernels.index import families_for
 from haotuner.pack.op import PackAxis, PackOp, PackOperand
 from haotuner.plan.compose import alternatives
 from haotuner.plan.curves import Curve
-from haotuner.words.cold import CPU_CACHES
-from haotuner.words.composition import WAYS, Composition
-from haotuner.words.limits import FOLD_LEAST
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec.cold import CPU_CACHES
+from haotuner.spec.composition import WAYS, Composition
+from haotuner.spec.limits import FOLD_LEAST
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
 from tests.doors.command import haotuner
 from tests.judgement.cost_examples import BIG_CORE
 from tests.serving.packs import put_manifest

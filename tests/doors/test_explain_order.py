@@ -9,9 +9,9 @@ import pytest
 
 from haotuner.cli import call_time, explain, explain_cell, explain_steps
 from haotuner.cli.explain_cell import _expected_us, time_cell
-from haotuner.words.composition import Composition
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec.composition import Composition
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
 from tests.serving.model_packs import model_pack
 from tests.serving.packs import LANES, best_level, make_pack, packed_op
 from tests.serving.test_models import GRAPHS

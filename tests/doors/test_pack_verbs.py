@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from haotuner import publishing
 from haotuner.entry import WithoutTorch
 from haotuner.errors import PackInvalid
+from haotuner.tuning import publisher
 from tests.doors.command import environment, haotuner
 
 Tuned = tuple[Path, Any]
@@ -29,9 +29,9 @@ def test_verify_says_ok(tuned: Tuned, cache: Path) -> None:
 def test_a_new_pack_whose_verification_takes_too_long_is_a_clear_error(
     tuned: Tuned, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(publishing, "VERIFY_LIMIT_S", 1e-3)
+    monkeypatch.setattr(publisher, "VERIFY_LIMIT_S", 1e-3)
     with pytest.raises(PackInvalid, match=r"not verified within .* was not published.*--resume"):
-        publishing._verify(tuned[0] / "pack", os.environ)
+        publisher._verify(tuned[0] / "pack", os.environ)
 
 
 def test_verify_finds_a_changed_byte(tuned: Tuned, cache: Path, tmp_path: Path) -> None:

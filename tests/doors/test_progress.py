@@ -13,9 +13,9 @@ from haotuner.cli.output import counted
 from haotuner.cli.progress import Watcher, race_progress
 from haotuner.cli.speed import Speed, times_table
 from haotuner.cli.tune import _table
-from haotuner.words.op import Op
-from haotuner.words.record import Timed, Trial
-from haotuner.words.shape import Shape
+from haotuner.spec.op import Op
+from haotuner.spec.record import Timed, Trial
+from haotuner.spec.shape import Shape
 from tests.doors.command import haotuner
 
 OP = Op.parse("dense:n=48,k=32")

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from haotuner.errors import PackInvalid
+from haotuner.frontends.onnx import typed_numbers
+from haotuner.frontends.onnx.read import graph_of
 from haotuner.graph.extents import dimension, largest
 from haotuner.graph.graph import Graph, GraphBuilder, Required
-from haotuner.importing import typed_numbers
-from haotuner.importing.read import graph_of
-from haotuner.model_check import check_reading
-from haotuner.words.shape import Span
+from haotuner.spec.shape import Span
+from haotuner.verify.model_check import check_reading
 
 onnx = pytest.importorskip("onnx")
 from tests.content.test_importing import model  # noqa: E402, after the skip

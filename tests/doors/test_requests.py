@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 import haotuner
-from haotuner import model_check, producing, publishing, trace
 from haotuner.backends.index import BACKENDS
 from haotuner.cli.option_values import peers_of
 from haotuner.errors import EnvironmentMissing, NothingLegal, PackInvalid, UsageError
@@ -22,10 +21,13 @@ from haotuner.hw_profiles.cpu import cpu_info
 from haotuner.hw_profiles.host import Host
 from haotuner.microkernels.index import families_for
 from haotuner.pack.write import check_destination
-from haotuner.request import Request, ops_asked
-from haotuner.trace import arrivals_of
-from haotuner.words.op import Op
-from haotuner.workloads import DEFAULT, WORKLOADS, workload, workload_shapes
+from haotuner.spec import trace
+from haotuner.spec.op import Op
+from haotuner.spec.trace import arrivals_of
+from haotuner.spec.workloads import DEFAULT, WORKLOADS, workload, workload_shapes
+from haotuner.tuning import publisher, session
+from haotuner.tuning.request import Request, ops_asked
+from haotuner.verify import model_check
 from tests.doors.command import TINY, command, environment
 from tests.doors.command import haotuner as run
 from tests.judgement.cost_examples import BIG_CORE
@@ -121,7 +123,7 @@ def test_no_op_is_refused(tmp_path: Path) -> None:
 
 def test_python_takes_what_the_command_line_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Request] = []
-    monkeypatch.setattr(producing, "produce", asked.append)
+    monkeypatch.setattr(session, "produce", asked.append)
     haotuner.tune("dense:n=48,k=32", batch_invariant=True)
     haotuner.tune()
     assert asked[0].batch_invariant and not asked[1].batch_invariant and asked[1].ops == workload(DEFAULT)
@@ -142,7 +144,7 @@ def test_a_full_disk_while_the_pack_is_built_says_where_the_records_are(
     request = Request(ops=(OP,), out=tmp_path / "pack")
     for error in (OSError(28, "No space left on device"), RuntimeError("cc failed with 1: No space left on device")):
         said = r"No space left.*safe in sqlite:///.*pack\.records\.db.*--resume"
-        with pytest.raises(EnvironmentMissing, match=said), publishing._building(request):
+        with pytest.raises(EnvironmentMissing, match=said), publisher._building(request):
             raise error
 
 

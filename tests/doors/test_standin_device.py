@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from haotuner.words.device import is_standin
+from haotuner.spec.device import is_standin
 from tests.doors.command import environment as of_commands
 from tests.doors.command import run_command
 from tests.standin import environment, toolchain_missing

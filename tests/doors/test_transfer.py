@@ -18,8 +18,8 @@ from haotuner.cli.transfer_input import known_device
 from haotuner.errors import UnknownDevice, UsageError
 from haotuner.hw_profiles.find import find_device
 from haotuner.records.address import open_store
+from haotuner.spec.record import Record
 from haotuner.transfer.models_shipped import models_shipped
-from haotuner.words.record import Record
 from tests.judgement.transfer_examples import WIDE, records
 
 pytestmark = pytest.mark.long

@@ -10,8 +10,8 @@ import pytest
 pytest.importorskip("onnx")
 import haotuner as library  # noqa: E402, after the skip
 from haotuner.errors import UsageError  # noqa: E402
-from haotuner.request import ops_of  # noqa: E402
-from haotuner.trace import arrivals_of  # noqa: E402
+from haotuner.spec.trace import arrivals_of  # noqa: E402
+from haotuner.tuning.request import ops_of  # noqa: E402
 from tests.doors.command import haotuner  # noqa: E402
 from tests.serving.test_group import files, node, saved  # noqa: E402
 

@@ -88,7 +88,7 @@ def test_a_model_of_generated_kernels_alone_is_a_pack_without_ops(cache: Path, t
 def test_what_requests_are_expected_to_take_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     times = {"batch=4": {"all": 4200.0}, "batch=1": {"all": 1000.0}, "batch=8": {"all": 1234567.0}}
     monkeypatch.setattr(
-        "haotuner.orchestrate.cost_estimate.predicted_us", lambda _m, _t, _d, count: times if count == 1 else {}
+        "haotuner.partition.cost_estimate.predicted_us", lambda _m, _t, _d, count: times if count == 1 else {}
     )
     report: Any = SimpleNamespace(threads=(1, 2), tuned=(), device=None)
     said = _expected(cast(Any, None), report)

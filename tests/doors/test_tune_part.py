@@ -14,7 +14,7 @@ import pytest
 
 from haotuner.errors import UnknownDevice
 from haotuner.hw_profiles.find import find_device
-from haotuner.words.device import is_standin
+from haotuner.spec.device import is_standin
 from tests.doors.command import command
 from tests.doors.command import environment as of_commands
 from tests.doors.test_tune_cuda import Host

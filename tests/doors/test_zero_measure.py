@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 import haotuner as package
-from haotuner import producing, publishing
 from haotuner.errors import UsageError
 from haotuner.pack.manifest import read_manifest
-from haotuner.request import Request
-from haotuner.trace import arrivals_of
-from haotuner.words.op import Op
+from haotuner.spec.op import Op
+from haotuner.spec.trace import arrivals_of
+from haotuner.tuning import publisher, session
+from haotuner.tuning.request import Request
 from tests.doors.command import TINY, haotuner
 
 
@@ -55,11 +55,11 @@ def test_the_results_are_right_all_the_same(guessed: tuple[Path, Any]) -> None:
 def test_a_host_that_cannot_run_an_absent_device_says_that_results_were_not_checked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(publishing, "missing_flags", lambda arch: ("avx512f",))
-    monkeypatch.setattr(publishing, "_verify", lambda *_: pytest.fail("the pack's code must not run here"))
+    monkeypatch.setattr(publisher, "missing_flags", lambda arch: ("avx512f",))
+    monkeypatch.setattr(publisher, "_verify", lambda *_: pytest.fail("the pack's code must not run here"))
     request = Request(ops=(Op.parse("dense:n=48,k=32"),), arrivals=arrivals_of("m=1..8"), device="xeon-8380", threads=(1,),
                       out=tmp_path / "pack", zero_measure=True)  # fmt: skip
-    report = producing.produce(request)
+    report = session.produce(request)
     assert not report.complete
     manifest = read_manifest(tmp_path / "pack")
     assert (manifest.device_id, manifest.arch, manifest.unverified) == ("xeon-8380", "x86-64-v4", True)
@@ -78,7 +78,7 @@ def test_a_host_that_cannot_run_an_absent_device_says_that_results_were_not_chec
 def test_what_cannot_be_predicted_or_measured_is_a_usage_error(tmp_path: Path, asked: dict[str, Any], said: str) -> None:
     request = Request(ops=(Op.parse("dense:n=48,k=32"),), arrivals=arrivals_of("m=1..8"), out=tmp_path / "pack", **asked)
     with pytest.raises(UsageError, match=said):
-        producing.produce(request)
+        session.produce(request)
     assert not list(tmp_path.iterdir())
 
 

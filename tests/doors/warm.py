@@ -29,7 +29,7 @@ from tests.run_folder import cache_folder
 ROOT = Path(__file__).resolve().parents[2]
 POLL_S = 0.005
 COLD_BYTES = 64 << 20
-MODULES = ("lightgbm", "pandas", "scipy.optimize", "scipy.stats", "tvm", "haotuner.producing", "haotuner.microkernels")
+MODULES = ("lightgbm", "pandas", "scipy.optimize", "scipy.stats", "tvm", "haotuner.tuning.session", "haotuner.microkernels")
 _running: dict[tuple[str, Path], Warm] = {}
 
 
@@ -144,7 +144,7 @@ def _spare_memory() -> None:
     """Cold weights of tunings on CPUs are those of a small cache; beside one of 300 MB they took 1.4 s of a core each."""
     from haotuner.backends.policy import Policy
     from haotuner.cli import call_time
-    from haotuner.words.device import Device
+    from haotuner.spec.device import Device
 
     vars(call_time)["CACHE_MOST_BYTES"] = COLD_BYTES
     whole = Policy.cold_bytes

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from haotuner.records import open_store
-from haotuner.words.record import Failed, Timed
+from haotuner.spec.record import Failed, Timed
 from tests.bench.kind_families import loss
 from tests.bench.kind_models import records_of
 from tests.judgement.transfer_examples import KERNELS, WIDE, records

@@ -21,12 +21,12 @@ from haotuner.cost.model import Analytic
 from haotuner.cost.saved import save
 from haotuner.errors import UsageError
 from haotuner.hw_profiles.find import find_device
+from haotuner.spec.device import Device
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
 from haotuner.transfer.models_shipped import folder, models_shipped, near
 from haotuner.transfer.saved_model import load_model
-from haotuner.words.device import Device
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
 from tests.judgement.cost_examples import BIG_CORE, CPU_DENSE, OP, PAIRS, SMALL_CORE, Named
 
 FRAME = features(BIG_CORE, CPU_DENSE, OP, PAIRS)

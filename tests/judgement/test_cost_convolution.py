@@ -11,10 +11,10 @@ from haotuner.cost.problem import problem_of
 from haotuner.cost.roofline import expected_us
 from haotuner.hw_profiles.find import find_device
 from haotuner.microkernels.imported.conv2d_code import distinct, kept_values, registers_of_a_thread
-from haotuner.words.demand import Demand
-from haotuner.words.device import Device
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.shape import Shape
+from haotuner.spec.demand import Demand
+from haotuner.spec.device import Device
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.shape import Shape
 from tests.judgement.cost_examples import Named, product, waits
 
 CONV = Named("kt_conv2d")

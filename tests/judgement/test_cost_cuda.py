@@ -18,10 +18,10 @@ from haotuner.microkernels.cuda.conv import conv_families
 from haotuner.microkernels.cuda.dense import CudaDense
 from haotuner.microkernels.cuda.families import CUDA_FAMILIES
 from haotuner.microkernels.index import families_for
-from haotuner.words.device import Device
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec.device import Device
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
 
 GPUS = [profile.device for profile in profiles() if profile.device.kind != "cpu"]
 H200, A100, T4 = (find_device(name, measure=False) for name in ("h200", "a100-40gb", "t4"))

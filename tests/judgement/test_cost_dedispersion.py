@@ -9,9 +9,9 @@ from haotuner.cost.features import FEATURES, PROGRAM_NAMES, features
 from haotuner.cost.problem import problem_of
 from haotuner.cost.roofline import expected_us
 from haotuner.hw_profiles.find import find_device
-from haotuner.words.device import Device
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.shape import Shape
+from haotuner.spec.device import Device
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.shape import Shape
 from tests.judgement.cost_examples import Named
 
 SUM = Named("kt_dedispersion")

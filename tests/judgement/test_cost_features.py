@@ -12,10 +12,10 @@ from haotuner.cost.model import Analytic
 from haotuner.cost.roofline import expected_us, roofline_us
 from haotuner.microkernels.cpu.dense import CpuDense
 from haotuner.microkernels.cpu.dense_sums import K_BLOCK_LEAST_ROWS
-from haotuner.words.device import Device
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec.device import Device
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
 from tests.judgement.cost_examples import BARE_CORE, BIG_CORE, CPU_DENSE, OP, PAIRS, SMALL_CORE, Named, kernel, product
 
 CORES = st.sampled_from([BIG_CORE, SMALL_CORE, BARE_CORE])

@@ -15,10 +15,10 @@ from haotuner.cost.model import Analytic, odd_values
 from haotuner.cost.order import predict_alike
 from haotuner.cost.roofline import expected_us, least_us
 from haotuner.hw_profiles.find import find_device
-from haotuner.words.demand import Demand, DemandQuery, Problem, Work
-from haotuner.words.device import Device
-from haotuner.words.kernel import Footprint, MicroKernel, Tile
-from haotuner.words.shape import Shape
+from haotuner.spec.demand import Demand, DemandQuery, Problem, Work
+from haotuner.spec.device import Device
+from haotuner.spec.kernel import Footprint, MicroKernel, Tile
+from haotuner.spec.shape import Shape
 from tests.judgement.cost_examples import BARE_CORE, BIG_CORE, CPU_DENSE, OP, PAIRS, SMALL_CORE
 
 GPUS = [find_device(name, measure=False) for name in ("h100", "t4", "mi250x")]

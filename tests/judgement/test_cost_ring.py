@@ -23,11 +23,11 @@ from haotuner.microkernels.cuda.dense_simt import CudaSimt
 from haotuner.microkernels.cuda.dense_wgmma import CudaWgmma
 from haotuner.microkernels.cuda.dense_wgmma_short import CudaWgmmaShort
 from haotuner.microkernels.index import families_for
-from haotuner.words.device import Device
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape, ShapeRange
-from haotuner.words.traffic import Traffic
+from haotuner.spec.device import Device
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape, ShapeRange
+from haotuner.spec.traffic import Traffic
 
 H200, A100, CORE = (find_device(name, measure=False) for name in ("h200", "a100-80gb", "epyc-7763"))
 MMA, WGMMA = CudaMma("cuda_mma_fp16", "fp16"), CudaWgmma("cuda_wgmma_fp16", "fp16")

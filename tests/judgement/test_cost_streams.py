@@ -13,11 +13,11 @@ from haotuner.cost.families import demand
 from haotuner.cost.machine import machine
 from haotuner.cost.roofline import expected_us, exposed_us, step_cycles
 from haotuner.microkernels.cpu.dense import NEXT_PANEL_TILES, PREFETCHES, CpuDense
-from haotuner.words.demand import Demand
-from haotuner.words.device import Device
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec.demand import Demand
+from haotuner.spec.device import Device
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
 from tests.judgement.cost_examples import BIG_CORE, CPU_DENSE, OP, product, stream
 from tests.judgement.test_cost_convolution import ANY, TILES, asked_of
 

@@ -7,8 +7,8 @@ from math import prod
 import pytest
 
 from haotuner.microkernels.cuda.conv import product_extents, product_of
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
 
 SIDES = [(2, 2, 1), (3, 2, 1), (4, 4, 1), (2, 4, 1), (3, 2, 2), (4, 4, 2), (5, 6, 4), (5, 6, 9), (7, 3, 3), (1, 2, 2)]
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from haotuner.cost.forest import Settings
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.record import Record, Timed, Trial
-from haotuner.words.shape import Shape
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.record import Record, Timed, Trial
+from haotuner.spec.shape import Shape
 from tests.bench.held_out import ROWS, asked, covering, half, halves, page, table_of_held
 from tests.bench.own_records import OwnRecords, all_records
 from tests.judgement.cost_examples import BIG_CORE

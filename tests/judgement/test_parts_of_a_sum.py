@@ -10,9 +10,9 @@ from haotuner.cost.parts import adding_us, in_parts_of
 from haotuner.hw_profiles.find import find_device
 from haotuner.microkernels.cuda.dense_gemv import CudaGemv
 from haotuner.microkernels.cuda.dense_wgmma import CudaWgmma
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape, ShapeRange
-from haotuner.words.traffic import Traffic
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape, ShapeRange
+from haotuner.spec.traffic import Traffic
 
 H200 = find_device("h200", measure=False)
 WGMMA = CudaWgmma("cuda_wgmma_fp16", "fp16")

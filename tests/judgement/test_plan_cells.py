@@ -17,11 +17,11 @@ from haotuner.plan.cells import MOST_CELLS, NARROW_CELLS, CostExtrapolator, cell
 from haotuner.plan.cover import PENALTY, POWER
 from haotuner.search.cost_extrapolation import extrapolated
 from haotuner.search.task import Task
-from haotuner.words.composition import Composition
-from haotuner.words.family import Form
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
-from haotuner.words.traffic import Traffic
+from haotuner.spec.composition import Composition
+from haotuner.spec.family import Form
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
+from haotuner.spec.traffic import Traffic
 
 WIDE, TALL = Composition.of("wide"), Composition.of("tall")
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from haotuner.plan.compose import BACK, alternatives, best_us, choose
 from haotuner.plan.curves import BEHIND, Curve
-from haotuner.words.composition import MAX_REGIONS
+from haotuner.spec.composition import MAX_REGIONS
 from tests.judgement.plan_examples import TIME, all_compositions_us, curve, curves
 
 MR = {1: "mr1", 4: "mr4", 6: "mr6"}

@@ -16,9 +16,9 @@ from haotuner.backends.cpu.parallel_axis import (
 )
 from haotuner.microkernels.cpu.dense import CpuDense, computed_columns
 from haotuner.plan.curves import Curve
-from haotuner.words.composition import WAYS
-from haotuner.words.limits import PART_TERMS, PARTIAL_FLOATS
-from haotuner.words.op import Op
+from haotuner.spec.composition import WAYS
+from haotuner.spec.limits import PART_TERMS, PARTIAL_FLOATS
+from haotuner.spec.op import Op
 
 NAME = CpuDense().kernel(4, 64, 16, 2, 16).name
 

@@ -8,9 +8,9 @@ from haotuner.microkernels.cpu import amx
 from haotuner.microkernels.cpu.product import CpuProduct, programs
 from haotuner.microkernels.cpu.typed import programs_of
 from haotuner.microkernels.cpu.typed_product import CpuTypedProduct
-from haotuner.words.demand import demand_query
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec.demand import demand_query
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
 from tests.judgement.cost_examples import BIG_CORE
 
 WITH_TILES = replace(BIG_CORE, tensor_tflops=BIG_CORE.compute_units * 2.5)

@@ -24,12 +24,12 @@ from haotuner.microkernels.index import FAMILIES
 from haotuner.search.observations import expectation
 from haotuner.select.funnel import EXAMPLES, Funnel, select
 from haotuner.select.limits import laws_of, question
-from haotuner.words.constraint import refusals
-from haotuner.words.device import Device
-from haotuner.words.kernel import MicroKernel, Refused
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape, ShapeRange
-from haotuner.words.traffic import Traffic
+from haotuner.spec.constraint import refusals
+from haotuner.spec.device import Device
+from haotuner.spec.kernel import MicroKernel, Refused
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape, ShapeRange
+from haotuner.spec.traffic import Traffic
 from tests.judgement.cost_examples import BARE_CORE, BIG_CORE, OP, SMALL_CORE, kernel
 
 FAMILY = CpuDense()

@@ -18,14 +18,14 @@ from haotuner.select.geometry import group, padded_axes
 from haotuner.select.limits import laws_of
 from haotuner.select.padding import unpadded
 from haotuner.select.rejections import Rejections
-from haotuner.words.constraint import ConstraintQuery, Laws, no_larger
-from haotuner.words.demand import Demand, DemandQuery, Expectation, Work
-from haotuner.words.device import Device
-from haotuner.words.family import Layout, rounded_up
-from haotuner.words.kernel import Candidate, Edge, Footprint, MicroKernel, Tile
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
-from haotuner.words.traffic import Traffic
+from haotuner.spec.constraint import ConstraintQuery, Laws, no_larger
+from haotuner.spec.demand import Demand, DemandQuery, Expectation, Work
+from haotuner.spec.device import Device
+from haotuner.spec.family import Layout, rounded_up
+from haotuner.spec.kernel import Candidate, Edge, Footprint, MicroKernel, Tile
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
+from haotuner.spec.traffic import Traffic
 from tests.judgement.cost_examples import BIG_CORE
 
 OP = Op.parse("dense:n=100,k=8")

@@ -21,14 +21,14 @@ from haotuner.microkernels.cuda.families import DENSE_FAMILIES
 from haotuner.select.fit import relaxed
 from haotuner.select.funnel import EXAMPLES, Funnel, select
 from haotuner.select.limits import laws_of, question
-from haotuner.words.constraint import refusals
-from haotuner.words.demand import Expectation
-from haotuner.words.device import Device
-from haotuner.words.kernel import MicroKernel, Refused
-from haotuner.words.occupancy import occupancy
-from haotuner.words.op import Op
-from haotuner.words.shape import ShapeRange
-from haotuner.words.traffic import Traffic
+from haotuner.spec.constraint import refusals
+from haotuner.spec.demand import Expectation
+from haotuner.spec.device import Device
+from haotuner.spec.kernel import MicroKernel, Refused
+from haotuner.spec.occupancy import occupancy
+from haotuner.spec.op import Op
+from haotuner.spec.shape import ShapeRange
+from haotuner.spec.traffic import Traffic
 
 SIMT = CudaSimt("cuda_simt_fp32", "fp32")
 MMA = CudaMma("cuda_mma_fp16", "fp16")

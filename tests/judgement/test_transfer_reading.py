@@ -5,12 +5,12 @@ import pytest
 
 from haotuner.cost.roofline import roofline_us
 from haotuner.errors import UsageError
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.op import Op
+from haotuner.spec.record import Failed, Timed, Trial
+from haotuner.spec.shape import Shape
 from haotuner.transfer.fit import fit_model
 from haotuner.transfer.reading import read_records, retold, table_of
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.op import Op
-from haotuner.words.record import Failed, Timed, Trial
-from haotuner.words.shape import Shape
 from tests.judgement.transfer_examples import COUSIN, KERNELS, OP, SHAPES, WIDE, find_device, read, record, records, tables
 
 TRIAL = Trial(op=OP, kernel=KERNELS[0].name, shape=SHAPES[0])

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from haotuner.hw_profiles.find import find_device
+from haotuner.spec.device import Device
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.record import Timed, Trial
+from haotuner.spec.shape import Shape
 from haotuner.transfer.device_table import half_of_kernels, program_keys, rows_within
 from haotuner.transfer.evaluate import Evaluation, evaluate
 from haotuner.transfer.reading import DeviceTables, read_records, retold
-from haotuner.words.device import Device
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.record import Timed, Trial
-from haotuner.words.shape import Shape
 from tests.judgement.transfer_examples import COUSIN, WIDE, record, records
 from tests.judgement.transfer_examples import find_device as made_up
 

@@ -12,12 +12,12 @@ from haotuner.cost.features import frame
 from haotuner.cost.problem import problem_of
 from haotuner.cost.roofline import expected_us
 from haotuner.errors import UnknownDevice
+from haotuner.spec.device import Device
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.record import Failed, Record, Timed, Trial
+from haotuner.spec.shape import Shape
 from haotuner.transfer.device_table import DeviceTable
 from haotuner.transfer.reading import DeviceTables, read_records
-from haotuner.words.device import Device
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.record import Failed, Record, Timed, Trial
-from haotuner.words.shape import Shape
 from tests.judgement.cost_examples import CPU_DENSE, kernel
 
 OP = "dense_n2304_k768"

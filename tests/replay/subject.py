@@ -18,7 +18,6 @@ from unittest import mock
 
 from typer.testing import CliRunner
 
-from haotuner import producing, publishing
 from haotuner.backends.cpu.pack_source import PackedAny, pack_data
 from haotuner.backends.cpu.packing import packed
 from haotuner.backends.cuda.compile import cuda_source
@@ -30,21 +29,22 @@ from haotuner.cost.roofline import roofline_us
 from haotuner.errors import NothingLegal
 from haotuner.graph.graph import Graph
 from haotuner.hw_profiles.find import find_device
-from haotuner.initial_model import start_of
 from haotuner.measure.measurer import GoesOn, Measurer
 from haotuner.microkernels.cuda.families import CUDA_FAMILIES
 from haotuner.microkernels.index import families_for, family_named
-from haotuner.orchestrate.executable import source_of
+from haotuner.partition.executable import source_of
 from haotuner.plan import cover
-from haotuner.request import Request
 from haotuner.select.funnel import Funnel
-from haotuner.trace import arrivals_of, traffic_of
-from haotuner.tuning import Task, Tuned, tune
-from haotuner.words.device import Device
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.op import Op
-from haotuner.words.record import Failed, Record, Timed, Trial
-from haotuner.words.shape import Shape
+from haotuner.spec.device import Device
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.op import Op
+from haotuner.spec.record import Failed, Record, Timed, Trial
+from haotuner.spec.shape import Shape
+from haotuner.spec.trace import arrivals_of, traffic_of
+from haotuner.tuning import publisher, session
+from haotuner.tuning.initial_model import start_of
+from haotuner.tuning.request import Request
+from haotuner.tuning.strategies import Task, Tuned, tune
 from tests.replay.answers import Answers, Asked
 from tests.replay.cases import Ask, Case
 
@@ -103,7 +103,7 @@ def _tuned(case: Case) -> tuple[Tuned, RecordsLab]:
 
 
 def _packed(tuned: Tuned, lab: RecordsLab) -> PackedAny:
-    return packed(publishing._choice(tuned), lab.device)
+    return packed(publisher._choice(tuned), lab.device)
 
 
 def _chosen(tuned: Tuned) -> Fields:
@@ -256,7 +256,7 @@ def documents(device: str, ops: Sequence[str], shapes: str, explained: Sequence[
         pack = Path(folder) / "pack"
         request = Request(ops=tuple(map(Op.parse, ops)), arrivals=arrivals_of(shapes), device=device, threads=(1, 2),
                           out=pack, zero_measure=True, environment=dict(os.environ))  # fmt: skip
-        report = producing.produce(request)
+        report = session.produce(request)
         found: Fields = {
             "report": _lines(report.document),
             "manifest": _lines(json.loads(_command("inspect", str(pack), "--json"))),

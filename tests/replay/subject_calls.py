@@ -11,19 +11,20 @@ from pathlib import Path
 
 import numpy as np
 
-from haotuner import judge, producing
 from haotuner.backends.toolchain import Toolchain
 from haotuner.errors import HaotunerError
 from haotuner.hw_profiles.find import find_device
 from haotuner.hw_profiles.isa import parse_cpuinfo
 from haotuner.microkernels.cpu.typed_source import DOTS
 from haotuner.pack.op import PackOp
-from haotuner.pack.verify import _call
-from haotuner.request import Request
 from haotuner.runtime.pack import Pack
-from haotuner.trace import arrivals_of
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec import numerics
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
+from haotuner.spec.trace import arrivals_of
+from haotuner.tuning import session
+from haotuner.tuning.request import Request
+from haotuner.verify.pack_check import _call
 
 ISAS = ("sse", "avx2", "avx512")
 MOST_OF = {"b": 3, "c": 8}  # of axes of drawn shapes
@@ -62,7 +63,7 @@ def _bits_of_pack(ops: Sequence[str], isa: str, shapes: int) -> dict[str, str]:
         path = Path(folder) / "pack"
         request = Request(ops=tuple(parsed.values()), arrivals=arrivals_of(*ranges), device=f"cpu:{isa}", threads=(1,),
                           out=path, zero_measure=True, environment=dict(os.environ))  # fmt: skip
-        producing.produce(request)
+        session.produce(request)
         with Pack(path, 1) as pack:
             served = {op.name: op for op in pack.manifest.ops}
             return {text: _bits(pack, served[op.name], shapes) for text, op in parsed.items()}
@@ -76,9 +77,9 @@ def _bits(pack: Pack, served: PackOp, shapes: int) -> str:
             axis.name: 1 + ((7, 0, 15, 40, 22)[(number + at) % 5] + 8) % MOST_OF.get(axis.name, MOST)
             for at, axis in enumerate(served.dynamic)
         })  # fmt: skip
-        inputs = judge.draw(meaning, shape, draw)
+        inputs = numerics.draw(meaning, shape, draw)
         outs = {
-            one.name: np.zeros(meaning.operand_shape(one, shape), judge.numpy_dtype(meaning.dtype_of(one)))
+            one.name: np.zeros(meaning.operand_shape(one, shape), numerics.numpy_dtype(meaning.dtype_of(one)))
             for one in meaning.meaning.written
         }
         into = tuple(outs[one.name] for one in served.in_file_order)

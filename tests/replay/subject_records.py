@@ -16,9 +16,9 @@ from haotuner.backends.sources import fingerprint, fingerprint_with
 from haotuner.records import open_store
 from haotuner.records.codec import encode, line
 from haotuner.records.schema import to_row
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.record import Failed, Record, Timed, Trial
-from haotuner.words.shape import Shape
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.record import Failed, Record, Timed, Trial
+from haotuner.spec.shape import Shape
 from tests.replay.subject import Fields, _command, _lines, device_of
 
 

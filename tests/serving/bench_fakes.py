@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from haotuner.bench.contender import Array, Call, Setting
-from haotuner.words.op import Op
+from haotuner.spec.op import Op
 
 BAD_M = 3  # the shape at which those that misbehave at one shape do
 

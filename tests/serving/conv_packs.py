@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from haotuner import judge
 from haotuner.backends.cpu.conv_source import packed_floats, transformed
 from haotuner.backends.cpu.pack_conv import PackedConv
 from haotuner.backends.cpu.pack_sliced import SlicedEntry, SlicedPlan
@@ -21,9 +20,10 @@ from haotuner.microkernels.cpu.epilogue import with_epilogue
 from haotuner.microkernels.cpu.typed import typed_params
 from haotuner.microkernels.cpu.typed_conv import CpuTypedConv
 from haotuner.microkernels.index import families_for, family_named
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec import numerics
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
 from tests.judgement.cost_examples import BIG_CORE
 from tests.serving.native_builds import c_pack
 from tests.serving.product_packs import AMX_TILES
@@ -68,20 +68,20 @@ def assert_right(pack: Any, op: Op, shapes: Sequence[Shape]) -> None:
     draw = np.random.default_rng(0)
     for place, shape in enumerate(shapes):
         whole = place % 3 == 0
-        inputs = judge.draw(op, shape, draw, whole=whole)
+        inputs = numerics.draw(op, shape, draw, whole=whole)
         bias = draw.integers(-3, 4, op["f"]).astype(np.float32) if place % 2 else None
         bound = pack.op(op.name).bind(inputs["weight"], bias)
         assert np.array_equal(bound.weight(), inputs["weight"])
-        out = judge.Guarded(op.operand_shape(op.meaning.output, shape))
-        bound(judge.spaced(inputs["x"], 3), out=out.inner)
+        out = numerics.Guarded(op.operand_shape(op.meaning.output, shape))
+        bound(numerics.spaced(inputs["x"], 3), out=out.inner)
         assert not out.touched(), shape
         apart = (-1, *([1] * (out.inner.ndim - 2))) if not channels_last(op) else (-1,)
         after = 0 if bias is None else bias.reshape(apart)
-        want = judge.reference(op, inputs)
+        want = numerics.reference(op, inputs)
         if whole:
             assert np.array_equal(out.inner, want + after), shape
         else:
-            verdict = judge.compare(out.inner, want + after, judge.tolerance(op, inputs, want) + 1e-6 * np.abs(after))
+            verdict = numerics.compare(out.inner, want + after, numerics.tolerance(op, inputs, want) + 1e-6 * np.abs(after))
             assert not verdict.wrong, (shape, str(verdict))
         assert np.array_equal(bound(inputs["x"]), out.inner)
 

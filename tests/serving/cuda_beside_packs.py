@@ -7,11 +7,11 @@ from typing import Any
 
 from haotuner.backends.cuda.translation_unit import device_unit
 from haotuner.backends.toolchain import Toolchain
-from haotuner.generate.group import kinds_of
+from haotuner.codegen.group import kinds_of
 from haotuner.hw_profiles.find import find_device
 from haotuner.microkernels.cuda.generated import CudaGenerated
 from haotuner.microkernels.index import families_for, family_named
-from haotuner.words.op import Op
+from haotuner.spec.op import Op
 from tests.serving.cuda_beside import GRAPHS
 from tests.serving.cuda_generated_packs import packed_generated
 from tests.serving.cuda_packs import make_pack

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from haotuner.microkernels.cuda.families import CUDA_FAMILIES
-from haotuner.words.op import Op
+from haotuner.spec.op import Op
 from tests.serving.cuda_packs import Pick
 
 _FAMILIES: dict[str, Any] = {one.name: one for one in CUDA_FAMILIES}

@@ -19,9 +19,9 @@ import tvm_ffi
 import haotuner
 from haotuner.errors import HaotunerError, PackClosed, UsageError
 from haotuner.graph.interpret import interpret
-from haotuner.pack.device_models import answered_chain
-from haotuner.pack.verify import verify
 from haotuner.runtime.native_library import PLACE
+from haotuner.verify.device_models import answered_chain
+from haotuner.verify.pack_check import verify
 from tests.serving.chain_graphs import ON_DEVICE as GRAPHS
 from tests.serving.cuda_memory import KDL_CUDA, Capsule, Device
 from tests.serving.cuda_models import free_bytes

@@ -11,8 +11,8 @@ import tvm_ffi
 from tvm_ffi.core import DLTensorTestWrapper
 
 from haotuner.runtime.device_linear import ALIGNMENT
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.shape import Shape
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.shape import Shape
 from tests.serving.cuda_convolutions import Convolved
 from tests.serving.cuda_framework import Allocator
 from tests.serving.cuda_memory import KDL_CPU, Capsule, Device

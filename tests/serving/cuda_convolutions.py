@@ -13,8 +13,8 @@ from haotuner.errors import PackClosed
 from haotuner.ops.convolution import windows
 from haotuner.ops.dtypes import DTYPES
 from haotuner.runtime.convolution import weight_shape
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
 from tests.serving.cuda_memory import Device
 from tests.serving.cuda_served import counts
 from tests.standin.client import Driver

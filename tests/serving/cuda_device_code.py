@@ -11,7 +11,7 @@ from pathlib import Path
 
 from haotuner.backends.cuda.translation_unit import device_unit
 from haotuner.backends.toolchain import Toolchain
-from haotuner.words.op import Op
+from haotuner.spec.op import Op
 from tests.kept import kept, sources
 from tests.run_folder import in_a_run
 from tests.serving import cuda_packs

@@ -21,7 +21,7 @@ import tvm_ffi
 
 from haotuner.errors import EnvironmentMissing, PackMismatch
 from haotuner.runtime.capture import Capture
-from haotuner.words.limits import MAX_THREADS
+from haotuner.spec.limits import MAX_THREADS
 from tests.serving.cuda_memory import Capsule
 from tests.serving.cuda_served import Served
 

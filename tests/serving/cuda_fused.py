@@ -10,10 +10,10 @@ import pytest
 import tvm_ffi
 
 import haotuner
-from haotuner import judge
 from haotuner.ops.dtypes import DTYPES
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec import numerics
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
 from tests.serving.cuda_memory import Capsule, Device
 from tests.serving.cuda_served import counts
 from tests.standin.client import Driver
@@ -36,7 +36,7 @@ class Fused:
 
     def drawn(self, m: int) -> Any:
         """Operands of m rows, all of the op's type, as the kernels read them."""
-        found = judge.draw(self.meaning, Shape.of(m=m), np.random.default_rng(m))
+        found = numerics.draw(self.meaning, Shape.of(m=m), np.random.default_rng(m))
         return {name: values.astype(self.dtype) for name, values in found.items()}
 
     def out(self, m: int, **how: Any) -> Any:
@@ -45,7 +45,7 @@ class Fused:
 
     def judge(self, drawn: Any, y: Any) -> None:
         """Against float64, epilogue included."""
-        verdict = judge.check(self.meaning, drawn | self.constants, self.device.download(y, self.dtype))
+        verdict = numerics.check(self.meaning, drawn | self.constants, self.device.download(y, self.dtype))
         assert not verdict.wrong, verdict
 
 

@@ -12,11 +12,11 @@ import tvm_ffi
 from tvm_ffi.core import DLTensorTestWrapper
 
 import haotuner
-from haotuner import judge
 from haotuner.errors import PackClosed, UsageError
 from haotuner.ops.dtypes import DTYPES
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec import numerics
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
 from tests.serving.cuda_framework import Allocator
 from tests.serving.cuda_memory import Capsule, Device
 from tests.serving.cuda_served import counts
@@ -44,14 +44,14 @@ class Generated:
         self.meaning, self.op, self.stream = Op.parse(name), self.pack.op(name), self.device.stream()
 
     def drawn(self, m: int, n: int) -> dict[str, Any]:
-        return judge.draw(self.meaning, Shape.of(m=m, n=n), np.random.default_rng(m * n))
+        return numerics.draw(self.meaning, Shape.of(m=m, n=n), np.random.default_rng(m * n))
 
     def out(self, m: int, n: int, gap: int = 0) -> Any:
         return self.device.upload(np.full((m, n), UNTOUCHED, self.dtype), strides=(n + gap, 1))
 
     def judged(self, inputs: dict[str, Any], y: Any, what: object) -> None:
         self.device.wait(self.stream)
-        verdict = judge.check(self.meaning, inputs, self.device.download(y, self.dtype))
+        verdict = numerics.check(self.meaning, inputs, self.device.download(y, self.dtype))
         assert not verdict.wrong, f"{what}: {verdict}"
 
 
@@ -188,7 +188,7 @@ def generated_keys(path: str) -> None:
         if prepared:
             one.op.prepare(one.stream)
         for b, t, s in ((3, 1, 400), (2, 5, 130), (1, 70, 65), (2, 3, 9)):
-            inputs = judge.draw(one.meaning, Shape.of(b=b, t=t, s=s), np.random.default_rng(s))
+            inputs = numerics.draw(one.meaning, Shape.of(b=b, t=t, s=s), np.random.default_rng(s))
             y = one.device.upload(np.full((b, t, 40), UNTOUCHED, one.dtype))
             placed = [one.device.upload(value) for value in inputs.values()]
             driver.library.standin_counts_reset()

@@ -9,8 +9,8 @@ from haotuner.backends.cpu.pack_sliced import SlicedEntry, SlicedKernel, SlicedP
 from haotuner.backends.cuda.pack_generated import PackedCudaGenerated
 from haotuner.microkernels.cpu.generated import in_place_of
 from haotuner.microkernels.cuda.generated import CudaGenerated
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.op import Op
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.op import Op
 
 
 def packed_generated(name: str, of: CudaGenerated, kernels: Sequence[MicroKernel], last: int) -> PackedCudaGenerated:

@@ -10,14 +10,14 @@ import ml_dtypes  # noqa: F401  tells numpy of bf16
 import numpy as np
 
 import haotuner
-from haotuner import judge
+from haotuner.frontends.onnx.read import read
 from haotuner.graph.interpret import interpret
-from haotuner.importing.read import read
 from haotuner.ops.dtypes import DTYPES
 from haotuner.ops.groups import GROUPS as OF_FILES
-from haotuner.pack_groups import learn_from
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec import numerics
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
+from haotuner.verify.pack_groups import learn_from
 from tests.serving.cuda_memory import Device
 from tests.serving.test_group import drawn
 
@@ -40,7 +40,7 @@ class Kinds:
         """One op at one shape against the judge."""
         op = Op.parse(name)
         shape = Shape.of(dict.fromkeys(op.dynamic, extent))
-        inputs = judge.draw(op, shape, np.random.default_rng(extent))
+        inputs = numerics.draw(op, shape, np.random.default_rng(extent))
         dtype = DTYPES[op.dtype_of(op.meaning.output)].numpy
         size = op.operand_shape(op.meaning.output, shape)
         y = self.out(size, dtype) if 0 not in size else self.device.empty(size, dtype)
@@ -48,7 +48,7 @@ class Kinds:
         self.device.wait(self.stream)
         if 0 in size:  # no window fits: nothing to launch
             return
-        verdict = judge.check(op, inputs, self.device.download(y, dtype))
+        verdict = numerics.check(op, inputs, self.device.download(y, dtype))
         assert not verdict.wrong, f"{name} {shape}: {verdict}"
 
     def group(self, file: Path, m: int, n: int) -> None:

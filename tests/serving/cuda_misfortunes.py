@@ -15,10 +15,10 @@ import pytest
 import tvm_ffi
 
 import haotuner
-from haotuner import judge
 from haotuner.ops.dtypes import DTYPES
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec import numerics
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
 from tests.serving.cuda_memory import Capsule, Device
 from tests.serving.cuda_served import counts
 from tests.standin.apart import failure_of
@@ -39,7 +39,7 @@ class Called:
         self.device, self.pack = Device(ordinal), haotuner.load(path, device=f"cuda:{ordinal}")
         (name,) = self.pack.ops
         self.op, self.meaning, self.stream = self.pack.op(name), Op.parse(name), self.device.stream()
-        self.values = judge.draw(self.meaning, self.shape(), np.random.default_rng(7))
+        self.values = numerics.draw(self.meaning, self.shape(), np.random.default_rng(7))
         self.kept = {one: self.device.upload(self.values[one]) for one in self.constants if hasattr(self.op, "bind")}
         self.bound = self.op.bind(**self.kept) if self.kept else None
         self.prepares = self.bound is not None or hasattr(self.op, "prepare")
@@ -94,7 +94,7 @@ class Called:
         """What was queued is what the judge expects."""
         self.device.wait(self.stream if stream is None else stream)
         found = self.device.download(self.y if out is None else out, self.written)
-        verdict = judge.check(self.meaning, self.values | (values or {}), found)
+        verdict = numerics.check(self.meaning, self.values | (values or {}), found)
         assert not verdict.wrong, f"{what}: {verdict}"
 
     def again(self, what: object) -> None:

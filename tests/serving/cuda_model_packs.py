@@ -20,15 +20,15 @@ from haotuner.graph.extents import dimension
 from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.microkernels.cuda.families import BATCHED_FAMILIES, CUDA_FAMILIES
 from haotuner.microkernels.cuda.fused import stepped, steps_of
-from haotuner.orchestrate.costs import GPU, Prices
-from haotuner.orchestrate.executable import ExecutableModel, device_source_of, executable, executable_chain, source_of
-from haotuner.orchestrate.greedy_fusion import Greedy, Step
-from haotuner.orchestrate.ilp_partition import IlpPartitioner
-from haotuner.orchestrate.products import Product
-from haotuner.orchestrate.segments import chained, cut, data_dimensions, flattened
 from haotuner.pack.write import write_pack
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.op import Op
+from haotuner.partition.costs import GPU, Prices
+from haotuner.partition.executable import ExecutableModel, device_source_of, executable, executable_chain, source_of
+from haotuner.partition.greedy_fusion import Greedy, Step
+from haotuner.partition.ilp_partition import IlpPartitioner
+from haotuner.partition.products import Product
+from haotuner.partition.segments import chained, cut, data_dimensions, flattened
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.op import Op
 from tests.run_folder import toolchain
 from tests.serving.cuda_odd_models import ODD
 from tests.serving.cuda_packs import document, family, packed_conv, packed_op, packed_product

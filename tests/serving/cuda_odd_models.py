@@ -12,8 +12,8 @@ import numpy as np
 
 from haotuner.graph.extents import dimension
 from haotuner.graph.graph import Graph, GraphBuilder
-from haotuner.orchestrate.executable import ExecutableModel
-from haotuner.words import bytecode
+from haotuner.partition.executable import ExecutableModel
+from haotuner.spec import bytecode
 from tests.serving.empty_models import NAME as CACHED
 from tests.serving.empty_models import cached
 

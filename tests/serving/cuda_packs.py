@@ -14,8 +14,8 @@ from haotuner.backends.cuda.pack_dense import CudaEntry, PackedCudaDense
 from haotuner.backends.cuda.pack_product import PackedCudaProduct, placed_operands
 from haotuner.backends.cuda.pack_source import PackedOnDevice, pack_library
 from haotuner.backends.toolchain import Toolchain
-from haotuner.generate.online_softmax_schedule import DEPTH, FED, TENSOR, OnlineSchedule
-from haotuner.generate.schedule import Schedule
+from haotuner.codegen.online_softmax_schedule import DEPTH, FED, TENSOR, OnlineSchedule
+from haotuner.codegen.schedule import Schedule
 from haotuner.microkernels.cuda.conv import conv_families
 from haotuner.microkernels.cuda.dense_gemv import CudaGemv
 from haotuner.microkernels.cuda.dense_mma import CudaMma
@@ -33,8 +33,8 @@ from haotuner.ops.convolution import is_convolution
 from haotuner.ops.dtypes import DTYPES
 from haotuner.ops.index import KINDS
 from haotuner.pack.write import write_pack
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.op import Op
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.op import Op
 from tests.run_folder import toolchain
 from tests.serving.cuda_generated_packs import packed_generated
 

@@ -14,7 +14,7 @@ import haotuner
 from haotuner.errors import PackClosed
 from haotuner.ops.batch_matmul import finished
 from haotuner.ops.dtypes import DTYPES
-from haotuner.words.op import Op
+from haotuner.spec.op import Op
 from tests.serving.cuda_memory import Capsule, Device
 from tests.serving.cuda_served import counts
 from tests.standin.client import Driver

@@ -14,9 +14,9 @@ import tvm_ffi
 
 import haotuner
 from haotuner.errors import EnvironmentMissing, PackMismatch, UsageError
-from haotuner.pack.device_numbers import unchecked
 from haotuner.pack.manifest import read_manifest
 from haotuner.pack.write import as_json, sealed
+from haotuner.verify.device_numbers import unchecked
 from tests.serving.cuda_memory import Capsule
 from tests.serving.cuda_served import Served
 from tests.standin.apart import failure_of

@@ -56,8 +56,8 @@ def walks() -> list[tuple[Any, tuple[str, ...]]]:
 def build(folder: Path, arch: str) -> None:
     """Packs of every pick, kind, group and model below ``folder``, and the list of walks over them."""
     import haotuner.backends.cuda.translation_unit as units
-    from haotuner.request import ops_of
-    from haotuner.words.op import Op
+    from haotuner.spec.op import Op
+    from haotuner.tuning.request import ops_of
     from tests.serving import cuda_beside_packs, cuda_model_packs, test_cuda_kinds
     from tests.serving import cuda_packs as packs
     from tests.serving.chain_graphs import ON_DEVICE

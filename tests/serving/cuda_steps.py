@@ -12,14 +12,14 @@ import pytest
 import tvm_ffi
 
 import haotuner
-from haotuner import judge
 from haotuner.ops.batch_matmul import finished
 from haotuner.ops.convolution import is_convolution
 from haotuner.ops.dtypes import DTYPES
 from haotuner.ops.epilogue import STEPS
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec import numerics
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
 from tests.serving.cuda_memory import Capsule, Device
 from tests.serving.cuda_served import counts
 from tests.standin.client import Driver
@@ -46,7 +46,7 @@ class Stepped:
     def drawn(self, sizes: tuple[int, ...]) -> Any:
         """Operands of a call."""
         shape = Shape.of(dict(zip(self.meaning.dynamic, sizes, strict=False)))
-        return judge.draw(self.meaning, shape, np.random.default_rng(sum(sizes)))
+        return numerics.draw(self.meaning, shape, np.random.default_rng(sum(sizes)))
 
     def call(self, drawn: Any, out: Any, **instead: Any) -> None:
         """With what comes with a call: x, offsets, a residual."""
@@ -59,7 +59,7 @@ class Stepped:
 
     def judge(self, drawn: Any, y: Any) -> None:
         """Against float64, epilogue included."""
-        verdict = judge.check(self.meaning, drawn | self.constants, self.device.download(y, DTYPES[self.written].numpy))
+        verdict = numerics.check(self.meaning, drawn | self.constants, self.device.download(y, DTYPES[self.written].numpy))
         assert not verdict.wrong, verdict
 
 
@@ -68,7 +68,7 @@ def stepped(path: str) -> None:
     served = Stepped(path)
     for sizes in SHAPES["image" if served.image else "m"]:
         drawn = served.drawn(sizes)
-        want = judge.reference(served.meaning, drawn | served.constants)
+        want = numerics.reference(served.meaning, drawn | served.constants)
         y = served.out(want)
         served.call(drawn, y)
         served.judge(drawn, y)
@@ -115,7 +115,7 @@ def stepped_faults(path: str) -> None:
     """Each launch of a call fails once and is said; the thread keeps its context, and the next call is right."""
     served, driver, current = Stepped(path), Driver(), ctypes.c_void_p(0)
     drawn = served.drawn(SHAPES["image" if served.image else "m"][1])
-    y = served.out(judge.reference(served.meaning, drawn | served.constants))
+    y = served.out(numerics.reference(served.meaning, drawn | served.constants))
     driver.library.standin_counts_reset()
     served.call(drawn, y)
     for nth in range(1, counts(driver)["cuLaunchKernel"] + 1):
@@ -175,7 +175,7 @@ def _apart(served: Stepped, drawn: Any, y: Any) -> None:
     with pytest.raises(ValueError, match=f"^{name}: x has its pixels unevenly apart"):
         served.bound(far, out=y, stream=served.stream, **more)
     one = served.drawn((1, *SHAPES["image"][1][1:]))
-    alone = served.out(judge.reference(served.meaning, one | served.constants))
+    alone = served.out(numerics.reference(served.meaning, one | served.constants))
     placed = served.device.upload(one["x"])
     odd = tvm_ffi.from_dlpack(
         Capsule(placed.data_ptr(), one["x"].shape, DTYPES[served.meaning.dtype].numpy, 0, (7, *steps[1:]))
@@ -201,7 +201,7 @@ def _aligned(served: Stepped, drawn: Any, y: Any) -> None:
         return
     for columns in (5, 8):
         one = served.drawn((2, columns))
-        out = served.out(judge.reference(served.meaning, one | served.constants))
+        out = served.out(numerics.reference(served.meaning, one | served.constants))
         before = served.pack.stats()[served.meaning.name]["fallbacks"]
         served.call(one, out)
         served.judge(one, out)
@@ -238,9 +238,9 @@ def stepped_products(path: str) -> None:
     written = meaning.dtype_of(meaning.meaning.output)
     for sizes in SHAPES["batch"]:
         shape = Shape.of(dict(zip(meaning.dynamic, sizes, strict=True)))
-        drawn = judge.draw(meaning, shape, np.random.default_rng(1), whole=True)
-        sums = judge.reference(replace(meaning, epilogue=()), drawn)
-        dtype = judge.numpy_dtype(meaning.dtype if meaning.sums == "fp32" else "fp32")
+        drawn = numerics.draw(meaning, shape, np.random.default_rng(1), whole=True)
+        sums = numerics.reference(replace(meaning, epilogue=()), drawn)
+        dtype = numerics.numpy_dtype(meaning.dtype if meaning.sums == "fp32" else "fp32")
         for given in ({}, {"bias": np.arange(sums.shape[-1]).astype(dtype), "scale": 0.25}):
             want = finished(sums, **given)
             for step in meaning.epilogue:

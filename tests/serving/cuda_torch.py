@@ -161,8 +161,8 @@ def torch_convolutions(path: str) -> None:
 
     import haotuner.torch as adapter
     from haotuner.runtime.convolution import weight_shape
-    from haotuner.words.op import Op
-    from haotuner.words.shape import Shape
+    from haotuner.spec.op import Op
+    from haotuner.spec.shape import Shape
 
     pack = haotuner.load(path, device="cuda:0")
     (name,) = pack.ops

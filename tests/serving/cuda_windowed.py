@@ -11,12 +11,12 @@ import pytest
 import tvm_ffi
 from tvm_ffi.core import DLTensorTestWrapper
 
-from haotuner import judge
 from haotuner.backends.cuda.phase_calls import phases_of
 from haotuner.microkernels.cuda.direct import sides_of
 from haotuner.ops.dtypes import DTYPES
 from haotuner.runtime.device_convolution import DeviceConvolution
 from haotuner.runtime.device_linear import DeviceBound, in_order
+from haotuner.spec import numerics
 from tests.serving.cuda_framework import Allocator
 from tests.serving.cuda_memory import Capsule
 from tests.serving.cuda_served import counts
@@ -120,7 +120,7 @@ def images(path: str) -> None:
 def _drawn(served: Stepped, shape: tuple[int, ...]) -> tuple[Any, Any, Any]:
     """Inputs of a shape, memory for the result, and what a call takes beside x."""
     drawn = served.drawn(shape)
-    y = served.out(judge.reference(served.meaning, drawn | served.constants))
+    y = served.out(numerics.reference(served.meaning, drawn | served.constants))
     return drawn, y, {"residual": served.device.upload(drawn["residual"])} if "residual" in drawn else {}
 
 
@@ -246,7 +246,7 @@ def windows_beside_columns(path: str) -> None:
     """A weight that no kernel of columns takes is refused: windows, which take it, read no columns."""
     served = Stepped(path)
     drawn = served.drawn(SHAPES["image"][1])
-    y = served.out(judge.reference(served.meaning, drawn | served.constants))
+    y = served.out(numerics.reference(served.meaning, drawn | served.constants))
     bound = served.op.bind(served.device.upload(served.constants["weight"], skip=4))
     bound.prepare(served.stream)
     with pytest.raises(ValueError, match=f"^{served.meaning.name}: weight begins at an address"):

@@ -29,9 +29,9 @@ from typing import Any
 import numpy as np
 
 from haotuner.errors import HaotunerError
+from haotuner.frontends.onnx.read import read
 from haotuner.graph.graph import Graph
 from haotuner.graph.interpret import interpret
-from haotuner.importing.read import read
 from tests.serving.model_changes import changed, fed, pick
 from tests.serving.small_nets import nets
 

@@ -8,13 +8,13 @@ from typing import Any
 from haotuner.backends.cpu.pack_source import pack_library
 from haotuner.graph.extents import dimension, product
 from haotuner.graph.graph import Graph
-from haotuner.orchestrate.costs import Prices
-from haotuner.orchestrate.executable import ExecutableModel, executable_chain, executable_specializations, source_of
-from haotuner.orchestrate.greedy_fusion import Greedy, Specialization
-from haotuner.orchestrate.ilp_partition import IlpPartitioner
-from haotuner.orchestrate.products import Product
-from haotuner.orchestrate.segments import chained, cut, data_dimensions, flattened
 from haotuner.pack.write import write_pack
+from haotuner.partition.costs import Prices
+from haotuner.partition.executable import ExecutableModel, executable_chain, executable_specializations, source_of
+from haotuner.partition.greedy_fusion import Greedy, Specialization
+from haotuner.partition.ilp_partition import IlpPartitioner
+from haotuner.partition.products import Product
+from haotuner.partition.segments import chained, cut, data_dimensions, flattened
 from tests.run_folder import toolchain
 from tests.serving.conv_packs import packed_conv
 from tests.serving.online_packs import online_op

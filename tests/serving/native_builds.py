@@ -8,9 +8,9 @@ from pathlib import Path
 
 from haotuner.backends.cpu.pack_source import MODEL_SOURCES, PackedAny, pack_data, sources_of
 from haotuner.microkernels.cpu.conv import last_tile
-from haotuner.orchestrate.executable import ExecutableModel, source_of
 from haotuner.pack.write import write_pack
-from haotuner.words.kernel import MicroKernel
+from haotuner.partition.executable import ExecutableModel, source_of
+from haotuner.spec.kernel import MicroKernel
 from tests.kept_objects import ours
 from tests.run_folder import toolchain
 from tests.serving.packs import document, packed_op

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from haotuner.backends.cpu.pack_sliced import PackedSliced, SlicedEntry, SlicedKernel, SlicedPlan
-from haotuner.generate.online_softmax_schedule import DEPTH, ROWS, OnlineSchedule
+from haotuner.codegen.online_softmax_schedule import DEPTH, ROWS, OnlineSchedule
 from haotuner.microkernels.cpu.online_softmax import CpuOnline
 from haotuner.ops.attention import ATTENTION
-from haotuner.words.op import Op
+from haotuner.spec.op import Op
 
 SCHEDULES = (
     OnlineSchedule(lanes=4, along=DEPTH, rows=1, block=2, keys=8, out_rows=1),

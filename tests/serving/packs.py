@@ -14,12 +14,12 @@ import numpy as np
 
 from haotuner.backends.cpu.blocking import Blocking
 from haotuner.backends.cpu.pack_source import Entry, PackedAny, PackedOp, PackedPlan, pack_library
+from haotuner.host.processor import cpu_name, missing_flags
 from haotuner.microkernels.cpu.dense import CpuDense
 from haotuner.microkernels.cpu.epilogue import with_epilogue
 from haotuner.pack.write import sealed, write_pack
-from haotuner.runtime.host import cpu_name, missing_flags
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.op import Op
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.op import Op
 from tests.run_folder import toolchain
 
 LANES = {"x86-64-v4": 16, "x86-64-v3": 8, "x86-64-v2": 4}

@@ -11,8 +11,8 @@ import sys
 from haotuner.bench.contender import Setting
 from haotuner.bench.images import draw_image, error_share
 from haotuner.bench.inputs import draw_weights
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
 
 
 def main(peer: str, *specs: str) -> None:

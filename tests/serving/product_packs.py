@@ -15,8 +15,8 @@ from haotuner.microkernels.cpu.typed import typed_params
 from haotuner.microkernels.cpu.typed_product import CpuTypedProduct
 from haotuner.microkernels.index import families_for
 from haotuner.pack.write import write_pack
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.op import Op
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.op import Op
 from tests.run_folder import toolchain
 from tests.serving.packs import document
 

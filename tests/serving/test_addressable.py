@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import haotuner
-from haotuner import judge
 from haotuner.backends.cpu.pack_source import pack_library
 from haotuner.pack.write import write_pack
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec import numerics
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
 from tests.run_folder import toolchain
 from tests.serving.conftest import rows
 from tests.serving.conv_packs import conv_pack
@@ -113,7 +113,7 @@ def test_products_refuse_them(products: Any) -> None:
 def test_generated_kernels_refuse_them(generated_pack: Any, spec: str) -> None:
     op, rng = Op.parse(spec), np.random.default_rng(0)
     shape = Shape.of(dict.fromkeys(op.dynamic, 20))
-    inputs = judge.draw(op, shape, rng, whole=False)
+    inputs = numerics.draw(op, shape, rng, whole=False)
     large = {name: value for name, value in inputs.items() if value.nbytes > 64}
     assert large
     refused(generated_pack.op(op.name), inputs, np.zeros(op.operand_shape(op.meaning.output, shape), np.float32))

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import haotuner
 from haotuner.errors import PackInvalid
 from haotuner.runtime import addresses
-from haotuner.words.limits import BY_ADDRESS
+from haotuner.spec.limits import BY_ADDRESS
 from tests.serving.conftest import DENSE, rows
 from tests.serving.packs import LANES, best_level
 from tests.serving.product_packs import product_pack

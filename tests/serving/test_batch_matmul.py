@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import haotuner
-from haotuner import judge
 from haotuner.errors import PackClosed
+from haotuner.host.processor import missing_flags
 from haotuner.ops.batch_matmul import finished
-from haotuner.pack.verify import verify
-from haotuner.runtime.host import missing_flags
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec import numerics
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
+from haotuner.verify.pack_check import verify
 from tests.serving.native_builds import ASAN, HERE, LIBRARY, cc, run
 from tests.serving.packs import LANES
 from tests.serving.product_packs import product_pack
@@ -65,10 +65,10 @@ def test_it_is_right_at_any_shape(pack: Any, spec: str) -> None:
     op, draw = Op.parse(spec), np.random.default_rng(1)
     for at in range(25):
         shape = Shape.of({axis: int(draw.integers(1, 4 if axis == "b" else 45)) for axis in op.dynamic})
-        inputs = judge.draw(op, shape, draw, whole=at % 2 == 0)
-        out = judge.Guarded(op.operand_shape(op.meaning.output, shape))
-        pack.op(op.name).run(**{name: judge.spaced(value, 3) for name, value in inputs.items()}, out=out.inner)
-        assert not judge.check(op, inputs, out.inner, whole=at % 2 == 0).wrong, str(shape)
+        inputs = numerics.draw(op, shape, draw, whole=at % 2 == 0)
+        out = numerics.Guarded(op.operand_shape(op.meaning.output, shape))
+        pack.op(op.name).run(**{name: numerics.spaced(value, 3) for name, value in inputs.items()}, out=out.inner)
+        assert not numerics.check(op, inputs, out.inner, whole=at % 2 == 0).wrong, str(shape)
         assert not out.touched(), str(shape)
 
 
@@ -79,7 +79,7 @@ def test_verify_finds_nothing(path: Path) -> None:
 def test_rows_do_not_depend_on_what_comes_with_them(pack: Any) -> None:
     for name in (ANY, f"{ANY}_nt", f"{ANY}_tn"):
         op, draw = Op.parse(name), np.random.default_rng(2)
-        inputs = judge.draw(op, Shape.of(b=5, m=41, n=37, k=19), draw)
+        inputs = numerics.draw(op, Shape.of(b=5, m=41, n=37, k=19), draw)
         every = pack.op(name).run(**inputs)
         x, w = inputs["x"], inputs["w"]
         for b, m in ((1, 1), (2, 41), (5, 3), (3, 17)):
@@ -100,7 +100,7 @@ def test_rows_do_not_depend_on_what_comes_with_them(pack: Any) -> None:
 @pytest.mark.parametrize(("m", "n", "k"), [(3, 3, 19), (1, 4, 3), (5, 2, 900), (2, 1, 1)])
 def test_matrices_computed_side_by_side_have_the_bits_of_one_alone(pack: Any, name: str, m: int, n: int, k: int) -> None:
     op, draw = Op.parse(name), np.random.default_rng(3)
-    inputs = judge.draw(op, Shape.of(b=36, m=m, n=n, k=k), draw)
+    inputs = numerics.draw(op, Shape.of(b=36, m=m, n=n, k=k), draw)
     alone = np.concatenate([pack.op(name).run(inputs["x"][i : i + 1], inputs["w"][i : i + 1]) for i in range(36)])
     beside = {"scale": np.array([0.5], np.float32), "mask": np.ones((36, 1, 1), np.float32)}
     for change in (np.copy, lambda a: a.repeat(2, axis=-1)[..., ::2], lambda a: a[..., ::-1].copy()[..., ::-1]):
@@ -124,7 +124,7 @@ def test_few_rows_or_columns_have_the_bits_of_many(level: str, paths: dict[str, 
             every = opened.op(name).run(x[..., :terms], w[..., :terms])
             for few, many in product(range(1, 10), (1, 7, 8, 9, 17, 41)):
                 for m, n in ((few, many), (many, few)):
-                    out = judge.Guarded((2, m, n))
+                    out = numerics.Guarded((2, m, n))
                     opened.op(name).run(x[:, :m, :terms], w[:, :n, :terms], out=out.inner)
                     assert np.array_equal(out.inner, every[:, :m, :n]) and not out.touched(), (terms, m, n)
 
@@ -133,8 +133,8 @@ def test_few_rows_or_columns_have_the_bits_of_many(level: str, paths: dict[str, 
 @pytest.mark.parametrize("terms", [3, 40])
 def test_outputs_that_no_l2_holds_have_the_bits_of_their_parts(pack: Any, name: str, terms: int) -> None:
     """They are written along their rows, and their lines are asked for ahead; parts of them are not."""
-    inputs = judge.draw(Op.parse(name), Shape.of(b=2, m=641, n=837, k=terms), np.random.default_rng(6))
-    out = judge.Guarded((2, 641, 837))
+    inputs = numerics.draw(Op.parse(name), Shape.of(b=2, m=641, n=837, k=terms), np.random.default_rng(6))
+    out = numerics.Guarded((2, 641, 837))
     run = pack.op(name).run
     run(**inputs, out=out.inner)
     x, w = inputs["x"], inputs["w"]

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from haotuner import judge
 from haotuner.bench import any_op
 from haotuner.bench.any_op import draw, error_share, of_call, raceable
 from haotuner.bench.compare import contest_of
@@ -16,9 +15,10 @@ from haotuner.bench.contender import Setting, load
 from haotuner.bench.field import ANY, GPU, HOST
 from haotuner.bench.peers.any_ours import OurAnyOp
 from haotuner.bench.sides import copies, drawn
-from haotuner.runtime.host import host_flags
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.host.processor import host_flags
+from haotuner.spec import numerics
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
 from tests.serving.packs import LANES, best_level, make_pack, packed_op
 
 STEPS = "bias+residual+scale+gelu+clamp"
@@ -47,7 +47,7 @@ def _shape(op: Op) -> Shape:
 
 
 def _right(op: Op, given: any_op.Operands) -> Any:
-    return judge.reference(op, given).astype(judge.numpy_dtype(op.dtype_of(op.meaning.output)))
+    return numerics.reference(op, given).astype(numerics.numpy_dtype(op.dtype_of(op.meaning.output)))
 
 
 @pytest.mark.parametrize("spec", [*FLOATS, *BYTES])

@@ -19,10 +19,10 @@ from haotuner.bench.race import Outcome, Row
 from haotuner.bench.result import Facts, document
 from haotuner.bench.table import cells, closing, header, line
 from haotuner.bench.timing import Clock, difference_ns
-from haotuner.words.device import Device
-from haotuner.words.op import Op
-from haotuner.words.record import Failed
-from haotuner.words.shape import Shape
+from haotuner.spec.device import Device
+from haotuner.spec.op import Op
+from haotuner.spec.record import Failed
+from haotuner.spec.shape import Shape
 
 OP = Op.parse("dense_n2304_k768")
 RNG = np.random.default_rng(5)

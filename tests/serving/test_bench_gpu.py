@@ -28,8 +28,8 @@ from haotuner.errors import EnvironmentMissing, UsageError
 from haotuner.microkernels.cuda.generated import CudaGenerated
 from haotuner.ops.index import KINDS
 from haotuner.runtime.gpus import find_gpu
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
 from tests.conftest import has_gpu
 from tests.serving.cuda_device_code import build_pack
 from tests.serving.cuda_packs import CONV_ONE_TAP, GENERATED_PICKS, LAST, PICKS, STEPPED_PICKS, Pick

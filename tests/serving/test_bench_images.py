@@ -9,7 +9,6 @@ import sys
 import numpy as np
 import pytest
 
-from haotuner import judge
 from haotuner.bench.compare import contest_of
 from haotuner.bench.contender import Setting
 from haotuner.bench.field import ANY, CONVOLUTION, GPU, HOST
@@ -18,8 +17,9 @@ from haotuner.bench.inputs import draw_weights
 from haotuner.bench.peers.ours import Ours
 from haotuner.bench.rotation import resting_bytes
 from haotuner.errors import UsageError
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec import numerics
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
 from tests.serving.conv_packs import conv_pack
 from tests.serving.packs import LANES, best_level
 from tests.standin import ROOT
@@ -46,7 +46,7 @@ def test_right_results_pass_and_wrong_ones_do_not(spec):
     shape = Shape.of({axis: 9 if axis != "b" else 2 for axis in op.dynamic})
     weights, x = draw_weights(op, 2, 0), draw_image(op, shape, 0)
     assert resting_bytes(op, shape) == weights[0].nbytes and not np.array_equal(weights[0], weights[1])
-    right = judge.reference(op, {"x": x, "weight": weights[0]}).astype(np.float32)
+    right = numerics.reference(op, {"x": x, "weight": weights[0]}).astype(np.float32)
     assert error_share(op, x, weights[0], right) < 1
     assert error_share(op, x, weights[1], right) > 1
     nudged = right.copy()
@@ -54,7 +54,7 @@ def test_right_results_pass_and_wrong_ones_do_not(spec):
     for wrong in (nudged, np.sort(right, axis=-1), right[::-1].copy()):
         assert error_share(op, x, weights[0], wrong) > 1
     rough = (x.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)  # as bf16
-    assert error_share(op, x, weights[0], judge.reference(op, {"x": rough, "weight": weights[0]}).astype(np.float32)) > 1
+    assert error_share(op, x, weights[0], numerics.reference(op, {"x": rough, "weight": weights[0]}).astype(np.float32)) > 1
     assert error_share(op, x, weights[0], right[..., :-1]) == math.inf
 
 

@@ -11,8 +11,8 @@ import pytest
 from haotuner.bench.contender import Setting
 from haotuner.bench.field import HOST
 from haotuner.bench.processes import Processes
+from haotuner.host.processor import host_flags
 from haotuner.isolate.answers import ChildNotResponding
-from haotuner.runtime.host import host_flags
 from tests.standin.patience import WALL_S
 
 pytestmark = pytest.mark.long

@@ -14,8 +14,8 @@ from haotuner.bench.contender import Setting, load
 from haotuner.bench.contest import Contest
 from haotuner.bench.field import HOST
 from haotuner.errors import UsageError
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
 from tests.serving.packs import LANES, best_level
 from tests.serving.product_packs import product_pack
 

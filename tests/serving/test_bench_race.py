@@ -18,8 +18,8 @@ from haotuner.bench.field import HOST
 from haotuner.bench.race import Row, _rotated, run
 from haotuner.bench.scattered_pages import ScatteredPages
 from haotuner.errors import EnvironmentMissing, UsageError
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
 from tests.serving import bench_fakes as fakes
 
 pytestmark = pytest.mark.long

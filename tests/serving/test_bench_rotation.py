@@ -7,7 +7,6 @@ import math
 import numpy as np
 import pytest
 
-from haotuner import judge
 from haotuner.bench import products
 from haotuner.bench.any_op import draw, error_share, of_call
 from haotuner.bench.contest import usual_weights
@@ -16,8 +15,9 @@ from haotuner.bench.inputs import rolled
 from haotuner.bench.rotation import ENOUGH_COPIES, MOST_COPIES, ROOM_BYTES, Rotation, cold, resting, resting_bytes
 from haotuner.bench.sides import copies, drawn
 from haotuner.bench.timing import Clock
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec import numerics
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
 
 CACHE = 32 << 20
 COLD = HOST.caches * CACHE
@@ -74,7 +74,7 @@ def test_each_call_has_a_copy_of_its_own_and_shares_the_rest(spec: str) -> None:
         differ = name in resting(op) or name in ("bias", "low", "high")
         assert len(own) == (3 if differ else 1) and list(calls[1]) == list(draw(op, shape, 0))
     for one, other in ((1, 1), (1, 2)):
-        right = judge.reference(op, calls[one]).astype(np.float32)
+        right = numerics.reference(op, calls[one]).astype(np.float32)
         assert (error_share(op, calls[other], right) <= 1) == (one == other)
 
 
@@ -83,7 +83,7 @@ def test_second_factors_differ() -> None:
     factors = drawn(PRODUCT, PRODUCTS, shape, 0, copies(PRODUCT, PRODUCTS, shape, 3, 0))
     x, w = products.copy(factors, 2)
     assert x is factors[0] and np.array_equal(w, rolled(factors[1], 2)) and not np.shares_memory(w, factors[1])
-    right = judge.reference(PRODUCTS, {"x": x, "w": w}).astype(np.float32)
+    right = numerics.reference(PRODUCTS, {"x": x, "w": w}).astype(np.float32)
     assert products.error_share(PRODUCTS, (x, w), right) <= 1 < products.error_share(PRODUCTS, factors, right)
 
 

@@ -9,10 +9,10 @@ import pytest
 
 import haotuner
 from haotuner.errors import UsageError
+from haotuner.frontends.onnx.read import graph_of
 from haotuner.graph.interpret import interpret
-from haotuner.importing.read import graph_of
-from haotuner.orchestrate.dim_ranges import ranges_of
-from haotuner.pack.verify import verify
+from haotuner.partition.dim_ranges import ranges_of
+from haotuner.verify.pack_check import verify
 from tests.serving.model_packs import model_pack
 
 pytest.importorskip("onnx")

@@ -13,7 +13,7 @@ import pytest
 import haotuner
 from haotuner.errors import PackInvalid
 from haotuner.ops.host_steps import random_numbers
-from haotuner.pack.verify import verify
+from haotuner.verify.pack_check import verify
 from tests.serving.chain_graphs import GRAPHS
 from tests.serving.model_packs import planned
 from tests.serving.native_builds import ASAN, HERE, LIBRARY, LOOSE, c_pack, cc, pack_sources, run

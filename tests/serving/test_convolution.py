@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import haotuner
-from haotuner import judge
 from haotuner.errors import PackClosed
-from haotuner.pack.verify import verify
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec import numerics
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
+from haotuner.verify.pack_check import verify
 from tests.serving.conv_packs import conv_pack
 from tests.serving.packs import LANES_HERE
 
@@ -82,24 +82,24 @@ def shapes(op: Op, draw: np.random.Generator, count: int) -> list[Shape]:
 def test_weights_that_meet_the_padding_alone_are_not_read(pack, spec, kept, shape):
     """0 times NaN would be NaN: few pixels of many channels are a stream of weights."""
     op, draw = Op.parse(spec), np.random.default_rng(0)
-    inputs = judge.draw(op, Shape.of(shape), draw, whole=True)
+    inputs = numerics.draw(op, Shape.of(shape), draw, whole=True)
     marked = np.full_like(inputs["weight"], np.nan)
     marked[kept] = inputs["weight"][kept]
     found = pack.op(op.name).bind(marked)(inputs["x"])
-    assert np.array_equal(found, judge.reference(op, inputs))
+    assert np.array_equal(found, numerics.reference(op, inputs))
 
 
 @pytest.mark.parametrize("spec", SPECS)
 def test_every_shape_is_right_with_any_strides(pack, spec):
     op, draw = Op.parse(spec), np.random.default_rng(0)
     for place, shape in enumerate(shapes(op, draw, 8)):
-        inputs = judge.draw(op, shape, draw, whole=True)
+        inputs = numerics.draw(op, shape, draw, whole=True)
         bias = draw.integers(-3, 4, op["f"]).astype(np.float32) if place % 2 else None
         bound = pack.op(op.name).bind(inputs["weight"], bias)
         assert np.array_equal(bound.weight(), inputs["weight"])
-        out = judge.Guarded(op.operand_shape(op.meaning.output, shape))
-        bound(judge.spaced(inputs["x"], 3), out=out.inner)
-        want = judge.reference(op, inputs)
+        out = numerics.Guarded(op.operand_shape(op.meaning.output, shape))
+        bound(numerics.spaced(inputs["x"], 3), out=out.inner)
+        want = numerics.reference(op, inputs)
         if bias is not None:
             axes = op.meaning.output.axes(op.all_options())
             want = want + bias.reshape([-1 if axis == "f" else 1 for axis in axes])

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from haotuner import judge
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec import numerics
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
 from tests.serving.conv_packs import conv_pack
 from tests.serving.native_builds import LIBRARY, cc
 from tests.serving.packs import LANES, best_level
@@ -98,7 +98,7 @@ def served(library: Any, path: Path, request: pytest.FixtureRequest) -> Iterator
 
 def drawn(op: Op, **extents: int) -> tuple[dict[str, Any], Any]:
     shape = Shape.of({axis: extents.get(axis, 7) for axis in op.dynamic})
-    inputs = judge.draw(op, shape, np.random.default_rng(0), whole=True)
+    inputs = numerics.draw(op, shape, np.random.default_rng(0), whole=True)
     return inputs, np.zeros(op.operand_shape(op.meaning.output, shape), np.float32)
 
 
@@ -108,7 +108,9 @@ def test_c_gets_what_python_gets(served):
     assert served.bind(inputs["weight"], bias) == 0, served.said
     assert served.call(Tensor.of(inputs["x"]), Tensor.of(y)) == 0, served.said
     axes = served.op.meaning.output.axes(served.op.all_options())
-    assert np.array_equal(y, judge.reference(served.op, inputs) + bias.reshape([-1 if axis == "f" else 1 for axis in axes]))
+    assert np.array_equal(
+        y, numerics.reference(served.op, inputs) + bias.reshape([-1 if axis == "f" else 1 for axis in axes])
+    )
     weight, kept = inputs["weight"], served.linear
     for wrong, rest in ((weight[:-1], None), (weight.astype(np.float64), None), (weight, bias[1:])):
         served.linear = ctypes.c_void_p()
@@ -121,14 +123,14 @@ def test_any_tensor_is_served_or_refused(served):
     inputs, y = drawn(served.op, b=2)
     assert served.bind(inputs["weight"]) == 0
     draw = np.random.default_rng(1)
-    want, right = judge.reference(served.op, inputs), 0
+    want, right = numerics.reference(served.op, inputs), 0
     for _ in range(3000):
         x_shape, y_shape = list(inputs["x"].shape), list(y.shape)
         x_strides, y_strides = ([stride // 4 for stride in array.strides] for array in (inputs["x"], y))
         for _ in range(int(draw.integers(0, 3))):
             values = (x_shape, y_shape, x_strides, y_strides)[int(draw.integers(0, 4))]
             values[int(draw.integers(0, len(values)))] = int(draw.choice(ODD))
-        outer = np.full(y.size + 64, judge.SENTINEL, np.float32)
+        outer = np.full(y.size + 64, numerics.SENTINEL, np.float32)
         target = outer[32 : 32 + y.size].reshape(y.shape)
         if any(n > m for n, m in zip([*x_shape, *y_shape], [*inputs["x"].shape, *y.shape], strict=True)) or any(
             abs(n) > m // 4 for n, m in zip([*x_strides, *y_strides], [*inputs["x"].strides, *y.strides], strict=True)
@@ -143,5 +145,5 @@ def test_any_tensor_is_served_or_refused(served):
             right += int(x_shape == list(inputs["x"].shape) and np.array_equal(target, want))
         else:
             assert served.said
-        assert (outer[:32] == judge.SENTINEL).all() and (outer[-32:] == judge.SENTINEL).all()
+        assert (outer[:32] == numerics.SENTINEL).all() and (outer[-32:] == numerics.SENTINEL).all()
     assert right > 100

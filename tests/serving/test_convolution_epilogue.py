@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 import haotuner
-from haotuner import judge
 from haotuner.backends.cpu.pack_source import pack_library
 from haotuner.backends.cpu.timed_libraries import Libraries
 from haotuner.backends.cpu.timer_conv import ConvTimer, conv_facts
-from haotuner.pack.verify import verify
 from haotuner.pack.write import write_pack
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec import numerics
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
+from haotuner.verify.pack_check import verify
 from tests.run_folder import toolchain
 from tests.serving.conv_packs import filtering_conv, packed_conv
 from tests.serving.packs import LANES, best_level, document
@@ -66,12 +66,14 @@ def test_every_shape_is_right(pack, spec):
         {"b": 1, "h": 20, "w": 17},
     ):
         shape = Shape.of({axis: extents[axis] for axis in op.dynamic})
-        inputs = judge.draw(op, shape, draw)
+        inputs = numerics.draw(op, shape, draw)
         bound, passed = split(op, inputs)
         served = pack.op(op.name).bind(inputs["weight"], **bound)
-        out = judge.Guarded(op.operand_shape(op.meaning.output, shape))
-        served(judge.spaced(inputs["x"], 3), out=out.inner, **{name: judge.spaced(one, 5) for name, one in passed.items()})
-        assert not judge.check(op, inputs, out.inner).wrong and not out.touched(), shape
+        out = numerics.Guarded(op.operand_shape(op.meaning.output, shape))
+        served(
+            numerics.spaced(inputs["x"], 3), out=out.inner, **{name: numerics.spaced(one, 5) for name, one in passed.items()}
+        )
+        assert not numerics.check(op, inputs, out.inner).wrong and not out.touched(), shape
         assert np.array_equal(served(inputs["x"], **passed), out.inner)
 
 

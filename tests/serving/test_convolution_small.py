@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import haotuner
-from haotuner import judge
 from haotuner.backends.cpu.pack_source import pack_library
 from haotuner.pack.write import write_pack
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec import numerics
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
 from tests.run_folder import toolchain
 from tests.serving.conv_packs import packed_conv
 from tests.serving.packs import LANES, LANES_HERE, document
@@ -69,21 +69,23 @@ def test_every_size_is_right(path: Path, spec: str) -> None:
         shape, draw = Shape.of({"b": b, "h": size[0], "w": size[1]}), np.random.default_rng(seed)
         if min(op.extents(shape).values()) < 1:
             return
-        inputs = judge.draw(op, shape, draw, whole=True)
+        inputs = numerics.draw(op, shape, draw, whole=True)
         values = {name: inputs[name] for name in ("scale", "bias") if name in inputs}
         if not op.epilogue and op.plain and seed % 2:
             values["bias"] = draw.integers(-3, 4, op["f"]).astype(np.float32)
         bound = packs[threads].op(op.name).bind(inputs["weight"], **values)
         *lines, line = op.operand_shape(op.meaning.output, shape)
-        out = judge.Guarded((*lines, line + gaps[1]), op.dtype_of(op.meaning.output))
+        out = numerics.Guarded((*lines, line + gaps[1]), op.dtype_of(op.meaning.output))
         out.inner[..., line:] = 7
         y = out.inner[..., :line]
         bound(
-            judge.spaced(inputs["x"], gaps[0]), out=y, **({"residual": inputs["residual"]} if "residual" in inputs else {})
+            numerics.spaced(inputs["x"], gaps[0]),
+            out=y,
+            **({"residual": inputs["residual"]} if "residual" in inputs else {}),
         )
         assert not out.touched() and (out.inner[..., line:] == 7).all()
         found = y - values["bias"].reshape(-1, 1, 1) if not op.epilogue and "bias" in values else y
-        verdict = judge.check(op, inputs, found, whole=not op.epilogue, computed={})
+        verdict = numerics.check(op, inputs, found, whole=not op.epilogue, computed={})
         assert not verdict.wrong, str(verdict)
 
     with packs[1], packs[3]:
@@ -94,8 +96,8 @@ def test_every_size_is_right(path: Path, spec: str) -> None:
 def test_taps_beside_a_small_image_are_not_computed(path: Path, spec: str) -> None:
     """0 times NaN would be NaN: of the window over an image of one pixel one tap counts."""
     op = Op.parse(spec)
-    inputs = judge.draw(op, Shape.of({"b": 2, "h": 1, "w": 1}), np.random.default_rng(0), whole=True)
+    inputs = numerics.draw(op, Shape.of({"b": 2, "h": 1, "w": 1}), np.random.default_rng(0), whole=True)
     marked, middle = np.full_like(inputs["weight"], np.nan), op["r"] // 2
     marked[:, :, middle, middle] = inputs["weight"][:, :, middle, middle]
     with haotuner.load(path, threads=1) as pack:
-        assert np.array_equal(pack.op(op.name).bind(marked)(inputs["x"]), judge.reference(op, inputs))
+        assert np.array_equal(pack.op(op.name).bind(marked)(inputs["x"]), numerics.reference(op, inputs))

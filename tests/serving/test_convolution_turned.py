@@ -12,10 +12,10 @@ import pytest
 import haotuner
 from haotuner.backends.cpu.pack_source import pack_library
 from haotuner.microkernels.cpu.conv_pixel_major import CpuConvPixelMajor
-from haotuner.pack.verify import verify
 from haotuner.pack.write import write_pack
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
+from haotuner.verify.pack_check import verify
 from tests.run_folder import toolchain
 from tests.serving.conv_packs import assert_right, turned_conv
 from tests.serving.native_builds import c_pack

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 import haotuner
-from haotuner import judge
 from haotuner.backends.cpu.pack_source import pack_library
-from haotuner.pack.verify import verify
 from haotuner.pack.write import write_pack
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec import numerics
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
+from haotuner.verify.pack_check import verify
 from tests.run_folder import toolchain
 from tests.serving.conv_packs import filtering_conv
 from tests.serving.native_builds import c_pack
@@ -99,20 +99,20 @@ def sizes(op: Op, draw: np.random.Generator) -> list[Shape]:
 def test_every_shape_is_right(pack, spec):
     op, draw = Op.parse(spec), np.random.default_rng(0)
     for place, shape in enumerate(sizes(op, draw)):
-        inputs = judge.draw(op, shape, draw)
+        inputs = numerics.draw(op, shape, draw)
         bias = draw.standard_normal(op["f"]).astype(np.float32) if place % 2 else None
         bound = pack.op(op.name).bind(inputs["weight"], bias)
         assert np.array_equal(bound.weight(), inputs["weight"])
-        out = judge.Guarded(op.operand_shape(op.meaning.output, shape))
-        bound(judge.spaced(inputs["x"], 3), out=out.inner)
+        out = numerics.Guarded(op.operand_shape(op.meaning.output, shape))
+        bound(numerics.spaced(inputs["x"], 3), out=out.inner)
         assert not out.touched(), shape
         axes = op.meaning.output.axes(op.all_options())
         after = 0 if bias is None else bias.reshape([-1 if axis == "f" else 1 for axis in axes])
-        how = judge.computed_by(pack.op(op.name).entry.kernels)
-        verdict = judge.compare(
+        how = numerics.computed_by(pack.op(op.name).entry.kernels)
+        verdict = numerics.compare(
             out.inner,
-            judge.reference(op, inputs) + after,
-            judge.tolerance(op, inputs, judge.reference(op, inputs), how) + 1e-6 * np.abs(after),
+            numerics.reference(op, inputs) + after,
+            numerics.tolerance(op, inputs, numerics.reference(op, inputs), how) + 1e-6 * np.abs(after),
         )
         assert not verdict.wrong, (shape, str(verdict))
         assert np.array_equal(bound(inputs["x"]), out.inner)
@@ -121,8 +121,8 @@ def test_every_shape_is_right(pack, spec):
 def test_two_outputs_each_way_are_exact_on_whole_numbers(pack):
     op, draw = Op.parse(SPECS[1]), np.random.default_rng(1)
     shape = Shape.of({"b": 2, "h": 9, "w": 6})  # of the first cell
-    inputs = judge.draw(op, shape, draw, whole=True)
-    assert np.array_equal(pack.op(op.name).bind(inputs["weight"])(inputs["x"]), judge.reference(op, inputs))
+    inputs = numerics.draw(op, shape, draw, whole=True)
+    assert np.array_equal(pack.op(op.name).bind(inputs["weight"])(inputs["x"]), numerics.reference(op, inputs))
 
 
 def test_a_pack_verifies_and_says_what_it_holds(path):
@@ -131,7 +131,7 @@ def test_a_pack_verifies_and_says_what_it_holds(path):
         entry = pack.op(Op.parse(SPECS[0]).name).entry
         packed = entry.operands[1].packed
         assert 0 < packed["plain"] < packed["floats"]
-        assert judge.computed_by(entry.kernels) == {"filtered": "6"}
+        assert numerics.computed_by(entry.kernels) == {"filtered": "6"}
 
 
 def test_epilogues_follow(tmp_path):
@@ -144,14 +144,14 @@ def test_epilogues_follow(tmp_path):
     with haotuner.load(tmp_path / "pack", threads=1) as pack:
         for op in map(Op.parse, FUSED):
             for shape in sizes(op, draw):  # lines that end within a vector, and within a tile
-                inputs = judge.draw(op, shape, draw)
+                inputs = numerics.draw(op, shape, draw)
                 bound = pack.op(op.name).bind(
                     inputs["weight"], **{one: inputs[one] for one in ("scale", "bias") if one in inputs}
                 )
-                out = judge.Guarded(op.operand_shape(op.meaning.output, shape))
+                out = numerics.Guarded(op.operand_shape(op.meaning.output, shape))
                 bound(inputs["x"], out=out.inner, **({"residual": inputs["residual"]} if "residual" in inputs else {}))
                 assert not out.touched(), shape
-                wanted = judge.reference(op, inputs)
-                how = judge.computed_by(pack.op(op.name).entry.kernels)
-                verdict = judge.compare(out.inner, wanted, judge.tolerance(op, inputs, wanted, how))
+                wanted = numerics.reference(op, inputs)
+                how = numerics.computed_by(pack.op(op.name).entry.kernels)
+                verdict = numerics.compare(out.inner, wanted, numerics.tolerance(op, inputs, wanted, how))
                 assert not verdict.wrong, (op.name, shape, str(verdict))

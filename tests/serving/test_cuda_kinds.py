@@ -19,8 +19,8 @@ from haotuner.hw_profiles.find import find_device  # noqa: E402
 from haotuner.microkernels.cuda.generated import CudaGenerated  # noqa: E402
 from haotuner.microkernels.index import families_for, family_named  # noqa: E402
 from haotuner.ops.index import KINDS  # noqa: E402
-from haotuner.request import ops_of  # noqa: E402
-from haotuner.words.op import Op  # noqa: E402
+from haotuner.spec.op import Op  # noqa: E402
+from haotuner.tuning.request import ops_of  # noqa: E402
 from tests.serving.cuda_packs import make_pack  # noqa: E402
 from tests.serving.test_group import files, node, saved  # noqa: E402
 from tests.standin import ROOT, environment, toolchain_missing  # noqa: E402

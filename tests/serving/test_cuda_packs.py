@@ -24,9 +24,9 @@ from haotuner.pack.merge import merge
 from haotuner.plan.cells import CellTable
 from haotuner.plan.table import RowTable
 from haotuner.runtime.gpus import Gpu, find_gpu, ordinal_of
-from haotuner.words.composition import Composition, Part, Planned
-from haotuner.words.cuda_arch import cuda_arch, driver_words, needed_driver, runs
-from haotuner.words.op import Op
+from haotuner.spec.composition import Composition, Part, Planned
+from haotuner.spec.cuda_arch import cuda_arch, driver_words, needed_driver, runs
+from haotuner.spec.op import Op
 from tests.content.little_cubin import FLAGS, little_cubin
 from tests.serving.cuda_packs import PICKS, SIMT, WGMMA, Pick, make_pack, packed_op
 from tests.serving.packs import LANES, best_level

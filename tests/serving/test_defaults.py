@@ -9,10 +9,10 @@ import pytest
 
 import haotuner
 from haotuner.errors import UsageError
-from haotuner.importing.read import graph_of
-from haotuner.model_check import drawn_inputs
-from haotuner.pack.verify import verify
+from haotuner.frontends.onnx.read import graph_of
 from haotuner.runtime.model import Session
+from haotuner.verify.model_check import drawn_inputs
+from haotuner.verify.pack_check import verify
 from tests.serving.model_packs import model_pack
 from tests.serving.native_builds import HERE, LIBRARY, c_pack, cc, run
 

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import haotuner
-from haotuner import judge
-from haotuner.pack.verify import verify
 from haotuner.runtime.pack import Pack
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec import numerics
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
+from haotuner.verify.pack_check import verify
 from tests.serving.packs import LANES, LIMIT, best_level, make_pack, packed_op
 
 FUSED = tuple(  # n = 100 leaves columns over after whole vectors, n = 5 has none
@@ -51,16 +51,16 @@ def bound(pack: Pack, name: str, drawn: dict[str, Any]) -> tuple[Any, list[str]]
 @pytest.mark.parametrize("name", FUSED)
 def test_every_element_goes_through_the_steps_once(pack: Pack, name: str) -> None:
     op, rng = Op.parse(name), np.random.default_rng(3)
-    drawn = judge.draw(op, Shape.of(m=333), rng)
+    drawn = numerics.draw(op, Shape.of(m=333), rng)
     linear, passed = bound(pack, name, drawn)
     for m in (0, 1, 2, 3, 7, 23, 24, 31, LIMIT, LIMIT + 1, 333):
         inputs = drawn | {key: drawn[key][:m] for key in ("x", *passed)}
-        out = judge.Guarded((m, op["n"])) if m else None
-        given = {key: judge.spaced(inputs[key], 3) for key in passed}
-        found = linear(judge.spaced(inputs["x"], 3), out=None if out is None else out.inner, **given)
+        out = numerics.Guarded((m, op["n"])) if m else None
+        given = {key: numerics.spaced(inputs[key], 3) for key in passed}
+        found = linear(numerics.spaced(inputs["x"], 3), out=None if out is None else out.inner, **given)
         assert found.shape == (m, op["n"])
         if out is not None:
-            verdict = judge.check(op, inputs, found)
+            verdict = numerics.check(op, inputs, found)
             assert not verdict.wrong and not out.touched(), (m, str(verdict))
 
 
@@ -69,7 +69,7 @@ def test_a_pack_of_fused_ops_verifies_and_a_wrong_step_shows(folder: Path, monke
     from haotuner.ops import epilogue
 
     wrong = dict(epilogue.STEPS) | {"relu": epilogue.STEPS["relu6"]}
-    monkeypatch.setattr(judge, "STEPS", wrong)
+    monkeypatch.setattr(numerics, "STEPS", wrong)
     assert any("bias_relu" in problem for problem in verify(folder))
 
 
@@ -78,20 +78,20 @@ def test_nan_and_infinity_come_out_as_numpy_has_them(folder: Path) -> None:
     with haotuner.load(folder, threads=1) as pack, np.errstate(invalid="ignore"):
         for name in FUSED:
             op = Op.parse(name)
-            drawn = judge.draw(op, Shape.of(m=4), np.random.default_rng(5))
+            drawn = numerics.draw(op, Shape.of(m=4), np.random.default_rng(5))
             linear, passed = bound(pack, name, drawn)
             drawn["x"][:] = special[:, None] * np.ones(op["k"], np.float32)
             drawn["x"][:, 1:] = 0  # one infinite term: no difference of two
             found = linear(drawn["x"], **{key: drawn[key] for key in passed})
             with np.errstate(over="ignore"):
-                want = judge.reference(op, drawn)
+                want = numerics.reference(op, drawn)
             assert np.array_equal(np.isnan(found), np.isnan(want)), name
             infinite = np.isinf(want)
             assert np.array_equal(found[infinite], want[infinite]), name
 
 
 def test_a_row_has_the_same_bits_wherever_it_lies(folder: Path) -> None:
-    drawn = judge.draw(Op.parse(FULL), Shape.of(m=300), np.random.default_rng(6))
+    drawn = numerics.draw(Op.parse(FULL), Shape.of(m=300), np.random.default_rng(6))
     with haotuner.load(folder, threads=1) as pack:
         linear, _ = bound(pack, FULL, drawn)
         whole = linear(drawn["x"], residual=drawn["residual"])
@@ -145,7 +145,7 @@ def test_what_a_call_refuses(folder: Path) -> None:
 
 
 def test_a_linear_is_rebound_twinned_and_handed_over(folder: Path) -> None:
-    drawn = judge.draw(Op.parse(FULL), Shape.of(m=9), np.random.default_rng(8))
+    drawn = numerics.draw(Op.parse(FULL), Shape.of(m=9), np.random.default_rng(8))
     first, second = haotuner.load(folder, threads=1), haotuner.load(folder, threads=1)
     linear, _ = bound(first, FULL, drawn)
     twin = linear.twin()
@@ -163,7 +163,7 @@ def test_torch_operators_take_what_the_epilogue_reads(folder: Path) -> None:
     torch = pytest.importorskip("torch")
     import haotuner.torch
 
-    drawn = judge.draw(Op.parse(FULL), Shape.of(m=6), np.random.default_rng(9))
+    drawn = numerics.draw(Op.parse(FULL), Shape.of(m=6), np.random.default_rng(9))
     given = {key: torch.from_numpy(value) for key, value in drawn.items()}
     with haotuner.load(folder, threads=1) as pack, haotuner.torch.register(pack) as handle:
         linear, _ = bound(pack, FULL, drawn)

@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 
 import haotuner
-from haotuner import judge
 from haotuner.backends.cpu.backend import CpuBackend
 from haotuner.backends.cpu.pack_sliced import PackedSliced, SlicedEntry, SlicedKernel, SlicedPlan
 from haotuner.backends.cpu.pack_source import pack_library
 from haotuner.backends.cpu.packing import _joining
-from haotuner.generate.kinds import graph_of
-from haotuner.generate.rfactor import joined
+from haotuner.codegen.kinds import graph_of
+from haotuner.codegen.rfactor import joined
 from haotuner.microkernels.cpu.generated import CpuGenerated, joins_of
 from haotuner.pack.write import write_pack
-from haotuner.words.limits import PARTIAL_FLOATS
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec import numerics
+from haotuner.spec.limits import PARTIAL_FLOATS
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
 from tests.run_folder import toolchain
 from tests.serving.packs import document
 
@@ -59,7 +59,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def drawn(op: Op, m: int, n: int) -> dict[str, Any]:
-    return judge.draw(op, Shape.of({axis: {"m": m, "n": n}[axis] for axis in op.axes}), np.random.default_rng([m, n]))
+    return numerics.draw(op, Shape.of({axis: {"m": m, "n": n}[axis] for axis in op.axes}), np.random.default_rng([m, n]))
 
 
 @pytest.mark.parametrize("spec", list(FOLDED))
@@ -71,9 +71,9 @@ def test_parts_are_joined_right_and_to_the_same_bits_on_any_threads(path, spec):
         with haotuner.load(path, threads=threads) as pack:
             for m, n in SIZES:
                 arrays = drawn(op, m, n)
-                out = judge.Guarded(op.operand_shape(op.meaning.output, Shape.of(m=m, n=n)))
-                pack.op(op.name).run(judge.spaced(arrays["x"], 3), out=out.inner)
-                assert judge.check(op, arrays, out.inner).wrong == 0, (m, n, threads)
+                out = numerics.Guarded(op.operand_shape(op.meaning.output, Shape.of(m=m, n=n)))
+                pack.op(op.name).run(numerics.spaced(arrays["x"], 3), out=out.inner)
+                assert numerics.check(op, arrays, out.inner).wrong == 0, (m, n, threads)
                 assert not out.touched()
                 found.setdefault((m, n), []).append(out.inner.copy())
     for results in found.values():
@@ -114,7 +114,7 @@ def test_one_row_of_a_cell_of_many_has_its_terms_shared(path, tmp_path):
     with haotuner.load(tmp_path / "rows", threads=2) as rows, haotuner.load(path, threads=2) as terms:
         served, other = rows.op("reduce_sum"), terms.op("reduce_sum")
         np.testing.assert_array_equal(served.run(x[:1]), other.run(x[:1]))
-        assert judge.check(Op.parse("reduce_sum:"), {"x": x}, served.run(x)).wrong == 0
+        assert numerics.check(Op.parse("reduce_sum:"), {"x": x}, served.run(x)).wrong == 0
         assert (served.run(x[:1, :5000]) != other.run(x[:1, :5000])).any(), "too few terms to share: summed in one"
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from haotuner.errors import UsageError
-from haotuner.importing.read import read
+from haotuner.frontends.onnx.read import read
 
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")

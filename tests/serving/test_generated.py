@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 import haotuner
-from haotuner import judge
 from haotuner.backends.cpu.pack_sliced import PackedSliced, SlicedEntry, SlicedKernel, SlicedPlan
 from haotuner.backends.cpu.pack_source import pack_library
 from haotuner.microkernels.cpu.generated import CpuGenerated
 from haotuner.pack.write import write_pack
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec import numerics
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
 from tests.run_folder import toolchain
 from tests.serving.packs import document
 
@@ -73,13 +73,13 @@ def test_a_pack_serves_what_the_kind_says(pack: Any, spec: str) -> None:
     served = pack.op(op.name)
     for first, last in product((1, 2, 5) if len(op.axes) > 2 else (1, 2, 5, 41), (1, 3, 17, 60)):
         shape = Shape.of({axis: last if axis == op.dynamic[-1] else first for axis in op.dynamic})
-        inputs = judge.draw(op, shape, rng, whole=False)
-        verdict = judge.check(op, inputs, served.run(*inputs.values()), whole=False)
+        inputs = numerics.draw(op, shape, rng, whole=False)
+        verdict = numerics.check(op, inputs, served.run(*inputs.values()), whole=False)
         assert verdict.wrong == 0, (shape, str(verdict))
-        views = {name: judge.spaced(values, 3) for name, values in inputs.items()}
-        guarded = judge.Guarded(op.operand_shape(op.meaning.output, shape))
+        views = {name: numerics.spaced(values, 3) for name, values in inputs.items()}
+        guarded = numerics.Guarded(op.operand_shape(op.meaning.output, shape))
         served.run(**views, out=guarded.inner)
-        assert judge.check(op, inputs, guarded.inner, whole=False).wrong == 0 and not guarded.touched()
+        assert numerics.check(op, inputs, guarded.inner, whole=False).wrong == 0 and not guarded.touched()
 
 
 def test_empty_requests_are_answered(pack: Any) -> None:

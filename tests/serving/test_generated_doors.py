@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 import haotuner
-from haotuner import judge
 from haotuner.backends.cpu.pack_source import pack_library
 from haotuner.pack.write import write_pack
-from haotuner.request import ops_of
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec import numerics
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
+from haotuner.tuning.request import ops_of
 from tests.content.groups_beside import deep, joint, maps, norm
 from tests.run_folder import toolchain
 from tests.serving.native_builds import ASAN, HERE, LIBRARY, cc
@@ -66,9 +66,9 @@ class Call:
     def __init__(self, folder: Path, op: Op, inputs: dict[str, Any], shape: Shape, in_place: int = -1) -> None:
         self.op, self.in_place = op, in_place
         written = op.meaning.written
-        self.outs = {one.name: judge.Guarded(op.operand_shape(one, shape), op.dtype_of(one)) for one in written}
+        self.outs = {one.name: numerics.Guarded(op.operand_shape(one, shape), op.dtype_of(one)) for one in written}
         self.inputs = {name: value.copy() for name, value in inputs.items()}
-        self.views = [judge.spaced(value, 3) if value.ndim else value for value in inputs.values()]
+        self.views = [numerics.spaced(value, 3) if value.ndim else value for value in inputs.values()]
         folder.mkdir()
         self.left = {name: folder / f"left_{name}" for name in self.outs}
         every = (*self.views, *(one.inner for one in self.outs.values()))
@@ -92,7 +92,7 @@ class Call:
             found[...] = 0
             before[name] = root.copy()
             root.reshape(-1)[...] = np.fromfile(self.left[name], root.dtype)
-        verdict = judge.check_all(self.op, self.inputs, outs)
+        verdict = numerics.check_all(self.op, self.inputs, outs)
         assert verdict.wrong == 0, (self.line, str(verdict))
         for name, found in outs.items():
             found[...] = 0
@@ -138,7 +138,7 @@ def test_from_c(made: Any, program: Path, tmp_path: Path, threads: int) -> None:
     calls: list[Call] = []
     for op in ops:
         for shape in shapes(op):
-            inputs = judge.draw(op, shape, rng)
+            inputs = numerics.draw(op, shape, rng)
             for place in (-1, *over[op.name]):
                 where = tmp_path / f"{len(calls)}"
                 calls.append(Call(where, op, inputs, shape, place))
@@ -153,7 +153,7 @@ def test_what_c_refuses(made: Any, program: Path, tmp_path: Path) -> None:
     path, _ = made
     op, rng = Op.parse("softmax:"), np.random.default_rng(0)
     shape = Shape.of(m=4, n=9)
-    inputs = judge.draw(op, shape, rng)
+    inputs = numerics.draw(op, shape, rng)
     good = Call(tmp_path / "good", op, inputs, shape)
     name, place, left, x, y = good.line.split(" ")
     lines = [
@@ -181,13 +181,13 @@ def test_torch_has_each(made: Any) -> None:
         for op in ops:
             call = getattr(torch.ops.haotuner, op.name)
             for shape in shapes(op):
-                inputs = judge.draw(op, shape, rng)
+                inputs = numerics.draw(op, shape, rng)
                 given = [torch.from_numpy(value) for value in inputs.values()]
                 found = call(*given)
                 order = [one.name for one in pack.op_entry(op.name).in_file_order]
                 tensors = found if len(order) > 1 else (found,)
                 made_of = {name: one.numpy() for name, one in zip(order, tensors, strict=True)}
-                assert judge.check_all(op, inputs, made_of).wrong == 0, (op.name, shape)
+                assert numerics.check_all(op, inputs, made_of).wrong == 0, (op.name, shape)
                 outs = [torch.empty_like(one) for one in tensors]
                 names = [f"out{at}" for at in range(len(order))] if len(order) > 1 else ["out"]
                 call.out(*given, **dict(zip(names, outs, strict=True)))
@@ -195,4 +195,4 @@ def test_torch_has_each(made: Any) -> None:
                 for place in over[op.name]:
                     own = [value.clone() for value in given]
                     call.out(*own, out=own[place])
-                    assert judge.check(op, inputs, own[place].numpy()).wrong == 0, (op.name, shape, place)
+                    assert numerics.check(op, inputs, own[place].numpy()).wrong == 0, (op.name, shape, place)

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import haotuner
-from haotuner import judge
 from haotuner.backends.cpu.pack_source import pack_library
 from haotuner.pack.write import write_pack
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec import numerics
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
 from tests.run_folder import toolchain
 from tests.serving.packs import document
 from tests.serving.test_generated import packed
@@ -54,9 +54,9 @@ def views(m: int, n: int) -> dict[str, Any]:
 def test_layouts_change_nothing(pack, name, m, n):
     op, served = Op.parse(f"{name}:"), pack.op(name)
     for layout, x in views(m, n).items():
-        out = judge.Guarded((m, n))
+        out = numerics.Guarded((m, n))
         served.run(x, out=out.inner)
-        verdict = judge.check(op, {"x": np.ascontiguousarray(x)}, out.inner)
+        verdict = numerics.check(op, {"x": np.ascontiguousarray(x)}, out.inner)
         assert verdict.wrong == 0 and not out.touched(), (layout, str(verdict))
 
 
@@ -81,7 +81,7 @@ def test_an_output_may_be_the_input_itself(pack, name, m, n):
             continue
         before = np.array(x)
         assert served.run(x, out=x) is x
-        assert judge.check(op, {"x": before}, np.ascontiguousarray(x)).wrong == 0, layout
+        assert numerics.check(op, {"x": before}, np.ascontiguousarray(x)).wrong == 0, layout
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -156,7 +156,7 @@ def test_extents_of_none_and_one(pack, m, n):
     x = np.ones((m, n), np.float32)
     for name in ROWS:
         found = pack.op(name).run(x)
-        assert found.shape == (m, n) and (not x.size or judge.check(Op.parse(f"{name}:"), {"x": x}, found).wrong == 0)
+        assert found.shape == (m, n) and (not x.size or numerics.check(Op.parse(f"{name}:"), {"x": x}, found).wrong == 0)
     assert pack.op("transpose").run(x[None]).shape == (1, n, m)
     np.testing.assert_array_equal(pack.op("reduce_sum").run(x), np.full(m, n))
     np.testing.assert_array_equal(pack.op("reduce_max").run(x), np.full(m, 1.0 if n else -np.inf))

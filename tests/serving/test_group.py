@@ -10,24 +10,24 @@ import pytest
 
 onnx = pytest.importorskip("onnx")
 import haotuner  # noqa: E402, after the skip
-from haotuner import judge  # noqa: E402
 from haotuner.backends.cpu.pack_sliced import PackedSliced, SlicedEntry, SlicedKernel, SlicedPlan  # noqa: E402
 from haotuner.backends.cpu.pack_source import pack_library  # noqa: E402
 from haotuner.cost.problem import Foreign, problem_of  # noqa: E402
 from haotuner.errors import UsageError  # noqa: E402
+from haotuner.frontends.onnx.read import read  # noqa: E402
 from haotuner.graph.interpret import interpret  # noqa: E402
-from haotuner.importing.read import read  # noqa: E402
 from haotuner.microkernels.cpu.generated import CpuGenerated  # noqa: E402
 from haotuner.microkernels.cpu.online_softmax import CpuOnline  # noqa: E402
 from haotuner.microkernels.index import families_for, family_named  # noqa: E402
 from haotuner.ops.groups import digest_of, learn  # noqa: E402
-from haotuner.pack.verify import not_verified, verify  # noqa: E402
 from haotuner.pack.write import write_pack  # noqa: E402
-from haotuner.pack_groups import learn_from, meaning_of  # noqa: E402
-from haotuner.request import ops_of  # noqa: E402
 from haotuner.runtime.group import named_so  # noqa: E402
-from haotuner.words.op import Op  # noqa: E402
-from haotuner.words.shape import Shape  # noqa: E402
+from haotuner.spec import numerics  # noqa: E402
+from haotuner.spec.op import Op  # noqa: E402
+from haotuner.spec.shape import Shape  # noqa: E402
+from haotuner.tuning.request import ops_of  # noqa: E402
+from haotuner.verify.pack_check import not_verified, verify  # noqa: E402
+from haotuner.verify.pack_groups import learn_from, meaning_of  # noqa: E402
 from tests.run_folder import toolchain  # noqa: E402
 from tests.serving.packs import document  # noqa: E402
 
@@ -193,10 +193,10 @@ def test_attention_written_as_a_group_gets_online_sums(tmp_path):
     (family,) = families_for(op, "cpu")
     assert isinstance(family, CpuOnline) and op.parallel == ("b", "t") and family_named(family.name) is family
     rng = np.random.default_rng(0)
-    given = judge.draw(op, Shape.of(b=2, t=3, s=5), rng)
+    given = numerics.draw(op, Shape.of(b=2, t=3, s=5), rng)
     want = next(iter(interpret(read(file), given).values()))
-    np.testing.assert_allclose(judge.reference(op, given), want, rtol=1e-5, atol=1e-6)
-    assert judge.check(op, given, want).wrong == 0 and judge.check(op, given, want * np.float32(1.001)).wrong > 0
+    np.testing.assert_allclose(numerics.reference(op, given), want, rtol=1e-5, atol=1e-6)
+    assert numerics.check(op, given, want).wrong == 0 and numerics.check(op, given, want * np.float32(1.001)).wrong > 0
 
 
 def test_records_of_groups_are_read_with_and_without_their_file(tmp_path):

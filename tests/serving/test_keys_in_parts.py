@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 import haotuner
-from haotuner import judge
 from haotuner.backends.cpu.pack_sliced import PackedSliced, SlicedEntry, SlicedKernel, SlicedPlan
 from haotuner.backends.cpu.pack_source import pack_library
 from haotuner.microkernels.cpu.online_softmax import CpuOnline
 from haotuner.pack.write import write_pack
-from haotuner.words.device import Device
-from haotuner.words.limits import PARTIAL_FLOATS
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec import numerics
+from haotuner.spec.device import Device
+from haotuner.spec.limits import PARTIAL_FLOATS
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
 from tests.run_folder import toolchain
 from tests.serving.native_builds import ASAN, HERE, LIBRARY, cc
 from tests.serving.packs import document
@@ -67,11 +67,11 @@ def test_parts_are_right_and_to_the_same_bits_on_any_threads(path: Path, spec: s
     for threads in (1, 2, THREADS):
         with haotuner.load(path, threads=threads) as pack:
             for place, shape in enumerate(shapes(op)):
-                inputs = judge.draw(op, shape, np.random.default_rng(place))
-                out = judge.Guarded(op.operand_shape(op.meaning.output, shape))
-                views = {name: judge.spaced(one, 3) for name, one in inputs.items()}
+                inputs = numerics.draw(op, shape, np.random.default_rng(place))
+                out = numerics.Guarded(op.operand_shape(op.meaning.output, shape))
+                views = {name: numerics.spaced(one, 3) for name, one in inputs.items()}
                 pack.op(op.name).run(**views, out=out.inner)
-                assert judge.check(op, inputs, out.inner).wrong == 0 and not out.touched(), (shape, threads)
+                assert numerics.check(op, inputs, out.inner).wrong == 0 and not out.touched(), (shape, threads)
                 found.setdefault(shape, []).append(out.inner.copy())
     for one, *others in found.values():
         for other in others:
@@ -98,7 +98,7 @@ def test_a_nan_reaches_its_row_and_keys_that_are_masked_out_count_for_nothing(pa
             y = served_op.run(**arrays)
             assert np.isnan(y[0, 1]).all() and np.isfinite(y[0, 0]).all()
             arrays |= {"q": q, "mask": np.where(np.arange(2)[:, None] == 1, np.float32(-np.inf), mask)}
-            assert judge.check(op, arrays, served_op.run(**arrays)).wrong == 0, "a query that sees no key"
+            assert numerics.check(op, arrays, served_op.run(**arrays)).wrong == 0, "a query that sees no key"
 
 
 def test_from_c(path: Path, tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_from_c(path: Path, tmp_path: Path) -> None:
         for op in map(Op.parse, SPECS):
             for shape in list(shapes(op))[:6]:
                 where = tmp_path / f"{threads}-{len(calls)}"
-                calls.append(Call(where, op, judge.draw(op, shape, np.random.default_rng(0)), shape))
+                calls.append(Call(where, op, numerics.draw(op, shape, np.random.default_rng(0)), shape))
         assert served(program, path, threads, [call.line for call in calls]) == ["ok"] * len(calls)
         for call in calls:
             call.judge()

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from haotuner.backends.cpu.pack_source import pack_library
-from haotuner.pack.verify import verify
+from haotuner.host.processor import missing_flags
 from haotuner.pack.write import write_pack
-from haotuner.runtime.host import missing_flags
+from haotuner.verify.pack_check import verify
 from tests.run_folder import toolchain
 from tests.serving.conv_packs import packed_conv
 from tests.serving.packs import LANES, document, packed_op

@@ -15,12 +15,12 @@ from haotuner.errors import PackInvalid, PackMismatch, UsageError
 from haotuner.graph.extents import dimension
 from haotuner.graph.graph import GraphBuilder
 from haotuner.graph.interpret import interpret
+from haotuner.host import processor
 from haotuner.pack.__main__ import main
 from haotuner.pack.levels import level_hashes, served_level
 from haotuner.pack.manifest import read_manifest
 from haotuner.pack.merge import merge
-from haotuner.pack.verify import verify
-from haotuner.runtime import host
+from haotuner.verify.pack_check import verify
 from tests.serving.chain_graphs import product
 from tests.serving.conftest import DENSE, rows
 from tests.serving.model_packs import model_pack
@@ -28,8 +28,8 @@ from tests.serving.native_builds import HERE, LIBRARY, c_pack, cc, run
 from tests.serving.packs import LANES, assert_right, make_pack, packed_op, put_manifest
 
 WIDE, MIDDLE, NARROW = "x86-64-v4", "x86-64-v3", "x86-64-v2"
-FLAGS = {level: sorted(set().union(*(host.LEVELS[name] for name in list(host.LEVELS)[: place + 1])))
-         for place, level in enumerate(host.LEVELS)}  # fmt: skip
+FLAGS = {level: sorted(set().union(*(processor.LEVELS[name] for name in list(processor.LEVELS)[: place + 1])))
+         for place, level in enumerate(processor.LEVELS)}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -52,12 +52,12 @@ def mine(merged: Path, tmp_path: Path) -> Path:
 
 def pretend(monkeypatch: pytest.MonkeyPatch, level: str) -> None:
     """The host's CPU has what ``level`` names and nothing more."""
-    monkeypatch.setattr(host, "host_flags", lambda *_: frozenset(FLAGS[level]))
+    monkeypatch.setattr(processor, "host_flags", lambda *_: frozenset(FLAGS[level]))
 
 
 @pytest.mark.parametrize("level", [WIDE, MIDDLE, NARROW])
 def test_each_cpu_gets_the_widest_level_it_has(merged, weight, monkeypatch, level):
-    if host.missing_flags(level):
+    if processor.missing_flags(level):
         pytest.skip(f"isa: this host is not {level}")
     pretend(monkeypatch, level)
     for threads in (1, 2):
@@ -70,10 +70,10 @@ def test_each_cpu_gets_the_widest_level_it_has(merged, weight, monkeypatch, leve
 
 def test_the_choice_for_every_host_and_every_set_of_levels():
     def lacks(top: str) -> Any:
-        order = list(host.LEVELS)
+        order = list(processor.LEVELS)
         return lambda level: () if order.index(level) <= order.index(top) else ("flag",)
 
-    order = list(host.LEVELS)
+    order = list(processor.LEVELS)
     for top in order:
         for held in range(1, 1 << len(order)):
             levels = {level: "" for place, level in enumerate(order) if held >> place & 1}
@@ -92,7 +92,7 @@ def test_a_cpu_narrower_than_every_level_is_refused(plain, tmp_path, monkeypatch
 
 def test_hand_over_between_levels(merged, weight, monkeypatch):
     """A server that is moved to another CPU model keeps its linears: weights are packed anew where panels differ."""
-    if host.missing_flags(MIDDLE):
+    if processor.missing_flags(MIDDLE):
         pytest.skip("isa: this host is not x86-64-v3")
     pretend(monkeypatch, NARROW)
     pack = haotuner.load(merged, threads=1)
@@ -216,7 +216,7 @@ def test_c_servers_open_the_same_level(merged, mine, driver, tmp_path):
 @pytest.mark.slow
 def test_the_same_bits_wherever_fused_multiply_adds_are(tmp_path, weight):
     """AVX2 and AVX-512 kernels sum in the same order with the same rounding; SSE has no fused multiply-add."""
-    if host.missing_flags(WIDE):
+    if processor.missing_flags(WIDE):
         pytest.skip("isa: this host is not x86-64-v4")
     found = []
     for level in (WIDE, MIDDLE):
@@ -230,7 +230,7 @@ def test_each_level_has_its_models(tmp_path, monkeypatch):
     g = GraphBuilder()
     x = g.input("x", (dimension("batch"), 8))
     graph = g.finish(product(g, x))
-    held = [level for level in (MIDDLE, NARROW) if not host.missing_flags(level)]
+    held = [level for level in (MIDDLE, NARROW) if not processor.missing_flags(level)]
     if len(held) < 2:
         pytest.skip(f"isa: this host is not {MIDDLE}")
     packs = [model_pack(tmp_path / level, {"net": graph}, level=level) for level in held]

@@ -202,8 +202,7 @@ def test_close_while_calls_run(made, weight, threads):
 @pytest.mark.parametrize(("limit", "cores"), [("max 100000", 8), ("250000 100000", 2), ("50000 100000", 1)])
 def test_load_uses_no_more_threads_than_the_quota_pays(made, tmp_path, monkeypatch, limit, cores):
     """A container with --cpus=2 on 64 cores: more threads are stopped for most of every period."""
-    from haotuner import control_groups
-    from haotuner.runtime import host
+    from haotuner.host import control_groups, processor
     from haotuner.runtime import pack as module
 
     for name, text in (("proc/self/cgroup", "0::/box\n"), ("sys/fs/cgroup/box/cpu.max", limit)):
@@ -211,8 +210,8 @@ def test_load_uses_no_more_threads_than_the_quota_pays(made, tmp_path, monkeypat
         (tmp_path / name).write_text(text)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
     assert control_groups.cpu_quota(tmp_path / "proc", tmp_path / "sys") == (None if cores == 8 else int(limit[:6]) / 1e5)
-    assert host.usable_cores(tmp_path / "proc", tmp_path / "sys") == cores
-    monkeypatch.setattr(module, "usable_cores", lambda: host.usable_cores(tmp_path / "proc", tmp_path / "sys"))
+    assert processor.usable_cores(tmp_path / "proc", tmp_path / "sys") == cores
+    monkeypatch.setattr(module, "usable_cores", lambda: processor.usable_cores(tmp_path / "proc", tmp_path / "sys"))
     with haotuner.load(made.path) as pack:
         assert pack.threads == min(cores, 3)  # the most that it was tuned for
 

@@ -11,7 +11,7 @@ import haotuner
 from haotuner.errors import UsageError
 from haotuner.graph.fp16_to_fp32 import fp16_to_fp32
 from haotuner.graph.interpret import interpret
-from haotuner.pack.verify import verify
+from haotuner.verify.pack_check import verify
 from tests.serving.model_packs import model_pack
 
 pytest.importorskip("onnx")

@@ -23,8 +23,8 @@ from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.graph.interpret import interpret
 from haotuner.graph.typed_extents import typed
 from haotuner.pack.manifest import read_manifest
-from haotuner.pack.verify import verify
-from haotuner.words.size_arithmetic import REAL, TYPED, WHOLE
+from haotuner.spec.size_arithmetic import REAL, TYPED, WHOLE
+from haotuner.verify.pack_check import verify
 from tests.serving.model_packs import model_pack
 
 B, T = dimension("batch"), dimension("seq")

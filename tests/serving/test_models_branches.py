@@ -12,9 +12,9 @@ from haotuner.errors import PackInvalid, UsageError
 from haotuner.graph.extents import dimension, largest, smallest
 from haotuner.graph.graph import Graph, GraphBuilder, Required
 from haotuner.graph.interpret import interpret
-from haotuner.orchestrate.dim_ranges import spans_of
-from haotuner.orchestrate.segments import branches, counts, cut, data_dimensions
-from haotuner.orchestrate.shape_constraints import shape_constraints, unmet
+from haotuner.partition.dim_ranges import spans_of
+from haotuner.partition.segments import branches, counts, cut, data_dimensions
+from haotuner.partition.shape_constraints import shape_constraints, unmet
 from tests.serving.model_packs import model_pack
 
 B, EITHER, COUNT = dimension("batch"), dimension("either_0"), dimension("count_0")

@@ -15,7 +15,7 @@ from haotuner.graph import decompositions
 from haotuner.graph.extents import dimension
 from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.runtime.native_library import NativeLibrary
-from haotuner.words.bytecode import schedule_words
+from haotuner.spec.bytecode import schedule_words
 from tests.serving.model_packs import planned
 from tests.serving.native_builds import ASAN, CLIB, HERE, LIBRARY, LOOSE, TSAN, c_pack, cc, pack_sources, run
 from tests.serving.test_models import numbers

@@ -11,9 +11,9 @@ import haotuner
 from haotuner.graph.extents import Extent, dimension
 from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.graph.interpret import interpret
-from haotuner.orchestrate.greedy_fusion import Greedy
-from haotuner.orchestrate.products import Product
-from haotuner.words.op import Op
+from haotuner.partition.greedy_fusion import Greedy
+from haotuner.partition.products import Product
+from haotuner.spec.op import Op
 from tests.serving.model_packs import model_pack
 
 B, T = dimension("batch"), dimension("time")

@@ -13,13 +13,13 @@ from haotuner.errors import PackInvalid, UsageError
 from haotuner.graph.extents import dimension, evaluate
 from haotuner.graph.graph import Graph
 from haotuner.graph.interpret import interpret
-from haotuner.model_check import check_model, drawn_inputs
-from haotuner.orchestrate import executable
-from haotuner.orchestrate.index_bounds import index_bounds
-from haotuner.orchestrate.index_sources import index_sources
-from haotuner.pack_race import _call
-from haotuner.words import bytecode
-from haotuner.words.shape import Span
+from haotuner.partition import executable
+from haotuner.partition.index_bounds import index_bounds
+from haotuner.partition.index_sources import index_sources
+from haotuner.spec import bytecode
+from haotuner.spec.shape import Span
+from haotuner.verify.model_check import check_model, drawn_inputs
+from haotuner.verify.pack_race import _call
 from tests.serving.model_packs import model_pack
 from tests.serving.written_nodes import Nodes
 

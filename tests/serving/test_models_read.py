@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import haotuner
+from haotuner.frontends.onnx.read import graph_of
 from haotuner.graph.interpret import interpret
-from haotuner.importing.read import graph_of
-from haotuner.pack.verify import verify
+from haotuner.verify.pack_check import verify
 from tests.serving.model_packs import model_pack
 
 onnx = pytest.importorskip("onnx")

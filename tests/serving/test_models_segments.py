@@ -11,10 +11,10 @@ import haotuner
 from haotuner.errors import PackInvalid, UsageError
 from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.graph.interpret import interpret
-from haotuner.orchestrate.dim_ranges import spans_of
-from haotuner.orchestrate.segments import counts, cut
-from haotuner.pack.verify import verify
-from haotuner.words.shape import Span
+from haotuner.partition.dim_ranges import spans_of
+from haotuner.partition.segments import counts, cut
+from haotuner.spec.shape import Span
+from haotuner.verify.pack_check import verify
 from tests.serving.chain_graphs import B, chosen, grown, noisy, product
 from tests.serving.model_packs import LAST, model_pack
 

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 import haotuner
-from haotuner import judge
 from haotuner.backends.cpu.pack_source import pack_library
 from haotuner.graph.interpret import interpret
 from haotuner.pack.write import write_pack
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec import numerics
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
 from tests.run_folder import toolchain
 from tests.serving.model_packs import model_pack
 from tests.serving.online_packs import online_op
@@ -47,12 +47,12 @@ def test_a_pack_serves_what_the_kind_says(pack: Any, spec: str) -> None:
     served = pack.op(op.name)
     for b, (t, s) in product((1, 3), ((1, 1), (2, 70), (17, 9), (60, 33))):
         shape = Shape.of({axis: {"b": b, "h": 2, "t": t, "s": s}[axis] for axis in op.dynamic})
-        inputs = judge.draw(op, shape, rng)
-        assert judge.check(op, inputs, served.run(*inputs.values())).wrong == 0, shape
-        views = {name: judge.spaced(values, 3) for name, values in inputs.items()}
-        guarded = judge.Guarded(op.operand_shape(op.meaning.output, shape))
+        inputs = numerics.draw(op, shape, rng)
+        assert numerics.check(op, inputs, served.run(*inputs.values())).wrong == 0, shape
+        views = {name: numerics.spaced(values, 3) for name, values in inputs.items()}
+        guarded = numerics.Guarded(op.operand_shape(op.meaning.output, shape))
         served.run(**views, out=guarded.inner)
-        assert judge.check(op, inputs, guarded.inner).wrong == 0 and not guarded.touched(), shape
+        assert numerics.check(op, inputs, guarded.inner).wrong == 0 and not guarded.touched(), shape
 
 
 def test_odd_numbers_are_answered_as_numpy_answers_them(pack: Any) -> None:
@@ -80,7 +80,7 @@ def test_heads_are_taken_where_they_lie(pack: Any) -> None:
     out = np.zeros((2, 5, 3, 8), np.float32)
     pack.op("attention_d8_headsapart").run(q, k, v, out=out.transpose(0, 2, 1, 3))
     op = Op.parse("attention:d=8,heads=apart")
-    assert judge.check(op, {"q": q, "k": k, "v": v}, out.transpose(0, 2, 1, 3)).wrong == 0
+    assert numerics.check(op, {"q": q, "k": k, "v": v}, out.transpose(0, 2, 1, 3)).wrong == 0
 
 
 def test_a_model_has_attention_as_one_step_that_stores_no_scores(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 import haotuner
 from haotuner.backends.cpu.pack_source import PackedAny, pack_data
 from haotuner.errors import PackClosed, PackInvalid, UsageError
-from haotuner.pack.verify import verify
+from haotuner.verify.pack_check import verify
 from tests.serving.conftest import DENSE
 from tests.serving.native_builds import ASAN, HERE, LIBRARY, c_pack, cc, run
 from tests.serving.packs import packed_op, put_manifest, rewrite

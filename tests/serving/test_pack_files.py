@@ -231,7 +231,7 @@ def test_verify_finds_a_wrong_kernel(made, tmp_path, monkeypatch):
     """A kernel that forgets one step of k is found, although it is fast and never crashes."""
     from haotuner.backends.cpu import compile as cpu_compile
     from haotuner.microkernels.cpu import dense as cpu_dense
-    from haotuner.pack.verify import verify as problems_of
+    from haotuner.verify.pack_check import verify as problems_of
     from tests.serving.packs import LANES, best_level, make_pack, packed_op
 
     real = cpu_dense._tile_program

@@ -67,7 +67,7 @@ def test_files_that_change_between_two_looks_are_read_again(made, copied, monkey
             aside.rename(copied)
             shutil.rmtree(copied.parent / "old")
 
-    name = ("manifest_in", "_check_library", "_load")[turn]
+    name = ("manifest_in", "check_library_in", "_load")[turn]
     real = getattr(module, name)
 
     def around(*arguments: Any, **more: Any) -> Any:

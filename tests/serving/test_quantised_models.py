@@ -13,8 +13,8 @@ from haotuner.graph.extents import dimension
 from haotuner.graph.fold_dequantize import dequantised_by_rows
 from haotuner.graph.graph import Graph
 from haotuner.graph.interpret import interpret
-from haotuner.orchestrate.greedy_fusion import Greedy
-from haotuner.orchestrate.products import Product
+from haotuner.partition.greedy_fusion import Greedy
+from haotuner.partition.products import Product
 from tests.serving.model_packs import model_pack
 from tests.serving.written_nodes import Nodes
 

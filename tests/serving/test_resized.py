@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import haotuner
+from haotuner.frontends.onnx.read import graph_of
 from haotuner.graph.graph import Graph
 from haotuner.graph.interpret import interpret
-from haotuner.importing.read import graph_of
 from tests.serving.model_packs import model_pack
 
 onnx = pytest.importorskip("onnx")

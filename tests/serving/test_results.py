@@ -126,7 +126,7 @@ def test_one_by_one(pack):
 
 @pytest.mark.parametrize("level", ["x86-64-v3", "x86-64-v2"])
 def test_narrower_instruction_sets(tmp_path, level, weight):
-    from haotuner.runtime.host import missing_flags
+    from haotuner.host.processor import missing_flags
 
     if missing_flags(level):
         pytest.skip(f"isa: this host is not {level}")

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import haotuner
-from haotuner.words.op import Op
+from haotuner.spec.op import Op
 from tests.serving.conv_packs import conv_pack
 from tests.serving.packs import LANES, best_level
 

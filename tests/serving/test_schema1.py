@@ -14,7 +14,7 @@ import haotuner
 from haotuner.errors import PackInvalid
 from haotuner.pack.manifest import read_manifest
 from haotuner.pack.merge import merge
-from haotuner.pack.verify import verify
+from haotuner.verify.pack_check import verify
 from tests.run_folder import toolchain
 from tests.serving.conftest import DENSE, SMALLEST, rows
 from tests.serving.native_builds import HERE, LIBRARY, cc, run

@@ -17,8 +17,8 @@ from haotuner.errors import HaotunerError, PackInvalid, UsageError
 from haotuner.graph.extents import dimension
 from haotuner.graph.graph import GraphBuilder
 from haotuner.pack.manifest import read_manifest
-from haotuner.pack.verify import not_verified, verify
 from haotuner.pack.write import as_json
+from haotuner.verify.pack_check import not_verified, verify
 from tests.serving.model_packs import model_pack
 from tests.serving.packs import put_manifest
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 import haotuner
-from haotuner import judge
 from haotuner.backends.cpu.pack_source import pack_library
 from haotuner.errors import UsageError
 from haotuner.graph.interpret import interpret
-from haotuner.pack.verify import verify
 from haotuner.pack.write import write_pack
+from haotuner.spec import numerics
+from haotuner.verify.pack_check import verify
 from tests.content.groups_beside import deep, joint, maps, mixed, norm
 from tests.run_folder import toolchain
 from tests.serving.packs import document
@@ -58,9 +58,9 @@ def test_outputs_come_in_the_file_s_order(pack: Any, name: str) -> None:
         given = drawn(name, m=m, n=n, k=4)
         want = interpret(GRAPHS[name], given)
         close(op.run(**given), want)
-        outs = [judge.Guarded(value.shape) for value in want.values()]
+        outs = [numerics.Guarded(value.shape) for value in want.values()]
         into = tuple(one.inner for one in outs)
-        found = op.run(*(judge.spaced(one, 3) for one in given.values()), out=into)
+        found = op.run(*(numerics.spaced(one, 3) for one in given.values()), out=into)
         assert all(one is other for one, other in zip(found, into, strict=True))
         close(found, want)
         assert not any(one.touched() for one in outs)
@@ -112,12 +112,12 @@ def test_what_is_written_lies_apart(pack: Any) -> None:
 @pytest.mark.long
 def test_verify_looks_at_every_output(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert verify(path, most_flops=1e5) == []
-    beside = judge._beside
+    beside = numerics._beside
 
     def shifted(op: Any, inputs: Any) -> Any:
         return {name: (want + 1.0, allowed) for name, (want, allowed) in beside(op, inputs).items()}
 
-    monkeypatch.setattr(judge, "_beside", shifted)
+    monkeypatch.setattr(numerics, "_beside", shifted)
     found = verify(path, most_flops=1e5)
     assert found and all(" threads=" in one for one in found)
     (op, *_) = joint(GRAPHS["norm"], "norm")

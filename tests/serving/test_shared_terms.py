@@ -11,7 +11,7 @@ import pytest
 import haotuner
 from haotuner.backends.cpu.parallel_axis import rows_of
 from haotuner.runtime.pack import Pack
-from haotuner.words.op import Op
+from haotuner.spec.op import Op
 from tests.serving.conftest import rows
 from tests.serving.packs import LANES, LIMIT, Made, assert_right, best_level, make_pack, packed_op
 

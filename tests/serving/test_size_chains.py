@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import haotuner
-from haotuner.importing.read import graph_of
-from haotuner.words.shape import Span
+from haotuner.frontends.onnx.read import graph_of
+from haotuner.spec.shape import Span
 from tests.serving.model_packs import model_pack
 
 pytest.importorskip("onnx")

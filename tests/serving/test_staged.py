@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 
 import haotuner
-from haotuner import judge
 from haotuner.backends.cpu.pack_sliced import PackedSliced, SlicedEntry, SlicedKernel, SlicedPlan
 from haotuner.backends.cpu.pack_source import pack_library
-from haotuner.generate.multi_stage import StagePlan
+from haotuner.codegen.multi_stage import StagePlan
 from haotuner.microkernels.cpu.generated import CpuGenerated
 from haotuner.pack.write import write_pack
-from haotuner.words.device import Device
-from haotuner.words.limits import PARTIAL_FLOATS
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec import numerics
+from haotuner.spec.device import Device
+from haotuner.spec.limits import PARTIAL_FLOATS
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
 from tests.content.groups_beside import joint, norm
 from tests.run_folder import toolchain
 from tests.serving.native_builds import ASAN, HERE, LIBRARY, cc
@@ -74,7 +74,7 @@ def pack(path: Path, request: pytest.FixtureRequest) -> Iterator[Any]:
 
 
 def drawn(op: Op, m: int, n: int) -> dict[str, Any]:
-    return judge.draw(op, Shape.of(m=m, n=n), np.random.default_rng([m, n]))
+    return numerics.draw(op, Shape.of(m=m, n=n), np.random.default_rng([m, n]))
 
 
 @pytest.mark.parametrize("spec", list(SPECS))
@@ -82,11 +82,11 @@ def test_stages_are_right_for_every_size_and_for_rows_without_room(pack: Any, sp
     op = Op.parse(spec)
     for m, n in SIZES:
         arrays = drawn(op, m, n)
-        outs = {one.name: judge.Guarded(op.operand_shape(one, Shape.of(m=m, n=n))) for one in op.meaning.written}
+        outs = {one.name: numerics.Guarded(op.operand_shape(one, Shape.of(m=m, n=n))) for one in op.meaning.written}
         into = tuple(outs[one.name].inner for one in pack.op_entry(op.name).in_file_order)
-        spaced = {name: judge.spaced(one, 3) for name, one in arrays.items()}
+        spaced = {name: numerics.spaced(one, 3) for name, one in arrays.items()}
         pack.op(op.name).run(**spaced, out=into if len(into) > 1 else into[0])
-        assert judge.check_all(op, arrays, {name: one.inner for name, one in outs.items()}).wrong == 0, (m, n)
+        assert numerics.check_all(op, arrays, {name: one.inner for name, one in outs.items()}).wrong == 0, (m, n)
         assert not any(one.touched() for one in outs.values()), (m, n)
 
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from haotuner.errors import UsageError
+from haotuner.frontends.torch_export.exported_program import read_exported
 from haotuner.graph.interpret import interpret
-from haotuner.importing.exported import read_exported
-from haotuner.orchestrate.shape_constraints import demands, unmet
+from haotuner.partition.shape_constraints import demands, unmet
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch warns of itself

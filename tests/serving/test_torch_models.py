@@ -241,7 +241,7 @@ def test_ops_that_a_model_needs():
     assert adapter.ops_of(net) == {"dense:n=100,k=37": 4, "dense:n=37,k=100": 2}
     assert adapter.ops_of(net, torch.randn(3, 37)) == {"dense:n=37,k=100": 3, "dense:n=100,k=37": 4}
     assert not net.first._forward_pre_hooks
-    from haotuner.words.op import Op
+    from haotuner.spec.op import Op
 
     assert Op.parse(next(iter(adapter.ops_of(net)))).name == DENSE
     with pytest.raises(RuntimeError):

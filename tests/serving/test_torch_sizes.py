@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from haotuner.frontends.torch_export.exported_program import graph_of_program
 from haotuner.graph.interpret import interpret
-from haotuner.importing.exported import graph_of_program
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch warns of itself

@@ -11,8 +11,8 @@ torch: Any = pytest.importorskip("torch")
 
 import haotuner.torch as adapter  # noqa: E402
 from haotuner.errors import UsageError  # noqa: E402
-from haotuner.trace import arrivals_of  # noqa: E402
-from haotuner.words.op import Op  # noqa: E402
+from haotuner.spec.op import Op  # noqa: E402
+from haotuner.spec.trace import arrivals_of  # noqa: E402
 
 nn = torch.nn
 

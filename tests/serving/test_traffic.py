@@ -12,9 +12,9 @@ import pytest
 
 import haotuner
 from haotuner.errors import PackClosed, UsageError
-from haotuner.pack.verify import verify
-from haotuner.trace import traffic_of
-from haotuner.words.op import Op
+from haotuner.spec.op import Op
+from haotuner.spec.trace import traffic_of
+from haotuner.verify.pack_check import verify
 from tests.serving.conftest import DENSE, SMALLEST, TURNED, rows
 from tests.serving.packs import LANES, LIMIT, best_level, make_pack, packed_op, rewrite
 from tests.serving.test_life import in_threads

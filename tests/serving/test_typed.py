@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 import haotuner
-from haotuner import judge
-from haotuner.pack.verify import verify
 from haotuner.runtime.pack import Pack
 from haotuner.runtime.typed import numpy_type
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec import numerics
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
+from haotuner.verify.pack_check import verify
 from tests.serving.packs import LANES, LIMIT, best_level, make_pack
 from tests.serving.typed_packs import typed_op
 
@@ -42,7 +42,7 @@ def pack(folder: Path, request: pytest.FixtureRequest) -> Iterator[Pack]:
 
 
 def drawn(name: str, m: int, seed: int = 0) -> dict[str, Any]:
-    return judge.draw(Op.parse(name), Shape.of(m=m), np.random.default_rng(seed))
+    return numerics.draw(Op.parse(name), Shape.of(m=m), np.random.default_rng(seed))
 
 
 def bound(pack: Pack, name: str, given: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
@@ -57,7 +57,7 @@ def test_results_are_right_and_rows_have_the_bits_of_any_batch(pack: Pack, name:
     whole = drawn(name, LIMIT + 25)
     linear, passed = bound(pack, name, whole)
     every = linear(whole["x"], **passed)
-    verdict = judge.check(Op.parse(name), whole, every)
+    verdict = numerics.check(Op.parse(name), whole, every)
     assert not verdict.wrong, str(verdict)
     assert every.dtype == numpy_type(Op.parse(name).dtype_of(Op.parse(name).meaning.output))
     for m in (1, 2, 3, 7, 40):
@@ -82,7 +82,7 @@ def test_a_weight_comes_back_as_it_was_bound_and_can_be_replaced(pack: Pack, nam
     twin = linear.twin()
     constants = {key: other[key] for key, axes in Op.parse(name).epilogue_operands.items() if len(axes) == 1}
     linear.rebind(other["weight"], **constants)
-    assert not judge.check(Op.parse(name), {**other, "x": given["x"], **passed}, linear(given["x"], **passed)).wrong
+    assert not numerics.check(Op.parse(name), {**other, "x": given["x"], **passed}, linear(given["x"], **passed)).wrong
     assert twin.weight().tobytes() == given["weight"].tobytes()
 
 
@@ -150,8 +150,8 @@ def test_strides_and_guards_are_kept(pack: Pack) -> None:
         given = drawn(name, 11)
         linear, _ = bound(pack, name, given)
         want = linear(given["x"])
-        out = judge.Guarded(want.shape, Op.parse(name).dtype_of(Op.parse(name).meaning.output))
-        linear(judge.spaced(given["x"], 3), out=out.inner)
+        out = numerics.Guarded(want.shape, Op.parse(name).dtype_of(Op.parse(name).meaning.output))
+        linear(numerics.spaced(given["x"], 3), out=out.inner)
         assert out.inner.tobytes() == want.tobytes() and not out.touched()
         linear(given["x"], out=want[::-1])  # rows backwards
         assert want[::-1].tobytes() == out.inner.tobytes()

@@ -13,16 +13,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import haotuner
-from haotuner import judge
 from haotuner.backends.cpu.pack_source import pack_library
 from haotuner.errors import HaotunerError
-from haotuner.pack.verify import verify
+from haotuner.host.processor import missing_flags
 from haotuner.pack.write import write_pack
 from haotuner.runtime.convolution import Convolution
-from haotuner.runtime.host import missing_flags
 from haotuner.runtime.pack import Pack
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec import numerics
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
+from haotuner.verify.pack_check import verify
 from tests.run_folder import toolchain
 from tests.serving.conv_packs import packed_conv
 from tests.serving.odd_tensors import ODD, odd
@@ -151,12 +151,12 @@ def test_an_image_has_the_bits_of_any_batch_and_weights_come_back(pack: Pack, sp
     op = Op.parse(spec)
     for side in (9, 5):  # of three small images columns are laid out, of one perhaps lines
         whole = Shape.of({axis: 3 if axis == "b" else side for axis in op.dynamic})
-        drawn = judge.draw(op, whole, np.random.default_rng(0))
+        drawn = numerics.draw(op, whole, np.random.default_rng(0))
         constants = {key: drawn[key] for key, axes in op.epilogue_operands.items() if len(axes) == 1}
         passed = [key for key in op.epilogue_operands if key not in constants]
         served = pack.op(op.name).bind(drawn["weight"], **constants)
         every = served(drawn["x"], **{key: drawn[key] for key in passed})
-        assert not judge.check(op, drawn, every).wrong
+        assert not numerics.check(op, drawn, every).wrong
         one = served(drawn["x"][2:], **{key: drawn[key][2:] for key in passed})
         assert one.tobytes() == every[2:].tobytes()
     assert served.weight().tobytes() == drawn["weight"].tobytes()
@@ -165,10 +165,10 @@ def test_an_image_has_the_bits_of_any_batch_and_weights_come_back(pack: Pack, sp
 @pytest.mark.parametrize("spec", PRODUCTS + PRODUCTS_ON_TILES)
 def test_products_take_any_strides_and_what_comes_beside(pack: Pack, spec: str) -> None:
     op, rng = Op.parse(spec), np.random.default_rng(1)
-    drawn = judge.draw(op, Shape.of({axis: 4 if axis == "b" else 23 for axis in op.dynamic}), rng)
+    drawn = numerics.draw(op, Shape.of({axis: 4 if axis == "b" else 23 for axis in op.dynamic}), rng)
     x, w, run = drawn["x"], drawn["w"], pack.op(op.name).run
     plain = run(x, w)
-    assert not judge.check(op, drawn, plain).wrong
+    assert not numerics.check(op, drawn, plain).wrong
     turned = [np.ascontiguousarray(value.transpose(2, 0, 1)).transpose(1, 2, 0) for value in (x, w)]
     assert run(*turned).tobytes() == plain.tobytes()
     assert run(x[:, ::-1] if op.option("layout") != "tn" else x[:, :, ::-1], w).tobytes() == plain[:, ::-1].tobytes()
@@ -185,10 +185,10 @@ def test_products_take_any_strides_and_what_comes_beside(pack: Pack, spec: str) 
 def test_single_elements_side_by_side_have_the_bits_of_each_alone(pack: Pack, spec: str) -> None:
     op = Op.parse(spec)
     shape = Shape.of({axis: {"b": 40, "k": 21}.get(axis, 1) for axis in op.dynamic})
-    drawn = judge.draw(op, shape, np.random.default_rng(5))
+    drawn = numerics.draw(op, shape, np.random.default_rng(5))
     x, w, run = drawn["x"], drawn["w"], pack.op(op.name).run
     several = run(x, w)
-    assert not judge.check(op, drawn, several).wrong
+    assert not numerics.check(op, drawn, several).wrong
     apart = np.zeros((5, 9, *x.shape[1:]), x.dtype)[:, :8]  # two axes that do not fold: one matrix at a time
     apart[...] = x.reshape(apart.shape)
     assert run(apart, w.reshape(5, 8, *w.shape[1:])).tobytes() == several.tobytes()
@@ -210,13 +210,13 @@ def test_wide_products_have_the_bits_of_their_columns_alone(pack: Pack, k: int) 
 
 def test_a_long_sum_is_taken_in_parts(pack: Pack) -> None:
     op = Op.parse("batch_matmul:layout=nt,dtype=int8")
-    drawn = judge.draw(op, Shape.of(b=1, m=13, n=40, k=9001), np.random.default_rng(2))
-    assert not judge.check(op, drawn, pack.op(op.name).run(drawn["x"], drawn["w"])).wrong
+    drawn = numerics.draw(op, Shape.of(b=1, m=13, n=40, k=9001), np.random.default_rng(2))
+    assert not numerics.check(op, drawn, pack.op(op.name).run(drawn["x"], drawn["w"])).wrong
 
 
 def test_integers_take_no_bias_beside_and_other_types_are_refused(pack: Pack) -> None:
     op = Op.parse(CONVOLUTIONS[6])
-    drawn = judge.draw(op, Shape.of(b=1, h=4, w=4), np.random.default_rng(0))
+    drawn = numerics.draw(op, Shape.of(b=1, h=4, w=4), np.random.default_rng(0))
     with pytest.raises(TypeError, match="bind takes weight; got weight, bias"):
         pack.op(op.name).bind(drawn["weight"], np.zeros(20, np.float32))
     served = pack.op(op.name).bind(drawn["weight"])
@@ -239,12 +239,12 @@ def test_odd_tensors_are_right_or_refused_in_words(pack: Pack, data: st.DataObje
     shape = Shape.of(extents)
     if min(op.extents(shape).values()) < 1:
         return  # nothing is left of the image
-    inputs = judge.draw(op, shape, rng)
+    inputs = numerics.draw(op, shape, rng)
     passed = [o.name for o in op.meaning.inputs if o.role == "input"]
     passed += [name for name, axes in op.epilogue_operands.items() if len(axes) > 1]
     constants = {name: inputs[name] for name in op.epilogue_operands if name not in passed}
     at, way = data.draw(st.sampled_from([*passed, "out"])), data.draw(st.sampled_from(ODD))
-    out: Any = np.zeros(op.operand_shape(op.meaning.output, shape), judge.numpy_dtype(op.dtype_of(op.meaning.output)))
+    out: Any = np.zeros(op.operand_shape(op.meaning.output, shape), numerics.numpy_dtype(op.dtype_of(op.meaning.output)))
     if at == "out":
         out = odd(rng, out, way)
     given_to = inputs | ({} if at == "out" else {at: odd(rng, inputs[at], way)})
@@ -264,13 +264,13 @@ def test_odd_tensors_are_right_or_refused_in_words(pack: Pack, data: st.DataObje
         return
     assert found.size == 0 or found.shape == out.shape if out is not None else True
     if way not in ("axis", "no axis", "longer", "empty", "one", "type"):
-        verdict = judge.check(op, given_to, np.asarray(found))
+        verdict = numerics.check(op, given_to, np.asarray(found))
         assert not verdict.wrong, f"{op.name} {at} {way}: {verdict}"
 
 
 def test_an_output_over_an_input_is_refused(pack: Pack) -> None:
     memory = np.zeros((1, 8, 8), np.float32)
-    x = memory.view(judge.numpy_dtype("bf16"))[:, :, :8]
+    x = memory.view(numerics.numpy_dtype("bf16"))[:, :, :8]
     with pytest.raises(ValueError, match="shares memory"):
         pack.op("batch_matmul_bf16_outfp32").run(x, x, out=memory)
     served = pack.op(Op.parse(CONVOLUTIONS[8]).name).bind(np.ones((7, 1, 3, 3), np.int8))

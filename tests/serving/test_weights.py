@@ -19,7 +19,7 @@ from haotuner.graph.extents import dimension
 from haotuner.graph.graph import GraphBuilder
 from haotuner.runtime.model_files import opened_model
 from haotuner.runtime.native_library import NativeLibrary
-from haotuner.words.chunks import CHUNK_BYTES, chunk_checksums
+from haotuner.spec.chunks import CHUNK_BYTES, chunk_checksums
 from tests.serving.model_packs import model_pack
 from tests.serving.native_builds import HERE, LIBRARY, cc
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from haotuner.graph.graph import Graph
-from haotuner.model_check import graph_of
-from haotuner.orchestrate.products import Finder
-from haotuner.orchestrate.segments import cut, flattened
-from haotuner.words.op import Op
+from haotuner.partition.products import Finder
+from haotuner.partition.segments import cut, flattened
+from haotuner.spec.op import Op
+from haotuner.verify.model_check import graph_of
 
 torch = pytest.importorskip("torch")
 

@@ -8,7 +8,7 @@ from haotuner.backends.cpu.blocking import Blocking
 from haotuner.backends.cpu.pack_source import PackedOp
 from haotuner.microkernels.cpu.typed import WORDS, CpuTyped, begun
 from haotuner.microkernels.index import families_for
-from haotuner.words.op import Op
+from haotuner.spec.op import Op
 from tests.serving.packs import LIMIT, SPLITS, plan_for
 
 

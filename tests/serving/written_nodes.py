@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from haotuner.importing.constant_folding import ConstantFolding
-from haotuner.importing.node_context import NodeContext
-from haotuner.importing.table import RULES
+from haotuner.frontends.onnx.constant_folding import ConstantFolding
+from haotuner.frontends.onnx.node_context import NodeContext
+from haotuner.frontends.onnx.table import RULES
 
 OPSET = 21
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from haotuner.words.composition import SERIAL, WAYS, WHOLE, Composition, Part, is_composition, share_in_words
-from haotuner.words.record import Trial
-from haotuner.words.shape import Shape
+from haotuner.spec.composition import SERIAL, WAYS, WHOLE, Composition, Part, is_composition, share_in_words
+from haotuner.spec.record import Trial
+from haotuner.spec.shape import Shape
 
 PARTS = st.builds(Part, st.from_regex(r"[a-z]{1,3}__mr[1-9]", fullmatch=True), st.integers(WHOLE, 10**6))
 COMPOSITIONS = st.builds(Composition, st.lists(PARTS, min_size=1, max_size=3).map(tuple), st.sampled_from(tuple(WAYS)))

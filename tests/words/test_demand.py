@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from haotuner.words.demand import Work, demand_query
-from haotuner.words.kernel import Footprint, MicroKernel, Tile
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec.demand import Work, demand_query
+from haotuner.spec.kernel import Footprint, MicroKernel, Tile
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
 from tests.judgement.cost_examples import BIG_CORE
 
 OP = Op.parse("dense:n=100,k=8")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from haotuner.files import kind_of, open_beneath, open_regular, read_regular, written_aside
+from haotuner.host.files import kind_of, open_beneath, open_regular, read_regular, written_aside
 
 
 def make(what: str, path: Path) -> Path:
@@ -123,7 +123,7 @@ def test_a_pipe_that_takes_the_place_of_a_file_is_not_waited_for(tmp_path: Path,
     os.mkfifo(tmp_path / "it")
     (tmp_path / "file").write_bytes(b"")
     as_before = (tmp_path / "file").stat()
-    monkeypatch.setattr("haotuner.files.os.stat", lambda *_, **__: as_before)
+    monkeypatch.setattr("haotuner.host.files.os.stat", lambda *_, **__: as_before)
     with pytest.raises(OSError, match="it is a pipe"):
         open_regular(tmp_path / "it", 100)
 
@@ -164,6 +164,6 @@ def test_a_link_that_comes_after_the_path_was_resolved_is_not_followed(
     (tmp_path / "model").mkdir()
     (tmp_path / "secret").write_bytes(b"outside")
     (tmp_path / "model" / "w").symlink_to("../secret")
-    monkeypatch.setattr("haotuner.files.os.path.realpath", lambda path, **_: str(path))
+    monkeypatch.setattr("haotuner.host.files.os.path.realpath", lambda path, **_: str(path))
     with pytest.raises(OSError, match="it is a link"):
         open_beneath(tmp_path / "model", "w", 100)

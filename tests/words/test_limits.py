@@ -6,12 +6,12 @@ import re
 from pathlib import Path
 
 from haotuner.backends.cpu.compile import RUNTIME_SOURCES
-from haotuner.words import limits
-from haotuner.words.composition import WAYS
+from haotuner.spec import limits
+from haotuner.spec.composition import WAYS
 
 
 def test_the_header_is_what_the_module_makes() -> None:
-    """After a change: python -m haotuner.words.limits > haotuner/runtime/native/ht_limits.h."""
+    """After a change: python -m haotuner.spec.limits > haotuner/runtime/native/ht_limits.h."""
     assert (RUNTIME_SOURCES / "ht_limits.h").read_text() == limits.header()
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from haotuner.words.device import Device
-from haotuner.words.kernel import Footprint
-from haotuner.words.occupancy import BLOCKS, RESERVED_BYTES, Room, occupancy
+from haotuner.spec.device import Device
+from haotuner.spec.kernel import Footprint
+from haotuner.spec.occupancy import BLOCKS, RESERVED_BYTES, Room, occupancy
 
 BARE = Device(id="bare", kind="cuda", name="b", arch="sm_86", compute_units=1, wave_width=32, registers_per_thread=255)
 

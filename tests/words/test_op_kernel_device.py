@@ -11,11 +11,11 @@ from haotuner.ops.convolution import is_convolution
 from haotuner.ops.dtypes import DTYPE_BYTES
 from haotuner.ops.epilogue import STEPS, operands_of
 from haotuner.ops.index import KINDS
-from haotuner.words.device import Device
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.limits import MAX_EXTRA
-from haotuner.words.op import Op
-from haotuner.words.shape import AXIS_LIMIT, Shape
+from haotuner.spec.device import Device
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.limits import MAX_EXTRA
+from haotuner.spec.op import Op
+from haotuner.spec.shape import AXIS_LIMIT, Shape
 
 extents = st.integers(1, AXIS_LIMIT)
 MOST_AXES = max(len(kind.axes) for kind in KINDS.values())

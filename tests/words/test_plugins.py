@@ -12,7 +12,7 @@ from haotuner.errors import NothingLegal, UsageError
 from haotuner.microkernels.index import families_for, family_named
 from haotuner.ops import plugins
 from haotuner.ops.index import kind_in, kind_named, kind_names
-from haotuner.words.op import Op
+from haotuner.spec.op import Op
 
 ROW_SUM = """
 import numpy as np

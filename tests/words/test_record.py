@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from haotuner.words.record import REASONS, STAGES, Failed, Record, Timed, Trial
-from haotuner.words.shape import Shape
+from haotuner.spec.record import REASONS, STAGES, Failed, Record, Timed, Trial
+from haotuner.spec.shape import Shape
 from tests.contract.record_examples import record
 from tests.contract.record_strategies import records
 

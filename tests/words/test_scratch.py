@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from haotuner.scratch import PREFIX, scratch_folder
+from haotuner.host.scratch import PREFIX, scratch_folder
 
 HOLD = """
 import sys
-from haotuner.scratch import scratch_folder
+from haotuner.host.scratch import scratch_folder
 with scratch_folder() as folder:
     (folder / "inner").mkdir()
     (folder / "inner" / "big").write_bytes(b"x")

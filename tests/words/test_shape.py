@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from haotuner.errors import UsageError
-from haotuner.words.shape import AXIS_LIMIT, DYNAMIC, Shape, ShapeRange, Span
-from haotuner.words.traffic import Traffic
+from haotuner.spec.shape import AXIS_LIMIT, DYNAMIC, Shape, ShapeRange, Span
+from haotuner.spec.traffic import Traffic
 
 extents = st.integers(1, AXIS_LIMIT)
 axes = st.from_regex(r"[a-z]{1,3}", fullmatch=True)

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from haotuner.errors import UsageError
-from haotuner.trace import arrivals_of, is_trace, read_trace, traffic_of
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
-from haotuner.words.traffic import Traffic
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
+from haotuner.spec.trace import arrivals_of, is_trace, read_trace, traffic_of
+from haotuner.spec.traffic import Traffic
 
 OP = Op.parse("dense:n=2304,k=768")
 ROW = st.tuples(st.integers(1, 2**31 - 1), st.integers(1, 1000))

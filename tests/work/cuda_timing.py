@@ -20,7 +20,7 @@ from haotuner.backends.cuda import timing_library
 from haotuner.backends.cuda.timing_library import ArgsWords, CallWords, Loaded, TimingLibrary, call_words, kernel_words
 from haotuner.isolate.answers import Refusal
 from haotuner.microkernels.cuda.launch import reduce_symbol
-from haotuner.words.op import Op
+from haotuner.spec.op import Op
 from tests.serving.cuda_doors import lacking
 from tests.serving.cuda_packs import PICKS, Pick, family
 from tests.standin.client import Driver

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from haotuner.backends.cuda import batches
-from haotuner.words.op import Op
+from haotuner.spec.op import Op
 from tests.serving.cuda_packs import PRODUCT_PICKS, family
 from tests.work.cuda_timing_shared import loaded, one_launch, opened
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from haotuner.backends.cuda import direct_calls
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
 from tests.serving.cuda_packs import DIRECT_PICKS
 from tests.work.cuda_timing_shared import loaded, one_launch, opened
 

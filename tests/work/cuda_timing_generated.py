@@ -9,9 +9,9 @@ import numpy as np
 
 from haotuner.backends.cuda.generated_calls import GeneratedOperands, verify_generated
 from haotuner.backends.cuda.timer_process import TimerProcess
-from haotuner.words.kernel import shares_terms
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec.kernel import shares_terms
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
 from tests.serving.cuda_packs import GENERATED_PICKS, ONE_FOLD_PICKS, family
 from tests.work.cuda_timing_shared import loaded, one_launch, opened
 

@@ -12,7 +12,7 @@ import pytest
 
 from haotuner.backends.cuda.timing_library import ArgsWords, CallWords, call_words
 from haotuner.isolate.answers import Refusal
-from haotuner.words.op import Op
+from haotuner.spec.op import Op
 from tests.serving.cuda_packs import GROUPED_PICKS
 from tests.work.cuda_timing_shared import LAUNCHES, loaded, opened
 

@@ -11,7 +11,7 @@ import pytest
 from haotuner.backends.cuda import timing_library
 from haotuner.backends.cuda.timing_library import CallWords, Loaded, TimingLibrary
 from haotuner.isolate.answers import Refusal
-from haotuner.words.kernel import MicroKernel
+from haotuner.spec.kernel import MicroKernel
 from tests.serving.cuda_packs import family
 from tests.standin.client import Driver
 

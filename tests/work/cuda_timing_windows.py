@@ -10,8 +10,8 @@ import pytest
 
 from haotuner.backends.cuda import window_calls
 from haotuner.isolate.answers import Refusal
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
 from tests.serving.cuda_packs import family
 from tests.serving.cuda_window_packs import IMAGE_PICKS, PHASE_PICKS, WINDOW_PICKS
 from tests.work.cuda_timing_shared import loaded, one_launch, opened

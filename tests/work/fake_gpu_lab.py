@@ -9,13 +9,13 @@ from dataclasses import replace
 from haotuner.hw_profiles.find import find_device
 from haotuner.microkernels.index import families_for, family_named
 from haotuner.plan.grids import Grid
-from haotuner.tuning import Task
-from haotuner.words.composition import WHOLE, Composition, sum_parts
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.op import Op
-from haotuner.words.record import Trial
-from haotuner.words.shape import ShapeRange
-from haotuner.words.traffic import Traffic
+from haotuner.spec.composition import WHOLE, Composition, sum_parts
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.op import Op
+from haotuner.spec.record import Trial
+from haotuner.spec.shape import ShapeRange
+from haotuner.spec.traffic import Traffic
+from haotuner.tuning.strategies import Task
 from tests.work.fake_lab import FakeLab
 
 GPU = replace(find_device("a100-40gb", measure=False), id="fake-gpu")

@@ -10,13 +10,13 @@ from typing import Self, cast
 
 from haotuner.measure.measurer import GoesOn, Measurer
 from haotuner.microkernels.cpu.dense import CpuDense
-from haotuner.tuning import Task
-from haotuner.words.device import Device
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.op import Op
-from haotuner.words.record import Failed, Outcome, Record, Timed, Trial
-from haotuner.words.shape import ShapeRange
-from haotuner.words.traffic import Traffic
+from haotuner.spec.device import Device
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.op import Op
+from haotuner.spec.record import Failed, Outcome, Record, Timed, Trial
+from haotuner.spec.shape import ShapeRange
+from haotuner.spec.traffic import Traffic
+from haotuner.tuning.strategies import Task
 
 Fails = Callable[[MicroKernel], bool]
 FAMILY = CpuDense()

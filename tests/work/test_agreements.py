@@ -8,7 +8,7 @@ import numpy as np
 
 from haotuner.graph.extents import dimension
 from haotuner.graph.graph import GraphBuilder
-from haotuner.orchestrate.shape_constraints import shape_constraints, unmet
+from haotuner.partition.shape_constraints import shape_constraints, unmet
 
 B, T = dimension("batch"), dimension("seq")
 

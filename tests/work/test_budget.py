@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from haotuner import op_tasks
 from haotuner.measure.measurer import GoesOn
-from haotuner.orchestrate.profiled_costs import BATCH, FIRST_BATCH, ProfiledPrices
+from haotuner.partition.profiled_costs import BATCH, FIRST_BATCH, ProfiledPrices
 from haotuner.search.clock import Clock
 from haotuner.search.task import Effort
-from haotuner.tuning import tune
-from haotuner.words.device import Device
-from haotuner.words.op import Op
-from haotuner.words.record import Record, Trial
+from haotuner.spec.device import Device
+from haotuner.spec.op import Op
+from haotuner.spec.record import Record, Trial
+from haotuner.tuning import op_tasks
+from haotuner.tuning.strategies import tune
 from tests.work.fake_lab import CORE, FAMILY, TASK, FakeLab
 from tests.work.test_tuning import check_served
 
@@ -91,7 +91,7 @@ def test_what_the_first_ops_take_too_long_the_last_ones_are_not_measured_for(mon
         given.append((asked[6], asked[9]))
         return SimpleNamespace(stopped="budget", kernels=())
 
-    monkeypatch.setattr("haotuner.op_tasks.time", SimpleNamespace(monotonic=lambda: next(moments)))
+    monkeypatch.setattr("haotuner.tuning.op_tasks.time", SimpleNamespace(monotonic=lambda: next(moments)))
     monkeypatch.setattr(op_tasks, "tune_one", one)
     ops = tuple(Op.parse(f"dense:n={n},k=8") for n in (8, 16, 24, 32))
     request: Any = SimpleNamespace(ops=ops, seconds=60.0, zero_measure=False)
@@ -108,7 +108,7 @@ def test_a_clock_that_was_given_up_lets_nothing_begin() -> None:
 def test_groups_are_compiled_in_batches_that_fit_into_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     prices = ProfiledPrices([{"batch": 1}], 60.0)
     assert prices._fitting() == FIRST_BATCH
-    monkeypatch.setattr("haotuner.orchestrate.profiled_costs.time", SimpleNamespace(monotonic=lambda: prices._until - 30.0))
+    monkeypatch.setattr("haotuner.partition.profiled_costs.time", SimpleNamespace(monotonic=lambda: prices._until - 30.0))
     for group_s, count in ((0.5, BATCH), (5.0, 6), (50.0, 1)):
         prices._group_s = group_s
         assert prices._fitting() == count

@@ -10,9 +10,9 @@ import pytest
 from haotuner.graph import decompositions
 from haotuner.graph.extents import dimension
 from haotuner.graph.graph import GraphBuilder
-from haotuner.orchestrate.greedy_fusion import Greedy, Loops
-from haotuner.orchestrate.products import Product
-from haotuner.words.op import Op
+from haotuner.partition.greedy_fusion import Greedy, Loops
+from haotuner.partition.products import Product
+from haotuner.spec.op import Op
 
 B = dimension("batch")
 

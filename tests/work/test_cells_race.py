@@ -23,13 +23,13 @@ from haotuner.search.call_times import calls_us
 from haotuner.search.compared import LEAST_LIMIT_US, compared
 from haotuner.search.grid_search import SHAPES, predicted_us
 from haotuner.search.task import Tuned, Watch
-from haotuner.tuning import Task, tune
-from haotuner.words.composition import SERIAL, Composition
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.op import Op
-from haotuner.words.record import Record, Trial
-from haotuner.words.shape import Shape, ShapeRange
-from haotuner.words.traffic import Traffic
+from haotuner.spec.composition import SERIAL, Composition
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.op import Op
+from haotuner.spec.record import Record, Trial
+from haotuner.spec.shape import Shape, ShapeRange
+from haotuner.spec.traffic import Traffic
+from haotuner.tuning.strategies import Task, tune
 from tests.work.fake_lab import CORE, FakeLab
 
 pytestmark = pytest.mark.long

@@ -14,22 +14,22 @@ import pytest
 
 from haotuner.backends.cpu.pack_source import GROUP_FLAGS
 from haotuner.backends.toolchain import Toolchain
+from haotuner.codegen.loops.c_math import head_of
+from haotuner.codegen.loops.cuda_loops import device_loops_of
+from haotuner.codegen.loops.elements import elements_of, lies_beside, rows_before
+from haotuner.codegen.loops.recompute import recomputed_reductions
 from haotuner.graph import decompositions
 from haotuner.graph.extents import dimension, evaluate
 from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.graph.interpret import interpret
-from haotuner.orchestrate import window_ilp
-from haotuner.orchestrate.c_math import head_of
-from haotuner.orchestrate.costs import CORE, GPU, Prices
-from haotuner.orchestrate.cuda_loops import device_loops_of
-from haotuner.orchestrate.elements import elements_of, lies_beside, rows_before
-from haotuner.orchestrate.greedy_fusion import Greedy, Loops
-from haotuner.orchestrate.ilp_partition import IlpPartitioner
-from haotuner.orchestrate.multi_output_fusion import Ways, plain
-from haotuner.orchestrate.products import Product
-from haotuner.orchestrate.recompute import recomputed_reductions
-from haotuner.orchestrate.size_table import SizeTable
-from haotuner.orchestrate.window_ilp import Candidate, circle_of, solve
+from haotuner.partition import window_ilp
+from haotuner.partition.costs import CORE, GPU, Prices
+from haotuner.partition.greedy_fusion import Greedy, Loops
+from haotuner.partition.ilp_partition import IlpPartitioner
+from haotuner.partition.multi_output_fusion import Ways, plain
+from haotuner.partition.products import Product
+from haotuner.partition.size_table import SizeTable
+from haotuner.partition.window_ilp import Candidate, circle_of, solve
 from tests.work.test_plain_loops import of
 
 B, T = dimension("batch"), dimension("seq")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from haotuner.backends.toolchain import Toolchain
-from haotuner.orchestrate.c_math import PRELUDE
+from haotuner.codegen.loops.c_math import PRELUDE
 
 SOURCE = """
 void from16(const uint16_t* x, float* y, int n) { for (int i = 0; i < n; ++i) y[i] = from_fp16(x[i]); }

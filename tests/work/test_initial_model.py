@@ -9,12 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from haotuner import initial_model
 from haotuner.cost.features import features
 from haotuner.cost.forest import Forest
 from haotuner.cost.model import HasEnsemble, HasSpread
 from haotuner.errors import UsageError
-from haotuner.initial_model import Starts, start_of
 from haotuner.search.observations import LEAST_STARTED_ROWS
 from haotuner.transfer import models_shipped as shipping
 from haotuner.transfer.fit import fit_model
@@ -23,6 +21,8 @@ from haotuner.transfer.reading import read_records
 from haotuner.transfer.saved_model import Transferred, load_model, save_model
 from haotuner.transfer.target_scores import TargetScores
 from haotuner.transfer.warm_start import TREE_ROWS, Started
+from haotuner.tuning import initial_model
+from haotuner.tuning.initial_model import Starts, start_of
 from tests.judgement.cost_examples import BIG_CORE, CPU_DENSE, KERNELS, OP, PAIRS
 from tests.judgement.transfer_examples import COUSIN, NARROW, WIDE, find_device, records, tables
 from tests.work.fake_lab import CORE

@@ -32,7 +32,7 @@ for folder in json.loads(sys.argv[1]):
     assert haotuner.__file__.startswith(folder), haotuner.__file__
     from haotuner.backends.cpu.code import program_hashes, typed_text
     from haotuner.backends.cuda.code import unit_text
-    from haotuner.words.kernel import MicroKernel
+    from haotuner.spec.kernel import MicroKernel
     kernels = [MicroKernel.parse(name) for name in json.loads(sys.argv[2])]
     found = {kernel.name: [program_hashes(kernel), typed_text(kernel, "x86-64-v3")] for kernel in kernels}
     print(json.dumps({**found, sys.argv[3]: unit_text(sys.argv[3])}))

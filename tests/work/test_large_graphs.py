@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from haotuner.generate import mixed_radix
-from haotuner.generate.expressions import index
+from haotuner.codegen import mixed_radix
+from haotuner.codegen.expressions import index
 from haotuner.graph.extents import dimension, same
 from haotuner.graph.graph import Graph, GraphBuilder
-from haotuner.orchestrate.costs import CORE, Prices
-from haotuner.orchestrate.greedy_fusion import Greedy
-from haotuner.orchestrate.ilp_partition import IlpPartitioner
+from haotuner.partition.costs import CORE, Prices
+from haotuner.partition.greedy_fusion import Greedy
+from haotuner.partition.ilp_partition import IlpPartitioner
 
 
 class Walked(tuple[Any, ...]):

@@ -13,14 +13,14 @@ from haotuner.graph.extents import dimension
 from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.graph.interpret import interpret
 from haotuner.graph.tolerance import TOLERANCE, tolerance_of
-from haotuner.model_check import drawn_inputs
 from haotuner.ops.dtypes import DTYPES
-from haotuner.orchestrate.costs import CORE, Prices, Rates
-from haotuner.orchestrate.greedy_fusion import Loops, Step
-from haotuner.orchestrate.ilp_partition import IlpPartitioner
-from haotuner.orchestrate.layout import LAYOUTS, Layouts
-from haotuner.orchestrate.products import Product
-from haotuner.words.op import Op
+from haotuner.partition.costs import CORE, Prices, Rates
+from haotuner.partition.greedy_fusion import Loops, Step
+from haotuner.partition.ilp_partition import IlpPartitioner
+from haotuner.partition.layout import LAYOUTS, Layouts
+from haotuner.partition.products import Product
+from haotuner.spec.op import Op
+from haotuner.verify.model_check import drawn_inputs
 
 SIZES = {"b": 2, "h": 40, "w": 36}
 SLOW_FIRST = replace(

@@ -11,9 +11,9 @@ from haotuner.backends.cpu import contention as module
 from haotuner.backends.cpu.contention import CROWDED, FIRST_S, MOST_S, SHARE, Answer, RetryPolicy, core_contention
 from haotuner.backends.cpu.drift import ThroughputProbe, lost, undisturbed
 from haotuner.backends.cpu.timer_process import TimerProcess
-from haotuner.words.device import Device
-from haotuner.words.record import Trial
-from haotuner.words.shape import Shape
+from haotuner.spec.device import Device
+from haotuner.spec.record import Trial
+from haotuner.spec.shape import Shape
 from tests.work.native_jobs import job, mutant_library
 
 TRIAL_S = 0.02

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from haotuner.backends.cpu.compile import TIMING_SOURCES
 from haotuner.backends.cpu.drift import MOST, ThroughputProbe, drift, undisturbed
 from haotuner.backends.cpu.timer_process import WATCH_FLOATS, WATCH_LOOKS, WATCH_SAMPLES, TimerProcess
-from haotuner.words.device import Device
-from haotuner.words.record import Trial
-from haotuner.words.shape import Shape
+from haotuner.spec.device import Device
+from haotuner.spec.record import Trial
+from haotuner.spec.shape import Shape
 from tests.work.native_jobs import job, mutant_library, spied_library
 
 CORE = Device(

@@ -17,9 +17,9 @@ from haotuner.isolate.answers import Job, TimedOut
 from haotuner.measure.device_measurer import BATCH, FIRST_BATCH, DeviceMeasurer, _batches
 from haotuner.microkernels.cpu.dense import CpuDense
 from haotuner.records import MemoryStore, RecordStore
-from haotuner.words.device import Device
-from haotuner.words.record import Failed, Record, Timed, Trial
-from haotuner.words.shape import Shape
+from haotuner.spec.device import Device
+from haotuner.spec.record import Failed, Record, Timed, Trial
+from haotuner.spec.shape import Shape
 from tests.work.native_jobs import ENVIRONMENT
 
 OP = "dense_n100_k33"

@@ -9,7 +9,7 @@ import pytest
 from haotuner.backends.cpu.blocking import ROWS_LEAST, ROWS_MOST, Blocking
 from haotuner.microkernels.cpu.dense import CpuDense
 from haotuner.microkernels.cpu.dense_sums import K_BLOCK_LEAST_ROWS
-from haotuner.words.op import Op
+from haotuner.spec.op import Op
 from tests.judgement.cost_examples import BIG_CORE
 
 FAMILY = CpuDense()

@@ -16,8 +16,8 @@ from haotuner.isolate.answers import Refusal
 from haotuner.microkernels.cpu.generated import CpuGenerated
 from haotuner.ops.index import KINDS
 from haotuner.ops.kind import OpKind
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.op import Op
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.op import Op
 from tests.content.formula_kinds import FORMULA_KINDS, ROW_SUM
 from tests.run_folder import toolchain
 
@@ -86,7 +86,7 @@ def test_a_wrong_kernel_and_a_wrong_job_are_refused(tmp_path: Path, monkeypatch:
     timer = SlicedTimer(Libraries())
     with pytest.raises(Refusal, match="no such kernel"):
         timer.verify(job(ROW_SUM, path, 2))
-    monkeypatch.setattr("haotuner.judge.reference", lambda op, inputs: np.sum(inputs["x"], axis=1) + 1.0)
+    monkeypatch.setattr("haotuner.spec.numerics.reference", lambda op, inputs: np.sum(inputs["x"], axis=1) + 1.0)
     with pytest.raises(Refusal, match=r"m=1;n=1, whole: 1 wrong results, the first at \[0\]"):
         timer.verify(job(ROW_SUM, path, 0))
 

@@ -11,10 +11,10 @@ from haotuner.backends.cpu.backend import CpuBackend
 from haotuner.backends.cpu.timer import CpuTimer
 from haotuner.backends.policy import MEASURING, Policy
 from haotuner.isolate.child import Child
-from haotuner.words.composition import SERIAL, Composition
-from haotuner.words.op import Op
-from haotuner.words.record import Failed, Trial
-from haotuner.words.shape import Shape
+from haotuner.spec.composition import SERIAL, Composition
+from haotuner.spec.op import Op
+from haotuner.spec.record import Failed, Trial
+from haotuner.spec.shape import Shape
 from tests.work.fake_lab import CORE
 
 ANSWER = {"samples_us": [10.0, 11.0, 12.5], "memory_us": [2.0, 2.5, 2.25], "compute_us": [1.0, 1.5, 1.25],

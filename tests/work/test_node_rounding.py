@@ -19,13 +19,13 @@ import pytest
 
 from haotuner.backends.cpu.compile import RUNTIME_SOURCES
 from haotuner.backends.cpu.pack_source import GROUP_FLAGS
+from haotuner.codegen.loops.c_loops import loops_of
+from haotuner.codegen.loops.c_math import head_of
 from haotuner.graph import decompositions
 from haotuner.graph.extents import dimension, evaluate
 from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.graph.interpret import interpret
 from haotuner.graph.types import numpy_dtype
-from haotuner.orchestrate.c_loops import loops_of
-from haotuner.orchestrate.c_math import head_of
 
 N = dimension("n")
 TO_WHOLE = 1.5 * 2.0**23  # float32 numbers of this size have no fractions

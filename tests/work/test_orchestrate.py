@@ -10,30 +10,30 @@ from typing import Any
 import numpy as np
 import pytest
 
+from haotuner.codegen.loops import c_recurrent
+from haotuner.codegen.loops.c_loops import loops_of
+from haotuner.codegen.loops.cuda_loops import device_loops_of
+from haotuner.codegen.loops.recompute import recomputed_reductions
 from haotuner.errors import UsageError
 from haotuner.graph import decompositions
 from haotuner.graph.extents import dimension, floor_division, largest
 from haotuner.graph.graph import Graph, GraphBuilder
-from haotuner.orchestrate import c_recurrent
-from haotuner.orchestrate import profiled_costs as measured_module
-from haotuner.orchestrate import windows as windows_module
-from haotuner.orchestrate.c_loops import loops_of
-from haotuner.orchestrate.costs import CORE, GPU, Prices
-from haotuner.orchestrate.cuda_loops import device_loops_of
-from haotuner.orchestrate.device_support import check_draws, check_steps
-from haotuner.orchestrate.dim_ranges import spans_of
-from haotuner.orchestrate.executable import executable
-from haotuner.orchestrate.greedy_fusion import Alias, Greedy, Loops
-from haotuner.orchestrate.ilp_partition import IlpPartitioner
-from haotuner.orchestrate.products import Product
-from haotuner.orchestrate.profiled_costs import ProfiledPrices
-from haotuner.orchestrate.recompute import recomputed_reductions
-from haotuner.orchestrate.shape_constraints import shape_constraints, unmet
-from haotuner.orchestrate.size_table import SizeTable
-from haotuner.orchestrate.tasks import arrivals_of_models, model_task, ops_of
-from haotuner.orchestrate.window_ilp import WINDOW_S, Candidate, solve
+from haotuner.partition import profiled_costs as measured_module
+from haotuner.partition import windows as windows_module
+from haotuner.partition.costs import CORE, GPU, Prices
+from haotuner.partition.device_support import check_draws, check_steps
+from haotuner.partition.dim_ranges import spans_of
+from haotuner.partition.executable import executable
+from haotuner.partition.greedy_fusion import Alias, Greedy, Loops
+from haotuner.partition.ilp_partition import IlpPartitioner
+from haotuner.partition.products import Product
+from haotuner.partition.profiled_costs import ProfiledPrices
+from haotuner.partition.shape_constraints import shape_constraints, unmet
+from haotuner.partition.size_table import SizeTable
+from haotuner.partition.tasks import arrivals_of_models, model_task, ops_of
+from haotuner.partition.window_ilp import WINDOW_S, Candidate, solve
 from haotuner.runtime.schedule import ExecutionPlan, size_text
-from haotuner.words.op import Op
+from haotuner.spec.op import Op
 from tests.serving.test_models_ordered import bytewise, recurrent
 
 B, T = dimension("batch"), dimension("seq")

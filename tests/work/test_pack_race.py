@@ -13,8 +13,6 @@ from typing import Any
 import pytest
 
 import haotuner
-from haotuner import pack_race
-from haotuner import publishing as publishing_module
 from haotuner.errors import PackInvalid
 from haotuner.graph import decompositions
 from haotuner.graph.extents import dimension
@@ -22,8 +20,10 @@ from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.pack.manifest import read_manifest
 from haotuner.pack.names import MANIFEST
 from haotuner.pack.write import as_json, sealed
-from haotuner.pack_race import KeepPublishedPack, Outcome, check_not_slower, comparable, raced_apart, ratio
-from haotuner.publishing import Publisher
+from haotuner.tuning import publisher as publishing_module
+from haotuner.tuning.publisher import Publisher
+from haotuner.verify import pack_race
+from haotuner.verify.pack_race import KeepPublishedPack, Outcome, check_not_slower, comparable, raced_apart, ratio
 from tests.serving.model_packs import model_pack
 from tests.serving.native_builds import cc
 
@@ -149,7 +149,7 @@ class Kept:
         monkeypatch.setattr(publishing_module, "_groups_of", lambda *_: None)
         monkeypatch.setattr(publishing_module, "_lacking", lambda *_: "")
         monkeypatch.setattr(publishing_module, "_verify", lambda *_: None)
-        monkeypatch.setattr("haotuner.model_check.check_apart", lambda *_: None)
+        monkeypatch.setattr("haotuner.verify.model_check.check_apart", lambda *_: None)
         monkeypatch.setattr(pack_race, "raced_apart", lambda *_: Outcome(1.3 if self.slower else 0.9))
         self.publisher = Publisher(request, None, lab, None, lambda *said: self.said.append(said[1]) or True, 0.0)  # type: ignore[arg-type, func-returns-value]
         monkeypatch.setattr(self.publisher, "_document", lambda *_, **said: {"unverified": said["unverified"], "tuning": {}})

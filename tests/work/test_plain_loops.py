@@ -16,20 +16,20 @@ import pytest
 from haotuner.backends.cpu.compile import RUNTIME_SOURCES
 from haotuner.backends.cpu.pack_source import GROUP_FLAGS
 from haotuner.backends.toolchain import Toolchain
-from haotuner.generate.expressions import Apply, Fold, Load, Variable, arithmetic, index, parts
+from haotuner.codegen.expressions import Apply, Fold, Load, Variable, arithmetic, index, parts
+from haotuner.codegen.loops.c_loops import loops_of
+from haotuner.codegen.loops.c_math import PRELUDE, head_of
+from haotuner.codegen.loops.elements import elements_of
+from haotuner.codegen.loops.interleave import interleaved_part, interleaved_parts
+from haotuner.codegen.loops.loop_nest import Group
+from haotuner.codegen.loops.loop_partition import clipped, interior_of
+from haotuner.codegen.loops.recompute import recomputed_reductions
+from haotuner.codegen.loops.split_concat_loops import pieces
+from haotuner.codegen.loops.strided_reads import BLOCK, ROWS, strided_loads
 from haotuner.graph import decompositions
 from haotuner.graph.extents import dimension, evaluate
 from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.graph.interpret import interpret
-from haotuner.orchestrate.c_loops import loops_of
-from haotuner.orchestrate.c_math import PRELUDE, head_of
-from haotuner.orchestrate.elements import elements_of
-from haotuner.orchestrate.interleave import interleaved_part, interleaved_parts
-from haotuner.orchestrate.loop_nest import Group
-from haotuner.orchestrate.loop_partition import clipped, interior_of
-from haotuner.orchestrate.recompute import recomputed_reductions
-from haotuner.orchestrate.split_concat_loops import pieces
-from haotuner.orchestrate.strided_reads import BLOCK, ROWS, strided_loads
 from tests.underflow import underflows
 
 B, H, W = (dimension(name) for name in "bhw")

@@ -29,12 +29,12 @@ from haotuner.search.plan_candidates import (
     worth_sharing,
 )
 from haotuner.search.planning import _with_curves, decide
-from haotuner.tuning import tune
-from haotuner.words.composition import Composition
-from haotuner.words.op import Op
-from haotuner.words.record import Timed, Trial
-from haotuner.words.shape import Shape, ShapeRange
-from haotuner.words.traffic import Traffic
+from haotuner.spec.composition import Composition
+from haotuner.spec.op import Op
+from haotuner.spec.record import Timed, Trial
+from haotuner.spec.shape import Shape, ShapeRange
+from haotuner.spec.traffic import Traffic
+from haotuner.tuning.strategies import tune
 from tests.work.fake_lab import CORE, FAMILY, OP, TASK, FakeLab
 
 Searched = tuple[FakeLab, Sequence[Curve]]  # a lab after a search, and the kernels that were kept: tests measure on a copy

@@ -9,21 +9,21 @@ from functools import cache
 import numpy as np
 import pytest
 
+from haotuner.codegen.memory_traffic import Level, MemoryTraffic
+from haotuner.codegen.op_counter import count_ops
+from haotuner.codegen.schedule import planned
+from haotuner.codegen.space import Point, Space
 from haotuner.errors import UsageError
-from haotuner.generate.memory_traffic import Level, MemoryTraffic
-from haotuner.generate.op_counter import count_ops
-from haotuner.generate.schedule import planned
-from haotuner.generate.space import Point, Space
 from haotuner.microkernels.index import families_for
 from haotuner.search.policies.evolution import Evolution
 from haotuner.search.policies.index import POLICIES
 from haotuner.search.policies.template import Annealing
-from haotuner.tuning import Task, tune
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.op import Op
-from haotuner.words.record import Trial
-from haotuner.words.shape import ShapeRange
-from haotuner.words.traffic import Traffic
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.op import Op
+from haotuner.spec.record import Trial
+from haotuner.spec.shape import ShapeRange
+from haotuner.spec.traffic import Traffic
+from haotuner.tuning.strategies import Task, tune
 from tests.bench.policies import HOME, load, replayed
 from tests.content.test_generate import GROUPS
 from tests.work.fake_lab import CORE, TASK, FakeLab

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from haotuner.cli.records import records_app
 from haotuner.errors import EnvironmentMissing, HaotunerError, RecordsUnusable, UnknownDevice, UsageError
 from haotuner.records import open_store
-from haotuner.words.record import Timed
+from haotuner.spec.record import Timed
 from tests.contract.record_examples import record
 from tests.work.test_records_import import cache, gemm_row
 

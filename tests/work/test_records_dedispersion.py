@@ -11,8 +11,8 @@ from haotuner.errors import UsageError
 from haotuner.hw_profiles.find import find_device
 from haotuner.records.importing import load_kernel_tuner
 from haotuner.records.loaded import Loaded
-from haotuner.words.device import Device
-from haotuner.words.record import Timed
+from haotuner.spec.device import Device
+from haotuner.spec.record import Timed
 
 KEYS = ("block_size_x", "block_size_y", "block_size_z", "tile_size_x", "tile_size_y", "tile_stride_x", "tile_stride_y")
 

@@ -20,7 +20,7 @@ from haotuner.records import MemoryStore
 from haotuner.records.codec import encode
 from haotuner.records.export import FORMATS, export
 from haotuner.records.jsonl import import_jsonl
-from haotuner.words.record import REASONS, Failed, Record
+from haotuner.spec.record import REASONS, Failed, Record
 from tests.contract.record_examples import record
 from tests.contract.record_strategies import records
 

@@ -19,11 +19,11 @@ from haotuner.records.importing import import_kernel_tuner, load_kernel_tuner
 from haotuner.records.jsonl import load_jsonl
 from haotuner.records.kernel_tuner import read_cache
 from haotuner.records.mapping import CONV, XGEMM, choose
-from haotuner.words.device import Device
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.op import Op
-from haotuner.words.record import Failed, Timed
-from haotuner.words.shape import Shape
+from haotuner.spec.device import Device
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.op import Op
+from haotuner.spec.record import Failed, Timed
+from haotuner.spec.shape import Shape
 
 GEMM = (
     "MWG",

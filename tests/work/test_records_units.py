@@ -14,7 +14,7 @@ from haotuner.errors import UsageError
 from haotuner.records import MemoryStore
 from haotuner.records.importing import import_kernel_tuner
 from haotuner.records.loaded import Imported
-from haotuner.words.record import Failed, Timed
+from haotuner.spec.record import Failed, Timed
 from tests.work.test_records_import import cache, find, gemm_row
 
 TILES = tuple(itertools.product((16, 32, 64, 128), (16, 32, 64, 128), (1, 2, 4, 8)))  # 64 configurations

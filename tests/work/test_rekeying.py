@@ -17,8 +17,8 @@ from haotuner.measure.device_measurer import DeviceMeasurer
 from haotuner.measure.rekeying import rekeyed, rekeyed_whole, shipped_table
 from haotuner.records import MemoryStore, Session
 from haotuner.records.codec import decode
-from haotuner.words.device import Device
-from haotuner.words.record import Record
+from haotuner.spec.device import Device
+from haotuner.spec.record import Record
 from tests.work.native_jobs import ENVIRONMENT
 
 STORED: dict[str, Any] = json.loads(

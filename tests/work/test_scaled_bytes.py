@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from haotuner.orchestrate.scaled_bytes import scaled_bytes
+from haotuner.partition.scaled_bytes import scaled_bytes
 
 DRAW = np.random.default_rng(0)
 

@@ -14,8 +14,8 @@ from haotuner.cost.roofline import roofline_us
 from haotuner.search.observations import ObservationTable
 from haotuner.search.probes import Probe, probe
 from haotuner.search.propose import propose
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.record import Record, Timed
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.record import Record, Timed
 from tests.work.fake_lab import CORE, FAMILY, OP
 
 BULK = 128  # rows: more than the 32 of a probe, fewer than its 256

@@ -19,8 +19,8 @@ from haotuner.search.observations import ObservationTable
 from haotuner.search.probes import probe
 from haotuner.search.row_cover_search import patience
 from haotuner.search.task import Effort
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.record import Record, Timed, Trial
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.record import Record, Timed, Trial
 from tests.work.fake_lab import CORE, FAMILY, TASK, FakeLab
 
 EFFORT = Effort()

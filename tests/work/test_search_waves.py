@@ -15,11 +15,11 @@ from haotuner.plan.cells import CellTable
 from haotuner.plan.grids import MOST_CELLS, Grid, alone, bounds, pairs
 from haotuner.search.cell_planning import way_of, weighed
 from haotuner.search.latency_table import Floats, Key, LatencyTable
-from haotuner.tuning import Tuned, tune
-from haotuner.words.composition import SERIAL, Composition, sum_parts
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.shape import ShapeRange
-from haotuner.words.traffic import Traffic
+from haotuner.spec.composition import SERIAL, Composition, sum_parts
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.shape import ShapeRange
+from haotuner.spec.traffic import Traffic
+from haotuner.tuning.strategies import Tuned, tune
 from tests.work.fake_gpu_lab import FAMILIES, GPU, OP, TASK, FakeGpuLab, true_us
 
 PARTS = (1, 2, 3, 4, 6, 8, 12, 16)

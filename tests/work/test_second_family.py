@@ -14,12 +14,12 @@ from haotuner.backends.cpu.backend import CpuBackend
 from haotuner.measure.measurer import GoesOn
 from haotuner.microkernels.index import families_for
 from haotuner.plan.cells import CellTable
-from haotuner.tuning import Task, tune
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.op import Op
-from haotuner.words.record import Record, Trial
-from haotuner.words.shape import Shape, ShapeRange
-from haotuner.words.traffic import Traffic
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.op import Op
+from haotuner.spec.record import Record, Trial
+from haotuner.spec.shape import Shape, ShapeRange
+from haotuner.spec.traffic import Traffic
+from haotuner.tuning.strategies import Task, tune
 from tests.work.fake_lab import CORE, FakeLab
 
 OP = Op.parse("conv2d:c=384,f=768,r=1,s=1")

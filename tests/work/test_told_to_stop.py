@@ -15,11 +15,11 @@ from haotuner.plan.cover import cover
 from haotuner.plan.curves import Curve
 from haotuner.search import row_cover_search as rows_search
 from haotuner.search.task import Task
-from haotuner.tuning import tune
-from haotuner.words.op import Op
-from haotuner.words.record import Record, Trial
-from haotuner.words.shape import ShapeRange
-from haotuner.words.traffic import Traffic
+from haotuner.spec.op import Op
+from haotuner.spec.record import Record, Trial
+from haotuner.spec.shape import ShapeRange
+from haotuner.spec.traffic import Traffic
+from haotuner.tuning.strategies import tune
 from tests.judgement.cost_examples import BIG_CORE
 from tests.work.fake_lab import FakeLab
 

@@ -13,9 +13,9 @@ from haotuner.plan.table import RowTable
 from haotuner.search.row_cover_search import WHOLE_UP_TO
 from haotuner.search.selections import Selections
 from haotuner.search.shrinkage import BETWEEN, combined, shrunk, variance_of
-from haotuner.tuning import tune
-from haotuner.words.record import Outcome, Record, Timed, Trial
-from haotuner.words.shape import Shape
+from haotuner.spec.record import Outcome, Record, Timed, Trial
+from haotuner.spec.shape import Shape
+from haotuner.tuning.strategies import tune
 from tests.work.fake_lab import CORE, FAMILY, TASK, FakeLab
 
 SELECTIONS = Selections()  # made once: noise comes after it

@@ -20,12 +20,12 @@ from haotuner.plan.table import RowTable
 from haotuner.search.probes import probe
 from haotuner.search.propose import FIRST_BATCH
 from haotuner.search.selections import Selections
-from haotuner.tuning import Effort, Tuned, tune
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.op import Op
-from haotuner.words.record import Outcome, Record, Trial
-from haotuner.words.shape import Shape, ShapeRange
-from haotuner.words.traffic import Traffic
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.op import Op
+from haotuner.spec.record import Outcome, Record, Trial
+from haotuner.spec.shape import Shape, ShapeRange
+from haotuner.spec.traffic import Traffic
+from haotuner.tuning.strategies import Effort, Tuned, tune
 from tests.work.fake_lab import CORE, FAMILY, OP, TASK, FakeLab
 
 KNOWN = replace(TASK, selections=Selections())  # for tests of what follows the selection: it is made once for them

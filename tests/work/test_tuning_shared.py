@@ -21,12 +21,12 @@ from haotuner.search.propose import rounds
 from haotuner.search.row_cover_search import Search
 from haotuner.search.selections import Selections
 from haotuner.select.funnel import Funnel, select
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.shape import Shape, ShapeRange
+from haotuner.spec.traffic import Traffic
 from haotuner.transfer.shared import Shared, shared_of_models
 from haotuner.transfer.warm_start import Blend, Started
-from haotuner.tuning import tune
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.shape import Shape, ShapeRange
-from haotuner.words.traffic import Traffic
+from haotuner.tuning.strategies import tune
 from tests.work.fake_gpu_lab import FAMILIES, GPU, FakeGpuLab
 from tests.work.fake_gpu_lab import TASK as GPU_TASK
 from tests.work.fake_lab import CORE, FAMILY, TASK, FakeLab

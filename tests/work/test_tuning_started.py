@@ -16,12 +16,12 @@ from haotuner.errors import HaotunerError
 from haotuner.plan.compose import best_us, mean_us
 from haotuner.search.probes import probe
 from haotuner.search.selections import Selections
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.record import Record, Timed, Trial
+from haotuner.spec.shape import Shape, ShapeRange
+from haotuner.spec.traffic import Traffic
 from haotuner.transfer.warm_start import Started
-from haotuner.tuning import Tuned, tune
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.record import Record, Timed, Trial
-from haotuner.words.shape import Shape, ShapeRange
-from haotuner.words.traffic import Traffic
+from haotuner.tuning.strategies import Tuned, tune
 from tests.work.fake_lab import CORE, FAMILY, TASK, FakeLab
 from tests.work.test_tuning import check_served, few, true_curve
 

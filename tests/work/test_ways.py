@@ -12,15 +12,15 @@ import pytest
 from haotuner.graph import decompositions
 from haotuner.graph.extents import dimension, evaluate
 from haotuner.graph.graph import Graph, GraphBuilder
-from haotuner.orchestrate import costs
-from haotuner.orchestrate.costs import Kernel, Prices, Rates
-from haotuner.orchestrate.executable import executable_specializations
-from haotuner.orchestrate.greedy_fusion import Loops, Specialization
-from haotuner.orchestrate.ilp_partition import IlpPartitioner
-from haotuner.orchestrate.specializations import ways_of
-from haotuner.orchestrate.windows import Windows
+from haotuner.partition import costs
+from haotuner.partition.costs import Kernel, Prices, Rates
+from haotuner.partition.executable import executable_specializations
+from haotuner.partition.greedy_fusion import Loops, Specialization
+from haotuner.partition.ilp_partition import IlpPartitioner
+from haotuner.partition.specializations import ways_of
+from haotuner.partition.windows import Windows
 from haotuner.runtime.schedule import ExecutionPlan
-from haotuner.words.bytecode import schedule_words
+from haotuner.spec.bytecode import schedule_words
 
 B, T = dimension("batch"), dimension("seq")
 REQUESTS = [{"batch": 1, "seq": 8}, {"batch": 2, "seq": 16}, {"batch": 8, "seq": 512}, {"batch": 4, "seq": 900}]
@@ -124,7 +124,7 @@ def test_windows_that_differ_in_names_alone_are_looked_at_once(monkeypatch):
     assert all(made[place] == set(plan.windows[place].nodes) for place in range(5))
     assert len({len(window.candidates) for window in plan.windows}) == 1
     apart = IlpPartitioner(layers(5), Prices(REQUESTS))
-    monkeypatch.setattr("haotuner.orchestrate.windows.meaning", lambda *_: object())  # no two are the same
+    monkeypatch.setattr("haotuner.partition.windows.meaning", lambda *_: object())  # no two are the same
     assert apart.steps and len(seen) == 6
     assert kernels(Specialization(plan.steps)) == kernels(Specialization(apart.steps))
     assert plan.told.chosen_us == pytest.approx(apart.told.chosen_us)

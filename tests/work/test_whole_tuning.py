@@ -9,22 +9,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from haotuner import model_tasks
 from haotuner.graph import decompositions
 from haotuner.graph.extents import dimension
 from haotuner.graph.graph import Graph, GraphBuilder
-from haotuner.model_tasks import _timed
-from haotuner.orchestrate import profiled_costs as measured_module
-from haotuner.orchestrate.greedy_fusion import Greedy, Loops
-from haotuner.orchestrate.group_records import KERNEL, GroupRecords, NamedGroup
-from haotuner.orchestrate.ilp_partition import IlpPartitioner
-from haotuner.orchestrate.profiled_costs import BOUND, ProfiledPrices
-from haotuner.orchestrate.tasks import model_task, priced
-from haotuner.publishing import next_seconds
+from haotuner.partition import profiled_costs as measured_module
+from haotuner.partition.greedy_fusion import Greedy, Loops
+from haotuner.partition.group_records import KERNEL, GroupRecords, NamedGroup
+from haotuner.partition.ilp_partition import IlpPartitioner
+from haotuner.partition.profiled_costs import BOUND, ProfiledPrices
+from haotuner.partition.tasks import model_task, priced
 from haotuner.records import MemoryStore
 from haotuner.search import scheduler_rounds as turns_module
 from haotuner.search.scheduler_rounds import LEAST_TURN_S, SHORTEST_TURN_S, USUAL_OVER_S, enough_s, shared
 from haotuner.search.task_scheduler import Scheduler, Shared
+from haotuner.tuning import model_tasks
+from haotuner.tuning.model_tasks import _timed
+from haotuner.tuning.publisher import next_seconds
 from tests.work.fake_lab import CORE
 
 B, T = dimension("batch"), dimension("seq")

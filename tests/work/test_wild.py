@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from haotuner.bench.shape_constraints import ShapeConstraints
-from haotuner.words.shape import Span
+from haotuner.spec.shape import Span
 from tests.bench.wild import ROUNDING, _moved, _moved_weights, taken
 
 onnx = pytest.importorskip("onnx")

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from haotuner.cost.roofline import expected_us
 from haotuner.hw_profiles.table import Known, stand_in
 from haotuner.microkernels.imported.xgemm import xgemm
+from haotuner.spec.demand import DemandQuery
 from haotuner.transfer.winners.space import PARAMETERS, Configs
-from haotuner.words.demand import DemandQuery
 
 Values = NDArray[np.float64]
 _SIZE = 1024  # of the problem that CLBlast tunes for, m = n = k

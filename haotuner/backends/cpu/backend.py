@@ -27,13 +27,13 @@ from haotuner.microkernels.cpu.generated import joins_of
 from haotuner.microkernels.index import families_for, family_named
 from haotuner.ops.convolution import is_convolution
 from haotuner.plan.curves import Curve
-from haotuner.words.composition import SERIAL, Composition
-from haotuner.words.device import Device
-from haotuner.words.family import Family
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.op import Op
-from haotuner.words.record import Trial
-from haotuner.words.shape import Shape
+from haotuner.spec.composition import SERIAL, Composition
+from haotuner.spec.device import Device
+from haotuner.spec.family import Family
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.op import Op
+from haotuner.spec.record import Trial
+from haotuner.spec.shape import Shape
 
 
 def _shareable(op: Op) -> tuple[str, ...]:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from haotuner.microkernels.cpu.dense_sums import K_BLOCK_LEAST_ROWS, k_block
 from haotuner.microkernels.cpu.typed import begun, word_of
 from haotuner.ops.dtypes import DTYPES
-from haotuner.words.device import Device
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.op import Op
+from haotuner.spec.device import Device
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.op import Op
 
 L2_SHARE = 0.5  # the weight of one column block; the other half is for X and for what the prefetchers bring
 L2_DEFAULT_BYTES = 512 << 10  # smallest private L2 of server cores since 2017 is 1 MiB, of desktop ones 256-512 KiB

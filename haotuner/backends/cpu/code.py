@@ -17,7 +17,7 @@ from haotuner.hw_profiles.isa import ISAS
 from haotuner.isolate.program import described
 from haotuner.microkernels.cpu.typed import word_of
 from haotuner.microkernels.cpu.typed_source import NATIVE
-from haotuner.words.kernel import MicroKernel
+from haotuner.spec.kernel import MicroKernel
 
 
 def codes_of(names: Sequence[str], arch: str, toolchain: Toolchain) -> dict[str, str]:

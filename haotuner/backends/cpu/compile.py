@@ -21,7 +21,7 @@ from haotuner.microkernels.cpu.typed import has_program, program_of, word_of
 from haotuner.microkernels.cpu.typed_source import Ways
 from haotuner.microkernels.cpu.typed_stepped import stepped_symbol
 from haotuner.microkernels.index import family_named
-from haotuner.words.kernel import MicroKernel
+from haotuner.spec.kernel import MicroKernel
 
 _PACKAGE = Path(__file__).resolve().parents[2]
 RUNTIME_SOURCES = _PACKAGE / "runtime" / "native"

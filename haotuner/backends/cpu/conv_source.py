@@ -12,8 +12,8 @@ from haotuner.microkernels.cpu.conv_residues import residue_classes, woven_resid
 from haotuner.microkernels.cpu.typed import word_for
 from haotuner.ops.convolution import ONE_TAP, Window, filter_axes, windows
 from haotuner.ops.minimal_filtering import points
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.op import Op
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.op import Op
 
 
 def is_flat(op: Op) -> bool:

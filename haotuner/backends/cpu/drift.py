@@ -18,10 +18,10 @@ import numpy as np
 
 from haotuner.backends.cpu.contention import CROWDED
 from haotuner.ops.dtypes import DTYPE_BYTES
-from haotuner.words.device import Device
-from haotuner.words.op import Op
-from haotuner.words.record import Trial
-from haotuner.words.shape import Shape
+from haotuner.spec.device import Device
+from haotuner.spec.op import Op
+from haotuner.spec.record import Trial
+from haotuner.spec.shape import Shape
 
 QUIET = 0.25  # quantile of the looks at the start: less than half of them are disturbed, and the least is a lucky one
 MOST = 4.0  # a machine this much slower is not measured by dividing; the loops themselves were held up

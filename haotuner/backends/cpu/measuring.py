@@ -24,8 +24,8 @@ from haotuner.microkernels.cpu.generated import CpuGenerated, stages_of
 from haotuner.microkernels.cpu.typed import word_of
 from haotuner.microkernels.index import family_named
 from haotuner.ops.kind import OpKind
-from haotuner.words.family import Family
-from haotuner.words.kernel import MicroKernel
+from haotuner.spec.family import Family
+from haotuner.spec.kernel import MicroKernel
 
 # What is timed is what is served.
 TYPED_SERVING = ("kinds/typed_pack.c", "kinds/typed.h", "kinds/typed_tile.h")
@@ -37,7 +37,7 @@ PRODUCT_SERVING = (
     "check.c",
     *ROOM_SERVING,
     *(f"kinds/{name}" for name in (*PRODUCT, "product.h", "product_skinny.h", "product_skinny_lanes.h")),
-    "kinds/transpose.h",
+    "kinds/turn.h",
     *TYPED_SERVING,
 )
 _DIRECT_TYPES = ("", "_fp32", "_bf16", "_fp16", "_int8", "_uint8")

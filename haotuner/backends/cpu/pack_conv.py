@@ -12,8 +12,8 @@ from haotuner.backends.cpu.pack_op import PackedAxis, PackedOperand, entry_of, o
 from haotuner.backends.cpu.pack_sliced import SlicedPlan, plan_tables
 from haotuner.backends.cpu.typed_library import types_of
 from haotuner.microkernels.cpu.typed import word_of
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.op import Op
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.op import Op
 
 # The C loops know the axes by place, whatever the kind (kinds/conv.h).
 PLACES = ("b", "h", "w", "p", "q", "c", "f", "packed")

@@ -11,9 +11,9 @@ from haotuner.backends.cpu.compile import declarations, kernel_table
 from haotuner.backends.cpu.pack_op import PackedAxis, PackedOperand, axes_of, entry_of, operands_of, plan_row
 from haotuner.backends.cpu.typed_library import types_of
 from haotuner.microkernels.cpu.typed import word_of
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.limits import MAX_REGIONS, MAX_TILES, share_word
-from haotuner.words.op import Op
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.limits import MAX_REGIONS, MAX_TILES, share_word
+from haotuner.spec.op import Op
 
 Entry = tuple[tuple[tuple[int, int], ...], str]  # regions as (kernel index, tiles), and the split
 

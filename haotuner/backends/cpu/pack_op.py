@@ -8,9 +8,9 @@ from typing import Any, Protocol
 
 from haotuner.ops.dtypes import DTYPES
 from haotuner.ops.groups import definition_of
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.limits import MAX_AXES, MAX_DYNAMIC, MAX_OPERANDS, kind_table
-from haotuner.words.op import Op
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.limits import MAX_AXES, MAX_DYNAMIC, MAX_OPERANDS, kind_table
+from haotuner.spec.op import Op
 
 ROLES = {"input": "HT_INPUT", "constant": "HT_CONSTANT", "beside": "HT_BESIDE", "output": "HT_OUTPUT"}
 

@@ -9,7 +9,7 @@ from haotuner.backends.cpu.pack_op import PackedOperand, axes_of, operands_of
 from haotuner.backends.cpu.pack_sliced import PackedSliced, SlicedKernel, SlicedPlan, plan_tables
 from haotuner.backends.cpu.product_source import product_data, product_declarations
 from haotuner.ops.batch_matmul import BESIDE
-from haotuner.words.op import Op
+from haotuner.spec.op import Op
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,11 +8,11 @@ from math import prod
 from typing import Any
 
 from haotuner.backends.cpu.pack_op import PackedAxis, PackedOperand, axes_of, entry_of, operands_of, plan_row
-from haotuner.generate.multi_stage import StagePlan
-from haotuner.generate.rfactor import JOINS
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.limits import MAX_AXES
-from haotuner.words.op import Op
+from haotuner.codegen.multi_stage import StagePlan
+from haotuner.codegen.rfactor import JOINS
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.limits import MAX_AXES
+from haotuner.spec.op import Op
 
 Grid = Mapping[str, int | Sequence[int]]  # by axis: cells of extents 1, 2, …, or the largest extent of each cell, ascending
 

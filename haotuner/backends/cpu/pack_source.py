@@ -14,7 +14,7 @@ from haotuner.backends.cpu.pack_op import PackedAny, head, row
 from haotuner.backends.cpu.typed_library import direct_program
 from haotuner.backends.toolchain import Toolchain
 from haotuner.ops.convolution import is_convolution
-from haotuner.words.kernel import MicroKernel
+from haotuner.spec.kernel import MicroKernel
 
 __all__ = ["PACK_SOURCES", "CompileObject", "Entry", "PackedAny", "PackedOp", "PackedPlan", "pack_data", "pack_library"]
 
@@ -76,7 +76,7 @@ PACK_SOURCES = (
 )
 
 # Of generated loops: none that lets a compiler change what a node of a model computes. Every node rounds its own result,
-# -0, NaN and infinity stay what they are; sums are vectors where orchestrate/c_sums.py says so. Whole numbers wrap around:
+# -0, NaN and infinity stay what they are; sums are vectors where codegen/loops/c_sums.py says so. Whole numbers wrap around:
 # what a compiler concludes from sums of data that do not could take away what keeps an index inside its tensor.
 GROUP_FLAGS = (
     "-fno-math-errno",

@@ -20,8 +20,8 @@ from haotuner.microkernels.index import family_named
 from haotuner.ops.dtypes import DTYPE_BYTES
 from haotuner.plan.cells import CellTable
 from haotuner.plan.table import RowTable
-from haotuner.words.composition import SERIAL, Composition
-from haotuner.words.device import Device
+from haotuner.spec.composition import SERIAL, Composition
+from haotuner.spec.device import Device
 
 
 def packed(choice: Choice, device: Device) -> PackedAny:

@@ -7,10 +7,10 @@ from itertools import pairwise
 
 from haotuner.microkernels.cpu.dense import computed_columns
 from haotuner.plan.curves import Curve
-from haotuner.words.composition import COLUMNS, ROWS, SERIAL, TERMS
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.limits import PART_TERMS, PARTIAL_FLOATS, ROW_PIECES
-from haotuner.words.op import Op
+from haotuner.spec.composition import COLUMNS, ROWS, SERIAL, TERMS
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.limits import PART_TERMS, PARTIAL_FLOATS, ROW_PIECES
+from haotuner.spec.op import Op
 
 # Columns a thread from which on cutting columns keeps every thread busy: two panels of the usual widths. Narrower outputs
 # (routers, heads) leave threads idle or unevenly loaded; there parts of k are timed as well.

@@ -60,7 +60,7 @@ def build(objects: Path | None, job: Job) -> Job:
     """Compile kernels (by name) into a library that times them."""
     from haotuner.backends.cpu.measuring import measuring_library
     from haotuner.backends.toolchain import Toolchain
-    from haotuner.words.kernel import MicroKernel
+    from haotuner.spec.kernel import MicroKernel
 
     kernels = [MicroKernel.parse(name) for name in job["kernels"]]
     try:
@@ -73,7 +73,7 @@ def build(objects: Path | None, job: Job) -> Job:
 def compile_object(objects: Path | None, job: Job) -> Job:
     """Compile kernels (by name) into one object file, for a pack."""
     from haotuner.backends.cpu.compile import object_code
-    from haotuner.words.kernel import MicroKernel
+    from haotuner.spec.kernel import MicroKernel
 
     try:
         kernels = [MicroKernel.parse(name) for name in job["kernels"]]

@@ -12,7 +12,7 @@ from haotuner.microkernels.cpu.epilogue import symbol_of
 from haotuner.microkernels.cpu.product import MOST_VECTORS, program_name, programs
 from haotuner.microkernels.cpu.product_demand import MOST_ROWS
 from haotuner.microkernels.cpu.typed import programs_of, word_of
-from haotuner.words.kernel import MicroKernel
+from haotuner.spec.kernel import MicroKernel
 
 
 def product_declarations(kernels: Sequence[MicroKernel]) -> list[str]:

@@ -19,12 +19,12 @@ from haotuner.isolate.answers import ChildNotResponding
 from haotuner.isolate.child import Child
 from haotuner.microkernels.cpu.dense import tail_columns
 from haotuner.microkernels.cpu.generated import joins_of, stages_of
-from haotuner.words.composition import SERIAL, WAYS, Composition
-from haotuner.words.device import Device
-from haotuner.words.family import Family
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.op import Op
-from haotuner.words.record import Failed, Timed, Trial
+from haotuner.spec.composition import SERIAL, WAYS, Composition
+from haotuner.spec.device import Device
+from haotuner.spec.family import Family
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.op import Op
+from haotuner.spec.record import Failed, Timed, Trial
 
 VERIFY_LIMIT_S = 20.0
 WHOLE_AXIS = 255  # HT_WHOLE of runtime/native/kinds/sliced.h: no axis is cut

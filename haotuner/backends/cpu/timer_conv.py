@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from haotuner import judge
 from haotuner.backends.cpu.conv_source import transformed, words
 from haotuner.backends.cpu.pack_conv import PLACES
 from haotuner.backends.cpu.timed_libraries import Libraries
@@ -17,10 +16,11 @@ from haotuner.backends.cpu.timer_process import LOOKS, bits, numbers
 from haotuner.backends.cpu.timer_sliced import BARE, VERIFY_THREADS, WHOLE
 from haotuner.isolate.answers import Job, Refusal
 from haotuner.ops.convolution import windows
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.limits import MAX_EXTRA
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec import numerics
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.limits import MAX_EXTRA
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
 
 SHAPES = 5  # that a kernel is verified at
 VERIFY_FLOPS = 3e8  # of one of them at most: the reference is numpy's, in float64
@@ -58,18 +58,20 @@ class ConvTimer:
         worst = 0.0
         for at, shape in enumerate(_shapes(op, int(job["tile"]["q"]), rng)):
             whole = at % 2 == 0
-            inputs = judge.draw(op, shape, rng, whole=whole)
+            inputs = numerics.draw(op, shape, rng, whole=whole)
             packed = self._packed(job, op, inputs["weight"])
             plain = whole and at and not op.epilogue and op.plain  # exact: nothing is rounded
             bias = rng.integers(-3, 4, op["f"]).astype(np.float32) if plain else NONE
             extra = {name: _room(inputs[name], len(axes) == 1) for name, axes in op.epilogue_operands.items()}
-            allowed = judge.bounds(op, inputs, whole=whole, computed=job["computed"])
+            allowed = numerics.bounds(op, inputs, whole=whole, computed=job["computed"])
             for share in (WHOLE, PLACES.index("q"), PLACES.index("f")):
-                out = judge.Guarded(op.operand_shape(op.meaning.output, shape), op.dtype_of(op.meaning.output))
+                out = numerics.Guarded(op.operand_shape(op.meaning.output, shape), op.dtype_of(op.meaning.output))
                 call = {**job, **BARE, "axis": share, "threads": 1 if share == WHOLE else VERIFY_THREADS}
-                self._call(call, op, shape, (judge.spaced(inputs["x"], 3), packed, out.inner, bias), 1, np.zeros(0), extra)
+                self._call(
+                    call, op, shape, (numerics.spaced(inputs["x"], 3), packed, out.inner, bias), 1, np.zeros(0), extra
+                )
                 result = out.inner - (_along(op, bias) if bias.size else 0)
-                verdict = judge.compare(result, *allowed)
+                verdict = numerics.compare(result, *allowed)
                 if verdict.wrong:
                     raise Refusal("verify", "wrong", f"{shape}, shared along {share}: {verdict}")
                 if out.touched():
@@ -127,7 +129,7 @@ class ConvTimer:
 
 def conv_facts(kernel: MicroKernel) -> Job:
     """What a job says of the kernel, for the native side and for the judge."""
-    return {"lanes": kernel["vl"], "tiles": transformed([kernel]), "computed": judge.computed_by([kernel.name])}
+    return {"lanes": kernel["vl"], "tiles": transformed([kernel]), "computed": numerics.computed_by([kernel.name])}
 
 
 def _words(job: Job, op: Op) -> list[int]:

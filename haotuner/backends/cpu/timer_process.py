@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from haotuner import judge
 from haotuner.backends.cpu.timed_libraries import Libraries
 from haotuner.isolate.answers import Job, Refusal
 from haotuner.microkernels.cpu.typed import word_for
 from haotuner.ops.dtypes import DTYPES
 from haotuner.ops.epilogue import operands_of
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec import numerics
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
 
 # A look at the machine before anything is timed: pauses make it a tenth of a second, in which other load comes and goes.
 WATCH_LOOKS, WATCH_PAUSE_S = 16, 0.008
@@ -75,10 +75,12 @@ class TimerProcess:
             op = replace(op_, static=(("n", n), ("k", k)), options=tuple(o for o in op_.options if o[0] != "weight"))
             m = tiles * mr
             panels = -(-n // nr) * (nr // pw)
-            inputs = judge.draw(op, Shape.of(m=m), rng, whole=whole)
-            x = np.full((m + 1, k + 9), judge.unread(inputs["x"].dtype), inputs["x"].dtype)  # where a kernel must not read
+            inputs = numerics.draw(op, Shape.of(m=m), rng, whole=whole)
+            x = np.full(
+                (m + 1, k + 9), numerics.unread(inputs["x"].dtype), inputs["x"].dtype
+            )  # where a kernel must not read
             x[:m, :k] = inputs["x"]
-            y = judge.Guarded((m, n), op.dtype_of(op.meaning.output))
+            y = numerics.Guarded((m, n), op.dtype_of(op.meaning.output))
             self._call(
                 {**job, "n": n, "panels": panels, "m": m, "parts": [[job["kernel"], tiles]], "k_block": block},
                 op,
@@ -91,7 +93,7 @@ class TimerProcess:
                 np.zeros(0),
                 _extra(op, inputs, m * n),
             )
-            verdict = judge.check(op, inputs, y.inner, whole=whole)
+            verdict = numerics.check(op, inputs, y.inner, whole=whole)
             if verdict.wrong:
                 raise Refusal("verify", "wrong", f"m={m} n={n} k={k}: {verdict}")
             worst = max(worst, verdict.worst)
@@ -163,7 +165,7 @@ def numbers(normal: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any, Any]:
     element_type = DTYPES[dtype]
     if not element_type.eps:
         normal = np.clip(normal * 20 + (0 if element_type.low else 100), element_type.low, element_type.high)
-    return bits(normal.astype(judge.numpy_dtype(dtype)))
+    return bits(normal.astype(numerics.numpy_dtype(dtype)))
 
 
 def bits(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from haotuner import judge
 from haotuner.backends.cpu.timed_libraries import Libraries
 from haotuner.backends.cpu.timer_process import LOOKS, bits, numbers
 from haotuner.isolate.answers import Job, Refusal
 from haotuner.ops.dtypes import DTYPES
 from haotuner.ops.kind import Operand
-from haotuner.words.limits import MAX_AXES
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec import numerics
+from haotuner.spec.limits import MAX_AXES
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
 
 WHOLE = 255  # HT_WHOLE of native/kinds/sliced.h
 _ROLES = ("input", "constant", "output", "beside")  # in the order of the runtime's numbers
@@ -51,17 +51,17 @@ class SlicedTimer:
         cuts = [WHOLE, *(op.axes.index(axis) for axis in (*op.parallel, *job.get("folded", ())) if axis in op.axes)]
         for index, shape in enumerate(_shapes(op, job["tile"], rng)):
             whole = op.meaning.exact and index % 2 == 0
-            inputs = judge.draw(op, shape, rng, whole=whole)
-            apart = [judge.spaced(inputs[operand.name], 3) for operand in op.meaning.inputs]
+            inputs = numerics.draw(op, shape, rng, whole=whole)
+            apart = [numerics.spaced(inputs[operand.name], 3) for operand in op.meaning.inputs]
             for cut in cuts:
                 outs = {
-                    operand.name: judge.Guarded(op.operand_shape(operand, shape), op.dtype_of(operand))
+                    operand.name: numerics.Guarded(op.operand_shape(operand, shape), op.dtype_of(operand))
                     for operand in op.meaning.written
                 }
                 result = {name: out.inner for name, out in outs.items()}
                 call = {**job, **BARE, "axis": cut, "threads": 1 if cut == WHOLE else VERIFY_THREADS}
                 self._call(call, op, op.extents(shape), [*apart, *result.values()], 1, np.zeros(0))
-                verdict = judge.check_all(op, inputs, result, whole=whole)
+                verdict = numerics.check_all(op, inputs, result, whole=whole)
                 where = f"{shape}, {'whole' if cut == WHOLE else f'cut along {op.axes[cut]}'}"
                 if verdict.wrong:
                     raise Refusal("verify", "wrong", f"{where}: {verdict}")
@@ -94,7 +94,7 @@ class SlicedTimer:
 
     def _buffer(self, op: Op, operand: Operand, shape: Shape, copies: int) -> NDArray[Any]:
         """Copies of one operand; the memory only grows, so that jobs of one kind see the same."""
-        dtype = judge.numpy_dtype(op.dtype_of(operand))
+        dtype = numerics.numpy_dtype(op.dtype_of(operand))
         operand_shape = op.operand_shape(operand, shape)
         count, key = prod(operand_shape) * copies, (operand.name, dtype.name)
         if key not in self._flat or self._flat[key].size < count:

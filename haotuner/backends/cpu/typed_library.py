@@ -16,7 +16,7 @@ from haotuner.microkernels.cpu.typed import dtype_of, has_program, input_of, out
 from haotuner.microkernels.cpu.typed_source import DOTS, NATIVE, Ways, source, store_symbol, stores, taps_symbol
 from haotuner.microkernels.cpu.typed_stepped import stepped_symbol, stepped_words
 from haotuner.ops.dtypes import DTYPES
-from haotuner.words.kernel import MicroKernel
+from haotuner.spec.kernel import MicroKernel
 
 TILED_LANES = 8
 # What is tried in turn where a compiler does not know the instructions (gcc before 11 not AMX, 9 not all of AVX-512).

@@ -31,14 +31,14 @@ from haotuner.microkernels.cuda.generated import CudaGenerated
 from haotuner.microkernels.index import families_for, family_named
 from haotuner.ops.convolution import is_convolution
 from haotuner.plan.curves import Curve
-from haotuner.words.cold import GPU_CACHES
-from haotuner.words.composition import Composition
-from haotuner.words.cuda_arch import CudaArch, runs
-from haotuner.words.device import Device
-from haotuner.words.family import Family
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec.cold import GPU_CACHES
+from haotuner.spec.composition import Composition
+from haotuner.spec.cuda_arch import CudaArch, runs
+from haotuner.spec.device import Device
+from haotuner.spec.family import Family
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
 
 _ORDINAL = re.compile(r"cuda(?::([0-9]{1,4}))?(?:/([0-9]{1,4}))?")
 PRODUCTS = ("dense", "grouped", "batch_matmul")

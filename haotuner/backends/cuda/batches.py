@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from haotuner import judge
 from haotuner.backends.cuda.device_scratch import DeviceScratch
 from haotuner.backends.cuda.timing_library import ArgsWords, BatchWords, CallWords, Loaded, TimingLibrary, call_words
 from haotuner.backends.cuda.verifying import ALIGNED_BYTES, drawn
@@ -19,8 +18,9 @@ from haotuner.microkernels.cuda.launch import Launch
 from haotuner.ops.batch_matmul import BESIDE, finished
 from haotuner.ops.dtypes import DTYPE_BYTES, DTYPES
 from haotuner.ops.epilogue import STEPS
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec import numerics
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
 
 DEEP_TERMS = 4096  # of the sum at most, in a check of the op's own
 OWN = ("b", "m", "n", "k")
@@ -85,7 +85,7 @@ def _verify(
     ahead: int,
     signs: str,
 ) -> float:
-    inputs = judge.draw(op, shape, rng, whole=whole)
+    inputs = numerics.draw(op, shape, rng, whole=whole)
     if op.sums == "int32":  # the same bytes, as the kernel takes them
         inputs |= {name: inputs[name].view(BYTES[sign]) for name, sign in zip(("x", "w"), signs, strict=True)}
     b, m, n, k = (shape[axis] for axis in OWN)
@@ -94,12 +94,12 @@ def _verify(
     # NaN between rows and behind the last one, which are whole vectors of any kernel apart.
     spaced = {name: _widened(inputs[name], -(-inputs[name].shape[-1] // step) * step + step) for name in ("x", "w")}
     written = op.dtype_of(op.meaning.output)
-    output = judge.Guarded((b, m, n), written)
+    output = numerics.Guarded((b, m, n), written)
     with DeviceScratch(native) as scratch:
         put = scratch.put
         at, (_, rows, columns) = put(output.outer), output.outer.shape
         args = ArgsWords(
-            x=put(spaced["x"]), y=at + ((rows + 1) * columns + judge.GUARD) * DTYPE_BYTES[written], m=m, n=n, k=k,
+            x=put(spaced["x"]), y=at + ((rows + 1) * columns + numerics.GUARD) * DTYPE_BYTES[written], m=m, n=n, k=k,
             ldx=spaced["x"].shape[-1], ldy=columns, ldw=spaced["w"].shape[-1], splits=1,
             bias=put(beside["bias"]) if beside else 0, **after_of(op),
         )  # fmt: skip
@@ -120,7 +120,7 @@ def _verify(
 
 
 def _widened(values: NDArray[Any], columns: int) -> NDArray[Any]:
-    room = np.full((*values.shape[:-1], columns), judge.unread(values.dtype), values.dtype)
+    room = np.full((*values.shape[:-1], columns), numerics.unread(values.dtype), values.dtype)
     room[..., : values.shape[-1]] = values
     return room
 
@@ -128,7 +128,7 @@ def _widened(values: NDArray[Any], columns: int) -> NDArray[Any]:
 def _beside(op: Op, shape: Shape, rng: np.random.Generator) -> dict[str, NDArray[Any]]:
     """What a call may bring beside, of numbers that every type holds: a scale of each matrix, in fp32, is a power of two."""
     extents = {axis: shape[axis] for axis in OWN}
-    dtype, ends = judge.numpy_dtype(beside_type(op)), (-judge.WHOLE, judge.WHOLE + 1)
+    dtype, ends = numerics.numpy_dtype(beside_type(op)), (-numerics.WHOLE, numerics.WHOLE + 1)
     result = {name: rng.integers(*ends, [extents[axis] for axis in axes]).astype(dtype) for name, axes in BESIDE.items()}
     return result | {"scale": np.exp2(rng.integers(-3, 2, shape["b"])).astype(np.float32)}
 
@@ -142,7 +142,7 @@ def _judged_beside(
     op: Op,
     inputs: Mapping[str, NDArray[Any]],
     beside: Mapping[str, NDArray[Any]],
-    output: judge.Guarded,
+    output: numerics.Guarded,
     shape: Shape,
     ahead: int,
 ) -> float:
@@ -150,7 +150,9 @@ def _judged_beside(
 
     ``ahead``: how many steps come before the bias.
     """
-    before = want = finished(judge.reference(replace(op, epilogue=()), inputs), scale=beside["scale"], mask=beside["mask"])
+    before = want = finished(
+        numerics.reference(replace(op, epilogue=()), inputs), scale=beside["scale"], mask=beside["mask"]
+    )
     for index, step in enumerate([*op.epilogue, ""]):
         want = finished(want, bias=beside["bias"]) if index == ahead else want
         want = STEPS[step].apply(want, {}) if step else want
@@ -163,14 +165,14 @@ def _judged_beside(
             np.clip(np.rint(item), element_type.low, element_type.high) for item in (want - allowed, want, want + allowed)
         )
         allowed = np.maximum(high - want, want - low)
-    return _verdict_error(judge.compare(output.inner, want, allowed), output, shape)
+    return _verdict_error(numerics.compare(output.inner, want, allowed), output, shape)
 
 
-def _judged(op: Op, inputs: Mapping[str, NDArray[Any]], output: judge.Guarded, shape: Shape) -> float:
-    return _verdict_error(judge.check(op, inputs, output.inner), output, shape)
+def _judged(op: Op, inputs: Mapping[str, NDArray[Any]], output: numerics.Guarded, shape: Shape) -> float:
+    return _verdict_error(numerics.check(op, inputs, output.inner), output, shape)
 
 
-def _verdict_error(verdict: judge.Verdict, output: judge.Guarded, shape: Shape) -> float:
+def _verdict_error(verdict: numerics.Verdict, output: numerics.Guarded, shape: Shape) -> float:
     if verdict.wrong or output.touched():
         text = str(verdict) if verdict.wrong else "wrote outside its output"
         raise Refusal("verify", "wrong", f"{shape}: {text}")

@@ -16,7 +16,7 @@ from haotuner.microkernels.cuda.direct import DIRECT_FAMILIES
 from haotuner.microkernels.cuda.families import CUDA_FAMILIES
 from haotuner.microkernels.cuda.generated import CudaGenerated
 from haotuner.microkernels.index import family_named
-from haotuner.words.kernel import MicroKernel
+from haotuner.spec.kernel import MicroKernel
 
 STAGE, REASON = "build", "compile_error"
 

@@ -20,7 +20,7 @@ from haotuner.backends.cuda.toolkit import COMPILE_SECONDS, CompileFailed, Toolk
 from haotuner.backends.cuda.translation_unit import device_unit
 from haotuner.errors import EnvironmentMissing
 from haotuner.microkernels.cuda.dense import CudaDense
-from haotuner.words.kernel import MicroKernel
+from haotuner.spec.kernel import MicroKernel
 
 __all__ = ["Cubin", "CudaLibrary", "Programs", "build_cubin", "build_cuda", "compile_source", "cuda_source"]
 

@@ -14,7 +14,7 @@ from haotuner.extras import how_to_get
 
 # No fast math: it flushes denormals, which a dense layer must not.
 FLAGS = ("-std=c++17", "-w")  # -w: generated code leaves variables unused
-# Of groups: every node of a model rounds its own result. Sums of products fuse by name, see orchestrate/c_math.py.
+# Of groups: every node of a model rounds its own result. Sums of products fuse by name, see codegen/loops/c_math.py.
 GROUP_FLAGS = ("-fmad=false",)
 HOW_TO_GET = f"install NVRTC with: {how_to_get('cuda')}, or a CUDA 12.8 or later toolkit with nvcc on the PATH"
 

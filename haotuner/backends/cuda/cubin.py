@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from haotuner.errors import HaotunerError
-from haotuner.words.occupancy import RESERVED_BYTES
+from haotuner.spec.occupancy import RESERVED_BYTES
 
 MAGIC = b"\x7fELF\x02\x01\x01"  # 64 bit, little endian, current version
 EM_CUDA = 190

@@ -23,11 +23,11 @@ from haotuner.backends.cuda.sass import WIDTHS, find_nvdisasm, mix, read
 from haotuner.backends.cuda.toolkit import CompileFailed
 from haotuner.backends.cuda.translation_unit import device_unit
 from haotuner.errors import EnvironmentMissing
-from haotuner.files import written_aside
+from haotuner.host.files import written_aside
 from haotuner.microkernels.cuda.dense import CudaDense
 from haotuner.microkernels.cuda.direct import CudaDirect
 from haotuner.microkernels.cuda.generated import CudaGenerated
-from haotuner.words.kernel import MicroKernel
+from haotuner.spec.kernel import MicroKernel
 
 SHARE_DIGITS = 2  # of instructions for each that multiplies: a hundredth more is nobody's loss
 

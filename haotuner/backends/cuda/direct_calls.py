@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from haotuner import judge
 from haotuner.backends.cuda.device_scratch import DeviceScratch
 from haotuner.backends.cuda.timing_library import ArgsWords, CallWords, Loaded, TimingLibrary, call_words
 from haotuner.isolate.answers import Refusal
 from haotuner.microkernels.cuda.direct import sides_of
 from haotuner.microkernels.cuda.fused import CHANNELS, after_of
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec import numerics
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
 
 DRAWN = 2  # shapes beside those around a thread's pixels
 MOST_CHANNELS = 6  # of a check
@@ -87,11 +87,11 @@ def verify(op: Op, kernel: MicroKernel, loaded: Loaded, native: TimingLibrary, r
 
 
 def _verified(op: Op, shape: Shape, loaded: Loaded, native: TimingLibrary, rng: np.random.Generator) -> float:
-    inputs = judge.draw(op, shape, rng)
-    output = judge.Guarded(op.operand_shape(op.meaning.output, shape), op.dtype_of(op.meaning.output))
+    inputs = numerics.draw(op, shape, rng)
+    output = numerics.Guarded(op.operand_shape(op.meaning.output, shape), op.dtype_of(op.meaning.output))
     with DeviceScratch(native) as scratch:
         put = scratch.put
-        apart = judge.spaced(inputs["x"], GAP)  # NaN between rows
+        apart = numerics.spaced(inputs["x"], GAP)  # NaN between rows
         root = apart.base if apart.base is not None else apart
         beside = {name: put(inputs[name]) for name in CHANNELS if name in inputs}
         offset = output.inner.__array_interface__["data"][0] - output.outer.__array_interface__["data"][0]
@@ -106,13 +106,13 @@ def _verified(op: Op, shape: Shape, loaded: Loaded, native: TimingLibrary, rng: 
         words = words_of(op, op.extents(shape), apart, output.inner)
         native.run(_call(loaded, args, words, np.array([put(inputs["weight"])], np.uint64)))
         native.get(y, output.outer)
-    verdict = judge.check(op, inputs, output.inner)
+    verdict = numerics.check(op, inputs, output.inner)
     if verdict.wrong or output.touched():
         raise Refusal("verify", "wrong", f"{op.name} {shape}: {verdict if verdict.wrong else 'wrote outside its output'}")
     return verdict.worst
 
 
-def _around(output: judge.Guarded) -> tuple[int, ...]:
+def _around(output: numerics.Guarded) -> tuple[int, ...]:
     return tuple((outer - inner) // 2 for outer, inner in zip(output.outer.shape, output.inner.shape, strict=True))
 
 
@@ -132,9 +132,9 @@ class DirectOperands:
         extents = op.extents(shape)
         x, weight, *_ = op.meaning.inputs
         sizes = {item.name: op.operand_shape(item, shape) for item in (x, weight, op.meaning.output)}
-        kinds = {item.name: judge.numpy_dtype(op.dtype_of(item)) for item in (x, weight, op.meaning.output)}
+        kinds = {item.name: numerics.numpy_dtype(op.dtype_of(item)) for item in (x, weight, op.meaning.output)}
         sizes |= {name: tuple(extents[axis] for axis in axes) for name, axes in op.epilogue_operands.items()}
-        kinds |= {name: judge.numpy_dtype(op.extra_dtype(name)) for name in op.epilogue_operands}
+        kinds |= {name: numerics.numpy_dtype(op.extra_dtype(name)) for name in op.epilogue_operands}
         try:
             at = {name: self._drawn(prod(size), kinds[name]) for name, size in sizes.items()}
         except BaseException:

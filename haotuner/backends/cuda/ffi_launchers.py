@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from haotuner.microkernels.cuda.dense import CudaDense
 from haotuner.microkernels.cuda.launch import OPERAND_ELEMENTS, Map
-from haotuner.words.kernel import MicroKernel
+from haotuner.spec.kernel import MicroKernel
 
 _HEAD = f"""
 #include <cuda.h>

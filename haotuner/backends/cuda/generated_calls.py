@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from haotuner import judge
 from haotuner.backends.cuda.device_scratch import DeviceScratch
 from haotuner.backends.cuda.timing_library import ArgsWords, CallWords, Loaded, TimingLibrary, call_words
-from haotuner.generate.schedule import merged_sizes
+from haotuner.codegen.schedule import merged_sizes
 from haotuner.isolate.answers import Refusal
 from haotuner.microkernels.cuda.generated import CudaGenerated, Cut
 from haotuner.ops.kind import WRITTEN
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.limits import MAX_AXES, MAX_OPERANDS
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec import numerics
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.limits import MAX_AXES, MAX_OPERANDS
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
 
 DRAWN = 2  # shapes beside those around a vector
 MOST_FLOPS = 3e5  # of a shape: the reference takes float64 of the host
@@ -99,9 +99,9 @@ def _verified(
     op: Op, shape: Shape, kernel: MicroKernel, family: CudaGenerated, loaded: Loaded, native: TimingLibrary,
     rng: np.random.Generator, *, gaps: bool,
 ) -> float:  # fmt: skip
-    inputs = judge.draw(op, shape, rng)
+    inputs = numerics.draw(op, shape, rng)
     outputs = {
-        operand.name: judge.Guarded(op.operand_shape(operand, shape), op.dtype_of(operand), gaps=gaps)
+        operand.name: numerics.Guarded(op.operand_shape(operand, shape), op.dtype_of(operand), gaps=gaps)
         for operand in op.meaning.written
     }
     places: list[int] = []
@@ -116,7 +116,7 @@ def _verified(
 
         for operand in op.meaning.inputs:
             value = np.ascontiguousarray(inputs[operand.name])
-            view = judge.spaced(value, 3) if gaps else value
+            view = numerics.spaced(value, 3) if gaps else value
             root = view.base if gaps and view.base is not None else view
             put(np.ascontiguousarray(root), view)
         at = {name: put(output.outer, output.inner) for name, output in outputs.items()}
@@ -125,7 +125,7 @@ def _verified(
         native.run(_call(loaded, words))
         for name, output in outputs.items():
             native.get(at[name], output.outer)
-    verdict = judge.check_all(op, inputs, {name: output.inner for name, output in outputs.items()})
+    verdict = numerics.check_all(op, inputs, {name: output.inner for name, output in outputs.items()})
     touched = any(output.touched() for output in outputs.values())
     if verdict.wrong:
         raise Refusal("verify", "wrong", f"{shape}: {verdict}")
@@ -157,7 +157,7 @@ class GeneratedOperands:
         self._strides: list[tuple[int, ...]] = []
         try:
             for operand in (*op.meaning.inputs, *op.meaning.written):
-                size, dtype = op.operand_shape(operand, shape), judge.numpy_dtype(op.dtype_of(operand))
+                size, dtype = op.operand_shape(operand, shape), numerics.numpy_dtype(op.dtype_of(operand))
                 count = prod(size)
                 self._held.append(native.allocate(count * dtype.itemsize))
                 self._strides.append(tuple(prod(size[axis + 1 :]) for axis in range(len(size))))

@@ -6,8 +6,8 @@ The rules are those of NVIDIA's occupancy calculator (``cuda_occupancy.h``); the
 from __future__ import annotations
 
 from haotuner.hw_profiles.profile import profiles
-from haotuner.words.device import Device
-from haotuner.words.occupancy import BLOCKS, REGISTERS, RESERVED_BYTES, SHARED_BYTES, THREADS
+from haotuner.spec.device import Device
+from haotuner.spec.occupancy import BLOCKS, REGISTERS, RESERVED_BYTES, SHARED_BYTES, THREADS
 
 WARP = 32
 SCHEDULERS = 4

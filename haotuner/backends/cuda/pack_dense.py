@@ -13,9 +13,9 @@ from haotuner.microkernels.cuda.fused import initializer
 from haotuner.microkernels.cuda.launch import Launch
 from haotuner.plan.cells import CellTable
 from haotuner.plan.table import PlanTable
-from haotuner.words.composition import WHOLE, Composition
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.op import Op
+from haotuner.spec.composition import WHOLE, Composition
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.op import Op
 
 REGIONS = 2  # of a cell; native/kinds/cuda_dense.h
 MOST_SPLITS = 64  # of k in a plan

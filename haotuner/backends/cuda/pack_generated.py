@@ -11,7 +11,7 @@ from haotuner.backends.cpu.pack_sliced import PackedSliced, in_place_bits, in_pl
 from haotuner.backends.cpu.packing import cell_plans, tiled
 from haotuner.microkernels.cuda.generated import CudaGenerated, Cut
 from haotuner.microkernels.cuda.launch import Launch
-from haotuner.words.op import Op
+from haotuner.spec.op import Op
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from haotuner.backends.backend import GroupLaunch
 from haotuner.backends.cuda.code_cache import CodeCache, Entry
 from haotuner.backends.cuda.compiler import FLAGS, GROUP_FLAGS
 from haotuner.backends.cuda.device_code import find_compiler
-from haotuner.files import written_aside
+from haotuner.host.files import written_aside
 
 
 def build_groups(source: str, out: Path, *, arch: str, cache: Path | None) -> None:

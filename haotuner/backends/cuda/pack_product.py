@@ -14,7 +14,7 @@ from haotuner.microkernels.cuda.fused import initializer
 from haotuner.microkernels.cuda.launch import Launch
 from haotuner.microkernels.index import family_named
 from haotuner.ops.batch_matmul import BESIDE
-from haotuner.words.op import Op
+from haotuner.spec.op import Op
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

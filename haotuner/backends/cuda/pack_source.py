@@ -20,9 +20,9 @@ from haotuner.backends.toolchain import Toolchain
 from haotuner.microkernels.cuda.dense import WINDOWS
 from haotuner.microkernels.cuda.fused import ANY_STEPS, built_for, steps_of
 from haotuner.microkernels.cuda.launch import Launch, fold_symbol, reduce_symbol, unfold_symbol
-from haotuner.words.cuda_arch import cuda_arch, needed_driver
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.op import Op
+from haotuner.spec.cuda_arch import cuda_arch, needed_driver
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.op import Op
 
 # What every pack has, then what only one with CUDA code has.
 CUDA_SOURCES = ("driver.c", "generated.c", "weight_cache.c", "launch.c", "loaded.c", "placed.c", "workspace.c")

@@ -6,9 +6,9 @@ import importlib.metadata
 import shutil
 
 from haotuner.errors import EnvironmentMissing
-from haotuner.words.composition import SERIAL, in_parts, sum_parts
-from haotuner.words.cuda_arch import driver_words, needed_driver
-from haotuner.words.op import Op
+from haotuner.spec.composition import SERIAL, in_parts, sum_parts
+from haotuner.spec.cuda_arch import driver_words, needed_driver
+from haotuner.spec.op import Op
 
 OLDEST = 75  # compute capability 7.5: what CUDA 13 still builds for
 PARTS = (2, 3, 4, 6, 8, 12, 16)  # of the sum over k that are worth timing: a grid of half to a sixteenth of a round

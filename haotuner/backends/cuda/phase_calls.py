@@ -14,7 +14,7 @@ from haotuner.backends.cuda.timing_library import WindowWords
 from haotuner.microkernels.cuda.conv import MOST_PHASES
 from haotuner.microkernels.cuda.direct import sides_of
 from haotuner.ops.convolution import Window
-from haotuner.words.op import Op
+from haotuner.spec.op import Op
 
 
 class PhaseWord(ctypes.Structure):

@@ -13,12 +13,12 @@ from haotuner.microkernels.cuda.conv import product_of, product_shape
 from haotuner.microkernels.cuda.direct import direct_family
 from haotuner.microkernels.cuda.families import PHASE_FAMILIES, WINDOW_FAMILIES
 from haotuner.ops.convolution import is_convolution
-from haotuner.words.cold import GPU_CACHES, UNKNOWN_CACHE_BYTES
-from haotuner.words.composition import WHOLE, Composition, sum_parts
-from haotuner.words.device import Device
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.op import Op
-from haotuner.words.record import Failed, Timed, Trial
+from haotuner.spec.cold import GPU_CACHES, UNKNOWN_CACHE_BYTES
+from haotuner.spec.composition import WHOLE, Composition, sum_parts
+from haotuner.spec.device import Device
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.op import Op
+from haotuner.spec.record import Failed, Timed, Trial
 
 VERIFY_LIMIT_S = 60.0  # a few small products and rows of a large one, and the loading of code
 TIME_LIMIT_S = 60.0  # a trial lasts milliseconds; a kernel that needs seconds more than its arithmetic asks for hangs

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 
-from haotuner import judge
 from haotuner.backends.cuda import batches, direct_calls, window_calls
 from haotuner.backends.cuda.clocks import Clocks
 from haotuner.backends.cuda.device_scratch import DeviceScratch
@@ -24,9 +23,10 @@ from haotuner.microkernels.cuda.generated import CudaGenerated
 from haotuner.microkernels.cuda.launch import reduce_symbol
 from haotuner.microkernels.index import family_named
 from haotuner.ops.dtypes import DTYPE_BYTES
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec import numerics
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
 
 MOST_LAUNCHES = 4096  # of a graph: its nodes take some 10 kB each
 MOST_WEIGHT_BYTES = 8 << 30  # of cold weights; three L2s are far below
@@ -116,13 +116,13 @@ class TimerProcess:
     def _verify(self, case: Case, loaded: Loaded, reduce: int, rng: np.random.Generator) -> float:
         """One shape: poisoned and guarded output, NaN between the rows of x, NaN in the workspace."""
         native = self._library
-        inputs, x, output = case.inputs(rng), case.padded(rng), judge.Guarded((case.m, case.n), case.written)
+        inputs, x, output = case.inputs(rng), case.padded(rng), numerics.Guarded((case.m, case.n), case.written)
         x[:, : case.k] = inputs["x"]
         size = DTYPE_BYTES[case.written]
         with DeviceScratch(native) as scratch:
             put = scratch.put
             at = put(output.outer)
-            offset = ((output.outer.shape[1]) + judge.GUARD) * size
+            offset = ((output.outer.shape[1]) + numerics.GUARD) * size
             partial = 0
             if case.splits > 1:
                 partial = scratch.poisoned(case.splits * case.m * case.n * 4)

@@ -11,7 +11,7 @@ from pathlib import Path
 from haotuner.errors import EnvironmentMissing, HaotunerError
 from haotuner.isolate.answers import TimedOut
 from haotuner.isolate.command import Finished, run
-from haotuner.words.device import Device
+from haotuner.spec.device import Device
 
 CUDA_12_ONLY = ("sm_60", "sm_61", "sm_70", "sm_72")  # dropped by the CUDA 13 toolkit (its release notes)
 QUERY_SECONDS = 60  # nvcc --version on a cold disk took 3 s here

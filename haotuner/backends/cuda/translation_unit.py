@@ -23,7 +23,7 @@ from haotuner.microkernels.cuda.generated_kernel import shared_text
 from haotuner.microkernels.cuda.launch import REDUCE_THREADS, fold_symbol, reduce_symbol, unfold_symbol
 from haotuner.microkernels.cuda.warpgroup import products_text, warpgroup_text
 from haotuner.ops.dtypes import DTYPE_BYTES
-from haotuner.words.kernel import MicroKernel
+from haotuner.spec.kernel import MicroKernel
 
 ARGUMENTS = Path(__file__).parents[2] / "runtime" / "native" / "cuda" / "ht_cuda_args.h"
 # Text and instructions do not depend on it; it has those of every family.

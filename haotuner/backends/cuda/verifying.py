@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from haotuner import judge
 from haotuner.isolate.answers import Refusal
 from haotuner.microkernels.cuda.launch import Launch
 from haotuner.ops.dtypes import DTYPE_BYTES, DTYPES
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec import numerics
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
 
 ALIGNED_BYTES = 16  # rows of x are so many bytes apart, times something: what every kernel takes
 COLUMNS = 48  # of the op's own extents that are compared; a reference of all of them takes seconds
@@ -51,27 +51,29 @@ class Case:
 
     def inputs(self, rng: np.random.Generator) -> dict[str, NDArray[Any]]:
         """x, weight and perhaps bias."""
-        result = judge.draw(self.op, Shape.of(m=self.m), rng, whole=self.whole)
+        result = numerics.draw(self.op, Shape.of(m=self.m), rng, whole=self.whole)
         if self.ends:
             result["offsets"] = np.array(self.ends, np.int32)
         if self.bias:
             size = (len(self.ends), self.n) if self.ends else self.n
-            result["bias"] = rng.integers(-judge.WHOLE, judge.WHOLE + 1, size).astype(judge.numpy_dtype(self.op.dtype))
+            result["bias"] = rng.integers(-numerics.WHOLE, numerics.WHOLE + 1, size).astype(
+                numerics.numpy_dtype(self.op.dtype)
+            )
         return result
 
     def padded(self, rng: np.random.Generator) -> NDArray[Any]:
         """Room for x with NaN (of bytes the largest) between its rows, which are whole vectors of any kernel apart."""
         step = ALIGNED_BYTES // DTYPE_BYTES[self.op.dtype]
-        columns, dtype = (-(-self.k // step) + 1) * step, judge.numpy_dtype(self.op.dtype_of(self.op.meaning.inputs[0]))
-        return np.full((self.m, columns), judge.unread(dtype), dtype)
+        columns, dtype = (-(-self.k // step) + 1) * step, numerics.numpy_dtype(self.op.dtype_of(self.op.meaning.inputs[0]))
+        return np.full((self.m, columns), numerics.unread(dtype), dtype)
 
 
 def drawn(elements: int, dtype: str) -> NDArray[Any]:
     """Numbers to time with: standard normal, or any bytes."""
     rng, element_type = np.random.default_rng(0), DTYPES[dtype]
     if element_type.size == 1:
-        return rng.integers(element_type.low, element_type.high + 1, elements).astype(judge.numpy_dtype(dtype))
-    return rng.standard_normal(elements, dtype=np.float32).astype(judge.numpy_dtype(dtype))
+        return rng.integers(element_type.low, element_type.high + 1, elements).astype(numerics.numpy_dtype(dtype))
+    return rng.standard_normal(elements, dtype=np.float32).astype(numerics.numpy_dtype(dtype))
 
 
 def cases(op: Op, launch: Launch, depth: int) -> Iterator[Case]:
@@ -120,7 +122,7 @@ def deep_case(op: Op, launch: Launch) -> Case:
     return Case(op=own, m=m, columns=COLUMNS)
 
 
-def check(case: Case, inputs: Mapping[str, NDArray[Any]], output: judge.Guarded) -> float:
+def check(case: Case, inputs: Mapping[str, NDArray[Any]], output: numerics.Guarded) -> float:
     """The largest error as a share of the tolerance; Refusal for wrong numbers and for a write outside the output."""
     op, result, weight = case.op, output.inner, inputs["weight"]
     kn = op.option("weight") == "kn"
@@ -131,9 +133,9 @@ def check(case: Case, inputs: Mapping[str, NDArray[Any]], output: judge.Guarded)
         op = replace(op, static=tuple((axis, len(picked) if axis == "n" else extent) for axis, extent in op.static))
     operands = {**inputs, "weight": weight}
     operands |= {name: inputs[name][..., picked] for name in op.epilogue_operands}
-    want = judge.reference(op, operands)
+    want = numerics.reference(op, operands)
     exact = case.whole and op.dtype == case.written == "fp32"
-    allowed = 0.0 if exact else judge.tolerance(op, operands, want)
+    allowed = 0.0 if exact else numerics.tolerance(op, operands, want)
     if case.bias:
         bias = np.asarray(inputs["bias"], np.float64)[..., picked]
         if case.ends:  # that of each row's group
@@ -142,7 +144,7 @@ def check(case: Case, inputs: Mapping[str, NDArray[Any]], output: judge.Guarded)
         allowed = (
             allowed if exact else allowed + np.finfo(np.float32).eps * np.abs(want) + _step(case.written) * np.abs(want)
         )
-    verdict = judge.compare(result[:, picked], want, allowed)
+    verdict = numerics.compare(result[:, picked], want, allowed)
     where = f"m={case.m} n={case.n} k={case.k} parts={case.splits}"
     if verdict.wrong:
         raise Refusal("verify", "wrong", f"{where}: {verdict}")

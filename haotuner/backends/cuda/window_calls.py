@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from haotuner import judge
 from haotuner.backends.cuda import phase_calls
 from haotuner.backends.cuda.device_scratch import DeviceScratch
 from haotuner.backends.cuda.phase_calls import words_of
@@ -28,8 +27,9 @@ from haotuner.isolate.answers import Refusal
 from haotuner.microkernels.cuda.conv import channels_last, channels_of_group, product_extents, transposed
 from haotuner.microkernels.cuda.direct import sides_of
 from haotuner.microkernels.cuda.fused import CHANNELS, after_of
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec import numerics
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
 
 DRAWN = 2  # shapes beside the smallest image that leaves something
 MOST_GROUPS, MOST_CHANNELS, MOST_FEATURES = 2, 128, 24  # of a check
@@ -112,19 +112,19 @@ def verify(op: Op, loaded: Loaded, native: TimingLibrary, rng: np.random.Generat
 
 
 def _verified(op: Op, shape: Shape, loaded: Loaded, native: TimingLibrary, rng: np.random.Generator) -> float:
-    inputs, output = judge.draw(op, shape, rng), op.meaning.output
-    x = judge.spaced(inputs["x"], GAP_BYTES // inputs["x"].itemsize)
+    inputs, output = numerics.draw(op, shape, rng), op.meaning.output
+    x = numerics.spaced(inputs["x"], GAP_BYTES // inputs["x"].itemsize)
     room = x.base if x.base is not None else x
-    written = judge.Guarded(op.operand_shape(output, shape), op.dtype_of(output), gaps=False)
+    written = numerics.Guarded(op.operand_shape(output, shape), op.dtype_of(output), gaps=False)
     with DeviceScratch(native) as scratch:
         put = scratch.put
         y = put(written.outer)
         at = {name: put(inputs[name]) for name in (*CHANNELS, "residual") if name in inputs}
-        at |= {"x": put(room), "weight": put(turned(op, inputs["weight"])), "y": y + judge.GUARD * written.outer.itemsize}
+        at |= {"x": put(room), "weight": put(turned(op, inputs["weight"])), "y": y + numerics.GUARD * written.outer.itemsize}
         made = WindowCall(op, op.extents(shape), loaded, at, room.shape[-1])
         native.run(made.call)
         native.get(y, written.outer)
-    verdict = judge.check(op, inputs, written.inner)
+    verdict = numerics.check(op, inputs, written.inner)
     if verdict.wrong or written.touched():
         raise Refusal("verify", "wrong", f"{op.name} {shape}: {verdict if verdict.wrong else 'wrote outside its output'}")
     return verdict.worst

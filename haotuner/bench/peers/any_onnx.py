@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from haotuner import judge
 from haotuner.bench.any_op import Operands, bound, images_of, of_call, shape_of
 from haotuner.bench.contender import Array, Call, Setting
 from haotuner.bench.images import ConvAttributes
 from haotuner.bench.peers.on_host import onnxruntime_options, openvino_settings
 from haotuner.bench.peers.onnx_builder import model
 from haotuner.ops.convolution import is_convolution
-from haotuner.words.op import Op
+from haotuner.spec import numerics
+from haotuner.spec.op import Op
 
 
 class _OfFiles(ABC):
@@ -44,7 +44,7 @@ class _OfFiles(ABC):
     def aim(self, operands: Operands, count: int) -> Sequence[Call]:
         """One call a copy, all into the same output."""
         op, output = self._op, self._op.meaning.output
-        output_ = np.empty(op.operand_shape(output, shape_of(op, operands)), judge.numpy_dtype(op.dtype_of(output)))
+        output_ = np.empty(op.operand_shape(output, shape_of(op, operands)), numerics.numpy_dtype(op.dtype_of(output)))
         inputs, y = dict(operands), output_
         if self._last:
             y = np.empty(np.moveaxis(output_, -1, 1).shape, output_.dtype)

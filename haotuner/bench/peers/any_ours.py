@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from haotuner import judge
 from haotuner.bench.any_op import Operands, bound, of_call, shape_of
 from haotuner.bench.contender import Array, Call, Setting
 from haotuner.bench.peers.on_host import HostPack
-from haotuner.words.op import Op
+from haotuner.spec import numerics
+from haotuner.spec.op import Op
 
 
 class OurAnyOp(HostPack):
@@ -34,7 +34,7 @@ class OurAnyOp(HostPack):
     def aim(self, operands: Operands, count: int) -> Sequence[Call]:
         """One call a copy, all into the same output."""
         op, output = self._op, self._op.meaning.output
-        self._y = np.empty(op.operand_shape(output, shape_of(op, operands)), judge.numpy_dtype(op.dtype_of(output)))
+        self._y = np.empty(op.operand_shape(output, shape_of(op, operands)), numerics.numpy_dtype(op.dtype_of(output)))
         if self._layers:
             inputs = {name: values for name, values in operands.items() if name not in bound(op)}
             x = inputs.pop("x")

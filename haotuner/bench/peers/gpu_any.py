@@ -16,7 +16,7 @@ from haotuner.bench.peers.gpu_ours import GpuOurOperator
 from haotuner.bench.peers.gpu_torch import OnTorch
 from haotuner.bench.peers.torch_expressions import expression
 from haotuner.ops.convolution import is_convolution
-from haotuner.words.op import Op
+from haotuner.spec.op import Op
 
 
 class GpuOurAnyOp(GpuOurOperator):

@@ -16,7 +16,7 @@ from typing import Any
 from haotuner.bench.contender import Array, Call, Setting
 from haotuner.bench.peers.gpu_clock import GraphClock
 from haotuner.bench.peers.gpu_driver import Driver, Memory
-from haotuner.words.op import Op
+from haotuner.spec.op import Op
 
 NAMES = ("libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so.11")
 WORKSPACE_BYTES = 32 << 20  # what NVIDIA's documentation advises on Hopper; the heuristic gets no more elsewhere

@@ -8,7 +8,7 @@ from typing import Any
 
 from haotuner.bench.contender import Array, Call, Setting
 from haotuner.bench.peers.gpu_torch import OnTorch
-from haotuner.words.op import Op
+from haotuner.spec.op import Op
 
 SEEN_ROWS = 37  # rows when the dynamic graph is compiled: neither 0 nor 1, which torch always specialises
 

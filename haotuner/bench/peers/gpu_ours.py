@@ -9,7 +9,7 @@ from typing import Any
 from haotuner.bench.contender import Array, Call, Setting
 from haotuner.bench.peers.gpu_clock import GraphClock
 from haotuner.bench.peers.gpu_driver import Driver, Memory
-from haotuner.words.op import Op
+from haotuner.spec.op import Op
 
 
 class OnDevice:

@@ -9,7 +9,7 @@ from typing import Any
 from haotuner.bench.contender import Array, Call, Setting
 from haotuner.bench.peers.gpu_ours import GpuOurOperator
 from haotuner.bench.peers.gpu_torch import OnTorch
-from haotuner.words.op import Op
+from haotuner.spec.op import Op
 
 
 def turned(op: Op) -> tuple[bool, bool]:

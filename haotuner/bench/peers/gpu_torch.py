@@ -8,7 +8,7 @@ from typing import Any
 
 from haotuner.bench.contender import Array, Call, Setting
 from haotuner.bench.peers.gpu_clock import GraphClock
-from haotuner.words.op import Op
+from haotuner.spec.op import Op
 
 TORCH_NAMES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from haotuner.bench.contender import Array, Call, Setting, only
-from haotuner.words.op import Op
+from haotuner.spec.op import Op
 
 SEEN_ROWS = 37  # rows when the dynamic graph is compiled: neither 0 nor 1, which torch always specialises
 

@@ -23,7 +23,7 @@ from haotuner.hw_profiles.cpu_peak import loop_options
 from haotuner.hw_profiles.isa import Isa, parse_cpuinfo
 from haotuner.isolate import command
 from haotuner.isolate.answers import TimedOut
-from haotuner.words.op import Op
+from haotuner.spec.op import Op
 
 CALL_FLOPS = 5e7  # for each thread: 0.2 ms on an AVX-512 core, 1 ms on an SSE one
 BUILD_LIMIT_S = 60.0

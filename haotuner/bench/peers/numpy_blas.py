@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from haotuner.bench.contender import Array, Call, Setting, only
-from haotuner.words.op import Op
+from haotuner.spec.op import Op
 
 
 class NumpyBlas:

@@ -11,7 +11,7 @@ from haotuner.bench.encoding import encoded
 from haotuner.bench.images import ConvAttributes
 from haotuner.bench.peers.on_host import HostTorch
 from haotuner.ops.convolution import is_convolution
-from haotuner.words.op import Op
+from haotuner.spec.op import Op
 
 
 class OnednnPacked(HostTorch):

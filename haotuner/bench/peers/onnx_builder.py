@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from haotuner.bench.any_op import bound
 from haotuner.bench.images import ConvAttributes
 from haotuner.ops.convolution import is_convolution, windows
-from haotuner.words.op import Op
+from haotuner.spec.op import Op
 
 OPSET, IR = 20, 9  # Gelu came with 20; the runtimes of 2024 and later read both
 Array = NDArray[Any]

@@ -13,7 +13,7 @@ from haotuner.bench.encoding import encoded
 from haotuner.bench.images import ConvAttributes, output_shape
 from haotuner.bench.peers.on_host import onnxruntime_options
 from haotuner.ops.convolution import is_convolution
-from haotuner.words.op import Op
+from haotuner.spec.op import Op
 
 OPSET = 17  # any opset has Gemm; 17 is read by every ONNX Runtime since 1.13
 IR = 9  # what opset 17 came with: a newer onnx package would otherwise write a file that an older runtime refuses

@@ -13,7 +13,7 @@ from haotuner.bench.encoding import encoded
 from haotuner.bench.images import ConvAttributes, output_shape
 from haotuner.bench.peers.on_host import openvino_settings
 from haotuner.ops.convolution import is_convolution
-from haotuner.words.op import Op
+from haotuner.spec.op import Op
 
 
 class OpenvinoCpu:

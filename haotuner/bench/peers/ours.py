@@ -13,8 +13,8 @@ from haotuner.bench.encoding import decoded, encoded
 from haotuner.bench.peers.on_host import HostPack
 from haotuner.bench.timing import difference_ns
 from haotuner.ops.dtypes import DTYPES
-from haotuner.words.op import Op
-from haotuner.words.shape import Shape
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
 
 
 class Ours(HostPack):

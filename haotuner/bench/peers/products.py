@@ -12,7 +12,7 @@ import numpy as np
 from haotuner.bench.contender import Array, Call, Setting
 from haotuner.bench.peers.on_host import HostPack, HostTorch, onnxruntime_options
 from haotuner.bench.products import Factors, copy
-from haotuner.words.op import Op
+from haotuner.spec.op import Op
 
 OPSET, IR = 17, 8
 

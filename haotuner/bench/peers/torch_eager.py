@@ -11,7 +11,7 @@ from haotuner.bench.images import ConvAttributes
 from haotuner.bench.peers.on_host import HostTorch
 from haotuner.bench.peers.torch_expressions import expression
 from haotuner.ops.convolution import is_convolution
-from haotuner.words.op import Op
+from haotuner.spec.op import Op
 
 
 class TorchEager(HostTorch):

@@ -8,7 +8,7 @@ from typing import Any
 
 from haotuner.bench.images import ConvAttributes
 from haotuner.ops.convolution import is_convolution, windows
-from haotuner.words.op import Op
+from haotuner.spec.op import Op
 
 
 def expression(torch: Any, op: Op) -> Callable[..., Any]:

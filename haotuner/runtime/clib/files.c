@@ -63,7 +63,7 @@ static ht_status read_file(int folder, const char* name, const char* path, size_
   return status;
 }
 
-/* As haotuner/runtime/elf.py: a cut library would kill the process when it is mapped. */
+/* As haotuner/host/elf.py: a cut library would kill the process when it is mapped. */
 static const char* elf_problem(const unsigned char* data, size_t size) {
   Elf64_Ehdr head;
   if (size < sizeof head) return "is too short for a library";

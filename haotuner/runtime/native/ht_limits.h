@@ -1,4 +1,4 @@
-/* Made by haotuner/words/limits.py, which explains the numbers; change them there. */
+/* Made by haotuner/spec/limits.py, which explains the numbers; change them there. */
 #ifndef HT_LIMITS_H_
 #define HT_LIMITS_H_
 

@@ -1,4 +1,4 @@
-/* Groups of a model: plain loops, made by haotuner/orchestrate. */
+/* Groups of a model: plain loops, made by haotuner/partition. */
 #ifndef HT_LOOPS_H_
 #define HT_LOOPS_H_
 

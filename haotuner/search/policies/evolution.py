@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from haotuner.generate.space import Point, Space
+from haotuner.codegen.space import Point, Space
 from haotuner.search.policies.policy import Expected, Fitness
 
 POPULATION, GENERATIONS, ELITE = 32, 3, 12

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from haotuner.codegen.space import Point, Space
 from haotuner.cost.forest import Settings
-from haotuner.generate.space import Point, Space
 
 if TYPE_CHECKING:
     import lightgbm

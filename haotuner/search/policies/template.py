@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from haotuner.generate.space import Point, Space
+from haotuner.codegen.space import Point, Space
 from haotuner.search.policies.policy import Expected
 
 CHAINS = 4

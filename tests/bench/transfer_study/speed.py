@@ -12,11 +12,11 @@ import pandas as pd
 from haotuner.cost.features import features
 from haotuner.cost.forest import Forest, one_device
 from haotuner.errors import UsageError
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.shape import Shape
 from haotuner.transfer.reading import DeviceTables, groups_of, table_of
 from haotuner.transfer.saved_model import Transferred
 from haotuner.transfer.sources import learn_sources
-from haotuner.words.kernel import MicroKernel
-from haotuner.words.shape import Shape
 
 REPEATS = 5  # the fastest counts: other load only ever adds
 SAMPLE = 32  # target rows the residual model is fitted on

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from haotuner.cost.machine import Machine, machine
 from haotuner.cost.model import Scores
+from haotuner.spec.demand import Demand
+from haotuner.spec.device import Device
 from haotuner.transfer.device_table import DeviceTable, Rows
 from haotuner.transfer.reading import demands_of
-from haotuner.words.demand import Demand
-from haotuner.words.device import Device
 
 Broken = NDArray[np.bool_]
 MOST = 512  # kept, as of the dense family for CPUs

@@ -3,7 +3,7 @@
  * Where lines are short a vector of their pixels is filled badly, and taps beside the image are computed for its other pixels' sake. Here
  * images of HT_N channels are turned so that a vector is one pixel of them, and only taps that meet the image are computed. A tile is several
  * output rows of one column, whose sums stay in registers; results are turned back. */
-#include "transpose.h"
+#include "turn.h"
 
 typedef struct {
   const float *x, *w; /* of line 0 and the first tap along it that is in the image; that tap's weights */

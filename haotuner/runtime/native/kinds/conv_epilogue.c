@@ -1,7 +1,7 @@
 /* Epilogues of convolutions, on a part of the output that is still in cache. */
 #include "conv.h"
 #include "epilogue.h"
-#include "transpose.h"
+#include "turn.h"
 
 #define LONG 32           /* elements of a line from which on memcpy is faster: it writes whole lines of cache */
 #define STRIDED_PIXELS 64 /* at a time, where the pixels of a row are apart */

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "conv.h"
-#include "transpose.h"
+#include "turn.h"
 
 /* Of a thread, kept from call to call: what a block's windows see, and its results, together what L2 and a share of L3 hold. */
 #define IMAGE_FLOATS (96 * 1024)

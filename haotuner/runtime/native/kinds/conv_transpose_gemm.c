@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "conv.h"
-#include "transpose.h"
+#include "turn.h"
 
 #define ROWS_TOGETHER 128 /* rows of outputs that are written for a feature before the next one, at least HT_CONV_RESIDUES */
 

@@ -4,7 +4,7 @@
 
 #include "conv_winograd.h"
 #include "copy.h"
-#include "transpose.h"
+#include "turn.h"
 
 /* Of a thread, kept from call to call: points of a block and their products. NEAR: together what L2 and a share of L3 hold. The weight
  * streams past once for each block: where fewer than ROWS tiles find room so near, a block has more of them, in L3. */

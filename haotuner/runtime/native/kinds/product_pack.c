@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "product.h"
-#include "transpose.h"
+#include "turn.h"
 
 void ht_product_pack(float* to, int64_t width, const float* from, int64_t down, int64_t right, int64_t rows, int64_t columns, int lanes) {
   if ((down == 1 || rows == 1) && right != 1 && width % lanes == 0) { /* a pack's vectors are no wider than the CPU's */

@@ -3,7 +3,7 @@
  * handful of products an element. Each sum has the order of its terms, as the programs compute it. */
 #include "product_skinny.h"
 
-#include "transpose.h"
+#include "turn.h"
 
 #define LANES 16 /* of the widest vector */
 

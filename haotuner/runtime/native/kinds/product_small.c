@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "product.h"
-#include "transpose.h"
+#include "turn.h"
 #include "scratchpad.h"
 
 #define SIDE 4             /* rows and columns of sums that are in registers at once */

@@ -1,4 +1,4 @@
-/* How a schedule is written: int64 words, made by haotuner/words/bytecode.py.
+/* How a schedule is written: int64 words, made by haotuner/spec/bytecode.py.
  *
  *   MAGIC, VERSION, how many words in all, a checksum of those behind it (FNV-1a over words),
  *   name, bytes of the weights,
@@ -57,7 +57,7 @@
 #define HT_MODEL_CHUNK ((int64_t)1 << 20)
 #define HT_MODEL_HEAD 4 /* words before what the checksum covers */
 
-/* From SIZE_QUOTIENT on: arithmetic in the types of files (haotuner/words/size_arithmetic.py). Real numbers lie as the bits of doubles. */
+/* From SIZE_QUOTIENT on: arithmetic in the types of files (haotuner/spec/size_arithmetic.py). Real numbers lie as the bits of doubles. */
 enum { SIZE_DIM, SIZE_NUMBER, SIZE_ADD, SIZE_SUB, SIZE_MUL, SIZE_DIV, SIZE_MOD, SIZE_MAXIMUM, SIZE_MINIMUM,
        SIZE_QUOTIENT, SIZE_REAL, SIZE_WHOLE, SIZE_REAL_ADD, SIZE_REAL_SUB, SIZE_REAL_MUL, SIZE_REAL_DIV, SIZE_REAL_MAX, SIZE_REAL_MIN,
        SIZE_REAL_FLOOR, SIZE_REAL_CEIL, SIZE_REAL_ROUND, SIZE_REAL_SQRT, SIZE_TO_FP32, SIZE_TO_FP16, SIZE_TO_BF16,
@@ -71,7 +71,7 @@ typedef struct {
   int64_t count;
 } ht_model_source;
 
-extern const ht_model_source ht_models[]; /* made by haotuner/orchestrate/executable.py */
+extern const ht_model_source ht_models[]; /* made by haotuner/partition/executable.py */
 extern const int ht_model_count;
 
 #endif /* HT_MODEL_WORDS_H_ */

@@ -1,0 +1,170 @@
+"""A graph from a file becomes the definitions of kinds, one for each output or for several: plain names, and axes to cut."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from haotuner.codegen.access import Accesses
+from haotuner.codegen.expressions import Fold, Load, Size, Variable, parts
+from haotuner.codegen.multi_output import output_groups, part_of
+from haotuner.codegen.schedule import Schedule, planned
+from haotuner.errors import UsageError
+from haotuner.graph.extents import dimensions, is_symbolic, renamed
+from haotuner.graph.graph import Graph, Node
+from haotuner.graph.group import dims_of, learned
+from haotuner.graph.serialize import extents_in, text_of, to_document
+from haotuner.graph.types import FLOATS, TensorType
+from haotuner.ops.groups import PREFIX
+from haotuner.ops.kind import OpKind
+from haotuner.spec.limits import MAX_AXES, MAX_DYNAMIC, MAX_OPERANDS
+
+LONGEST_NAME = 24  # letters of a group's name beside the prefix and the hash
+OF_INTEGERS = ("mod", "fmod", "floordiv")  # exact remainders of floats take a loop of their own
+TAKEN = ("out",)  # what a call's own arguments are named
+
+
+def kinds_of(graph: Graph, stem: str, serves: Callable[[OpKind], bool] | None = None) -> tuple[OpKind, ...]:
+    """The kinds of a graph, learned: one for each output, or for outputs that one program writes where ``serves`` takes it.
+
+    UsageError says why programs cannot be made of it.
+    """
+    if not graph.outputs:
+        raise UsageError(f"{stem}: the graph has no output")
+    for output in graph.outputs:
+        _check(plainly_named(part_of(graph, (output,))), f"{PREFIX}:{stem}")
+    alone = tuple(_learned(graph, stem, (output,), {}) for output in graph.outputs)
+    if serves is None or len(graph.outputs) == 1 or len(set(graph.outputs)) < len(graph.outputs):
+        return alone
+    joints = output_groups(graph, lambda item: _check(plainly_named(item), f"{PREFIX}:{stem}"))
+    result: dict[int, OpKind] = {}  # by the first output's place in the file
+    for joint in joints:
+        places = [graph.outputs.index(tensor) for tensor in joint.outputs]
+        kind = _learned(graph, stem, joint.outputs, {"places": places, "apart": joint.apart})
+        result |= {min(places): kind} if serves(kind) else {position: alone[position] for position in places}
+    return tuple(result[position] for position in sorted(result))
+
+
+def _learned(graph: Graph, stem: str, outputs: tuple[str, ...], more: Mapping[str, Any]) -> OpKind:
+    """The kind of some outputs of a file; ``more``: what its definition says beside."""
+    own = plainly_named(part_of(graph, outputs))
+    whole = len(outputs) == len(graph.outputs)
+    name = _word(stem if whole else f"{stem}_{own.outputs[0]}", LONGEST_NAME)
+    spatial = sorted(frozenset.intersection(*(spatial_axes(part_of(own, (tensor,))) for tensor in own.outputs)))
+    return learned(text_of({"name": name, "graph": to_document(own), "spatial": spatial, **more}))
+
+
+def plainly_named(graph: Graph) -> Graph:
+    """The same graph with names that an op's operands, and its axes on a command line, can have."""
+    used = {name for t in graph.types.values() for extent in t.shape for name in dimensions(extent)}
+    used |= {
+        name
+        for node in graph.nodes
+        for attribute in node.attributes.values()
+        for e in extents_in(attribute)
+        for name in dimensions(e)
+    }
+    order = [*graph.dimensions, *sorted(used - set(graph.dimensions))]
+    letters = [re.sub(r"[^a-z]", "", name.lower()) or "n" for name in order]
+    axes = dict(zip(order, _fresh(letters, letters=True), strict=True))
+    tensors = list(graph.types)
+    plain = dict(zip(tensors, _fresh((_word(name, 32) for name in tensors), before=TAKEN), strict=True))
+
+    def of(value: Any) -> Any:
+        if isinstance(value, (list, tuple)):
+            return tuple(map(of, value))
+        return renamed(value, axes) if is_symbolic(value) else value
+
+    nodes = tuple(
+        Node(
+            node.primitive,
+            tuple(plain[tensor] for tensor in node.inputs),
+            plain[node.output],
+            {key: of(value) for key, value in node.attributes.items()},
+        )
+        for node in graph.nodes
+    )
+    return replace(
+        graph,
+        inputs=tuple(plain[tensor] for tensor in graph.inputs),
+        outputs=tuple(plain[tensor] for tensor in graph.outputs),
+        nodes=nodes,
+        types={plain[name]: TensorType(tuple(map(of, t.shape)), t.dtype) for name, t in graph.types.items()},
+        constants={plain[name]: value for name, value in graph.constants.items()},
+    )
+
+
+def _word(name: str, longest: int) -> str:
+    result = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")[:longest].rstrip("_")
+    return result if result[:1].isalpha() else f"t{result}"[:longest]
+
+
+def _fresh(names: Iterable[str], *, letters: bool = False, before: Iterable[str] = ()) -> list[str]:
+    """The names, later ones changed until each is new."""
+    taken, result = set(before), []
+    for name in names:
+        number, chosen = 1, name
+        while chosen in taken:
+            number += 1
+            chosen = f"{name}{chr(ord('a') + number - 1) * letters or f'_{number}'}"
+        taken.add(chosen)
+        result.append(chosen)
+    return result
+
+
+def _check(graph: Graph, what: str) -> None:
+    """UsageError where no program can be made, or the runtime has no room."""
+    dims = dims_of(graph)
+    axes = {axis for own in dims.values() for axis in own}
+    dynamic = graph.dimensions
+    if len(axes) > MAX_AXES or len(dims) > MAX_OPERANDS or len(dynamic) > MAX_DYNAMIC:
+        raise UsageError(
+            f"{what} has {len(axes)} axes, {len(dynamic)} dynamic ones and {len(dims)} operands; the runtime has room for "
+            f"{MAX_AXES}, {MAX_DYNAMIC} and {MAX_OPERANDS}: fix some dimensions in the file, or cut the group"
+        )
+    for node in graph.nodes:
+        if node.attributes.get("function") in OF_INTEGERS and graph.types[node.output].dtype in FLOATS:
+            raise UsageError(f"{what}: {node.output} is a remainder of {graph.types[node.output]}, which has no program")
+        if str(node.attributes.get("function")).startswith("bit"):
+            raise UsageError(f"{what}: {node.output} is of the bits of whole numbers, which have no program")
+        if node.primitive in ("reduce", "arg_reduce") and not _folded_extents(graph, node):
+            raise UsageError(f"{what}: {node.output} reduces over no axis; leave it out")
+        if node.primitive in ("reduce", "arg_reduce") and 0 in _folded_extents(graph, node):
+            raise UsageError(f"{what}: {node.output} reduces over nothing: an axis has the extent 0")
+    planned(graph, Schedule(lane_axis=-1, lanes=1, unroll=1))
+
+
+def _folded_extents(graph: Graph, node: Node) -> list[Any]:
+    shape = graph.types[node.inputs[0]].shape
+    axes = node.attributes["axes"] if "axes" in node.attributes else (node.attributes["axis"],)
+    return [shape[axis] for axis in axes]
+
+
+def spatial_axes(graph: Graph) -> frozenset[str]:
+    """Axes of the output of which any part can be computed by a call on the same part of every operand.
+
+    An element may read an operand that has such an axis at its own place only, and nothing may depend on the extent.
+    """
+    (out,) = graph.outputs
+    accesses, dims = Accesses(graph), dims_of(graph)
+    variables = tuple(accesses.variable("i") for _ in dims[out])
+    every = list(parts(accesses.computed(out, variables)))
+    result = set()
+    for variable, axis in zip(variables, dims[out], strict=True):
+        elsewhere = [e for name, e in zip(dims[out], graph.types[out].shape, strict=True) if name != axis]
+        known = axis in graph.dimensions and not any(axis in dimensions(e) for e in elsewhere)
+        if known and all(_keeps_place(part, axis, variable, dims) for part in every):
+            result.add(axis)
+    return frozenset(result)
+
+
+def _keeps_place(part: Any, axis: str, variable: Variable, dims: Mapping[str, tuple[str, ...]]) -> bool:
+    if isinstance(part, Size):
+        return axis not in dimensions(part.extent)
+    if isinstance(part, Fold):
+        return not any(axis in dimensions(extent) for _, extent in part.axes)
+    if isinstance(part, Load):
+        return all(index == variable for own, index in zip(dims[part.tensor], part.indices, strict=True) if own == axis)
+    return True

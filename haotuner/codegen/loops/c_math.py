@@ -1,0 +1,291 @@
+"""The C that generated loops begin with: element types and element-wise functions that a compiler turns into vectors."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from haotuner.codegen.loops.c_sums import SUMS
+from haotuner.codegen.loops.strided_reads import BLOCK
+from haotuner.codegen.math_coefficients import (
+    ERF_END,
+    ERF_LARGE,
+    ERF_SMALL,
+    ERF_SPLIT,
+    EXP,
+    LN2_HIGH,
+    LN2_LOW,
+    LOG2_E,
+    TANH,
+    TANH_END,
+    TANH_SPLIT,
+    TO_WHOLE,
+)
+from haotuner.graph.types import HALVES
+
+# What a value is computed in. Halves are floats, rounded after every step; in memory they are their bits.
+C_TYPES: Mapping[str, str] = {
+    "fp16": "float", "bf16": "float",
+    "fp32": "float", "fp64": "double", "int64": "int64_t", "int32": "int32_t", "int16": "int16_t", "int8": "int8_t",
+    "uint64": "uint64_t", "uint32": "uint32_t", "uint16": "uint16_t", "uint8": "uint8_t", "bool": "uint8_t",
+}  # fmt: skip
+_LITERAL = re.compile(r"-?[0-9][0-9.e+-]*f?")
+REALS = ("fp32", "fp64", *HALVES)
+MEMORY_TYPES: Mapping[str, str] = {**C_TYPES, **dict.fromkeys(HALVES, "uint16_t")}
+
+
+def _polynomial(coefficients: Sequence[float], x: str) -> str:
+    result = f"{coefficients[-1]!r}f"
+    for coefficient in reversed(coefficients[:-1]):
+        result = f"ht_fused({result}, {x}, {coefficient!r}f)"
+    return result
+
+
+# Behind a head that has INLINE, and the bits of a float as a whole number and back, as C or CUDA C++ has them.
+FUNCTIONS = f"""INLINE int64_t ht_quotient(int64_t a, int64_t b) {{ /* by 0, and the least by -1, a processor stops */
+  return (uint64_t)b + 1 > 1 ? a / b : b ? (int64_t)(0 - (uint64_t)a) : 0;
+}}
+INLINE int64_t ht_rest(int64_t a, int64_t b) {{ return (uint64_t)b + 1 > 1 ? a % b : 0; }}
+INLINE int64_t floordiv(int64_t a, int64_t b) {{
+  return ht_quotient(a, b) - ((ht_rest(a, b) != 0) & ((a < 0) != (b < 0)));
+}}
+INLINE int64_t floormod(int64_t a, int64_t b) {{
+  int64_t r = ht_rest(a, b);
+  return r + ((r != 0) & ((r < 0) != (b < 0)) ? b : 0);
+}}
+INLINE int64_t ht_ipow(int64_t a, int64_t n) {{ /* of whole numbers; 1 over one of them is 0, but for 1 and -1 */
+  if (n < 0) return a == 1 ? 1 : a == -1 ? (n & 1 ? -1 : 1) : 0;
+  uint64_t found = 1, base = (uint64_t)a;
+  for (; n > 0; n >>= 1, base *= base)
+    if (n & 1) found *= base;
+  return (int64_t)found;
+}}
+INLINE double ht_mod(double a, double b) {{ /* with the sign of b; numbers are their own rest of infinity */
+  double r = fmod(a, b);
+  return r == 0 ? copysign(0.0, b) : (r < 0) != (b < 0) ? r + b : r;
+}}
+INLINE float ht_modf(float a, float b) {{
+  float r = fmodf(a, b);
+  return r == 0 ? copysignf(0.0f, b) : (r < 0) != (b < 0) ? r + b : r;
+}}
+#if defined __FMA__ || defined __CUDACC__ || defined __CUDACC_RTC__
+#define FUSED
+#endif
+#ifdef FUSED
+#define FUSED_OR(one, other) one
+#else
+#define FUSED_OR(one, other) other
+#endif
+/* a b + c, rounded once where the processor does it */
+INLINE float ht_fused(float a, float b, float c) {{ return FUSED_OR(fmaf(a, b, c), a * b + c); }}
+INLINE double ht_fused_double(double a, double b, double c) {{ return FUSED_OR(fma(a, b, c), a * b + c); }}
+#define WHOLE 0x4b400000 /* the bits of {TO_WHOLE!r} */
+INLINE float power2(int32_t n) {{ return bits((int32_t)((uint32_t)(n + 127) << 23)); }}
+INLINE int32_t ht_reduced(float x, float* e) {{ /* n and e^r of x = n ln 2 + r; the sums are exact as they stand */
+  float t = ht_fused(x, {LOG2_E!r}f, {TO_WHOLE!r}f), n = t - {TO_WHOLE!r}f;
+  float r = ht_fused(n, {-LN2_LOW!r}f, ht_fused(n, {-LN2_HIGH!r}f, x));
+  *e = {_polynomial((1.0, 1.0, *EXP), "r")};
+  return (int32_t)((uint32_t)whole(t) - WHOLE);
+}}
+INLINE float ht_exp_inside(float x) {{ /* of -87 to 87; of NaN any number */
+  float e;
+  int32_t i = ht_reduced(x, &e);
+  return bits((int32_t)((uint32_t)whole(e) + ((uint32_t)i << 23)));
+}}
+INLINE float ht_exp(float x) {{ /* 2^n e^r, the power in two factors */
+  float c = x < -104.5f ? -104.5f : x, e;
+  c = c > 89.0f ? 89.0f : c;
+  int32_t i = ht_reduced(c, &e), h = i >> 1;
+  /* 0 of what masks leave: to underflow costs a vector of Intel's 150 cycles */
+  float p = bits(whole(power2(i - h)) & ~((i + 150) >> 31));
+  float y = bits((int32_t)((uint32_t)whole(e) + ((uint32_t)h << 23))) * p;
+  return x == x ? y : x; /* asked last, or the loop becomes no vectors */
+}}
+INLINE int32_t ordered(float f, int32_t of_nan) {{ /* whole numbers in the order of the floats */
+  int32_t i = whole(f);
+  return f == f ? i ^ ((i >> 31) & INT32_MAX) : of_nan;
+}}
+INLINE float unordered(int32_t i) {{ return bits(i ^ ((i >> 31) & INT32_MAX)); }}
+INLINE float signed_as(float v, float x) {{ return bits(whole(v) | (whole(x) & INT32_MIN)); }}
+INLINE float from_bf16(uint16_t h) {{ return bits((int32_t)((uint32_t)h << 16)); }}
+INLINE uint16_t to_bf16(float f) {{ /* to the nearest, of two the even one */
+  uint32_t i = (uint32_t)whole(f);
+  return f == f ? (uint16_t)((i + 0x7fff + ((i >> 16) & 1)) >> 16) : (uint16_t)(i >> 16 | 0x40);
+}}
+INLINE float from_fp16(uint16_t h) {{
+  uint32_t exponent = h >> 10 & 31, rest = h & 1023;
+  float v = bits((int32_t)((exponent == 31 ? 255 : exponent + 112) << 23 | rest << 13));
+  v = exponent ? v : (float)rest * 0x1p-24f;
+  return h & 0x8000 ? -v : v;
+}}
+INLINE uint16_t to_fp16(float f) {{
+  uint32_t i = (uint32_t)whole(f), sign = i >> 16 & 0x8000, a = i & 0x7fffffff, found;
+  if (a > 0x7f800000) found = 0x7e00;
+  else if (a >= 0x477ff000) found = 0x7c00;                                    /* from 65520 on */
+  else if (a < 0x38800000) found = (uint32_t)rintf(bits((int32_t)a) * 0x1p24f); /* steps of 2^-24 */
+  else found = (a + 0xfff + ((a >> 13) & 1) - 0x38000000) >> 13;
+  return (uint16_t)(sign | found);
+}}
+INLINE float ht_tanh(float x) {{
+  float s = fabsf(x), q = x * x, t = s > {TANH_END!r}f ? {TANH_END!r}f : s;
+  float near = ht_fused({_polynomial(TANH, "q")} * q, x, x);
+  float far = signed_as(1.0f - 2.0f / (ht_exp_inside(t + t) + 1.0f), x);
+  float y = s < {TANH_SPLIT!r}f ? near : far;
+  return x == x ? y : x;
+}}
+INLINE float ht_erf(float x) {{
+  float s = fabsf(x), t = s > {ERF_END!r}f ? {ERF_END!r}f : s, q = x * x;
+  float near = ht_fused({_polynomial(ERF_SMALL, "q")}, x, x);
+  float far = signed_as(1.0f - ht_exp_inside(ht_fused({_polynomial(ERF_LARGE, "t")}, t, -t)), x);
+  float y = t < {ERF_SPLIT!r}f ? near : far;
+  return x == x ? y : x;
+}}
+INLINE float ht_sigmoid(float x) {{
+  float e = ht_exp(-fabsf(x));
+  return (x < 0.0f ? e : 1.0f) / (1.0f + e);
+}}
+"""
+PRELUDE = f"""#include <math.h>
+#include <stdint.h>
+#include <string.h>
+#define INLINE static inline __attribute__((always_inline))
+INLINE float bits(int32_t i) {{ float f; memcpy(&f, &i, 4); return f; }}
+INLINE int32_t whole(float f) {{ int32_t i; memcpy(&i, &f, 4); return i; }}
+{FUNCTIONS}{SUMS}"""
+
+# Behind it, where a group turns what it reads.
+TURNING = f"""#include "kinds/turn.h"
+#if defined __AVX512F__ && defined __AVX512VL__
+#define TURNED 16
+#elif defined __AVX__
+#define TURNED 8
+#else
+#define TURNED 4
+#endif
+INLINE void ht_turned(const float* from, int64_t right, int64_t columns, int64_t rows, float* to) {{
+  for (int64_t j = 0; j < columns; j += TURNED) {{ /* to[i * {BLOCK} + j] = from[j * right + i] */
+    int64_t left = columns - j < TURNED ? columns - j : TURNED;
+    ht_square(TURNED, from + j * right, right, left, rows, to + j, {BLOCK}, TURNED);
+  }}
+}}
+"""
+
+
+def head_of(sources: Iterable[str]) -> str:
+    """What the C of these groups begins with."""
+    every = list(sources)
+    bytes_of = '#include "kinds/byte_sums.h"\n' if any("ht_byte_sums(" in item for item in every) else ""
+    return PRELUDE + bytes_of + (TURNING if any("ht_turned(" in item for item in every) else "")
+
+
+_BINARY = {"add": "+", "sub": "-", "mul": "*", "equal": "==", "less": "<", "less_equal": "<=", "greater": ">",
+           "greater_equal": ">=", "and": "&&", "or": "||", "bitand": "&", "bitor": "|", "bitxor": "^"}  # fmt: skip
+_EXACT = ("neg", "abs", "max", "min", "select", "sign", "floor", "ceil", "round")  # of halves: their results are halves
+_SINGLE = {"exp": "ht_exp", "tanh": "ht_tanh", "erf": "ht_erf", "sigmoid": "ht_sigmoid", "log": "logf", "sqrt": "sqrtf",
+           "sin": "sinf", "cos": "cosf", "floor": "floorf", "ceil": "ceilf", "round": "rintf", "abs": "fabsf", "pow": "powf",
+           "fmod": "fmodf"}  # fmt: skip
+_DOUBLE = {"exp": "exp", "tanh": "tanh", "erf": "erf", "log": "log", "sqrt": "sqrt", "sin": "sin", "cos": "cos",
+           "floor": "floor", "ceil": "ceil", "round": "rint", "abs": "fabs", "pow": "pow", "fmod": "fmod"}  # fmt: skip
+
+
+def loaded(text: str, dtype: str) -> str:
+    """The value of an element in memory."""
+    return f"from_{dtype}({text})" if dtype in HALVES else text
+
+
+def stored(text: str, dtype: str) -> str:
+    """A value as memory holds it."""
+    return f"to_{dtype}({text})" if dtype in HALVES else text
+
+
+def rounded(text: str, dtype: str) -> str:
+    """A value that an element type has."""
+    return loaded(stored(text, dtype), dtype)
+
+
+def applied(function: str, a: Sequence[str], dtype: str, argument: str) -> str:
+    """A function of C expressions. ``dtype``: the result's type; ``argument``: the last operand's. KeyError: it has no C."""
+    if dtype in HALVES and function not in _EXACT:
+        return rounded(applied(function, a, "fp32", "fp32" if argument in HALVES else argument), dtype)
+    if argument in HALVES:
+        return applied(function, a, "fp32" if dtype in HALVES else dtype, "fp32")
+    kind, real = C_TYPES[dtype], argument in ("fp32", "fp64")
+    if function == "cast":
+        if dtype == "bool":
+            return f"({a[0]} != 0)"
+        return f"({kind})({a[0]})"
+    if function in _BINARY:
+        return f"({a[0]} {_BINARY[function]} {a[1]})"
+    if function == "select":
+        return f"({a[0]} ? {a[1]} : {a[2]})"
+    if function in ("max", "min"):
+        sign = ">" if function == "max" else "<"
+        if real and _LITERAL.fullmatch(a[1]):  # the same by one comparison: gcc makes no vectors of many of the other
+            return f"(!({a[0]} {'<=' if function == 'max' else '>='} {a[1]}) ? {a[0]} : {a[1]})"
+        if real:  # NaN wins, as in numpy
+            return f"(({a[0]} {sign} {a[1]}) | ({a[0]} != {a[0]}) ? {a[0]} : {a[1]})"
+        return f"({a[0]} {sign} {a[1]} ? {a[0]} : {a[1]})"
+    simple = {
+        "neg": "(-{0})",
+        "not": "(!{0})",
+        "xor": "(!{0} != !{1})",
+        "isnan": "({0} != {0})",
+        "isinf": "(({0} == INFINITY) | ({0} == -INFINITY))",
+        "sign": "({0} != {0} ? {0} : ({0} > 0) - ({0} < 0))" if real else "(({0} > 0) - ({0} < 0))",
+    }
+    if function in simple:
+        return simple[function].format(*a)
+    if real:
+        item = "1.0f" if argument == "fp32" else "1.0"
+        reals = {"div": "({0} / {1})", "reciprocal": f"({item} / {{0}})"}
+        if function in reals:
+            return reals[function].format(*a)
+        if function == "rsqrt":
+            return f"({item} / {(_SINGLE if argument == 'fp32' else _DOUBLE)['sqrt']}({a[0]}))"
+        if function == "mod":
+            return f"{'ht_modf' if argument == 'fp32' else 'ht_mod'}({a[0]}, {a[1]})"
+        if function == "sigmoid" and argument == "fp64":
+            return f"(1.0 / (1.0 + exp(-{a[0]})))"
+        return f"{(_SINGLE if argument == 'fp32' else _DOUBLE)[function]}({', '.join(a)})"
+    whole = {"div": "ht_quotient({0}, {1})", "floordiv": "floordiv({0}, {1})", "mod": "floormod({0}, {1})",
+             "pow": "ht_ipow({0}, {1})", "fmod": "ht_rest({0}, {1})", "abs": "({0} < 0 ? -{0} : {0})"}  # fmt: skip
+    if argument.startswith("uint"):
+        whole |= {"div": "({1} ? {0} / {1} : 0)", "fmod": "({1} ? {0} % {1} : 0)"}
+        whole |= {"floordiv": whole["div"], "mod": whole["fmod"]}
+    return f"({kind}){whole[function].format(*a)}"
+
+
+def fused(real: str) -> str:
+    """The function of a sum's next product, which is rounded with the sum where the processor does it."""
+    return "ht_fused" if real == "float" else "ht_fused_double"
+
+
+def joined(how: str, name: str, other: str, dtype: str) -> str:
+    """Two partial results of a reduction."""
+    return applied({"sum": "add", "prod": "mul"}.get(how, how), [name, other], dtype, dtype)
+
+
+def neutral(how: str, dtype: str) -> str:
+    """What changes nothing."""
+    if how in ("sum", "prod"):
+        return "1" if how == "prod" else "0"
+    if dtype in REALS:
+        return "-INFINITY" if how == "max" else "INFINITY"
+    signed = {"int64": "INT64", "int32": "INT32", "int16": "INT16", "int8": "INT8"}
+    if dtype in signed:
+        return f"{signed[dtype]}_{'MIN' if how == 'max' else 'MAX'}"
+    return "0" if how == "max" else f"({C_TYPES[dtype]})-1"
+
+
+def number(value: float, dtype: str) -> str:
+    """A constant."""
+    if dtype == "bool":
+        return str(int(bool(value)))
+    if dtype not in REALS:
+        return "INT64_MIN" if int(value) == -(2**63) else f"{int(value)}LL"
+    value = float(value)
+    if value != value:
+        return "NAN"
+    if value in (float("inf"), float("-inf")):
+        return "INFINITY" if value > 0 else "-INFINITY"
+    return f"{value!r}{'' if dtype == 'fp64' else 'f'}"

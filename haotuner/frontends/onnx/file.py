@@ -1,0 +1,117 @@
+"""An ONNX file, opened with care: it may be truncated, hostile or huge. Nothing outside its own folder is read."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from haotuner.errors import EnvironmentMissing, UsageError
+from haotuner.extras import how_to_get
+from haotuner.frontends.onnx.narrow_types import NARROW, Narrow, numbers_of
+from haotuner.frontends.onnx.types import dtype_of_onnx
+from haotuner.graph.types import numpy_dtype
+from haotuner.host.files import open_beneath, read_regular
+
+LARGEST_FILE = 1 << 31  # bytes; protobuf itself ends there
+LARGEST_EXTERNAL = 1 << 44  # bytes of a file of external data, of which only the tensors are read
+LARGEST_TENSOR = 1 << 33  # bytes of one tensor, external data included
+OPSETS = (1, 28)  # of the main domain; what operators below 7 did otherwise (broadcast=1) is refused where it is used
+EXTERNAL = 1  # TensorProto.DataLocation
+
+
+def onnx_library() -> Any:
+    """The onnx package. EnvironmentMissing where it is not installed."""
+    try:
+        import onnx
+    except ImportError as error:
+        raise EnvironmentMissing(f"reading models needs the package onnx: {how_to_get('models')}") from error
+    return onnx
+
+
+def open_model(path: Path) -> Any:
+    """The file's ModelProto, without external data. UsageError says what is wrong with it."""
+    onnx = onnx_library()
+    try:
+        raw = read_regular(path, LARGEST_FILE)
+    except (OSError, ValueError) as error:  # ValueError: a zero byte in the path
+        why = getattr(error, "strerror", None) or error
+        raise UsageError(f"{path} cannot be read: {why}; name an ONNX model") from error
+    model = onnx.ModelProto()
+    try:
+        model.ParseFromString(raw)
+    except Exception as error:  # protobuf's own class depends on how it was built
+        raise UsageError(f"{path} is not an ONNX model, or was cut short ({len(raw)} bytes)") from error
+    if not model.graph.node and not model.graph.output:
+        raise UsageError(f"{path} is not an ONNX model: it has no graph")
+    return model
+
+
+def opset_of(imports: Any, what: str) -> int:
+    """The version of the main operators. UsageError where it is older or newer than what is read."""
+    result = next((one.version for one in imports if one.domain in ("", "ai.onnx")), 1)
+    if not OPSETS[0] <= result <= OPSETS[1]:
+        raise UsageError(f"{what}: opset {result}; {OPSETS[0]} to {OPSETS[1]} are read; export the model again")
+    return int(result)
+
+
+def array_of(tensor: Any, folder: Path | None) -> Any:
+    """A tensor's elements. UsageError where the file says one size and holds another, or points outside its folder."""
+    onnx = onnx_library()
+    name = tensor.name or "a constant"
+    narrow = NARROW.get(tensor.data_type)
+    dtype = "uint8" if narrow is not None else dtype_of_onnx(tensor.data_type, f"tensor {name}")
+    if any(extent < 0 for extent in tensor.dims):
+        raise UsageError(f"tensor {name}: negative extents {list(tensor.dims)}")
+    count = int(np.prod([int(extent) for extent in tensor.dims], dtype=object)) if tensor.dims else 1
+    if count * numpy_dtype(dtype).itemsize > LARGEST_TENSOR:
+        raise UsageError(f"tensor {name}: {list(tensor.dims)} is more than {LARGEST_TENSOR} bytes")
+    if narrow is not None:
+        return _narrow(tensor, folder, narrow, count)
+    if tensor.data_location == EXTERNAL:
+        return _external(tensor, folder, numpy_dtype(dtype), count)
+    stored = len(tensor.raw_data) // numpy_dtype(dtype).itemsize if tensor.HasField("raw_data") else None
+    if stored is not None and stored != count:
+        raise UsageError(f"tensor {name}: {list(tensor.dims)} has {count} elements, the file holds {stored}")
+    try:
+        return np.array(onnx.numpy_helper.to_array(tensor))
+    except Exception as error:  # onnx raises whatever its decoding meets
+        raise UsageError(f"tensor {name}: the file does not hold what it declares ({error})") from error
+
+
+def _narrow(tensor: Any, folder: Path | None, kind: Narrow, count: int) -> Any:
+    """The numbers in the wider type that holds them; elements of less than a byte lie the first in the low bits."""
+    if tensor.data_location == EXTERNAL:
+        raw = _external(tensor, folder, np.dtype(np.uint8), -(-count * kind.bits // 8), flat=True)
+    elif tensor.HasField("raw_data"):
+        raw = np.frombuffer(tensor.raw_data, np.uint8)
+    else:  # some elements, or bytes of them, in each
+        raw = np.array(tensor.int32_data, np.int64).astype(np.uint8)
+    if len(raw) != -(-count * kind.bits // 8):
+        raise UsageError(f"tensor {tensor.name}: {list(tensor.dims)} has {count} elements, the file holds {len(raw)} bytes")
+    if kind.bits < 8:
+        raw = np.stack([(raw >> low) & ((1 << kind.bits) - 1) for low in range(0, 8, kind.bits)], -1).reshape(-1)[:count]
+    result = numbers_of(kind)[raw] if len(raw) else np.zeros(0)
+    return result.astype(numpy_dtype(kind.held)).reshape(tuple(tensor.dims))
+
+
+def _external(tensor: Any, folder: Path | None, dtype: np.dtype[Any], count: int, *, flat: bool = False) -> Any:
+    answer = {item.key: item.value for item in tensor.external_data}
+    where = answer.get("location", "")
+    if folder is None or not where or Path(where).is_absolute() or ".." in Path(where).parts:
+        raise UsageError(f"tensor {tensor.name}: external data at {where!r}; only files beside the model are read")
+    try:
+        start, bytes_ = int(answer.get("offset", 0)), count * dtype.itemsize
+        length = int(answer.get("length", bytes_))
+        with open_beneath(folder, where, LARGEST_EXTERNAL) as file:
+            stored = os.fstat(file.fileno()).st_size
+            if start < 0 or length != bytes_ or start + bytes_ > stored:
+                raise UsageError(f"tensor {tensor.name}: {bytes_} bytes at {start} of {where!r}, which has {stored}")
+            file.seek(start)
+            return np.frombuffer(file.read(bytes_), dtype).reshape((count,) if flat else tuple(tensor.dims))
+    except OSError as error:
+        raise UsageError(f"tensor {tensor.name}: external data {where!r} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise UsageError(f"tensor {tensor.name}: external data {answer} make no sense") from error

@@ -1,0 +1,349 @@
+"""Rules of Resize: axis by axis, each a sum of gathered neighbours times weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil, prod
+
+import numpy as np
+import sympy
+
+from haotuner.frontends.onnx.constant_folding import ConstantFolding
+from haotuner.frontends.onnx.layout import cut, reshaped
+from haotuner.frontends.onnx.node_context import NodeContext, Rule
+from haotuner.frontends.onnx.scaled_lengths import scaled_length
+from haotuner.graph.extents import (
+    Extent,
+    canonical,
+    ceiling_division,
+    dimensions,
+    evaluate,
+    floor_division,
+    largest,
+    same,
+    smallest,
+)
+from haotuner.spec.shape import Span
+
+PRECISE = "fp64"  # of coordinates: a rounding error there takes another neighbour
+SINGLE = "fp32"  # of coordinates that a scale of the file divides: ONNX Runtime, torch and the reference round these
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One axis that is resized: ``extent`` pixels become ``out``.
+
+    ``scale``: fp64, a scalar. ``ratio``: its number where it is known. ``rounded``: it was given, not made of both extents.
+    ``shrinks``: quotients of which the largest is at least 1 / scale. ``counts_in``: in which a nearest pixel is sought.
+    """
+
+    place: int
+    extent: Extent
+    out: Extent
+    scale: str
+    ratio: float | None
+    rounded: bool
+    shrinks: tuple[tuple[Extent, Extent], ...]
+    counts_in: str = PRECISE
+
+    @property
+    def unchanged(self) -> bool:
+        """Whether every pixel is known to stay what it is."""
+        return same(self.extent, self.out) and (not self.rounded or self.ratio == 1)
+
+
+def _resize(c: NodeContext) -> str:
+    older = c.op == "Upsample" or c.opset < 11
+    mode = c.attribute("mode", "nearest")
+    where = "asymmetric" if older else c.attribute("coordinate_transformation_mode", "half_pixel")
+    places = [c.axis(axis) for axis in c.attribute("axes", range(c.type().rank))]
+    axes = _axes(c, places, *((1, 9) if older else (2, 3)))
+    region = c.floats(1) if where == "tf_crop_and_resize" else []
+    x = c.tensor(0)
+    for axis in _order(axes, c.g.ranges, shrinks=bool(c.attribute("antialias", 0))):
+        if axis.unchanged and not region:
+            continue
+        if same(axis.extent, 1) and not region:  # one pixel, whatever the weights: of an image's mean, for instance
+            shape = c.g.types[x].shape
+            x = c.g.add("broadcast", x, shape=(*shape[: axis.place], axis.out, *shape[axis.place + 1 :]))
+            continue
+        at = axes.index(axis)
+        bounds = (region[at], region[len(axes) + at]) if region else None
+        line = _coordinates(c, where, axis, bounds, mode)
+        if mode == "nearest":
+            x = _nearest(c, x, axis, line, "floor" if older else c.attribute("nearest_mode", "round_prefer_floor"))
+        elif mode in ("linear", "cubic"):
+            x = _weighted(c, x, axis, line, mode)
+        else:
+            raise c.bad(f"mode {mode!r} is unknown")
+        if region:
+            x = _outside(c, x, axis, line)
+    return x
+
+
+def _order(axes: Sequence[Axis], ranges: Mapping[str, Span], *, shrinks: bool) -> list[Axis]:
+    """The innermost axis first: its elements are gathered one by one, of fewer rows before the others grow.
+
+    It comes last where the other axes leave fewer rows, in the middle of the asked ranges. ``shrinks``: they do where no
+    number is known.
+    """
+    order = sorted(axes, key=lambda axis: -axis.place)
+    ratios = [_expected(axis, ranges) for axis in order[1:]]
+    known = [ratio for ratio in ratios if ratio is not None]
+    return order[::-1] if (shrinks if len(known) < len(ratios) else prod(known) < 1) else order
+
+
+def _expected(axis: Axis, ranges: Mapping[str, Span]) -> float | None:
+    """How many times as long an axis becomes: its scale, or what the middle of all ranges makes; None: nothing tells."""
+    if axis.ratio is not None:
+        return axis.ratio
+    if not (dimensions(axis.extent) | dimensions(axis.out)) <= ranges.keys():
+        return None
+    sizes = {name: round((span.first * span.last) ** 0.5) for name, span in ranges.items()}
+    return evaluate(axis.out, sizes) / max(1, evaluate(axis.extent, sizes))
+
+
+def _axes(c: NodeContext, places: Sequence[int], at_scales: int, at_sizes: int) -> list[Axis]:
+    """Extents of the result and scales of the axes. Sizes decide the extents, and the scales where none are given."""
+    sizes = c.numbers(at_sizes) if c.given(at_sizes) and c.shape(at_sizes) != (0,) else None
+    scales: list[float | str] | None = None
+    if c.given(at_scales) and c.shape(at_scales) != (0,):
+        scales = _scales(c, c.tensor(at_scales), len(places))
+    elif sizes is None:
+        scales = list(c.required("scales"))
+    if sizes is not None and len(sizes) != len(places) or scales is not None and len(scales) != len(places):
+        raise c.bad(f"sizes or scales of another number than the {len(places)} axes that are resized")
+    policy = c.attribute("keep_aspect_ratio_policy", "stretch")
+    if sizes is not None and scales is None and policy != "stretch":
+        return _in_proportion(c, places, sizes, policy)
+    result = []
+    for at, position in enumerate(places):
+        extent = c.shape()[position]
+        if scales is None:
+            assert sizes is not None
+            result.append(_by_sizes(c, position, sizes[at]))
+            continue
+        scale = scales[at]
+        if isinstance(scale, str):
+            out = scaled_length(c.g, extent, scale, c.g.types[scale].dtype) if sizes is None else sizes[at]
+            wide = c.g.cast(scale, PRECISE)
+            result.append(Axis(position, extent, out, wide, None, True, ((extent, largest([out, 1])),), SINGLE))
+        else:
+            out = scaled_length(c.g, extent, float(scale), SINGLE) if sizes is None else sizes[at]
+            value = float(np.float32(scale))
+            result.append(Axis(position, extent, out, c.g.constant(value, PRECISE), value, True, (), SINGLE))
+    return result
+
+
+def _scales(c: NodeContext, tensor: str, count: int) -> list[float | str]:
+    """Each axis' scale: a number, or a scalar tensor of what sizes make or what comes with the request."""
+    known = c.g.numbers(tensor)
+    if known is not None:
+        return [float(item) for item in known.reshape(-1)]
+    if c.g.types[tensor].shape != (count,):
+        raise c.bad(f"scales of the shape {list(c.g.types[tensor].shape)}; expected ({count},)")
+    parts = c.g.joined[tensor][0] if tensor in c.g.joined else ()
+    if len(parts) > 1:
+        counts = [c.g.types[part].shape[0] for part in parts]
+        if all(isinstance(count, int) for count in counts):
+            return [scale for first, own in zip(parts, counts, strict=True) for scale in _scales(c, first, int(own))]
+    return [reshaped(c, cut(c, tensor, 0, at, at + 1), ()) for at in range(count)]
+
+
+def _by_sizes(c: NodeContext, index: int, out: Extent) -> Axis:
+    extent = c.shape()[index]
+    if isinstance(extent, int) and isinstance(out, int) and extent:
+        ratio = out / extent
+        return Axis(index, extent, out, c.g.constant(ratio, PRECISE), ratio, False, ())
+    scale = c.g.map("div", _number(c, out), _number(c, extent))
+    return Axis(index, extent, out, scale, None, False, ((extent, largest([out, 1])),))
+
+
+def _in_proportion(c: NodeContext, places: Sequence[int], sizes: Sequence[Extent], policy: str) -> list[Axis]:
+    """One scale for all axes, so that none is larger, or smaller, than its size; halves are rounded up."""
+    if policy not in ("not_larger", "not_smaller"):
+        raise c.bad(f"keep_aspect_ratio_policy {policy!r} is unknown")
+    smaller = policy == "not_larger"
+    extents = [c.shape()[position] for position in places]
+    pairs = list(zip(sizes, extents, strict=True))
+    if all(isinstance(item, int) for pair in pairs for item in pair):
+        ratio = (min if smaller else max)(float(size) / float(extent) for size, extent in pairs)
+        scale = c.g.constant(ratio, PRECISE)
+    else:
+        ratio = None
+        quotients = [c.g.map("div", _number(c, size), _number(c, extent)) for size, extent in pairs]
+        scale = quotients[0]
+        for other in quotients[1:]:
+            scale = c.g.map("min" if smaller else "max", scale, other)
+    shrinks = tuple((extent, largest([size, 1])) for size, extent in pairs)
+    result = []
+    for extent, own in zip(places, extents, strict=True):
+        rounded = [floor_division(canonical(2 * size * own + extent), canonical(2 * extent)) for size, extent in pairs]
+        out = (smallest if smaller else largest)(rounded)
+        result.append(Axis(extent, own, out, scale, ratio, True, shrinks))
+    return result
+
+
+def _number(c: NodeContext, value: Extent | float, dtype: str = PRECISE) -> str:
+    """A number, or a quotient of extents, as a tensor.
+
+    Extents are no known tensors there: what is computed of an axis would be folded element by element.
+    """
+    if isinstance(value, (int, float)) or value.is_number:
+        return c.g.constant(float(value), dtype)
+    numerator, denominator = sympy.fraction(sympy.together(sympy.sympify(value)))
+    parts = [
+        c.g.constant(float(item), dtype) if item.is_number else c.g.plain("size", extent=canonical(item), dtype=dtype)
+        for item in (numerator, denominator)
+    ]
+    return parts[0] if denominator == 1 else c.g.map("div", *parts)
+
+
+def _coordinates(c: NodeContext, where: str, axis: Axis, bounds: tuple[float, float] | None, mode: str) -> str:
+    """Of each element of the result its place in the input, between elements; fp64."""
+    g, scale = c.g, axis.scale
+    if where == "tf_crop_and_resize" and bounds is not None:
+        return _cropped(c, axis, *bounds)
+    # A multiple of a scale that lies between two pixels by its rounding alone: the others compute it in fp32.
+    kind = axis.counts_in if mode == "nearest" else PRECISE
+    scale = g.cast(scale, kind)
+    own = g.add("iota", extent=axis.out, dtype=kind)
+    if where in ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel"):
+        line = g.map("sub", g.map("div", g.map("add", own, 0.5), scale), 0.5)
+        if where == "half_pixel_symmetric":
+            wide = _number(c, axis.extent, kind)
+            adjust = g.map("div", _number(c, axis.out, kind), g.map("mul", scale, wide))
+            offset = g.map("mul", g.map("mul", wide, 0.5), g.map("sub", g.constant(1.0, kind), adjust))
+            line = g.map("add", line, offset)
+        if where == "pytorch_half_pixel":
+            line = g.map("select", g.map("greater", _number(c, axis.out, kind), 1.0), line, 0.0)
+        return g.cast(line, PRECISE)
+    if where == "asymmetric":
+        return g.cast(g.map("div", own, scale), PRECISE)
+    if where == "align_corners":
+        last = _number(c, canonical(axis.extent - 1), kind)
+        end = _number(c, canonical(axis.out - 1), kind)
+        if axis.rounded:  # of the scale as it is, which may be no whole number
+            end = g.map("sub", g.map("mul", scale, _number(c, axis.extent, kind)), 1)
+        single = g.map("less_equal", end, 0.0)
+        line = g.map("div", g.map("mul", own, last), g.map("select", single, 1.0, end))
+        return g.cast(g.map("select", single, 0.0, line), PRECISE)
+    raise c.bad(f"coordinate_transformation_mode {where!r} is unknown")
+
+
+def _cropped(c: NodeContext, axis: Axis, start: float, stop: float) -> str:
+    """Places of a part of the image, in fp32 as others compute them: what lies on the image's last pixel is inside."""
+    g = c.g
+    own = g.add("iota", extent=axis.out, dtype=SINGLE)
+    last, end = (_number(c, canonical(item - 1), SINGLE) for item in (axis.extent, axis.out))
+    low, wide = np.float32(start), np.float32(stop) - np.float32(start)
+    single = g.map("less_equal", end, 0.0)
+    step = g.map("div", g.map("mul", g.map("mul", own, float(wide)), last), g.map("select", single, 1.0, end))
+    many = g.map("add", step, g.map("mul", last, float(low)))
+    middle = g.map("mul", last, float((low + np.float32(stop)) * np.float32(0.5)))
+    return g.cast(g.map("select", single, middle, many), PRECISE)
+
+
+def _pixels(c: NodeContext, x: str, axis: Axis, places: str) -> str:
+    """The pixels at these places along an axis, those of the border beyond it.
+
+    Places are bounded as real numbers and again as whole ones, which no NaN passes: a pixel is then read without questions.
+    """
+    g, end = c.g, canonical(axis.extent - 1)
+    whole = g.cast(g.map("max", g.map("min", places, _number(c, end)), 0), "int64")
+    last = g.constant(end, "int64") if isinstance(end, int) else g.plain("size", extent=end)
+    return g.add("gather", x, g.map("max", g.map("min", whole, last), 0), axis=axis.place, bounded=True)
+
+
+def _nearest(c: NodeContext, x: str, axis: Axis, line: str, how: str) -> str:
+    g = c.g
+    if how == "round_prefer_floor":
+        places = g.map("ceil", g.map("sub", line, 0.5))
+    elif how == "round_prefer_ceil":
+        places = g.map("floor", g.map("add", line, 0.5))
+    elif how in ("floor", "ceil"):
+        places = g.map(how, line)
+    else:
+        raise c.bad(f"nearest_mode {how!r} is unknown")
+    return _pixels(c, x, axis, places)
+
+
+def _weighted(c: NodeContext, x: str, axis: Axis, line: str, mode: str) -> str:
+    """Sum of neighbours; with ``antialias`` the neighbours of a smaller image are spread wider."""
+    g, support = c.g, 2 if mode == "cubic" else 1
+    if not c.attribute("antialias", 0) or axis.ratio is not None and axis.ratio >= 1:
+        return _of_taps(c, x, axis, line, mode, None, support)
+    if axis.ratio is not None:
+        stretch = 1.0 / axis.ratio
+        return _of_taps(c, x, axis, line, mode, g.constant(stretch, PRECISE), ceil(support * stretch))
+    wider = g.map("max", g.map("div", g.constant(1.0, PRECISE), axis.scale), 1.0)
+    reach = largest([support, *(ceiling_division(canonical(support * a), b) for a, b in axis.shrinks)])
+    return _of_dimension(c, x, axis, line, mode, wider, reach)
+
+
+def _of_taps(c: NodeContext, x: str, axis: Axis, line: str, mode: str, stretch: str | None, reach: int) -> str:
+    """A sum with one term a neighbour; ``reach``: neighbours on each side."""
+    g, rank, dtype = c.g, c.g.types[x].rank, c.g.types[x].dtype
+    low, outside = g.map("floor", line), bool(c.attribute("exclude_outside", 0))
+    places = [g.map("add", low, float(tap)) for tap in range(1 - reach, reach + 1)]
+    weights = [_weight(c, axis, line, position, mode, stretch) for position in places]
+    if outside or stretch is not None:
+        total = weights[0]
+        for weight in weights[1:]:
+            total = g.map("add", total, weight)
+        weights = [g.map("div", weight, total) for weight in weights]
+    result = ""
+    for position, weight in zip(places, weights, strict=True):
+        factor = reshaped(c, g.cast(weight, dtype), (axis.out, *[1] * (rank - 1 - axis.place)))
+        part = g.map("mul", _pixels(c, x, axis, position), factor)
+        result = g.map("add", result, part) if result else part
+    return result
+
+
+def _of_dimension(c: NodeContext, x: str, axis: Axis, line: str, mode: str, stretch: str, reach: Extent) -> str:
+    """A sum over neighbours whose number comes with the request."""
+    g, rank, dtype, count = c.g, c.g.types[x].rank, c.g.types[x].dtype, canonical(2 * reach)
+    line = reshaped(c, line, (1, axis.out))
+    taps = g.map("sub", g.add("iota", extent=count, dtype=PRECISE), _number(c, canonical(reach - 1)))
+    position = g.map("add", g.map("floor", line), reshaped(c, taps, (count, 1)))
+    weight = _weight(c, axis, line, position, mode, stretch)
+    weight = g.map("div", weight, g.add("reduce", weight, how="sum", axes=(0,), keepdims=True))
+    pixels = _pixels(c, x, axis, position)  # neighbours outside: loops over pixels stay the inner ones
+    factor = reshaped(c, g.cast(weight, dtype), (count, axis.out, *[1] * (rank - 1 - axis.place)))
+    return g.add("reduce", g.map("mul", pixels, factor), how="sum", axes=(axis.place,), keepdims=False)
+
+
+def _weight(c: NodeContext, axis: Axis, line: str, path: str, mode: str, stretch: str | None) -> str:
+    """What a pixel counts at a place; 0 outside of the image where the file says so."""
+    g = c.g
+    away = g.map("abs", g.map("sub", line, path))
+    away = away if stretch is None else g.map("div", away, stretch)
+    weight = _linear(c, away) if mode == "linear" else keys_cubic(g, away, c.attribute("cubic_coeff_a", -0.75))
+    if not c.attribute("exclude_outside", 0):
+        return weight
+    low = g.map("less_equal", g.constant(0.0, PRECISE), path)
+    return g.map("select", g.map("and", low, g.map("less", path, _number(c, axis.extent))), weight, 0.0)
+
+
+def _linear(c: NodeContext, away: str) -> str:
+    return c.g.map("max", c.g.map("sub", c.g.constant(1.0, PRECISE), away), 0.0)
+
+
+def keys_cubic(g: ConstantFolding, s: str, a: float) -> str:
+    """Keys' convolution kernel (1981) with parameter ``a`` at the distances ``s``."""
+    near = g.map("add", g.map("mul", g.map("mul", g.map("sub", g.map("mul", s, a + 2), a + 3), s), s), 1.0)
+    far = g.map("mul", g.map("sub", g.map("mul", g.map("add", g.map("mul", g.map("sub", s, 5.0), s), 8.0), s), 4.0), a)
+    return g.map("select", g.map("less_equal", s, 1.0), near, g.map("select", g.map("less", s, 2.0), far, 0.0))
+
+
+def _outside(c: NodeContext, x: str, axis: Axis, line: str) -> str:
+    """What lies outside the image is the value that the file gives."""
+    g, rank = c.g, c.g.types[x].rank
+    last = _number(c, canonical(axis.extent - 1))
+    there = g.map("or", g.map("less", line, 0.0), g.map("greater", line, last))
+    there = reshaped(c, there, (axis.out, *[1] * (rank - 1 - axis.place)))
+    return g.map("select", there, c.attribute("extrapolation_value", 0.0), x)
+
+
+RESIZE: Mapping[str, Rule] = {"Resize": _resize, "Upsample": _resize}

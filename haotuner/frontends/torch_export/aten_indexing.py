@@ -1,0 +1,167 @@
+"""Rules of ATen operators that take or write elements by index, or by a mask, and of those that order them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from haotuner.frontends.torch_export.aten_call import AtenContext, Rule
+from haotuner.graph.extents import canonical
+from haotuner.graph.types import FLOATS, broadcast
+
+
+def _given(a: AtenContext) -> dict[int, str]:
+    """Tensors of whole numbers by the axis that each indexes: a mask has one for each of its axes."""
+    result: dict[int, str] = {}
+    axis = 0
+    for tensor in a.at(1):
+        if tensor is None:
+            axis += 1
+        elif a.g.types[tensor].dtype in ("bool", "uint8"):
+            rank = a.g.types[tensor].rank
+            places = a.onnx("NonZero", tensor)
+            for row in range(rank):
+                result[axis + row] = a.onnx("Gather", places, a.g.constant(row, "int64"), axis=0)
+            axis += rank
+        else:
+            result[axis] = a.cast(tensor, "int64")
+            axis += 1
+    return result
+
+
+def _joined(a: AtenContext, indices: Sequence[str]) -> tuple[str, int]:
+    """Indices side by side on a last axis, all of one shape, and the rank of that shape."""
+    rank = max(a.g.types[index].rank for index in indices)
+    spread = indices[0]
+    for index in indices[1:]:
+        spread = a.g.map("add", spread, a.g.map("mul", index, 0))
+    shape = a.whole(list(a.g.types[spread].shape)) if rank else None
+    wide = [a.onnx("Expand", index, shape) if shape else index for index in indices]
+    last = [a.onnx("Unsqueeze", item, a.whole(-1)) for item in wide]
+    return (last[0] if len(last) == 1 else a.onnx("Concat", *last, axis=-1)), rank
+
+
+def _orders(axes: Sequence[int], rank: int, depth: int) -> tuple[list[int], list[int]]:
+    """The order that brings the indexed axes to the front, and that which brings the indices' to where torch has them.
+
+    Torch leaves them where the first was if they are neighbours, and has them in front if not.
+    """
+    others = [axis for axis in range(rank) if axis not in axes]
+    neighbours = list(axes) == list(range(axes[0], axes[0] + len(axes)))
+    first = axes[0] if neighbours else 0
+    back = [*range(depth, depth + first), *range(depth), *range(depth + first, depth + len(others))]
+    return [*axes, *others], back
+
+
+def _indexed(a: AtenContext) -> str:
+    inputs = _given(a)
+    axes = sorted(inputs)
+    if len(axes) == 1:
+        return a.onnx("Gather", a.at(0), inputs[axes[0]], axis=axes[0])
+    places, depth = _joined(a, [inputs[axis] for axis in axes])
+    front, back = _orders(axes, len(a.shape()), depth)
+    return a.onnx("Transpose", a.onnx("GatherND", a.onnx("Transpose", a.at(0), perm=front), places), perm=back)
+
+
+def _index_written(a: AtenContext) -> str:
+    """Values at indices; where one mask chooses and there is one value, a selection."""
+    x, values = a.at(0), a.cast(a.at(2), a.dtype)
+    add = bool(a.setting("accumulate", 3, False))
+    masks = [tensor for tensor in a.at(1) if tensor is not None]
+    single = a.g.types[values].rank == 0
+    if single and len(a.at(1)) == 1 and a.g.types[masks[0]].dtype == "bool" and not add:
+        mask = a.g.types[masks[0]]
+        spread = a.onnx("Reshape", masks[0], a.whole([*mask.shape, *[1] * (len(a.shape()) - mask.rank)]))
+        return a.g.map("select", spread, values, x)
+    inputs = _given(a)
+    axes = sorted(inputs)
+    places, depth = _joined(a, [inputs[axis] for axis in axes])
+    front, back = _orders(axes, len(a.shape()), depth)
+    turned = a.onnx("Transpose", x, perm=front)
+    outer, row = a.g.types[places].shape[:-1], a.g.types[turned].shape[len(axes) :]
+    whole = [*outer, *row]
+    values = a.onnx("Expand", values, a.whole([whole[item] for item in back]))
+    values = a.onnx("Transpose", values, perm=[back.index(index) for index in range(len(back))])
+    written = a.onnx("ScatterND", turned, places, values, reduction="add" if add else "none")
+    return a.onnx("Transpose", written, perm=[front.index(axis) for axis in range(len(front))])
+
+
+def _top(a: AtenContext) -> list[str]:
+    x, axis = a.at(0), a.at(2, -1)
+    return a.several("TopK", x, a.whole(a.at(1)), axis=axis, largest=int(a.at(3, True)))
+
+
+def _sorted(a: AtenContext) -> list[str]:
+    stable = "stable" in a.op
+    axis = a.setting("dim", 2 if stable else 1, -1)
+    falling = bool(a.setting("descending", 3 if stable else 2, False))
+    axis = a.axis(axis)
+    return a.several("TopK", a.at(0), a.whole(a.shape()[axis]), axis=axis, largest=int(falling))
+
+
+def _extreme(how: str) -> Rule:
+    def rule(a: AtenContext) -> list[str]:
+        settings: dict[str, Any] = {"keepdims": int(a.at(2, False))}
+        return [
+            a.onnx(f"Reduce{how}", a.at(0), a.whole(a.axis(a.at(1))), **settings),
+            a.onnx(f"Arg{how}", a.at(0), axis=a.axis(a.at(1)), **settings),
+        ]
+
+    return rule
+
+
+def _taken_under_mask(a: AtenContext) -> str:
+    """masked_select: flat, as many as the mask has."""
+    shape = broadcast([a.shape(0), a.shape(1)], a.op)
+    x, mask = (a.onnx("Reshape", a.onnx("Expand", a.at(index), a.whole(list(shape))), a.whole(-1)) for index in (0, 1))
+    return a.onnx("Compress", x, mask, axis=0)
+
+
+def _each_repeated(a: AtenContext) -> str:
+    """repeat_interleave: of numbers how often each place comes, the places. Where one ends the count goes up by one."""
+    ends = a.onnx("CumSum", a.cast(a.at(0), "int64"), a.whole_scalar(0))
+    total = a.named.get("output_size")
+    if total is None:
+        last = a.onnx("Gather", ends, a.whole(-1), axis=0)
+        (total,) = a.g.whole_numbers(last, "how often rows are repeated")
+    none = a.onnx("Expand", a.cast(0, "int64"), a.whole(canonical(total + 1)))
+    ones = a.onnx("Expand", a.cast(1, "int64"), a.whole(list(a.shape())))
+    at_ends = a.onnx("ScatterElements", none, ends, ones, axis=0, reduction="add")
+    selected = a.onnx("Slice", at_ends, a.whole(0), a.whole(total), a.whole(0))
+    return a.cast(a.onnx("CumSum", selected, a.whole_scalar(0)), a.dtype)
+
+
+def _nonzero(a: AtenContext) -> str:
+    x = a.at(0) if a.g.types[a.at(0)].dtype not in FLOATS else a.g.map("not", a.g.map("equal", a.at(0), 0.0))
+    return a.onnx("Transpose", a.onnx("NonZero", x), perm=[1, 0])
+
+
+def _counted(a: AtenContext) -> str:
+    """histc: how many elements lie in each of equal bins; those outside and NaNs in none, those at the end in the last."""
+    bins, low, high = a.setting("bins", 1, 100), a.setting("min", 2, 0), a.setting("max", 3, 0)
+    own = a.g.types[a.at(0)].dtype
+    dtype = own if own in ("fp32", "fp64") else "fp64"  # whole numbers of either are exact
+    x = a.cast(a.onnx("Reshape", a.at(0), a.whole(-1)), dtype)
+    if low == high:  # torch takes the data's own
+        least, most = (a.onnx(f"Reduce{how}", x, keepdims=0) for how in ("Min", "Max"))
+        alone = a.g.map("equal", least, most)
+        first = a.g.map("select", alone, a.g.map("sub", least, 1.0), least)
+        last = a.g.map("select", alone, a.g.map("add", most, 1.0), most)
+    else:
+        first, last = a.cast(low, dtype), a.cast(high, dtype)
+    inside = a.onnx("And", a.onnx("GreaterOrEqual", x, first), a.onnx("LessOrEqual", x, last))
+    scaled = a.g.map("div", a.g.map("mul", a.g.map("sub", x, first), float(bins)), a.g.map("sub", last, first))
+    position = a.g.map("min", a.cast(a.g.map("select", inside, scaled, 0.0), "int64"), bins - 1)
+    none = a.onnx("Expand", a.cast(0, a.dtype), a.whole(bins))
+    return a.onnx("ScatterElements", none, position, a.cast(inside, a.dtype), axis=0, reduction="add")
+
+
+INDEXING: Mapping[str, Rule] = {
+    "histc.default": _counted,
+    "index.Tensor": _indexed, "index_put.default": _index_written,
+    "topk.default": _top, "sort.default": _sorted, "sort.stable": _sorted,
+    "max.dim": _extreme("Max"), "min.dim": _extreme("Min"), "nonzero.default": _nonzero,
+    "masked_select.default": _taken_under_mask, "repeat_interleave.Tensor": _each_repeated,
+    "max.default": lambda a: a.onnx("ReduceMax", a.at(0), keepdims=0),
+    "min.default": lambda a: a.onnx("ReduceMin", a.at(0), keepdims=0),
+}  # fmt: skip

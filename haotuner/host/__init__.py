@@ -1,0 +1,1 @@
+"""The services of the operating system: files opened with care, scratch folders, limits, processors, ELF files."""

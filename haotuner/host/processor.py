@@ -1,0 +1,63 @@
+"""What this host can run: its x86-64 level and the cores this process may use. Standard library only."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+
+from haotuner.host.control_groups import PROC, SYSFS, cpu_quota, within_quota
+
+# Flags as /proc/cpuinfo names them, from the x86-64 psABI's micro-architecture levels.
+LEVELS: dict[str, frozenset[str]] = {
+    "x86-64": frozenset(),
+    "x86-64-v2": frozenset({"cx16", "lahf_lm", "popcnt", "sse4_1", "sse4_2", "ssse3"}),
+    "x86-64-v3": frozenset({"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe"}),
+    "x86-64-v4": frozenset({"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}),
+}
+_FLAGS_SEEN_BYTES = 1 << 14  # the first core's entry; all cores of a server look alike
+
+
+def missing_flags(arch: str, cpuinfo: Path = Path("/proc/cpuinfo")) -> tuple[str, ...] | None:
+    """CPU flags that code for ``arch`` needs and this host lacks, sorted; None if ``arch`` is not an x86-64 level."""
+    if arch not in LEVELS:
+        return None
+    names = list(LEVELS)
+    flags = frozenset().union(*(LEVELS[name] for name in names[: names.index(arch) + 1]))
+    return tuple(sorted(flags - host_flags(cpuinfo)))
+
+
+def host_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
+    """Flags of the first core; empty where they cannot be read."""
+    return frozenset(_first_core("flags", cpuinfo).split())
+
+
+def cpu_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """Model name of the first core, as tuning puts it into a pack; empty where it cannot be read."""
+    return _first_core("model name", cpuinfo)
+
+
+def _first_core(field: str, cpuinfo: Path) -> str:
+    try:
+        with cpuinfo.open(encoding="utf-8", errors="replace") as stream:
+            text = stream.read(_FLAGS_SEEN_BYTES)
+    except OSError:
+        return ""
+    for line in text.splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() == field:
+            return value.strip()
+    return ""
+
+
+def usable_cores(proc: Path = PROC, sysfs: Path = SYSFS) -> int:
+    """Cores that this process may run on, and that the CPU quota of its control groups pays for; at least one."""
+    return within_quota(len(os.sched_getaffinity(0)), cpu_quota(proc, sysfs))
+
+
+def platform_problem() -> str:
+    """Why packs cannot be served here at all; empty on Linux x86-64."""
+    system, machine = platform.system(), platform.machine()
+    if system != "Linux" or machine != "x86_64":
+        return f"packs are built for Linux on x86-64; this is {system} on {machine}"
+    return ""

@@ -1,0 +1,49 @@
+"""What a model's requests are expected to take: its products by their plans, its groups by their prices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import isfinite
+
+from haotuner.graph.extents import evaluate
+from haotuner.partition.greedy_fusion import Loops
+from haotuner.partition.tasks import ModelTask
+from haotuner.search.call_times import calls_us
+from haotuner.search.task import Tuned
+from haotuner.spec.device import Device
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
+
+
+def predicted_us(model: ModelTask, tuned: Iterable[Tuned], device: Device, threads: int = 1) -> dict[str, dict[str, float]]:
+    """Of some requests, by their sizes as ``batch=1;seq=37``: microseconds of ``products``, of ``groups``, and of all.
+
+    ``timed``: of the products' those whose ops were timed; the others' are what a cost model says. A request of which some
+    product has no expected time, as on a GPU that nobody measured, is left out.
+    """
+    sizes = model.prices.requests
+    by_name = {tuned_op.task.op.name: tuned_op for tuned_op in tuned}
+    products, groups, timed = ([0.0] * len(sizes) for _ in range(3))
+    shapes: dict[str, list[tuple[int, int, Shape]]] = {}  # the request, how often, and the shape of each call
+    for ways, turns in zip(model.ways, model.turns, strict=True):
+        expected = [[model.prices.expected_us(step.graph) for step in way.steps if isinstance(step, Loops)] for way in ways]
+        for index, request in enumerate(sizes):
+            taken = next(at for at, way in enumerate(ways) if way.serves(request))
+            groups[index] += evaluate(turns, request) * sum(us[index] for us in expected[taken])
+    for step, turns in model.products:
+        for position, request_ in enumerate(sizes):
+            extents = {axis: evaluate(extent, request_) for axis, extent in step.extents.items()}
+            if min(extents.values(), default=1) > 0:
+                shapes.setdefault(Op.parse(step.op).name, []).append(
+                    (position, evaluate(turns, request_), Shape.of(extents))
+                )
+    for name, shape in shapes.items():
+        every = calls_us(by_name[name], [shape for _, _, shape in shape], device, threads)
+        for (offset, often, _), us in zip(shape, every, strict=True):
+            products[offset] += often * us
+            timed[offset] += often * us if by_name[name].measured else 0.0
+    return {
+        ";".join(f"{name}={size}" for name, size in request.items()): {"products": p, "groups": g, "all": p + g, "timed": t}
+        for request, p, g, t in zip(sizes, products, groups, timed, strict=True)
+        if isfinite(p + g)
+    }

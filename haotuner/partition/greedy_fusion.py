@@ -1,0 +1,274 @@
+"""Greedy fusion: an element-wise step joins its only reader; every other plan is held against this one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from haotuner.codegen.loops.c_ordered import ORDERED
+from haotuner.codegen.loops.recompute import recomputed_reductions
+from haotuner.graph.extents import Extent, evaluate
+from haotuner.graph.graph import Graph, Node
+from haotuner.partition.online_softmax import online_products
+from haotuner.partition.products import Finder, Product
+from haotuner.spec.op import Op
+
+MOST_NODES = 48  # of a group
+ROW = 16  # elements that a vector holds
+BYTES = ("uint8", "int8")
+FREE = ("reshape", "transpose", "broadcast", "slice", "size", "iota")  # cost nothing to compute again
+
+
+@dataclass(frozen=True, slots=True)
+class Alias:
+    """A tensor that is another one in memory, in another shape."""
+
+    tensor: str
+    of: str
+
+
+@dataclass(frozen=True, slots=True)
+class Loops:
+    """A group that plain loops compute; ``graph`` has the output whose loops they are, and what is written beside it."""
+
+    graph: Graph
+
+    @property
+    def output(self) -> str:
+        """The tensor whose loops they are."""
+        return self.graph.outputs[0]
+
+
+Step = Product | Loops | Alias
+
+
+@dataclass(frozen=True, slots=True)
+class Specialization:
+    """The steps that serve requests at which ``extent`` is at most ``most``; None: requests of any sizes."""
+
+    steps: tuple[Step, ...]
+    extent: Extent | None = None
+    most: int = 0
+
+    def serves(self, sizes: Mapping[str, int]) -> bool:
+        """Whether it serves a request of these sizes."""
+        return self.extent is None or evaluate(self.extent, sizes) <= self.most
+
+
+def looks_up_bytes(graph: Graph, node: Node) -> bool:
+    """Whether a node's elements are those of a table at places that bytes say."""
+    return node.primitive == "gather" and graph.types[node.inputs[1]].dtype in BYTES
+
+
+class Greedy:
+    """The steps of a graph in an order in which they can run. Without ``tuned`` everything runs as plain loops.
+
+    ``serves``: as of ``Finder``.
+    """
+
+    def __init__(self, graph: Graph, *, tuned: bool = True, serves: Callable[[Op], bool] | None = None) -> None:
+        self.graph = graph
+        self.finder = Finder(graph, serves)
+        self.made = self.finder.made
+        self.order = {node.output: index for index, node in enumerate(graph.nodes)}
+        self.products = {product.output: product for product in self.finder.products()} if tuned else {}
+        for product in online_products(self.finder) if tuned and serves is None else ():
+            parts = [name for name in self.products if name in product.nodes]
+            if self.prefers(product, [self.products[name] for name in parts]):
+                for name in parts:
+                    del self.products[name]
+                self.products[product.output] = product
+        self.inside = {
+            name: product for product in self.products.values() for name in product.nodes if name != product.output
+        }
+
+    def prefers(self, product: Product, parts: Sequence[Product]) -> bool:
+        """Whether one kernel of online sums is taken in the place of its products and the loops between: it stores less."""
+        return True
+
+    @cached_property
+    def steps(self) -> tuple[Step, ...]:
+        """The steps of the groups."""
+        stored, groups = self.chosen
+        return self._ordered(stored, groups.values())
+
+    def required(self) -> set[str]:
+        """Tensors that lie in memory in every plan. What only nodes inside of products read, such as a pad, does not."""
+        stored = set(self.graph.outputs)
+        for product in self.products.values():
+            stored |= {product.output, *product.reads}
+        read = set(stored)
+        for node in reversed(self.graph.nodes):
+            if node.output in read and node.output not in self.inside and node.output not in self.products:
+                read.update(node.inputs)
+                stored |= set(self._wanted_in_memory(node))
+        return stored
+
+    @cached_property
+    def chosen(self) -> tuple[set[str], dict[str, Graph]]:
+        """Tensors in memory grow until no group computes a reduction again and again; the groups by what they make."""
+        stored = self.required()
+        while True:
+            stored = self._grown(stored)
+            groups = {name: self._group(name, stored) for name in self._roots(stored)}
+            late = {name: recomputed_reductions(group) for name, group in groups.items()}
+            more = {cut for cut in late.values() if cut is not None} - stored
+            if not more:
+                return stored, groups
+            stored |= more
+
+    def _wanted_in_memory(self, node: Node) -> Iterable[str]:
+        """Operands that would be computed once for every element that reads them."""
+        if node.output in self.inside or node.output in self.products:
+            return ()
+        if node.primitive in ORDERED:
+            return [*node.inputs, node.output]
+        if looks_up_bytes(self.graph, node):
+            return [node.inputs[1], node.output]  # what is looked up is no vector: around it there may be some
+        if node.primitive in ("transpose", "reshape") and self.graph.types[node.output].dtype in BYTES:
+            return self._turned(node)
+        if node.primitive == "gather":
+            return [tensor for tensor in node.inputs if not self._cheap(tensor)]
+        if node.primitive in ("window", "contract", "concat"):
+            return [tensor for tensor in node.inputs if not self._cheap(tensor)]
+        if node.primitive == "cast" and self.graph.types[node.inputs[0]].dtype == "fp64":
+            return [node.output]
+        return ()
+
+    def _turned(self, node: Node) -> Iterable[str]:
+        """Of bytes that are turned: what is read across for a short row; rows that a reshape would put side by side."""
+        (of,) = node.inputs
+        if node.primitive == "transpose":
+            row = self.graph.types[node.output].shape[-1]
+            return [of] if isinstance(row, int) and 1 < row < ROW and not self._cheap(of) else ()
+        before = self.made.get(of)
+        if before is None or before.primitive != "transpose" or node.output in self.graph.outputs:
+            return ()
+        row, order = self.graph.types[of].shape[-1], before.attributes["order"]
+        return [of] if isinstance(row, int) and row >= ROW and order[-1] == len(order) - 1 else ()
+
+    def _cheap(self, tensor: str) -> bool:
+        """Whether an element is a load, nothing but where to load it, or the real number that a loaded byte stands for."""
+        node = self.made.get(tensor)
+        if node is None or tensor in self.products:
+            return True
+        of = self._stands_for(node)
+        if of is not None:
+            return self._cheap(of)
+        return node.primitive in (*FREE, "pad") and all(self._cheap(tensor) for tensor in node.inputs)
+
+    def _stands_for(self, node: Node) -> str | None:
+        """The bytes whose real numbers a node makes: less one number, times one number; None: it makes something else."""
+        while node.primitive == "map" and node.attributes["function"] in ("sub", "mul"):
+            before = self.made.get(node.inputs[0])
+            if before is None or self.finder.follow.number(node.inputs[1]) is None:
+                return None
+            node = before
+        made_of = node.inputs[0] if node.primitive == "cast" else ""
+        return made_of if made_of and self.graph.types[made_of].dtype in BYTES else None
+
+    def _grown(self, stored: set[str]) -> set[str]:
+        """From the last node on: what all its readers compute in one group joins it, the rest lies in memory."""
+        stored = {name for name in stored if name in self.made}
+        group: dict[str, str] = {}
+        size: dict[str, int] = {}
+        for node in reversed(self.graph.nodes):
+            name = node.output
+            if name in self.inside:
+                continue
+            readers = [item.output for item in self.finder.readers.get(name, [])]
+            roots = {group[reader] for reader in readers if reader in group and reader not in self.products}
+            if name not in stored and name not in self.products:
+                if not roots:
+                    continue  # a product reads through it, or nobody does
+                single = len(roots) == 1 and size[next(iter(roots))] < MOST_NODES
+                if single:
+                    group[name] = next(iter(roots))
+                    size[group[name]] += 1
+                    continue
+                if self._cheap_chain(name) and len(roots) > 1:
+                    continue  # each group computes it for itself
+                stored.add(name)
+            group[name], size[name] = name, 1
+        return stored
+
+    def _cheap_chain(self, tensor: str) -> bool:
+        node = self.made[tensor]
+        return node.primitive in FREE and self._cheap(tensor)
+
+    def _roots(self, stored: set[str]) -> list[str]:
+        return [node.output for node in self.graph.nodes
+                if node.output in stored and node.output not in self.products and not self.alias(node, stored)]  # fmt: skip
+
+    def alias(self, node: Node, stored: set[str]) -> str | None:
+        """What a stored reshape is the same memory as; an output is memory of its own."""
+        if node.primitive != "reshape" or node.output in self.graph.outputs:
+            return None
+        of = node.inputs[0]
+        return of if of in stored or (of in self.graph.inputs and of not in self.graph.constants) else None
+
+    def _group(self, root: str, stored: set[str]) -> Graph:
+        """What makes a tensor out of stored ones; only what leads to it is looked at, of a large graph a small part."""
+        selected, waiting = {root}, [root]
+        while waiting:
+            more = {
+                operand for operand in self.made[waiting.pop()].inputs if operand in self.made and operand not in stored
+            } - selected
+            selected |= more
+            waiting += more
+        return self.subgraph((root,), selected)
+
+    def subgraph(self, outputs: Sequence[str], names: Iterable[str]) -> Graph:
+        """The graph of some primitives, by the tensors that they make; it gives ``outputs`` alone."""
+        made = set(names)
+        selected = [self.made[name] for name in sorted(made, key=self.order.__getitem__)]
+        needed = set(outputs).union(*(node.inputs for node in selected))
+        inputs = []
+        for name in needed - made:
+            value = self.graph.constants.get(name)
+            if value is None or value.size != 1:
+                inputs.append(name)
+        constants = {name: self.graph.constants[name] for name in sorted(needed - made) if name not in inputs}
+        return replace(
+            self.graph,
+            inputs=tuple(sorted(inputs)),
+            outputs=tuple(outputs),
+            nodes=tuple(selected),
+            constants=constants,
+        )
+
+    def _ordered(self, stored: set[str], groups: Iterable[Graph]) -> tuple[Step, ...]:
+        """The steps, each behind those that make what it reads."""
+        loops = {name: Loops(group) for group in groups for name in group.outputs}
+        steps: dict[str, Step] = {}
+        for node in self.graph.nodes:
+            name = node.output
+            if name in self.products:
+                steps[name] = self.products[name]
+            elif name in loops:
+                steps[name] = loops[name]
+            elif name in stored and (of := self.alias(node, stored)) is not None:
+                steps[name] = Alias(name, of)
+        result: list[Step] = []
+        begun: set[str] = set()
+        done: set[str] = set()
+
+        def visit(name: str) -> None:
+            if name in begun or name not in steps:
+                assert name in done or name not in steps, f"{name} waits for itself"
+                return
+            step = steps[name]
+            made = step.graph.outputs if isinstance(step, Loops) else (name,)
+            begun.update(made)
+            reads = step.graph.inputs if isinstance(step, Loops) else step.reads if isinstance(step, Product) else (step.of,)
+            for tensor in reads:
+                visit(tensor)
+            done.update(made)
+            result.append(step)
+
+        for name in steps:
+            visit(name)
+        lost = {tensor for step in result if isinstance(step, Loops) for tensor in step.graph.inputs} & set(self.made) - done
+        assert not lost, f"nobody makes {', '.join(sorted(lost))}"
+        return tuple(result)

@@ -1,0 +1,220 @@
+"""Prices of which those that a plan wants are measured: bounds first, times only where a program asks for them.
+
+As Korch prices kernels (ASPLOS 2024), but lazily: what was not measured counts with a bound under its expectation, so the
+program looks at whatever might be cheaper; it is solved again until all kernels of its plan have times, or time is over.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from haotuner.backends.cpu.compile import RUNTIME_SOURCES
+from haotuner.backends.cpu.pack_source import GROUP_FLAGS
+from haotuner.backends.toolchain import Toolchain
+from haotuner.codegen.loops.c_math import head_of
+from haotuner.codegen.loops.c_ordered import ordered_node
+from haotuner.errors import HaotunerError
+from haotuner.graph.graph import Graph
+from haotuner.graph.types import numpy_dtype
+from haotuner.isolate import command
+from haotuner.isolate.answers import TimedOut
+from haotuner.partition.costs import Kernel, Prices
+from haotuner.partition.group_records import NAMELESS, GroupRecords, NamedGroup
+from haotuner.partition.group_times import NOTHING
+from haotuner.spec.record import Timed, Trial
+
+BOUND = 0.4  # of what an unmeasured kernel is expected to take
+LARGEST_BYTES = 1 << 25  # of a kernel's tensors at a measured request
+BATCH, FIRST_BATCH = 24, 6  # groups compiled and timed at a time, at most: between two of them the clock is looked at
+CHILD_LIMIT_S, GRACE_S = 120.0, 5.0
+
+
+class ProfiledPrices(Prices):
+    """Prices at some requests; ``measure`` times kernels on this host, one thread, until ``limit_s`` is over.
+
+    ``records``: what is known before and is kept of it; ``goes_on``: False to stop early.
+    """
+
+    def __init__(
+        self,
+        requests: Sequence[Mapping[str, int]],
+        limit_s: float,
+        records: GroupRecords | None = None,
+        goes_on: Callable[[], bool] = lambda: True,
+    ) -> None:
+        super().__init__(requests)
+        self.are_times = True
+        self._until = time.monotonic() + limit_s
+        self._records, self._goes_on = records or GroupRecords(), goes_on
+        self._known: dict[Kernel, list[float]] = {}
+        self._settled = False
+        self._group_s = 0.0  # what compiling and timing a group took in the last batch
+        self._silent: set[str] = set()  # trials that did not answer in this run
+        self.ratios: list[float] = []  # of their times over what was expected
+
+    def each_us(self, graph: Graph) -> list[float]:
+        """Measured, or a bound."""
+        share = 1.0 if self._settled else BOUND
+        return self._known.get(_key(graph)) or [share * time_us for time_us in super().each_us(graph)]
+
+    def expected_us(self, graph: Graph) -> list[float]:
+        """Measured, or what the bound is a bound of."""
+        return self._known.get(_key(graph)) or super().each_us(graph)
+
+    def each_of(self, kernel: Kernel, usual_us: Sequence[float]) -> Sequence[float]:
+        """Measured, or a bound of what is expected; that itself once nothing more will be timed."""
+        share = 1.0 if self._settled else BOUND
+        return self._known.get(kernel) or [share * time_us for time_us in usual_us]
+
+    def knows(self, kernel: Kernel) -> bool:
+        """Whether this kernel has a time."""
+        return kernel in self._known
+
+    def allow(self, seconds: float) -> None:
+        """As much time from now on."""
+        self._until = time.monotonic() + seconds
+
+    def more(self) -> bool:
+        """Whether there is time for more."""
+        return time.monotonic() < self._until and self._goes_on()
+
+    def settle(self, graphs: Sequence[Graph]) -> bool:
+        """From now on what has no time counts with what is expected of it; whether that changes anything."""
+        late = time.monotonic() > self._until or not self._goes_on()  # then what was learnt last is in no plan yet
+        changes = not self._settled and (late or any(_key(graph) not in self._known for graph in graphs))
+        self._settled = self._settled or changes
+        return changes
+
+    def measure(self, graphs: Sequence[Graph]) -> bool:
+        """Time what has no time yet, what is expected to take longest first; False where nothing new is known."""
+        new = {_key(graph): graph for graph in graphs if _key(graph) not in self._known}
+        waiting = [_Waiting.of(key, graph, self.requests, Prices.each_us(self, graph)) for key, graph in new.items()]
+        waiting.sort(key=lambda item: -sum(item.usual))
+        while waiting:
+            left = [waiting_group for waiting_group in waiting if self._open(waiting_group)]
+            for waiting_group in waiting:
+                if waiting_group not in left:
+                    self._learn(waiting_group)
+            apart = list({waiting_group.group.name: waiting_group for waiting_group in reversed(left)}.values())[
+                ::-1
+            ]  # equal groups are timed once
+            if not left or time.monotonic() > self._until or not self._goes_on():
+                return len(left) < len(new) and time.monotonic() <= self._until  # else there is no time to plan again
+            some, began = apart[: self._fitting()], time.monotonic()
+            self._time(some)
+            self._group_s = (time.monotonic() - began) / len(some)
+            waiting = left
+        return False
+
+    def _fitting(self) -> int:
+        """How many groups fit into the time left, by what the last ones took: a busy host compiles slowly."""
+        if not self._group_s:
+            return FIRST_BATCH
+        return max(1, min(BATCH, int((self._until - time.monotonic()) / self._group_s)))
+
+    def _open(self, waiting: _Waiting) -> bool:
+        return any(
+            trial.key() not in self._silent and self._records.known(trial) is None for trial, _ in waiting.trials.values()
+        )
+
+    def _learn(self, waiting: _Waiting) -> None:
+        outcomes = {number: self._records.known(trial) for number, (trial, _) in waiting.trials.items()}
+        times = {
+            number: self.rates.step_us + outcome.median_us
+            for number, outcome in outcomes.items()
+            if isinstance(outcome, Timed)
+        }
+        ratios = [us / waiting.usual[number] for number, us in times.items()]
+        scale = float(np.exp(np.mean(np.log(ratios)))) if ratios else 1.0
+        self.ratios += ratios
+        self.count += bool(ratios)
+        self._known[waiting.key] = [times.get(number, scale * usual) for number, usual in enumerate(waiting.usual)]
+
+    def _time(self, groups: Sequence[_Waiting]) -> None:
+        """Compile and time groups at the requests at which they have no time; whatever comes of it is kept."""
+        trials: dict[tuple[int, int], Trial] = {}
+        tasks: list[dict[str, Any]] = []
+        for at, group in enumerate(groups):
+            for number, (trial, tensors) in group.trials.items():
+                if self._records.known(trial) is None:
+                    trials[at, number] = trial
+                    tasks.append({"group": at, "loops": group.group.loops, "request": number, "tensors": tensors})
+        result: list[tuple[Trial, float]] = []
+        for line in self._answers([group.group for group in groups], tasks):
+            if line.endswith("]"):
+                at, number, us = json.loads(line)
+                result.append((trials[at, number], us))
+        self._records.keep(result)
+        self._silent |= {trial.key() for trial in trials.values()} - {trial.key() for trial, _ in result}
+
+    def _answers(self, groups: Sequence[NamedGroup], tasks: Sequence[Mapping[str, Any]]) -> list[str]:
+        """Lines of a process that times; none without a compiler: the pack's own build says what is wrong."""
+        limit = min(CHILD_LIMIT_S, max(0.0, self._until - time.monotonic()) + GRACE_S)
+        with tempfile.TemporaryDirectory() as scratch:
+            source, library = Path(scratch) / "groups.c", Path(scratch) / "groups.so"
+            text = "\n".join(
+                group.group.source.replace(f"static void {NAMELESS}", f"void ht_group_{at}", 1)
+                for at, group in enumerate(groups)
+            )
+            empty = f"void {NOTHING}(const int64_t* s, void* const* t, const int64_t* lo, const int64_t* hi) {{}}"
+            source.write_text(f"{head_of([text])}\n{text}\n{empty}\n", encoding="utf-8")
+            values = [[group.sizes.values(request) for request in self.requests] for group in groups]
+            try:
+                words = [Toolchain.find().compiler, "-std=c11", "-O3", "-march=native", *GROUP_FLAGS, "-fPIC", "-shared",
+                         "-I", str(RUNTIME_SOURCES), str(source), "-o", str(library), "-lm"]  # fmt: skip
+                if command.run(words, CHILD_LIMIT_S).code != 0:
+                    return []
+                job = json.dumps({"library": str(library), "values": values, "tasks": tasks})
+                times = [sys.executable, "-m", "haotuner.partition.group_times"]
+                return command.run(times, limit, stdin=job).out.splitlines()
+            except TimedOut as error:
+                return error.out.splitlines()
+            except (OSError, HaotunerError):
+                return []
+
+
+def _key(graph: Graph) -> Kernel:
+    return graph.outputs, frozenset(node.output for node in graph.nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A group without a time. ``trials``: by the number of the request what times it there, and its tensors."""
+
+    key: Kernel
+    group: NamedGroup
+    usual: Sequence[float]
+    trials: Mapping[int, tuple[Trial, Any]]
+
+    @staticmethod
+    def of(key: Kernel, graph: Graph, requests: Sequence[Mapping[str, int]], usual: Sequence[float]) -> _Waiting:
+        group = NamedGroup(graph)
+        every = {number: _tensors(group, request) for number, request in enumerate(requests)}
+        trials = {n: (group.trial(requests[n]), tensors) for n, tensors in every.items() if tensors is not None}
+        return _Waiting(key, group, usual, trials)
+
+
+def _tensors(group: NamedGroup, dims: Mapping[str, int]) -> list[Any] | None:
+    """Element types and shapes of what a call passes; None where it is too large or empty.
+
+    None, too, of a recurrent layer: made-up lengths say nothing of it, and no plan has another kernel of it.
+    """
+    ordered = ordered_node(group.graph)
+    if ordered is not None and ordered.primitive == "recurrent":
+        return None
+    result, total, values = [], 0, group.sizes.values(dims)
+    for name, places in zip(group.group.tensors, group.shapes, strict=True):
+        shape = [values[position] for position in places]
+        dtype = numpy_dtype(group.graph.types[name].dtype)
+        total += int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        result.append([dtype.name, shape])
+    return result if 0 < total <= LARGEST_BYTES else None

@@ -1,0 +1,211 @@
+"""One plan for a range of sizes, or a few by region: which requests are worth plans of their own.
+
+The program that chooses groups minimises the sum over all requests, in which small ones hardly count. Here it is solved for
+each request by itself, by the same prices. Then the requests are ordered by a measure of their sizes (a dimension, or the
+product of all) and cut into a few intervals, each with the plan that loses least there against the best at each request.
+Whatever is solved for an interval may serve any other; neighbours with the same plan are one. Only kernels that have times
+may be in a plan of a region's own: an expectation that is too good would else look like a gain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import isqrt, prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from haotuner.graph.extents import Extent, dimension, product
+from haotuner.graph.graph import Graph
+from haotuner.partition.greedy_fusion import Loops, Specialization
+from haotuner.partition.ilp_partition import AGAIN_S, IlpPartitioner, SolvedWindows
+from haotuner.partition.window_ilp import Candidate
+
+MOST_WAYS = 3
+SAVED = 0.05  # of what groups take, the mean over the requests, that one more plan must save
+MOST_GROUPS = 2.0  # different kernels of all plans together, over those of the one plan: what they add to a pack
+ROUNDS = 3  # of timing what the plans of single requests want
+Plan = tuple[tuple[Candidate, ...] | None, ...]  # of each window its kernels; None: greedy fusion's
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """Requests in intervals of a measure: each the last place of the ordered requests, and its plan."""
+
+    extent: Extent
+    ordered: tuple[int, ...]
+    ends: tuple[int, ...]
+    plans: tuple[int, ...]
+    lost: float  # over the best at each request, the mean
+
+
+def ways_of(plan: IlpPartitioner) -> tuple[Specialization, ...]:
+    """The ways of a graph, the one for any sizes last. Several only where prices are times and it pays."""
+    single = (Specialization(plan.steps),)
+    if not plan.prices.are_times or len(plan.prices.requests) < 2 or not plan.windows:
+        return single
+    chosen = Choice(plan)
+    chosen.add_own()
+    cut = chosen.best()
+    while cut is not None and len(cut.ends) > 1:
+        result = chosen.ways(cut)
+        if _groups(result) <= MOST_GROUPS * max(1, _groups(single)):
+            plan.told.ways = [chosen.said(cut, index) for index in range(len(cut.ends))]
+            return result
+        cut = chosen.best(len(cut.ends) - 1)
+    return single
+
+
+class Choice:
+    """Plans and what each takes at each request."""
+
+    def __init__(self, plan: IlpPartitioner) -> None:
+        self.plan, self.requests, self.answers = plan, plan.prices.requests, SolvedWindows()
+        base = tuple(None if solution is None else tuple(solution) for solution in plan.solved)
+        self.plans: list[Plan] = [base]
+        self.trusted = [{kernel.key for kernel in kernels or ()} for kernels in base]
+        self.open = [index for index, window in enumerate(plan.windows) if len(window.candidates) > len(window.outputs)]
+
+    def add_own(self) -> None:
+        """Plans for single requests, after what they want was timed; for the intervals of the best cut, too."""
+        for _ in range(ROUNDS if self.plan.prices.more() else 0):
+            candidates = [candidate for index in range(len(self.requests)) for candidate in self._wanted(index)]
+            if not self.plan.prices.measure([self.plan.subgraph(*candidate.key) for candidate in candidates]):
+                break
+        self.plan.told.measured = self.plan.prices.count
+        for index in range(len(self.requests)):
+            self._add(np.eye(len(self.requests))[index])
+        cut = self.best()
+        for members in _members(cut) if cut is not None else ():
+            best = self.costs.min(axis=0)
+            self._add(np.array([1.0 / best[at] if at in members else 0.0 for at in range(len(self.requests))]))
+
+    def _wanted(self, request: int) -> Iterator[Candidate]:
+        """Kernels that a plan of this request alone would have, what has no time by its bound."""
+        for window_index in self.open:
+            window = self.plan.windows[window_index]
+            if self.plan.prices.more():
+                prices = [self._each(candidate)[request] for candidate in window.candidates]
+                yield from self.answers.of(window, AGAIN_S, prices)[0] or ()
+
+    def _add(self, weights: NDArray[np.float64]) -> None:
+        """The plan of the cheapest known kernels at requests of these weights."""
+        result = list(self.plans[0])
+        for window_index in self.open:
+            window = self.plan.windows[window_index]
+            known = [at for at, candidate in enumerate(window.candidates) if self._known(window_index, candidate)]
+            prices = [float(np.dot(weights, self._each(window.candidates[at]))) for at in known]
+            kernels = self.answers.of(window, AGAIN_S, prices, known)[0]
+            if kernels is not None and np.dot(weights, self._us(window_index, kernels)) < np.dot(
+                weights, self._us(window_index, result[window_index])
+            ):
+                result[window_index] = tuple(sorted(kernels, key=lambda item: self.plan.order[item.output]))
+        if tuple(result) not in self.plans:
+            self.plans.append(tuple(result))
+
+    def _known(self, index: int, candidate: Candidate) -> bool:
+        return self.plan.prices.knows(candidate.key) or candidate.key in self.trusted[index]
+
+    def _each(self, candidate: Candidate) -> Sequence[float]:
+        return self.plan.prices.each_of(candidate.key, candidate.usual_us)
+
+    def _us(self, index: int, kernels: Sequence[Candidate] | None) -> NDArray[np.float64]:
+        """What a window takes at each request."""
+        rows = (
+            [self.plan.prices.each_us(group) for group in self.plan.windows[index].base.values()]
+            if kernels is None
+            else [self._each(kernel) for kernel in kernels]
+        )
+        result: NDArray[np.float64] = np.sum(np.array(rows, float).reshape(-1, len(self.requests)), axis=0)
+        return result
+
+    @property
+    def costs(self) -> NDArray[np.float64]:
+        """Microseconds of each plan at each request, never 0."""
+        every = [[self._us(index, kernels) for index, kernels in enumerate(plan)] for plan in self.plans]
+        result: NDArray[np.float64] = np.maximum(np.array(every).sum(axis=1), 1e-9)
+        return result
+
+    def best(self, most: int = MOST_WAYS) -> _Cut | None:
+        """The cut that loses least, one more interval only where that saves enough; None where no size differs."""
+        costs = self.costs
+        lost = costs / costs.min(axis=0) - 1
+        every = [cut for extent in _measures(self.plan.graph, self.requests) for cut in self._cuts(extent, lost, most)]
+        return min(every, key=lambda cut: cut.lost + SAVED * len(cut.ends), default=None)
+
+    def _cuts(self, extent: Extent, lost: NDArray[np.float64], most: int) -> Iterator[_Cut]:
+        """The best cut into so many intervals or fewer: a shortest path over where intervals end."""
+        values = _values(extent, self.requests)
+        ordered = tuple(sorted(range(len(values)), key=lambda at: values[at]))
+        ends = [
+            at + 1 for at in range(len(ordered)) if at + 1 == len(ordered) or values[ordered[at]] < values[ordered[at + 1]]
+        ]
+        paths: dict[int, _Cut] = {0: _Cut(extent, ordered, (), (), 0.0)}
+        for _ in range(most):
+            longer: dict[int, _Cut] = {}
+            for first, path in paths.items():
+                for end in (end for end in ends if end > first):
+                    own = lost[:, list(ordered[first:end])].sum(axis=1)
+                    plan = int(own.argmin())
+                    if path.plans and path.plans[-1] == plan:
+                        continue  # neighbours with one plan are one interval
+                    whole = path.lost + float(own[plan]) / len(ordered)
+                    if end not in longer or whole < longer[end].lost:
+                        longer[end] = _Cut(extent, ordered, (*path.ends, end), (*path.plans, plan), whole)
+            if len(ordered) in longer:
+                yield longer[len(ordered)]
+            paths = longer
+
+    def ways(self, cut: _Cut) -> tuple[Specialization, ...]:
+        """The ways of a cut."""
+        result = [self.plan.steps if plan == 0 else self.plan.steps_of(self.plans[plan]) for plan in cut.plans]
+        mosts = [self._most(cut, index) for index in range(len(cut.ends) - 1)]
+        return (
+            *(Specialization(steps, cut.extent, most) for steps, most in zip(result, mosts, strict=False)),
+            Specialization(result[-1]),
+        )
+
+    def _most(self, cut: _Cut, index: int) -> int:
+        """Between the largest request of an interval and the smallest of the next one, in the geometric mean."""
+        values = _values(cut.extent, self.requests)
+        low, high = (values[cut.ordered[at]] for at in (cut.ends[index] - 1, cut.ends[index]))
+        return max(low, min(high - 1, isqrt(low * high)))
+
+    def said(self, cut: _Cut, index: int) -> dict[str, object]:
+        """An interval for people: its requests' groups by its plan and by the one plan, microseconds in all."""
+        members, costs = _members(cut)[index], self.costs
+        last = index + 1 == len(cut.ends)
+        base = {kernel.key for kernels in self.plans[0] for kernel in kernels or ()}
+        own = {kernel.key for kernels in self.plans[cut.plans[index]] for kernel in kernels or ()}
+        return {
+            "where": "any sizes" if last else f"{cut.extent} <= {self._most(cut, index)}",
+            "requests": [dict(self.requests[at]) for at in members],
+            "us": float(costs[cut.plans[index], members].sum()),
+            "one_plan_us": float(costs[0, members].sum()),
+            "own_kernels": len(own - base),
+        }
+
+
+def _members(cut: _Cut) -> list[list[int]]:
+    return [list(cut.ordered[first:end]) for first, end in zip((0, *cut.ends), cut.ends, strict=False)]
+
+
+def _measures(graph: Graph, requests: Sequence[Mapping[str, int]]) -> list[Extent]:
+    """What a region may be told by: each dimension that differs between requests, and the product of those."""
+    varied = [name for name in graph.dimensions if len({request[name] for request in requests}) > 1]
+    every = [dimension(name) for name in varied]
+    return [*every, product(every)] if len(every) > 1 else every
+
+
+def _values(extent: Extent, requests: Sequence[Mapping[str, int]]) -> list[int]:
+    names = sorted(str(symbol) for symbol in extent.free_symbols)
+    return [prod(request[name] for name in names) for request in requests]
+
+
+def _groups(ways: Sequence[Specialization]) -> int:
+    """Different generated kernels."""
+    return len({
+        (step.graph.outputs, frozenset(node.output for node in step.graph.nodes))
+        for way in ways for step in way.steps if isinstance(step, Loops)
+    })  # fmt: skip

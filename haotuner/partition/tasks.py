@@ -1,0 +1,221 @@
+"""The ops of a model that are tuned, each once, and the traffic of each out of that of the model."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from haotuner.errors import UsageError
+from haotuner.graph.extents import Extent, dimensions, evaluate
+from haotuner.graph.graph import Graph
+from haotuner.partition.costs import CORE, GPU, Prices
+from haotuner.partition.device_support import check_draws, check_steps
+from haotuner.partition.dim_ranges import requests, spans_of
+from haotuner.partition.executable import ExecutableModel, executable_chain, executable_specializations
+from haotuner.partition.greedy_fusion import Specialization, Step
+from haotuner.partition.ilp_partition import IlpPartitioner, PartitionReport, together
+from haotuner.partition.layout import LAYOUTS
+from haotuner.partition.products import Product
+from haotuner.partition.profiled_costs import ProfiledPrices
+from haotuner.partition.segments import chained, cut, flattened
+from haotuner.partition.specializations import ways_of
+from haotuner.search.task_scheduler import Shared
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape, Span
+from haotuner.spec.trace import Arrivals
+
+PRICED = 6  # of them, at which groups are priced
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelTask:
+    """A model to tune: its graph, the spans of its dimensions, its steps and how a pack holds them."""
+
+    graph: Graph
+    spans: Mapping[str, Span]
+    steps: tuple[Step, ...]  # for any sizes; products and what they carry are the same in all ways
+    ways: tuple[tuple[Specialization, ...], ...]  # of its segments: plans by region of sizes
+    written: ExecutableModel
+    parts: tuple[ExecutableModel, ...]  # what is compiled: its segments, or itself
+    told: PartitionReport  # how the plan was found
+    prices: Prices  # of its groups, at some requests
+    plans: tuple[IlpPartitioner, ...]  # of its segments
+    turns: tuple[Extent, ...]  # how often a request runs each
+    file: Path
+    shapes: str
+    on_device: bool  # its groups are CUDA C++, its products those that a device has kernels for
+
+    @property
+    def held(self) -> dict[str, ExecutableModel]:
+        """By name what the pack holds of it: itself, and its segments where it has some."""
+        return {model.name: model for model in (self.written, *self.parts)}
+
+    @property
+    def products(self) -> Iterator[tuple[Product, Extent]]:
+        """The steps that tuned kernels compute, and how often a request runs each."""
+        for own, turns in zip(self.ways, self.turns, strict=True):
+            yield from ((step, turns) for step in own[-1].steps if isinstance(step, Product))
+
+    @property
+    def uses(self) -> Counter[str]:
+        """How many steps each op serves."""
+        return Counter(Op.parse(step.op).name for step in self.steps if isinstance(step, Product))
+
+
+def model_task(
+    name: str,
+    graph: Graph,
+    shapes: str,
+    file: Path,
+    first_group: int = 0,
+    measure_s: float = 0.0,
+    serves: Callable[[Op], bool] | None = None,
+    layout: str = "cheapest",
+) -> ModelTask:
+    """The model of a graph, in the cheapest groups. UsageError for shapes that do not fit it, or what no kernel computes.
+
+    ``first_group``: how many groups the models before it in the same pack have. ``measure_s``: seconds in which kernels are
+    timed on this host wherever a plan wants them; 0: prices are expectations, see ``priced``. ``serves``: of a device,
+    whether it has kernels for an op; None: the model runs on CPUs. ``layout``: a key of ``LAYOUTS``, where images have their
+    channels.
+    """
+    if serves is not None:
+        check_draws(name, graph)
+    spans = spans_of(graph, shapes)
+    at = requests(spans, PRICED)
+    prices = ProfiledPrices(at, measure_s) if measure_s and serves is None else Prices(at, CORE if serves is None else GPU)
+    kinds: dict[Hashable, Any] = {}
+    plans = tuple(
+        LAYOUTS[layout](IlpPartitioner(segment.graph, prices, serves=serves, kinds=kinds))
+        for segment in flattened(cut(graph))
+        if segment.graph is not None
+    )
+    if not plans:
+        raise UsageError(f"{name} computes nothing but places or numbers that data decide; there is nothing to tune")
+    if serves is not None:
+        check_steps(name, [step for plan in plans for step in plan.steps])
+    if serves is not None and not any(isinstance(step, Product) for plan in plans for step in plan.steps):
+        raise UsageError(f"{name} has no matrix product or convolution; such models run on CPUs alone, leave --device out")
+    return _assembled(name, graph, spans, plans, file, shapes, first_group, on_device=serves is not None)
+
+
+def priced(models: Sequence[ModelTask], prices: Callable[[Sequence[Mapping[str, int]]], Prices]) -> tuple[ModelTask, ...]:
+    """The models of one pack in the cheapest groups by other prices; ``prices`` makes those of each at its requests.
+
+    Products and what they carry stay, and so do the tasks.
+    """
+    result: list[ModelTask] = []
+    for model in models:
+        own = prices(model.prices.requests)
+        for plan in model.plans:
+            plan.price(own)
+        first = sum(len(before.written.functions) for before in result)
+        result.append(
+            _assembled(
+                model.written.name,
+                model.graph,
+                model.spans,
+                model.plans,
+                model.file,
+                model.shapes,
+                first,
+                on_device=model.on_device,
+            )
+        )
+    return tuple(result)
+
+
+def _assembled(
+    name: str,
+    graph: Graph,
+    spans: Mapping[str, Span],
+    plans: Sequence[IlpPartitioner],
+    file: Path,
+    shapes: str,
+    first_group: int,
+    *,
+    on_device: bool,
+) -> ModelTask:
+    """The model of these plans, one for each segment that runs anything."""
+    ways = tuple(ways_of(plan) for plan in plans)
+    segments, parts, left = cut(graph), list[ExecutableModel](), iter(zip(plans, ways, strict=True))
+    for index, segment in enumerate(flattened(segments)):
+        if segment.graph is not None:
+            called = f"{name}.{index}" if chained(segments) else name
+            groups = first_group + sum(len(part.functions) for part in parts)
+            plan, own = next(left)
+            parts.append(executable_specializations(called, plan.graph, own, groups, on_device=on_device))
+    return ModelTask(
+        graph=graph, spans=spans, steps=tuple(step for own in ways for step in own[-1].steps), parts=tuple(parts), ways=ways,
+        written=executable_chain(name, graph, segments, parts) if chained(segments) else parts[0],
+        told=together([plan.told for plan in plans]), prices=plans[0].prices, file=file, shapes=shapes, plans=tuple(plans),
+        on_device=on_device, turns=tuple(segment.turns for segment in flattened(segments) if segment.graph is not None),
+    )  # fmt: skip
+
+
+def calls_of(model: ModelTask) -> dict[str, dict[Shape, float]]:
+    """For every op how often a request calls it at each shape, the mean over the requests.
+
+    Calls without a result are none: a window that is larger than its image has no kernel. UsageError if all are such, but
+    not of models with branches: a side that no request of the range can take is tuned for the least that it computes.
+    """
+    rows: dict[str, dict[Shape, float]] = {}
+    every = requests(model.spans)
+    for sizes in every:
+        for step, turns in model.products:
+            extents = {axis: evaluate(extent, sizes) for axis, extent in step.extents.items()}
+            if min(extents.values(), default=1) < 1 or _empty(model, step.output, sizes):
+                continue
+            of_op, shape = rows.setdefault(Op.parse(step.op).name, {}), Shape.of(extents)
+            of_op[shape] = of_op.get(shape, 0.0) + evaluate(turns, sizes) / len(every)
+    lacking = sorted(model.uses.keys() - rows.keys())
+    if lacking and model.graph.guards:
+        for step, _ in model.products:
+            if Op.parse(step.op).name in lacking:
+                least = {axis: max(1, evaluate(extent, every[0])) for axis, extent in step.extents.items()}
+                rows.setdefault(Op.parse(step.op).name, {})[Shape.of(least)] = 1.0 / len(every)
+    elif lacking:
+        raise UsageError(
+            f"{model.file.name}: no request of {model.shapes} gives {lacking[0]} anything to compute; windows are larger "
+            "than their images, or an axis is empty: ask for larger sizes"
+        )
+    return rows
+
+
+def _empty(model: ModelTask, tensor: str, sizes: Mapping[str, int]) -> bool:
+    shape = next((plan.graph.types[tensor].shape for plan in model.plans if tensor in plan.graph.types), ())
+    return any(dimensions(extent) <= sizes.keys() and evaluate(extent, sizes) < 1 for extent in shape)
+
+
+def arrivals_of_models(models: Sequence[ModelTask], text: str) -> Arrivals:
+    """For every op the shapes that the requests of all models bring it, as often as their steps run."""
+    rows: dict[str, dict[Shape, float]] = {}
+    for model in models:
+        for name, calls in calls_of(model).items():
+            of_op = rows.setdefault(name, {})
+            for shape, often in calls.items():
+                of_op[shape] = of_op.get(shape, 0.0) + often
+    return Arrivals(text, None, rows)
+
+
+def shared_tasks(models: Sequence[ModelTask], ops: Sequence[Op]) -> list[Shared]:
+    """The ops as tasks of one budget: how often each model calls them, and the operations of a call."""
+    of_models = [calls_of(model) for model in models]
+    result = []
+    for op in ops:
+        calls = [of_model.get(op.name, {}) for of_model in of_models]
+        often = [sum(call.values()) for call in calls]
+        flops = sum(count * op.flops(shape) for call in calls for shape, count in call.items())
+        result.append(Shared(op.kind, flops / max(sum(often), 1e-9), tuple(often)))
+    return result
+
+
+def ops_of(models: Sequence[ModelTask]) -> tuple[Op, ...]:
+    """The ops of all products, each once, those that most steps use first."""
+    count: Counter[str] = Counter()
+    for model in models:
+        count += model.uses
+    return tuple(Op.parse(name) for name, _ in count.most_common())

@@ -1,0 +1,1 @@
+"""A tuning run: from a request to a published pack."""

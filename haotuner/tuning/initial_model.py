@@ -1,0 +1,134 @@
+"""Where tuning starts: from the shipped model of the device or of all near ones, from one the user names, or from cold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from haotuner.cost.model import CostModel, HasEnsemble
+from haotuner.errors import HaotunerError, UsageError
+from haotuner.spec.device import Device
+from haotuner.transfer.models_shipped import ShippedModel, ShippedModels, starting_models
+from haotuner.transfer.saved_model import Transferred, load_model
+from haotuner.transfer.shared import shared_of_models, shared_of_sources
+from haotuner.transfer.similarity import priors_at
+from haotuner.transfer.warm_start import Blend, Started
+
+COLD = "none"  # what a user writes for no model at all
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """A model to start from, or none; ``words`` say which and why, ``document`` is its JSON form."""
+
+    model: CostModel | None
+    words: str
+    document: Mapping[str, Any] = field(default_factory=dict)
+
+
+NOTHING = Start(model=None, words="", document={"model": None, "why": "no kernel is ranked"})  # of models without products
+
+
+def start_of(requested: str | None, device: Device, family: str, *, seed: int = 0) -> Start:
+    """The model that tuning starts from.
+
+    Args:
+        requested: a file that ``haotuner transfer fit`` wrote, ``none`` for a start from cold, None for what ships.
+        device: what is tuned for.
+        family: whose micro-kernels are ranked.
+        seed: of the trees that the tuning run adds to the model, whichever it is.
+
+    Raises:
+        UsageError: the file named is missing, damaged, or of another version or family. A shipped one is left out instead,
+            and said.
+    """
+    if requested == COLD:
+        return Start(model=None, words="from cold (--model none)", document={"model": None, "why": "--model none"})
+    if requested is not None:
+        named = load_model(Path(requested))
+        _same_family(requested, named.facts.get("family"), family)
+        # Whatever its kind, a model that is fitted again forgets the rows it was made of; what starts a run must not.
+        if isinstance(named, Transferred):
+            return _start(
+                shared_of_sources(named, seed), f"from the model {requested}", {"model": requested}, len(named.sources.ids)
+            )
+        return Start(model=Started(named, seed=seed), words=f"from the model {requested}", document={"model": requested})
+    return _shipped(starting_models(device, family), device, family, seed)
+
+
+class Starts:
+    """Where each family of a run starts from: a model ranks the micro-kernels of one family only.
+
+    A file that the user names is for the first family that is asked for; others start from what ships.
+    """
+
+    def __init__(self, asked: str | None, device: Device, *, seed: int = 0) -> None:
+        self._asked, self._device, self._seed = asked, device, seed
+        self._found: dict[str, Start] = {}
+
+    def of(self, family: str) -> Start:
+        """The start of one family. UsageError as ``start_of``, of the first one."""
+        if family not in self._found:
+            named = self._asked if self._asked == COLD or not self._found else None
+            self._found[family] = start_of(named, self._device, family, seed=self._seed)
+        return self._found[family]
+
+    def model(self, family: str) -> CostModel | None:
+        """The model alone."""
+        return self.of(family).model
+
+    @property
+    def words(self) -> str:
+        """Of the first family, and of every other that has a model."""
+        if not self._found:
+            return NOTHING.words
+        first, *others = self._found.items()
+        return "; ".join(
+            [first[1].words, *(f"{name} {family.words}" for name, family in others if family.model is not None)]
+        )
+
+
+def _start(model: Started, words: str, document: Mapping[str, Any], sources: int, text: str = "") -> Start:
+    """A start from some sources; if they share what is measured first, that is said."""
+    if isinstance(model, HasEnsemble):
+        words += f"; its {sources} sources share what is measured first"
+        document = {**document, "opinions_of": sources}
+    return Start(model=model, words=words + text, document=document)
+
+
+def _same_family(requested: str, known: object, family: str) -> None:
+    """UsageError if a model is known to rank another family; files written before this was kept do not say."""
+    if known is not None and known != family:
+        raise UsageError(
+            f"the model {requested} ranks {known} kernels, this run needs one for {family}; "
+            f"make one with: haotuner transfer fit --family {family}, or leave --model out"
+        )
+
+
+def _shipped(result: ShippedModels, device: Device, family: str, seed: int) -> Start:
+    """From the device's own model, or from all near ones, the nearer the more say; a damaged one is left out, and said."""
+    opened: list[tuple[ShippedModel, CostModel]] = []
+    damaged = list(result.damaged)
+    for model in result.models:
+        try:
+            opened.append((model, load_model(model.path)))
+        except HaotunerError as error:
+            damaged.append(str(error))
+    left_out = {"left_out": damaged} if damaged else {}
+    text = f"; left out: {'; '.join(damaged)}" if damaged else ""
+    if not opened:
+        why = f"no shipped model of {family} " + ("can be opened" if result.models else f"is near {device.id}")
+        return Start(model=None, words=f"from cold: {why}{text}", document={"model": None, "why": why} | left_out)
+    first, *others = [model for model, _ in opened]
+    document: dict[str, Any] = {"model": first.name, "distance": round(first.distance, 3), "of": first.device.id}
+    far = "the same device" if first.device.id == device.id else f"{first.distance:.1f} doublings of resources away"
+    words = f"from the shipped model {first.name} ({far})"
+    if others:
+        document["with"] = [model.name for model in others]
+        words = f"from {len(opened)} shipped models, the nearest {first.name} ({far})"
+    distances = [model.distance for model, _ in opened]
+    models = [model for _, model in opened]
+    shared = shared_of_models(models, distances, Blend(models, priors_at(distances)), seed)
+    return _start(shared, words, document | left_out, len(opened), text)

@@ -1,0 +1,149 @@
+"""Whole models, tuned in one budget: a first pack early, better ones in its place, the last when the budget ends.
+
+A first pack holds first kernels, as predicted, and plain loops. Then generated groups are timed, then tasks have turns
+(``search/scheduler_rounds.py``). Whoever kills the run finds the last pack that was published, and all records:
+``--resume`` goes on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+
+from haotuner.cost.model import CostModel
+from haotuner.errors import PackInvalid
+from haotuner.measure.device_measurer import DeviceMeasurer
+from haotuner.measure.predictions_only import PredictionsOnly
+from haotuner.partition.cost_estimate import predicted_us
+from haotuner.partition.group_records import GroupRecords
+from haotuner.partition.profiled_costs import ProfiledPrices
+from haotuner.partition.tasks import ModelTask, priced, shared_tasks
+from haotuner.search.scheduler_rounds import shared
+from haotuner.search.selections import Selections
+from haotuner.search.task_objectives import Objective
+from haotuner.search.task_scheduler import Scheduler
+from haotuner.spec.device import Device
+from haotuner.spec.record import Record
+from haotuner.tuning.op_tasks import SIGNAL, Watch, Whole, stopped_of, tune_every, tune_one
+from haotuner.tuning.publisher import Publisher
+from haotuner.tuning.request import Request
+from haotuner.tuning.strategies import Tuned
+
+EARLY_FROM_S = 60.0  # a budget of less ends so soon that its last pack is early enough
+GROUPS_SHARE = 0.1  # of the budget, for timing kernels of generated groups
+EVERY_S, PUBLISHING = 60.0, 12.0  # between two packs at least: so long, and so many times what publishing takes
+Model = Callable[[str], CostModel | None]
+
+
+def tune_models(
+    request: Request, lab: DeviceMeasurer, threads: tuple[int, ...], model: Model, watch: Watch, publisher: Publisher
+) -> Whole:
+    """What came of the request's models. The budget is for measuring: reading, packs and checks are not charged to it."""
+    guesses = _PredictedTimes(request, lab, threads, model, watch)
+    if request.seconds >= EARLY_FROM_S and not publisher.holds(request.models):
+        try:
+            publisher.publish(guesses.every(), request.models, unverified=True, stopped="budget", what="a first pack")
+            watch("", publisher.kept or f"a first pack lies in {request.out}", None)
+        except PackInvalid as error:  # kernels that nobody ever ran; tuning leaves out those that fail
+            watch("", f"no first pack: {error}", None)
+    until = time.monotonic() + request.seconds
+    models, reused = _timed(request, lab, watch, until)
+    name = _first(request)
+    if not watch(name, "search", None):
+        return Whole(guesses.every(), models, (), SIGNAL, reused)
+
+    def between(result: Mapping[int, Tuned], left: float) -> None:
+        since = time.monotonic() - publisher.when
+        due = since > max(EVERY_S, PUBLISHING * publisher.seconds)
+        if due and publisher.seconds and left > 3 * publisher.seconds:
+            tuned = guesses.filled(result)
+            publisher.publish(tuned, models, unverified=False, stopped=stopped_of(tuned), what="a better pack")
+            watch("", publisher.kept or f"a better pack lies in {request.out}", None)
+
+    scheduler = Scheduler(
+        shared_tasks(models, request.ops), Objective.parse(request.objective), request.strategy, request.early_stopping
+    )
+    tuned, turns, stopped = shared(
+        scheduler,
+        lab.device,
+        until,
+        lambda index, seconds: tune_one(
+            request, lab, threads, model, watch, request.ops[index], seconds, selections=guesses.selections
+        ),
+        lambda words: watch("", words, None),
+        threads[0],
+        between,
+        lambda result: _expected(models, guesses.known(result), lab.device, threads[0]),
+    )
+    return Whole(guesses.filled(tuned), models, turns, SIGNAL if stopped else "", reused)
+
+
+def _first(request: Request) -> str:
+    """What stands beside the phases that belong to no op: the first op, or the first model where none has an op."""
+    return (request.ops[0] if request.ops else request.models[0].written).name
+
+
+def _expected(models: Sequence[ModelTask], tuned: Sequence[Tuned], device: Device, threads: int) -> str:
+    """What each model is expected to take, the mean over the requests it is planned for; empty where nobody knows."""
+    if not tuned:
+        return ""
+    every = [[time_us["all"] for time_us in predicted_us(model, tuned, device, threads).values()] for model in models]
+    if not all(every):
+        return ""
+    return "a request takes " + " + ".join(f"{sum(us) / len(us) / 1e3:.2f}" for us in every) + " ms as expected"
+
+
+def _timed(request: Request, lab: DeviceMeasurer, watch: Watch, until: float) -> tuple[Sequence[ModelTask], int]:
+    """The models in groups by measured prices, and how many measurements of an earlier run count in them."""
+    late = until <= time.monotonic() and not request.resume  # groups by other prices would be another pack to build
+    if not request.times_groups or late:
+        return request.models, 0
+    records = GroupRecords(lab.store, lab.device, resume=request.resume)
+    seconds = min(GROUPS_SHARE * request.seconds, max(0.0, until - time.monotonic()) / 2)
+    end, left = time.monotonic() + seconds, len(request.models)
+    name = _first(request)
+
+    def prices(requests: Sequence[Mapping[str, int]]) -> ProfiledPrices:
+        nonlocal left
+        own = max(0.0, end - time.monotonic()) / left  # time that a model saves is the next one's
+        left -= 1
+        return ProfiledPrices(requests, own, records, lambda: watch(name, "timing generated groups", None))
+
+    return priced(request.models, prices), records.reused
+
+
+class _PredictedTimes:
+    """What tasks are served with before they had a turn: kernels and plans from predictions, made once and when wanted."""
+
+    def __init__(self, request: Request, lab: DeviceMeasurer, threads: tuple[int, ...], model: Model, watch: Watch) -> None:
+        self._asked = replace(request, zero_measure=True, resume=False, search="")
+        self._lab, self._threads, self._model, self._watch = lab, threads, model, watch
+        self._made: dict[int, Tuned] = {}
+        self.selections: dict[str, Selections] = {}  # by op: turns need not select again
+
+    def every(self) -> list[Tuned]:
+        """Of all tasks."""
+        return self.filled({})
+
+    def known(self, tuned: Mapping[int, Tuned]) -> list[Tuned]:
+        """As ``filled``; none where guesses would have to be made for it."""
+        every = [tuned.get(index) or self._made.get(index) for index in range(len(self._asked.ops))]
+        return [item for item in every if item is not None] if None not in every else []
+
+    def filled(self, tuned: Mapping[int, Tuned]) -> list[Tuned]:
+        """What was found, and a guess for every task of which nothing was."""
+        lacking = [index for index in range(len(self._asked.ops)) if index not in tuned and index not in self._made]
+        if lacking:
+            request = replace(self._asked, ops=tuple(self._asked.ops[position] for position in lacking))
+            environment = dict(self._asked.environment)
+            with closing(PredictionsOnly(self._lab.backend, self._lab.device, environment=environment)) as nothing:
+                made = tune_every(request, nothing, self._threads, self._model, self._predicting, self.selections)
+            self._made |= {
+                position: replace(tuned_op, stopped="budget") for position, tuned_op in zip(lacking, made, strict=True)
+            }
+        return [tuned.get(index) or self._made[index] for index in range(len(self._asked.ops))]
+
+    def _predicting(self, op: str, phase: str, record: Record | None) -> bool:
+        return self._watch(op, "predict", record)

@@ -1,0 +1,378 @@
+"""Publishing: from what was tuned to a pack that was verified in a process of its own and lies in its place."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING, Any
+
+from haotuner import __version__
+from haotuner.backends.backend import DEVICE_CODE, Backend, Choice, GroupSources
+from haotuner.backends.object_cache import not_private
+from haotuner.errors import EnvironmentMissing, PackInvalid
+from haotuner.host.processor import missing_flags
+from haotuner.host.scratch import scratch_folder
+from haotuner.isolate import command
+from haotuner.isolate.answers import TimedOut
+from haotuner.isolate.group import how_it_ended
+from haotuner.measure.measurer import Measurer
+from haotuner.ops.dtypes import DTYPES
+from haotuner.pack.manifest import read_manifest
+from haotuner.pack.write import write_pack
+from haotuner.spec.device import Device
+from haotuner.tuning.initial_model import Start
+from haotuner.tuning.op_tasks import SIGNAL, Watch
+from haotuner.tuning.plan_facts import plan_facts
+from haotuner.tuning.request import Request
+from haotuner.tuning.strategies import Tuned
+from haotuner.verify.pack_race import KeepPublishedPack, check_not_slower
+
+if TYPE_CHECKING:
+    from haotuner.partition.tasks import ModelTask
+
+VERIFY_LIMIT_S = 300.0  # for each op: references in float64 of some forty shapes, of an op of 100 million weights too
+HURRIED_FLOPS = 1e7  # of one check of a run that was told to stop: a second for all; a tile of each kernel in any case
+MODEL_FLOPS = 1e7  # of one check of an op of a whole model, which may have a hundred: the model is checked as a whole, too
+SAID_MOST = 600  # letters of what a compiler says
+# Of what the first pack of a run took to build, where objects are kept: MiniLM's, 70 and 7 s on a crowded machine.
+BUILT_AGAIN, BUILT_S = 0.2, 4.0
+RACE_S = 10.0  # at least, of the race with the pack in its place: so many seconds of calls, and the start of a process
+CHECKING_TOLD_S = 10.0  # between two words of how far the checks are
+OBJECTS = "objects"  # folder of the compiled runtime, in the cache
+
+
+class Publisher:
+    """Writes packs of one request, any number of times. ``begin``: when the run began, by ``time.monotonic``.
+
+    ``seconds``: what the next one is expected to take by the last one, 0 before the first; ``when``: the end of that one.
+    """
+
+    def __init__(self, request: Request, device: Device, lab: Measurer, start: Start, watch: Watch, begin: float) -> None:
+        self._request, self._device, self._lab, self._start, self._watch = request, device, lab, start, watch
+        self._begin = self.when = begin
+        self.seconds = 0.0
+        self.kept = ""  # why the pack that lay in its place stays, where it answers faster than the last one, or may
+        self._told_of_cache = False
+        self._last: tuple[list[Tuned], list[ModelTask], Mapping[str, Any]] | None = None
+
+    def publish(
+        self,
+        tuned: Sequence[Tuned],
+        models: Sequence[ModelTask],
+        *,
+        unverified: bool,
+        stopped: str,
+        what: str = "the pack",
+    ) -> Mapping[str, Any]:
+        """Build, verify and publish; what the manifest says. EnvironmentMissing or PackInvalid where nothing was published.
+
+        What was published last is not published again. Where a pack of the same models lies already, and answers faster, or
+        could not be raced, it stays: what its manifest says is returned, and ``kept`` says why.
+        """
+        if self._last is not None and _same(self._last[0], tuned) and _same(self._last[1], models):
+            return self._last[2]
+        begin, request, lab = time.monotonic(), self._request, self._lab
+        lacking, hurried = _lacking(lab.backend, self._device), stopped == SIGNAL
+        document = self._document(tuned, models, lacking, unverified=unverified, stopped=stopped)
+        self._watch("", f"building {what}", None)
+        self.kept = ""
+        with _building(request), self._better_stays(), scratch_folder() as scratch:
+            library = scratch / "pack.so"
+            objects = self._objects()
+            document |= lab.backend.write_library(
+                [_choice(t) for t in tuned],
+                self._device,
+                library,
+                lab.compile_object,
+                _groups_of(models, request.cache),
+                objects,
+            )
+            built = time.monotonic()
+            self._watch("", "checking what it computes", None)
+            write_pack(
+                request.out,
+                library,
+                document,
+                _check_of(lacking, request, models, self._watch, hurried=hurried),
+                {name: (model_.schedule, model_.weights) for model in models for name, model_ in model.held.items()},
+            )
+        if self.kept:
+            document = read_manifest(request.out).whole_document
+        self.when = time.monotonic()
+        self.seconds = next_seconds(
+            built - begin, self.when - built, kept=request.cache is not None, first=bool(models) and self._last is None
+        )
+        self._last = list(tuned), list(models), document
+        return document
+
+    @contextmanager
+    def _better_stays(self) -> Iterator[None]:
+        try:
+            yield
+        except KeepPublishedPack as why:
+            self.kept = str(why)
+            self._watch("", f"not published: {why}", None)
+
+    def holds(self, models: Sequence[ModelTask]) -> bool:
+        """Whether a pack of these models' weights lies in its place already, from this run or an earlier one."""
+        try:
+            stored_models = read_manifest(self._request.out).models
+        except PackInvalid:
+            return False
+        hashes = {
+            name: hashlib.sha256(model_.weights).hexdigest() for model in models for name, model_ in model.held.items()
+        }
+        return all(name in stored_models and stored_models[name].weights_sha256 == digest for name, digest in hashes.items())
+
+    def _objects(self) -> Path | None:
+        """The folder of compiled sources; None where there is none, or where others may write, which is said once."""
+        if self._request.cache is None:
+            return None
+        folder = self._request.cache / OBJECTS
+        why = not_private(folder)
+        if why and not self._told_of_cache:
+            self._told_of_cache = True
+            self._watch("", f"compiling without the cache: {why}", None)
+        return None if why else folder
+
+    def _document(
+        self, tuned: Sequence[Tuned], models: Sequence[ModelTask], lacking: str, *, unverified: bool, stopped: str
+    ) -> dict[str, Any]:
+        request, device, lab = self._request, self._device, self._lab
+        dtype = DTYPES[request.ops[0].dtype if request.ops else "fp32"]
+        threads = lab.backend.threads(request.threads, device)
+        plans = {model.written.name: _plan_of(model, tuned, device, threads) for model in models}
+        return {
+            "haotuner": __version__,
+            "device": {"id": device.id, "arch": device.arch, "kind": device.kind, "name": device.name, **device.numbers()},
+            "toolchain": lab.backend.toolchain(),
+            "tuning": {
+                "shapes": request.shapes,
+                "weights": request.weights,
+                "seed": request.seed,
+                "effort": asdict(tuned[0].task.effort) if tuned else {},
+                "seconds": round(time.monotonic() - self._begin, 3),
+                "stopped": stopped,
+                "session": lab.session.id,
+                "fingerprint": lab.fingerprint,
+                "started_from": self._start.document,
+                **({"models": plans} if models else {}),
+                **({"model_ranges": _ranges_of(models)} if models else {}),
+            },
+            # True: nothing was measured on the device, plans and times are predictions.
+            "unverified": unverified,
+            "verification": {"numbers": not lacking, "why": _unchecked(lacking, hurried=stopped == SIGNAL)},
+            "contract": {
+                "dtype": dtype.numpy,
+                "alignment": dtype.size,
+                "aliasing": "out must not overlap x",
+                "inner_stride": 1,
+            },
+            # Every kernel sums k in order with one accumulator an element, so the promise holds; verification checks it.
+            "batch_invariant": request.batch_invariant,
+            "ops": [_op_document(t, lab) for t in tuned],
+        }
+
+
+def next_seconds(building: float, checking: float, *, kept: bool, first: bool) -> float:
+    """What the next pack will take by what the last one took.
+
+    ``kept``: what was compiled is, and so are the kernels that tasks time meanwhile. ``first``: there was none to race.
+    """
+    again = min(building, max(BUILT_AGAIN * building, BUILT_S)) if kept and first else building
+    return again + checking + (max(RACE_S, checking) if first else 0.0)  # slow checks are of a machine that is busy
+
+
+def _same(item: Sequence[object], other: Sequence[object]) -> bool:
+    return len(item) == len(other) and all(a is b for a, b in zip(item, other, strict=True))
+
+
+@contextmanager
+def _building(request: Request) -> Iterator[None]:
+    """What the disk or the compiler says while a pack is built, and that nothing measured is lost."""
+    selected = "nothing was measured" if request.zero_measure else f"the measurements are safe in {request.records}"
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        text = str(getattr(error, "strerror", None) or error)
+        again = "" if request.zero_measure else " with --resume"
+        raise EnvironmentMissing(
+            f"the pack {request.out} could not be built: {text[-SAID_MOST:]}; {selected}. If the disk is full, free space "
+            f"in {tempfile.gettempdir()} or point TMPDIR elsewhere; then run the same command{again}"
+        ) from error
+
+
+def _groups_of(models: Sequence[ModelTask], cache: Path | None) -> GroupSources | None:
+    """Code of the models' groups; None without any models."""
+    if not models:
+        return None
+    from haotuner.partition.executable import device_source_of, source_of
+
+    parts = [part for model in models for part in model.parts]
+    return GroupSources(
+        c=source_of([*parts, *(model.written for model in models if model.written not in parts)]),
+        device=device_source_of(parts),
+        launches=[function for part in parts for function in part.functions],
+        cache=None if cache is None else cache / DEVICE_CODE,
+    )
+
+
+def _check_of(
+    lacking: str, request: Request, models: Sequence[ModelTask], watch: Watch, *, hurried: bool
+) -> Callable[[Path], None]:
+    """What a new pack must pass: numbers where this host can run it, files and schema elsewhere."""
+    if lacking:
+        return _read
+    most = HURRIED_FLOPS if hurried else MODEL_FLOPS if models else None
+    options = () if most is None else ("--most-flops", str(most))
+
+    def check(aside: Path) -> None:
+        abandoned = Event()
+        with ThreadPoolExecutor(2) as pool:  # each is a process of its own, mostly of one thread
+            try:
+                parts = [pool.submit(_verify, aside, request.environment, options, abandoned)]
+                if models:
+                    from haotuner.verify.model_check import check_apart
+
+                    parts += [
+                        pool.submit(check_apart, aside, model.file, model.shapes, request.environment, abandoned)
+                        for model in models
+                    ]
+                while len(done := wait(parts, CHECKING_TOLD_S, FIRST_EXCEPTION).done) < len(parts):
+                    for part in done:
+                        part.result()
+                    watch("", f"checking what it computes: {len(done)} of {len(parts)} checks done", None)
+                for part in parts:
+                    part.result()
+            except BaseException:  # one has failed, or the user does not wait: the others are of no use
+                abandoned.set()
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+        if models and not request.zero_measure and not models[0].on_device:
+            verdict = check_not_slower(request.out, aside, request.environment)
+            if verdict:
+                watch("", verdict, None)
+
+    return check
+
+
+def _read(aside: Path) -> None:
+    read_manifest(aside)
+
+
+def _lacking(backend: Backend, device: Device) -> str:
+    """Why this host cannot run the device's code; empty if it can."""
+    flags = missing_flags(device.arch)
+    return backend.missing_requirement(device) if flags is None else " ".join(flags)
+
+
+def _choice(tuned: Tuned) -> Choice:
+    shapes = tuned.task.traffic.shapes()
+    ranges = {axis: [shape[axis] for shape in shapes] for axis in tuned.task.op.dynamic}
+    return Choice(
+        op=tuned.task.op,
+        family=tuned.family,
+        kernels=tuned.kernels,
+        tables=tuned.tables,
+        ranges={axis: (min(extents), max(extents)) for axis, extents in ranges.items()},
+    )
+
+
+def _plan_of(model: ModelTask, tuned: Sequence[Tuned], device: Device, threads: Sequence[int]) -> dict[str, Any]:
+    """How a model's groups were chosen, and what its requests are expected to take, for `haotuner explain`."""
+    from haotuner.partition.cost_estimate import predicted_us
+
+    report = model.told
+    return {
+        "status": report.status,
+        "measured": report.measured,
+        "requests": len(model.prices.requests),
+        "predicted_us": {str(count): predicted_us(model, tuned, device, count) for count in threads},
+        "regions": [region for region in report.regions if region["chosen"]],
+        **({"ways": report.ways} if report.ways else {}),
+    }
+
+
+def _ranges_of(models: Sequence[ModelTask]) -> dict[str, dict[str, list[int]]]:
+    """Of each model and segment the first and last size that every dimension was tuned for; branches are none."""
+    return {
+        part.name: {
+            name: [model.spans[name].first, model.spans[name].last] for name in part.document["dims"] if name in model.spans
+        }
+        for model in models
+        for part in model.held.values()
+    }
+
+
+def _op_document(tuned: Tuned, lab: Measurer) -> dict[str, Any]:
+    plans = {str(table.threads): plan_facts(table) for table in tuned.tables}
+    return lab.backend.packed(_choice(tuned), lab.device).entry({**row_of(tuned, lab), "plans": plans})
+
+
+def _unchecked(lacking: str, *, hurried: bool) -> str:
+    """What of the results was not checked before the pack was published, and why."""
+    if lacking:
+        return f"the host that built the pack lacks {lacking}"
+    return f"the run was told to stop: calls of more than {HURRIED_FLOPS:g} FLOP were not checked" if hurried else ""
+
+
+def row_of(tuned: Tuned, lab: Measurer) -> dict[str, Any]:
+    """What a report says of an op."""
+    # A regret is a loss against times: without any there is none to tell.
+    cover = 1 + tuned.regret if tuned.measured else None
+    timed = [table for table in tuned.tables if table.measured] if cover else []
+    return {
+        "name": tuned.task.op.name,
+        "kernels": [kernel.name for kernel in tuned.kernels],
+        "candidates": len(tuned.funnel.kept),
+        "funnel": tuned.funnel.line(),
+        "refused": tuned.funnel.refused,
+        "measured": tuned.measured,
+        "timings": tuned.timings,
+        "seconds": round(tuned.seconds, 3),
+        "stopped": tuned.stopped,
+        "regret_cover": None if cover is None else cover - 1,
+        "regret_mean": cover * (1 + sum(t.regret_mean for t in timed) / len(timed)) - 1 if cover and timed else None,
+        "regret_max": cover * (1 + max(t.regret_max for t in timed)) - 1 if cover and timed else None,
+        "packed_ratio": lab.backend.packed_ratio(_choice(tuned), lab.device),
+        "model": {score: tuned.model.get(score) for score in ("pairwise", "best@1", "best@10")},  # None: too few to tell
+    }
+
+
+def _verify(pack: Path, environment: Mapping[str, str], options: Sequence[str] = (), abandoned: Event | None = None) -> None:
+    """In a process of its own: a kernel that crashes must not take the tuner along."""
+    ops = read_manifest(pack).ops
+    limit, groups = VERIFY_LIMIT_S * max(1, len(ops)), any(op.group for op in ops)
+    try:
+        answer = command.run(
+            [
+                sys.executable,
+                "-m",
+                "haotuner.verify.pack_groups" if groups else "haotuner.pack",
+                "verify",
+                str(pack),
+                *options,
+            ],
+            limit,
+            # One thread is enough for small references, and does not wait for cores that others use.
+            {**environment, "TVM_FFI_DISABLE_TORCH_C_DLPACK": "1", **({"OPENBLAS_NUM_THREADS": "1"} if options else {})},
+            abandoned=abandoned,
+        )
+    except TimedOut as error:
+        raise PackInvalid(
+            f"the new pack was not verified within {limit:.0f} s and was not published; its measurements are kept: run the "
+            "same command with --resume on a quieter machine"
+        ) from error
+    if answer.code != 0:
+        raise PackInvalid(
+            "the new pack did not pass verification and was not published: "
+            f"{answer.errors.strip()[-1500:] or how_it_ended(answer.code)}"
+        )

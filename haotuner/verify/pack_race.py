@@ -1,0 +1,192 @@
+"""Whether a new pack of whole models is slower than the one in its place: a short race of both, before anything is replaced.
+
+Times of two runs are not comparable, nor are those of a run and a prediction. Both packs are loaded by one process, and
+answer the requests that the new one was planned for in turns, the least time of each counts. ``python -m
+haotuner.verify.pack_race OLD NEW`` says whose turn it is, then the new one's time over the old one's: a process of its own,
+for code that crashes must not take the tuner along.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import exp, log
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from haotuner.errors import HaotunerError, PackInvalid
+from haotuner.isolate import command
+from haotuner.isolate.answers import TimedOut
+from haotuner.isolate.group import how_it_ended
+from haotuner.pack.manifest import Manifest, read_manifest
+from haotuner.runtime.pack import Pack
+
+SLOWER = 1.05  # of the old pack's time: less is chance
+SECONDS, LIMIT_S = 6.0, 90.0  # for all requests of all models; of the process
+ENOUGH_S = 25.0  # then no further request is begun: large ones come last
+LEAST_CALLS = 2
+SEED = 0
+SAID_MOST = 1500  # letters of what a process said
+OLD, NEW, BOTH = "old", "new", "both"
+
+
+class KeepPublishedPack(Exception):  # noqa: N818  # nothing is wrong
+    """The pack in its place stays, and why."""
+
+
+def check_not_slower(old: Path, new: Path, environment: Mapping[str, str]) -> str:
+    """Stays where the pack ``old`` serves the same models for the same sizes and is clearly faster, or nobody could judge.
+
+    PackInvalid where the new one fails. Returns what is to be told of an old one that fails: it stands in no pack's way.
+    """
+    if not comparable(old, new):
+        return ""
+    outcome = raced_apart(old, new, environment)
+    if outcome.ratio is not None:
+        if outcome.ratio > SLOWER:
+            raise KeepPublishedPack(
+                f"the pack that lies there answers faster ({outcome.ratio:.2f} of its time is what the new one takes)"
+            )
+        return ""
+    if outcome.failed == OLD:
+        return f"the pack that lay there does not run any more and is replaced: {outcome.said}"
+    if outcome.failed == NEW:
+        raise PackInvalid(f"the new pack failed beside the one that lies there and was not published: {outcome.said}")
+    raise KeepPublishedPack(
+        f"the race with the pack that lies there came to nothing ({outcome.said}), so nobody knows which is faster; "
+        "run the same command with --resume, or remove that pack"
+    )
+
+
+def comparable(old: Path, new: Path) -> bool:
+    """Whether both packs are for the same device and have the same models, by their weights, for the same sizes."""
+    try:
+        return bool(_meaning(read_manifest(old)) == _meaning(read_manifest(new)))
+    except HaotunerError:
+        return False
+
+
+def _meaning(manifest: Manifest) -> Any:
+    tuning = manifest.tuning
+    threads = {name: sorted(model.get("predicted_us", {})) for name, model in tuning.get("models", {}).items()}
+    weights = {name: model.weights_sha256 for name, model in manifest.models.items()}
+    return manifest.document["device"]["id"], weights, tuning.get("model_ranges"), threads
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """``ratio``: time of the new pack over that of the old one; None where ``failed`` (old, new, both) did, as ``said``."""
+
+    ratio: float | None
+    failed: str = BOTH
+    said: str = ""
+
+
+def raced_apart(old: Path, new: Path, environment: Mapping[str, str]) -> Outcome:
+    """The race in a process of its own, which may crash, hang, or be refused memory."""
+    words = [sys.executable, "-X", "faulthandler", "-m", "haotuner.verify.pack_race", str(old), str(new)]
+    try:
+        answer = command.run(words, LIMIT_S, dict(environment) or None)
+    except TimedOut:
+        return Outcome(None, BOTH, f"it took more than {LIMIT_S:.0f} s")
+    except OSError as error:
+        return Outcome(None, BOTH, str(error))
+    lines = answer.out.split()
+    if answer.code == 0 and lines:
+        return Outcome(float(lines[-1]))
+    turn = lines[-1] if lines and lines[-1] in (OLD, NEW, BOTH) else BOTH
+    return Outcome(None, turn, answer.errors.strip()[-SAID_MOST:] or how_it_ended(answer.code))
+
+
+def ratio(
+    old: Path,
+    new: Path,
+    now: Callable[[], float] = time.perf_counter,
+    turn: Callable[[str], None] = lambda _: None,
+) -> float:
+    """Time of ``new`` over that of ``old``: geometric mean over the requests of all models. HaotunerErrors as of packs.
+
+    ``turn`` is told which of both is at work, before it is.
+    """
+    models_ = read_manifest(new).tuning["models"]
+    threads = min(int(count) for plan in models_.values() for count in plan["predicted_us"])
+    requests = [
+        (us["all"], name, sizes_text)
+        for name, plan in models_.items()
+        for sizes_text, us in next(iter(plan["predicted_us"].values())).items()
+    ]
+    ratios: list[float] = []
+    begin = now()
+    turn(OLD)
+    with Pack(old, threads) as old_pack:
+        turn(NEW)
+        with Pack(new, threads) as other:
+            for _, name, sizes_text in sorted(requests):
+                if ratios and now() - begin > ENOUGH_S:
+                    break
+                dims = {key: int(size) for key, _, size in (part.partition("=") for part in sizes_text.split(";"))}
+                models: list[Any] = []
+                for who, pack in ((OLD, old_pack), (NEW, other)):
+                    turn(who)
+                    models.append(pack.model(name))
+                turn(BOTH)  # what is asked is neither's fault
+                calls = [_call(model, dims) for model in models]
+                for who, call in zip((OLD, NEW), calls, strict=True):
+                    turn(who)
+                    call()
+                turn(BOTH)
+                before, after = _least(calls, SECONDS / len(requests), now)
+                ratios.append(log(after / before))
+    return exp(sum(ratios) / max(1, len(ratios)))
+
+
+def _call(model: Any, dims: Mapping[str, int]) -> Callable[[], Any]:
+    draw, inputs, alone = np.random.default_rng(SEED), {}, _alone(model)
+    for end in (operand for operand in model.inputs if operand.default is None):
+        shape = [dims[extent] if isinstance(extent, str) else extent for extent in end.shape]
+        most = 0 if end.name in alone else 1
+        drawn = draw.standard_normal(shape) if end.dtype.kind == "f" else draw.integers(0, most + 1, shape)
+        inputs[end.name] = drawn.astype(end.dtype)
+    more = {"seed": SEED} if hasattr(model, "segments") else {}
+    return lambda: model.run(inputs, **more)
+
+
+def _alone(model: Any) -> set[str]:
+    """Inputs that choose from one row, as one type of tokens is: of these 1 is no index."""
+    documents = [segment.document for segment in (model.segments.values() if hasattr(model, "segments") else [model])]
+    return {
+        document["inputs"][position]["name"]
+        for document in documents
+        for position, _, _, line, _ in document.get("indices", ())
+        if document["sizes"][line] == ["number", 1]
+    }
+
+
+def _least(calls: list[Callable[[], Any]], seconds: float, now: Callable[[], float]) -> list[float]:
+    """The least time of each, in turns: what else runs here meets both. Each ran once before."""
+    least, begin, count = [float("inf")] * len(calls), now(), 0
+    while count < LEAST_CALLS or now() - begin < seconds:
+        count += 1
+        for index, call in enumerate(calls):
+            start = now()
+            call()
+            least[index] = min(least[index], max(now() - start, 1e-9))
+    return least
+
+
+def main(old: str, new: str) -> int:
+    """Whose turn it is, a line each, then the ratio; what a pack says that fails goes to stderr."""
+    try:
+        print(ratio(Path(old), Path(new), turn=lambda who: print(who, flush=True)))
+    except HaotunerError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:3]))
