@@ -8,7 +8,7 @@ enum {
   RESIDENT = 2048 /* threads of a multiprocessor */
 };
 
-static int64_t up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 static int64_t elements_of(const int64_t* shape, int32_t rank) {
   int64_t elements = 1;
@@ -22,15 +22,15 @@ static int64_t groups_of(const ht_cuda_generated_kernel* kernel, const int64_t* 
   int64_t along = 1, rows = 1;
   for (int a = 0; a < rank; ++a) {
     if (a == kernel->lane_axis) along = shape[a];
-    else rows *= a == kernel->lane_axis - 1 ? up(shape[a], kernel->rows) : shape[a];
+    else rows *= a == kernel->lane_axis - 1 ? ceil_div(shape[a], kernel->rows) : shape[a];
   }
-  const int64_t steps = whole_rows ? 1 : up(along, (int64_t)kernel->lanes * kernel->vectors);
+  const int64_t steps = whole_rows ? 1 : ceil_div(along, (int64_t)kernel->lanes * kernel->vectors);
   return rows > 0 ? rows * (steps > 0 ? steps : 1) : 1; /* what is written beside an output of no element may have some */
 }
 
 int64_t ht_cuda_generated_parts(const ht_cuda_generated_kernel* kernel, const ht_generated_args* args, const int64_t* shape, int32_t rank, int32_t units) {
   if (kernel->parts < 2) return 1;
-  const int64_t elements = elements_of(shape, rank), tiles = up(args->sizes[kernel->dimension], kernel->step);
+  const int64_t elements = elements_of(shape, rank), tiles = ceil_div(args->sizes[kernel->dimension], kernel->step);
   int64_t parts = kernel->parts < tiles ? kernel->parts : tiles;
   if (elements == 0 || parts < 2) return 1;
   const int64_t most = HT_GENERATED_PARTIAL / ht_cuda_generated_floats(kernel, shape, rank, 1);
@@ -59,8 +59,8 @@ int ht_cuda_launch_generated(const ht_cuda_generated_kernel* kernel, CUfunction 
   const int whole = lanes > WARP || kernel->rows > 1; /* a group is a block */
   int64_t threads = whole ? lanes : MOST_THREADS;
   const int64_t least = whole ? lanes : WARP;
-  while (threads > least && up(pieces * lanes, threads) * parts < units) threads /= 2; /* few groups: spread over the multiprocessors */
-  int64_t blocks = up(pieces * lanes, threads);
+  while (threads > least && ceil_div(pieces * lanes, threads) * parts < units) threads /= 2; /* few groups: spread over the multiprocessors */
+  int64_t blocks = ceil_div(pieces * lanes, threads);
   if (blocks > (int64_t)units * ROUNDS) blocks = (int64_t)units * ROUNDS;
   void* params[1] = {&args};
   CUresult result = cu->LaunchKernel(function, (unsigned)blocks, (unsigned)parts, 1, (unsigned)threads, 1, 1, (unsigned)kernel->shared, stream, params, NULL);
@@ -71,7 +71,7 @@ int ht_cuda_launch_generated(const ht_cuda_generated_kernel* kernel, CUfunction 
   if (result == CUDA_SUCCESS && parts > 1 && kernel->stages == 0) {
     args.phase = 2;
     threads = elements < least ? least : threads;
-    blocks = up(elements, threads);
+    blocks = ceil_div(elements, threads);
     if (blocks > (int64_t)units * ROUNDS) blocks = (int64_t)units * ROUNDS;
     result = cu->LaunchKernel(function, (unsigned)blocks, 1, 1, (unsigned)threads, 1, 1, 0, stream, params, NULL);
   }

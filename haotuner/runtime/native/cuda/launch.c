@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-static int64_t up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 static int aligned(const void* address, int64_t bytes) { return (uintptr_t)address % (uintptr_t)bytes == 0; }
 
@@ -64,7 +64,7 @@ static int launch(const ht_cuda_kernel* kernel, CUfunction function, const ht_cu
                   int64_t matrices, const void* last, CUstream stream, ht_error* error) {
   const ht_cu* cu = ht_cu_load(error);
   if (cu == NULL) return -1;
-  const int64_t blocks = row_tiles * up(args->n, kernel->tile_n);
+  const int64_t blocks = row_tiles * ceil_div(args->n, kernel->tile_n);
   if (blocks > HT_EXTENT_LIMIT || args->splits < 1 || args->splits > 65535)
     return ht_refuse(error, "ValueError", "m = %d times n = %d needs more blocks than a launch may have: pass fewer rows at a time",
                      (int)args->m, (int)args->n);
@@ -96,7 +96,7 @@ static int launch_batch(const ht_cuda_kernel* kernel, CUfunction function, const
   ht_cuda_batch some = *batch;
   for (int64_t done = 0; done < matrices; done += MOST) {
     some.first = (int32_t)done;
-    if (launch(kernel, function, args, &some, up(args->m, kernel->tile_m), matrices - done < MOST ? matrices - done : MOST, windows, stream,
+    if (launch(kernel, function, args, &some, ceil_div(args->m, kernel->tile_m), matrices - done < MOST ? matrices - done : MOST, windows, stream,
                error) != 0)
       return -1;
   }
@@ -126,12 +126,12 @@ int ht_cuda_launch(const ht_cuda_kernel* kernel, CUfunction function, const ht_c
                    CUstream stream, CUfunction reduce, ht_error* error) {
   if (args->m == 0 || args->n == 0) return 0;
   const int64_t outputs = (int64_t)args->m * args->n;
-  if (launch(kernel, function, args, NULL, up(args->m, kernel->tile_m), 1, w_map, stream, error) != 0) return -1;
+  if (launch(kernel, function, args, NULL, ceil_div(args->m, kernel->tile_m), 1, w_map, stream, error) != 0) return -1;
   if (args->splits == 1) return 0;
   const ht_cu* cu = ht_cu_load(error);
   if (cu == NULL) return -1;
   void* params[1] = {(void*)args};
-  const int64_t shares = up(outputs, HT_CUDA_REDUCE_THREADS * HT_CUDA_REDUCE_ELEMENTS);
+  const int64_t shares = ceil_div(outputs, HT_CUDA_REDUCE_THREADS * HT_CUDA_REDUCE_ELEMENTS);
   const CUresult result = cu->LaunchKernel(reduce, (unsigned)(shares > HT_EXTENT_LIMIT ? HT_EXTENT_LIMIT : shares), 1, 1, HT_CUDA_REDUCE_THREADS, 1, 1, 0,
                             stream, params, NULL);
   return result == CUDA_SUCCESS ? 0 : ht_cu_refuse(error, result, "launching the sum of the parts");
@@ -148,8 +148,8 @@ int ht_cuda_launch_unfold(CUfunction function, const ht_cuda_unfold* unfold, int
   const int most = unfold->stored > 1 && unfold->xw == 1 && unfold->xc != 1 ? 1 : 5;
   const int64_t pieces = (int64_t)unfold->channels * unfold->r * unfold->s / unfold->stored;
   for (told.lanes = 0; told.lanes < most && pieces >> (told.lanes + 1) > 0;) ++told.lanes;
-  const int64_t z = within(unfold->groups, 1, MOST), x = within(up(unfold->pixels, HT_CUDA_REDUCE_THREADS >> told.lanes), 1, HT_EXTENT_LIMIT);
-  const int64_t y = within(up((int64_t)units * RESIDENT, x * z), 1, within(up(pieces, 1 << told.lanes), 1, MOST));
+  const int64_t z = within(unfold->groups, 1, MOST), x = within(ceil_div(unfold->pixels, HT_CUDA_REDUCE_THREADS >> told.lanes), 1, HT_EXTENT_LIMIT);
+  const int64_t y = within(ceil_div((int64_t)units * RESIDENT, x * z), 1, within(ceil_div(pieces, 1 << told.lanes), 1, MOST));
   void* params[1] = {&told};
   const CUresult result = cu->LaunchKernel(function, (unsigned)x, (unsigned)y, (unsigned)z, HT_CUDA_REDUCE_THREADS, 1, 1, 0, stream, params, NULL);
   return result == CUDA_SUCCESS ? 0 : ht_cu_refuse(error, result, "launching the layout of image columns");
@@ -169,7 +169,7 @@ int ht_cuda_launch_fold(CUfunction function, const ht_cuda_fold* fold, const ht_
   const int last = fold->line == 1;
   const int64_t outer = (int64_t)fold->images * (last ? fold->p : fold->features), inner = (int64_t)fold->q * (last ? fold->features : fold->p);
   if (check_walk(outer, inner, error) != 0) return -1;
-  const int64_t y = within(outer, 1, MOST), x = within((int64_t)units * RESIDENT / y + 1, 1, up(inner, HT_CUDA_REDUCE_THREADS));
+  const int64_t y = within(outer, 1, MOST), x = within((int64_t)units * RESIDENT / y + 1, 1, ceil_div(inner, HT_CUDA_REDUCE_THREADS));
   void* params[2] = {(void*)fold, (void*)args};
   const CUresult result = cu->LaunchKernel(function, (unsigned)x, (unsigned)y, 1, HT_CUDA_REDUCE_THREADS, 1, 1, 0, stream, params, NULL);
   return result == CUDA_SUCCESS ? 0 : ht_cu_refuse(error, result, "launching what gathers a transposed convolution");
@@ -181,10 +181,10 @@ int ht_cuda_launch_direct(const ht_cuda_kernel* kernel, CUfunction function, con
   const ht_cu* cu = ht_cu_load(error);
   if (cu == NULL) return -1;
   const int last = direct->yf == 1 && direct->features > 1; /* features side by side */
-  const int64_t down = up(direct->p, kernel->tile_m), across = up(direct->q, kernel->tile_n);
+  const int64_t down = ceil_div(direct->p, kernel->tile_m), across = ceil_div(direct->q, kernel->tile_n);
   const int64_t outer = (int64_t)direct->images * (last ? down : direct->features), inner = across * (last ? direct->features : down);
   if (check_walk(outer, inner, error) != 0) return -1;
-  const int64_t y = within(outer, 1, MOST), x = within(up((int64_t)units * RESIDENT, y), 1, within(up(inner, kernel->threads), 1, HT_EXTENT_LIMIT));
+  const int64_t y = within(outer, 1, MOST), x = within(ceil_div((int64_t)units * RESIDENT, y), 1, within(ceil_div(inner, kernel->threads), 1, HT_EXTENT_LIMIT));
   void* params[2] = {(void*)direct, (void*)args};
   const CUresult result = cu->LaunchKernel(function, (unsigned)x, (unsigned)y, 1, (unsigned)kernel->threads, 1, 1, 0, stream, params, NULL);
   return result == CUDA_SUCCESS ? 0 : ht_cu_refuse(error, result, "launching a convolution");

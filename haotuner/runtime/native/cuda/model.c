@@ -20,7 +20,7 @@ const DLDeviceType ht_where_type = kDLCUDA;
 
 static CUstream plain(void* stream) { return stream == (void*)1 ? NULL : stream; } /* two names of the legacy stream */
 
-static int64_t up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 static int upload(ht_model* m, on_device* d, ht_error* error) {
   if (m->weights_bytes == 0) return 0;
@@ -84,7 +84,7 @@ static int bind_all(ht_model* m, on_device* d, ht_error* error) {
     if (bytes < 0) return -1;
     if (bytes == 0) continue;
     m->packed[m->packed_count - 1].data = (void*)(uintptr_t)whole; /* its offset, until there is memory */
-    whole += up(bytes, HT_BOUND_ALIGNMENT) * HT_BOUND_ALIGNMENT;
+    whole += ceil_div(bytes, HT_BOUND_ALIGNMENT) * HT_BOUND_ALIGNMENT;
   }
   if (whole == 0) return 0;
   if ((d->bound = aligned_alloc(HT_BOUND_ALIGNMENT, (size_t)whole)) == NULL) return ht_refuse(error, "RuntimeError", "no memory to open a model");
@@ -259,8 +259,8 @@ int ht_where_group(const ht_model* m, const ht_model_plan* plan, const ht_model_
   for (int32_t a = 0; a < code->points; ++a) points *= plan->sizes[group->extents[a]];
   for (int32_t i = 0; i < group->tensors; ++i) words[i] = (uint64_t)(uintptr_t)plan->loops[step->first + i];
   for (int32_t i = 0; i < code->count; ++i) words[group->tensors + i] = (uint64_t)plan->sizes[code->sizes[i]];
-  while (threads > WARP && threads > code->lanes && up(points * code->lanes, threads) < d->loaded->device->units) threads /= 2;
-  int64_t blocks = up(points * code->lanes, threads);
+  while (threads > WARP && threads > code->lanes && ceil_div(points * code->lanes, threads) < d->loaded->device->units) threads /= 2;
+  int64_t blocks = ceil_div(points * code->lanes, threads);
   if (blocks > (int64_t)d->loaded->device->units * ROUNDS) blocks = (int64_t)d->loaded->device->units * ROUNDS;
   void* params[1] = {words};
   if (ht_cuda_enter(d->loaded->device, &scope, error) != 0) return -1;

@@ -60,7 +60,7 @@ int ht_direct_is_small(const ht_conv* conv, const ht_conv_call* call) {
   /* Sixteenths of vectors that lines fill for as much to be gained by them as by channels, measured: stores of a part cost most by 8 lanes,
    * and by 4 there are registers for few rows. Decision 659 has the numbers. */
   const int64_t lanes = conv->lanes, even = lanes >= 16 ? 12 : lanes >= 8 ? 16 : 18;
-  return 16 * call->q * up(conv->channels, lanes) < even * up(call->q, lanes) * conv->channels;
+  return 16 * call->q * ceil_div(conv->channels, lanes) < even * ceil_div(call->q, lanes) * conv->channels;
 }
 
 static void run_chunk(void* arg, int64_t index) {
@@ -71,7 +71,7 @@ static void run_chunk(void* arg, int64_t index) {
 int ht_conv_run_direct(const ht_conv* conv, const ht_kernel* kernel, const ht_conv_call* call, int threads) {
   ht_direct_job j = {.conv = conv, .kernel = kernel, .call = call, .chunks = 1};
   j.lanes = ht_direct_is_small(conv, call);
-  j.all = call->batch * (conv->last ? call->p : j.lanes ? up(conv->features, conv->lanes) : conv->features);
+  j.all = call->batch * (conv->last ? call->p : j.lanes ? ceil_div(conv->features, conv->lanes) : conv->features);
   atomic_init(&j.failed, 0);
   if (threads > 1) {
     j.chunks = 4 * (int64_t)threads; /* enough for a free thread to help a late one */

@@ -36,13 +36,13 @@ HT_TARGET static void HT_WIDE(images)(ht_direct_job* j, int64_t first, int64_t l
   const ht_conv* conv = j->conv;
   const ht_conv_call* call = j->call;
   const ht_direct_lines of = ht_direct_lines_of(conv, call, HT_N == 4 ? 4 : HT_ROWS, sizeof(float));
-  const int64_t vectors = up(conv->features, HT_N);
+  const int64_t vectors = ceil_div(conv->features, HT_N);
   const int finished = ht_conv_reads_channels(j->kernel, call);
   ht_direct_room* room = ht_direct_rooms();
   ht_direct_taps met[HT_DIRECT_OUTPUT];
   ht_direct_taps_of(&of, call, met);
   for (int64_t at = first; at < last; ++at) {
-    const int64_t b = at / vectors, f = at % vectors * HT_N, some = least(HT_N, conv->features - f);
+    const int64_t b = at / vectors, f = at % vectors * HT_N, some = min_i64(HT_N, conv->features - f);
     const ht_conv_part part = {b, f, 0, 0, some, call->q, 1};
     HT_WIDE(channels_of)(call, call->x + b * call->xb + f * call->xc, some, room);
     HT_WIDE(image)(&of, call, met, room->x, call->weight + ht_conv_direct_at(conv, f), call->bias == NULL ? HT_ZERO : HT_PART(call->bias + f, 0, some), room->y);

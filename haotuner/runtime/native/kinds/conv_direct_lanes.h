@@ -75,7 +75,7 @@ HT_TARGET static void HT_WIDE(channels_of)(const ht_conv_call* call, const HT_X*
 #if HT_PLAIN
     ht_square(HT_N, from, call->xc, some, length, x, HT_N, HT_N);
 #else
-    const int64_t whole = length / HT_N * HT_N, row = up(length, HT_N) * HT_N;
+    const int64_t whole = length / HT_N * HT_N, row = ceil_div(length, HT_N) * HT_N;
     for (int64_t c = 0; c < some; ++c) {
       const HT_X* line = from + c * call->xc;
       float* wide = room->turned + c * row;

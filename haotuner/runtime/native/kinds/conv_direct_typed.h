@@ -36,11 +36,11 @@ HT_TARGET static void HT_WIDE(planes)(const ht_conv* conv, const ht_conv_call* c
 HT_TARGET static void HT_WIDE(images)(const ht_conv* conv, const ht_conv_call* call, const ht_direct_lines* of, const ht_direct_taps* met,
                                       const ht_direct_band* band, float* sums) {
   ht_direct_room* room = ht_direct_rooms();
-  const int64_t pixels = call->p * call->q, row = up(pixels, HT_N) * HT_N;
+  const int64_t pixels = call->p * call->q, row = ceil_div(pixels, HT_N) * HT_N;
   HT_WIDE(channels_of)(call, (const HT_X*)(const void*)call->x + band->b * call->xb + band->f * call->xc, band->planes, room);
   HT_WIDE(image)(of, call, met, room->x, call->weight + ht_conv_direct_at(conv, band->f), HT_ZERO, room->y);
   for (int64_t p = 0; p < pixels; p += HT_N)
-    ht_square(HT_N, room->y + p * HT_N, HT_N, least(HT_N, pixels - p), band->planes, sums + p, row, HT_N);
+    ht_square(HT_N, room->y + p * HT_N, HT_N, min_i64(HT_N, pixels - p), band->planes, sums + p, row, HT_N);
 }
 
 const ht_direct_typed HT_PROGRAMS = {HT_WIDE(squares), HT_WIDE(planes), HT_WIDE(images)};

@@ -38,7 +38,7 @@ static void turn_back(int64_t lanes, int64_t some, const float* from, int64_t wi
                       int64_t down, int whole) {
   for (int64_t i = 0; i < lines; ++i)
     for (int64_t p = 0; p < pixels; p += lanes) {
-      const int64_t now = least(lanes, pixels - p);
+      const int64_t now = min_i64(lanes, pixels - p);
       ht_square((int)lanes, from + (i * wide + p) * lanes, lanes, now, some, to + i * down + p, apart, whole ? lanes : now);
     }
 }
@@ -58,7 +58,7 @@ int ht_conv_put_turned(const ht_conv* conv, const ht_kernel* kernel, const ht_co
     turn_back(lanes, some, from, wide, joined ? 1 : lines, joined ? lines * pixels : pixels, y, call->yf, call->yh, 0);
     return 0;
   }
-  const int64_t runs = follow ? 1 : lines, run = follow ? lines * pixels : pixels, width = up(run, lanes) * lanes, row = runs * width;
+  const int64_t runs = follow ? 1 : lines, run = follow ? lines * pixels : pixels, width = ceil_div(run, lanes) * lanes, row = runs * width;
   ht_extra extra[HT_MAX_EXTRA];
   turn_back(lanes, some, from, wide, runs, run, room, row, width, 1);
   for (int i = 0; i < call->extras; ++i) extra[i] = (ht_extra){call->extra[i].data + part->f * call->extra[i].sf, call->extra[i].sf, 0};

@@ -41,10 +41,10 @@ static int64_t beyond(const ht_side* side) { return (side->taps - 1) * side->by 
 static int64_t pixels_of(const job* j, int64_t columns) {
   const ht_side* wide = &j->phase.wide;
   const int64_t reach = (columns - 1) * wide->move + (wide->taps - 1) * wide->by + 1;
-  const int64_t shared = most(j->call->w - wide->at, reach + wide->at); /* elements, of which those beyond are zero in both lines */
-  return columns < wide->count ? up(reach, wide->move) : most(columns, up(least(reach, shared), wide->move));
+  const int64_t shared = max_i64(j->call->w - wide->at, reach + wide->at); /* elements, of which those beyond are zero in both lines */
+  return columns < wide->count ? ceil_div(reach, wide->move) : max_i64(columns, ceil_div(min_i64(reach, shared), wide->move));
 }
-static int64_t residues(const ht_side* side) { return least(side->move, (side->taps - 1) * side->by + 1); }
+static int64_t residues(const ht_side* side) { return min_i64(side->move, (side->taps - 1) * side->by + 1); }
 static int64_t line_floats(const job* j) { return j->wide * j->step; } /* of a residue down, and of one across, with all channels or of one */
 static int64_t parts(const job* j) { return j->down * (j->conv->last ? 1 : j->across * j->channels); }
 
@@ -62,7 +62,7 @@ static void lay_out_first(const job* j, const box* at) {
       const int64_t y = (at->row + i) * tall->move + a + tall->at;
       for (int64_t e = 0; e < j->across; ++e) {
         const int64_t x = at->column * wide->move + e + wide->at;
-        int64_t low = x < 0 ? up(-x, wide->move) : 0, high = x < call->w ? least(up(call->w - x, wide->move), j->wide) : 0;
+        int64_t low = x < 0 ? ceil_div(-x, wide->move) : 0, high = x < call->w ? min_i64(ceil_div(call->w - x, wide->move), j->wide) : 0;
         if (y < 0 || y >= call->h || low >= high) low = high = 0;
         ht_conv_padded(j->conv->lanes, ht_conv_rooms()->image + (a * j->across + e) * plane + i * j->wide, channel, image + y * call->xh + x * call->xw,
                        call->xc, wide->move * call->xw, j->channels, low, high, j->wide);
@@ -80,7 +80,7 @@ static void lay_out_last(const job* j, const box* at) {
     for (int64_t i = 0; i < lines; ++i) {
       const int64_t y = (at->row + i) * tall->move + a + tall->at;
       float* to = ht_conv_rooms()->image + a * plane + i * line_floats(j);
-      int64_t low = most(0, -x), high = least(pixels, call->w - x);
+      int64_t low = max_i64(0, -x), high = min_i64(pixels, call->w - x);
       if (y < 0 || y >= call->h || low >= high) low = high = 0;
       memset(to, 0, (size_t)(low * channels) * sizeof *to);
       memset(to + high * channels, 0, (size_t)((pixels - high) * channels) * sizeof *to);
@@ -125,8 +125,8 @@ static int put(const job* j, const box* at, const float* from, int64_t stride, i
   int rc = 0;
   for (int64_t i = 0, some; i < count && rc == 0; i += some) {
     const int64_t row = (first + i) / j->wide, column = (first + i) % j->wide;
-    some = least(j->wide - column, count - i);
-    const int64_t pixels = least(some, at->columns - column);
+    some = min_i64(j->wide - column, count - i);
+    const int64_t pixels = min_i64(some, at->columns - column);
     if (row >= at->rows) break;
     if (pixels <= 0) continue;
     const ht_conv_part part = {at->b, feature, at->row + row, at->column + column, features, pixels, 1};
@@ -145,13 +145,13 @@ static int multiply(const job* j, const box* at) {
   const int last = j->conv->last;
   const int64_t tile = last ? k->nr : k->mr, unit = last ? k->mr : k->nr; /* features, pixels */
   const int64_t pixels = (at->rows - 1) * j->wide + at->columns, end = at->feature + at->features;
-  const int64_t some = least(up(at->features, tile) * tile, PASS_FLOATS / unit / tile * tile), together = most(PASS_FLOATS / some / unit, 1) * unit;
+  const int64_t some = min_i64(ceil_div(at->features, tile) * tile, PASS_FLOATS / unit / tile * tile), together = max_i64(PASS_FLOATS / some / unit, 1) * unit;
   int rc = 0;
   for (int64_t first = 0; first < pixels && rc == 0; first += together)
     for (int64_t f = at->feature; f < end && rc == 0; f += some) {
-      const int64_t count = least(together, up(pixels - first, unit) * unit), features = least(some, end - f), all = at->group * j->features + f;
+      const int64_t count = min_i64(together, ceil_div(pixels - first, unit) * unit), features = min_i64(some, end - f), all = at->group * j->features + f;
       const float* weight = j->call->weight + j->phase.offset + at->group * j->phase.group + (last ? f / j->conv->lanes : f) * j->phase.stride;
-      const int64_t stride = last ? up(features, tile) * tile : ht_conv_apart(count);
+      const int64_t stride = last ? ceil_div(features, tile) * tile : ht_conv_apart(count);
       float* results = ht_conv_rooms()->results;
       ht_conv_tile c = {.depth = j->phase.depth, .terms = j->terms};
       if (last) {
@@ -178,9 +178,9 @@ static void run_chunk(void* arg, int64_t index) {
   at.column = index % j->column_blocks * j->columns, index /= j->column_blocks;
   at.row = index % j->row_blocks * j->rows, index /= j->row_blocks;
   at.b = index % j->call->batch, at.group = index / j->call->batch;
-  at.rows = least(j->rows, tall->count - at.row);
-  at.columns = least(j->columns, wide->count - at.column);
-  at.features = least(j->span, j->features - at.feature);
+  at.rows = min_i64(j->rows, tall->count - at.row);
+  at.columns = min_i64(j->columns, wide->count - at.column);
+  at.features = min_i64(j->span, j->features - at.feature);
   (j->conv->last ? lay_out_last : lay_out_first)(j, &at);
   if (multiply(j, &at) != 0) atomic_store_explicit(&j->failed, 1, memory_order_relaxed);
 }
@@ -195,24 +195,24 @@ static int64_t rows_that_fit(const job* j) {
 static int cut(job* j, int share, int threads) {
   const ht_side *tall = &j->phase.tall, *wide = &j->phase.wide;
   const int64_t unit = j->conv->last ? j->kernel->mr : j->kernel->nr, tile = j->conv->last ? j->kernel->nr : j->kernel->mr;
-  const int64_t images = j->call->batch * j->conv->groups, pieces = share == HT_CONV_F || share == HT_WHOLE ? 1 : up(4 * (int64_t)threads, images);
+  const int64_t images = j->call->batch * j->conv->groups, pieces = share == HT_CONV_F || share == HT_WHOLE ? 1 : ceil_div(4 * (int64_t)threads, images);
   int64_t rows = 0;
   for (j->column_blocks = 1;; ++j->column_blocks) {
-    j->columns = up(wide->count, j->column_blocks);
+    j->columns = ceil_div(wide->count, j->column_blocks);
     j->wide = pixels_of(j, j->columns);
     rows = rows_that_fit(j);
     if (j->columns == 1 || (rows >= 1 && (tall->count >= pieces || j->columns <= unit || tall->count * j->column_blocks >= pieces))) break;
   }
   if (rows < 1 || j->phase.depth > HT_CONV_TERMS) return -1;
-  j->column_blocks = up(wide->count, j->columns);
-  j->row_blocks = up(tall->count, rows);
-  j->row_blocks = most(j->row_blocks, least(tall->count, pieces));
-  j->rows = up(tall->count, j->row_blocks);
-  j->row_blocks = up(tall->count, j->rows);
+  j->column_blocks = ceil_div(wide->count, j->columns);
+  j->row_blocks = ceil_div(tall->count, rows);
+  j->row_blocks = max_i64(j->row_blocks, min_i64(tall->count, pieces));
+  j->rows = ceil_div(tall->count, j->row_blocks);
+  j->row_blocks = ceil_div(tall->count, j->rows);
   j->lines = j->rows + beyond(tall);
-  const int64_t tiles = up(j->features, tile), spans = share == HT_CONV_F ? least(tiles, threads) : 1;
-  j->span = up(tiles, spans) * tile;
-  j->spans = up(j->features, j->span);
+  const int64_t tiles = ceil_div(j->features, tile), spans = share == HT_CONV_F ? min_i64(tiles, threads) : 1;
+  j->span = ceil_div(tiles, spans) * tile;
+  j->spans = ceil_div(j->features, j->span);
   return 0;
 }
 

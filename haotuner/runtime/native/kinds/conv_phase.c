@@ -17,7 +17,7 @@ static ht_side side_of(const ht_conv* conv, const ht_window* w, int64_t phase, i
 static int64_t per_group(int64_t all, const ht_conv* conv) { return all / conv->groups; }
 
 int64_t ht_conv_apart(int64_t floats) {
-  int64_t lines = up(floats, LINE);
+  int64_t lines = ceil_div(floats, LINE);
   return (lines | 1) * LINE;
 }
 
@@ -25,14 +25,14 @@ static void weight_of(const ht_conv* conv, ht_phase* phase) {
   int64_t features = per_group(conv->features, conv);
   phase->depth = per_group(conv->channels, conv) * phase->tall.taps * phase->wide.taps;
   if (conv->typed != NULL) {
-    int64_t panels = up(features, conv->lanes) + HT_CONV_SLACK_PANELS;
+    int64_t panels = ceil_div(features, conv->lanes) + HT_CONV_SLACK_PANELS;
     phase->stride = ht_conv_apart(ht_typed_depth(conv->typed, phase->depth) * (conv->lanes * conv->typed->column / 4));
     phase->first = phase->stride * panels;
     phase->group = phase->first + (ht_typed_signed(conv->typed) ? panels * conv->lanes : 0);
     return;
   }
   phase->stride = ht_conv_apart(conv->last ? phase->depth * conv->lanes : phase->depth);
-  phase->group = phase->stride * (conv->last ? up(features, conv->lanes) + HT_CONV_SLACK_PANELS : features);
+  phase->group = phase->stride * (conv->last ? ceil_div(features, conv->lanes) + HT_CONV_SLACK_PANELS : features);
 }
 
 void ht_conv_phase(const ht_conv* conv, int64_t index, int64_t p, int64_t q, ht_phase* phase) {
@@ -44,7 +44,7 @@ void ht_conv_phase(const ht_conv* conv, int64_t index, int64_t p, int64_t q, ht_
 
 /* Whether tap `t` meets the image, of `extent` elements, for some output. */
 static int meets(const ht_side* side, int64_t t, int64_t extent) {
-  int64_t at = side->at + t * side->by, output = at < 0 ? up(-at, side->move) : 0;
+  int64_t at = side->at + t * side->by, output = at < 0 ? ceil_div(-at, side->move) : 0;
   return output < side->count && at + output * side->move < extent;
 }
 
@@ -84,7 +84,7 @@ static void pack_direct(const ht_conv* conv, const float* weight, float* packed)
 
 int64_t ht_conv_plain(const ht_conv* conv) {
   if (ht_conv_is_direct(conv))
-    return (int64_t)conv->tall.taps * conv->wide.taps * (conv->last ? conv->features : up(conv->features, conv->lanes) * conv->lanes);
+    return (int64_t)conv->tall.taps * conv->wide.taps * (conv->last ? conv->features : ceil_div(conv->features, conv->lanes) * conv->lanes);
   if (ht_conv_is_woven(conv)) return ht_conv_woven_packed(conv);
   ht_phase phase;
   for (int64_t index = 0, phases = ht_conv_phases(conv); index < phases; ++index) ht_conv_phase(conv, index, 0, 0, &phase);

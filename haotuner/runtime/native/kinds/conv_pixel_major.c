@@ -48,7 +48,7 @@ typedef struct {
 /* Pixels from `pixel` on that lie side by side, at most `most`. */
 static int64_t run_of(const ht_phase* ph, int joined, int64_t pixel, int64_t most) {
   const int64_t row = joined ? ph->wide.count * ph->tall.count : ph->wide.count;
-  return least(row - pixel % row, most);
+  return min_i64(row - pixel % row, most);
 }
 
 /* `some` channels at `count` pixels of a row of the image become rows of `to`, `row` apart. */
@@ -56,11 +56,11 @@ static void turn_in(const job* j, const float* from, int64_t some, int64_t count
   const int lanes = j->conv->lanes;
   const int64_t right = j->call->xc, gap = j->call->xw;
   for (int64_t c = 0; c < some; c += lanes, from += lanes * right) {
-    const int64_t few = least(lanes, some - c);
+    const int64_t few = min_i64(lanes, some - c);
     if (gap == 1) ht_square(lanes, from, right, few, count, to + c, row, few);
     else
       for (int64_t p = 0; p < count; p += lanes) {
-        const int64_t now = least(lanes, count - p);
+        const int64_t now = min_i64(lanes, count - p);
         ht_conv_strip(lanes, ROOM->square, lanes, from + p * gap, right, gap, few, now);
         ht_square(lanes, ROOM->square, lanes, few, now, to + p * row + c, row, few);
       }
@@ -79,8 +79,8 @@ static reach reach_of(const ht_side* side, int64_t first, int64_t last) {
 /* Line y of `some` channels: pixels one after the other, each its channels; zeros around the image. */
 static void fill_line(const job* j, const float* image, int64_t y, reach across, int64_t some, float* to) {
   const ht_conv_call* call = j->call;
-  const int64_t low = least(across.count, across.low < 0 ? -across.low : 0);
-  const int64_t room = call->w - across.low, high = room < low ? low : least(across.count, room);
+  const int64_t low = min_i64(across.count, across.low < 0 ? -across.low : 0);
+  const int64_t room = call->w - across.low, high = room < low ? low : min_i64(across.count, room);
   if (y < 0 || y >= call->h) {
     memset(to, 0, (size_t)(across.count * some) * sizeof *to);
     return;
@@ -98,17 +98,17 @@ static int64_t windows(const job* j, int64_t group, int64_t pixel, int64_t count
   const int64_t q_count = wide->count, b = pixel / q_count / tall->count, row = pixel / q_count % tall->count;
   const reach down = reach_of(tall, row, row);
   reach across;
-  for (;; count = up(count, 2)) {
+  for (;; count = ceil_div(count, 2)) {
     const int64_t last = (pixel % q_count + count - 1) / q_count;
     across = last == 0 ? reach_of(wide, pixel % q_count, pixel % q_count + count - 1) : reach_of(wide, 0, q_count - 1);
     if (down.count * across.count * CHANNELS <= BAND_FLOATS || count == 1) break;
   }
   const float* image = j->call->x + b * j->call->xb + group * j->channels * j->call->xc;
   for (int64_t c = first; c < first + some; c += CHANNELS, to += tall->taps * wide->taps * CHANNELS) {
-    const int64_t few = least(CHANNELS, first + some - c), line = across.count * few, length = wide->taps * few;
+    const int64_t few = min_i64(CHANNELS, first + some - c), line = across.count * few, length = wide->taps * few;
     int64_t low = down.low, there = low; /* lines before `there` have been turned */
     for (int64_t i = 0, q = pixel % q_count, p = row, run; i < count; i += run, q = 0, ++p, low += tall->move) {
-      run = least(q_count - q, count - i);
+      run = min_i64(q_count - q, count - i);
       for (there = there < low ? low : there; there < low + down.count; ++there)
         fill_line(j, image + c * j->call->xc, there, across, few, ROOM->band + (there - down.low) % down.count * line);
       for (int64_t t = 0; t < tall->taps; ++t) {
@@ -139,7 +139,7 @@ static void lay_out(const job* j, box at, int64_t first, int64_t some) {
     if (single && y >= 0 && y < call->h && x >= 0 && (j->x_joined || x + run <= call->w)) {
       const float* from = call->x + row / tall->count * call->xb + (at.group * j->channels + first) * call->xc;
       turn_in(j, from + y * call->xh + x * call->xw, some, run, to, j->row);
-    } else run = windows(j, at.group, pixel, least(image - pixel % image, at.pixels - done), first, some, to);
+    } else run = windows(j, at.group, pixel, min_i64(image - pixel % image, at.pixels - done), first, some, to);
   }
 }
 
@@ -158,10 +158,10 @@ static int put(const job* j, const ht_phase* ph, box at, int64_t stride) {
     float* y = call->y + b * call->yb + first * call->yf + p * call->yh + q * call->yw;
     for (int64_t i = 0, now; i < run; i += now) {
       if (run >= lanes && run - i < lanes) i = run - lanes; /* whole vectors: some pixels again */
-      now = least(lanes, run - i);
+      now = min_i64(lanes, run - i);
       if (gap == 1) ht_square(lanes, from + i * stride, stride, now, at.features, y + i, call->yf, now);
       for (int64_t f = 0; f < at.features && gap != 1; f += lanes) {
-        const int64_t few = least(lanes, at.features - f);
+        const int64_t few = min_i64(lanes, at.features - f);
         ht_square(lanes, from + i * stride + f, stride, now, few, ROOM->square, lanes, now);
         ht_conv_spread(lanes, y + f * call->yf + i * gap, call->yf, gap, ROOM->square, lanes, few, now);
       }
@@ -174,17 +174,17 @@ static int put(const job* j, const ht_phase* ph, box at, int64_t stride) {
 
 static int run_box(const job* j, box at) {
   const ht_kernel* k = j->kernel;
-  const int64_t rows = up(at.pixels, k->mr) * k->mr, wide = RESULT_FLOATS / rows / k->nr * k->nr;
+  const int64_t rows = ceil_div(at.pixels, k->mr) * k->mr, wide = RESULT_FLOATS / rows / k->nr * k->nr;
   const int64_t taps = j->phase[0].tall.taps * j->phase[0].wide.taps, channels = taps > 0 ? j->channels : 0;
   int rc = 0;
   for (int64_t n = 0; n < j->phases; ++n)
     for (int64_t feature = at.feature, end = at.feature + at.features; feature < end && rc == 0; feature += wide) {
       const ht_phase* ph = &j->phase[n];
-      const box here = {at.group, at.pixel, at.pixels, feature, least(wide, end - feature)};
-      const int64_t stride = up(here.features, k->nr) * k->nr, all = at.group * j->features + feature;
+      const box here = {at.group, at.pixel, at.pixels, feature, min_i64(wide, end - feature)};
+      const int64_t stride = ceil_div(here.features, k->nr) * k->nr, all = at.group * j->features + feature;
       const float* weight = j->weight + ph->offset + at.group * ph->group + feature / j->conv->lanes * ph->stride;
       for (int64_t from = 0; from < channels && rc == 0; from += j->part) {
-        const int64_t some = least(j->part, channels - from);
+        const int64_t some = min_i64(j->part, channels - from);
         if (j->part < channels || (n == 0 && feature == at.feature)) { /* else one layout serves all features and phases */
           lay_out(j, here, from, some);
           memset(ROOM->image + at.pixels * j->row, 0, (size_t)((rows - at.pixels) * j->row) * sizeof(float));
@@ -206,24 +206,24 @@ static void run_chunk(void* arg, int64_t index) {
   job* j = arg;
   const int64_t span = index % j->spans, block = index / j->spans % j->blocks, group = index / j->spans / j->blocks;
   const int64_t pixel = block * j->block, first = span * j->span;
-  const box at = {group, pixel, least(j->block, j->pixels - pixel), first, least(j->span, j->features - first)};
+  const box at = {group, pixel, min_i64(j->block, j->pixels - pixel), first, min_i64(j->span, j->features - first)};
   if (run_box(j, at) != 0) atomic_store_explicit(&j->failed, 1, memory_order_relaxed);
 }
 
 static void cut(job* j, int share, int threads) {
   const int64_t mr = j->kernel->mr, nr = j->kernel->nr, taps = j->phase[0].tall.taps * j->phase[0].wide.taps;
-  const int64_t few = least(CHANNELS, j->channels) * (taps > 0 ? taps : 1) + APART; /* floats of a pixel at least */
-  int64_t units = up(j->pixels, mr), most = least(ROWS_MOST, IMAGE_FLOATS / few) / mr, blocks = up(units, most > 0 ? most : 1);
-  if (share != HT_CONV_F && share != HT_WHOLE) blocks = up(blocks, threads) * threads;
-  blocks = least(blocks, units);
-  j->block = up(units, blocks) * mr;
-  j->blocks = up(j->pixels, j->block);
-  const int64_t groups = up(j->channels, CHANNELS), room = (IMAGE_FLOATS / j->block - APART) / (CHANNELS * (taps > 0 ? taps : 1));
-  j->part = least(up(groups, up(groups, room > 0 ? room : 1)) * CHANNELS, j->channels);
+  const int64_t few = min_i64(CHANNELS, j->channels) * (taps > 0 ? taps : 1) + APART; /* floats of a pixel at least */
+  int64_t units = ceil_div(j->pixels, mr), most = min_i64(ROWS_MOST, IMAGE_FLOATS / few) / mr, blocks = ceil_div(units, most > 0 ? most : 1);
+  if (share != HT_CONV_F && share != HT_WHOLE) blocks = ceil_div(blocks, threads) * threads;
+  blocks = min_i64(blocks, units);
+  j->block = ceil_div(units, blocks) * mr;
+  j->blocks = ceil_div(j->pixels, j->block);
+  const int64_t groups = ceil_div(j->channels, CHANNELS), room = (IMAGE_FLOATS / j->block - APART) / (CHANNELS * (taps > 0 ? taps : 1));
+  j->part = min_i64(ceil_div(groups, ceil_div(groups, room > 0 ? room : 1)) * CHANNELS, j->channels);
   j->row = ht_conv_apart(j->part * taps);
-  const int64_t tiles = up(j->features, nr), spans = share == HT_CONV_F ? least(tiles, threads) : 1;
-  j->span = up(tiles, spans) * nr;
-  j->spans = up(j->features, j->span);
+  const int64_t tiles = ceil_div(j->features, nr), spans = share == HT_CONV_F ? min_i64(tiles, threads) : 1;
+  j->span = ceil_div(tiles, spans) * nr;
+  j->spans = ceil_div(j->features, j->span);
 }
 
 /* Whether windows of the two phases lie in the same places of the image. */

@@ -72,7 +72,7 @@ static int finish(const job* j, int64_t feature, int64_t features, int64_t pixel
 
 static int chunk_first(job* j, int64_t group, int64_t pixel, int64_t pixels, int64_t first, int64_t count) {
   const ht_kernel* k = j->kernel;
-  int64_t panels = up(pixels, k->nr), all = group * j->features;
+  int64_t panels = ceil_div(pixels, k->nr), all = group * j->features;
   int64_t q0 = pixel / (j->phase.wide.count * j->phase.tall.count), q1 = (pixel + pixels - 1) / (j->phase.wide.count * j->phase.tall.count);
   int direct = j->in_place && q0 == q1 && pixels % k->nr == 0;
   int64_t most = direct ? count : HT_CONV_RESULTS / (panels * k->nr), rc = 0; /* features at a time */
@@ -141,7 +141,7 @@ static int rows_in_place(const job* j, ht_conv_tile c, int64_t run, int64_t grou
 /* Channels last: features [first, first + count) of a group, a multiple of the tile but at the group's end. */
 static int rows_last(job* j, int64_t group, int64_t pixel, int64_t pixels, int64_t first, int64_t count) {
   const ht_kernel* k = j->kernel;
-  int64_t all = group * j->features, tiles = up(pixels, k->mr), rest = count % k->nr;
+  int64_t all = group * j->features, tiles = ceil_div(pixels, k->mr), rest = count % k->nr;
   int64_t wide = count - rest + (rest == 0 ? 0 : k->tail != NULL && rest <= k->nt ? k->nt : k->nr); /* what the tiles compute */
   int even = pixels % k->mr == 0, direct = j->in_place && even && wide == count;
   int64_t run = even ? run_in_place(j, pixel, pixels) : 0, rc = 0;
@@ -162,7 +162,7 @@ static int rows_last(job* j, int64_t group, int64_t pixel, int64_t pixels, int64
     }
     for (int64_t from = 0; from < j->phase.depth && rc == 0 && run == 0; from += j->part) {
       c.depth = j->phase.depth - from < j->part ? j->phase.depth - from : j->part;
-      c.ldx = (up(c.depth, 16) | 1) * 16;
+      c.ldx = (ceil_div(c.depth, 16) | 1) * 16;
       ht_image image = {j->conv, j->call, &j->phase, group * j->channels, row, rows, from, c.depth, c.ldx};
       ht_conv_image(&image, j->conv->lanes, ht_conv_rooms()->image);
       c.x = ht_conv_rooms()->image;
@@ -201,27 +201,27 @@ static void cut(job* j, int share, int threads) {
   const ht_kernel* k = j->kernel;
   int64_t depth = j->phase.depth > 0 ? j->phase.depth : 1;
   int64_t unit = j->conv->last ? k->mr : k->nr, tile = j->conv->last ? k->nr : k->mr; /* of pixels, of features */
-  int64_t parts = up(depth * unit, HT_CONV_IMAGE - 32 * unit); /* rows may be two lines longer than their terms */
-  j->part = up(depth, parts);
+  int64_t parts = ceil_div(depth * unit, HT_CONV_IMAGE - 32 * unit); /* rows may be two lines longer than their terms */
+  j->part = ceil_div(depth, parts);
   int64_t most = HT_CONV_IMAGE / ((j->part + 32) * unit), limit = (j->conv->last ? HT_CONV_ROWS : HT_CONV_PIXELS) / unit;
   if (most > limit) most = limit;
   if (most < 1) most = 1;
-  int64_t units = up(j->pixels, unit);
-  int64_t blocks = up(units, most);
+  int64_t units = ceil_div(j->pixels, unit);
+  int64_t blocks = ceil_div(units, most);
   if (share != HT_CONV_F && share != HT_WHOLE) { /* as many for each thread, and four each where there are enough */
     int64_t pieces = units / threads < 4 ? (units / threads > 0 ? units / threads : 1) : 4;
     if (blocks < pieces * threads) blocks = pieces * threads;
-    blocks = up(blocks, threads) * threads;
+    blocks = ceil_div(blocks, threads) * threads;
   }
   if (blocks > units) blocks = units;
-  j->block = up(units, blocks) * unit;
-  j->blocks = up(j->pixels, j->block);
-  int64_t tiles = up(j->features, tile), spans = 1;
+  j->block = ceil_div(units, blocks) * unit;
+  j->blocks = ceil_div(j->pixels, j->block);
+  int64_t tiles = ceil_div(j->features, tile), spans = 1;
   if (share == HT_CONV_F) spans = tiles < threads ? tiles : threads;
   int64_t wide = HT_CONV_RESULTS / k->mr / k->nr; /* channels last: tiles of features whose results fit beside one another */
-  if (j->conv->last && up(tiles, spans) > wide) spans = up(tiles, wide);
-  j->span = up(tiles, spans) * tile;
-  j->spans = up(j->features, j->span);
+  if (j->conv->last && ceil_div(tiles, spans) > wide) spans = ceil_div(tiles, wide);
+  j->span = ceil_div(tiles, spans) * tile;
+  j->spans = ceil_div(j->features, j->span);
 }
 
 int ht_conv_run(const ht_conv* conv, const ht_kernel* kernel, const ht_conv_call* call, int share, int threads) {

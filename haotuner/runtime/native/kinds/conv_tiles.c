@@ -5,7 +5,7 @@
 
 int ht_conv_tiles(ht_kernel_fn fn, int64_t mr, int64_t nr, int64_t pw, const ht_conv_tile* c) {
   int64_t x_shape[2] = {c->tiles * mr, c->depth}, x_strides[2] = {c->ldx, 1};
-  int64_t w_shape[3] = {c->groups * up(nr, pw), c->depth, pw}, w_strides[3] = {c->w_stride, pw, 1};
+  int64_t w_shape[3] = {c->groups * ceil_div(nr, pw), c->depth, pw}, w_strides[3] = {c->w_stride, pw, 1};
   int64_t y_shape[2] = {c->tiles * mr, c->groups * nr}, y_strides[2] = {c->ldy, 1};
   const DLDevice cpu = {kDLCPU, 0};
   const DLDataType fp32 = {kDLFloat, 32, 1};

@@ -37,7 +37,7 @@ __attribute__((target("avx512f,bmi2"))) static void pairs_16(const out_row* rows
   for (int64_t f = 0; f < features; ++f, y += yf)
     for (const out_row* row = rows; row < rows + count; ++row) {
       const float *a = row->lines[0] + f * row->next[0], *b = apart > 0 ? a + apart : row->lines[1] + f * row->next[1];
-      const int64_t low = most(-row->begin, 0), high = least(2 * row->count, width - row->begin);
+      const int64_t low = max_i64(-row->begin, 0), high = min_i64(2 * row->count, width - row->begin);
       float* to = y + row->y + row->begin;
       int64_t at = 0;
       for (; at + 32 <= high && low == 0; at += 32) {
@@ -46,8 +46,8 @@ __attribute__((target("avx512f,bmi2"))) static void pairs_16(const out_row* rows
         _mm512_storeu_ps(to + at + 16, _mm512_permutex2var_ps(even, right, odd));
       }
       for (; at < high; at += 32) {
-        const uint32_t there = _bzhi_u32(UINT32_MAX, (uint32_t)least(high - at, 32)) & ~_bzhi_u32(UINT32_MAX, (uint32_t)least(most(low - at, 0), 32));
-        const __mmask16 read = (__mmask16)_bzhi_u32(0xffff, (uint32_t)least((high - at + 1) / 2, 16));
+        const uint32_t there = _bzhi_u32(UINT32_MAX, (uint32_t)min_i64(high - at, 32)) & ~_bzhi_u32(UINT32_MAX, (uint32_t)min_i64(max_i64(low - at, 0), 32));
+        const __mmask16 read = (__mmask16)_bzhi_u32(0xffff, (uint32_t)min_i64((high - at + 1) / 2, 16));
         const __m512 even = _mm512_maskz_loadu_ps(read, a + at / 2), odd = _mm512_maskz_loadu_ps(read, b + at / 2);
         _mm512_mask_storeu_ps(to + at, (__mmask16)there, _mm512_permutex2var_ps(even, left, odd));
         if (there >> 16 != 0) _mm512_mask_storeu_ps(to + at + 16, (__mmask16)(there >> 16), _mm512_permutex2var_ps(even, right, odd));
@@ -82,14 +82,14 @@ static strip strip_of(const job* j, int64_t pixel, int64_t first, int64_t pixels
   const ht_side *tall = &j->classes[0].phase.tall, *wide = &j->classes[0].phase.wide;
   const int64_t row = (pixel + first) / wide->count, column = (pixel + first) % wide->count;
   return (strip){row / tall->count, row % tall->count + tall->at + tall->taps - 1, column + wide->at + wide->taps - 1, first,
-                 least(wide->count - column, pixels - first)};
+                 min_i64(wide->count - column, pixels - first)};
 }
 
 /* Of a strip's pixels those of which outputs first, ..., first + count - 1 are there: [*from, *to). */
 static void inside(const job* j, strip at, int64_t first, int64_t count, int64_t* from, int64_t* to) {
   const int64_t s = j->conv->wide.stride, before = j->conv->wide.before;
-  *from = least(most(up(most(before - first, 0), s) - at.j, 0), at.count);
-  *to = most(least((j->call->q + before - first - count + s) / s - at.j, at.count), *from);
+  *from = min_i64(max_i64(ceil_div(max_i64(before - first, 0), s) - at.j, 0), at.count);
+  *to = max_i64(min_i64((j->call->q + before - first - count + s) / s - at.j, at.count), *from);
 }
 
 /* A row of outputs of feature `f`, whose plane is at y. */
@@ -97,8 +97,8 @@ static void put_row(const job* j, const out_row* row, int64_t f, int64_t stride,
   const int64_t s = j->conv->wide.stride, yw = j->call->yw;
   int64_t from = 0, to = 0; /* pixels all of whose residues are there */
   if (yw == 1) {
-    from = least(up(most(-row->begin, 0), s), row->count);
-    to = most(least((j->call->q - row->begin) / s, row->count), from);
+    from = min_i64(ceil_div(max_i64(-row->begin, 0), s), row->count);
+    to = max_i64(min_i64((j->call->q - row->begin) / s, row->count), from);
   }
   float* all = y + row->y + row->begin + from * s;
   const float* lines[2] = {row->lines[0] + f * row->next[0], row->lines[1] + f * row->next[1]};
@@ -151,9 +151,9 @@ static int finish_first(const job* j, int64_t feature, int64_t features, const s
   for (int64_t n = 0, some; n < count && rc == 0; n += some) {
     const strip* at = &strips[n];
     const int64_t q = at->j * low - j->conv->wide.before, p = at->i * high - j->conv->tall.before;
-    const int64_t begin = most(q, 0), end = least(q + at->count * low, call->q), first = most(p, 0);
+    const int64_t begin = max_i64(q, 0), end = min_i64(q + at->count * low, call->q), first = max_i64(p, 0);
     for (some = 1; joined && begin == 0 && end == call->q && n + some < count && strips[n + some].b == at->b && strips[n + some].count == at->count;) ++some;
-    const int64_t last = least(p + some * high, call->p), whole = joined && begin == 0 && end == call->q;
+    const int64_t last = min_i64(p + some * high, call->p), whole = joined && begin == 0 && end == call->q;
     for (int64_t row = first; row < last && end > begin && rc == 0; row = whole ? last : row + 1) {
       const ht_conv_part part = {at->b, feature, row, begin, features, whole ? (last - first) * call->q : end - begin, 1};
       rc = ht_conv_finish(j->conv, j->kernel, call, &part);
@@ -164,26 +164,26 @@ static int finish_first(const job* j, int64_t feature, int64_t features, const s
 
 static int chunk_first(const job* j, int64_t group, int64_t pixel, int64_t pixels, int64_t first, int64_t count) {
   const ht_kernel* k = j->kernel;
-  const int64_t panels = up(pixels, k->nr), stride = panels * k->nr, phases = (int64_t)j->conv->tall.stride * j->conv->wide.stride;
-  const int64_t limit = most(HT_CONV_RESULTS / stride / phases, 1);
+  const int64_t panels = ceil_div(pixels, k->nr), stride = panels * k->nr, phases = (int64_t)j->conv->tall.stride * j->conv->wide.stride;
+  const int64_t limit = max_i64(HT_CONV_RESULTS / stride / phases, 1);
   int64_t whole = 1; /* features of which whole tiles are made */
   while (whole < limit && whole * j->classes[0].rows * j->classes[0].columns % k->mr != 0) ++whole;
-  const int64_t step = most(limit / whole * whole, 1);
+  const int64_t step = max_i64(limit / whole * whole, 1);
   strip strips[HT_CONV_PIXELS];
   int64_t rows = 0;
   for (int64_t done = 0; done < pixels; done += strips[rows++].count) strips[rows] = strip_of(j, pixel, done, pixels);
   int rc = 0;
   for (int64_t f = first; f < first + count && rc == 0; f += step) {
-    const int64_t features = least(step, first + count - f);
+    const int64_t features = min_i64(step, first + count - f);
     const float* results[HT_CONV_CLASSES];
     float* y = ht_conv_rooms()->results;
     for (int64_t n = 0; n < j->count && rc == 0; ++n) {
       const ht_conv_class* class = &j->classes[n];
       const ht_phase* ph = &class->phase;
       results[n] = y;
-      const int64_t lines = class->rows * class->columns, part = up(ph->depth, up(ph->depth * stride, HT_CONV_IMAGE - stride));
+      const int64_t lines = class->rows * class->columns, part = ceil_div(ph->depth, ceil_div(ph->depth * stride, HT_CONV_IMAGE - stride));
       for (int64_t from = 0; from < ph->depth && rc == 0; from += part) {
-        const int64_t depth = least(part, ph->depth - from);
+        const int64_t depth = min_i64(part, ph->depth - from);
         if (f == first || j->count > 1 || part < ph->depth) { /* else one layout serves all features */
           const ht_image image = {j->conv, j->call, ph, group * j->channels, pixel, pixels, from, depth, k->nr};
           ht_conv_image(&image, j->conv->lanes, ht_conv_rooms()->image);
@@ -211,15 +211,15 @@ static int put_last(const job* j, const ht_conv_class* class, int64_t group, int
   int rc = 0;
   for (int64_t c = first, some; c < first + columns && rc == 0; c += some) {
     const int64_t phase = c / F, f = c % F, a = phase / class->columns, r = phase % class->columns;
-    const int64_t rest = first + columns - c, beside = near && f == 0 ? least(class->columns - r, rest / F) : 0; /* residues */
-    some = beside > 0 ? beside * F : least(F - f, rest);
+    const int64_t rest = first + columns - c, beside = near && f == 0 ? min_i64(class->columns - r, rest / F) : 0; /* residues */
+    some = beside > 0 ? beside * F : min_i64(F - f, rest);
     for (int64_t done = 0; done < pixels && rc == 0;) {
       const strip at = strip_of(j, pixel, done, pixels);
       const int64_t p = at.i * j->conv->tall.stride + class->phase.tall.first + a - j->conv->tall.before;
       const float* from = ht_conv_rooms()->results + done * stride + (c - first);
       done += at.count;
       if (p < 0 || p >= call->p) continue;
-      const int64_t feature = group * F + f, here = class->phase.wide.first + r - before, residues = most(beside, 1);
+      const int64_t feature = group * F + f, here = class->phase.wide.first + r - before, residues = max_i64(beside, 1);
       float* y = call->y + at.b * call->yb + p * call->yh + feature * call->yf;
       int64_t low, high;
       inside(j, at, here + before, residues, &low, &high);
@@ -239,17 +239,17 @@ static int put_last(const job* j, const ht_conv_class* class, int64_t group, int
 
 static int chunk_last(const job* j, int64_t group, int64_t pixel, int64_t pixels, int64_t first, int64_t count) {
   const ht_kernel* k = j->kernel;
-  const int64_t rows = up(pixels, k->mr) * k->mr, wide = most(HT_CONV_RESULTS / rows / k->nr, 1) * k->nr;
+  const int64_t rows = ceil_div(pixels, k->mr) * k->mr, wide = max_i64(HT_CONV_RESULTS / rows / k->nr, 1) * k->nr;
   int rc = 0;
   for (int64_t n = 0; n < j->count && rc == 0; ++n) {
     const ht_conv_class* class = &j->classes[n];
     const ht_phase* ph = &class->phase;
-    const int64_t end = least(first + count, j->features * class->rows * class->columns);
-    const int64_t part = up(ph->depth, up(ph->depth * rows, HT_CONV_IMAGE - 32 * rows));
+    const int64_t end = min_i64(first + count, j->features * class->rows * class->columns);
+    const int64_t part = ceil_div(ph->depth, ceil_div(ph->depth * rows, HT_CONV_IMAGE - 32 * rows));
     for (int64_t column = first; column < end && rc == 0; column += wide) {
-      const int64_t columns = least(wide, end - column), stride = up(columns, k->nr) * k->nr;
+      const int64_t columns = min_i64(wide, end - column), stride = ceil_div(columns, k->nr) * k->nr;
       for (int64_t from = 0; from < ph->depth && rc == 0; from += part) {
-        const int64_t depth = least(part, ph->depth - from), ldx = ht_conv_apart(depth);
+        const int64_t depth = min_i64(part, ph->depth - from), ldx = ht_conv_apart(depth);
         if (column == first || part < ph->depth) {
           const ht_image image = {j->conv, j->call, ph, group * j->channels, pixel, pixels, from, depth, ldx};
           ht_conv_image(&image, j->conv->lanes, ht_conv_rooms()->image);
@@ -271,8 +271,8 @@ static int chunk_last(const job* j, int64_t group, int64_t pixel, int64_t pixels
 static void run_chunk(void* arg, int64_t index) {
   job* j = arg;
   const int64_t span = index % j->spans, block = index / j->spans % j->blocks, group = index / j->spans / j->blocks;
-  const int64_t pixel = block * j->block, pixels = least(j->block, j->pixels - pixel);
-  const int64_t first = span * j->span, count = least(j->span, j->lines - first);
+  const int64_t pixel = block * j->block, pixels = min_i64(j->block, j->pixels - pixel);
+  const int64_t first = span * j->span, count = min_i64(j->span, j->lines - first);
   const int rc = (j->conv->last ? chunk_last : chunk_first)(j, group, pixel, pixels, first, count);
   if (rc != 0) atomic_store_explicit(&j->failed, 1, memory_order_relaxed);
 }
@@ -281,22 +281,22 @@ static void cut(job* j, int share, int threads) {
   const ht_kernel* k = j->kernel;
   const int64_t phases = (int64_t)j->conv->tall.stride * j->conv->wide.stride, depth = j->classes[0].phase.depth;
   const int64_t unit = j->conv->last ? k->mr : k->nr, limit = j->conv->last ? HT_CONV_ROWS : HT_CONV_PIXELS;
-  int64_t room = least(HT_CONV_IMAGE / (least(depth, HT_CONV_IMAGE / unit - 32) + 32), limit) / unit; /* units of a block */
+  int64_t room = min_i64(HT_CONV_IMAGE / (min_i64(depth, HT_CONV_IMAGE / unit - 32) + 32), limit) / unit; /* units of a block */
   /* Channels first: one feature's results, or, where classes would be laid out again for others, those of all. */
-  if (!j->conv->last) room = least(room, most(HT_CONV_RESULTS / (phases * (j->count > 1 ? j->features : 1)) / unit, 1));
-  const int64_t units = up(j->pixels, unit);
-  int64_t blocks = up(units, most(room, 1));
+  if (!j->conv->last) room = min_i64(room, max_i64(HT_CONV_RESULTS / (phases * (j->count > 1 ? j->features : 1)) / unit, 1));
+  const int64_t units = ceil_div(j->pixels, unit);
+  int64_t blocks = ceil_div(units, max_i64(room, 1));
   if (share != HT_CONV_F && share != HT_WHOLE) { /* as many for each thread, and four each where there are enough */
-    const int64_t pieces = least(most(units / threads, 1), 4);
-    blocks = up(most(blocks, pieces * threads), threads) * threads;
+    const int64_t pieces = min_i64(max_i64(units / threads, 1), 4);
+    blocks = ceil_div(max_i64(blocks, pieces * threads), threads) * threads;
   }
-  j->block = up(units, least(blocks, units)) * unit;
-  j->blocks = up(j->pixels, j->block);
+  j->block = ceil_div(units, min_i64(blocks, units)) * unit;
+  j->blocks = ceil_div(j->pixels, j->block);
   const int64_t tile = j->conv->last ? k->nr : 1;
   j->lines = j->features;
-  for (int64_t n = 0; n < j->count && j->conv->last; ++n) j->lines = most(j->lines, j->features * j->classes[n].rows * j->classes[n].columns);
-  j->span = up(up(j->lines, tile), share == HT_CONV_F ? least(threads, up(j->lines, tile)) : 1) * tile;
-  j->spans = up(j->lines, j->span);
+  for (int64_t n = 0; n < j->count && j->conv->last; ++n) j->lines = max_i64(j->lines, j->features * j->classes[n].rows * j->classes[n].columns);
+  j->span = ceil_div(ceil_div(j->lines, tile), share == HT_CONV_F ? min_i64(threads, ceil_div(j->lines, tile)) : 1) * tile;
+  j->spans = ceil_div(j->lines, j->span);
 }
 
 int ht_conv_run_woven(const ht_conv* conv, const ht_kernel* kernel, const ht_conv_call* call, int share, int threads) {

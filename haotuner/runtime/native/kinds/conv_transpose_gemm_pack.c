@@ -15,7 +15,7 @@ static int64_t sides(const ht_window* w, int64_t outputs, ht_side side[2], int64
   const int64_t s = w->stride, rest = w->taps % s, low = w->before / s, end = (outputs - 1 + w->before) / s + 1;
   int64_t count = 0;
   for (int64_t first = 0; first < s; first += residues[count++]) {
-    const int64_t taps = up(w->taps - first, s);
+    const int64_t taps = ceil_div(w->taps - first, s);
     residues[count] = first < rest ? rest : s - first;
     side[count] = (ht_side){first, s, outputs > 0 ? end - low : 0, 1, low - taps + 1, 1, first + (taps - 1) * s, -s, taps};
   }
@@ -34,7 +34,7 @@ int64_t ht_conv_classes(const ht_conv* conv, int64_t p, int64_t q, ht_conv_class
       out[count].columns = columns[u];
       *ph = (ht_phase){.tall = tall[t], .wide = wide[u], .depth = conv->channels / conv->groups * tall[t].taps * wide[u].taps, .offset = offset};
       ph->stride = ht_conv_apart(conv->last ? ph->depth * conv->lanes : ph->depth);
-      ph->group = ph->stride * (conv->last ? up(lines, conv->lanes) + HT_CONV_SLACK_PANELS : lines);
+      ph->group = ph->stride * (conv->last ? ceil_div(lines, conv->lanes) + HT_CONV_SLACK_PANELS : lines);
       offset += ph->group * conv->groups;
     }
   return count;

@@ -52,7 +52,7 @@ static void finish(void* with, const ht_typed_part* part) {
   result* r = with;
   const job* j = r->j;
   const box* at = &r->at;
-  const int64_t pixels = least(part->rows, at->pixels - part->row), features = least(part->columns, at->features - part->column);
+  const int64_t pixels = min_i64(part->rows, at->pixels - part->row), features = min_i64(part->columns, at->features - part->column);
   if (pixels <= 0 || features <= 0) return;
   r->failed |= ht_conv_finish_typed(j->conv, j->kernel, j->call, &j->phase, part->sums, part->stride,
                                     at->group * j->features + at->feature + part->column, features, at->pixel + part->row, pixels) != 0;
@@ -64,7 +64,7 @@ static void multiply(result* r, const char* x, int64_t x_stride, int64_t from, i
   const box at = r->at;
   const ht_kernel* k = j->kernel;
   const ht_typed* typed = j->conv->typed;
-  const int64_t lanes = j->conv->lanes, groups = up(at.features, k->nr);
+  const int64_t lanes = j->conv->lanes, groups = ceil_div(at.features, k->nr);
   const float* weight = j->call->weight + j->phase.offset + at.group * j->phase.group;
   const ht_typed_tile tile = {
       .x = x,
@@ -74,7 +74,7 @@ static void multiply(result* r, const char* x, int64_t x_stride, int64_t from, i
       .sums = ROOM->sums,
       .stride = groups * k->nr,
       .k = depth,
-      .tiles = up(at.pixels, k->mr),
+      .tiles = ceil_div(at.pixels, k->mr),
       .groups = groups,
       .first = ht_typed_signed(typed) ? (const int32_t*)(weight + j->phase.first) + at.feature : NULL,
       .add = from > 0,
@@ -85,13 +85,13 @@ static void multiply(result* r, const char* x, int64_t x_stride, int64_t from, i
 
 static int run_box(const job* j, box at) {
   const ht_kernel* k = j->kernel;
-  const int64_t size = j->conv->typed->x.bits / 8, rows = up(at.pixels, k->mr) * k->mr, wide = HT_CONV_SUMS / rows / k->nr * k->nr;
+  const int64_t size = j->conv->typed->x.bits / 8, rows = ceil_div(at.pixels, k->mr) * k->mr, wide = HT_CONV_SUMS / rows / k->nr * k->nr;
   const int direct = j->in_place && rows == at.pixels, whole = j->part >= j->phase.depth;
   const char* image = (const char*)j->call->x + (at.pixel * j->call->xw + at.group * j->channels) * size;
   for (int64_t feature = at.feature, end = at.feature + at.features; feature < end; feature += wide) {
-    result r = {j, {at.group, at.pixel, at.pixels, feature, least(wide, end - feature)}, 0};
+    result r = {j, {at.group, at.pixel, at.pixels, feature, min_i64(wide, end - feature)}, 0};
     for (int64_t from = 0; from < j->phase.depth; from += j->part) {
-      const int64_t depth = least(j->part, j->phase.depth - from);
+      const int64_t depth = min_i64(j->part, j->phase.depth - from);
       if (!direct && (feature == at.feature || !whole)) {
         const ht_image block = {j->conv, j->call, &j->phase, at.group * j->channels, at.pixel, at.pixels, from, depth, j->width};
         ht_conv_rows(&block, ROOM->image);
@@ -112,8 +112,8 @@ static int run_box(const job* j, box at) {
 static void run_chunk(void* arg, int64_t index) {
   job* j = arg;
   const int64_t span = index % j->spans, block = index / j->spans % j->blocks, group = index / j->spans / j->blocks;
-  const int64_t pixel = block * j->block, first = span * j->span, pixels = least(j->block, j->pixels - pixel);
-  box at = {group, pixel, pixels, first, least(j->span, j->features - first)};
+  const int64_t pixel = block * j->block, first = span * j->span, pixels = min_i64(j->block, j->pixels - pixel);
+  box at = {group, pixel, pixels, first, min_i64(j->span, j->features - first)};
   const int64_t whole = pixels / j->kernel->mr * j->kernel->mr;
   int rc = 0;
   if (j->in_place && whole > 0 && whole < pixels) { /* what is left of a tile goes through a copy */
@@ -129,24 +129,24 @@ static void run_chunk(void* arg, int64_t index) {
 static void cut(job* j, int share, int threads) {
   const ht_kernel* k = j->kernel;
   const int64_t size = j->conv->typed->x.bits / 8, depth = j->phase.depth > 0 ? j->phase.depth : 1;
-  const int64_t parts = up(depth * size * k->mr, IMAGE_BYTES - 4 * LINE * k->mr);
-  j->part = up(up(depth, parts) * size, LINE) * LINE / size; /* whole steps of every tile, so that sums keep their order */
-  j->width = (up(least(j->part, depth) * size, LINE) | 1) * LINE;
-  int64_t most = least(IMAGE_BYTES / j->width, ROWS_MOST) / k->mr;
-  most = least(most, HT_CONV_SUMS / k->nr / k->mr);
+  const int64_t parts = ceil_div(depth * size * k->mr, IMAGE_BYTES - 4 * LINE * k->mr);
+  j->part = ceil_div(ceil_div(depth, parts) * size, LINE) * LINE / size; /* whole steps of every tile, so that sums keep their order */
+  j->width = (ceil_div(min_i64(j->part, depth) * size, LINE) | 1) * LINE;
+  int64_t most = min_i64(IMAGE_BYTES / j->width, ROWS_MOST) / k->mr;
+  most = min_i64(most, HT_CONV_SUMS / k->nr / k->mr);
   if (most < 1) most = 1;
-  int64_t units = up(j->pixels, k->mr), blocks = up(units, most);
+  int64_t units = ceil_div(j->pixels, k->mr), blocks = ceil_div(units, most);
   if (share != HT_CONV_F && share != HT_WHOLE) { /* as many for each thread, and four each where there are enough */
     int64_t pieces = units / threads < 4 ? (units / threads > 0 ? units / threads : 1) : 4;
     if (blocks < pieces * threads) blocks = pieces * threads;
-    blocks = up(blocks, threads) * threads;
+    blocks = ceil_div(blocks, threads) * threads;
   }
   if (blocks > units) blocks = units;
-  j->block = up(units, blocks) * k->mr;
-  j->blocks = up(j->pixels, j->block);
-  const int64_t tiles = up(j->features, k->nr), spans = share == HT_CONV_F ? least(tiles, threads) : 1;
-  j->span = up(tiles, spans) * k->nr;
-  j->spans = up(j->features, j->span);
+  j->block = ceil_div(units, blocks) * k->mr;
+  j->blocks = ceil_div(j->pixels, j->block);
+  const int64_t tiles = ceil_div(j->features, k->nr), spans = share == HT_CONV_F ? min_i64(tiles, threads) : 1;
+  j->span = ceil_div(tiles, spans) * k->nr;
+  j->spans = ceil_div(j->features, j->span);
 }
 
 int ht_conv_run_typed(const ht_conv* conv, const ht_kernel* kernel, const ht_conv_call* call, int share, int threads) {

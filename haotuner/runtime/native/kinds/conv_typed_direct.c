@@ -43,7 +43,7 @@ static int64_t sum_pixels(const job* j, int64_t pixel, int64_t most, int64_t fir
   const int64_t y0 = row % tall->count * tall->move + tall->at, x0 = pixel % wide->count * wide->move + wide->at;
   const int64_t reach = (wide->taps - 1) * wide->by, left = wide->count - pixel % wide->count;
   int64_t pixels = 1;
-  if (x0 >= 0 && x0 + reach < call->w) pixels = least((call->w - 1 - reach - x0) / wide->move + 1, least(left, most));
+  if (x0 >= 0 && x0 + reach < call->w) pixels = min_i64((call->w - 1 - reach - x0) / wide->move + 1, min_i64(left, most));
   taps found = {.count = 0};
   for (int64_t t = 0; t < tall->taps; ++t)
     for (int64_t u = 0; u < wide->taps; ++u) {
@@ -65,10 +65,10 @@ static int64_t sum_pixels(const job* j, int64_t pixel, int64_t most, int64_t fir
 
 static int run_last(const job* j, int64_t pixel, int64_t end) {
   float sums[SUMS];
-  const int64_t features = j->conv->features, strip = least(features, SUMS / 4), some = SUMS / strip;
+  const int64_t features = j->conv->features, strip = min_i64(features, SUMS / 4), some = SUMS / strip;
   for (; pixel < end; pixel += some)
     for (int64_t first = 0; first < features; first += strip) {
-      const int64_t pixels = least(some, end - pixel), count = least(strip, features - first);
+      const int64_t pixels = min_i64(some, end - pixel), count = min_i64(strip, features - first);
       memset(sums, 0, (size_t)(pixels * strip) * sizeof *sums);
       for (int64_t i = 0; i < pixels;) i += sum_pixels(j, pixel + i, pixels - i, first, count, sums + i * strip, strip);
       if (ht_conv_finish_typed(j->conv, j->kernel, j->call, &j->phase, sums, strip, first, count, pixel, pixels) != 0) return -1;
@@ -106,12 +106,12 @@ static int run_fours(const job* j, int64_t tile, int64_t end) {
   const int64_t all = j->conv->features;
   float sums[2 * SUMS];
   for (; tile < end; ++tile) {
-    const int64_t b = tile / j->fours, asked = tile % j->fours * 4, p = least(asked, call->p - 4);
+    const int64_t b = tile / j->fours, asked = tile % j->fours * 4, p = min_i64(asked, call->p - 4);
     for (int64_t first = 0, features; first < all; first += features) {
       features = all - first < STRIP + j->conv->lanes ? all - first : STRIP;
       const int64_t some = SUMS / features / 4 > 2 ? SUMS / features / 4 : 2;
       for (int64_t q = 0, count; q < call->q; q += count) {
-        count = least(some, call->q - q);
+        count = min_i64(some, call->q - q);
         sum_four(j, b, p, q, count, first, features, sums);
         for (int64_t row = asked - p; row < 4; ++row)
           if (ht_conv_finish_typed(j->conv, j->kernel, call, &j->phase, sums + row * count * features, features, first, features,
@@ -135,7 +135,7 @@ static void sum_line(const job* j, int64_t b, int64_t f, int64_t p, int64_t q, i
   for (int64_t i = 0, length; i < count; i += length) {
     const int64_t x0 = (q + i) * wide->move + wide->at;
     length = 1;
-    if (x0 >= 0 && x0 + reach < call->w) length = least((call->w - 1 - reach - x0) / wide->move + 1, count - i);
+    if (x0 >= 0 && x0 + reach < call->w) length = min_i64((call->w - 1 - reach - x0) / wide->move + 1, count - i);
     taps found = {.count = 0};
     for (int64_t t = 0; t < tall->taps; ++t)
       for (int64_t u = 0; u < wide->taps; ++u) {
@@ -211,7 +211,7 @@ static int finish_band(const job* j, const ht_direct_band* at, int64_t p, int64_
   const int64_t across = at->end - at->q, line = rows_follow(j->call) && across == j->call->q ? rows * across : across;
   for (int64_t done = 0, count; done < at->planes * rows * across; done += count) {
     const int64_t f = done / (rows * across), row = done / across % rows, column = done % across;
-    count = least(PIXELS, line - done % line);
+    count = min_i64(PIXELS, line - done % line);
     if (finish_line(j, at->b, at->f + f, p + row, at->q + column, count, sums + done) != 0) return -1;
   }
   return 0;
@@ -221,16 +221,16 @@ static int finish_band(const job* j, const ht_direct_band* at, int64_t p, int64_
 static int run_images(const job* j, int64_t vector, int64_t end) {
   const ht_conv* conv = j->conv;
   const ht_direct_lines of = ht_direct_lines_of(conv, j->call, HT_DIRECT_TYPED_ROWS, conv->typed->x.bits / 8);
-  const int64_t lanes = conv->lanes, vectors = up(conv->features, lanes);
+  const int64_t lanes = conv->lanes, vectors = ceil_div(conv->features, lanes);
   const int joined = rows_follow(j->call) && (j->kernel->epilogue == NULL || ht_conv_reads_channels(j->kernel, j->call));
   ht_direct_taps met[HT_DIRECT_OUTPUT];
   float sums[SUMS];
   ht_direct_taps_of(&of, j->call, met);
   for (; vector < end; ++vector) {
     const int64_t f = vector % vectors * lanes;
-    const ht_direct_band at = {.b = vector / vectors, .f = f, .planes = least(lanes, conv->features - f), .last = of.tiles, .end = j->call->q};
+    const ht_direct_band at = {.b = vector / vectors, .f = f, .planes = min_i64(lanes, conv->features - f), .last = of.tiles, .end = j->call->q};
     conv->typed->direct->images(conv, j->call, &of, met, &at, sums);
-    const int64_t pixels = j->call->p * j->call->q, width = up(pixels, lanes) * lanes;
+    const int64_t pixels = j->call->p * j->call->q, width = ceil_div(pixels, lanes) * lanes;
     if (joined) {
       if (finish_whole(j, &at, width, sums) != 0) return -1;
       continue;
@@ -249,16 +249,16 @@ static int run_planes(const job* j, int64_t plane, int64_t end) {
   const ht_conv* conv = j->conv;
   const ht_conv_call* call = j->call;
   const ht_direct_lines of = ht_direct_lines_of(conv, call, HT_DIRECT_TYPED_ROWS, conv->typed->x.bits / 8);
-  const int64_t wide = least(call->q, WIDEST), tiles = SUMS / wide / HT_DIRECT_TYPED_ROWS, whole = call->p * call->q;
+  const int64_t wide = min_i64(call->q, WIDEST), tiles = SUMS / wide / HT_DIRECT_TYPED_ROWS, whole = call->p * call->q;
   float sums[SUMS];
   for (ht_direct_band at = {.planes = 1}; plane < end; plane += at.planes) {
     at.b = plane / conv->features, at.f = plane % conv->features;
-    at.planes = whole > SUMS / 2 ? 1 : least(SUMS / whole, least(end - plane, conv->features - at.f));
+    at.planes = whole > SUMS / 2 ? 1 : min_i64(SUMS / whole, min_i64(end - plane, conv->features - at.f));
     for (at.first = 0; at.first < of.tiles; at.first = at.last) {
-      at.last = at.planes > 1 ? of.tiles : least(of.tiles, at.first + tiles);
+      at.last = at.planes > 1 ? of.tiles : min_i64(of.tiles, at.first + tiles);
       const int64_t p = ht_direct_row(&of, at.first), rows = ht_direct_row(&of, at.last) - p;
       for (at.q = 0; at.q < call->q; at.q = at.end) {
-        at.end = least(call->q, at.q + WIDEST);
+        at.end = min_i64(call->q, at.q + WIDEST);
         conv->typed->direct->planes(conv, call, &of, &at, sums);
         if (finish_band(j, &at, p, rows, sums) != 0) return -1;
       }
@@ -272,7 +272,7 @@ static int run_plane(const job* j, int64_t plane) {
   const int64_t b = plane / j->conv->features, f = plane % j->conv->features;
   for (int64_t p = 0; p < j->call->p; ++p)
     for (int64_t q = 0; q < j->call->q; q += PIXELS) {
-      const int64_t count = least(PIXELS, j->call->q - q);
+      const int64_t count = min_i64(PIXELS, j->call->q - q);
       memset(sums, 0, (size_t)count * sizeof *sums);
       sum_line(j, b, f, p, q, count, sums);
       if (finish_line(j, b, f, p, q, count, sums) != 0) return -1;
@@ -297,10 +297,10 @@ int ht_conv_run_typed_direct(const ht_conv* conv, const ht_kernel* kernel, const
   job j = {.conv = conv, .kernel = kernel, .call = call, .chunks = 4 * (int64_t)threads};
   atomic_init(&j.failed, 0);
   ht_conv_phase(conv, 0, call->p, call->q, &j.phase);
-  if (conv->typed->direct != NULL && conv->last && call->p >= 4 && ht_direct_squares(conv)) j.fours = up(call->p, 4);
+  if (conv->typed->direct != NULL && conv->last && call->p >= 4 && ht_direct_squares(conv)) j.fours = ceil_div(call->p, 4);
   if (conv->typed->direct != NULL && !conv->last) j.planes = ht_direct_is_tiled(conv) && conv->tall.taps <= 5 && call->xw == 1;
   j.images = j.planes && ht_direct_is_small(conv, call);
-  j.all = call->batch * (j.images ? up(conv->features, conv->lanes) : !conv->last ? conv->features : j.fours > 0 ? j.fours : call->p * call->q);
+  j.all = call->batch * (j.images ? ceil_div(conv->features, conv->lanes) : !conv->last ? conv->features : j.fours > 0 ? j.fours : call->p * call->q);
   if (threads == 1) j.chunks = 1;
   if (j.chunks > j.all) j.chunks = j.all;
   if (j.chunks <= 1) run_chunk(&j, 0);

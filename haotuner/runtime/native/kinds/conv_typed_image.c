@@ -55,11 +55,11 @@ static int64_t turned(const ht_image* im, char* out) {
   const int64_t row = im->pixel / wide->count, b = row / tall->count, p = row % tall->count, column = im->pixel % wide->count;
   const int64_t taps = (tall->taps - 1) * tall->by + 1, room = LINE_BYTES / line;
   if (tall->by < 0 || tall->move < 1 || room < taps) return 0;
-  const int64_t rows = least((room - taps) / tall->move + 1, tall->count - p);
-  const int64_t count = least(rows * wide->count - column, im->count), last = p + (column + count - 1) / wide->count;
-  const int64_t low = most(p * tall->move + tall->at, 0), high = least(last * tall->move + tall->at + taps, call->h);
+  const int64_t rows = min_i64((room - taps) / tall->move + 1, tall->count - p);
+  const int64_t count = min_i64(rows * wide->count - column, im->count), last = p + (column + count - 1) / wide->count;
+  const int64_t low = max_i64(p * tall->move + tall->at, 0), high = min_i64(last * tall->move + tall->at + taps, call->h);
   const char* from = (const char*)call->x + (b * call->xb + im->channel * call->xc) * size;
-  const int64_t joined = call->xh == call->w ? most(high - low, 1) : 1; /* lines that follow one another: short ones fill no square */
+  const int64_t joined = call->xh == call->w ? max_i64(high - low, 1) : 1; /* lines that follow one another: short ones fill no square */
   for (int64_t y = low; y < high; y += joined)
     ht_typed_turn(ROOM + (y - low) * line, channels * size, from + y * call->xh * size, call->xc * size, channels, joined * call->w, size);
   ht_conv conv = *im->conv;
@@ -98,7 +98,7 @@ static void copy_line(const ht_image* im, const char* from, int64_t x, int64_t l
       ht_copy_few(out, from + x * pixel, bytes);
       continue;
     }
-    const int64_t low = from == NULL ? 0 : least(most(-x, 0), wide->taps), high = from == NULL ? 0 : most(least(w - x, wide->taps), low);
+    const int64_t low = from == NULL ? 0 : min_i64(max_i64(-x, 0), wide->taps), high = from == NULL ? 0 : max_i64(min_i64(w - x, wide->taps), low);
     memset(out, 0, (size_t)(low * pixel));
     if (high > low) memcpy(out + low * pixel, from + (x + low) * pixel, (size_t)((high - low) * pixel));
     memset(out + high * pixel, 0, (size_t)((wide->taps - high) * pixel));
@@ -122,7 +122,7 @@ static void lay_out(const ht_image* im, char* out) {
   const int64_t size = im->conv->typed->x.bits / 8, channels = im->conv->channels / im->conv->groups, end = im->from + im->depth;
   const int joined = side_by_side(im);
   for (int64_t pixel = im->pixel, last = im->pixel + im->count; pixel < last;) {
-    int64_t row = pixel / wide->count, column = pixel % wide->count, length = least(wide->count - column, last - pixel);
+    int64_t row = pixel / wide->count, column = pixel % wide->count, length = min_i64(wide->count - column, last - pixel);
     const int64_t b = row / tall->count, y0 = row % tall->count * tall->move + tall->at, x0 = column * wide->move + wide->at;
     for (int64_t line = 0; joined && line < tall->taps; ++line) {
       const int64_t y = y0 + line * tall->by, bytes = channels * size;
@@ -130,10 +130,10 @@ static void lay_out(const ht_image* im, char* out) {
       copy_line(im, y < 0 || y >= call->h ? NULL : from, x0, length, bytes, out + line * wide->taps * bytes);
     }
     for (int64_t tap = joined ? end : im->from / channels; tap * channels < end; ++tap) {
-      int64_t first = most(im->from - tap * channels, 0), beyond = least(end - tap * channels, channels);
+      int64_t first = max_i64(im->from - tap * channels, 0), beyond = min_i64(end - tap * channels, channels);
       int64_t y = y0 + tap / wide->taps * tall->by, x = x0 + tap % wide->taps * wide->by;
       int64_t low = x >= 0 ? 0 : (-x + wide->move - 1) / wide->move, high = x >= call->w ? 0 : (call->w - x + wide->move - 1) / wide->move;
-      high = least(high, length);
+      high = min_i64(high, length);
       if (y < 0 || y >= call->h) low = high = 0;
       const char* from = (const char*)call->x + (b * call->xb + im->channel * call->xc + y * call->xh + x * call->xw) * size;
       copy_tap(im, from, low, high, length, first, beyond, out + (tap * channels + first - im->from) * size);

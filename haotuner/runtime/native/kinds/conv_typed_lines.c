@@ -51,7 +51,7 @@ int ht_conv_has_lines(const ht_conv* conv, const ht_kernel* kernel, const ht_con
   /* With channels last columns are copied line by line: many features of the pixels that lines drop take longer than that. */
   const int64_t dropped = (wide->taps - 1) * (conv->features / conv->groups);
   if (conv->last && kernel->mr <= MOST_ROWS && dropped * 16 > MOST_DROPPED * conv->lanes * wide->count) return 0;
-  const int64_t rows = least(rows_of(tall, line, pixel, kernel->mr), tall->count);
+  const int64_t rows = min_i64(rows_of(tall, line, pixel, kernel->mr), tall->count);
   if (rows < 1) return 0;
   /* Image columns of several small images are one block, which the weight passes once. */
   const int64_t weight = phase->depth * (conv->features / conv->groups) * (conv->typed->weight.bits / 8);
@@ -63,7 +63,7 @@ static void lay_out(const job* j, int64_t b, int64_t group, int64_t y, char* to)
   const ht_conv_call* call = j->call;
   const ht_side* wide = &j->phase->wide;
   const int64_t size = j->conv->typed->x.bits / 8, pixel = j->pixel;
-  int64_t low = most(0, -wide->at), high = least(j->wide, call->w - wide->at);
+  int64_t low = max_i64(0, -wide->at), high = min_i64(j->wide, call->w - wide->at);
   if (y < 0 || y >= call->h || low >= high) low = high = 0;
   memset(to, 0, (size_t)(low * pixel));
   memset(to + high * pixel, 0, (size_t)((j->wide - high) * pixel));
@@ -78,12 +78,12 @@ static void lay_out(const job* j, int64_t b, int64_t group, int64_t y, char* to)
 static void finish(void* with, const ht_typed_part* part) {
   block* at = with;
   const job* j = at->j;
-  const int64_t count = j->phase->wide.count, features = least(part->columns, at->features - part->column);
+  const int64_t count = j->phase->wide.count, features = min_i64(part->columns, at->features - part->column);
   if (features <= 0) return;
   for (int64_t i = 0, some; i < part->rows; i += some) {
     const int64_t row = (part->row + i) / j->wide, column = (part->row + i) % j->wide;
-    some = least(j->wide - column, part->rows - i);
-    const int64_t pixels = least(some, count - column);
+    some = min_i64(j->wide - column, part->rows - i);
+    const int64_t pixels = min_i64(some, count - column);
     if (row >= at->rows) return;
     if (pixels <= 0) continue;
     const int64_t first = (at->b * j->phase->tall.count + at->row + row) * count + column;
@@ -100,8 +100,8 @@ static void run_chunk(void* arg, int64_t index) {
   const ht_side *tall = &j->phase->tall, *wide = &j->phase->wide;
   const int64_t span = index % j->spans, image = index / j->spans / j->blocks, row = index / j->spans % j->blocks * j->rows;
   const int64_t lanes = j->conv->lanes, feature = span * j->span;
-  block at = {j, image % j->call->batch, row, least(j->rows, tall->count - row), image / j->call->batch, feature,
-              least(j->span, j->features - feature), 0};
+  block at = {j, image % j->call->batch, row, min_i64(j->rows, tall->count - row), image / j->call->batch, feature,
+              min_i64(j->span, j->features - feature), 0};
   for (int64_t y = 0, lines = lines_of(tall, at.rows); y < lines; ++y)
     lay_out(j, at.b, at.group, at.row + tall->at + y, ROOM + y * j->wide * j->pixel);
   const float* weight = j->call->weight + j->phase->offset + at.group * j->phase->group;
@@ -113,8 +113,8 @@ static void run_chunk(void* arg, int64_t index) {
       .k = wide->taps * j->channels,
       .lines = tall->taps,
       .line = tall->by * j->wide * j->pixel,
-      .tiles = up(at.rows * j->wide - (wide->taps - 1), k->mr),
-      .groups = up(at.features, k->nr),
+      .tiles = ceil_div(at.rows * j->wide - (wide->taps - 1), k->mr),
+      .groups = ceil_div(at.features, k->nr),
       .first = ht_typed_signed(typed) ? (const int32_t*)(weight + j->phase->first) + feature : NULL,
       .finish = finish,
       .with = &at};
@@ -128,15 +128,15 @@ int ht_conv_run_lines(const ht_conv* conv, const ht_kernel* kernel, const ht_con
   j.pixel = j.channels * (conv->typed->x.bits / 8);
   j.wide = phase->wide.count + phase->wide.taps - 1;
   atomic_init(&j.failed, 0);
-  const int64_t rows = phase->tall.count, images = conv->groups * call->batch, tiles = up(j.features, kernel->nr);
-  const int64_t spans = share == HT_CONV_F ? least(tiles, threads) : 1;
-  int64_t blocks = up(rows, rows_of(&phase->tall, j.wide, j.pixel, kernel->mr));
+  const int64_t rows = phase->tall.count, images = conv->groups * call->batch, tiles = ceil_div(j.features, kernel->nr);
+  const int64_t spans = share == HT_CONV_F ? min_i64(tiles, threads) : 1;
+  int64_t blocks = ceil_div(rows, rows_of(&phase->tall, j.wide, j.pixel, kernel->mr));
   if (threads > 1 && spans == 1) /* enough for a free thread to help a late one, of a tile at least */
-    blocks = most(blocks, least(up(4 * (int64_t)threads, images), least(rows, up(rows * j.wide, kernel->mr))));
-  j.rows = up(rows, blocks);
-  j.blocks = up(rows, j.rows);
-  j.span = up(tiles, spans) * kernel->nr;
-  j.spans = up(j.features, j.span);
+    blocks = max_i64(blocks, min_i64(ceil_div(4 * (int64_t)threads, images), min_i64(rows, ceil_div(rows * j.wide, kernel->mr))));
+  j.rows = ceil_div(rows, blocks);
+  j.blocks = ceil_div(rows, j.rows);
+  j.span = ceil_div(tiles, spans) * kernel->nr;
+  j.spans = ceil_div(j.features, j.span);
   const int64_t chunks = images * j.blocks * j.spans;
   ht_pool_run(run_chunk, &j, chunks, threads);
   return atomic_load_explicit(&j.failed, memory_order_relaxed) ? -1 : 0;

@@ -60,7 +60,7 @@ static spot spot_of(const job* j, int64_t index) {
 
 /* Tiles from `index` on that lie side by side in one row of tiles. */
 static int64_t run_of(const job* j, int64_t index, int64_t end) {
-  return least(least(j->beside - index % j->across % j->beside, end - index), j->run);
+  return min_i64(min_i64(j->beside - index % j->across % j->beside, end - index), j->run);
 }
 
 /* Of the `wide` places of a row those that a phase sees of the image, [low, high); `x`: the first one's pixel. */
@@ -69,7 +69,7 @@ typedef struct {
 } seen;
 
 static seen seen_of(int64_t x, int64_t step, int64_t extent, int64_t wide) {
-  const int64_t low = least(wide, x < 0 ? up(-x, step) : 0), end = least(wide, x < extent ? up(extent - x, step) : 0);
+  const int64_t low = min_i64(wide, x < 0 ? ceil_div(-x, step) : 0), end = min_i64(wide, x < extent ? ceil_div(extent - x, step) : 0);
   return (seen){low, end > low ? end : low};
 }
 
@@ -77,13 +77,13 @@ static seen seen_of(int64_t x, int64_t step, int64_t extent, int64_t wide) {
 static void lay_out_row(const job* j, spot at, int64_t row, int64_t term, int64_t some, int64_t wide, float* line) {
   const ht_conv_call* call = j->call;
   const ht_winograd_side *t = &j->f.tall, *u = &j->f.wide;
-  const int64_t lanes = j->conv->lanes, channels = j->conv->channels, pitch = up(wide, MOST_LANES) * MOST_LANES;
+  const int64_t lanes = j->conv->lanes, channels = j->conv->channels, pitch = ceil_div(wide, MOST_LANES) * MOST_LANES;
   if (j->conv->last) memset(line, 0, (size_t)(wide * lanes) * sizeof *line);
   for (int64_t k = 0, count; k < some; k += count) {
     const int64_t phase = (term + k) / channels, c = (term + k) % channels, down = phase / u->phases;
     const int64_t y = at.y * t->move - t->before + row * t->step + down, x = at.x * u->move - u->before + phase % u->phases;
     const int64_t apart = u->step * call->xw;
-    count = least(channels - c, some - k);
+    count = min_i64(channels - c, some - k);
     seen s = seen_of(x, u->step, call->w, wide);
     if (y < 0 || y >= call->h) s.low = s.high = 0;
     if (!j->conv->last) { /* from a place that may lie before the image: only those that are seen are read */
@@ -147,7 +147,7 @@ static void transform(const job* j, int64_t first, int64_t end) {
     float* to = ROOM->point + (index - first) * j->row;
     const int64_t wide = count * u->tile + u->taps - 1;
     for (int64_t term = 0; term < j->f.depth; term += lanes) {
-      const int64_t phase = term / channels, c = term % channels, some = least(lanes, j->f.depth - term);
+      const int64_t phase = term / channels, c = term % channels, some = min_i64(lanes, j->f.depth - term);
       const int64_t y = at.y * t->move - t->before + phase / u->phases, x = at.x * u->move - u->before + phase % u->phases;
       if (j->conv->last && c + lanes <= channels && y >= 0 && x >= 0 && y + (rows - 1) * t->step < call->h &&
           x + (wide - 1) * u->step < call->w) {
@@ -172,11 +172,11 @@ static int put(const job* j, int64_t first, int64_t end, int64_t feature, int64_
     count = run_of(j, index, end);
     if (at.y >= call->p || at.x >= call->q) continue; /* residues have as many tiles as the first, which has the most outputs */
     const int64_t tile = j->f.tall.tile, wide = count * j->f.wide.tile, below = j->f.tall.apart, beside = j->f.wide.apart;
-    int64_t pixels = least(wide, up(call->q - at.x, beside)), lines = least(tile, up(call->p - at.y, below));
+    int64_t pixels = min_i64(wide, ceil_div(call->q - at.x, beside)), lines = min_i64(tile, ceil_div(call->p - at.y, below));
     const int whole = lines == tile && (pixels == wide || tile > 1); /* columns beyond the image are left out, of rows none */
     float* image = call->y + at.b * call->yb + at.y * call->yh + at.x * call->yw;
     for (int64_t f = 0; f < features && rc == 0; f += lanes) {
-      int64_t some = least(lanes, features - f);
+      int64_t some = min_i64(lanes, features - f);
       _Alignas(64) float bias[MOST_LANES] = {0};
       if (call->bias != NULL) memcpy(bias, call->bias + feature + f, (size_t)some * sizeof *bias);
       const float* from = ROOM->product + (index - first) * row + f;
@@ -218,10 +218,10 @@ static int put_woven(const job* j, int64_t first, int64_t end, int64_t feature, 
     count = run_of(j, index, end);
     const int64_t each = count * j->f.wide.tile, wide = each * across;
     const int64_t y = at.y * down - own->tall.before % down, x = at.x * across - own->wide.before % across;
-    const int64_t top = most(-y, 0), left = most(-x, 0), lines = least(j->f.tall.tile * down, call->p - y) - top, pixels = least(wide, call->q - x) - left;
+    const int64_t top = max_i64(-y, 0), left = max_i64(-x, 0), lines = min_i64(j->f.tall.tile * down, call->p - y) - top, pixels = min_i64(wide, call->q - x) - left;
     for (int64_t f = 0; f < features && rc == 0 && lines > 0 && pixels > 0; f += j->residues * lanes) {
       ht_conv_part part = {at.b, (feature + f) / j->residues, y + top, x + left, 0, pixels, 1};
-      part.features = least(lanes, own->features - part.f);
+      part.features = min_i64(lanes, own->features - part.f);
       _Alignas(64) float bias[MOST_LANES] = {0};
       if (call->bias != NULL) memcpy(bias, call->bias + part.f, (size_t)part.features * sizeof *bias);
       for (int64_t r = 0; r < j->residues; ++r)
@@ -267,15 +267,15 @@ static int multiply(const job* j, int64_t rows, int64_t feature, int64_t feature
 static void run_chunk(void* arg, int64_t index) {
   job* j = arg;
   const int64_t mr = j->kernel->mr, nr = j->kernel->nr, each = j->shared_spans ? j->spans : 1;
-  const int64_t first = index / each * j->block, end = least(first + j->block, j->tiles), rows = up(end - first, mr) * mr;
+  const int64_t first = index / each * j->block, end = min_i64(first + j->block, j->tiles), rows = ceil_div(end - first, mr) * mr;
   int rc = 0;
   transform(j, first, end);
   for (int64_t p = 0; p < j->f.points; ++p) /* rows that no tile has: numbers that no output keeps */
     memset(ROOM->point + p * j->point + (end - first) * j->row, 0, (size_t)((rows - (end - first)) * j->row) * sizeof(float));
   int64_t from = j->shared_spans ? index % each : 0, to = j->shared_spans ? from + 1 : j->spans;
   for (int64_t span = from; span < to && rc == 0; ++span) {
-    int64_t feature = span * j->span, features = least(j->span, j->conv->features - feature);
-    int64_t row = up(features, nr) * nr, point = ht_conv_apart(rows * row);
+    int64_t feature = span * j->span, features = min_i64(j->span, j->conv->features - feature);
+    int64_t row = ceil_div(features, nr) * nr, point = ht_conv_apart(rows * row);
     rc = multiply(j, rows, feature, features, row, point);
     if (rc == 0) rc = (j->own->transposed ? put_woven : put)(j, first, end, feature, features, row, point);
   }
@@ -284,33 +284,33 @@ static void run_chunk(void* arg, int64_t index) {
 
 /* Blocks of tiles whose points, and spans of features whose products, find room. */
 static int cut(job* j, int share, int threads) {
-  const int64_t mr = j->kernel->mr, units = up(j->tiles, mr);
+  const int64_t mr = j->kernel->mr, units = ceil_div(j->tiles, mr);
   int64_t nr = j->kernel->nr;
   while (j->own->transposed && nr % (j->own->lanes * j->residues) != 0) nr += j->kernel->nr; /* features with all their residues */
   j->row = ht_conv_apart(j->f.depth);
-  int64_t products = NEAR_PRODUCTS / j->f.points - APART, most = least((NEAR_POINTS / j->f.points - APART) / j->row, products / nr) / mr;
-  if (most < up(ROWS, mr)) {
+  int64_t products = NEAR_PRODUCTS / j->f.points - APART, most = min_i64((NEAR_POINTS / j->f.points - APART) / j->row, products / nr) / mr;
+  if (most < ceil_div(ROWS, mr)) {
     products = PRODUCT_FLOATS / j->f.points - APART;
-    most = least(least((POINT_FLOATS / j->f.points - APART) / j->row, products / nr) / mr, up(ROWS, mr));
+    most = min_i64(min_i64((POINT_FLOATS / j->f.points - APART) / j->row, products / nr) / mr, ceil_div(ROWS, mr));
   }
   if (most < 1) return -1; /* the family's laws refuse such tiles */
-  int64_t blocks = up(units, most), pieces = share == HT_CONV_F || share == HT_WHOLE ? 1 : threads;
-  if (pieces > 1) blocks = up(blocks, pieces) * pieces;
+  int64_t blocks = ceil_div(units, most), pieces = share == HT_CONV_F || share == HT_WHOLE ? 1 : threads;
+  if (pieces > 1) blocks = ceil_div(blocks, pieces) * pieces;
   if (blocks > units) blocks = units;
-  j->block = up(units, blocks) * mr;
-  j->blocks = up(j->tiles, j->block);
+  j->block = ceil_div(units, blocks) * mr;
+  j->blocks = ceil_div(j->tiles, j->block);
   j->point = ht_conv_apart(j->block * j->row);
-  int64_t columns = up(j->conv->features, nr), wide = products / j->block / nr;
-  int64_t spans = up(columns, wide);
+  int64_t columns = ceil_div(j->conv->features, nr), wide = products / j->block / nr;
+  int64_t spans = ceil_div(columns, wide);
   j->shared_spans = share == HT_CONV_F && threads > 1;
-  if (j->shared_spans && spans < threads) spans = least(threads, columns);
-  j->span = up(columns, spans) * nr;
-  j->spans = up(j->conv->features, j->span);
+  if (j->shared_spans && spans < threads) spans = min_i64(threads, columns);
+  j->span = ceil_div(columns, spans) * nr;
+  j->spans = ceil_div(j->conv->features, j->span);
   return 0;
 }
 
 /* Along an axis of a transposed convolution, how many places g have outputs (conv_winograd.h). */
-static int64_t places(const ht_window* w, int64_t outputs) { return up(outputs + w->before % w->stride, w->stride); }
+static int64_t places(const ht_window* w, int64_t outputs) { return ceil_div(outputs + w->before % w->stride, w->stride); }
 
 int ht_conv_run_winograd(const ht_conv* conv, const ht_kernel* kernel, const ht_conv_call* asked, int share, int threads) {
   const ht_conv of = ht_winograd_conv(conv);
@@ -320,13 +320,13 @@ int ht_conv_run_winograd(const ht_conv* conv, const ht_kernel* kernel, const ht_
   j.residues = ht_winograd_residues(conv);
   if (conv->transposed) call->p = places(&conv->tall, asked->p), call->q = places(&conv->wide, asked->q);
   j.weight = call->weight + ht_conv_form(conv, kernel->tile);
-  j.below = up(up(call->p, t->apart), t->tile);
-  j.beside = up(up(call->q, u->apart), u->tile);
-  j.down = j.below * least(call->p, t->apart);
-  j.across = j.beside * least(call->q, u->apart);
+  j.below = ceil_div(ceil_div(call->p, t->apart), t->tile);
+  j.beside = ceil_div(ceil_div(call->q, u->apart), u->tile);
+  j.down = j.below * min_i64(call->p, t->apart);
+  j.across = j.beside * min_i64(call->q, u->apart);
   j.tiles = call->batch * j.down * j.across;
   j.run = (VECTORS / t->points - u->taps + 1) / u->tile;
-  if (conv->transposed) j.run = least(j.run, VECTORS / (t->tile * u->tile * j.residues));
+  if (conv->transposed) j.run = min_i64(j.run, VECTORS / (t->tile * u->tile * j.residues));
   atomic_init(&j.failed, 0);
   if (j.tiles == 0) return 0;
   if (cut(&j, share, threads) != 0) return -1;

@@ -38,14 +38,14 @@ static inline ht_conv ht_winograd_conv(const ht_conv* conv) {
   ht_conv of = *conv;
   if (!conv->transposed) return of;
   of.transposed = 0;
-  of.features = (int32_t)(up(conv->features, conv->lanes) * conv->lanes * ht_winograd_residues(conv));
+  of.features = (int32_t)(ceil_div(conv->features, conv->lanes) * conv->lanes * ht_winograd_residues(conv));
   of.tall = ht_winograd_window(&conv->tall);
   of.wide = ht_winograd_window(&conv->wide);
   return of;
 }
 
 static inline ht_winograd_side ht_winograd_side_of(const ht_window* w, int tile) {
-  ht_winograd_side s = {.taps = up(w->taps, w->stride), .move = w->stride, .apart = w->dilation, .before = w->before};
+  ht_winograd_side s = {.taps = ceil_div(w->taps, w->stride), .move = w->stride, .apart = w->dilation, .before = w->before};
   s.step = s.move * s.apart;
   s.tile = s.taps > 1 ? tile : 1;
   s.points = s.tile + s.taps - 1;
@@ -59,7 +59,7 @@ static inline ht_winograd ht_winograd_of(const ht_conv* conv, int tile) {
   f.points = f.tall.points * f.wide.points;
   f.depth = conv->channels * f.tall.phases * f.wide.phases;
   f.panel = ht_conv_apart(f.depth * conv->lanes);
-  f.group = f.panel * up(conv->features, conv->lanes);
+  f.group = f.panel * ceil_div(conv->features, conv->lanes);
   return f;
 }
 

@@ -65,7 +65,7 @@ void ht_conv_winograd_pack(const ht_conv* conv, int tile, const float* weight, f
   for (int64_t feature = 0; feature < of.features; feature += lanes)
     for (int64_t c = 0; c < conv->channels; ++c)
       for (int64_t phase = 0; phase < f.tall.phases * f.wide.phases; ++phase) {
-        const int64_t some = least(lanes, of.features - feature);
+        const int64_t some = min_i64(lanes, of.features - feature);
         for (int64_t l = 0; l < some; ++l) {
           if (conv->transposed) residue_of(conv, &f, feature + l, c, weight, one);
           else phase_of(conv, &f, phase / f.wide.phases, phase % f.wide.phases, weight + ((feature + l) * conv->channels + c) * window, one);

@@ -27,7 +27,7 @@ static int64_t image_bytes(const ht_cuda_conv* data, int64_t h, int64_t w, int64
 
 static int64_t at_once(int64_t batch, int64_t bytes) {
   const int64_t most = bytes > 0 ? COLUMN_BYTES / bytes : batch;
-  return least(most > 1 ? most : 1, batch);
+  return min_i64(most > 1 ? most : 1, batch);
 }
 
 static int64_t bound_bytes(const ht_op* op) {
@@ -293,7 +293,7 @@ static int launch_laid_out(const ht_op* op, int planned, const ht_call* call, co
   if (rc == 0 && data->conv.transposed)
     rc = ht_cuda_launch_transposed(op, planned, call, each, (const ht_cuda_bound_conv*)(const void*)c->weight, workspace.data, queue, error);
   for (int64_t first = 0; first < c->batch && rc == 0 && !data->conv.transposed; first += each)
-    rc = launch_images(op, planned, call, first, least(each, c->batch - first), workspace.data, queue, error);
+    rc = launch_images(op, planned, call, first, min_i64(each, c->batch - first), workspace.data, queue, error);
   ht_cuda_workspace_done(&workspace);
   return rc;
 }

@@ -21,7 +21,7 @@ int ht_cuda_launch_window_products(const ht_op* op, int place, const ht_call* ca
   const int64_t element = ht_cuda_bytes(data->dtype), to_channel = conv->last ? conv->channels - 1 : (channels - 1) * c->xc;
   const int64_t room = HT_CUDA_OPERAND_ELEMENTS - ((c->h - 1) * c->xh + (c->w - 1) * c->xw + to_channel + 1);
   const int64_t by_offset = room < 0 ? 0 : conv->last && c->xb > 0 ? room / c->xb + 1 : c->batch; /* channels first an image is a matrix of its own */
-  const int64_t each = conv->last ? least(least(by_offset, HT_EXTENT_LIMIT / (c->p * c->q)), c->batch) : by_offset;
+  const int64_t each = conv->last ? min_i64(min_i64(by_offset, HT_EXTENT_LIMIT / (c->p * c->q)), c->batch) : by_offset;
   ht_cuda_windows windows = {.xb = c->xb, .xh = c->xh, .xw = c->xw, .xc = c->xc, .h = (int32_t)c->h, .w = (int32_t)c->w, .p = (int32_t)c->p, .q = (int32_t)c->q,
                              .channels = channels, .s = conv->wide.taps, .down = conv->tall.stride, .right = conv->wide.stride,
                              .above = conv->tall.before, .before = conv->wide.before, .dilation_down = conv->tall.dilation,
@@ -54,7 +54,7 @@ int ht_cuda_launch_window_products(const ht_op* op, int place, const ht_call* ca
     ht_cuda_batch batch;
     ht_cuda_phases phases;
     const ht_cuda_windows* seen = &windows;
-    const int64_t images = least(each, c->batch - first);
+    const int64_t images = min_i64(each, c->batch - first);
     ht_cuda_conv_products(op, c, bound, NULL, first, images, &args, &batch);
     const void* image = (const char*)c->x + first * c->xb * element;
     args.x = conv->last ? image : weight, args.w = conv->last ? weight : image;

@@ -11,7 +11,7 @@ void ht_cuda_look_up(const ht_cuda_dense* dense, const ht_plan* plan, int64_t m,
   const int64_t limit = plan->table.bounds[0] == NULL ? last + 1 : plan->table.bounds[0][last];
   const int64_t tile = ht_cuda_pack_code.kernels[dense->kernels[entry->kernel[0]]].tile_m;
   int64_t rows = entry->tiles * tile;
-  if (m > limit) rows += up(m - limit, tile) * tile; /* the rest is one that the table knows */
+  if (m > limit) rows += ceil_div(m - limit, tile) * tile; /* the rest is one that the table knows */
   out->splits = entry->splits;
   out->count = 1;
   out->kernel[0] = entry->kernel[0];

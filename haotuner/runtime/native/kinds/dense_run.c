@@ -34,7 +34,7 @@ typedef struct {
 static int call_kernel(const ht_dense* op, const ht_kernel* kernel, ht_terms terms, const float* x, int64_t ldx, int64_t first_column,
                        float* y, int64_t ldy, const float* w, int64_t tiles, int64_t groups) {
   int64_t x_shape[2] = {tiles * kernel->mr, terms.depth}, x_strides[2] = {ldx, 1};
-  int64_t w_shape[3] = {groups * up(kernel->nr, op->pw), terms.depth, op->pw};
+  int64_t w_shape[3] = {groups * ceil_div(kernel->nr, op->pw), terms.depth, op->pw};
   int64_t y_shape[2] = {tiles * kernel->mr, groups * kernel->nr}, y_strides[2] = {ldy, 1};
   int64_t w_strides[3] = {op->k * op->pw, op->pw, 1};
   const DLDevice cpu = {kDLCPU, 0};
@@ -134,7 +134,7 @@ static int run_columns(const ht_job* job, const ht_dense_call* call, ht_terms sh
   const ht_part* bulk = &composition->part[0];
   /* Even blocks: a short last one would stream the whole weight for a few rows. The first have the odd tiles, since the last has
    * the other regions. */
-  int64_t tile = up(bulk->tiles * block, job->row_blocks), tiles = up(bulk->tiles * (block + 1), job->row_blocks) - tile;
+  int64_t tile = ceil_div(bulk->tiles * block, job->row_blocks), tiles = ceil_div(bulk->tiles * (block + 1), job->row_blocks) - tile;
   int64_t top = tile * bulk->kernel->mr, row = top + tiles * bulk->kernel->mr;
   int64_t bulk_end = row, end = share.from + share.depth;
   int rc = 0;
@@ -195,7 +195,7 @@ static void run_chunk(void* arg, int64_t index) {
 
 /* `units` shared by `threads`: pieces a thread, each of at least `least` units where there are so many. */
 static int64_t pieces(int64_t units, int threads, int64_t least) {
-  int64_t found = up(units, threads) / (least > 0 ? least : 1);
+  int64_t found = ceil_div(units, threads) / (least > 0 ? least : 1);
   if (found > 4) found = 4; /* enough for a free thread to help a late one */
   return found > 0 ? found : 1;
 }
@@ -222,23 +222,23 @@ int ht_dense_run(const ht_dense* op, const ht_composition* composition, const ht
     if (bulk_per_block < 1) bulk_per_block = 1;
     if (bulk_per_block > bulk->tiles) bulk_per_block = bulk->tiles;
   }
-  int64_t units = up(op->n, unit), column_chunks = 1;
+  int64_t units = ceil_div(op->n, unit), column_chunks = 1;
   double column_flops = 2.0 * (double)call->m * (double)op->k;
   if (split == HT_COLUMNS) {
     int64_t least = (int64_t)(HT_CHUNK_FLOPS / (column_flops * (double)unit)) + 1;
     column_chunks = pieces(units, threads, least) * threads;
   } else if (split == HT_ROWS) { /* every block streams the whole weight: no more of them than threads and caches ask for */
-    int64_t share = up(bulk->tiles, threads);
+    int64_t share = ceil_div(bulk->tiles, threads);
     if (bulk_per_block > share) bulk_per_block = share;
   }
   if (composition->count > 1) { /* the next region finds the weight in cache */
     int64_t most = op->col_block / unit; /* units */
-    int64_t least = up(units, most > 0 ? most : 1);
-    if (column_chunks < least) column_chunks = split == HT_COLUMNS ? up(least, threads) * threads : least;
+    int64_t least = ceil_div(units, most > 0 ? most : 1);
+    if (column_chunks < least) column_chunks = split == HT_COLUMNS ? ceil_div(least, threads) * threads : least;
   }
-  int64_t row_blocks = up(bulk->tiles, bulk_per_block);
+  int64_t row_blocks = ceil_div(bulk->tiles, bulk_per_block);
   if (split == HT_ROWS) { /* as many for each thread, and in pieces: who has a row tile less helps the others */
-    row_blocks = up(row_blocks, threads) * threads;
+    row_blocks = ceil_div(row_blocks, threads) * threads;
     if (row_blocks > bulk->tiles) row_blocks = bulk->tiles;
     int64_t most = (int64_t)(column_flops * (double)op->n / (double)row_blocks / HT_CHUNK_FLOPS);
     if (most > HT_ROW_PIECES) most = HT_ROW_PIECES;
@@ -248,9 +248,9 @@ int ht_dense_run(const ht_dense* op, const ht_composition* composition, const ht
   if (column_chunks > units) column_chunks = units;
   int64_t steps = 1;
   if (ht_types(op) == NULL && (call->bias != NULL || bulk->kernel->epilogue != NULL)) { /* Y must still be in L2 then; columns are the outer loop, so it costs nothing */
-    int64_t rows = (up(bulk->tiles, row_blocks) + 1) * bulk->kernel->mr;
+    int64_t rows = (ceil_div(bulk->tiles, row_blocks) + 1) * bulk->kernel->mr;
     int64_t most = HT_WARM_BYTES / (int64_t)sizeof(float) / rows / unit; /* units */
-    steps = up(up(units, column_chunks), most > 0 ? most : 1);
+    steps = ceil_div(ceil_div(units, column_chunks), most > 0 ? most : 1);
   }
   ht_job job = {.op = op,
                 .composition = composition,

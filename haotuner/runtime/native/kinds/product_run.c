@@ -84,14 +84,14 @@ typedef struct {
 } job;
 
 static cut cut_of(int64_t units, int64_t most) {
-  int64_t tiles = up(units, most), size = up(units, tiles);
+  int64_t tiles = ceil_div(units, most), size = ceil_div(units, tiles);
   return (cut){size, units - tiles * (size - 1), tiles * size - units};
 }
 
 /* `whole`: the sum is not computed in parts. */
 static columns_cut cut_columns(const job* j, int64_t columns, int whole) {
   const int64_t lanes = j->product->lanes;
-  columns_cut found = {.groups = cut_of(up(columns, lanes), j->kernel->vectors)};
+  columns_cut found = {.groups = cut_of(ceil_div(columns, lanes), j->kernel->vectors)};
   if (columns % lanes == 0) return found;
   found.last = found.groups.narrow > 0 ? found.groups.size - 1 : found.groups.size;
   if (found.groups.narrow > 0) --found.groups.narrow;
@@ -121,14 +121,14 @@ static void pack_w(const job* j, const block* b, const columns_cut* c, int all) 
     for (int64_t i = 0; i < count; ++i, column += vectors * lanes, to += vectors * lanes * b->depth)
       if (all || (kind == 2 && c->part > 0))
         ht_product_pack(to, vectors * lanes, b->w + column * b->w_right, b->w_down, b->w_right, b->depth,
-                        least(vectors * lanes, b->columns - column), (int)lanes);
+                        min_i64(vectors * lanes, b->columns - column), (int)lanes);
   }
 }
 
 /* The tallest tile of so many vectors that holds no more sums than the kernel's largest: four rows of one vector would wait for their own
  * results. The pack has all of these programs (microkernels/cpu/product.py). */
 static int64_t tallest(const ht_product_kernel* kernel, int64_t vectors) {
-  return vectors < 1 ? 1 : least(HT_PRODUCT_ROWS, (int64_t)kernel->rows * kernel->vectors / vectors);
+  return vectors < 1 ? 1 : min_i64(HT_PRODUCT_ROWS, (int64_t)kernel->rows * kernel->vectors / vectors);
 }
 
 /* The calls of a block; how many. */
@@ -250,18 +250,18 @@ static void cuts_of(const job* j, int64_t at_rows, int64_t at_columns, cuts* fou
   int64_t widest = p->lanes * j->kernel->vectors, k = j->call->extents[HT_PRODUCT_K];
   int64_t terms = j->kernel->k_block > 0 ? j->kernel->k_block : TERMS;
   found->all = j->kernel->packs || (w->strides[1] != 1 && at_columns > 1);
-  terms = least(terms, least(TERMS, W_FLOATS / widest));
-  if (k > terms) terms = up(k, up(k, terms));
-  int64_t depth = least(k, terms) > 0 ? least(k, terms) : 1, most = W_FLOATS / depth / widest * widest;
+  terms = min_i64(terms, min_i64(TERMS, W_FLOATS / widest));
+  if (k > terms) terms = ceil_div(k, ceil_div(k, terms));
+  int64_t depth = min_i64(k, terms) > 0 ? min_i64(k, terms) : 1, most = W_FLOATS / depth / widest * widest;
   found->terms = terms;
-  found->columns = up(up(at_columns, up(at_columns, most)), widest) * widest;
+  found->columns = ceil_div(ceil_div(at_columns, ceil_div(at_columns, most)), widest) * widest;
   found->copied = (p->x_across ? x->strides[0] : x->strides[1]) != 1 && (p->x_across ? at_rows : depth) > 1;
-  int64_t tall = found->copied ? least(ROWS, X_FLOATS / depth) : ROWS, rows = up(at_rows, up(at_rows, tall));
-  found->rows = least(tall, up(rows, j->kernel->rows) * j->kernel->rows);
-  found->first_columns = least(found->columns, at_columns);
-  found->first_rows = least(found->rows, at_rows);
+  int64_t tall = found->copied ? min_i64(ROWS, X_FLOATS / depth) : ROWS, rows = ceil_div(at_rows, ceil_div(at_rows, tall));
+  found->rows = min_i64(tall, ceil_div(rows, j->kernel->rows) * j->kernel->rows);
+  found->first_columns = min_i64(found->columns, at_columns);
+  found->first_rows = min_i64(found->rows, at_rows);
   found->by_columns = cut_columns(j, found->first_columns, terms >= k);
-  const block first = block_of(j->call, found->first_rows, found->first_columns, least(k, terms));
+  const block first = block_of(j->call, found->first_rows, found->first_columns, min_i64(k, terms));
   found->first_count = steps_of(j, &first, &found->by_columns, found, found->first);
 }
 
@@ -271,16 +271,16 @@ static int run_box(const job* j, const int64_t* offsets, ht_product_box at, cuts
   const ht_view *x = &views[HT_PRODUCT_X], *w = &views[HT_PRODUCT_W], *y = &views[HT_PRODUCT_Y];
   const int64_t k = j->call->extents[HT_PRODUCT_K], terms = by->terms, columns = by->columns, rows = by->rows;
   for (int64_t column = 0; column < at.columns; column += columns) {
-    block b = block_of(j->call, 0, least(columns, at.columns - column), 0);
+    block b = block_of(j->call, 0, min_i64(columns, at.columns - column), 0);
     columns_cut other;
     const columns_cut* c = &by->by_columns;
     if (b.columns != by->first_columns) other = cut_columns(j, b.columns, terms >= k), c = &other;
     for (b.from = 0; b.from < k || (k == 0 && b.from == 0); b.from += terms) {
-      b.depth = least(terms, k - b.from);
+      b.depth = min_i64(terms, k - b.from);
       b.w = (const float*)w->data + offsets[HT_PRODUCT_W] + (at.column + column) * b.w_right + b.from * b.w_down;
       if ((by->all || c->part > 0) && k > 0) pack_w(j, &b, c, by->all);
       for (int64_t row = at.row; row < at.row + at.rows; row += rows) {
-        b.rows = least(rows, at.row + at.rows - row);
+        b.rows = min_i64(rows, at.row + at.rows - row);
         b.x = (const float*)x->data + offsets[HT_PRODUCT_X] + row * b.x_down + b.from * b.x_right;
         b.y = (float*)y->data + offsets[HT_PRODUCT_Y] + row * b.y_down + at.column + column;
         if (k == 0)
@@ -313,8 +313,8 @@ static void run_chunk(void* arg, int64_t index) {
   const int32_t place = (int32_t)(j->kernel - j->product->kernels);
   const ht_kernel* typed = j->product->typed == NULL ? NULL : &j->product->typed_kernels[place];
   if (j->small) {
-    const int64_t lanes = j->product->lanes, groups = up(items, lanes), first = groups * index / j->chunks * lanes;
-    if (ht_product_small(j->product, j->call, first, least(items, groups * (index + 1) / j->chunks * lanes), j->beside) != 0)
+    const int64_t lanes = j->product->lanes, groups = ceil_div(items, lanes), first = groups * index / j->chunks * lanes;
+    if (ht_product_small(j->product, j->call, first, min_i64(items, groups * (index + 1) / j->chunks * lanes), j->beside) != 0)
       atomic_store_explicit(&j->failed, 1, memory_order_relaxed);
     return;
   }
@@ -334,8 +334,8 @@ static void run_chunk(void* arg, int64_t index) {
     ht_product_box all = {0, j->call->extents[HT_PRODUCT_M], 0, j->call->extents[HT_PRODUCT_N]};
     if (j->axis == HT_PRODUCT_M || j->axis == HT_PRODUCT_N) { /* at whole tiles */
       int rows = j->axis == HT_PRODUCT_M;
-      int64_t extent = rows ? all.rows : all.columns, unit = rows ? 1 : j->product->lanes, units = up(extent, unit);
-      int64_t first = units * piece / j->pieces * unit, last = least(extent, units * (piece + 1) / j->pieces * unit);
+      int64_t extent = rows ? all.rows : all.columns, unit = rows ? 1 : j->product->lanes, units = ceil_div(extent, unit);
+      int64_t first = units * piece / j->pieces * unit, last = min_i64(extent, units * (piece + 1) / j->pieces * unit);
       if (rows) all.row = first, all.rows = last - first;
       else all.column = first, all.columns = last - first;
     }
@@ -362,12 +362,12 @@ int ht_product_run(const ht_op* op, const ht_plan* plan, const ht_call* call, in
   j.few = product->typed == NULL && !j.small && ht_product_is_few(product, call);
   if (threads > 1) {
     int64_t wanted = 4 * (int64_t)threads, matrices = call->extents[HT_PRODUCT_B]; /* enough for a free thread to help a late one */
-    if (j.small) matrices = up(matrices, product->lanes);
+    if (j.small) matrices = ceil_div(matrices, product->lanes);
     else if (j.axis != HT_PRODUCT_B) {
       int64_t unit = j.axis == HT_PRODUCT_M ? j.kernel->rows : j.kernel->vectors * product->lanes;
-      j.pieces = least(up(wanted, matrices), up(call->extents[j.axis], unit));
+      j.pieces = min_i64(ceil_div(wanted, matrices), ceil_div(call->extents[j.axis], unit));
     }
-    j.chunks = least(wanted, matrices * j.pieces);
+    j.chunks = min_i64(wanted, matrices * j.pieces);
   }
   j.far = call->extents[HT_PRODUCT_B] * call->extents[HT_PRODUCT_M] > FAR_FLOATS * (int64_t)threads / call->extents[HT_PRODUCT_N];
   if (j.pieces == 1 && product->typed == NULL && !j.small && !j.few) cuts_of(&j, call->extents[HT_PRODUCT_M], call->extents[HT_PRODUCT_N], &whole);

@@ -10,7 +10,7 @@
 int ht_product_is_few(const ht_product* product, const ht_call* call) {
   const ht_view* views = call->product.views;
   const int64_t m = call->extents[HT_PRODUCT_M], n = call->extents[HT_PRODUCT_N], k = call->extents[HT_PRODUCT_K];
-  return product->lanes >= 8 && least(m, n) <= product->lanes / 2 && k > 1 && views[HT_PRODUCT_X].strides[1] == 1 &&
+  return product->lanes >= 8 && min_i64(m, n) <= product->lanes / 2 && k > 1 && views[HT_PRODUCT_X].strides[1] == 1 &&
          views[HT_PRODUCT_W].strides[0] == 1;
 }
 
@@ -26,7 +26,7 @@ int ht_product_few(const ht_product* product, const ht_call* call, const int64_t
   const ht_product_few_sums sums = (lanes == LANES ? ht_product_few_16 : ht_product_few_8)[few - 1];
   for (int64_t i = 0; i < extent; i += lanes) {
     if (i + lanes > extent && extent > lanes) i = extent - lanes; /* some again */
-    const int64_t count = least(lanes, extent - i);
+    const int64_t count = min_i64(lanes, extent - i);
     if (by_columns) {
       sums(columns + i * down, down, count, rows, other_down, k, to + i, y->strides[0]);
       continue;

@@ -45,7 +45,7 @@ HT_TARGET static inline __attribute__((always_inline)) void sums(const float* fr
   }
   for (; t < k; t += 4) {
     const float* at = from + t;
-    const int64_t terms = least(4, k - t);
+    const int64_t terms = min_i64(4, k - t);
     multiply(some(at, down, count, terms, 0), some(at, down, count, terms, 1), some(at, down, count, terms, 2), some(at, down, count, terms, 3),
              other + t, other_down, few, k - t, sum);
   }

@@ -75,7 +75,7 @@ static void put(float* y, int64_t down, int64_t step, int64_t m, int64_t n, int6
   const int64_t run = whole ? m * n : n, runs = whole ? 1 : m;
   for (int64_t i = 0; i < runs; ++i)
     for (int64_t e = 0; e < run; e += lanes) {
-      const int64_t count = least(lanes, run - e);
+      const int64_t count = min_i64(lanes, run - e);
       ht_square(lanes, ROOM->sums + (i * run + e) * lanes, lanes, count, some, y + i * down + e, step, count);
     }
 }
@@ -87,7 +87,7 @@ int ht_product_is_small(const ht_product* product, const ht_call* call) {
   const int64_t m = call->extents[HT_PRODUCT_M], n = call->extents[HT_PRODUCT_N], k = call->extents[HT_PRODUCT_K];
   const int64_t lanes = product->lanes;
   if (m > lanes || n > lanes || k == 0 || call->product.batch_axes == 0) return 0;
-  return least(lanes, call->product.batch[call->product.batch_axes - 1]) >= worth(m, n);
+  return min_i64(lanes, call->product.batch[call->product.batch_axes - 1]) >= worth(m, n);
 }
 
 int ht_product_small(const ht_product* product, const ht_call* call, int64_t first, int64_t last, int beside) {
@@ -99,16 +99,16 @@ int ht_product_small(const ht_product* product, const ht_call* call, int64_t fir
   const int64_t most = FLOATS / lanes / (m + n), terms = most >= k ? k : most / lanes * lanes;
   for (int64_t matrix = first, some; matrix < last; matrix += some) {
     int64_t offsets[HT_MAX_OPERANDS];
-    some = least(least(lanes, last - matrix), p->batch[inner] - matrix % p->batch[inner]); /* evenly spaced */
+    some = min_i64(min_i64(lanes, last - matrix), p->batch[inner] - matrix % p->batch[inner]); /* evenly spaced */
     ht_product_offsets(call, matrix, offsets);
     const float *from_x = (const float*)x->data + offsets[HT_PRODUCT_X], *from_w = (const float*)w->data + offsets[HT_PRODUCT_W];
     for (int64_t term = 0; term < k; term += terms) {
-      const int64_t depth = least(terms, k - term);
+      const int64_t depth = min_i64(terms, k - term);
       const turned xs = turn(from_x + term * x->strides[1], x, m, depth, x->strides[2 + inner], some, lanes, ROOM->factors);
       const turned ws = turn(from_w + term * w->strides[0], w, depth, n, w->strides[2 + inner], some, lanes, ROOM->factors + m * depth * lanes);
       for (int64_t i = 0; i < m; i += SIDE)
         for (int64_t j = 0; j < n; j += SIDE)
-          sums[least(SIDE, m - i) - 1][least(SIDE, n - j) - 1](xs.data + i * xs.down, ws.data + j * ws.right, xs.down, xs.right, ws.right, ws.down,
+          sums[min_i64(SIDE, m - i) - 1][min_i64(SIDE, n - j) - 1](xs.data + i * xs.down, ws.data + j * ws.right, xs.down, xs.right, ws.right, ws.down,
                                                                ROOM->sums + (i * n + j) * lanes, n * lanes, depth, term > 0);
     }
     put((float*)y->data + offsets[HT_PRODUCT_Y], y->strides[0], y->strides[2 + inner], m, n, some, lanes);

@@ -79,7 +79,7 @@ static void begin_columns(const block* b, int64_t k) {
 static void pack_w(const ht_typed* typed, const block* b, int64_t pw, int64_t panels) {
   const int64_t panel = ht_typed_depth(typed, b->depth) * pw * typed->column;
   for (int64_t p = 0; p < panels; ++p) {
-    const int64_t there = least(pw, b->columns - p * pw);
+    const int64_t there = min_i64(pw, b->columns - p * pw);
     if (there <= 0) memset(ROOM->w + p * panel, 0, (size_t)panel);
     else pack_panel(typed, b, p * pw, there, pw, ROOM->w + p * panel);
   }
@@ -109,7 +109,7 @@ static void finish(void* with, const ht_typed_part* part) {
   const ht_typed* typed = r->typed;
   const ht_view* y = &r->call->product.views[HT_PRODUCT_Y];
   const int64_t size = typed->y.bits / 8, stride = part->stride, row = r->at.row + part->row, column = r->at.column + part->column;
-  const int64_t rows = least(part->rows, r->at.rows - part->row), columns = least(part->columns, r->at.columns - part->column);
+  const int64_t rows = min_i64(part->rows, r->at.rows - part->row), columns = min_i64(part->columns, r->at.columns - part->column);
   char* to = y->data + (r->offsets[HT_PRODUCT_Y] + row * y->strides[0] + column) * size;
   float* sums = part->sums;
   if (rows <= 0 || columns <= 0) return;
@@ -133,7 +133,7 @@ typedef struct { /* groups of so many panels side by side, by one program */
 /* Columns in even groups of vectors, as fp32 has them, so that the last is hardly narrower than those before it: at most two widths. Where a
  * kernel has its own width alone, the last group reaches past the columns. How many runs. */
 static int runs_of(const ht_kernel* kernel, const ht_typed_fn* widths, int64_t columns, run runs[2]) {
-  const int64_t panels = kernel->nr / kernel->pw, units = up(columns, kernel->pw), groups = up(units, panels), size = up(units, groups);
+  const int64_t panels = kernel->nr / kernel->pw, units = ceil_div(columns, kernel->pw), groups = ceil_div(units, panels), size = ceil_div(units, groups);
   runs[0] = (run){(ht_typed_fn)(void (*)(void))kernel->fn, groups, panels};
   if (widths[0] == NULL) return 1;
   const int64_t narrow = groups * size - units;
@@ -147,12 +147,12 @@ int ht_product_run_typed(const ht_product* product, int32_t place, const ht_call
   const ht_kernel* kernel = &product->typed_kernels[place];
   const ht_view *x = &call->product.views[HT_PRODUCT_X], *w = &call->product.views[HT_PRODUCT_W];
   const int64_t size = typed->x.bits / 8, k = call->extents[HT_PRODUCT_K], nr = kernel->nr, mr = kernel->mr, pw = kernel->pw;
-  int64_t terms = least(W_BYTES / nr, X_BYTES / mr) / STEP * STEP / size; /* of a part: so many that one tile finds room */
+  int64_t terms = min_i64(W_BYTES / nr, X_BYTES / mr) / STEP * STEP / size; /* of a part: so many that one tile finds room */
   if (terms > k) terms = k;
   const int64_t words = ht_typed_depth(typed, terms > 0 ? terms : 1), x_width = terms * size;
-  const int64_t near = NEAR_W / (words * typed->column * nr), wide = least(near > 0 ? near : 1, SUMS / mr / nr) * nr;
+  const int64_t near = NEAR_W / (words * typed->column * nr), wide = min_i64(near > 0 ? near : 1, SUMS / mr / nr) * nr;
   for (int64_t column = at.column, last = at.column + at.columns; column < last; column += wide) {
-    const int64_t columns = least(wide, last - column);
+    const int64_t columns = min_i64(wide, last - column);
     run runs[2];
     const int count = runs_of(kernel, product->typed_widths[place], columns, runs);
     int64_t panels = 0;
@@ -165,7 +165,7 @@ int ht_product_run_typed(const ht_product* product, int32_t place, const ht_call
     const int64_t most = terms == k && k > 0 ? at.rows : SUMS / stride;
     for (int64_t row = at.row, end = at.row + at.rows, tall; row < end; row += tall) {
       /* Whole tiles, then what is left of one, whose rows are copied: a tile reads all of its own. */
-      tall = end - row >= mr ? least(most, end - row) / mr * mr : end - row;
+      tall = end - row >= mr ? min_i64(most, end - row) / mr * mr : end - row;
       result found = {typed, call, offsets, {row, tall, column, columns}, product, beside, 0};
       if (k == 0) {
         const ht_typed_part none = {ROOM->sums, stride, 0, tall, 0, columns};
@@ -173,15 +173,15 @@ int ht_product_run_typed(const ht_product* product, int32_t place, const ht_call
         finish(&found, &none);
       }
       for (int64_t from = 0; from < k; from += terms) {
-        b.depth = least(terms, k - from);
+        b.depth = min_i64(terms, k - from);
         if (terms < k) {
           b.data = w->data + (offsets[HT_PRODUCT_W] + column * w->strides[1] + from * w->strides[0]) * size;
           pack_w(typed, &b, pw, panels);
         }
         const int copied = x->strides[1] != 1 || tall < mr;
-        const int64_t step = copied && x_width > 0 ? least(tall, X_BYTES / x_width / mr * mr) : tall;
+        const int64_t step = copied && x_width > 0 ? min_i64(tall, X_BYTES / x_width / mr * mr) : tall;
         for (int64_t r = 0; r < tall; r += step) {
-          const int64_t rows = least(step, tall - r);
+          const int64_t rows = min_i64(step, tall - r);
           const char* source = x->data + (offsets[HT_PRODUCT_X] + (row + r) * x->strides[0] + from * x->strides[1]) * size;
           if (copied) copy_x(source, x->strides[0], x->strides[1], rows, b.depth, size, x_width);
           found.at.row = row + r;
@@ -197,7 +197,7 @@ int ht_product_run_typed(const ht_product* product, int32_t place, const ht_call
                                         .sums = ROOM->sums + r * stride + first * pw,
                                         .stride = stride,
                                         .k = b.depth,
-                                        .tiles = up(rows, mr),
+                                        .tiles = ceil_div(rows, mr),
                                         .groups = runs[i].groups,
                                         .first = ht_typed_signed(typed) ? ROOM->first + first * pw : NULL,
                                         .add = from > 0,
@@ -219,11 +219,11 @@ int ht_product_single_typed(const ht_product* product, const ht_kernel* kernel, 
   const ht_product_call* p = &call->product;
   const ht_view *x = &p->views[HT_PRODUCT_X], *w = &p->views[HT_PRODUCT_W], *y = &p->views[HT_PRODUCT_Y];
   const int64_t size = typed->x.bits / 8, y_size = typed->y.bits / 8, k = call->extents[HT_PRODUCT_K], nr = kernel->nr, mr = kernel->mr;
-  const int64_t most = least(mr, nr), words = ht_typed_depth(typed, k), batched = p->batch_axes == 1;
+  const int64_t most = min_i64(mr, nr), words = ht_typed_depth(typed, k), batched = p->batch_axes == 1;
   const int64_t x_down = batched ? x->strides[2] : 0, w_right = batched ? w->strides[2] : 0, y_right = batched ? y->strides[2] : 0;
   if (p->batch_axes > 1 || k == 0 || words * nr * typed->column > W_BYTES || k * size * mr > X_BYTES || most > SIDE) return 1;
   for (int64_t matrix = first; matrix < last; matrix += most) {
-    const int64_t some = least(most, last - matrix);
+    const int64_t some = min_i64(most, last - matrix);
     int64_t offsets[HT_MAX_OPERANDS];
     ht_product_offsets(call, matrix, offsets);
     const block b = {w->data + offsets[HT_PRODUCT_W] * size, w->strides[0], w_right, some, k};

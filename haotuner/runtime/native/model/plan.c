@@ -3,18 +3,18 @@
 
 #include "model/backend.h"
 
-static size_t up(size_t bytes) { return (bytes + 63) / 64 * 64; }
+static size_t round_up_64(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
 size_t ht_plan_bytes(const ht_model* m) {
-  return up((size_t)m->dim_count * 8) + up((size_t)m->size_count * 8) + up((size_t)m->operand_count * sizeof(DLTensor)) +
-         up((size_t)m->axes * 2 * 8) + up((size_t)m->op_steps * HT_MAX_OPERANDS * sizeof(void*)) + up((size_t)m->loop_count * sizeof(void*)) +
-         up((size_t)m->step_count) + up((size_t)m->output_count * sizeof(void*)) + 64;
+  return round_up_64((size_t)m->dim_count * 8) + round_up_64((size_t)m->size_count * 8) + round_up_64((size_t)m->operand_count * sizeof(DLTensor)) +
+         round_up_64((size_t)m->axes * 2 * 8) + round_up_64((size_t)m->op_steps * HT_MAX_OPERANDS * sizeof(void*)) + round_up_64((size_t)m->loop_count * sizeof(void*)) +
+         round_up_64((size_t)m->step_count) + round_up_64((size_t)m->output_count * sizeof(void*)) + 64;
 }
 
 void ht_plan_lay(const ht_model* m, ht_model_plan* plan, void* block) {
   char* at = block;
   plan->used = 0;
-#define TAKE(member, bytes) plan->member = (void*)at, at += up(bytes)
+#define TAKE(member, bytes) plan->member = (void*)at, at += round_up_64(bytes)
   TAKE(dims, (size_t)m->dim_count * 8);
   TAKE(sizes, (size_t)m->size_count * 8);
   TAKE(tensors, (size_t)m->operand_count * sizeof(DLTensor));
