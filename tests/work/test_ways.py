@@ -124,7 +124,7 @@ def test_windows_that_differ_in_names_alone_are_looked_at_once(monkeypatch):
     assert all(made[place] == set(plan.windows[place].nodes) for place in range(5))
     assert len({len(window.candidates) for window in plan.windows}) == 1
     apart = IlpPartitioner(layers(5), Prices(REQUESTS))
-    monkeypatch.setattr("haotuner.partition.windows.meaning", lambda *_: object())  # no two are the same
+    monkeypatch.setattr("haotuner.partition.windows.structural_hash", lambda *_: object())  # no two are the same
     assert apart.steps and len(seen) == 6
     assert kernels(Specialization(plan.steps)) == kernels(Specialization(apart.steps))
     assert plan.told.chosen_us == pytest.approx(apart.told.chosen_us)
