@@ -40,7 +40,7 @@ tune-model: $(VENV)/.installed
 	$(PIP) -e '.[models]' onnxruntime openvino
 	$(PIP) --no-deps rapidocr==3.10.0
 	$(BIN)/haotuner tune "$(MODEL_FILE)" --shapes 'x=1..6x3x48x32..960' --budget $(MODEL_BUDGET) --out $(MODEL_OUT) || [ $$? -eq 3 ]
-	$(BIN)/haotuner bench $(MODEL_OUT) --only $(MODEL_NAME) --file "$(MODEL_FILE)" --shapes 'DynamicDimension_0=1..6;DynamicDimension_1=32..960'
+	$(BIN)/haotuner bench $(MODEL_OUT) --model $(MODEL_NAME) --file "$(MODEL_FILE)" --shapes 'DynamicDimension_0=1..6;DynamicDimension_1=32..960'
 
 # Two processes (pytest-xdist); a file stays in one, so that its fixtures are made once. The last line says what was skipped.
 # What a change to the CPU side can break. test-device: the CUDA side without a GPU. test-long: further variants.

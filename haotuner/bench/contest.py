@@ -74,10 +74,10 @@ class Contest:
         hot = [op for op in self.ops if not self.field.can_be_cold(op)]
         if "cold" in self.weights and hot:
             why = "is raced hot on GPUs" if resting(hot[0]) else "has no operand that could be cold"
-            raise UsageError(f"bench: {hot[0].kind} {why}; leave --weights out, or say hot")
+            raise UsageError(f"bench: {hot[0].kind} {why}; leave --cache-state out, or say hot")
         unknown = sorted(set(self.weights) - set(STATES))
         if unknown or not self.weights:
-            raise UsageError(f"bench: --weights {','.join(unknown) or '(empty)'}; known states are {', '.join(STATES)}")
+            raise UsageError(f"bench: --cache-state {','.join(unknown) or '(empty)'}; known states are {', '.join(STATES)}")
         if not self.ops or not self.shapes or not self.threads or min(self.threads) < 1:
             raise UsageError("bench: at least one op, one shape and one thread count of 1 or more are needed")
         if self.ordinal is not None and (self.threads != (1,) or self.isa is not None):
@@ -108,8 +108,8 @@ class Contest:
         if free is not None and needed > free:
             raise EnvironmentMissing(
                 f"bench: cold weights ({self.field.caches} x the last-level cache) of {contenders} contenders take "
-                f"{needed / 1e9:.1f} GB and {free / 1e9:.1f} GB are free; name fewer peers with --against, or race with "
-                "--weights hot"
+                f"{needed / 1e9:.1f} GB and {free / 1e9:.1f} GB are free; name fewer peers with --peers, or race with "
+                "--cache-state hot"
             )
 
     def _cold_bytes(self, op: Op) -> int:

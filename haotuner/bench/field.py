@@ -96,7 +96,7 @@ class Field:
         known = {**self.peers, **alone}
         unknown = sorted(set(names) - set(known))
         if unknown:
-            raise UsageError(f"--against {','.join(unknown)}: no such peer; known are {', '.join(known)}")
+            raise UsageError(f"--peers {','.join(unknown)}: no such peer; known are {', '.join(known)}")
         return {name: known[name] for name in dict.fromkeys(names)}
 
 

@@ -18,7 +18,7 @@ from haotuner.isolate.program import Program
 
 PROGRAM = "haotuner.bench.model_child:contender"
 Run = Callable[[Mapping[str, Any]], Any]
-RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")  # what ``--given`` says of an input whose elements are drawn
+RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")  # what ``--inputs`` says of an input whose elements are drawn
 
 
 def contender(config: Mapping[str, Any]) -> Program:
@@ -102,7 +102,7 @@ def feeds_of(
         elif operand["name"] in arguments:
             values = np.array([dims[e] if e in dims else float(e) for e in arguments[operand["name"]]], operand["dtype"])
             if values.size > 1 and not shape:
-                raise UsageError(f"--given {operand['name']}: {values.size} numbers for an input that is one")
+                raise UsageError(f"--inputs {operand['name']}: {values.size} numbers for an input that is one")
             result[operand["name"]] = np.array(np.broadcast_to(values if shape else values.reshape(()), shape), order="C")
         elif operand["dtype"].startswith("float"):
             result[operand["name"]] = draw.standard_normal(shape).astype(operand["dtype"])

@@ -92,7 +92,7 @@ def _drawn(spans: Mapping[str, Span], seed: int, agreed: ShapeConstraints) -> li
 
 
 def parse_inputs(text: str, inputs: Sequence[str], dims: Sequence[str]) -> dict[str, list[str]]:
-    """What ``--given`` says of inputs whose elements matter: ``scales=0,1,0;lengths=seq;ids=0..30521``.
+    """What ``--inputs`` says of inputs whose elements matter: ``scales=0,1,0;lengths=seq;ids=0..30521``.
 
     Numbers, dimensions, or the range that each element is drawn from, both ends in it.
     """
@@ -105,7 +105,7 @@ def parse_inputs(text: str, inputs: Sequence[str], dims: Sequence[str]) -> dict[
         wrong = backward or not ranged and [item for item in result[name] if item not in dims and not NUMBER.fullmatch(item)]
         if name not in inputs or wrong:
             raise UsageError(
-                f"--given {part!r}: write INPUT=NUMBERS, a range or dimensions, such as lengths=seq, ids=0..30521 "
+                f"--inputs {part!r}: write INPUT=NUMBERS, a range or dimensions, such as lengths=seq, ids=0..30521 "
                 f"or scales=0,1,0; the model has the inputs {', '.join(inputs)} "
                 f"and the dimensions {', '.join(dims) or 'none'}"
             )

@@ -105,8 +105,8 @@ def commanded(
     least, most = suite.row_s
     row_s = max(least, min(most, share / rows - ROW_EXTRA_S))
     words = ("bench", pack, "--device", context.device, "--shapes", f"m={','.join(map(str, work.rows))}")
-    words += ("--weights", suite.weights, "--seconds-per-row", f"{row_s:.2f}", "--json")
-    return (*task.command, *words, *(("--against", context.against) if context.against else ())), left_s
+    words += ("--cache-state", suite.weights, "--seconds-per-row", f"{row_s:.2f}", "--json")
+    return (*task.command, *words, *(("--peers", context.against) if context.against else ())), left_s
 
 
 def _parts(suite: Suite, units: int) -> list[Task]:

@@ -12,6 +12,7 @@ import typer
 
 from haotuner import __version__
 from haotuner.cli.output import OutputLost, ReaderLeft, give_up_stdout, say, tell, writing
+from haotuner.cli.renamed_options import with_new_names
 from haotuner.errors import HaotunerError
 
 # In the order of `haotuner --help`. A verb is the function of its name in the file of its name; a group is its file's typer.
@@ -77,7 +78,8 @@ def _summary(verb: object) -> str | None:
 def run(arguments: Sequence[str]) -> int:
     """Exit code of one command line, see ``EXIT_CODES``."""
     try:
-        code = app_for(arguments)(list(arguments), standalone_mode=False)
+        arguments = with_new_names(arguments)
+        code = app_for(arguments)(arguments, standalone_mode=False)
         with writing():
             sys.stdout.flush()
         return _stopped(arguments) if code == _INTERRUPTED else int(code or 0)

@@ -38,7 +38,7 @@ WIDE = 400  # columns of a table that is written to a file or a pipe: nothing is
 def bench(
     pack: PackFolder,
     against: Annotated[
-        str | None, typer.Option("--against", help=f"Peers, of {', '.join(PEERS)} [default: all that are installed].")
+        str | None, typer.Option("--peers", help=f"Peers, of {', '.join(PEERS)} [default: all that are installed].")
     ] = None,
     shapes: Annotated[
         str | None,
@@ -53,7 +53,7 @@ def bench(
     weights: Annotated[
         str | None,
         typer.Option(
-            "--weights",
+            "--cache-state",
             help="cold (each call finds its weight, or second factor, out of cache), hot, or cold,hot [default: cold; hot "
             "where all operands come with a call].",
         ),
@@ -66,18 +66,18 @@ def bench(
         typer.Option("--isa", help="Limit peers to avx2 or sse, to race a pack built so (not every peer can be)."),
     ] = None,
     seed: Annotated[int, typer.Option("--seed", help="Seed of the data.")] = 0,
-    only: Annotated[str | None, typer.Option("--only", metavar="NAME", help="A whole model of the pack.")] = None,
+    only: Annotated[str | None, typer.Option("--model", metavar="NAME", help="A whole model of the pack.")] = None,
     file: Annotated[
         list[Path] | None,
         typer.Option(
             "--file",
             metavar="MODEL.onnx",
-            help="With --only: the file that peers run; torch runs a MODEL.pt2 of torch.export; repeatable.",
+            help="With --model: the file that peers run; torch runs a MODEL.pt2 of torch.export; repeatable.",
         ),
     ] = None,
     given: Annotated[
         str,
-        typer.Option("--given", help="With --only: inputs whose elements matter: scales=0,1,0;lengths=seq;ids=0..30521."),
+        typer.Option("--inputs", help="With --model: inputs whose elements matter: scales=0,1,0;lengths=seq;ids=0..30521."),
     ] = "",
     plot: Annotated[Path | None, typer.Option("--plot", metavar="FILE.png", help="Draw time over m.")] = None,
     json_output: Json = False,

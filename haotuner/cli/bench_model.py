@@ -1,4 +1,4 @@
-"""`haotuner bench PACK --only MODEL`: a whole model against ONNX Runtime, OpenVINO and torch."""
+"""`haotuner bench PACK --model MODEL`: a whole model against ONNX Runtime, OpenVINO and torch."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def bench_model(
     peers = MODEL_PEERS if against is None else tuple(part.strip() for part in against.split(",") if part.strip() != "none")
     unknown = [peer for peer in peers if peer not in MODEL_PEERS]
     if unknown:
-        raise UsageError(f"--against {unknown[0]}: models are raced against {', '.join(MODEL_PEERS)}")
+        raise UsageError(f"--peers {unknown[0]}: models are raced against {', '.join(MODEL_PEERS)}")
     if (manifest := read_manifest(pack)).placed:
         raise UsageError(f"{pack} is for {manifest.arch}: whole models are raced on CPUs; tune for this CPU to race {name}")
     for file in files:

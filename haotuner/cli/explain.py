@@ -46,14 +46,14 @@ def explain(
         str | None, typer.Option("--shape", help="One shape, for example m=37; empty for a model without dimensions.")
     ] = None,
     only: Annotated[
-        str, typer.Option("--only", metavar="MODEL", help="A whole model: its groups; with --shape what its steps take.")
+        str, typer.Option("--model", metavar="MODEL", help="A whole model: its groups; with --shape what its steps take.")
     ] = "",
     region: Annotated[str, typer.Option("--region", metavar="TENSOR", help="Of a model: the region that makes it.")] = "",
     given: Annotated[
-        str, typer.Option("--given", metavar="INPUTS", help="With --only and --shape: lengths=seq;scales=0,1,0.")
+        str, typer.Option("--inputs", metavar="INPUTS", help="With --model and --shape: lengths=seq;scales=0,1,0.")
     ] = "",
     expected: Annotated[
-        bool, typer.Option("--predicted", help="With --only: what was expected of its requests, and what they take here.")
+        bool, typer.Option("--predicted", help="With --model: what was expected of its requests, and what they take here.")
     ] = False,
     threads: Annotated[int | None, typer.Option("--threads", help="Thread count; default: all cores.")] = None,
     json_output: Json = False,
@@ -61,7 +61,7 @@ def explain(
     """Explain the choice for one shape: regions, expected and measured time, the runner-up."""
     manifest = read_manifest(pack)
     if expected and (not only or shape is not None):
-        raise UsageError("--predicted goes with --only MODEL and without --shape: its requests are those of tuning")
+        raise UsageError("--predicted goes with --model MODEL and without --shape: its requests are those of tuning")
     if only and (shape is not None or expected) and manifest.placed:
         raise UsageError(
             f"{pack} is for {manifest.arch}, where steps are not timed one by one: leave --shape and --predicted out to see "
@@ -149,7 +149,7 @@ def _op_and_shape(pack: Path, op: str, shape: str | None, manifest: Manifest) ->
     if not shape or not (op or len(names) == 1):
         sizes = ";".join(f"{axis.name}={axis.first}" for axis in manifest.ops[0].dynamic) if names else ""
         ways = [f'an op and a shape, --op {names[0]} --shape "{sizes}"'] if names else []
-        ways += [f"a whole model, --only {model}" for model in sorted(manifest.models)[:1]]
+        ways += [f"a whole model, --model {model}" for model in sorted(manifest.models)[:1]]
         raise UsageError(f"name {', or '.join(ways)}; {pack} has {', '.join([*names, *sorted(manifest.models)])}")
     return _named(op or names[0], {entry.name: entry.output.name for entry in manifest.ops if entry.group}), shape
 

@@ -1,4 +1,4 @@
-"""`haotuner explain PACK --only MODEL`: the kernels of each region of a model, with times, beside greedy fusion's."""
+"""`haotuner explain PACK --model MODEL`: the kernels of each region of a model, with times, beside greedy fusion's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`haotuner explain PACK --only MODEL --predicted`: what tuning expected, and what requests take here."""
+"""`haotuner explain PACK --model MODEL --predicted`: what tuning expected, and what requests take here."""
 
 from __future__ import annotations
 

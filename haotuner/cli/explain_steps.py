@@ -1,4 +1,4 @@
-"""`haotuner explain PACK --only MODEL --shape SIZES`: where the time of one request goes, step by step."""
+"""`haotuner explain PACK --model MODEL --shape SIZES`: where the time of one request goes, step by step."""
 
 from __future__ import annotations
 

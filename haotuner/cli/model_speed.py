@@ -55,7 +55,7 @@ class ModelSpeed:
 
 
 def race_models(request: Request, report: Report, against: Sequence[str] | None, *, quiet: bool) -> ModelSpeed:
-    """Race the models of a new pack for a CPU. ``against``: names of ``--against``; None where none were named.
+    """Race the models of a new pack for a CPU. ``against``: names of ``--peers``; None where none were named.
 
     A request is raced where its expected time leaves room for ``LEAST_CALLS`` calls in ``QUICK_S`` seconds.
     """
@@ -81,7 +81,7 @@ def race_models(request: Request, report: Report, against: Sequence[str] | None,
                 why = str(error)
                 break
         if why:
-            hints.append(f"{name} was not raced: {why}; run haotuner bench {report.pack} --only {name} --file {file}")
+            hints.append(f"{name} was not raced: {why}; run haotuner bench {report.pack} --model {name} --file {file}")
     return ModelSpeed(rows, hints)
 
 
@@ -90,7 +90,7 @@ def _cannot(model: ModelTask, peers: Sequence[str]) -> str:
     if model.file.suffix == PROGRAMS:
         return "it is a file of torch.export, which torch compiles for minutes"
     if not peers:
-        return "--against names no peer that reads ONNX"
+        return "--peers names no peer that reads ONNX"
     missing = [peer for peer in peers if find_spec(peer) is None]
     return f"{', '.join(missing)} is not installed" if missing else ""
 

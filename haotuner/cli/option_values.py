@@ -22,13 +22,13 @@ PackFolder = Annotated[Path, typer.Argument(metavar="PACK", help="The directory 
 
 
 def peers_of(text: str) -> tuple[str, ...]:
-    """Names of ``--against``; none of ``none``. UsageError for a library that there is no peer of."""
+    """Names of ``--peers``; none of ``none``. UsageError for a library that there is no peer of."""
     names = tuple(name.strip() for name in text.split(",") if name.strip())
     if names == ("none",):
         return ()
     if not names or set(names) - HOST.peers.keys():
         odd = ", ".join(name for name in names if name not in HOST.peers)
-        raise UsageError(f"--against {text!r}: no peer {odd}; known are {', '.join(HOST.peers)}, or write none")
+        raise UsageError(f"--peers {text!r}: no peer {odd}; known are {', '.join(HOST.peers)}, or write none")
     return names
 
 

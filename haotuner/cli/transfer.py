@@ -43,7 +43,7 @@ def fit(
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Write a cost model for the target, for `haotuner tune --model FILE`; records of other devices are its sources."""
+    """Write a cost model for the target, for `haotuner tune --cost-model FILE`; records of other devices are its sources."""
     from haotuner.transfer.fit import fit_model
     from haotuner.transfer.saved_model import save_model
 

@@ -82,7 +82,7 @@ def tune(
         bool, typer.Option("--resume", help="Use the records of an earlier run; measure only the rest.")
     ] = False,
     weights: Annotated[
-        str, typer.Option("--weights", help="State in which kernels are timed: cold (as servers see them) or hot.")
+        str, typer.Option("--cache-state", help="State in which kernels are timed: cold (as servers see them) or hot.")
     ] = "cold",
     batch_invariant: Annotated[
         bool, typer.Option("--batch-invariant", help="Promise, checked before publishing, that results do not depend on m.")
@@ -94,7 +94,7 @@ def tune(
     model: Annotated[
         str | None,
         typer.Option(
-            "--model",
+            "--cost-model",
             metavar="FILE|none",
             help="A cost model to start from (`haotuner transfer fit`), or none [default: what ships for it].",
         ),
@@ -114,7 +114,7 @@ def tune(
         int, typer.Option("--early-stopping", metavar="N", help="Leave a model's task after N turns without gain; 0: never.")
     ] = 0,
     against: Annotated[
-        str | None, typer.Option("--against", help=f"Peers on a CPU for the closing table, or none [default: {PEERS_HERE}].")
+        str | None, typer.Option("--peers", help=f"Peers on a CPU for the closing table, or none [default: {PEERS_HERE}].")
     ] = None,
     json_output: Json = False,
     quiet: Quiet = False,
@@ -180,7 +180,7 @@ def tune(
         speed, of_models = None, None
         if report.device.kind != "cpu":  # peers run on this host's CPU
             if peers and against is not None:
-                tell(f"--against {against}: peers on a GPU are raced by `haotuner bench`, not here")
+                tell(f"--peers {against}: peers on a GPU are raced by `haotuner bench`, not here")
             peers = ()
         stopping.racing = True
         if peers and not stopping.asked and not zero_measure and from_files is None:

@@ -45,7 +45,7 @@ def start_of(requested: str | None, device: Device, family: str, *, seed: int = 
             and said.
     """
     if requested == COLD:
-        return Start(model=None, words="from cold (--model none)", document={"model": None, "why": "--model none"})
+        return Start(model=None, words="from cold (--cost-model none)", document={"model": None, "why": "--cost-model none"})
     if requested is not None:
         named = load_model(Path(requested))
         _same_family(requested, named.facts.get("family"), family)
@@ -103,7 +103,7 @@ def _same_family(requested: str, known: object, family: str) -> None:
     if known is not None and known != family:
         raise UsageError(
             f"the model {requested} ranks {known} kernels, this run needs one for {family}; "
-            f"make one with: haotuner transfer fit --family {family}, or leave --model out"
+            f"make one with: haotuner transfer fit --family {family}, or leave --cost-model out"
         )
 
 

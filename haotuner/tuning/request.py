@@ -143,7 +143,7 @@ class Request:
         if self.budget_s is not None and not 0 < self.budget_s < float("inf"):
             raise UsageError(f"--budget {self.budget_s:g}s leaves no time to measure; give for example --budget 60s")
         if self.weights not in ("cold", "hot"):
-            raise UsageError(f"--weights {self.weights!r}: write cold or hot")
+            raise UsageError(f"--cache-state {self.weights!r}: write cold or hot")
         if self.zero_measure and self.resume:
             raise UsageError(
                 "--zero-measure and --resume exclude each other: one uses no measurements, the other earlier ones"

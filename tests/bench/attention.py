@@ -57,7 +57,7 @@ def tune(pack: Path, budget: str) -> None:
     """One pack with every op of the race."""
     names = list(dict.fromkeys(op_name(depth, use) for depth in DEPTHS for use in USES))
     command = [sys.executable, "-m", "haotuner", "tune", "--out", str(pack), "--shapes", RANGES, "--threads", "1,2"]
-    command += ["--budget", budget, "--against", "none", *(word for name in names for word in ("--op", name))]
+    command += ["--budget", budget, "--peers", "none", *(word for name in names for word in ("--op", name))]
     subprocess.run(command, check=True)
 
 

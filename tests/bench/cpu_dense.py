@@ -53,14 +53,14 @@ def main() -> None:
         for state in STATES:
             tuned, found = raced(
                 Path(folder) / state, asked.ops.split(","), state, asked.seconds_per_row,
-                ["--against", asked.against, "--shapes", asked.shapes, "--threads", "1,all",
+                ["--peers", asked.against, "--shapes", asked.shapes, "--threads", "1,all",
                  "--plot", str(asked.out / f"cpu-dense-{state}.png")],
             )  # fmt: skip
             text += section(f"Weights {state}", tuned, found, plot=f"cpu-dense-{state}.png")
         for isa in filter(None, asked.isas.split(",")):
             narrow, found = raced(
                 Path(folder) / isa, asked.ops.split(",")[:1], "cold", asked.seconds_per_row,
-                ["--against", NARROW_PEERS, "--shapes", NARROW_ROWS, "--threads", "1", "--isa", isa], f"cpu:{isa}",
+                ["--peers", NARROW_PEERS, "--shapes", NARROW_ROWS, "--threads", "1", "--isa", isa], f"cpu:{isa}",
             )  # fmt: skip
             text += section(f"Limited to {isa}, weights cold", narrow, found)
     (asked.out / "cpu-dense.md").write_text("\n".join([*text[:4], machine(tuned), "", *text[4:]]) + "\n")
@@ -69,8 +69,8 @@ def main() -> None:
 def raced(pack: Path, ops: list[str], state: str, seconds: str, words: list[str], device: str = "cpu") -> tuple[Any, Any]:
     """Tune a pack and race it: the documents of both."""
     asked = [word for name in ops for word in ("--op", name)]
-    tuned = haotuner("tune", *asked, "--device", device, "--weights", state, "--out", str(pack), "--against", "none", "-q")
-    found = haotuner("bench", str(pack), *words, "--weights", state, "--seconds-per-row", seconds, "-q")
+    tuned = haotuner("tune", *asked, "--device", device, "--cache-state", state, "--out", str(pack), "--peers", "none", "-q")
+    found = haotuner("bench", str(pack), *words, "--cache-state", state, "--seconds-per-row", seconds, "-q")
     return tuned, found
 
 

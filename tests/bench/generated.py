@@ -71,7 +71,7 @@ def tune(pack: Path, budget: str, threads: str) -> None:
         axis, rows, columns = spans(names[0])
         ranges = f"{axis}={rows[0]}..{rows[1]};n={columns[0]}..{columns[1]}"
         command = [sys.executable, "-m", "haotuner", "tune", "--out", str(out), "--shapes", ranges, "--threads", threads]
-        command += ["--budget", f"{float(budget.rstrip('s')) * len(names):g}s", "--against", "none"]
+        command += ["--budget", f"{float(budget.rstrip('s')) * len(names):g}s", "--peers", "none"]
         subprocess.run([*command, *(word for name in names for word in ("--op", name))], check=True)
 
 

@@ -69,15 +69,15 @@ def section(name: str, module: Any, asked: argparse.Namespace) -> Iterator[str]:
                 asked.threads,
                 "--budget",
                 asked.budget,
-                "--weights",
+                "--cache-state",
                 asked.weights,
-                "--against",
+                "--peers",
                 "none",
                 "-q",
             )
             tuned = haotuner("tune", "--op", op, "--shapes", tune_at, "--out", pack, *words)
             more = () if race_at is None else ("--shapes", race_at)
-            race = ("--against", module.PEERS, "--threads", asked.threads, "--weights", asked.weights)
+            race = ("--peers", module.PEERS, "--threads", asked.threads, "--cache-state", asked.weights)
             raced = haotuner("bench", pack, *more, *race, "--seconds-per-row", asked.seconds_per_row, "-q")
             rows += raced["rows"]
             yield _text(module, command, machine(tuned), rows, place + 1)

@@ -23,7 +23,7 @@ def tuned_pack(ops: Sequence[str], shapes: Sequence[str], asked: Any, folder: st
         path = str(Path(folder) / str(place))
         words = [word for op, range_ in zip(ops, shapes, strict=True) if range_ == one for word in ("--op", op)]
         budget = f"{float(asked.budget.rstrip('s')) * (len(words) // 2):.0f}s"
-        more = ("--budget", budget, "--against", "none", "-q", *(("--db", asked.db) if asked.db else ()))
+        more = ("--budget", budget, "--peers", "none", "-q", *(("--db", asked.db) if asked.db else ()))
         found = haotuner("tune", *words, "--shapes", one, "--out", path, "--threads", asked.threads, *more)
         packs.append(path)
     return packs, machine(found)

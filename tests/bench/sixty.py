@@ -113,7 +113,7 @@ def main() -> None:
                 pack = Path(folder) / str(place)
                 tuned = haotuner(
                     "tune", "--op", spec, "--shapes", shapes, "--out", str(pack), "--threads", asked.threads,
-                    "--budget", asked.budget, "--against", "none", "-q",
+                    "--budget", asked.budget, "--peers", "none", "-q",
                 )  # fmt: skip
                 rows += raced(pack, Op.parse(spec), ShapeRange.parse(shapes), -(-SIZES // len(KINDS[kind])), asked)
         page = asked.page.read_text(encoding="utf-8") if asked.page.exists() else HEAD

@@ -14,7 +14,7 @@ from pathlib import Path
 class Wild:
     """A model: a name of its own, the wheel that has its file, and the sizes that a user of it would ask for.
 
-    ``file``: the end of its path in the wheel. ``given``: inputs whose elements matter, as ``haotuner bench --given``.
+    ``file``: the end of its path in the wheel. ``given``: inputs whose elements matter, as ``haotuner bench --inputs``.
     """
 
     name: str

@@ -14,7 +14,7 @@ from tests.doors.warm import run_warm
 from tests.standin.patience import WALL_S
 
 ROOT = Path(__file__).resolve().parents[2]
-TINY = ("--op", "dense:n=48,k=32", "--shapes", "m=1..24", "--against", "none", "--threads", "1")
+TINY = ("--op", "dense:n=48,k=32", "--shapes", "m=1..24", "--peers", "none", "--threads", "1")
 
 
 @dataclass(frozen=True)

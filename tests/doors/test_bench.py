@@ -32,7 +32,7 @@ QUICK = ("--seconds-per-row", "0.1")
 
 def test_the_document_has_the_keys_of_the_contract_and_nothing_else_is_printed(tuned, cache, tmp_path):
     pack = tuned[0] / "pack"
-    asked = ("--against", "numpy,zentorch", "--shapes", "m=1,7", "--weights", "cold,hot", "--json")
+    asked = ("--peers", "numpy,zentorch", "--shapes", "m=1,7", "--cache-state", "cold,hot", "--json")
     answer = haotuner("bench", str(pack), *asked, *QUICK, cache=cache, cwd=tmp_path)
     assert answer.code == 0, answer.err
     found = answer.json()
@@ -55,7 +55,7 @@ def test_the_document_has_the_keys_of_the_contract_and_nothing_else_is_printed(t
 
 
 def test_people_get_a_table_and_the_figures(tuned, cache, tmp_path):
-    asked = ("--against", "numpy", "--op", "dense:n=48,k=32", "--shapes", "m=1..3", "--weights", "hot")
+    asked = ("--peers", "numpy", "--op", "dense:n=48,k=32", "--shapes", "m=1..3", "--cache-state", "hot")
     answer = haotuner("bench", str(tuned[0] / "pack"), *asked, *QUICK, "-q", cache=cache, cwd=tmp_path)
     assert answer.code == 0, answer.err
     lines = answer.out.splitlines()
@@ -69,11 +69,11 @@ def test_people_get_a_table_and_the_figures(tuned, cache, tmp_path):
 @pytest.mark.parametrize(
     "words, code, said",
     [
-        (("--against", "cublas"), 2, "known are torch, onednn"),
+        (("--peers", "cublas"), 2, "known are torch, onednn"),
         (("--op", "dense_n7_k7"), 2, "holds no op dense_n7_k7; it holds dense_n48_k32"),
         (("--shapes", "n=4"), 2, "write m=1,5,37"),
         (("--shapes", "m=0"), 2, "start at 1"),
-        (("--weights", "warm"), 2, "known states are cold, hot"),
+        (("--cache-state", "warm"), 2, "known states are cold, hot"),
         (("--threads", "0"), 2, "--threads '0'"),
         (("--seconds-per-row", "0"), 2, "must be positive"),
         (("--plot", "x.pdf"), 2, "ends in .png"),
@@ -92,7 +92,7 @@ def test_a_changed_pack_is_refused_and_none_of_its_code_runs(tuned, cache, tmp_p
     data = bytearray(library.read_bytes())
     data[len(data) // 2] ^= 1
     library.write_bytes(data)
-    answer = haotuner("bench", str(pack), "--against", "numpy", cache=cache, cwd=tmp_path)
+    answer = haotuner("bench", str(pack), "--peers", "numpy", cache=cache, cwd=tmp_path)
     assert answer.code == 5 and "sha256" in answer.err
     assert haotuner("bench", str(tmp_path), cache=cache, cwd=tmp_path).code == 5
 
@@ -105,13 +105,13 @@ def test_plots_need_matplotlib_and_the_message_says_how_to_get_it(tuned, cache, 
 
 @pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="matplotlib: not installed")
 def test_a_plot_is_a_png(tuned, cache, tmp_path):
-    asked = ("--against", "numpy", "--shapes", "m=1,7", "--plot", "x.png", "--json")
+    asked = ("--peers", "numpy", "--shapes", "m=1,7", "--plot", "x.png", "--json")
     assert haotuner("bench", str(tuned[0] / "pack"), *asked, *QUICK, cache=cache, cwd=tmp_path).code == 0
     assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_ctrl_c_ends_the_race_and_every_process(tuned, cache, tmp_path):
-    words = ("bench", str(tuned[0] / "pack"), "--against", "numpy", "--shapes", "m=1,2,3", "--seconds-per-row", "30")
+    words = ("bench", str(tuned[0] / "pack"), "--peers", "numpy", "--shapes", "m=1,2,3", "--seconds-per-row", "30")
     race = subprocess.Popen(race_of(*words), cwd=tmp_path, env=environment(cache), stderr=subprocess.PIPE, text=True)
     assert race.stderr is not None
     with race.stderr:
@@ -130,7 +130,7 @@ def test_a_race_stopped_half_way_prints_what_it_has(tuned, cache, tmp_path):
     words = (
         "bench",
         str(tuned[0] / "pack"),
-        "--against",
+        "--peers",
         "numpy",
         "--shapes",
         "m=1,2,3",

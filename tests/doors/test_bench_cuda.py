@@ -24,7 +24,7 @@ pytestmark = [
     pytest.mark.skipif(bool(toolchain_missing()), reason=f"compiler: {toolchain_missing()}"),
     pytest.mark.skipif(has_gpu(), reason="host: has a driver of its own"),
 ]
-ROWS = ("--shapes", "m=3,150", "--weights", "cold,hot", "--seconds-per-row", "0.05")
+ROWS = ("--shapes", "m=3,150", "--cache-state", "cold,hot", "--seconds-per-row", "0.05")
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +78,7 @@ def test_experts_are_raced_with_their_cut_of_the_rows(raced: tuple[Path, dict[st
 
 
 def test_people_read_which_peers_are_not_there(raced: tuple[Path, dict[str, str]]) -> None:
-    answer = bench(raced, "--shapes", "m=3", "--weights", "hot", "--seconds-per-row", "0.05")
+    answer = bench(raced, "--shapes", "m=3", "--cache-state", "hot", "--seconds-per-row", "0.05")
     assert answer.code == 0, answer.err
     assert all(name in answer.out + answer.err for name in GPU.peers) and "m=3" in answer.out
 
@@ -86,7 +86,7 @@ def test_people_read_which_peers_are_not_there(raced: tuple[Path, dict[str, str]
 @pytest.mark.parametrize(
     "words, code, told",
     [
-        (("--against", "numpy"), 2, "no such peer"),
+        (("--peers", "numpy"), 2, "no such peer"),
         (("--threads", "2"), 2, "are for CPUs"),
         (("--device", "cuda:5"), 2, "this host has cuda:0"),
     ],

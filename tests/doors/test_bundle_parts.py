@@ -102,7 +102,7 @@ def test_time_is_shared_among_what_is_left(tmp_path):
     command, _ = commanded(task, FULL, place, 30.0, 10)
     assert command[command.index("--budget") + 1] == "20s"
     race, _ = commanded(Task(stage="race", name=task.name), FULL, place, 1e6, 1)
-    assert race[race.index("--seconds-per-row") + 1] == "3.00" and race[race.index("--against") + 1] == "torch"
+    assert race[race.index("--seconds-per-row") + 1] == "3.00" and race[race.index("--peers") + 1] == "torch"
 
 
 def test_a_torn_line_of_answers_is_taken_off(tmp_path):

@@ -164,7 +164,7 @@ def test_a_pack_s_only_op_needs_no_name_and_a_shape_is_asked_for(tuned: Tuned, c
 
 def test_one_of_several_is_named_and_all_are_listed() -> None:
     held: Any = SimpleNamespace(ops=(packed(48, 32), replace(packed(48, 32), name="other")), models={"net": None})
-    with pytest.raises(UsageError, match=r'--shape "m=1", or a whole model, --only net; p has dense_n48_k32, other, net'):
+    with pytest.raises(UsageError, match=r'--shape "m=1", or a whole model, --model net; p has dense_n48_k32, other, net'):
         explain._op_and_shape(Path("p"), "", "m=7", held)
 
 

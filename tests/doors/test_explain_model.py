@@ -1,4 +1,4 @@
-"""`haotuner explain PACK --only MODEL`: regions, kernels and times, and what is not there."""
+"""`haotuner explain PACK --model MODEL`: regions, kernels and times, and what is not there."""
 
 from __future__ import annotations
 

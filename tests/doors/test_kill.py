@@ -16,7 +16,7 @@ import pytest
 from tests.doors.command import command, environment, haotuner
 from tests.standin.patience import WALL_S
 
-LONGER = ("--op", "dense:n=64,k=64", "--shapes", "m=1..64", "--against", "none", "--threads", "1")
+LONGER = ("--op", "dense:n=64,k=64", "--shapes", "m=1..64", "--peers", "none", "--threads", "1")
 TIME = ("--budget", "300s")  # of a run that is to be killed: it must not end by itself
 
 

@@ -44,7 +44,7 @@ def asked(file: str) -> tuple[Any, Any]:
     return SimpleNamespace(models=(model,)), SimpleNamespace(threads=(1, 2), tuned=(), device=None, pack=Path("pack"))
 
 
-RUN_BENCH = "; run haotuner bench pack --only net --file net"
+RUN_BENCH = "; run haotuner bench pack --model net --file net"
 
 
 def test_models_without_a_race_say_why_and_what_to_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,13 +45,13 @@ OP = Op.parse("dense:n=48,k=32")
         (["--out", "p" * 300], "(300 letters): File name too long"),
         (["--out", "p" * 250], "cannot be written to (File name too long)"),
         (["--out", "/proc/x"], "the folder /proc cannot be written to"),
-        (["--against", "nosuch"], "no peer nosuch; known are"),
-        (["--against", ""], "or write none"),
+        (["--peers", "nosuch"], "no peer nosuch; known are"),
+        (["--peers", ""], "or write none"),
         (["--op", "dense:n=2147483647,k=2147483647"], "GiB and is packed beside it"),
     ],
 )
 def test_a_wrong_request_is_one_line_and_exit_2(cache: Path, tmp_path: Path, words: list[str], said: str) -> None:
-    given = {"--op": "dense:n=48,k=32", "--shapes": "m=1..24", "--against": "none", "--threads": "1"}
+    given = {"--op": "dense:n=48,k=32", "--shapes": "m=1..24", "--peers": "none", "--threads": "1"}
     given |= {words[0]: words[1]}
     answer = run("tune", *(word for pair in given.items() for word in pair), cache=cache, cwd=tmp_path)
     assert answer.code == 2, answer.err

@@ -15,7 +15,7 @@ from tests.doors.command import command, environment, haotuner
 from tests.doors.test_kill import wait_for
 from tests.standin.patience import WALL_S
 
-TWO = ("--op", "dense:n=64,k=64", "--op", "dense:n=96,k=64", "--shapes", "m=1..512", "--against", "none")
+TWO = ("--op", "dense:n=64,k=64", "--op", "dense:n=96,k=64", "--shapes", "m=1..512", "--peers", "none")
 
 
 def begun(cache: Path, folder: Path, *words: str) -> subprocess.Popen[bytes]:
@@ -79,7 +79,7 @@ PHASES = {
     "checking": b"checking what it",
     "racing": b"racing against",
 }
-SHORT = ("--op", "dense:n=64,k=64", "--shapes", "m=1..64", "--threads", "1", "--budget", "3s", "--against", "numpy")
+SHORT = ("--op", "dense:n=64,k=64", "--shapes", "m=1..64", "--threads", "1", "--budget", "3s", "--peers", "numpy")
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def test_candidates_are_shown_of_every_output(tmp_path: Path, cache: Path) -> No
 @pytest.mark.slow
 def test_a_file_becomes_a_pack(tmp_path: Path, cache: Path) -> None:
     file = files(tmp_path)[1]
-    words = ("--op", f"group:{file}", "--shapes", "m=1..16;n=1..64", "--against", "none", "--threads", "1,2")
+    words = ("--op", f"group:{file}", "--shapes", "m=1..16;n=1..64", "--peers", "none", "--threads", "1,2")
     answer = haotuner("tune", *words, "--budget", "6s", "--json", cache=cache, cwd=tmp_path)
     assert answer.code == 0, answer.err
     names = [op["name"] for op in answer.json()["ops"]]
@@ -61,7 +61,7 @@ def test_outputs_of_the_same_rows_are_one_op(tmp_path: Path, cache: Path) -> Non
         node("Add", ["x", "r"], ["total"]), node("ReduceMax", ["total", "axes"], ["most"], keepdims=1),
         node("Sub", ["total", "most"], ["y"]), node("Transpose", ["y"], ["turned"], perm=[1, 0]),
     ], {"x": ["m", "n"], "r": ["m", "n"]}, ["most", "turned", "y", "total"], axes=np.array([1]))  # fmt: skip
-    words = ("--op", f"group:{file}", "--shapes", "m=1..16;n=1..64", "--against", "none", "--threads", "1,2")
+    words = ("--op", f"group:{file}", "--shapes", "m=1..16;n=1..64", "--peers", "none", "--threads", "1,2")
     answer = haotuner("tune", *words, "--budget", "6s", "--json", cache=cache, cwd=tmp_path)
     assert answer.code == 0, answer.err
     joint, turned = answer.json()["ops"]

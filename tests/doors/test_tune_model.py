@@ -98,7 +98,7 @@ def test_what_requests_are_expected_to_take_is_said(monkeypatch: pytest.MonkeyPa
 @pytest.mark.slow
 def test_two_models_share_a_budget_and_a_pack(files: Path, cache: Path, tmp_path: Path) -> None:
     words = [str(files / "one.onnx"), str(files / "two.onnx"), "--shapes", "batch=1..8", "--shapes", "batch=1..16",
-             "--threads", "1", "--against", "none", "--objective", "geomean", "--json"]  # fmt: skip
+             "--threads", "1", "--peers", "none", "--objective", "geomean", "--json"]  # fmt: skip
     document: Any = json.loads(haotuner("tune", *words, "--budget", "16s", cache=cache, cwd=tmp_path).out)
     names = {op["name"] for op in document["ops"]}
     assert names == {"dense_n48_k32", "dense_n32_k48"} and {turn[0] for turn in document["turns"]} == names
@@ -110,10 +110,10 @@ def test_two_models_share_a_budget_and_a_pack(files: Path, cache: Path, tmp_path
         for name, width in (("one", 48), ("two", 32)):
             (found,) = pack.model(name).run({"h0": np.zeros((5, 32), np.float32)}).values()
             assert found.shape == (5, width) and np.allclose(found.sum(axis=1), 1)
-    shown = haotuner("explain", "pack", "--only", "two", "--json", cache=cache, cwd=tmp_path)
+    shown = haotuner("explain", "pack", "--model", "two", "--json", cache=cache, cwd=tmp_path)
     assert len(json.loads(shown.out)["regions"]) == 2
     pytest.importorskip("onnxruntime")
-    more = ("--budget", "3s", "--resume", "--against", "onnxruntime")
+    more = ("--budget", "3s", "--resume", "--peers", "onnxruntime")
     again: Any = json.loads(haotuner("tune", *words, *more, cache=cache, cwd=tmp_path).out)
     assert again["reused"] > 0
     raced = {(row["model"], len(row["peers"])) for row in again["speed"]["rows"]}

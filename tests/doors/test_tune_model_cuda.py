@@ -119,8 +119,8 @@ def test_a_model_for_an_absent_gpu_comes_from_predictions(cache: Path, tmp_path:
     assert manifest.placed and list(manifest.models) == ["net"] and manifest.arch == "sm_90a"
     told = {}
     asked_for = (
-        ("bench", "pack", "--only", "net", "--shapes", "rows=3"),
-        ("explain", "pack", "--only", "net", "--shape", "rows=3"),
+        ("bench", "pack", "--model", "net", "--shapes", "rows=3"),
+        ("explain", "pack", "--model", "net", "--shape", "rows=3"),
     )
     for words in (("verify", "pack"), ("inspect", "pack"), *asked_for):
         ran = haotuner(*words, cache=cache, cwd=tmp_path)
@@ -137,7 +137,7 @@ def test_a_model_whose_sizes_depend_on_data_is_packed_for_an_absent_gpu(cache: P
     assert done.code == 3 and "segments, cut where sizes depend on data" in done.out, done.err
     manifest = read_manifest(tmp_path / "pack")
     assert manifest.placed and {"net", "net.0", "net.1"} <= set(manifest.models)
-    for words in (("verify", "pack"), ("inspect", "pack"), ("explain", "pack", "--only", "net")):
+    for words in (("verify", "pack"), ("inspect", "pack"), ("explain", "pack", "--model", "net")):
         ran = haotuner(*words, cache=cache, cwd=tmp_path)
         assert ran.code == 0, ran.err
 

@@ -23,7 +23,7 @@ from tests.doors.test_tune_model import layers  # noqa: E402, after the skip
 from tests.standin.patience import WALL_S  # noqa: E402
 
 pytestmark = [pytest.mark.slow]
-ASKED = ("net.onnx", "--shapes", "batch=1..8", "--threads", "1", "--against", "none", "--resume")
+ASKED = ("net.onnx", "--shapes", "batch=1..8", "--threads", "1", "--peers", "none", "--resume")
 
 
 def started(cache: Path, folder: Path) -> subprocess.Popen[bytes]:

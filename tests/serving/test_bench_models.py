@@ -39,7 +39,7 @@ def test_elements_of_a_range_are_drawn_from_all_of_it():
     ids = {"name": "ids", "dtype": "int64", "shape": ["batch", "seq"]}
     given = parse_inputs("ids=3..5", ["ids"], DIMS)
     assert set(feeds_of([ids], {"batch": 8, "seq": 9}, 0, given)["ids"].reshape(-1)) == {3, 4, 5}
-    with pytest.raises(UsageError, match="--given"):
+    with pytest.raises(UsageError, match="--inputs"):
         parse_inputs("ids=5..3", ["ids"], DIMS)
 
 
@@ -53,7 +53,7 @@ def test_one_number_is_given_as_it_is():
 
 @pytest.mark.parametrize("text", ["nothing=1", "scales=0,one,0", "lengths=", "scales"])
 def test_what_cannot_be_given_is_said(text):
-    with pytest.raises(UsageError, match="--given"):
+    with pytest.raises(UsageError, match="--inputs"):
         parse_inputs(text, NAMES, DIMS)
 
 

@@ -219,5 +219,5 @@ def test_a_contest_that_makes_no_sense_is_refused_before_it_starts(changes, word
 
 
 def test_weights_that_cannot_fit_in_memory_are_refused_before_it_starts():
-    with pytest.raises(EnvironmentMissing, match=r"GB.*--against"):
+    with pytest.raises(EnvironmentMissing, match=r"GB.*--peers"):
         run(contest(ops=(Op.parse("dense:n=262144,k=262144"),)))  # 3.3 TB
