@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import prose
+from tests import house_map, prose
 from tests.bench.length_picture import NAMES, PAGE, SECTION, ratios
 from tests.guides.follow import Command, blocks
 
@@ -67,6 +67,17 @@ def test_a_decision_says_what_and_why_and_is_listed(page: Path):
     assert text.startswith(f"# {page.stem[:3]} "), "its number is its file's"
     assert "**Chosen" in text and "**Because" in text
     assert f"]({page.name})" in (page.parent / "index.md").read_text(encoding="utf-8")
+
+
+def test_readme_has_the_map_of_the_packages_as_the_house_test_holds_it():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert house_map.with_map(text) == text, "run python -m tests.house_map --write"
+
+
+def test_each_question_of_a_newcomer_has_a_file_that_is_there():
+    rows = re.findall(r"^\| (\d+) \| .*\? \| `(.*)` \|$", (ROOT / "docs/design/where.md").read_text(encoding="utf-8"), re.M)
+    assert [int(number) for number, _ in rows] == list(range(1, 21))
+    assert [path for _, path in rows if not (ROOT / path).is_file()] == []
 
 
 def test_no_two_decisions_have_one_number():

@@ -1,1 +1,1 @@
-"""Micro-kernel to object code to library: with microkernels/ the only place that imports tvm."""
+"""Code of micro-kernels, objects and libraries, and timers, for CPUs and for CUDA; the only importers of tvm."""

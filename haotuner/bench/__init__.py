@@ -1,1 +1,1 @@
-"""The race against peers: each contender alone in its process, one running at a time."""
+"""Races against other libraries: each contender alone in its process, one running at a time."""

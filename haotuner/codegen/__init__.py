@@ -1,1 +1,1 @@
-"""Generated kernels: a graph of primitives and a schedule become one program, for the compiler and for the interpreter."""
+"""Generated programs: a graph of primitives and a schedule become code for TVM, C or CUDA."""

@@ -1,1 +1,1 @@
-"""How fast a micro-kernel will be on a device: an analytic expectation and a learned one."""
+"""Predicted times of micro-kernels on a device: an analytic model and a learned one."""

@@ -1,1 +1,1 @@
-"""Readers of models of other systems: files become graphs."""
+"""Readers of ONNX files and of torch.export programs, which become graphs."""

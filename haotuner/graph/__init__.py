@@ -1,1 +1,1 @@
-"""Graphs of primitives over symbolic extents: what a group or a model computes, defined once with numpy's semantics."""
+"""Graphs of primitives over symbolic extents, with numpy's semantics; passes that rewrite them."""

@@ -1,1 +1,1 @@
-"""The services of the operating system: files opened with care, scratch folders, limits, processors, ELF files."""
+"""Services of the operating system: files opened with care, scratch folders, limits, processors, ELF files."""

@@ -1,1 +1,1 @@
-"""One supervised child process for everybody: whatever it does, the parent lives and gets an answer."""
+"""Child processes under supervision: whatever one does, the parent lives and gets an answer."""

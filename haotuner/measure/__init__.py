@@ -1,1 +1,1 @@
-"""Measuring: jobs, the isolated worker that runs them, verification before a time counts."""
+"""Measurements: builders and runners in child processes; a program is verified before its time counts."""

@@ -1,1 +1,1 @@
-"""The pack: a directory with a manifest and one library. Written aside and renamed; read and verified without TVM."""
+"""The pack format: a folder with a manifest, one library and weights. Read and written without TVM."""

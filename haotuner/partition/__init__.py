@@ -1,1 +1,1 @@
-"""Which kernels compute a graph."""
+"""The partition of a model's graph into kernels: products, fused groups, attention."""

@@ -1,1 +1,1 @@
-"""Planning: which micro-kernels to keep, and how they cover each shape."""
+"""Plans: which micro-kernels to keep, and how they cover each shape."""

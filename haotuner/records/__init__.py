@@ -1,4 +1,4 @@
-"""Records of measurements: kept, resumed, imported, exported."""
+"""Records of measurements: stored, resumed, imported, exported."""
 
 from haotuner.records.address import open_store
 from haotuner.records.memory import MemoryStore

@@ -1,1 +1,1 @@
-"""The parts of the tuning loop: what to measure for a kernel, what is known so far, what to measure next."""
+"""The tuning loop: what to measure next, what is known so far, when to stop."""

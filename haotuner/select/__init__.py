@@ -1,1 +1,1 @@
-"""Selection: hardware-friendly micro-kernels from shapes and resources, with the reason for every refusal."""
+"""Hardware-friendly micro-kernels, selected by shapes and resources, with the reason for every refusal."""

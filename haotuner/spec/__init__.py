@@ -1,1 +1,1 @@
-"""The nouns everybody uses. Standard library only, no I/O."""
+"""Values that everybody uses: ops, shapes, kernels, devices, records; and the right numbers of an op."""

@@ -1,1 +1,1 @@
-"""A tuning run: from a request to a published pack."""
+"""A tuning run, from a request to a published pack."""

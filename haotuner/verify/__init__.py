@@ -1,1 +1,1 @@
-"""Packs held against references: files, numbers, whole models, and the time of the pack before."""
+"""Checks of a pack: files, numbers, whole models, and its speed beside the pack before."""
