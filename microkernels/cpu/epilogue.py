@@ -12,6 +12,7 @@ from typing import Any
 
 from haotuner.microkernels.cpu.epilogue_math import Maker
 from haotuner.ops.epilogue import STEPS, operands_of
+from haotuner.ops.formula import Apply, Formula, Load, Number
 from haotuner.spec.kernel import MicroKernel
 
 FP32_BYTES = 4
@@ -100,31 +101,34 @@ def program(steps: Sequence[str], lanes: int, symbol: str, *, rows_are_channels:
 
 
 def _stepped(make: Maker, step: str, value: Any, inputs: dict[str, Any]) -> Any:
-    """A step of a kept value."""
+    """A step of a kept value: by its formula, but for two that have a shorter form."""
     number = make.number
-    if step in ("bias", "residual"):
-        return value + inputs[step]
-    if step == "scale":
-        return value * inputs[step]
-    if step == "clamp":
-        return make.below(make.above(value, inputs["low"]), inputs["high"])
-    if step == "prelu":
-        return make.above(value, number(0.0)) + make.below(value, number(0.0)) * inputs["slope"]
-    if step == "relu":
-        return make.above(value, number(0.0))
-    if step == "relu6":
-        return make.below(make.above(value, number(0.0)), number(6.0))
-    if step in ("hardsigmoid", "hardswish"):
-        gate = make.below(make.above(value + number(3.0), number(0.0)), number(6.0)) * number(1 / 6)
-        return gate if step == "hardsigmoid" else value * gate
     if step == "gelu":
         return value * make.normal(value)
     if step == "gelutanh":  # x (1 + tanh t) / 2 is x sigmoid(2 t)
         return value * make.sigmoid(value * (value * value * number(0.07135481627) + number(1.5957691216)))
-    if step == "silu":
-        return value * make.sigmoid(value)
-    if step == "sigmoid":
-        return make.sigmoid(value)
-    if step == "tanh":
-        return make.tanh(value)
-    raise ValueError(f"epilogue step {step!r} has no program for CPUs")
+    return _by_formula(make, STEPS[step].formula, {**inputs, "value": value})
+
+
+def _by_formula(make: Maker, formula: Formula, inputs: dict[str, Any]) -> Any:
+    """A formula's value. ValueError for a function that epilogues have no program of."""
+    functions = {
+        "add": lambda a, b: a + b,
+        "sub": lambda a, b: a - b,
+        "mul": lambda a, b: a * b,
+        "div": lambda a, b: a / b,
+        "max": make.above,
+        "min": make.below,
+        "abs": make.magnitude,
+        "neg": lambda a: make.number(0.0) - a,
+        "exp": make.exp,
+        "sigmoid": make.sigmoid,
+        "tanh": make.tanh,
+    }
+    if isinstance(formula, Load):
+        return inputs[formula.operand]
+    if isinstance(formula, Number):
+        return make.number(formula.value)
+    if not isinstance(formula, Apply) or formula.function not in functions:
+        raise ValueError(f"epilogues have no program for {formula}; they have {', '.join(functions)}")
+    return functions[formula.function](*(_by_formula(make, argument, inputs) for argument in formula.arguments))
