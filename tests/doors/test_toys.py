@@ -1,4 +1,4 @@
-"""Proof by example: a toy operator and a toy backend, each one new file and an entry in an index, from the command line."""
+"""Proof by example: a toy operator and a toy backend, one new file and an index entry each; a step of epilogues, a row."""
 
 from __future__ import annotations
 
@@ -31,6 +31,26 @@ with haotuner.load("pack", threads=2) as pack:
     print(pack.stats())
 """
 
+# All that torch and ONNX models, the reference, tolerances, packs and both backends need of a step: here x / (1 + |x|).
+STEP = (
+    (
+        "ops/epilogue.py",
+        """        # ONNX's PRelu, and LeakyRelu""",
+        """        Step(name="softsign", number=15,
+             formula=apply("div", VALUE, apply("add", apply("abs", VALUE), 1.0))),\n""",
+    ),
+    ("torch/activations.py", """    torch.nn.Tanh: "tanh",\n""", """    torch.nn.Softsign: "softsign",\n"""),
+)
+SERVE_STEP = """
+import haotuner, numpy as np
+with haotuner.load("pack", threads=1) as pack:
+    op = pack.op(next(iter(pack.ops)))
+    rng = np.random.default_rng(0)
+    x, w, b = (rng.standard_normal(size, dtype=np.float32) for size in ((9, 24), (40, 24), (40,)))
+    y = x.astype(np.float64) @ w.T + b
+    assert np.allclose(op.bind(w, bias=b)(x), y / (1 + np.abs(y)), atol=1e-5)
+"""
+
 
 def entered(path: Path, line: str, entry: tuple[str, str]) -> None:
     """One import and one entry in an index."""
@@ -56,6 +76,11 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "from haotuner.backends.c_compiler import CBackend\n",
         ("(CpuBackend(), CudaBackend())", "(CBackend(), CpuBackend(), CudaBackend())"),
     )
+    for name, row, new in STEP:
+        path = folder / "haotuner" / name
+        text = path.read_text()
+        assert text.count(row) == 1, f"{name} has no {row!r} any more: mend this test"
+        path.write_text(text.replace(row, new + row))
     return folder
 
 
@@ -95,3 +120,17 @@ def test_a_row_sum_over_two_dynamic_axes_is_tuned_packed_and_served(tree: Path, 
     assert said.code == 0 and "row_sum m=7 n=40" in said.out, said.err
     listed = run(tree, tmp_path, "inspect", "pack")
     assert listed.code == 0 and "m=1..64 n=1..300" in listed.out, listed.err
+
+
+def test_a_step_of_epilogues_is_a_row_of_two_files(tree: Path, tmp_path: Path) -> None:
+    assert len({name for name, _, _ in STEP}) <= 6
+    words = ("--op", "dense:n=40,k=24,epilogue=bias+softsign", "--shapes", "m=1..64", "--threads", "1", "--peers", "none")
+    tuned = run(tree, tmp_path, "tune", *words, "--budget", "1s", "--json")
+    assert tuned.code == 0, tuned.err
+    served = subprocess.run(
+        [sys.executable, "-c", SERVE_STEP], cwd=tmp_path, env=environment(tree), capture_output=True, text=True,
+        timeout=WALL_S, check=False,
+    )  # fmt: skip
+    assert served.returncode == 0, served.stderr
+    verified = run(tree, tmp_path, "verify", "pack", "--json")
+    assert json.loads(verified.out) == {"ok": True, "problems": []}, verified.err
