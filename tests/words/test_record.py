@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from haotuner.spec.record import REASONS, STAGES, Failed, Record, Timed, Trial
+from haotuner.records.codec import trial_of
+from haotuner.spec.record import REASONS, STAGES, Failed, Record, Timed
 from haotuner.spec.shape import Shape
 from tests.contract.record_examples import record
 from tests.contract.record_strategies import records
@@ -50,7 +51,7 @@ def test_an_id_is_the_same_in_every_version():
     assert (
         record(2, outcome=Failed(stage="run", reason="crash", detail="signal 11")).id == "57e593542c21b712b5e26e59871ecca1"
     )
-    trial = Trial(op="dense_n8_k8", kernel="a__mr1", shape=Shape.of(n=2, m=1), threads=4, weights="hot", split="m")
+    trial = trial_of(op="dense_n8_k8", kernel="a__mr1", shape=Shape.of(n=2, m=1), threads=4, weights="hot", split="m")
     assert trial.key() == '["dense_n8_k8","a__mr1",{"m":1,"n":2},4,"hot","m"]'
     assert dataclasses.replace(trial, repeat=2).key() == '["dense_n8_k8","a__mr1",{"m":1,"n":2},4,"hot","m",2]'
 
