@@ -57,7 +57,7 @@ _NUMBERS = ("MAX_THREADS", "BY_ADDRESS", "MAX_OPS", "MAX_AXES", "MAX_OPERANDS", 
 
 @dataclass(frozen=True, slots=True)
 class CallSetting:
-    """How a native call is run. The C ABI takes it as one integer.
+    """Plan and threads of a native call. The C ABI takes them as one integer.
 
     ``plan``: index of the op's plan. ``threads``: their number; on a device 1, or 2 for a plan made for another device.
     ``by_address``: whole numbers among the operands are addresses of numpy's arrays.

@@ -97,7 +97,7 @@ class Trial:
 
     @property
     def split(self) -> str:
-        """How threads share the output, as records say it: one thread alone shares no columns."""
+        """Axis that threads share, as records say it: of one thread alone that of columns, which it has for itself."""
         return COLUMNS if self.composition.share == SERIAL else self.composition.share
 
     @property

@@ -93,7 +93,7 @@ class Request:
 
     @property
     def goal(self) -> Objective:
-        """What the budget of models is spent for; UsageError where ``objective`` says none."""
+        """Objective of the budget of models; UsageError where ``objective`` says none."""
         return Objective.parse(self.objective)
 
     @property
