@@ -19,7 +19,25 @@ FILE = Path(__file__).parent / "golden" / "house_counts.json"
 BANNED = frozenset("one found place given asked told held kept said wanted".split())  # noqa: SIM905
 STARTS = re.compile(r"(What|Whether|How|Where|The same)\b")
 MOST_WORDS = 30
-PARSES = ("haotuner/records/", "haotuner/cli/", "haotuner/entry.py")  # where texts come in
+PARSES = (  # where texts come in
+    "haotuner/records/",  # records of this and other tools
+    "haotuner/cli/",  # what the user typed
+    "haotuner/entry.py",  # the same, before any package is imported
+    "haotuner/tuning/request.py",  # the words of a request from Python
+    "haotuner/partition/dim_ranges.py",  # what --shapes says of a model's dimensions
+    "haotuner/bench/models.py",  # the same, of a model that is raced
+    "haotuner/spec/trace.py",  # a trace of requests is a text file
+    "haotuner/spec/workloads.py",  # workloads are tables of specs
+    "haotuner/spec/workload_images.py",  # the same, of convolutions
+    "haotuner/spec/composition.py",  # a region has its kernel by name, the key of searches; it is read once, here
+    "haotuner/cost/problem.py",  # ops of records in other words than today's
+    "haotuner/pack/op.py",  # an entry of a manifest
+    "haotuner/backends/jobs.py",  # jobs of the processes that build and time
+    "haotuner/bench/child.py",  # jobs of the processes that race
+    "haotuner/bench/compare.py",  # labels of compositions among a pack's facts
+    "haotuner/torch/swap.py",  # a module's op in the words of --op, which messages quote
+    "transfer/solvers/features.py",  # problems in the names of MIOpen's database
+)
 LINES_STEP = 1000
 
 

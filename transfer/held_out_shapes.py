@@ -77,7 +77,7 @@ def _tasks(table: DeviceTable) -> list[_Task]:
         extents = problem.extents(trial.shape)
         position = np.log2([max(float(extents[axis]), 1.0) for axis in problem.axes])
         state = f"{' '.join(problem.axes)} {problem.dtype} {trial.threads} {trial.weights}"
-        result.append(_Task(rows=rows, shape=f"{trial.op} {trial.shape}", state=state, place=position))
+        result.append(_Task(rows=rows, shape=f"{trial.op.name} {trial.shape}", state=state, place=position))
     return result
 
 

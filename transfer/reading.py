@@ -22,7 +22,8 @@ from haotuner.spec.composition import is_composition
 from haotuner.spec.demand import Demand, Problem
 from haotuner.spec.device import Device, is_standin
 from haotuner.spec.kernel import MicroKernel
-from haotuner.spec.record import Record, Timed, Trial
+from haotuner.spec.op import Op
+from haotuner.spec.record import OpName, Record, Timed, Trial
 from haotuner.spec.shape import Shape
 from haotuner.spec.units import SAME, gap_of
 from haotuner.transfer.device_table import DeviceTable
@@ -44,7 +45,7 @@ class TrialGroup:
 
     part: Device  # what of the device their threads run on; a GPU is used whole
     family: _FamilyName
-    op: str
+    op: Op | OpName
     cache: str  # whether weights are cold or hot in the caches
     trials: Sequence[Trial]
     pairs: Sequence[tuple[MicroKernel, Shape]]
@@ -174,7 +175,7 @@ def demands_of(device: Device, family: str, trials: list[Trial]) -> tuple[list[T
             required = demand(group.part, group.family, group.problem(), group.pairs, weights=group.cache)
         except (KeyError, ValueError) as error:  # parameters or extents that this family does not have
             raise UsageError(
-                f"records of another schema: {family} of {group.op} on {device.id}: {_lacking(error)}"
+                f"records of another schema: {family} of {group.op.name} on {device.id}: {_lacking(error)}"
             ) from error
         demands.append((group.part, required))
     return [trial for group in groups for trial in group.trials], demands
@@ -188,25 +189,25 @@ def _lacking(error: Exception) -> str:
 
 def groups_of(device: Device, family: str, trials: Sequence[Trial]) -> list[TrialGroup]:
     """Trials by op, thread count and state of weights, in that order."""
-    groups: dict[tuple[str, int, str], list[Trial]] = {}
+    groups: dict[tuple[str, int, str], list[Trial]] = {}  # by the op's name, for their order
     for trial in trials:
-        groups.setdefault((trial.op, trial.threads, trial.weights), []).append(trial)
+        groups.setdefault((trial.op.name, trial.threads, trial.weights), []).append(trial)
     return [
         TrialGroup(
             part=device if typical(device).waves_hide_latency else device.with_units(min(threads, device.compute_units)),
             family=_FamilyName(family),
-            op=op,
+            op=group[0].op,
             cache=cache,
             trials=group,
             pairs=[(_kernel(trial), trial.shape) for trial in group],
         )
-        for (op, threads, cache), group in sorted(groups.items())
+        for (_, threads, cache), group in sorted(groups.items())
     ]
 
 
 def _kernel(trial: Trial) -> MicroKernel:
     try:
-        return MicroKernel.parse(trial.kernel)
+        return trial.composition.kernels[0]
     except ValueError as error:
         raise UsageError(f"a record of another schema: {error}") from error
 

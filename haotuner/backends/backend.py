@@ -177,7 +177,7 @@ class Backend(Protocol):
         """What a builder is asked for ``code``: by kernel the hash of all code that is timed with it."""
         ...
 
-    def build_request(self, kernels: Sequence[MicroKernel], device: Device, out: str) -> dict[str, Any]:
+    def build_request(self, kernels: Sequence[str], device: Device, out: str) -> dict[str, Any]:
         """What a builder is asked to put kernels into a library that times them, at ``out``."""
         ...
 

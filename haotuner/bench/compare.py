@@ -33,7 +33,7 @@ def contest_of(
     pack: Path,
     *,
     environment: Mapping[str, str],
-    ops: Sequence[str] = (),
+    ops: Sequence[Op] = (),
     shapes: Sequence[Shape] = (),
     against: Sequence[str] | None = None,
     device: Device | None = None,
@@ -49,20 +49,20 @@ def contest_of(
     """
     field = field_of(ordinal)
     ops_of_pack = {op.name: op for op in checked_manifest(pack, None if ordinal is None else find_gpu(ordinal)).ops}
-    chosen = [Op.parse(text).name for text in ops] or _alike(
-        field, [name for name, op in ops_of_pack.items() if not op.group and field.raceable(Op.parse(name))]
+    chosen = [op.name for op in ops] or _alike(
+        field, [op.op for op in ops_of_pack.values() if not op.group and field.raceable(op.op)]
     )
     unknown = [name for name in chosen if name not in ops_of_pack]
     if unknown or not chosen:
         what = f"no op {', '.join(unknown)}" if unknown else f"no op that can be raced ({field.what})"
         raise UsageError(f"{pack} holds {what}; it holds {', '.join(ops_of_pack)}")
-    parsed = tuple(Op.parse(name) for name in dict.fromkeys(chosen))
-    ours, peers = field.entrants(parsed, against)
+    selected = tuple(ops_of_pack[name].op for name in dict.fromkeys(chosen))
+    ours, peers = field.entrants(selected, against)
     if settings.get("weights") is None:
-        settings["weights"] = usual_weights(field, parsed)
+        settings["weights"] = usual_weights(field, selected)
     return Contest(
         pack=pack,
-        ops=parsed,
+        ops=selected,
         shapes=tuple(dict.fromkeys(shapes)) or _default_shapes([ops_of_pack[name] for name in chosen]),
         peers=peers,
         field=field,
@@ -93,7 +93,7 @@ def finish(contest: Contest, facts: Facts, watch: Watch | None = None) -> Json:
 
 def compare(
     pack: Path,
-    ops: Sequence[str],
+    ops: Sequence[Op],
     shapes: Sequence[Shape],
     threads: Sequence[int],
     against: Sequence[str] | None,
@@ -109,7 +109,7 @@ def compare(
     A busy machine may need more than ``seconds``; large shapes are then skipped, the first of each op never. Ops other than
     plain dense ones are left out; if none is, the document has no rows.
     """
-    can = [name for name in ops if HOST.side(Op.parse(name)) == DENSE]
+    can = [op for op in ops if HOST.side(op) == DENSE]
     if ops and not can:
         return document(Outcome(), [], facts_of(pack, device))
     contest = contest_of(
@@ -143,14 +143,9 @@ def _default_shapes(ops: Sequence[PackOp]) -> tuple[Shape, ...]:
     return Traffic.of_range(ShapeRange(spans=free_spans, tied=tuple(tied.items())), DEFAULT_SHAPES).shapes()
 
 
-def _alike(field: Field, names: Sequence[str]) -> list[str]:
-    """Those that have the dynamic axes and the peers of the first one: shapes and contenders are for all of them."""
-    first = Op.parse(names[0]) if names else None
-    return [
-        name
-        for name in names
-        if first is not None and field.side(op := Op.parse(name)) == field.side(first) and op.dynamic == first.dynamic
-    ]
+def _alike(field: Field, ops: Sequence[Op]) -> list[str]:
+    """Names of those that have the dynamic axes and the peers of the first: shapes and contenders are for all of them."""
+    return [op.name for op in ops if field.side(op) == field.side(ops[0]) and op.dynamic == ops[0].dynamic]
 
 
 def _regret(manifest: Manifest, op: str, m: int, threads: int, composition: str) -> float | None:

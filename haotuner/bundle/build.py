@@ -60,7 +60,7 @@ def _kernels_to_compile(arch: str, suite: Suite, kernels: int) -> list[Choice]:
     """What correctness checks and a tuner tries first on an architecture, each kernel once."""
     device = profile_of(arch)
     checked = choose(device, suite.kernels)
-    tuned = [choice for work in suite.works for choice in first(device, work.op, work.shapes, kernels)]
+    tuned = [choice for work in suite.works for choice in first(device, work.op, work.last_m, kernels)]
     return list({choice.kernel.name: choice for choice in (*checked, *tuned)}.values())
 
 

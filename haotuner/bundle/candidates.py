@@ -17,7 +17,7 @@ from haotuner.spec.device import Device
 from haotuner.spec.kernel import MicroKernel
 from haotuner.spec.occupancy import occupancy, waves_of
 from haotuner.spec.op import Op
-from haotuner.spec.shape import ShapeRange
+from haotuner.spec.shape import ShapeRange, Span
 from haotuner.spec.traffic import Traffic
 
 # Share of a bundle's kernels. fp32 and fp16 are what the suites time; bf16 runs at fp16's speed, so a few tiles tell.
@@ -37,7 +37,7 @@ WARPS_ENOUGH = 16  # resident on an SM: more hide no more latency, the published
 OTHER_SHARE = 0.1
 FLOATS = ("fp32", "fp16", "bf16")  # what a bundle's launchers take; products of bytes are checked by what tunes them
 # Ops that reach the other code paths: narrow loads and weights stored (k, n). One kernel each, for correctness.
-EDGES = ("k=770", "k=769", "k=768,weight=kn")
+EDGES = ((770, "nk"), (769, "nk"), (768, "kn"))  # k and how the weight is stored
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +56,8 @@ def choose(device: Device, most: int) -> list[Choice]:
     edges = [
         Choice(family=family, kernel=kernel)
         for family in running
-        for edge in EDGES
-        for kernel in _spread(family, Op.parse(f"dense:n=2304,{edge},dtype={family.dtype}"), device, 1)
+        for depth, weight in EDGES
+        for kernel in _spread(family, _layer(depth, weight, family.dtype), device, 1)
     ]
     shares = {family.name: SHARES.get(family.name, OTHER_SHARE) for family in running}
     whole = sum(shares.values())
@@ -65,23 +65,25 @@ def choose(device: Device, most: int) -> list[Choice]:
     spare: list[Choice] = []  # what rounding the shares down leaves room for
     for family in running:
         share = max(1, int((most - len(edges)) * shares[family.name] / whole))
-        op = Op.parse(f"dense:n=2304,k=768,dtype={family.dtype}")
+        op = _layer(768, "nk", family.dtype)
         kernels = [Choice(family=family, kernel=kernel) for kernel in _spread(family, op, device, share + 1)]
         result += kernels[:share]
         spare += kernels[share:]
     return [*result, *edges, *spare[: max(0, most - len(edges) - len(result))]]
 
 
-def first(device: Device, op: str, shapes: str, most: int) -> list[Choice]:
-    """The first candidates of each family for an op, as selection ranks them without a model that was learned."""
-    op_asked, result = Op.parse(op), []
-    traffic = Traffic.of_range(ShapeRange.parse(shapes))
+def _layer(depth: int, weight: str, dtype: str) -> Op:
+    return Op(kind="dense", static=(("n", 2304), ("k", depth)), dtype=dtype, options=(("weight", weight),))
+
+
+def first(device: Device, op: Op, last_m: int, most: int) -> list[Choice]:
+    """The first candidates of each family for 1 to ``last_m`` rows, as selection without a learned model ranks them."""
+    result: list[Choice] = []
+    traffic = Traffic.of_range(ShapeRange(spans=(("m", Span(first=1, last=last_m)),)))
     for family in DENSE_FAMILIES:
-        if family.serves(op_asked) and family.runs_on(device):
+        if family.serves(op) and family.runs_on(device):
             try:
-                funnel = select(
-                    op_asked, family, device, traffic, over_traffic(op_asked, family, device, traffic), most=most
-                ).kept
+                funnel = select(op, family, device, traffic, over_traffic(op, family, device, traffic), most=most).kept
             except NothingLegal:
                 continue
             result += [Choice(family=family, kernel=candidate.kernel) for candidate in funnel]

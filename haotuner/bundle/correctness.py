@@ -34,9 +34,9 @@ COLUMNS, DEPTH = 72, 128  # of the products, and a vector more of depth: ragged 
 
 def op_of(choice: Choice) -> Op:
     """A small op that the kernel serves."""
-    kn = ",weight=kn" if choice.family.reads_kn(choice.kernel) else ""
+    kn = (("weight", "kn"),) if choice.family.reads_kn(choice.kernel) else ()
     depth = DEPTH + choice.family.vector(choice.kernel)
-    return Op.parse(f"dense:n={COLUMNS},k={depth},dtype={choice.family.dtype}{kn}")
+    return Op(kind="dense", static=(("n", COLUMNS), ("k", depth)), dtype=choice.family.dtype, options=kn)
 
 
 def main(arguments: list[str]) -> int:
@@ -86,7 +86,7 @@ def _verified(
     backend: Backend, device: Device, builder: Child, timer: Timer, choice: Choice, library: Path
 ) -> float | Failed:
     try:
-        builder.ask(backend.build_request([choice.kernel], device, str(library)), BUILD_LIMIT_S)
+        builder.ask(backend.build_request([choice.kernel.name], device, str(library)), BUILD_LIMIT_S)
     except ChildNotResponding as error:
         return error.failed("build")
     return timer.verify(op_of(choice), choice.kernel, LibrarySlot(library=str(library), index=0))

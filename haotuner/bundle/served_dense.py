@@ -14,7 +14,6 @@ from haotuner.bundle.served_products import Wrong
 from haotuner.ops.dtypes import DTYPES
 from haotuner.ops.kind import sum_rounding
 from haotuner.spec.numerics import EPILOGUE_ULPS
-from haotuner.spec.op import Op
 
 CALLS = 400  # that a host queues while its cost is taken
 THREADS, TURNS = 4, 25
@@ -35,9 +34,9 @@ class Served:
         torch.manual_seed(0)
         self.pack = haotuner.load(path, device=device)
         (self.name,) = self.pack.ops
-        self.epilogue = Op.parse(self.name).epilogue
         self.op = self.pack.op(self.name)
         self.entry = self.op.entry
+        self.epilogue = self.entry.op.epilogue
         self.dtype = getattr(torch, DTYPES[self.entry.output.dtype].numpy)
         self.beside = [operand for operand in self.entry.extra if operand.role == "input"]
         extents = {axis.name: axis.extent for axis in self.entry.axes}

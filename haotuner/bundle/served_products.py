@@ -9,7 +9,6 @@ from typing import Any
 import haotuner
 from haotuner.ops.dtypes import DTYPES
 from haotuner.ops.kind import sum_rounding
-from haotuner.spec.op import Op
 
 
 class Wrong(Exception):
@@ -22,7 +21,7 @@ def products(path: Path, device: str) -> Callable[[], None]:
 
     pack = haotuner.load(path, device=device)
     (name,) = pack.ops
-    op, meant = pack.op(name), Op.parse(name)
+    op, meant = pack.op(name), pack.op_entry(name).op
     kind, element_type = getattr(torch, DTYPES[meant.dtype].numpy), DTYPES[meant.dtype]
     k, layout = meant["k"], dict(meant.options).get("layout", "nn")
 
@@ -74,7 +73,7 @@ def groups(path: Path, device: str) -> Callable[[], None]:
 
     pack = haotuner.load(path, device=device)
     (name,) = pack.ops
-    op, meant = pack.op(name), Op.parse(name)
+    op, meant = pack.op(name), pack.op_entry(name).op
     kind, element_type = getattr(torch, DTYPES[meant.dtype].numpy), DTYPES[meant.dtype]
     weight = torch.randn(meant["g"], meant["n"], meant["k"], device=device).to(kind)
     linear = op.bind(weight)

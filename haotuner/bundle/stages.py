@@ -11,7 +11,6 @@ from typing import Any
 from haotuner.bundle.inventory import SANITIZER, tool
 from haotuner.bundle.suites import Suite
 from haotuner.spec.device import is_standin
-from haotuner.spec.op import Op
 
 STAGES = ("inventory", "contract", "correctness", "tune", "serve", "race", "subsets", "sanitize", "export")
 LIMIT_MINUTES = {"inventory": 4.0, "contract": 4.0, "correctness": 8.0, "export": 3.0}  # of whole stages; the others share
@@ -98,7 +97,7 @@ def commanded(
     if task.stage != "race":
         least, most = suite.tune_s
         seconds = max(least, min(most, share - TUNE_EXTRA_S))
-        words = ("tune", "--op", work.op, "--shapes", work.shapes, "--device", device, "--budget", f"{seconds:.0f}s")
+        words = ("tune", "--op", work.op.name, "--shapes", work.shapes, "--device", device, "--budget", f"{seconds:.0f}s")
         return (*task.command, *words, "--out", pack, "--resume"), min(left_s, seconds + 6 * TUNE_EXTRA_S)
     states = suite.weights.count(",") + 1
     rows = states * len(work.rows)
@@ -111,7 +110,7 @@ def commanded(
 
 def _parts(suite: Suite, units: int) -> list[Task]:
     """The first layer of each type on parts of the device, as devices of their own: ``bert_base_qkv_fp32-64sm``."""
-    first = {Op.parse(work.op).dtype: work for work in reversed(suite.works)}
+    first = {work.op.dtype: work for work in reversed(suite.works)}
     sizes = [size for share in suite.parts if (size := units // share // PART_STEP * PART_STEP)]
     if not sizes:
         return [Task(stage="subsets", name="multiprocessors", why_not=NO_SUBSETS)]

@@ -22,9 +22,14 @@ class Work:
     """One dense layer: the rows it is tuned for, and those at which it is raced."""
 
     name: str
-    op: str  # an Op's name
-    shapes: str
+    op: Op
+    last_m: int
     rows: tuple[int, ...]
+
+    @property
+    def shapes(self) -> str:
+        """The tuned range, as ``--shapes`` takes it."""
+        return f"m=1..{self.last_m}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,8 +45,8 @@ class Suite:
 
 
 def _works(model: str, layers: Layers, dtype: str, last: int, rows: tuple[int, ...]) -> tuple[Work, ...]:
-    ops = {layer: Op.parse(f"dense:n={n},k={k},dtype={dtype}").name for layer, (n, k) in layers.items()}
-    return tuple(Work(name=f"{model}_{layer}_{dtype}", op=op, shapes=f"m=1..{last}", rows=rows) for layer, op in ops.items())
+    ops = {layer: Op(kind="dense", static=(("n", n), ("k", k)), dtype=dtype) for layer, (n, k) in layers.items()}
+    return tuple(Work(name=f"{model}_{layer}_{dtype}", op=op, last_m=last, rows=rows) for layer, op in ops.items())
 
 
 FULL = Suite(
@@ -59,7 +64,9 @@ FULL = Suite(
 )
 # For a dry run without a GPU: every stage, hardly anything in it.
 TINY = Suite(
-    works=(Work(name="tiny_fp16", op="dense_n72_k64_fp16", shapes="m=1..24", rows=(1, 24)),),
+    works=(
+        Work(name="tiny_fp16", op=Op(kind="dense", static=(("n", 72), ("k", 64)), dtype="fp16"), last_m=24, rows=(1, 24)),
+    ),
     kernels=3,
     tune_s=(4.0, 4.0),
     row_s=(0.2, 0.2),

@@ -102,7 +102,7 @@ def bench(
     contest = contest_of(
         pack,
         environment=dict(os.environ),
-        ops=[op.name for op in requested],
+        ops=requested,
         shapes=() if shapes is None else _shapes(shapes, requested or _all(pack, field)),
         against=None if against is None else [name.strip() for name in against.split(",") if name.strip()],
         device=find_device(device, measure=False),

@@ -101,7 +101,7 @@ class Watcher:
         if not isinstance(record.outcome, Timed):
             self._failures[record.outcome.reason] += 1
             return
-        if record.trial.op != op or record.trial.threads != 1:
+        if record.trial.op.name != op or record.trial.threads != 1:
             return  # a column block, or several threads: not comparable
         us = record.outcome.median_us
         rows = math.prod(extent for _, extent in record.trial.shape.axes)

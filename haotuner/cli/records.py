@@ -317,7 +317,7 @@ def _groups(store: RecordStore) -> list[dict[str, Any]]:
     groups: dict[tuple[str, str, str], dict[str, Any]] = {}
     fingerprints = {session.id: session.fingerprint for session in store.sessions()}  # a record's is of its kernels, too
     for record in store.records():
-        key = (record.session, record.device_id, record.trial.op)
+        key = (record.session, record.device_id, record.trial.op.name)
         names = dict(zip(("session", "device", "op"), key, strict=True))
         fingerprint = fingerprints.get(record.session, record.fingerprint)
         group = groups.setdefault(key, {**names, "fingerprint": fingerprint, "timed": 0, "failed": 0})

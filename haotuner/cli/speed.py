@@ -70,7 +70,7 @@ def compare(request: Request, report: Report, against: Sequence[str], *, quiet: 
     raced = [tuned for tuned in report.tuned if tuned.task.op.kind == "dense"]  # what peers have an operator for
     if not raced:
         return None
-    ops = [tuned.task.op.name for tuned in raced]
+    ops = [tuned.task.op for tuned in raced]
     threads = sorted({table.threads for tuned in raced for table in tuned.tables})
     rows = sorted({shape["m"] for tuned in raced for shape in tuned.task.traffic.shapes()})
     shapes = [Shape.of(m=m) for m in Span(first=rows[0], last=rows[-1]).sample(QUICK_SHAPES)]

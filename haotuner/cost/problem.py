@@ -10,6 +10,7 @@ from haotuner.ops.groups import GROUPS, PREFIX
 from haotuner.ops.index import kind_in
 from haotuner.spec.demand import Problem
 from haotuner.spec.op import Op
+from haotuner.spec.record import OpName
 from haotuner.spec.shape import Shape
 
 _FOREIGN = re.compile(r"[a-z][a-z0-9]*(?:_[a-z]+[0-9]{1,10})+")
@@ -35,11 +36,14 @@ class Foreign:
         return {**dict(self.static), **shape.as_dict()}
 
 
-def problem_of(text: str) -> Problem:
-    """The problem a record's ``op`` names; UsageError if the text is neither an op nor a foreign problem."""
+def problem_of(op: Op | OpName) -> Problem:
+    """The problem of a record's op; UsageError if its name is neither an op's nor a foreign problem's."""
+    if isinstance(op, Op):
+        return op
+    text = op.name
     known = text in GROUPS or bool(kind_in(text.partition(":")[0]))
     if known and not _FILTER.search(text):
-        return Op.parse(text)
+        return Op.parse(text)  # a name in other words than today's, or the reason why it is none
     if text.startswith(f"{PREFIX}_"):  # its file is not at hand, so that its extents are not known
         return Foreign(text, ())
     if not _FOREIGN.fullmatch(text):

@@ -255,10 +255,9 @@ class DeviceMeasurer:
     def _build_batch(self, builder: Child, names: Sequence[str]) -> Failed | None:
         tag = hashlib.sha256(" ".join(names).encode()).hexdigest()[:16]
         out = str(self._scratch / f"{tag}.so")
-        kernels = [MicroKernel.parse(name) for name in names]
         self._learn_from(builder, names)
         try:
-            builder.ask(self.backend.build_request(kernels, self.device, out), BUILD_LIMIT_S)
+            builder.ask(self.backend.build_request(names, self.device, out), BUILD_LIMIT_S)
         except ChildNotResponding as error:
             return error.failed("build")
         self._places.update({name: LibrarySlot(library=out, index=index) for index, name in enumerate(names)})
@@ -276,11 +275,11 @@ class DeviceMeasurer:
             failed = self._build_batch(self._builders[0], sorted(set(names)))
             if failed is not None:
                 return failed
-        op, worst = Op.parse(trial.op), 0.0
-        for name in names:
-            outcome = self._timer.verify(op, MicroKernel.parse(name), self._places[name])
+        op, worst = trial.known_op, 0.0
+        for kernel in trial.composition.kernels:
+            outcome = self._timer.verify(op, kernel, self._places[kernel.name])
             if isinstance(outcome, Failed):
-                self._broken[name] = outcome
+                self._broken[kernel.name] = outcome
                 return outcome
             worst = max(worst, outcome)
         return self._timer.time(trial, op, self._composition(trial, op), self._places, worst)
@@ -291,7 +290,7 @@ class DeviceMeasurer:
         if all(part.tiles != WHOLE for part in result.parts):
             return result
         families = {family.name: family for family in self.backend.families(op)}
-        kernels = [MicroKernel.parse(part.kernel) for part in result.parts]
+        kernels = result.kernels
         tiles = [whole_tiles(families[kernel.family], kernel, op, trial.shape) for kernel in kernels]
         return Composition(tuple(Part(k.name, count) for k, count in zip(kernels, tiles, strict=True)), result.share)
 

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from haotuner.ops.arithmetic import arithmetic_of
@@ -51,7 +52,7 @@ class PackOperand:
     packed: Mapping[str, int] = field(default_factory=dict)  # how a bound weight is laid out: pw, panels
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # without slots: `op` is stored beside the fields
 class PackOp:
     """One op of a pack. Kernels and thread counts are in the order of the library's tables."""
 
@@ -64,6 +65,11 @@ class PackOp:
     threads: tuple[int, ...]
     facts: Mapping[str, Any] = field(default_factory=dict)
     group: str = ""  # the definition of a kind that a file brought (ops/groups.py)
+
+    @cached_property
+    def op(self) -> Op:
+        """The operator that the name stands for. UsageError for a kind, or a group, that this process does not know."""
+        return Op.parse(self.name)
 
     def axis(self, name: str) -> PackAxis:
         """One axis; KeyError if there is none of that name."""
@@ -223,7 +229,7 @@ def read_op_1(entry: Any) -> PackOp:
 
 def _check_layer(op: PackOp, sizes: Mapping[str, int] | None = None) -> None:
     """The manifest agrees with the op's name: names are what users and C servers find ops by."""
-    named = Op.parse(op.name)
+    named = op.op
     if op.kind == "grouped":
         _check_grouped(op, named)
         return

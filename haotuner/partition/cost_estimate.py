@@ -11,7 +11,6 @@ from haotuner.partition.tasks import ModelTask
 from haotuner.search.call_times import calls_us
 from haotuner.search.task import Tuned
 from haotuner.spec.device import Device
-from haotuner.spec.op import Op
 from haotuner.spec.shape import Shape
 
 
@@ -34,9 +33,7 @@ def predicted_us(model: ModelTask, tuned: Iterable[Tuned], device: Device, threa
         for position, request_ in enumerate(sizes):
             extents = {axis: evaluate(extent, request_) for axis, extent in step.extents.items()}
             if min(extents.values(), default=1) > 0:
-                shapes.setdefault(Op.parse(step.op).name, []).append(
-                    (position, evaluate(turns, request_), Shape.of(extents))
-                )
+                shapes.setdefault(step.op.name, []).append((position, evaluate(turns, request_), Shape.of(extents)))
     for name, shape in shapes.items():
         every = calls_us(by_name[name], [shape for _, _, shape in shape], device, threads)
         for (offset, often, _), us in zip(shape, every, strict=True):

@@ -169,7 +169,7 @@ class Prices:
 
     def product_us(self, product: Product, graph: Graph) -> float:
         """Microseconds of a tuned kernel, the mean over the requests: of its operands' bytes, or of what it computes."""
-        op, times_us = Op.parse(product.op), []
+        op, times_us = product.op, []
         for index in range(len(self.requests)):
             moved = sum(self._bytes(graph, name, index) for name in {*product.reads, product.output})
             sizes = {axis: self._size(extent, index) for axis, extent in product.extents.items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -13,6 +13,7 @@ from haotuner.graph.extents import same
 from haotuner.graph.graph import Graph, Node
 from haotuner.ops.epilogue import STEPS
 from haotuner.ops.functions import FUNCTIONS
+from haotuner.spec.op import Op
 
 MOST_NODES = 10  # of a function: gelu and hard-swish have five, gelu by tanh nine
 FAR = (-200.0, -80.0, -30.0, 30.0, 80.0, 200.0)  # where a small number that is added shows beside what vanishes
@@ -29,7 +30,7 @@ class FusedEpilogue:
     """``steps`` by their names in epilogues; ``nodes``: what they compute, in order, ``counts`` of them a step.
 
     ``rows``: tensors of one number for each feature, by operand, which are no constants; ``out``: of a product of bytes,
-    how its spec says the result's type.
+    the result's type.
     """
 
     steps: tuple[str, ...]
@@ -53,10 +54,10 @@ class FusedEpilogue:
                 passed={name: item for name, item in self.passed.items() if name in read},
             )
 
-    @property
-    def epilogue(self) -> str:
-        """As a spec has it, behind the result's type; a bias alone is bound without one."""
-        return self.out + (f",epilogue={'+'.join(self.steps)}" if self.steps not in ((), ("bias",)) else "")
+    def of(self, plain: Op) -> Op:
+        """The operator with these steps behind it; a bias alone is bound without an epilogue."""
+        options = (*plain.options, ("out", self.out)) if self.out else plain.options
+        return replace(plain, options=options, epilogue=() if self.steps == ("bias",) else self.steps)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,6 @@ from haotuner.partition.shape_constraints import shape_constraints
 from haotuner.partition.size_table import SizeTable
 from haotuner.spec.bytecode import SCALED, schedule_words
 from haotuner.spec.chunks import chunk_checksums
-from haotuner.spec.op import Op
 
 ALIGNED = 64  # bytes; a weight begins at a cache line
 
@@ -170,7 +169,7 @@ class _Writer:
         return document | ({"outputs": count} if count > 1 else {})
 
     def _product(self, step: Product) -> dict[str, Any]:
-        document: dict[str, Any] = {"do": step.kind, "op": Op.parse(step.op).name, "out": self.tensor(step.output)}
+        document: dict[str, Any] = {"do": step.kind, "op": step.op.name, "out": self.tensor(step.output)}
         document["passed"] = {name: self.tensor(item) for name, item in step.passed.items()}
         if step.kind == "online":
             return document | {"views": {n: self.view(v) for n, v in step.views.items()}, "order": list(step.out_order)}

@@ -26,8 +26,9 @@ from haotuner.graph.graph import Graph
 from haotuner.measure.rekeying import rekeyed_whole
 from haotuner.partition.size_table import SizeTable
 from haotuner.records import RecordStore
+from haotuner.spec.composition import SERIAL, Composition
 from haotuner.spec.device import Device
-from haotuner.spec.record import Outcome, Record, Timed, Trial
+from haotuner.spec.record import OpName, Outcome, Record, Timed, Trial
 from haotuner.spec.shape import Shape
 
 KERNEL = "c_loops__v1"
@@ -59,7 +60,7 @@ class NamedGroup:
     def trial(self, request: Mapping[str, int]) -> Trial:
         """What times it at a request."""
         shape = Shape.of({name: request[name] for name in self.dims})
-        return Trial(op=self.name, kernel=KERNEL, shape=shape, weights="hot")
+        return Trial.of(OpName(self.name), Composition.of(KERNEL, share=SERIAL), shape, cache="hot")
 
 
 def groups_fingerprint(device: Device) -> str:

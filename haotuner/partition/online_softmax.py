@@ -14,6 +14,7 @@ from haotuner.codegen.online_softmax import OnlineSoftmax, match_online_softmax
 from haotuner.graph.extents import Extent
 from haotuner.graph.graph import Graph, Node
 from haotuner.partition.products import Finder, Product, View
+from haotuner.spec.op import Op
 
 OUTER = 2  # batch and heads
 ALIKE = 1e-6  # relative, of scales
@@ -105,8 +106,9 @@ def _attention_product(finder: Finder, sums: OnlineSoftmax, nodes: list[str]) ->
         return None
     if abs(scale - depth**-0.5) > ALIKE * depth**-0.5 and scale != 1.0:
         return None
-    options = ["heads=apart", *([f"mask={mask}"] if mask else [])]
-    options += ["scale=one"] if scale == 1.0 and depth != 1 else []
+    options = [("heads", "apart"), *([("mask", mask)] if mask else [])]
+    options += [("scale", "one")] if scale == 1.0 and depth != 1 else []
+    op = Op(kind="attention", static=(("d", depth),), options=tuple(options))
     last, order = nodes[-1], ()
     after = finder.follow.only_reader(last)
     if after is not None and after.primitive == "transpose" and after.attributes["order"][-1] == OUTER + 1:
@@ -115,7 +117,7 @@ def _attention_product(finder: Finder, sums: OnlineSoftmax, nodes: list[str]) ->
     extents: dict[str, Extent] = {"b": sums.outer[0][1], "h": sums.outer[1][1], "t": sums.row[1], "s": sums.key[1]}
     known = {name: view for name, view in views.items() if view is not None}
     return Product(
-        kind="online", op=f"attention:d={depth},{','.join(options)}", nodes=tuple(nodes), output=last, x=known["q"],
+        kind="online", op=op, nodes=tuple(nodes), output=last, x=known["q"],
         views=known, out_order=order, extents=extents,
     )  # fmt: skip
 

@@ -30,13 +30,13 @@ class View:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Product:
-    """``op``: its spec; ``nodes``: outputs of the nodes that it computes; ``output``: the last one.
+    """``nodes``: outputs of the nodes that it computes; ``output``: the last one.
 
     ``shape``: of the op's output, where it is not that of the tensor; ``extents``: the op's dynamic axes.
     """
 
     kind: str  # dense, conv, product, online
-    op: str
+    op: Op
     nodes: tuple[str, ...]
     output: str
     x: View
@@ -86,7 +86,7 @@ class Finder:
                     self.follow.taken.update(result.nodes)
                     yield result
 
-    def _served(self, node: Node, last: str, features: int, plain: str, behind: int = 0) -> FusedEpilogue | None:
+    def _served(self, node: Node, last: str, features: int, plain: Op, behind: int = 0) -> FusedEpilogue | None:
         """As much of what follows a product as there are kernels for; None: there are none for the product alone.
 
         ``behind``: axes of the result behind that of the features.
@@ -98,12 +98,10 @@ class Finder:
         if whole:
             after = of_bytes(self.follow, last, rows)
         else:
-            after = self.follow.carried(last, rows.of, features, regrouped=plain.startswith("dense:")).prefixes()
+            after = self.follow.carried(last, rows.of, features, regrouped=plain.kind == "dense").prefixes()
         if self.serves is not None:  # a device's model binds what is read of a channel with the weight
             after = (node for node in after if not node.rows)
-        return next(
-            (node for node in after if self.serves is None or self.serves(Op.parse(f"{plain}{node.epilogue}"))), None
-        )
+        return next((node for node in after if self.serves is None or self.serves(node.of(plain))), None)
 
     def _of(self, node: Node, *dtypes: str) -> bool:
         """Whether its tensors are all of one of these types."""
@@ -111,19 +109,19 @@ class Finder:
             len({self.graph.types[tensor].dtype for tensor in (*node.inputs, node.output)}) == 1
         )
 
-    def _factors(self, node: Node, source: str) -> tuple[str, Any, str] | None:
-        """The tensor in memory that a product reads, its constant weight, and the types as a spec says them.
+    def _factors(self, node: Node, source: str) -> tuple[str, Any, str, tuple[tuple[str, str], ...]] | None:
+        """The tensor in memory that a product reads, its constant weight, and the op's element type and options of types.
 
         Of sums in int32 the bytes that they are made of; None where one of both is none.
         """
         weight = np.asarray(self.graph.constants[node.inputs[1]])
         if self._of(node, "fp32"):
-            return source, weight, ""
+            return source, weight, "fp32", ()
         cast = self.made.get(source)
         dtype = self.graph.types[cast.inputs[0]].dtype if cast is not None and cast.primitive == "cast" else ""
         if cast is None or dtype not in ("uint8", "int8") or weight.min(initial=0) < -128 or weight.max(initial=0) > 127:
             return None
-        return cast.inputs[0], weight.astype(np.int8), ",dtype=int8" + (",in=int8" if dtype == "int8" else "")
+        return cast.inputs[0], weight.astype(np.int8), "int8", (("in", "int8"),) if dtype == "int8" else ()
 
     def _shape(self, tensor: str) -> tuple[Extent, ...]:
         return self.graph.types[tensor].shape
@@ -143,18 +141,17 @@ class Finder:
         factors = self._factors(node, x)
         if factors is None:
             return None
-        source, weight, types = factors
+        source, weight, dtype, options = factors
         rows = weight if of_w == n + k else weight.T
         (features, depth), nodes = rows.shape, [node.output]
-        plain = f"dense:n={features},k={depth}{types}"
+        plain = Op(kind="dense", static=(("n", features), ("k", depth)), dtype=dtype, options=options)
         after = self._served(node, node.output, features, plain)
         if after is None:
             return None
         nodes += after.nodes
-        spec = f"{plain}{after.epilogue}"
         m = product(self._shape(x)[:-1])
         return Product(
-            kind="dense", op=spec, nodes=tuple(nodes), output=nodes[-1], x=View(source), weight=rows,
+            kind="dense", op=after.of(plain), nodes=tuple(nodes), output=nodes[-1], x=View(source), weight=rows,
             constants=after.constants, passed=after.passed, rows=after.rows, x_shape=(m, depth), out_shape=(m, features),
             extents={"m": m},
         )  # fmt: skip
@@ -227,7 +224,7 @@ class Finder:
         factors = self._factors(node, source)
         if factors is None:
             return None
-        source, weight, types = factors[0], factors[1].reshape(weight.shape), factors[2]
+        source, weight, dtype, options = factors[0], factors[1].reshape(weight.shape), *factors[2:]
         features, last = weight.shape[0], node.output
         if grouped:  # the result is reshaped to all features
             whole = self.follow.only_reader(last)
@@ -243,15 +240,16 @@ class Finder:
         if seen is not None:
             image, strides, dilations, pads = seen
             weight = weight.swapaxes(2, 3)
-        taps = ",".join(f"{axis}={count}" for axis, count in zip(("r", "s")[-rank:], weight.shape[2:], strict=True))
-        plain = f"conv{rank}d:c={weight.shape[1] * groups},f={features},{taps}"
+        taps = zip(("r", "s")[-rank:], weight.shape[2:], strict=True)
         for name, values, usual in (("stride", strides, 1), ("pad", pads, 0), ("dilation", dilations, 1)):
             if any(value != usual for value in values):
-                plain += f",{name}={'.'.join(map(str, values))}"
-        plain += (f",groups={groups}" if groups > 1 else "") + types
-        plain += f",layout={('nwc', 'nhwc')[rank - 1]}" if at_end else ""
-        alone = features * weight.shape[1] == 1 and not types and self.serves is None
-        if alone and not is_direct(Op.parse(plain)):
+                options = (*options, (name, ".".join(map(str, values))))
+        options = (*options, ("groups", str(groups))) if groups > 1 else options
+        options = (*options, ("layout", ("nwc", "nhwc")[rank - 1])) if at_end else options
+        static = (("c", weight.shape[1] * groups), ("f", features), *taps)
+        plain = Op(kind=f"conv{rank}d", static=static, dtype=dtype, options=options)
+        alone = features * weight.shape[1] == 1 and dtype == "fp32" and self.serves is None
+        if alone and not is_direct(plain):
             return None  # a filter over a signal: kernels compute features or channels side by side, loops places
         selected = self._served(node, last, features, plain, 0 if at_end else rank)
         if selected is None:
@@ -261,7 +259,7 @@ class Finder:
         lines = (shape, self._shape(nodes[-1])) if seen is not None else None
         x_shape, out_shape = (joined_sides(line, sides) for line in lines) if lines else ((), ())
         return Product(
-            kind="conv", op=f"{plain}{selected.epilogue}", nodes=tuple(nodes), output=nodes[-1], x=View(source),
+            kind="conv", op=selected.of(plain), nodes=tuple(nodes), output=nodes[-1], x=View(source),
             extents=extents, weight=np.ascontiguousarray(weight), constants=selected.constants, passed=selected.passed,
             rows=selected.rows, x_shape=x_shape, out_shape=out_shape,
         )  # fmt: skip
@@ -314,10 +312,10 @@ class Finder:
             passed["mask"] = masked[1]
             last = masked[0]
             nodes.append(last)
-        static = [f"{axis}={e}" for axis, e in extents.items() if isinstance(e, int) and axis in "nk"]
-        spec = "batch_matmul:" + ",".join([*static, *([f"layout={layout}"] if layout else [])])
-        dynamic = {axis: e for axis, e in extents.items() if f"{axis}={e}" not in static}
-        if self.serves is not None and not (len(batch) <= PLACED_BATCH and self.serves(Op.parse(spec.rstrip(":")))):
+        static = {axis: e for axis, e in extents.items() if isinstance(e, int) and axis in "nk"}
+        op = Op(kind="batch_matmul", static=tuple(static.items()), options=(("layout", layout),) if layout else ())
+        dynamic = {axis: e for axis, e in extents.items() if axis not in static}
+        if self.serves is not None and not (len(batch) <= PLACED_BATCH and self.serves(op)):
             return None
         order: tuple[int, ...] = ()
         after = self.follow.only_reader(last)
@@ -326,7 +324,7 @@ class Finder:
             last = after.output
             nodes.append(last)
         return Product(
-            kind="product", op=spec.rstrip(":"), nodes=tuple(nodes), output=last, x=left, w=right, constants=constants,
+            kind="product", op=op, nodes=tuple(nodes), output=last, x=left, w=right, constants=constants,
             passed=passed, out_order=order, extents=dynamic,
         )  # fmt: skip
 

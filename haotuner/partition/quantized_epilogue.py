@@ -42,7 +42,7 @@ def of_bytes(follow: EpilogueMatcher, tensor: str, rows: Rows) -> Iterator[Fused
                 counts=(*head.counts, *part.counts),
                 constants={**head.constants, **part.constants},
                 passed=part.passed,
-                out=",out=fp32",
+                out="fp32",
                 rows=head.rows,
             )
     yield NONE
@@ -164,7 +164,7 @@ def _bytes_again(follow: EpilogueMatcher, head: FusedEpilogue, rows: Rows) -> It
         steps.append("clamp")
         constants |= {"low": np.full(rows.features, first), "high": np.full(rows.features, end)}
     counts = (len(nodes), *(0 for _ in steps[1:]))
-    yield FusedEpilogue(tuple(steps), tuple(nodes), counts, _rows(constants), {}, f",out={dtype}")
+    yield FusedEpilogue(tuple(steps), tuple(nodes), counts, _rows(constants), {}, dtype)
 
 
 def _number_after(follow: EpilogueMatcher, tensor: str, *functions: str) -> tuple[Node, float] | None:

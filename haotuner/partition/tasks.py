@@ -62,7 +62,7 @@ class ModelTask:
     @property
     def uses(self) -> Counter[str]:
         """How many steps each op serves."""
-        return Counter(Op.parse(step.op).name for step in self.steps if isinstance(step, Product))
+        return Counter(step.op.name for step in self.steps if isinstance(step, Product))
 
 
 def model_task(
@@ -169,14 +169,14 @@ def calls_of(model: ModelTask) -> dict[str, dict[Shape, float]]:
             extents = {axis: evaluate(extent, sizes) for axis, extent in step.extents.items()}
             if min(extents.values(), default=1) < 1 or _empty(model, step.output, sizes):
                 continue
-            of_op, shape = rows.setdefault(Op.parse(step.op).name, {}), Shape.of(extents)
+            of_op, shape = rows.setdefault(step.op.name, {}), Shape.of(extents)
             of_op[shape] = of_op.get(shape, 0.0) + evaluate(turns, sizes) / len(every)
     lacking = sorted(model.uses.keys() - rows.keys())
     if lacking and model.graph.guards:
         for step, _ in model.products:
-            if Op.parse(step.op).name in lacking:
+            if step.op.name in lacking:
                 least = {axis: max(1, evaluate(extent, every[0])) for axis, extent in step.extents.items()}
-                rows.setdefault(Op.parse(step.op).name, {})[Shape.of(least)] = 1.0 / len(every)
+                rows.setdefault(step.op.name, {})[Shape.of(least)] = 1.0 / len(every)
     elif lacking:
         raise UsageError(
             f"{model.file.name}: no request of {model.shapes} gives {lacking[0]} anything to compute; windows are larger "
@@ -216,6 +216,8 @@ def shared_tasks(models: Sequence[ModelTask], ops: Sequence[Op]) -> list[Shared]
 def ops_of(models: Sequence[ModelTask]) -> tuple[Op, ...]:
     """The ops of all products, each once, those that most steps use first."""
     count: Counter[str] = Counter()
+    ops: dict[str, Op] = {}
     for model in models:
         count += model.uses
-    return tuple(Op.parse(name) for name, _ in count.most_common())
+        ops |= {step.op.name: step.op for step in model.steps if isinstance(step, Product)}
+    return tuple(ops[name] for name, _ in count.most_common())

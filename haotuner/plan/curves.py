@@ -12,6 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from haotuner.spec.composition import WHOLE, Part
+from haotuner.spec.kernel import MicroKernel
+
 Floats = NDArray[np.float64]
 # Share of the time of a following tile that one more tile behind the last point takes at least. The slope between two noisy
 # points is not enough: of n=3072 k=768 one layout went on at 116 % of the FMA peak, and the cover looked 13 % behind it.
@@ -26,6 +29,11 @@ class Curve:
     rows: int  # extent of a tile along the covered axis
     lead_us: tuple[tuple[int, float], ...]  # (tiles, time) measured with the weight in the tuned state
     follow_us: float  # one more row tile behind another region
+
+    @property
+    def micro_kernel(self) -> MicroKernel:
+        """The micro-kernel of that name; ValueError where none has such a name."""
+        return Part(self.kernel, WHOLE).micro_kernel
 
     @staticmethod
     def of(kernel: str, rows: int, points: Mapping[int, float], follow_us: float) -> Curve:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
-from haotuner.spec.record import RECORD_SCHEMA, Failed, Outcome, Record, Timed, Trial
+from haotuner.errors import UsageError
+from haotuner.spec.composition import COLUMNS, WHOLE, Composition, Part
+from haotuner.spec.op import Op
+from haotuner.spec.record import RECORD_SCHEMA, Failed, OpName, Outcome, Record, Timed, Trial
 from haotuner.spec.shape import Shape
 
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)  # `json.dumps` builds one a call
@@ -24,7 +28,7 @@ def encode(record: Record) -> dict[str, Any]:
         "schema": RECORD_SCHEMA,
         "id": record.id,
         "trial": {
-            "op": trial.op,
+            "op": trial.op.name,
             "kernel": trial.kernel,
             "shape": trial.shape.as_dict(),
             "threads": trial.threads,
@@ -67,10 +71,10 @@ def decode(data: object, *, verify: bool = True) -> Record:
         if isinstance(fact, bool) or not isinstance(fact, (int, float, str)):
             raise ValueError(f"fact {name!r} is {fact!r}, expected a number or a text")
     record = Record(
-        trial=Trial(
-            op=_text(trial, "op"),
-            kernel=_text(trial, "kernel"),
-            shape=_shape(trial["shape"]),
+        trial=trial_of(
+            _text(trial, "op"),
+            _text(trial, "kernel"),
+            _shape(trial["shape"]),
             threads=_typed(trial, "threads", int),
             weights=_text(trial, "weights"),
             split=_text(trial, "split"),
@@ -87,6 +91,39 @@ def decode(data: object, *, verify: bool = True) -> Record:
     if verify and record.id != fields["id"]:
         raise ValueError(f"content hash {fields['id']!r} does not fit the content, which hashes to {record.id}")
     return record
+
+
+def trial_of(
+    op: str, kernel: str, shape: Shape, *, threads: int = 1, weights: str = "cold", split: str = COLUMNS, repeat: int = 0
+) -> Trial:
+    """The trial of a record's texts. It writes the same texts again, whether or not this process can read them."""
+    composition = Composition(_parts(kernel), split)
+    return Trial(op=op_of(op), composition=composition, shape=shape, threads=threads, weights=weights, repeat=repeat)
+
+
+def op_of(text: str) -> Op | OpName:
+    """The operator that a record names; its name alone where that is not the name of one that this process knows."""
+    try:
+        op = _op(text)
+    except UsageError:
+        return OpName(text)
+    return op if op.name == text else OpName(text)
+
+
+@lru_cache(maxsize=4096)
+def _op(text: str) -> Op:
+    return Op.parse(text)  # of a kind that is learned later it raises, and nothing is stored
+
+
+@lru_cache(maxsize=1 << 16)
+def _parts(text: str) -> tuple[Part, ...]:
+    """Regions of a kernel's text; a text that is no composition's is the name of one micro-kernel."""
+    try:
+        parts = Composition.parse(text).parts
+    except ValueError:
+        parts = ()
+    whole = (Part(text, WHOLE),)
+    return parts if Composition(parts).text == text else whole
 
 
 def _outcome(data: object) -> Outcome:

@@ -87,7 +87,7 @@ def _jsonl(records: Iterable[Record], path: Path) -> int:
 def _t4(records: Iterable[Record], path: Path) -> int:
     """One JSON document of one op on one device, as the standard has it; times are milliseconds there."""
     rows = list(records)
-    problems = sorted({(record.trial.op, record.device_id) for record in rows})
+    problems = sorted({(record.trial.op.name, record.device_id) for record in rows})
     if len(problems) > 1:
         result = "; ".join(f"{op} on {device}" for op, device in problems[:5])
         raise UsageError(f"a T4 file holds one op on one device; choose with --op and --device among {result}")
@@ -172,7 +172,8 @@ def _flat(record: Record) -> dict[str, Any]:
     data = encode(record)
     trial, outcome = record.trial, record.outcome
     row = {name: data[name] for name in ("id", "device_id", "fingerprint", "session", "when", "seed")}
-    row |= {name: getattr(trial, name) for name in ("op", "kernel", "threads", "weights", "split", "repeat")}
+    row |= {"op": trial.op.name, "kernel": trial.kernel}
+    row |= {name: getattr(trial, name) for name in ("threads", "weights", "split", "repeat")}
     row |= {"shape": line(trial.shape.as_dict()), "facts": line(data["facts"])}
     if isinstance(outcome, Timed):
         timed = {"samples_us": list(outcome.samples_us), "median_us": outcome.median_us, "spread": outcome.spread}

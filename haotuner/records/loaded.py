@@ -69,7 +69,7 @@ class Loaded:
             path=self.path,
             device_id=", ".join(sorted({record.device_id for record in ready.records})),
             mapping=self.mapping,
-            op=", ".join(sorted({record.trial.op for record in ready.records})),
+            op=", ".join(sorted({record.trial.op.name for record in ready.records})),
             rows=self.rows,
             timed=timed,
             failed=len(ready.records) - timed,

@@ -62,7 +62,7 @@ class MemoryStore:
             r
             for r in result
             if (fingerprint is None or r.fingerprint == fingerprint)
-            and (op is None or r.trial.op == op)
+            and (op is None or r.trial.op.name == op)
             and (session is None or r.session == session)
             and (device_id is None or r.device_id == device_id)
         )

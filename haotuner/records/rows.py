@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, TypeGuard
 
+from haotuner.records.codec import trial_of
 from haotuner.records.kernel_tuner import CacheFile
 from haotuner.records.mapping import KernelMapping, Problem
 from haotuner.spec.device import Device
-from haotuner.spec.record import Failed, Outcome, Record, Timed, Trial
+from haotuner.spec.record import Failed, Outcome, Record, Timed
 
 _MS = 1000.0  # Kernel Tuner's times are milliseconds, ours microseconds
 _NO_TIME = 1e20  # what versions before the error words wrote for a failed configuration
@@ -52,7 +53,7 @@ def record_of(cache: CacheFile, row: Mapping[str, Any], rule: KernelMapping, dev
     fingerprint = _fingerprint("kernel-tuner", rule.family, device.id, problem.op)
     facts = {key: value for key, value in row.items() if key not in (*known, *_BOOKKEEPING) and _is_fact(value)}
     return Record(
-        trial=Trial(op=problem.op, kernel=rule.kernel(values).name, shape=problem.shape, weights="hot"),
+        trial=trial_of(problem.op, rule.kernel(values).name, problem.shape, weights="hot"),
         outcome=_outcome(row, problem, device),
         device_id=device.id,
         fingerprint=fingerprint,

@@ -27,14 +27,14 @@ def one_unit(records: Sequence[Record]) -> tuple[list[Record], Counter[str]]:
         if _us(same[-1]) > _us(same[0]) * SAME:
             reason = f"the same configuration was measured more than {SAME:g} times apart: mixed units?"
             left_out |= {id(record): reason for record in same}
-    for group in _grouped((r for r in timed if id(r) not in left_out), lambda record: record.trial.op):
+    for group in _grouped((r for r in timed if id(r) not in left_out), lambda record: record.trial.op.name):
         gap = gap_of([_us(record) for record in group])
         if gap is None:
             continue
         fast, slow = group[: gap.fast], group[gap.fast :]
         if not gap.accident:
             raise UsageError(
-                f"mixed units? {group[0].trial.op} on {group[0].device_id} has {_summary(fast)}, {_summary(slow)}, and "
+                f"mixed units? {group[0].trial.op.name} on {group[0].device_id} has {_summary(fast)}, {_summary(slow)}, and "
                 f"nothing for a factor of {gap.factor:.0f} between; times must be milliseconds: "
                 "convert the wrong ones, or import the right ones from a file of their own; nothing was stored"
             )

@@ -43,7 +43,7 @@ class ConvOp:
 
     def windows(self) -> dict[Any, Window]:
         """How the window moves along each axis of the image."""
-        meaning = Op.parse(self.name)
+        meaning = self.entry.op
         return dict(windows(meaning.kind, dict(meaning.static), meaning.all_options()))
 
     def bind(self, weight: Any, bias: Any = None, *, threads: int | None = None, **constants: Any) -> Convolution:
@@ -84,7 +84,7 @@ class ConvBound:
         import tvm_ffi
 
         call, setting = pack.entry(op, threads)
-        meaning = Op.parse(op.name)
+        meaning = op.op
         required = [operand.name for operand in op.extra if operand.role == "constant"]
         optional = {operand.name for operand in op.operands if operand.optional}
         if set(inputs) != set(required) and (required or not set(inputs) <= optional):
@@ -294,7 +294,7 @@ def _checked(op: PackOp, weight: Any) -> NDArray[Any]:
     values = (
         array_of(op, "weight", weight) if element_type == "float32" else typed_array(op, "weight", weight, {element_type})
     )
-    shape = weight_shape(Op.parse(op.name))
+    shape = weight_shape(op.op)
     if values.shape != shape:
         raise ValueError(f"{op.name}: weight has shape {tuple(values.shape)}; expected {shape}")
     return values

@@ -11,7 +11,6 @@ from haotuner.runtime.linear import Bound, Linear
 from haotuner.runtime.linear_op import LinearOp
 from haotuner.runtime.typed import TypedBound, TypedLinear, is_typed
 from haotuner.spec.composition import WAYS, Composition
-from haotuner.spec.op import Op
 
 if TYPE_CHECKING:
     from haotuner.runtime.pack import Pack
@@ -22,7 +21,7 @@ class DenseOp(LinearOp):
 
     def __init__(self, pack: Pack, op: PackOp) -> None:
         super().__init__(pack, op)
-        self._fused = bool(Op.parse(op.name).epilogue)
+        self._fused = bool(op.op.epilogue)
 
     def bind(self, weight: Any, bias: Any = None, *, threads: int | None = None, **constants: Any) -> Linear:
         """Pack a weight once; see ``Linear``. Weight and bias (n,) are copied: later changes to them do not show.

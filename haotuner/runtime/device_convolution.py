@@ -13,7 +13,6 @@ from haotuner.runtime.convolution import AFTER
 from haotuner.runtime.device_linear import DeviceBound, DeviceLinear, in_order
 from haotuner.runtime.on_device import check_lazy, empty_like, explained, stream_for
 from haotuner.runtime.streams import still
-from haotuner.spec.op import Op
 
 if TYPE_CHECKING:
     from haotuner.runtime.pack import Pack
@@ -96,7 +95,7 @@ class DeviceConvolution(DeviceLinear):
 
     def _empty(self, x: Any) -> Any:
         op = self._bound.op
-        meaning, dims, shape = Op.parse(op.name), op.operands[0].dims, getattr(x, "shape", None)
+        meaning, dims, shape = op.op, op.operands[0].dims, getattr(x, "shape", None)
         if shape is None or len(shape) < len(dims) - 1:
             raise TypeError(
                 f"{op.name}: x must be a tensor ({', '.join(dims)}) of the pack's device, got {type(x).__name__}"

@@ -18,7 +18,6 @@ from haotuner.runtime.addresses import ARRAYS
 from haotuner.runtime.call_errors import REFUSED, check_written, explain, read_only
 from haotuner.runtime.reprs import described_op
 from haotuner.spec.limits import MAX_AXES
-from haotuner.spec.op import Op
 
 if TYPE_CHECKING:
     from haotuner.runtime.pack import Pack
@@ -184,7 +183,7 @@ def derived_of(op: PackOp) -> dict[str, Callable[[Mapping[str, int]], int]]:
     formulas = {axis.name: arithmetic_of(axis.formula) for axis in op.axes if axis.formula}
     if set(formulas) == set(names):
         return formulas
-    kind, options = (meaning := Op.parse(op.name)).meaning, meaning.all_options()
+    kind, options = op.op.meaning, op.op.all_options()
 
     def of(axis: str) -> Callable[[Mapping[str, int]], int]:
         return lambda extents: int(kind.derived[axis](extents, options))

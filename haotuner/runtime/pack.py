@@ -6,6 +6,7 @@ import operator
 import warnings
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, SupportsIndex
 
@@ -33,8 +34,7 @@ from haotuner.runtime.op_registry import handle_for
 from haotuner.runtime.reprs import described_pack
 from haotuner.runtime.suitability import checked_bytes, default_threads, reservations
 from haotuner.runtime.typed import numpy_type
-from haotuner.spec import limits
-from haotuner.spec.limits import MAX_THREADS
+from haotuner.spec.limits import MAX_THREADS, CallSetting
 
 AnyLinear = Linear | DeviceLinear | Convolution
 AnyBound = Bound | DeviceBound | ConvBound
@@ -234,13 +234,15 @@ class Pack:
     def entry(self, op: PackOp, threads: int | None = None) -> tuple[Callable[..., Any], int]:
         """The native call of an op and the setting it wants for a thread count (None: the pack's)."""
         if self.gpu is not None:  # a device has no thread counts: 1, or 2 for a plan that was made for another device
-            return self.library().function(op.name), limits.setting(0, 1 if self.gpu.is_planned_for(self.manifest) else 2)
+            setting = CallSetting(plan=0, threads=1 if self.gpu.is_planned_for(self.manifest) else 2)
+            return self.library().function(op.name), setting.encode()
         count = self.threads if threads is None else checked_threads(threads)
-        return self.library().function(op.name), limits.setting(self.plan_index(op, count), count)
+        return self.library().function(op.name), CallSetting(plan=self.plan_index(op, count), threads=count).encode()
 
     def addressed(self, setting: int) -> int:
         """The setting of calls that name numpy's arrays by ``id``; 0 where the library cannot take them so."""
-        return setting + limits.BY_ADDRESS if self.gpu is None and self.library().takes_addresses else 0
+        addressed = replace(CallSetting.decode(setting), by_address=True)
+        return addressed.encode() if self.gpu is None and self.library().takes_addresses else 0
 
     def own(self, handle: AnyLinear | Model | Chain) -> None:
         """Serve this linear or model until the pack is closed or handed over, which another thread may do at this moment."""

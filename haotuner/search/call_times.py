@@ -12,7 +12,6 @@ from haotuner.plan.table import PlanTable
 from haotuner.search.cost_extrapolation import analysis_us
 from haotuner.search.task import Tuned
 from haotuner.spec.device import Device
-from haotuner.spec.kernel import MicroKernel
 from haotuner.spec.shape import Shape
 
 
@@ -54,7 +53,7 @@ def calls_us(tuned: Tuned, shapes: Sequence[Shape], device: Device, threads: int
 
 def _expected_us(tuned: Tuned, table: CellTable, shapes: Sequence[Shape], device: Device) -> list[float]:
     """What the analysis expects of the kernel that serves each shape, on one thread: tiles, full or not, and traffic."""
-    pairs = [(MicroKernel.parse(table.at(shape).parts[0].kernel), shape) for shape in shapes]
+    pairs = [(table.at(shape).kernels[0], shape) for shape in shapes]
     return [float(us) for us in analysis_us(tuned.task, pairs, device)]
 
 

@@ -99,7 +99,7 @@ def _contests(task: Task, lab: Measurer, cells: Sequence[Weighed], clock: Clock)
     picked = _sampled(cells)
     trials = {
         cell.extent: {
-            contender: Trial.of(task.op.name, contender, Shape.of({axis: cell.extent}), cache=task.cache, repeat=1)
+            contender: Trial.of(task.op, contender, Shape.of({axis: cell.extent}), cache=task.cache, repeat=1)
             for contender in _contenders(cell)
         }
         for cell in picked

@@ -62,7 +62,7 @@ def _analysed(task: Task, device: Device) -> CostExtrapolator:
     """What the analysis says, where it was held against times."""
 
     def expected(compositions: Sequence[Composition], shapes: Sequence[Shape]) -> NDArray[np.float64]:
-        kernels = [MicroKernel.parse(composition.parts[0].kernel) for composition in compositions]
+        kernels = [composition.kernels[0] for composition in compositions]
         pairs = [(kernel, shape) for kernel in kernels for shape in shapes]
         return analysis_us(task, pairs, device).reshape(len(kernels), len(shapes))
 
@@ -73,7 +73,7 @@ def _predicted(task: Task, device: Device, families: Sequence[Family], model: Co
     """What plans of predictions ask in each cell: the same as at the shapes of the race."""
 
     def expected(compositions: Sequence[Composition], shapes: Sequence[Shape]) -> NDArray[np.float64]:
-        kernels = [MicroKernel.parse(composition.parts[0].kernel) for composition in compositions]
+        kernels = [composition.kernels[0] for composition in compositions]
         places = [[at for at, kernel in enumerate(kernels) if kernel.family == family.name] for family in families]
         each = [[kernels[at] for at in own] for own in places]
         result = np.empty((len(kernels), len(shapes)))

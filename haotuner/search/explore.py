@@ -131,7 +131,7 @@ def _logs(
     """Logarithm of a program's time at each shape, infinite if it failed; None if the time was over before that."""
     result = np.full(len(shapes), np.inf)
     for at, shape in enumerate(shapes):
-        trial = Trial.of(task.op.name, composition, shape, threads=ways.threads, cache=task.cache)
+        trial = Trial.of(task.op, composition, shape, threads=ways.threads, cache=task.cache)
         records = lab.measure([trial], clock.goes_on)
         if not records:
             return None

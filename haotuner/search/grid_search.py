@@ -224,7 +224,7 @@ class Race:
         return self.us if threads == 1 else self._of_many.setdefault(threads, {})
 
     def _trial(self, composition: Composition, shape: Shape, threads: int = 1) -> Trial:
-        return Trial.of(self.task.op.name, composition, shape, threads=threads, cache=self.task.cache)
+        return Trial.of(self.task.op, composition, shape, threads=threads, cache=self.task.cache)
 
     def _stay(self, left: Sequence[Composition], shapes: Sequence[Shape]) -> list[Composition]:
         """The better part by the mean slow-down, and whoever is the best somewhere."""

@@ -16,7 +16,6 @@ from haotuner.search.probes import DENSE_ROWS, probe
 from haotuner.search.task import Task
 from haotuner.spec.composition import SERIAL, Composition
 from haotuner.spec.family import Family
-from haotuner.spec.kernel import MicroKernel
 from haotuner.spec.record import Timed, Trial
 from haotuner.spec.shape import Shape
 
@@ -126,10 +125,9 @@ def again(lab: Measurer, timings: Sequence[Timings], goes_on: GoesOn) -> list[Ti
 
 def _dense(lab: Measurer, task: Task, family: Family, curve: Curve, limit: int, goes_on: GoesOn) -> Curve:
     """A kernel's curve on one thread through more points."""
-    kernel = MicroKernel.parse(curve.kernel)
     # A flat tile in bulk is never a plan, and costs the most time to look at.
     rows = tuple(r for r in DENSE_ROWS if curve.rows >= 4 or r <= 32 * curve.rows)
-    probes = probe(kernel, task.op, family, lab.device, limit, cache=task.cache, rows=rows)
+    probes = probe(curve.micro_kernel, task.op, family, lab.device, limit, cache=task.cache, rows=rows)
     points = dict(curve.lead_us)
     records = lab.measure([t for _, t in probes.lead], goes_on)
     for (tiles, _), record in zip(probes.lead, records, strict=False):
@@ -194,7 +192,7 @@ def _time_candidates(lab: Measurer, timings: Timings, m: int, goes_on: GoesOn) -
 def _trial(timings: Timings, composition: Composition, m: int, repeat: int = 0) -> Trial:
     task = timings.task
     shape = Shape.of({task.op.dynamic[0]: m})
-    return Trial.of(task.op.name, composition, shape, threads=timings.threads, cache=task.cache, repeat=repeat)
+    return Trial.of(task.op, composition, shape, threads=timings.threads, cache=task.cache, repeat=repeat)
 
 
 def _close(times: Mapping[Composition, float], threads: int) -> list[Composition]:

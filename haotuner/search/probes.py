@@ -69,7 +69,7 @@ def probe(
     axis, tile = op.dynamic[0], rows_of(family, kernel, op)
     alone = Composition.of(kernel.name)
     lead = tuple(
-        (tiles, Trial.of(op.name, alone, Shape.of({axis: tiles * tile}), threads=threads, cache=cache))
+        (tiles, Trial.of(op, alone, Shape.of({axis: tiles * tile}), threads=threads, cache=cache))
         for tiles in sorted(set(uses(tile, rows, most_rows)))
     )
     behind = backend_for(device).follow(op, kernel, device, FOLLOW_TILES)

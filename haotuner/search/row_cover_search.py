@@ -30,7 +30,6 @@ from haotuner.spec.composition import Composition
 from haotuner.spec.demand import Expectation
 from haotuner.spec.device import Device
 from haotuner.spec.family import Family, Layout
-from haotuner.spec.kernel import MicroKernel
 from haotuner.spec.op import Op
 from haotuner.spec.record import Timed, Trial
 
@@ -64,7 +63,7 @@ def tune(task: Task, lab: Measurer, families: Sequence[Family], watch: Watch, mo
         family=family,
         strategy=NAME,
         funnel=funnel,
-        kernels=tuple(MicroKernel.parse(curve.kernel) for curve in cover_.kept),
+        kernels=tuple(curve.micro_kernel for curve in cover_.kept),
         tables=tables,
         measured=len(search.judged()),
         timings=len(search.book.us),

@@ -262,7 +262,7 @@ def trial_of(task: Task, key: Key, grid: Grid) -> Trial:
     """What times a kernel at whole tiles, with its sum in so many parts."""
     name, tiles, parts, cache = key
     shape = Shape.of({task.op.dynamic[0]: tiles * grid.rows})
-    return Trial.of(task.op.name, Composition.of(name, share=in_parts(parts)), shape, cache=cache)
+    return Trial.of(task.op, Composition.of(name, share=in_parts(parts)), shape, cache=cache)
 
 
 def _parts(task: Task, device: Device) -> tuple[int, ...]:

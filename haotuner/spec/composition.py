@@ -9,7 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
+
+from haotuner.spec.kernel import MicroKernel
 
 # What threads share of a call: nothing, an axis of the output, or the terms of the sum over k.
 SERIAL, COLUMNS, ROWS, TERMS = "serial", "n", "m", "k"
@@ -32,6 +35,11 @@ class Part(NamedTuple):
 
     kernel: str
     tiles: int
+
+    @property
+    def micro_kernel(self) -> MicroKernel:
+        """The micro-kernel of that name; ValueError where none has such a name."""
+        return _micro_kernel(self.kernel)
 
     def __str__(self) -> str:
         return self.kernel if self.tiles == WHOLE else f"{self.kernel}*{self.tiles}"
@@ -81,6 +89,11 @@ class Composition:
         return f"{self.text}@{self.share}"
 
     @property
+    def kernels(self) -> tuple[MicroKernel, ...]:
+        """The micro-kernel of each region; ValueError where one is named otherwise."""
+        return tuple(part.micro_kernel for part in self.parts)
+
+    @property
     def tiles(self) -> int:
         """Tiles of all regions."""
         return sum(tiles for _, tiles in self.parts)
@@ -105,6 +118,12 @@ class Composition:
             result.append(Region(kernel=kernel, box=box, tiles=tiles))
             first = last
         return tuple(result)
+
+
+@lru_cache(maxsize=1 << 14)
+def _micro_kernel(name: str) -> MicroKernel:
+    """Names are what searches and records know kernels by; what one stands for is read once."""
+    return MicroKernel.parse(name)
 
 
 def in_parts(parts: int) -> str:

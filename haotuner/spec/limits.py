@@ -5,11 +5,15 @@ After a change run ``python -m haotuner.spec.limits > haotuner/runtime/native/ht
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from haotuner.spec.composition import WAYS
 
 # A call.
-MAX_THREADS = 256  # also the factor of a setting: plan index + MAX_THREADS * threads
-BY_ADDRESS = 1 << 20  # beside a setting: whole numbers among the operands are addresses of numpy's arrays (native/arrays.c)
+MAX_THREADS = 256  # also the factor of an encoded setting: see CallSetting
+BY_ADDRESS = (
+    1 << 20
+)  # added to an encoded setting: whole numbers among the operands are addresses of numpy's arrays (native/arrays.c)
 MAX_OPS = 256  # of a pack: op counters are sized by it
 MAX_AXES = 8
 MAX_OPERANDS = 8
@@ -51,14 +55,32 @@ _NUMBERS = ("MAX_THREADS", "BY_ADDRESS", "MAX_OPS", "MAX_AXES", "MAX_OPERANDS", 
             "EXTENT_SLOTS", "SHAPE_SLOTS")  # fmt: skip
 
 
-def setting(plan: int, threads: int) -> int:
-    """What a native call takes to know its plan and how many threads to use."""
-    return plan + MAX_THREADS * threads
+@dataclass(frozen=True, slots=True)
+class CallSetting:
+    """Plan and threads of a native call. The C ABI takes them as one integer.
+
+    ``plan``: index of the op's plan. ``threads``: their number; on a device 1, or 2 for a plan made for another device.
+    ``by_address``: whole numbers among the operands are addresses of numpy's arrays.
+    """
+
+    plan: int
+    threads: int
+    by_address: bool = False
+
+    def encode(self) -> int:
+        """The integer of the C ABI."""
+        return self.plan + MAX_THREADS * self.threads + (BY_ADDRESS if self.by_address else 0)
+
+    @staticmethod
+    def decode(setting: int) -> CallSetting:
+        """The setting of an integer of the C ABI."""
+        threads, plan = divmod(setting % BY_ADDRESS, MAX_THREADS)
+        return CallSetting(plan, threads, setting >= BY_ADDRESS)
 
 
 def threads_of(setting: int) -> int:
-    """The thread count in a setting."""
-    return setting // MAX_THREADS
+    """The thread count in an encoded setting."""
+    return CallSetting.decode(setting).threads
 
 
 def kind_table(kind: str) -> str:

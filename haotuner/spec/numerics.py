@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from haotuner.ops.dtypes import DTYPES
 from haotuner.ops.epilogue import STEPS
 from haotuner.ops.kind import FILTERED, Operand
-from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.composition import Composition
 from haotuner.spec.op import Op
 from haotuner.spec.shape import Shape
 
@@ -123,7 +123,7 @@ def _stored(op: Op, value: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def computed_by(kernels: Iterable[str]) -> dict[str, str]:
     """What ``check`` must know of the micro-kernels that may have computed a result: some trade exactness for speed."""
-    tiles = [dict(MicroKernel.parse(name).params).get("wt", 0) for name in kernels if "_winograd_" in name]
+    tiles = [dict(Composition.of(name).kernels[0].params).get("wt", 0) for name in kernels if "_winograd_" in name]
     return {FILTERED: str(max(tiles))} if tiles else {}
 
 

@@ -9,7 +9,8 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from haotuner.spec.composition import COLUMNS, SERIAL, Composition, sum_parts
+from haotuner.spec.composition import COLUMNS, SERIAL, Composition
+from haotuner.spec.op import Op
 from haotuner.spec.shape import Shape
 
 RECORD_SCHEMA = 1
@@ -57,49 +58,60 @@ class Failed:
 Outcome = Timed | Failed
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
+class OpName:
+    """An operator known by its name alone: of another tool, a model's group, or a kind that this process does not know."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Trial:
     """What is to be measured. Two equal trials under one fingerprint are the same measurement."""
 
-    op: str
-    kernel: str  # a composition's text: a micro-kernel's name, or NAME*tiles+NAME*tiles
+    op: Op | OpName
+    composition: Composition  # the micro-kernels, and how threads share the output
     shape: Shape
     threads: int = 1
     weights: str = "cold"  # state of the weights before a sample: cold | hot
-    split: str = "n"  # how threads share the output
     repeat: int = 0  # the same once more, to be timed in another process: 1 is the second time
-    _key: str = field(init=False, repr=False, compare=False)  # a search asks for it some hundred thousand times
+    kernel: str = field(init=False, repr=False)  # the composition's text: a micro-kernel's name, or NAME*tiles+NAME*tiles
+    _key: str = field(init=False, repr=False)  # a search asks for it some hundred thousand times
 
     def __post_init__(self) -> None:
         if not 0 <= self.repeat < 2**63:
             raise ValueError(f"trial: repeat {self.repeat} must be in 0..2^63-1, which every database can hold")
-        first = [self.op, self.kernel, self.shape.as_dict(), self.threads, self.weights, self.split]
+        if self.threads == 1 and self.composition.share == COLUMNS:  # records say both in the same words
+            object.__setattr__(self, "composition", Composition(self.composition.parts, SERIAL))
+        object.__setattr__(self, "kernel", self.composition.text)
+        first = [self.op.name, self.kernel, self.shape.as_dict(), self.threads, self.weights, self.split]
         object.__setattr__(self, "_key", _KEY.encode([*first, self.repeat] if self.repeat else first))
 
     @staticmethod
     def of(
-        op: str, composition: Composition, shape: Shape, *, threads: int = 1, cache: str = "cold", repeat: int = 0
+        op: Op | OpName, composition: Composition, shape: Shape, *, threads: int = 1, cache: str = "cold", repeat: int = 0
     ) -> Trial:
         """What times a composition. One that threads do not share is the same trial whatever their number."""
-        alone = composition.share == SERIAL
-        return Trial(
-            op=op,
-            kernel=composition.text,
-            shape=shape,
-            threads=1 if alone else threads,
-            weights=cache,
-            split=COLUMNS if alone else composition.share,
-            repeat=repeat,
-        )
+        threads = 1 if composition.share == SERIAL else threads
+        return Trial(op=op, composition=composition, shape=shape, threads=threads, weights=cache, repeat=repeat)
 
     @property
-    def composition(self) -> Composition:
-        """What is timed, as a value; ValueError where the text of the kernel is no composition's."""
-        return Composition(Composition.parse(self.kernel).parts, self.split if self._shared else SERIAL)
+    def split(self) -> str:
+        """Axis that threads share, as records say it: of one thread alone that of columns, which it has for itself."""
+        return COLUMNS if self.composition.share == SERIAL else self.composition.share
 
     @property
-    def _shared(self) -> bool:
-        return self.threads > 1 or sum_parts(self.split) > 1
+    def known_op(self) -> Op:
+        """The operator. ValueError where its name alone is known."""
+        if isinstance(self.op, OpName):
+            raise ValueError(f"trial of {self.op.name!r}: this process knows no such operator; install what brings its kind")
+        return self.op
+
+    def __eq__(self, other: object) -> bool:
+        return self._key == other._key if isinstance(other, Trial) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._key)
 
     def key(self) -> str:
         """Stable text that names the trial; the first time has none of a repeat, as records from before there were any."""

@@ -12,7 +12,6 @@ from haotuner.ops.dtypes import DTYPES
 from haotuner.pack.op import PackOp
 from haotuner.runtime.convolution import AFTER, ConvOp
 from haotuner.runtime.pack import Pack
-from haotuner.spec.op import Op
 from haotuner.torch.op_definition import define_pair, refuse_grad
 
 
@@ -63,7 +62,7 @@ def _inner(tensor: torch.Tensor) -> torch.Tensor:
 
 def result_size(entry: PackOp) -> Callable[[torch.Tensor], list[int]]:
     """What says the extents of an op's output for an image; RuntimeError where the window does not fit into it."""
-    name, meaning, dims = entry.name, Op.parse(entry.name), entry.operands[0].dims
+    name, meaning, dims = entry.name, entry.op, entry.operands[0].dims
     sides = windows(meaning.kind, dict(meaning.static), meaning.all_options())
 
     def size(x: torch.Tensor) -> list[int]:

@@ -7,7 +7,6 @@ import torch
 from haotuner.runtime.convolution import weight_shape
 from haotuner.runtime.pack import Pack
 from haotuner.runtime.streams import stream_of
-from haotuner.spec.op import Op
 from haotuner.torch.conv_ops import result_size
 from haotuner.torch.device_layer import WeightCall
 from haotuner.torch.op_definition import refuse_grad
@@ -18,8 +17,8 @@ class DeviceConvCall(WeightCall):
 
     def __init__(self, pack: Pack, name: str) -> None:
         super().__init__(pack, name)
-        self._size, self._stored = result_size(self.entry), weight_shape(Op.parse(name))
-        self._channels = sum(operand.role == "constant" for operand in self.entry.extra) if Op.parse(name).epilogue else 1
+        self._size, self._stored = result_size(self.entry), weight_shape(self.entry.op)
+        self._channels = sum(operand.role == "constant" for operand in self.entry.extra) if self.entry.op.epilogue else 1
 
     def into(self, x: torch.Tensor, weight: torch.Tensor, *extra: torch.Tensor | None, out: torch.Tensor) -> None:
         """Queue the call; x of any strides, as torch's own operators take it."""

@@ -12,7 +12,6 @@ from haotuner.runtime.call_errors import REFUSED
 from haotuner.runtime.device_linear import DeviceBound
 from haotuner.runtime.pack import Pack
 from haotuner.runtime.streams import stream_of
-from haotuner.spec.op import Op
 from haotuner.torch.op_definition import define_pair, refuse_grad
 
 if TYPE_CHECKING:
@@ -106,7 +105,7 @@ def define(library: Any, call: DeviceCall | DeviceConvCall) -> None:
     """
     name = call.name
     extra = "".join(f", Tensor {operand.name}" for operand in call.entry.extra)
-    taken = f"Tensor x, Tensor weight{extra if Op.parse(name).epilogue else ', Tensor? bias=None'}"
+    taken = f"Tensor x, Tensor weight{extra if call.entry.op.epilogue else ', Tensor? bias=None'}"
     define_pair(library, name, taken, "CUDA", fresh=call.fresh, into=call.into, shape=call.shape, nothing=call.nothing)
 
 

@@ -8,7 +8,6 @@ import torch
 
 from haotuner.runtime.pack import Pack
 from haotuner.runtime.streams import stream_of
-from haotuner.spec.op import Op
 from haotuner.torch.device_layer import DeviceCall
 from haotuner.torch.op_definition import define_pair, refuse_grad
 
@@ -18,7 +17,7 @@ class GroupedCall(DeviceCall):
 
     def __init__(self, pack: Pack, name: str) -> None:
         super().__init__(pack, name)
-        self._channels = sum(operand.role == "constant" for operand in self.entry.extra) if Op.parse(name).epilogue else 1
+        self._channels = sum(operand.role == "constant" for operand in self.entry.extra) if self.entry.op.epilogue else 1
 
     def into_groups(
         self, x: torch.Tensor, weight: torch.Tensor, offsets: torch.Tensor, *extra: torch.Tensor | None, out: torch.Tensor
@@ -74,6 +73,6 @@ def define_grouped(library: Any, call: GroupedCall) -> None:
     """
     name = call.name
     extra = "".join(f", Tensor {operand.name}" for operand in call.entry.extra)
-    takes = f"Tensor x, Tensor weight, Tensor offsets{extra if Op.parse(name).epilogue else ', Tensor? bias=None'}"
+    takes = f"Tensor x, Tensor weight, Tensor offsets{extra if call.entry.op.epilogue else ', Tensor? bias=None'}"
     shape, nothing = call.shape_of_groups, call.nothing_of_groups
     define_pair(library, name, takes, "CUDA", fresh=call.fresh_groups, into=call.into_groups, shape=shape, nothing=nothing)

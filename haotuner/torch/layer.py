@@ -12,7 +12,6 @@ import torch
 from haotuner.runtime.convolution import Convolution
 from haotuner.runtime.linear import Linear
 from haotuner.runtime.pack import Pack
-from haotuner.spec.op import Op
 from haotuner.torch.activations import is_plain, step_of
 from haotuner.torch.folding import Fold
 from haotuner.torch.layer_state import HOOKS, checked_state, groups_of, plain_layer
@@ -46,7 +45,7 @@ class PackedLinear(torch.nn.Module):  # type: ignore[misc]
         self.__dict__["_parameters"] = NamedTensors(self, linear.name, tuple(self.tensors()))
         self._linear, self._fold, self._plain_name = linear, fold, plain or linear.name
         self._own = torch_type(linear.bound.op.operands[0].dtype)  # what the product takes; the packed weight stays of it
-        steps = Op.parse(linear.name).epilogue
+        steps = linear.bound.op.op.epilogue
         self._fused = bool(steps)
         self._step = steps[-1] if steps and steps[-1] != "bias" else ""  # the activation behind it
         self._count = bool(self._step) + (fold is not None)  # modules behind it that the op computes, too

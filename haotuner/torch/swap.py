@@ -147,12 +147,13 @@ class _Swap:
                 continue
             norm = self._norm(child)
             fused, plain = self._ops(child, norm)
-            served_ = [index for index, spec in enumerate((*fused, *plain)) if Op.parse(spec).name in self.pack.ops]
+            ops = [Op.parse(spec).name for spec in (*fused, *plain)]
+            served_ = [index for index, op in enumerate(ops) if op in self.pack.ops]
             if not served_:
                 self._leave(name, child, f"not in the pack: tune it with --op {plain[0]}{_reason_left(child)}")
                 continue
-            first, alone = served_[0], plain[served_[0] % len(plain)]
-            served = self._serve(parent, key, child, norm, (*fused, *plain)[first], alone, fused=first < len(fused))
+            first, alone = served_[0], ops[len(fused) + served_[0] % len(plain)]
+            served = self._serve(parent, key, child, norm, ops[first], alone, fused=first < len(fused))
             self.replaced.append(name)
             if reads is not None and isinstance(served, PackedLinear) and self.registered is not None:
                 served.numbers("weight")  # a compiled graph cannot unpack it
@@ -185,12 +186,11 @@ class _Swap:
             self.unfolded.setdefault(self._names[id(norm)], f"the convolution before it is left: {name}")
 
     def _serve(
-        self, parent: torch.nn.Module, key: str, child: Any, norm: Any, spec: str, plain: str, *, fused: bool
+        self, parent: torch.nn.Module, key: str, child: Any, norm: Any, op: str, plain: str, *, fused: bool
     ) -> torch.nn.Module:
-        op, chain = Op.parse(spec).name, self.after.after(child)
-        same, name = _same(child, op), self._names[id(child)]
+        chain, same, name = self.after.after(child), _same(child, op), self._names[id(child)]
         if same not in self._made:
-            self._made[same] = _served(self.pack, op, child, norm, self.registered, Op.parse(plain).name)
+            self._made[same] = _served(self.pack, op, child, norm, self.registered, plain)
         served = self._made[same]
         self._set(parent, key, served)
         if norm is not None:

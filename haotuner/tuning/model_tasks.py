@@ -22,7 +22,6 @@ from haotuner.partition.profiled_costs import ProfiledPrices
 from haotuner.partition.tasks import ModelTask, priced, shared_tasks
 from haotuner.search.scheduler_rounds import shared
 from haotuner.search.selections import Selections
-from haotuner.search.task_objectives import Objective
 from haotuner.search.task_scheduler import Scheduler
 from haotuner.spec.device import Device
 from haotuner.spec.record import Record
@@ -62,9 +61,7 @@ def tune_models(
             publisher.publish(tuned, models, unverified=False, stopped=stopped_of(tuned), what="a better pack")
             watch("", publisher.kept or f"a better pack lies in {request.out}", None)
 
-    scheduler = Scheduler(
-        shared_tasks(models, request.ops), Objective.parse(request.objective), request.strategy, request.early_stopping
-    )
+    scheduler = Scheduler(shared_tasks(models, request.ops), request.goal, request.strategy, request.early_stopping)
     tuned, turns, stopped = shared(
         scheduler,
         lab.device,

@@ -92,6 +92,11 @@ class Request:
     early_stopping: int = 0  # turns without a better time, after which a task gets no more; 0: never
 
     @property
+    def goal(self) -> Objective:
+        """Objective of the budget of models; UsageError where ``objective`` says none."""
+        return Objective.parse(self.objective)
+
+    @property
     def shapes(self) -> str:
         """What was asked for, printable: of a range its text, of a trace its name."""
         return self.arrivals.text if self.arrivals.text.isprintable() else ascii(self.arrivals.text)[1:-1]
@@ -156,7 +161,7 @@ class Request:
             raise UsageError(f"--strategy {self.strategy!r}: write one of {', '.join(STRATEGIES)}")
         if self.early_stopping < 0:
             raise UsageError(f"--early-stopping {self.early_stopping}: give a number of turns, or 0 for never")
-        Objective.parse(self.objective).check(max(1, len(self.models)))
+        self.goal.check(max(1, len(self.models)))
         names = [name for model in self.models for name in model.held]
         if len(set(names)) < len(names):
             raise UsageError(f"two models are called {max(names, key=names.count)}; rename one of the files")

@@ -24,7 +24,7 @@ def check_convolution(
     pack: Pack, op: PackOp, memory: DeviceMemory, rng: np.random.Generator, most_flops: float
 ) -> list[str]:
     """Every wrong number and every write outside an output."""
-    meaning, problems = Op.parse(op.name), []
+    meaning, problems = op.op, []
     written = meaning.dtype_of(meaning.meaning.output)
     turned = "transpose" in meaning.kind and meaning.option("layout") in ("nchw", "ncw")  # reads pixels as they lie
     # Kernels of windows copy 16 bytes of a pixel: other strides want a kernel of columns beside them.

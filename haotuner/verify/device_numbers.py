@@ -84,7 +84,7 @@ def _shapes(op: PackOp, meaning: Op, rng: np.random.Generator, most_flops: float
 
 
 def _check_op(pack: Pack, op: PackOp, memory: DeviceMemory, rng: np.random.Generator, most_flops: float) -> list[str]:
-    meaning = Op.parse(op.name)
+    meaning = op.op
     try:
         numerics.numpy_dtype(meaning.dtype)
     except TypeError:

@@ -22,7 +22,7 @@ BOUNDS = 6  # of each axis's cells, evenly
 
 def check_operator(pack: Pack, op: PackOp, memory: DeviceMemory, rng: np.random.Generator, most_flops: float) -> list[str]:
     """Every wrong number and every write outside an output; operands by turns without gaps and with rows apart."""
-    meaning, problems = Op.parse(op.name), []
+    meaning, problems = op.op, []
     for index, shape in enumerate(_shapes(op, meaning, rng, most_flops)):
         inputs = numerics.draw(meaning, shape, rng)
         outputs = {

@@ -23,7 +23,7 @@ ROW_STEP_BYTES = 16  # rows lie a multiple of it apart: what every kernel takes
 
 def check_product(pack: Pack, op: PackOp, memory: DeviceMemory, rng: np.random.Generator, most_flops: float) -> list[str]:
     """Every wrong number and every write outside an output."""
-    meaning = Op.parse(op.name)
+    meaning = op.op
     problems = []
     for shape in _shapes(op, meaning, rng, most_flops):
         inputs = numerics.draw(meaning, shape, rng)

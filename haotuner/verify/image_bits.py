@@ -9,7 +9,6 @@ import numpy as np
 from haotuner.ops.convolution import windows
 from haotuner.pack.op import PackOp
 from haotuner.spec import numerics
-from haotuner.spec.op import Op
 from haotuner.spec.shape import Shape
 
 IMAGES = 5  # of the large call
@@ -20,7 +19,7 @@ def check_image_bits(path: Path, op: PackOp, counts: list[int], rng: np.random.G
     """Problems in words: images from either end of a batch, alone and together, at every thread count."""
     from haotuner.runtime.pack import Pack
 
-    meaning = Op.parse(op.name)
+    meaning = op.op
     if "b" not in meaning.dynamic:
         return []  # every batch is the same
     sides = windows(meaning.kind, dict(meaning.static), meaning.all_options())

@@ -214,7 +214,7 @@ def _check_bits(path: Path, op: PackOp, counts: list[int], rng: np.random.Genera
         return check_image_bits(path, op, counts, rng)
     if op.kind != "dense":
         return []
-    meaning = Op.parse(op.name)
+    meaning = op.op
     shapes = [shape["m"] for shape in _shapes(op, meaning, rng, most_flops)]
     drawn = numerics.draw(meaning, Shape.of(m=max(shapes)), rng)
     x = drawn["x"]
@@ -247,7 +247,7 @@ def _check_op(packs: Mapping[int, Pack], op: PackOp, rng: np.random.Generator, m
             f"{op.name}: this haotuner knows no kind {op.kind!r}, so its numbers cannot be checked; install a newer one, "
             "or the package that brings this kind"
         ]
-    meaning = Op.parse(op.name)
+    meaning = op.op
     shapes = _shapes(op, meaning, rng, most_flops)
     weights = numerics.draw(meaning, shapes[0], rng) if op.kind == "dense" or is_convolution(op.kind) else {}
     calls, problems = {threads: _call(pack, op, weights) for threads, pack in packs.items()}, []

@@ -18,7 +18,7 @@ def meaning_of(entry: PackOp) -> Op:
     """What an op of a pack computes; of a group, what its definition says. UsageError for one that is none."""
     if entry.group:
         learned(entry.group)
-    return Op.parse(entry.name)
+    return entry.op
 
 
 def learn_from(path: Path) -> None:

@@ -8,7 +8,6 @@ import numpy as np
 
 from haotuner.pack.op import PackOp
 from haotuner.spec import numerics
-from haotuner.spec.op import Op
 from haotuner.spec.shape import Shape
 
 LARGE = {"b": 9, "m": 67, "n": 83, "k": 150}  # several tiles and blocks of every kernel, some of them narrow
@@ -19,7 +18,7 @@ def check_product_bits(path: Path, op: PackOp, counts: list[int], rng: np.random
     """Problems in words: parts of one large call, from either end, against the whole of it, at every thread count."""
     from haotuner.runtime.pack import Pack
 
-    meaning = Op.parse(op.name)
+    meaning = op.op
     inputs = numerics.draw(meaning, Shape.of({axis: LARGE[axis] for axis in meaning.dynamic}), rng)
     x, w, across = inputs["x"], inputs["w"], op.inputs[0].dims.index("m") == 2
     whole, problems = None, []

@@ -54,11 +54,16 @@ def product_of(op: Op, *, phased: bool = False) -> Op:
     if phased:
         taps = prod(side.taps for side in residues_of(op))
     elif transposed(op):
-        lines = f"{'n' if channels_last(op) else 'm'}={op['f'] // groups * taps},k={op['c'] // groups}"
         layout = "nn" if channels_last(op) else "tn"
-        return Op.parse(f"batch_matmul:{lines},layout={layout},dtype={op.dtype},in={op.option('in')}")
-    known = f"{'n' if channels_last(op) else 'm'}={op['f'] // groups},k={op['c'] // groups * taps}"
-    return Op.parse(f"batch_matmul:{known},layout=nt,dtype={op.dtype},in={op.option('in')}")
+        return _product(op, op["f"] // groups * taps, op["c"] // groups, layout)
+    return _product(op, op["f"] // groups, op["c"] // groups * taps, "nt")
+
+
+def _product(op: Op, features: int, depth: int, layout: str) -> Op:
+    """The batch_matmul of a convolution's types: its features are columns where channels come last, else rows."""
+    static = ((("n" if channels_last(op) else "m"), features), ("k", depth))
+    options = (("layout", layout), ("in", op.option("in")))
+    return Op(kind="batch_matmul", static=static, dtype=op.dtype, options=options)
 
 
 class Residues(NamedTuple):

@@ -54,7 +54,7 @@ def table(own: OwnRecords, device: Device) -> pd.DataFrame:
         parts = Composition.parse(trial.kernel).parts
         if len(parts) == 1 and trial.weights == "cold":
             kernel = MicroKernel.parse(parts[0].kernel)
-            rows.append((trial.op, kernel.family, sum_parts(trial.split), kernel, trial.shape["m"], us))
+            rows.append((trial.op.name, kernel.family, sum_parts(trial.split), kernel, trial.shape["m"], us))
     frame = pd.DataFrame(rows, columns=["op", "family", "parts", "kernel", "m", "us"])
     groups = [_priced(group, device) for _, group in frame.groupby(["op", "family", "parts"])]
     return pd.concat(groups, ignore_index=True)

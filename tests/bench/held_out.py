@@ -27,6 +27,7 @@ from haotuner.cost.model import Scores
 from haotuner.hw_profiles.find import find_device
 from haotuner.measure.device_measurer import DeviceMeasurer
 from haotuner.records import open_store
+from haotuner.records.codec import trial_of
 from haotuner.spec.device import Device
 from haotuner.spec.kernel import MicroKernel
 from haotuner.spec.op import Op
@@ -67,7 +68,7 @@ def trials_of(op: Op, device: Device) -> list[Trial]:
     """Every kernel at every shape that it can run, weights cold, one thread."""
     kernels = [MicroKernel.parse(name) for name in kernels_of(op, device, kept=KEPT, by_chance=BY_CHANCE)]
     at = ((kernel.name, covering(kernel["mr"], m)) for kernel in kernels for m in ROWS)
-    return [Trial(op=op.name, kernel=name, shape=Shape.of(m=rows)) for name, rows in at if rows]
+    return [trial_of(op=op.name, kernel=name, shape=Shape.of(m=rows)) for name, rows in at if rows]
 
 
 def measure(rounds: int, db: str, out: Path, isas: Sequence[str] = ISAS) -> None:
@@ -111,7 +112,7 @@ def asked(rows: int) -> int:
 def table_of_held(own: OwnRecords) -> DeviceTable:
     """Features, labels (both halves' geometric mean) and tasks (op, m) of one device."""
     table = table_of(replace(own, rounds={trial: (float(np.exp(np.mean(np.log(us)))),) for trial, us in own.rounds.items()}))
-    names = tuple(f"{trial.op} m={asked(trial.shape['m'])}" for trial in table.trials)
+    names = tuple(f"{trial.op.name} m={asked(trial.shape['m'])}" for trial in table.trials)
     known, tasks = np.unique(names, return_inverse=True)
     return replace(table, tasks=np.asarray(tasks, np.int64), task_names=tuple(known.tolist()))
 

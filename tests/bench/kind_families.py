@@ -20,7 +20,6 @@ from haotuner.cli.cache_folder import cache_folder
 from haotuner.cost.model import Scores
 from haotuner.hw_profiles.find import find_device
 from haotuner.search.cross_family_cost import UNTIMED
-from haotuner.spec.op import Op
 from haotuner.transfer.device_table import DeviceTable
 from haotuner.transfer.reading import read_records
 from tests.bench.kind_models import LEAST_OPS, records_of
@@ -36,10 +35,10 @@ def contests(tables: Sequence[DeviceTable], said: Mapping[str, Scores]) -> list[
     found: dict[str, dict[str, list[Candidate]]] = {}
     for table in tables:
         for row, trial in enumerate(table.trials):
-            op = Op.parse(trial.op)
+            op = trial.known_op
             first = backend_for(table.device).searched(op, table.device)[0].name
             one = (table.family == first, float(said[table.family][row]), float(table.labels[row]))
-            found.setdefault(f"{trial.op} {trial.shape}", {}).setdefault(table.family, []).append(one)
+            found.setdefault(f"{trial.op.name} {trial.shape}", {}).setdefault(table.family, []).append(one)
     several = [families.values() for families in found.values() if len(families) > 1]
     return [[one for family in each for one in family] for each in several]
 

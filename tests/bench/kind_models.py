@@ -72,7 +72,7 @@ def ship(table: DeviceTable, date: str, place: Path) -> dict[str, Any]:
         "model": path.name,
         "family": table.family,
         "device": {**named, **device.numbers()},
-        "ops": sorted({trial.op for trial in table.trials}),
+        "ops": sorted({trial.op.name for trial in table.trials}),
         "states": sorted({f"threads={trial.threads} {trial.weights}" for trial in table.trials}),
         "rows": len(table),
         "date": date,

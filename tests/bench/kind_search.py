@@ -151,7 +151,7 @@ def times(op: Op, device: Device, kernels: list[MicroKernel], traffic: Traffic, 
 
 def _trials(op: Op, kernel: MicroKernel, traffic: Traffic, repeat: int = 0) -> list[Trial]:
     one = Composition.of(kernel.name, share=SERIAL)
-    return [Trial.of(op.name, one, shape, cache="hot", repeat=repeat) for shape in traffic.shapes()]
+    return [Trial.of(op, one, shape, cache="hot", repeat=repeat) for shape in traffic.shapes()]
 
 
 def _us(record: Record) -> float:

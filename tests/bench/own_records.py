@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from haotuner.records import RecordStore
+from haotuner.records.codec import trial_of
 from haotuner.spec.device import Device
 from haotuner.spec.record import Record, Timed, Trial
 from haotuner.spec.shape import Shape
@@ -57,7 +58,7 @@ class OwnRecords:
         place = {kernel: at for at, kernel in enumerate(kernels)}
         states: dict[State, dict[int, list[list[float]]]] = {}
         for trial, medians in self.rounds.items():
-            state = (trial.op, trial.threads, trial.weights, trial.split)
+            state = (trial.op.name, trial.threads, trial.weights, trial.split)
             rows = states.setdefault(state, {}).setdefault(trial.shape["m"], [])
             rows.append([place[trial.kernel], *(float(f"{us:.{DIGITS}g}") for us in medians)])
         lines = [json.dumps([*state, {m: sorted(rows) for m, rows in sorted(by.items())}], separators=(",", ":"))
@@ -80,7 +81,7 @@ class OwnRecords:
                 for at, *medians in rows:
                     shape = Shape.of(m=int(m))
                     kernel = head["kernels"][at]
-                    trial = Trial(op=op, kernel=kernel, shape=shape, threads=threads, weights=weights, split=split)
+                    trial = trial_of(op=op, kernel=kernel, shape=shape, threads=threads, weights=weights, split=split)
                     rounds[trial] = tuple(medians)
         return OwnRecords(device=Device(**head["device"]), date=head["date"], rounds=rounds)
 

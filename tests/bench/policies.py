@@ -104,9 +104,7 @@ def record(name: str, db: str) -> None:
     try:
         for at in range(0, len(points), CHUNK):
             trials = {
-                point: [
-                    Trial.of(op.name, Composition.of(name_of(point), share=SERIAL), shape, cache="hot") for shape in SHAPES
-                ]
+                point: [Trial.of(op, Composition.of(name_of(point), share=SERIAL), shape, cache="hot") for shape in SHAPES]
                 for point in points[at : at + CHUNK]
             }
             lab.prepare([name_of(point) for point, some in trials.items() if any(lab.known(one) is None for one in some)])

@@ -273,7 +273,7 @@ def _timed(op: Op, lab: DeviceMeasurer, wanted: dict[int, set[Composition]]) -> 
     lab.anew("finals")
     for m, every in sorted(wanted.items()):
         for repeat in range(TIMES):
-            trials = [Trial.of(op.name, one, Shape.of(m=m), cache=CACHE, repeat=repeat) for one in every]
+            trials = [Trial.of(op, one, Shape.of(m=m), cache=CACHE, repeat=repeat) for one in every]
             for trial, record in zip(trials, lab.measure(trials), strict=True):
                 if isinstance(record.outcome, Timed):
                     found[m, trial.composition, repeat] = record.outcome.median_us

@@ -33,7 +33,7 @@ LEAST_ROWS_OF_A_TASK = 10  # fewer kernels are no ranking
 UNUSED = ("split_gain", "leaf_weight", "leaf_count", "internal_value", "internal_weight", "internal_count")
 
 
-def table_of(own: OwnRecords, wanted: Callable[[Trial], bool] = lambda trial: trial.op in OPS) -> DeviceTable:
+def table_of(own: OwnRecords, wanted: Callable[[Trial], bool] = lambda trial: trial.op.name in OPS) -> DeviceTable:
     """Features and labels of the trials wanted; column blocks, timed for plans only, are left out."""
     read = read_records((r for r in own.records() if wanted(r.trial)), lambda _: own.device)
     (table,) = read.tables
@@ -48,7 +48,7 @@ def fit(table: DeviceTable, rows: Rows | None = None, seed: int = 0, settings: S
 
 def fit_without(own: OwnRecords, op: str, seed: int = 0) -> Forest:
     """The model of a device, fitted to all ops but one."""
-    return fit(table_of(own, lambda trial: trial.op in OPS and trial.op != op), seed=seed)
+    return fit(table_of(own, lambda trial: trial.op.name in OPS and trial.op.name != op), seed=seed)
 
 
 def held_out(table: DeviceTable, folds: Scores, settings: Settings = SHIPPED_TREES) -> Scores:
@@ -62,7 +62,7 @@ def held_out(table: DeviceTable, folds: Scores, settings: Settings = SHIPPED_TRE
 
 def ops_of(table: DeviceTable) -> Scores:
     """A number for the op of each row."""
-    names = [trial.op for trial in table.trials]
+    names = [trial.op.name for trial in table.trials]
     return np.array([sorted(set(names)).index(name) for name in names], np.float64)
 
 
@@ -115,7 +115,7 @@ def ship(own: OwnRecords, place: Path) -> dict[str, Any]:
         "model": path.name,
         "family": table.family,
         "device": {**named, **own.device.numbers()},
-        "ops": sorted({trial.op for trial in table.trials}),
+        "ops": sorted({trial.op.name for trial in table.trials}),
         "states": sorted({f"threads={trial.threads} {trial.weights}" for trial in table.trials}),
         "rows": len(table),
         "date": own.date,

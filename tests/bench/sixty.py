@@ -125,7 +125,7 @@ def main() -> None:
 def raced(pack: Path, op: Op, shapes: ShapeRange, count: int, asked: argparse.Namespace) -> list[Any]:
     """The rows of one op at so many drawn sizes."""
     contest = contest_of(
-        pack, environment=dict(os.environ), ops=[op.name], shapes=drawn(op, shapes, count, asked.seed), against=PEERS,
+        pack, environment=dict(os.environ), ops=[op], shapes=drawn(op, shapes, count, asked.seed), against=PEERS,
         device=find_device("cpu", measure=False), threads=tuple(int(count) for count in asked.threads.split(",")),
         weights=("cold" if asked.cold else "hot",), block_s=BLOCK_S,
         seconds_per_row=float(asked.seconds_per_row), noise_floor=False,

@@ -59,7 +59,7 @@ def curves_of(path: Path) -> tuple[list[Op], list[Curve]]:
     found: dict[tuple[str, str], dict[str, dict[Shape, float]]] = {}
     for trial, us in held.us.items():
         if trial.threads == 1:
-            found.setdefault((trial.op, trial.weights), {}).setdefault(trial.kernel, {})[trial.shape] = us
+            found.setdefault((trial.op.name, trial.weights), {}).setdefault(trial.kernel, {})[trial.shape] = us
     ops, curves = [], []
     for (name, weights), kernels in sorted(found.items()):
         shapes = sorted({shape for times in kernels.values() for shape in times}, key=lambda shape: shape["m"])

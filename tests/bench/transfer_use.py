@@ -26,6 +26,7 @@ from haotuner.microkernels.cpu.dense import CpuDense
 from haotuner.plan.curves import Curve
 from haotuner.search.observations import ObservationTable
 from haotuner.search.probes import Probe, probe
+from haotuner.spec.composition import Composition
 from haotuner.spec.device import Device
 from haotuner.spec.kernel import MicroKernel
 from haotuner.spec.op import Op
@@ -88,7 +89,7 @@ class Replay:
         found = []
         for trial in trials:
             (name, _), *_ = trial.composition.parts  # a kernel timed once more takes as long again
-            first = replace(trial, kernel=name, repeat=0)
+            first = replace(trial, composition=Composition.of(name, share=trial.composition.share), repeat=0)
             us = self.us[first]
             record = Record(trial=trial, outcome=Timed(samples_us=(us,)), device_id=self.device.id,
                             fingerprint="replay", session="replay", when=0.0)  # fmt: skip
@@ -115,7 +116,7 @@ class Case:
         op, traffic = Op.parse(name), Traffic.of_range(ShapeRange.parse(f"m=1..{ROWS}"))
         first = {trial: us[0] for trial, us in own.rounds.items()}
         later = {trial: min(us[1:], default=us[0]) for trial, us in own.rounds.items()}
-        probes = {n: _probe(n, op, own.device) for n in sorted({t.kernel for t in own.rounds if t.op == name})}
+        probes = {n: _probe(n, op, own.device) for n in sorted({t.kernel for t in own.rounds if t.op.name == name})}
         whole = tuple(n for n, p in probes.items() if all(len(own.rounds.get(t, ())) > 1 for t in p.trials()))
         book = _book(whole, later, op, own.device)
         judge = {curve.kernel: curve for curve in book.curves(whole)}
@@ -251,7 +252,7 @@ def ranking(owns: Sequence[OwnRecords]) -> list[list[str]]:
     """Same device: how a model ranks kernels at shapes, or for ops, that it never saw; the analytic rule beside it."""
     rows = []
     for own in owns:
-        table = table_of(own, lambda trial: trial.op in OPS and trial.weights == "cold" and trial.threads == 1)
+        table = table_of(own, lambda trial: trial.op.name in OPS and trial.weights == "cold" and trial.threads == 1)
         shapes = np.random.default_rng(0).integers(0, 5, int(table.tasks.max()) + 1)[table.tasks].astype(np.float64)
         for name, said in (
             ("shapes held out", held_out(table, shapes)),

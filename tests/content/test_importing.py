@@ -16,6 +16,7 @@ from haotuner.graph.data_dependent_shapes import HOST
 from haotuner.graph.extents import dimension, same
 from haotuner.graph.interpret import interpret
 from haotuner.partition.products import Finder
+from haotuner.spec.op import Op
 
 onnx = pytest.importorskip("onnx")
 from tests.bench.onnx_nodes import answer, cases_of  # noqa: E402, after the skip
@@ -130,7 +131,7 @@ def test_weights_of_fewer_bits_are_weights_of_kernels():
     weights = {"w": weight, "scale": np.full(700, 0.5, np.float32)}
     graph = graph_of(model(nodes, {"x": ["m", 600]}, ["y"], weights), None, {})
     (found,) = Finder(graph).products()
-    assert found.op == "dense:n=700,k=600"
+    assert found.op == Op.parse("dense:n=700,k=600")
     np.testing.assert_array_equal(found.weight, weight.T * np.float32(0.5))
 
 
@@ -138,12 +139,12 @@ def test_fourier_transforms_are_products_of_kernels():
     n, signal = helper.make_node, {"x": ["b", "n"]}
     weights = {"step": np.int64(3), "window": np.hanning(8).astype(np.float32)}
     short = graph_of(model([n("STFT", ["x", "step", "window"], ["y"])], signal, ["y"], weights), None, {})
-    assert [one.op for one in Finder(short).products()] == ["conv1d:c=1,f=10,s=8,stride=3,layout=nwc"]
+    assert [one.op for one in Finder(short).products()] == [Op.parse("conv1d:c=1,f=10,s=8,stride=3,layout=nwc")]
     nodes = [n("Mul", ["window", "z"], ["w"]), n("STFT", ["x", "step", "w"], ["y"])]  # a window that comes with the request
     asked = graph_of(model(nodes, signal | {"z": [8]}, ["y"], weights), None, {})
-    assert [one.op for one in Finder(asked).products()] == ["dense:n=10,k=8"]
+    assert [one.op for one in Finder(asked).products()] == [Op.parse("dense:n=10,k=8")]
     whole = graph_of(model([n("DFT", ["x"], ["y"], axis=1)], {"x": ["b", 6, 2]}, ["y"]), None, {})
-    assert [one.op for one in Finder(whole).products()] == ["dense:n=12,k=12"]
+    assert [one.op for one in Finder(whole).products()] == [Op.parse("dense:n=12,k=12")]
 
 
 @pytest.mark.parametrize("length", [1, 6, 7])

@@ -11,6 +11,7 @@ from haotuner.graph import decompositions
 from haotuner.graph.extents import dimension
 from haotuner.graph.graph import GraphBuilder
 from haotuner.partition.products import Finder
+from haotuner.spec.op import Op
 
 BATCH, SEQ = dimension("batch"), dimension("seq")
 
@@ -36,7 +37,7 @@ def test_what_follows_the_view_is_in_the_product(function: str) -> None:
     y = decompositions.gelu(g, y) if function == "gelu" else g.map("max", y, 0.0) if function.endswith("relu") else y
     graph = g.finish(y)
     (found,) = Finder(graph).products()
-    assert found.op == f"dense:n=12,k=8,epilogue=bias+{function.replace('_', '+')}"
+    assert found.op == Op.parse(f"dense:n=12,k=8,epilogue=bias+{function.replace('_', '+')}")
     assert found.output == y and found.out_shape == (BATCH * SEQ, 12)
     assert any(node.primitive == "reshape" and node.output in found.nodes for node in graph.nodes)
 
@@ -46,4 +47,4 @@ def test_a_view_of_other_channels_or_of_what_others_read_ends_the_product(other:
     g, y = layer(**other)
     last = decompositions.gelu(g, y)
     (found,) = Finder(g.finish(last, *(["more"] if other.get("read_twice") else []))).products()
-    assert found.op == "dense:n=12,k=8" and last not in found.nodes
+    assert found.op == Op.parse("dense:n=12,k=8") and last not in found.nodes

@@ -17,6 +17,7 @@ from haotuner.graph.tolerance import TOLERANCE, tolerance_of
 from haotuner.graph.types import numpy_dtype
 from haotuner.ops.dtypes import DTYPES
 from haotuner.partition.products import Finder
+from haotuner.spec.op import Op
 
 M, K = dimension("m"), 600
 DRAW = np.random.default_rng(0)
@@ -38,7 +39,7 @@ def test_what_lies_between_the_ends_is_fp32(dtype: str) -> None:
     assert [found.types[one] for one in (*found.inputs, *found.outputs)] == [
         half.types[one] for one in (*half.inputs, *half.outputs)
     ]
-    assert [one.op for one in Finder(found).products()] == ["dense:n=8,k=600"]
+    assert [one.op for one in Finder(found).products()] == [Op.parse("dense:n=8,k=600")]
     assert [node.primitive for node in found.nodes] == ["cast", "map", "contract", "cast", "cast"]
     x: Any = (DRAW.standard_normal((3, K)) * 0.1).astype(numpy_dtype(dtype))
     wide = np.exp(x.astype(np.float64)) @ next(iter(half.constants.values())).astype(np.float64)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from haotuner.spec.record import Outcome, Record, Timed, Trial
+from haotuner.records.codec import trial_of
+from haotuner.spec.record import Outcome, Record, Timed
 from haotuner.spec.shape import Shape
 
 
@@ -17,7 +18,7 @@ def record(
     outcome: Outcome | None = None,
 ) -> Record:
     return Record(
-        trial=Trial(op=op, kernel="cpu_dense_fp32__mr6_nr64", shape=Shape.of(m=m)),
+        trial=trial_of(op=op, kernel="cpu_dense_fp32__mr6_nr64", shape=Shape.of(m=m)),
         outcome=outcome or Timed(samples_us=(us, us + 0.1)),
         device_id=device_id,
         fingerprint=fingerprint,

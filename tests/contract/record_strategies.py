@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from haotuner.spec.record import REASONS, STAGES, Failed, Outcome, Record, Timed, Trial
+from haotuner.records.codec import trial_of
+from haotuner.spec.record import REASONS, STAGES, Failed, Outcome, Record, Timed
 from haotuner.spec.shape import Shape
 
 _text = st.text(max_size=12)
@@ -18,7 +19,7 @@ outcomes: st.SearchStrategy[Outcome] = st.one_of(
 records: st.SearchStrategy[Record] = st.builds(
     Record,
     trial=st.builds(
-        Trial,
+        trial_of,
         op=_text,
         kernel=_text,
         shape=st.dictionaries(_names, st.integers(0, 2**31 - 1), max_size=3).map(Shape.of),

@@ -59,7 +59,7 @@ def main(spec: str, shapes: str, store: str, cache: str, asked: Mapping[str, str
         lab = DeviceMeasurer(device, records, environment=environment, policy=QUICK, what="brute force")
         with closing(lab):
             lab.start()
-            trials = [Trial.of(op.name, one, Shape.of(m=m)) for m, ones in wanted.items() for one in ones]
+            trials = [Trial.of(op, one, Shape.of(m=m)) for m, ones in wanted.items() for one in ones]
             found: dict[int, float] = {}
             for record in lab.measure(trials):
                 if isinstance(record.outcome, Timed):

@@ -157,11 +157,20 @@ def children(pid: int) -> set[int]:
 def test_a_quick_look_returns_the_same_document(tuned):
     pack = tuned[0] / "pack"
     found = compare(
-        pack, [OP], [Shape.of(m=2), Shape.of(m=9)], [1], ["numpy"], 3.0, environment=dict(os.environ), weights="hot"
+        pack,
+        [Op.parse(OP)],
+        [Shape.of(m=2), Shape.of(m=9)],
+        [1],
+        ["numpy"],
+        3.0,
+        environment=dict(os.environ),
+        weights="hot",
     )
     assert [row["shape"] for row in found["rows"]][0] == {"m": 2}
     assert found["rows"][0]["ours_us"] > 0 and found["rows"][0]["noise"] is None
-    assert compare(pack, [OP + "_gelu"], [], [1], ["numpy"], 3.0, environment={})["rows"] == [], "peers compute no epilogue"
+    assert compare(pack, [Op.parse(OP + "_gelu")], [], [1], ["numpy"], 3.0, environment={})["rows"] == [], (
+        "peers compute no epilogue"
+    )
 
 
 def test_what_the_manifest_knows_goes_into_the_document(tuned):
@@ -182,7 +191,7 @@ def test_shapes_not_given_spread_over_the_tuned_range(tuned):
     assert (extents[0], extents[-1]) == (1, 24) and 3 <= len(extents) <= 8
     assert [op.name for op in contest.ops] == [OP]
     with pytest.raises(UsageError, match="it holds dense_n48_k32"):
-        contest_of(tuned[0] / "pack", environment={}, ops=["dense_n1_k1"])
+        contest_of(tuned[0] / "pack", environment={}, ops=[Op.parse("dense_n1_k1")])
 
 
 def test_a_list_is_raced_whole_a_range_sampled_and_a_trace_at_its_heaviest_shapes(tmp_path):

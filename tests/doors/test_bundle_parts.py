@@ -122,7 +122,7 @@ def test_it_checks_as_many_kernels_as_asked_for_each_once_and_all_fit(arch):
     assert {choice.family.name for choice in found} == floats
     for family in {choice.family for choice in found}:
         ours = [choice.kernel for choice in found if choice.family is family]
-        asked = [f"dense:n=2304,{edge},dtype={family.dtype}" for edge in EDGES]
+        asked = [f"dense:n=2304,k={depth},weight={weight},dtype={family.dtype}" for depth, weight in EDGES]
         edges = [op for op in map(Op.parse, asked) if family.serves(op) and any(family.points(op, device))]
         assert len(ours) > len(edges), "narrow loads and the other layout among them, where the family has them"
 
@@ -135,7 +135,7 @@ def test_an_architecture_without_a_profile_or_a_family_says_so():
 
 
 def test_first_candidates_are_of_every_family_that_serves_the_op():
-    found = first(profile_of("sm_80"), "dense_n768_k768_fp16", "m=1..128", 2)
+    found = first(profile_of("sm_80"), Op.parse("dense_n768_k768_fp16"), 128, 2)
     assert {choice.family.dtype for choice in found} == {"fp16"} and len({choice.family.name for choice in found}) >= 2
 
 

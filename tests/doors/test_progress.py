@@ -13,8 +13,9 @@ from haotuner.cli.output import counted
 from haotuner.cli.progress import Watcher, race_progress
 from haotuner.cli.speed import Speed, times_table
 from haotuner.cli.tune import _table
+from haotuner.records.codec import trial_of
 from haotuner.spec.op import Op
-from haotuner.spec.record import Timed, Trial
+from haotuner.spec.record import Timed
 from haotuner.spec.shape import Shape
 from tests.doors.command import haotuner
 
@@ -111,7 +112,7 @@ def test_a_first_look_names_the_axes_that_its_bounds_multiply() -> None:
     softmax = Op.parse("softmax")
     with Watcher((OP, softmax), 100.0, quiet=True) as watcher:
         for op, kernel, extents in ((OP, "a", {"m": 5}), (softmax, "b", {"m": 5, "n": 33})):
-            trial = Trial(op=op.name, kernel=kernel, shape=Shape.of(extents))
+            trial = trial_of(op=op.name, kernel=kernel, shape=Shape.of(extents))
             record: Any = SimpleNamespace(trial=trial, outcome=Timed(samples_us=(1.0,)))
             watcher._note(op.name, record)
     assert "m <= 8 " in watcher._table() and "m * n <= 256 " in watcher._table()

@@ -14,11 +14,12 @@ from haotuner.microkernels.imported.conv2d_code import distinct, kept_values, re
 from haotuner.spec.demand import Demand
 from haotuner.spec.device import Device
 from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.record import OpName
 from haotuner.spec.shape import Shape
 from tests.judgement.cost_examples import Named, product, waits
 
 CONV = Named("kt_conv2d")
-PROBLEM = problem_of("conv2d_w4096_h4096_fw15_fh15")
+PROBLEM = problem_of(OpName("conv2d_w4096_h4096_fw15_fh15"))
 A4000, W6600, W7800 = (find_device(name, measure=False) for name in ("a4000", "w6600", "w7800"))
 ANY = st.sampled_from([A4000, W6600, W7800])
 TILES = st.fixed_dictionaries({

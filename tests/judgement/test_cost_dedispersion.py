@@ -11,11 +11,12 @@ from haotuner.cost.roofline import expected_us
 from haotuner.hw_profiles.find import find_device
 from haotuner.spec.device import Device
 from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.record import OpName
 from haotuner.spec.shape import Shape
 from tests.judgement.cost_examples import Named
 
 SUM = Named("kt_dedispersion")
-PROBLEM = problem_of("dedispersion_s25000_d2048_c1536")
+PROBLEM = problem_of(OpName("dedispersion_s25000_d2048_c1536"))
 A4000, W6600, W7800 = (find_device(name, measure=False) for name in ("a4000", "w6600", "w7800"))
 TILES = st.fixed_dictionaries({
     "bx": st.sampled_from([1, 2, 4, 8, 16, 32]), "by": st.integers(4, 32).map(lambda by: 8 * by), "tx": st.integers(1, 4),

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from haotuner.cost.forest import Settings
+from haotuner.records.codec import trial_of
 from haotuner.spec.kernel import MicroKernel
 from haotuner.spec.record import Record, Timed, Trial
 from haotuner.spec.shape import Shape
@@ -33,7 +34,7 @@ def record(trial: Trial, us: float) -> Record:
 def measured(rounds: int) -> OwnRecords:
     """Twelve kernels of each height at all shapes they can run, slower by a tenth in every later round."""
     trials = [
-        Trial(op=op, kernel=name, shape=Shape.of(m=rows))
+        trial_of(op=op, kernel=name, shape=Shape.of(m=rows))
         for op in ("dense_n320_k480", "dense_n640_k2048")
         for name in KERNELS
         for m in ROWS
@@ -54,7 +55,7 @@ def test_a_kernel_competes_at_a_shape_that_it_covers_to_an_eighth(mr: int, m: in
 
 
 def test_halves_are_medians_over_every_other_round() -> None:
-    trial = Trial(op="dense_n320_k480", kernel=KERNELS[0], shape=Shape.of(m=2))
+    trial = trial_of(op="dense_n320_k480", kernel=KERNELS[0], shape=Shape.of(m=2))
     times = [1.0, 10.0, 3.0, 30.0, 2.0]
     found = halves(BIG_CORE, [record(trial, us) for us in times])
     assert found.rounds == {trial: (2.0, 20.0)}

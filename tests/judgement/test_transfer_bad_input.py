@@ -10,6 +10,7 @@ import pytest
 
 from haotuner.cost import columns
 from haotuner.errors import UsageError
+from haotuner.spec.composition import Composition
 from haotuner.spec.device import Device
 from haotuner.spec.record import Record, Timed
 from haotuner.transfer.choose_mode import choose_mode
@@ -126,7 +127,9 @@ def test_mixed_units_take_one_device_away_and_leave_the_others() -> None:
 
 def test_features_that_are_no_numbers_cost_their_rows_only() -> None:
     rows = records(WIDE)
-    odd = replace(rows[0], trial=replace(rows[0].trial, kernel=rows[0].trial.kernel.replace("nr16", "nr0")))
+    odd = replace(
+        rows[0], trial=replace(rows[0].trial, composition=Composition.of(rows[0].trial.kernel.replace("nr16", "nr0")))
+    )
     assert odd != rows[0]
     found = read_records([*rows, odd, *records(COUSIN)], find_device)
     assert len(found.of(FAMILY)[1]) == len(rows) and [

@@ -12,7 +12,8 @@ from haotuner.cli.app import run
 from haotuner.errors import UsageError
 from haotuner.hw_profiles.find import find_device
 from haotuner.records.address import open_store
-from haotuner.spec.record import Record, Timed, Trial
+from haotuner.records.codec import trial_of
+from haotuner.spec.record import Record, Timed
 from haotuner.spec.shape import Shape
 from haotuner.transfer.held_out_shapes import ANALYTIC, FOLDS, LEARNED, TABLE, evaluate_held_out
 from haotuner.transfer.reading import read_records
@@ -23,7 +24,7 @@ from tests.judgement.transfer_examples import find_device as find_made_up
 def many_shapes(heights: tuple[int, ...] = tuple(range(1, 41, 2))) -> list[Record]:
     kernels = KERNELS[::2]
     return [
-        record(Trial(op=OP, kernel=k.name, shape=Shape.of(m=m)), Timed(samples_us=(float(us),)), WIDE.id)
+        record(trial_of(op=OP, kernel=k.name, shape=Shape.of(m=m)), Timed(samples_us=(float(us),)), WIDE.id)
         for m in heights
         for k, us in zip(kernels, times_us(WIDE, kernels, Shape.of(m=m), seed=m), strict=True)
     ]
@@ -42,7 +43,7 @@ def test_a_forest_chooses_kernels_of_held_out_shapes_better_than_the_analysis() 
 def test_a_table_whose_nearest_shape_has_the_same_best_kernel_loses_nothing() -> None:
     kernels = KERNELS[:6]
     rows = [
-        record(Trial(op=OP, kernel=k.name, shape=Shape.of(m=m)), Timed(samples_us=(1000.0 * m * (1 + at),)), WIDE.id)
+        record(trial_of(op=OP, kernel=k.name, shape=Shape.of(m=m)), Timed(samples_us=(1000.0 * m * (1 + at),)), WIDE.id)
         for m in range(100, 130)
         for at, k in enumerate(kernels)
     ]

@@ -5,15 +5,16 @@ import pytest
 
 from haotuner.cost.roofline import roofline_us
 from haotuner.errors import UsageError
+from haotuner.records.codec import trial_of
 from haotuner.spec.kernel import MicroKernel
 from haotuner.spec.op import Op
-from haotuner.spec.record import Failed, Timed, Trial
+from haotuner.spec.record import Failed, Timed
 from haotuner.spec.shape import Shape
 from haotuner.transfer.fit import fit_model
 from haotuner.transfer.reading import read_records, retold, table_of
 from tests.judgement.transfer_examples import COUSIN, KERNELS, OP, SHAPES, WIDE, find_device, read, record, records, tables
 
-TRIAL = Trial(op=OP, kernel=KERNELS[0].name, shape=SHAPES[0])
+TRIAL = trial_of(op=OP, kernel=KERNELS[0].name, shape=SHAPES[0])
 GOOD = records(WIDE, kernels=KERNELS[:4])
 
 
@@ -37,11 +38,11 @@ def test_failures_compositions_unknown_families_and_devices_are_left_out_and_cou
     odd = [
         record(TRIAL, Failed(stage="run", reason="crash"), "wide"),
         record(
-            Trial(op=OP, kernel=f"{KERNELS[0].name}*3+{KERNELS[1].name}*1", shape=SHAPES[0]),
+            trial_of(op=OP, kernel=f"{KERNELS[0].name}*3+{KERNELS[1].name}*1", shape=SHAPES[0]),
             Timed(samples_us=(5.0,)),
             "wide",
         ),
-        record(Trial(op=OP, kernel="no_such__a1", shape=SHAPES[0]), Timed(samples_us=(5.0,)), "wide"),
+        record(trial_of(op=OP, kernel="no_such__a1", shape=SHAPES[0]), Timed(samples_us=(5.0,)), "wide"),
         record(TRIAL, Timed(samples_us=(5e3,)), "absent"),
     ]
     found = read_records([*GOOD, *odd], find_device)
@@ -96,20 +97,20 @@ def test_nothing_to_learn_from_says_what_was_found() -> None:
 
 
 def test_records_of_another_schema_are_refused() -> None:
-    renamed = record(Trial(op=OP, kernel="cpu_dense_fp32__MR=3", shape=SHAPES[0]), Timed(samples_us=(5e3,)), "wide")
+    renamed = record(trial_of(op=OP, kernel="cpu_dense_fp32__MR=3", shape=SHAPES[0]), Timed(samples_us=(5e3,)), "wide")
     with pytest.raises(UsageError, match="another schema"):
         read_records([renamed], find_device)
-    strange = record(Trial(op="no extents", kernel=KERNELS[0].name, shape=SHAPES[0]), Timed(samples_us=(5e3,)), "wide")
+    strange = record(trial_of(op="no extents", kernel=KERNELS[0].name, shape=SHAPES[0]), Timed(samples_us=(5e3,)), "wide")
     with pytest.raises(UsageError, match="neither an op nor"):
         read_records([strange], find_device)
-    lacking = record(Trial(op=OP, kernel="cpu_dense_fp32__nr64", shape=SHAPES[0]), Timed(samples_us=(5e3,)), "wide")
+    lacking = record(trial_of(op=OP, kernel="cpu_dense_fp32__nr64", shape=SHAPES[0]), Timed(samples_us=(5e3,)), "wide")
     with pytest.raises(UsageError, match="another schema"):
         read_records([lacking], find_device)
 
 
 def test_foreign_problems_are_read_from_their_names() -> None:
     tile = MicroKernel("kt_conv2d", tuple(dict(bx=32, by=4, tx=2, ty=2, fh=15, fw=15, ro=1, pad=0, sh=1, cm=1).items()))
-    trial = Trial(op="conv2d_w4096_h4096_fw15_fh15", kernel=tile.name, shape=Shape.of(), weights="hot")
+    trial = trial_of(op="conv2d_w4096_h4096_fw15_fh15", kernel=tile.name, shape=Shape.of(), weights="hot")
     (table,) = read_records([record(trial, Timed(samples_us=(1e5,)), "wide")], find_device).tables
     assert table.family == "kt_conv2d" and len(table) == 1
 

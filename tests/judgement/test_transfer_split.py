@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from haotuner.hw_profiles.find import find_device
+from haotuner.records.codec import trial_of
 from haotuner.spec.device import Device
 from haotuner.spec.kernel import MicroKernel
-from haotuner.spec.record import Timed, Trial
+from haotuner.spec.record import Timed
 from haotuner.spec.shape import Shape
 from haotuner.transfer.device_table import half_of_kernels, program_keys, rows_within
 from haotuner.transfer.evaluate import Evaluation, evaluate
@@ -51,7 +52,7 @@ def measured(*devices: str) -> DeviceTables:
             ("dense_n4096_k4096", GEMMS, Shape.of(m=4096)),
             ("conv2d_w4096_h4096_fw15_fh15", CONVS, Shape.of()),
         ):
-            trials = [Trial(op=op, kernel=name, shape=shape, weights="hot") for name in kernels]
+            trials = [trial_of(op=op, kernel=name, shape=shape, weights="hot") for name in kernels]
             rows += [record(trial, Timed(samples_us=(float(rng.uniform(3e4, 9e4)),)), device) for trial in trials]
     return read_records(rows, profile)
 

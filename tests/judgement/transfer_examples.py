@@ -12,9 +12,10 @@ from haotuner.cost.features import frame
 from haotuner.cost.problem import problem_of
 from haotuner.cost.roofline import expected_us
 from haotuner.errors import UnknownDevice
+from haotuner.records.codec import trial_of
 from haotuner.spec.device import Device
 from haotuner.spec.kernel import MicroKernel
-from haotuner.spec.record import Failed, Record, Timed, Trial
+from haotuner.spec.record import Failed, OpName, Record, Timed, Trial
 from haotuner.spec.shape import Shape
 from haotuner.transfer.device_table import DeviceTable
 from haotuner.transfer.reading import DeviceTables, read_records
@@ -51,7 +52,7 @@ def find_device(name: str) -> Device:
 
 def times_us(device: Device, kernels: Iterable[MicroKernel], shape: Shape, seed: int, odd: float = 1.0) -> np.ndarray:
     """Analytic time, bent by a program effect that all devices share (``odd`` of it) and by 1 % noise."""
-    wanted = demand(device, CPU_DENSE, problem_of(OP), [(k, shape) for k in kernels])
+    wanted = demand(device, CPU_DENSE, problem_of(OpName(OP)), [(k, shape) for k in kernels])
     program = frame(device, wanted)
     bend = odd * (0.4 * np.sin(2.5 * program["wave_rows_log2"]) + 0.15 * program["unroll_log2"])
     noise = np.random.default_rng(seed).normal(0.0, 0.01, len(program))
@@ -66,7 +67,7 @@ def records(device: Device, *, kernels: Iterable[MicroKernel] = KERNELS, odd: fl
     """Records of every kernel at every shape on a device."""
     chosen = list(kernels)
     return [
-        record(Trial(op=OP, kernel=k.name, shape=shape), Timed(samples_us=(float(us),)), device.id)
+        record(trial_of(op=OP, kernel=k.name, shape=shape), Timed(samples_us=(float(us),)), device.id)
         for shape in SHAPES
         for k, us in zip(chosen, times_us(device, chosen, shape, seed, odd), strict=True)
     ]

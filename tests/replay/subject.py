@@ -198,7 +198,7 @@ class RecordsLab:
 
 
 def _asked(trial: Trial) -> Asked:
-    return Asked(trial.op, trial.kernel, trial.shape["m"], trial.threads, trial.weights, trial.split, trial.repeat)
+    return Asked(trial.op.name, trial.kernel, trial.shape["m"], trial.threads, trial.weights, trial.split, trial.repeat)
 
 
 def prediction(ask: Ask) -> Fields:

@@ -14,10 +14,10 @@ from haotuner.backends.cuda.code import unit_text
 from haotuner.backends.policy import Policy
 from haotuner.backends.sources import fingerprint, fingerprint_with
 from haotuner.records import open_store
-from haotuner.records.codec import encode, line
+from haotuner.records.codec import encode, line, trial_of
 from haotuner.records.schema import to_row
 from haotuner.spec.kernel import MicroKernel
-from haotuner.spec.record import Failed, Record, Timed, Trial
+from haotuner.spec.record import Failed, Record, Timed
 from haotuner.spec.shape import Shape
 from tests.replay.subject import Fields, _command, _lines, device_of
 
@@ -54,7 +54,7 @@ def _records() -> dict[str, Record]:
     timed = Timed(samples_us=(1.5, 1.25, 1.75), max_error=0.125)
 
     def of(kernel: str, m: int, outcome: Timed | Failed = timed, **more: Any) -> Record:
-        trial = Trial(op="dense_n8_k8", kernel=kernel, shape=Shape.of(m=m), **more)
+        trial = trial_of(op="dense_n8_k8", kernel=kernel, shape=Shape.of(m=m), **more)
         return Record(trial=trial, outcome=outcome, device_id="cpu-amd-epyc-f25m17-avx2", fingerprint="fingerprint",
                       session="session", when=1_700_000_000.25 + m, seed=m, facts={"drift": 1.0, "why": "none"})  # fmt: skip
 

@@ -20,6 +20,7 @@ def packed_generated(name: str, of: CudaGenerated, kernels: Sequence[MicroKernel
         SlicedKernel(name=one.name, tile=of.tile(one).extent, kernel=one, in_place=in_place_of(of, one)) for one in kernels
     ]
     return PackedCudaGenerated(
+        op=op,
         name=name,
         kind=op.kind,
         axes=axes_of(op, dict.fromkeys(op.dynamic, (1, last))),

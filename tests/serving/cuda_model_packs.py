@@ -262,7 +262,7 @@ def model_pack(
         parts, chain, steps = planned(name, graph, first, tuned=tuned)
         models += parts
         chains += [] if chain is None else [chain]
-        specs |= {Op.parse(step.op).name: None for step in steps if isinstance(step, Product)}
+        specs |= {step.op.name: None for step in steps if isinstance(step, Product)}
     models += others(models)
     ops = [*(packed(one) for one in specs or {ANY: None}), *beside]
     kernels = {kernel.name: (family(kernel), kernel) for op in ops for kernel in op.micro_kernels}

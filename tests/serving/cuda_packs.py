@@ -300,7 +300,7 @@ def family(kernel: MicroKernel) -> Any:
 def packed_op(name: str, kernels: Sequence[MicroKernel], cells: Sequence[tuple[int, CudaEntry]]) -> PackedCudaDense:
     """An op with one plan: (largest rows, how they are computed) of each cell."""
     return PackedCudaDense(
-        name=name,
+        op=Op.parse(name),
         first_m=FIRST,
         last_m=LAST,
         kernels=kernels,
@@ -325,6 +325,7 @@ def packed_product(name: str, kernels: Sequence[MicroKernel]) -> PackedCudaProdu
     """A product with one plan by its first dynamic axis: the first kernel everywhere."""
     op = Op.parse(name)
     return PackedCudaProduct(
+        op=op,
         name=name,
         kind=op.kind,
         axes=axes_of(op, dict.fromkeys(op.dynamic, (1, LAST))),

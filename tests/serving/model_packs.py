@@ -15,6 +15,7 @@ from haotuner.partition.greedy_fusion import Greedy, Specialization
 from haotuner.partition.ilp_partition import IlpPartitioner
 from haotuner.partition.products import Product
 from haotuner.partition.segments import chained, cut, data_dimensions, flattened
+from haotuner.spec.op import Op
 from tests.run_folder import toolchain
 from tests.serving.conv_packs import packed_conv
 from tests.serving.online_packs import online_op
@@ -44,7 +45,7 @@ def planned(
             steps = (
                 IlpPartitioner(segment.graph, prices, tuned=tuned) if exact else Greedy(segment.graph, tuned=tuned)
             ).steps
-            ops |= {one.op: None for one in steps if isinstance(one, Product)}
+            ops |= {one.op.name: None for one in steps if isinstance(one, Product)}
             first = sum(len(one.functions) for one in (*models, *parts))
             ways = [Specialization(tuple(steps))]
             if small:
@@ -69,7 +70,7 @@ def _packed(name: str, lanes: int) -> Any:
         return online_op(name)
     if name.startswith("conv"):
         return packed_conv(name, lanes)
-    if "dtype=int8" in name:
+    if Op.parse(name).dtype == "int8":
         return typed_op(name, lanes)
     return packed_op(name, lanes, lanes, (1, 2))
 

@@ -89,7 +89,7 @@ def packed_op(name: str, lanes: int, pw: int, counts: Sequence[int] = (1, 2, 3),
         plan_for(kernels, count, splits[i % 3], i, **({"row_block": 8, "row_block_from": 16} if i == 2 else {}))
         for i, count in enumerate(counts)
     ]
-    return PackedOp(name=op.name, setting=setting, first_m=2, last_m=LIMIT, kernels=kernels, plans=plans)
+    return PackedOp(op=op, setting=setting, first_m=2, last_m=LIMIT, kernels=kernels, plans=plans)
 
 
 def document(ops: Sequence[PackedAny], arch: str) -> dict[str, Any]:

@@ -52,7 +52,7 @@ def test_contenders_compute_the_same(path: Path, spec: str) -> None:
 
 def test_it_is_raced_hot_unless_asked(path: Path) -> None:
     assert HOST.raceable(Op.parse(NAME)) and not HOST.raceable(Op.parse("batch_matmul:b=1,m=1,n=1,k=1"))
-    contest = contest_of(path, environment={}, ops=[NAME], shapes=[SHAPE], against=None)
+    contest = contest_of(path, environment={}, ops=[Op.parse(NAME)], shapes=[SHAPE], against=None)
     assert (contest.ours, dict(contest.peers), contest.weights) == (products.OURS, products.PEERS, ("hot",))
     with pytest.raises(UsageError, match="softmax has no operand that could be cold; leave --cache-state out, or say hot"):
         Contest(pack=path, ops=(Op.parse("softmax:"),), shapes=(Shape.of(m=1, n=1),), peers={}, environment={})

@@ -72,7 +72,7 @@ def packed(op: Op) -> PackedCudaGenerated:
     kernel = next(family.points(op, find_device("h100", measure=False)))
     sliced = [SlicedKernel(name=kernel.name, tile=family.tile(kernel).extent, kernel=kernel)]
     return PackedCudaGenerated(
-        name=op.name, kind=op.kind, axes=axes_of(op, dict.fromkeys(op.dynamic, (1, LAST))), operands=operands_of(op),
+        op=op, name=op.name, kind=op.kind, axes=axes_of(op, dict.fromkeys(op.dynamic, (1, LAST))), operands=operands_of(op),
         kernels=sliced, launches=[family.launch(kernel)], cuts=[family.cut(kernel)],
         plans=[SlicedPlan(threads=1, grid={op.dynamic[0]: (LAST,)}, entries=[SlicedEntry(kernel=0)])],
         dimensions=family.plan(kernel).graph.dimensions,

@@ -24,6 +24,7 @@ from haotuner.pack.write import write_pack  # noqa: E402
 from haotuner.runtime.group import named_so  # noqa: E402
 from haotuner.spec import numerics  # noqa: E402
 from haotuner.spec.op import Op  # noqa: E402
+from haotuner.spec.record import OpName  # noqa: E402
 from haotuner.spec.shape import Shape  # noqa: E402
 from haotuner.tuning.request import ops_of  # noqa: E402
 from haotuner.verify.pack_check import not_verified, verify  # noqa: E402
@@ -201,6 +202,6 @@ def test_attention_written_as_a_group_gets_online_sums(tmp_path):
 
 def test_records_of_groups_are_read_with_and_without_their_file(tmp_path):
     op = ops_of(f"group:{files(tmp_path)[0]}")[0]
-    assert problem_of(op.name) == op
-    assert isinstance(problem_of("group_of_another_host_12345678"), Foreign)
-    assert problem_of("layer_norm_scalebias_1em12") == Op.parse("layer_norm:affine=scale_bias,eps=1e-12")
+    assert problem_of(OpName(op.name)) == op
+    assert isinstance(problem_of(OpName("group_of_another_host_12345678")), Foreign)
+    assert problem_of(OpName("layer_norm_scalebias_1em12")) == Op.parse("layer_norm:affine=scale_bias,eps=1e-12")

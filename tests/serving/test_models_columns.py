@@ -49,7 +49,7 @@ AS = {  # the op that each becomes
 def test_the_op_of_a_tall_window(name: str) -> None:
     graph, taps = AS[name]
     (found,) = (one for one in Greedy(graph).steps if isinstance(one, Product))
-    assert Op.parse(found.op) == Op.parse(f"conv2d:c=4,f=5,{taps},epilogue=bias+relu+residual")
+    assert found.op == Op.parse(f"conv2d:c=4,f=5,{taps},epilogue=bias+relu+residual")
 
 
 @pytest.mark.parametrize(("taps", "features", "products"), [(41, 1, 0), (41, 2, 1), (9, 1, 1)])

@@ -13,7 +13,6 @@ import pytest
 from haotuner.graph.graph import Graph
 from haotuner.partition.products import Finder
 from haotuner.partition.segments import cut, flattened
-from haotuner.spec.op import Op
 from haotuner.verify.model_check import graph_of
 
 torch = pytest.importorskip("torch")
@@ -33,4 +32,4 @@ def by_both(module: Any, args: tuple[Any, ...], dynamic: tuple[Any, ...], shapes
 def ops_of(graph: Graph) -> Counter[str]:
     """How often a graph has each op that a tuned kernel computes, by name."""
     parts = [one.graph for one in flattened(cut(graph)) if one.graph is not None]
-    return Counter(Op.parse(one.op).name for part in parts for one in Finder(part).products())
+    return Counter(one.op.name for part in parts for one in Finder(part).products())

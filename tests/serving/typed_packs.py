@@ -24,4 +24,4 @@ def typed_op(name: str, lanes: int, counts: Sequence[int] = (1, 2)) -> PackedOp:
     setting = Blocking(n=n, k=k, pw=pw, panels=panels, col_block=2 * pw, row_block=8,
                       floats=panels * (word.depth(k) * word.floats(pw) + begun(kernels[0]) * pw))  # fmt: skip
     plans = [plan_for(kernels, count, SPLITS[i % 3], i) for i, count in enumerate(counts)]
-    return PackedOp(name=op.name, setting=setting, first_m=2, last_m=LIMIT, kernels=kernels, plans=plans)
+    return PackedOp(op=op, setting=setting, first_m=2, last_m=LIMIT, kernels=kernels, plans=plans)

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from haotuner.records.codec import trial_of
 from haotuner.spec.composition import SERIAL, WAYS, WHOLE, Composition, Part, is_composition, share_in_words
-from haotuner.spec.record import Trial
+from haotuner.spec.record import OpName, Trial
 from haotuner.spec.shape import Shape
 
 PARTS = st.builds(Part, st.from_regex(r"[a-z]{1,3}__mr[1-9]", fullmatch=True), st.integers(WHOLE, 10**6))
@@ -69,12 +70,12 @@ def test_a_whole_kernel_covers_all_there_is() -> None:
 
 @given(COMPOSITIONS, st.integers(2, 8), st.sampled_from(("cold", "hot")), st.integers(0, 3))
 def test_a_trial_is_made_from_one_and_gives_it_back(one: Composition, threads: int, cache: str, repeat: int) -> None:
-    trial = Trial.of("op", one, Shape.of(m=7), threads=threads, cache=cache, repeat=repeat)
+    trial = Trial.of(OpName("op"), one, Shape.of(m=7), threads=threads, cache=cache, repeat=repeat)
     assert trial.composition == one and (trial.weights, trial.repeat, trial.kernel) == (cache, repeat, one.text)
     assert trial.threads == (1 if one.share == SERIAL else threads)
 
 
 def test_what_one_thread_computes_is_one_record_whatever_the_number_of_threads() -> None:
     """Its key has no word of it: records from before there were any ways to share are the same."""
-    alone = Trial.of("op", Composition.of("a", 2, SERIAL), Shape.of(m=2), threads=4)
-    assert alone == Trial(op="op", kernel="a*2", shape=Shape.of(m=2)) and alone.split == "n"
+    alone = Trial.of(OpName("op"), Composition.of("a", 2, SERIAL), Shape.of(m=2), threads=4)
+    assert alone == trial_of(op="op", kernel="a*2", shape=Shape.of(m=2)) and alone.split == "n"

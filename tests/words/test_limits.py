@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import product
 from pathlib import Path
 
 from haotuner.backends.cpu.compile import RUNTIME_SOURCES
@@ -26,9 +27,11 @@ def test_no_source_has_a_copy() -> None:
 
 
 def test_settings_are_told_apart() -> None:
-    for plan, threads in ((0, 1), (255, 1), (0, 256), (7, 33)):
-        setting = limits.setting(plan, threads)
-        assert (setting % limits.MAX_THREADS, limits.threads_of(setting)) == (plan, threads)
+    settings = [limits.CallSetting(*fields) for fields in product((0, 7, 255), (1, 33, 256), (False, True))]
+    codes = [setting.encode() for setting in settings]
+    assert [limits.CallSetting.decode(code) for code in codes] == settings and len(set(codes)) == len(codes)
+    assert [limits.threads_of(code) for code in codes] == [setting.threads for setting in settings]
+    assert limits.CallSetting(plan=7, threads=33, by_address=True).encode() == 7 + 256 * 33 + (1 << 20), "the C ABI's"
 
 
 def test_shapes_of_four_axes_fit_into_a_key() -> None:

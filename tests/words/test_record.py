@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from haotuner.spec.record import REASONS, STAGES, Failed, Record, Timed, Trial
+from haotuner.records.codec import trial_of
+from haotuner.spec.composition import SERIAL, Composition
+from haotuner.spec.op import Op
+from haotuner.spec.record import REASONS, STAGES, Failed, OpName, Record, Timed, Trial
 from haotuner.spec.shape import Shape
 from tests.contract.record_examples import record
 from tests.contract.record_strategies import records
@@ -50,9 +54,30 @@ def test_an_id_is_the_same_in_every_version():
     assert (
         record(2, outcome=Failed(stage="run", reason="crash", detail="signal 11")).id == "57e593542c21b712b5e26e59871ecca1"
     )
-    trial = Trial(op="dense_n8_k8", kernel="a__mr1", shape=Shape.of(n=2, m=1), threads=4, weights="hot", split="m")
+    trial = trial_of(op="dense_n8_k8", kernel="a__mr1", shape=Shape.of(n=2, m=1), threads=4, weights="hot", split="m")
     assert trial.key() == '["dense_n8_k8","a__mr1",{"m":1,"n":2},4,"hot","m"]'
     assert dataclasses.replace(trial, repeat=2).key() == '["dense_n8_k8","a__mr1",{"m":1,"n":2},4,"hot","m",2]'
+
+
+@pytest.mark.parametrize("op", ["dense_n8_k8", "dense:n=8,k=8", "conv2d_w4_fw3", "no extents", "loops_0a1b", ""])
+@pytest.mark.parametrize("kernel", ["a__mr1", "a__mr1*3+b__mr2*1", "a*", "a@n", "a*03", "+", ""])
+@pytest.mark.parametrize("threads, split", [(1, "n"), (1, "m"), (1, "k4"), (2, "n"), (2, "m")])
+def test_a_trial_of_any_texts_writes_them_again(op: str, kernel: str, threads: int, split: str) -> None:
+    trial = trial_of(op, kernel, Shape.of(m=1), threads=threads, split=split)
+    assert (trial.op.name, trial.kernel, trial.threads, trial.split) == (op, kernel, threads, split)
+    assert trial.key() == json.dumps([op, kernel, {"m": 1}, threads, "cold", split], separators=(",", ":"))
+
+
+def test_an_op_that_is_known_is_a_value_and_of_another_the_name_says_what_to_do() -> None:
+    assert trial_of("dense_n8_k8", "a__mr1", Shape.of(m=1)).known_op == Op.parse("dense:n=8,k=8")
+    with pytest.raises(ValueError, match="trial of 'loops_0a1b': this process knows no such operator; install"):
+        _ = trial_of("loops_0a1b", "c_loops__v1", Shape.of(m=1)).known_op
+
+
+def test_one_thread_shares_nothing_whatever_its_composition_says() -> None:
+    trial = Trial(op=OpName("op"), composition=Composition.of("a__mr1", share="n"), shape=Shape.of(m=1))
+    assert trial.composition.share == SERIAL and trial.split == "n"
+    assert trial == trial_of("op", "a__mr1", Shape.of(m=1)) and hash(trial) == hash(trial_of("op", "a__mr1", Shape.of(m=1)))
 
 
 @pytest.mark.parametrize("repeat", [-1, 2**63])

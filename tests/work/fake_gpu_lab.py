@@ -67,4 +67,4 @@ class FakeGpuLab(FakeLab):
         super().__init__(GPU, noise=noise, seed=seed, fails=fails)
 
     def true_us(self, trial: Trial) -> float:
-        return true_us(Op.parse(trial.op), trial.composition, trial.shape["m"])
+        return true_us(trial.known_op, trial.composition, trial.shape["m"])

@@ -190,7 +190,7 @@ class Slower(FakeLab):
     """Everything takes half as long again as the analysis expects, small images twice as long."""
 
     def true_us(self, trial: Trial) -> float:
-        op = Op.parse(trial.op)
+        op = trial.known_op
         (family,) = [one for one in families_for(op, "cpu") if one.name == "cpu_conv_fp32"]
         kernel = MicroKernel.parse(trial.composition.parts[0].kernel)
         us = predicted_us(task(op, "b=1;h=8;w=8", 1.0), family, self.device, None, [kernel], [trial.shape])[0, 0]
@@ -208,7 +208,7 @@ def test_calls_at_shapes_without_a_time_take_what_the_analysis_is_off_at_those_a
     (table,) = tuned.tables
     assert isinstance(table, CellTable)
     assert found[0] == table.measured[timed][table.at(timed)] and found[1] == found[3]
-    plan = [Trial.of(op.name, table.at(shape), shape, threads=1, cache="hot") for shape in (between, small)]
+    plan = [Trial.of(op, table.at(shape), shape, threads=1, cache="hot") for shape in (between, small)]
     np.testing.assert_allclose(found[1:3], [lab.true_us(one) for one in plan], rtol=0.1)
     least = roofline_us(CORE.with_units(1), op, [timed, small])
     assert found[2] > 2 * found[0] * least[1] / least[0]
@@ -348,7 +348,7 @@ def test_a_race_however_short_is_no_worse_than_none(after: int) -> None:
 
         table = tune(asked, lab.as_lab(), families_for(SOFTMAX, "cpu")[0], watch).tables[0]
         assert isinstance(table, CellTable)
-        served.append([lab.true_us(Trial.of(SOFTMAX.name, table.at(shape), shape, cache="hot")) for shape in shapes])
+        served.append([lab.true_us(Trial.of(SOFTMAX, table.at(shape), shape, cache="hot")) for shape in shapes])
     without, short = np.array(served)
     assert short.mean() < without.mean() and np.log(short / without).mean() < 0
     assert (short > without * 1.02).sum() <= 1, "a cell of several shapes serves one of them by what its neighbours take"

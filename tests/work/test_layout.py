@@ -19,7 +19,6 @@ from haotuner.partition.greedy_fusion import Loops, Step
 from haotuner.partition.ilp_partition import IlpPartitioner
 from haotuner.partition.layout import LAYOUTS, Layouts
 from haotuner.partition.products import Product
-from haotuner.spec.op import Op
 from haotuner.verify.model_check import drawn_inputs
 
 SIZES = {"b": 2, "h": 40, "w": 36}
@@ -193,7 +192,7 @@ def planned(graph: Graph, rates: Rates = CORE, layout: str = "cheapest") -> IlpP
 
 
 def ops(steps: tuple[Step, ...]) -> list[str]:
-    return [Op.parse(one.op).name for one in steps if isinstance(one, Product)]
+    return [one.op.name for one in steps if isinstance(one, Product)]
 
 
 def turns(plan: IlpPartitioner) -> int:

@@ -11,8 +11,8 @@ from haotuner.backends.cpu import contention as module
 from haotuner.backends.cpu.contention import CROWDED, FIRST_S, MOST_S, SHARE, Answer, RetryPolicy, core_contention
 from haotuner.backends.cpu.drift import ThroughputProbe, lost, undisturbed
 from haotuner.backends.cpu.timer_process import TimerProcess
+from haotuner.records.codec import trial_of
 from haotuner.spec.device import Device
-from haotuner.spec.record import Trial
 from haotuner.spec.shape import Shape
 from tests.work.native_jobs import job, mutant_library
 
@@ -145,7 +145,7 @@ def test_a_shared_core_costs_arithmetic_and_no_memory(weights: str, us: float, w
     """The read of the weight takes 50 us."""
     device = Device(id="d", kind="cpu", name="d", arch="x86-64-v3", compute_units=2, wave_width=8, registers_per_thread=16,
                     memory_gbps=80.0)  # fmt: skip
-    trial = Trial(op="dense_n1000_k1000", kernel="k", shape=Shape.of(m=9), threads=2, weights=weights)
+    trial = trial_of(op="dense_n1000_k1000", kernel="k", shape=Shape.of(m=9), threads=2, weights=weights)
     few = replace(trial, shape=Shape.of(m=8))
     assert lost(few, device, us, 1.7) == (1.0 if weights == "cold" else pytest.approx(1.95))
     assert us / lost(trial, device, us, 1.7) == pytest.approx(whole)
@@ -158,7 +158,7 @@ def test_a_shared_core_costs_arithmetic_and_no_memory(weights: str, us: float, w
 
 def test_the_crowd_is_taken_out_before_the_drift() -> None:
     device = Device(id="d", kind="cpu", name="d", arch="x86-64-v3", compute_units=2, wave_width=8, registers_per_thread=16)
-    trial = Trial(op="dense_n1000_k1000", kernel="k", shape=Shape.of(m=8), threads=2, weights="hot")
+    trial = trial_of(op="dense_n1000_k1000", kernel="k", shape=Shape.of(m=8), threads=2, weights="hot")
     seen = {**answer(1.7, 195.0), "memory_us": [0.0] * 3}
     samples, factor = undisturbed(trial, device, seen, ThroughputProbe(memory_us=0.0, compute_us=10.0), 1.7)
     assert samples == pytest.approx((100.0,) * 3) and factor == pytest.approx(1.95)

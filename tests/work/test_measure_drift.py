@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from haotuner.backends.cpu.compile import TIMING_SOURCES
 from haotuner.backends.cpu.drift import MOST, ThroughputProbe, drift, undisturbed
 from haotuner.backends.cpu.timer_process import WATCH_FLOATS, WATCH_LOOKS, WATCH_SAMPLES, TimerProcess
+from haotuner.records.codec import trial_of
 from haotuner.spec.device import Device
-from haotuner.spec.record import Trial
 from haotuner.spec.shape import Shape
 from tests.work.native_jobs import job, mutant_library, spied_library
 
@@ -25,7 +25,7 @@ CORE = Device(
     peak_gflops_unit=100.0, memory_gbps_unit=20.0, memory_gbps=30.0,
 )  # fmt: skip
 QUIET = ThroughputProbe(memory_us=50.0, compute_us=10.0)
-ONE_ROW = Trial(op="dense_n1000_k1000", kernel="k", shape=Shape.of(m=1))  # 4 MB: 200 us at 20 GB/s, 20 us at 100 GFLOP/s
+ONE_ROW = trial_of(op="dense_n1000_k1000", kernel="k", shape=Shape.of(m=1))  # 4 MB: 200 us at 20 GB/s, 20 us at 100 GFLOP/s
 MANY = replace(ONE_ROW, shape=Shape.of(m=100))  # 2 ms of arithmetic
 ALL = 10**9  # all of the time was looked at
 times = st.floats(1.0, 1e6)

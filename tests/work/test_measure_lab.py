@@ -17,6 +17,7 @@ from haotuner.isolate.answers import Job, TimedOut
 from haotuner.measure.device_measurer import BATCH, FIRST_BATCH, DeviceMeasurer, _batches
 from haotuner.microkernels.cpu.dense import CpuDense
 from haotuner.records import MemoryStore, RecordStore
+from haotuner.records.codec import trial_of
 from haotuner.spec.device import Device
 from haotuner.spec.record import Failed, Record, Timed, Trial
 from haotuner.spec.shape import Shape
@@ -60,7 +61,7 @@ def name(device: Device, mr: int, vectors: int = 1, ku: int = 1) -> str:
 
 
 def trial(kernel: str, m: int, *, threads: int = 1, split: str = "n") -> Trial:
-    return Trial(op=OP, kernel=kernel, shape=Shape.of(m=m), threads=threads, weights="hot", split=split)
+    return trial_of(op=OP, kernel=kernel, shape=Shape.of(m=m), threads=threads, weights="hot", split=split)
 
 
 def test_a_kernel_that_does_not_build_fails_alone(lab: DeviceMeasurer, device: Device) -> None:

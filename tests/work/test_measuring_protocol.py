@@ -54,7 +54,7 @@ def test_a_sample_is_what_it_was(golden: Any) -> None:
     told: list[Any] = [{"measuring": MEASURING, "cold bytes": Policy().cold_bytes(CORE)}]
     for text, composition, shape, more in TRIALS:
         op, place = Op.parse(text), LibrarySlot(library="library.so", index=0)
-        trial = Trial.of(op.name, composition, shape, **more)
+        trial = Trial.of(op, composition, shape, **more)
         timed = timer.time(trial, op, composition, {part.kernel: place for part in composition.parts}, 0.0)
         assert not isinstance(timed, Failed)
         told += [*process.requests, {"samples us": _digits(timed[0].samples_us), "facts": _digits(timed[1].values())}]

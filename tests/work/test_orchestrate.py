@@ -68,7 +68,7 @@ def test_attention_is_one_kernel_where_it_is_cheaper():
     prices = Prices([{"batch": 1, "seq": 4}, {"batch": 4, "seq": 64}])
     for plan in (Greedy(graph), IlpPartitioner(graph, prices)):
         (one,) = [step for step in plan.steps if isinstance(step, Product) and step.kind == "online"]
-        assert Op.parse(one.op).name == "attention_d16_maskkeys_headsapart"
+        assert one.op.name == "attention_d16_maskkeys_headsapart"
         assert [view.order for view in one.views.values()] == [(0, 2, 1, 3)] * 3 + [(0, 1)], "heads are seen where they lie"
         assert not any(isinstance(step, Loops) for step in plan.steps), "scores are stored nowhere"
     prices.product_us = lambda product, graph: 1000.0 if product.kind == "online" else 1.0  # type: ignore[method-assign]
@@ -78,7 +78,7 @@ def test_attention_is_one_kernel_where_it_is_cheaper():
 def test_attention_apart_is_products_and_one_group():
     steps = Apart(attention()).steps
     products = [one for one in steps if isinstance(one, Product)]
-    names = [Op.parse(one.op).name for one in products]
+    names = [one.op.name for one in products]
     assert names[:3] == ["dense_n32_k32"] * 3
     assert names[3:] == ["batch_matmul_k16_nt", "batch_matmul_n16", "dense_n32_k32_bias_residual"]
     assert products[3].constants["scale"] == 0.25 and list(products[3].passed) == ["mask"]
@@ -96,7 +96,7 @@ def test_convolutions_are_found_with_strides_pads_groups_and_bias():
     y = g.add("contract", slid, g.constant(np.ones((4, 8, 3, 3), np.float32)), labels="bcpquv,fcuv->bfpq")
     y = g.map("add", y, g.constant(np.ones((4, 1, 1), np.float32)))
     (found,) = Greedy(g.finish(y)).products.values()
-    assert Op.parse(found.op) == Op.parse("conv2d:c=8,f=4,r=3,s=3,stride=2.1,pad=1.0.1.2")
+    assert found.op == Op.parse("conv2d:c=8,f=4,r=3,s=3,stride=2.1,pad=1.0.1.2")
     assert found.output == y and "bias" in found.constants
 
 

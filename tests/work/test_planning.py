@@ -17,6 +17,7 @@ from haotuner.backends.cpu.parallel_axis import rows_of
 from haotuner.measure.measurer import GoesOn
 from haotuner.plan.curves import Curve
 from haotuner.plan.table import RowTable
+from haotuner.records.codec import trial_of
 from haotuner.search.plan_candidates import (
     CLOSE,
     REPEATS,
@@ -87,7 +88,7 @@ def test_out_of_time_a_way_to_share_that_was_not_timed_looks_no_better_than_one_
     assert len(lab.measured) <= before + time_for and table.measured
     for m, entry in enumerate(table.entries, 1):
         share = entry.composition.share
-        trial = Trial(op=OP.name, kernel=entry.composition.text, shape=Shape.of(m=m), threads=2, split=share)
+        trial = trial_of(op=OP.name, kernel=entry.composition.text, shape=Shape.of(m=m), threads=2, split=share)
         assert entry.us > 0.9 * lab.true_us(trial), (m, entry)
     truth = {curve.kernel: curve for curve in kept}
     for m in (64, 128, 256):  # no kernel looks flat because its last points are missing
@@ -216,7 +217,7 @@ def test_close_compositions_of_small_shapes_are_timed_in_more_processes(
     for m, times in table.measured.items():
         us: dict[Composition, list[float]] = {one: [] for one in times}
         for one, repeat in product(times, range(REPEATS + 1)):
-            trial = Trial.of(OP.name, one, Shape.of(m=m), threads=threads, cache="hot", repeat=repeat)
+            trial = Trial.of(OP, one, Shape.of(m=m), threads=threads, cache="hot", repeat=repeat)
             record = lab.store.get(trial.key())
             if record is not None and isinstance(record.outcome, Timed):
                 us[one].append(record.outcome.median_us)

@@ -48,7 +48,7 @@ def row(time: float = 150.0, **changes: object) -> dict[str, object]:
 
 def test_a_row_becomes_a_record_of_its_own_family(tmp_path: Path) -> None:
     (record,) = loaded(tmp_path, row()).records
-    assert record.trial.op == "dedispersion_s25000_d2048_c1536"
+    assert record.trial.op.name == "dedispersion_s25000_d2048_c1536"
     assert record.trial.kernel == "kt_dedispersion__bx8_by96_bz1_tx1_ty6_sx0_sy1_un0"
     assert record.outcome == Timed(samples_us=(150_000.0, 150_000.0))
     assert record.device_id == "a4000"

@@ -90,7 +90,7 @@ def test_a_row_becomes_a_record_in_microseconds(file):
     (record,) = store.records()
     assert record.outcome == Timed(samples_us=(12000.0, 13000.0))
     assert record.device_id == "titan-rtx"
-    assert Op.parse(record.trial.op) == Op(kind="dense", static=(("n", 4096), ("k", 4096)))
+    assert record.trial.known_op == Op(kind="dense", static=(("n", 4096), ("k", 4096)))
     assert record.trial.shape == Shape.of(m=4096)
     kernel = MicroKernel.parse(record.trial.kernel)
     assert kernel.family == "clblast_xgemm"

@@ -43,7 +43,7 @@ class Nothing(FakeLab):
 def true_us(table: RowTable) -> NDArray[np.float64]:
     lab = FakeLab(CORE)
     planned = [(m, table.entries[m - 1].composition) for m in ROWS]
-    return np.array([lab.true_us(Trial.of(TASK.op.name, one, Shape.of(m=m), cache=TASK.cache)) for m, one in planned])
+    return np.array([lab.true_us(Trial.of(TASK.op, one, Shape.of(m=m), cache=TASK.cache)) for m, one in planned])
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,7 @@ from haotuner.plan.compose import best_us
 from haotuner.plan.cover import MAX_KEPT
 from haotuner.plan.curves import Curve
 from haotuner.plan.table import RowTable
+from haotuner.records.codec import trial_of
 from haotuner.search.probes import probe
 from haotuner.search.propose import FIRST_BATCH
 from haotuner.search.selections import Selections
@@ -196,7 +197,7 @@ def test_a_search_however_short_is_no_worse_than_none(after: int) -> None:
 
         table = tune(KNOWN, fake.as_lab(), FAMILY, watch if until else lambda *_: False).row_tables[0]
         shapes = [shape for shape, _ in TASK.traffic]
-        return np.array([fake.true_us(Trial.of(OP.name, table.at(s).composition, s, cache="cold")) for s in shapes])
+        return np.array([fake.true_us(Trial.of(OP, table.at(s).composition, s, cache="cold")) for s in shapes])
 
     slower = truly(after) / truly(0)
     assert slower.mean() < 1.02
@@ -301,6 +302,6 @@ def true_curve(lab: FakeLab, kernel: MicroKernel) -> Curve:
 def test_the_surface_itself_prefers_register_tiles_to_single_rows(lab: FakeLab) -> None:
     def us(mr: int, nr: int, m: int) -> float:
         name = FAMILY.kernel(mr, nr, nr, 4, 16).name
-        return lab.true_us(Trial(op=OP.name, kernel=name, shape=Shape.of(m=m)))
+        return lab.true_us(trial_of(op=OP.name, kernel=name, shape=Shape.of(m=m)))
 
     assert us(6, 64, 96) < us(1, 64, 96) / 1.5 and us(1, 128, 1) < us(1, 16, 1)

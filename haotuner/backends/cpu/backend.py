@@ -118,9 +118,9 @@ class CpuBackend:
         """For hashes of kernels' programs and of the loops that call them."""
         return {"do": "code", "kernels": list(kernels), "arch": device.arch}
 
-    def build_request(self, kernels: Sequence[MicroKernel], device: Device, out: str) -> dict[str, Any]:
+    def build_request(self, kernels: Sequence[str], device: Device, out: str) -> dict[str, Any]:
         """For a library that times kernels."""
-        return {"do": "build", "kernels": [kernel.name for kernel in kernels], "arch": device.arch, "out": out}
+        return {"do": "build", "kernels": list(kernels), "arch": device.arch, "out": out}
 
     def object_request(self, kernels: Sequence[MicroKernel], arch: str, out: str) -> dict[str, Any]:
         """For the object code of a pack."""
@@ -136,7 +136,7 @@ class CpuBackend:
         columns = min(max(nr, Blocking.of(op, [kernel], device).col_block // nr * nr), -(-n // nr) * nr)
         block = replace(op, static=(("n", columns), ("k", op["k"])))
         shape = Shape.of({op.dynamic[0]: tiles * kernel["mr"]})
-        trial = Trial.of(block.name, Composition.of(kernel.name), shape, cache="hot")
+        trial = Trial.of(block, Composition.of(kernel.name), shape, cache="hot")
         return Follow(trial=trial, scale=computed_columns(kernel, n) / columns / tiles)
 
     def ways(self, op: Op, threads: int, *, one_order: bool) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from haotuner.backends import sources
 from haotuner.backends.cpu.compile import PASSES, TALL, TALL_OPTIONS, TIMING_INCLUDES, programs_of
 from haotuner.backends.cpu.measuring import timed_sources
 from haotuner.backends.cpu.typed_library import source_of
+from haotuner.backends.jobs import micro_kernel
 from haotuner.backends.toolchain import KERNEL_FLAGS, Toolchain
 from haotuner.hw_profiles.isa import ISAS
 from haotuner.isolate.program import described
@@ -29,7 +30,7 @@ def codes_of(names: Sequence[str], arch: str, toolchain: Toolchain) -> dict[str,
     codes = {}
     for name in names:
         try:
-            kernel = MicroKernel.parse(name)
+            kernel = micro_kernel(name)
             timed = tuple(timed_sources([kernel]))
             generated: object = [program_hashes(kernel), typed_text(kernel, arch)]
         except MemoryError:  # of this process, not of the kernel

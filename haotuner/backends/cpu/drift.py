@@ -91,7 +91,7 @@ def drift(trial: Trial, device: Device, us: float, seen: ThroughputProbe, quiet:
 
 def _least_us(trial: Trial, device: Device) -> tuple[float, float]:
     """Microseconds that reading the weight takes at least, and the arithmetic; 0 where the device's peak is not known."""
-    op = Op.parse(trial.op)
+    op = trial.known_op
     gflops = (device.peak_gflops_unit or 0.0) * trial.threads
     gbps = (device.memory_gbps_unit if trial.threads == 1 else device.memory_gbps) or 0.0
     read = cold_bytes(op, trial.shape) if trial.weights == "cold" else 0
@@ -125,7 +125,7 @@ def lost(trial: Trial, device: Device, us: float, crowded: float) -> float:
 
     Never so much that it would have run above the device's FMA peak: a look that erred must not make a winner.
     """
-    op = Op.parse(trial.op)
+    op = trial.known_op
     if crowded <= CROWDED or (trial.weights == "cold" and trial.shape[op.dynamic[0]] <= STREAMED):
         return 1.0
     read, fastest = _least_us(trial, device)

@@ -32,12 +32,17 @@ class PackedPlan:
 class PackedOp:
     """Everything the library holds about a dense op."""
 
-    name: str
+    op: Op
     setting: Blocking
     first_m: int
     last_m: int
     kernels: Sequence[MicroKernel]
     plans: Sequence[PackedPlan]
+
+    @property
+    def name(self) -> str:
+        """Canonical name of the op."""
+        return self.op.name
 
     @property
     def kind(self) -> str:
@@ -47,12 +52,12 @@ class PackedOp:
     @property
     def axes(self) -> tuple[PackedAxis, ...]:
         """m, n and k."""
-        return axes_of(Op.parse(self.name), {"m": (self.first_m, self.last_m)})
+        return axes_of(self.op, {"m": (self.first_m, self.last_m)})
 
     @property
     def operands(self) -> tuple[PackedOperand, ...]:
         """x, weight, what the epilogue reads, y; without an epilogue an optional bias behind it, but of integers."""
-        op = Op.parse(self.name)
+        op = self.op
         bias = PackedOperand(name="bias", role="constant", axes=("n",), optional=True, compact=True)
         return operands_of(op) if op.epilogue or op.sums != "fp32" else (*operands_of(op), bias)
 
@@ -105,7 +110,7 @@ class PackedOp:
             plan_row(plan.threads, [(0, 0, len(plan.entries))], f"&plan_{index}_{position}")
             for position, plan in enumerate(self.plans)
         ]
-        s, flags = self.setting, int(Op.parse(self.name).option("weight") == "kn")
+        s, flags = self.setting, int(self.op.option("weight") == "kn")
         typed = word_of(self.kernels[0]) is not None
         words = (s.n, s.k, s.panels, s.pw, s.col_block, s.k_block, s.k_block_from, s.k_block_rows, f"kernels_{index}")
         data = f"{{{', '.join(map(str, words))}, {flags + 2 * typed}}}"  # HT_WEIGHT_KN, HT_TYPED

@@ -64,7 +64,7 @@ def _dense(choice: Choice, device: Device) -> PackedOp:
                 row_block=setting.row_block,
             )
         )
-    return PackedOp(name=choice.op.name, setting=setting, first_m=first, last_m=last, kernels=choice.kernels, plans=plans)
+    return PackedOp(op=choice.op, setting=setting, first_m=first, last_m=last, kernels=choice.kernels, plans=plans)
 
 
 def _sliced(choice: Choice) -> PackedSliced:

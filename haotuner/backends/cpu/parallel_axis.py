@@ -45,7 +45,7 @@ def shared(curve: Curve, way: str, op: Op, threads: int) -> Curve:
     """
     if way == SERIAL:
         return curve
-    kernel = MicroKernel.parse(curve.kernel)
+    kernel = curve.micro_kernel
     units = -(-op["n"] // kernel["nr"])
 
     def part(tiles: int) -> float:

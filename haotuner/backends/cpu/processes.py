@@ -59,10 +59,10 @@ def timing(config: Mapping[str, Any]) -> Program:
 def build(objects: Path | None, job: Job) -> Job:
     """Compile kernels (by name) into a library that times them."""
     from haotuner.backends.cpu.measuring import measuring_library
+    from haotuner.backends.jobs import kernels_of
     from haotuner.backends.toolchain import Toolchain
-    from haotuner.spec.kernel import MicroKernel
 
-    kernels = [MicroKernel.parse(name) for name in job["kernels"]]
+    kernels = kernels_of(job)
     try:
         measuring_library(kernels, job["arch"], Toolchain.find(objects), Path(job["out"]))
     except Exception as error:  # a compiler's error is data
@@ -73,11 +73,10 @@ def build(objects: Path | None, job: Job) -> Job:
 def compile_object(objects: Path | None, job: Job) -> Job:
     """Compile kernels (by name) into one object file, for a pack."""
     from haotuner.backends.cpu.compile import object_code
-    from haotuner.spec.kernel import MicroKernel
+    from haotuner.backends.jobs import kernels_of
 
     try:
-        kernels = [MicroKernel.parse(name) for name in job["kernels"]]
-        object_code(kernels, job["arch"], Path(job["out"]), objects=objects)
+        object_code(kernels_of(job), job["arch"], Path(job["out"]), objects=objects)
     except Exception as error:  # a compiler's error is data
         raise Refusal("build", "compile_error", described(error)) from error
     return {"out": job["out"]}

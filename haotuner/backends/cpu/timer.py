@@ -94,7 +94,7 @@ class CpuTimer:
         self, trial: Trial, op: Op, composition: Composition, places: Mapping[str, LibrarySlot], max_error: float
     ) -> Failed | tuple[Timed, Facts]:
         """Samples of a composition; with them how disturbed the machine was."""
-        kernels = [MicroKernel.parse(part.kernel) for part in composition.parts]
+        kernels = composition.kernels
         if is_dense(kernels[0]):
             request = self._time_dense(trial, op, composition, kernels, places)
         else:
@@ -139,7 +139,7 @@ class CpuTimer:
         self, trial: Trial, op: Op, composition: Composition, places: Mapping[str, LibrarySlot]
     ) -> dict[str, Any]:
         slot, alone = places[composition.parts[0].kernel], composition.share == SERIAL
-        kernel, axes, conv = MicroKernel.parse(composition.parts[0].kernel), op.axes, {}
+        kernel, axes, conv = composition.kernels[0], op.axes, {}
         if is_convolution(kernel):
             axes, conv = PLACES, {"do": "time_conv", **conv_facts(kernel)}
         return {

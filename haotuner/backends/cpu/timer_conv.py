@@ -14,6 +14,7 @@ from haotuner.backends.cpu.pack_conv import PLACES
 from haotuner.backends.cpu.timed_libraries import Libraries
 from haotuner.backends.cpu.timer_process import LOOKS, bits, numbers
 from haotuner.backends.cpu.timer_sliced import BARE, VERIFY_THREADS, WHOLE
+from haotuner.backends.jobs import op_of
 from haotuner.isolate.answers import Job, Refusal
 from haotuner.ops.convolution import windows
 from haotuner.spec import numerics
@@ -36,7 +37,7 @@ class ConvTimer:
 
     def time(self, job: Job) -> Job:
         """Samples and looks in microseconds of one kernel at one shape; the weight is cold or hot, images are hot."""
-        op, shape = Op.parse(job["op"]), Shape.of(job["shape"])
+        op, shape = op_of(job), Shape.of(job["shape"])
         x, y = (
             self._buffer(o.name, op.operand_shape(o, shape), op.dtype_of(o))
             for o in (op.meaning.operands[0], op.meaning.output)
@@ -54,7 +55,7 @@ class ConvTimer:
 
     def verify(self, job: Job) -> Job:
         """Check one kernel against the reference at several shapes, alone and shared, with a bias and without."""
-        op, rng = Op.parse(job["op"]), np.random.default_rng(int(job["seed"]))
+        op, rng = op_of(job), np.random.default_rng(int(job["seed"]))
         worst = 0.0
         for at, shape in enumerate(_shapes(op, int(job["tile"]["q"]), rng)):
             whole = at % 2 == 0

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from haotuner.backends.cpu.timed_libraries import Libraries
+from haotuner.backends.jobs import op_of
 from haotuner.isolate.answers import Job, Refusal
 from haotuner.microkernels.cpu.typed import word_for
 from haotuner.ops.dtypes import DTYPES
@@ -36,7 +37,7 @@ class TimerProcess:
     def time(self, job: Job) -> Job:
         """Samples and looks in microseconds of one composition; see timing.c for the fields of the job."""
         n, k, m = (int(job[key]) for key in ("n", "k", "m"))
-        op, weight_floats = Op.parse(job["op"]), int(job["floats"])
+        op, weight_floats = op_of(job), int(job["floats"])
         copies = max(2, -(-int(job["cold_bytes"]) // (weight_floats * 4))) if job["cold_bytes"] else 1
         x = self._buffer("x", m * k, op.dtype_of(op.meaning.operands[0]))
         y = self._buffer("y", m * n)
@@ -62,7 +63,7 @@ class TimerProcess:
     def verify(self, job: Job) -> Job:
         """Check one kernel against float64 on ragged shapes; answers the largest error as a share of the tolerance."""
         worst = 0.0
-        op_ = Op.parse(job["op"])
+        op_ = op_of(job)
         mr, nr, pw, k, nt = (int(job[key]) for key in ("mr", "nr", "pw", "k", "nt"))
         rng = np.random.default_rng(int(job["seed"]))
         for tiles, n, whole, block in (

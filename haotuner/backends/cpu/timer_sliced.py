@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from haotuner.backends.cpu.timed_libraries import Libraries
 from haotuner.backends.cpu.timer_process import LOOKS, bits, numbers
+from haotuner.backends.jobs import op_of
 from haotuner.isolate.answers import Job, Refusal
 from haotuner.ops.dtypes import DTYPES
 from haotuner.ops.kind import Operand
@@ -35,7 +36,7 @@ class SlicedTimer:
 
     def time(self, job: Job) -> Job:
         """Samples and looks in microseconds of one kernel at one shape."""
-        op, shape = Op.parse(job["op"]), Shape.of(job["shape"])
+        op, shape = op_of(job), Shape.of(job["shape"])
         operands = op.meaning.inputs + op.meaning.written
         size = sum(prod(op.operand_shape(o, shape)) * DTYPES[op.dtype_of(o)].size for o in operands)
         copies = max(2, -(-int(job["cold_bytes"]) // max(size, 1))) if job["cold_bytes"] else 1
@@ -46,7 +47,7 @@ class SlicedTimer:
 
     def verify(self, job: Job) -> Job:
         """Check one kernel against the reference at several shapes, whole and cut along each axis of the output."""
-        op, rng = Op.parse(job["op"]), np.random.default_rng(int(job["seed"]))
+        op, rng = op_of(job), np.random.default_rng(int(job["seed"]))
         worst = 0.0
         cuts = [WHOLE, *(op.axes.index(axis) for axis in (*op.parallel, *job.get("folded", ())) if axis in op.axes)]
         for index, shape in enumerate(_shapes(op, job["tile"], rng)):

@@ -163,9 +163,9 @@ class CudaBackend:
         """For hashes of kernels' text and of what launches them."""
         return {"do": "code", "kernels": list(kernels)}
 
-    def build_request(self, kernels: Sequence[MicroKernel], device: Device, out: str) -> dict[str, Any]:
+    def build_request(self, kernels: Sequence[str], device: Device, out: str) -> dict[str, Any]:
         """For a cubin that is timed."""
-        return {"do": "build", "kernels": [kernel.name for kernel in kernels], "arch": device.arch, "out": out}
+        return {"do": "build", "kernels": list(kernels), "arch": device.arch, "out": out}
 
     def object_request(self, kernels: Sequence[MicroKernel], arch: str, out: str) -> dict[str, Any]:
         """For the cubin of a pack."""

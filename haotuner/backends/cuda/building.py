@@ -9,6 +9,7 @@ from typing import Any
 
 from haotuner.backends.cuda.compiler import Compiler
 from haotuner.backends.cuda.device_code import Programs, build_cubin
+from haotuner.backends.jobs import micro_kernel
 from haotuner.errors import EnvironmentMissing
 from haotuner.isolate.answers import Refusal
 from haotuner.isolate.program import described
@@ -16,7 +17,6 @@ from haotuner.microkernels.cuda.direct import DIRECT_FAMILIES
 from haotuner.microkernels.cuda.families import CUDA_FAMILIES
 from haotuner.microkernels.cuda.generated import CudaGenerated
 from haotuner.microkernels.index import family_named
-from haotuner.spec.kernel import MicroKernel
 
 STAGE, REASON = "build", "compile_error"
 
@@ -25,7 +25,7 @@ def programs_of(kernels: Sequence[str]) -> Programs:
     """Programs of micro-kernels by name, which is the symbol, too. ValueError for a name that is none of CUDA's."""
     families: dict[str, Any] = {family.name: family for family in CUDA_FAMILIES}
     families |= {family.name: family for family in DIRECT_FAMILIES}
-    parsed = [MicroKernel.parse(name) for name in kernels]
+    parsed = [micro_kernel(name) for name in kernels]
     for name in {kernel.family for kernel in parsed} - families.keys():
         with suppress(KeyError):
             result = family_named(name)

@@ -38,7 +38,7 @@ class PackedCudaDense:
     ``bounds``: the largest number of rows of each cell, ascending; the last cell goes on beyond it.
     """
 
-    name: str
+    op: Op
     first_m: int
     last_m: int
     kernels: Sequence[MicroKernel]
@@ -56,7 +56,7 @@ class PackedCudaDense:
         first, last = choice.ranges[axis]
         launches = [_family_of(choice, kernel).launch(kernel) for kernel in choice.kernels]
         return PackedCudaDense(
-            name=choice.op.name, first_m=first, last_m=last, kernels=tuple(choice.kernels), launches=launches,
+            op=choice.op, first_m=first, last_m=last, kernels=tuple(choice.kernels), launches=launches,
             bounds=bounds, entries=entries,
         )  # fmt: skip
 
@@ -79,24 +79,29 @@ class PackedCudaDense:
                 )
 
     @property
+    def name(self) -> str:
+        """Canonical name of the op."""
+        return self.op.name
+
+    @property
     def kind(self) -> str:
         """Its kind of operator."""
-        return Op.parse(self.name).kind
+        return self.op.kind
 
     @property
     def dtype(self) -> str:
         """Of x, weight, bias and y."""
-        return Op.parse(self.name).dtype
+        return self.op.dtype
 
     @property
     def axes(self) -> tuple[PackedAxis, ...]:
         """m, n and k."""
-        return axes_of(Op.parse(self.name), {"m": (self.first_m, self.last_m)})
+        return axes_of(self.op, {"m": (self.first_m, self.last_m)})
 
     @property
     def operands(self) -> tuple[PackedOperand, ...]:
         """x, the weight as its owner stores it, where groups end or what the epilogue reads, y; perhaps an optional bias."""
-        op = Op.parse(self.name)
+        op = self.op
         x, weight, *more, y = operands_of(op)
         selected = PackedOperand(name=weight.name, role=weight.role, axes=weight.axes, dtype=weight.dtype, compact=True)
         if op.epilogue or not has_free_bias(op):
@@ -128,7 +133,7 @@ class PackedCudaDense:
     @property
     def reads_kn(self) -> bool:
         """Whether users store the weight as (k, n)."""
-        return "".join(Op.parse(self.name).option("weight")) == "kn"
+        return "".join(self.op.option("weight")) == "kn"
 
     @property
     def splits(self) -> bool:
@@ -145,7 +150,7 @@ class PackedCudaDense:
 
     def placed_tables(self, index: int, places: Mapping[str, int]) -> list[str]:
         """C source of ``plans_<index>`` and ``data_<index>``; ``places``: of kernels in the pack's list, by name."""
-        op = Op.parse(self.name)
+        op = self.op
         groups = dict(op.static).get("g", 0)
         own = ", ".join(str(places[kernel.name]) for kernel in self.kernels)
         return [

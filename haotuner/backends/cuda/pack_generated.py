@@ -21,6 +21,7 @@ class PackedCudaGenerated(PackedSliced):
     ``dimensions``: those of the programs' graph, which are axes of the op.
     """
 
+    op: Op
     launches: Sequence[Launch]
     cuts: Sequence[Cut]
     dimensions: Sequence[str]
@@ -34,6 +35,7 @@ class PackedCudaGenerated(PackedSliced):
         assert isinstance(family, CudaGenerated)
         kernels = tiled(choice)
         return PackedCudaGenerated(
+            op=choice.op,
             name=choice.op.name,
             kind=choice.op.kind,
             axes=axes_of(choice.op, choice.ranges),
@@ -48,7 +50,7 @@ class PackedCudaGenerated(PackedSliced):
     @property
     def dtype(self) -> str:
         """Of the operands that have no type of their own."""
-        return Op.parse(self.name).dtype
+        return self.op.dtype
 
     def declarations(self) -> str:
         """Nothing: kernels are found in the device code by their names."""

@@ -21,6 +21,7 @@ from haotuner.spec.op import Op
 class PackedCudaProduct(PackedSliced):
     """Everything the library holds about such an op on a CUDA device."""
 
+    op: Op
     launches: Sequence[Launch]
     splits = False  # no cell sums k in parts
 
@@ -28,6 +29,7 @@ class PackedCudaProduct(PackedSliced):
     def chosen(choice: Choice) -> PackedCudaProduct:
         """What tuning found."""
         return PackedCudaProduct(
+            op=choice.op,
             name=choice.op.name,
             kind=choice.op.kind,
             axes=axes_of(choice.op, choice.ranges),
@@ -40,12 +42,12 @@ class PackedCudaProduct(PackedSliced):
     @property
     def dtype(self) -> str:
         """Of x, w and y."""
-        return Op.parse(self.name).dtype
+        return self.op.dtype
 
     @property
     def reads_kn(self) -> bool:
         """Whether w lies as (k, n)."""
-        return Op.parse(self.name).option("layout") != "nt"
+        return self.op.option("layout") != "nt"
 
     def declarations(self) -> str:
         """Nothing: kernels are found in the device code by their names."""
@@ -56,12 +58,12 @@ class PackedCudaProduct(PackedSliced):
         for plan in self.plans:
             self._check(plan)
         own = ", ".join(str(places[name]) for name in self.kernel_names)
-        x_across = int(Op.parse(self.name).option("layout") == "tn")
+        x_across = int(self.op.option("layout") == "tn")
         across = f"NULL, 0, {x_across}, {int(not self.reads_kn)}, NULL, ht_cuda_product_type"
         return [
             f"static const int32_t kernels_{index}[] = {{{own}}};",
             f"static const ht_cuda_product data_{index} = "
-            f"{{{{{across}}}, {DTYPES.index(self.dtype)}, {initializer(Op.parse(self.name))}, kernels_{index}}};",
+            f"{{{{{across}}}, {DTYPES.index(self.dtype)}, {initializer(self.op)}, kernels_{index}}};",
             *plan_tables(index, self.plans, {axis.name: index for index, axis in enumerate(self.axes)}),
         ]
 

@@ -22,7 +22,6 @@ from haotuner.microkernels.cuda.fused import ANY_STEPS, built_for, steps_of
 from haotuner.microkernels.cuda.launch import Launch, fold_symbol, reduce_symbol, unfold_symbol
 from haotuner.spec.cuda_arch import cuda_arch, needed_driver
 from haotuner.spec.kernel import MicroKernel
-from haotuner.spec.op import Op
 
 # What every pack has, then what only one with CUDA code has.
 CUDA_SOURCES = ("driver.c", "generated.c", "weight_cache.c", "launch.c", "loaded.c", "placed.c", "workspace.c")
@@ -161,7 +160,7 @@ def _image(cubin: Path, name: str = "ht_cuda_image") -> list[str]:
 
 def _kernel(kernel: MicroKernel, launch: Launch, op: PackedOnDevice) -> str:
     boxes = {item.operand: item for item in launch.maps}
-    required = steps_of(Op.parse(op.name), phased=launch.windows == WINDOWS.index("phases"))
+    required = steps_of(op.op, phased=launch.windows == WINDOWS.index("phases"))
     if op.kind in TABLES and not launch.direct and built_for(kernel) not in (required, ANY_STEPS):
         raise ValueError(f"{kernel.name}: it is not built for the steps of {op.name}; its candidates end in ep{required}")
     if launch.maps and set(boxes) != {"x", "w"}:

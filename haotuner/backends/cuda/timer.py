@@ -26,7 +26,7 @@ SLOWEST_GFLOPS = 50.0
 TRIAL_CALLS = 64  # of a call that is longer than a sample: warm-up, sizing, samples over all weights
 
 
-def _timed(op: Op, kernel: str) -> Op:
+def _timed(op: Op, kernel: MicroKernel) -> Op:
     """What is verified and timed: of a convolution by columns the product that it is; all kernels read the same columns."""
     return product_of(op) if is_convolution(op.kind) and not _reads_image(kernel) else op
 
@@ -34,10 +34,9 @@ def _timed(op: Op, kernel: str) -> Op:
 _WINDOWED = frozenset(family.name for family in (*WINDOW_FAMILIES, *PHASE_FAMILIES))
 
 
-def _reads_image(kernel: str) -> bool:
+def _reads_image(kernel: MicroKernel) -> bool:
     """Whether it is a kernel of convolutions, not of the product that one is."""
-    family = MicroKernel.parse(kernel).family
-    return direct_family(family) is not None or family in _WINDOWED
+    return direct_family(kernel.family) is not None or kernel.family in _WINDOWED
 
 
 class CudaTimer:
@@ -68,7 +67,7 @@ class CudaTimer:
         if key not in self._verified:
             request = {
                 "do": "verify",
-                "op": _timed(op, kernel.name).name,
+                "op": _timed(op, kernel).name,
                 "kernel": kernel.name,
                 "library": slot.library,
                 "seed": self._seed,
@@ -83,14 +82,14 @@ class CudaTimer:
         self, trial: Trial, op: Op, composition: Composition, places: Mapping[str, LibrarySlot], max_error: float
     ) -> Failed | tuple[Timed, Facts]:
         """Samples of a composition; with them how they were taken and what is known of the device meanwhile."""
-        extent, left = trial.shape[op.dynamic[0]], len(composition.parts)
+        extent, left, first = trial.shape[op.dynamic[0]], len(composition.parts), composition.kernels[0]
         parts: list[list[Any]] = []
         for name, tiles in composition.parts:
             left -= 1
             parts.append([name, places[name].library, tiles if left else WHOLE])  # the last region takes what is left
         request = {
             "do": "time",
-            "op": _timed(op, composition.parts[0].kernel).name,
+            "op": _timed(op, first).name,
             "m": extent,
             "parts": parts,
             "splits": sum_parts(composition.share),
@@ -102,9 +101,9 @@ class CudaTimer:
         }
         if op.kind == "batch_matmul":  # several axes may be dynamic
             request["extents"] = dict(op.extents(trial.shape))
-        if "_generated_" in MicroKernel.parse(composition.parts[0].kernel).family:
+        if "_generated_" in first.family:
             request["shape"] = trial.shape.as_dict()
-        if _reads_image(composition.parts[0].kernel):
+        if _reads_image(first):
             request["image"] = trial.shape.as_dict()
         elif is_convolution(op.kind):
             request["extents"] = dict(product_of(op).extents(product_shape(op, trial.shape)))

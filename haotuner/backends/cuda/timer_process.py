@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from haotuner.backends.cuda.device_scratch import DeviceScratch
 from haotuner.backends.cuda.generated_calls import GeneratedOperands, verify_generated
 from haotuner.backends.cuda.timing_library import ArgsWords, CallWords, Loaded, TimingLibrary, call_words
 from haotuner.backends.cuda.verifying import Case, cases, check, deep_case, drawn
+from haotuner.backends.jobs import TimedPart, micro_kernel, op_of, parts_of
 from haotuner.isolate.answers import Job, Refusal
 from haotuner.microkernels.cuda.dense import CudaDense
 from haotuner.microkernels.cuda.direct import CudaDirect, direct_family
@@ -50,28 +52,28 @@ class TimerProcess:
         facts = self._library.device
         return {"units": facts.units, "l2_bytes": facts.l2_bytes, "capability": facts.capability, "driver": facts.driver}
 
-    def _generated(self, name: str, library: str) -> tuple[Loaded, CudaGenerated]:
+    def _generated(self, kernel: MicroKernel, library: str) -> tuple[Loaded, CudaGenerated]:
         """A kernel of an op that generated programs compute."""
-        family = family_named(MicroKernel.parse(name).family)
+        family = family_named(kernel.family)
         assert isinstance(family, CudaGenerated)
-        return self._whole(name, library, family), family
+        return self._whole(kernel, library, family), family
 
-    def _direct(self, name: str, library: str) -> Loaded:
+    def _direct(self, kernel: MicroKernel, library: str) -> Loaded:
         """A kernel of a convolution without columns."""
-        family = direct_family(MicroKernel.parse(name).family)
+        family = direct_family(kernel.family)
         assert family is not None
-        return self._whole(name, library, family)
+        return self._whole(kernel, library, family)
 
-    def _whole(self, name: str, library: str, family: CudaGenerated | CudaDirect) -> Loaded:
+    def _whole(self, kernel: MicroKernel, library: str, family: CudaGenerated | CudaDirect) -> Loaded:
         """A kernel that is launched with words of its own, not with tiles of a product."""
+        name = kernel.name
         if (library, name) not in self._loaded:
-            launch = family.launch(MicroKernel.parse(name))
+            launch = family.launch(kernel)
             self._loaded[library, name] = self._library.loaded(self._module(library), name, launch, family.dtype)
         return self._loaded[library, name]
 
-    def _kernel(self, name: str, library: str) -> tuple[Loaded, CudaDense]:
-        kernel = MicroKernel.parse(name)
-        family = self._families[kernel.family]
+    def _kernel(self, kernel: MicroKernel, library: str) -> tuple[Loaded, CudaDense]:
+        family, name = self._families[kernel.family], kernel.name
         if (library, name) not in self._loaded:
             launch, kn = family.launch(kernel), family.reads_kn(kernel)
             self._loaded[library, name] = self._library.loaded(self._module(library), name, launch, family.dtype, kn=kn)
@@ -87,26 +89,22 @@ class TimerProcess:
 
     def verify(self, job: Job) -> Job:
         """Check one kernel against float64; answers the largest error as a share of the tolerance."""
-        op, name, library = Op.parse(job["op"]), str(job["kernel"]), str(job["library"])
-        if "_generated_" in MicroKernel.parse(name).family:
-            program, of = self._generated(name, library)
+        op, kernel, library = op_of(job), micro_kernel(job["kernel"]), str(job["library"])
+        if "_generated_" in kernel.family:
+            program, of = self._generated(kernel, library)
             rng = np.random.default_rng(int(job["seed"]))
-            return {"max_error": verify_generated(op, MicroKernel.parse(name), of, program, self._library, rng)}
-        if direct_family(MicroKernel.parse(name).family) is not None:
+            return {"max_error": verify_generated(op, kernel, of, program, self._library, rng)}
+        if direct_family(kernel.family) is not None:
             rng = np.random.default_rng(int(job["seed"]))
-            return {
-                "max_error": direct_calls.verify(
-                    op, MicroKernel.parse(name), self._direct(name, library), self._library, rng
-                )
-            }
-        loaded, family = self._kernel(name, library)
-        launch = family.launch(MicroKernel.parse(name))
-        depth = family.tile(MicroKernel.parse(name)).step["k"]
+            return {"max_error": direct_calls.verify(op, kernel, self._direct(kernel, library), self._library, rng)}
+        loaded, family = self._kernel(kernel, library)
+        launch = family.launch(kernel)
+        depth = family.tile(kernel).step["k"]
         rng, worst = np.random.default_rng(int(job["seed"])), 0.0
         if launch.windows:
             return {"max_error": window_calls.verify(op, loaded, self._library, rng, depth)}
         if launch.batch:
-            steps = built_for(MicroKernel.parse(name))
+            steps = built_for(kernel)
             return {"max_error": batches.verify(op, loaded, launch, depth, self._library, rng, steps, family.signs)}
         reduce = self._reduce(library, family.dtype)
         for case in (*cases(op, launch, depth), deep_case(op, launch)):
@@ -143,33 +141,33 @@ class TimerProcess:
 
     def time(self, job: Job) -> Job:
         """Samples in microseconds of one composition, and how they were taken; see ``timer.py`` for the job."""
-        op, m, splits = Op.parse(job["op"]), int(job["m"]), int(job["splits"])
+        op, parts, m, splits = op_of(job), parts_of(job), int(job["m"]), int(job["splits"])
         if "shape" in job:
-            return self._time_generated(op, job)
+            return self._time_generated(op, parts, job)
         if "extents" in job:
-            return self._time_batch(op, job)
+            return self._time_batch(op, parts, job)
         if "image" in job:
-            return self._time_direct(op, job)
+            return self._time_direct(op, parts, job)
         regions: list[tuple[Loaded, int]] = []
         left = m
-        for name, library, tiles in job["parts"]:
-            loaded, _ = self._kernel(name, library)
-            rows = min(int(tiles) * loaded.words.tile_m, left) if tiles else left
+        for kernel, library, tiles in parts:
+            loaded, _ = self._kernel(kernel, library)
+            rows = min(tiles * loaded.words.tile_m, left) if tiles else left
             regions.append((loaded, rows))
             left -= rows
         if left or any(rows < 1 for _, rows in regions):
             raise Refusal("time", "error", f"the regions of {job['parts']} do not cover m={m} once each")
         operands = self._placed(op, m, int(job["cold_bytes"]), splits)
-        reduce = self._reduce(job["parts"][0][1], op.dtype) if splits > 1 else 0
+        reduce = self._reduce(parts[0][1], op.dtype) if splits > 1 else 0
         ends = operands.even_ends(m)
         call = call_words(regions, reduce, operands.args(op, m, splits), operands.weights, ends, operands.groups)
         samples, facts = self._sampled(call, job, operands)
         return {"samples_us": samples, "facts": facts | _facts_of(regions[0][0])}
 
-    def _time_batch(self, op: Op, job: Job) -> Job:
+    def _time_batch(self, op: Op, parts: Sequence[TimedPart], job: Job) -> Job:
         """The same of products side by side: one launch of all matrices."""
-        ((name, library, _),) = job["parts"]
-        loaded, _ = self._kernel(name, library)
+        ((kernel, library, _),) = parts
+        loaded, _ = self._kernel(kernel, library)
         operands = batches.BatchOperands(self._library, op, job["extents"])
         try:
             samples, facts = self._sampled(operands.call(loaded), job, operands)
@@ -177,15 +175,15 @@ class TimerProcess:
             operands.free()
         return {"samples_us": samples, "facts": facts | _facts_of(loaded)}
 
-    def _time_direct(self, op: Op, job: Job) -> Job:
+    def _time_direct(self, op: Op, parts: Sequence[TimedPart], job: Job) -> Job:
         """The same of a convolution without columns, or of its windows where they lie."""
-        ((name, library, _),) = job["parts"]
+        ((kernel, library, _),) = parts
         operands: direct_calls.DirectOperands | window_calls.WindowOperands
-        if direct_family(MicroKernel.parse(name).family) is not None:
-            loaded = self._direct(name, library)
+        if direct_family(kernel.family) is not None:
+            loaded = self._direct(kernel, library)
             operands = direct_calls.DirectOperands(self._library, op, Shape.of(job["image"]))
         else:
-            loaded, _ = self._kernel(name, library)
+            loaded, _ = self._kernel(kernel, library)
             operands = window_calls.WindowOperands(self._library, op, Shape.of(job["image"]))
         try:
             samples, facts = self._sampled(operands.call(loaded), job, operands)
@@ -193,13 +191,13 @@ class TimerProcess:
             operands.free()
         return {"samples_us": samples, "facts": facts | _facts_of(loaded)}
 
-    def _time_generated(self, op: Op, job: Job) -> Job:
+    def _time_generated(self, op: Op, parts: Sequence[TimedPart], job: Job) -> Job:
         """The same of a generated program."""
-        ((name, library, _),) = job["parts"]
-        loaded, family = self._generated(name, library)
+        ((kernel, library, _),) = parts
+        loaded, family = self._generated(kernel, library)
         operands = GeneratedOperands(self._library, op, Shape.of(job["shape"]))
         try:
-            call = operands.call(loaded, family, MicroKernel.parse(name))
+            call = operands.call(loaded, family, kernel)
             samples, facts = self._sampled(call, job, operands)
         finally:
             operands.free()
