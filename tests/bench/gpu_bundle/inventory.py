@@ -1,4 +1,4 @@
-"""What this machine is, asked part by part: ``python -m haotuner.bundle.inventory cuda:0`` prints one JSON object."""
+"""What this machine is, asked part by part: ``python -m tests.bench.gpu_bundle.inventory cuda:0`` prints one JSON object."""
 
 from __future__ import annotations
 

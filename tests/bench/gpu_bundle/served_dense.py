@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import haotuner
-from haotuner.bundle.served_products import Wrong
 from haotuner.ops.dtypes import DTYPES
 from haotuner.ops.kind import sum_rounding
 from haotuner.spec.numerics import EPILOGUE_ULPS
 from haotuner.spec.op import Op
+from tests.bench.gpu_bundle.served_products import Wrong
 
 CALLS = 400  # that a host queues while its cost is taken
 THREADS, TURNS = 4, 25

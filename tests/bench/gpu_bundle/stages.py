@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from haotuner.bundle.inventory import SANITIZER, tool
-from haotuner.bundle.suites import Suite
 from haotuner.spec.device import is_standin
 from haotuner.spec.op import Op
+from tests.bench.gpu_bundle.inventory import SANITIZER, tool
+from tests.bench.gpu_bundle.suites import Suite
 
 STAGES = ("inventory", "contract", "correctness", "tune", "serve", "race", "subsets", "sanitize", "export")
 LIMIT_MINUTES = {"inventory": 4.0, "contract": 4.0, "correctness": 8.0, "export": 3.0}  # of whole stages; the others share
@@ -57,7 +57,7 @@ class RunContext:
 def tasks_of(stage: str, suite: Suite, context: RunContext, inventory: dict[str, Any]) -> list[Task]:
     """The tasks of a stage, as the machine is known after the first one."""
     if stage == "inventory":
-        return [_task(stage, "machine", "haotuner.bundle.inventory", context.device, out="inventory.json")]
+        return [_task(stage, "machine", "tests.bench.gpu_bundle.inventory", context.device, out="inventory.json")]
     arch = str(inventory.get("device", {}).get("arch", ""))
     if stage == "contract":
         return [_contract(context, arch)]
@@ -143,7 +143,9 @@ def _contract(context: RunContext, arch: str) -> Task:
 def _correctness(context: RunContext, kernels: int) -> Task:
     words = ("--device", context.device, "--kernels", str(kernels), "--out", str(context.out / "correctness.jsonl"),
              "--cache", str(code_cache(context)))  # fmt: skip
-    return _task("correctness", "kernels", "haotuner.bundle.correctness", *words, right=(0, 1), makes="correctness.jsonl")
+    return _task(
+        "correctness", "kernels", "tests.bench.gpu_bundle.correctness", *words, right=(0, 1), makes="correctness.jsonl"
+    )
 
 
 def _serve(context: RunContext, pack: Path, inventory: dict[str, Any]) -> Task:
@@ -152,7 +154,7 @@ def _serve(context: RunContext, pack: Path, inventory: dict[str, Any]) -> Task:
         return Task(stage="serve", name=pack.name, why_not="torch is not there, or sees no GPU")
     answers = context.out / "serve" / f"{pack.name}.jsonl"
     words = (str(pack), "--device", context.device, "--out", str(answers))
-    return _task("serve", pack.name, "haotuner.bundle.served", *words, right=(0, 1), makes=f"serve/{pack.name}.jsonl")
+    return _task("serve", pack.name, "tests.bench.gpu_bundle.served", *words, right=(0, 1), makes=f"serve/{pack.name}.jsonl")
 
 
 def _sanitize(context: RunContext, name: str) -> Task:
@@ -162,7 +164,15 @@ def _sanitize(context: RunContext, name: str) -> Task:
     words = (result, f"--tool={name}", "--target-processes=all", "--error-exitcode=9", "--print-limit=5")
     answers = context.out / "sanitize" / f"{name}.jsonl"
     checked = ("--device", context.device, "--kernels", str(SANITIZED_KERNELS), "--out", str(answers))
-    command = (*words, sys.executable, "-m", "haotuner.bundle.correctness", *checked, "--cache", str(code_cache(context)))
+    command = (
+        *words,
+        sys.executable,
+        "-m",
+        "tests.bench.gpu_bundle.correctness",
+        *checked,
+        "--cache",
+        str(code_cache(context)),
+    )
     return Task(stage="sanitize", name=name, command=command, out=f"sanitize/{name}.txt", least_s=30.0)
 
 

@@ -11,14 +11,15 @@ from pathlib import Path
 import haotuner
 from haotuner.backends.cuda.compiler import Compiler
 from haotuner.backends.cuda.device_code import build_cubin, find_compiler
-from haotuner.bundle.candidates import Choice, choose, first, profile_of
-from haotuner.bundle.suites import Suite
-from haotuner.errors import HaotunerError, UsageError
+from haotuner.errors import HaotunerError
 from haotuner.host.scratch import scratch_folder
+from tests.bench.gpu_bundle.candidates import Choice, choose, first, profile_of
+from tests.bench.gpu_bundle.suites import Suite
 
 PACKAGE = Path(haotuner.__file__).parent
-TESTS = ("contract", "standin", "emulator")  # what the driver suite imports
-TEST_FILES = ("__init__.py", "run_folder.py", "kept.py", "kept_objects.py")  # which these import
+TESTS = Path(__file__).resolve().parents[2]
+TEST_FOLDERS = ("contract", "standin", "emulator", "bench/gpu_bundle")  # what the driver suite imports; the run itself
+TEST_FILES = ("__init__.py", "run_folder.py", "kept.py", "kept_objects.py", "bench/__init__.py")  # which these import
 DRIVER_SOURCE = "driver_kernels.cu"
 FOLDER = "gpu_bundle"  # of every file in the archive
 LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.pyc", "README.md")
@@ -34,16 +35,13 @@ def assemble(
     """
     for name in ("project", "driver"):
         shutil.rmtree(root / name, ignore_errors=True)
-    tests = PACKAGE.parent / "tests"
-    if not tests.is_dir():
-        raise UsageError(f"a bundle is built in a checkout: {tests} is not there")
     shutil.copytree(PACKAGE, root / "project" / "haotuner", ignore=LEFT_OUT)  # follows the links of its siblings
-    for name in TESTS:
-        shutil.copytree(tests / name, root / "project" / "tests" / name, ignore=LEFT_OUT)
+    for name in TEST_FOLDERS:
+        shutil.copytree(TESTS / name, root / "project" / "tests" / name, ignore=LEFT_OUT)
     for name in TEST_FILES:
-        shutil.copy(tests / name, root / "project" / "tests" / name)
-    shutil.copy(PACKAGE / "bundle" / "start.py", root / "gpu_run.py")
-    source = (tests / "contract" / DRIVER_SOURCE).read_text()
+        shutil.copy(TESTS / name, root / "project" / "tests" / name)
+    shutil.copy(Path(__file__).with_name("start.py"), root / "gpu_run.py")
+    source = (TESTS / "contract" / DRIVER_SOURCE).read_text()
     for arch in archs:
         path = root / "driver" / f"driver_kernels-{arch}"
         path.mkdir(parents=True)

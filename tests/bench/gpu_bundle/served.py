@@ -1,4 +1,4 @@
-"""Serves a pack on a device as a server would: ``python -m haotuner.bundle.served PACK --device cuda:0 --out FILE``.
+"""Serves a pack on a device as a server would: ``python -m tests.bench.gpu_bundle.served PACK --device cuda:0 --out FILE``.
 
 One JSON line a check; needs torch. A check whose package is missing is left out and said so.
 """
@@ -14,10 +14,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from haotuner.bundle.served_dense import CHECKS, Missing, Served
-from haotuner.bundle.served_products import groups, products
 from haotuner.errors import HaotunerError
 from haotuner.spec.op import Op
+from tests.bench.gpu_bundle.served_dense import CHECKS, Missing, Served
+from tests.bench.gpu_bundle.served_products import groups, products
 
 
 def _checks(path: Path, device: str) -> Iterator[tuple[str, Callable[[], Any]]]:
@@ -46,7 +46,7 @@ def answers(path: Path, device: str) -> Iterator[dict[str, Any]]:
 
 def main(arguments: list[str]) -> int:
     """Check a pack; 0 if all is right, 1 if something is not, 4 if it cannot be served here."""
-    parser = argparse.ArgumentParser(prog="python -m haotuner.bundle.served")
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.gpu_bundle.served")
     parser.add_argument("pack", type=Path)
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--out", type=Path, required=True)

@@ -13,11 +13,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from haotuner.bundle import report, running
-from haotuner.bundle.stages import LIMIT_MINUTES, SHARES, STAGES, RunContext, Task, commanded, folders, tasks_of
-from haotuner.bundle.state import BEGUN, DONE, FAILED, SKIPPED, State
-from haotuner.bundle.suites import SUITES, Suite
 from haotuner.errors import HaotunerError, UsageError
+from tests.bench.gpu_bundle import report, running
+from tests.bench.gpu_bundle.stages import LIMIT_MINUTES, SHARES, STAGES, RunContext, Task, commanded, folders, tasks_of
+from tests.bench.gpu_bundle.state import BEGUN, DONE, FAILED, SKIPPED, State
+from tests.bench.gpu_bundle.suites import SUITES, Suite
 
 DONE_CODE, FAILED_CODE, MORE_CODE, NO_DEVICE_CODE = 0, 1, 3, 4
 

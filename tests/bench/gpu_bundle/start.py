@@ -43,7 +43,7 @@ def main() -> int:
         wheels = ", ".join(path.name for path in sorted((ROOT / "wheels").glob("numpy-*"))) or "no wheels"
         print(f"gpu_run: {error}; the bundle has {wheels}, this is Python {sys.version.split()[0]}", file=sys.stderr)
         return 4
-    from haotuner.bundle.run import main as run
+    from tests.bench.gpu_bundle.run import main as run
 
     return run(ROOT, sys.argv[1:])
 

@@ -7,9 +7,9 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
-from haotuner.bundle.correctness import read
-from haotuner.bundle.state import State
 from haotuner.host.files import written_aside
+from tests.bench.gpu_bundle.correctness import read
+from tests.bench.gpu_bundle.state import State
 
 Json = dict[str, Any]
 

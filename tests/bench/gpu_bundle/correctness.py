@@ -1,4 +1,4 @@
-"""Checks kernels of every family on a device: ``python -m haotuner.bundle.correctness --device cuda:0 --out FILE``.
+"""Checks kernels of every family on a device: ``python -m tests.bench.gpu_bundle.correctness --device cuda:0 --out FILE``.
 
 Each is built and verified as a tuner does before it times one (small ragged products, guarded and poisoned outputs, against
 float64). One JSON line a kernel; those that the file has are not checked again.
@@ -18,7 +18,6 @@ from typing import Any
 from haotuner.backends.backend import CACHE_WORD, DEVICE_WORD, Backend, LibrarySlot, Timer
 from haotuner.backends.index import backend_for
 from haotuner.backends.policy import Policy
-from haotuner.bundle.candidates import Choice, choose
 from haotuner.errors import HaotunerError
 from haotuner.host.scratch import scratch_folder
 from haotuner.hw_profiles.find import find_device
@@ -27,6 +26,7 @@ from haotuner.isolate.child import Child
 from haotuner.spec.device import Device
 from haotuner.spec.op import Op
 from haotuner.spec.record import Failed
+from tests.bench.gpu_bundle.candidates import Choice, choose
 
 BUILD_LIMIT_S = 180.0
 COLUMNS, DEPTH = 72, 128  # of the products, and a vector more of depth: ragged for every tile
@@ -41,7 +41,7 @@ def op_of(choice: Choice) -> Op:
 
 def main(arguments: list[str]) -> int:
     """Check kernels; 0 if all are right, 1 if some are not."""
-    parser = argparse.ArgumentParser(prog="python -m haotuner.bundle.correctness")
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.gpu_bundle.correctness")
     parser.add_argument("--device", required=True)
     parser.add_argument("--kernels", type=int, required=True)
     parser.add_argument("--out", type=Path, required=True)

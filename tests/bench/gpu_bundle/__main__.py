@@ -1,4 +1,4 @@
-"""The builder's door: ``python -m haotuner.bundle build --out build/gpu-bundle.tar.xz``."""
+"""The builder's door: ``python -m tests.bench.gpu_bundle build --out build/gpu-bundle.tar.xz``."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from haotuner.bundle.build import assemble, pack
-from haotuner.bundle.suites import SUITES
-from haotuner.bundle.wheels import download
 from haotuner.errors import HaotunerError
+from tests.bench.gpu_bundle.build import assemble, pack
+from tests.bench.gpu_bundle.suites import SUITES
+from tests.bench.gpu_bundle.wheels import download
 
 ARCHS = "sm_80,sm_86,sm_89,sm_90a"
 KERNELS = 6  # first candidates of each op and family
@@ -19,7 +19,9 @@ KERNELS = 6  # first candidates of each op and family
 
 def main(arguments: Sequence[str]) -> int:
     """Build an archive; an exit code."""
-    parser = argparse.ArgumentParser(prog="python -m haotuner.bundle", description="Build a bundle for a bare GPU machine.")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.bench.gpu_bundle", description="Build a bundle for a bare GPU machine."
+    )
     verbs = parser.add_subparsers(dest="verb", required=True)
     build = verbs.add_parser("build", help="compile, collect, and write one archive")
     build.add_argument("--out", type=Path, default=Path("build/gpu-bundle.tar.xz"))
@@ -44,7 +46,7 @@ def main(arguments: Sequence[str]) -> int:
         )  # fmt: skip
         parts = pack(root, options.out, int(options.volume_mb * 1e6))
     except HaotunerError as error:
-        print(f"haotuner.bundle: {error}", file=sys.stderr)
+        print(f"tests.bench.gpu_bundle: {error}", file=sys.stderr)
         return error.exit_code
     size = sum(part.stat().st_size for part in parts) / 1e6
     print(f"{', '.join(map(str, parts))}: {size:.1f} MB, {time.monotonic() - started:.0f} s")
