@@ -12,7 +12,7 @@ from haotuner.hw_profiles.profile import profiles
 from haotuner.microkernels.cuda.dense import CudaDense
 from haotuner.microkernels.cuda.families import DENSE_FAMILIES
 from haotuner.select.funnel import select
-from haotuner.select.limits import block_fits
+from haotuner.select.limits import BLOCK_LIMITS
 from haotuner.spec.device import Device
 from haotuner.spec.kernel import MicroKernel
 from haotuner.spec.occupancy import occupancy, waves_of
@@ -98,7 +98,9 @@ def profile_of(arch: str) -> Device:
 
 def fits(family: CudaDense, kernel: MicroKernel, device: Device) -> bool:
     """True if one block fits the device's shared memory, registers and threads."""
-    return block_fits(family.footprint(kernel), device)
+    footprint = family.footprint(kernel)
+    limits = ((field(footprint), allowed(device)) for field, allowed in BLOCK_LIMITS.values())
+    return all(most is None or field <= most for field, most in limits)
 
 
 def _spread(family: CudaDense, op: Op, device: Device, most: int) -> Iterable[MicroKernel]:
