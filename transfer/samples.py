@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
@@ -25,7 +25,6 @@ FIRST_CHANCE = 0.125
 WIDE_CHANCE = 0.75
 WIDE_BELOW = 0.75
 FEWEST_DRAWN = 2  # rows drawn by chance below which there is nothing to hold the others against
-UNAIDED_BEST = 0.625  # of a batch of a search that nobody helps, what goes to the top of its own model
 
 
 def program_units(frame: pd.DataFrame) -> Scores:
@@ -84,11 +83,3 @@ def contradicted(portfolio: Portfolio, drawn: Rows) -> bool:
     labels = portfolio.labels()
     ahead = labels[~by_chance][:, np.newaxis] - labels[by_chance]
     return float(((ahead > 0) + 0.5 * (ahead == 0)).mean()) < WIDE_BELOW
-
-
-def unaided_batch(*, opinions: Sequence[Scores], taken: Rows, count: int, rows: int, rng: np.random.Generator) -> Rows:
-    """At most ``count`` of ``rows`` rows for a search that nobody helps: by chance at first, then most by its own model."""
-    free = np.setdiff1d(np.arange(rows), taken)
-    top = free[np.argsort(-opinions[0][free], kind="stable")][: round(count * UNAIDED_BEST)] if opinions else free[:0]
-    rest = rng.permutation(np.setdiff1d(free, top))[: max(count - len(top), 0)]
-    return np.concatenate([top, rest]).astype(np.int64)[:count]

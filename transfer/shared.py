@@ -2,7 +2,8 @@
 
 Where sources disagree about the best kernels, the blend of all of them may rank a kernel low that one of them, rightly,
 holds for the best. The rows to measure first are shared among the opinions as the zero-shot head and the first samples are
-in ``haotuner transfer report`` (docs/decisions/155); what came back is told to the portfolio, and to the cost model.
+in ``python -m tests.bench.transfer_study report`` (docs/decisions/155); what came back is told to the portfolio, and to
+the cost model.
 """
 
 from __future__ import annotations

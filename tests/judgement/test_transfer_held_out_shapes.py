@@ -14,8 +14,8 @@ from haotuner.hw_profiles.find import find_device
 from haotuner.records.address import open_store
 from haotuner.spec.record import Record, Timed, Trial
 from haotuner.spec.shape import Shape
-from haotuner.transfer.held_out_shapes import ANALYTIC, FOLDS, LEARNED, TABLE, evaluate_held_out
 from haotuner.transfer.reading import read_records
+from tests.bench.transfer_study.held_out_shapes import ANALYTIC, FOLDS, LEARNED, TABLE, evaluate_held_out
 from tests.judgement.transfer_examples import KERNELS, OP, WIDE, record, records, times_us
 from tests.judgement.transfer_examples import find_device as find_made_up
 

@@ -12,7 +12,7 @@ from haotuner.isolate import command
 # What the extra [cuda] of pyproject.toml asks for, and ml_dtypes: numpy's bf16.
 PACKAGES = (
     "numpy>=1.26", "apache-tvm==0.27.0.post1", "apache-tvm-ffi==0.1.14.post1", "lightgbm>=4.5", "pandas>=2.1",
-    "scikit-learn>=1.5", "joblib>=1.4", "scipy>=1.11", "nvidia-ml-py>=12.560", "typer>=0.16", "rich>=13.9",
+    "scikit-learn>=1.5", "scipy>=1.11", "nvidia-ml-py>=12.560", "typer>=0.16", "rich>=13.9",
     "nvidia-cuda-nvrtc>=13.0,<14", "ml_dtypes>=0.5", "sympy>=1.13", "threadpoolctl>=3.1",
 )  # fmt: skip
 PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_27_x86_64", "manylinux_2_24_x86_64", "manylinux_2_17_x86_64",

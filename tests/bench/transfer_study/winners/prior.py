@@ -11,9 +11,9 @@ from collections.abc import Sequence
 import lightgbm
 import numpy as np
 
-from haotuner.transfer.winners.features import Values, analysis, facts, plain, program
-from haotuner.transfer.winners.space import Configs
-from haotuner.transfer.winners.table import Winner
+from haotuner.records.winner_table import Winner
+from haotuner.records.xgemm_space import Configs
+from tests.bench.transfer_study.winners.features import Values, analysis, facts, plain, program
 
 _RANDOM = 300  # configurations drawn beside each winner
 _ROUNDS, _LEAVES, _SEEDS = 150, 7, 2  # a hundred winners bear no more

@@ -14,14 +14,16 @@ from threadpoolctl import threadpool_limits
 
 from haotuner.errors import UsageError
 from haotuner.hw_profiles.architecture import architecture
-from haotuner.transfer.calibrate import Calibration, calibrated
-from haotuner.transfer.device_table import DeviceTable, half_of_kernels, rows_within
+from haotuner.transfer.calibrate import CANDIDATES, Calibration, calibrated
+from haotuner.transfer.device_table import DeviceTable
 from haotuner.transfer.experts import SHARES, Shares
-from haotuner.transfer.fit import fit_start
-from haotuner.transfer.modes import GUIDED, MODES, STARTED
+from haotuner.transfer.modes import MODES
 from haotuner.transfer.reading import DeviceTables, table_of
-from haotuner.transfer.simulate import LONGEST_WALK, REACH, Point, SimulatedRun, simulate
 from haotuner.transfer.target_scores import KEYS
+from tests.bench.shipped_trees import fit_start
+from tests.bench.transfer_study.simulate import LONGEST_WALK, REACH, Point, SimulatedRun, simulate
+from tests.bench.transfer_study.splits import half_of_kernels, rows_within
+from tests.bench.transfer_study.started_mode import GUIDED, STARTED
 
 SPLITS = ("device", "architecture", "device-and-configs")
 RESAMPLES = 1000  # bootstrap draws: the ends of a 90 % interval move by under a tenth of its width
@@ -88,7 +90,20 @@ def evaluate_family(
     )
     with threadpool_limits(1):  # as in reports
         runs = runs_of(read, family, replace(requested, shares=result.shares), tell=tell)
-    return report_of(runs) | {"settings": result.told()}
+    return report_of(runs) | {"settings": settings_document(result)}
+
+
+def settings_document(calibration: Calibration) -> dict[str, Any]:
+    """What was chosen and on what, as values that JSON can hold."""
+    return {
+        "chosen": _named(calibration.shares),
+        "means": {_named(shares): mean for shares, mean in zip(CANDIDATES, calibration.means, strict=False)},
+        "folds": dict(calibration.folds),
+    }
+
+
+def _named(shares: Shares) -> str:
+    return f"halving {shares.halving:g}, analysis {shares.analysis:g}, agreed {shares.agreed:g}"
 
 
 def runs_of(

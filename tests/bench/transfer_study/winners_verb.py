@@ -1,4 +1,4 @@
-"""`haotuner transfer winners`: tables of one best configuration a device, used as what they are: an order of a space."""
+"""``python -m tests.bench.transfer_study winners``: tables of one best configuration a device."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from haotuner.cli.markdown import markdown_table
 from haotuner.cli.option_values import Json, Quiet, Verbose
 from haotuner.cli.output import tell
 from haotuner.cli.status_messages import status_messages
-from haotuner.cli.transfer_tables import show, tables_in
 from haotuner.errors import UsageError
+from tests.bench.markdown import markdown_table
+from tests.bench.transfer_study.tables_in_folder import show, tables_in
 
 if TYPE_CHECKING:  # LightGBM takes a second to import
-    from haotuner.transfer.winners.table import Winners
+    from haotuner.records.winner_table import Winners
 
 
 def winners(
@@ -27,7 +27,7 @@ def winners(
     verbose: Verbose = False,
 ) -> None:
     """Say where each device's known winner comes in an order learned from other vendors' winners."""
-    from haotuner.transfer.winners.evaluate import evaluate_winners
+    from tests.bench.transfer_study.winners.evaluate import evaluate_winners
 
     result = winner_tables(data, quiet=quiet, verbose=verbose)
     if result is None:

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from haotuner.cli import transfer_solvers, transfer_winners
 from haotuner.cli.output import tell
+from tests.bench.transfer_study import solvers_verb, winners_verb
 
 if TYPE_CHECKING:  # LightGBM and pandas take a second to import
-    from haotuner.transfer.solvers.table import SolverTable
-    from haotuner.transfer.winners.table import Winners
+    from haotuner.records.solver_table import SolverTable
+    from haotuner.records.winner_table import Winners
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,11 +28,11 @@ class Others:
 
     def judged(self, problems: int, progress: Callable[[str], None]) -> dict[str, Any]:
         """Scores of both kinds, as one JSON document with a key for each kind that is there."""
-        from haotuner.transfer.winners.evaluate import evaluate_winners
+        from tests.bench.transfer_study.winners.evaluate import evaluate_winners
 
         document: dict[str, Any] = {}
         if self.solvers:
-            document["solvers"] = transfer_solvers.judged(self.solvers, (), True, problems, 0, progress)
+            document["solvers"] = solvers_verb.judged(self.solvers, (), True, problems, 0, progress)
         if self.winners and len(self.winners.vendors()) > 1:
             document["winners"] = evaluate_winners(self.winners, tell=progress)
         return document
@@ -41,8 +41,8 @@ class Others:
 def others_in(folder: Path, *, quiet: bool, verbose: bool) -> Others:
     """The find databases of MIOpen and the first table of winners in a folder and those below it."""
     result = Others(
-        solvers=transfer_solvers.find_databases(folder, quiet=quiet, verbose=verbose),
-        winners=transfer_winners.winner_tables(folder, quiet=quiet, verbose=verbose),
+        solvers=solvers_verb.find_databases(folder, quiet=quiet, verbose=verbose),
+        winners=winners_verb.winner_tables(folder, quiet=quiet, verbose=verbose),
     )
     if result.winners and len(result.winners.vendors()) < 2 and not quiet:
         tell("left out: winners of one vendor, where two are needed")
@@ -52,6 +52,6 @@ def others_in(folder: Path, *, quiet: bool, verbose: bool) -> Others:
 def sections(document: Mapping[str, Any], *, devices: bool) -> Iterator[str]:
     """Lines of Markdown; ``devices`` adds a row for each device whose winner is known."""
     if "solvers" in document:
-        yield from transfer_solvers.section(document["solvers"])
+        yield from solvers_verb.section(document["solvers"])
     if "winners" in document:
-        yield from transfer_winners.section(document["winners"], devices=devices)
+        yield from winners_verb.section(document["winners"], devices=devices)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from haotuner.cli.devices import columns
-from haotuner.cli.markdown import markdown_table
-from haotuner.transfer.across_devices import KEY, SCRATCH
-from haotuner.transfer.modes import GUIDED
+from tests.bench.markdown import markdown_table
+from tests.bench.transfer_study.across_devices import KEY, SCRATCH
+from tests.bench.transfer_study.started_mode import GUIDED
 
 _HEAD = {
     "device": "device out",

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from haotuner.errors import UsageError
-from haotuner.transfer.winners.features import Values
-from haotuner.transfer.winners.prior import WinnersPrior
-from haotuner.transfer.winners.space import Configs, xgemm_space
-from haotuner.transfer.winners.table import Winner, Winners
+from haotuner.records.winner_table import Winner, Winners
+from haotuner.records.xgemm_space import Configs, xgemm_space
+from tests.bench.transfer_study.winners.features import Values
+from tests.bench.transfer_study.winners.prior import WinnersPrior
 
 SAMPLE = 12_000  # of the space, in which ranks are counted: a share of 2 % is known within 0.13 %
 EARLY = 0.02  # the bar: the median winner within the first part of the space

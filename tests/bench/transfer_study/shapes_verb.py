@@ -1,4 +1,4 @@
-"""`haotuner transfer shapes`: kernels for shapes that were not measured, a table of tuned shapes against a model."""
+"""``python -m tests.bench.transfer_study shapes``: kernels for shapes that were not measured."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
-from haotuner.cli.markdown import markdown_table
 from haotuner.cli.option_values import Json, Quiet, Verbose
 from haotuner.cli.status_messages import status_messages
-from haotuner.cli.transfer_input import device_tables, known_families
-from haotuner.cli.transfer_tables import show
+from haotuner.cli.transfer_input import known_families
+from tests.bench.markdown import markdown_table
+from tests.bench.transfer_study.read_folder import device_tables
+from tests.bench.transfer_study.tables_in_folder import show
 
 
 def shapes(
@@ -27,7 +28,7 @@ def shapes(
     verbose: Verbose = False,
 ) -> None:
     """Hold out a fifth of each device's shapes at a time and choose their kernels from the others."""
-    from haotuner.transfer.held_out_shapes import evaluate_held_out
+    from tests.bench.transfer_study.held_out_shapes import evaluate_held_out
 
     read = device_tables(db, data, quiet=quiet, verbose=verbose)
     names = known_families(read, family)

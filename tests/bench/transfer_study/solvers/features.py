@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
 
 from haotuner.hw_profiles.table import Known
-from haotuner.transfer.solvers.problem import BYTES, DIRECTIONS, ConvProblem
+from haotuner.records.conv_problem import BYTES, DIRECTIONS, ConvProblem
 
 LAYOUTS = ("NCHW", "NHWC", "NCDHW", "NDHWC")
 # Facts of a device that a kernel's speed hangs on; what is not known of one is NaN.
@@ -24,7 +25,7 @@ def problem_frame(texts: Sequence[str]) -> pd.DataFrame:
 
 
 def _numbers(problem: ConvProblem) -> dict[str, float]:
-    m, n, k = problem.gemm
+    m, n, k = gemm_of(problem)
     image, out, window = problem.image, problem.out, problem.filter
     intensity = problem.flops / problem.least_bytes
     return {
@@ -67,3 +68,12 @@ def solver_frame(names: Sequence[str]) -> pd.DataFrame:
 def device_row(device: Known) -> dict[str, float]:
     """Facts of a device as they are known, logarithms of those that are sizes."""
     return {f"device_{name}_log2": np.log2(device.facts[name]) if name in device.facts else np.nan for name in FACTS}
+
+
+def gemm_of(problem: ConvProblem) -> tuple[float, float, float]:
+    """Rows, columns and sum of the matrix product that the direction amounts to, of one group."""
+    pixels = problem.batch * math.prod(map(float, problem.result[1:]))
+    into = problem.result[0] / problem.groups
+    of = (problem.image if problem.direction == "F" else problem.out)[0] / problem.groups
+    window = of * math.prod(map(float, problem.filter))
+    return {"F": (pixels, into, window), "B": (pixels, window, into), "W": (into, window, pixels)}[problem.direction]

@@ -80,11 +80,3 @@ class ConvProblem:
         images = self.batch * (math.prod(map(float, self.image)) + math.prod(map(float, self.out)))
         weights = float(self.image[0]) * self.out[0] * math.prod(map(float, self.filter)) / self.groups
         return (images + weights) * BYTES[self.dtype]
-
-    @property
-    def gemm(self) -> tuple[float, float, float]:
-        """Rows, columns and sum of the matrix product that the direction amounts to, of one group."""
-        pixels = self.batch * math.prod(map(float, self.result[1:]))
-        into, of = self.result[0] / self.groups, (self.image if self.direction == "F" else self.out)[0] / self.groups
-        window = of * math.prod(map(float, self.filter))
-        return {"F": (pixels, into, window), "B": (pixels, window, into), "W": (into, window, pixels)}[self.direction]

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from scipy.spatial import cKDTree
 
-from haotuner.transfer.solvers.evaluate import LEAST_MS, summary
-from haotuner.transfer.solvers.experts import LEAST, prior_of
-from haotuner.transfer.solvers.learned import LearnedChoice, Settings
-from haotuner.transfer.solvers.pool import Rows, SolverPool, chosen_shares
-from haotuner.transfer.solvers.table import Ids, Times
+from haotuner.records.solver_table import Ids, Times
+from tests.bench.transfer_study.solvers.evaluate import LEAST_MS, summary
+from tests.bench.transfer_study.solvers.experts import LEAST, prior_of
+from tests.bench.transfer_study.solvers.learned import LearnedChoice, Settings
+from tests.bench.transfer_study.solvers.pool import Rows, SolverPool, chosen_shares
 
 FOLDS = 5
 _PROBLEMS, _ROUNDS, _LEAVES = 4000, 200, 63  # of the model at most

@@ -12,25 +12,27 @@ from haotuner.transfer.choose_mode import ModeChoice, choose_mode, held_out
 from haotuner.transfer.device_table import NOTHING, DeviceTable, Rows
 from haotuner.transfer.experts import ANALYSIS, COPY_OF, SHARES, Shares, single_opinions
 from haotuner.transfer.modes import (
-    GUIDED,
     HEAD,
     LEARNING,
     SAMPLE_FREE,
-    STARTED,
     Pool,
     Sample,
     fit_residual_on,
-    informed,
     make_pool,
     rank,
     with_heads,
 )
-from haotuner.transfer.samples import grow, unaided_batch
+from haotuner.transfer.portfolio import Opinion, Portfolio
+from haotuner.transfer.samples import grow
 from haotuner.transfer.similarity import priors_of
 from haotuner.transfer.sources import learn_sources, measured_by
-from haotuner.transfer.target_scores import TargetScores, first_reaching, mean_of
+from haotuner.transfer.target_scores import TargetScores
 from haotuner.transfer.warm_start import Ranks
+from tests.bench.transfer_study.curves import curve_of, first_reaching, mean_of, walk_down
+from tests.bench.transfer_study.started_mode import GUIDED, STARTED, rank_started
 
+OPINIONATED = ("residual", "from-scratch")  # modes that have a say in the portfolio: the others err as these do
+UNAIDED_BEST = 0.625  # of a batch of a search that nobody helps, what goes to the top of its own model
 REACH = (0.95, 0.97, 0.99)
 MOST_HEADS = 16  # tasks whose heads are portfolios once there are samples; of more the best of all are shared out
 LONGEST_WALK = 512  # measurements after which a search that has not arrived counts as this many
@@ -68,35 +70,43 @@ def simulate(
     sources = learn_sources(tables, target.device, seed=seed)
     known = measured_by(tables, target.trials)
     single, scores = single_opinions(target, tables, known, seed), TargetScores.of(target)
-    pool = make_pool(sources, tables, target, known=known, single=single, shares=shares, start=start)
+    pool = make_pool(sources, tables, target, known=known, single=single, shares=shares)
     done = SimulatedRun(baselines=_baselines(target, tables, single, scores, seed))
     if start is not None:
         done.baselines["start"] = scores.score(start.predict(target.frame))
     for mode in SAMPLE_FREE:
         if mode != "copy" or not np.isnan(known).all():
             done.modes[mode] = {0: scores.score(rank(mode, pool, None, seed))}
-    _transfer_arm(done, pool, scores, target, counts, seed)
+    _transfer_arm(done, pool, scores, target, counts, seed, start)
     _scratch_arm(done, pool, scores, target, counts, seed)
     _guided_arm(done, pool, scores, target, counts, seed)
     return done
 
 
 def _transfer_arm(
-    done: SimulatedRun, pool: Pool, scores: TargetScores, target: DeviceTable, counts: Sequence[int], seed: int
+    done: SimulatedRun,
+    pool: Pool,
+    scores: TargetScores,
+    target: DeviceTable,
+    counts: Sequence[int],
+    seed: int,
+    start: Ranks | None,
 ) -> None:
     choice = choose_mode(pool, None, seed)
     if 0 in counts:
         done.chosen[0], done.choices[0] = scores.score(rank(choice.mode, pool, None, seed)), choice
     opinions, rng = pool.opinions(), np.random.default_rng([seed, 2])
     portfolio, drawn = pool.portfolio(opinions, [seed, 2]), NOTHING
-    learning = LEARNING if pool.start is None else (*LEARNING, STARTED)
-    legs: dict[str, list[Leg]] = {mode: [] for mode in (*learning, "chosen") if mode != "from-scratch"}
+    started = () if start is None else (STARTED,)
+    legs: dict[str, list[Leg]] = {mode: [] for mode in (*LEARNING, *started, "chosen") if mode != "from-scratch"}
     for count, more in _steps(counts):
         drawn = grow(portfolio, count - len(portfolio.rows), len(target), target.labels.item, rng, drawn)
         taken = portfolio.rows
         sample = Sample(rows=taken, labels=target.labels[taken])
         residual = fit_residual_on(pool, sample, seed)
-        by_mode = {mode: rank(mode, pool, sample, seed) for mode in learning if mode != "residual"}
+        by_mode = {mode: rank(mode, pool, sample, seed) for mode in LEARNING if mode != "residual"}
+        if start is not None:
+            by_mode[STARTED] = rank_started(start, pool, sample, seed)
         by_mode["residual"] = residual.predict(pool.frame, pool.columns)
         stored = held_out(pool, sample, seed, residual)
         choice = _with_note(choose_mode(pool, sample, seed, stored), count, len(target))
@@ -108,11 +118,11 @@ def _transfer_arm(
                 done.modes.setdefault(mode, {})[count] = scores.score(by_mode[mode], taken)
             done.chosen[count], done.choices[count] = scores.score(prediction, taken), choice
         for mode, parts in legs.items():
-            parts.append((taken, scores.walk(prediction if mode == "chosen" else by_mode[mode], taken, more)))
+            parts.append((taken, walk_down(scores, prediction if mode == "chosen" else by_mode[mode], taken, more)))
     for mode, parts in legs.items():
         _note_legs(done, mode, scores, parts)
     for mode in done.modes.keys() & set(SAMPLE_FREE):
-        _note_legs(done, mode, scores, [(NOTHING, scores.walk(rank(mode, pool, None, seed), NOTHING, LONGEST_WALK))])
+        _note_legs(done, mode, scores, [(NOTHING, walk_down(scores, rank(mode, pool, None, seed), NOTHING, LONGEST_WALK))])
 
 
 def _with_note(choice: ModeChoice, count: int, rows: int) -> ModeChoice:
@@ -136,7 +146,7 @@ def _scratch_arm(
         opinions = [answer]
         if count in counts:
             done.modes.setdefault("from-scratch", {})[count] = scores.score(answer, taken)
-        legs.append((taken, scores.walk(answer, taken, more)))
+        legs.append((taken, walk_down(scores, answer, taken, more)))
     _note_legs(done, "from-scratch", scores, legs)
 
 
@@ -157,8 +167,45 @@ def _guided_arm(
         portfolio = informed(pool, analysis, sample, {"from-scratch": answer}, stored, [seed, 3, count])
         if count in counts:
             done.modes.setdefault(GUIDED, {})[count] = scores.score(answer, taken)
-        legs.append((taken, scores.walk(answer, taken, more)))
+        legs.append((taken, walk_down(scores, answer, taken, more)))
     _note_legs(done, GUIDED, scores, legs)
+
+
+def informed(
+    pool: Pool,
+    opinions: Sequence[Opinion],
+    sample: Sample,
+    by_mode: Mapping[str, Scores],
+    stored: Mapping[str, Scores],
+    seed: Sequence[int],
+) -> Portfolio:
+    """A portfolio that knows a sample, with what was learnt of it as further opinions.
+
+    Args:
+        pool: the rows.
+        opinions: of before the sample.
+        sample: what was measured.
+        by_mode: what each mode says of every row.
+        stored: what modes say of the sample from fits that did not see it; modes without are not asked.
+        seed: of the draws.
+    """
+    learnt = [
+        Opinion(name=mode, said=by_mode[mode], weight=pool.shares.learnt, unseen=stored[mode])
+        for mode in OPINIONATED
+        if mode in stored
+    ]
+    every = [*opinions, *learnt]
+    portfolio = pool.portfolio(every, seed)
+    portfolio.update(sample.rows, sample.labels, [item.unseen for item in every])
+    return portfolio
+
+
+def unaided_batch(*, opinions: Sequence[Scores], taken: Rows, count: int, rows: int, rng: np.random.Generator) -> Rows:
+    """At most ``count`` of ``rows`` rows for a search that nobody helps: by chance at first, then most by its own model."""
+    free = np.setdiff1d(np.arange(rows), taken)
+    top = free[np.argsort(-opinions[0][free], kind="stable")][: round(count * UNAIDED_BEST)] if opinions else free[:0]
+    rest = rng.permutation(np.setdiff1d(free, top))[: max(count - len(top), 0)]
+    return np.concatenate([top, rest]).astype(np.int64)[:count]
 
 
 def _steps(counts: Sequence[int]) -> list[tuple[int, int]]:
@@ -179,7 +226,7 @@ def _note_legs(done: SimulatedRun, mode: str, scores: TargetScores, legs: Sequen
         return
     curve = np.zeros(LONGEST_WALK)
     for samples, walk in legs:
-        result = scores.curve(np.concatenate([samples, walk])[:LONGEST_WALK])
+        result = curve_of(scores, np.concatenate([samples, walk])[:LONGEST_WALK])
         # entry i is for i + 1 measurements; before the first sample is complete they are spent in its own order
         first = min(len(samples), len(result)) - 1 if curve.any() else 0
         curve[first : len(result)] = result[first:]

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from haotuner.errors import UsageError
-from haotuner.transfer.solvers.experts import copy, prior_of
-from haotuner.transfer.solvers.learned import LearnedChoice, Settings
-from haotuner.transfer.solvers.pool import Rows, SolverPool, chosen_shares
-from haotuner.transfer.solvers.table import Times
+from haotuner.records.solver_table import Times
+from tests.bench.transfer_study.solvers.experts import copy, prior_of
+from tests.bench.transfer_study.solvers.learned import LearnedChoice, Settings
+from tests.bench.transfer_study.solvers.pool import Rows, SolverPool, chosen_shares
 
 LEAST_MS = 0.05  # of a problem's best time: shorter ones measure the launch
 LEARNED, BLIND, FOREST = "learned", "learned, without hardware", "learned, without kriging"

@@ -16,23 +16,24 @@ from threadpoolctl import threadpool_limits
 
 from haotuner.errors import HaotunerError, UsageError
 from haotuner.hw_profiles.architecture import architecture
-from haotuner.transfer.across_devices import across_devices
 from haotuner.transfer.calibrate import Calibration, chosen, folds_for, scores_of
 from haotuner.transfer.choose_mode import ModeChoice
 from haotuner.transfer.device_table import DeviceTable
-from haotuner.transfer.evaluate import (
+from haotuner.transfer.experts import SHARES, Shares
+from haotuner.transfer.reading import DeviceTables, table_of
+from tests.bench.transfer_study.across_devices import across_devices
+from tests.bench.transfer_study.evaluate import (
     CURVE_AT,
     SPLITS,
     Evaluation,
     report_of,
     runs_of,
+    settings_document,
     why_unscorable,
     without_relatives,
 )
-from haotuner.transfer.experts import SHARES, Shares
-from haotuner.transfer.learning_curve import learning_curve
-from haotuner.transfer.reading import DeviceTables, table_of
-from haotuner.transfer.simulate import LONGEST_WALK, SimulatedRun
+from tests.bench.transfer_study.learning_curve import learning_curve
+from tests.bench.transfer_study.simulate import LONGEST_WALK, SimulatedRun
 
 # A few seconds of work, which is what an interruption costs. First seeds come first on every target, so what a long report
 # has kept when it is interrupted is the whole of a report of fewer seeds.
@@ -136,7 +137,7 @@ def report(
             if _nothing_more_out(read, family, target, settings):
                 runs[family, "architecture", target] = runs[family, split, target]
     for (family, split, target), of_seeds in sorted(runs.items()):
-        of_target = report_of(of_seeds) | {"settings": settings[target, split].told()}
+        of_target = report_of(of_seeds) | {"settings": settings_document(settings[target, split])}
         document["families"][family]["splits"].setdefault(split, {})[target] = of_target
     for family in shared:
         facts = document["families"][family]

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from haotuner.transfer.evaluate import interval_of_mean
-from haotuner.transfer.experts import best_single
-from haotuner.transfer.modes import GUIDED
-from haotuner.transfer.simulate import SimulatedRun
+from haotuner.transfer.experts import ANALYSIS, COPY_MEAN, COPY_OF, PLAIN
+from tests.bench.transfer_study.evaluate import interval_of_mean
+from tests.bench.transfer_study.simulate import SimulatedRun
+from tests.bench.transfer_study.started_mode import GUIDED
 
 KEY = "best@10"
 SCRATCH = "from-scratch"
@@ -50,3 +50,14 @@ def _single(report: Mapping[str, Any]) -> dict[str, Any]:
     """The best opinion alone, with hindsight, and how far it is ahead of the zero-shot ranking (below 0: behind)."""
     name, reached = best_single(report["baselines"], KEY)
     return {"name": name, "reached": reached, "ahead": reached - report["chosen"]["0"][KEY]}
+
+
+def best_single(baselines: Mapping[str, Mapping[str, float]], key: str) -> tuple[str, float]:
+    """With hindsight: which opinion alone did best by a score, and what it reached."""
+    single = {
+        name: scores[key]
+        for name, scores in baselines.items()
+        if name.startswith(COPY_OF) or name in (COPY_MEAN, PLAIN, ANALYSIS)
+    }
+    name = max(single, key=lambda each: single[each])
+    return name, float(single[name])

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from haotuner.errors import UsageError
 from haotuner.hw_profiles.table import Known
-from haotuner.transfer.solvers.features import problem_frame, solver_frame
-from haotuner.transfer.solvers.table import Ids, SolverTable, Times
+from haotuner.records.solver_table import Ids, SolverTable, Times
+from tests.bench.transfer_study.solvers.features import problem_frame, solver_frame
 
 Values = NDArray[np.float32]
 

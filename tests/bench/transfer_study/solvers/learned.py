@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from haotuner.hw_profiles.table import Known
-from haotuner.transfer.solvers.features import device_row
-from haotuner.transfer.solvers.pool import Rows, SolverPool, Values
-from haotuner.transfer.solvers.table import Ids, Times
+from haotuner.records.solver_table import Ids, Times
+from tests.bench.transfer_study.solvers.features import device_row
+from tests.bench.transfer_study.solvers.pool import Rows, SolverPool, Values
 
 _WORST = -2.0  # a seventh of the best: how much worse does not matter
 _LEAST_MS = 0.02  # shorter problems measure the launch

@@ -1,4 +1,4 @@
-"""`haotuner transfer solvers`: choice of a solver for a shape on a device that no source is of, and for shapes held out."""
+"""``python -m tests.bench.transfer_study solvers``: choice of a solver for a shape."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from haotuner.cli.markdown import markdown_table
 from haotuner.cli.option_values import Json, Quiet, Verbose
 from haotuner.cli.output import tell
 from haotuner.cli.status_messages import status_messages
-from haotuner.cli.transfer_tables import show, tables_in
 from haotuner.errors import UsageError
+from tests.bench.markdown import markdown_table
+from tests.bench.transfer_study.tables_in_folder import show, tables_in
 
 if TYPE_CHECKING:  # LightGBM and pandas take a second to import
-    from haotuner.transfer.solvers.table import SolverTable
+    from haotuner.records.solver_table import SolverTable
 
 _ORDER = ("mean", "p10", "least")
 
@@ -69,10 +69,10 @@ def judged(
     progress: Callable[[str], None],
 ) -> dict[str, Any]:
     """Both scores, as one JSON document; devices out only where there are two silicons."""
-    from haotuner.transfer.solvers.evaluate import evaluate_solvers
-    from haotuner.transfer.solvers.learned import Settings
-    from haotuner.transfer.solvers.pool import SolverPool
-    from haotuner.transfer.solvers.shapes import evaluate_shapes
+    from tests.bench.transfer_study.solvers.evaluate import evaluate_solvers
+    from tests.bench.transfer_study.solvers.learned import Settings
+    from tests.bench.transfer_study.solvers.pool import SolverPool
+    from tests.bench.transfer_study.solvers.shapes import evaluate_shapes
 
     pool, settings = SolverPool(tables), Settings(seed=seed)
     document: dict[str, Any] = {

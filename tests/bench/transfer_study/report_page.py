@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from haotuner.cli.markdown import markdown_table
-from haotuner.cli.transfer_summary import in_short
-from haotuner.transfer.modes import GUIDED, MODES, STARTED
+from haotuner.transfer.modes import MODES
 from haotuner.transfer.target_scores import KEYS
+from tests.bench.markdown import markdown_table
+from tests.bench.transfer_study.report_summary import in_short
+from tests.bench.transfer_study.started_mode import GUIDED, STARTED
 
 _SPLITS: Mapping[str, str] = {
     "device": "Device out: the sources are all configurations of the other devices, the target is scored on all of its own",

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from haotuner.cost.roofline import expected_us
 from haotuner.hw_profiles.table import Known, stand_in
 from haotuner.microkernels.imported.xgemm import xgemm
+from haotuner.records.xgemm_space import PARAMETERS, Configs
 from haotuner.spec.demand import DemandQuery
-from haotuner.transfer.winners.space import PARAMETERS, Configs
 
 Values = NDArray[np.float64]
 _SIZE = 1024  # of the problem that CLBlast tunes for, m = n = k
@@ -54,7 +54,7 @@ def program(configs: Configs) -> Values:
 def facts(device: Known) -> Values:
     """What is known of a device, NaN where nobody knows; shape ``(facts,)``."""
     known = [np.log2(device.facts[name]) if device.facts.get(name, 0) > 0 else np.nan for name in _FACTS]
-    return np.array([float(device.is_cpu), *known])
+    return np.array([float(device.kind == "cpu"), *known])
 
 
 def analysis(configs: Configs, device: Known) -> Values:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from haotuner.transfer.solvers.pool import Rows
-from haotuner.transfer.solvers.table import Times
+from haotuner.records.solver_table import Times
+from tests.bench.transfer_study.solvers.pool import Rows
 
 LEAST = -3.0  # a solver 20 times slower than the best is as bad as any
 _UNHEARD = 2.0 * LEAST  # of a solver that no source has
