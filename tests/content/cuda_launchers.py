@@ -1,4 +1,4 @@
-"""Launchers of a unit's kernels as tvm-ffi functions ``symbol(X, W, Y)``: what the GPU bundle's libraries export.
+"""Launchers of a unit's kernels as tvm-ffi functions ``symbol(X, W, Y)``: what a library of ``cuda_library.py`` exports.
 
 They launch on tvm-ffi's current stream of X's device, with one share of k and no epilogue; m = 0 launches nothing.
 """

@@ -1,4 +1,4 @@
-"""CUDA micro-kernels to a shared library that needs tvm-ffi and the driver only, and to cubins (``device_code.py``).
+"""CUDA micro-kernels to a shared library that needs tvm-ffi and the driver only.
 
 The kernels' unit and their launchers (argument checks, grid, tensor maps) are one translation unit; nvcc compiles it with
 the CUDA runtime linked in. Each kernel is exported as a tvm-ffi function ``symbol(X, W, Y)``
@@ -14,15 +14,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from haotuner.backends.cuda.device_code import Cubin, Programs, build_cubin
-from haotuner.backends.cuda.ffi_launchers import launchers
 from haotuner.backends.cuda.toolkit import COMPILE_SECONDS, CompileFailed, Toolkit, find_toolkit, read_resources, run_tool
 from haotuner.backends.cuda.translation_unit import device_unit
 from haotuner.errors import EnvironmentMissing
 from haotuner.microkernels.cuda.dense import CudaDense
 from haotuner.spec.kernel import MicroKernel
-
-__all__ = ["Cubin", "CudaLibrary", "Programs", "build_cubin", "build_cuda", "compile_source", "cuda_source"]
+from tests.content.cuda_launchers import launchers
 
 # What the launchers call of the driver. The driver is not on a build machine; a stand-in of the same soname lets the
 # linker record the need for libcuda.so.1.
