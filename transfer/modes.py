@@ -13,9 +13,8 @@ from haotuner.cost.forest import Forest
 from haotuner.cost.model import Scores
 from haotuner.transfer.device_table import DeviceTable, Rows
 from haotuner.transfer.experts import SHARES, Shares, agreement, shared_head, weighted_opinions
-from haotuner.transfer.portfolio import Opinion, Portfolio
+from haotuner.transfer.portfolio import Opinion, Portfolio, program_units
 from haotuner.transfer.residual import Residual, fit_residual
-from haotuner.transfer.samples import program_units
 from haotuner.transfer.sources import Sources, copied, measured_by
 
 MODES = ("zero-shot", "residual", "continue", "refit", "copy", "from-scratch")

@@ -17,8 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from haotuner.cost.model import Scores
 from haotuner.transfer.experts import ANALYSIS, COPY_MEAN, SHARES, Shares, weighted_opinions
-from haotuner.transfer.portfolio import Opinion, Portfolio
-from haotuner.transfer.samples import program_units
+from haotuner.transfer.portfolio import Opinion, Portfolio, program_units
 from haotuner.transfer.saved_model import Transferred
 from haotuner.transfer.sources import Scale
 from haotuner.transfer.warm_start import Blend, Ranks, Started

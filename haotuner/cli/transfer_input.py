@@ -1,4 +1,4 @@
-"""What the transfer verbs read: a store's tables, devices, families and counts, with what is wrong with them."""
+"""Records that `haotuner transfer` reads: tables of a store, devices and families, with what is wrong with them."""
 
 from __future__ import annotations
 

@@ -23,12 +23,12 @@ from haotuner.transfer.modes import (
     with_heads,
 )
 from haotuner.transfer.portfolio import Opinion, Portfolio
-from haotuner.transfer.samples import grow
 from haotuner.transfer.similarity import priors_of
 from haotuner.transfer.sources import learn_sources, measured_by
 from haotuner.transfer.target_scores import TargetScores
 from haotuner.transfer.warm_start import Ranks
 from tests.bench.transfer_study.curves import curve_of, first_reaching, mean_of, walk_down
+from tests.bench.transfer_study.samples import grow
 from tests.bench.transfer_study.started_mode import GUIDED, STARTED, rank_started
 
 OPINIONATED = ("residual", "from-scratch")  # modes that have a say in the portfolio: the others err as these do

@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-import pandas as pd
 
-from haotuner.cost.features import PROGRAM_NAMES
-from haotuner.cost.model import Scores
 from haotuner.transfer.device_table import NOTHING, Rows
 from haotuner.transfer.portfolio import Portfolio
 
@@ -25,18 +22,6 @@ FIRST_CHANCE = 0.125
 WIDE_CHANCE = 0.75
 WIDE_BELOW = 0.75
 FEWEST_DRAWN = 2  # rows drawn by chance below which there is nothing to hold the others against
-
-
-def program_units(frame: pd.DataFrame) -> Scores:
-    """Program features that vary, in standard units over root of their number, so distances are root mean squares."""
-    values = np.asarray(frame[list(PROGRAM_NAMES)], dtype=np.float64)
-    spread = values.std(axis=0)
-    selected = values[:, spread > 1e-9]
-    if not selected.shape[1]:
-        return np.zeros((len(frame), 1))
-    return np.asarray(
-        (selected - selected.mean(axis=0)) / selected.std(axis=0) / np.sqrt(selected.shape[1]), dtype=np.float64
-    )
 
 
 def grow(
