@@ -74,7 +74,7 @@ bench: $(VENV)/.installed
 
 # One archive that a bare GPU machine can run; needs nvcc or NVRTC here, no GPU. Some 20 minutes on two cores the first time.
 gpu-bundle: $(VENV)/.installed
-	$(BIN)/python -m haotuner.bundle build --out build/gpu-bundle.tar.xz
+	$(BIN)/python -m tests.bench.gpu_bundle build --out build/gpu-bundle.tar.xz
 
 clean:
 	rm -rf $(VENV) build dist .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -62,11 +62,6 @@ class Known:
     facts: Facts
     source: str
 
-    @property
-    def is_cpu(self) -> bool:
-        """Whether it is no GPU."""
-        return self.kind == "cpu"
-
     def device(self) -> Device:
         """As a Device.
 

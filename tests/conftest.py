@@ -59,7 +59,7 @@ LONG = (
     "content/test_cuda_attention.py",
     "content/test_cuda_build.py",
     "doors/test_tune.py",
-    "doors/test_transfer.py",
+    "doors/test_transfer_study.py",
     "doors/test_requests.py",
     "doors/test_pack_verbs.py",
     "judgement/test_cost_cuda.py",

@@ -29,7 +29,7 @@ FLOORS = {
             "backends measure records search partition",  # 3
             "runtime pack verify bench torch",  # 4
             "cli entry tuning",  # 5
-            "bundle __main__",  # and so do these
+            "__main__",  # and so does this
         )
     )
 }
@@ -40,7 +40,7 @@ NEEDS_TUNE = (
     "haotuner.verify.pack_groups",
 )  # not these
 FORBIDDEN = {"utils", "util", "common", "helpers", "helper", "base", "manager", "misc", "lib", "core"}
-ENV_READERS = ("haotuner/cli/", "haotuner/entry.py", "haotuner/tuning/session.py", "haotuner/bundle/")  # the doors
+ENV_READERS = ("haotuner/cli/", "haotuner/entry.py", "haotuner/tuning/session.py")  # the doors
 LINE_LIMIT, MEDIAN_LIMIT = 500, 150
 IMPORT_NAMES = {
     "nvidia-cuda-nvrtc": "libnvrtc",
@@ -295,8 +295,8 @@ READS_PARAMETERS: tuple[str, ...] = ()
 NAMES_KINDS = ("backends/", "hw_profiles/", "microkernels/", "cli/", "spec/device.py")
 # The same words for something else: devices of torch and ONNX Runtime, the kernel's controllers and pressure files.
 NOT_OF_OURS = ("torch/", "runtime/", "bench/peers/", "bench/contention.py", "host/control_groups.py")
-# Not yet: the bundle is a second house for GPUs, the doors have "cpu" for a default. This list may only get shorter.
-STILL_NAMES_KINDS = ("bundle/", "tuning/session.py", "tuning/request.py", "records/mapping.py")
+# Not yet: the doors have "cpu" for a default. This list may only get shorter.
+STILL_NAMES_KINDS = ("tuning/session.py", "tuning/request.py", "records/mapping.py")
 
 
 def inside(module: Module) -> str:

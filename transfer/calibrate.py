@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -88,14 +87,6 @@ class Calibration:
     means: tuple[float, ...]
     folds: Mapping[str, float]
 
-    def told(self) -> dict[str, Any]:
-        """As values that JSON can hold."""
-        return {
-            "chosen": _named(self.shares),
-            "means": {_named(shares): mean for shares, mean in zip(CANDIDATES, self.means, strict=False)},
-            "folds": dict(self.folds),
-        }
-
 
 def chosen(result: Mapping[Fold, Sequence[float]]) -> Calibration:
     """The candidate that is best in the mean over folds, with other weights only if these are proved better.
@@ -109,10 +100,6 @@ def chosen(result: Mapping[Fold, Sequence[float]]) -> Calibration:
     at = best if means[best] > means[usual] + PROOF else usual
     folds = {f"{fold.family} {fold.target}": float(scores[at]) for fold, scores in result.items()}
     return Calibration(shares=CANDIDATES[at], means=tuple(means.tolist()), folds=folds)
-
-
-def _named(shares: Shares) -> str:
-    return f"halving {shares.halving:g}, analysis {shares.analysis:g}, agreed {shares.agreed:g}"
 
 
 def calibrated(read: DeviceTables, target: str, split: str, tell: Callable[[str], None] = lambda _: None) -> Calibration:

@@ -56,17 +56,6 @@ def measured_first(values: Scores) -> Scores:
     return np.where(np.isnan(values), np.nanmin(values) - 1.0, values)
 
 
-def best_single(baselines: Mapping[str, Mapping[str, float]], key: str) -> tuple[str, float]:
-    """With hindsight: which opinion alone did best by a score, and what it reached."""
-    single = {
-        name: scores[key]
-        for name, scores in baselines.items()
-        if name.startswith(COPY_OF) or name in (COPY_MEAN, PLAIN, ANALYSIS)
-    }
-    name = max(single, key=lambda each: single[each])
-    return name, float(single[name])
-
-
 def weighted_opinions(
     sources: Sources,
     columns: Scores,

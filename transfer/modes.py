@@ -13,22 +13,16 @@ from haotuner.cost.forest import Forest
 from haotuner.cost.model import Scores
 from haotuner.transfer.device_table import DeviceTable, Rows
 from haotuner.transfer.experts import SHARES, Shares, agreement, shared_head, weighted_opinions
-from haotuner.transfer.portfolio import Opinion, Portfolio
+from haotuner.transfer.portfolio import Opinion, Portfolio, program_units
 from haotuner.transfer.residual import Residual, fit_residual
-from haotuner.transfer.samples import program_units
 from haotuner.transfer.sources import Sources, copied, measured_by
-from haotuner.transfer.warm_start import Ranks, Started
 
 MODES = ("zero-shot", "residual", "continue", "refit", "copy", "from-scratch")
-# Beside the six in reports: what ``tune`` runs. It is not chosen from; a search has no other.
-STARTED = "started"
-GUIDED = "guided"  # beside the modes in reports: from scratch, the samples chosen with the help of the analysis
 SAMPLE_FREE = ("zero-shot", "copy")
 LEARNING = tuple(mode for mode in MODES if mode not in SAMPLE_FREE)
 CONTINUED_TREES = 50
 CONTINUED_RATE = 0.05  # below the usual 0.1: the new trees see few rows, the old ones many
 HEAD = 32  # rows at the top of a ranking that are a portfolio: a shortlist is ten, a batch sixteen or more
-OPINIONATED = ("residual", "from-scratch")  # modes that have a say in the portfolio: the others err as these do
 _STEP = 1e-9  # log efficiency between neighbours of the head: an order, not a claim
 KEPT_LEAF = 0.9  # share of a source's leaf value that a refit keeps (LightGBM's default)
 
@@ -44,7 +38,6 @@ class Pool:
     single: Mapping[str, Scores]  # what ``single_opinions`` said
     tasks: Rows
     shares: Shares = SHARES
-    start: Ranks | None = None  # what ``tune`` would start from on this target; None: from cold
 
     def part(self, rows: Rows) -> Pool:
         """The pool of those rows only."""
@@ -111,7 +104,6 @@ def make_pool(
     known: Scores | None = None,
     single: Mapping[str, Scores] = MappingProxyType({}),
     shares: Shares = SHARES,
-    start: Ranks | None = None,
 ) -> Pool:
     """The target's rows with what the sources say and measured; ``known`` as ``measured_by`` gives it, if known."""
     return Pool(
@@ -122,7 +114,6 @@ def make_pool(
         single=single,
         tasks=target.tasks,
         shares=shares,
-        start=start,
     )
 
 
@@ -140,35 +131,6 @@ def with_heads(scores: Scores, heads: Sequence[Rows]) -> Scores:
     for head in heads:
         out[head] = top + _STEP * np.arange(len(head), 0, -1)
     return out
-
-
-def informed(
-    pool: Pool,
-    opinions: Sequence[Opinion],
-    sample: Sample,
-    by_mode: Mapping[str, Scores],
-    stored: Mapping[str, Scores],
-    seed: Sequence[int],
-) -> Portfolio:
-    """A portfolio that knows a sample, with what was learnt of it as further opinions.
-
-    Args:
-        pool: the rows.
-        opinions: of before the sample.
-        sample: what was measured.
-        by_mode: what each mode says of every row.
-        stored: what modes say of the sample from fits that did not see it; modes without are not asked.
-        seed: of the draws.
-    """
-    learnt = [
-        Opinion(name=mode, said=by_mode[mode], weight=pool.shares.learnt, unseen=stored[mode])
-        for mode in OPINIONATED
-        if mode in stored
-    ]
-    every = [*opinions, *learnt]
-    portfolio = pool.portfolio(every, seed)
-    portfolio.update(sample.rows, sample.labels, [item.unseen for item in every])
-    return portfolio
 
 
 def fit_residual_on(pool: Pool, sample: Sample, seed: int) -> Residual:
@@ -200,13 +162,6 @@ def fit_scratch(pool: Pool, sample: Sample, seed: int) -> Forest:
     return Forest(seed=seed).fit(pool.frame.iloc[sample.rows], sample.labels)
 
 
-def fit_started(pool: Pool, sample: Sample, seed: int) -> Started:
-    """What ``tune`` runs: the blend of near sources' own models, put right by the sample. ValueError without a start."""
-    if pool.start is None:
-        raise ValueError(f"mode {STARTED} needs a model to start from; no source is near enough")
-    return Started(pool.start, seed=seed).fit(pool.frame.iloc[sample.rows], sample.labels)
-
-
 def _residual(pool: Pool, sample: Sample, seed: int) -> Scores:
     return fit_residual_on(pool, sample, seed).predict(pool.frame, pool.columns)
 
@@ -220,7 +175,6 @@ _LEARNING: Mapping[str, Callable[[Pool, Sample, int], Scores]] = {
     "continue": lambda pool, sample, seed: fit_continued(pool, sample).predict(pool.frame),
     "refit": lambda pool, sample, seed: fit_refitted(pool, sample).predict(pool.frame),
     "from-scratch": lambda pool, sample, seed: fit_scratch(pool, sample, seed).predict(pool.frame),
-    STARTED: lambda pool, sample, seed: fit_started(pool, sample, seed).predict(pool.frame),
 }
 
 

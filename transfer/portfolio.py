@@ -16,10 +16,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve, solve_triangular
 from scipy.special import ndtri
 
+from haotuner.cost.features import PROGRAM_NAMES
 from haotuner.cost.model import Scores
 from haotuner.transfer.device_table import NOTHING, Rows
 
@@ -291,3 +293,15 @@ def _shortlist(text: Scores, tasks: Rows, rng: np.random.Generator) -> Rows:
 def _mixed(mixtures: Singles, text: Singles) -> Singles:
     """Opinions by their shares; what is left of the belief expects ``NOBODY``."""
     return np.asarray(mixtures @ text + NOBODY * (1.0 - mixtures.sum(axis=1, keepdims=True)), dtype=np.float32)
+
+
+def program_units(frame: pd.DataFrame) -> Scores:
+    """Program features that vary, in standard units over root of their number, so distances are root mean squares."""
+    values = np.asarray(frame[list(PROGRAM_NAMES)], dtype=np.float64)
+    spread = values.std(axis=0)
+    selected = values[:, spread > 1e-9]
+    if not selected.shape[1]:
+        return np.zeros((len(frame), 1))
+    return np.asarray(
+        (selected - selected.mean(axis=0)) / selected.std(axis=0) / np.sqrt(selected.shape[1]), dtype=np.float64
+    )

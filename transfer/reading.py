@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
@@ -158,14 +158,6 @@ def _table(device: Device, family: str, times: dict[Trial, list[float]], left_ou
     return table
 
 
-def retold(table: DeviceTable, device: Device) -> DeviceTable:
-    """The same measurements with the features of another device: what a wrong profile would say."""
-    trials, demands = demands_of(device, table.family, list(table.trials))
-    frame = pd.concat([frame_of(part, required) for part, required in demands], ignore_index=True)
-    at = {trial: row for row, trial in enumerate(trials)}
-    return replace(table, device=device, frame=frame.iloc[[at[trial] for trial in table.trials]].reset_index(drop=True))
-
-
 def demands_of(device: Device, family: str, trials: list[Trial]) -> tuple[list[Trial], list[tuple[Device, Demand]]]:
     """Trials in groups of one op, thread count and state of weights, and each group's demand on its part of the device."""
     groups = groups_of(device, family, trials)
@@ -210,12 +202,6 @@ def _kernel(trial: Trial) -> MicroKernel:
         return trial.composition.kernels[0]
     except ValueError as error:
         raise UsageError(f"a record of another schema: {error}") from error
-
-
-def check_rankable(tables: Sequence[DeviceTable], family: str) -> None:
-    """UsageError where no device has a task of two kernels: nothing could be ranked."""
-    if not any(table.groups() for table in tables):
-        raise UsageError(f"{family}: no device has a task of two measured kernels to rank; import or measure more")
 
 
 def table_of(read: DeviceTables, family: str, target: str) -> tuple[DeviceTable, list[DeviceTable]]:

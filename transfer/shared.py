@@ -2,7 +2,8 @@
 
 Where sources disagree about the best kernels, the blend of all of them may rank a kernel low that one of them, rightly,
 holds for the best. The rows to measure first are shared among the opinions as the zero-shot head and the first samples are
-in ``haotuner transfer report`` (docs/decisions/155); what came back is told to the portfolio, and to the cost model.
+in ``python -m tests.bench.transfer_study report`` (docs/decisions/155); what came back is told to the portfolio, and to
+the cost model.
 """
 
 from __future__ import annotations
@@ -16,8 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from haotuner.cost.model import Scores
 from haotuner.transfer.experts import ANALYSIS, COPY_MEAN, SHARES, Shares, weighted_opinions
-from haotuner.transfer.portfolio import Opinion, Portfolio
-from haotuner.transfer.samples import program_units
+from haotuner.transfer.portfolio import Opinion, Portfolio, program_units
 from haotuner.transfer.saved_model import Transferred
 from haotuner.transfer.sources import Scale
 from haotuner.transfer.warm_start import Blend, Ranks, Started

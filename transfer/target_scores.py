@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,38 +43,6 @@ class TargetScores:
                 totals[key] += float(self.throughput[seen].max()) / best
         return {key: total / len(self.groups) for key, total in totals.items()}
 
-    def curve(self, order: Rows) -> Scores:
-        """Best found over best of all after each measurement of a sequence, mean over tasks.
-
-        Shape ``(len(order),)``, never falling; a task without a measurement counts 0.
-        """
-        total = np.zeros(len(order))
-        for rows in self.groups:
-            here = np.isin(order, rows)
-            reached = np.maximum.accumulate(np.where(here, self.throughput[order], 0.0))
-            total += reached / float(self.throughput[rows].max())
-        return total / len(self.groups)
-
-    def walk(self, text: Scores, measured: Rows, count: int) -> Rows:
-        """The next ``count`` unmeasured rows down a ranking, tasks taking turns."""
-        index = np.full(len(text), np.inf)
-        for rows in self.groups:
-            _, left = self._split(rows, measured)
-            index[left[np.argsort(-text[left], kind="stable")]] = np.arange(len(left))
-        order = np.lexsort((-text, index))
-        return np.asarray(order[np.isfinite(index[order])][:count], dtype=np.int64)
-
     def _split(self, rows: Rows, measured: Rows) -> tuple[Rows, Rows]:
         here = np.isin(rows, measured)
         return rows[here], rows[~here]
-
-
-def mean_of(points: Sequence[dict[str, float]]) -> dict[str, float]:
-    """Mean of each score over several scorings."""
-    return {key: float(np.mean([point[key] for point in points])) for key in KEYS}
-
-
-def first_reaching(curve: Sequence[float] | Scores, share: float) -> int | None:
-    """Measurements after which a curve reaches a share of the best; None if it never does."""
-    reached = np.flatnonzero(np.asarray(curve) >= share)
-    return int(reached[0]) + 1 if len(reached) else None

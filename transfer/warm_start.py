@@ -3,7 +3,8 @@
 It begins where another model stands, learns what that has wrong, and says how far off it may be.
 
 ``tune`` starts from a saved model, or from the blend of the shipped models of near devices
-(``haotuner/tuning/initial_model.py``). ``haotuner transfer evaluate`` judges the same class as the mode *started*.
+(``haotuner/tuning/initial_model.py``). ``python -m tests.bench.transfer_study evaluate`` judges the same class as the mode
+*started*.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Annotated
 
@@ -75,11 +75,11 @@ def _summary(verb: object) -> str | None:
     return None if text is None else " ".join(text.partition("\n\n")[0].split())
 
 
-def run(arguments: Sequence[str]) -> int:
+def run(arguments: Sequence[str], make_app: Callable[[Sequence[str]], typer.Typer] = app_for) -> int:
     """Exit code of one command line, see ``EXIT_CODES``."""
     try:
         arguments = with_new_names(arguments)
-        code = app_for(arguments)(arguments, standalone_mode=False)
+        code = make_app(arguments)(arguments, standalone_mode=False)
         with writing():
             sys.stdout.flush()
         return _stopped(arguments) if code == _INTERRUPTED else int(code or 0)

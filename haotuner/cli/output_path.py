@@ -25,15 +25,3 @@ def check_output_path(path: Path, option: str = "--out") -> None:
         beside.unlink()
     except OSError as error:
         raise UsageError(f"{option} {path} cannot be written: {error.strerror}; name another place") from error
-
-
-def plots_beside(page: Path) -> Path:
-    """The folder for a page's plots: its name less the suffix, or with ``-plots`` where it has none.
-
-    Raises:
-        UsageError: a file of that name is there.
-    """
-    folder = page.with_suffix("") if page.suffix else page.with_name(f"{page.name}-plots")
-    if folder.exists() and not folder.is_dir():
-        raise UsageError(f"--out {page}: its plots go into the folder {folder}, which is a file; name another page")
-    return folder

@@ -57,7 +57,8 @@ def import_(
         typer.Argument(metavar="FILE...", help="Files to read, gzipped ones too; of a folder all that fit."),
     ] = None,
     data: Annotated[
-        Path | None, typer.Option("--data", metavar="FOLDER", help="A folder of public files, as for `transfer report`.")
+        Path | None,
+        typer.Option("--data", metavar="FOLDER", help="A folder of public files: caches and tables."),
     ] = None,
     form: Annotated[
         str, typer.Option("--format", help="kernel-tuner, or jsonl as written by export; by default what a file is.")
@@ -215,7 +216,7 @@ def _files_of(path: Path, form: str) -> list[Path]:
 
 @dataclass(frozen=True, slots=True)
 class _Counted:
-    """A table that holds no records: what is in it, and which verb uses it where it lies."""
+    """A table that holds no records: what is in it, and which command of a checkout uses it where it lies."""
 
     path: Path
     holds: str
@@ -228,7 +229,8 @@ class _Counted:
 
     def told(self, most: int | None) -> str:
         reasons = sorted(self.left_out.items(), key=lambda reason: -reason[1])[:most]
-        lines = [f"{self.path}: {self.holds}; no records to store, `haotuner {self.used_by} --data FOLDER` reads the file"]
+        command = f"python -m {self.used_by} --data FOLDER"
+        lines = [f"{self.path}: {self.holds}; no records to store, in a checkout `{command}` reads the file"]
         return "\n".join(
             [*lines, *(f"  left out {count}: {reason}" for reason, count in reasons), *(f"  {n}" for n in self.notes)]
         )
@@ -245,10 +247,10 @@ def _counted(path: Path) -> _Counted | _Refused:
             holds = (
                 f"{len(table)} times of {len(table.solvers)} solvers on {len(table.problems)} problems of {table.device.id}"
             )
-            return _Counted(path, holds, "transfer solvers", dict(table.left_out), table.notes)
+            return _Counted(path, holds, "tests.bench.transfer_study solvers", dict(table.left_out), table.notes)
         winners = read_winners(path)
         holds = f"winners of {len(winners.winners)} devices of {len(winners.vendors())} vendors, without times"
-        return _Counted(path, holds, "transfer winners", dict(winners.left_out), winners.notes)
+        return _Counted(path, holds, "tests.bench.transfer_study winners", dict(winners.left_out), winners.notes)
     except HaotunerError as error:
         return _Refused(path, error)
 

@@ -15,8 +15,8 @@ from haotuner.host.files import open_regular
 from haotuner.hw_profiles.profile import plain
 from haotuner.hw_profiles.table import Known, known_names, stranger
 from haotuner.records.text import SIZE_LIMIT_BYTES, read_text
-from haotuner.transfer.winners.space import PARAMETERS, xgemm_space
-from haotuner.transfer.winners.table import Winner, Winners
+from haotuner.records.winner_table import Winner, Winners
+from haotuner.records.xgemm_space import PARAMETERS, xgemm_space
 
 
 def is_winners(text: str) -> bool:

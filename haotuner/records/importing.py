@@ -9,10 +9,9 @@ from pathlib import Path
 
 from haotuner.errors import EnvironmentMissing, UnknownDevice, UsageError
 from haotuner.records.kernel_tuner import CacheFile, read_cache
-from haotuner.records.loaded import Imported, Loaded
+from haotuner.records.loaded import Loaded
 from haotuner.records.mapping import KernelMapping, choose
 from haotuner.records.rows import Refusal, record_of, unkept
-from haotuner.records.store import RecordStore
 from haotuner.records.units import one_unit
 from haotuner.spec.device import Device
 from haotuner.spec.record import Record
@@ -61,21 +60,6 @@ def load_kernel_tuner(
         mapping=rule.name,
         torn=cache.torn,
     )
-
-
-def import_kernel_tuner(
-    path: Path,
-    store: RecordStore,
-    *,
-    find_device: Callable[[str], Device],
-    device: str | None = None,
-    mapping: str | None = None,
-) -> Imported:
-    """Store the rows of one Kernel Tuner cache file; importing it again, or a longer version of it, adds what is new.
-
-    Takes and raises what ``load_kernel_tuner`` and ``Loaded.into`` do.
-    """
-    return load_kernel_tuner(path, find_device=find_device, device=device, mapping=mapping).into(store)
 
 
 def _rule(cache: CacheFile, mapping: str | None) -> KernelMapping:

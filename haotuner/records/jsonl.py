@@ -8,8 +8,7 @@ from pathlib import Path
 
 from haotuner.errors import EnvironmentMissing, UsageError
 from haotuner.records.codec import decode
-from haotuner.records.loaded import Imported, Loaded
-from haotuner.records.store import RecordStore
+from haotuner.records.loaded import Loaded
 from haotuner.records.text import read_text
 from haotuner.spec.record import Record
 
@@ -56,11 +55,3 @@ def load_jsonl(path: Path) -> Loaded:
         refused=refused,
         torn=torn,
     )
-
-
-def import_jsonl(path: Path, store: RecordStore) -> Imported:
-    """Store the records of one file in one transaction; records the store already holds are left as they are.
-
-    Raises what ``load_jsonl`` does.
-    """
-    return load_jsonl(path).into(store)

@@ -20,9 +20,9 @@ import numpy as np
 
 from haotuner.errors import UnknownDevice, UsageError
 from haotuner.hw_profiles.table import Known, architectures, known_arch, known_named
+from haotuner.records.conv_problem import ConvProblem
+from haotuner.records.solver_table import SolverTable
 from haotuner.records.text import read_text
-from haotuner.transfer.solvers.problem import ConvProblem
-from haotuner.transfer.solvers.table import SolverTable
 
 _NAME = re.compile(r"(?P<arch>gfx[0-9]+[a-z]?)(?P<rest>.*)")
 _WGP = "rdna"  # HIP counts its units in pairs

@@ -39,12 +39,6 @@ BLOCK_LIMITS: Mapping[str, tuple[Callable[[Footprint], int], Callable[[Device], 
 }
 
 
-def block_fits(footprint: Footprint, device: Device) -> bool:
-    """Whether the device can run one block at all."""
-    limits = ((field(footprint), allowed(device)) for field, allowed in BLOCK_LIMITS.values())
-    return all(most is None or field <= most for field, most in limits)
-
-
 def _block(limit: str) -> Law:
     requested, allowed = BLOCK_LIMITS[limit]
 

@@ -28,7 +28,7 @@ from haotuner.measure.device_measurer import DeviceMeasurer
 from haotuner.microkernels.cpu.generated import CpuGenerated
 from haotuner.microkernels.index import families_for
 from haotuner.records import open_store
-from haotuner.search.policies.evolution import Evolution, Mutation
+from haotuner.search.policies.evolution import Evolution
 from haotuner.search.policies.index import POLICIES
 from haotuner.search.policies.policy import Maker
 from haotuner.search.policies.template import Annealing
@@ -57,6 +57,12 @@ MISSES = (
     "nodes to take decisions from (two reductions and the output, layer_norm); with one reduction (rms_norm) it makes no "
     "difference that these seeds show.",
 )
+
+
+class Mutation(Evolution):
+    """The same without crossover, as Ansor's code has it: for comparison."""
+
+    crosses = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from haotuner.cli.transfer_shapes import section
-from haotuner.transfer.held_out_shapes import evaluate_held_out
 from haotuner.transfer.reading import read_records
 from tests.bench.own_records import all_records
+from tests.bench.transfer_study.held_out_shapes import evaluate_held_out
+from tests.bench.transfer_study.shapes_verb import section
 
 
 def document() -> dict[str, Any]:

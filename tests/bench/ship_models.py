@@ -22,11 +22,11 @@ from haotuner.cost.saved import Saved, write
 from haotuner.cost.scores import best_at, pairwise_accuracy
 from haotuner.spec.record import Trial
 from haotuner.transfer.device_table import DeviceTable, Rows
-from haotuner.transfer.fit import SHIPPED_TREES
 from haotuner.transfer.models_shipped import folder
 from haotuner.transfer.reading import read_records
 from tests.bench.own_devices import OPS
 from tests.bench.own_records import FOLDER, OwnRecords, all_records
+from tests.bench.shipped_trees import SHIPPED_TREES
 
 LEAST_ROWS_OF_A_TASK = 10  # fewer kernels are no ranking
 # Lines of LightGBM's text that prediction does not need: two thirds of it.

@@ -34,7 +34,6 @@ from haotuner.spec.record import Record, Timed, Trial
 from haotuner.spec.shape import ShapeRange
 from haotuner.spec.traffic import Traffic
 from haotuner.transfer.device_table import DeviceTable
-from haotuner.transfer.fit import SHIPPED_TREES
 from haotuner.transfer.shared import shared_of_models
 from haotuner.transfer.similarity import priors_at, start_distance
 from haotuner.transfer.warm_start import Blend, Ranks, Started
@@ -43,6 +42,7 @@ from tests.bench.own_devices import OPS, ROWS
 from tests.bench.own_records import FOLDER, OwnRecords, all_records
 from tests.bench.replay import LOOK_EVERY, plan_us
 from tests.bench.ship_models import fit_without, held_out, ops_of, scored, table_of, tasks_of
+from tests.bench.shipped_trees import SHIPPED_TREES
 
 PLENTY_S = 600.0  # of budget: nothing is waited for, so no search ends because of it
 SHARE = 0.98

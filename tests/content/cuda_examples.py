@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
@@ -259,3 +260,9 @@ def unit_text(programs: Mapping[str, tuple[CudaDense, MicroKernel]], reduces: Se
         return write()
     asked = [(symbol, type(family).__name__, family.name, kernel.name) for symbol, (family, kernel) in programs.items()]
     return kept.text("unit-text", [kept.sources(), repr((asked, list(reduces)))], write)
+
+
+def kernel_part(unit: str) -> str:
+    """The kernels of a unit alone, without what they share."""
+    kernel = r"^HT_DEVICE void \w+_kernel\([^;{]*\{\n.*?^\}\n" + r'extern "C" __global__ [^;{]*\{\n.*?^\}\n'
+    return "".join(re.findall(kernel, unit, re.MULTILINE | re.DOTALL))

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from haotuner.codegen.emit import emit
-from haotuner.codegen.interpreter import Interpreter
 from haotuner.codegen.schedule import Plan
 from haotuner.graph.extents import evaluate
 from haotuner.graph.types import numpy_dtype
+from tests.content.interpreter import Interpreter
 
 Touch = tuple[str, tuple[int, ...], bool, int, bool]  # tensor, place, store?, bytes, alone in its instruction?
 

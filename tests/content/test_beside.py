@@ -11,7 +11,6 @@ import pytest
 
 from haotuner.codegen.group import kinds_of
 from haotuner.codegen.in_place import in_place
-from haotuner.codegen.interpreter import run_all
 from haotuner.codegen.op_counter import count_ops, register_bytes
 from haotuner.codegen.schedule import Schedule, describe, merges, planned
 from haotuner.codegen.sibling_outputs import leading
@@ -28,6 +27,7 @@ from haotuner.spec import numerics
 from haotuner.spec.op import Op
 from haotuner.spec.shape import Shape
 from tests.content.groups_beside import K, M, N, deep, folds, joint, maps, mixed, norm
+from tests.content.interpreter import run_all
 
 SCHEDULES: dict[str, dict[str, Any]] = {
     "vectors": {"lanes": 4, "unroll": 2},

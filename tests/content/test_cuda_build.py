@@ -8,11 +8,11 @@ import subprocess
 
 import pytest
 
-from haotuner.backends.cuda.compile import build_cuda
 from haotuner.backends.cuda.toolkit import CompileFailed, Toolkit, find_toolkit, read_resources, run_tool
-from haotuner.backends.cuda.translation_unit import device_unit, kernel_part
+from haotuner.backends.cuda.translation_unit import device_unit
 from haotuner.errors import EnvironmentMissing
-from tests.content.cuda_examples import FAMILIES, MMA, SIMT, WGMMA
+from tests.content.cuda_examples import FAMILIES, MMA, SIMT, WGMMA, kernel_part
+from tests.content.cuda_library import build_cuda
 
 needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc: no CUDA toolkit")
 KERNELS = (

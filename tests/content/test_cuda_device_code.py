@@ -16,10 +16,9 @@ import pytest
 from haotuner.backends.cuda import device_code
 from haotuner.backends.cuda.building import build, programs_of
 from haotuner.backends.cuda.code_cache import CUBIN, FACTS, UNIT, CodeCache, Entry
-from haotuner.backends.cuda.compile import build_cubin
 from haotuner.backends.cuda.compiler import Compiled, compiled, first_for
 from haotuner.backends.cuda.cubin import read_cubin
-from haotuner.backends.cuda.device_code import Programs, bounded, rank, suspicious, unbounded
+from haotuner.backends.cuda.device_code import Programs, bounded, build_cubin, rank, suspicious, unbounded
 from haotuner.backends.cuda.nvcc import find_nvcc
 from haotuner.backends.cuda.nvrtc import find_nvrtc
 from haotuner.backends.cuda.sass import WIDTHS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from haotuner.backends.cuda.translation_unit import device_unit
-from haotuner.bundle.candidates import Choice, choose, profile_of
+from tests.bench.gpu_bundle.candidates import Choice, choose, profile_of
 from tests.content.cuda_seeds import ragged
 from tests.emulator import build, run
 

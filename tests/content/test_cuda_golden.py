@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from haotuner.backends.cuda.translation_unit import device_unit, kernel_part
-from tests.content.cuda_examples import FAMILIES, VARIANTS
+from haotuner.backends.cuda.translation_unit import device_unit
+from tests.content.cuda_examples import FAMILIES, VARIANTS, kernel_part
 
 
 @pytest.mark.parametrize("name", sorted(VARIANTS))

@@ -12,7 +12,6 @@ import pytest
 from haotuner.codegen.access import Accesses
 from haotuner.codegen.emit import AnyPlan
 from haotuner.codegen.expressions import Apply, Load, Variable, arithmetic, index, parts
-from haotuner.codegen.interpreter import run
 from haotuner.codegen.mixed_radix import MixedRadix, apart, merged
 from haotuner.codegen.schedule import Schedule, keepable, planned
 from haotuner.errors import UsageError
@@ -20,6 +19,7 @@ from haotuner.graph import decompositions
 from haotuner.graph.extents import dimension, evaluate
 from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.graph.interpret import interpret
+from tests.content.interpreter import run
 
 K, M, N = (dimension(name) for name in "kmn")
 

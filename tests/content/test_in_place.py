@@ -10,9 +10,9 @@ import pytest
 
 from haotuner.codegen.emit import emit
 from haotuner.codegen.in_place import in_place
-from haotuner.codegen.interpreter import Interpreter, run
 from haotuner.codegen.schedule import Plan, Schedule, keepable, planned
 from haotuner.errors import UsageError
+from tests.content.interpreter import Interpreter, run
 from tests.content.test_generate import GROUPS, SIZES, drawn
 from tests.content.test_moved import drawn_group, drawn_plan
 

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from haotuner.codegen.cycles import Core, cycles
-from haotuner.codegen.interpreter import run
 from haotuner.codegen.memory_traffic import Level, MemoryTraffic, moved_bytes
 from haotuner.codegen.op_counter import count_ops, register_bytes
 from haotuner.codegen.schedule import Plan, Schedule, keepable, merged_sizes, planned
@@ -19,6 +18,7 @@ from haotuner.graph import decompositions
 from haotuner.graph.extents import dimension
 from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.graph.interpret import interpret
+from tests.content.interpreter import run
 from tests.content.moved_witness import moved, witness
 from tests.content.test_generate import drawn
 

@@ -7,13 +7,13 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from haotuner.codegen.interpreter import run
 from haotuner.codegen.nan_propagation import nan_propagating_maxima
 from haotuner.codegen.schedule import Schedule, planned
 from haotuner.graph import decompositions
 from haotuner.graph.extents import dimension
 from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.graph.interpret import interpret
+from tests.content.interpreter import run
 
 M, N = dimension("m"), dimension("n")
 

@@ -14,7 +14,6 @@ from tvm.target import Target
 from haotuner.backends.cpu.compile import PASSES
 from haotuner.codegen.attention import attention
 from haotuner.codegen.cycles import Core, cycles
-from haotuner.codegen.interpreter import run
 from haotuner.codegen.kinds import graph_of, has_graph
 from haotuner.codegen.online_softmax import OnlineSoftmax, match_online_softmax
 from haotuner.codegen.online_softmax_counts import counted, estimated, of_one_point
@@ -30,6 +29,7 @@ from haotuner.ops.index import KINDS
 from haotuner.spec import numerics
 from haotuner.spec.op import Op
 from haotuner.spec.shape import Shape
+from tests.content.interpreter import run
 from tests.judgement.cost_examples import BIG_CORE
 
 OPTIONS: tuple[dict[str, str], ...] = (

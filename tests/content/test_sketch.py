@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from haotuner.codegen.attention import attention
-from haotuner.codegen.interpreter import run
 from haotuner.codegen.schedule import Schedule, planned
 from haotuner.codegen.sketch import lane_axes, sketches
 from haotuner.codegen.space import TILES, Space
@@ -18,6 +17,7 @@ from haotuner.errors import UsageError
 from haotuner.graph.extents import dimension
 from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.graph.interpret import interpret
+from tests.content.interpreter import run
 from tests.content.test_generate import GROUPS, SIZES, K, M, N, drawn, group, left_to_the_collector
 
 B = dimension("b")

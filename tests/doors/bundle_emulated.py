@@ -8,9 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from haotuner.bundle.build import assemble
-from haotuner.bundle.suites import TINY
 from tests import kept
+from tests.bench.gpu_bundle.build import assemble
+from tests.bench.gpu_bundle.suites import TINY
 from tests.run_folder import cache_folder
 from tests.standin import environment as of_driver
 from tests.standin.patience import WALL_S

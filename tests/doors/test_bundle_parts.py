@@ -17,17 +17,17 @@ import pytest
 
 from haotuner.backends.cuda.building import build
 from haotuner.backends.cuda.compiler import Compiled
-from haotuner.bundle import running, start
-from haotuner.bundle.build import assemble, pack
-from haotuner.bundle.candidates import EDGES, choose, first, fits, profile_of
-from haotuner.bundle.correctness import op_of, read
-from haotuner.bundle.stages import RunContext, Task, commanded
-from haotuner.bundle.state import BEGUN, DONE, TRIES, State
-from haotuner.bundle.suites import FULL, TINY
-from haotuner.bundle.wheels import PACKAGES
 from haotuner.errors import NothingLegal, UsageError
 from haotuner.microkernels.cuda.families import DENSE_FAMILIES
 from haotuner.spec.op import Op
+from tests.bench.gpu_bundle import running, start
+from tests.bench.gpu_bundle.build import assemble, pack
+from tests.bench.gpu_bundle.candidates import EDGES, choose, first, fits, profile_of
+from tests.bench.gpu_bundle.correctness import op_of, read
+from tests.bench.gpu_bundle.stages import RunContext, Task, commanded
+from tests.bench.gpu_bundle.state import BEGUN, DONE, TRIES, State
+from tests.bench.gpu_bundle.suites import FULL, TINY
+from tests.bench.gpu_bundle.wheels import PACKAGES
 from tests.standin import ROOT
 
 
@@ -142,7 +142,7 @@ def test_first_candidates_are_of_every_family_that_serves_the_op():
 def test_a_bundle_holds_the_project_the_suite_and_the_code_and_compiles_once(tmp_path, monkeypatch):
     root, compiler = tmp_path / "work", Copying()
     monkeypatch.setattr(
-        "haotuner.bundle.build._kernels_to_compile", lambda arch, suite, kernels: choose(profile_of(arch), 9)[:2]
+        "tests.bench.gpu_bundle.build._kernels_to_compile", lambda arch, suite, kernels: choose(profile_of(arch), 9)[:2]
     )
     for _ in range(2):
         assemble(root, ["sm_80"], TINY, kernels=1, jobs=1, say=print, compiler=compiler)
@@ -156,7 +156,7 @@ def test_a_bundle_holds_the_project_the_suite_and_the_code_and_compiles_once(tmp
         names = set(tar.getnames())
     assert {name.partition("/")[0] for name in names} == {"gpu_bundle"}
     for part in ("gpu_run.py", "project/haotuner/microkernels/index.py", "project/tests/contract/driver_process.py",
-                 "driver/driver_kernels-sm_80/unit.cubin"):  # fmt: skip
+                 "project/tests/bench/gpu_bundle/run.py", "driver/driver_kernels-sm_80/unit.cubin"):  # fmt: skip
         assert f"gpu_bundle/{part}" in names
     assert sum(name.endswith("unit.cubin") and "device-code" in name for name in names) == 2
     parts = pack(root, tmp_path / "out" / "b.tar.xz", volume_bytes=200_000)

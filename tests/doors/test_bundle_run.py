@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from haotuner.bundle.stages import STAGES
+from tests.bench.gpu_bundle.stages import STAGES
 from tests.doors import bundle_emulated as emulated
 from tests.serving.test_bench_processes import gone
 from tests.standin import patience, toolchain_missing

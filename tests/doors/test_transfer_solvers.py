@@ -1,4 +1,4 @@
-"""`haotuner transfer solvers` as a user runs it, on a folder of small find databases."""
+"""``python -m tests.bench.transfer_study solvers``, on a folder of small find databases."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from haotuner.cli.app import run
+from tests.bench.transfer_study.__main__ import main
 from tests.judgement.solver_examples import table
 
 
@@ -26,14 +27,14 @@ def folder(tmp_path: Path) -> Path:
 def test_it_prints_tables_and_what_was_left_out(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "gfx906_60.again.fdb.txt").write_text((folder / "gfx906_60.HIP.fdb.txt").read_text(), encoding="utf-8")
     (folder / "elsewhere_1.fdb.txt").write_text("nothing", encoding="utf-8")
-    assert run(["transfer", "solvers", "--data", str(folder), "--target", "gfx803-36", "--no-shapes"]) == 0
+    assert main(["solvers", "--data", str(folder), "--target", "gfx803-36", "--no-shapes"]) == 0
     printed = capsys.readouterr()
     assert "| **gfx803-36** (30 problems) | prior of solvers |" in printed.out and "copy of gfx906-60" in printed.out
     assert "another file of gfx906-60 was read" in printed.err and "names no known AMD architecture" in printed.err
 
 
 def test_it_prints_one_json_document(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["transfer", "solvers", "--data", str(folder), "--problems", "10", "--json", "-q"]) == 0
+    assert main(["solvers", "--data", str(folder), "--problems", "10", "--json", "-q"]) == 0
     printed = capsys.readouterr()
     document = json.loads(printed.out)
     assert set(document["devices"]["targets"]) == {"gfx803-36", "gfx906-60", "gfx908-120"}
@@ -42,19 +43,19 @@ def test_it_prints_one_json_document(folder: Path, capsys: pytest.CaptureFixture
 
 
 def test_a_folder_without_files_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["transfer", "solvers", "--data", str(tmp_path)]) == 2
+    assert main(["solvers", "--data", str(tmp_path)]) == 2
     assert "holds no find database of MIOpen" in capsys.readouterr().err
-    assert run(["transfer", "solvers", "--data", str(tmp_path / "none")]) == 2
+    assert main(["solvers", "--data", str(tmp_path / "none")]) == 2
 
 
 def test_a_report_of_a_folder_of_mixed_files_judges_what_is_there(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "page.md"
-    assert run(["transfer", "report", "--data", str(folder), "--out", str(out), "--problems", "10", "-q"]) == 0
+    assert main(["report", "--data", str(folder), "--out", str(out), "--problems", "10", "-q"]) == 0
     assert "| **gfx803-36** (10 problems) |" in capsys.readouterr().out
     assert "## Choice of a solver" in out.read_text(encoding="utf-8")
-    assert run(["transfer", "report", "--data", str(folder), "--problems", "10", "-q", "--json"]) == 0
+    assert main(["report", "--data", str(folder), "--problems", "10", "-q", "--json"]) == 0
     assert set(json.loads(capsys.readouterr().out)) == {"solvers"}
 
 
@@ -69,7 +70,12 @@ def test_an_import_reads_what_of_a_folder_holds_no_records_and_says_who_uses_it(
     printed = capsys.readouterr()
     assert "shapes.json: no cache, no find database and no winners: passed over" in printed.err
     said = printed.out
-    assert said.count("no records to store, `haotuner transfer solvers --data FOLDER` reads the file") == 3
+    assert (
+        said.count(
+            "no records to store, in a checkout `python -m tests.bench.transfer_study solvers --data FOLDER` reads the file"
+        )
+        == 3
+    )
     assert "solvers on 30 problems of gfx906-60" in said and "left out 1: times of zero or less" in said
     assert not (folder / "r.db").exists()
     winners = {"kernel": "Xgemm", "parameters": [], "rows": []}

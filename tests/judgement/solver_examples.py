@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from haotuner.hw_profiles.table import Known, known_arch
-from haotuner.transfer.solvers.table import SolverTable
+from haotuner.records.solver_table import SolverTable
 
 SOLVERS = ("ConvWinograd", "GemmFwd", "ConvDirectNaive", "ConvIgemmXdlops")
 

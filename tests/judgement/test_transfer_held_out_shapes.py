@@ -15,8 +15,8 @@ from haotuner.records.address import open_store
 from haotuner.records.codec import trial_of
 from haotuner.spec.record import Record, Timed
 from haotuner.spec.shape import Shape
-from haotuner.transfer.held_out_shapes import ANALYTIC, FOLDS, LEARNED, TABLE, evaluate_held_out
 from haotuner.transfer.reading import read_records
+from tests.bench.transfer_study.held_out_shapes import ANALYTIC, FOLDS, LEARNED, TABLE, evaluate_held_out
 from tests.judgement.transfer_examples import KERNELS, OP, WIDE, record, records, times_us
 from tests.judgement.transfer_examples import find_device as find_made_up
 

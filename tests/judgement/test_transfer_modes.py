@@ -11,11 +11,12 @@ from haotuner.errors import UsageError
 from haotuner.transfer.choose_mode import choose_mode
 from haotuner.transfer.device_table import NOTHING, DeviceTable, program_keys
 from haotuner.transfer.modes import LEARNING, MODES, Pool, Sample, make_pool, rank
+from haotuner.transfer.portfolio import program_units
 from haotuner.transfer.residual import PENALTIES, PROOF, _proved_penalty, fit_stack
-from haotuner.transfer.samples import program_units, unaided_batch
 from haotuner.transfer.similarity import distance, joint_share, priors_of
 from haotuner.transfer.sources import KnownPrograms, learn_sources
 from haotuner.transfer.target_scores import TargetScores
+from tests.bench.transfer_study.simulate import unaided_batch
 from tests.judgement.transfer_examples import COUSIN, NARROW, WIDE, tables
 
 pytestmark = pytest.mark.long

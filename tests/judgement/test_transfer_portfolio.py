@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from haotuner.cost.model import Scores
 from haotuner.transfer.device_table import NOTHING, Rows
 from haotuner.transfer.portfolio import Opinion, Portfolio
-from haotuner.transfer.samples import CHANCE, FIRST_CHANCE, contradicted, grow
+from tests.bench.transfer_study.samples import CHANCE, FIRST_CHANCE, contradicted, grow
 
 ROWS = 400
 

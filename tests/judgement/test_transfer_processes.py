@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from haotuner.cli.transfer_page import page
 from haotuner.errors import HaotunerError
-from haotuner.transfer.evaluate import Evaluation, evaluate_family, report_of, runs_of
-from haotuner.transfer.modes import STARTED
 from haotuner.transfer.reading import DeviceTables
-from haotuner.transfer.report import answers_of, plain, report, run_of
+from tests.bench.transfer_study.evaluate import Evaluation, evaluate_family, report_of, runs_of
+from tests.bench.transfer_study.report import answers_of, plain, report, run_of
+from tests.bench.transfer_study.report_page import page
+from tests.bench.transfer_study.started_mode import STARTED
 from tests.judgement.transfer_examples import COUSIN, WIDE, read, tables
 
 pytestmark = pytest.mark.long
@@ -41,7 +41,7 @@ def test_a_report_of_two_processes_is_that_of_one_and_goes_on_where_it_stopped(t
 
 
 def test_a_page_has_the_scores_of_every_mode_on_every_target(two: DeviceTables) -> None:
-    text = page(report(two, counts=(0, 16), seeds=1), "haotuner transfer report")
+    text = page(report(two, counts=(0, 16), seeds=1), "report")
     for word in ("**wide**", "**cousin**", "copy, mean of sources", "*analytic*", "*random*", f"| {STARTED} |", "1 seeds"):
         assert word in text
     assert len([line for line in text.splitlines() if line.startswith("|")]) > 60 and "nan" not in text
@@ -49,7 +49,7 @@ def test_a_page_has_the_scores_of_every_mode_on_every_target(two: DeviceTables) 
 
 def test_a_page_begins_with_what_was_found_chosen_and_reached_by_the_number_of_sources(two: DeviceTables) -> None:
     document = report(two, counts=(0, 16), seeds=1)
-    short = page(document, "haotuner transfer report").partition("## In short")[2].partition("\n## ")[0]
+    short = page(document, "report").partition("## In short")[2].partition("\n## ")[0]
     family = document["families"][two.families()[0]]
     mean = family["across"]["device"]["chosen"]["16"]["mean"]
     assert f"| mean | {family['across']['device']['chosen']['0']['mean']:.3f}" in short and f"| {mean:.3f} [" in short

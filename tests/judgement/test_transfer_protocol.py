@@ -11,11 +11,12 @@ from haotuner.errors import UsageError
 from haotuner.hw_profiles.architecture import architecture
 from haotuner.hw_profiles.find import find_device
 from haotuner.transfer.calibrate import AGREED, CANDIDATES, Fold, chosen, folds_for
-from haotuner.transfer.evaluate import Evaluation, evaluate_family, without_relatives
-from haotuner.transfer.experts import SHARES, best_single
-from haotuner.transfer.learning_curve import SUBSETS, learning_curve
+from haotuner.transfer.experts import SHARES
 from haotuner.transfer.reading import DeviceTables
-from haotuner.transfer.report import report
+from tests.bench.transfer_study.across_devices import best_single
+from tests.bench.transfer_study.evaluate import Evaluation, evaluate_family, settings_document, without_relatives
+from tests.bench.transfer_study.learning_curve import SUBSETS, learning_curve
+from tests.bench.transfer_study.report import report
 from tests.judgement.transfer_examples import COUSIN, NARROW, WIDE, read, tables
 
 pytestmark = pytest.mark.long
@@ -105,7 +106,7 @@ def test_folds_choose_the_best_share_and_other_weights_only_if_these_are_proved_
     weighed = [*better[:-1], 0.92]
     assert chosen({folds[0]: level, folds[1]: weighed}).shares == CANDIDATES[-1]
     assert chosen({folds[0]: level, folds[1]: [*better[:-1], 0.91]}).shares == CANDIDATES[last]
-    told = chosen({fold: weighed for fold in folds}).told()
+    told = settings_document(chosen({fold: weighed for fold in folds}))
     assert told["folds"] == {f"{FAMILY} one": 0.92, f"{FAMILY} two": 0.92} and "halving" in told["chosen"]
 
 

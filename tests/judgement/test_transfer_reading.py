@@ -11,7 +11,8 @@ from haotuner.spec.op import Op
 from haotuner.spec.record import Failed, Timed
 from haotuner.spec.shape import Shape
 from haotuner.transfer.fit import fit_model
-from haotuner.transfer.reading import read_records, retold, table_of
+from haotuner.transfer.reading import read_records, table_of
+from tests.bench.transfer_study.permutation import retold
 from tests.judgement.transfer_examples import COUSIN, KERNELS, OP, SHAPES, WIDE, find_device, read, record, records, tables
 
 TRIAL = trial_of(op=OP, kernel=KERNELS[0].name, shape=SHAPES[0])

@@ -11,18 +11,20 @@ from hypothesis import strategies as st
 from haotuner.cost.forest import Forest
 from haotuner.cost.saved import Saved, write
 from haotuner.errors import UsageError
-from haotuner.transfer.device_table import half_of_kernels, rows_within
-from haotuner.transfer.evaluate import Evaluation, evaluate, joined
 from haotuner.transfer.fit import fit_model
-from haotuner.transfer.modes import LEARNING, SAMPLE_FREE, STARTED
+from haotuner.transfer.modes import LEARNING, SAMPLE_FREE
 from haotuner.transfer.reading import DeviceTables
 from haotuner.transfer.saved_model import Transferred, load_model, save_model
-from haotuner.transfer.simulate import SimulatedRun, _note_legs
 from haotuner.transfer.sources import learn_sources
-from haotuner.transfer.target_scores import TargetScores, first_reaching, mean_of
+from haotuner.transfer.target_scores import TargetScores
 from tests.bench.transfer_study.ablation import ablate
+from tests.bench.transfer_study.curves import curve_of, first_reaching, mean_of, walk_down
+from tests.bench.transfer_study.evaluate import Evaluation, evaluate, joined
 from tests.bench.transfer_study.objectives import GRADES, OBJECTIVES, _grades
 from tests.bench.transfer_study.permutation import permute
+from tests.bench.transfer_study.simulate import SimulatedRun, _note_legs
+from tests.bench.transfer_study.splits import half_of_kernels, rows_within
+from tests.bench.transfer_study.started_mode import STARTED
 from tests.judgement.transfer_examples import COUSIN, DEVICES, NARROW, WIDE, read, tables
 
 pytestmark = pytest.mark.long
@@ -136,9 +138,9 @@ def test_measured_rows_count_as_found_and_walks_take_turns() -> None:
     best = np.array([rows[np.argmax(table.efficiency()[rows])] for rows in scores.groups])
     worst = -table.labels
     assert scores.score(worst, best)["best@1"] == 1.0 > scores.score(worst)["best@1"]
-    assert scores.curve(best).tolist() == [0.5, 1.0]
-    walk = scores.walk(table.labels, np.array([], np.int64), 4)
-    assert set(walk[:2].tolist()) == set(best.tolist()) and scores.curve(walk)[1] == 1.0
+    assert curve_of(scores, best).tolist() == [0.5, 1.0]
+    walk = walk_down(scores, table.labels, np.array([], np.int64), 4)
+    assert set(walk[:2].tolist()) == set(best.tolist()) and curve_of(scores, walk)[1] == 1.0
     assert first_reaching([0.2, 0.9, 0.96], 0.95) == 3 and first_reaching([0.2], 0.95) is None
 
 
@@ -150,8 +152,8 @@ def test_a_curve_shows_a_sample_from_the_measurement_on_that_pays_for_it() -> No
     nothing = np.array([], np.int64)
     _note_legs(done, "residual", scores, [(first, walk), (second, nothing)])
     found = done.curves["residual"]
-    assert found[:7].tolist() == scores.curve(np.concatenate([first, walk]))[:7].tolist()
-    assert found[7] == scores.curve(second)[-1] < found[6]  # eight measurements pay for the sample, which found less
+    assert found[:7].tolist() == curve_of(scores, np.concatenate([first, walk]))[:7].tolist()
+    assert found[7] == curve_of(scores, second)[-1] < found[6]  # eight measurements pay for the sample, which found less
 
 
 def test_families_are_joined_with_shares_that_add_up_to_one() -> None:

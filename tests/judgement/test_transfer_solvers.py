@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from haotuner.errors import UsageError
-from haotuner.transfer.solvers.evaluate import BLIND, LEARNED, PRIOR, evaluate_solvers
-from haotuner.transfer.solvers.learned import LearnedChoice, Settings, kriged
-from haotuner.transfer.solvers.pool import SolverPool, chosen_shares
-from haotuner.transfer.solvers.problem import ConvProblem
-from haotuner.transfer.solvers.shapes import TABLE, evaluate_shapes
+from haotuner.records.conv_problem import ConvProblem
+from tests.bench.transfer_study.solvers.evaluate import BLIND, LEARNED, PRIOR, evaluate_solvers
+from tests.bench.transfer_study.solvers.features import gemm_of
+from tests.bench.transfer_study.solvers.learned import LearnedChoice, Settings, kriged
+from tests.bench.transfer_study.solvers.pool import SolverPool, chosen_shares
+from tests.bench.transfer_study.solvers.shapes import TABLE, evaluate_shapes
 from tests.judgement.solver_examples import SOLVERS, table
 
 QUICK = Settings(problems=120, rounds=60, leaves=15)
@@ -90,6 +91,6 @@ def test_a_backward_problem_counts_the_work_of_its_forward_one() -> None:
     backward = ConvProblem.parse("128-14-14-3x3-64-28-28-8-1x1-2x2-1x1-0-NCHW-FP32-B")
     assert forward.flops == backward.flops == 2.0 * 8 * 128 * 14 * 14 * 64 * 9
     assert forward.least_bytes == backward.least_bytes
-    rows, cols, depth = forward.gemm
+    rows, cols, depth = gemm_of(forward)
     assert 2 * rows * cols * depth == forward.flops
     assert len(SOLVERS) == 4

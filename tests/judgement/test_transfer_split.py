@@ -12,9 +12,11 @@ from haotuner.spec.device import Device
 from haotuner.spec.kernel import MicroKernel
 from haotuner.spec.record import Timed
 from haotuner.spec.shape import Shape
-from haotuner.transfer.device_table import half_of_kernels, program_keys, rows_within
-from haotuner.transfer.evaluate import Evaluation, evaluate
-from haotuner.transfer.reading import DeviceTables, read_records, retold
+from haotuner.transfer.device_table import program_keys
+from haotuner.transfer.reading import DeviceTables, read_records
+from tests.bench.transfer_study.evaluate import Evaluation, evaluate
+from tests.bench.transfer_study.permutation import retold
+from tests.bench.transfer_study.splits import half_of_kernels, rows_within
 from tests.judgement.transfer_examples import COUSIN, WIDE, record, records
 from tests.judgement.transfer_examples import find_device as made_up
 

@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 from haotuner.cost.features import features
 from haotuner.cost.forest import Forest
 from haotuner.cost.model import Analytic, HasSpread, Scores
-from haotuner.transfer.fit import SHIPPED_TREES, fit_start
-from haotuner.transfer.modes import STARTED, Sample, make_pool, rank
+from haotuner.transfer.modes import Sample, make_pool
 from haotuner.transfer.similarity import start_distance
 from haotuner.transfer.sources import learn_sources
 from haotuner.transfer.warm_start import SPREAD, TREE_ROWS, Remembered, Started
+from tests.bench.shipped_trees import SHIPPED_TREES, fit_start
+from tests.bench.transfer_study.started_mode import rank_started
 from tests.judgement.cost_examples import BIG_CORE, CPU_DENSE, OP, PAIRS
 from tests.judgement.transfer_examples import COUSIN, NARROW, WIDE, tables
 
@@ -121,19 +122,16 @@ def test_started_is_what_tune_runs_a_blend_of_shipped_models_put_right_by_the_sa
     seen = Sample(rows=rows, labels=target.labels[rows])
     start = fit_start(others, target.device)
     assert start is not None
-    pool = make_pool(learn_sources(others, target.device, seed=0), others, target, start=start)
+    pool = make_pool(learn_sources(others, target.device, seed=0), others, target)
     shipped = [Forest(seed=0, settings=SHIPPED_TREES).fit(table.frame, table.labels) for table in others]
     nearness = np.array([2.0 ** -start_distance(table.device, target.device) for table in others])
     said = nearness @ np.stack([model.predict(target.frame) for model in shipped]) / nearness.sum()
     assert start.predict(target.frame) == pytest.approx(said)
     tuned = Started(start, seed=3).fit(target.frame.iloc[seen.rows], seen.labels)
-    assert rank(STARTED, pool, seen, 3).tolist() == tuned.predict(target.frame).tolist()
+    assert rank_started(start, pool, seen, 3).tolist() == tuned.predict(target.frame).tolist()
 
 
 def test_without_a_near_source_there_is_nothing_to_start_from() -> None:
     target, other = tables(COUSIN, WIDE)
     far = replace(WIDE, id="far", l2_bytes=2**34, memory_gbps=2e4, l1_bytes=2**28)
     assert fit_start([replace(other, device=far)], target.device) is None
-    pool = make_pool(learn_sources([other], target.device, seed=0), [other], target)
-    with pytest.raises(ValueError, match="no source is near enough"):
-        rank(STARTED, pool, Sample(rows=np.arange(16), labels=target.labels[:16]), 0)

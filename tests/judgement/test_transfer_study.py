@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from haotuner.cli.transfer_page import gaps
 from haotuner.records.address import open_store
-from haotuner.transfer.evaluate import Evaluation, evaluate_family
 from haotuner.transfer.reading import DeviceTables
 from tests.bench.transfer_study.__main__ import main
 from tests.bench.transfer_study.bars import bars
+from tests.bench.transfer_study.evaluate import Evaluation, evaluate_family
 from tests.bench.transfer_study.page import study_page
 from tests.bench.transfer_study.plots import draw
+from tests.bench.transfer_study.report_page import gaps
 from tests.bench.transfer_study.survey import survey
 from tests.bench.transfer_study.survivors import survivors
 from tests.judgement.transfer_examples import COUSIN, WIDE, read, records, tables
@@ -75,7 +75,7 @@ def test_the_page_has_every_target_baseline_and_plot(document: dict[str, Any], t
     picture = tmp_path / "plots" / "latency.png"
     draw(document["families"][FAMILY]["splits"]["device"], "latency", picture)
     assert picture.read_bytes().startswith(b"\x89PNG")
-    text = study_page(document, "python -m tests.bench.transfer_study report", {(FAMILY, "device"): "plots/latency.png"})
+    text = study_page(document, "python -m tests.bench.transfer_study study", {(FAMILY, "device"): "plots/latency.png"})
     for word in (
         "**wide**",
         "**cousin**",
@@ -129,7 +129,7 @@ def test_the_command_line_of_the_study_answers_in_json_and_refuses_in_words(
         (["speed", "--db", url, "--target", "h200"], "needs records of it and of another device"),
         (["speed", "--db", url, "--target", "a4000", "--rows", "abc"], "--rows 'abc': write counts from 1 up"),
         (["permute", "--db", f"sqlite:///{tmp_path / 'none.db'}"], "none.db"),
-        (["report", "--db", url, "--out", str(tmp_path / "none" / "page.md")], "there is no folder"),
+        (["study", "--db", url, "--out", str(tmp_path / "none" / "page.md")], "there is no folder"),
     ):
         assert main(words) in (1, 2)
         assert said in capsys.readouterr().err

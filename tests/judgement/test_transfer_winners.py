@@ -9,11 +9,11 @@ import pytest
 
 from haotuner.errors import UsageError
 from haotuner.hw_profiles.table import known_named
-from haotuner.transfer.winners.evaluate import FREQUENCY, PRIOR, evaluate_winners
-from haotuner.transfer.winners.features import analysis, facts, program
-from haotuner.transfer.winners.prior import WinnersPrior
-from haotuner.transfer.winners.space import PARAMETERS, xgemm_space
-from haotuner.transfer.winners.table import Winner, Winners
+from haotuner.records.winner_table import Winner, Winners
+from haotuner.records.xgemm_space import PARAMETERS, xgemm_space
+from tests.bench.transfer_study.winners.evaluate import FREQUENCY, PRIOR, evaluate_winners
+from tests.bench.transfer_study.winners.features import analysis, facts, program
+from tests.bench.transfer_study.winners.prior import WinnersPrior
 
 SPACE = xgemm_space()
 NAMES = (

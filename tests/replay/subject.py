@@ -20,7 +20,6 @@ from typer.testing import CliRunner
 
 from haotuner.backends.cpu.pack_source import PackedAny, pack_data
 from haotuner.backends.cpu.packing import packed
-from haotuner.backends.cuda.compile import cuda_source
 from haotuner.cli import candidates
 from haotuner.cli.app import app_for
 from haotuner.cost.features import features
@@ -45,6 +44,7 @@ from haotuner.tuning import publisher, session
 from haotuner.tuning.initial_model import start_of
 from haotuner.tuning.request import Request
 from haotuner.tuning.strategies import Task, Tuned, tune
+from tests.content.cuda_library import cuda_source
 from tests.replay.answers import Answers, Asked
 from tests.replay.cases import Ask, Case
 

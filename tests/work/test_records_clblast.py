@@ -11,7 +11,7 @@ import pytest
 from haotuner.cli.app import run
 from haotuner.errors import UsageError
 from haotuner.records.clblast import is_winners, read_winners
-from haotuner.transfer.winners.space import PARAMETERS
+from haotuner.records.xgemm_space import PARAMETERS
 
 BEST = dict(zip(PARAMETERS, (0, 1, 32, 2, 8, 8, 64, 8, 8, 64, 1, 1, 0, 0, 4, 4), strict=True))
 

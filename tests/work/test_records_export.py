@@ -19,7 +19,7 @@ from haotuner.errors import EnvironmentMissing, UsageError
 from haotuner.records import MemoryStore
 from haotuner.records.codec import encode
 from haotuner.records.export import FORMATS, export
-from haotuner.records.jsonl import import_jsonl
+from haotuner.records.jsonl import load_jsonl
 from haotuner.spec.record import REASONS, Failed, Record
 from tests.contract.record_examples import record
 from tests.contract.record_strategies import records
@@ -34,10 +34,10 @@ def test_json_lines_read_back_equal(batch, tmp_path):
     path = tmp_path / "records.jsonl"
     assert export(batch, path, "jsonl", replace=True) == len(batch)
     store = MemoryStore()
-    done = import_jsonl(path, store)
+    done = load_jsonl(path).into(store)
     assert list(store.records()) == batch
     assert (done.new, done.torn, dict(done.refused)) == (len(batch), "", {})
-    assert import_jsonl(path, store).new == 0
+    assert load_jsonl(path).into(store).new == 0
 
 
 @pytest.mark.parametrize("form", ["jsonl", "t4"])
@@ -59,7 +59,7 @@ def test_json_lines_cut_at_any_byte_give_the_complete_records(tmp_path):
         path.write_bytes(whole[:size])
         store = MemoryStore()
         try:
-            done = import_jsonl(path, store)
+            done = load_jsonl(path).into(store)
         except UsageError as error:
             assert "line 1 is cut short" in str(error)
             continue
@@ -93,7 +93,7 @@ def test_a_line_that_was_changed_is_counted_under_its_reason(tmp_path, change, r
     first, second = path.read_text().splitlines()
     path.write_text(json.dumps({**json.loads(first), **change}) + "\n" + second + "\n")
     store = MemoryStore()
-    done = import_jsonl(path, store)
+    done = load_jsonl(path).into(store)
     assert list(store.records()) == [record(2)]
     (told,) = done.refused
     assert told.startswith("line 1: ")
@@ -104,11 +104,11 @@ def test_a_line_that_was_changed_is_counted_under_its_reason(tmp_path, change, r
 def test_refused_lines_and_failures_alone_are_not_an_import(tmp_path, line):
     path = tmp_path / "records.jsonl"
     export([record(1, outcome=Failed(stage="run", reason="crash"))], path, "jsonl")
-    assert import_jsonl(path, MemoryStore()).failed == 1, "a file of failures is whole"
+    assert load_jsonl(path).into(MemoryStore()).failed == 1, "a file of failures is whole"
     path.write_text(path.read_text() + line + "\n")
     store = MemoryStore()
     with pytest.raises(UsageError, match="records.jsonl: not one timed record, only 1 failed: line 2.*nothing was stored"):
-        import_jsonl(path, store)
+        load_jsonl(path).into(store)
     assert list(store.records()) == []
 
 
@@ -117,7 +117,7 @@ def test_an_integer_beyond_all_floats_costs_its_line_alone(tmp_path):
     export([record(1), record(2)], path, "jsonl")
     first, second = path.read_text().splitlines()
     path.write_text(json.dumps({**json.loads(first), "facts": {"a": 10**400}}) + "\n" + second + "\n")
-    done = import_jsonl(path, MemoryStore())
+    done = load_jsonl(path).into(MemoryStore())
     assert (done.timed, sum(done.refused.values()), done.torn) == (1, 1, "")
 
 
@@ -127,9 +127,9 @@ def test_json_lines_are_read_gzipped_and_with_a_mark_in_front(tmp_path):
     text = path.read_bytes()
     for written in (gzip.compress(text[:50]) + gzip.compress(text[50:]), b"\xef\xbb\xbf" + text):
         path.write_bytes(written)
-        assert (import_jsonl(path, MemoryStore()).new, import_jsonl(path, MemoryStore()).torn) == (2, "")
+        assert (load_jsonl(path).into(MemoryStore()).new, load_jsonl(path).into(MemoryStore()).torn) == (2, "")
     path.write_bytes(gzip.compress(text)[:-12])
-    done = import_jsonl(path, MemoryStore())
+    done = load_jsonl(path).into(MemoryStore())
     assert done.new >= 1 and "gzip data ends early" in done.torn
 
 

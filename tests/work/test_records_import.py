@@ -9,16 +9,19 @@ import tracemalloc
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from haotuner.errors import EnvironmentMissing, UnknownDevice, UsageError
 from haotuner.hw_profiles.find import find_device
 from haotuner.records import MemoryStore, text
-from haotuner.records.importing import import_kernel_tuner, load_kernel_tuner
+from haotuner.records.importing import load_kernel_tuner
 from haotuner.records.jsonl import load_jsonl
 from haotuner.records.kernel_tuner import read_cache
+from haotuner.records.loaded import Imported
 from haotuner.records.mapping import CONV, XGEMM, choose
+from haotuner.records.store import RecordStore
 from haotuner.spec.device import Device
 from haotuner.spec.kernel import MicroKernel
 from haotuner.spec.op import Op
@@ -46,6 +49,11 @@ CONV_1 = (
     *("block_size_x", "block_size_y", "filter_height", "filter_width", "read_only", "tile_size_x", "tile_size_y"),
     "use_padding",
 )
+
+
+def imported(path: Path, store: RecordStore, **more: Any) -> Imported:
+    """What became of a file that was stored."""
+    return load_kernel_tuner(path, **more).into(store)
 
 
 def find(name: str) -> Device:
@@ -86,7 +94,7 @@ def file(tmp_path: Path):
 def test_a_row_becomes_a_record_in_microseconds(file):
     store = MemoryStore()
     path = file(cache([gemm_row(12.5, times=[12.0, 13.0], **{"GFLOP/s": 10995.1})]))
-    done = import_kernel_tuner(path, store, find_device=find)
+    done = imported(path, store, find_device=find)
     (record,) = store.records()
     assert record.outcome == Timed(samples_us=(12000.0, 13000.0))
     assert record.device_id == "titan-rtx"
@@ -114,7 +122,7 @@ def test_both_convolutions_are_one_family_and_the_older_one_says_what_it_always_
 def test_failed_rows_are_records_too(file):
     words = ["CompilationFailedConfig", "RuntimeFailedConfig", "InvalidConfig", "SomethingNew"]
     store = MemoryStore()
-    done = import_kernel_tuner(file(cache([*map(gemm_row, words), gemm_row(1e20)])), store, find_device=find)
+    done = imported(file(cache([*map(gemm_row, words), gemm_row(1e20)])), store, find_device=find)
     failures = [record.outcome for record in store.records()]
     assert all(isinstance(failure, Failed) for failure in failures)
     stages = [(f.stage, f.reason) for f in failures if isinstance(f, Failed)]
@@ -154,18 +162,18 @@ def test_failed_rows_are_records_too(file):
 )
 def test_a_row_that_cannot_be_true_is_counted_under_its_reason(file, row, reason):
     store = MemoryStore()
-    done = import_kernel_tuner(file(cache([row, gemm_row()])), store, find_device=find)
+    done = imported(file(cache([row, gemm_row()])), store, find_device=find)
     assert len(list(store.records())) == 1
     assert [reason in text for text in done.refused] == [True]
     with pytest.raises(UsageError, match="not one usable row.*nothing was stored"):
-        import_kernel_tuner(file(cache([row])), store, find_device=find)
+        imported(file(cache([row])), store, find_device=find)
 
 
 @pytest.mark.parametrize("row", [[1, 2], None, "text", 7, True])
 def test_what_stands_where_a_row_belongs_is_counted_and_reading_goes_on(file, row):
     content = cache([gemm_row()])
     content["cache"] = {"a": row, "b": gemm_row(), "c": row}
-    done = import_kernel_tuner(file(content), MemoryStore(), find_device=find)
+    done = imported(file(content), MemoryStore(), find_device=find)
     assert (done.rows, done.timed, done.torn) == (3, 1, "")
     assert list(done.refused.values()) == [2]
     assert next(iter(done.refused)).startswith("a row is ")
@@ -174,7 +182,7 @@ def test_what_stands_where_a_row_belongs_is_counted_and_reading_goes_on(file, ro
 def test_a_number_beyond_all_floats_in_another_column_is_dropped_and_counted(file):
     store = MemoryStore()
     text = json.dumps(cache([gemm_row(12.5, power=10**400, clock=1500), gemm_row(13.5, power=float("nan"))]))
-    done = import_kernel_tuner(file(text.replace("1500", "1" * 5000)), store, find_device=find)
+    done = imported(file(text.replace("1500", "1" * 5000)), store, find_device=find)
     assert (done.timed, done.dropped, done.torn) == (2, {"power": 2, "clock": 1}, "")
     assert all("power" not in record.facts for record in store.records())
     assert all(record.facts["compile_time"] == 80.5 for record in store.records())
@@ -186,7 +194,7 @@ def test_switches_may_be_off_and_sizes_may_not(file):
     for key in keys:
         row: dict[str, object] = {**values, key: 0, "time": 12.5}
         good: dict[str, object] = {**values, "time": 13.5}
-        done = import_kernel_tuner(file(cache([row, good], keys)), MemoryStore(), find_device=find)
+        done = imported(file(cache([row, good], keys)), MemoryStore(), find_device=find)
         assert done.timed == (2 if key in ("read_only", "use_padding", "use_shmem", "use_cmem") else 1), key
 
 
@@ -194,7 +202,7 @@ def test_refused_rows_and_failures_alone_are_not_an_import(file):
     """Failures without one time say nothing of a file whose times were all refused: it is to be repaired first."""
     store = MemoryStore()
     with pytest.raises(UsageError, match="not one usable timed row, only 1 failed: a time is zero.*nothing was stored"):
-        import_kernel_tuner(file(cache([gemm_row("InvalidConfig"), gemm_row(0.0)])), store, find_device=find)
+        imported(file(cache([gemm_row("InvalidConfig"), gemm_row(0.0)])), store, find_device=find)
     assert list(store.records()) == []
 
 
@@ -204,9 +212,9 @@ def test_a_processor_does_not_run_kernels_of_gpus(file):
 
     store = MemoryStore()
     with pytest.raises(UsageError, match="cache.json: clblast_xgemm runs on GPUs.*'NVIDIA TITAN RTX' is cpu-x.*--device"):
-        import_kernel_tuner(file(cache([gemm_row()])), store, find_device=processor)
+        imported(file(cache([gemm_row()])), store, find_device=processor)
     with pytest.raises(UsageError, match="'cpu' is cpu-x, of kind cpu"):
-        import_kernel_tuner(file(cache([gemm_row()])), store, find_device=processor, device="cpu")
+        imported(file(cache([gemm_row()])), store, find_device=processor, device="cpu")
 
 
 def test_a_file_cut_at_any_byte_gives_its_complete_rows(file):
@@ -272,19 +280,19 @@ def test_a_mark_of_byte_order_in_front_is_read_over(tmp_path):
 def test_importing_again_or_a_longer_version_adds_only_what_is_new(file):
     store = MemoryStore()
     rows = [gemm_row(12.5), gemm_row(13.5), gemm_row("CompilationFailedConfig")]
-    assert import_kernel_tuner(file(cache(rows[:2])), store, find_device=find).new == 2
-    assert import_kernel_tuner(file(cache(rows[:2])), store, find_device=find).new == 0
-    assert import_kernel_tuner(file(cache(rows)), store, find_device=find).new == 1
+    assert imported(file(cache(rows[:2])), store, find_device=find).new == 2
+    assert imported(file(cache(rows[:2])), store, find_device=find).new == 0
+    assert imported(file(cache(rows)), store, find_device=find).new == 1
 
 
 def test_the_device_comes_from_the_file_or_from_the_caller(file):
     store = MemoryStore()
     path = file(cache([gemm_row()], device_name="Graphics Device"))
     with pytest.raises(UnknownDevice, match="Graphics Device") as caught:
-        import_kernel_tuner(path, store, find_device=find)
+        imported(path, store, find_device=find)
     assert caught.value.exit_code == 2
     assert "cache.json: unknown device" in str(caught.value) and "--device, or add a profile" in str(caught.value)
-    assert import_kernel_tuner(path, store, find_device=find, device="a4000").device_id == "a4000"
+    assert imported(path, store, find_device=find, device="a4000").device_id == "a4000"
     assert {record.device_id for record in store.records()} == {"a4000"}
 
 
@@ -293,7 +301,7 @@ def test_a_device_of_this_host_that_cannot_be_asked_is_told_with_the_file(file):
         raise EnvironmentMissing(f"device {name}: no driver")
 
     with pytest.raises(EnvironmentMissing, match="cache.json: device cuda: no driver"):
-        import_kernel_tuner(file(cache([gemm_row()], device_name="cuda")), MemoryStore(), find_device=silent)
+        imported(file(cache([gemm_row()], device_name="cuda")), MemoryStore(), find_device=silent)
 
 
 def test_a_mapping_is_chosen_by_the_parameters_and_refused_when_it_does_not_fit():
@@ -311,10 +319,10 @@ def test_a_parameter_nobody_knows_may_be_there_only_while_it_is_constant(file):
     keys = (*GEMM, "GEMMK")
     store = MemoryStore()
     same = cache([gemm_row(12.5, GEMMK=0), gemm_row(13.5, GEMMK=0)], keys)
-    assert import_kernel_tuner(file(same), store, find_device=find).new == 2
+    assert imported(file(same), store, find_device=find).new == 2
     varied = cache([gemm_row(12.5, GEMMK=0), gemm_row(13.5, GEMMK=1)], keys)
     with pytest.raises(UsageError, match="does not know the parameter GEMMK, which takes 2 values"):
-        import_kernel_tuner(file(varied), store, find_device=find)
+        imported(file(varied), store, find_device=find)
 
 
 @pytest.mark.parametrize(
@@ -339,7 +347,7 @@ def test_a_parameter_nobody_knows_may_be_there_only_while_it_is_constant(file):
 )
 def test_what_is_not_a_cache_file_is_refused(file, content, match):
     with pytest.raises(UsageError, match=match) as caught:
-        import_kernel_tuner(file(content), MemoryStore(), find_device=find)
+        imported(file(content), MemoryStore(), find_device=find)
     assert "cache.json: " in str(caught.value), "every error names its file"
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from haotuner.errors import UnknownDevice, UsageError
 from haotuner.records.miopen import device_of, read_find_database
-from haotuner.transfer.solvers.table import SolverTable
+from haotuner.records.solver_table import SolverTable
 
 FLAT = "64-56-56-3x3-64-56-56-32-1x1-1x1-1x1-0-NCHW-FP32-F"
 DEEP = "1024-1-14-14-1x3x3-1024-1-14-14-1-0x1x1-1x1x1-1x1x1-0-NCDHW-FP16-B_g32"

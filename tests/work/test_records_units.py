@@ -12,7 +12,7 @@ import pytest
 
 from haotuner.errors import UsageError
 from haotuner.records import MemoryStore
-from haotuner.records.importing import import_kernel_tuner
+from haotuner.records.importing import load_kernel_tuner
 from haotuner.records.loaded import Imported
 from haotuner.spec.record import Failed, Timed
 from tests.work.test_records_import import cache, find, gemm_row
@@ -38,7 +38,7 @@ def imported(tmp_path: Path):
     def done(content: list[dict[str, object]], store: MemoryStore | None = None, **head: Any) -> Imported:
         path = tmp_path / "cache.json"
         path.write_text(json.dumps(cache(content, **head)), encoding="utf-8")
-        return import_kernel_tuner(path, store or MemoryStore(), find_device=find)
+        return load_kernel_tuner(path, find_device=find).into(store or MemoryStore())
 
     return done
 

@@ -130,12 +130,6 @@ def _written(symbol: str, family: CudaGenerated, kernel: MicroKernel) -> str:
     return text
 
 
-def kernel_part(unit: str) -> str:
-    """The kernels of a unit alone, without what they share."""
-    kernel = r"^HT_DEVICE void \w+_kernel\([^;{]*\{\n.*?^\}\n" + r'extern "C" __global__ [^;{]*\{\n.*?^\}\n'
-    return "".join(re.findall(kernel, unit, re.MULTILINE | re.DOTALL))
-
-
 def _device_text(name: str) -> str:
     return (DEVICE / f"{name}.cuh").read_text()
 

@@ -79,9 +79,3 @@ class Evolution:
         """Mean score of what was measured with a point's decisions at one node; the point's own where nothing was."""
         alike = [score for known, score in self._fitness.known.items() if all(known[at] == point[at] for at in places)]
         return float(np.mean(alike)) if alike else otherwise
-
-
-class Mutation(Evolution):
-    """The same without crossover, as Ansor's code has it: for comparison."""
-
-    crosses = False

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from haotuner.cli.transfer_page import Report, gaps
-from haotuner.transfer.modes import GUIDED
+from tests.bench.transfer_study.report_page import Report, gaps
+from tests.bench.transfer_study.started_mode import GUIDED
 
 SLACK = 0.01  # by which the chosen mode may be behind the best that hindsight could pick
 

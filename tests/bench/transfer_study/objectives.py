@@ -14,7 +14,8 @@ from haotuner.cost.model import Scores
 from haotuner.transfer.device_table import DeviceTable, Rows
 from haotuner.transfer.similarity import priors_of
 from haotuner.transfer.sources import Scale
-from haotuner.transfer.target_scores import TargetScores, mean_of
+from haotuner.transfer.target_scores import TargetScores
+from tests.bench.transfer_study.curves import mean_of
 
 OBJECTIVES = ("regression", "lambdarank", "rank_xendcg")  # Burges 2010; Bruch et al. 2021
 SAMPLES = 128  # of the device itself: what a search has after a minute

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from haotuner.cli.markdown import markdown_table
-from haotuner.cli.transfer_page import Plots, family_page, header
 from haotuner.transfer.target_scores import KEYS
+from tests.bench.markdown import markdown_table
 from tests.bench.transfer_study.ablation import SEEDS
 from tests.bench.transfer_study.bars import bars
 from tests.bench.transfer_study.objectives import SAMPLES
+from tests.bench.transfer_study.report_page import Plots, family_page, header
 
 
 def study_page(document: Mapping[str, Any], command: str, plots: Plots) -> str:

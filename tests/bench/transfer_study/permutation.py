@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
+from haotuner.cost.features import frame as frame_of
 from haotuner.errors import UsageError
+from haotuner.spec.device import Device
 from haotuner.transfer.device_table import DeviceTable
-from haotuner.transfer.evaluate import interval_of_mean
-from haotuner.transfer.reading import DeviceTables, check_rankable, retold
+from haotuner.transfer.reading import DeviceTables, demands_of
 from haotuner.transfer.sources import learn_sources
 from haotuner.transfer.target_scores import TargetScores
+from tests.bench.transfer_study.evaluate import interval_of_mean
+from tests.bench.transfer_study.splits import check_rankable
 
 SEEDS = 5  # of the forests: pairwise accuracy moves by less than 0.01 from one to the next
 
@@ -73,3 +78,11 @@ def _accuracies(tables: Sequence[DeviceTable], targets: Iterable[int], seeds: in
             accuracies.append(scores.score(sources.zero_shot(sources.columns(target.frame)))["pairwise"])
         found[at] = float(np.mean(accuracies))
     return found
+
+
+def retold(table: DeviceTable, device: Device) -> DeviceTable:
+    """The same measurements with the features of another device: what a wrong profile would say."""
+    trials, demands = demands_of(device, table.family, list(table.trials))
+    frame = pd.concat([frame_of(part, required) for part, required in demands], ignore_index=True)
+    at = {trial: row for row, trial in enumerate(trials)}
+    return replace(table, device=device, frame=frame.iloc[[at[trial] for trial in table.trials]].reset_index(drop=True))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from haotuner.errors import EnvironmentMissing, UsageError
-from haotuner.transfer.modes import GUIDED
+from tests.bench.transfer_study.started_mode import GUIDED
 
 PANEL_INCHES = (4.6, 3.6)
 DPI = 100
@@ -73,3 +73,15 @@ def pyplot_or_say() -> Any:
         raise EnvironmentMissing("the plots need matplotlib; get it with: pip install 'haotuner[bench]'") from error
     matplotlib.use("Agg")
     return importlib.import_module("matplotlib.pyplot")
+
+
+def plots_beside(page: Path) -> Path:
+    """The folder for a page's plots: its name less the suffix, or with ``-plots`` where it has none.
+
+    Raises:
+        UsageError: a file of that name is there.
+    """
+    folder = page.with_suffix("") if page.suffix else page.with_name(f"{page.name}-plots")
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"--out {page}: its plots go into the folder {folder}, which is a file; name another page")
+    return folder

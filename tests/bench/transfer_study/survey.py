@@ -8,9 +8,9 @@ from types import MappingProxyType
 from typing import Any
 
 from haotuner.transfer.reading import DeviceTables
-from haotuner.transfer.report import Answer, answers_of, report
 from tests.bench.transfer_study.ablation import ablate
 from tests.bench.transfer_study.permutation import permute
+from tests.bench.transfer_study.report import Answer, answers_of, report
 from tests.bench.transfer_study.survivors import survivors
 
 
