@@ -7,7 +7,7 @@ the parameter ``ep`` have it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from haotuner.microkernels.cpu.epilogue_math import Maker
@@ -112,7 +112,7 @@ def _stepped(make: Maker, step: str, value: Any, inputs: dict[str, Any]) -> Any:
 
 def _by_formula(make: Maker, formula: Formula, inputs: dict[str, Any]) -> Any:
     """A formula's value. ValueError for a function that epilogues have no program of."""
-    functions = {
+    functions: dict[str, Callable[..., Any]] = {
         "add": lambda a, b: a + b,
         "sub": lambda a, b: a - b,
         "mul": lambda a, b: a * b,
