@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -124,3 +126,42 @@ def test_pixels_are_read_without_asking_whether_they_lie_in_the_image(mode: str)
 def test_rows_are_resized_first_where_that_leaves_fewer_of_them():
     for shapes, first in (("h=64..512;w=64..512", 2), ("h=8..64;w=8..64", 3), ("h=64..512;w=8..16", 2)):
         assert gathers_of(shapes, mode="linear")[0].attributes["axis"] == first
+
+
+NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
+SCALES = (0.3, 0.5, 0.6, 0.9, 1.1, 1.3, 1.7, 2.5, 3.3)
+WIDTHS = (7, 20, 64)
+
+
+@pytest.mark.parametrize("where", ["half_pixel", "pytorch_half_pixel", "asymmetric", "half_pixel_symmetric"])
+@pytest.mark.parametrize("widths", [WIDTHS, pytest.param(range(1, 65), marks=pytest.mark.slow, id="all")])
+def test_the_nearest_pixel_is_the_one_that_onnxruntime_takes(where: str, widths: Sequence[int]) -> None:
+    """Scales that fp32 rounds put pixels beside integers and beside middles of two; ONNX does not say in what to count.
+
+    Left out: results as long as the image, which ONNX Runtime copies whatever the scale.
+    """
+    onnxruntime = pytest.importorskip("onnxruntime", minversion="1.32")  # older ones have no tolerance at a middle
+    for how, scale in itertools.product(NEAREST, SCALES):
+        scales = np.array([1, 1, 1, scale], np.float32)
+        made = model({"scales": scales}, mode="nearest", coordinate_transformation_mode=where, nearest_mode=how)
+        graph = graph_of(made, None, {})
+        session = onnxruntime.InferenceSession(made.SerializeToString(), providers=["CPUExecutionProvider"])
+        for width in widths:
+            if int(np.float32(width) * scales[3]) in (0, width):
+                continue
+            x = np.tile(np.arange(width, dtype=np.float32), (1, 2, 1, 1))
+            (expected,) = session.run(None, {"x": x})
+            np.testing.assert_array_equal(interpret(graph, {"x": x})["y"], expected, f"{how} {scale} of {width}")
+
+
+@pytest.mark.parametrize("how", ["round_prefer_floor", "round_prefer_ceil"])
+def test_the_middle_of_two_pixels_is_the_middle_whatever_sizes_round(how: str) -> None:
+    """Of 20 pixels to 6 the fifth lies at (4 + 1/2) * 20 / 6 - 1/2, which is 14.5."""
+    graph = graph_of(model({}, {"sizes": INT64}, mode="nearest", nearest_mode=how), None, {})
+    up = int(how == "round_prefer_ceil")
+    for width, out in itertools.product(range(3, 41), range(3, 41, 3)):
+        middles = [i for i in range(out) if (2 * i + 1) * width % (2 * out) == 0]
+        if middles:
+            x = np.tile(np.arange(width, dtype=np.float32), (1, 2, 1, 1))
+            y = interpret(graph, {"x": x, "sizes": np.array([1, 2, 1, out])})["y"][0, 0, 0]
+            assert [y[i] for i in middles] == [(2 * i + 1) * width // (2 * out) - 1 + up for i in middles], (width, out)

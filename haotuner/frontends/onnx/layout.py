@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from haotuner.frontends.onnx.node_context import NodeContext, Rule
+from haotuner.frontends.onnx.proofs import Proof
 from haotuner.frontends.onnx.types import dtype_of_onnx
 from haotuner.graph.bounds import never_negative
 from haotuner.graph.extents import (
@@ -231,11 +232,43 @@ def _pad(c: NodeContext) -> str:
 
 
 def _expand(c: NodeContext) -> str:
-    shape = broadcast([c.shape(), c.numbers(1)], c.op)
-    own = c.shape()
+    own, wanted = list(c.shape()), list(c.numbers(1))
+    for at in range(1, min(len(own), len(wanted)) + 1):  # from the last axis
+        if 1 not in (own[-at], wanted[-at]) and not same(own[-at], wanted[-at]):
+            own[-at], wanted[-at] = _one_if_shown(c, own[-at]), _one_if_shown(c, wanted[-at])
+    shape = broadcast([own, wanted], c.op)
+    for extent, other in zip(shape[len(shape) - len(wanted) :], wanted, strict=True):
+        _equals_or_is_one(c, extent, other)
+    x = c.tensor(0) if tuple(own) == tuple(c.shape()) else reshaped(c, c.tensor(0), own)
     if len(own) == len(shape) and all(same(extent, other) for extent, other in zip(own, shape, strict=True)):
-        return c.tensor(0)
-    return c.g.add("broadcast", c.tensor(0), shape=shape)
+        return x
+    return c.g.add("broadcast", x, shape=shape)
+
+
+def _one_if_shown(c: NodeContext, extent: Extent) -> Extent:
+    """1 where the asked ranges show that an extent is; requests that make it something else are refused then."""
+    if isinstance(extent, int) or not (proof := Proof(c.g.ranges)).within(extent, 1, 1):
+        return extent
+    c.g.require(proof)
+    return 1
+
+
+def _equals_or_is_one(c: NodeContext, extent: Extent, wanted: Extent) -> None:
+    """Have requests refused that expand an axis to another extent than it is taken to have.
+
+    Numpy's rules would take the larger one where the axis has one element, which nobody knows before the request.
+    """
+    if same(extent, wanted) or wanted == 1:
+        return
+    equal, single = (_is_zero(canonical(wanted - other)) for other in (extent, 1))
+    words = f"the model expands an axis of {shown(extent)} to {shown(wanted)}; send a request where both are equal"
+    c.g.required.append(Required(largest([equal, single]), words, c.g.guard))
+
+
+def _is_zero(extent: Extent) -> Extent:
+    """1 where an extent is 0, else 0."""
+    not_less, not_more = (smallest([1, largest([0, canonical(side + 1)])]) for side in (extent, -extent))
+    return canonical(not_less * not_more)
 
 
 def _tile(c: NodeContext) -> str:

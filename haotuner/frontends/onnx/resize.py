@@ -27,7 +27,8 @@ from haotuner.graph.extents import (
 from haotuner.spec.shape import Span
 
 PRECISE = "fp64"  # of coordinates: a rounding error there takes another neighbour
-SINGLE = "fp32"  # of coordinates that a scale of the file divides: ONNX Runtime, torch and the reference round these
+SINGLE = "fp32"  # of coordinates that a scale of the file divides: ONNX Runtime and torch round these
+NEAR_HALF = 1e-6  # pixels from the middle of two that still count as the middle, as in ONNX Runtime: 4.5 / 0.3 is 15
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,13 +210,10 @@ def _coordinates(c: NodeContext, where: str, axis: Axis, bounds: tuple[float, fl
     kind = axis.counts_in if mode == "nearest" else PRECISE
     scale = g.cast(scale, kind)
     own = g.add("iota", extent=axis.out, dtype=kind)
-    if where in ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel"):
+    if where == "half_pixel_symmetric":
+        return _symmetric(c, axis, kind)
+    if where in ("half_pixel", "pytorch_half_pixel"):
         line = g.map("sub", g.map("div", g.map("add", own, 0.5), scale), 0.5)
-        if where == "half_pixel_symmetric":
-            wide = _number(c, axis.extent, kind)
-            adjust = g.map("div", _number(c, axis.out, kind), g.map("mul", scale, wide))
-            offset = g.map("mul", g.map("mul", wide, 0.5), g.map("sub", g.constant(1.0, kind), adjust))
-            line = g.map("add", line, offset)
         if where == "pytorch_half_pixel":
             line = g.map("select", g.map("greater", _number(c, axis.out, kind), 1.0), line, 0.0)
         return g.cast(line, PRECISE)
@@ -230,6 +228,20 @@ def _coordinates(c: NodeContext, where: str, axis: Axis, bounds: tuple[float, fl
         line = g.map("div", g.map("mul", own, last), g.map("select", single, 1.0, end))
         return g.cast(g.map("select", single, 0.0, line), PRECISE)
     raise c.bad(f"coordinate_transformation_mode {where!r} is unknown")
+
+
+def _symmetric(c: NodeContext, axis: Axis, kind: str) -> str:
+    """Coordinates of ``half_pixel_symmetric``, which puts the middle of the input on the middle of the result; fp64.
+
+    ONNX Runtime computes the offset in fp32, the sum in fp64 and rounds that. ``kind``: the type of what it rounds.
+    """
+    g, scale = c.g, axis.scale
+    extent = _number(c, axis.extent, kind)
+    adjustment = g.map("div", _number(c, axis.out, kind), g.map("mul", g.cast(scale, kind), extent))
+    offset = g.map("mul", g.map("mul", extent, 0.5), g.map("sub", g.constant(1.0, kind), adjustment))
+    own = g.map("add", g.add("iota", extent=axis.out, dtype=PRECISE), 0.5)
+    line = g.map("sub", g.map("add", g.cast(offset, PRECISE), g.map("div", own, scale)), 0.5)
+    return g.cast(g.cast(line, kind), PRECISE)
 
 
 def _cropped(c: NodeContext, axis: Axis, start: float, stop: float) -> str:
@@ -259,9 +271,9 @@ def _pixels(c: NodeContext, x: str, axis: Axis, places: str) -> str:
 def _nearest(c: NodeContext, x: str, axis: Axis, line: str, how: str) -> str:
     g = c.g
     if how == "round_prefer_floor":
-        places = g.map("ceil", g.map("sub", line, 0.5))
+        places = g.map("ceil", g.map("sub", line, 0.5 + NEAR_HALF))
     elif how == "round_prefer_ceil":
-        places = g.map("floor", g.map("add", line, 0.5))
+        places = g.map("floor", g.map("add", line, 0.5 + NEAR_HALF))
     elif how in ("floor", "ceil"):
         places = g.map(how, line)
     else:
