@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from haotuner.cli.app import run
 from haotuner.errors import UsageError
 from haotuner.hw_profiles.find import find_device
 from haotuner.records.address import open_store
@@ -16,6 +15,7 @@ from haotuner.records.codec import trial_of
 from haotuner.spec.record import Record, Timed
 from haotuner.spec.shape import Shape
 from haotuner.transfer.reading import read_records
+from tests.bench.transfer_study.__main__ import main
 from tests.bench.transfer_study.held_out_shapes import ANALYTIC, FOLDS, LEARNED, TABLE, evaluate_held_out
 from tests.judgement.transfer_examples import KERNELS, OP, WIDE, record, records, times_us
 from tests.judgement.transfer_examples import find_device as find_made_up
@@ -63,11 +63,11 @@ def test_the_command_prints_a_table_and_json(tmp_path: Path, capsys: pytest.Capt
     host = find_device("xeon-8380", measure=False)
     store.append([record(row.trial, row.outcome, host.id) for row in many_shapes() if isinstance(row.outcome, Timed)])
     store.close()
-    assert run(["transfer", "shapes", "--db", url, "-q"]) == 0
+    assert main(["shapes", "--db", url, "-q"]) == 0
     printed = capsys.readouterr().out
     assert "| **cpu_dense_fp32 on xeon-8380** (20 shapes) | nearest shape's table |" in printed
-    assert run(["transfer", "shapes", "--db", url, "-q", "--json"]) == 0
+    assert main(["shapes", "--db", url, "-q", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     means = [scores["mean"] for scores in document["tables"]["cpu_dense_fp32 on xeon-8380"]["rankings"].values()]
     assert np.isfinite(means).all()
-    assert run(["transfer", "shapes"]) == 2
+    assert main(["shapes"]) == 2

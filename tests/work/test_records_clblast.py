@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from haotuner.cli.app import run
 from haotuner.errors import UsageError
 from haotuner.records.clblast import is_winners, read_winners
 from haotuner.records.xgemm_space import PARAMETERS
+from tests.bench.transfer_study.__main__ import main
 
 BEST = dict(zip(PARAMETERS, (0, 1, 32, 2, 8, 8, 64, 8, 8, 64, 1, 1, 0, 0, 4, 4), strict=True))
 
@@ -63,8 +63,8 @@ def test_half_a_download_and_no_winner_at_all_are_refused(tmp_path: Path) -> Non
 
 
 def test_the_command_says_what_it_cannot_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["transfer", "winners", "--data", str(tmp_path)]) == 2
+    assert main(["winners", "--data", str(tmp_path)]) == 2
     assert "holds no table of best-known parameters" in capsys.readouterr().err
     written(tmp_path, row("GeForce GTX 970"), row("GeForce GTX 980", MWG=48))
-    assert run(["transfer", "winners", "--data", str(tmp_path)]) == 2
+    assert main(["winners", "--data", str(tmp_path)]) == 2
     assert "winners of two vendors are needed, found nvidia" in (said := capsys.readouterr().err) and "left out 1" in said
