@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from haotuner.bench.contest import Contest, usual_weights
-from haotuner.bench.field import DENSE, HOST, Field, field_of
+from haotuner.bench.field import Field, field_of
+from haotuner.bench.operands import plain_layer
 from haotuner.bench.race import Outcome, Row, run
 from haotuner.bench.result import Facts, Json, document, judge, row_json
 from haotuner.errors import UsageError
@@ -57,17 +58,16 @@ def contest_of(
         what = f"no op {', '.join(unknown)}" if unknown else f"no op that can be raced ({field.what})"
         raise UsageError(f"{pack} holds {what}; it holds {', '.join(ops_of_pack)}")
     parsed = tuple(Op.parse(name) for name in dict.fromkeys(chosen))
-    ours, peers = field.entrants(parsed, against)
     if settings.get("weights") is None:
         settings["weights"] = usual_weights(field, parsed)
     return Contest(
         pack=pack,
         ops=parsed,
         shapes=tuple(dict.fromkeys(shapes)) or _default_shapes([ops_of_pack[name] for name in chosen]),
-        peers=peers,
+        peers=field.entrants(parsed, against),
         field=field,
         ordinal=ordinal,
-        ours=ours,
+        ours=field.ours,
         environment=environment,
         cache_bytes=int((device and (device.l3_bytes or device.l2_bytes)) or UNKNOWN_CACHE_BYTES),
         **settings,
@@ -109,7 +109,7 @@ def compare(
     A busy machine may need more than ``seconds``; large shapes are then skipped, the first of each op never. Ops other than
     plain dense ones are left out; if none is, the document has no rows.
     """
-    can = [name for name in ops if HOST.side(Op.parse(name)) == DENSE]
+    can = [name for name in ops if plain_layer(Op.parse(name))]
     if ops and not can:
         return document(Outcome(), [], facts_of(pack, device))
     contest = contest_of(
@@ -149,7 +149,7 @@ def _alike(field: Field, names: Sequence[str]) -> list[str]:
     return [
         name
         for name in names
-        if first is not None and field.side(op := Op.parse(name)) == field.side(first) and op.dynamic == first.dynamic
+        if first is not None and (field.peers_of(op := Op.parse(name)), op.dynamic) == (field.peers_of(first), first.dynamic)
     ]
 
 
