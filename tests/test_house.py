@@ -169,6 +169,7 @@ def test_words_import_nothing_but_the_standard_library_and_operators_numpy():
         "haotuner.spec.constraint",
         "haotuner.spec.occupancy",
         "haotuner.spec.numerics",
+        "haotuner.spec.call_case",
     )  # rows of numbers for whole sets of kernels
     wrong = [
         f"{m.where}:{one.line} {one.module}"

@@ -41,46 +41,47 @@ class Stage:
     def __init__(self, contender: Any) -> None:
         self._contender = contender
         self._op: Any = None
-        self._weights: Sequence[Any] = ()
-        self._x: Any = None
+        self._copies: Sequence[Any] = ()
+        self._cases: Sequence[Any] = ()
+        self._y: Any = None
         self._clock: Any = None
 
-    def prepare(self, side: str, op: str, shape: Mapping[str, int], count: int, seed: int) -> Job:
-        """Draw the weights of an op, for any of its shapes, and let the contender prepare them; ``side``: see ``Field``."""
-        from haotuner.bench.sides import copies
+    def prepare(self, op: str, shape: Mapping[str, int], count: int, seed: int) -> Job:
+        """Draw copies of what a server binds, the same at any shape of the op, and let the contender prepare them."""
+        from haotuner.bench.operands import copies
         from haotuner.spec.op import Op
         from haotuner.spec.shape import Shape
 
-        self._clock, self._weights = None, ()
+        self._clock, self._copies, self._cases = None, (), ()
         self._op = Op.parse(op)
-        self._weights = copies(side, self._op, Shape.of(shape), count, seed)
-        self._contender.prepare(self._op, self._weights)
+        self._copies = copies(self._op, Shape.of(shape), count, seed)
+        self._contender.prepare(self._op, self._copies)
         gc.collect()
         return {}
 
-    def aim(self, side: str, shape: Mapping[str, int], count: int, seed: int, evicted: int = 0) -> Job:
+    def aim(self, shape: Mapping[str, int], count: int, seed: int, evicted: int = 0) -> Job:
         """Point the contender at a shape, check its results, and find out how long a call takes.
 
         ``count`` and ``evicted`` (bytes) are those of a ``Rotation``; a contender's own clock evicts nothing.
         """
-        from haotuner.bench.sides import drawn, error_share, size_of
+        from haotuner.bench.check import error_share
+        from haotuner.bench.operands import calls, result_of
         from haotuner.bench.timing import Clock
         from haotuner.spec.shape import Shape
 
         self._clock = None  # it may hold a graph of the last shape's operands
-        self._x = drawn(side, self._op, Shape.of(shape), seed, self._weights)
-        calls = self._contender.aim(self._x, count)
-        share = 0.0
+        cases = calls(self._op, Shape.of(shape), seed, self._copies, count)
+        y = result_of(self._op, Shape.of(shape))
+        timed = self._contender.aim([case.operands for case in cases], y)
+        self._cases, self._y = cases, y  # the last ones go when nothing points at them any more
         checked = {0, count - 1} if hasattr(self._contender, "result") else set()  # the machine computes nothing
-        for index in checked:
-            result = self._contender.result(index)
-            share = max(share, error_share(side, self._op, self._x, self._weights, index, result))
+        share = max((error_share(cases[index], self._contender.result(index)) for index in checked), default=0.0)
         if share > 1:
             raise Refusal("verify", "wrong", f"error {share:.3g} times the tolerance of sums in fp32")
         own = getattr(self._contender, "clock", None)
-        self._clock = own(calls) if own is not None else Clock(calls, evicted)
+        self._clock = own(timed) if own is not None else Clock(timed, evicted)
         block = self._clock.block(0.0)
-        plan = getattr(self._contender, "plan", lambda _: "")(size_of(side, shape))
+        plan = getattr(self._contender, "plan", lambda _: "")(shape)
         work = {name: getattr(self._contender, name, None) for name in ("flops", "bytes")}  # only the machine's is known
         return {"unit_us": block.call_ns / 1e3, "error_share": share, "plan": plan, **work}
 

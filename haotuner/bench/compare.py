@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from haotuner.bench.contest import Contest, usual_weights
-from haotuner.bench.field import DENSE, HOST, Field, field_of
+from haotuner.bench.field import Field, field_of
+from haotuner.bench.operands import plain_layer
 from haotuner.bench.race import Outcome, Row, run
 from haotuner.bench.result import Facts, Json, document, judge, row_json
 from haotuner.errors import UsageError
@@ -57,17 +58,16 @@ def contest_of(
         what = f"no op {', '.join(unknown)}" if unknown else f"no op that can be raced ({field.what})"
         raise UsageError(f"{pack} holds {what}; it holds {', '.join(ops_of_pack)}")
     selected = tuple(ops_of_pack[name].op for name in dict.fromkeys(chosen))
-    ours, peers = field.entrants(selected, against)
     if settings.get("weights") is None:
         settings["weights"] = usual_weights(field, selected)
     return Contest(
         pack=pack,
         ops=selected,
         shapes=tuple(dict.fromkeys(shapes)) or _default_shapes([ops_of_pack[name] for name in chosen]),
-        peers=peers,
+        peers=field.entrants(selected, against),
         field=field,
         ordinal=ordinal,
-        ours=ours,
+        ours=field.ours,
         environment=environment,
         cache_bytes=int((device and (device.l3_bytes or device.l2_bytes)) or UNKNOWN_CACHE_BYTES),
         **settings,
@@ -109,7 +109,7 @@ def compare(
     A busy machine may need more than ``seconds``; large shapes are then skipped, the first of each op never. Ops other than
     plain dense ones are left out; if none is, the document has no rows.
     """
-    can = [op for op in ops if HOST.side(op) == DENSE]
+    can = [op for op in ops if plain_layer(op)]
     if ops and not can:
         return document(Outcome(), [], facts_of(pack, device))
     contest = contest_of(
@@ -145,7 +145,7 @@ def _default_shapes(ops: Sequence[PackOp]) -> tuple[Shape, ...]:
 
 def _alike(field: Field, ops: Sequence[Op]) -> list[str]:
     """Names of those that have the dynamic axes and the peers of the first: shapes and contenders are for all of them."""
-    return [op.name for op in ops if field.side(op) == field.side(ops[0]) and op.dynamic == ops[0].dynamic]
+    return [op.name for op in ops if (field.peers_of(op), op.dynamic) == (field.peers_of(ops[0]), ops[0].dynamic)]
 
 
 def _regret(manifest: Manifest, op: str, m: int, threads: int, composition: str) -> float | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from haotuner.spec.op import Op
 
 Array = NDArray[np.float32]
 Call = Callable[[], object]
+Operands: TypeAlias = dict[str, NDArray[Any]]  # by name, in the op's order, as the op stores them
 
 OURS = "ours"
 OURS_AGAIN = "ours-again"  # a second process of ours: what it differs by is the noise floor
@@ -33,39 +34,46 @@ class Setting:
 
 
 class Contender(Protocol):
-    """Lives alone in its process. Raises ImportError from ``__init__`` where its library is not installed.
+    """A library's calls of any op. Lives alone in its process, single-threaded from the outside.
 
-    Everything is single-threaded from the outside; ``prepare`` may be called again for the next op and then drops
+    Raises ImportError from ``__init__`` where its library is not installed; NotImplementedError from ``prepare`` and
+    ``aim`` for an op, or a type, that it is not set up for. ``prepare`` may be called again for the next op; it then drops
     what it held for the last one.
     """
 
     version: str
-    width: int  # linear layers that one of the calls computes; 1 but for whole-graph compilers
+    width: int  # calls of the op that one of the calls makes; 1 but for whole-graph compilers
     alone: bool  # prepares by measuring, so everybody else has to stand still meanwhile
     # Optional: ``clock(calls)`` is what times them, `haotuner.bench.timing.Clock` where there is none.
 
     def __init__(self, setting: Setting) -> None: ...
 
-    def prepare(self, op: Op, weights: Sequence[Array]) -> None:
-        """Bring the weights, each ``(n, k)``, into the form this library computes fastest with.
+    def prepare(self, op: Op, copies: Sequence[Operands]) -> None:
+        """Bring each copy of what a server binds into the form this library computes fastest with.
 
-        They are fp32 that the op's dtype holds exactly, and so is ``x``. Of other sides than plain layers see ``sides``.
+        Copies are empty of an op of which it binds nothing.
         """
         ...
 
-    def aim(self, x: Array, count: int) -> Sequence[Call]:
-        """Calls that together use the first ``count`` weights once with ``x`` of shape ``(m, k)``, ready to be timed.
+    def aim(self, calls: Sequence[Operands], y: NDArray[Any]) -> Sequence[Call]:
+        """Calls with these operands, ready to be timed. Those that are bound are of the copy with the same number.
 
-        Who asks keeps ``x`` and the weights alive until the next aim: some libraries point into them and hold nothing.
+        ``y``: an array of the result's shape and type, to write to where the library can. Arrays stay alive until the next
+        aim: some libraries point into them and hold nothing.
         """
         ...
 
-    def result(self, index: int) -> Array:
-        """``x @ weights[index].T`` from the last aim, computed anew by a call that is timed; index is first or last.
+    def result(self, index: int) -> NDArray[Any]:
+        """The result of the call of that number from the last aim, computed anew by a call that is timed.
 
-        In fp32, whatever the op's dtype.
+        The index is the first or the last; the numbers are the op's, of whatever type holds them.
         """
         ...
+
+
+def poison(y: NDArray[Any]) -> None:
+    """Fill an output, so that an element nobody writes shows: the largest of int8, and near it of any float type."""
+    y.view(np.uint8).fill(0x7F)
 
 
 def load(spec: str, setting: Setting) -> Any:

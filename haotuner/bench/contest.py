@@ -9,7 +9,7 @@ from pathlib import Path
 from haotuner.bench.contention import available_bytes
 from haotuner.bench.environment import ISA_VARIABLES
 from haotuner.bench.field import HOST, Field
-from haotuner.bench.inputs import binds_weight
+from haotuner.bench.operands import binds_weight
 from haotuner.bench.rotation import HOT, Rotation, resting, resting_bytes
 from haotuner.errors import EnvironmentMissing, UsageError
 from haotuner.spec.cold import UNKNOWN_CACHE_BYTES
@@ -66,7 +66,7 @@ class Contest:
                     raise UsageError(
                         f"bench: shape {shape} does not give exactly {needs}: race {op.name} by itself with --op"
                     )
-        if len({self.field.side(op) for op in self.ops}) > 1:
+        if len({self.field.peers_of(op) for op in self.ops}) > 1:
             raise UsageError(
                 f"bench: {', '.join(op.name for op in self.ops)} do not all have the same peers; race them one after the "
                 "other with --op"

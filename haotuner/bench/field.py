@@ -2,143 +2,127 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from haotuner.bench import any_op, groups, images, products
 from haotuner.bench.contender import MACHINE_SPEC
+from haotuner.bench.operands import KINDS, plain_convolution, plain_groups, plain_layer, plain_product, raceable
 from haotuner.bench.rotation import Rotation, cold, resting
 from haotuner.errors import UsageError
 from haotuner.spec.cold import CPU_CACHES, GPU_CACHES
 from haotuner.spec.op import Op
 from haotuner.spec.shape import Shape
 
-DENSE, CONVOLUTION, PRODUCT, GROUPED, ANY = "dense", "convolution", "batch_matmul", "grouped", "any"
+EXPERTS = "torch_grouped"  # races on products of groups of rows alone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """Contenders are ``module:Class`` by name, imported only inside their own processes."""
+    """Contenders are ``module:Class`` by name, imported only inside their own processes.
+
+    ``only``: of a peer that is not set up for any op, what it is set up for. In which types, it says itself.
+    """
 
     peers: Mapping[str, str]
+    only: Mapping[str, Callable[[Op], bool]] = field(default_factory=dict)
     ours: str
-    dtypes: tuple[str, ...]
+    dtypes: tuple[str, ...] = ()  # that are raced; empty: all
     caches: int  # last-level caches full of weights that make them cold
     machine: str | None = None  # times the machine's own arithmetic
     on_host: bool = True  # computes on the host's cores, whose other load spoils times
-    product_peers: Mapping[str, str]  # of batch_matmul
-    our_products: str
-    group_peers: Mapping[str, str] = field(default_factory=dict)  # of grouped, where it is raced at all
-    our_groups: str = ""
-    any_peers: Mapping[str, str]  # of any op
-    our_any: str
-
-    def side(self, op: Op) -> str:
-        """Which contenders the op has here: those of layers and products ("dense", "batch_matmul", …) or of any op ("any").
-
-        Empty where nobody is set up for it. Dense without epilogue, weight (n, k), a dynamic m; batch_matmul; on the host
-        convolutions (``images.raceable``); on GPUs grouped products (``groups.raceable``); else ``any_op.raceable``, on GPUs
-        in the types of the field alone.
-        """
-        known = op.dtype in self.dtypes
-        if self.our_groups and groups.raceable(op):
-            return GROUPED if known else ""
-        if self.on_host and images.raceable(op):
-            return CONVOLUTION
-        if products.raceable(op) and (op.plain or not self.on_host):
-            return PRODUCT
-        if op.kind == "dense" and known and not op.options and not op.epilogue and op.dynamic == ("m",):
-            return DENSE
-        return ANY if (known or self.on_host) and any_op.raceable(op) else ""
 
     def raceable(self, op: Op) -> bool:
-        """True if peers are set up for the op."""
-        return bool(self.side(op))
+        """True if peers are set up for the op: on GPUs in the types of the field, and grouped products too."""
+        known = not self.dtypes or op.dtype in self.dtypes
+        return known and (raceable(op) or (not self.on_host and plain_groups(op)))
+
+    def peers_of(self, op: Op) -> tuple[str, ...]:
+        """Names of the peers that are set up for the op."""
+        known = self.only.get
+        return tuple(name for name in self.peers if (takes := known(name)) is None or takes(op))
 
     def can_be_cold(self, op: Op) -> bool:
-        """Whether calls may take many weights, or what rests, in turn; on GPUs those of contenders of their own."""
-        return self.side(op) in (DENSE, CONVOLUTION, GROUPED) or (self.on_host and bool(resting(op)))
+        """Whether calls may take many weights, or what rests, in turn; on GPUs those of plain layers and of experts."""
+        return bool(resting(op)) if self.on_host else plain_layer(op) or plain_groups(op)
 
     def cold(self, op: Op, shape: Shape, cache_bytes: int) -> Rotation:
         """The rotation over cold weights, or operands that rest, beside a last-level cache of so many bytes.
 
         Peers of plain layers keep nothing beside a weight; Inductor compiles a graph for every number of them.
         """
-        crowded = self.on_host and self.side(op) != DENSE
+        crowded = self.on_host and not plain_layer(op)
         return cold(op, shape, self.caches * cache_bytes, crowded=crowded, evicts=self.on_host)
 
     @property
     def what(self) -> str:
         """What can be raced, in words."""
-        types = "" if self.on_host else f" in {', '.join(self.dtypes)}"
-        return f"ops with a dynamic axis{types}, of the kinds {', '.join(any_op.KINDS)}, and convolutions"
+        types = f" in {', '.join(self.dtypes)}" if self.dtypes else ""
+        return f"ops with a dynamic axis{types}, of the kinds {', '.join(KINDS)}, and convolutions"
 
-    def entrants(self, ops: Sequence[Op], names: Sequence[str] | None) -> tuple[str, dict[str, str]]:
-        """Ours, and of the peers of these names (None: of all) those that are set up for the side of these ops."""
-        sides = {self.side(op) for op in ops}
-        ours, peers = self.ours, dict(self.peers)
-        if PRODUCT in sides:
-            ours, peers = self.our_products, dict(self.product_peers)
-        elif GROUPED in sides:
-            ours, peers = self.our_groups, dict(self.group_peers)
-        elif ANY in sides:
-            ours, peers = self.our_any, dict(self.any_peers)
-        elif CONVOLUTION in sides:
-            peers = {name: spec for name, spec in peers.items() if name in images.PEERS}
-        requested = peers if names is None else self.named(names)
-        return ours, {name: peers[name] for name in requested if name in peers}
+    def entrants(self, ops: Sequence[Op], names: Sequence[str] | None) -> dict[str, str]:
+        """Of the peers of these names (None: of all) those that are set up for all of these ops."""
+        return {name: spec for name, spec in self.named(names).items() if all(name in self.peers_of(op) for op in ops)}
 
     def named(self, names: Sequence[str] | None) -> dict[str, str]:
         """The peers of these names with where to find them; None is everybody. UsageError on a name nobody has."""
         if names is None:
             return dict(self.peers)
-        alone = {name: spec for name, spec in self.group_peers.items() if name not in self.peers}
-        known = {**self.peers, **alone}
-        unknown = sorted(set(names) - set(known))
+        unknown = sorted(set(names) - set(self.peers))
         if unknown:
-            raise UsageError(f"--peers {','.join(unknown)}: no such peer; known are {', '.join(known)}")
-        return {name: known[name] for name in dict.fromkeys(names)}
+            raise UsageError(f"--peers {','.join(unknown)}: no such peer; known are {', '.join(self.peers)}")
+        return {name: self.peers[name] for name in dict.fromkeys(names)}
 
 
+def _layer_or_convolution(op: Op) -> bool:
+    return plain_layer(op) or plain_convolution(op)
+
+
+def _layer_or_product(op: Op) -> bool:
+    return plain_layer(op) or plain_product(op)
+
+
+def _not_of_groups(op: Op) -> bool:
+    return op.kind != "grouped"
+
+
+_AT = "haotuner.bench.peers"
 HOST = Field(
     peers={
-        "torch": "haotuner.bench.peers.torch_eager:TorchEager",
-        "onednn": "haotuner.bench.peers.onednn_packed:OnednnPacked",
-        "openvino": "haotuner.bench.peers.openvino_cpu:OpenvinoCpu",
-        "onnxruntime": "haotuner.bench.peers.onnxruntime_cpu:OnnxruntimeCpu",
-        "inductor": "haotuner.bench.peers.inductor_max:InductorMax",
-        "zentorch": "haotuner.bench.peers.zentorch_packed:ZentorchPacked",
-        "numpy": "haotuner.bench.peers.numpy_blas:NumpyBlas",
+        "torch": f"{_AT}.torch_cpu:Torch",
+        "onednn": f"{_AT}.onednn_packed:OnednnPacked",
+        "openvino": f"{_AT}.onnx_files:Openvino",
+        "onnxruntime": f"{_AT}.onnx_files:Onnxruntime",
+        "inductor": f"{_AT}.torch_cpu:Inductor",
+        "zentorch": f"{_AT}.zentorch_packed:ZentorchPacked",
+        "numpy": f"{_AT}.numpy_blas:NumpyBlas",
     },
-    ours="haotuner.bench.peers.ours:Ours",
-    product_peers=products.PEERS,
-    our_products=products.OURS,
-    any_peers=any_op.PEERS,
-    our_any=any_op.OURS,
-    dtypes=("fp32", "fp16", "bf16", "int8"),
+    only={"onednn": _layer_or_convolution, "zentorch": plain_layer, "numpy": _layer_or_product},
+    ours=f"{_AT}.ours:Ours",
     caches=CPU_CACHES,
     machine=MACHINE_SPEC,
 )
 GPU = Field(
     peers={
-        "torch": "haotuner.bench.peers.gpu_torch:GpuTorch",
-        "cublaslt": "haotuner.bench.peers.gpu_cublaslt:CublasLt",
-        "cublaslt16": "haotuner.bench.peers.gpu_cublaslt:CublasLtBest",
-        "triton": "haotuner.bench.peers.gpu_triton:GpuTriton",
-        "inductor": "haotuner.bench.peers.gpu_inductor:GpuInductor",
+        "torch": f"{_AT}.gpu_torch:GpuTorch",
+        "cublaslt": f"{_AT}.gpu_cublaslt:CublasLt",
+        "cublaslt16": f"{_AT}.gpu_cublaslt:CublasLtBest",
+        "triton": f"{_AT}.gpu_triton:GpuTriton",
+        "inductor": f"{_AT}.gpu_inductor:GpuInductor",
+        EXPERTS: f"{_AT}.gpu_torch:GpuTorchGroupedMm",
     },
-    ours="haotuner.bench.peers.gpu_ours:GpuOurs",
-    product_peers={"torch": "haotuner.bench.peers.gpu_products:GpuTorchProducts"},
-    our_products="haotuner.bench.peers.gpu_products:GpuOurProducts",
-    group_peers=groups.PEERS,
-    our_groups=groups.OURS,
-    any_peers=any_op.GPU_PEERS,
-    our_any=any_op.OUR_GPU,
+    only={
+        "cublaslt": plain_layer,
+        "cublaslt16": plain_layer,
+        "triton": plain_layer,
+        "inductor": _not_of_groups,
+        EXPERTS: plain_groups,
+    },
+    ours=f"{_AT}.gpu_ours:GpuOurs",
     dtypes=("fp32", "fp16", "bf16"),
     caches=GPU_CACHES,
     on_host=False,
 )
-PEERS = tuple(dict.fromkeys((*HOST.peers, *GPU.peers)))
+PEERS = tuple(name for name in dict.fromkeys((*HOST.peers, *GPU.peers)) if name != EXPERTS)  # of most ops
 
 
 def field_of(ordinal: int | None) -> Field:

@@ -130,7 +130,7 @@ def _rows(contest: Contest, threads: int, outcome: Outcome, budget: Budget) -> G
 def _prepare(processes: Processes, ready: set[str], op: Op, contest: Contest) -> dict[str, Failed]:
     """Bring everybody to the point where they can be aimed at a shape of this op; who could not be."""
     failed = processes.start()
-    request = {"do": "prepare", "side": contest.field.side(op), "op": op.name, "shape": contest.shapes[0].as_dict(),
+    request = {"do": "prepare", "op": op.name, "shape": contest.shapes[0].as_dict(),
                "count": contest.weights_of(op), "seed": contest.seed}  # fmt: skip
     requests = {name: request for name in processes.names() if name not in ready}
     answers, refused = processes.ask_all(requests, contest.prepare_limit_s)
@@ -142,9 +142,8 @@ def _row(processes: Processes, retry: Retry, contest: Contest, seconds: float, s
     """Race one row: ``start`` with its times, its failures and the load meanwhile."""
     timed = {"do": "time", "seconds": contest.block_s}
     failed = dict(start.failed)
-    side = contest.field.side(start.op)
     turn_over = contest.rotation(start.op, start.shape, start.weights)
-    request = {"do": "aim", "side": side, "shape": start.shape.as_dict(), "count": turn_over.copies,
+    request = {"do": "aim", "shape": start.shape.as_dict(), "count": turn_over.copies,
                "evicted": turn_over.evicted_bytes, "seed": contest.seed}  # fmt: skip
     requests = {name: request for name in processes.names() if name not in failed}
     aimed, refused = processes.ask_all(requests, contest.prepare_limit_s)

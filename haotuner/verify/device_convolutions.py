@@ -10,6 +10,7 @@ from haotuner.ops.convolution import windows
 from haotuner.pack.op import PackOp
 from haotuner.runtime.device_memory import DeviceMemory
 from haotuner.spec import numerics
+from haotuner.spec.call_case import CallCase
 from haotuner.spec.op import Op
 from haotuner.spec.shape import Shape
 
@@ -43,7 +44,8 @@ def check_convolution(
     served = pack.op(op.name).bind(**placed)
     served.prepare(memory.stream)
     for shape in shapes:
-        drawn = numerics.draw(meaning, shape, rng) | constants
+        case = CallCase.drawn(meaning, shape, rng, bound=constants)
+        drawn = case.operands
         output = numerics.Guarded(meaning.operand_shape(meaning.meaning.output, shape), written)
         apart = numerics.spaced(drawn["x"], 0 if turned else gap)  # NaN between rows
         room = np.ascontiguousarray(apart.base if apart.base is not None else apart)
@@ -62,12 +64,11 @@ def check_convolution(
         served(x, out=memory.tensor(y, whole.shape, whole.shape[-1], written), stream=memory.stream, **added)
         memory.get(y, edge)
         result = edge[: whole.size].reshape(whole.shape)
-        verdict = numerics.check(meaning, drawn, result)
-        where = f"{op.name} {' '.join(f'{axis}={extent}' for axis, extent in shape.as_dict().items())}"
+        verdict = case.verdict({meaning.meaning.output.name: result})
         if verdict.wrong:
-            problems.append(f"{where}: {verdict}")
+            problems.append(f"{case}: {verdict}")
         if not np.array_equal(edge[whole.size :], sentinels):
-            problems.append(f"{where}: wrote outside the output")
+            problems.append(f"{case}: wrote outside the output")
     return problems
 
 

@@ -17,6 +17,7 @@ from haotuner.pack.op import PackOp
 from haotuner.runtime.device_memory import DeviceMemory, with_gaps
 from haotuner.runtime.gpus import Gpu, find_gpu
 from haotuner.spec import numerics
+from haotuner.spec.call_case import CallCase
 from haotuner.spec.op import Op
 from haotuner.spec.shape import Shape
 from haotuner.verify.device_convolutions import check_convolution
@@ -112,10 +113,9 @@ def _check_op(pack: Pack, op: PackOp, memory: DeviceMemory, rng: np.random.Gener
     step = ROW_STEP_BYTES // DTYPE_BYTES[read]
     gap = -op.k % step + step
     for m in rows:
-        drawn = numerics.draw(meaning, Shape.of(m=m), rng)
-        drawn |= constants
-        x = drawn["x"]
-        apart, out = with_gaps(x, gap), numerics.Guarded((m, op.n), written)
+        case = CallCase.drawn(meaning, Shape.of(m=m), rng, bound=constants)
+        drawn, outputs = case.operands, case.outputs()
+        apart, out = with_gaps(drawn["x"], gap), outputs[meaning.meaning.output.name]
         y = memory.put(out.outer)
         width = out.outer.shape[1]
         tensor = memory.tensor(y + (width + numerics.GUARD) * out.outer.itemsize, (m, op.n), width, written)
@@ -128,9 +128,5 @@ def _check_op(pack: Pack, op: PackOp, memory: DeviceMemory, rng: np.random.Gener
             added["residual"] = memory.tensor(memory.put(room), (m, op.n), width, meaning.extra_dtype("residual"))
         linear(rows_of, *cut, out=tensor, stream=memory.stream, **added)
         memory.get(y, out.outer)
-        verdict = numerics.check(meaning, drawn, out.inner)
-        if verdict.wrong:
-            problems.append(f"{op.name} m={m}: {verdict}")
-        if out.touched():
-            problems.append(f"{op.name} m={m}: wrote outside the output")
+        problems += case.problems(outputs)
     return problems

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from haotuner.pack.op import PackOp
 from haotuner.runtime.device_memory import DeviceMemory
 from haotuner.spec import numerics
+from haotuner.spec.call_case import CallCase
 from haotuner.spec.op import Op
 from haotuner.spec.shape import Shape
 
@@ -24,24 +25,17 @@ def check_operator(pack: Pack, op: PackOp, memory: DeviceMemory, rng: np.random.
     """Every wrong number and every write outside an output; operands by turns without gaps and with rows apart."""
     meaning, problems = op.op, []
     for index, shape in enumerate(_shapes(op, meaning, rng, most_flops)):
-        inputs = numerics.draw(meaning, shape, rng)
-        outputs = {
-            operand.name: numerics.Guarded(
-                meaning.operand_shape(operand, shape), meaning.dtype_of(operand), gaps=not index % 2
-            )
-            for operand in meaning.meaning.written
-        }
+        case = CallCase.drawn(meaning, shape, rng)
+        outputs = case.outputs(gaps=not index % 2)
         at = {name: memory.put(output.outer) for name, output in outputs.items()}
-        arguments = [_placed(memory, inputs[operand.name], operand.dtype, apart=not index % 2) for operand in op.inputs]
-        outs = tuple(_inside(memory, at[operand.name], outputs[operand.name], operand.dtype) for operand in op.in_file_order)
+        arguments = [
+            _placed(memory, case.operands[operand.name], operand.dtype, apart=not index % 2) for operand in op.inputs
+        ]
+        outs = tuple(inside(memory, at[operand.name], outputs[operand.name], operand.dtype) for operand in op.in_file_order)
         pack.op(op.name).run(*arguments, out=outs if len(outs) > 1 else outs[0], stream=memory.stream)
         for name, output in outputs.items():
             memory.get(at[name], output.outer)
-        verdict = numerics.check_all(meaning, inputs, {name: output.inner for name, output in outputs.items()})
-        where = f"{op.name} {' '.join(f'{axis}={extent}' for axis, extent in shape.as_dict().items())}"
-        if verdict.wrong:
-            problems.append(f"{where}: {verdict}")
-        problems += [f"{where}: wrote outside {name}" for name, output in outputs.items() if output.touched()]
+        problems += case.problems(outputs)
     return problems
 
 
@@ -66,7 +60,8 @@ def _placed(memory: DeviceMemory, value: NDArray[Any], dtype: str, *, apart: boo
     return memory.strided(memory.put(room), value.shape, tuple(step // view.itemsize for step in view.strides), dtype)
 
 
-def _inside(memory: DeviceMemory, address: int, guard: numerics.Guarded, dtype: str) -> Any:
+def inside(memory: DeviceMemory, address: int, guard: numerics.Guarded, dtype: str) -> Any:
+    """A tensor of an output whose surroundings lie at an address."""
     inner = guard.inner
     offset = inner.__array_interface__["data"][0] - guard.outer.__array_interface__["data"][0]
     return memory.strided(address + offset, inner.shape, tuple(step // inner.itemsize for step in inner.strides), dtype)

@@ -10,8 +10,10 @@ from numpy.typing import NDArray
 from haotuner.pack.op import PackOp
 from haotuner.runtime.device_memory import DeviceMemory
 from haotuner.spec import numerics
+from haotuner.spec.call_case import CallCase
 from haotuner.spec.op import Op
 from haotuner.spec.shape import Shape
+from haotuner.verify.device_operators import inside
 
 if TYPE_CHECKING:
     from haotuner.runtime.pack import Pack
@@ -26,23 +28,18 @@ def check_product(pack: Pack, op: PackOp, memory: DeviceMemory, rng: np.random.G
     meaning = op.op
     problems = []
     for shape in _shapes(op, meaning, rng, most_flops):
-        inputs = numerics.draw(meaning, shape, rng)
-        written = meaning.dtype_of(meaning.meaning.output)
-        output = numerics.Guarded(meaning.operand_shape(meaning.meaning.output, shape), written)
+        case = CallCase.drawn(meaning, shape, rng)
+        outputs, written = case.outputs(), meaning.meaning.output
+        output = outputs[written.name]
         y = memory.put(output.outer)
-        out = _inside(memory, y, output, written)
+        out = inside(memory, y, output, meaning.dtype_of(written))
         pack.op(op.name).run(
-            *(_placed(memory, inputs[operand.name], meaning.dtype_of(operand)) for operand in meaning.meaning.inputs),
+            *(_placed(memory, case.operands[operand.name], meaning.dtype_of(operand)) for operand in meaning.meaning.inputs),
             out=out,
             stream=memory.stream,
         )
         memory.get(y, output.outer)
-        verdict = numerics.check(meaning, inputs, output.inner)
-        where = f"{op.name} {' '.join(f'{axis}={extent}' for axis, extent in shape.as_dict().items())}"
-        if verdict.wrong:
-            problems.append(f"{where}: {verdict}")
-        if output.touched():
-            problems.append(f"{where}: wrote outside the output")
+        problems += case.problems(outputs)
     return problems
 
 
@@ -72,10 +69,3 @@ def _placed(memory: DeviceMemory, values: NDArray[Any], dtype: str) -> Any:
     )
     room[..., : values.shape[-1]] = values
     return memory.tensor(memory.put(room), values.shape, room.shape[-1], dtype)
-
-
-def _inside(memory: DeviceMemory, address: int, output: numerics.Guarded, dtype: str) -> Any:
-    inner, outer = output.inner, output.outer
-    strides = tuple(stride // outer.itemsize for stride in inner.strides)
-    offset = inner.__array_interface__["data"][0] - outer.__array_interface__["data"][0]
-    return memory.strided(address + offset, inner.shape, strides, dtype)

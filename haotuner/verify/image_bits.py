@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from haotuner.ops.convolution import windows
 from haotuner.pack.op import PackOp
 from haotuner.spec import numerics
+from haotuner.spec.call_case import CallCase
 from haotuner.spec.shape import Shape
 
 IMAGES = 5  # of the large call
@@ -25,7 +27,7 @@ def check_image_bits(path: Path, op: PackOp, counts: list[int], rng: np.random.G
     sides = windows(meaning.kind, dict(meaning.static), meaning.all_options())
     reach = {axis: side.dilation * (side.taps - 1) for axis, side in sides.items()}
     extents: dict[str, int] = {axis: most + SIDE for axis, most in reach.items() if axis in meaning.dynamic}
-    drawn = numerics.draw(meaning, Shape.of({**extents, "b": IMAGES}), rng)
+    drawn = CallCase.drawn(meaning, Shape.of({**extents, "b": IMAGES}), rng).operands
     constants = {operand.name: drawn[operand.name] for operand in op.extra if operand.role == "constant"}
     passed = ["x", *(operand.name for operand in op.extra if operand.role == "input")]
     whole, problems = None, []
@@ -42,6 +44,6 @@ def check_image_bits(path: Path, op: PackOp, counts: list[int], rng: np.random.G
     return problems
 
 
-def drawn_of(drawn: dict[str, numerics.Array], names: list[str], some: slice) -> dict[str, numerics.Array]:
+def drawn_of(drawn: Mapping[str, numerics.Array], names: list[str], some: slice) -> dict[str, numerics.Array]:
     """Some images of every tensor of a call."""
     return {name: drawn[name][some] for name in names}

@@ -23,6 +23,7 @@ from haotuner.pack.op import PackOp
 from haotuner.runtime.model_files import opened_weights
 from haotuner.spec import numerics
 from haotuner.spec.bytecode import VERSION, schedule_words
+from haotuner.spec.call_case import CallCase
 from haotuner.spec.op import Op
 from haotuner.spec.shape import Shape
 from haotuner.verify.device_numbers import check_numbers, ordinal_for, unchecked
@@ -216,7 +217,7 @@ def _check_bits(path: Path, op: PackOp, counts: list[int], rng: np.random.Genera
         return []
     meaning = op.op
     shapes = [shape["m"] for shape in _shapes(op, meaning, rng, most_flops)]
-    drawn = numerics.draw(meaning, Shape.of(m=max(shapes)), rng)
+    drawn = CallCase.drawn(meaning, Shape.of(m=max(shapes)), rng).operands
     x = drawn["x"]
     passed = [o.name for o in op.extra if o.role == "input"]
     whole = None
@@ -249,27 +250,19 @@ def _check_op(packs: Mapping[int, Pack], op: PackOp, rng: np.random.Generator, m
         ]
     meaning = op.op
     shapes = _shapes(op, meaning, rng, most_flops)
-    weights = numerics.draw(meaning, shapes[0], rng) if op.kind == "dense" or is_convolution(op.kind) else {}
+    binds = op.kind == "dense" or is_convolution(op.kind)
+    weights = CallCase.drawn(meaning, shapes[0], rng).operands if binds else {}
+    constants = {o.name: weights[o.name] for o in op.inputs if o.role == "constant" and o.name in weights}
     calls, problems = {threads: _call(pack, op, weights) for threads, pack in packs.items()}, []
+    computed = numerics.computed_by(op.kernels)
     for shape in shapes:
-        inputs = numerics.draw(meaning, shape, rng)
-        bound = {operand.name for operand in op.inputs if operand.role == "constant"}
-        inputs |= {name: value for name, value in weights.items() if name in bound}
-        apart = {o.name: inputs[o.name] if o.compact else numerics.spaced(inputs[o.name], 3) for o in op.inputs}
-        want = numerics.wanted(meaning, inputs, numerics.computed_by(op.kernels))
+        case = CallCase.drawn(meaning, shape, rng, bound=constants, computed=computed)
+        apart = {
+            o.name: case.operands[o.name] if o.compact else numerics.spaced(case.operands[o.name], 3) for o in op.inputs
+        }
         for threads, call in calls.items():
-            outs = {
-                operand.name: numerics.Guarded(meaning.operand_shape(operand, shape), meaning.dtype_of(operand))
-                for operand in meaning.meaning.written
-            }
+            outs = case.outputs()
             into = tuple(outs[operand.name].inner for operand in op.in_file_order)
             call(apart, into if len(into) > 1 else into[0])
-            verdicts = {name: numerics.compare(outs[name].inner, *own) for name, own in want.items()}
-            where = f"{op.name} {' '.join(f'{axis}={extent}' for axis, extent in shape.as_dict().items())} threads={threads}"
-            for name, verdict in verdicts.items():
-                of = f" {name}" if len(outs) > 1 else ""
-                if verdict.wrong:
-                    problems.append(f"{where}{of}: {verdict}")
-                if outs[name].touched():
-                    problems.append(f"{where}{of}: wrote outside the output")
+            problems += case.problems(outs, f" threads={threads}")
     return problems

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from haotuner.pack.op import PackOp
-from haotuner.spec import numerics
+from haotuner.spec.call_case import CallCase
 from haotuner.spec.shape import Shape
 
 LARGE = {"b": 9, "m": 67, "n": 83, "k": 150}  # several tiles and blocks of every kernel, some of them narrow
@@ -19,7 +19,7 @@ def check_product_bits(path: Path, op: PackOp, counts: list[int], rng: np.random
     from haotuner.runtime.pack import Pack
 
     meaning = op.op
-    inputs = numerics.draw(meaning, Shape.of({axis: LARGE[axis] for axis in meaning.dynamic}), rng)
+    inputs = CallCase.drawn(meaning, Shape.of({axis: LARGE[axis] for axis in meaning.dynamic}), rng).operands
     x, w, across = inputs["x"], inputs["w"], op.inputs[0].dims.index("m") == 2
     whole, problems = None, []
     for threads in counts:

@@ -24,6 +24,7 @@ from haotuner.microkernels.cuda.generated import CudaGenerated
 from haotuner.microkernels.index import families_for
 from haotuner.ops.groups import definition_of
 from haotuner.spec import numerics
+from haotuner.spec.call_case import CallCase
 from haotuner.spec.op import Op
 from haotuner.spec.shape import Shape
 from tests.content.groups_beside import K, M, N, deep, folds, joint, maps, mixed, norm
@@ -119,10 +120,11 @@ def test_outputs_of_the_same_rows_are_one_kind():
         least = family.bytes_by_level(points[0], op.extents(shape), device)["least"]
         found = {name: np.asarray(one, np.float32) for name, one in interpret(graph_named(op.kind), inputs).items()}
         assert least == op.least_bytes(shape) == sum(one.nbytes for one in (*inputs.values(), *found.values()))
-        assert not numerics.check_all(op, inputs, found).wrong
+        case = CallCase(op, shape, inputs)
+        assert not case.verdict(found).wrong
         for name in found:  # whichever is off is seen
             off = found | {name: found[name] + np.float32(0.5)}
-            assert numerics.check_all(op, inputs, off).wrong, name
+            assert case.verdict(off).wrong, name
 
 
 def definition(op: Op) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from haotuner.bench.contender import Array, Call, Setting
+from haotuner.bench.contender import Array, Call, Operands, Setting
 from haotuner.spec.op import Op
 
 BAD_M = 3  # the shape at which those that misbehave at one shape do
@@ -38,12 +38,12 @@ class Right:
         self.weights: list[Array] = []
         self.x: Any = None
 
-    def prepare(self, op: Op, weights: Sequence[Array]) -> None:
-        self.weights = list(weights)
+    def prepare(self, op: Op, copies: Sequence[Operands]) -> None:
+        self.weights = [copy["weight"] for copy in copies]
 
-    def aim(self, x: Array, count: int) -> Sequence[Call]:
-        self.x = x
-        return [partial(self.compute, index) for index in range(count)]
+    def aim(self, calls: Sequence[Operands], y: Array) -> Sequence[Call]:
+        self.x = calls[0]["x"]
+        return [partial(self.compute, index) for index in range(len(calls))]
 
     def result(self, index: int) -> Array:
         return np.asarray(self.compute(index))
@@ -63,9 +63,9 @@ class Slow(Right):
 class Graph(Right):
     """Computes all its weights in one call, as a compiled graph does."""
 
-    def aim(self, x: Array, count: int) -> Sequence[Call]:
-        self.x, self.width = x, count
-        return [lambda: [self.compute(index) for index in range(count)]]
+    def aim(self, calls: Sequence[Operands], y: Array) -> Sequence[Call]:
+        self.x, self.width = calls[0]["x"], len(calls)
+        return [lambda: [self.compute(index) for index in range(len(calls))]]
 
 
 class Wrong(Right):
@@ -90,9 +90,9 @@ class Crashing(Right):
 
     good_calls = 70
 
-    def aim(self, x: Array, count: int) -> Sequence[Call]:
+    def aim(self, calls: Sequence[Operands], y: Array) -> Sequence[Call]:
         self.left = self.good_calls
-        return super().aim(x, count)
+        return super().aim(calls, y)
 
     def compute(self, index: int) -> Array:
         self.left -= 1
@@ -121,14 +121,14 @@ class HangingAtOnce(Hanging):
 
 
 class Raising(Right):
-    def prepare(self, op: Op, weights: Sequence[Array]) -> None:
+    def prepare(self, op: Op, copies: Sequence[Operands]) -> None:
         raise RuntimeError("cannot pack this")
 
 
 class Doomed(Right):
     """Dies whenever it is prepared."""
 
-    def prepare(self, op: Op, weights: Sequence[Array]) -> None:
+    def prepare(self, op: Op, copies: Sequence[Operands]) -> None:
         os._exit(7)
 
 
@@ -150,8 +150,8 @@ class Chatty(Right):
         print('{"version": "a lie"}')
         os.write(1, b"loading...\n")
 
-    def prepare(self, op: Op, weights: Sequence[Array]) -> None:
-        super().prepare(op, weights)
+    def prepare(self, op: Op, copies: Sequence[Operands]) -> None:
+        super().prepare(op, copies)
         print("optimising", flush=True)
 
 

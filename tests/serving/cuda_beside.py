@@ -19,8 +19,8 @@ from haotuner.microkernels.cuda.generated import CudaGenerated
 from haotuner.microkernels.index import family_named
 from haotuner.pack.manifest import read_manifest
 from haotuner.spec import numerics
+from haotuner.spec.call_case import CallCase
 from haotuner.spec.kernel import MicroKernel, shares_terms
-from haotuner.spec.op import Op
 from haotuner.spec.shape import Shape
 from haotuner.verify.pack_groups import meaning_of
 from tests.content.groups_beside import folds, maps, mixed, norm
@@ -29,7 +29,7 @@ from tests.serving.cuda_served import counts
 from tests.standin.client import Driver
 from tests.work.cuda_timing_shared import loaded, one_launch, opened
 
-UNTOUCHED, CHECK_ALL = -7.0, numerics.check_all
+UNTOUCHED, VERDICT = -7.0, CallCase.verdict
 SIZES = {"m": 2, "n": 9000, "k": 5}  # of rows that blocks share
 GRAPHS = {"norm": norm(), "maps": maps(), "mixed": mixed(), "folds": folds()}
 
@@ -187,14 +187,14 @@ def timed(path: str, cubin: str) -> None:
             operands.free()
             for operand in op.meaning.written if len(op.meaning.written) > 1 else ():
                 with pytest.MonkeyPatch.context() as patch:  # a kernel that writes nothing to one of them
-                    patch.setattr(numerics, "check_all", lambda *given, name=operand.name: spoiled(name, *given))
+                    patch.setattr(CallCase, "verdict", lambda *given, name=operand.name: spoiled(name, *given))
                     with pytest.raises(Refusal, match="wrong results"):
                         verify_generated(op, kernel, family, placed, library, rng)
 
 
-def spoiled(name: str, op: Op, inputs: Any, found: dict[str, Any]) -> numerics.Verdict:
+def spoiled(name: str, case: CallCase, found: dict[str, Any]) -> numerics.Verdict:
     """The judge's word on results of which one is not as it was written."""
-    return CHECK_ALL(op, inputs, found | {name: found[name] + np.float32(1)})
+    return VERDICT(case, found | {name: found[name] + np.float32(1)})
 
 
 def main(path: str, cubin: str) -> None:

@@ -12,13 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from haotuner.bench import check
+from haotuner.bench.check import error_share
 from haotuner.bench.contender import MACHINE, OURS, OURS_AGAIN, Array
-from haotuner.bench.inputs import draw_weights, draw_x, error_share
 from haotuner.bench.intervals import DRAWS, Ratio, geomean, geomean_ratio, paired_ratio, resampled_medians, spread
+from haotuner.bench.operands import calls, copies
 from haotuner.bench.race import Outcome, Row
 from haotuner.bench.result import Facts, document
 from haotuner.bench.table import cells, closing, header, line
 from haotuner.bench.timing import Clock, difference_ns
+from haotuner.spec.call_case import CallCase
 from haotuner.spec.device import Device
 from haotuner.spec.op import Op
 from haotuner.spec.record import Failed
@@ -74,21 +77,23 @@ def test_geometric_means_and_spread():
     assert spread([1, 1, 2, 3, 3]) == 0.5
 
 
-def test_cold_weights_differ():
-    weights = draw_weights(Op.parse("dense_n6_k5"), 20, 0)
-    assert len({w.tobytes() for w in weights}) == 20
-    assert len({w.ctypes.data for w in weights}) == 20
-    assert draw_weights(Op.parse("dense_n6_k5"), 1, 0)[0].tobytes() == weights[0].tobytes()
+def product(m: int, n: int, k: int) -> tuple[CallCase, Array, Array]:
+    """A call of a layer, its input and its weight."""
+    op, shape = Op.parse(f"dense_n{n}_k{k}"), Shape.of(m=m)
+    (case,) = calls(op, shape, 0, copies(op, shape, 1, 0), 1)
+    return case, case.operands["x"], case.operands["weight"]
 
 
 @pytest.mark.parametrize("m, n, k", [(1, 1, 1), (1, 300, 17), (5, 64, 768), (700, 33, 4864)])
-def test_fp32_arithmetic_in_any_order_is_right(m, n, k):
-    x, weight = draw_x(Op.parse(f"dense_n{n}_k{k}"), m, 0), draw_weights(Op.parse(f"dense_n{n}_k{k}"), 1, 0)[0]
-    assert error_share(x, weight, x @ weight.T) < 1
+@pytest.mark.parametrize("flops", [1, check.CHECKED_FLOPS])
+def test_fp32_arithmetic_in_any_order_is_right(m, n, k, flops, monkeypatch):
+    monkeypatch.setattr(check, "CHECKED_FLOPS", flops)
+    case, x, weight = product(m, n, k)
+    assert error_share(case, x @ weight.T) < 1
     backwards = np.zeros((m, n), np.float32)
     for index in reversed(range(k)):  # the worst order of summation: one by one
         backwards += x[:, index : index + 1] * weight[:, index]
-    assert error_share(x, weight, backwards) < 1
+    assert error_share(case, backwards) < 1
 
 
 def narrowed(a: Array, bits: int) -> Array:
@@ -100,26 +105,24 @@ def narrowed(a: Array, bits: int) -> Array:
 @pytest.mark.parametrize("bits", [7, 10], ids=["bf16", "tf32"])
 @pytest.mark.parametrize("k", [768, 4864])
 def test_narrower_arithmetic_is_wrong(bits, k):
-    op = Op.parse(f"dense_n96_k{k}")
-    x, weight = draw_x(op, 40, 0), draw_weights(op, 1, 0)[0]
-    assert error_share(x, weight, narrowed(x, bits) @ narrowed(weight, bits).T) > 1
+    case, x, weight = product(40, 96, k)
+    assert error_share(case, narrowed(x, bits) @ narrowed(weight, bits).T) > 1
 
 
 @pytest.mark.parametrize("direct_rows", [300, 4])
 def test_one_wrong_element_anywhere_is_wrong(monkeypatch, direct_rows):
-    monkeypatch.setattr("haotuner.bench.inputs.DIRECT_FLOPS", direct_rows * 2 * 130 * 40)
+    monkeypatch.setattr(check, "CHECKED_FLOPS", direct_rows * 2 * 130 * 40)
     m = 300
-    op = Op.parse("dense_n130_k40")
-    x, weight = draw_x(op, m, 0), draw_weights(op, 1, 0)[0]
+    case, x, weight = product(m, 130, 40)
     right = x @ weight.T
-    assert error_share(x, weight, right) < 1
+    assert error_share(case, right) < 1
     for row, column in itertools.product((0, m // 2, m - 1), (0, 77, 129)):
         wrong = right.copy()
         wrong[row, column] += 0.3
-        assert error_share(x, weight, wrong) > 1
+        assert error_share(case, wrong) > 1
         wrong[row, column] = np.nan
-        assert error_share(x, weight, wrong) == math.inf
-    assert error_share(x, weight, right[:, :-1]) == math.inf
+        assert error_share(case, wrong) == math.inf
+    assert error_share(case, right[:, :-1]) == math.inf
 
 
 def test_the_clock_goes_round_all_calls_and_times_at_least_one():

@@ -44,23 +44,19 @@ def test_a_peer_is_right_with_every_weight_and_any_number_of_rows(processes, nam
         pytest.skip(f"peer: {name} is not installed")
     assert processes.versions[name]
     for op in ("dense_n50_k36", "dense_n33_k17"):  # the second finds what the first left behind
-        processes.ask(
-            name, {"do": "prepare", "side": "dense", "shape": {"m": 2}, "op": op, "count": COUNT, "seed": 0}, LIMIT_S
-        )
+        processes.ask(name, {"do": "prepare", "shape": {"m": 2}, "op": op, "count": COUNT, "seed": 0}, LIMIT_S)
         for m, count in ((7, COUNT), (1, COUNT), (64, 1), (7, 1)):
-            seen = processes.ask(name, {"do": "aim", "side": "dense", "shape": {"m": m}, "count": count, "seed": m}, LIMIT_S)
+            seen = processes.ask(name, {"do": "aim", "shape": {"m": m}, "count": count, "seed": m}, LIMIT_S)
             assert 0 <= seen["error_share"] <= 1
             timed = processes.ask(name, {"do": "time", "seconds": 0.001}, LIMIT_S)
             assert timed["us"] > 0 and timed["calls"] >= 1
     # X of over 4 MiB is a mapping of its own: who did not hold on to it would read an address that is gone
-    processes.ask(
-        name, {"do": "prepare", "side": "dense", "shape": {"m": 2}, "op": "dense_n448_k1052", "count": 1, "seed": 0}, LIMIT_S
-    )
-    processes.ask(name, {"do": "aim", "side": "dense", "shape": {"m": 1300}, "count": 1, "seed": 0}, LIMIT_S)
+    processes.ask(name, {"do": "prepare", "shape": {"m": 2}, "op": "dense_n448_k1052", "count": 1, "seed": 0}, LIMIT_S)
+    processes.ask(name, {"do": "aim", "shape": {"m": 1300}, "count": 1, "seed": 0}, LIMIT_S)
     assert processes.ask(name, {"do": "time", "seconds": 0.001}, LIMIT_S)["us"] > 0
 
 
-TYPES = {"torch": ("bf16", "fp16"), "onednn": ("bf16", "int8"), "onnxruntime": ("int8",), "openvino": ("int8",)}
+TYPES = {"torch": ("bf16", "fp16", "int8"), "onednn": ("bf16", "int8"), "onnxruntime": ("int8",), "openvino": ("int8",)}
 
 
 @pytest.mark.parametrize("name", [name for name in HOST.peers if name != "inductor"])
@@ -68,12 +64,12 @@ def test_a_peer_is_right_in_its_types_and_refuses_others(processes, name):
     if name in processes.missing:
         pytest.skip(f"peer: {name} is not installed")
     for dtype in ("bf16", "fp16", "int8"):
-        asked = {"do": "prepare", "side": "dense", "shape": {"m": 2}, "op": f"dense_n33_k18_{dtype}", "count": 2, "seed": 0}
+        asked = {"do": "prepare", "shape": {"m": 2}, "op": f"dense_n33_k18_{dtype}", "count": 2, "seed": 0}
         if (name, dtype) == ("onednn", "bf16") and not {"avx512bw", "avx_ne_convert"} & host_flags():
             continue  # it says that it needs one of the two
         if dtype in TYPES.get(name, ()):
             processes.ask(name, asked, LIMIT_S)
-            aim = {"do": "aim", "side": "dense", "shape": {"m": 7}, "count": 2, "seed": 1}
+            aim = {"do": "aim", "shape": {"m": 7}, "count": 2, "seed": 1}
             assert 0 <= processes.ask(name, aim, LIMIT_S)["error_share"] <= 1
         elif (name, dtype) != ("onednn", "fp16"):  # where the CPU has it
             with pytest.raises(ChildNotResponding, match="it is raced in"):

@@ -24,8 +24,8 @@ pytestmark = pytest.mark.long
 
 ROOT = Path(__file__).parents[2]
 LIMIT_S = float(WALL_S)
-PREPARE = {"do": "prepare", "side": "dense", "shape": {"m": 2}, "op": "dense_n8_k4", "count": 1, "seed": 0}
-AIM = {"do": "aim", "side": "dense", "shape": {"m": 2}, "count": 1, "seed": 0}
+PREPARE = {"do": "prepare", "shape": {"m": 2}, "op": "dense_n8_k4", "count": 1, "seed": 0}
+AIM = {"do": "aim", "shape": {"m": 2}, "count": 1, "seed": 0}
 
 
 @pytest.fixture
@@ -181,7 +181,7 @@ import os
 with Processes(specs, Setting(threads=1), dict(os.environ), {}) as processes:
     processes.start()
     print(*processes.pids(), flush=True)
-    processes.ask("a", {"do": "prepare", "side": "dense", "shape": {"m": 2}, "op": "dense_n8_k4", "count": 1, "seed": 0}, 60)
+    processes.ask("a", {"do": "prepare", "shape": {"m": 2}, "op": "dense_n8_k4", "count": 1, "seed": 0}, 60)
     time.sleep(600)
 """
 

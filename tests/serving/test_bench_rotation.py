@@ -7,15 +7,12 @@ import math
 import numpy as np
 import pytest
 
-from haotuner.bench import products
-from haotuner.bench.any_op import draw, error_share, of_call
+from haotuner.bench.check import error_share
 from haotuner.bench.contest import usual_weights
-from haotuner.bench.field import ANY, HOST, PRODUCT
-from haotuner.bench.inputs import rolled
+from haotuner.bench.field import HOST
+from haotuner.bench.operands import calls, copies, plain_layer
 from haotuner.bench.rotation import ENOUGH_COPIES, MOST_COPIES, ROOM_BYTES, Rotation, cold, resting, resting_bytes
-from haotuner.bench.sides import copies, drawn
 from haotuner.bench.timing import Clock
-from haotuner.spec import numerics
 from haotuner.spec.op import Op
 from haotuner.spec.shape import Shape
 
@@ -43,7 +40,7 @@ def test_a_round_walks_through_cold_memory_whatever_is_raced(op: Op, shape: Shap
     passed = op.least_bytes(shape) - size
     assert 2 <= found.copies <= ENOUGH_COPIES
     assert found.copies * size + passed + found.evicted_bytes >= COLD
-    assert found.copies == 2 or HOST.side(op) == "dense" or 2 * found.copies * passed <= ROOM_BYTES
+    assert found.copies == 2 or plain_layer(op) or 2 * found.copies * passed <= ROOM_BYTES
 
 
 def test_where_nothing_may_be_evicted_copies_alone_are_there() -> None:
@@ -60,31 +57,31 @@ def test_what_may_rest_and_what_is_raced_cold_unless_asked() -> None:
     assert usual_weights(HOST, [FUSED, rows]) == ("hot",)
 
 
-@pytest.mark.parametrize(
-    "spec", ["dense:n=6,k=5,epilogue=bias+residual+clamp", "batch_matmul:k=5,epilogue=relu", "attention:d=8"]
-)
+@pytest.mark.parametrize("spec", [
+    "dense:n=6,k=5", "dense:n=6,k=5,epilogue=bias+residual+clamp", "batch_matmul:k=5,layout=nt",
+    "batch_matmul:k=5,epilogue=relu", "attention:d=8", "grouped:g=2,n=6,k=5",
+])  # fmt: skip
 def test_each_call_has_a_copy_of_its_own_and_shares_the_rest(spec: str) -> None:
     op = Op.parse(spec)
-    shape = Shape.of({axis: 3 + place for place, axis in enumerate(op.dynamic)})
-    bound = copies(ANY, op, shape, 3, 0)
-    given = drawn(ANY, op, shape, 0, bound)
-    calls = [of_call(op, given, bound, index) for index in range(3)]
-    for name in calls[0]:
-        own = {call[name].ctypes.data for call in calls}
+    shape = Shape.of({axis: 3 + index for index, axis in enumerate(op.dynamic)})
+    cases = calls(op, shape, 0, copies(op, shape, 3, 0), 3)
+    for name in cases[0].operands:
         differ = name in resting(op) or name in ("bias", "low", "high")
-        assert len(own) == (3 if differ else 1) and list(calls[1]) == list(draw(op, shape, 0))
-    for one, other in ((1, 1), (1, 2)):
-        right = numerics.reference(op, calls[one]).astype(np.float32)
-        assert (error_share(op, calls[other], right) <= 1) == (one == other)
+        own = {case.operands[name].ctypes.data for case in cases}
+        assert len(own) == (3 if differ else 1), name
+        assert len({case.operands[name].tobytes() for case in cases}) == len(own)
+    assert list(cases[1].operands) == [*(operand.name for operand in op.meaning.inputs), *op.epilogue_operands]
+    right = cases[1].reference.astype(np.float32)
+    assert error_share(cases[1], right) <= 1 < error_share(cases[2], right)
 
 
-def test_second_factors_differ() -> None:
-    shape = Shape.of(b=2, m=3, n=4)
-    factors = drawn(PRODUCT, PRODUCTS, shape, 0, copies(PRODUCT, PRODUCTS, shape, 3, 0))
-    x, w = products.copy(factors, 2)
-    assert x is factors[0] and np.array_equal(w, rolled(factors[1], 2)) and not np.shares_memory(w, factors[1])
-    right = numerics.reference(PRODUCTS, {"x": x, "w": w}).astype(np.float32)
-    assert products.error_share(PRODUCTS, (x, w), right) <= 1 < products.error_share(PRODUCTS, factors, right)
+def test_copies_are_the_same_for_any_number_of_them_and_at_any_shape_of_a_call() -> None:
+    op = Op.parse("dense_n6_k5")
+    many = [copy["weight"] for copy in copies(op, Shape.of(m=2), 20, 0)]
+    assert len({weight.tobytes() for weight in many}) == len({weight.ctypes.data for weight in many}) == 20
+    assert copies(op, Shape.of(m=2), 1, 0)[0]["weight"].tobytes() == many[0].tobytes()
+    (case,) = calls(op, Shape.of(m=9), 0, [{"weight": many[3]}], 1)
+    assert case.operands["weight"] is many[3]
 
 
 @pytest.mark.parametrize("count", [1, 5])

@@ -14,6 +14,7 @@ import haotuner
 from haotuner.backends.cpu.pack_source import pack_library
 from haotuner.pack.write import write_pack
 from haotuner.spec import numerics
+from haotuner.spec.call_case import CallCase
 from haotuner.spec.op import Op
 from haotuner.spec.shape import Shape
 from haotuner.tuning.request import ops_of
@@ -67,7 +68,7 @@ class Call:
         self.op, self.in_place = op, in_place
         written = op.meaning.written
         self.outs = {one.name: numerics.Guarded(op.operand_shape(one, shape), op.dtype_of(one)) for one in written}
-        self.inputs = {name: value.copy() for name, value in inputs.items()}
+        self.case = CallCase(op, shape, {name: value.copy() for name, value in inputs.items()})
         self.views = [numerics.spaced(value, 3) if value.ndim else value for value in inputs.values()]
         folder.mkdir()
         self.left = {name: folder / f"left_{name}" for name in self.outs}
@@ -92,7 +93,7 @@ class Call:
             found[...] = 0
             before[name] = root.copy()
             root.reshape(-1)[...] = np.fromfile(self.left[name], root.dtype)
-        verdict = numerics.check_all(self.op, self.inputs, outs)
+        verdict = self.case.verdict(outs)
         assert verdict.wrong == 0, (self.line, str(verdict))
         for name, found in outs.items():
             found[...] = 0
@@ -187,7 +188,7 @@ def test_torch_has_each(made: Any) -> None:
                 order = [one.name for one in pack.op_entry(op.name).in_file_order]
                 tensors = found if len(order) > 1 else (found,)
                 made_of = {name: one.numpy() for name, one in zip(order, tensors, strict=True)}
-                assert numerics.check_all(op, inputs, made_of).wrong == 0, (op.name, shape)
+                assert CallCase(op, shape, inputs).verdict(made_of).wrong == 0, (op.name, shape)
                 outs = [torch.empty_like(one) for one in tensors]
                 names = [f"out{at}" for at in range(len(order))] if len(order) > 1 else ["out"]
                 call.out(*given, **dict(zip(names, outs, strict=True)))

@@ -18,6 +18,7 @@ from haotuner.backends.jobs import op_of
 from haotuner.isolate.answers import Job, Refusal
 from haotuner.ops.convolution import windows
 from haotuner.spec import numerics
+from haotuner.spec.call_case import CallCase
 from haotuner.spec.kernel import MicroKernel
 from haotuner.spec.limits import MAX_EXTRA
 from haotuner.spec.op import Op
@@ -59,20 +60,20 @@ class ConvTimer:
         worst = 0.0
         for at, shape in enumerate(_shapes(op, int(job["tile"]["q"]), rng)):
             whole = at % 2 == 0
-            inputs = numerics.draw(op, shape, rng, whole=whole)
+            case = CallCase.drawn(op, shape, rng, whole=whole, computed=job["computed"])
+            inputs = case.operands
             packed = self._packed(job, op, inputs["weight"])
             plain = whole and at and not op.epilogue and op.plain  # exact: nothing is rounded
             bias = rng.integers(-3, 4, op["f"]).astype(np.float32) if plain else NONE
             extra = {name: _room(inputs[name], len(axes) == 1) for name, axes in op.epilogue_operands.items()}
-            allowed = numerics.bounds(op, inputs, whole=whole, computed=job["computed"])
             for share in (WHOLE, PLACES.index("q"), PLACES.index("f")):
-                out = numerics.Guarded(op.operand_shape(op.meaning.output, shape), op.dtype_of(op.meaning.output))
+                out = case.outputs()[op.meaning.output.name]
                 call = {**job, **BARE, "axis": share, "threads": 1 if share == WHOLE else VERIFY_THREADS}
                 self._call(
                     call, op, shape, (numerics.spaced(inputs["x"], 3), packed, out.inner, bias), 1, np.zeros(0), extra
                 )
                 result = out.inner - (_along(op, bias) if bias.size else 0)
-                verdict = numerics.compare(result, *allowed)
+                verdict = case.verdict({op.meaning.output.name: result})
                 if verdict.wrong:
                     raise Refusal("verify", "wrong", f"{shape}, shared along {share}: {verdict}")
                 if out.touched():

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from haotuner.backends.case_check import largest_error
 from haotuner.backends.cpu.timed_libraries import Libraries
 from haotuner.backends.jobs import op_of
 from haotuner.isolate.answers import Job, Refusal
@@ -16,6 +17,7 @@ from haotuner.microkernels.cpu.typed import word_for
 from haotuner.ops.dtypes import DTYPES
 from haotuner.ops.epilogue import operands_of
 from haotuner.spec import numerics
+from haotuner.spec.call_case import CallCase
 from haotuner.spec.op import Op
 from haotuner.spec.shape import Shape
 
@@ -76,12 +78,13 @@ class TimerProcess:
             op = replace(op_, static=(("n", n), ("k", k)), options=tuple(o for o in op_.options if o[0] != "weight"))
             m = tiles * mr
             panels = -(-n // nr) * (nr // pw)
-            inputs = numerics.draw(op, Shape.of(m=m), rng, whole=whole)
+            case = CallCase.drawn(op, Shape.of(m=m), rng, whole=whole)
+            inputs, outputs = case.operands, case.outputs()
             x = np.full(
                 (m + 1, k + 9), numerics.unread(inputs["x"].dtype), inputs["x"].dtype
             )  # where a kernel must not read
             x[:m, :k] = inputs["x"]
-            y = numerics.Guarded((m, n), op.dtype_of(op.meaning.output))
+            y = outputs[op.meaning.output.name]
             self._call(
                 {**job, "n": n, "panels": panels, "m": m, "parts": [[job["kernel"], tiles]], "k_block": block},
                 op,
@@ -94,12 +97,7 @@ class TimerProcess:
                 np.zeros(0),
                 _extra(op, inputs, m * n),
             )
-            verdict = numerics.check(op, inputs, y.inner, whole=whole)
-            if verdict.wrong:
-                raise Refusal("verify", "wrong", f"m={m} n={n} k={k}: {verdict}")
-            worst = max(worst, verdict.worst)
-            if y.touched():
-                raise Refusal("verify", "out_of_bounds", f"m={m} n={n} k={k}: wrote outside the output")
+            worst = max(worst, largest_error(case, outputs, f"m={m} n={n} k={k}"))
         return {"max_error": worst}
 
     def _extras(self, op: Op) -> tuple[int, int]:

@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from haotuner.backends.case_check import largest_error
 from haotuner.backends.cuda.device_scratch import DeviceScratch
 from haotuner.backends.cuda.timing_library import ArgsWords, CallWords, Loaded, TimingLibrary, call_words
-from haotuner.isolate.answers import Refusal
 from haotuner.microkernels.cuda.direct import sides_of
 from haotuner.microkernels.cuda.fused import CHANNELS, after_of
 from haotuner.spec import numerics
+from haotuner.spec.call_case import CallCase
 from haotuner.spec.kernel import MicroKernel
 from haotuner.spec.op import Op
 from haotuner.spec.shape import Shape
@@ -87,8 +88,9 @@ def verify(op: Op, kernel: MicroKernel, loaded: Loaded, native: TimingLibrary, r
 
 
 def _verified(op: Op, shape: Shape, loaded: Loaded, native: TimingLibrary, rng: np.random.Generator) -> float:
-    inputs = numerics.draw(op, shape, rng)
-    output = numerics.Guarded(op.operand_shape(op.meaning.output, shape), op.dtype_of(op.meaning.output))
+    case = CallCase.drawn(op, shape, rng)
+    inputs, outputs = case.operands, case.outputs()
+    output = outputs[op.meaning.output.name]
     with DeviceScratch(native) as scratch:
         put = scratch.put
         apart = numerics.spaced(inputs["x"], GAP)  # NaN between rows
@@ -106,10 +108,7 @@ def _verified(op: Op, shape: Shape, loaded: Loaded, native: TimingLibrary, rng: 
         words = words_of(op, op.extents(shape), apart, output.inner)
         native.run(_call(loaded, args, words, np.array([put(inputs["weight"])], np.uint64)))
         native.get(y, output.outer)
-    verdict = numerics.check(op, inputs, output.inner)
-    if verdict.wrong or output.touched():
-        raise Refusal("verify", "wrong", f"{op.name} {shape}: {verdict if verdict.wrong else 'wrote outside its output'}")
-    return verdict.worst
+    return largest_error(case, outputs, f"{op.name} {shape}")
 
 
 def _around(output: numerics.Guarded) -> tuple[int, ...]:

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from haotuner.backends.case_check import largest_error
 from haotuner.backends.cuda.device_scratch import DeviceScratch
 from haotuner.backends.cuda.timing_library import ArgsWords, CallWords, Loaded, TimingLibrary, call_words
 from haotuner.codegen.schedule import merged_sizes
-from haotuner.isolate.answers import Refusal
 from haotuner.microkernels.cuda.generated import CudaGenerated, Cut
 from haotuner.ops.kind import WRITTEN
 from haotuner.spec import numerics
+from haotuner.spec.call_case import CallCase
 from haotuner.spec.kernel import MicroKernel
 from haotuner.spec.limits import MAX_AXES, MAX_OPERANDS
 from haotuner.spec.op import Op
@@ -99,11 +100,8 @@ def _verified(
     op: Op, shape: Shape, kernel: MicroKernel, family: CudaGenerated, loaded: Loaded, native: TimingLibrary,
     rng: np.random.Generator, *, gaps: bool,
 ) -> float:  # fmt: skip
-    inputs = numerics.draw(op, shape, rng)
-    outputs = {
-        operand.name: numerics.Guarded(op.operand_shape(operand, shape), op.dtype_of(operand), gaps=gaps)
-        for operand in op.meaning.written
-    }
+    case = CallCase.drawn(op, shape, rng)
+    outputs = case.outputs(gaps=gaps)
     places: list[int] = []
     strides: list[tuple[int, ...]] = []
     with DeviceScratch(native) as scratch:
@@ -115,7 +113,7 @@ def _verified(
             return at
 
         for operand in op.meaning.inputs:
-            value = np.ascontiguousarray(inputs[operand.name])
+            value = np.ascontiguousarray(case.operands[operand.name])
             view = numerics.spaced(value, 3) if gaps else value
             root = view.base if gaps and view.base is not None else view
             put(np.ascontiguousarray(root), view)
@@ -125,13 +123,7 @@ def _verified(
         native.run(_call(loaded, words))
         for name, output in outputs.items():
             native.get(at[name], output.outer)
-    verdict = numerics.check_all(op, inputs, {name: output.inner for name, output in outputs.items()})
-    touched = any(output.touched() for output in outputs.values())
-    if verdict.wrong:
-        raise Refusal("verify", "wrong", f"{shape}: {verdict}")
-    if touched:
-        raise Refusal("verify", "out_of_bounds", f"{shape}: wrote outside the output")
-    return verdict.worst
+    return largest_error(case, outputs)
 
 
 def _shapes(op: Op, cut: Cut, rng: np.random.Generator) -> Iterator[Shape]:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from haotuner.backends.case_check import largest_error
 from haotuner.backends.cuda import phase_calls
 from haotuner.backends.cuda.device_scratch import DeviceScratch
 from haotuner.backends.cuda.phase_calls import words_of
@@ -23,11 +24,11 @@ from haotuner.backends.cuda.timing_library import (
     call_words,
 )
 from haotuner.backends.cuda.verifying import drawn
-from haotuner.isolate.answers import Refusal
 from haotuner.microkernels.cuda.conv import channels_last, channels_of_group, product_extents, transposed
 from haotuner.microkernels.cuda.direct import sides_of
 from haotuner.microkernels.cuda.fused import CHANNELS, after_of
 from haotuner.spec import numerics
+from haotuner.spec.call_case import CallCase
 from haotuner.spec.op import Op
 from haotuner.spec.shape import Shape
 
@@ -112,10 +113,11 @@ def verify(op: Op, loaded: Loaded, native: TimingLibrary, rng: np.random.Generat
 
 
 def _verified(op: Op, shape: Shape, loaded: Loaded, native: TimingLibrary, rng: np.random.Generator) -> float:
-    inputs, output = numerics.draw(op, shape, rng), op.meaning.output
+    case = CallCase.drawn(op, shape, rng)
+    inputs, outputs = case.operands, case.outputs(gaps=False)
     x = numerics.spaced(inputs["x"], GAP_BYTES // inputs["x"].itemsize)
     room = x.base if x.base is not None else x
-    written = numerics.Guarded(op.operand_shape(output, shape), op.dtype_of(output), gaps=False)
+    written = outputs[op.meaning.output.name]
     with DeviceScratch(native) as scratch:
         put = scratch.put
         y = put(written.outer)
@@ -124,10 +126,7 @@ def _verified(op: Op, shape: Shape, loaded: Loaded, native: TimingLibrary, rng: 
         made = WindowCall(op, op.extents(shape), loaded, at, room.shape[-1])
         native.run(made.call)
         native.get(y, written.outer)
-    verdict = numerics.check(op, inputs, written.inner)
-    if verdict.wrong or written.touched():
-        raise Refusal("verify", "wrong", f"{op.name} {shape}: {verdict if verdict.wrong else 'wrote outside its output'}")
-    return verdict.worst
+    return largest_error(case, outputs, f"{op.name} {shape}")
 
 
 class WindowOperands:

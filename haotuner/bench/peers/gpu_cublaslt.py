@@ -13,7 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from haotuner.bench.contender import Array, Call, Setting
+from numpy.typing import NDArray
+
+from haotuner.bench.contender import Call, Operands, Setting
 from haotuner.bench.peers.gpu_clock import GraphClock
 from haotuner.bench.peers.gpu_driver import Driver, Memory
 from haotuner.spec.op import Op
@@ -58,32 +60,33 @@ class CublasLt:
         self._operands: list[Memory] = []
         self._calls: list[Call] = []
 
-    def prepare(self, op: Op, weights: Sequence[Array]) -> None:
+    def prepare(self, op: Op, copies: Sequence[Operands]) -> None:
         """Upload the weights; each is used where it lies."""
         self._leave()
         self._driver.free(self._weights)
         self._weights = []
         self._op = op
-        self._weights = [self._driver.upload(weight, op.dtype) for weight in weights]
+        self._weights = [self._driver.upload(copy["weight"], op.dtype) for copy in copies]
 
-    def aim(self, x: Array, count: int) -> Sequence[Call]:
+    def aim(self, calls: Sequence[Operands], y: NDArray[Any]) -> Sequence[Call]:
         """One call a weight, all into the same output. RuntimeError if nothing is proposed."""
         self._leave()
-        m, n, k, dtype = x.shape[0], self._op["n"], self._op["k"], self._op.dtype
-        self._operands = [self._driver.upload(x, dtype), self._driver.empty((m, n), dtype)]
+        (m, n), k, dtype = y.shape, self._op["k"], self._op.dtype
+        self._operands = [self._driver.upload(calls[0]["x"], dtype), self._driver.empty((m, n), dtype)]
         # Column-major, as the library has it: y^T (n, m) = (w^T (k, n))^T · x^T (k, m).
         kind = _TYPES[dtype]
         what = self._made("cublasLtMatmulDescCreate", _COMPUTE_32F, _SCALE_32F)
         self._call("cublasLtMatmulDescSetAttribute", what, _DESC_TRANSA, *_value(ctypes.c_int32(_OP_T)))
-        w, x_, y = (self._layout(kind, rows, columns) for rows, columns in ((k, n), (k, m), (n, m)))
-        result = self._proposed(what, w, x_, y)
+        w, x_, y_ = (self._layout(kind, rows, columns) for rows, columns in ((k, n), (k, m), (n, m)))
+        result = self._proposed(what, w, x_, y_)
         rounds = [
-            [self._bound(what, w, x_, y, algorithm, weight) for weight in self._weights[:count]] for algorithm in result
+            [self._bound(what, w, x_, y_, algorithm, weight) for weight in self._weights[: len(calls)]]
+            for algorithm in result
         ]
         self._calls = rounds[0] if len(rounds) == 1 else self._fastest(rounds)
         return self._calls
 
-    def result(self, index: int) -> Array:
+    def result(self, index: int) -> NDArray[Any]:
         """Into a poisoned output."""
         y = self._operands[1]
         self._driver.poison(y)

@@ -39,9 +39,9 @@ class Driver:
             raise ImportError(f"no GPU {ordinal} by the driver: {error}") from error
         self.ordinal, self.stream = ordinal, int(stream.value or 0)
 
-    def upload(self, values: Array, dtype: str) -> Memory:
+    def upload(self, values: NDArray[Any], dtype: str) -> Memory:
         """A copy of values on the device."""
-        stored = encoded(values, dtype)
+        stored = encoded(np.asarray(values, np.float32), dtype)
         memory = self.empty(values.shape, dtype)
         self._call("cuMemcpyHtoD_v2", memory.pointer, ctypes.c_void_p(stored.ctypes.data), _SIZE(stored.nbytes))
         self._call("cuStreamSynchronize", ctypes.c_void_p(0))  # the copy may return before its last bytes arrive

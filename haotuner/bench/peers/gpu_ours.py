@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from haotuner.bench.contender import Array, Call, Setting
+from numpy.typing import NDArray
+
+from haotuner.bench.contender import Call, Operands, Setting
+from haotuner.bench.operands import bound, plain_groups, plain_layer
 from haotuner.bench.peers.gpu_clock import GraphClock
 from haotuner.bench.peers.gpu_driver import Driver, Memory
 from haotuner.spec.op import Op
 
 
-class OnDevice:
-    """A pack that was loaded for the race's GPU; what it serves is timed in graphs."""
+class GpuOurs:
+    """``op.bind(weight, **constants)(x, out=y, **more, stream=…)``, or ``op.run(*operands, …)`` where nothing is bound.
+
+    What comes with a call lies where the call before left it; calls are timed in graphs.
+    """
 
     width = 1
     alone = False
@@ -26,6 +32,54 @@ class OnDevice:
         self.version = haotuner.__version__
         self._driver = Driver(setting.ordinal)
         self._pack = haotuner.load(setting.pack, device=f"cuda:{setting.ordinal}")
+        self._op: Any = None
+        self._served: Any = None
+        self._layers: list[Any] = []
+        self._constants: list[Memory] = []
+        self._operands: list[Memory] = []  # the last is the output
+        self._calls: list[Call] = []
+
+    def prepare(self, op: Op, copies: Sequence[Operands]) -> None:
+        """Upload and bind every copy of what is bound; each is used where it lies."""
+        self._leave()
+        self._layers = []
+        self._driver.free(self._constants)
+        self._constants = []
+        self._op, self._served = op, self._pack.op(op.name)
+        for copy in copies if bound(op) else ():
+            constants = self._uploaded(copy)
+            self._constants += constants.values()
+            tensors = {name: memory.tensor() for name, memory in constants.items()}
+            self._layers.append(self._served.bind(tensors.pop("weight"), **tensors))
+        for target in self._layers or [self._served]:
+            if hasattr(target, "prepare"):
+                target.prepare(self._driver.stream)
+
+    def aim(self, calls: Sequence[Operands], y: NDArray[Any]) -> Sequence[Call]:
+        """One call a copy, all on the same inputs into the same output."""
+        self._leave()
+        op, selected = self._op, bound(self._op)
+        inputs = self._uploaded({name: values for name, values in calls[0].items() if name not in selected})
+        output = self._driver.empty(y.shape, op.dtype_of(op.meaning.output))
+        self._operands = [*inputs.values(), output]
+        tensors, out = {name: memory.tensor() for name, memory in inputs.items()}, output.tensor()
+        named = {name: tensors.pop(name) for name in op.epilogue_operands if name in tensors}
+        targets = self._layers[: len(calls)] if selected else [self._served.run] * len(calls)
+        self._calls = [
+            partial(target, *tensors.values(), out=out, stream=self._driver.stream, **named) for target in targets
+        ]
+        return self._calls
+
+    def result(self, index: int) -> NDArray[Any]:
+        """Into a poisoned output, so that an element nobody writes shows."""
+        self._driver.poison(self._operands[-1])
+        self._calls[index]()
+        return self._driver.download(self._operands[-1])
+
+    def plan(self, shape: Mapping[str, int]) -> str:
+        """What is served at this shape, as text; which kernel of other ops, ``haotuner explain`` says."""
+        layers = plain_layer(self._op) or plain_groups(self._op)
+        return str(self._served.composition(shape["m"]).label) if layers else "one launch"
 
     def clock(self, calls: Sequence[Call]) -> GraphClock:
         """Graphs of the served calls."""
@@ -35,89 +89,16 @@ class OnDevice:
         """None: a call is queued, so that its cost to the host is no part of these times."""
         return None
 
-
-class GpuOurOperator(OnDevice):
-    """``op.run(*inputs, out=y, stream=…)`` of a pack: operands lie where the call before left them."""
-
-    def __init__(self, setting: Setting) -> None:
-        super().__init__(setting)
-        self._named: Op | None = None
-        self._held: list[Memory] = []
-        self._run: Call | None = None
-
-    def prepare(self, op: Op, weights: Sequence[Array]) -> None:
-        """Nothing is bound."""
-        self._named = op
-
-    def result(self, index: int) -> Array:
-        """Into a poisoned output, so that an element nobody writes shows."""
-        assert self._run is not None
-        self._driver.poison(self._held[-1])
-        self._run()
-        return self._driver.download(self._held[-1])
-
-    def plan(self, shape: Mapping[str, int]) -> str:
-        """What is served at this shape; which kernel, ``haotuner explain`` says."""
-        return "one launch"
+    def _uploaded(self, operands: Operands) -> dict[str, Memory]:
+        types = {operand.name: self._op.dtype_of(operand) for operand in self._op.meaning.inputs}
+        types |= {name: self._op.extra_dtype(name) for name in self._op.epilogue_operands}
+        return {name: self._driver.upload(values, types[name]) for name, values in operands.items()}
 
     def _leave(self) -> None:
-        """Give the last operands back. The call goes first: tensors must not outlive the memory that they were made of."""
-        self._run = None
-        self._driver.free(self._held)
-        self._held = []
+        """Give the last operands back. Calls go first: tensors must not outlive the memory that they were made of.
 
-    def _placed(self, op: Op, inputs: Iterable[Array], size: tuple[int, ...], count: int) -> Sequence[Call]:
-        """The same call on these inputs as often as asked, into an output of this size."""
-        self._leave()
-        self._held = [*(self._driver.upload(operand, op.dtype) for operand in inputs), self._driver.empty(size, op.dtype)]
-        *arguments, out = (memory.tensor() for memory in self._held)
-        self._run = partial(self._pack.op(op.name).run, *arguments, out=out, stream=self._driver.stream)
-        return [self._run] * count
-
-
-class GpuOurs(OnDevice):
-    """``linear(x, out=y, stream=…)`` of a pack."""
-
-    def __init__(self, setting: Setting) -> None:
-        super().__init__(setting)
-        self._op: Any = None
-        self._dtype, self._n = "fp32", 0
-        self._linears: list[Any] = []
-        self._weights: list[Memory] = []
-        self._operands: list[Memory] = []
-        self._graph: Any = None
-
-    def prepare(self, op: Op, weights: Sequence[Array]) -> None:
-        """Upload and bind every weight; each is used where it lies."""
-        self._leave()
-        self._linears = []
-        self._driver.free(self._weights)
-        self._weights = []
-        self._op, self._dtype, self._n = self._pack.op(op.name), op.dtype, op["n"]
-        self._weights = [self._driver.upload(weight, op.dtype) for weight in weights]
-        self._linears = [self._op.bind(weight.tensor()) for weight in self._weights]
-        for linear in self._linears:
-            linear.prepare(self._driver.stream)
-
-    def aim(self, x: Array, count: int) -> Sequence[Call]:
-        """One call a weight, all into the same output."""
-        self._leave()
-        self._operands = [self._driver.upload(x, self._dtype), self._driver.empty((x.shape[0], self._n), self._dtype)]
-        x_tensor, y_tensor = (memory.tensor() for memory in self._operands)
-        return [partial(linear, x_tensor, out=y_tensor, stream=self._driver.stream) for linear in self._linears[:count]]
-
-    def result(self, index: int) -> Array:
-        """Into a poisoned output, so that an element nobody writes shows."""
-        x, y = self._operands
-        self._driver.poison(y)
-        self._linears[index](x.tensor(), out=y.tensor(), stream=self._driver.stream)
-        return self._driver.download(y)
-
-    def plan(self, m: int) -> str:
-        """What is served at this m, as text: it goes into a line of JSON."""
-        return str(self._op.composition(m).label)
-
-    def _leave(self) -> None:
-        """Give the last aim's operands back; whoever asks has let go of the clock that replays them."""
+        Whoever asks has let go of the clock that replays them.
+        """
+        self._calls = []
         self._driver.free(self._operands)
         self._operands = []

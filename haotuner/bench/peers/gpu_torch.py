@@ -1,13 +1,20 @@
-"""torch on a GPU: cuBLAS as torch calls it, TF32 and sums in halves off; and what the other peers in torch share."""
+"""torch on a GPU: cuBLAS and cuDNN as torch calls them, TF32 and sums in halves off."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
-from haotuner.bench.contender import Array, Call, Setting
+import numpy as np
+from numpy.typing import NDArray
+
+from haotuner.bench.contender import Array, Call, Operands, Setting, only
+from haotuner.bench.images import channels_last
+from haotuner.bench.operands import bound, images_of, plain_layer
 from haotuner.bench.peers.gpu_clock import GraphClock
+from haotuner.bench.peers.torch_expressions import expression, factors
 from haotuner.spec.op import Op
 
 TORCH_NAMES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
@@ -70,51 +77,111 @@ class TorchEngine:
         return float(first.elapsed_time(last)) * 1e3
 
 
-class OnTorch:
-    """torch on the race's GPU; what it computes is timed in its graphs."""
+class GpuTorch:
+    """Eager under inference mode, cuDNN's choice by timing; what it computes is timed in graphs.
+
+    Plain layers are ``torch.mm(x, w.t(), out=y)``, batches of products ``torch.bmm(x, w, out=y)``; groups of rows are one
+    ``torch.mm`` each, by a cut that the host knows, which a server would have to wait for. Other calls make their output.
+    """
 
     width = 1
     alone = False
 
     def __init__(self, setting: Setting) -> None:
         self._engine = TorchEngine(setting.ordinal)
+        self._engine.torch.backends.cudnn.benchmark = True
         self.version = self._engine.version
+        self._op: Any = None
+        self._last = False
+        self._function: Callable[..., Any] = lambda: None
+        self._constants: list[dict[str, Any]] = []
+        self._cuts: list[tuple[int, tuple[int, int]]] = []  # of grouped products: which rows are each group's
+        self._ends: Any = None
+        self._calls: list[Call] = []
+        self._y: Any = None
+
+    def prepare(self, op: Op, copies: Sequence[Operands]) -> None:
+        """Keep weights as ``torch.nn.Linear`` and ``Conv2d`` do; channels last where images are."""
+        self._calls, self._constants, self._y = [], [], None
+        self._op, self._last = op, channels_last(op)
+        if op.kind != "grouped":
+            self._function = expression(self._engine.torch, op)
+        self._constants = [{name: self._put(values) for name, values in copy.items()} for copy in copies]
+        if self._last and "h" in op.axes:
+            for constants in self._constants:
+                constants["weight"] = constants["weight"].contiguous(memory_format=self._engine.torch.channels_last)
+
+    def aim(self, calls: Sequence[Operands], y: NDArray[Any]) -> Sequence[Call]:
+        """One call a copy, all on the same inputs."""
+        selected, first = bound(self._op), calls[0]
+        placed = {
+            name: self._put(values)
+            for name, values in first.items()
+            if name not in selected and name not in self._op.meaning.ends
+        }
+        placed |= {name: placed[name].movedim(-1, 1) for name in images_of(self._op) if self._last}
+        for name in self._op.meaning.ends:
+            self._cuts = [(group, cut) for group, cut in enumerate(pairwise((0, *first[name].tolist()))) if cut[0] < cut[1]]
+            self._ends = self._engine.torch.from_numpy(first[name]).to(device="cuda")
+        self._y = next(iter(placed.values())).new_empty(y.shape)
+        self._calls = []
+        for index in range(len(calls)):
+            own = self._constants[index] if selected else {}
+            self._calls.append(self._call({name: own.get(name, placed.get(name)) for name in first}))
+        return self._calls
+
+    def result(self, index: int) -> NDArray[Any]:
+        """Of one call, as it is timed; into a poisoned output where it takes one."""
+        self._y.fill_(float("nan"))
+        made: Any = self._calls[index]()
+        made = self._y if made is None else made
+        result: NDArray[Any] = (made.movedim(1, -1) if self._last else made).float().cpu().numpy()
+        return result
 
     def clock(self, calls: Sequence[Call]) -> GraphClock:
         """Graphs of torch."""
         return GraphClock(self._engine, calls)
 
+    def _put(self, values: NDArray[Any]) -> Any:
+        return self._engine.put(np.asarray(values, np.float32), self._op.dtype)
 
-class GpuTorch(OnTorch):
-    """``torch.mm(x, w.t(), out=y)`` under inference mode."""
+    def _call(self, tensors: dict[str, Any]) -> Call:
+        op = self._op
+        if plain_layer(op):
+            return partial(self._multiply, tensors["x"], tensors["weight"], self._y)
+        if op.kind == "grouped":
+            return partial(self._multiply_groups, tensors["x"], tensors["weight"], self._y)
+        if op.kind == "batch_matmul" and not op.epilogue:
+            return partial(self._engine.torch.bmm, *factors(op, tensors["x"], tensors["w"]), out=self._y)
+        return self._expressed(tensors)
 
-    def __init__(self, setting: Setting) -> None:
-        super().__init__(setting)
-        self._dtype = "fp32"
-        self._weights: list[Any] = []
-        self._x: Any = None
-        self._y: Any = None
-
-    def prepare(self, op: Op, weights: Sequence[Array]) -> None:
-        """Keep the weights as ``torch.nn.Linear`` does."""
-        self._x = self._y = None
-        self._weights = []
-        self._dtype = op.dtype
-        self._weights = [self._engine.put(weight, op.dtype) for weight in weights]
-
-    def aim(self, x: Array, count: int) -> Sequence[Call]:
-        """One call a weight, all into the same output."""
-        self._x = self._engine.put(x, self._dtype)
-        self._y = self._x.new_empty(x.shape[0], self._weights[0].shape[0])
-        return [partial(self._multiply, self._x, weight, self._y) for weight in self._weights[:count]]
-
-    def result(self, index: int) -> Array:
-        """Into a poisoned output."""
-        self._y.fill_(float("nan"))
-        self._multiply(self._x, self._weights[index], self._y)
-        result: Array = self._y.float().cpu().numpy()
-        return result
+    def _expressed(self, tensors: dict[str, Any]) -> Call:
+        """A call of the op as it is written in torch; it makes its output."""
+        more = {name: tensors.pop(name) for name in self._op.epilogue_operands}
+        return partial(self._function, *tensors.values(), **more)
 
     def _multiply(self, x: Any, w: Any, y: Any) -> None:
         """Queue y = x · w^T."""
         self._engine.torch.mm(x, w.t(), out=y)
+
+    def _multiply_groups(self, x: Any, w: Any, y: Any) -> None:
+        """Queue the product of each group's rows."""
+        for group, (first, end) in self._cuts:
+            self._engine.torch.mm(x[first:end], w[group].t(), out=y[first:end])
+
+
+class GpuTorchGroupedMm(GpuTorch):
+    """``torch._grouped_mm``: one launch, bf16 alone, the cut read on the device."""
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(setting)
+        if not hasattr(self._engine.torch, "_grouped_mm"):
+            raise ImportError("this torch has no _grouped_mm")
+
+    def prepare(self, op: Op, copies: Sequence[Operands]) -> None:
+        """Keep the experts' weights."""
+        only(op.dtype, "bf16")
+        super().prepare(op, copies)
+
+    def _multiply_groups(self, x: Any, w: Any, y: Any) -> None:
+        y.copy_(self._engine.torch._grouped_mm(x, w.transpose(1, 2), offs=self._ends))

@@ -12,7 +12,9 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from haotuner.bench.contender import Array, Call, Setting
+from numpy.typing import NDArray
+
+from haotuner.bench.contender import Call, Operands, Setting
 from haotuner.bench.peers.gpu_torch import GpuTorch
 
 # (rows, columns, k step, warps, stages)
@@ -44,22 +46,22 @@ class GpuTriton(GpuTorch):
         self.version = f"{triton.__version__}, torch {self._engine.version}"
         self._chosen: tuple[int, ...] = FP32_CONFIGURATIONS[0]
 
-    def aim(self, x: Array, count: int) -> Sequence[Call]:
+    def aim(self, calls: Sequence[Operands], y: NDArray[Any]) -> Sequence[Call]:
         """Try every configuration, then one call a weight by the fastest. RuntimeError if none runs."""
-        calls = super().aim(x, count)
+        made = super().aim(calls, y)
         times: dict[tuple[int, ...], float] = {}
-        for configuration in FP32_CONFIGURATIONS if self._dtype == "fp32" else HALF_CONFIGURATIONS:
+        for configuration in FP32_CONFIGURATIONS if self._op.dtype == "fp32" else HALF_CONFIGURATIONS:
             self._chosen = configuration
             try:
-                calls[0]()  # compiles
-                turns = [calls[turn % len(calls)] for turn in range(TRIES)]
+                made[0]()  # compiles
+                turns = [made[turn % len(made)] for turn in range(TRIES)]
                 times[configuration] = statistics.median(self._engine.timed_us(partial(call)) for call in turns)
             except Exception as error:  # a configuration that this GPU or this Triton refuses is left out
                 print(f"{configuration}: {type(error).__name__}: {error}", file=sys.stderr)
         if not times:
             raise RuntimeError("no configuration runs")
         self._chosen = min(times, key=lambda configuration: times[configuration])
-        return calls
+        return made
 
     def _multiply(self, x: Any, w: Any, y: Any) -> None:
         rows, columns, step, warps, stages = self._chosen

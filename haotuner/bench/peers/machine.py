@@ -13,11 +13,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
-import numpy as np
+from numpy.typing import NDArray
 
 from haotuner.backends.toolchain import Toolchain
-from haotuner.bench.contender import SMALL_M, Array, Call, Setting
+from haotuner.bench.contender import SMALL_M, Call, Operands, Setting
+from haotuner.bench.operands import plain_layer
 from haotuner.errors import EnvironmentMissing
 from haotuner.hw_profiles.cpu_peak import loop_options
 from haotuner.hw_profiles.isa import Isa, parse_cpuinfo
@@ -49,32 +51,32 @@ class Machine:
             item.restype = ctypes.c_double
         if not self._library.machine_start(setting.threads, ctypes.c_double(CALL_FLOPS)):
             raise ImportError(f"could not start {setting.threads} threads")
-        self._weights: Sequence[Array] = ()
+        self._layers = False
         self.flops: float | None = None
         self.bytes: float | None = None
 
-    def prepare(self, op: Op, weights: Sequence[Array]) -> None:
-        """Weights to read, as they were given."""
-        self._weights = weights
+    def prepare(self, op: Op, copies: Sequence[Operands]) -> None:
+        """Nothing is kept: weights are read as they were given."""
+        self._layers = plain_layer(op)
 
-    def aim(self, x: Array, count: int) -> Sequence[Call]:
+    def aim(self, calls: Sequence[Operands], y: NDArray[Any]) -> Sequence[Call]:
         """One read of each weight if they are many and the rows few; else the same arithmetic for every shape."""
         self.flops, self.bytes = float(self._library.machine_compute()), None
-        if count == 1 or not isinstance(x, np.ndarray) or x.ndim != 2 or x.shape[0] > SMALL_M:
+        if len(calls) == 1 or not self._layers or calls[0]["x"].shape[0] > SMALL_M:
             return [self._library.machine_compute]
-        ways = [self._reads(count, way) for way in range(self._library.machine_ways())]
+        weights = [operands["weight"] for operands in calls]
+        ways = [self._reads(weights, way) for way in range(self._library.machine_ways())]
         if not ways[0][0]():  # too small to be cut into streams
             return [self._library.machine_compute]
-        calls = min(ways, key=_seconds)
-        self.flops, self.bytes = None, float(calls[0]())
-        return calls
+        fastest = min(ways, key=_seconds)
+        self.flops, self.bytes = None, float(fastest[0]())
+        return fastest
 
     def crowding(self) -> float:
         """How much longer multiply-adds take on all threads at once than on one."""
         return float(self._library.machine_crowding())
 
-    def _reads(self, count: int, way: int) -> list[Callable[[], float]]:
-        weights = self._weights[:count]
+    def _reads(self, weights: Sequence[NDArray[Any]], way: int) -> list[Callable[[], float]]:
         return [
             partial(self._library.machine_read, ctypes.c_void_p(w.ctypes.data), ctypes.c_double(w.nbytes), way)
             for w in weights

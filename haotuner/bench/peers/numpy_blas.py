@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from haotuner.bench.contender import Array, Call, Setting, only
+from haotuner.bench.contender import Call, Operands, Setting, only, poison
 from haotuner.spec.op import Op
 
 
 class NumpyBlas:
-    """``np.matmul(x, w, out=y)``, the weight kept as ``(k, n)``; for one row as ``(n, k)``.
+    """``np.matmul(x, w, out=y)``, a layer's weight kept as ``(k, n)``; for one row as ``(n, k)``.
 
     With OpenBLAS 0.3.31 on AVX-512, n=2304, k=768: ``(k, n)`` takes 391, 427, 958, 2566 us at m = 2, 8, 37, 128, ``(n, k)``
     884, 950, 1393, 3072; at m = 1 ``(n, k)`` wins, 81 to 92. The thread count comes from the environment of this process.
@@ -23,27 +25,33 @@ class NumpyBlas:
 
     def __init__(self, setting: Setting) -> None:
         self.version = np.__version__
-        self._by_row: list[Array] = []
-        self._by_column: list[Array] = []
-        self._x = self._y = np.empty((0, 0), np.float32)
+        self._turned = False, False
+        self._by_column: list[NDArray[Any]] = []
+        self._calls: list[Call] = []
+        self._y: Any = None
 
-    def prepare(self, op: Op, weights: Sequence[Array]) -> None:
-        """Keep both layouts."""
+    def prepare(self, op: Op, copies: Sequence[Operands]) -> None:
+        """Keep both layouts of a weight; factors of a product are views where the op stores them turned."""
         only(op.dtype, "fp32")
-        self._by_row = self._by_column = []
-        self._by_row = [weight.T for weight in weights]
-        self._by_column = [np.ascontiguousarray(weight.T) for weight in weights]
+        self._by_column, self._calls = [], []
+        layout = op.option("layout") if op.kind == "batch_matmul" else "nt"  # a weight is stored (n, k)
+        self._turned = layout == "tn", layout == "nt"
+        self._by_column = [np.ascontiguousarray(copy["weight"].T) for copy in copies if copy]
 
-    def aim(self, x: Array, count: int) -> Sequence[Call]:
-        """One call a weight, all into the same output."""
-        self._x, self._y = x, np.empty((x.shape[0], self._by_row[0].shape[1]), np.float32)
-        return [partial(np.matmul, x, weight, out=self._y) for weight in self._chosen()[:count]]
+    def aim(self, calls: Sequence[Operands], y: NDArray[Any]) -> Sequence[Call]:
+        """One call a copy, all into the same output."""
+        made: list[Call] = []
+        for index, operands in enumerate(calls):
+            x, w = (v.swapaxes(-1, -2) if turned else v for v, turned in zip(operands.values(), self._turned, strict=True))
+            if self._by_column and len(x) > 1:
+                w = self._by_column[index]
+            made.append(partial(np.matmul, x, w, out=y))
+        self._calls, self._y = made, y
+        return made
 
-    def result(self, index: int) -> Array:
+    def result(self, index: int) -> NDArray[Any]:
         """Into a poisoned output."""
-        self._y.fill(np.nan)
-        np.matmul(self._x, self._chosen()[index], out=self._y)
-        return self._y
-
-    def _chosen(self) -> list[Array]:
-        return self._by_row if self._x.shape[0] == 1 else self._by_column
+        poison(self._y)
+        self._calls[index]()
+        result: NDArray[Any] = self._y
+        return result

@@ -1,41 +1,35 @@
-"""What contenders on the CPU begin with: a pack, torch under inference mode, settings of ONNX Runtime and OpenVINO."""
+"""What contenders on the CPU begin with: torch under inference mode, settings of ONNX Runtime and OpenVINO."""
 
 from __future__ import annotations
 
 import contextlib
 from typing import Any
 
-from haotuner.bench.contender import Setting
+import numpy as np
+from numpy.typing import NDArray
 
 
-class HostPack:
-    """A pack that was loaded for so many threads."""
+def torch_for(threads: int, *, inference: bool = True) -> Any:
+    """Torch on so many threads; under inference mode for the life of this process."""
+    import torch
 
-    width = 1
-    alone = False
-
-    def __init__(self, setting: Setting) -> None:
-        import haotuner
-
-        if setting.pack is None:
-            raise ValueError("no pack was named")
-        self.version = haotuner.__version__
-        self._pack = haotuner.load(setting.pack, threads=setting.threads)
-
-
-class HostTorch:
-    """torch on so many threads, under inference mode for the life of this process."""
-
-    width = 1
-    alone = False
-
-    def __init__(self, setting: Setting) -> None:
-        import torch
-
-        torch.set_num_threads(setting.threads)
+    torch.set_num_threads(threads)
+    if inference:
         torch.inference_mode().__enter__()
-        self._torch = torch
-        self.version = str(torch.__version__)
+    return torch
+
+
+def tensor(torch: Any, values: NDArray[Any]) -> Any:
+    """An array as torch sees it; numpy knows no bf16 of its own."""
+    if values.dtype.name == "bfloat16":
+        return torch.from_numpy(values.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(values)
+
+
+def array(result: Any) -> NDArray[Any]:
+    """What torch computed, as numpy has it: floats in fp32."""
+    made: NDArray[Any] = (result.float() if result.dtype.is_floating_point else result).numpy()
+    return made
 
 
 def onnxruntime_options(runtime: Any, threads: int) -> Any:

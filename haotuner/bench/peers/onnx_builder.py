@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from haotuner.bench.any_op import bound
-from haotuner.bench.images import ConvAttributes
+from haotuner.bench.images import ConvAttributes, channels_last
+from haotuner.bench.operands import bound, images_of, plain_layer
 from haotuner.ops.convolution import is_convolution, windows
 from haotuner.spec.op import Op
 
@@ -37,19 +37,18 @@ class Graph:
         self.constants.append(self._onnx.numpy_helper.from_array(np.ascontiguousarray(values), name))
         return name
 
-    def file(self, fed: Mapping[str, Array], last: str, output: Array) -> bytes:
-        """The file: every extent of what is fed, and of the result, is open."""
-        helper = self._onnx.helper
+    def file(self, op: Op, fed: Mapping[str, Array], last: str, output: Array) -> bytes:
+        """The file: dynamic extents of what is fed, and of the result, are open."""
+        helper, extents = self._onnx.helper, _extents(op)
 
-        def told(name: str, values: Array) -> Any:
-            kind = helper.np_dtype_to_tensor_dtype(values.dtype)
-            return helper.make_tensor_value_info(name, kind, [f"{name}{axis}" for axis in range(values.ndim)])
+        def described(name: str, values: Array) -> Any:
+            return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(values.dtype), extents[name])
 
         nodes = [*self.nodes, helper.make_node("Identity", [last], ["y"])]
         if self.nodes and self.nodes[-1].output[0] == last:  # the last node writes the result itself
             self.nodes[-1].output[0], nodes = "y", self.nodes
-        inputs = [told(name, values) for name, values in fed.items()]
-        graph = helper.make_graph(nodes, "op", inputs, [told("y", output)], self.constants)
+        inputs = [described(name, values) for name, values in fed.items()]
+        graph = helper.make_graph(nodes, "op", inputs, [described("y", output)], self.constants)
         made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)])
         made.ir_version = IR
         data: bytes = made.SerializeToString()
@@ -64,25 +63,36 @@ def model(onnx: Any, op: Op, operands: Mapping[str, Array], output: Array) -> by
     graph, selected = Graph(onnx), bound(op)
     fed = {name: values for name, values in operands.items() if name not in selected}
     constants = {name: operands[name] for name in selected}
-    if op.dtype not in ("fp32", "int8"):
-        raise NotImplementedError(f"files are raced in fp32 and int8, not in {op.dtype}")
     if op.dtype == "int8":
-        return graph.file(fed, _of_bytes(graph, op, constants, output), output)
+        return graph.file(op, fed, _of_bytes(graph, op, constants, output), output)
     if is_convolution(op.kind):
         own = op.epilogue[:1] == ("bias",)  # a bias that comes first is the node's
         read = ["x", graph.constant(constants["weight"]), *([graph.constant(constants["bias"])] if own else [])]
         last = graph.node(_window(op), *read, **_where(op))
-        return graph.file(fed, _steps(graph, op, last, constants, 1, skip=own), output)
+        return graph.file(op, fed, _steps(graph, op, last, constants, 1, skip=own), output)
+    if plain_layer(op):
+        last = graph.node("Gemm", "x", graph.constant(constants["weight"]), transB=1)
+        return graph.file(op, fed, last, output)
     if op.kind == "dense":
         last = graph.node("MatMul", "x", graph.constant(_of_columns(op, constants["weight"])))
-        return graph.file(fed, _steps(graph, op, last, constants, -1), output)
+        return graph.file(op, fed, _steps(graph, op, last, constants, -1), output)
     if op.kind == "batch_matmul":
         names = [
             graph.node("Transpose", name, perm=[0, 2, 1]) if turned in op.option("layout") else name
             for name, turned in (("x", "tn"), ("w", "nt"))
         ]
-        return graph.file(fed, _steps(graph, op, graph.node("MatMul", *names), constants, -1), output)
-    return graph.file(fed, _rows(graph, op, list(fed)), output)
+        return graph.file(op, fed, _steps(graph, op, graph.node("MatMul", *names), constants, -1), output)
+    return graph.file(op, fed, _rows(graph, op, list(fed)), output)
+
+
+def _extents(op: Op) -> dict[str, list[str | int]]:
+    """Of what a call reads, and of its result, the extents with images' channels first: numbers, or names of open ones."""
+    options, static, last = op.all_options(), dict(op.static), channels_last(op)
+    axes = {operand.name: operand.axes(options) for operand in op.meaning.inputs} | op.epilogue_operands
+    axes["y"] = op.meaning.output.axes(options)
+    for name in (*images_of(op), "y") if last else ():
+        axes[name] = (axes[name][0], axes[name][-1], *axes[name][1:-1])
+    return {name: [static.get(axis, axis) for axis in of_axes] for name, of_axes in axes.items()}
 
 
 def _of_columns(op: Op, weight: Array) -> Array:

@@ -7,68 +7,88 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from haotuner.bench.contender import Array, Call, Setting
-from haotuner.bench.encoding import decoded, encoded
-from haotuner.bench.peers.on_host import HostPack
+from haotuner.bench.contender import Call, Operands, Setting, poison
+from haotuner.bench.operands import bound, plain_layer
 from haotuner.bench.timing import difference_ns
-from haotuner.ops.dtypes import DTYPES
 from haotuner.spec.op import Op
-from haotuner.spec.shape import Shape
 
 
-class Ours(HostPack):
-    """``linear(x, out=y)`` of a pack."""
+class Ours:
+    """``op.bind(weight, **constants)(x, out=y, **more)``, or ``op.run(*operands, out=y)`` where nothing is bound."""
+
+    width = 1
+    alone = False
 
     def __init__(self, setting: Setting) -> None:
-        super().__init__(setting)
-        self._dense: Any = None
-        self._linears: list[Any] = []
-        self._y: Any = np.empty((0, 0), np.float32)
-        self._x: Any = self._y
-        self._n = 0
+        import haotuner
+
+        if setting.pack is None:
+            raise ValueError("no pack was named")
+        self.version = haotuner.__version__
+        self._pack = haotuner.load(setting.pack, threads=setting.threads)
         self._op: Any = None
+        self._served: Any = None
+        self._layers: list[Any] = []
+        self._calls: list[Call] = []
+        self._x: Any = None
+        self._y: Any = None
 
-    def prepare(self, op: Op, weights: Sequence[Array]) -> None:
-        """Bind every weight; each is packed once."""
-        self._linears = []  # the old weights go before the new ones come
-        self._dense = self._pack.op(op.name)
-        self._op, self._n = op, op["n"] if op.kind == "dense" else 0
-        self._linears = [self._dense.bind(encoded(weight, op.dtype)) for weight in weights]
+    def prepare(self, op: Op, copies: Sequence[Operands]) -> None:
+        """Bind every copy of what is bound; each weight is packed once."""
+        self._layers, self._calls = [], []  # the old weights go before the new ones come
+        self._op, self._served = op, self._pack.op(op.name)
+        if bound(op):
+            self._layers = [self._served.bind(**_stored(copy)) for copy in copies]
 
-    def aim(self, x: Array, count: int) -> Sequence[Call]:
-        """One call a weight, all into the same output."""
-        if self._op.kind == "dense":
-            output = self._op.dtype_of(self._op.meaning.output)
-            self._x = encoded(x, self._op.dtype_of(self._op.meaning.operands[0]))
-            self._y = np.empty((x.shape[0], self._n), np.uint16 if output == "bf16" else DTYPES[output].numpy)
-        else:
-            self._x = x
-            axes = self._op.meaning.operands[0].axes(self._op.all_options())
-            extents = dict(zip(axes, x.shape, strict=True))
-            shape = Shape.of({axis: extents[axis] for axis in self._op.dynamic})
-            self._y = np.empty(self._op.operand_shape(self._op.meaning.output, shape), np.float32)
-        return [partial(linear, self._x, out=self._y) for linear in self._linears[:count]]
+    def aim(self, calls: Sequence[Operands], y: NDArray[Any]) -> Sequence[Call]:
+        """One call a copy, all into the same output."""
+        selected, out = bound(self._op), _as_bits(y)
+        made: list[Call] = []
+        shared: dict[int, NDArray[Any]] = {}  # views of bf16: calls share operands, and so they share views
+        for index, operands in enumerate(calls):
+            passed = {
+                name: shared.setdefault(id(values), _as_bits(values))
+                for name, values in operands.items()
+                if name not in selected
+            }
+            named = {name: passed.pop(name) for name in self._op.epilogue_operands if name in passed}
+            call = self._layers[index] if selected else self._served.run
+            made.append(partial(call, *passed.values(), out=out, **named))
+            self._x = next(iter(passed.values()))
+        self._calls, self._y = made, y
+        return made
 
-    def result(self, index: int) -> Array:
-        """Into a poisoned output, so that an element nobody writes shows."""
-        self._y.fill(np.nan if self._y.dtype.kind == "f" else np.iinfo(self._y.dtype).max)
-        self._linears[index](self._x, out=self._y)
-        return decoded(self._y, self._op.dtype_of(self._op.meaning.output)) if self._op.kind == "dense" else self._y
+    def result(self, index: int) -> NDArray[Any]:
+        """Into a poisoned output."""
+        poison(self._y)
+        self._calls[index]()
+        result: NDArray[Any] = self._y
+        return result
 
-    def plan(self, m: int | Mapping[str, int]) -> str:
-        """What is served at this m, or at this shape, as text: it goes into a line of JSON."""
-        return str(self._dense.composition(m).label) if isinstance(m, int) else f"cell {self._dense.cell(m)}"
+    def plan(self, shape: Mapping[str, int]) -> str:
+        """What is served at this shape, as text, where the runtime says it: it goes into a line of JSON."""
+        if plain_layer(self._op):
+            return str(self._served.composition(shape["m"]).label)
+        return f"cell {self._served.cell(shape)}" if hasattr(self._served, "cell") else ""
 
     def overhead_ns(self, seconds: float) -> float | None:
         """What the Python call costs over the bare foreign call; None where the runtime does not offer the latter.
 
         Both with no rows: then neither has arithmetic whose noise would drown the difference.
         """
-        bare = getattr(self._linears[0], "bare_call", None)
+        bare = getattr(self._layers[0], "bare_call", None) if self._layers and plain_layer(self._op) else None
         if bare is None:
             return None
-        if self._op.kind != "dense":
-            return None
-        x, y = self._x[:0], self._y[:0]
-        return difference_ns(partial(self._linears[0], x, out=y), partial(bare, x, y), seconds)
+        x, y = self._x[:0], _as_bits(self._y)[:0]
+        return difference_ns(partial(self._layers[0], x, out=y), partial(bare, x, y), seconds)
+
+
+def _stored(operands: Operands) -> Operands:
+    return {name: _as_bits(values) for name, values in operands.items()}
+
+
+def _as_bits(values: NDArray[Any]) -> NDArray[Any]:
+    """As a server without a package of numpy's bf16 has them: its bits."""
+    return values.view(np.uint16) if values.dtype.name == "bfloat16" else values

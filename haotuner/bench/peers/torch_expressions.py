@@ -19,17 +19,16 @@ def expression(torch: Any, op: Op) -> Callable[..., Any]:
     if op.kind == "dense":
         return _finished(torch, op, _dense(torch, op), -1)
     if op.kind == "batch_matmul":
-        turned = {"nn": (False, False), "nt": (False, True), "tn": (True, False)}[op.option("layout")]
-
-        def product(x: Any, w: Any) -> Any:
-            return torch.matmul(
-                *(item.transpose(-1, -2) if turn else item for item, turn in zip((x, w), turned, strict=True))
-            )
-
-        return _finished(torch, op, product, -1)
+        return _finished(torch, op, lambda x, w: torch.matmul(*factors(op, x, w)), -1)
     if is_convolution(op.kind):
         return _convolution(torch, op)
     return generated(torch, op)
+
+
+def factors(op: Op, x: Any, w: Any) -> tuple[Any, Any]:
+    """Both factors of a batch of products as ``(b, m, k)`` and ``(b, k, n)``: views where the op stores them turned."""
+    layout = op.option("layout")
+    return x.transpose(-1, -2) if layout == "tn" else x, w.transpose(-1, -2) if layout == "nt" else w
 
 
 def _dense(torch: Any, op: Op) -> Callable[..., Any]:

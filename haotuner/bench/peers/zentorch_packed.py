@@ -7,7 +7,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from haotuner.bench.contender import Array, Call, Setting, only
+from numpy.typing import NDArray
+
+from haotuner.bench.contender import Call, Operands, Setting, only, poison
+from haotuner.bench.peers.on_host import torch_for
 from haotuner.spec.op import Op
 
 
@@ -21,34 +24,32 @@ class ZentorchPacked:
         import torch
 
         zentorch = importlib.import_module("zentorch")
-        torch.set_num_threads(setting.threads)
-        torch.inference_mode().__enter__()  # for the life of this process
-        self._torch = torch
+        self._torch = torch_for(setting.threads)
         self._op = torch.ops.zentorch
         self.version = str(zentorch.__version__)
         self._weights: list[Any] = []
-        self._x: Any = None
+        self._calls: list[Call] = []
         self._y: Any = None
 
-    def prepare(self, op: Op, weights: Sequence[Array]) -> None:
+    def prepare(self, op: Op, copies: Sequence[Operands]) -> None:
         """Pack copies: packing writes into the very memory that it is given (zentorch 2.13)."""
         only(op.dtype, "fp32")
-        self._weights = []
+        self._weights, self._calls = [], []
         pack = self._op.zentorch_weight_prepack_for_linear
-        self._weights = [pack(self._torch.from_numpy(weight).clone()) for weight in weights]
+        self._weights = [pack(self._torch.from_numpy(copy["weight"]).clone()) for copy in copies]
 
-    def aim(self, x: Array, count: int) -> Sequence[Call]:
+    def aim(self, calls: Sequence[Operands], y: NDArray[Any]) -> Sequence[Call]:
         """One call a weight, all into the same output."""
-        self._x = self._torch.from_numpy(x)
-        self._y = self._torch.empty(x.shape[0], self._weights[0].shape[0])
-        return [self._call(weight) for weight in self._weights[:count]]
+        x, out, linear = self._torch.from_numpy(calls[0]["x"]), self._torch.from_numpy(y), self._op.zentorch_linear_unary.out
+        self._calls = [
+            partial(linear, x, weight, is_weight_prepacked=True, out=out) for weight in self._weights[: len(calls)]
+        ]
+        self._y = y
+        return self._calls
 
-    def result(self, index: int) -> Array:
+    def result(self, index: int) -> NDArray[Any]:
         """Into a poisoned output."""
-        self._y.fill_(float("nan"))
-        self._call(self._weights[index])()
-        result: Array = self._y.numpy()
+        poison(self._y)
+        self._calls[index]()
+        result: NDArray[Any] = self._y
         return result
-
-    def _call(self, weight: Any) -> Call:
-        return partial(self._op.zentorch_linear_unary.out, self._x, weight, is_weight_prepacked=True, out=self._y)
