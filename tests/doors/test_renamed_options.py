@@ -18,10 +18,9 @@ from haotuner.cli.renamed_options import RENAMED, with_new_names
     ],
 )
 def test_an_old_name_becomes_the_new_one_and_is_named(before: str, after: str, capsys):
-    before, after = before.split(), after.split()
-    assert with_new_names(before) == after
+    assert with_new_names(before.split()) == after.split()
     lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == sum(a != b for a, b in zip(before, after, strict=True))
+    assert len(lines) == sum(old != new for old, new in zip(before.split(), after.split(), strict=True))
     assert all(" is called --" in line and line.endswith("the old name goes with the next release") for line in lines)
 
 
