@@ -50,21 +50,21 @@ def answers(path: Path, *, torch: bool) -> dict[str, str]:
         for name in pack.ops:
             op = pack.op(name)
             calls = _layer(op, torch=torch) if hasattr(op, "bind") else _operator(op, torch=torch)
-            result |= {f"{name}, {case}": _answer(call, name) for case, call in calls}
+            result |= {f"{name}, {case}": _answer(call, name, path) for case, call in calls}
         late = [(name, pack.op(name)) for name in pack.ops]
         ready = [(name, op.bind(**_weights(op)) if hasattr(op, "bind") else op, _inputs(op)) for name, op in late]
     if not torch:
         for name, served, inputs in ready:
             call = served if hasattr(served, "twin") else served.run
-            result[f"{name}, closed"] = _answer(lambda call=call, inputs=inputs: call(**inputs), name)
+            result[f"{name}, closed"] = _answer(lambda call=call, inputs=inputs: call(**inputs), name, path)
     return result
 
 
-def _answer(call: Callable[[], Any], name: str) -> str:
+def _answer(call: Callable[[], Any], name: str, path: Path) -> str:
     try:
         call()
     except Exception as error:  # of every kind: which one it is, is what is compared
-        text = str(error)
+        text = str(error).replace(f"{path.parent}/", "")
         return f"{type(error).__name__}: {text}" if name in text or "pack" in text else type(error).__name__
     return "served"
 
