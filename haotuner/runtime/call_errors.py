@@ -29,6 +29,17 @@ def refuse_grad(op: str, name: str) -> None:
         raise ValueError(f"{op}: {name} requires grad; a pack only infers: call it under torch.inference_mode()")
 
 
+def check_lazy(op: str, name: str, value: Any) -> None:
+    """Refuse what DLPack would hand out wrongly: lazy negations of torch, and tensors whose gradient is wanted."""
+    negated = getattr(value, "is_neg", None)
+    if negated is None:
+        return
+    if negated():  # DLPack hands out the numbers without the sign
+        raise ValueError(f"{op}: {name} is a lazy negation; pass {name}.resolve_neg()")
+    if value.requires_grad:
+        refuse_grad(op, name)
+
+
 def check_written(op: str, out: Any) -> None:
     """Refuse an output that requires grad, as torch does: what is written there has no gradient."""
     if getattr(out, "requires_grad", False):

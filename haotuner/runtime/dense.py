@@ -2,45 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from haotuner.errors import UsageError
-from haotuner.pack.op import PackOp
-from haotuner.runtime.fused import FusedLinear, fused_bound
-from haotuner.runtime.linear import Bound, Linear
+from haotuner.runtime.bound import Bound
+from haotuner.runtime.linear import Linear, named_channels
 from haotuner.runtime.linear_op import LinearOp
-from haotuner.runtime.typed import TypedBound, TypedLinear, is_typed
 from haotuner.spec.composition import WAYS, Composition
-
-if TYPE_CHECKING:
-    from haotuner.runtime.pack import Pack
 
 
 class DenseOp(LinearOp):
     """One op of an open pack."""
 
-    def __init__(self, pack: Pack, op: PackOp) -> None:
-        super().__init__(pack, op)
-        self._fused = bool(op.op.epilogue)
-
     def bind(self, weight: Any, bias: Any = None, *, threads: int | None = None, **constants: Any) -> Linear:
         """Pack a weight once; see ``Linear``. Weight and bias (n,) are copied: later changes to them do not show.
 
         ``threads`` replaces the pack's count for this linear. ``constants``: what else the op's epilogue reads, one value
-        a column, such as ``scale``, ``low`` and ``high``: arrays (n,), or one number for all; see ``FusedLinear``.
+        a column, such as ``scale``, ``low`` and ``high``: arrays (n,), or one number for all.
         """
-        if is_typed(self._op):
-            inputs = constants if bias is None else {"bias": bias, **constants}
-            typed = TypedLinear(TypedBound.made(self._pack, self._op, weight, inputs, threads))
-            self._pack.own(typed)
-            return typed
-        if self._fused:
-            inputs = constants if bias is None else {"bias": bias, **constants}
-            linear: Linear = FusedLinear(fused_bound(self._pack, self._op, weight, inputs, threads))
-        elif constants:
-            raise TypeError(f"{self.name} has no epilogue that reads {', '.join(constants)}; it takes a weight and a bias")
-        else:
-            linear = Linear(Bound.of(self._pack, self._op, weight, bias, threads))
+        linear = Linear(Bound.of(self._pack, self._op, weight, named_channels(bias, constants), threads))
         self._pack.own(linear)
         return linear
 

@@ -4,15 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from haotuner.errors import UsageError
-from haotuner.ops.convolution import windows
-from haotuner.ops.dtypes import DTYPES
 from haotuner.pack.op import PackOp
-from haotuner.runtime.call_errors import REFUSED
-from haotuner.runtime.convolution import AFTER
-from haotuner.runtime.device_linear import DeviceBound, DeviceLinear, in_order
-from haotuner.runtime.on_device import check_lazy, empty_like, explained, stream_for
-from haotuner.runtime.streams import still
+from haotuner.runtime.convolution import image_size, windows_of
+from haotuner.runtime.device_linear import DeviceBound, DeviceLinear, in_order, served_weight
 
 if TYPE_CHECKING:
     from haotuner.runtime.pack import Pack
@@ -37,12 +31,9 @@ class DeviceConvOp:
         ``channels``: what else the epilogue reads with one value a feature, ``scale``, ``low``, ``high``. Later changes to
         them show. ValueError unless they are contiguous and aligned. Not while a stream is captured.
         """
-        if threads is not None:
-            raise UsageError(f"{self.name}: threads={threads!r}: a device has no thread counts; leave it out")
-        beside = in_order(self.entry, bias, channels)
-        made = DeviceConvolution(DeviceBound.of(self._pack, self.entry, weight, beside, keep=True))
-        self._pack.own(made)
-        return made
+        return served_weight(
+            DeviceConvolution, self._pack, self.entry, weight, in_order(self.entry, bias, channels), threads
+        )
 
 
 class DeviceConvolution(DeviceLinear):
@@ -54,34 +45,7 @@ class DeviceConvolution(DeviceLinear):
     A call wants memory for image columns: torch gives it; with others ``prepare(stream)`` it once.
     """
 
-    __slots__ = ("_adds",)
-
-    def __call__(self, x: Any, out: Any = None, stream: int | None = None, residual: Any = None) -> Any:
-        """The convolution; TypeError, ValueError or RuntimeError name the argument or the driver's error, and what to do."""
-        call, record, setting = self._state
-        if stream is None:
-            stream = stream_for(self.name, x)
-        more = {"residual": residual} if residual is not None or self._adds else {}
-        if self._adds and residual is None:
-            raise TypeError(f"{self.name}: pass residual=, a tensor like the result, which the epilogue adds")
-        for name, value in (("x", x), *more.items()):
-            check_lazy(self.name, name, value)
-        if out is None:
-            out = self._empty(x)
-        else:
-            check_lazy(self.name, "out", out)
-        try:
-            call(
-                still(x, stream),
-                record,
-                still(out, stream),
-                setting,
-                stream,
-                *(still(item, stream) for item in more.values()),
-            )
-        except REFUSED as error:
-            raise explained(self.name, error, {"x": x, "out": out, **more}) from error
-        return out
+    __slots__ = ("_windows",)
 
     def warm(self) -> None:
         """Have memory ready for calls on the current stream."""
@@ -89,20 +53,13 @@ class DeviceConvolution(DeviceLinear):
 
     def serve(self, bound: DeviceBound) -> None:
         """Serve later calls from ``bound``; calls that run now finish as they began."""
-        self._bound, self._n = bound, bound.op.axis("f").extent or 0
-        self._adds = any(operand.role == "input" for operand in bound.op.extra)
-        self._state = bound.call, bound.record, bound.setting
+        self._windows = windows_of(bound.op)
+        super().serve(bound)
 
-    def _empty(self, x: Any) -> Any:
-        op = self._bound.op
-        meaning, dims, shape = op.op, op.operands[0].dims, getattr(x, "shape", None)
+    def _output_size(self, x: Any) -> tuple[int, ...]:
+        op, dims, shape = self._bound.op, self._bound.op.operands[0].dims, getattr(x, "shape", None)
         if shape is None or len(shape) < len(dims) - 1:
             raise TypeError(
                 f"{op.name}: x must be a tensor ({', '.join(dims)}) of the pack's device, got {type(x).__name__}"
             )
-        split = len(shape) - len(dims) + 1
-        extents = dict(zip(dims[1:], (int(n) for n in shape[split:]), strict=True))
-        sides = windows(meaning.kind, dict(meaning.static), meaning.all_options())
-        known = {"f": meaning["f"], **{after: sides[of].out(extents[of]) for of, after in AFTER if of in sides}}
-        size = (*shape[:split], *(max(0, known[axis]) for axis in op.output.dims[1:]))
-        return empty_like(self.name, x, size, DTYPES[op.output.dtype].numpy)
+        return tuple(max(0, extent) for extent in image_size(op, self._windows, tuple(shape)))

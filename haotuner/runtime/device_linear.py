@@ -4,26 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from weakref import finalize
 
 import numpy as np
 
 from haotuner.errors import UsageError
 from haotuner.ops.dtypes import DTYPES
-from haotuner.pack.op import PackOp
-from haotuner.runtime.call_errors import REFUSED
-from haotuner.runtime.linear import Closed
+from haotuner.pack.op import LAYERS, PackOp
+from haotuner.runtime.bound import Closed
+from haotuner.runtime.call_errors import REFUSED, check_lazy
+from haotuner.runtime.device_call import DeviceCall, checked_stream
 from haotuner.runtime.linear_op import LinearOp
-from haotuner.runtime.on_device import check_lazy, empty_like, exchange_of, explained, stream_for
+from haotuner.runtime.on_device import empty_like, exchange_of, explained, stream_for
 from haotuner.runtime.reprs import described_op
-from haotuner.runtime.streams import kind_of, still
+from haotuner.runtime.streams import kind_of
 from haotuner.spec.composition import Composition
 
 if TYPE_CHECKING:
     from haotuner.runtime.pack import Pack
 
+Served = TypeVar("Served", bound="DeviceLinear")
 ALIGNMENT = 128  # of what the library works out once for a weight (native/ht.h, HT_BOUND_ALIGNMENT)
+
+
+REQUIRED = {  # operands of a call beside x
+    "residual": "residual=, a tensor like the result, which the epilogue adds",
+    "offsets": "offsets, the row where each of the groups ends, as int32 on the device",
+}
 
 
 class DeviceDenseOp(LinearOp):
@@ -35,12 +43,7 @@ class DeviceDenseOp(LinearOp):
         ``channels``: what else the epilogue reads with one value a column, ``scale``, ``low`` and ``high``. Later changes to
         them show. ValueError unless they are contiguous and aligned. Not while a stream is captured.
         """
-        if threads is not None:
-            raise UsageError(f"{self.name}: threads={threads!r}: a device has no thread counts; leave it out")
-        kind = DeviceFusedLinear if any(operand.role == "input" for operand in self._op.extra) else DeviceLinear
-        linear = kind(DeviceBound.of(self._pack, self._op, weight, in_order(self._op, bias, channels), keep=True))
-        self._pack.own(linear)
-        return linear
+        return served_weight(DeviceLinear, self._pack, self._op, weight, in_order(self._op, bias, channels), threads)
 
     def composition(self, m: Any, threads: int | None = None) -> Composition:
         """How m rows are served, from the library's own look-up; its share is k4 where k is summed in four parts."""
@@ -51,40 +54,62 @@ class DeviceDenseOp(LinearOp):
 class DeviceLinear:
     """``y = linear(x)`` or ``linear(x, out=y)``; x is ``(…, k)`` of the op's dtype, inner stride 1, rows evenly spaced.
 
+    ``residual=`` of an op whose epilogue adds one has the shape of the result, and rows as far apart as those of ``out``.
+    It may be ``out`` itself.
+
+    A grouped op is ``linear(x, offsets)``: int32 ``(g,)`` on the device, the row where each group ends, ascending. A group
+    begins where the one before ends, the first at row 0, and may be empty. Offsets are read when the call runs: nothing
+    waits for what computes them, and a graph replays with what they hold then. Rows behind the last end are not written.
+    Ends that go back or lie outside x are taken as the nearest that do not, so no call reads or writes elsewhere.
+
     Takes torch, CuPy and other DLPack tensors of the pack's device and returns without waiting. The call is queued on the
     current stream of x's framework, or on ``stream``. Safe while that stream is captured: nothing is loaded, allocated or
     waited for (without ``out`` the framework gives the memory). A graph replays the weight: it is kept as long as this
     linear, also when the pack is closed or handed over.
     """
 
-    __slots__ = ("__weakref__", "_bound", "_n", "_state", "owner")
+    __slots__ = ("__weakref__", "_bound", "_state", "owner")
     owner: Pack  # the pack that serves it now; set by ``Pack.own``
 
     def __init__(self, bound: DeviceBound) -> None:
         self.serve(bound)
 
-    def __call__(self, x: Any, out: Any = None, stream: int | None = None) -> Any:
-        """The product; TypeError, ValueError or RuntimeError name the argument or the driver's error, and what to do."""
-        call, record, setting = self._state
+    def __call__(self, x: Any, *operands: Any, out: Any = None, stream: int | None = None, **named: Any) -> Any:
+        """The result; TypeError, ValueError or RuntimeError name the argument or the driver's error, and what to do.
+
+        Operands beside x come in the op's order or by name; in order ``out`` and ``stream`` may follow them.
+        """
+        call, record, setting, other = self._state
         kind = kind_of(type(x))
-        if stream is None:
-            stream = stream_for(self.name, x)
-        if kind.lazy:
-            check_lazy(self.name, "x", x)
+        if operands or named or other.passed:
+            more = dict(zip((*other.passed, "out", "stream"), operands, strict=False)) | named
+            out, stream = more.pop("out", out), more.pop("stream", stream)
+            inputs = {"x": x} | self._named(other.passed, more)
+        else:
+            inputs = {"x": x}
+        stream = checked_stream(self.name, inputs, stream)
         if out is not None:
             check_lazy(self.name, "out", out)
-        try:
-            if out is None:
-                if kind.gives:
-                    return call(x, record, None, setting, stream)
-                out = self._empty(x)
-            if kind.plain and (type(out) is type(x) or kind_of(type(out)).plain):  # the usual call says nothing twice
-                call(x, record, out, setting, stream)
-            else:
-                call(still(x, stream), record, still(out, stream), setting, stream)
+        elif not (kind.gives and other.gives):  # else the library asks x's framework
+            out = self._empty(x)
+        if len(inputs) > 1 or not kind.plain or not (out is None or kind_of(type(out)).plain):
+            made = other.queued.run(inputs, {"out": out}, stream)
+            return made if out is None else out
+        try:  # the usual call says nothing twice
+            made = call(x, record, out, setting, stream)
         except REFUSED as error:
             raise explained(self.name, error, {"x": x, "out": out}) from error
-        return out
+        return made if out is None else out
+
+    def _named(self, passed: tuple[str, ...], operands: Mapping[str, Any]) -> dict[str, Any]:
+        """Operands beside x, in the op's order; TypeError for what is missing, and for what is none."""
+        missing = next((name for name in passed if operands.get(name) is None), None)
+        if missing is not None:
+            raise TypeError(f"{self.name}: pass {REQUIRED.get(missing, missing)}")
+        unknown = [name for name, value in operands.items() if name not in passed and value is not None]
+        if unknown:
+            raise TypeError(f"{self.name}: {', '.join(unknown)} is no operand; a call takes {', '.join(('x', *passed))}")
+        return {name: operands[name] for name in passed}
 
     def __repr__(self) -> str:
         return described_op(self)
@@ -119,8 +144,11 @@ class DeviceLinear:
 
     def serve(self, bound: DeviceBound) -> None:
         """Serve later calls from ``bound``; calls that run now finish as they began."""
-        self._bound, self._n = bound, bound.op.n
-        self._state = bound.call, bound.record, bound.setting  # one tuple: a call sees all old or all new
+        op, self._bound = bound.op, bound
+        passed = tuple(operand.name for operand in op.inputs[1:] if operand.role == "input")
+        queued = DeviceCall.of(op, bound.call, bound.setting, bound.record)
+        other = _Other(queued, passed, gives=op.kind in LAYERS)
+        self._state = bound.call, bound.record, bound.setting, other  # one tuple: a call sees all old or all new
 
     def rebind(self, weight: Any, bias: Any = None, **channels: Any) -> None:
         """Serve another weight and bias from the next call on. Graphs captured before replay the old ones: keep those."""
@@ -138,46 +166,21 @@ class DeviceLinear:
         self.serve(self._bound.closed())
 
     def _empty(self, x: Any) -> Any:
-        shape = getattr(x, "shape", None)
+        return empty_like(self.name, x, self._output_size(x), DTYPES[self._bound.op.output.dtype].numpy)
+
+    def _output_size(self, x: Any) -> tuple[int, ...]:
+        shape, op = getattr(x, "shape", None), self._bound.op
         if shape is None or len(shape) == 0:
-            op = self._bound.op
             raise TypeError(f"{op.name}: x must be a tensor (..., {op.k}) of the pack's device, got {type(x).__name__}")
-        size = (*(int(extent) for extent in shape[:-1]), self._n)
-        return empty_like(self.name, x, size, DTYPES[self._bound.op.output.dtype].numpy)
+        return (*(int(extent) for extent in shape[:-1]), op.n)
 
 
-class DeviceFusedLinear(DeviceLinear):
-    """``y = linear(x, residual=r)`` or ``linear(x, residual=r, out=y)`` of an op whose epilogue adds a residual.
+class _Other(NamedTuple):
+    """Facts for calls other than the usual one."""
 
-    The residual has the shape of the result, and rows as far apart as those of ``out``. It may be ``out`` itself.
-    """
-
-    __slots__ = ()
-
-    def __call__(  # type: ignore[override]  # rows come with what is added to them
-        self, x: Any, residual: Any = None, out: Any = None, stream: int | None = None
-    ) -> Any:
-        """The product and its epilogue; TypeError, ValueError or RuntimeError as of a ``DeviceLinear``."""
-        if residual is None:
-            raise TypeError(f"{self.name}: pass residual=, a tensor like the result, which the epilogue adds")
-        call, record, setting = self._state
-        kind = kind_of(type(x))
-        if stream is None:
-            stream = stream_for(self.name, x)
-        if kind.lazy:
-            check_lazy(self.name, "x", x)
-            check_lazy(self.name, "residual", residual)
-        if out is not None:
-            check_lazy(self.name, "out", out)
-        try:
-            if out is None:
-                if kind.gives:
-                    return call(x, record, None, setting, stream, still(residual, stream))
-                out = self._empty(x)
-            call(still(x, stream), record, still(out, stream), setting, stream, still(residual, stream))
-        except REFUSED as error:
-            raise explained(self.name, error, {"x": x, "out": out, "residual": residual}) from error
-        return out
+    queued: DeviceCall
+    passed: tuple[str, ...]  # names of what a call passes beside x
+    gives: bool  # whether the library asks torch for an output that a call does not bring
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,6 +231,17 @@ class DeviceBound:
     def closed(self) -> DeviceBound:
         """Nothing left but the refusal, and the weight that graphs may replay."""
         return replace(self, call=Closed(self.op.name), setting=0, record=None, kept_bytes=0)
+
+
+def served_weight(
+    kind: type[Served], pack: Pack, op: PackOp, weight: Any, channels: tuple[Any, ...], threads: int | None
+) -> Served:
+    """A layer that a pack serves from now on; UsageError for a thread count, which a device has not."""
+    if threads is not None:
+        raise UsageError(f"{op.name}: threads={threads!r}: a device has no thread counts; leave it out")
+    made = kind(DeviceBound.of(pack, op, weight, channels, keep=True))
+    pack.own(made)
+    return made
 
 
 def in_order(op: PackOp, bias: Any, channels: Mapping[str, Any]) -> tuple[Any, ...]:

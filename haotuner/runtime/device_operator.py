@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from haotuner.errors import UsageError
-from haotuner.pack.op import PackOp
-from haotuner.runtime.call_errors import REFUSED
-from haotuner.runtime.on_device import check_lazy, empty_like, explained, stream_for
+from haotuner.ops.dtypes import DTYPES
+from haotuner.pack.op import PackOp, PackOperand
+from haotuner.runtime.call_errors import check_lazy
+from haotuner.runtime.device_call import DeviceCall, checked_stream
+from haotuner.runtime.on_device import empty_like
 from haotuner.runtime.operator import Operator
-from haotuner.runtime.streams import still
 
 if TYPE_CHECKING:
     from haotuner.runtime.pack import Pack
@@ -26,6 +27,7 @@ class DeviceOperator(Operator):
 
     def __init__(self, pack: Pack, op: PackOp) -> None:
         super().__init__(pack, op)
+        self._queued = DeviceCall.of(op, self._call, self._setting)
 
     def with_threads(self, threads: int) -> Operator:
         """UsageError: a device has no thread counts."""
@@ -34,21 +36,18 @@ class DeviceOperator(Operator):
     def run(self, *operands: Any, out: Any = None, stream: int | None = None, **named: Any) -> Any:
         """The result, in ``out`` if that is given, else new and of the first operand's kind.
 
-        TypeError, ValueError or RuntimeError name the operand or the driver's error, and what to do; PackClosed after the
-        pack was closed.
+        TypeError, ValueError or RuntimeError name the operand or the driver's error, and what to do, UsageError ``out`` of
+        another number of tensors; PackClosed after the pack was closed.
         """
-        inputs, stream = self._asked(operands, named, stream)
-        if out is None:
-            out = self._empty(inputs)
-        else:
-            check_lazy(self.name, "out", out)
-            if self._derived:
-                self._fits(inputs, out)
-        try:
-            self._call(self._setting, stream, *(still(value, stream) for value in inputs.values()), still(out, stream))
-        except REFUSED as error:
-            raise explained(self.name, error, {**inputs, "out": out}) from error
-        return out
+        if not self._pack.is_open:
+            self._pack.library()
+        inputs = self._given(operands, named)
+        stream = checked_stream(self.name, inputs, stream)
+        outs = self._written(inputs, out)
+        for name, value in outs.items():
+            check_lazy(self.name, name, value)
+        self._queued.run(inputs, outs, stream)
+        return self._result(outs)
 
     def prepare(self, stream: int | None = None) -> None:
         """Have memory ready for calls on a stream (None: the legacy default one), so that blocks may share few long rows.
@@ -59,15 +58,9 @@ class DeviceOperator(Operator):
         assert pack.gpu is not None, "an op on a device"
         pack.library().function("ht_prepare")(pack.place(self.entry), pack.gpu.ordinal, stream or 0)
 
-    def _asked(self, operands: tuple[Any, ...], named: Mapping[str, Any], stream: int | None) -> tuple[dict[str, Any], Any]:
-        """A call's operands by name, and its stream. PackClosed after the pack was closed; TypeError as ``run``."""
-        if not self._pack.is_open:
-            self._pack.library()
-        inputs = self._given(operands, named)
-        for name, value in inputs.items():
-            check_lazy(self.name, name, value)
-        return inputs, stream_for(self.name, next(iter(inputs.values()))) if stream is None else stream
+    def _empty(self, inputs: Mapping[str, Any], size: tuple[int, ...], dtype: str) -> Any:
+        """Memory of the device."""
+        return empty_like(self.name, next(iter(inputs.values())), size, DTYPES[dtype].numpy)
 
-    def _empty(self, inputs: Mapping[str, Any]) -> Any:
-        size, first = self.output_shape(inputs), next(iter(inputs.values()))
-        return empty_like(self.name, first, size)
+    def _new(self, inputs: Mapping[str, Any], output: PackOperand) -> Any:
+        return self._empty(inputs, self.output_shape(inputs, output), output.dtype)

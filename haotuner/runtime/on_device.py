@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from haotuner.errors import HaotunerError, UsageError
-from haotuner.runtime.call_errors import REFUSED, refuse_grad
-from haotuner.runtime.streams import NoCurrentStream, kind_of, stream_of
+from haotuner.runtime.call_errors import REFUSED, check_lazy
+from haotuner.runtime.streams import NoCurrentStream, stream_of
 
 
 def stream_for(op: str, x: Any) -> int | None:
@@ -20,16 +20,6 @@ def stream_for(op: str, x: Any) -> int | None:
         return stream_of(x)
     except NoCurrentStream as error:
         raise ValueError(f"{op}: {error}") from error
-
-
-def check_lazy(op: str, name: str, value: Any) -> None:
-    """Refuse what DLPack would hand out wrongly: lazy negations, and tensors whose gradient is wanted."""
-    if not kind_of(type(value)).lazy:
-        return
-    if value.is_neg():
-        raise ValueError(f"{op}: {name} is a lazy negation; pass {name}.resolve_neg()")
-    if value.requires_grad:
-        refuse_grad(op, name)
 
 
 def check_inputs(op: str, inputs: Mapping[str, Any]) -> None:

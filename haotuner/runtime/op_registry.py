@@ -9,12 +9,10 @@ from haotuner.ops.convolution import CONVOLUTIONS
 from haotuner.runtime.convolution import ConvOp
 from haotuner.runtime.dense import DenseOp
 from haotuner.runtime.device_convolution import DeviceConvOp
-from haotuner.runtime.device_group import DeviceGroup
 from haotuner.runtime.device_linear import DeviceDenseOp
 from haotuner.runtime.device_operator import DeviceOperator
 from haotuner.runtime.device_product import DeviceProductOp
 from haotuner.runtime.grouped import GroupedOp
-from haotuner.runtime.multi_output import MultiOutputOp
 from haotuner.runtime.operator import Operator
 from haotuner.runtime.products import ProductOp
 
@@ -31,11 +29,6 @@ PLACED: dict[str, Callable[..., Any]] = {  # of packs that were opened for a dev
 }
 
 
-def handle_for(kind: str, *, placed: bool = False, written: int = 1) -> Callable[..., Any]:
-    """The class for ops of a kind, made with (pack, entry); ``Operator`` where the kind has none of its own.
-
-    ``written``: tensors that a call writes, of a group's op perhaps several.
-    """
-    if written > 1:
-        return DeviceGroup if placed else MultiOutputOp
+def handle_for(kind: str, *, placed: bool = False) -> Callable[..., Any]:
+    """The class for ops of a kind, made with (pack, entry); ``Operator`` where the kind has none of its own."""
     return PLACED.get(kind, DeviceOperator) if placed else FRONTS.get(kind, Operator)

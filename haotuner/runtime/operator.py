@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from math import prod
 from operator import itemgetter
@@ -14,13 +13,17 @@ from haotuner.errors import UsageError
 from haotuner.ops.arithmetic import arithmetic_of
 from haotuner.ops.dtypes import DTYPES
 from haotuner.pack.op import PackOp, PackOperand
-from haotuner.runtime.addresses import ARRAYS
-from haotuner.runtime.call_errors import REFUSED, check_written, explain, read_only
+from haotuner.runtime.addresses import ARRAYS, TYPES
+from haotuner.runtime.call import NativeCall, Signature
+from haotuner.runtime.call_errors import REFUSED, check_lazy, check_written
 from haotuner.runtime.reprs import described_op
+from haotuner.runtime.typed import empty_like
 from haotuner.spec.limits import MAX_AXES
 
 if TYPE_CHECKING:
     from haotuner.runtime.pack import Pack
+
+_ARRAY = np.ndarray
 
 
 class Operator:
@@ -29,17 +32,31 @@ class Operator:
     Operands are numpy arrays, CPU torch tensors or other DLPack tensors.
 
     An operand may have more axes than the op says: the leading ones are folded into its first axis, if evenly spaced.
-    Concurrent calls are allowed.
+    Concurrent calls are allowed. An op of several outputs gives a tuple of them, in the file's order, and takes one as
+    ``out``. No output of these may share memory with an operand or with another output.
     """
+
+    gives = False  # whether the library asks torch for an output that a call does not bring
 
     def __init__(self, pack: Pack, op: PackOp, threads: int | None = None) -> None:
         self._pack, self.entry = pack, op
+        self.outputs = op.in_file_order  # what a call writes, in the file's order
         self._call, self._setting = pack.entry(op, threads)
         self._addressed = pack.addressed(self._setting)
+        self._native, self._signature = NativeCall.of(op, self._call, self._setting), Signature(op)
         self._derived = derived_of(op)
         self._names = tuple(operand.name for operand in op.inputs)
-        self._count = -1 if self._derived else len(self._names)  # operands of a call that is passed on as it comes
-        self._several = itemgetter(*self._names) if len(self._names) > 1 else None
+        self._optional = tuple(operand.name for operand in op.operands if operand.optional)
+        several = len(op.written) > 1
+        self._writes = {operand.name if several else "out": operand for operand in op.written}  # of the library's call
+        self._order = {name: self.outputs.index(operand) for name, operand in self._writes.items()}
+        self._count = len(self._names) if len(self.outputs) == 1 else -1  # operands of a call that is passed on as it comes
+        self._sized: tuple[Any, tuple[int, ...]] = (None, ())  # shapes of the last operands, and of their result
+        element_type = DTYPES[op.output.dtype].numpy
+        self._folds = len(op.output.dims) == 1  # an output that may have the leading axes of its operands
+        self._made = np.dtype(element_type) if element_type in TYPES and not self._folds else None
+        names = self._names  # an itemgetter of one name gives no tuple
+        self._in_order = itemgetter(*names) if len(names) > 1 else lambda named: tuple(named[name] for name in names)
 
     def __repr__(self) -> str:
         return described_op(self)
@@ -51,48 +68,74 @@ class Operator:
 
     def with_threads(self, threads: int) -> Operator:
         """The same op with another thread count than the pack's."""
-        return Operator(self._pack, self.entry, threads)
+        return type(self)(self._pack, self.entry, threads)
 
     def run(self, *operands: Any, out: Any = None, **named: Any) -> Any:
         """The result, in ``out`` if that is given, else new and of the first operand's kind.
 
         Operands come in the op's order or by name. TypeError or ValueError name the operand, what was expected and what was
-        found; PackClosed after the pack was closed.
+        found, UsageError ``out`` of another number of tensors; PackClosed after the pack was closed.
         """
         if not self._pack.is_open:
             self._pack.library()
-        if out is not None and not getattr(out, "requires_grad", False) and len(operands) + len(named) == self._count:
-            # What nearly every call of a server is: half of a small call's time was spent on names.
-            try:
-                several = self._several
-                passed = operands if not named else (named[self._names[0]],) if several is None else several(named)
-                if self._addressed and type(out) is np.ndarray and ARRAYS.issuperset(map(type, passed)):
-                    self._call(self._addressed, *map(id, passed), id(out))
+        try:  # What nearly every call of a server is: half of a small call's time was spent on names.
+            passed = operands
+            if named:
+                passed = () if operands or len(named) != self._count else self._in_order(named)
+            if len(passed) == self._count and (not self._derived or out is None or self._fits(passed, out)):
+                first = passed[0]
+                if type(first) is _ARRAY:
+                    y = self._for_arrays(passed) if out is None else out
+                    if type(y) is _ARRAY and self._addressed:
+                        if self._count == 1:  # as below, written out: that was a tenth of a small call's time
+                            self._call(self._addressed, id(first), id(y))
+                            return y
+                        if self._count == 2:
+                            if type(passed[1]) is _ARRAY:
+                                self._call(self._addressed, id(first), id(passed[1]), id(y))
+                                return y
+                        elif ARRAYS.issuperset(map(type, passed)):
+                            self._call(self._addressed, *map(id, passed), id(y))
+                            return y
                 else:
-                    self._call(self._setting, *passed, out)
-                return out
-            except (KeyError, *REFUSED):  # said below
-                pass
+                    for value in passed:
+                        if value.requires_grad or value.is_neg():
+                            break
+                    else:  # tensors of torch that may go to the library as they come
+                        if out is None:
+                            if self.gives:
+                                return self._call(self._setting, *passed, None)
+                        elif not getattr(out, "requires_grad", False):
+                            self._call(self._setting, *passed, out)
+                            return out
+        except (AttributeError, IndexError, KeyError, MemoryError, *REFUSED):  # said below
+            pass
         return self._run_named(operands, out, named)
+
+    def _fits(self, passed: tuple[Any, ...], out: Any) -> bool:
+        """True if an output has the extents that follow from the operands."""
+        return self._size_of(passed) == tuple(getattr(out, "shape", ()))
+
+    def _for_arrays(self, passed: tuple[Any, ...]) -> Any:
+        """An output for arrays; None where its type or its one axis is found out by looking at names."""
+        return None if self._made is None else np.empty(self._size_of(passed), self._made)
+
+    def _size_of(self, passed: tuple[Any, ...]) -> tuple[int, ...]:
+        shapes = [value.shape for value in passed]
+        known, size = self._sized
+        if known != shapes:
+            size = self.output_shape(dict(zip(self._names, passed, strict=True)))
+            self._sized = shapes, size  # shapes come again: finding it took most of a small call
+        return size
 
     def _run_named(self, operands: tuple[Any, ...], out: Any, named: Mapping[str, Any]) -> Any:
         """As ``run``, of any operands. Apart from the usual call: variables that comprehensions share cost it a tenth."""
         inputs = self._given(operands, named)
-        if out is None:
-            out = self._empty(inputs)
-        else:
-            check_written(self.name, out)
-            if self._derived:
-                self._fits(inputs, out)
-        written = out if len(self.entry.output.dims) > 1 else self._as_row(inputs, out)
-        try:
-            self._call(self._setting, *inputs.values(), written)
-        except REFUSED as error:
-            frozen = {name: value for name, value in inputs.items() if read_only(value)}
-            if not frozen:
-                raise explain(self.name, self._typed(inputs, out), error) from error
-            self.run(out=out, **(inputs | {name: value.copy() for name, value in frozen.items()}))
-        return out
+        for name, value in inputs.items():
+            check_lazy(self.name, name, value)
+        outs = self._written(inputs, out)
+        self._signature.run(self._native, inputs, self._folded(inputs, outs))
+        return self._result(outs)
 
     def cell(self, extents: Mapping[str, int]) -> int:
         """The cell of the plan's table that serves a shape, from the library's own look-up."""
@@ -105,45 +148,75 @@ class Operator:
         return int(self._pack.library().function("ht_cell")(self._pack.place(self.entry), plan, values))
 
     def _given(self, operands: tuple[Any, ...], named: Mapping[str, Any]) -> dict[str, Any]:
+        """A call's operands by name, in their order; optional ones behind, None where left out, if there is any."""
         names = self._names
         if not named and len(operands) == len(names):
             return dict(zip(names, operands, strict=True))
-        if not operands and named.keys() == set(names):
-            return {name: named[name] for name in names}
-        result = dict(zip(names, operands, strict=False)) | dict(named)
-        if len(operands) > len(names) or set(result) != set(names) or len(operands) + len(named) != len(names):
+        beside = {name: named[name] for name in self._optional if named.get(name) is not None}
+        required = {name: value for name, value in named.items() if name not in self._optional}
+        inputs = dict(zip(names, operands, strict=False)) | required
+        if len(operands) > len(names) or set(inputs) != set(names) or len(operands) + len(required) != len(names):
             raise TypeError(
-                f"{self.name} takes {', '.join(names)}, once each; got {len(operands)} in order and {list(named)}"
+                f"{self.name} takes {', '.join(names)}, once each; got {len(operands)} in order and {list(required)}"
             )
-        return {name: result[name] for name in names}
+        result = {name: inputs[name] for name in names}
+        return result | {name: _number(beside.get(name)) for name in self._optional} if beside else result
 
-    def _as_row(self, inputs: Mapping[str, Any], out: Any) -> Any:
+    def _written(self, inputs: Mapping[str, Any], out: Any) -> dict[str, Any]:
+        """Outputs by name, in the order of the library's call: those that are given, else new ones."""
+        if out is None:
+            return {name: self._new(inputs, output) for name, output in self._writes.items()}
+        outs = self._called(out)
+        for name, output in self._writes.items():
+            check_written(self.name, outs[name])
+            if not self._derived:
+                continue
+            expected, shape = self.output_shape(inputs, output), tuple(getattr(outs[name], "shape", ()))
+            if shape != expected:
+                raise ValueError(f"{self.name}: {name} must be of the shape {expected}, got {shape}")
+        return outs
+
+    def _called(self, out: Any) -> dict[str, Any]:
+        """Given outputs by name, in the order of the library's call."""
+        if len(self._order) == 1:
+            return {"out": out}
+        count = len(out) if isinstance(out, (tuple, list)) else type(out).__name__
+        if count != len(self._order):
+            names = ", ".join(output.name for output in self.outputs)
+            raise UsageError(f"{self.name}: out= takes {len(self._order)} tensors, for {names}; got {count}")
+        return {name: out[position] for name, position in self._order.items()}
+
+    def _result(self, outs: Mapping[str, Any]) -> Any:
+        """A call's answer: the output, of several a tuple in the file's order."""
+        return outs["out"] if len(self.outputs) == 1 else tuple(outs[output.name] for output in self.outputs)
+
+    def _folded(self, inputs: Mapping[str, Any], outs: dict[str, Any]) -> dict[str, Any]:
         """A contiguous output of one axis, with the leading axes of its operands, as that axis; others as they are."""
+        out = outs.get("out")
+        if out is None or not self._folds:
+            return outs
         contiguous = getattr(out, "is_contiguous", None)
         plain = out.flags.c_contiguous if isinstance(out, np.ndarray) else contiguous is not None and contiguous()
         shape = tuple(getattr(out, "shape", ()))
-        return out.reshape(-1) if len(shape) > 1 and plain and shape == self.output_shape(inputs) else out
+        return {"out": out.reshape(-1)} if len(shape) > 1 and plain and shape == self.output_shape(inputs) else outs
 
-    def _fits(self, inputs: Mapping[str, Any], out: Any) -> None:
-        """Refuse an output of other extents than follow from the operands."""
-        want, result = self.output_shape(inputs), tuple(getattr(out, "shape", ()))
-        if result != want:
-            raise ValueError(f"{self.name}: out must be of the shape {want}, got {result}")
+    def _new(self, inputs: Mapping[str, Any], output: PackOperand) -> Any:
+        """Memory of an output; what is wrong with the operands is said by the call itself."""
+        size = self.output_shape(inputs, output)
+        try:
+            return self._empty(inputs, size, output.dtype)
+        except (ValueError, MemoryError) as error:
+            raise UsageError(f"{self.name}: an output of {size} cannot be had: {error}") from error
 
-    def _empty(self, inputs: Mapping[str, Any]) -> Any:
-        """An output for these operands; what is wrong with them is said by the call itself."""
-        return empty_like(self.name, self.output_shape(inputs), DTYPES[self.entry.output.dtype].numpy, inputs)
+    def _empty(self, inputs: Mapping[str, Any], size: tuple[int, ...], dtype: str) -> Any:
+        return empty_like(next(iter(inputs.values())), size, dtype)
 
     def output_shape(self, inputs: Mapping[str, Any], written: PackOperand | None = None) -> tuple[int, ...]:
         """Dimensions of the output for these operands, or of what is ``written`` beside it."""
         extents: dict[str, int] = {axis.name: axis.extent for axis in self.entry.axes if axis.extent is not None}
         leading: dict[str, tuple[int, ...]] = {}
         for operand in self.entry.inputs:
-            shape = getattr(inputs[operand.name], "shape", None)
-            rank = len(operand.dims)
-            if shape is None or len(shape) < max(1, rank - 1):
-                raise TypeError(f"{self.name}: {self._wanted(operand)}, got {type(inputs[operand.name]).__name__}")
-            shape = tuple(int(extent) for extent in shape)
+            shape, rank = self._shape_of(inputs, operand), len(operand.dims)
             split = len(shape) - rank + 1
             leading.setdefault(operand.dims[0], shape[:split])
             extents |= dict(zip(operand.dims[1:], shape[split:], strict=True))
@@ -158,23 +231,22 @@ class Operator:
             raise UsageError(f"{self.name}: no operand says how large the result is; pass out=")
         return size
 
-    def _typed(self, inputs: Mapping[str, Any], out: Any) -> dict[str, tuple[Any, str]]:
-        types = {operand.name: DTYPES[operand.dtype].numpy for operand in self.entry.operands}
-        every = {name: (value, types[name]) for name, value in inputs.items()}
-        return every | {"out": (out, types[self.entry.output.name])}
+    def _shape_of(self, inputs: Mapping[str, Any], operand: PackOperand) -> tuple[int, ...]:
+        """An operand's extents, in whole numbers; TypeError where it has too few axes."""
+        shape = getattr(inputs[operand.name], "shape", None)
+        if shape is None or len(shape) < max(1, len(operand.dims) - 1):
+            expected = self._expected(operand)
+            raise TypeError(f"{self.name}: {expected}, got {type(inputs[operand.name]).__name__}")
+        return tuple(int(extent) for extent in shape)
 
-    def _wanted(self, operand: PackOperand) -> str:
-        return f"{operand.name} must be a {DTYPES[operand.dtype].numpy} array or tensor ({', '.join(operand.dims)})"
+    def _expected(self, operand: PackOperand) -> str:
+        return self._signature.expected(operand)
 
 
-def empty_like(name: str, size: tuple[int, ...], dtype: str, inputs: Mapping[str, Any]) -> Any:
-    """An array of what the first operand is of. ValueError where torch would want a gradient."""
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(next(iter(inputs.values())), torch.Tensor):
-        if any(getattr(value, "requires_grad", False) for value in inputs.values()) and torch.is_grad_enabled():
-            raise ValueError(f"{name}: an operand requires grad; a pack only infers: use torch.inference_mode()")
-        return torch.empty(size, dtype=getattr(torch, dtype))
-    return np.empty(size, np.dtype(dtype))
+def _number(value: Any) -> Any:
+    """A plain number as an array of no axes."""
+    plain = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
+    return np.full((), value, np.float32) if plain else value
 
 
 def derived_of(op: PackOp) -> dict[str, Callable[[Mapping[str, int]], int]]:

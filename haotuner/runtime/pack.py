@@ -16,16 +16,16 @@ from haotuner.errors import PackClosed, PackInvalid, UsageError
 from haotuner.host.processor import usable_cores
 from haotuner.pack.op import PackOp
 from haotuner.runtime.arena import Arena
+from haotuner.runtime.bound import Bound
 from haotuner.runtime.chain import Chain
 from haotuner.runtime.chain_bound import ChainBound, is_chain
-from haotuner.runtime.convolution import ConvBound, Convolution
 from haotuner.runtime.device_chain import DeviceChain, DeviceChainBound
 from haotuner.runtime.device_linear import DeviceBound, DeviceLinear
 from haotuner.runtime.device_model import DeviceModel, DeviceModelBound
 from haotuner.runtime.gpus import find_gpu, ordinal_of, part_of
 from haotuner.runtime.group import Outputs, named_so
 from haotuner.runtime.library import Library
-from haotuner.runtime.linear import Bound, Linear
+from haotuner.runtime.linear import Linear
 from haotuner.runtime.model import Model, Session
 from haotuner.runtime.model_bound import ModelBound
 from haotuner.runtime.model_files import opened_model
@@ -33,14 +33,11 @@ from haotuner.runtime.model_handle import difference_of_ends
 from haotuner.runtime.op_registry import handle_for
 from haotuner.runtime.reprs import described_pack
 from haotuner.runtime.suitability import checked_bytes, default_threads, reservations
-from haotuner.runtime.typed import numpy_type
 from haotuner.spec.limits import MAX_THREADS, CallSetting
 
-AnyLinear = Linear | DeviceLinear | Convolution
-AnyBound = Bound | DeviceBound | ConvBound
+AnyLinear = Linear | DeviceLinear
+AnyBound = Bound | DeviceBound
 AnyModelBound = ModelBound | ChainBound
-
-WARMUP_ROWS = 64  # enough for every plan to use all of its workers
 
 
 class Pack:
@@ -99,7 +96,7 @@ class Pack:
         if len(meant) > 1:
             return Outputs(self, meant)
         entry = self.op_entry(*meant or (name,))
-        return handle_for(entry.kind, placed=self.gpu is not None, written=len(entry.written))(self, entry)
+        return handle_for(entry.kind, placed=self.gpu is not None)(self, entry)
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -200,14 +197,7 @@ class Pack:
         is made ready here.
         """
         for linear in self.linears():
-            if not isinstance(linear, Linear):
-                linear.warm()
-                continue
-            op = linear.bound.op
-            for m in (1, min(op.last_m, WARMUP_ROWS)):
-                inputs = [operand for operand in op.extra if operand.role == "input"]
-                passed = {operand.name: np.zeros((m, op.n), numpy_type(operand.dtype)) for operand in inputs}
-                linear(np.zeros((m, op.k), numpy_type(op.operands[0].dtype)), **passed)
+            linear.warm()
 
     def close(self) -> None:
         """Let go of the library; later calls raise PackClosed. Calling it twice is harmless."""

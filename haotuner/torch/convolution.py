@@ -102,7 +102,7 @@ class PackedConvolution(PackedLinear):
         self, served: Convolution, source: Any, registered: Registered | None = None, *, plain: str = "",
         fold: Fold | None = None,
     ) -> None:  # fmt: skip
-        self._last = served.bound.meaning.option("layout") in ("nhwc", "nwc")
+        self._last = served.bound.op.operands[0].dims[-1] == "c"  # its layout is channels last
         super().__init__(served, source, registered, plain=plain, fold=fold)
 
     def forward(self, input: torch.Tensor, output_size: Any = None) -> torch.Tensor:
@@ -114,7 +114,7 @@ class PackedConvolution(PackedLinear):
         if output_size is None:
             return
         served: Any = self._linear
-        sides = list(served.bound.windows.values())
+        sides = list(served.windows.values())
         inputs, size = tuple(output_size)[-len(sides) :], tuple(input.shape[-len(sides) :])
         own = tuple(side.out(extent) for side, extent in zip(sides, size, strict=True))
         if inputs != own:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from haotuner.runtime.convolution import weight_shape
 from haotuner.runtime.pack import Pack
 from haotuner.runtime.streams import stream_of
+from haotuner.runtime.weights import weight_shape
 from haotuner.torch.conv_ops import result_size
 from haotuner.torch.device_layer import WeightCall
 from haotuner.torch.op_definition import refuse_grad

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -329,8 +329,7 @@ class PackedLinear(torch.nn.Module):  # type: ignore[misc]
             self.packed = registered.pack_weight(self._linear.name, tensor_of(self._linear.weight(), self._own))
         bias = self._linear.bound.bias
         if self._fused:  # its epilogue is a bias, where there is one, and an activation
-            bound: Any = self._linear.bound.constants
-            bias = next(iter(bound.values() if isinstance(bound, Mapping) else bound), None)
+            bias = next(iter(self._linear.bound.constants.values()), None)
         self.row = None if bias is None else torch.from_dlpack(bias)
         if registered is not None and self._fold is not None:
             if self._former is not None:

@@ -10,7 +10,6 @@ import torch
 from haotuner.ops.dtypes import DTYPES
 from haotuner.pack.op import PackOperand
 from haotuner.runtime.device_operator import DeviceOperator
-from haotuner.runtime.multi_output import MultiOutputBase
 from haotuner.runtime.operator import Operator
 from haotuner.torch.op_definition import define_group, define_pair, refuse_grad
 
@@ -22,7 +21,7 @@ def define_operator(library: Any, op: Operator) -> None:
     """
     name, entry, key = op.name, op.entry, "CUDA" if isinstance(op, DeviceOperator) else "CPU"
     operands = ", ".join(f"Tensor {operand.name}" for operand in entry.inputs)
-    outputs = op.outputs if isinstance(op, MultiOutputBase) else (entry.output,)
+    outputs = op.outputs
 
     def queued(inputs: Sequence[Any], outs: tuple[Any, ...]) -> None:
         refuse_grad(name, *inputs)

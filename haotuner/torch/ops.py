@@ -17,14 +17,14 @@ from haotuner.ops.dtypes import DTYPES
 from haotuner.pack.op import LAYERS
 from haotuner.runtime.arena import Arena
 from haotuner.runtime.call_errors import REFUSED
-from haotuner.runtime.convolution import Convolution, packed_of
 from haotuner.runtime.dense import DenseOp
 from haotuner.runtime.device_product import DeviceProductOp
-from haotuner.runtime.linear import Linear, pack_weight
+from haotuner.runtime.linear import Linear
 from haotuner.runtime.operator import Operator
 from haotuner.runtime.pack import Pack
 from haotuner.runtime.products import ProductOp
-from haotuner.runtime.typed import is_typed, numpy_type, typed_weight
+from haotuner.runtime.typed import numpy_type
+from haotuner.runtime.weights import pack_weight
 from haotuner.torch import conv_ops
 from haotuner.torch.device_conv import DeviceConvCall
 from haotuner.torch.device_fused import FusedCall
@@ -83,12 +83,8 @@ class Registered:
             if not call.entry.extra:  # else a call checks it, with what the epilogue reads
                 call.bind(weight.detach())
             return weight.detach()
-        entry = self._pack.op_entry(name)
-        if is_convolution(entry.kind):
-            return torch.from_numpy(packed_of(self._packing, entry, weight))
-        if is_typed(entry):
-            return torch.from_numpy(typed_weight(self._packing, entry, weight))
-        return torch.from_numpy(pack_weight(entry, weight, self._packing.arena))
+        packed, _ = pack_weight(self._packing, self._pack.op_entry(name), weight)
+        return torch.from_numpy(packed)
 
     def placed_call(self, name: str) -> DeviceCall:
         """The calls of an op of a pack on a device; KeyError for a pack on the CPU."""
@@ -209,6 +205,6 @@ def array_of(tensor: torch.Tensor) -> Any:
     return tensor.view(torch.int16).numpy().view(numpy_type("bf16"))
 
 
-def packed_tensor(linear: Linear | Convolution) -> torch.Tensor:
+def packed_tensor(linear: Linear) -> torch.Tensor:
     """The packed weight of a bound linear, ``(panels, k, pw)``, or of a convolution, sharing its memory."""
     return torch.from_dlpack(linear.bound.packed)

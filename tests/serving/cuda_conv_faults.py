@@ -66,7 +66,7 @@ def _aligned(data: Any) -> Any:
 
 def _records(one: Convolved, placed: Any, want: Any) -> None:
     """Tensors that are no record of a bound weight, and records that this op did not fill."""
-    call, record, setting = one.served._state
+    call, record, setting = one.served.bound.call, one.served.bound.record, one.served.bound.setting
     data = np.from_dlpack(record)
     size, out = data.size, _out(one, want)
     longer = _aligned(np.concatenate([data, data]))
@@ -218,7 +218,7 @@ def _weights(one: Convolved) -> None:
     driver = Driver()
     driver.fail("cuModuleLoadData", "2", 1)
     with pytest.raises((RuntimeError, ValueError)):
-        place, record = one.pack.place(one.op.entry), tvm_ffi.from_dlpack(_aligned(np.from_dlpack(one.served._state[1])))
+        place, record = one.pack.place(one.op.entry), tvm_ffi.from_dlpack(_aligned(np.from_dlpack(one.served.bound.record)))
         there = tvm_ffi.from_dlpack(Capsule(other.empty(shape, dtype).data_ptr(), shape, dtype, 1))
         one.pack.library().function("ht_bind")(place, there, other.upload(one.bias), record)
     driver.fail("cuModuleLoadData", "")

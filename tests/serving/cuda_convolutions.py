@@ -12,7 +12,7 @@ import haotuner
 from haotuner.errors import PackClosed
 from haotuner.ops.convolution import windows
 from haotuner.ops.dtypes import DTYPES
-from haotuner.runtime.convolution import weight_shape
+from haotuner.runtime.weights import weight_shape
 from haotuner.spec.op import Op
 from haotuner.spec.shape import Shape
 from tests.serving.cuda_memory import Device

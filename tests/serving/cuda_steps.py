@@ -134,7 +134,7 @@ def stepped_faults(path: str) -> None:
     if _gathered(served):
         _apart(served, drawn, y)
     if len(served.constants) > 2:  # the weight, and two values of a channel or more
-        bind, record = served.pack.library().function("ht_bind"), served.bound._state[1]
+        bind, record = served.pack.library().function("ht_bind"), served.bound.bound.record
         with pytest.raises(ValueError, match="its epilogue (reads|adds a)"):
             first = served.placed[served.meaning.channel_operands[0]]
             bind(served.pack.place(served.op.entry), served.placed["weight"], first, record)

@@ -160,7 +160,7 @@ def torch_convolutions(path: str) -> None:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     import haotuner.torch as adapter
-    from haotuner.runtime.convolution import weight_shape
+    from haotuner.runtime.weights import weight_shape
     from haotuner.spec.op import Op
     from haotuner.spec.shape import Shape
 

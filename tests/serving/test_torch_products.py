@@ -38,7 +38,7 @@ def ops(pack: Any) -> Iterator[Any]:
 def test_the_library_asks_torch_for_the_output(pack: Any, shapes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     run = pack.op("batch_matmul").run
     x, w = (torch.randn(shape) for shape in shapes)
-    monkeypatch.setattr(type(run.__self__), "_fresh", None)  # the way of other tensors is not taken
+    monkeypatch.setattr(type(run.__self__), "_run_named", None)  # the way of other tensors is not taken
     torch.testing.assert_close(run(x, w), x @ w)
     monkeypatch.undo()
     with pytest.raises(TypeError, match="w has dtype torch.float64"):

@@ -1,0 +1,119 @@
+"""Weights that are bound once: as users store them, as the loops of a pack's library read them, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from haotuner.ops.dtypes import DTYPES
+from haotuner.pack.op import PackOp
+from haotuner.runtime.arena import Arena
+from haotuner.runtime.library import Library
+from haotuner.runtime.typed import numpy_type, typed_array
+from haotuner.spec.op import Op
+
+BLOCK_FLOATS = 1 << 22  # weights are packed 16 MiB at a time, so that a memory-mapped weight is never in memory twice
+Unpack = Callable[[], NDArray[Any]]
+
+
+class Packer(Protocol):
+    """An open pack, as packing needs it: memory, and the library that knows the op by its place."""
+
+    arena: Arena
+
+    def place(self, op: PackOp) -> int:
+        """The op's place in the library's tables."""
+
+    def library(self) -> Library:
+        """The open library."""
+
+
+def pack_weight(pack: Packer, op: PackOp, weight: Any) -> tuple[NDArray[np.float32], Unpack]:
+    """A weight in the pack's arena as its op's loops read it, and what gives it back as users store it.
+
+    Accepts read-only and memory-mapped arrays. TypeError for another dtype, ValueError for another shape or device.
+    """
+    values, facts = stored_weight(op, weight), op.operands[1].packed
+    if "pw" in facts and "terms" not in facts:  # by numpy: libraries of older packs lay no such weight out
+        panels = _panels(op, values, pack.arena)
+        return panels, lambda: _from_panels(op, panels)
+    position, function = pack.place(op), pack.library().function("ht_pack")
+    packed = pack.arena.take((int(facts.get("floats", 0) or function(position, None, None)),))
+
+    def into(array: NDArray[Any], out: NDArray[np.float32]) -> None:
+        whole = np.ascontiguousarray(array)
+        function(position, whole if whole.flags.writeable else whole.copy(), out)
+
+    into(values, packed)
+    if "terms" in facts:
+        return packed, lambda: _from_words(op, packed)
+    if values.dtype != np.float32:  # words of several terms do not tell where each element lies
+        return packed, values.copy().view(numpy_type(op.operands[1].dtype)).copy
+    plain = int(facts.get("plain", packed.size))  # transformed copies follow
+    return packed, lambda: _from_places(packed, values.shape, plain, into)
+
+
+def stored_weight(op: PackOp, weight: Any) -> NDArray[Any]:
+    """A weight as users store it, as an array; TypeError and ValueError as ``pack_weight``."""
+    values: NDArray[Any] = typed_array(op, "weight", weight, {DTYPES[op.operands[1].dtype].numpy})
+    extents = tuple(op.axis(axis).extent or 0 for axis in op.operands[1].dims)
+    shape = extents if all(extents) else weight_shape(op.op)  # a manifest says no channels of a group
+    if op.kind == "dense" and values.ndim != len(shape) and values.dtype == np.float32:
+        raise ValueError(f"{op.name}: weight has rank {values.ndim}; expected {len(shape)}")
+    if values.shape != shape:
+        raise ValueError(f"{op.name}: weight has shape {tuple(values.shape)}; expected {shape}")
+    return values
+
+
+def weight_shape(op: Op) -> tuple[int, ...]:
+    """Dimensions of a convolution's weight as users store it."""
+    extents = {**dict(op.static), **{axis: 1 for axis in op.dynamic}}
+    options = op.all_options()
+    return op.meaning.operands[1].shape(op.meaning.complete(extents, options), options)
+
+
+def _panels(op: PackOp, weight: NDArray[Any], arena: Arena) -> NDArray[np.float32]:
+    """Panels ``(panels, k, pw)`` of a weight ``(n, k)`` or ``(k, n)``, zero padded."""
+    rows = weight.T if op.weight == "kn" else weight
+    packed = arena.take((op.panels, op.k, op.pw))
+    step = max(1, BLOCK_FLOATS // (op.k * op.pw))
+    for first in range(0, op.panels, step):
+        block = rows[first * op.pw : (first + step) * op.pw]
+        whole = len(block) // op.pw
+        panels = packed[first : first + step]
+        panels[:whole] = block[: whole * op.pw].reshape(whole, op.pw, op.k).transpose(0, 2, 1)
+        left = len(block) - whole * op.pw
+        panels[whole:] = 0
+        if left:
+            panels[whole, :, :left] = block[whole * op.pw :].T
+    return packed
+
+
+def _from_panels(op: PackOp, packed: NDArray[np.float32]) -> NDArray[Any]:
+    rows = packed.transpose(0, 2, 1).reshape(-1, op.k)[: op.n]
+    return np.array(rows.T if op.weight == "kn" else rows, order="C")
+
+
+def _from_words(op: PackOp, packed: NDArray[np.float32]) -> NDArray[Any]:
+    terms, element_type = op.operands[1].packed["terms"], DTYPES[op.operands[1].dtype]
+    depth = -(-op.k // terms)  # behind the panels may lie what sums of signed bytes begin with
+    every = packed.view(f"uint{element_type.size * 8}")[: op.panels * depth * op.pw * terms]
+    words = every.reshape(op.panels, depth, op.pw, terms)
+    rows = words.transpose(0, 2, 1, 3).reshape(op.panels * op.pw, -1)[: op.n, : op.k]
+    return np.array(rows.T if op.weight == "kn" else rows, order="C").view(numpy_type(op.operands[1].dtype))
+
+
+def _from_places(
+    packed: NDArray[np.float32], shape: tuple[int, ...], plain: int, into: Callable[[Any, Any], None]
+) -> NDArray[Any]:
+    """The weight out of the first ``plain`` floats of its packed form: numbers packed alike tell where each lies."""
+    count = int(np.prod(shape))
+    places = np.zeros(packed.size, np.float32)
+    into(np.arange(1, count + 1, dtype=np.int32).view(np.float32).reshape(shape), places)
+    places = places[:plain].view(np.int32)
+    result, selected = np.zeros(count, np.float32), places > 0
+    result[places[selected] - 1] = packed[:plain][selected]
+    return result.reshape(shape)
