@@ -15,7 +15,7 @@ _ARCH_PRCTL, _GET_SUPPORTED, _TILE_DATA = 158, 0x1021, 18  # Linux on x86-64: ar
 
 
 def has_tiles(info: CpuInfo) -> bool:
-    """Whether the CPU has tiles for bf16 and bytes, and this Linux saves them between processes: 5.16 and later do."""
+    """True if the CPU has tiles for bf16 and bytes, and this Linux saves them between processes: 5.16 and later do."""
     return info.flags >= _FLAGS and bool(_supported() >> _TILE_DATA & 1)
 
 

@@ -1,4 +1,4 @@
-"""Architecture: which devices are relatives, so that one says too much of another to be left in when it is judged."""
+"""Architectures by which devices are relatives: one says too much of another to be left in where that is evaluated."""
 
 from __future__ import annotations
 

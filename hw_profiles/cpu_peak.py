@@ -87,7 +87,7 @@ class CpuPeak:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotMeasured:
-    """Why there are no measured rates, and what would help."""
+    """Reason why there are no measured rates, and what would help."""
 
     reason: str
     remedy: str
@@ -157,7 +157,7 @@ def _sizes(topology: Topology) -> tuple[int, int]:
 
 
 def _rounds(size: int, most: int) -> int:
-    """How often a thread reads so many bytes in every way."""
+    """Number of times that a thread reads so many bytes in every way."""
     return max(1, min(most, READ_BYTES // (WAYS * size)))
 
 

@@ -1,4 +1,4 @@
-"""Find a device by what a user or a record calls it: this host, one of its subsets, or a profile."""
+"""Lookup of a device by what a user or a record calls it: this host, one of its subsets, or a profile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Host: where the hardware queries look, so that a test can show them another machine."""
+"""Host: source of the hardware queries, which a test replaces to show them another machine."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ _LOST = frozenset({1, 15, 16, 28})  # the handle is of no more use; other codes 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoGpu:
-    """Why a GPU (or the whole of NVML) could not be asked, and what to do about it."""
+    """Reason why a GPU (or the whole of NVML) could not be asked, and what to do about it."""
 
     reason: Reason
     detail: str

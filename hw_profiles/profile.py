@@ -54,7 +54,7 @@ def parse_profile(text: str, device_id: str) -> Profile:
 
 
 def folder() -> Traversable:
-    """Where the profiles lie, in a checkout as in a wheel."""
+    """Folder of the profiles, in a checkout as in a wheel."""
     return files("haotuner.hw_profiles").joinpath("profiles")
 
 

@@ -50,7 +50,7 @@ Facts = Mapping[str, float]  # by the names of a Device's fields; only what is k
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """What is known of a device, a profile or a row of the table."""
+    """Known facts of a device, a profile or a row of the table."""
 
     id: str
     name: str
@@ -152,7 +152,7 @@ def stand_in(known: Known) -> Device:
 
 
 def of_device(device: Device, *, source: str = "") -> Known:
-    """What a Device says, in the words of the table."""
+    """Facts of a Device, in the words of the table."""
     row = architectures().get(device.arch, {})
     return Known(
         id=device.id,

@@ -136,5 +136,5 @@ _ARCHS: Mapping[str, Mapping[str, Any]] = {
 
 
 def typical(device: Device) -> Typical:
-    """What is typical of the device's kind and architecture."""
+    """Typical numbers of the device's kind and architecture."""
     return replace(_KINDS[device.kind], **_ARCHS.get(device.arch, {}))

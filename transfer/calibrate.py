@@ -1,4 +1,4 @@
-"""Calibrate: how far each kind of opinion is believed, chosen on devices that are left out of the sources in turn.
+"""Calibration: prior weight of each kind of opinion, chosen on devices that are left out of the sources in turn.
 
 Nested: what is chosen for a target has never seen it. With its architecture left out, no relative of it is in any fold
 either, and in each fold the whole architecture of the inner target is out. Folds of all families count, so that a family of
@@ -81,7 +81,7 @@ def scores_on(target: DeviceTable, sources: Sequence[DeviceTable]) -> list[float
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """What was chosen, and on what: the mean of each candidate, and each fold's score of the one chosen."""
+    """Chosen shares, and on what: the mean of each candidate, and each fold's score of the one chosen."""
 
     shares: Shares
     means: tuple[float, ...]
@@ -103,7 +103,7 @@ def chosen(result: Mapping[Fold, Sequence[float]]) -> Calibration:
 
 
 def calibrated(read: DeviceTables, target: str, split: str, tell: Callable[[str], None] = lambda _: None) -> Calibration:
-    """What the folds choose for one target; told of each."""
+    """Calibration by the folds for one target; ``tell`` hears of each."""
     result: dict[Fold, list[float]] = {}
     for fold in folds_for(read, target, split):
         with threadpool_limits(1):  # as in reports

@@ -1,4 +1,4 @@
-"""Choose a mode for a target from its samples alone: the preferred one, unless another ranks held-out samples better."""
+"""Mode choice for a target from its samples alone: the preferred one, unless another ranks held-out samples better."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ModeChoice:
 def held_out(
     pool: Pool, sample: Sample, seed: int, residual: Residual | None = None, modes: Sequence[str] = LEARNING
 ) -> dict[str, Scores]:
-    """What each mode that learns says of each sample from a fit that did not see it; nothing of too few samples.
+    """Scores of each sample by each mode that learns, from a fit that did not see it; nothing of too few samples.
 
     ``residual`` may be given where it was fitted on the same sample already.
     """

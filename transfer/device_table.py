@@ -1,4 +1,4 @@
-"""DeviceTable: what one device measured of one family, as features and labels; which of its programs are equal."""
+"""DeviceTable: measurements of one family on one device, as features and labels; which of its programs are equal."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class DeviceTable:
     task_names: tuple[str, ...]
 
     def __len__(self) -> int:
-        """How many rows."""
+        """Number of rows."""
         return len(self.labels)
 
     def take(self, rows: Rows) -> DeviceTable:

@@ -1,4 +1,4 @@
-"""Opinions: what one source alone, all of them alike, a plain model or the analysis says of a target's rows.
+"""Expert opinions: predictions of one source alone, all alike, a plain model or the analysis for a target's rows.
 
 Each is a way to rank that anybody could use without the rest of this folder. What transfer does is held against them, and
 its portfolio is shared among them. ``agreement`` is the order that the independent ones among them have in common.
@@ -23,7 +23,7 @@ _UNKNOWN = 1.0  # standard units that a row which a source did not measure stand
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shares:
-    """How far opinions are believed before any measurement. Weights are relative; a source's kind decides its own."""
+    """Prior weights of opinions, before any measurement. Weights are relative; a source's kind decides its own."""
 
     halving: float = 8.0  # doublings of resources between source and target that halve a source's weight
     analysis: float = 1.0  # the weight of the analysis; a source like the target has 1, and so have its copies

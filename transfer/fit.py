@@ -1,4 +1,4 @@
-"""Fit: one model for one target device from all records, in the mode that its own records prove best."""
+"""Fit of one model for one target device from all records, in the mode that its own records prove best."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class ShippedModels:
 
 
 def folder() -> Path:
-    """Where the shipped models lie: in a checkout as in a wheel."""
+    """Folder of the shipped models: in a checkout as in a wheel."""
     return Path(str(files("haotuner.transfer").joinpath("models")))
 
 
@@ -85,7 +85,7 @@ def near(device: Device, family: str, position: Path | None = None) -> ShippedMo
 
 
 def _alike(source: Device, device: Device, family: str) -> bool:
-    """Whether both multiply the family's type in tiles, or neither: programs and roofline are others there."""
+    """True if both multiply the family's type in tiles, or neither: programs and roofline are others there."""
     dtype = family.rpartition("_")[2]
     return has_tiles(source, dtype) == has_tiles(device, dtype)
 

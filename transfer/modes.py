@@ -51,7 +51,7 @@ class Pool:
         )
 
     def opinions(self) -> list[Opinion]:
-        """What anybody says of the rows before any sample."""
+        """Opinions on the rows before any sample."""
         return weighted_opinions(self.sources, self.columns, self.known, self.single, self.shares)
 
     def portfolio(self, opinions: Sequence[Opinion], seed: Sequence[int], rows: Rows | None = None) -> Portfolio:
@@ -75,7 +75,7 @@ class Pool:
         return self.zero_shots(seed, [self.shares.agreed])[0]
 
     def zero_shots(self, seed: int, agreed: Sequence[float]) -> list[Scores]:
-        """The same for several shares of the head that go to what opinions agree on; the portfolio is drawn once."""
+        """Zero-shot scores for several shares of the head that go to what opinions agree on; the portfolio is drawn once."""
         answer, opinions = self.sources.zero_shot(self.columns), self.opinions()
         heads: list[list[Rows]] = [[] for _ in agreed]
         for task in np.unique(self.tasks):
@@ -126,7 +126,7 @@ class Sample:
 
 
 def with_heads(scores: Scores, heads: Sequence[Rows]) -> Scores:
-    """The same scores, but the rows of each head come before all others, in its order."""
+    """Scores in which the rows of each head come before all others, in its order."""
     out, top = scores.copy(), float(scores.max(initial=0.0))
     for head in heads:
         out[head] = top + _STEP * np.arange(len(head), 0, -1)

@@ -1,4 +1,4 @@
-"""Portfolio: the rows to measure that together are expected to hold the best one, whoever turns out to be right.
+"""Portfolio: the rows to measure that together are expected to hold the best one, whichever opinion turns out to be right.
 
 Opinions say how far each row is behind the best. The truth is taken for one of them, for a mixture, or for none (*doubt*),
 but for a region of program space where another one holds: a device may be like one source in most and unlike it where its
@@ -57,7 +57,7 @@ Singles = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opinion:
-    """What somebody says of every row in log efficiency, ``(rows,)``, and how far it is believed before any measurement.
+    """Opinion on every row in log efficiency, ``(rows,)``, and how far it is believed before any measurement.
 
     A model that was learnt from measured rows says in ``unseen`` what it said of them, in their order, before it had seen
     them: it is not to be praised for knowing what it was told.
@@ -71,7 +71,7 @@ class Opinion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Hypotheses:
-    """Who is right, many times over: a mixture of opinions, another in a region, and how wrong both are."""
+    """Hypotheses of which opinion is right: a mixture of opinions, another in a region, and how wrong both are."""
 
     mixtures: Singles  # ``(HYPOTHESES, opinions)``; all 0 where none is believed
     others: Singles  # the same, for the region
@@ -99,7 +99,7 @@ class _Hypotheses:
         )
 
     def means(self, text: Singles, features: Singles) -> Singles:
-        """What each hypothesis expects of rows, ``(HYPOTHESES, rows)``, by opinions on them and features of their places."""
+        """Expectation of each hypothesis for rows, ``(HYPOTHESES, rows)``, by opinions on them and their features."""
         inside = self.gates @ features.T < self.edges[:, np.newaxis]
         return np.where(inside, _mixed(self.others, text), _mixed(self.mixtures, text))
 
@@ -207,7 +207,7 @@ class Portfolio:
         return [row for row in owed if open_rows[row]]
 
     def beliefs(self) -> Scores:
-        """How far each opinion is believed after the measurements, doubt last; sums to 1. Shape ``(opinions + 1,)``."""
+        """Belief in each opinion after the measurements, doubt last; sums to 1. Shape ``(opinions + 1,)``."""
         likely = self._likely()
         parts = likely @ self._hypotheses.mixtures
         return np.append(parts, 1.0 - parts.sum())
@@ -217,7 +217,7 @@ class Portfolio:
         return np.cos(turned) * np.float32(np.sqrt(2.0 / FEATURES))
 
     def _alike(self, rows: Rows) -> Scores:
-        """How an error of size 1 at some rows hangs together with that at the measured ones, ``(rows, measured)``."""
+        """Correlation of errors of size 1 at some rows with those at the measured ones, ``(rows, measured)``."""
         from sklearn.gaussian_process.kernels import Matern  # a second to import: not of a portfolio that is never told
 
         return np.asarray(Matern(LENGTH, nu=2.5)(self._places[rows], self._places[self.rows]), dtype=np.float64)

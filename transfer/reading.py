@@ -51,13 +51,13 @@ class TrialGroup:
     pairs: Sequence[tuple[MicroKernel, Shape]]
 
     def problem(self) -> Problem:
-        """What is computed; KeyError or ValueError if the op's name does not say."""
+        """Problem that is computed; KeyError or ValueError if the op's name does not say."""
         return problem_of(self.op)
 
 
 @dataclass(slots=True)
 class DeviceTables:
-    """What became of some records: tables by family and device, and what was left out and why."""
+    """Tables of some records, by family and device, and what was left out and why."""
 
     tables: list[DeviceTable] = field(default_factory=list)
     left_out: Counter[str] = field(default_factory=Counter)
@@ -67,7 +67,7 @@ class DeviceTables:
         return sorted((t for t in self.tables if t.family == family), key=lambda t: t.device.id)
 
     def why_not(self, device: str) -> str:
-        """What was left out of a device's records, to end a message that misses them; empty if nothing was."""
+        """Text on what was left out of a device's records, to end a message that misses them; empty if nothing was."""
         reasons = [reason for reason in self.left_out if f"on {device}" in reason or f"device {device}:" in reason]
         return f"; left out: {'; '.join(reasons)}" if reasons else ""
 
@@ -174,7 +174,7 @@ def demands_of(device: Device, family: str, trials: list[Trial]) -> tuple[list[T
 
 
 def _lacking(error: Exception) -> str:
-    """What a family's demand function misses: parameters say so themselves, an extent is told by its bare name."""
+    """Text on what a family's demand function misses: parameters say so themselves, an extent is told by its bare name."""
     text = str(error.args[0])
     return text if " " in text else f"the op has no extent {text!r}"
 

@@ -97,7 +97,7 @@ class Parts:
     own: Forest
 
     def said(self, frame: pd.DataFrame, columns: Scores, *, own: bool = True) -> tuple[Scores, Scores, Scores]:
-        """What stack, trees and own forest say of each row; each of shape ``(rows,)``; zeros of a forest not asked."""
+        """Predictions of stack, trees and own forest for rows; each of shape ``(rows,)``; zeros of a forest not asked."""
         left = np.mean([forest.predict(frame) for forest in self.trees], axis=0)
         alone = self.own.predict(frame) if own else np.zeros(len(frame))
         return self.stack.predict(columns), np.asarray(left, dtype=np.float64), alone

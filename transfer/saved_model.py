@@ -59,7 +59,7 @@ class Transferred:
         return self.sources.zero_shot(columns) if self.residual is None else self.residual.predict(frame, columns)
 
     def state(self) -> tuple[Mapping[str, Any], tuple[str, ...]]:
-        """What saving keeps: a state that JSON can hold, and LightGBM's texts."""
+        """State that saving keeps: values that JSON can hold, and LightGBM's texts."""
         keep = _Keep()
         s = self.sources
         state = {

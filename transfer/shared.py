@@ -1,4 +1,4 @@
-"""Shared: what ``tune`` runs where a start rests on several sources: their portfolio names what is measured first.
+"""Shared: the cost model of ``tune`` where a start rests on several sources: their portfolio names what is measured first.
 
 Where sources disagree about the best kernels, the blend of all of them may rank a kernel low that one of them, rightly,
 holds for the best. The rows to measure first are shared among the opinions as the zero-shot head and the first samples are
@@ -34,7 +34,7 @@ class Shared(Started):
         self._opinions, self._shares = opinions, shares
 
     def opinions(self, frame: pd.DataFrame) -> Scores:
-        """What each says before any measurement, in log efficiency, ``(opinions, rows)``."""
+        """Opinions before any measurement, in log efficiency, ``(opinions, rows)``."""
         return np.stack([opinion.said for opinion in self._opinions(frame)])
 
     def head(
@@ -86,6 +86,6 @@ def shared_of_models(models: Sequence[Ranks], distances: Sequence[float], blend:
 
 
 def shares_of(facts: dict[str, Any]) -> Shares:
-    """How far opinions are believed, as ``transfer fit`` chose it on the sources; the default of files that do not say."""
+    """Prior weights of opinions, as ``transfer fit`` chose them on the sources; the default of files that do not say."""
     selected = facts.get("shares")
     return Shares(**{name: float(value) for name, value in selected.items()}) if isinstance(selected, dict) else SHARES

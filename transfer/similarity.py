@@ -1,4 +1,4 @@
-"""How alike two devices are, from their profiles alone, and how far each source is believed for it: its prior."""
+"""Similarity of two devices, from their profiles alone, and how far each source is believed for it: its prior."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sources: what known devices say about kernels on a target device.
+"""Sources: predictions of known devices' models for kernels on a target device.
 
 Every source gets a forest of program features over half the analytic difference between devices; the sources' forests
 are asked about the target's kernels and averaged, near profiles first. One joint forest over resource features joins them,
@@ -57,7 +57,7 @@ class Scale:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownPrograms:
-    """What a source measured of single programs, as residuals: measured less what its forest predicts. Keys ascend."""
+    """Measurements of a source of single programs, as residuals: measured less what its forest predicts. Keys ascend."""
 
     keys: Keys
     residuals: Scores
@@ -77,7 +77,7 @@ class KnownPrograms:
         return np.where(self.keys[at] == requested, self.residuals[at], 0.0)
 
     def knows(self, requested: Keys) -> NDArray[np.bool_]:
-        """Whether the source measured each program."""
+        """True if the source measured each program."""
         return np.isin(requested, self.keys)
 
 
@@ -96,7 +96,7 @@ class Sources:
     distances: Scores  # from each source's device to the target, in doublings of resources
 
     def columns(self, frame: pd.DataFrame) -> Scores:
-        """What each source, the joint forest and the analysis say of each row in standard units; ``(rows, sources + 2)``."""
+        """Predictions of each source, joint forest and analysis for each row, in standard units; ``(rows, sources + 2)``."""
         keys = program_keys(frame)
         values = [
             scale.units(forest.predict(frame) + known.find(keys))
@@ -106,7 +106,7 @@ class Sources:
         return np.stack([*values, joint, self.analytic.units(np.asarray(frame[_PRIOR], dtype=np.float64))], axis=1)
 
     def remembered(self, frame: pd.DataFrame, columns: Scores) -> Scores:
-        """What each source measured of each row's program, in standard units, ``(rows, sources)``; NaN where nothing."""
+        """Measurements by each source of each row's program, in standard units, ``(rows, sources)``; NaN where nothing."""
         keys = program_keys(frame)
         there = np.stack([known.knows(keys) for known in self.known_programs], axis=1)
         return np.where(there, columns[:, : len(self.ids)], np.nan)
@@ -121,7 +121,7 @@ class Sources:
         return np.asarray(level.mean + level.spread * self.blend(columns), dtype=np.float64)
 
     def column_priors(self) -> Scores:
-        """How far each column is believed before any measurement; the analysis has 0, it is inside the sources' forests."""
+        """Prior weight of each column, before any measurement; the analysis has 0, it is inside the sources' forests."""
         return np.array([*(1.0 - self.joint_share) * self.priors, self.joint_share, 0.0], dtype=np.float64)
 
     def level(self) -> Scale:
@@ -180,7 +180,7 @@ def _joint(tables: Sequence[DeviceTable], scales: Sequence[Scale], seed: int) ->
 
 
 def plain(tables: Sequence[DeviceTable], target: DeviceTable, seed: int) -> Scores:
-    """What one LightGBM forest over all features of all sources says of a target's rows, without any of the above.
+    """Scores of a target's rows by one LightGBM forest over all features of all sources, without any of the above.
 
     The way of TenSet's joint model (Zheng et al., 2021); the figure that transfer is to improve on.
     """

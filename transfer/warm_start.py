@@ -1,4 +1,4 @@
-"""Started: the cost model that ``tune`` runs.
+"""Warm-started cost model that ``tune`` runs.
 
 It begins where another model stands, learns what that has wrong, and says how far off it may be.
 
@@ -69,7 +69,7 @@ class Blend:
         return np.asarray(self.priors @ self.each(frame), dtype=np.float64)
 
     def each(self, frame: pd.DataFrame) -> Scores:
-        """What each model predicts, of shape ``(models, rows)``; not to be written to."""
+        """Predictions of each model, of shape ``(models, rows)``; not to be written to."""
         return self._each.predict(frame)
 
 

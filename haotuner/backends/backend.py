@@ -32,7 +32,7 @@ CompileObject = Callable[[Sequence[MicroKernel], str, Path], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LibrarySlot:
-    """Where a built micro-kernel lies: a library that times, and the kernel's index in it."""
+    """Location of a built micro-kernel: a library that times, and the kernel's index in it."""
 
     library: str
     index: int
@@ -51,7 +51,7 @@ class Follow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """What tuning found for one op, to be packed."""
+    """Result of tuning for one op, to be packed."""
 
     op: Op
     family: Family
@@ -61,7 +61,7 @@ class Choice:
 
 
 class GroupLaunch(Protocol):
-    """How the kernel of a model's group is launched, see runtime/native/cuda/loaded.h."""
+    """Launch parameters of the kernel of a model's group, see runtime/native/cuda/loaded.h."""
 
     @property
     def name(self) -> str: ...  # noqa: D102
@@ -134,7 +134,7 @@ class Backend(Protocol):
     libraries_mix: bool  # whether one composition may use kernels that were built apart
 
     def owns(self, device: Device) -> bool:
-        """Whether this backend tunes and packs for the device; the first in the index that does is asked."""
+        """True if this backend tunes and packs for the device; the first in the index that does is asked."""
         ...
 
     def families(self, op: Op) -> tuple[Family, ...]:
@@ -154,7 +154,7 @@ class Backend(Protocol):
         ...
 
     def missing_requirement(self, device: Device) -> str:
-        """What this host lacks beside instructions of its CPU to run the device's code, in words; empty if it can."""
+        """Lacking requirement of this host, beside instructions of its CPU, to run the device's code; empty if none."""
         ...
 
     def threads(self, requested: Sequence[int], device: Device) -> tuple[int, ...]:
@@ -174,19 +174,19 @@ class Backend(Protocol):
         ...
 
     def code_request(self, kernels: Sequence[str], device: Device) -> dict[str, Any]:
-        """What a builder is asked for ``code``: by kernel the hash of all code that is timed with it."""
+        """Request to a builder for ``code``: by kernel the hash of all code that is timed with it."""
         ...
 
     def build_request(self, kernels: Sequence[str], device: Device, out: str) -> dict[str, Any]:
-        """What a builder is asked to put kernels into a library that times them, at ``out``."""
+        """Request to a builder to put kernels into a library that times them, at ``out``."""
         ...
 
     def object_request(self, kernels: Sequence[MicroKernel], arch: str, out: str) -> dict[str, Any]:
-        """What a builder is asked to compile kernels of a pack, at ``out``."""
+        """Request to a builder to compile kernels of a pack, at ``out``."""
         ...
 
     def timer(self, device: Device, policy: Policy, environment: Mapping[str, str], *, seed: int) -> Timer:
-        """What verifies and times on the device."""
+        """Timer that verifies and times on the device."""
         ...
 
     def follow(self, op: Op, kernel: MicroKernel, device: Device, tiles: int) -> Follow:
@@ -200,7 +200,7 @@ class Backend(Protocol):
     def untimed_us(
         self, us: float, kernel: MicroKernel, composition: Composition, shape: Shape, op: Op, threads: int
     ) -> float:
-        """What a call may take that threads share so, from one thread's time; infinity where nobody can say."""
+        """Estimated time of a call that threads share so, in us, from one thread's time; infinity where nobody can say."""
         ...
 
     def rows_of(self, way: str, op: Op, threads: int, limit: int) -> int:
@@ -208,11 +208,11 @@ class Backend(Protocol):
         ...
 
     def shared(self, curve: Curve, way: str, op: Op, threads: int) -> Curve:
-        """What a region costs when so many threads share a call, from one thread's curve."""
+        """Cost curve of a region when so many threads share a call, from one thread's curve."""
         ...
 
     def packed(self, choice: Choice, device: Device) -> Packed:
-        """What a pack holds of an op."""
+        """Contents of a pack for an op."""
         ...
 
     def packed_ratio(self, choice: Choice, device: Device) -> float:

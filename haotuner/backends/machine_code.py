@@ -26,7 +26,7 @@ class _Section:
 
     @property
     def is_code(self) -> bool:
-        """Whether it is loaded, and neither unwinding tables nor texts for people."""
+        """True if it is loaded, and neither unwinding tables nor texts for people."""
         loaded = self.kind in (_PROGBITS, _NOBITS, _INIT_ARRAY) and self.flags & _ALLOC
         return bool(loaded) and self.name != ".eh_frame" and not self.is_text
 

@@ -73,7 +73,7 @@ class ObjectCache:
 
 
 def not_private(folder: Path) -> str:
-    """Why others may put files into a folder, which may not be there yet; empty if this user alone may.
+    """Reason that others may put files into a folder, which may not be there yet; empty if this user alone may.
 
     Folders above may be root's, or such that nobody moves what others have in them (/tmp).
     """

@@ -1,4 +1,4 @@
-"""How long to look: the numbers of a measurement, all part of the fingerprint."""
+"""Measuring effort: the numbers of a measurement, all part of the fingerprint."""
 
 from __future__ import annotations
 

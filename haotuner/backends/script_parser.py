@@ -23,7 +23,7 @@ EVALUATED = "<ast>"  # the file of the parser's expressions, as compile() was to
 
 
 def shallow(function: Callable[[], Result]) -> Result:
-    """What the function returns, or raises, on a thread that does nothing else."""
+    """Result of the function, or its error, on a thread that does nothing else."""
     parse_once()
     find_soon()
     inspect.modulesbyfile.setdefault(EVALUATED, "")  # what looking would find: no module is read from there
@@ -32,7 +32,7 @@ def shallow(function: Callable[[], Result]) -> Result:
 
 
 def find_soon() -> None:
-    """From now on a macro finds its parser in the frames above it without asking where each of them is written."""
+    """Patch of TVM: a macro finds its parser in the frames above it without asking where each of them is written."""
     from tvm.script.parser.core.parser import ScriptMacro
 
     def above(self: ScriptMacro) -> Any:
@@ -48,7 +48,7 @@ def find_soon() -> None:
 
 
 def parse_once() -> None:
-    """From now on TVM's script parser here makes its tree of a text once, and copies it for those who ask again."""
+    """Patch of TVM's script parser: it makes its tree of a text once, and copies it for those who ask again."""
     from tvm.script.parser.core import doc
 
     if not isinstance(doc.parse, _Parsed):

@@ -105,7 +105,7 @@ def _numbered(item: Sequence[str]) -> list[str]:
 
 
 def _is_declared(item: Sequence[str], at: int) -> bool:
-    """Whether a name stands behind a type, by its form, and before what may follow a declared name."""
+    """True if a name stands behind a type, by its form, and before what may follow a declared name."""
     if at == 0 or at + 1 >= len(item) or item[at + 1] not in _ENDS:
         return False
     before = at - 1

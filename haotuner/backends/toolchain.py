@@ -192,7 +192,7 @@ class Toolchain:
 
 @contextlib.contextmanager
 def _cancelled(pool: ThreadPoolExecutor) -> Iterator[None]:
-    """Where this is left by an error, or by Ctrl-C, what the pool has not begun is never begun."""
+    """Guard of a pool: where it is left by an error, or by Ctrl-C, what the pool has not begun is never begun."""
     try:
         yield
     except BaseException:
@@ -201,7 +201,7 @@ def _cancelled(pool: ThreadPoolExecutor) -> Iterator[None]:
 
 
 def _reason(errors: str) -> str:
-    """What a compiler says without its warnings, which come before the reason; all of it where nothing else is left."""
+    """Message of a compiler without its warnings, which come before the reason; all of it where nothing else is left."""
     lines = errors.strip().splitlines()
     first = next((index for index, line in enumerate(lines) if " error: " in line or line.startswith("collect2")), 0)
     return "\n".join(lines[first:])
@@ -219,6 +219,6 @@ def _ffi_headers() -> Path:
 
 
 def _is_full(folder: Path, error: RuntimeError) -> bool:
-    """Whether a compiler failed because nothing more can be written to a folder, which it says in its user's language."""
+    """True if a compiler failed because nothing more can be written to a folder, which it says in its user's language."""
     reported = any(os.strerror(code) in str(error) for code in (errno.ENOSPC, errno.EDQUOT))
     return reported or os.statvfs(folder).f_bavail == 0

@@ -1,4 +1,4 @@
-"""Budget: how long the next row may take."""
+"""Time budget of a race: how long the next row may take."""
 
 from __future__ import annotations
 

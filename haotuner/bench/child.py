@@ -1,4 +1,4 @@
-"""What a contender's process serves: prepare, aim, time. Imports nothing heavy before the contender's own library."""
+"""Requests that a contender's process serves: prepare, aim, time. Nothing heavy is imported before its own library."""
 
 from __future__ import annotations
 
@@ -91,11 +91,11 @@ class Stage:
         return {"us": block.call_ns / 1e3 / self._contender.width, "calls": block.calls}
 
     def crowding(self) -> Job:
-        """Whether threads share a core just now; only the machine knows."""
+        """Slowdown of threads that share a core just now, a factor; only the machine knows."""
         return {"crowding": self._contender.crowding()}
 
     def overhead(self, seconds: float) -> Job:
-        """What a call costs over the bare foreign call; only ours knows."""
+        """Cost of a call over the bare foreign call, in ns; only ours knows."""
         return {"overhead_ns": self._contender.overhead_ns(seconds)}
 
 

@@ -1,4 +1,4 @@
-"""From a pack to a finished race: what `haotuner bench` and the end of `haotuner tune` call."""
+"""Comparison of a pack with other libraries, for `haotuner bench` and the end of `haotuner tune`."""
 
 from __future__ import annotations
 

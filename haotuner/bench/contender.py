@@ -1,4 +1,4 @@
-"""Contender: one library, or our own pack, as the race sees it."""
+"""Contender: the interface of one library, or of our own pack, to a race."""
 
 from __future__ import annotations
 

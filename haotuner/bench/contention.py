@@ -1,4 +1,4 @@
-"""Other load: what the processors did beyond our own processes while a row was timed; and the memory that is free."""
+"""Load of other processes: what the processors did beyond our own while a row was timed; and the memory that is free."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def read(pids: Iterable[int]) -> Reading:
 
 
 def foreign_cores(before: Reading, after: Reading) -> float:
-    """How many cores' worth of other work ran in between, on average."""
+    """Other work that ran in between, in cores, on average."""
     wall = max(after.wall_s - before.wall_s, 1e-9)
     return max(0.0, (after.busy_s - before.busy_s) - (after.own_s - before.own_s)) / wall
 

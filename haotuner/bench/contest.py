@@ -1,4 +1,4 @@
-"""Contest: what is to be raced, checked before any process starts."""
+"""Contest: the configuration of a race, checked before any process starts."""
 
 from __future__ import annotations
 
@@ -88,15 +88,15 @@ class Contest:
             raise UsageError(f"bench: --seconds-per-row {self.seconds_per_row} must be positive")
 
     def rows(self) -> int:
-        """How many rows there will be."""
+        """Number of rows that there will be."""
         return len(self.threads) * len(self.ops) * len(self.weights) * len(self.shapes)
 
     def rotation(self, op: Op, shape: Shape, state: str) -> Rotation:
-        """What the calls take in turn in that state of the weights."""
+        """Rotation of the copies that calls take in turn, in that state of the weights."""
         return self.field.cold(op, shape, self.cache_bytes) if state == "cold" else HOT
 
     def weights_of(self, op: Op) -> int:
-        """How many copies of its weight the op needs for all rows."""
+        """Number of copies of its weight that the op needs for all rows."""
         return max(self.rotation(op, shape, state).copies for shape in self.shapes for state in self.weights)
 
     def check_memory(self) -> None:

@@ -35,7 +35,7 @@ def encoded(values: Array, dtype: str) -> NDArray[Any]:
 
 
 def decoded(stored: NDArray[Any], dtype: str) -> Array:
-    """What `encoded` made, as fp32."""
+    """Values of what `encoded` made, as fp32."""
     if dtype == "bf16":
         return (stored.astype(np.uint32) << np.uint32(HIGH)).view(np.float32)
     return np.asarray(stored, np.float32)

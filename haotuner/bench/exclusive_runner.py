@@ -1,4 +1,4 @@
-"""Contenders that take turns: one runs, the others are stopped."""
+"""Runner of contenders that take turns: one runs, the others are stopped."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Responder(Protocol):
 
 
 def greetings(children: Mapping[str, Child], watch: Watch) -> dict[str, Job]:
-    """What each says once it has loaded, one after the other. A peer that cannot is left out; HaotunerError if ours is."""
+    """Greeting of each once it has loaded, one after the other. A peer that cannot is left out; HaotunerError if ours is."""
     result = {}
     for name, child in children.items():
         child.launch()

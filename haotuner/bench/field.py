@@ -1,4 +1,4 @@
-"""Field: who races on a kind of device, what can be raced there, and what must stand still meanwhile."""
+"""Field: contenders on a kind of device, ops that can be raced there, and what must stand still meanwhile."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Field:
 
     @property
     def what(self) -> str:
-        """What can be raced, in words."""
+        """Ops that can be raced, in words."""
         types = f" in {', '.join(self.dtypes)}" if self.dtypes else ""
         return f"ops with a dynamic axis{types}, of the kinds {', '.join(KINDS)}, and convolutions"
 

@@ -50,7 +50,7 @@ def contender(config: Mapping[str, Any]) -> Program:
 
 
 def loader(name: str, task: Mapping[str, Any]) -> Callable[[], Run]:
-    """What loads the model and gives a function that answers feeds. ImportError where its library is not installed."""
+    """Loader of the model, which gives a function that answers feeds. ImportError where its library is not installed."""
     if name == OURS:
         from haotuner.runtime.pack import Pack
 

@@ -43,7 +43,7 @@ class CompiledProgram:
                 self.run(feeds)
 
     def run(self, feeds: Feeds) -> Any:
-        """What the program gives; feeds by the names of its inputs, or in their order where it calls them otherwise."""
+        """Outputs of the program; feeds by the names of its inputs, or in their order where it calls them otherwise."""
         names = self._takes if set(self._takes) == set(feeds) else list(feeds)
         leaves = [torch.from_numpy(feeds[name]) for name in names]
         args, named = tree_unflatten(leaves, self._tree)

@@ -92,7 +92,7 @@ def _drawn(spans: Mapping[str, Span], seed: int, agreed: ShapeConstraints) -> li
 
 
 def parse_inputs(text: str, inputs: Sequence[str], dims: Sequence[str]) -> dict[str, list[str]]:
-    """What ``--inputs`` says of inputs whose elements matter: ``scales=0,1,0;lengths=seq;ids=0..30521``.
+    """Parsed ``--inputs``, of inputs whose elements matter: ``scales=0,1,0;lengths=seq;ids=0..30521``.
 
     Numbers, dimensions, or the range that each element is drawn from, both ends in it.
     """
@@ -118,7 +118,7 @@ def dims_of(model: Model | Chain) -> tuple[str, ...]:
 
 
 def drawn_ends(model: Model | Chain, inputs: Collection[str]) -> list[dict[str, Any]]:
-    """What a request's inputs are drawn from, as ``feeds_of`` reads it; no input with a default that is not ``inputs``."""
+    """Specs that a request's inputs are drawn from, for ``feeds_of``; no input with a default that is not ``inputs``."""
     every = (end for end in model.inputs if end.default is None or end.name in inputs)
     return [{"name": end.name, "dtype": end.dtype.name, "shape": list(end.shape)} for end in every]
 

@@ -27,7 +27,7 @@ SKEW = 2.0  # of a Dirichlet distribution: how unevenly a router of experts shar
 
 
 def raceable(op: Op) -> bool:
-    """Whether peers know the op: products, convolutions and the usual generated kinds, with a dynamic axis."""
+    """True if peers know the op: products, convolutions and the usual generated kinds, with a dynamic axis."""
     return (op.kind in KINDS or is_convolution(op.kind)) and bool(op.dynamic) and len(op.meaning.written) == 1
 
 
@@ -58,7 +58,7 @@ def plain_groups(op: Op) -> bool:
 
 
 def binds_weight(op: Op) -> bool:
-    """Whether a server binds one operand and calls with the others."""
+    """True if a server binds one operand and calls with the others."""
     return op.kind in ("dense", "grouped") or is_convolution(op.kind)
 
 

@@ -104,7 +104,7 @@ class Processes:
             raise
 
     def names(self) -> list[str]:
-        """Who runs, in the order given."""
+        """Names of the contenders that run, in order given."""
         return [name for name in self._specs if name in self._children]
 
     def _fault(self, name: str, error: ChildNotResponding) -> Failed:

@@ -1,4 +1,4 @@
-"""The race: who runs when, row by row. One contender runs at a time; all others are stopped."""
+"""Race loop: which contender runs when, row by row. One runs at a time; all others are stopped."""
 
 from __future__ import annotations
 

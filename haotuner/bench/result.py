@@ -1,4 +1,4 @@
-"""From raced rows to the JSON document of `haotuner bench`: ratios, shares of the machine, summaries."""
+"""JSON document of `haotuner bench` from raced rows: ratios, shares of the machine, summaries."""
 
 from __future__ import annotations
 

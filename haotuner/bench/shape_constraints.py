@@ -1,4 +1,4 @@
-"""What a pack's model asks of the sizes of a request: dimensions that a file names apart may have to agree."""
+"""Constraints of a pack's model on the sizes of a request: dimensions that a file names apart may have to agree."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ShapeConstraints:
     schedules: Sequence[ExecutionPlan] = ()
 
     def refused(self, sizes: Mapping[str, int]) -> str:
-        """Why the model takes no such request, as far as sizes tell; empty where it does."""
+        """Reason that the model takes no such request, as far as sizes tell; empty where it does."""
         for schedule in self.schedules:
             if set(schedule.dims) <= sizes.keys():
                 try:

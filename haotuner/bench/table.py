@@ -74,7 +74,7 @@ def closing(result: Json) -> list[str]:
 
 
 def _failures(rows: Sequence[Json]) -> list[str]:
-    """What contenders said who have no time in some row, each once."""
+    """Messages of contenders that have no time in some row, each once."""
     reasons = [(name, failed["detail"]) for row in rows for name, failed in row["failed"].items() if failed["detail"]]
     return [f"{name}: {detail}" for name, detail in dict.fromkeys(reasons)]
 

@@ -88,7 +88,7 @@ class Clock:
 
 
 def difference_ns(function: Callable[[], object], other: Callable[[], object], seconds: float) -> float:
-    """How much longer ``function`` takes than ``other``: median over alternating batches of both."""
+    """Additional time of ``function`` over ``other``, in ns: median over alternating batches of both."""
     result: list[float] = []
     first = _batch(function, range(3))
     size = range(max(3, round(BATCH_NS / max(first, 1.0))))

@@ -1,4 +1,4 @@
-"""What else the kept kernels of a pack could do for one shape, beside what the plan chose: like compared with like."""
+"""Alternatives of the kept kernels of a pack for one shape, beside what the plan chose: like compared with like."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def runner_up(
 
 
 def _curves_us(curves: Sequence[Curve], composition: Composition) -> float | None:
-    """What the curves say of a composition; None if one of its kernels has no curve."""
+    """Time of a composition by the curves, in us; None if one of its kernels has no curve."""
     by_name = {curve.kernel: curve for curve in curves}
     total = 0.0
     for index, part in enumerate(composition.parts):

@@ -1,4 +1,4 @@
-"""Where results that outlive a process are kept: the one place that reads the environment for it."""
+"""Folder of results that outlive a process: the one place that reads the environment for it."""
 
 from __future__ import annotations
 

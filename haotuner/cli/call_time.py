@@ -1,4 +1,4 @@
-"""What one call of a packed op takes now, where that can be found out in a moment."""
+"""Time of one call of a packed op now, where that can be found out in a moment."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ FLOPS_LIMIT = 2e12  # of a call: half a minute on one old core
 
 
 def why_not_timed(entry: PackOp, m: int, expected_us: float | None = None) -> str:
-    """Why a call with ``m`` rows, which is expected to take so long, is not timed here; empty if it is."""
+    """Reason that a call with ``m`` rows, which is expected to take so long, is not timed here; empty if it is."""
     sizes = {"x": m * entry.k, "y": m * entry.n, "weight": entry.k * entry.panels * entry.pw}
     size = sum(DTYPES[o.dtype].size * sizes[o.name] for o in entry.operands if o.name in sizes)
     return too_large("x, y and the weight", size, 2 * m * entry.n * entry.k) or too_long(expected_us)
 
 
 def too_long(expected_us: float | None) -> str:
-    """Why a call that is expected to take so long is not timed; empty if it is, or if nobody knows."""
+    """Reason that a call that is expected to take so long is not timed; empty if it is, or if nobody knows."""
     if expected_us is None or expected_us <= MOST_S * 1e6:
         return ""
     return f"explain times for {MOST_S:.0f} s at most; `haotuner bench` times such calls"
 
 
 def too_large(what: str, size: int, flops: int) -> str:
-    """Why a call is no look in passing; empty if it is. ``what`` takes ``size`` bytes."""
+    """Reason that a call is too large to be timed here; empty if it is not. ``what`` takes ``size`` bytes."""
     if size > BYTES_LIMIT:
         return f"{what} take {size / (1 << 30):,.1f} GiB, and explain times calls of up to {BYTES_LIMIT >> 30}"
     if flops > FLOPS_LIMIT:

@@ -69,7 +69,7 @@ def candidates(
 
 @dataclass(frozen=True, slots=True)
 class Selected:
-    """What selection makes of one op: a funnel of each family with a legal point, and why the others have none."""
+    """Selection of one op: a funnel of each family with a legal point, and why the others have none."""
 
     op: Op
     funnels: dict[str, Funnel]
@@ -91,7 +91,7 @@ class Selected:
         return dict(sum((Counter(funnel.refused) for funnel in self.funnels.values()), Counter[str]()))
 
     def document(self) -> dict[str, Any]:
-        """The same for programs."""
+        """JSON form, for programs."""
         families = [
             {"name": name, "points": f.points, "legal": f.legal, "kept": len(f.kept), "refused": f.refused}
             for name, f in self.funnels.items()

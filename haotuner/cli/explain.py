@@ -216,7 +216,7 @@ def _print_times(document: dict[str, Any]) -> None:
 
 
 def _remark(second: dict[str, Any], in_range: bool) -> str:
-    """Why the chosen one may look slower than what came second."""
+    """Reason that the chosen one may look slower than what came second; else empty."""
     if second["chosen_us"] is None:
         return " (of which there is no such time: do not compare it with the times above)"
     if second["us"] >= second["chosen_us"]:

@@ -38,7 +38,7 @@ from haotuner.verify.pack_groups import meaning_of
 
 
 def cell_document(pack: Pack, entry: PackOp, extents: Mapping[str, int]) -> dict[str, Any]:
-    """What serves one shape: the JSON form, with the keys that a dense op's has. Nothing is timed: see ``time_cell``."""
+    """JSON form of what serves one shape, with the keys that a dense op's has. Nothing is timed: see ``time_cell``."""
     op, shape = meaning_of(entry), Shape.of(extents)
     served = pack.op(entry.name)
     count = entry.threads[pack.plan_index(entry)]
@@ -75,7 +75,7 @@ def time_cell(pack: Pack, entry: PackOp, extents: Mapping[str, int], document: M
 
 
 def placed_cell_document(manifest: Manifest, entry: PackOp, extents: Mapping[str, int]) -> dict[str, Any]:
-    """The same of an op on a device, read from the pack alone: no device is needed, and nothing is timed."""
+    """JSON form of an op on a device, read from the pack alone: no device is needed, and nothing is timed."""
     op, shape = meaning_of(entry), Shape.of(extents)
     (count,) = entry.threads
     plan = entry.facts["plans"][str(count)]
@@ -116,13 +116,13 @@ def _launches(name: str, kernel: str) -> str:
 
 
 def print_cell(document: Mapping[str, Any]) -> None:
-    """The same for people."""
+    """Printed form, for people."""
     print_cell_plan(document)
     print_cell_times(document)
 
 
 def print_cell_plan(document: Mapping[str, Any]) -> None:
-    """What serves a shape, for people."""
+    """Printed form of what serves a shape, for people."""
     shape = " ".join(f"{axis}={extent}" for axis, extent in document["shape"].items())
     where = "" if document["in_range"] else " (outside the tuned range: the nearest cell of the plan serves it)"
     placed = document["not_timed"] == WHY_NOT_TIMED
@@ -157,7 +157,7 @@ def print_cell_plan(document: Mapping[str, Any]) -> None:
 
 
 def print_cell_times(document: Mapping[str, Any]) -> None:
-    """What a call takes, for people, and what else was compared."""
+    """Printed form of a call's time, for people, and of what else was compared."""
     if document["not_timed"]:
         say(f"not timed now: {document['not_timed']}")
     else:
@@ -183,7 +183,7 @@ def _bytes(op: Op, shape: Shape) -> int:
 
 
 def _expected_us(plan: Mapping[str, Any], op: Op, shape: Shape, chosen: Composition) -> float | None:
-    """What a call may take: the time of the nearest shape at which the kernel has one, grown as work and bytes grow."""
+    """Estimated time of a call, in us: that of the nearest shape with a time of the kernel, grown as work and bytes grow."""
     timed: Mapping[str, Mapping[str, float]] = {**plan.get("expected_us", {}), **plan.get("measured_us", {})}
     own = {text: times[chosen.label] for text, times in timed.items() if chosen.label in times}
     shapes = {text: Shape.of({axis: span.first for axis, span in ShapeRange.parse(text).spans}) for text in own}

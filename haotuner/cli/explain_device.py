@@ -20,7 +20,7 @@ WHY_NOT_TIMED = "calls on a device are timed by `haotuner bench`"
 
 
 def device_document(manifest: Manifest, entry: PackOp, m: int) -> dict[str, Any]:
-    """What serves one shape: the JSON form, with the keys that a dense op's has, and ``considered``."""
+    """JSON form of what serves one shape, with the keys that a dense op's has, and ``considered``."""
     (count,) = entry.threads
     cells = entry.facts["plans"][str(count)]["cells"]
     (bounds,) = cells["bounds"].values()
@@ -79,7 +79,7 @@ def _runner_up(chosen: Mapping[str, Any] | None, others: list[dict[str, Any]]) -
 
 
 def print_device(document: Mapping[str, Any]) -> None:
-    """The same for people."""
+    """Printed form, for people."""
     m, (first, last) = document["shape"]["m"], document["cell"]
     where = "" if document["in_range"] else " (outside the tuned range: the nearest cell serves it)"
     split = document["split"]

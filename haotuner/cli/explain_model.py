@@ -13,7 +13,7 @@ SHOWN = 60  # letters of a kernel's primitives
 
 
 def model_document(manifest: Manifest, model: str, region: str) -> dict[str, Any]:
-    """What the pack keeps of a model's plan; ``region``: a tensor of one region, empty for all. UsageError names those."""
+    """Plan of a model as the pack keeps it; ``region``: a tensor of one region, empty for all. UsageError names those."""
     models = manifest.tuning.get("models", {})
     if model not in models:
         raise UsageError(f"the pack says nothing of the plan of a model {model!r}; it does of {', '.join(models) or 'none'}")
@@ -30,7 +30,7 @@ def model_document(manifest: Manifest, model: str, region: str) -> dict[str, Any
 
 
 def _is_whole(plan: dict[str, Any]) -> bool:
-    """Whether nothing lacks that is printed; types were checked with the manifest."""
+    """True if nothing that is printed is missing; types were checked with the manifest."""
     regions, ways = plan.get("regions", ()), plan.get("ways", ())
     kernels = [item for region in regions for who in ("chosen", "greedy") for item in region.get(who, ({},))]
     return (

@@ -1,4 +1,4 @@
-"""What `haotuner explain` says of a generated kernel: the decisions of its program, and the bytes that it moves by level."""
+"""Text of `haotuner explain` on a generated kernel: the decisions of its program, and the bytes that it moves by level."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def program_document(
 
 
 def share_of_call(kernel: str, op: Op, shape: Shape, share: str, threads: int) -> str:
-    """What threads share of this call: a cell's way, or the terms of the only row, as the runtime does it (``sliced.c``)."""
+    """Axis that threads share in a call: a cell's way, or the terms of the only row, as the runtime does (``sliced.c``)."""
     parsed = MicroKernel.parse(kernel)
     try:
         family = family_named(parsed.family)
@@ -57,7 +57,7 @@ def share_of_call(kernel: str, op: Op, shape: Shape, share: str, threads: int) -
 
 
 def print_program(document: Mapping[str, Any]) -> None:
-    """The same for people."""
+    """Printed form, for people."""
     for kind, words in document["decisions"].items():
         say(f"{kind}: {words}")
     rows = [(level, f"{count:,}") for level, count in document["bytes"].items()]

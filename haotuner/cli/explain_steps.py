@@ -58,7 +58,7 @@ def _sizes(sizes: Mapping[str, int]) -> str:
 
 
 def _plan(model: Model | Chain, sizes: Mapping[str, int]) -> str:
-    """What serves a request, in words; of a model in segments their number, for its data tell which of them run."""
+    """Steps that serve a request, in words; of a model in segments their number, for its data tell which of them run."""
     if isinstance(model, Chain):
         return f"{counted(len(model.segments), 'segment')}, some of which run"
     way = model.schedule.way_of(sizes)
@@ -92,7 +92,7 @@ def timed_steps(model: Model | Chain, sizes: Mapping[str, int], text: str) -> St
 
 
 def _step_summary(step: Mapping[str, Any]) -> dict[str, Any]:
-    """What a step is, by its words in the schedule."""
+    """Summary of a step, by its words in the schedule."""
     makes = ", ".join(step["tensors"][: -step.get("outputs", 1) - 1 : -1]) if step["do"] == "loops" else step["out"]
     return {"do": step["do"], "what": step.get("op") or f"group {step.get('group', '')}".strip(), "makes": makes}
 

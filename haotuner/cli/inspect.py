@@ -73,7 +73,7 @@ def _head(pack: Any, manifest: Manifest) -> list[tuple[str, str]]:
 
 
 def _driver(manifest: Manifest) -> str:
-    """What the code needs, and whether this host's driver is too old for it."""
+    """Driver that the code needs, and whether this host's driver is too old for it."""
     needed = f"for CUDA {driver_words(manifest.driver)}"
     try:
         problem = find_gpu(0).too_old(manifest)

@@ -28,7 +28,7 @@ class ModelReport:
     arrivals: Arrivals
 
     def table(self, report: Report) -> str:
-        """What the models run, and what requests are expected to take, in words."""
+        """Table of what the models run, and what requests are expected to take, in words."""
         return "\n".join(_table(model) + _expected(model, report) for model in report.models)
 
     def document(self, report: Report) -> Mapping[str, Any]:
@@ -109,7 +109,7 @@ def _cuts(model: ModelTask) -> str:
 
 
 def _orchestration(model: ModelTask) -> str:
-    """How the groups were chosen."""
+    """Text on how the groups were chosen."""
     report = model.told
     return (
         f"groups: {report.status} of {report.candidates} candidates in {report.windows} windows, the slowest solved in "

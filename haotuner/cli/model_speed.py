@@ -86,7 +86,7 @@ def race_models(request: Request, report: Report, against: Sequence[str] | None,
 
 
 def _cannot(model: ModelTask, peers: Sequence[str]) -> str:
-    """Why no peer can run a model; empty where some can."""
+    """Reason that no peer can run a model; empty where some can."""
     if model.file.suffix == PROGRAMS:
         return "it is a file of torch.export, which torch compiles for minutes"
     if not peers:

@@ -1,4 +1,4 @@
-"""What the command line prints: results on stdout, all else on stderr, and nothing that could steer a terminal."""
+"""Output of the command line: results on stdout, all else on stderr, and nothing that could steer a terminal."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def tell(text: str) -> None:
 
 @contextlib.contextmanager
 def writing() -> Iterator[None]:
-    """What the system says of standard output inside the block, as ``OutputLost`` or ``ReaderLeft``."""
+    """Block in which errors of standard output become ``OutputLost`` or ``ReaderLeft``."""
     try:
         yield
     except BrokenPipeError:

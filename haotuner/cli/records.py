@@ -152,7 +152,7 @@ def check(db: _Db, json_output: _Json = False, quiet: _Quiet = False, verbose: _
 
 @records_app.command("list")
 def list_(db: _Db, json_output: _Json = False, quiet: _Quiet = False, verbose: _Verbose = False) -> None:
-    """What the store holds: one line a session, device and op."""
+    """List what the store holds: one line a session, device and op."""
     with _store(db, write=False) as store:
         groups = _groups(store)
     if json_output:
@@ -175,7 +175,7 @@ def _store(db: str, *, write: bool) -> Iterator[RecordStore]:
 
 
 def _loader(form: str, device: str | None, mapping: str | None) -> Callable[[Path], Loaded]:
-    """What reads a file of that format; errors of the options themselves are raised here, before any file is read."""
+    """Reader of a file of that format; errors of the options themselves are raised here, before any file is read."""
     if form not in ("", "kernel-tuner", "jsonl"):
         raise UsageError(f"unknown format {form!r}; known: kernel-tuner, jsonl")
     if form == "jsonl":
@@ -256,7 +256,7 @@ def _counted(path: Path) -> _Counted | _Refused:
 
 
 def _imported(files: Sequence[Path], load: Callable[[Path], Loaded], db: str) -> Iterator[Imported | _Refused]:
-    """What became of each file. The store is opened for the first sound one: a wrong file makes no new store."""
+    """Result of each file's import. The store is opened for the first sound one: a wrong file makes no new store."""
     with contextlib.ExitStack() as stack:
         store: RecordStore | None = None
         for path in files:

@@ -46,7 +46,7 @@ class Speed:
         return math.exp(sum(map(math.log, result)) / len(result)) if result else None
 
     def note(self) -> str:
-        """What the figures are, and whether to trust them."""
+        """Meaning of the figures, and whether to trust them."""
         contended = sum(bool(row.get("contended")) for row in self.document["rows"])
         shapes = sorted({row["shape"]["m"] for row in self.document["rows"]})
         missing, rows = self.document.get("missing", []), self.document["rows"]
@@ -139,7 +139,7 @@ def _amount(us: float) -> str:
 
 
 def _cell_lines(report: Report) -> list[tuple[str, ...]]:
-    """The same of ops whose plans are by cells: at a few of the shapes that were timed."""
+    """Lines of ops whose plans are by cells: at a few of the shapes that were timed."""
     lines: list[tuple[str, ...]] = []
     for tuned in report.tuned:
         for table in tuned.tables:
@@ -157,7 +157,7 @@ def _cell_lines(report: Report) -> list[tuple[str, ...]]:
 
 
 def _weighed_lines(tuned: Tuned, table: CellTable) -> list[tuple[str, ...]]:
-    """The same of a table whose cells were weighed one by one: what is expected at the largest shapes of a few of them."""
+    """Lines of a table whose cells were weighed one by one: what is expected at the largest shapes of a few of them."""
     op = tuned.task.op
     ((axis, ends),) = table.bounds.items()
     places = sorted({round(at * (len(ends) - 1) / (QUICK_SHAPES - 1)) for at in range(QUICK_SHAPES)})

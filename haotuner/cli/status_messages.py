@@ -1,4 +1,4 @@
-"""Long work on a terminal or in a log: what goes on."""
+"""Status messages of long work, on a terminal or in a log."""
 
 from __future__ import annotations
 

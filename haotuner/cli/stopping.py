@@ -1,4 +1,4 @@
-"""Stopping: what signals do to `haotuner tune`, and the exit code that says whether they left a pack."""
+"""Signal handling of `haotuner tune`, and the exit code that says whether signals left a pack."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Stopping:
 
 
 def _identity(out: Path) -> tuple[int, int, int] | None:
-    """Which manifest lies there; None for none."""
+    """Identity of the manifest that lies there; None for none."""
     try:
         manifest = (out / MANIFEST).stat()
     except OSError:

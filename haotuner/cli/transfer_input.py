@@ -42,7 +42,7 @@ def caches_in(folder: Path) -> list[Path]:
 
 
 def is_something_else(path: Path) -> bool:
-    """Whether a plain JSON file has none of the names that a cache begins with: of such files folders are full."""
+    """True if a plain JSON file has none of the names that a cache begins with: of such files folders are full."""
     if path.suffix != ".json":
         return False
     try:

@@ -247,7 +247,7 @@ def _seconds(seconds: float) -> str:
 
 
 def _unmeasured(report: Report, budget_s: float) -> list[str]:
-    """What a budget left out, and one that would not; a run that was stopped has other reasons."""
+    """Lines on what a budget left out, and one that would not; a run that was stopped has other reasons."""
     from haotuner.search.scheduler_rounds import enough_s
 
     lacking = sum(not tuned.measured for tuned in report.tuned)
@@ -261,7 +261,7 @@ def _unmeasured(report: Report, budget_s: float) -> list[str]:
 
 
 def _unverified(report: Report) -> str:
-    """Why a pack is marked so; a model's generated groups may have times where no op has."""
+    """Reason that a pack is marked so; a model's generated groups may have times where no op has."""
     if any(model.told.measured for model in report.models):
         return "unverified: generated groups were timed and no op was; plans and times of the ops are predictions"
     return "unverified: nothing was measured on the device, plans and times are predictions"

@@ -55,7 +55,7 @@ class Accesses:
         return self.computed(tensor, indices)
 
     def computed(self, tensor: str, indices: Indices) -> Expression:
-        """The same, computed even where the tensor is stored."""
+        """Expression of an element, computed even where the tensor is stored."""
         key = (tensor, indices, self._held)
         if key not in self._known:
             self._known[key] = self._made(tensor, indices)

@@ -1,4 +1,4 @@
-"""Machine: what a program is said to. One builds it for a compiler, another runs it at once and counts."""
+"""Builder interface of programs: one implementation writes code for a compiler, another interprets and counts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Cell(Protocol):
 
 
 class Builder(Protocol):
-    """What programs are made of. ``lanes`` is 1 for scalars; ``mask``: the lanes that exist, None for all."""
+    """Instructions that programs are made of. ``lanes`` is 1 for scalars; ``mask``: the lanes that exist, None for all."""
 
     def number(self, value: float, dtype: str) -> Value: ...  # noqa: D102
     def size(self, extent: Extent) -> Value: ...  # noqa: D102
@@ -32,7 +32,7 @@ class Builder(Protocol):
     def mask(self, base: Value, extent: Value, lanes: int, pitch: int = 1) -> Value: ...  # noqa: D102
 
     def together(self, first: Value, bases: Sequence[Value], pitch: int, limit: Value) -> Sequence[Value]:
-        """The same bases, of vectors that one iteration begun at ``first`` moves; ``limit``: the extent, None: all exist.
+        """Bases as given, of vectors that one iteration begun at ``first`` moves; ``limit``: the extent, None: all exist.
 
         ``pitch``: how far lanes are apart, which is as many vectors as begin at neighbours.
         """

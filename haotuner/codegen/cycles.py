@@ -33,7 +33,7 @@ COMPILED = 4.0  # elements at a time that the compiler makes of a loop over sing
 
 @dataclass(frozen=True, slots=True)
 class Core:
-    """What of a core matters: the bytes of its vectors."""
+    """Core, as far as it matters here: the bytes of its vectors."""
 
     vector_bytes: int
 

@@ -1,4 +1,4 @@
-"""The program of a plan, said to a *machine*: the compiler's builder, or an interpreter that runs it at once and counts.
+"""Emitter of a plan's program to a *machine*: the compiler's builder, or an interpreter that runs it at once and counts.
 
 Every reduction is computed as far out as its free variables allow. One that does not depend on the vector lanes runs over
 vectors of its own last axis, in several accumulators that are added in a fixed order; one that does runs lane by lane. So
@@ -61,7 +61,7 @@ def emit(plan: AnyPlan, machine: Builder) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Nest:
-    """What the loops of a nest share."""
+    """State that the loops of a nest share."""
 
     sinks: Sequence[Store]
     rows: Sequence[Store]
@@ -206,7 +206,7 @@ class _Emitter(Values):
                 self._hoist(sink.value, inside, here)
 
     def _united(self, sinks: list[Store]) -> list[Store]:
-        """The same sinks over the first one's variables, so that what they share is one expression, computed once."""
+        """Copies of sinks over the first one's variables, so that what they share is one expression, computed once."""
         key = tuple((id(sink.value), sink.fold) for sink in sinks)
         if key not in self._unions:
             names, merged = [variable for variable, _ in sinks[0].axes], Merged()
@@ -312,7 +312,7 @@ class _Emitter(Values):
         machine.loop(rounds, rest)
 
     def _bases(self, first: Value, unroll: int, limit: Value) -> Sequence[Value]:
-        """Where the vectors of an iteration begin; ``limit``: the extent where some may not exist."""
+        """Bases of the vectors of an iteration; ``limit``: the extent where some may not exist."""
         machine, pitch = self.machine, self.plan.schedule.pitch(unroll)
         result = [
             machine.apply("add", [first, machine.number(offset, INDEX)], INDEX, 1)
@@ -336,7 +336,7 @@ class _Emitter(Values):
         self._load(sinks, frames)
 
     def _load(self, sinks: Sequence[Store], frames: Sequence[Frame]) -> None:
-        """What an iteration loads, before it computes: loads wait for memory together."""
+        """Loads of an iteration, emitted before it computes: loads wait for memory together."""
         for frame in frames:
             for sink in sinks:
                 for part in parts(sink.value, into_folds=False):

@@ -126,7 +126,7 @@ def free_variables(e: Expression) -> frozenset[str]:
 
 
 def has_folds(e: Expression) -> bool:
-    """Whether there is a reduction in it; known since it was made."""
+    """True if there is a reduction in it; known since it was made."""
     return e.folded if isinstance(e, (Apply, Load)) else isinstance(e, Fold)
 
 
@@ -174,7 +174,7 @@ def arithmetic(function: str, expression: Expression, other: Expression) -> Expr
 
 
 def slope(e: Expression, variable: str) -> int | None:
-    """How an index grows with a variable: 0, a constant, or None where it does not grow evenly."""
+    """Slope of an index in a variable: 0, a constant, or None where it does not grow evenly."""
     if isinstance(e, Variable):
         return int(e.name == variable)
     if variable not in free_variables(e):

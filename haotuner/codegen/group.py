@@ -1,4 +1,4 @@
-"""A graph from a file becomes the definitions of kinds, one for each output or for several: plain names, and axes to cut."""
+"""Definitions of op kinds out of a file's graph, one for each output or for several: plain names, and axes to cut."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _learned(graph: Graph, stem: str, outputs: tuple[str, ...], more: Mapping[st
 
 
 def plainly_named(graph: Graph) -> Graph:
-    """The same graph with names that an op's operands, and its axes on a command line, can have."""
+    """Copy of a graph with names that an op's operands, and its axes on a command line, can have."""
     used = {name for t in graph.types.values() for extent in t.shape for name in dimensions(extent)}
     used |= {
         name

@@ -1,4 +1,4 @@
-"""Which inputs of a program the output may lie on: what is read of such a tensor is read before it is written there.
+"""Inputs of a program that the output may overwrite: what is read of such a tensor is read before it is written there.
 
 A program writes the output's elements in the order of its loops, threads share the outer ones, and a compiler may take
 tensors for apart. So an element is read where it is written, or by folds that are done before their rows are written.
@@ -66,7 +66,7 @@ def _with_the_keep(plan: Plan) -> Iterator[tuple[Expression, tuple[Expression, .
 def _in_time(
     load: Load, folds: Sequence[Fold], own: Sequence[Expression], loops: Sequence[str], inner: Sequence[str] = ()
 ) -> bool:
-    """Whether a load comes before its element is written, and no other thread's writes come before it.
+    """True if a load comes before its element is written, and no other thread's writes come before it.
 
     ``loops``: variables of the loops around the writing, outer ones first; ``inner``: those of loops inside them.
     """

@@ -1,4 +1,4 @@
-"""Questions that the emitter asks of expressions: how places grow along the lanes, what is ready, what can be masked."""
+"""Index analysis for the emitter: steps of indices along the lanes, what is ready, what can be masked."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from haotuner.graph.extents import Extent
 
 
 def step_along(e: Expression, along: frozenset[str]) -> int | None:
-    """How an index grows from lane to lane; None where it does not grow evenly."""
+    """Step of an index from lane to lane; None where it does not grow evenly."""
     own = [name for name in along if name in free_variables(e)]
     return 0 if not own else slope(e, own[0])
 
@@ -21,7 +21,7 @@ def extents_of(fold: Fold) -> tuple[Extent, ...]:
 
 
 def is_ready(keep: CachedRow, inside: set[str]) -> bool:
-    """Whether only the keep's own axes are missing."""
+    """True if only the keep's own axes are missing."""
     own = {variable.name for variable, _ in keep.axes}
     return not (free_variables(keep.value) - own) & inside
 
@@ -43,12 +43,12 @@ def missing_folds(
 
 
 def offsets(count: int, lanes: int, pitch: int) -> list[int]:
-    """Where the vectors of an iteration begin: ``pitch`` of them at neighbours, lanes so far apart, then the next ones."""
+    """Offsets of the vectors of an iteration: ``pitch`` of them at neighbours, lanes so far apart, then the next ones."""
     return [index // pitch * lanes * pitch + index % pitch for index in range(count)]
 
 
 def maskable(value: Expression, indices: Sequence[Expression], along: frozenset[str]) -> bool:
-    """Whether all that a vector touches is one row of neighbours, so that masked instructions can leave lanes out."""
+    """True if all that a vector touches is one row of neighbours, so that masked instructions can leave lanes out."""
     for part in parts(value):
         if isinstance(part, Load) and free_variables(part) & along:
             steps = [step_along(index, along) for index in part.indices]

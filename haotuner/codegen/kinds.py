@@ -16,7 +16,7 @@ GRAPHS = {**WINDOWS, "attention": attention}
 
 
 def has_graph(kind: OpKind) -> bool:
-    """Whether a kind says by steps what it computes, on operands of one layout."""
+    """True if a kind says by steps what it computes, on operands of one layout."""
     known = kind.formula is not None or kind.name in GRAPHS or kind.name in GROUPS
     return known and all(len(o.layouts) == 1 for o in kind.operands)
 

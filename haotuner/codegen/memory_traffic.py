@@ -247,7 +247,7 @@ def _ascending(places: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _classes(sets: Sequence[Set]) -> dict[int, int]:
-    """How many values lie in exactly which of some sets."""
+    """Number of values by the exact sets that they lie in, as bits."""
     if isinstance(sets[0], Whole):  # then all are
         return {(1 << len(sets)) - 1: len(sets[0])}
     arrays = [item for item in sets if not isinstance(item, Whole)]

@@ -50,7 +50,7 @@ class MixedRadix:
         return result
 
     def _known(self, digits: Iterable[tuple[Expression, Extent]]) -> list[Digit]:
-        """The same digits, those that were made here as what they are made of; a digit of one value counts nothing."""
+        """Digits, with those that were made here as what they are made of; a digit of one value counts nothing."""
         result: list[Digit] = []
         for item, extent in digits:
             parts = self._made_of.get(item)
@@ -113,7 +113,7 @@ def apart(before: Sequence[Extent], after: Sequence[Extent], axis: int) -> list[
 
 
 def merged(digits: Sequence[Digit]) -> list[Digit]:
-    """The same number with digits put together again that are the quotient and the rest of one."""
+    """Digits of the same number, put together again where they are the quotient and the rest of one."""
     result: list[Digit] = []
     for item, extent in digits:
         result.append((item, extent))

@@ -145,7 +145,7 @@ class _Tiled(Values):
 
     @property
     def _can_mask(self) -> bool:
-        """Whether masked instructions can leave lanes out: of the fold's terms and of what is made of its result."""
+        """True if masked instructions can leave lanes out: of the fold's terms and of what is made of its result."""
         along = self.along
         return maskable(self.fold.value, (), along) and maskable(self.plan.value, self.plan.indices, along)
 
@@ -203,7 +203,7 @@ class _Tiled(Values):
                 cell.set(self._joined(cell, frame))
 
     def _ahead(self, shared: Sequence[Expression], frame: Frame) -> dict[int, Value]:
-        """What all blocks of a row or of a column share, computed once a term."""
+        """Values that all blocks of a row or of a column share, computed once a term."""
         width = frame.lanes
         result = {}
         for e in shared:
@@ -226,7 +226,7 @@ class _Tiled(Values):
         self.machine.store(self.plan.output, indices, steps, value, frame.lanes, frame.mask)
 
     def _place(self, i: Value, row: int, column: Value) -> Value:
-        """Where a block's sums lie."""
+        """Index of a block's sums in scratch memory."""
         line = self._index("mul", self._index("add", i, self._number(row)), self._number(self.tile_columns))
         return self._index("add", line, column)
 

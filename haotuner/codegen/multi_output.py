@@ -1,4 +1,4 @@
-"""Which outputs of a graph one program writes: those over the same rows, whose folds run along them.
+"""Outputs of a graph that one program writes: those over the same rows, whose folds run along them.
 
 Each output is asked for in turn, the widest first, and joins a program that can write it too. What stays apart says why.
 """
@@ -26,7 +26,7 @@ class OutputGroup:
 
 
 def part_of(graph: Graph, outputs: tuple[str, ...]) -> Graph:
-    """What some outputs need. UsageError for one that is an input, or depends on none."""
+    """Subgraph that some outputs need. UsageError for one that is an input, or depends on none."""
     needed, selected = set(outputs), []
     for node in reversed(graph.nodes):
         if node.output in needed:

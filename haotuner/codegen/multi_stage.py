@@ -23,7 +23,7 @@ from haotuner.codegen.values import Frame, Values
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagePlan:
-    """What runs a program in stages must know of it."""
+    """Numbers that whoever runs a program in stages must know of it."""
 
     along: str  # the dimension that is cut
     calls: int  # stages, the one that writes the last
@@ -33,7 +33,7 @@ class StagePlan:
 
     @staticmethod
     def of(plan: Plan | OnlinePlan) -> StagePlan | None:
-        """Those of a plan; None of one that has no parts, or whose parts are joined by who runs them."""
+        """Stages of a plan; None of one that has no parts, or whose parts are joined by their caller."""
         if isinstance(plan, OnlinePlan):
             return StagePlan._of_keys(plan) if plan.schedule.parts > 1 else None
         levels = levels_of_folds(plan) if plan.schedule.parts > 1 else ()
@@ -165,7 +165,7 @@ class _Stage(Values):
         self.machine.store(sink.tensor or self.plan.output, indices, steps, value, here.lanes, here.mask)
 
     def _place(self, fold: Expression, part: Value, row: Value) -> Value:
-        """Where a part's number of a row lies."""
+        """Index of a part's number of a row."""
         at = next(index for index, fold_ in enumerate(self.folds) if fold_ is fold)
         line = self._index("add", self._index("mul", self._number(at), self.parts), part)
         rows = self._number(1)

@@ -20,7 +20,7 @@ def nan_propagating_maxima(graph: Graph) -> frozenset[str]:
 
 
 def _propagates_nan(graph: Graph, most: Node) -> bool:
-    """Whether all that reads a maximum stays in its row, and outputs among it are NaN where the row has one."""
+    """True if all that reads a maximum stays in its row, and outputs among it are NaN where the row has one."""
     axes = most.attributes["axes"]
     reading, spoiled = {most.output}, {most.inputs[0]}  # by the maximum; by a NaN of the same element
     rows = set[str]()  # by a NaN anywhere in the row
@@ -39,7 +39,7 @@ def _propagates_nan(graph: Graph, most: Node) -> bool:
 
 
 def _folds(node: Node, how: Sequence[str], axes: Sequence[int] | None = None) -> bool:
-    """Whether a node folds so, over these axes if given, and keeps them as ones."""
+    """True if a node folds so, over these axes if given, and keeps them as ones."""
     if node.primitive != "reduce" or node.attributes["how"] not in how or not node.attributes.get("keepdims", False):
         return False
     return axes is None or tuple(node.attributes["axes"]) == tuple(axes)

@@ -36,7 +36,7 @@ Axis: TypeAlias = tuple[Variable, Extent]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnlineSoftmax:
-    """A graph whose output is made of online sums, by the roles that its axes have.
+    """Graph whose output is made by online softmax, by the roles that its axes have.
 
     ``score`` is x at (outer, row, key); ``product`` the sum in it, of ``left`` (row, depth) times ``right`` (key, depth).
     ``total`` stands in ``value`` for the sum of the exponentials, ``weighted`` for that of exponentials times ``weight``
@@ -64,7 +64,7 @@ class OnlineSoftmax:
 
 
 def match_online_softmax(graph: Graph) -> OnlineSoftmax | None:
-    """The graph by its online sums; None where it has none, or none with products on both sides."""
+    """Online softmax of a graph; None where it has none, or none with products on both sides."""
     if len(graph.outputs) != 1:
         return None
     for node in graph.nodes:
@@ -186,7 +186,7 @@ class _Matcher:
         return value
 
     def _is_power(self, power: Apply, own: Variable) -> bool:
-        """Whether an exponential is that of x - max x, of the x that the maximum is of."""
+        """True if an exponential is that of x - max x, of the x that the maximum is of."""
         moved = power.arguments[0]
         if not (isinstance(moved, Apply) and moved.function == "sub" and isinstance(moved.arguments[1], Load)):
             return False

@@ -1,4 +1,4 @@
-"""What online sums ask of a core, estimated without looking at every place: for prices, which ask at hundreds of shapes.
+"""Demand of online softmax on a core, estimated without looking at every place: for prices, which ask at hundreds of shapes.
 
 Instructions are those of one point of the outer axes, which are all alike. Of the bytes over a level's edge, what the keys
 run over is brought once if a level holds it for one point of the outer axes, else once for every tile of rows; where a

@@ -1,4 +1,4 @@
-"""Online sums of few rows: the first product with its depth along the lanes, exponentials with the keys along them."""
+"""Online softmax of few rows: the first product with its depth along the lanes, exponentials with keys along them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The program of online sums: by what runs along the lanes."""
+"""Emitters of online softmax, by what runs along the lanes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Online sums whose keys are cut: each part leaves its maximum, its sum and its weighted values, and a join rescales them.
+"""Online softmax whose keys are cut: each part leaves its maximum, sum and weighted values, and a join rescales them.
 
 Few queries against many keys (decoding) have few rows to share; blocks share the keys instead. A part is a run of tiles of
 keys; what it leaves is the state that the whole program would have there (Dao et al., 2023, Flash-Decoding).

@@ -1,4 +1,4 @@
-"""Online sums with rows along the lanes: maxima and sums need no joining of lanes, and no tensor is turned but the rows'."""
+"""Online softmax with rows along the lanes: maxima and sums need no joining of lanes, and only rows are transposed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schedules of online sums: how rows, keys and columns are tiled, and what runs along the vector lanes.
+"""Schedules of online softmax: how rows, keys and columns are tiled, and what runs along the vector lanes.
 
 *Parallel*: rows of the output along the lanes, or the depth of the products where rows are few; threads share rows. On units
 for small matrices a block of warps has the rows of a tile (``online_tensor.py``).
@@ -72,14 +72,14 @@ class OnlineSchedule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnlinePlan:
-    """Online sums and a schedule."""
+    """Online softmax and a schedule."""
 
     sums: OnlineSoftmax
     schedule: OnlineSchedule
 
     @property
     def graph(self) -> Graph:
-        """What is computed."""
+        """Graph that is computed."""
         return self.sums.graph
 
     @property
@@ -110,7 +110,7 @@ def padded(extent: int, lanes: int) -> int:
 
 
 def shared_bytes(plan: OnlinePlan) -> int:
-    """What a block on tensor units stages in 16 bits: its rows, and the ring of tiles of keys and of what they weigh.
+    """Bytes that a block on tensor units stages in 16 bits: its rows, and the ring of tiles of keys and of what they weigh.
 
     As ``ht_attend`` of device/attention.cuh lays it out: rows 16 bytes longer than a multiple of 32, for the banks' sake.
     """

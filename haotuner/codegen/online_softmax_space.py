@@ -1,4 +1,4 @@
-"""The space of schedules of online sums, as points that a policy searches."""
+"""Space of schedules of online softmax, as points that a policy searches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from haotuner.codegen.space import SLICES, STRUCTURE, Hole, Point, Space
 
 @dataclass(frozen=True)
 class OnlineSpace(Space):
-    """All schedules of some online sums for vectors of so many lanes. A point without a plan is no point."""
+    """All schedules of an online softmax for vectors of so many lanes. A point without a plan is no point."""
 
     sums: OnlineSoftmax
 
@@ -25,7 +25,7 @@ class OnlineSpace(Space):
 
     @cached_property
     def holes(self) -> tuple[Hole, ...]:
-        """What runs along the lanes first, then tiles, then what an iteration computes."""
+        """Free choices: what runs along the lanes first, then tiles, then what an iteration computes."""
         first, second = self.sums.product.tensor, self.graph.outputs[0]
 
         def hole(name: str, node: str) -> Hole:
@@ -45,5 +45,5 @@ class OnlineSpace(Space):
         return OnlineSchedule(lanes=self.lanes, along=ALONG[value.pop("along")], **value)
 
     def has_program(self, point: Point) -> bool:
-        """Whether a point's schedule has a plan."""
+        """True if a point's schedule has a plan."""
         return self.canonical(point) is not None

@@ -1,4 +1,4 @@
-"""Online sums on units for small matrices: which graphs have the form, schedules, and how many tiles of keys rows see.
+"""Online softmax on units for small matrices: graphs of that form, schedules, and the number of tiles of keys rows see.
 
 The form is that of FlashAttention-2 (Dao 2023): operands are matrices in memory whose rows begin anywhere, the output is the
 weighted sum over the total. What a score is beside its product may be anything.
@@ -80,7 +80,7 @@ def check(sums: OnlineSoftmax) -> None:
 
 
 def factor(sums: OnlineSoftmax) -> float | None:
-    """What scores are, times their products; None where they are more than that."""
+    """Factor between scores and their products; None where scores are more than that."""
     seen = sums.seen
     if seen is sums.product:
         return 1.0

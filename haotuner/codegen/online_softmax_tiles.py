@@ -1,4 +1,4 @@
-"""The program of online sums, said to a machine: tiles of rows by tiles of keys, nothing of rows x keys in memory.
+"""Emitter of online softmax to a machine: tiles of rows by tiles of keys, nothing of rows x keys in memory.
 
 For each tile of rows, for each tile of keys: scores of the tile, the maximum so far, exponentials and their sum, then the
 second product, which takes the sums so far times exp(old maximum - new). A maximum of -inf is taken as 0 there, so that rows
@@ -24,7 +24,7 @@ FP32 = "fp32"
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Which part of the keys' tiles, of how many; whether (1 or 0) its state goes to memory, whether rows are written."""
+    """Part of the keys' tiles, of how many; whether (1 or 0) its state goes to memory, whether rows are written."""
 
     index: Value
     count: Value
@@ -33,7 +33,7 @@ class Part:
 
 
 class Tiles(Values, ABC):
-    """What programs share, whatever runs along the lanes. A tile's scores lie at ``_score(row, key)`` of scratch memory."""
+    """Base of programs, whatever runs along the lanes. A tile's scores lie at ``_score(row, key)`` of scratch memory."""
 
     def __init__(self, plan: OnlinePlan, machine: Builder, part: Part | None = None) -> None:
         super().__init__(machine)
@@ -163,7 +163,7 @@ class Tiles(Values, ABC):
         self.machine.loop(self._index("sub", end, first), lambda i: body(self._index("add", first, i)))
 
     def _record(self, frame: Frame, row: Value, part: Value) -> Value:
-        """Where what a part leaves of a row begins."""
+        """Index at which what a part leaves of a row begins."""
         size = self.machine.size
         line = part
         for variable, extent in self.sums.outer:
@@ -183,7 +183,7 @@ class Tiles(Values, ABC):
             self._put(PARTIAL, self._index("add", position, self.width + 1), total.get(), 1)
 
     def _seen(self, frame: Frame, row: Value, size: Value) -> Value:
-        """How many keys a row sees."""
+        """Number of keys that a row sees."""
         assert self.sums.last is not None
         last = self.scalar(self.sums.last, frame.inner(**{self.sums.row[0].name: row}))
         return self._fixed(self._index("max", self._index("min", self._index("add", last, 1), size), 0))
@@ -205,7 +205,7 @@ class Tiles(Values, ABC):
 
     @abstractmethod
     def _score(self, row: Value, key: Value, rows: int) -> Value:
-        """Where a score lies in ``SCORES``."""
+        """Index of a score in ``SCORES``."""
 
     # The second product and the end
 
@@ -257,7 +257,7 @@ class Tiles(Values, ABC):
                 self._put(SUMS, self._index("add", position, v * lanes), cell.get(), lanes)
 
     def _column_frame(self, frame: Frame, key: Value, vector: int, **more: Value) -> Frame:
-        """Where an expression of columns is evaluated: so many lanes of them, those that exist."""
+        """Frame in which an expression of columns is evaluated: so many lanes of them, those that exist."""
         name, first = self.sums.column[0].name, self._number(vector * self.lanes)
         part = self.columns - vector * self.lanes < self.lanes
         mask = self.machine.mask(first, self._number(self.columns), self.lanes) if part else None
@@ -293,7 +293,7 @@ class Tiles(Values, ABC):
         self.machine.store(self.plan.output, indices, steps, value, self.lanes, here.mask)
 
     def _moved(self, most: Value, lanes: int) -> Value:
-        """What scores are moved by: the maximum, 0 where nothing was seen yet."""
+        """Shift of the scores: the maximum, 0 where nothing was seen yet."""
         nothing = self.machine.apply("equal", [most, self._least()], "bool", lanes)
         return self._float("select", [nothing, self.machine.number(0, FP32), most], lanes)
 

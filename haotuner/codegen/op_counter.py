@@ -98,7 +98,7 @@ class CounterCell:
 
 
 class OpCounter:
-    """See the module. ``top`` is the program's body once it was said."""
+    """Counter of the module. ``top`` is the program's body once it was emitted."""
 
     def __init__(self, sizes: Mapping[str, int], types: Mapping[str, TensorType]) -> None:
         self.sizes, self.types = sizes, types
@@ -230,7 +230,7 @@ class OpCounter:
         return CounterCell(start, self.here.depth, self, index=dtype == INDEX)
 
     def neutral(self, how: str, dtype: str) -> Any:
-        """What changes nothing."""
+        """Neutral element: not known here."""
         return UNKNOWN
 
     def join(self, how: str, value: Any, other: Any, dtype: str, lanes: int) -> Any:
@@ -254,7 +254,7 @@ def _spread(value: Any) -> Places:
 
 
 def count_ops(plan: AnyPlan, sizes: Mapping[str, int]) -> Loop:
-    """What a plan's program does at these sizes of its dimensions."""
+    """Loops of a plan's program and what they do at these sizes of its dimensions."""
     graph = plan.graph
     machine = OpCounter(sizes, graph.types)
     emit(plan, machine)

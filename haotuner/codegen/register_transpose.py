@@ -1,4 +1,4 @@
-"""The program of tensors that are read across the lanes: squares are loaded along their own axis and turned in registers.
+"""Register transpose in programs that read across the lanes: squares are loaded along their own axis, then transposed.
 
 So every load and every store moves neighbours, and a cache line is used whole while it is near (Lam, Rothberg and Wolf,
 ASPLOS 1991: tiles of both axes). Squares are taken in tiles: so many along the axis that loads follow, so many along the
@@ -126,11 +126,11 @@ class _Turned(Values):
         return self.machine.mask(column, self._index("mul", columns, there), self.lanes)
 
     def _count(self, extent: Extent, squares: int) -> Value:
-        """How many whole tiles of so many squares an axis has."""
+        """Number of whole tiles of so many squares that an axis has."""
         return self._index("floordiv", self.machine.size(extent), self._number(self.lanes * squares))
 
     def _ceiling(self, extent: Extent) -> Value:
-        """How many squares an axis has, with the last one that is not whole."""
+        """Number of squares of an axis, with the last one that is not whole."""
         more = self._index("add", self.machine.size(extent), self._number(self.lanes - 1))
         return self._index("floordiv", more, self._number(self.lanes))
 

@@ -65,7 +65,7 @@ class Schedule:
 
     @property
     def loads_first(self) -> bool:
-        """Whether an iteration loads everything before it computes."""
+        """True if an iteration loads everything before it computes."""
         return self.packed > 1 or self.held
 
 
@@ -99,7 +99,7 @@ class Plan:
 
     @property
     def turns(self) -> bool:
-        """Whether its tiles are of squares that are turned in registers."""
+        """True if its tiles are of squares that are turned in registers."""
         return bool(self.schedule.tiles) and not any(isinstance(part, Fold) for part in parts(self.value))
 
     def values(self) -> tuple[Expression, ...]:
@@ -109,7 +109,7 @@ class Plan:
 
 
 def merges(plan: Plan) -> bool:
-    """Whether a program may take all axes as one where no tensor has gaps: nothing but maps of tensors of one shape."""
+    """True if a program may take all axes as one where no tensor has gaps: nothing but maps of tensors of one shape."""
     graph = plan.graph
     shape = graph.types[plan.output].shape
     alike = all(graph.types[name].shape == shape for name in (*graph.inputs, *graph.outputs))
@@ -179,7 +179,7 @@ def keepable(graph: Graph) -> tuple[str, ...]:
 
 
 def shareable(graph: Graph, lane_axis: int) -> bool:
-    """Whether workers may share the output's fold: it is one, and lanes lie next to each other in a part's results."""
+    """True if workers may share the output's fold: it is one, and lanes lie next to each other in a part's results."""
     after = graph.types[graph.outputs[0]].shape[lane_axis + 1 :] if lane_axis >= 0 else ()
     return len(graph.outputs) == 1 and all(same(extent, 1) for extent in after) and bool(joined(graph))
 
@@ -228,7 +228,7 @@ def _turned(plan: Plan) -> None:
 
 
 def turnable(graph: Graph, lane_axis: int) -> bool:
-    """Whether programs with lanes along an axis may turn squares."""
+    """True if programs with lanes along an axis may turn squares."""
     try:
         return planned(graph, Schedule(lane_axis=lane_axis, lanes=2, unroll=1, tiles=(1, 1, 0))).turns
     except UsageError:
@@ -236,7 +236,7 @@ def turnable(graph: Graph, lane_axis: int) -> bool:
 
 
 def stageable(graph: Graph, lane_axis: int) -> bool:
-    """Whether rows may be cut although their folds are read again, with lanes along an axis."""
+    """True if rows may be cut although their folds are read again, with lanes along an axis."""
     try:
         return bool(levels_of_folds(planned(graph, Schedule(lane_axis=lane_axis, lanes=2, unroll=1))))
     except UsageError:
@@ -244,7 +244,7 @@ def stageable(graph: Graph, lane_axis: int) -> bool:
 
 
 def tileable(graph: Graph, lane_axis: int) -> bool:
-    """Whether programs with lanes along an axis may have tiles of two levels."""
+    """True if programs with lanes along an axis may have tiles of two levels."""
     try:
         planned(graph, Schedule(lane_axis=lane_axis, lanes=2, unroll=1, tiles=(1, 1, 1)))
     except UsageError:

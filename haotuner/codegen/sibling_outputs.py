@@ -34,7 +34,7 @@ def written(graph: Graph) -> tuple[str, ...]:
 
 
 def leading(shape: Sequence[Extent], whole: Sequence[Extent]) -> int | None:
-    """How many leading axes of another shape one has, with nothing but ones behind; all of them if alike. None: neither."""
+    """Number of another shape's leading axes that one has, with nothing but ones behind; all if alike. None: neither."""
     shared = 0
     while shared < min(len(shape), len(whole)) and same(shape[shared], whole[shared]):
         shared += 1

@@ -22,7 +22,7 @@ TILED = "SSRSRS"  # tiles of threads, of the cache, parts of the terms, blocks, 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a rule does with a node."""
+    """Decision of a rule on a node."""
 
     rule: str
     node: str
@@ -50,7 +50,7 @@ class Sketch:
 
     @property
     def tiled(self) -> bool:
-        """Whether some node's operands are used for several points of a tile in registers."""
+        """True if some node's operands are used for several points of a tile in registers."""
         return bool(self.nodes("tile") or self.nodes("tile and fuse"))
 
 
@@ -117,7 +117,7 @@ def joined(graph: Graph, node: Node, so_far: Sketch) -> bool:
 
 
 def skips(graph: Graph, node: Node, so_far: Sketch) -> bool:
-    """What can neither be inlined nor tiled stays as it is; of a fold, each lane folds its own."""
+    """True if a node can neither be inlined nor tiled: it stays as it is; of a fold, each lane folds its own."""
     return not inlinable(graph, node, so_far) and not reuses(graph, node, so_far)
 
 

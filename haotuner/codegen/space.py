@@ -152,7 +152,7 @@ class Space:
         return tuple(values)
 
     def _value(self, point: Sequence[int], name: str) -> int:
-        """What a hole of the output holds."""
+        """Value of a hole of the output."""
         return next(
             hole.choices[at] for hole, at in zip(reversed(self.holes), reversed(point), strict=True) if hole.name == name
         )
@@ -187,7 +187,7 @@ class Space:
         )
 
     def has_program(self, point: Point) -> bool:
-        """Whether a point's schedule can be planned."""
+        """True if a point's schedule can be planned."""
         try:
             planned(self.graph, self.schedule(point))
         except UsageError:
@@ -195,7 +195,7 @@ class Space:
         return True
 
     def nodes(self) -> tuple[str, ...]:
-        """What crossover exchanges: the structure, and each node that has decisions."""
+        """Units that crossover exchanges: the structure, and each node that has decisions."""
         return tuple(dict.fromkeys(hole.node for hole in self.holes))
 
     def drawn(self, rng: np.random.Generator) -> Point:

@@ -37,7 +37,7 @@ def emit_split_reduction(plan: Plan, machine: Builder, whole: Callable[[Builder]
 
 
 def cuts(extent: int, step: int, parts: int, outputs: int) -> list[tuple[int, int]]:
-    """Where parts of an axis begin and end; one where it is too short or their results would not fit. As ``run_folded``."""
+    """Bounds of the parts of an axis; one where it is too short or their results would not fit. As ``run_folded``."""
     tiles = -(-extent // step)
     slices = max(1, min(parts, tiles, PARTIAL_FLOATS // max(outputs, 1)))
     return [(tiles * s // slices * step, min(tiles * (s + 1) // slices * step, extent)) for s in range(slices)]

@@ -1,4 +1,4 @@
-"""What a nest of loops does with an expression at every point; those of a program, one for each tensor that it writes."""
+"""Stores of a nest of loops: what it does with an expression at every point; of a program, one a tensor written."""
 
 from __future__ import annotations
 

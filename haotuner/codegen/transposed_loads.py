@@ -1,4 +1,4 @@
-"""Which tensors a program reads along another axis than its lanes', so that squares of elements are worth turning.
+"""Tensors that a program reads along another axis than its lanes', so that squares of elements are worth turning.
 
 Asked of loops and expressions alone; ``register_transpose.py`` makes the program.
 """
@@ -50,7 +50,7 @@ def transposed_load_of(loops: Loops, value: Expression, indices: Sequence[Expres
 
 
 def _even(load: Load, name: str) -> bool:
-    """Whether elements lie next to each other along a loop."""
+    """True if elements lie next to each other along a loop."""
     return slope(load.indices[-1], name) == 1 and not any(name in free_variables(index) for index in load.indices[:-1])
 
 

@@ -1,4 +1,4 @@
-"""Values of expressions, said to a machine: what every emitter of programs shares."""
+"""Evaluation of expressions on a machine, which every emitter of programs shares."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NOT_YET = object()
 
 @dataclass(slots=True)
 class Frame:
-    """Where an expression is evaluated: values of loop variables and folds, and which variables run along the lanes."""
+    """Context of an expression: values of loop variables and folds, and which variables run along the lanes."""
 
     variables: dict[str, Value] = field(default_factory=dict)
     folds: dict[Fold, Value] = field(default_factory=dict)
@@ -26,7 +26,7 @@ class Frame:
     known: dict[int, Value] = field(default_factory=dict)  # by identity of the expression
 
     def inner(self, **variables: Value) -> Frame:
-        """The same with more loop variables."""
+        """Copy with more loop variables."""
         own = {**self.variables, **variables}
         return Frame(own, dict(self.folds), self.lanes, self.along, self.mask, self.pitch, dict(self.known))
 
@@ -39,7 +39,7 @@ class Values:
         self._noticed = nan_propagating_maxima(graph) if graph is not None else frozenset()
 
     def how(self, fold: Fold) -> str:
-        """How partial results of a fold are joined."""
+        """Operation that joins partial results of a fold."""
         return "any_max" if fold.tensor in self._noticed else fold.how
 
     def scalar(self, e: Expression, frame: Frame) -> Value:

@@ -38,7 +38,7 @@ def recorded_versions(facts: Mapping[str, Any]) -> dict[str, int]:
 
 
 def why_outdated(columns: Mapping[str, int]) -> str:
-    """What keeps a model of these columns from being used, to follow its name in a sentence; empty if nothing does."""
+    """Reason why a model of these columns cannot be used, to follow its name in a sentence; empty if there is none."""
     gone = sorted(name for name in columns if name not in _VERSIONS)
     other = sorted(name for name, version in columns.items() if version != _VERSIONS.get(name, version))
     parts = [f"that are not computed any more ({', '.join(gone[:8])})"] if gone else []

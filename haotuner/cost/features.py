@@ -67,7 +67,7 @@ class View:
 
     @property
     def staging(self) -> Staging:
-        """How operands travel, likewise."""
+        """Staging of the operands, likewise."""
         return _there(self.d.staging)
 
     @property
@@ -82,7 +82,7 @@ class View:
 
     @property
     def flow(self) -> Flow:
-        """How tiles with a ring run, likewise."""
+        """Flow of tiles with a ring, likewise."""
         return flow_of(self.d, self.m, self.resident)
 
     @property

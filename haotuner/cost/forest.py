@@ -28,7 +28,7 @@ _PRIOR = "expected_log"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How a forest grows. Defaults were chosen on held-out devices of public GEMM and convolution records."""
+    """Settings of a forest's training. Defaults were chosen on held-out devices of public GEMM and convolution records."""
 
     trees: int = 100
     learning_rate: float = 0.1

@@ -1,4 +1,4 @@
-"""CostModel: what ranks micro-kernels, learned or not; and the model that needs no measurement."""
+"""CostModel: ranking of micro-kernels, learned or not; and the model that needs no measurement."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class HasEnsemble(CostModel, Protocol):
     """A cost model that rests on several opinions, which may disagree about what is best."""
 
     def opinions(self, frame: pd.DataFrame) -> Scores:
-        """What each says of each row before any measurement, shape ``(opinions, rows)``, in the units of ``predict``."""
+        """Predictions of each for every row before measurement, shape ``(opinions, rows)``, in the units of ``predict``."""
         ...
 
     def head(
@@ -75,7 +75,7 @@ class Analytic:
 
 
 def ensemble_predictions(model: CostModel, frame: pd.DataFrame) -> Scores:
-    """What a model says, and after it each of the opinions that it rests on; ``(1 + opinions, rows)``."""
+    """Predictions of a model, and after them those of each opinion that it rests on; ``(1 + opinions, rows)``."""
     predicted = model.predict(frame)[np.newaxis]
     return np.concatenate([predicted, model.opinions(frame)]) if isinstance(model, HasEnsemble) else predicted
 

@@ -26,7 +26,7 @@ def in_parts_of(op: Op, parts: int) -> Op:
 
 
 def adding_us(op: Op, device: Device, shape: Shape, parts: int) -> float:
-    """What adding up the parts of a sum takes behind the kernel, microseconds; 0 for one part."""
+    """Time to add up the parts of a sum behind the kernel, in us; 0 for one part."""
     if parts == 1:
         return 0.0
     elements = shape[op.dynamic[0]] * op["n"]

@@ -37,7 +37,7 @@ class Flow:
 
 
 def flow_of(demand: Demand, m: Machine, resident: Column) -> Flow:
-    """How the tiles of a product with a ring run."""
+    """Flow of the tiles of a product with a ring."""
     tile, ring = parts_of(demand)
     count, steps = demand.tiles.count, np.ceil(tile.depth / tile.depth_block)
     spread = np.ceil(count / m.units)

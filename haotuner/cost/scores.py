@@ -1,4 +1,4 @@
-"""How good a ranking is: pairwise accuracy and best@k. Each takes one task: rows that compete with each other."""
+"""Scores of a ranking: pairwise accuracy and best@k. Each takes one task: rows that compete with each other."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def check_trees(text: str) -> None:
 
 
 def _head(head: str) -> tuple[int, list[int]]:
-    """How many columns the trees split, and the length of each tree's text."""
+    """Number of columns that the trees split, and the length of each tree's text."""
     first, *lines = head.split("\n")
     if first != "tree":
         raise ValueError(f"it starts with {first[:20]!r}")

@@ -1,4 +1,4 @@
-"""Whether an extent is never negative, whatever the sizes are: what a prover of linear bounds can show, in a few steps.
+"""Prover that an extent is never negative, whatever the sizes are: by linear bounds, in a few steps.
 
 A whole part is at least its argument less a fraction and at most its argument; the largest of some is at least each of them.
 With such bounds put in, the outermost first, a polynomial of the dimensions is left. Dimensions are at least 0, an extent
@@ -68,7 +68,7 @@ def _is_monomial(term: Any) -> bool:
 
 
 def _polynomial_above(e: Any) -> bool:
-    """Whether a polynomial of dimensions is above -1 for all of them."""
+    """True if a polynomial of dimensions is above -1 for all of them."""
     terms = e.as_ordered_terms()
     if not all(_is_monomial(term) for term in terms):
         return False

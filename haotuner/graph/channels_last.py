@@ -19,7 +19,7 @@ SWEEPS = 3  # forth and back over the graph; what is an image only by a longer w
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """How many axes of channels and of sides a tensor has."""
+    """Numbers of a tensor's axes of channels and of sides."""
 
     channels: int
     sides: int
@@ -86,7 +86,7 @@ def _made(node: Node, graph: Graph, result: Mapping[str, Image]) -> Image | None
 
 
 def _sources(node: Node, graph: Graph) -> Sequence[str]:
-    """What of its inputs is an image where its result is one."""
+    """Inputs of a node that are images if its result is one."""
     rank = graph.types[node.output].rank
     if node.primitive in ("map", "concat"):
         return [tensor for tensor in node.inputs if graph.types[tensor].rank == rank]
@@ -174,7 +174,7 @@ def relayout(node: Node, graph: Graph, images: Mapping[str, Image]) -> Relayout 
 
 
 def _alike(node: Node, graph: Graph, first: Image, made: Image) -> bool:
-    """Whether channels are the same axes of what is read and made; what is known of both may come from two sides."""
+    """True if channels are the same axes of what is read and made; what is known of both may come from two sides."""
     if node.primitive == "reshape":
         return _reshaped(graph, node.inputs[0], node.output, first) == made
     rank, after = graph.types[node.inputs[0]].rank, graph.types[node.output].rank
@@ -182,7 +182,7 @@ def _alike(node: Node, graph: Graph, first: Image, made: Image) -> bool:
 
 
 def _element_wise(node: Node, graph: Graph, images: Mapping[str, Image], made: Image | None) -> Relayout | None:
-    """What computes an element of elements in the same place; constants are turned as what they meet."""
+    """Relayout of an element-wise node; None if its inputs lie otherwise. Constants are turned as what they meet."""
     if made is None:
         return None
     rank, reads, attributes = graph.types[node.output].rank, list[bool](), dict(node.attributes)

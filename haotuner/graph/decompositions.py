@@ -1,4 +1,4 @@
-"""Fission: softmax, norms and activations as primitives, safe against overflow; each takes and gives names of tensors."""
+"""Decompositions: softmax, norms and activations as primitives, safe against overflow; on names of tensors."""
 
 from __future__ import annotations
 

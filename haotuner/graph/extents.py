@@ -36,7 +36,7 @@ def dimension(name: str) -> Extent:
 
 
 def canonical(extent: Extent) -> Extent:
-    """The same extent in one form: an int where it is a number."""
+    """Canonical form of an extent: an int where it is a number."""
     if isinstance(extent, int):
         return extent
     import sympy
@@ -56,7 +56,7 @@ def _expanded(extent: Any) -> Extent:
 
 
 def same(extent: Extent, other: Extent) -> bool:
-    """Whether two extents are equal whatever the dimensions are, as far as expanding shows."""
+    """True if two extents are equal whatever the dimensions are, as far as expanding shows."""
     if extent == other:
         return True
     if isinstance(extent, int) and isinstance(other, int):
@@ -254,14 +254,14 @@ def lowered(
 
 
 def is_symbolic(value: Any) -> bool:
-    """Whether a value is an expression of dimensions."""
+    """True if a value is an expression of dimensions."""
     import sympy
 
     return isinstance(value, sympy.Expr)
 
 
 def renamed(extent: Extent, names: Mapping[str, str]) -> Extent:
-    """The same extent of dimensions with other names."""
+    """Copy of an extent, of dimensions with other names."""
     return extent.subs({dimension(old): dimension(new) for old, new in names.items()}, simultaneous=True)
 
 

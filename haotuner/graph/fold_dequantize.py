@@ -157,7 +157,7 @@ class _Rows:
         return node if node is not None and self.reads[tensor] == 1 and node.primitive == primitive else None
 
     def _is_row(self, tensor: str, sums: _Sums) -> bool:
-        """Whether it is one number, or one for each feature, as sums meet it."""
+        """True if it is one number, or one for each feature, as sums meet it."""
         shape, rank = self.types[tensor].shape, self.types[sums.tensor].rank
         whole: Sequence[Extent] = (*(1,) * (rank - len(shape)), *shape)
         others = [extent for index, extent in enumerate(whole) if index != sums.axis]

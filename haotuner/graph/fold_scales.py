@@ -27,7 +27,7 @@ def scaled_weights(graph: Graph) -> Graph:
 
 @dataclass(slots=True)
 class _Folded:
-    """What was taken so far. ``made``: the node of each tensor, in order; ``replaced``: tensors that others stand for."""
+    """State of the folding. ``made``: the node of each tensor, in order; ``replaced``: tensors that others stand for."""
 
     whole: Graph
     reads: Counter[str] = field(init=False)

@@ -99,7 +99,7 @@ class Graph:
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """What a loop runs each turn: ``graph``, whose tensors have names that no other tensor of the model has.
+    """Body of a loop, run each turn: ``graph``, whose tensors have names that no other tensor of the model has.
 
     ``turn``: which turn it is, int64; ``carried``: values before and after a turn; ``rows``: what it gets of its own;
     ``shared``: what all turns read; ``made``: what becomes a row of a result; ``goes_on``: whether another turn follows,
@@ -128,7 +128,7 @@ class Body:
         return result.difference(*made, {str(extent) for _, _, extent in self.changing})
 
     def renamed(self, of: Callable[[str], str]) -> Body:
-        """The same with other names of tensors."""
+        """Copy with other names of tensors."""
         return Body(
             graph=renamed(self.graph, of),
             turn=of(self.turn),
@@ -169,7 +169,7 @@ def bodies(graph: Graph) -> Iterator[Body]:
 
 
 def taken(guard: Guard, known: Mapping[str, int]) -> bool:
-    """Whether a request takes all these branches so."""
+    """True if a request takes all these branches so."""
     return all(known.get(branch) == value for branch, value in guard)
 
 
@@ -237,7 +237,7 @@ class GraphBuilder:
         return chosen
 
     def seen(self, tensor: str) -> bool:
-        """Whether a tensor is there wherever what is added now runs."""
+        """True if a tensor is there wherever what is added now runs."""
         guard = self.guards.get(tensor, ())
         return guard == self.guard[: len(guard)]
 

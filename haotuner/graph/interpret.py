@@ -1,4 +1,4 @@
-"""The reference: a graph computed step by step with numpy."""
+"""Reference interpreter: a graph computed step by step with numpy."""
 
 from __future__ import annotations
 

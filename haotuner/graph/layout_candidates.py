@@ -77,7 +77,7 @@ class LayoutCandidates:
         return {name: index for index, name in enumerate([*sources, *self._made])}
 
     def _ways(self, outputs: Iterable[Place], how: Callable[[Place], How]) -> dict[Place, How]:
-        """How each wanted tensor comes to lie there, from the last one back."""
+        """Choice for each tensor on the way to the wanted ones, from the last one back."""
         result, waiting = dict[Place, How](), [(-self._order[name], name, last) for name, last in outputs]
         heapify(waiting)
         while waiting:

@@ -25,7 +25,7 @@ Sizes = Callable[[Extent], int]
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What a loop made: the turns, then carried values and stacks of rows, in the order of the body."""
+    """Result of a loop: the turns, then carried values and stacks of rows, in the order of the body."""
 
     turns: int
     results: tuple[Any, ...]

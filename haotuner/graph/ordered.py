@@ -71,7 +71,7 @@ def _infer_suppress(types: Sequence[TensorType], attributes: Mapping[str, Any]) 
 
 
 def _suppress(arrays: Sequence[Any], attributes: Mapping[str, Any], sizes: Callable[[Extent], int]) -> Any:
-    """Which places of the order are kept: at most ``most``, of scores above ``least``, overlapping no kept one more."""
+    """Mask of the order's places that are kept: at most ``most``, scores above ``least``, overlapping no kept one more."""
     boxes, scores, order, most, overlap, least = (np.asarray(array) for array in arrays)
     selected = np.zeros(order.shape, bool)
     for batch in range(order.shape[0]):

@@ -62,7 +62,7 @@ def _unpacked(packed: Any, rows: int, columns: int) -> Any:
 
 
 def operands(batch: Extent, gates: int, hidden: int, *, of_bytes: bool = False) -> list[tuple[str, tuple[Extent, ...]]]:
-    """What an operand behind ``x`` is, and its shape."""
+    """Name and shape of each operand behind ``x``."""
     columns = gates * hidden
     more = ("sums of the weights", "what is added to the weights", "scales of the weights") if of_bytes else ()
     return [

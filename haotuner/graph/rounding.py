@@ -1,4 +1,4 @@
-"""How far a graph's results may be off: running error analysis (Higham, Accuracy and Stability, section 3.3), step by step.
+"""Error bounds of a graph's results: running error analysis (Higham, Accuracy and Stability, section 3.3), step by step.
 
 Beside each value goes a bound of its error. An element-wise step is evaluated at the ends of what its operands may be; a
 reduction adds the rounding of a sum in any order; what only moves elements moves their bounds. Bounds are of first order.
@@ -27,17 +27,17 @@ Array: TypeAlias = Any
 
 
 def wide(graph: Graph) -> Graph:
-    """The same graph in float64."""
+    """Copy of a graph in float64."""
     return _in_type(graph, ("fp32",), "fp64")
 
 
 def unhalved(graph: Graph) -> Graph:
-    """The same graph with fp32 for what is fp16 or bf16."""
+    """Copy of a graph with fp32 for what is fp16 or bf16."""
     return _in_type(graph, HALVES, "fp32")
 
 
 def _in_type(graph: Graph, dtypes: Collection[str], other: str) -> Graph:
-    """The same graph with another type for what is of some types, in bodies of loops, too."""
+    """Copy of a graph with another type for what is of some types, in bodies of loops, too."""
 
     def told(attributes: Mapping[str, Any]) -> Mapping[str, Any]:
         body = attributes.get("body")
@@ -53,7 +53,7 @@ def _in_type(graph: Graph, dtypes: Collection[str], other: str) -> Graph:
 
 
 def rounded_apart(graph: Graph, by: float) -> Graph:
-    """The same graph whose fp32 numbers are moved by ``by`` before they are rounded to whole ones."""
+    """Copy of a graph whose fp32 numbers are moved by ``by`` before they are rounded to whole ones."""
     nodes: list[Node] = []
     types, constants, guards = dict(graph.types), dict(graph.constants), dict(graph.guards)
     moved = f"moved by {by}"
@@ -109,7 +109,7 @@ def _step(node: Node, inputs: list[tuple[Array, Array]], sizes: Sizes) -> tuple[
 
 
 def _ends(node: Node, inputs: list[tuple[Array, Array]], result: Array, sizes: Sizes) -> Array:
-    """How far the result moves when each operand moves to either end of what it may be."""
+    """Distance that the result moves when each operand moves to either end of what it may be, added up."""
     compute, off = PRIMITIVES[node.primitive].compute, np.zeros(result.shape)
     for index, (value, error) in enumerate(inputs):
         if value.dtype.kind == "b" or not error.any():

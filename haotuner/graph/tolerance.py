@@ -26,7 +26,7 @@ SEED = 0  # of random numbers in a checked model
 
 
 def tolerance_of(graph: Graph, given: Mapping[str, Any], branches: Mapping[str, int] | None = None) -> float:
-    """How far answers to a request may be from the reference, as a share of the largest; ``branches`` taken so.
+    """Tolerance of answers to a request, as a share of the largest; ``branches`` taken so.
 
     Of models that round to bytes: as far as other roundings of one byte in 500 take the reference itself. Of those that
     compute in 16 bits, or answer in them: some of their units.

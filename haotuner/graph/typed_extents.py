@@ -66,7 +66,7 @@ def typed(name: str, *operands: Any) -> Any:
 
 
 def is_real(value: Any) -> bool:
-    """Whether a value is a function that gives a real number: no extent."""
+    """True if a value is a function that gives a real number: no extent."""
     return isinstance(value, Typed) and value.operation.gives == REAL
 
 
@@ -83,5 +83,5 @@ def _stand_in(value: Any) -> Any:
 
 @lru_cache(1 << 14)
 def parts(e: Any) -> int:
-    """How many parts an expression has, shared ones as often as they stand in it."""
+    """Number of parts of an expression, shared ones as often as they stand in it."""
     return 1 + sum(map(parts, e.args)) if isinstance(e, sympy.Basic) else 1

@@ -1,4 +1,4 @@
-"""Is a file a whole shared library for x86-64? Checked before the loader maps it: a cut one kills the process (SIGBUS)."""
+"""Check that a file is a whole shared library for x86-64 before it is mapped: a cut one kills the process (SIGBUS)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SEGMENT = struct.Struct("<IIQQQQQQ")  # Elf64_Phdr
 
 
 def elf_problem(data: bytes) -> str:
-    """Why ``data`` cannot be mapped as a library on x86-64; empty when it can."""
+    """Reason why ``data`` cannot be mapped as a library on x86-64; empty when it can."""
     if len(data) < HEADER.size or data[: len(MAGIC)] != MAGIC:
         return "is not a library for x86-64 Linux"
     _, kind, machine, _, _, table, _, _, _, entry, count, *_ = HEADER.unpack_from(data)

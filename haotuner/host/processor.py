@@ -1,4 +1,4 @@
-"""What this host can run: its x86-64 level and the cores this process may use. Standard library only."""
+"""Processor of this host: its x86-64 level and the cores this process may use. Standard library only."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def usable_cores(proc: Path = PROC, sysfs: Path = SYSFS) -> int:
 
 
 def platform_problem() -> str:
-    """Why packs cannot be served here at all; empty on Linux x86-64."""
+    """Reason why packs cannot be served here at all; empty on Linux x86-64."""
     system, machine = platform.system(), platform.machine()
     if system != "Linux" or machine != "x86_64":
         return f"packs are built for Linux on x86-64; this is {system} on {machine}"

@@ -1,4 +1,4 @@
-"""What comes of a request to a child process: an answer, a refusal, a time-out, or a death."""
+"""Outcomes of a request to a child process: an answer, a refusal, a time-out, or a death."""
 
 from __future__ import annotations
 

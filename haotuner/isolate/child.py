@@ -28,7 +28,7 @@ BOOT = "import sys, json; sys.path[:] = json.loads(sys.argv.pop(1)); from haotun
 
 
 def _readable(descriptor: int, seconds: float) -> bool:
-    """Whether a pipe has something to read, or was closed, within a time. Any descriptor: select takes none from 1024 on."""
+    """True if a pipe has something to read, or was closed, within a time. Any descriptor: select takes none from 1024 on."""
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     return bool(poll.poll(seconds * 1000.0))
@@ -85,7 +85,7 @@ class Child:
         self._unread, self._due = b"", True
 
     def greeting(self, limit_s: float = START_LIMIT_S) -> Job:
-        """What the launched program says when it is ready. Unanswered if it cannot be; the process is gone then."""
+        """Greeting of the launched program when it is ready. Unanswered if it cannot be; the process is gone then."""
         return self.finish(limit_s)
 
     def start(self, limit_s: float = START_LIMIT_S) -> None:
@@ -149,7 +149,7 @@ class Child:
             group.kill()
 
     def _ready(self) -> bool:
-        """Whether there is a process that lives, has answered everything, and has said nothing unasked."""
+        """True if there is a process that lives, has answered everything, and has said nothing unasked."""
         group = self._group
         if group is None or group.process.stdout is None or self._due or self._unread or group.ended():
             return False

@@ -65,7 +65,7 @@ class Group:
         return self.process.pid
 
     def ended(self) -> bool:
-        """Whether the process has ended. It stays a zombie, so that its id, which is its group's, is not given away."""
+        """True if the process has ended. It stays a zombie, so that its id, which is its group's, is not given away."""
         return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
     def stop(self) -> None:
@@ -108,7 +108,7 @@ class Group:
         return self._errors.read().decode(errors="backslashreplace")
 
     def obituary(self) -> str:
-        """How it ended and its last words; what is left of the group is killed. For a process that closed its output."""
+        """Text of its end and its last words; what is left of the group is killed. For a process that closed its output."""
         until = time.monotonic() + DYING_LIMIT_S
         while not self.ended() and time.monotonic() < until:  # let it keep its own exit status
             time.sleep(DYING_STEP_S)

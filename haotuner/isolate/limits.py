@@ -1,4 +1,4 @@
-"""What a child process may take from the machine: memory, the size of one file, no core dump."""
+"""Limits on what a child process takes from the machine: memory, the size of one file, no core dump."""
 
 from __future__ import annotations
 

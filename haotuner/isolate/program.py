@@ -1,4 +1,4 @@
-"""The child's side: a program says which verbs it serves; the loop, the refusals and the log are the same for all.
+"""Request loop of a child process: a program says which verbs it serves; the loop, refusals and log are the same for all.
 
 A program is a function, named ``module:function`` by its parent. It is called once, with what the parent told it, and
 returns a `Program`. Until standard input closes, each of its lines is a request, ``{"do": verb, ...}``, and each answer is
@@ -27,7 +27,7 @@ Verb = Callable[[Job], Job]  # takes the request without its "do"; says no with 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """What a process serves, and what it says about itself when it is ready."""
+    """Verbs that a process serves, and its greeting when it is ready."""
 
     verbs: Mapping[str, Verb]
     greeting: Mapping[str, Any] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""The lab: trials in, records out. Looks in the store first, builds what is missing, verifies, times, stores at once.
+"""Device measurer: trials in, records out. Looks in the store first, builds what is missing, verifies, times, stores.
 
 What a device is, its backend knows (``haotuner/backends``); the lab knows the store, the batches and whom to blame.
 """
@@ -264,7 +264,7 @@ class DeviceMeasurer:
         return None
 
     def _outcome(self, trial: Trial) -> Failed | tuple[Timed, Facts]:
-        """What came of a trial; with a time what is known of the machine meanwhile."""
+        """Outcome of a trial; with a time what is known of the machine meanwhile."""
         names = [part.kernel for part in trial.composition.parts]
         for name in names:
             if name in self._broken:
@@ -285,7 +285,7 @@ class DeviceMeasurer:
         return self._timer.time(trial, op, self._composition(trial, op), self._places, worst)
 
     def _composition(self, trial: Trial, op: Op) -> Composition:
-        """What a trial times; of a kernel over the whole covered axis with the tiles that this takes."""
+        """Composition that a trial times; of a kernel over the whole covered axis with the tiles that this takes."""
         result = trial.composition
         if all(part.tiles != WHOLE for part in result.parts):
             return result

@@ -1,4 +1,4 @@
-"""Laboratory: what tuning asks of whatever answers trials, by measuring them or not at all."""
+"""Measurer: the interface of tuning to what answers trials, by measuring them or not at all."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GoesOn = Callable[[Record | None], bool]  # asked before each new measurement (N
 
 
 class Measurer(Protocol):
-    """Answers trials on one device. Close it."""
+    """Interface of what answers trials on one device. Close it."""
 
     backend: Backend
     device: Device

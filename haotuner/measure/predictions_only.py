@@ -1,4 +1,4 @@
-"""The laboratory that measures nothing: for packs of absent devices, whose plans rest on predictions alone."""
+"""Measurer that measures nothing: for packs of absent devices, whose plans rest on predictions alone."""
 
 from __future__ import annotations
 

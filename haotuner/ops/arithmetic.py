@@ -28,7 +28,7 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 
 
 def arithmetic_of(text: str) -> Of:
-    """What a text says: numbers, names, ``+ - * // %``, ``max``, ``min``, ``abs``. ValueError for anything else."""
+    """Arithmetic of a text: numbers, names, ``+ - * // %``, ``max``, ``min``, ``abs``. ValueError for anything else."""
     try:
         if len(text) > LONGEST:
             raise ValueError(f"{len(text)} characters, at most {LONGEST} are read")

@@ -27,7 +27,7 @@ _OPTIONS = {
 
 
 def scale_of(options: Options, depth: int) -> float:
-    """What scores are multiplied by."""
+    """Factor of the scores."""
     return float(depth) ** -0.5 if options.get("scale", "sqrt") == "sqrt" else 1.0
 
 

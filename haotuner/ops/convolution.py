@@ -23,7 +23,7 @@ Reach = Literal["h", "w"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """How a window moves over one axis of an image: ``taps`` of it ``dilation`` apart, ``before`` and ``after`` padded."""
+    """Movement of a window over one axis of an image: ``taps`` of it ``dilation`` apart, ``before`` and ``after`` padded."""
 
     taps: int
     stride: int
@@ -79,7 +79,7 @@ def residue_taps(side: Window) -> list[int]:
 
 
 def lies_as_columns(kind: str, extents: Mapping[str, Any], options: Options) -> bool:
-    """Whether an image as it lies is what the windows see, pixel by pixel: one tap, stride 1, no pads, channels last."""
+    """True if an image as it lies is what the windows see, pixel by pixel: one tap, stride 1, no pads, channels last."""
     result = windows(kind, extents, options).values()
     item = all((side.taps, side.stride, side.before, side.after) == (1, 1, 0, 0) for side in result)
     return item and options["layout"] in ("nhwc", "nwc") and "transpose" not in kind
@@ -123,7 +123,7 @@ def _filter_axis(side: Window) -> Axis:
 
 
 def _filtered(x: Any, weight: Any, result: Mapping[Reach, Window], out: tuple[int, int], tile: int) -> Any:
-    """What minimal filtering may be off, in units of roundoff; transposed ones are filtered residue by residue."""
+    """Tolerance of minimal filtering, in units of roundoff; transposed ones are filtered residue by residue."""
     axes, sides = filter_axes(result), (result.get("h", ONE_TAP), result["w"])
     if not result["w"].transposed:
         return minimal_filtering.tolerance(x, weight, axes, out, tile)
@@ -255,5 +255,5 @@ CONVOLUTIONS = (CONV2D, CONV1D, CONV_TRANSPOSE2D, CONV_TRANSPOSE1D)
 
 
 def is_convolution(kind: str) -> bool:
-    """Whether a kind of operator is a convolution."""
+    """True if a kind of operator is a convolution."""
     return kind in {item.name for item in CONVOLUTIONS}

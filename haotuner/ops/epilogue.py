@@ -38,7 +38,7 @@ class Step:
         return elementwise(self.formula, {**inputs, "value": value})
 
     def enlarges(self, inputs: Arrays) -> Any:
-        """How much it enlarges an error at most, element by element where an operand says it."""
+        """Largest factor by which it enlarges an error, element by element where an operand says it."""
         return np.maximum(np.abs(inputs[self.scales]), self.gain) if self.scales else self.gain
 
 
@@ -84,7 +84,7 @@ STEPS: dict[str, Step] = {
 
 
 def operands_of(steps: Sequence[str]) -> Iterator[tuple[str, Extent]]:
-    """What an epilogue reads: values of a channel in the order of its steps, then whole tensors. The order of a call."""
+    """Operands of an epilogue: values of a channel in the order of its steps, then whole tensors. The order of a call."""
     result = [operand for step in steps for operand in STEPS[step].operands]
     for extent in ("channel", "whole"):
         yield from (operand for operand in result if operand[1] == extent)

@@ -21,7 +21,7 @@ GROUPS: Mapping[str, OpKind] = MappingProxyType(_kinds)  # by name
 
 
 def digest_of(definition: str) -> str:
-    """What a kind's name ends with."""
+    """Digest at the end of a kind's name."""
     return hashlib.sha256(definition.encode()).hexdigest()[:8]
 
 

@@ -1,4 +1,4 @@
-"""What the host computes between the segments of a model: places, counts and random numbers, in numpy."""
+"""Steps of a model that the host computes between segments: places, counts and random numbers, in numpy."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def counted(array: Any, index: int) -> Any:
 
 
 def holds(array: Any) -> bool:
-    """Whether a condition, a tensor of one element, holds. UsageError where it has none."""
+    """True if a condition, a tensor of one element, holds. UsageError for any other size."""
     flat = np.asarray(array).reshape(-1)
     if flat.size != 1:
         raise UsageError(f"the condition of a branch has {flat.size} elements; the model takes no such request")
@@ -36,7 +36,7 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio
 
 
 def random_numbers(attributes: Mapping[str, Any], shape: Sequence[int], seed: int | None, dtype: Any) -> Any:
-    """Numbers of a law: ``normal`` with mean ``low`` and deviation ``high``, or ``uniform`` between both.
+    """Numbers of a distribution: ``normal`` with mean ``low`` and deviation ``high``, or ``uniform`` between both.
 
     ``seed``: the same for the same numbers; each place of a model has numbers of its own. None: other ones each time. An
     element's number follows from the seed, the place and the element's index alone, by SplitMix64 (Steele and others, OOPSLA

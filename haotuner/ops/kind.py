@@ -35,14 +35,14 @@ class Option:
     said: bool = False
 
     def allows(self, value: str) -> bool:
-        """Whether the option can have this value."""
+        """True if the option can have this value."""
         if self.choices:
             return value in self.choices
         parts = value.split(".")
         return len(parts) in self.counts and all(re.fullmatch(r"[0-9]{1,10}", part) for part in parts)
 
     def allowed(self) -> str:
-        """What it can be, in words."""
+        """Values that it can have, in words."""
         if self.choices:
             return ", ".join(self.choices)
         counts = " or ".join(map(str, sorted(self.counts)))

@@ -30,7 +30,7 @@ STEPS = 8.0  # roundings of the transforms of each side, beside those of the sum
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axis:
-    """How a window moves over one axis: ``stride`` pixels a step, ``before`` pixels of padding first.
+    """Movement of a window over one axis: ``stride`` pixels a step, ``before`` pixels of padding first.
 
     Its ``taps`` are ``dilation`` pixels apart. One of stride and dilation is 1. ``residues``: of a transposed
     convolution's stride; each makes an output of every place of the window.
@@ -49,12 +49,12 @@ class Axis:
 
     @property
     def phases(self) -> int:
-        """How many phases have taps."""
+        """Number of phases that have taps."""
         return min(self.taps, self.stride)
 
     @property
     def whole(self) -> int:
-        """How many phases have ``each`` taps: the first ones; the others lack the last."""
+        """Number of phases that have ``each`` taps: the first ones; the others lack the last."""
         return self.taps - (self.each - 1) * self.stride
 
     def outputs(self, tile: int) -> int:
@@ -76,12 +76,12 @@ def points(tile: int, axes: Sequence[Axis]) -> int:
 
 
 def terms(tile: int, axes: Sequence[Axis]) -> int:
-    """The same, each of one phase and one channel."""
+    """Products of a tile, each of one phase and one channel."""
     return prod(axis.terms(tile) for axis in axes)
 
 
 def fits(tile: int, axes: Sequence[Axis]) -> bool:
-    """Whether there are points for such tiles, and something is transformed."""
+    """True if there are points for such tiles, and something is transformed."""
     return any(axis.each > 1 for axis in axes) and all(axis.points(tile) <= MOST_POINTS for axis in axes)
 
 
@@ -121,7 +121,7 @@ def _one_way(tile: int, taps: int) -> float:
 
 
 def phased(x: Any, weight: Any, axes: tuple[Axis, Axis], out: tuple[int, ...], tile: int) -> tuple[Any, Any]:
-    """What tiles see of x (b, c, h, w), and weight (f, c, r, s), with phases as channels: a window that moves by one.
+    """Image that tiles see of x (b, c, h, w), and weight (f, c, r, s), with phases as channels: a window that moves by one.
 
     The image begins with the padding and ends with the last tile's inputs, zeros where x has none.
     """

@@ -84,7 +84,7 @@ def _norm(
 
 def _norm_tolerance(centred: bool) -> Callable[[Arrays, Options], Any]:
     def tolerance(inputs: Arrays, options: Options) -> Any:
-        """What moving by the mean rounds off, relative to the deviation, and the sums' own rounding."""
+        """Rounding of moving by the mean, relative to the deviation, and that of the sums."""
         x = inputs["x"] + inputs.get("residual", 0.0)
         size = np.abs(inputs["x"]) + np.abs(inputs.get("residual", 0.0))
         rounding = sum_rounding(x.shape[1])

@@ -72,7 +72,7 @@ class Folder:
             os.close(descriptor)
 
     def moved(self) -> bool:
-        """Whether the path names another folder by now, or none."""
+        """True if the path names another folder by now, or none."""
         try:
             return not os.path.samestat(os.fstat(self.descriptor), self.path.stat())
         except OSError:

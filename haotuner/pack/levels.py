@@ -52,5 +52,5 @@ def level_of(arch: str, device_id: str) -> str:
 
 
 def is_placed(arch: str) -> bool:
-    """Whether code for an architecture runs on a device beside the CPU: it serves tensors that lie there."""
+    """True if code for an architecture runs on a device beside the CPU: it serves tensors that lie there."""
     return arch.startswith("sm_")

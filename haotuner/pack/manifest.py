@@ -42,7 +42,7 @@ class Manifest:
 
     @property
     def placed(self) -> bool:
-        """Whether its code runs on a device beside the CPU, for tensors that lie there."""
+        """True if its code runs on a device beside the CPU, for tensors that lie there."""
         return is_placed(self.arch)
 
     @property

@@ -92,7 +92,7 @@ def _plain(pack: Path) -> Manifest:
 
 
 def _sound(aside: Path) -> None:
-    """What is about to be published holds together: every level's files are those that its manifest names."""
+    """Check of what is about to be published: every level's files are those that its manifest names."""
     levels = read_levels(aside) or {}
     for level in levels:
         check_library(aside, read_level(aside, level, levels))

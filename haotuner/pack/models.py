@@ -1,4 +1,4 @@
-"""What a manifest says of whole models: their files, which lie in the folder ``models``."""
+"""Whole models in a manifest: their files, which lie in the folder ``models``."""
 
 from __future__ import annotations
 

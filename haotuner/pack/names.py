@@ -31,17 +31,17 @@ _SEALED = re.compile(rb"[0-9a-f]{64}\n")
 
 
 def is_level(name: Any) -> bool:
-    """Whether a level may have this name: that of a folder, or for a device of one in a folder."""
+    """True if a level may have this name: that of a folder, or for a device of one in a folder."""
     return isinstance(name, str) and len(name) <= 80 and re.fullmatch(_LEVEL, name) is not None
 
 
 def is_pack_file(name: str) -> bool:
-    """Whether a pack may hold a file of this name, relative to its folder. Such a name never leads out of it."""
+    """True if a pack may hold a file of this name, relative to its folder. Such a name never leads out of it."""
     return _FILE.fullmatch(name) is not None
 
 
 def foreign(folder: Path) -> str:
-    """What lies in a folder, at any depth, that no pack has: the first such path, relative to it; empty if there is none.
+    """First foreign path in a folder, at any depth, which no pack has, relative to it; empty if there is none.
 
     Links are, whatever they point to, and so are pipes and devices. OSError where a folder cannot be read.
     """
@@ -60,7 +60,7 @@ def _raised(error: OSError) -> None:
 
 
 def is_ours(folder: Path) -> bool:
-    """Whether haotuner wrote what lies in a folder, be it damaged or of another schema: nothing else may be replaced."""
+    """True if haotuner wrote what lies in a folder, be it damaged or of another schema: nothing else may be replaced."""
     try:
         return not foreign(folder) and (_is_manifest(folder / MANIFEST) or _has_seal(folder))
     except OSError:
@@ -68,7 +68,7 @@ def is_ours(folder: Path) -> bool:
 
 
 def _is_manifest(path: Path) -> bool:
-    """Whether it says of itself what manifests do, in any schema."""
+    """True if it says of itself what manifests do, in any schema."""
     try:
         document = parse(path, read_regular(path, SIZE_LIMIT_BYTES, follow=False))
     except (OSError, PackInvalid):
@@ -81,7 +81,7 @@ def _is_manifest(path: Path) -> bool:
 
 
 def _has_seal(folder: Path) -> bool:
-    """Whether a manifest that cannot be read lies beside a seal and a library, of this folder or of a level in it."""
+    """True if a manifest that cannot be read lies beside a seal and a library, of this folder or of a level in it."""
     try:
         sealed = _SEALED.fullmatch(read_regular(folder / SEAL, 100, follow=False))
     except OSError:

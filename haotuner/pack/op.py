@@ -112,7 +112,7 @@ class PackOp:
 
     @property
     def apart(self) -> str:
-        """Why no other output of a group's file is written with this one; empty where none was asked."""
+        """Reason that no other output of a group's file is written with this one; empty where none was asked."""
         return str(json.loads(self.group).get("apart", "")) if self.group else ""
 
     # What a dense op has beside: extents, layout of the packed weight, tuned range of m, rows of each kernel's tile.
@@ -129,12 +129,12 @@ class PackOp:
 
     @property
     def weight(self) -> str:
-        """How users store the weight: nk or kn."""
+        """Layout in which users store the weight: nk or kn."""
         return "".join(self.operands[1].dims)
 
     @property
     def kept(self) -> bool:
-        """Whether a bound weight stays as its owner stores it, where it lies."""
+        """True if a bound weight stays as its owner stores it, where it lies."""
         return not self.operands[1].packed
 
     @property
@@ -149,7 +149,7 @@ class PackOp:
 
     @property
     def extra(self) -> tuple[PackOperand, ...]:
-        """What the epilogue of an op with a weight reads, in a call's order: values of a channel, then tensors like y."""
+        """Operands of the epilogue of an op with a weight, in a call's order: values of a channel, then tensors like y."""
         behind = (
             3 if self.kind == "grouped" else 2 if self.kind == "dense" or is_convolution(self.kind) else len(self.inputs)
         )
@@ -252,7 +252,7 @@ def _check_layer(op: PackOp, sizes: Mapping[str, int] | None = None) -> None:
 
 
 def _typed_as(op: PackOp, named: Op) -> bool:
-    """Whether operands have the types that the op's name gives them; values of a channel may be fp32 in any."""
+    """True if operands have the types that the op's name gives them; values of a channel may be fp32 in any."""
     own = {operand.name: named.dtype_of(operand) for operand in named.meaning.operands}
     own |= {name: named.extra_dtype(name) for name in named.epilogue_operands}
     channel = {operand.name for operand in op.operands if operand.role == "constant"} - {"weight"}

@@ -1,4 +1,4 @@
-"""What a model's requests are expected to take: its products by their plans, its groups by their prices."""
+"""Cost estimate of a model's requests: its products by their plans, its groups by their prices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a kernel is expected to take, from the bytes that it moves and the numbers that it computes (a roofline).
+"""Cost estimate of a kernel, from the bytes that it moves and the numbers that it computes (a roofline).
 
 Only differences between plans count here. Every candidate is priced by the same rates, the greedy plan's kernels too.
 """
@@ -30,7 +30,7 @@ Kernel: TypeAlias = tuple[tuple[str, ...], frozenset[str]]  # its outputs, and t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """What is done in a microsecond: bytes that are moved, results of arithmetic, of exp, erf and division, of products.
+    """Rates of a device, per us: bytes that are moved, results of arithmetic, of exp, erf and division, of products.
 
     ``step_us``: of a step, whatever it does: a call, of a GPU a launch behind another one. ``kept``: whether loops let a
     row's terms wait in the result's row (``kept.py``). ``output_us``: of each output beside a group's first. Of products'
@@ -54,7 +54,7 @@ class Rates:
     across: float = 1.0
 
     def product_flops(self, op: Op) -> float:
-        """What a product's kernel computes in a microsecond."""
+        """Rate of a product's kernel, in flops per us."""
         extents = dict(op.static)
         taps = extents.get("r", 1) * extents.get("s", 1)
         if op.dtype == "int8":
@@ -105,7 +105,7 @@ class Prices:
         return float(np.mean(self.each_us(graph)))
 
     def usual_us(self, graph: Graph) -> tuple[float, ...]:
-        """What is expected of a group at each request, whatever is known of it."""
+        """Expected time of a group at each request, in us, whatever is known of it."""
         return tuple(Prices.each_us(self, graph))
 
     def each_of(self, kernel: Kernel, usual_us: Sequence[float]) -> Sequence[float]:
@@ -121,7 +121,7 @@ class Prices:
         return False
 
     def more(self) -> bool:
-        """Whether kernels can still be timed."""
+        """True if kernels can still be timed."""
         return False
 
     def settle(self, graphs: Sequence[Graph]) -> bool:
@@ -129,11 +129,11 @@ class Prices:
         return False
 
     def knows(self, kernel: Kernel) -> bool:
-        """Whether a kernel's price is a time."""
+        """True if a kernel's price is a time."""
         return False
 
     def expected_us(self, graph: Graph) -> list[float]:
-        """What a group is expected to take at each request: a time, where prices are times."""
+        """Expected time of a group at each request, in us: a time, where prices are times."""
         return self.each_us(graph)
 
     def each_us(self, graph: Graph) -> list[float]:
@@ -208,7 +208,7 @@ class Prices:
 
 @dataclass(frozen=True, slots=True)
 class _Counted:
-    """What elements read and compute, each by the loop variables that it hangs on: as often as these have values.
+    """Reads and results of elements, each by the loop variables that it hangs on: as often as these have values.
 
     ``loads``: by tensor, with bytes of an element; ``across``: tensors that no load reads as they lie; ``results``: of
     simple arithmetic, and of dear functions.

@@ -1,4 +1,4 @@
-"""What of a model runs on no GPU: said before anything is tuned."""
+"""Check of a model for GPUs, before anything is tuned: what of it runs on none."""
 
 from __future__ import annotations
 

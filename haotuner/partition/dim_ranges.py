@@ -91,7 +91,7 @@ def ranges_of(inputs: Mapping[str, TensorType], shapes: str) -> dict[str, Span]:
 
 
 def _says_of(dimension: str, name: str) -> bool:
-    """Whether a name of ``--shapes`` means this dimension, or stands in its text."""
+    """True if a name of ``--shapes`` means this dimension, or stands in its text."""
     return dimension in (name, dimension_name(name)) or multiple_of(dimension, name) is not None
 
 

@@ -1,4 +1,4 @@
-"""What a product carries along: a bias, a function of one number, a residual; each the only reader of what is before it."""
+"""Epilogue fusion into products: a bias, a function of one number, a residual; each alone reads what is before it."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class FusedEpilogue:
 
 @dataclass(frozen=True, slots=True)
 class EpilogueMatcher:
-    """The graph, who makes and who reads each tensor; ``taken``: what products compute already."""
+    """Matcher of epilogues by producers and readers of tensors; ``taken``: what products compute already."""
 
     graph: Graph
     made: Mapping[str, Node]
@@ -93,7 +93,7 @@ class EpilogueMatcher:
         return float(value.reshape(())) if value is not None and value.size == 1 else None
 
     def carried(self, tensor: str, row_of: Callable[[str], Any], channels: int, *, regrouped: bool = False) -> FusedEpilogue:
-        """What may follow a product of so many channels: bias, function, residual, or bias, residual, function.
+        """Epilogue that may follow a product of so many channels: bias, function, residual, or bias, residual, function.
 
         ``row_of`` gives a constant's row of channels, or None. ``regrouped``: also behind reshapes that keep the last axis,
         which are views of the same rows.
@@ -142,7 +142,7 @@ class EpilogueMatcher:
         return result
 
     def _alike(self, tensor: str, other: str) -> bool:
-        """Whether a tensor that comes with the call has the shape of another one."""
+        """True if a tensor that comes with the call has the shape of another one."""
         first, two = self.graph.types[tensor], self.graph.types[other]
         alike = len(first.shape) == len(two.shape) and all(same(a, b) for a, b in zip(first.shape, two.shape, strict=True))
         return alike and first.dtype == "fp32" and tensor not in self.graph.constants
@@ -187,7 +187,7 @@ class EpilogueMatcher:
         )
 
     def _closed(self, inside: set[str], last: str) -> bool:
-        """Whether nobody outside reads what is inside, but the last."""
+        """True if nobody outside reads what is inside, but the last."""
         return all(reader.output in inside for name in inside - {last} for reader in self.readers.get(name, [])) and not (
             inside - {last}
         ) & set(self.graph.outputs)

@@ -107,7 +107,7 @@ class _Writer:
         return self.by_content[content]
 
     def weight_of_product(self, value: Any, name: str) -> str:
-        """The same of a product's weight; on a host as bytes and one number a row where it is made so."""
+        """Name of a product's weight in the blob; on a host as bytes and one number a row where it is made so."""
         plain = normal(value)
         bytes_of = None if self.on_device else scaled_bytes(plain)
         if bytes_of is None:
@@ -229,7 +229,7 @@ def _indices(writer: _Writer, bound: IndexBound) -> list[Any]:
 
 
 def _way(writer: _Writer, way: Specialization, steps: Sequence[object], first: int) -> dict[str, Any]:
-    """Which steps of the schedule a way has, what it makes of the outputs, and which requests it serves."""
+    """Document of a specialization: its steps of the schedule, its outputs, and which requests it serves."""
     document = {"first": first, "end": len(steps), "outputs": [writer.tensor(tensor) for tensor in writer.graph.outputs]}
     if way.extent is None:
         return document | {"line": None, "most": 0, "where": "any sizes"}

@@ -52,12 +52,12 @@ class Specialization:
     most: int = 0
 
     def serves(self, sizes: Mapping[str, int]) -> bool:
-        """Whether it serves a request of these sizes."""
+        """True if it serves a request of these sizes."""
         return self.extent is None or evaluate(self.extent, sizes) <= self.most
 
 
 def looks_up_bytes(graph: Graph, node: Node) -> bool:
-    """Whether a node's elements are those of a table at places that bytes say."""
+    """True if a node's elements are those of a table at places that bytes say."""
     return node.primitive == "gather" and graph.types[node.inputs[1]].dtype in BYTES
 
 
@@ -84,7 +84,7 @@ class Greedy:
         }
 
     def prefers(self, product: Product, parts: Sequence[Product]) -> bool:
-        """Whether one kernel of online sums is taken in the place of its products and the loops between: it stores less."""
+        """True if one kernel of online softmax is taken for its products and the loops between: it stores less."""
         return True
 
     @cached_property
@@ -149,7 +149,7 @@ class Greedy:
         return [of] if isinstance(row, int) and row >= ROW and order[-1] == len(order) - 1 else ()
 
     def _cheap(self, tensor: str) -> bool:
-        """Whether an element is a load, nothing but where to load it, or the real number that a loaded byte stands for."""
+        """True if an element is a load, nothing but where to load it, or the real number that a loaded byte stands for."""
         node = self.made.get(tensor)
         if node is None or tensor in self.products:
             return True
@@ -202,14 +202,14 @@ class Greedy:
                 if node.output in stored and node.output not in self.products and not self.alias(node, stored)]  # fmt: skip
 
     def alias(self, node: Node, stored: set[str]) -> str | None:
-        """What a stored reshape is the same memory as; an output is memory of its own."""
+        """Tensor whose memory a stored reshape is, or None; an output is memory of its own."""
         if node.primitive != "reshape" or node.output in self.graph.outputs:
             return None
         of = node.inputs[0]
         return of if of in stored or (of in self.graph.inputs and of not in self.graph.constants) else None
 
     def _group(self, root: str, stored: set[str]) -> Graph:
-        """What makes a tensor out of stored ones; only what leads to it is looked at, of a large graph a small part."""
+        """Subgraph of a tensor from stored ones; only what leads to it is looked at, of a large graph a small part."""
         selected, waiting = {root}, [root]
         while waiting:
             more = {

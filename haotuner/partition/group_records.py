@@ -58,7 +58,7 @@ class NamedGroup:
         self.dims = sorted({str(line[1]) for line in self.sizes.lines if line[0] == "dim"})
 
     def trial(self, request: Mapping[str, int]) -> Trial:
-        """What times it at a request."""
+        """Trial that times it at a request."""
         shape = Shape.of({name: request[name] for name in self.dims})
         return Trial.of(OpName(self.name), Composition.of(KERNEL, share=SERIAL), shape, cache="hot")
 
@@ -70,7 +70,7 @@ def groups_fingerprint(device: Device) -> str:
 
 
 class GroupRecords:
-    """What is known of groups on one device: of this run and, with ``resume``, of the one before it.
+    """Records of groups on one device: of this run and, with ``resume``, of the one before it.
 
     Without a store it is a memory of one run.
     """
@@ -91,7 +91,7 @@ class GroupRecords:
             self.reused = len(stored)
 
     def known(self, trial: Trial) -> Outcome | None:
-        """What came of a trial; None: it was not measured."""
+        """Outcome of a trial; None: it was not measured."""
         return self._known.get(trial.key())
 
     def keep(self, times: Sequence[tuple[Trial, float]]) -> None:

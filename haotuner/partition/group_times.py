@@ -1,4 +1,4 @@
-"""Times groups in a process of their own: ``python -m haotuner.partition.group_times`` reads a task, prints a line each.
+"""Timer of groups in a process of their own: ``python -m haotuner.partition.group_times`` reads a task, prints a line each.
 
 Generated code that crashes takes nothing else along; what was printed before counts.
 """

@@ -1,4 +1,4 @@
-"""Orchestration as Korch does it (ASPLOS 2024, arXiv 2406.09465): which groups become kernels is a binary program.
+"""Partitioner by a binary program, as Korch's (ASPLOS 2024, arXiv 2406.09465): it chooses which groups become kernels.
 
 Candidates are convex sets of primitives with one output, and unions of such with several. ``u_k``: candidate k is a kernel
 of the plan. Every tensor that must lie in memory is some kernel's output, and so is every other tensor that a chosen kernel
@@ -29,7 +29,7 @@ AGAIN_S = 1.0  # for a window's program when some of its prices have become time
 
 @dataclass(slots=True)
 class PartitionReport:
-    """What the solver did: printed, and kept in the pack's report."""
+    """Report of the solver: printed, and kept in the pack's report."""
 
     windows: int = 0
     candidates: int = 0
@@ -49,7 +49,7 @@ class PartitionReport:
 
 
 def together(every: Sequence[PartitionReport]) -> PartitionReport:
-    """What was done for all segments of a model."""
+    """Report for all segments of a model."""
     lists: dict[str, Any] = {
         name: [report for report_ in every for report in getattr(report_, name)] for name in ("regions", "ways")
     }
@@ -59,7 +59,7 @@ def together(every: Sequence[PartitionReport]) -> PartitionReport:
 
 
 class SolvedWindows:
-    """What the solver said of windows by their prices: those that mean the same and cost the same are solved once."""
+    """Solutions of windows by their prices: those that mean the same and cost the same are solved once."""
 
     def __init__(self) -> None:
         self._known: dict[Hashable, tuple[list[int] | None, float, bool]] = {}
@@ -84,7 +84,7 @@ class SolvedWindows:
 
 
 class IlpPartitioner(Greedy):
-    """The steps of the cheapest plan by the prices given; ``told`` says how it was found."""
+    """Partitioner that chooses the cheapest plan by the prices given; ``told`` reports how it was found."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class IlpPartitioner(Greedy):
         return IlpPartitioner(graph, prices, tuned=tuned, serves=self.finder.serves, kinds=self.kinds)
 
     def prefers(self, product: Product, parts: Sequence[Product]) -> bool:
-        """Whether the one kernel is priced below the products and the loops that they leave."""
+        """True if the one kernel is priced below the products and the loops that they leave."""
         covered = {name for part in parts for name in part.nodes}
         between = [name for name in product.nodes if name not in covered]
         apart = sum(self.prices.product_us(part, self.graph) for part in parts)
@@ -114,7 +114,7 @@ class IlpPartitioner(Greedy):
         return self.prices.product_us(product, self.graph) < apart
 
     def price(self, prices: Prices) -> None:
-        """The same candidates by other prices at the same requests; ``steps`` and ``told`` are then those of a new plan."""
+        """Change of the candidates' prices, at the same requests; ``steps`` and ``told`` are then those of a new plan."""
         for window in self.windows:
             window.candidates = [
                 replace(candidate, us=prices.price_of(candidate.key, candidate.usual_us)) for candidate in window.candidates

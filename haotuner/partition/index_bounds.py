@@ -1,4 +1,4 @@
-"""Which inputs of a graph hold indices, and how many rows each of these may choose from: a request is held against it.
+"""Bounds of indices among a graph's inputs: how many rows each may choose from; a request is checked against them.
 
 ONNX calls an index outside of -n..n-1 an error. What the inputs hold is asked once a call, before any step runs. Indices
 that the graph computes are not asked: loops keep these inside of the tensor.
@@ -16,7 +16,7 @@ from haotuner.partition.index_views import View, views
 
 @dataclass(frozen=True, slots=True)
 class IndexBound:
-    """The elements of ``view`` lie in -extent..extent-1; ``reader``: who asks it."""
+    """Bound of indices: elements of ``view`` lie in -extent..extent-1; ``reader``: who asks it."""
 
     view: View
     extent: Extent
@@ -29,7 +29,7 @@ class IndexBound:
 
 
 def index_bounds(graph: Graph) -> list[IndexBound]:
-    """What gathers and scatters ask of whole numbers that are inputs, in the order of the graph, each once."""
+    """Bounds of whole numbers that are inputs, by gathers and scatters, in the order of the graph, each once."""
     finder = _BoundFinder(graph, {node.output: node for node in graph.nodes})
     result: dict[tuple[str, str], IndexBound] = {}
     for node in graph.nodes:

@@ -1,4 +1,4 @@
-"""Which inputs of a graph choose rows, through whatever moves them on the way: what a drawn request may hold follows."""
+"""Inputs of a graph that choose rows, through whatever moves them on the way: what a drawn request may hold follows."""
 
 from __future__ import annotations
 

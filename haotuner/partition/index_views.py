@@ -25,7 +25,7 @@ class View:
     ordered: bool = True
 
     def merged(self) -> View:
-        """The same elements in as few axes as the strides allow: no axis of one element, none that repeats elements."""
+        """View of the same elements in as few axes as strides allow: none of one element, none that repeats elements."""
         axes: list[tuple[Extent, Extent]] = []
         for extent, stride in self.axes:
             if same(extent, 1) or same(stride, 0):
@@ -74,7 +74,7 @@ def _reshaped(view: View, node: Node, graph: Graph) -> list[View]:
 
 
 def _covers(view: View, shape: Sequence[Extent]) -> bool:
-    """Whether a view is all of a tensor, no part that a concat joined to others."""
+    """True if a view is all of a tensor, no part that a concat joined to others."""
     return all(same(extent, own) for (extent, _), own in zip(view.axes, shape, strict=True))
 
 

@@ -1,4 +1,4 @@
-"""Which layout images have is decided by a binary program, as Korch decides which groups are kernels.
+"""Layouts of images, chosen by a binary program, as Korch decides which groups are kernels.
 
 An image with channels last is another tensor of the graph; what turns one into the other is a candidate with a price. So is
 each product, and each window between products, once in either layout, at the cost of its cheapest kernels: windows share
@@ -27,7 +27,7 @@ Layout = bool  # whether channels are last
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What is computed in one layout: a product, or a window's primitives; ``outputs``: what of it lies in memory."""
+    """Unit of one layout: a product, or a window's primitives; ``outputs``: what of it lies in memory."""
 
     nodes: frozenset[str]
     outputs: tuple[str, ...]
@@ -110,16 +110,16 @@ class Layouts:
         return {index: {True} for index in range(len(self.units)) if self._may(index)}
 
     def _may(self, index: int) -> bool:
-        """Whether some primitive of a unit can be on images with channels last."""
+        """True if some primitive of a unit can be on images with channels last."""
         return any(name in self.oriented.rules for name in self.units[index].nodes)
 
     def _way(self, name: str, last: Layout) -> tuple[How, bool]:
-        """How a unit in a layout makes a tensor, and whether the tensor has channels last."""
+        """Way in which a unit in a layout makes a tensor, and whether the tensor has channels last."""
         rule = self.oriented.rules.get(name) if last else None
         return ("first", False) if rule is None else ("last", rule.last)
 
     def _free(self, image: Place) -> How:
-        """What no unit makes: inputs, and what products read through. Primitives are as they are wanted."""
+        """Way of what no unit makes: inputs, and what products read through. Primitives are as they are wanted."""
         name, last = image
         if name not in self.plan.made:
             return "turn" if last else "given"
@@ -173,7 +173,7 @@ class Layouts:
         return self._costs[key] or 0.0
 
     def turns(self, images: set[str]) -> Iterator[Candidate]:
-        """What turns images that units make, or that come with a request, into those that are wanted.
+        """Candidates that turn images that units make, or that come with a request, into those that are wanted.
 
         It reads the image as it was made, so that two turns cannot wait for each other.
         """

@@ -63,7 +63,7 @@ class Ways:
         return Ways(order, before, behind, products)
 
     def convex(self, nodes: Iterable[str]) -> bool:
-        """Whether no way leads out of the set and back into it."""
+        """True if no way leads out of the set and back into it."""
         own = [self.order[name] for name in nodes]
         stored, after, ahead = 0, 0, 0
         for position in own:
@@ -75,7 +75,7 @@ class Ways:
 
 @dataclass(frozen=True, slots=True)
 class MultiOutputFusion:
-    """What unions are made with. ``required``: tensors in memory; ``readers``: who reads each tensor of the window."""
+    """Context of unions. ``required``: tensors in memory; ``readers``: who reads each tensor of the window."""
 
     graph: Graph
     ways: Ways
@@ -107,14 +107,14 @@ class MultiOutputFusion:
         return result, True
 
     def _kept(self, tensor: str) -> bool:
-        """Whether a tensor may be worth memory beside another one."""
+        """True if a tensor may be worth memory beside another one."""
         return tensor in self.required or len(self.readers.get(tensor, ())) > 1
 
     def _reads(self, candidate: Candidate) -> frozenset[str]:
         return frozenset(self.subgraph(candidate.outputs, candidate.nodes).inputs)
 
     def _may(self, candidate: Candidate, reads: frozenset[str], other: Candidate, own: frozenset[str]) -> bool:
-        """What can be said before loops are written."""
+        """True if two may be joined, before loops are written."""
         if other.output in candidate.outputs or self.ways.products[candidate.output] != self.ways.products[other.output]:
             return False
         if not (candidate.nodes & other.nodes or reads & own or other.output in reads or own & set(candidate.outputs)):
@@ -144,7 +144,7 @@ def _width(shape: Sequence[object]) -> int:
 
 
 def plain(graph: Graph, *, cores: bool = True) -> bool:
-    """Whether one nest writes all outputs of a graph, and, on ``cores``, none of them has faster loops of its own."""
+    """True if one nest writes all outputs of a graph, and, on ``cores``, none of them has faster loops of its own."""
     if any(node.primitive in ORDERED or looks_up_bytes(graph, node) for node in graph.nodes):
         return False
     shape = graph.types[graph.outputs[0]].shape

@@ -1,4 +1,4 @@
-"""Groups with products on both sides of a softmax, that one kernel of online sums computes: nothing between is stored.
+"""Groups with products on both sides of a softmax, that one kernel of online softmax computes: nothing between is stored.
 
 The group is convex: all ways from one product to a later one. Whether it is online sums is the generator's rule; whether an
 op kind says the same is looked at here, and at which strides the operands lie.
@@ -123,7 +123,7 @@ def _attention_product(finder: Finder, sums: OnlineSoftmax, nodes: list[str]) ->
 
 
 def _scale(score: Expression, sums: OnlineSoftmax) -> float | None:
-    """What the product is multiplied by to be the score; None where that is something else."""
+    """Factor of the product in the score; None where that is something else."""
     if score is sums.product:
         return 1.0
     if not (isinstance(score, Apply) and score.function in ("mul", "div") and sums.product in score.arguments):
@@ -135,7 +135,7 @@ def _scale(score: Expression, sums: OnlineSoftmax) -> float | None:
 
 
 def _view(finder: Finder, e: Expression, axes: tuple[Variable, ...]) -> View | None:
-    """Where an operand lies, with its axes in this order; None where it is computed, or not so in memory."""
+    """View of an operand in memory, with its axes in this order; None where it is computed, or lies otherwise."""
     if not isinstance(e, Load) or sorted(map(str, e.indices)) != sorted(map(str, axes)) or e.dtype != "fp32":
         return None
     if e.tensor in finder.graph.constants:
@@ -146,7 +146,7 @@ def _view(finder: Finder, e: Expression, axes: tuple[Variable, ...]) -> View | N
 
 
 def _mask(finder: Finder, sums: OnlineSoftmax, e: Load) -> tuple[str, View | None]:
-    """What of the scores a mask is added to, and where it lies."""
+    """Part of the scores that a mask is added to, and its view."""
     shape = finder.graph.types[e.tensor].shape
     plain = View(e.tensor) if e.tensor not in finder.graph.constants and e.dtype == "fp32" else None
     (batch, b), (heads, _) = sums.outer

@@ -104,7 +104,7 @@ class Finder:
         return next((node for node in after if self.serves is None or self.serves(node.of(plain))), None)
 
     def _of(self, node: Node, *dtypes: str) -> bool:
-        """Whether its tensors are all of one of these types."""
+        """True if its tensors are all of one of these types."""
         return self.graph.types[node.output].dtype in dtypes and (
             len({self.graph.types[tensor].dtype for tensor in (*node.inputs, node.output)}) == 1
         )
@@ -164,7 +164,7 @@ class Finder:
         return np.ascontiguousarray(value.reshape(-1))
 
     def _told_row(self, tensor: str, count: int, behind: int = 0) -> str | None:
-        """The same of a tensor in fp32 that is none: what (count,) it is, seen through what moves no element of it."""
+        """Tensor (count,) that one in fp32 is, seen through what moves no element of it; None if it is no such row."""
         shape = self._shape(tensor)
         if len(shape) <= behind or [extent for extent in shape if extent != 1] != [count] or shape[-1 - behind] != count:
             return None

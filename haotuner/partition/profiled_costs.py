@@ -1,4 +1,4 @@
-"""Prices of which those that a plan wants are measured: bounds first, times only where a program asks for them.
+"""Profiled prices: those that a plan wants are measured; bounds first, times only where a program asks for them.
 
 As Korch prices kernels (ASPLOS 2024), but lazily: what was not measured counts with a bound under its expectation, so the
 program looks at whatever might be cheaper; it is solved again until all kernels of its plan have times, or time is over.
@@ -76,7 +76,7 @@ class ProfiledPrices(Prices):
         return self._known.get(kernel) or [share * time_us for time_us in usual_us]
 
     def knows(self, kernel: Kernel) -> bool:
-        """Whether this kernel has a time."""
+        """True if this kernel has a time."""
         return kernel in self._known
 
     def allow(self, seconds: float) -> None:
@@ -84,7 +84,7 @@ class ProfiledPrices(Prices):
         self._until = time.monotonic() + seconds
 
     def more(self) -> bool:
-        """Whether there is time for more."""
+        """True if there is time for more."""
         return time.monotonic() < self._until and self._goes_on()
 
     def settle(self, graphs: Sequence[Graph]) -> bool:
@@ -116,7 +116,7 @@ class ProfiledPrices(Prices):
         return False
 
     def _fitting(self) -> int:
-        """How many groups fit into the time left, by what the last ones took: a busy host compiles slowly."""
+        """Number of groups that fit into the time left, by what the last ones took: a busy host compiles slowly."""
         if not self._group_s:
             return FIRST_BATCH
         return max(1, min(BATCH, int((self._until - time.monotonic()) / self._group_s)))

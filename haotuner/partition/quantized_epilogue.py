@@ -1,4 +1,4 @@
-"""What a product of bytes carries along: scales, a bias, a function, a residual, and how real numbers become bytes again."""
+"""Epilogue of a product of bytes: scales, a bias, a function, a residual, and how real numbers become bytes again."""
 
 from __future__ import annotations
 

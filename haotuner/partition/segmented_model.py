@@ -1,4 +1,4 @@
-"""How a runtime goes through a model's segments: a document without weights or code of its own."""
+"""Document of how a runtime goes through a model's segments, without weights or code of its own."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def _tensors(graph: Graph, steps: Sequence[Mapping[str, Any]], table: SizeTable)
 
 
 def default_of(graph: Graph, tensor: str) -> dict[str, Any]:
-    """What a document says of an input that a call may leave out; nothing of other tensors."""
+    """Entry of a document for an input that a call may leave out; empty for other tensors."""
     if tensor not in graph.defaults:
         return {}
     array = np.ascontiguousarray(graph.defaults[tensor])

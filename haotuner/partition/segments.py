@@ -57,7 +57,7 @@ def flattened(segments: Iterable[Segment], turns: Extent = 1) -> Iterator[Segmen
 
 
 def _turns(segment: Segment, loop: Node) -> Extent:
-    """How many turns a loop makes; 1 where nothing tells."""
+    """Number of turns of a loop; 1 where nothing tells."""
     counts = (
         node.attributes["extent"] for node in segment.host if node.primitive == "turns" and node.inputs[0] == loop.output
     )
@@ -82,13 +82,13 @@ def cut(graph: Graph) -> tuple[Segment, ...]:
 
 
 def chained(segments: Sequence[Segment]) -> bool:
-    """Whether a runtime goes through segments, or what the host computes: one segment behind random numbers is no model."""
+    """True if a runtime goes through segments, or what the host computes: one segment behind random numbers is no model."""
     return len(segments) > 1 or bool(segments[0].host)
 
 
 @dataclass(slots=True)
 class _Levels:
-    """How many cuts lie before each node, and before each dimension. ``free``: nodes of sizes alone, made where needed.
+    """Number of cuts before each node, and before each dimension. ``free``: nodes of sizes alone, made where needed.
 
     ``keys``: levels with guards, which are the segments, in the order of the graph.
     """
@@ -163,7 +163,7 @@ def _segment(graph: Graph, levels: _Levels, level: int, guard: Guard, host: tupl
 
 
 def _needs(levels: _Levels, node: Node, tensor: str, own: set[str]) -> bool:
-    """Whether a node outside of a segment, or of the host, reads one of its tensors."""
+    """True if a node outside of a segment, or of the host, reads one of its tensors."""
     later = node.primitive in HOST or node.output not in own
     return later and tensor in own and (tensor not in levels.free or node.primitive in HOST)
 

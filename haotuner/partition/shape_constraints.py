@@ -32,7 +32,7 @@ def demands(graph: Graph, branches: Mapping[str, int] | None = None) -> list[tup
 
 
 def unmet(pairs: Iterable[tuple[Extent, Extent]], sizes: Mapping[str, int]) -> str:
-    """What of ``agreements`` or ``demands`` a request makes differ, in words; empty where all agrees.
+    """First of ``agreements`` or ``demands`` that a request breaks, in words; empty where all agrees.
 
     Sizes of the data are not looked at.
     """

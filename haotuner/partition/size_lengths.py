@@ -66,7 +66,7 @@ def _needed(nodes: Sequence[Node], outputs: Sequence[str]) -> list[Node]:
 
 
 def _small(part: Graph, sizes: Mapping[str, int]) -> bool:
-    """Whether no tensor is large, of those whose shapes the request tells."""
+    """True if no tensor is large, of those whose shapes the request tells."""
     shapes = (part.types[node.output].shape for node in part.nodes)
     known = (shape for shape in shapes if all(dimensions(extent) <= sizes.keys() for extent in shape))
     return all(prod(evaluate(extent, sizes) for extent in shape) <= LARGEST for shape in known)

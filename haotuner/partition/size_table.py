@@ -45,7 +45,7 @@ class SizeTable:
         return _Line(self, self._known[words])
 
     def place(self, extent: Extent) -> int:
-        """Which line holds an extent. UsageError where it has no arithmetic."""
+        """Number of the line that holds an extent. UsageError where it has no arithmetic."""
         extent = canonical(extent)
         key = text(extent)
         if key in self._known:

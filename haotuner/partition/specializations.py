@@ -1,4 +1,4 @@
-"""One plan for a range of sizes, or a few by region: which requests are worth plans of their own.
+"""Specializations: one plan for a range of sizes, or a few by region; which requests are worth plans of their own.
 
 The program that chooses groups minimises the sum over all requests, in which small ones hardly count. Here it is solved for
 each request by itself, by the same prices. Then the requests are ordered by a measure of their sizes (a dimension, or the
@@ -111,7 +111,7 @@ class Choice:
         return self.plan.prices.each_of(candidate.key, candidate.usual_us)
 
     def _us(self, index: int, kernels: Sequence[Candidate] | None) -> NDArray[np.float64]:
-        """What a window takes at each request."""
+        """Time of a window at each request, in us."""
         rows = (
             [self.plan.prices.each_us(group) for group in self.plan.windows[index].base.values()]
             if kernels is None
@@ -192,7 +192,7 @@ def _members(cut: _Cut) -> list[list[int]]:
 
 
 def _measures(graph: Graph, requests: Sequence[Mapping[str, int]]) -> list[Extent]:
-    """What a region may be told by: each dimension that differs between requests, and the product of those."""
+    """Extents that may tell a region: each dimension that differs between requests, and the product of those."""
     varied = [name for name in graph.dimensions if len({request[name] for request in requests}) > 1]
     every = [dimension(name) for name in varied]
     return [*every, product(every)] if len(every) > 1 else every

@@ -1,4 +1,4 @@
-"""Windows that are the same but for the names of their tensors: a model's layers. What is found of one holds for all."""
+"""Structural hash of windows, equal but for tensors' names: a model's layers. What is found of one holds for all."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from haotuner.graph.graph import Graph, Node
 
 
 def structural_hash(graph: Graph, made: Mapping[str, Node], nodes: Sequence[str], required: Collection[str]) -> Hashable:
-    """What a window is, its tensors by their places; equal where the same kernels may be made at the same prices.
+    """Hash of a window, its tensors by their places; equal where the same kernels may be made at the same prices.
 
     ``nodes`` in the graph's order; ``required``: what lies in memory. Of what comes from outside types count, and values of
     whole numbers; real ones, such as scales of bytes, are any: no kernel takes longer for its scale.

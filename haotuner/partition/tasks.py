@@ -61,7 +61,7 @@ class ModelTask:
 
     @property
     def uses(self) -> Counter[str]:
-        """How many steps each op serves."""
+        """Number of steps that each op serves."""
         return Counter(step.op.name for step in self.steps if isinstance(step, Product))
 
 

@@ -87,7 +87,7 @@ def _solved(
     prices: Sequence[float],
     left: float,
 ) -> tuple[list[Candidate] | None, float, bool]:
-    """What is chosen under rows of factors, each with the least and the most that it may come to."""
+    """Candidates chosen under rows of factors, each with the least and the most that it may come to."""
     matrix = lil_matrix((len(rows), len(candidates)))
     for row, (factors, _, _) in enumerate(rows):
         for position, factor in factors.items():
@@ -108,7 +108,7 @@ def _solved(
 
 
 def needed(chosen: Iterable[Candidate], outputs: Sequence[str]) -> list[Candidate]:
-    """What the outputs need of the chosen ones."""
+    """Candidates among the chosen ones that the outputs need."""
     by_output = {name: kernel for kernel in chosen for name in kernel.outputs}
     result: dict[Kernel, Candidate] = {}
     waiting = list(outputs)

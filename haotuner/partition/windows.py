@@ -107,7 +107,7 @@ class Windows:
         return tensor
 
     def _reads(self, inputs: Iterable[str], inside: Collection[str]) -> frozenset[str]:
-        """What kernels of the window make of what a kernel reads."""
+        """Tensors that kernels of the window make and a kernel reads."""
         return frozenset(tensor for tensor in map(self._lies_in, inputs) if tensor in inside)
 
     def _renamed(self, candidates: Iterable[Candidate], before: Sequence[str], now: Sequence[str]) -> list[Candidate]:
@@ -185,7 +185,7 @@ class Windows:
 
     @cached_property
     def _reached(self) -> dict[str, int]:
-        """What each primitive of the windows leads to by loops alone, as bits by the graph's order."""
+        """Primitives that each one of the windows leads to by loops alone, as bits by the graph's order."""
         result: dict[str, int] = {}
         live = set(self.live)
         for name in reversed(self.live):
@@ -212,7 +212,7 @@ class Windows:
         )  # fmt: skip
 
     def _of_one(self, name: str) -> bool:
-        """Whether each element is made of one of one tensor, and of numbers."""
+        """True if each element is made of one of one tensor, and of numbers."""
         node, types = self.plan.made[name], self.plan.graph.types
         tensors = [tensor for tensor in node.inputs if self.plan.finder.follow.number(tensor) is None]
         return node.primitive in ("map", "cast") and len(tensors) == 1 and types[tensors[0]].shape == types[name].shape

@@ -1,4 +1,4 @@
-"""Which few micro-kernels to keep where each shape uses one of them: a p-median integer program.
+"""Choice of few micro-kernels to keep where each shape uses one of them: a p-median integer program.
 
 Minimise sum_s share_s (us_ks / best_s)^2 + PENALTY |kept| + PRICE sum_f size_f, where every shape is assigned to a kept
 micro-kernel (after Hakimi, 1964) and f are the forms of the weight that the kept ones read beside the plain one. Solved

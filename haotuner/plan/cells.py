@@ -52,7 +52,7 @@ class CellTable:
     considered: tuple[tuple[Considered, ...], ...] = ()
 
     def at(self, shape: Shape) -> Composition:
-        """What is planned for a shape; there is always something."""
+        """Composition that is planned for a shape; there is always one."""
         cell = 0
         for axis, bounds in self.bounds.items():
             position = int(np.searchsorted(bounds, shape[axis]))
@@ -62,7 +62,7 @@ class CellTable:
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """How threads share a call where that differs between compositions by more than their times at a few shapes tell."""
+    """Sharing of a call by threads, where it differs between compositions by more than their times at a few shapes tell."""
 
     threads: int
     rows: Collection[str] = ()  # axes of which each thread has a part, if there are as many
@@ -86,7 +86,7 @@ class Sharing:
 
 @dataclass(frozen=True, slots=True)
 class CostExtrapolator:
-    """What is expected of compositions at any shape, where times are carried from shape to shape by it.
+    """Expected times of compositions at any shape, by which measured times are carried from shape to shape.
 
     ``ranges``: the least and the largest extent of each axis; ``expected``: microseconds, ``(compositions, shapes)``.
     ``places``: where in a cell that is asked, the share of each axis' extents in log space that lie before it.
@@ -190,7 +190,7 @@ def _narrow(axes: Sequence[str], ranges: Mapping[str, tuple[int, int, int]], mos
 
 
 def _merged(bounds: Mapping[str, tuple[int, ...]], chosen: Sequence[int]) -> tuple[dict[str, tuple[int, ...]], list[int]]:
-    """The same table without the cells that nothing parts from the next ones along an axis."""
+    """Copy of the table without the cells that nothing parts from the next ones along an axis."""
     entries, result = np.array(chosen).reshape([len(own) for own in bounds.values()]), {}
     for index, (axis, own) in enumerate(bounds.items()):
         rows = np.moveaxis(entries, index, 0)
@@ -206,7 +206,7 @@ def _centres(bounds: Sequence[int], begin: float | None, share: float = MIDDLE) 
 
 
 def nearest(places: Places, centre: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Which of the places, a row each, have a say in what is at ``centre``, and the weight of each."""
+    """Indices of the places, a row each, that have a say in what is at ``centre``, and the weight of each."""
     distance = np.linalg.norm(places - centre, axis=1)
     near = np.argsort(distance, kind="stable")[:NEAR]
     return near, 1.0 / (distance[near] + 0.1) ** 2

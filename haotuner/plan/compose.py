@@ -21,7 +21,7 @@ BACK = 3  # tiles the leading region may give up: leaving the last few to two mi
 
 
 class Tiled(Protocol):
-    """What has tiles of so many rows: a curve, a probe."""
+    """Anything with tiles of so many rows: a curve, a probe."""
 
     @property
     def rows(self) -> int:
@@ -30,12 +30,12 @@ class Tiled(Protocol):
 
 
 def covers_every(tiled: Tiled) -> bool:
-    """Whether its tiles alone cover every shape exactly. A plan needs one such micro-kernel: any shape may arrive."""
+    """True if its tiles alone cover every shape exactly. A plan needs one such micro-kernel: any shape may arrive."""
     return tiled.rows == 1
 
 
 def can_serve(every: Iterable[Tiled]) -> bool:
-    """Whether together they cover every shape."""
+    """True if together they cover every shape."""
     return any(map(covers_every, every))
 
 
@@ -69,7 +69,7 @@ class Fillers:
 
 
 def alone_us(curves: Sequence[Curve], limit: int) -> NDArray[np.float64]:
-    """What each curve takes behind a leading region for 0..``limit`` rows; inf where its tiles do not cover them exactly."""
+    """Time of each curve behind a leading region for 0..``limit`` rows, in us; inf where its tiles do not cover them."""
     alone = np.full((len(curves), limit + 1), np.inf)
     for costs, curve in zip(alone, curves, strict=True):
         costs[curve.rows :: curve.rows] = curve.follow_us * np.arange(1, limit // curve.rows + 1)
@@ -88,7 +88,7 @@ def fill_us(alone: NDArray[np.float64]) -> NDArray[np.float64]:
 
 @dataclass(frozen=True, slots=True)
 class Leads:
-    """What every curve costs as the leading region, by (curve, tiles given up, m), and the rows that it leaves to others."""
+    """Cost of every curve as the leading region, in us, by (curve, tiles given up, m), and the rows left to others."""
 
     us: NDArray[np.float64]
     rest: NDArray[np.int64]

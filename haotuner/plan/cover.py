@@ -1,4 +1,4 @@
-"""Cover: which few micro-kernels to keep, by an integer program over the traffic.
+"""Cover: choice of few micro-kernels to keep, by an integer program over the traffic.
 
 A p-median problem whose facilities are compositions: minimise sum_m w_m (cost(m, c) / best(m))^2 + penalty * |kept|, where
 shape m may use composition c only if all its kernels are kept, and all kept kernels share one packed weight. Solved exactly
@@ -35,7 +35,7 @@ SOLVE_LIMIT_S = 4.0
 
 @dataclass(frozen=True, slots=True)
 class _Aim:
-    """What a plan is to come near: the least time of every shape, and the shapes' shares."""
+    """Objective that a plan is to come near: the least time of every shape, and the shapes' shares."""
 
     best_us: NDArray[np.float64]
     shares: NDArray[np.float64]
@@ -95,7 +95,7 @@ def cover(
 def sketch(
     layouts: Mapping[Layout, Sequence[Curve]], rows: NDArray[np.int64], shares: NDArray[np.float64]
 ) -> tuple[Curve, ...]:
-    """What ``cover`` would keep first, roughly and in milliseconds: the greedy set of the best of a few layouts.
+    """Curves that ``cover`` would keep first, roughly and in milliseconds: the greedy set of the best of a few layouts.
 
     The kernels stand in the order in which they were worth adding. Empty if no layout has a one-row kernel.
     """

@@ -1,4 +1,4 @@
-"""What a region costs: piecewise-linear in its row tiles, from a few measured points.
+"""Cost curve of a region, in us: piecewise-linear in its row tiles, from a few measured points.
 
 After MikPoly's profiled task cost g(t) (ASPLOS 2024, section 3.3), with two states a CPU needs: a region that *leads*
 brings the weight from memory, one that *follows* in the same shape finds the weight panels in L2.

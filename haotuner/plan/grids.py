@@ -1,4 +1,4 @@
-"""How one axis is covered where tiles are masked at its end and a device runs many at a time: grids, and their compositions.
+"""Cover of one axis where tiles are masked at its end and a device runs many at a time: grids, and their compositions.
 
 A kernel's tiles are a grid of blocks; the device runs ``slots`` of them at a time, so time rises in rounds.
 Its last round ends well by another tile, the sum over k in parts where the grid is short of
@@ -61,7 +61,7 @@ class Grid:
         return rounds * self.slots // self.across if rounds else 0
 
     def short(self, tiles: int, parts: int) -> bool:
-        """Whether so many parts of the sum still run in one round, each with steps enough."""
+        """True if so many parts of the sum still run in one round, each with steps enough."""
         return tiles * self.across * parts <= self.slots and self.steps >= parts * LEAST_STEPS
 
     def ends(self, last: int) -> Iterator[int]:

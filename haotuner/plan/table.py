@@ -28,7 +28,7 @@ class RowTable:
     regret_max: float = 0.0
 
     def at(self, shape: Shape) -> Planned:
-        """What is planned for one shape; IndexError beyond the table."""
+        """Plan of one shape; IndexError beyond the table."""
         extent = shape[self.axis]
         if not 1 <= extent <= len(self.entries):
             raise IndexError(f"{self.axis}={extent} is not in the table's 1..{len(self.entries)}")

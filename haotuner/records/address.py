@@ -1,4 +1,4 @@
-"""From a ``--db`` URL to an open record store."""
+"""Opening of the record store that a ``--db`` URL names."""
 
 from __future__ import annotations
 

@@ -20,13 +20,13 @@ from haotuner.records.xgemm_space import PARAMETERS, xgemm_space
 
 
 def is_winners(text: str) -> bool:
-    """Whether a JSON file's beginning is that of such a table, which names parameters and rows instead of a cache."""
+    """True if a JSON file's beginning is that of such a table, which names parameters and rows instead of a cache."""
     head = text[:4000]
     return '"parameters"' in head and '"kernel"' in head and '"cache"' not in head
 
 
 def is_winners_file(path: Path) -> bool:
-    """Whether a file begins like such a table; False too where it cannot be read."""
+    """True if a file begins like such a table; False too where it cannot be read."""
     try:
         with open_regular(path, SIZE_LIMIT_BYTES) as file:
             return is_winners(file.read(4000).decode("utf-8", errors="replace"))

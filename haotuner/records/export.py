@@ -182,7 +182,7 @@ def _flat(record: Record) -> dict[str, Any]:
 
 
 def _utf8(text: str) -> str:
-    r"""What Parquet can hold: half a character pair, as broken messages of compilers have, is written out (``\ud800``)."""
+    r"""Text for Parquet: half a character pair, as broken messages of compilers have, is written out (``\ud800``)."""
     return text.encode("utf-8", errors="backslashreplace").decode("utf-8")
 
 

@@ -14,7 +14,7 @@ from haotuner.spec.record import Record
 
 
 def is_export(path: Path) -> bool:
-    """Whether the first line of a file, gzipped or not, is one that ``export`` writes."""
+    """True if the first line of a file, gzipped or not, is one that ``export`` writes."""
     try:
         first = json.loads(read_text(path, "a file of measurements")[0].partition("\n")[0])
     except (UsageError, EnvironmentMissing, ValueError, RecursionError):  # whoever reads it says what is wrong

@@ -28,7 +28,7 @@ _HEADER = ("device_name", "kernel_name", "problem_size", "tune_params_keys")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheFile:
-    """What one file says. ``torn`` is where reading had to stop, empty for a file read to its end."""
+    """Contents of one file. ``torn`` is where reading had to stop, empty for a file read to its end."""
 
     path: Path
     device_name: str

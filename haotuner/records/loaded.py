@@ -1,4 +1,4 @@
-"""What a file holds, found before any store is opened, and what became of it in a store."""
+"""Contents of a file, found before any store is opened, and what became of them in a store."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from haotuner.spec.record import Record, Timed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imported:
-    """What became of one file."""
+    """Result of importing one file."""
 
     path: Path
     device_id: str

@@ -1,4 +1,4 @@
-"""What the parameters of foreign kernels mean: a micro-kernel, an operator, a shape, the work of one call."""
+"""Meaning of the parameters of foreign kernels: a micro-kernel, an operator, a shape, the work of one call."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CHANNELS = 1536
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """What one file measured: an op (as text, for kinds that ``Op`` does not know), a shape, its flops.
+    """Problem that one file measured: an op (as text, for kinds that ``Op`` does not know), a shape, its flops.
 
     ``counted_bytes`` is what a ``GB/s`` column counts, where a kernel's files have one.
     """
@@ -32,7 +32,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelMapping:
-    """How one foreign kernel is written down as a family of micro-kernels."""
+    """Mapping of one foreign kernel to a family of micro-kernels."""
 
     name: str
     family: str

@@ -38,7 +38,7 @@ _FORMATS = ("solver:time,...", "algorithm:solver,time,...")
 
 
 def is_find_database(path: Path) -> bool:
-    """Whether a file's name says that it is one."""
+    """True if a file's name says that it is a find database."""
     return ".fdb.txt" in path.name
 
 
@@ -91,7 +91,7 @@ def read_find_database(path: Path, *, device: str | None = None) -> SolverTable:
 
 
 def device_of(text: str, path: Path) -> Known:
-    """What is known of the device that a file's name says: ``gfx906_60`` or, hexadecimal, ``gfx90878``.
+    """Known device that a file's name says: ``gfx906_60`` or, hexadecimal, ``gfx90878``.
 
     Raises:
         UnknownDevice: it says none, or an architecture that the table does not have.

@@ -1,4 +1,4 @@
-"""Who holds a claim, and whether that process still lives."""
+"""Owner of a claim, and whether that process still lives."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def image() -> bytes:
 
 
 def columns(version: int) -> str:
-    """What to select for ``from_row`` from a store of that version of the tables."""
+    """Columns to select for ``from_row`` from a store of that version of the tables."""
     read = ", ".join(("seq", "digest", *_CONTENT))
     return read if version > 1 else read.replace("repeat", "0 AS repeat")
 

@@ -28,7 +28,7 @@ class SolverTable:
     notes: tuple[str, ...] = ()  # what else is odd about the file
 
     def __len__(self) -> int:
-        """How many rows."""
+        """Number of rows."""
         return len(self.ms)
 
     @property
@@ -37,7 +37,7 @@ class SolverTable:
         return self.device.arch
 
     def starts(self) -> Ids:
-        """Where each problem's rows begin, and the end behind the last; shape ``(len(problems) + 1,)``."""
+        """First row of each problem, and the end behind the last; shape ``(len(problems) + 1,)``."""
         return np.searchsorted(self.problem, np.arange(len(self.problems) + 1))
 
     def best_ms(self) -> Times:

@@ -1,4 +1,4 @@
-"""Whether a path can hold a record store: looked at before SQLite may touch it."""
+"""Check that a path can hold a record store: made before SQLite may touch it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ELSEWHERE = "name another --db, such as sqlite:///records.db"
 
 
 def inspect(path: Path, *, write: bool, mounts: Path = MOUNTS) -> bool:
-    """Whether a store exists at ``path`` (its links resolved); nothing is changed.
+    """True if a store exists at ``path`` (its links resolved); nothing is changed.
 
     Raises:
         UsageError: the folder is missing, or something that is not a file is in the way.

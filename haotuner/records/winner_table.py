@@ -18,7 +18,7 @@ class Winner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Winners:
-    """What one table holds."""
+    """Contents of one table of winners."""
 
     winners: tuple[Winner, ...]
     left_out: Counter[str] = field(default_factory=Counter)  # reason to number of rows

@@ -48,5 +48,5 @@ def _axes(kernel: int) -> list[tuple[int, int, int, int]]:
 
 
 def _loads(kwg: int, threads: int, loading: int) -> bool:
-    """Whether the threads of a group, ``loading`` side by side, fetch whole rows of a block of steps."""
+    """True if the threads of a group, ``loading`` side by side, fetch whole rows of a block of steps."""
     return threads % loading == 0 and kwg % (threads // loading) == 0

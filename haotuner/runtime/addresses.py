@@ -17,7 +17,7 @@ TYPES = ("float32", "float16", "int8", "uint8", "uint16", "int32", "int64")  # t
 
 
 def takes_addresses(function: Callable[[str], Callable[..., Any]]) -> bool:
-    """Whether a library finds in this process's arrays, by ``id``, what DLPack says of them: settings may have BY_ADDRESS.
+    """True if a library finds in this process's arrays, by ``id``, what DLPack says of them: settings may have BY_ADDRESS.
 
     ``function`` gives a function of the library by its name. False for a library that was made before there was such a way.
     """
@@ -31,7 +31,7 @@ def takes_addresses(function: Callable[[str], Callable[..., Any]]) -> bool:
 
 
 def _agree_on(agrees: Callable[..., Any], dtype: str) -> bool:
-    """Whether both see the same in an array of that type, and the library none to write to once it is read-only."""
+    """True if both see the same in an array of that type, and the library none to write to once it is read-only."""
     import tvm_ffi
 
     array = np.zeros((3, 4, 6), dtype)[:, ::2, 1:]

@@ -1,4 +1,4 @@
-"""Words for calls that tvm-ffi could not pass on: which argument, what was found, what to pass instead."""
+"""Messages for calls that tvm-ffi could not pass on: which argument, what was found, what to pass instead."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def check_written(op: str, out: Any) -> None:
 
 
 def read_only(value: Any, dtype: str | None = None) -> bool:
-    """Whether an operand is right but read-only: DLPack has no such tensors, so the call gets a copy."""
+    """True if an operand is right but read-only: DLPack has no such tensors, so the call gets a copy."""
     if not isinstance(value, np.ndarray) or value.flags.writeable:
         return False
     return value.dtype.isnative and dtype in (None, value.dtype.name)

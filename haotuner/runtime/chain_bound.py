@@ -33,7 +33,7 @@ _Run = Callable[["ModelBound", Mapping[str, Any], "Mapping[str, Any] | None"], d
 
 
 def is_chain(raw: bytes) -> bool:
-    """Whether a model's document is that of a chain; its keys are sorted."""
+    """True if a model's document is that of a chain; its keys are sorted."""
     return raw.startswith(b'{"chain"')
 
 
@@ -59,7 +59,7 @@ class ChainEnd:
 
 
 class ChainBound:
-    """What a ``Chain`` calls until its pack is handed over."""
+    """Chain of a pack that a ``Chain`` calls until its pack is handed over."""
 
     def __init__(
         self, pack: Pack, raw: bytes, where: str, model: Callable[[str], ModelBound], native: NativeModel | None = None
@@ -243,7 +243,7 @@ class ChainBound:
         return sum(segment.memory_bytes(**{name: dims[name] for name in segment.dims}) for segment in run)
 
     def stats(self) -> dict[str, int]:
-        """What the segments count and hold, together; ``calls`` of each segment are calls."""
+        """Statistics of the segments, together; ``calls`` of each segment are calls."""
         every = [segment.stats() for segment in self.segments.values()]
         own = {**self._native.held(), "calls": 0} if self._native is not None else {}
         return {name: sum(segment[name] for segment in every) + own.get(name, 0) for name in every[0]}

@@ -37,7 +37,7 @@ class ConvOp:
         return self.entry.name
 
     def windows(self) -> dict[Any, Window]:
-        """How the window moves along each axis of the image."""
+        """Window, and how it moves, by axis of the image."""
         return windows_of(self.entry)
 
     def bind(self, weight: Any, bias: Any = None, *, threads: int | None = None, **constants: Any) -> Convolution:

@@ -25,7 +25,7 @@ class DenseOp(LinearOp):
         return linear
 
     def composition(self, m: Any, threads: int | None = None) -> Composition:
-        """How m rows are served, from the library's own look-up."""
+        """Composition that serves m rows, from the library's own look-up."""
         if threads is not None and threads not in self._op.threads:
             raise UsageError(f"{self.name}: threads={threads!r} has no plan; it has plans for {self._op.threads}")
         index = self._pack.plan_index(self._op) if threads is None else self._op.threads.index(threads)

@@ -21,7 +21,7 @@ _Made = Callable[[int, tuple[int, ...]], Any]
 
 
 class DeviceChainBound(ChainBound):
-    """What a ``DeviceChain`` calls until its pack is handed over."""
+    """Chain on a device that a ``DeviceChain`` calls until its pack is handed over."""
 
     @cached_property
     def _queue(self) -> Callable[..., Any]:

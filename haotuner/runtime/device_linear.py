@@ -46,7 +46,7 @@ class DeviceDenseOp(LinearOp):
         return served_weight(DeviceLinear, self._pack, self._op, weight, in_order(self._op, bias, channels), threads)
 
     def composition(self, m: Any, threads: int | None = None) -> Composition:
-        """How m rows are served, from the library's own look-up; its share is k4 where k is summed in four parts."""
+        """Composition that serves m rows, from the library's look-up; its share is k4 where k is summed in four parts."""
         parts, splits = self._look_up(0, m)
         return Composition(parts, f"k{splits}" if splits > 1 else "serial")
 
@@ -126,7 +126,7 @@ class DeviceLinear:
 
     @property
     def bound(self) -> DeviceBound:
-        """What serves this linear now."""
+        """Binding that serves this linear now."""
         return self._bound
 
     def prepare(self, stream: int | None = None) -> None:
@@ -138,7 +138,7 @@ class DeviceLinear:
         bound.prepare(self.owner, stream_for(self.name, bound.weight) if stream is None else stream)
 
     def warm(self) -> None:
-        """What ``Pack.warmup`` does: code was loaded with the pack, what is left is memory for the current stream."""
+        """Preparation by ``Pack.warmup``: code was loaded with the pack, what is left is memory for the current stream."""
         if exchange_of(self._bound.weight) is None:
             self.prepare()
 
@@ -219,7 +219,7 @@ class DeviceBound:
         )
 
     def moved(self, pack: Pack, op: PackOp) -> DeviceBound:
-        """The same weight for the same op of another pack."""
+        """Binding of the same weight to the same op of another pack."""
         if self.record is None:
             self.call()
         return DeviceBound.of(pack, op, self.weight, self.channels, keep=True)
@@ -245,7 +245,7 @@ def served_weight(
 
 
 def in_order(op: PackOp, bias: Any, channels: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What has one value a channel, in the op's order; TypeError for a name that its epilogue does not read."""
+    """Operands of one value a channel, in the op's order; TypeError for a name that its epilogue does not read."""
     required = [operand.name for operand in op.extra if operand.role == "constant"]
     if unknown := [name for name in channels if name not in required]:
         raise TypeError(

@@ -79,7 +79,7 @@ class DeviceMemory:
         return self.strided(address, shape, (*rows, 1), dtype)
 
     def strided(self, address: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: str) -> Any:
-        """The same at any strides, in elements."""
+        """Array at any strides, in elements."""
         return self._handed(address, shape, strides, DTYPES[dtype].code, DTYPES[dtype].size * 8)
 
     def like(self, address: int, values: NDArray[Any]) -> Any:
@@ -129,7 +129,7 @@ class _Capsule:
 
 
 def with_gaps(values: NDArray[Any], gap: int) -> NDArray[Any]:
-    """The same rows in a wider array, NaN between them (bytes: the largest)."""
+    """Copy of the rows in a wider array, NaN between them (bytes: the largest)."""
     unread = np.iinfo(values.dtype).max if values.dtype.kind in "iu" else np.nan
     room = np.full((values.shape[0], values.shape[1] + gap), unread, values.dtype)
     room[:, : values.shape[1]] = values

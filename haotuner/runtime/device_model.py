@@ -18,7 +18,7 @@ from haotuner.runtime.streams import still
 
 
 class DeviceModelBound(ModelBound):
-    """What a ``DeviceModel`` calls until its pack is handed over."""
+    """Model on a device that a ``DeviceModel`` calls until its pack is handed over."""
 
     def _opened(self, mapped: NativeLibrary, index: int, files: OpenModel) -> NativeModel:
         gpu = self.pack.gpu

@@ -22,7 +22,7 @@ _SHAPES = 256  # of calls that are kept
 
 
 def address(array_: Any) -> int:
-    """Where an array's elements lie."""
+    """Address of an array's elements."""
     try:
         return ctypes.addressof(ctypes.c_char.from_buffer(array_))  # a quarter of the time of what numpy says
     except (TypeError, ValueError, BufferError):  # of what may not be written, of none, of types that others made

@@ -22,7 +22,7 @@ _NEAR = 0.1  # bandwidths within a tenth are one device's: clocks differ a littl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """What decides whose code and whose plans a device is served with."""
+    """Facts that decide whose code and whose plans a device is served with."""
 
     ordinal: int
     name: str
@@ -41,12 +41,12 @@ class Gpu:
         return min(taken, key=lambda level: (self._distance(manifests[level]), level))
 
     def runs(self, manifest: Manifest) -> bool:
-        """Whether a pack's code runs on a device of this kind."""
+        """True if a pack's code runs on a device of this kind."""
         arch = CudaArch.of(manifest.arch)
         return arch is not None and arch.runs_on(self.major, self.minor)
 
     def too_old(self, manifest: Manifest) -> str:
-        """Why this device's driver does not take a pack's code: what was found, what is needed, what to do; or nothing."""
+        """Reason that this device's driver does not take a pack's code: found, needed, what to do; empty if it does."""
         if manifest.driver <= self.driver:
             return ""
         return (
@@ -63,7 +63,7 @@ class Gpu:
             raise PackMismatch(f"cuda:{self.ordinal} cannot serve the pack: {problem}")
 
     def is_planned_for(self, manifest: Manifest) -> bool:
-        """Whether the pack's plans were made for this kind of device, not for another of the same architecture."""
+        """True if the pack's plans were made for this kind of device, not for another of the same architecture."""
         return self._distance(manifest) <= _NEAR
 
     def _distance(self, manifest: Manifest) -> float:

@@ -67,7 +67,7 @@ class Outputs:
 
 
 def _places(entries: Sequence[PackOp]) -> tuple[tuple[int, ...], ...]:
-    """Which of the file's outputs each op writes, in its call's order; those that do not say it take what is left."""
+    """Indices of the file's outputs that each op writes, in its call's order; those that do not say it take what is left."""
     taken = {position for entry in entries for position in entry.places}
     free = iter(index for index in range(sum(len(entry.written) for entry in entries)) if index not in taken)
     return tuple(entry.places or (next(free),) for entry in entries)

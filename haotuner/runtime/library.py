@@ -120,7 +120,7 @@ class Library:
 
     @cached_property
     def takes_addresses(self) -> bool:
-        """Whether calls may name numpy's arrays by ``id``, with BY_ADDRESS in the setting."""
+        """True if calls may name numpy's arrays by ``id``, with BY_ADDRESS in the setting."""
         return takes_addresses(self.function)
 
     def function(self, name: str) -> Callable[..., Any]:
@@ -133,7 +133,7 @@ class Library:
 
 
 def _about(op: PackOp) -> bytes:
-    """What the library says of an op that is the manifest's; native/ffi.c writes it."""
+    """Text that the library has of an op that is the manifest's; native/ffi.c writes it."""
     return "\n".join(
         [f"{op.name} {table_name(op.kind)}", "".join(f"{count} " for count in op.threads), *op.kernels, ""]
     ).encode()

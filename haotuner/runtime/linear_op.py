@@ -1,4 +1,4 @@
-"""What a dense op of an open pack tells about itself, wherever the pack computes."""
+"""Facts of a dense op of an open pack, wherever the pack computes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class LinearOp:
         return self._op.k
 
     def _look_up(self, plan: int, m: Any) -> tuple[tuple[Part, ...], int]:
-        """How m rows are served by a plan, from the library's own look-up: kernels with their tiles, the way's number."""
+        """Kernels with their tiles that serve m rows by a plan, and the way's number, from the library's own look-up."""
         if isinstance(m, bool) or not isinstance(m, int | np.integer) or not 1 <= m < 2**31:
             raise UsageError(f"{self.name}: m={m!r} must be a whole number of rows in 1..2^31-1")
         values = np.zeros(2 + 2 * MAX_PARTS, np.int64)

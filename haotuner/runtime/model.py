@@ -30,11 +30,11 @@ class Model(ModelHandle[ModelBound]):
 
     @property
     def schedule(self) -> ExecutionPlan:
-        """What runs, as the pack's document says it; calls need it not."""
+        """Schedule that runs, as the pack's document says it; calls need it not."""
         return self._bound.schedule
 
     def ran(self, inputs: Mapping[str, Any], us: list[float]) -> Ran:
-        """Which steps a request of such inputs runs, with their times out of those of all."""
+        """Steps that a request of such inputs runs, with their times out of those of all."""
         return self._bound.ran(inputs, us)
 
     def timed(self, inputs: Mapping[str, Any]) -> tuple[dict[str, Any], list[float]]:

@@ -23,7 +23,7 @@ SHAPES = 256  # of requests whose outputs' shapes are kept
 
 
 class ModelBound:
-    """What a ``Model`` calls until its pack is handed over. A call that began here ends here."""
+    """Model of a pack that a ``Model`` calls until its pack is handed over. A call that began here ends here."""
 
     def __init__(self, pack: Pack, mapped: NativeLibrary, index: int, files: OpenModel) -> None:
         self.pack, self._files = pack, files
@@ -43,7 +43,7 @@ class ModelBound:
 
     @property
     def name(self) -> str:
-        """What the pack calls it: the name of the file that it was made of."""
+        """Name in the pack: that of the file that it was made of."""
         return self._native.name
 
     @property
@@ -63,7 +63,7 @@ class ModelBound:
 
     @cached_property
     def schedule(self) -> ExecutionPlan:
-        """What runs, as the pack's document says it; calls need it not."""
+        """Schedule that runs, as the pack's document says it; calls need it not."""
         return ExecutionPlan.of(self._files.schedule, self._files.where)
 
     @property
@@ -139,7 +139,7 @@ class ModelBound:
         self._out_of_range += any(size and not first <= size <= last for size, first, last in own)
 
     def ran(self, inputs: Mapping[str, Any], us: list[float]) -> Ran:
-        """Which steps a request of such inputs runs, with their times out of those of all."""
+        """Steps that a request of such inputs runs, with their times out of those of all."""
         dims = {
             str(name): size
             for end in self._inputs
@@ -154,7 +154,7 @@ class ModelBound:
         return [self.ran(inputs, self.timed(inputs)[1])]
 
     def _out(self, key: tuple[tuple[int, ...], ...]) -> bool:
-        """Whether inputs of these shapes have a dimension out of its range."""
+        """True if inputs of these shapes have a dimension out of its range."""
         for end, shape in zip(self._inputs, key, strict=True):
             for name, size in zip(end.shape, shape, strict=True):
                 first, last = self._ranges.get(str(name), (size, size))

@@ -27,7 +27,7 @@ class ModelHandle(Generic[B]):
 
     @property
     def bound(self) -> B:
-        """What serves this model now."""
+        """Model that serves this handle now."""
         return self._bound
 
     def serve(self, bound: B) -> None:
@@ -38,7 +38,7 @@ class ModelHandle(Generic[B]):
         """Nothing: later calls see that their pack is closed."""
 
     def current(self) -> B:
-        """What serves a call that begins now; PackClosed where its pack was closed and not handed over."""
+        """Model that serves a call that begins now; PackClosed where its pack was closed and not handed over."""
         bound = self._bound
         while not bound.pack.is_open:
             if bound is self._bound:
@@ -53,7 +53,7 @@ class ModelHandle(Generic[B]):
 
     @property
     def name(self) -> str:
-        """What the pack calls it: the name of the file that it was made of."""
+        """Name in the pack: that of the file that it was made of."""
         return self._bound.name
 
     @property
@@ -90,7 +90,7 @@ class ModelHandle(Generic[B]):
 
 
 def difference_of_ends(old: ModelBound | ChainBound, new: ModelBound | ChainBound) -> str:
-    """How the inputs and outputs of two models differ, in words; empty where a caller cannot tell them apart."""
+    """Differences of the inputs and outputs of two models, in words; empty where a caller cannot tell them apart."""
     for kind, before, after in (("input", old.inputs, new.inputs), ("output", old.outputs, new.outputs)):
         was, now = (
             [f"{end.name} {end.dtype} ({', '.join(map(str, end.shape))})" for end in ends] for ends in (before, after)

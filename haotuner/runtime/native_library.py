@@ -119,7 +119,7 @@ class NativeLibrary:
         return NativeModel(self, self.find(name), -1, threads, device) if known else None
 
     def compares_weights(self, name: str) -> bool:
-        """Whether opening a model compares its weights with checksums that the library holds; chains have no weights."""
+        """True if opening a model compares its weights with checksums that the library holds; chains have no weights."""
         if name not in self.names():
             return True
         at = self.door.words(self.find(name), ctypes.byref(ctypes.c_int64()))
@@ -154,7 +154,7 @@ class NativeEnd:
 
 
 class _ErrorText:
-    """Where the library says what was wrong with a call."""
+    """Buffers of the library's message on what was wrong with a call."""
 
     def __init__(self) -> None:
         self.kind, self.text = ctypes.c_char_p(), ctypes.create_string_buffer(_TEXT)
@@ -306,7 +306,7 @@ class NativeModel:
         return [int(dim) for dim in dims[: len(self.dims)]]
 
     def held(self) -> dict[str, int]:
-        """What it counted and what it holds."""
+        """Counts of calls, and what is held, by name."""
         counts = np.zeros(5, np.int64)
         self._mapped.door.held(self._handle, address(counts))
         return dict(zip(("calls", "plans", "contexts", "arena_bytes", "packed_bytes"), counts.tolist(), strict=True))

@@ -1,4 +1,4 @@
-"""What every call on a device does with operands of a framework: their stream, what is refused, memory for the result.
+"""Operands of a framework in calls on a device: their stream, what is refused, memory for the result.
 
 ``op`` is the name that begins every message.
 """
@@ -40,7 +40,7 @@ def explicit_or_current_stream(op: str, x: Any, stream: int | None) -> int | Non
 
 
 def called(op: str, function: Any, *inputs: Any) -> Any:
-    """What a function of a pack's library answers. UsageError, or HaotunerError of the device, in its words."""
+    """Result of a function of a pack's library. UsageError, or HaotunerError of the device, in its words."""
     try:
         return function(*inputs)
     except REFUSED as error:

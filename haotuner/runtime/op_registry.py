@@ -1,4 +1,4 @@
-"""What ``pack.op(name)`` gives, by kind of operator. A new kind of front is one file and one line here."""
+"""Classes that ``pack.op(name)`` gives, by kind of operator. A new class is one file and one line here."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class Operator:
         return self.entry.name
 
     def with_threads(self, threads: int) -> Operator:
-        """The same op with another thread count than the pack's."""
+        """Operator of the same op with another thread count than the pack's."""
         return type(self)(self._pack, self.entry, threads)
 
     def run(self, *operands: Any, out: Any = None, **named: Any) -> Any:

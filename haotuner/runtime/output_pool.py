@@ -1,4 +1,4 @@
-"""Answers: arrays for what a model returns. Those of many pages lie in memory that is used again once nobody holds one."""
+"""Output pool: arrays for what a model returns. Those of many pages lie in memory that is used again once free."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class OutputPool:
 
 
 class _Held:
-    """What an array lies in: it lives as long as the array and all views of it, and then gives its block back."""
+    """Memory that an array lies in: it lives as long as the array and all views of it, and then gives its block back."""
 
     __slots__ = ("__array_interface__", "_block", "_free")
 
@@ -99,7 +99,7 @@ class _Block:
         self._advise()
 
     def misses(self, need: int) -> tuple[bool, int]:
-        """How badly it suits so many bytes."""
+        """Misfit for so many bytes: (too small, difference)."""
         return self.room < need, abs(self.room - need)
 
     def grown(self, need: int) -> bool:

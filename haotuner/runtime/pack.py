@@ -166,7 +166,7 @@ class Pack:
         return Session(self.model(name))
 
     def op_entry(self, name: str) -> PackOp:
-        """What the manifest says of an op; UsageError lists the names."""
+        """Manifest entry of an op; UsageError lists the names."""
         if name not in self._ops:
             raise UsageError(f"{self.path} holds no op {name!r}; it holds {', '.join(self._ops)}")
         return self._ops[name]
@@ -217,7 +217,7 @@ class Pack:
         return self._library
 
     def plan_index(self, op: PackOp, threads: int | None = None) -> int:
-        """Which of the op's plans serves a thread count (None: the pack's): the exact one, or the nearest."""
+        """Index of the op's plan that serves a thread count (None: the pack's): the exact one, or the nearest."""
         count = threads or self.threads
         return min(range(len(op.threads)), key=lambda i: (abs(op.threads[i] - count), op.threads[i]))
 
@@ -259,7 +259,7 @@ class Pack:
         self.own(handle)
 
     def ready(self, handle: AnyLinear | Model | Chain) -> AnyBound | AnyModelBound:
-        """What serves it in this pack, weights laid out. UsageError if the pack has no such op or another such model."""
+        """Binding that serves it here, weights laid out. UsageError if the pack has no such op or another such model."""
         if isinstance(handle, Model | Chain):
             return self._ready_model(handle.bound)
         bound = handle.bound
@@ -321,7 +321,7 @@ class Pack:
 
 
 def _forget(handles: dict[int, weakref.ref[AnyLinear | Model | Chain]], key: int) -> Callable[[object], None]:
-    """What a handle's end does. Its address may be another's by then: only its own entry goes."""
+    """Callback at a handle's end. Its address may be another's by then: only its own entry goes."""
 
     def gone(reference: object) -> None:
         if handles.get(key) is reference:

@@ -1,4 +1,4 @@
-"""On which stream a call is queued: the current one of the tensor's framework, never silently the legacy stream."""
+"""Stream on which a call is queued: the current one of the tensor's framework, never silently the legacy stream."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LEGACY = 1  # CU_STREAM_LEGACY: what 0 means, in the words of DLPack, where 0 is
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What is known of all tensors of a class."""
+    """Facts of all tensors of a class."""
 
     plain: bool  # the library takes them as they are, without a hand-over in the order of a stream
     gives: bool  # it can ask their framework for an output
@@ -94,7 +94,7 @@ def _torch_stream(torch: Any, x: Any) -> int | None:
 
 
 def _tells_stream(kind: type) -> bool:
-    """Whether tvm-ffi asks the class itself, through DLPack's exchange table (torch's is asked by us, see above)."""
+    """True if tvm-ffi asks the class itself, through DLPack's exchange table (torch's is asked by us, see above)."""
     return hasattr(kind, "__dlpack_c_exchange_api__") and kind.__module__.partition(".")[0] != "tvm_ffi"
 
 

@@ -1,4 +1,4 @@
-"""How a sound pack suits this host: its default thread count, what a caller should know of it, the bound of a request."""
+"""Fit of a sound pack to this host: its default thread count, what a caller should know of it, the bound of a request."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def default_threads(manifest: Manifest, cores: int) -> int:
 
 
 def reservations(manifest: Manifest, *, on_cpu: bool) -> Iterator[str]:
-    """What a caller should know before serving: nothing was measured, or another CPU was."""
+    """Warnings for a caller before serving: nothing was measured, or another CPU was."""
     if manifest.unverified:
         yield "nothing was measured for it: plans and times are predictions; tune it on this host without --zero-measure"
     device = manifest.document.get("device")

@@ -92,5 +92,5 @@ def taken(value: Any, text: str) -> str:
 
 
 def as_bits(value: Any) -> Any:
-    """What DLPack can pass on: numpy has no bfloat16 of its own."""
+    """View that DLPack can pass on: numpy has no bfloat16 of its own."""
     return value.view(_BITS) if isinstance(value, np.ndarray) and value.dtype.kind == "V" else value

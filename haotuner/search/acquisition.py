@@ -1,4 +1,4 @@
-"""Which times to take next: those that the best plan rests on and that are still predicted, optimistically.
+"""Choice of the times to take next: those that the best plan rests on and that are still predicted, optimistically.
 
 Optimism under uncertainty (upper confidence bounds: Auer, 2002; Srinivas et al., 2010): a prediction counts as ``OPTIMISM``
 spreads faster, so a shape goes on being tried while any kernel may well beat the best one measured there. The layout is

@@ -1,4 +1,4 @@
-"""What a tuned op's calls are expected to take at any shape: what was timed near it, carried on by the analysis."""
+"""Expected times of a tuned op's calls at any shape: what was timed near it, carried on by the analysis."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def calls_us(tuned: Tuned, shapes: Sequence[Shape], device: Device, threads: int
 
 
 def _expected_us(tuned: Tuned, table: CellTable, shapes: Sequence[Shape], device: Device) -> list[float]:
-    """What the analysis expects of the kernel that serves each shape, on one thread: tiles, full or not, and traffic."""
+    """Analytic time of the kernel that serves each shape, in us, on one thread: tiles, full or not, and traffic."""
     pairs = [(table.at(shape).kernels[0], shape) for shape in shapes]
     return [float(us) for us in analysis_us(tuned.task, pairs, device)]
 

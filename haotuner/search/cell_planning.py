@@ -1,4 +1,4 @@
-"""From kept kernels to a plan by cells: one region, two regions, or the sum in parts, predicted first and then measured.
+"""Plans by cells, from kept kernels: one region, two regions, or the sum in parts, predicted first and then measured.
 
 In every cell the best of each way is known by the surface; at sampled cells the best few are timed once more, in a new
 process, and what was measured decides. Between such cells each way is put right by what it was off at those around.
@@ -84,7 +84,7 @@ def weighed(extent: int, grids: Sequence[Grid], surface: LatencyTable, parts: Se
 
 
 def _keys(composition: Composition, extent: int, grids: Mapping[str, Grid], cache: str) -> list[Key]:
-    """What a composition takes is the sum of these: each has its launch in it, and on an H200 two regions took no less."""
+    """Keys whose times add up to a composition's: each has its launch in it, and on an H200 two regions took no less."""
     keys, left = [], extent
     for kernel, tiles in composition.parts:
         count = grids[kernel].tiles(left) if tiles == WHOLE else tiles

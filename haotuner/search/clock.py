@@ -22,20 +22,20 @@ class Clock:
         self.expired, self.given_up = False, given_up
 
     def not_given_up(self, record: Record | None = None) -> bool:
-        """Whether nobody asked to stop, whatever the time."""
+        """True if nobody asked to stop, whatever the time."""
         if not self._watch(self.phase, record):
             self.given_up = True
         return not self.given_up
 
     def goes_on(self, record: Record | None = None, *, needing: float = 0.0) -> bool:
-        """Whether there is time left, so many seconds if the next step needs them, and nobody asked to stop."""
+        """True if there is time left, so many seconds if the next step needs them, and nobody asked to stop."""
         self.not_given_up(record)
         late = now() + needing >= self._until
         self.expired |= late
         return not (late or self.given_up)
 
     def within(self, share: float) -> Callable[[Record | None], bool]:
-        """Whether it goes on with a step that may take this share of the time left; the clock itself does not expire."""
+        """Test for a step that may take this share of the time left; the clock itself does not expire."""
         until = part(self._until, share)
 
         def goes_on(record: Record | None = None) -> bool:

@@ -17,7 +17,7 @@ LEAST_LIMIT_US = 2_000.0  # but never so small a shape is left out
 
 
 def of_a_call(device: Device) -> Device:
-    """What times of one thread are of: a CPU's core, all of a GPU."""
+    """Device that times of one thread are of: a CPU's core, all of a GPU."""
     return device if machine(device).waves_hide_latency else device.with_units(1)
 
 

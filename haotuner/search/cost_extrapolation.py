@@ -1,4 +1,4 @@
-"""What is expected of kernels at any shape: times are carried from shape to shape by it (decision 456).
+"""Cost estimates of kernels at any shape: times are carried from shape to shape by them (decision 456).
 
 A plan that rests on predictions alone asks them in every cell (decision 554).
 """
@@ -45,7 +45,7 @@ def analysis_us(task: Task, pairs: Sequence[tuple[MicroKernel, Shape]], device: 
 
 
 def extrapolated(task: Task, device: Device, families: Sequence[Family], model: CostModel | None) -> CostExtrapolator | None:
-    """What plans carry times by: predictions where nothing is timed, the analysis of convolutions on CPUs, else nothing."""
+    """Cost estimates of plans: predictions where nothing is timed, the analysis of convolutions on CPUs, else None."""
     if predicts_cells(task, device):
         return _predicted(task, device, families, model)
     if is_convolution(task.op.kind) and not machine(device).waves_hide_latency:
@@ -54,12 +54,12 @@ def extrapolated(task: Task, device: Device, families: Sequence[Family], model: 
 
 
 def predicts_cells(task: Task, device: Device) -> bool:
-    """Whether nothing is timed and cells are told apart by what is expected in each: on GPUs, whose kernels are alike."""
+    """True if nothing is timed and cells are told apart by what is expected in each: on GPUs, whose kernels are alike."""
     return task.budget_s == 0 and machine(device).waves_hide_latency
 
 
 def _analysed(task: Task, device: Device) -> CostExtrapolator:
-    """What the analysis says, where it was held against times."""
+    """Cost estimates of the analysis, where it was held against times."""
 
     def expected(compositions: Sequence[Composition], shapes: Sequence[Shape]) -> NDArray[np.float64]:
         kernels = [composition.kernels[0] for composition in compositions]
@@ -70,7 +70,7 @@ def _analysed(task: Task, device: Device) -> CostExtrapolator:
 
 
 def _predicted(task: Task, device: Device, families: Sequence[Family], model: CostModel | None) -> CostExtrapolator:
-    """What plans of predictions ask in each cell: the same as at the shapes of the race."""
+    """Cost estimates for plans of predictions in each cell: the same as at the shapes of the race."""
 
     def expected(compositions: Sequence[Composition], shapes: Sequence[Shape]) -> NDArray[np.float64]:
         kernels = [composition.kernels[0] for composition in compositions]

@@ -1,4 +1,4 @@
-"""What kernels of an op's families are expected to take, on one scale: the first family, and others beside it."""
+"""Cost estimates of kernels of an op's families, on one scale: the first family, and others beside it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Compared(Protocol):
 
 
 def has_first_programs(family: Family) -> bool:
-    """Whether a family beside the first runs its programs on operands laid out otherwise, so that one analysis fits both."""
+    """True if a family beside the first runs its programs on operands laid out otherwise, so that one analysis fits both."""
     return bool(getattr(family, "first_programs", False))
 
 
@@ -86,7 +86,7 @@ def predicted_by_each(
     kernels: Sequence[MicroKernel],
     shapes: Sequence[Shape],
 ) -> NDArray[np.float64]:
-    """The same by the model and then by each opinion that it rests on, of shape ``(1 + opinions, kernels, shapes)``."""
+    """Times in us by the model and then by each opinion that it rests on, of shape ``(1 + opinions, kernels, shapes)``."""
     single_call = of_a_call(device)
     pairs = [(kernel, shape) for kernel in kernels for shape in shapes]
     predictions = ensemble_predictions(

@@ -1,4 +1,4 @@
-"""Explore a space of schedules with a policy: which programs the race of ``cells.py`` then looks at.
+"""Exploration of a space of schedules with a policy: which programs the race of ``grid_search.py`` then looks at.
 
 Rounds of a few programs, each timed at a few shapes that are far from each other; what came out is told to the policy.
 """
@@ -99,7 +99,7 @@ def explored(task: Task, lab: Measurer, family: Explorable, shapes: Sequence[Sha
 
 @dataclass(frozen=True, slots=True)
 class Ways:
-    """How points of a space are timed: on one thread, or on all where a fold may be shared, and what they then share."""
+    """Ways to time points of a space: on one thread, or on all where a fold may be shared, and what they then share."""
 
     threads: int
     rows: str = SERIAL  # the axis of the output that threads share
@@ -116,7 +116,7 @@ class Ways:
         return Ways(threads, (rows or [SERIAL])[0], terms[0]) if terms[0] else Ways(1)
 
     def of_schedule(self, schedule: Schedule) -> str:
-        """What threads share of a schedule's program."""
+        """Axis that threads share in a schedule's program."""
         return self.terms if schedule.parts > 1 else self.rows
 
     def workers(self, schedule: Schedule, op: Op, shape: Shape) -> float:

@@ -94,7 +94,7 @@ def tune(task: Task, lab: Measurer, families: Sequence[Family], watch: Watch, mo
 
 
 def _explored(task: Task, lab: Measurer, family: Family, clock: Clock) -> list[MicroKernel]:
-    """What a policy found; UsageError of a family that has no space of schedules."""
+    """Kernels that a policy found; UsageError of a family that has no space of schedules."""
     if not isinstance(family, Explorable):
         raise UsageError(
             f"--search {task.search}: {family.name} has no space of schedules; leave the option out for {task.op.name}"
@@ -191,7 +191,7 @@ class Race:
             count *= 2
 
     def _foreseen(self) -> list[Composition]:
-        """What a plan without measurements serves at each shape of the race: timed first, it is not lost for less."""
+        """Compositions of a plan without measurements at each shape of the race: timed first, it is not lost for less."""
         every = list(self.candidates)
         expected = np.array([self._expected[composition] for composition in every])
         chosen = self._assigned(every, expected)
@@ -220,7 +220,7 @@ class Race:
         return [self.us, *self._of_many.values()]
 
     def _times(self, threads: int) -> Us:
-        """What was timed on so many threads."""
+        """Times measured on so many threads, in us."""
         return self.us if threads == 1 else self._of_many.setdefault(threads, {})
 
     def _trial(self, composition: Composition, shape: Shape, threads: int = 1) -> Trial:
@@ -294,7 +294,7 @@ class Race:
     def _untimed(
         self, result: Mapping[Composition, float], ways: Sequence[str], shape: Shape, threads: int
     ) -> dict[Composition, float]:
-        """What calls are expected to take that threads share, from times of one thread."""
+        """Expected times of calls that threads share, in us, from times of one thread."""
         expect, op = backend_for(self.lab.device).untimed_us, self.task.op
         every = (
             (composition, Composition.of(composition.parts[0].kernel, share=way), us)
@@ -381,7 +381,7 @@ class Race:
 
 
 def beside(family: Family, task: Task) -> bool:
-    """Whether a second family takes part: where times decide or a model of its own does, and bits may depend on what serves.
+    """True if a second family takes part: where times decide or a model of its own does, and bits may depend on what serves.
 
     By analysis alone one family is not held against another: where a convolution has few channels, it thinks too well of
     minimal filtering. One that has the first one's programs is (``search/cross_family_cost.py``).

@@ -1,4 +1,4 @@
-"""What a search measures first where the sources of its start disagree: a portfolio of their opinions, a few at a time."""
+"""Initial design of a search whose sources of a start disagree: a portfolio of their opinions, a few at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The surface: what every kernel takes at every number of its tiles, measured where it was, predicted where it was not.
+"""Latency table: time of every kernel at every number of its tiles, measured where it was, predicted where it was not.
 
 For tiles that are masked at the end of the one dynamic axis: a kernel's time depends on how many tiles it has, so that is
 what is predicted. A sum over k in parts is predicted as one of so many times the columns with a part of the depth, which
@@ -64,7 +64,7 @@ class LatencyTable:
         self.us[key] = us if key not in self.us else float(np.sqrt(us * self.us[key]))
 
     def predicted(self, keys: Sequence[Key]) -> Floats:
-        """What the model says, of shape ``(len(keys),)``."""
+        """Predictions of the model in us, shape ``(len(keys),)``."""
         self._ask(keys)
         at = [self._row_of[key] for key in keys]
         return np.asarray(self._said[at], np.float64)

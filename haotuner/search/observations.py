@@ -1,4 +1,4 @@
-"""The book: what is known about every candidate of one op, measured where it was, predicted where it was not."""
+"""Observation table: times of every candidate of one op, measured where it was, predicted where it was not."""
 
 from __future__ import annotations
 
@@ -65,12 +65,12 @@ class ObservationTable:
 
     @property
     def started(self) -> bool:
-        """Whether a model learnt elsewhere ranks from the beginning."""
+        """True if a model learnt elsewhere ranks from the beginning."""
         return self._given is not None
 
     @property
     def spread(self) -> float:
-        """How far off predictions are, in the median, log units; zero from a model that does not say."""
+        """Error of predictions, in the median, log units; zero from a model that does not say."""
         return float(np.median(self._spread))
 
     def _fresh(self) -> CostModel:
@@ -102,7 +102,7 @@ class ObservationTable:
         return [trial for trial in trials if trial.key() not in self.us]
 
     def measured(self, name: str) -> bool:
-        """Whether every trial of the kernel's probe has a time."""
+        """True if every trial of the kernel's probe has a time."""
         return all(trial.key() in self.us for trial in self.probes[name].trials())
 
     def finished(self, names: Sequence[str]) -> list[str]:
@@ -116,7 +116,7 @@ class ObservationTable:
         return [n for n in names if n not in self.failed and any(t.key() in self.us for _, t in self.probes[n].lead)]
 
     def done(self, name: str) -> bool:
-        """Whether there is nothing left to learn about the kernel."""
+        """True if there is nothing left to learn about the kernel."""
         return name in self.failed or self.measured(name)
 
     def learn(self) -> None:

@@ -1,4 +1,4 @@
-"""What is timed for a plan: curves of the kept kernels with every way to share the work, and compositions that contend."""
+"""Timings for a plan: curves of the kept kernels with every way to share the work, and compositions that contend."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Times = Mapping[int, Mapping[Composition, float]]  # extent -> composition -> us
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timings:
-    """What was timed of one op with one thread count."""
+    """Times of one op with one thread count."""
 
     task: Task
     threads: int
@@ -154,7 +154,7 @@ def _spread(shapes: Sequence[int]) -> list[int]:
 
 
 def foretold(curves: Mapping[str, Sequence[Curve]], m: int) -> dict[Composition, float]:
-    """What the curves say of each way's best compositions."""
+    """Times of each way's best compositions, in us, by the curves."""
     return {c.composition: c.us for way, curve in curves.items() for c in alternatives(curve, m, CONTENDERS, way)}
 
 

@@ -1,4 +1,4 @@
-"""From what was timed to a plan table for one thread count.
+"""Plan table for one thread count, from what was timed.
 
 The table holds a composition for every m up to its limit. Costs come from curves measured with that thread count and
 each way to share the work; at sampled shapes the best few compositions were timed, which corrects the model between them
@@ -119,7 +119,7 @@ def _between(rows: Sequence[int], values: Sequence[float], limit: int) -> NDArra
 
 
 def _overrule(entry: Planned, measured: Mapping[Composition, float]) -> Planned:
-    """What was measured decides; among those tied with the best a fixed rule does, so that noise does not choose.
+    """Entry by what was measured; among those tied with the best a fixed rule decides, so that noise does not choose.
 
     The rule: the fewest row tiles, because each passes over the weight again, then the fewest regions, then the time.
     """

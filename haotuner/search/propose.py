@@ -1,4 +1,4 @@
-"""What to measure next: what the best plan under the current knowledge would use, and a few others.
+"""Proposals to measure next: what the best plan under the current knowledge would use, and a few others.
 
 The plan, not the kernel, is what is optimised: for every layout the cheapest compositions over the traffic are computed
 with measured and predicted costs, and unmeasured kernels are ranked by the share of the traffic's cost they would carry.

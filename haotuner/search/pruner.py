@@ -1,4 +1,4 @@
-"""Who leaves the race of ``cells.py``: by what is expected, before anything is timed, and by times."""
+"""Pruner of the candidates of ``grid_search.py``: by what is expected, before anything is timed, and by times."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Us: TypeAlias = dict[Composition, dict[Shape, float]]
 
 
 def worth_timing(expected: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Which kernels of a family are worth timing at which shapes, by what is expected of them."""
+    """Mask of the kernels of a family that are worth timing at which shapes, by what is expected of them."""
     hope = np.asarray(expected <= HOPELESS * expected.min(axis=0), np.bool_)
     hope[np.argsort(np.log(expected).mean(axis=1), kind="stable")[:ALWAYS]] = True
     return hope
 
 
 def eliminated(composition: Composition, among: Iterable[Composition], us: Us) -> bool:
-    """Whether a candidate was far behind the best wherever it was timed."""
+    """True if a candidate was far behind the best wherever it was timed."""
     own = us.get(composition, {})
     if len(own) < 2:
         return False

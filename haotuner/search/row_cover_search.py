@@ -236,7 +236,7 @@ class Search:
         return True
 
     def _expected_best(self) -> list[str]:
-        """What a plan without measurements keeps, and for small calls the tile of their height that looks best."""
+        """Kernels that a plan without measurements keeps, and for small calls the tile of their height that looks best."""
         book, axis_rows = self.book, {int(m) for m in self.rows if m <= WHOLE_UP_TO}
         best: dict[int, tuple[float, str]] = {}
         for curve in book.curves(self.ordered):

@@ -47,7 +47,7 @@ def shared(
     between: Between = lambda *_: None,
     expected: Expected | None = None,
 ) -> tuple[dict[int, Tuned], list[Turn], bool]:
-    """What came of the tasks that had a turn, the turns, and whether it was told to stop. It ends at ``until`` (``now``).
+    """Results of the tasks that had a turn, the turns, and whether it was told to stop. It ends at ``until`` (``now``).
 
     A turn takes somewhat longer than it is given: it builds what it began to build, and plans. So each is given less by what
     those before it took too long, and none is begun for which not even that is left.
@@ -98,7 +98,7 @@ def enough_s(tasks: int) -> float:
 
 
 def _products(scheduler: Scheduler) -> str:
-    """What the products of each model take, once all have a time."""
+    """Expected times of the products of each model, in words; else empty."""
     latencies = scheduler.latencies()
     known = latencies and all(math.isfinite(latency) for latency in latencies)
     return f"products {' + '.join(f'{latency / 1e3:.2f}' for latency in latencies)} ms expected" if known else ""

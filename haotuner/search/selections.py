@@ -1,4 +1,4 @@
-"""What selection found for one op, by family: a search that is taken up in turns asks for the same every time.
+"""Selections found for one op, by family: a search that is taken up in turns asks for the same every time.
 
 Going through ten thousand points, and what several models of other devices say of them, takes seconds.
 """

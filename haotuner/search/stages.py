@@ -30,7 +30,7 @@ class InStages(Protocol):
 
 
 def staged(task: Task, device: Device, family: object) -> tuple[str, list[MicroKernel]]:
-    """The same for a task: nothing for one thread, nor where bits may not depend on how a call is shared."""
+    """Axis and kernels of stages for a task: none for one thread, nor where bits may not depend on how a call is shared."""
     if max(task.threads) == 1 or task.one_order or not isinstance(family, InStages):
         return "", []
     return family.staged(task.op, device, max(task.threads))

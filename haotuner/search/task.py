@@ -1,4 +1,4 @@
-"""What a search is asked and how hard it tries, and what came out."""
+"""Task of a search, its effort, and its result."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Watch = Callable[[str, Record | None], bool]  # told the phase and each record; 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """When a search stops, and how its time is divided. Recorded with the run; a replay may pass another."""
+    """Stopping rules of a search, and how its time is divided. Recorded with the run; a replay may pass another."""
 
     quiet_rounds: int = 4  # rounds without a better plan before the search stops
     started_quiet_rounds: int = 6  # of the small rounds of a model learnt elsewhere; two ended some searches 4 % short
@@ -43,7 +43,7 @@ class Effort:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """What to tune: an op for its traffic, and how."""
+    """Tuning task: an op for its traffic, and how."""
 
     op: Op
     traffic: Traffic
@@ -65,7 +65,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuned:
-    """What came out for one op."""
+    """Result of tuning one op."""
 
     task: Task
     family: Family

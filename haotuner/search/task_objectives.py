@@ -1,4 +1,4 @@
-"""What a shared budget is spent for: one number out of the times of all tasks (Ansor, OSDI 2020, section 6, table 2)."""
+"""Objective of a shared budget: one number out of the times of all tasks (Ansor, OSDI 2020, section 6, table 2)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Objective:
             raise UsageError(f"--objective has {len(self.targets_us)} targets for {models} models; give one, or one a model")
 
     def slopes(self, latencies: Sequence[float]) -> list[float]:
-        """How the objective grows with the time of each model, at these times in microseconds; never negative."""
+        """Derivative of the objective by the time of each model, at these times in microseconds; never negative."""
         if self.kind == GEOMEAN:  # -prod(B/L)^(1/m) with B the times now: each model's slope is 1 / (m L)
             return [
                 1.0 / (len(latencies) * latency) if latency > 0 and math.isfinite(latency) else 0.0 for latency in latencies

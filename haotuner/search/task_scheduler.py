@@ -1,4 +1,4 @@
-"""Which task gets the next turn: the one whose next turn promises most for the whole (Ansor, OSDI 2020, section 6).
+"""Task scheduler: the task whose next turn promises most for the whole gets it (Ansor, OSDI 2020, section 6).
 
 Source: Zheng et al., "Ansor: Generating High-Performance Tensor Programs for Deep Learning", the gradient of section 6.2:
 
@@ -83,7 +83,7 @@ class Scheduler:
         return [sum(t.calls[m] * us for t, us in zip(self.tasks, now, strict=True) if t.calls[m]) for m in range(models)]
 
     def promise(self, index: int) -> float:
-        """What the next turn of a task may take off the objective: -df/dt_i; never negative."""
+        """Expected decrease of the objective by the next turn of a task: -df/dt_i; never negative."""
         slopes = self.objective.slopes(self.latencies())
         slope = sum(s * calls for s, calls in zip(slopes, self.tasks[index].calls, strict=True))
         times = self.times[index]

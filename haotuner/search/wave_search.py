@@ -195,7 +195,7 @@ class Search:
         return [(names[of], todo[names[of]]) for of in names_asked if todo[names[of]]]
 
     def _shared(self, names: Sequence[str]) -> dict[str, list[Key]]:
-        """What the opinions of the start would time first, by kernel; empty once enough is timed (``initial_design.py``)."""
+        """Keys that opinions of the start would time first, by kernel; empty with enough times (``initial_design.py``)."""
         tasks = [[(name, self.grids[name].tiles(extent), 1, self.task.cache) for name in names] for extent in self.extents]
         result: dict[str, list[Key]] = {}
         for key in self.surface.head(tasks, self.failed):
@@ -203,7 +203,7 @@ class Search:
         return result
 
     def _todo(self, own: Floats, least: Floats, chosen: Sequence[Key]) -> list[Key]:
-        """Where a kernel is timed: near the best, evenly over the shapes."""
+        """Keys at which a kernel is timed: near the best, evenly over the shapes."""
         near = np.flatnonzero(own <= least * NEAR).tolist()
         if len(near) < FEWEST:
             near = sorted(np.argsort(own / least, kind="stable")[:FEWEST].tolist())
@@ -236,7 +236,7 @@ class Search:
         return float(self.shares @ self._best(names)[0].min(axis=0)) if names else np.inf
 
     def _settled(self) -> bool:
-        """Whether the best of every shape that carries much of the traffic is a kernel that was timed."""
+        """True if the best of every shape that carries much of the traffic is a kernel that was timed."""
         names = self._sound()
         us, _ = self._best(names)
         first = us.argmin(axis=0).tolist()
@@ -259,7 +259,7 @@ class Search:
 
 
 def trial_of(task: Task, key: Key, grid: Grid) -> Trial:
-    """What times a kernel at whole tiles, with its sum in so many parts."""
+    """Trial of a kernel at whole tiles, with its sum in so many parts."""
     name, tiles, parts, cache = key
     shape = Shape.of({task.op.dynamic[0]: tiles * grid.rows})
     return Trial.of(task.op, Composition.of(name, share=in_parts(parts)), shape, cache=cache)

@@ -70,7 +70,7 @@ def relaxed(shares: Shares) -> float:
 
 
 def _done(family: Family, legal: Sequence[Candidate], axis: str, along: Sequence[int]) -> Shares:
-    """What each candidate computes along an axis that it has a program for the end of."""
+    """Extent that each candidate computes along an axis that it has a program for the end of."""
     distinct = sorted(set(along))
     every = np.array(
         [[family.computed(candidate.kernel, axis, extent) for candidate in legal] for extent in distinct], float

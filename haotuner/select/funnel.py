@@ -1,4 +1,4 @@
-"""The funnel: from every point of a family to the candidates worth measuring, with a count for every refusal.
+"""Pruner (the funnel): from every point of a family to the candidates worth measuring, with a count for every refusal.
 
 Laws first (limits.py and the family's own), then what is computed in vain: padding alone where tiles cover some axis exactly
 (padding.py), padding and parallel fill over the traffic where a tile serves a shape alone (fit.py); thresholds relax until
@@ -55,7 +55,7 @@ def select(
     most: int | None = None,
     among: Sequence[MicroKernel] = (),
 ) -> Funnel:
-    """Candidates of one family for an op, best expectation first. NothingLegal if no point obeys the laws.
+    """Candidates of one family for an op, best expectation first. NothingLegal if no point obeys the constraints.
 
     ``score`` gives the expectation of each kernel, higher is better: one number, or one for each use (a few rows, many), or
     these by several opinions.
@@ -81,7 +81,7 @@ def select(
 def _legal(
     op: Op, family: Family, device: Device, traffic: Traffic, ledger: Rejections, among: Sequence[MicroKernel]
 ) -> tuple[int, list[Candidate]]:
-    """How many points there are, and those that obey every law."""
+    """Number of points, and the candidates that obey every constraint."""
     extents = [op.extents(shape) for shape in traffic.shapes()]
     largest = {axis: max(of[axis] for of in extents) for axis in op.dynamic}
     common, own = common_laws(device), family.laws(op, device)

@@ -41,6 +41,6 @@ def extents_of(op: Op, traffic: Traffic, axes: Sequence[str]) -> list[Extents]:
 
 
 def padding(family: Family, kernel: MicroKernel, axes: Sequence[str], requested: Extents) -> float:
-    """What is computed along some axes beyond what is asked, as a share of it."""
+    """Padding along some axes: what is computed beyond what is asked, as a share of it."""
     computed = prod(family.computed(kernel, axis, extent) for axis, extent in zip(axes, requested, strict=True))
     return computed / prod(requested) - 1

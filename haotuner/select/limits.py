@@ -1,4 +1,4 @@
-"""Laws of every family: what a micro-kernel may ask of a device. Each gives both sides of the inequality it breaks.
+"""Constraints of every family on what a micro-kernel asks of a device. Each gives both sides of the inequality it breaks.
 
 After Roller (OSDI 2022) and FTuner (its hardware filters). They read footprint and device only; what hangs on a family's
 program or on its tiles is in the family's own laws, which are asked after these. A limit that the device's profile leaves
@@ -58,7 +58,7 @@ def _l1(q: ConstraintQuery) -> tuple[float, float] | None:
 
 
 def question(family: Family, kernel: MicroKernel, op: Op, device: Device, most: Mapping[str, int]) -> ConstraintQuery:
-    """What the laws look at; ``most``: the largest extent of every dynamic axis."""
+    """Query of the constraints; ``most``: the largest extent of every dynamic axis."""
     return ConstraintQuery(
         kernel=kernel,
         footprint=family.footprint(kernel),
@@ -71,7 +71,7 @@ def question(family: Family, kernel: MicroKernel, op: Op, device: Device, most: 
 
 
 def laws_of(family: Family, op: Op, device: Device) -> Laws:
-    """All laws, in the order they are asked; a point counts against the first one it breaks."""
+    """All constraints, in the order of checks; a point counts against the first one it breaks."""
     return (*common_laws(device), *family.laws(op, device))
 
 

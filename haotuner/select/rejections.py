@@ -1,4 +1,4 @@
-"""The ledger of a selection: how many points each law refused, and some of them word for word."""
+"""Pruning report of a selection: number of points that each constraint refused, and some of them word for word."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Values that everybody uses: ops, shapes, kernels, devices, records; and the right numbers of an op."""
+"""Value types of all packages: ops, shapes, kernels, devices, records; and the right numbers of an op."""

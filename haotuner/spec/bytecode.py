@@ -104,7 +104,7 @@ def _defaults(inputs: Sequence[Mapping[str, Any]]) -> list[int]:
 
 
 def _bytes(raw: bytes) -> list[int]:
-    """How many, then as many words as hold them."""
+    """Number of bytes, then as many words as hold them."""
     padded = raw + b"\0" * (-len(raw) % 8)
     return [len(raw), *struct.unpack(f"<{len(padded) // 8}q", padded)]
 

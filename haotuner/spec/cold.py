@@ -18,7 +18,7 @@ def state_of(op: Op, weights: str) -> str:
 
 
 def waits(op: Op) -> bool:
-    """Whether an op has a matrix that only waits for calls: a weight."""
+    """True if an op has a matrix that only waits for calls: a weight."""
     return bool(waiting(op))
 
 

@@ -138,14 +138,14 @@ def sum_parts(share: str) -> int:
 
 
 def share_in_words(share: str) -> str:
-    """How a call is shared, for people."""
+    """Text of how a call is shared, for people."""
     if sum_parts(share) > 1:
         return f"the sum over k in {sum_parts(share)} parts"
     return WAYS.get(share, f"threads share axis {share}")
 
 
 def is_composition(kernel: str) -> bool:
-    """Whether the text of a trial's kernel names regions, and not one micro-kernel that covers the shape by itself."""
+    """True if the text of a trial's kernel names regions, and not one micro-kernel that covers the shape by itself."""
     return "*" in kernel or "+" in kernel
 
 

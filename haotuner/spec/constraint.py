@@ -1,4 +1,4 @@
-"""Law: an inequality that a micro-kernel must obey to be worth measuring; and the one that asks all of them."""
+"""Constraint: an inequality that a micro-kernel must obey to be worth measuring; and the check of all of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from haotuner.spec.op import Op
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConstraintQuery:
-    """What the laws look at."""
+    """Query that every constraint reads."""
 
     kernel: MicroKernel
     footprint: Footprint
@@ -37,7 +37,7 @@ def no_larger(axis: str, *, least: int = 1) -> Law:
 
 
 def refusals(question: ConstraintQuery, laws: Laws) -> Iterator[Refused]:
-    """Every law the kernel breaks, in order."""
+    """Every constraint that the kernel breaks, in order."""
     for law, sides in laws:
         sides_ = sides(question)
         if sides_ is not None and sides_[0] > sides_[1]:

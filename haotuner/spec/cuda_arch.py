@@ -25,7 +25,7 @@ class CudaArch:
 
     @staticmethod
     def of(name: str) -> CudaArch | None:
-        """What a name like ``sm_80`` or ``sm_90a`` says; None of another text."""
+        """Architecture of a name like ``sm_80`` or ``sm_90a``; None of another text."""
         match = _NAME.fullmatch(name)
         return None if match is None else CudaArch(int(match[1]), int(match[2]), match[3])
 
@@ -36,11 +36,11 @@ class CudaArch:
 
     @property
     def exact(self) -> bool:
-        """Whether its code runs on this capability alone."""
+        """True if its code runs on this capability alone."""
         return self.variant == "a"
 
     def runs_on(self, major: int, minor: int) -> bool:
-        """Whether its code runs on a device: one of the same major and of this minor or, unless it is exact, a later one.
+        """True if its code runs on a device: one of the same major and of this minor or, unless it is exact, a later one.
 
         CUDA programming guide, "Binary compatibility" and "Architecture-specific and family-specific features".
         """
@@ -56,7 +56,7 @@ def cuda_arch(name: str) -> CudaArch:
 
 
 def runs(code: str, device: str) -> bool:
-    """Whether code of one architecture runs on a device of another, both by name."""
+    """True if code of one architecture runs on a device of another, both by name."""
     made, has = CudaArch.of(code), CudaArch.of(device)
     return made is not None and has is not None and made.runs_on(has.major, has.minor)
 

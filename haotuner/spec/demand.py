@@ -119,7 +119,7 @@ class MatmulTile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staging:
-    """How the operands of a product travel before they are used: columns of shape ``(rows,)``."""
+    """Staging of a product's operands before they are used: columns of shape ``(rows,)``."""
 
     rows: Column  # 1 where the operand of the rows (a convolution: the image) is staged in shared memory
     cols: Column  # 1 where the operand of the columns (a convolution: the filter) is staged (CPU: packed)
@@ -172,7 +172,7 @@ class Counted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """What tile programs ask of a device. Work and tiles every family can tell; the other groups only some.
+    """Demand of tile programs on a device. Work and tiles every family can tell; the other groups only some.
 
     Features of a group that a family leaves out are NaN, which the learned model takes for what it is: not known.
     """
@@ -237,7 +237,7 @@ class DemandQuery:
 
 
 class Problem(Protocol):
-    """What is computed: the extents of a shape and the type of its elements. An ``Op`` is one."""
+    """Problem to compute: the extents of a shape and the type of its elements. An ``Op`` is one."""
 
     @property
     def axes(self) -> tuple[str, ...]:

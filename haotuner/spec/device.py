@@ -17,7 +17,7 @@ _ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 
 def is_standin(device_id: str) -> bool:
-    """Whether an id is of a stand-in for tests: its records are neither exported nor learned from."""
+    """True if an id is of a stand-in for tests: its records are neither exported nor learned from."""
     return device_id.startswith(STANDIN)
 
 
@@ -76,7 +76,7 @@ class Device:
         return result
 
     def with_units(self, units: int) -> Device:
-        """The same device with only ``units`` compute units in use (a resource subset is a device too)."""
+        """Copy of the device with only ``units`` compute units in use (a resource subset is a device too)."""
         if not 1 <= units <= self.compute_units:
             raise ValueError(f"device {self.id} has {self.compute_units} compute units, asked for {units}")
         share = units / self.compute_units

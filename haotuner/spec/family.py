@@ -28,11 +28,11 @@ class Family(Protocol):
     frontier: int  # candidates that selection keeps at most
 
     def serves(self, op: Op) -> bool:
-        """Whether micro-kernels of this family compute the op."""
+        """True if micro-kernels of this family compute the op."""
         ...
 
     def suits(self, device: Device) -> bool:
-        """Whether the device is of the backend's kind and has the instructions that the programs use."""
+        """True if the device is of the backend's kind and has the instructions that the programs use."""
         ...
 
     def points(self, op: Op, device: Device) -> Iterator[MicroKernel]:
@@ -40,7 +40,7 @@ class Family(Protocol):
         ...
 
     def tile(self, kernel: MicroKernel) -> Tile:
-        """What the micro-kernel computes at a time."""
+        """Tile that the micro-kernel computes at a time."""
         ...
 
     def computed(self, kernel: MicroKernel, axis: str, extent: int) -> int:
@@ -52,7 +52,7 @@ class Family(Protocol):
         ...
 
     def footprint(self, kernel: MicroKernel) -> Footprint:
-        """What the micro-kernel asks of a device."""
+        """Resources that the micro-kernel takes of a device."""
         ...
 
     def laws(self, op: Op, device: Device) -> Laws:
@@ -60,15 +60,15 @@ class Family(Protocol):
         ...
 
     def demand(self, requested: DemandQuery) -> Demand:
-        """What each row's micro-kernel asks of the device for its shape: what cost models read."""
+        """Demand of each row's micro-kernel on the device for its shape: what cost models read."""
         ...
 
     def expectation(self, op: Op, device: Device, traffic: Traffic) -> Expectation | None:
-        """What the family itself expects of its micro-kernels over the traffic; None leaves it to a cost model."""
+        """The family's own expectation of its micro-kernels over the traffic; None leaves it to a cost model."""
         ...
 
     def fuses(self, step: str) -> bool:
-        """Whether the programs compute an epilogue step (``haotuner/ops/epilogue.py``) with the tile."""
+        """True if the programs compute an epilogue step (``haotuner/ops/epilogue.py``) with the tile."""
         ...
 
     def schedule(self, kernel: MicroKernel, symbol: str) -> Any:

@@ -52,7 +52,7 @@ class MicroKernel:
 
 
 def shares_terms(kernel: MicroKernel) -> bool:
-    """Whether blocks of a launch share the terms of a fold, in parts whose number follows from the shape."""
+    """True if blocks of a launch share the terms of a fold, in parts whose number follows from the shape."""
     return dict(kernel.params).get("pt", 1) > 1
 
 
@@ -89,7 +89,7 @@ class Tile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footprint:
-    """What one micro-kernel asks of the device while it runs."""
+    """Resources that one micro-kernel takes of the device while it runs."""
 
     registers_per_thread: int
     shared_bytes: int  # L1 (CPU) or shared memory (GPU) that one tile keeps busy
@@ -107,7 +107,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
-    """A micro-kernel that a law of selection refused, with both sides of the broken inequality."""
+    """A micro-kernel that a constraint of selection refused, with both sides of the broken inequality."""
 
     kernel: MicroKernel
     law: str

@@ -1,4 +1,4 @@
-"""The judge: whether numbers are right. Drawn inputs, the reference in float64, a tolerance for each element, guard bands.
+"""Check of numerical results: drawn inputs, the reference in float64, a tolerance for each element, guard bands.
 
 One judge for every place that checks results: the measuring process, a pack's verification, races against other libraries.
 Needs numpy only.
@@ -37,7 +37,7 @@ WHOLE = 3  # drawn whole numbers are from -3 to 3: every sum of them is exact, s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What a comparison found. ``worst``: the largest error as a share of what is allowed; ``wrong``: elements over it."""
+    """Result of a comparison. ``worst``: the largest error as a share of what is allowed; ``wrong``: elements over it."""
 
     worst: float
     wrong: int
@@ -128,7 +128,7 @@ def _stored(op: Op, value: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def computed_by(kernels: Iterable[str]) -> dict[str, str]:
-    """What ``check`` must know of the micro-kernels that may have computed a result: some trade exactness for speed."""
+    """Facts that ``check`` needs of the micro-kernels that may have computed a result: some trade exactness for speed."""
     tiles = [dict(Composition.of(name).kernels[0].params).get("wt", 0) for name in kernels if "_winograd_" in name]
     return {FILTERED: str(max(tiles))} if tiles else {}
 
@@ -141,7 +141,7 @@ def tolerance(
     *,
     step_eps: float = DTYPES["fp32"].eps,
 ) -> NDArray[np.float64]:
-    """How far each element of the result may be off: rounding of the sums, the epilogue's gain, and of the output itself.
+    """Tolerance of each element of the result: rounding of the sums, the epilogue's gain, and of the output itself.
 
     ``step_eps``: how exactly the sums and each step of the epilogue are kept on their way; larger of libraries that keep
     them in 16 bits.
@@ -255,26 +255,26 @@ class Guarded:
         return self.outer[self._inside].reshape(self._shape)
 
     def touched(self) -> bool:
-        """Whether something outside the output was written to."""
+        """True if something outside the output was written to."""
         outside = np.ones(self.outer.shape, bool)
         outside[self._inside] = False
         return not bool(np.all(self.outer[outside] == self._sentinel))
 
 
 def unread(dtype: np.dtype[Any]) -> float:
-    """What stands where nothing must be read: NaN, of integers the largest number."""
+    """Value that stands where nothing must be read: NaN, of integers the largest number."""
     return np.nan if dtype.kind in "fV" else float(np.iinfo(dtype).max)  # V: bfloat16
 
 
 def spaced(values: Array, gap: int) -> Array:
-    """The same values in rows further apart, with NaN between them (integers: the largest number): what must not be read."""
+    """Copy of values in rows further apart, with NaN between them (integers: the largest number): what must not be read."""
     room = np.full((*values.shape[:-1], values.shape[-1] + gap), unread(values.dtype), values.dtype)
     room[..., : values.shape[-1]] = values
     return room[..., : values.shape[-1]]
 
 
 def _extra(op: Op, inputs: Mapping[str, Array]) -> dict[str, NDArray[np.float64]]:
-    """What the epilogue reads, in float64, broadcast over the output's axes."""
+    """Operands of the epilogue, in float64, broadcast over the output's axes."""
     axes, result = op.meaning.output.axes(op.all_options()), {}
     for name, own in op.epilogue_operands.items():
         values = np.asarray(inputs[name], np.float64)

@@ -21,7 +21,7 @@ Number = TypeVar("Number", int, NDArray[np.float64])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
-    """What one unit has for its tiles together; ``None`` is no limit."""
+    """Room of one unit for its tiles together; ``None`` is no limit."""
 
     threads: float | None = None
     registers: float | None = None

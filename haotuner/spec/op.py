@@ -109,12 +109,12 @@ class Op:
 
     @property
     def plain(self) -> bool:
-        """Whether it is fp32 throughout: what it reads, its sums and its result."""
+        """True if it is fp32 throughout: what it reads, its sums and its result."""
         return self.dtype == "fp32" and self.dtype_of(self.meaning.output) == "fp32"
 
     @property
     def epilogue_operands(self) -> dict[str, tuple[str, ...]]:
-        """What the epilogue reads beside the result, in the order of a call: name to axes."""
+        """Operands of the epilogue beside the result, in the order of a call: name to axes."""
         whole = self.meaning.output.axes(self.all_options())
         channel = (*self.meaning.ends_of_groups, self.meaning.channel_axis)
         return {name: channel if extent == "channel" else whole for name, extent in operands_of(self.epilogue)}

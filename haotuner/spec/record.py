@@ -1,4 +1,4 @@
-"""Timed, Failed, Record: what one measurement left behind. A failed measurement is data."""
+"""Timed, Failed, Record: result of one measurement. A failed measurement is data."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Timed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failed:
-    """Why there is no time: where it stopped and what was seen."""
+    """Reason why there is no time: where it stopped and what was seen."""
 
     stage: str
     reason: str
@@ -67,7 +67,7 @@ class OpName:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Trial:
-    """What is to be measured. Two equal trials under one fingerprint are the same measurement."""
+    """Measurement to be made. Two equal trials under one fingerprint are the same measurement."""
 
     op: Op | OpName
     composition: Composition  # the micro-kernels, and how threads share the output
@@ -91,7 +91,7 @@ class Trial:
     def of(
         op: Op | OpName, composition: Composition, shape: Shape, *, threads: int = 1, cache: str = "cold", repeat: int = 0
     ) -> Trial:
-        """What times a composition. One that threads do not share is the same trial whatever their number."""
+        """Trial that times a composition. One that threads do not share is the same trial whatever their number."""
         threads = 1 if composition.share == SERIAL else threads
         return Trial(op=op, composition=composition, shape=shape, threads=threads, weights=cache, repeat=repeat)
 

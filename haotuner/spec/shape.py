@@ -70,13 +70,13 @@ class Span:
             raise ValueError(f"span {self.first}..{self.last}:{self.step} must be in 1..2^31-1, with a step of at least 1")
 
     def __contains__(self, extent: int) -> bool:
-        """Whether this extent lies in the span."""
+        """True if this extent lies in the span."""
         if self.listed:
             return extent in self.listed
         return self.first <= extent <= self.last and (extent - self.first) % self.step == 0
 
     def __len__(self) -> int:
-        """How many extents the span holds."""
+        """Number of extents in the span."""
         return len(self.listed) or (self.last - self.first) // self.step + 1
 
     def sample(self, count: int) -> tuple[int, ...]:
@@ -143,7 +143,7 @@ class ShapeRange:
         return dict(self.spans)[source]
 
     def __contains__(self, shape: Shape) -> bool:
-        """Whether a shape lies in the range."""
+        """True if a shape lies in the range."""
         extents = shape.as_dict()
         if not all(a in extents and extents[a] in s for a, s in self.spans):
             return False

@@ -23,13 +23,13 @@ _EXTENT = re.compile(r"0{0,20}[0-9]{1,10}")  # ASCII, and short enough to conver
 
 
 def is_trace(text: str) -> bool:
-    """Whether ``--shapes`` names a trace file rather than ranges."""
+    """True if ``--shapes`` names a trace file rather than ranges."""
     return text.lower().endswith(FORMATS)
 
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """What ``--shapes`` says, read once: a range, which any op may have, or the rows of a trace by op ("": of any)."""
+    """Value of ``--shapes``, read once: a range, which any op may have, or the rows of a trace by op ("": of any)."""
 
     text: str
     shapes: ShapeRange | None
@@ -38,7 +38,7 @@ class Arrivals:
     others: tuple[ShapeRange, ...] = ()  # ranges of other axes, for the ops that have them
 
     def with_own(self, shapes: Mapping[str, str]) -> Arrivals:
-        """The same with shapes of each op's own, as ``--shapes`` has them."""
+        """Copy with shapes of each op's own, as ``--shapes`` has them."""
         return replace(self, own={name: ShapeRange.parse(text) for name, text in shapes.items()})
 
     @property

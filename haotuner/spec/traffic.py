@@ -67,7 +67,7 @@ class Traffic:
         return iter(self.weighted)
 
     def __len__(self) -> int:
-        """How many distinct shapes."""
+        """Number of distinct shapes."""
         return len(self.weighted)
 
 

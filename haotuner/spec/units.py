@@ -1,4 +1,4 @@
-"""Two units among the times of one problem on one device: what no single time says, the lot of them does.
+"""Detection of two units among the times of one problem on one device: no single time shows them, all together do.
 
 In the eight published Kernel Tuner files the slowest kernel takes 12 to 180 times as long as the fastest, and no empty
 stretch between neighbours in order of time is wider than a factor of 5.9.
@@ -28,7 +28,7 @@ class Gap:
 
     @property
     def accident(self) -> bool:
-        """Whether the smaller group is so small that it is an accident of its own."""
+        """True if the smaller group is so small that it is an accident of its own."""
         smaller = min(self.fast, self.count - self.fast)
         return self.count >= _FEWEST and smaller <= max(1, self.count // _FEW)
 

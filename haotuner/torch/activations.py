@@ -18,7 +18,7 @@ _PLAIN: dict[type[torch.nn.Module], str] = {
 
 
 def is_plain(module: Any) -> bool:
-    """Whether a call of a module runs its class's forward and nothing else: it has no hooks and no forward of its own."""
+    """True if a call of a module runs its class's forward and nothing else: it has no hooks and no forward of its own."""
     hooked = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
     return not hooked and "forward" not in module.__dict__
 

@@ -14,7 +14,7 @@ _FORWARD = torch.nn.MultiheadAttention.forward
 
 
 def unserved(attention: torch.nn.MultiheadAttention) -> str:
-    """Why an attention stays torch's whatever a pack holds; empty if it may be served."""
+    """Reason that an attention stays torch's whatever a pack holds; empty if it may be served."""
     if type(attention) is not torch.nn.MultiheadAttention:
         return f"{type(attention).__name__} is not served, only nn.MultiheadAttention itself"
     if not attention._qkv_same_embed_dim:

@@ -41,7 +41,7 @@ class ChainClass(type):
 
 
 class AbstractChainClass(ChainClass, ABCMeta):
-    """The same for a class with abstract methods, as one that has ``abc.ABC`` among its bases."""
+    """``ChainClass`` for a class with abstract methods, as one that has ``abc.ABC`` among its bases."""
 
 
 def _itself(kind: type) -> type:
@@ -57,7 +57,7 @@ copyreg.pickle(AbstractChainClass, _reduced)
 
 
 def why_no_subclass(source: type) -> str:
-    """Why a class like ``source`` cannot be made without running code of its author; empty if it can."""
+    """Reason that a class like ``source`` cannot be made without running code of its author; empty if it can."""
     if type(source) not in (type, ABCMeta):
         return f"{source.__name__} has a metaclass, {type(source).__name__}"
     if any("__init_subclass__" in vars(base) for base in source.__mro__[:-1] if base is not Generic):

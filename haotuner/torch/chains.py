@@ -21,7 +21,7 @@ Sequential = torch.nn.Sequential
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """What takes a layer's result where its caller calls both: a norm, and an activation of what it, or the layer, gives."""
+    """Modules behind a layer where its caller calls both: a norm, and an activation of what it, or the layer, gives."""
 
     norm: Any = None
     activation: Any = None
@@ -35,19 +35,19 @@ class Chain:
 
 @dataclass(frozen=True, slots=True)
 class Chains:
-    """What follows the layers of a model, and what could not be looked at."""
+    """Chains that follow the layers of a model, and what could not be looked at."""
 
     by_layer: Mapping[int, Chain] = field(default_factory=dict)  # by the id of each linear and convolution
     classes: Mapping[int, type] = field(default_factory=dict)  # by the id of a caller: a class that calls its chains at once
     unread: Mapping[str, str] = field(default_factory=dict)  # name of a module whose methods cannot be read -> why
 
     def after(self, layer: torch.nn.Module) -> Chain:
-        """What follows a layer; nothing where that is not known."""
+        """Chain that follows a layer; empty where that is not known."""
         return self.by_layer.get(id(layer), Chain())
 
 
 def chains(model: torch.nn.Module) -> Chains:
-    """What follows each linear and convolution that has one place in the model. The model is read, never called."""
+    """Chains behind each linear and convolution that has one place in the model. The model is read, never called."""
     uses = Counter(id(module) for whole in model.modules() for module in whole._modules.values())
     reader, result = _Reader(), dict[int, Chain]()
     for name, caller in list(model.named_modules()):

@@ -28,7 +28,7 @@ def results_of(model: torch.nn.Module, example: Sequence[Any]) -> list[Any]:
 
 
 def differences(want: Sequence[Any], tensors: Sequence[Any]) -> str:
-    """How results differ by more than rounding, in words; empty where they do not."""
+    """Difference of results by more than rounding, in words; empty where there is none."""
     if len(want) != len(tensors):
         return f"{len(tensors)} results, before {len(want)}"
     for index, (tensor, other) in enumerate(zip(want, tensors, strict=True)):

@@ -61,7 +61,7 @@ def _inner(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def result_size(entry: PackOp) -> Callable[[torch.Tensor], list[int]]:
-    """What says the extents of an op's output for an image; RuntimeError where the window does not fit into it."""
+    """Function that says the extents of an op's output for an image; RuntimeError where the window does not fit into it."""
     name, meaning, dims = entry.name, entry.op, entry.operands[0].dims
     sides = windows(meaning.kind, dict(meaning.static), meaning.all_options())
 

@@ -26,7 +26,7 @@ DTYPES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"} 
 
 
 def is_layer(module: Any) -> bool:
-    """Whether a module is a linear or a convolution of a kind that is served, and of no subclass."""
+    """True if a module is a linear or a convolution of a kind that is served, and of no subclass."""
     return type(module) in LAYERS
 
 
@@ -55,7 +55,7 @@ def dtype_word(layer: Any) -> str:
 
 
 def prefers_last(layer: Any, *, others: bool = False) -> bool:
-    """Whether the layer's weight was put into torch's channels-last memory, as its images are then.
+    """True if the layer's weight was put into torch's channels-last memory, as its images are then.
 
     ``others``: that of some layer of the model was, which decides for windows of one tap or one channel: they lie both ways.
     """
@@ -66,13 +66,13 @@ def prefers_last(layer: Any, *, others: bool = False) -> bool:
 
 
 def any_last(model: torch.nn.Module) -> bool:
-    """Whether a convolution of the model has its weight in channels-last memory, and in that alone."""
+    """True if a convolution of the model has its weight in channels-last memory, and in that alone."""
     layers = (layer for layer in model.modules() if type(layer) in KINDS)
     return any(prefers_last(layer) for layer in layers)
 
 
 def reason_of(layer: Any) -> str:
-    """Why a convolution stays torch's whatever a pack holds; empty if it may be served."""
+    """Reason that a convolution stays torch's whatever a pack holds; empty if it may be served."""
     if layer.padding_mode != "zeros":
         return f"it pads with padding_mode={layer.padding_mode!r}, and only zeros are served"
     return ""
@@ -124,7 +124,7 @@ class PackedConvolution(PackedLinear):
             )
 
     def extra_repr(self) -> str:
-        """What print(model) shows."""
+        """Text that print(model) shows."""
         return f"{self.in_channels}, {self.out_channels}, op={self._linear.name}"
 
     def _bias_shape(self) -> tuple[int, ...]:

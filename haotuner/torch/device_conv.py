@@ -33,11 +33,11 @@ class DeviceConvCall(WeightCall):
         return out
 
     def shape(self, x: torch.Tensor, weight: torch.Tensor, *extra: torch.Tensor | None) -> torch.Tensor:
-        """What ``fresh`` gives, without numbers."""
+        """Fake result of ``fresh``, without numbers."""
         self._check_weight(x, weight, self._stored)
         return x.new_empty(self._size(x), dtype=self.gives)
 
     def nothing(self, x: torch.Tensor, weight: torch.Tensor, *extra: torch.Tensor | None, out: torch.Tensor) -> None:
-        """What ``into`` checks, without numbers."""
+        """Checks of ``into``, without numbers."""
         self._check_weight(x, weight, self._stored)
         self._size(x)

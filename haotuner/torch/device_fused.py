@@ -36,13 +36,13 @@ class FusedCall(DeviceCall):
         return out
 
     def shape(self, x: torch.Tensor, weight: torch.Tensor, *extra: torch.Tensor) -> torch.Tensor:
-        """What ``fresh`` gives, without numbers."""
+        """Fake result of ``fresh``, without numbers."""
         self._check(x, weight)
         self._check_whole(x, extra)
         return x.new_empty((*x.shape[:-1], self.n), dtype=self.gives)
 
     def nothing(self, x: torch.Tensor, weight: torch.Tensor, *extra: torch.Tensor, out: torch.Tensor) -> None:
-        """What ``into`` checks, without numbers."""
+        """Checks of ``into``, without numbers."""
         self._check(x, weight)
         self._check_whole(x, extra)
 

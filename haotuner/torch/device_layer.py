@@ -85,12 +85,12 @@ class DeviceCall(WeightCall):
         return out
 
     def shape(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-        """What ``fresh`` gives, without numbers."""
+        """Fake result of ``fresh``, without numbers."""
         self._check(x, weight)
         return x.new_empty((*x.shape[:-1], self.n), dtype=self.gives)
 
     def nothing(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, *, out: torch.Tensor) -> None:
-        """What ``into`` checks, without numbers."""
+        """Checks of ``into``, without numbers."""
         self._check(x, weight)
 
     def _check(self, x: torch.Tensor, weight: torch.Tensor) -> None:
@@ -143,7 +143,7 @@ class DeviceLayer(torch.nn.Linear):  # type: ignore[misc]
         return weight.dtype is x.dtype and weight.device == x.device and x.device.type == "cuda" and weight.is_contiguous()
 
     def extra_repr(self) -> str:
-        """What print(model) shows."""
+        """Text that print(model) shows."""
         return f"{super().extra_repr()}, op={self._served.name}"
 
     def __deepcopy__(self, memo: dict[int, Any]) -> DeviceLayer:

@@ -68,7 +68,7 @@ def _tensors(output: Any) -> tuple[Any, ...]:
 
 
 def _without_names(shapes: Any) -> Any:
-    """What was asked, as torch takes it: a dimension that is only named is any."""
+    """Dynamic shapes as torch takes them: a dimension that is only named is any."""
     if isinstance(shapes, str):
         return torch.export.Dim.DYNAMIC
     if isinstance(shapes, Mapping):
@@ -77,7 +77,7 @@ def _without_names(shapes: Any) -> Any:
 
 
 def _by_tensor(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], shapes: Any) -> list[Any]:
-    """What was asked of each tensor among the inputs, in their order; None where nothing was."""
+    """Dynamic shape asked of each tensor among the inputs, in their order; None where nothing was."""
     signature = inspect.signature(module.forward)
     every = signature.bind(*args, **kwargs).arguments
     by_name = dict(shapes if isinstance(shapes, Mapping) else zip(every, shapes or (), strict=False))

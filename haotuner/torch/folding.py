@@ -14,12 +14,12 @@ NORMS = (torch.nn.BatchNorm1d, torch.nn.BatchNorm2d)
 
 
 def is_norm(module: Any) -> bool:
-    """Whether a module is a batch norm of one or two axes, or of a subclass of theirs."""
+    """True if a module is a batch norm of one or two axes, or of a subclass of theirs."""
     return isinstance(module, NORMS)
 
 
 def unfoldable(norm: Any, channels: int | None) -> str:
-    """Why a norm stays apart from the layer before it; empty if it may be folded. ``channels``: None of no convolution."""
+    """Reason that a norm is not folded into the layer before it; empty if it is. ``channels``: None of no convolution."""
     if type(norm) not in NORMS:
         return (
             f"{type(norm).__module__}.{type(norm).__name__} is not folded, only nn.BatchNorm1d and nn.BatchNorm2d themselves"
@@ -44,18 +44,18 @@ class Fold:
         self._seen: tuple[Snapshot | None, ...] = ()
 
     def moved(self, norm: Any) -> Fold:
-        """The same of a copy of the norm."""
+        """Fold of a copy of the norm, with the same numbers."""
         other = Fold(norm)
         other._eps, other._seen = self._eps, tuple(None if one is None else one.of_none() for one in self._seen)
         return other
 
     def usable(self) -> bool:
-        """Whether the norm computes now what a fold of its numbers does."""
+        """True if the norm computes now what a fold of its numbers does."""
         norm = self.norm
         return type(norm) in NORMS and not norm.training and is_plain(norm) and norm._buffers.get("running_var") is not None
 
     def current(self) -> bool:
-        """Whether the norm's numbers are those that were folded. They are compared, so that no write goes unseen."""
+        """True if the norm's numbers are those that were folded. They are compared, so that no write goes unseen."""
         seen = self._seen
         if not seen or self.norm.eps != self._eps:
             return False

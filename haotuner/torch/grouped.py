@@ -44,14 +44,14 @@ class GroupedCall(DeviceCall):
     def shape_of_groups(
         self, x: torch.Tensor, weight: torch.Tensor, offsets: torch.Tensor, *extra: torch.Tensor | None
     ) -> torch.Tensor:
-        """What ``fresh_groups`` gives, without numbers."""
+        """Fake result of ``fresh_groups``, without numbers."""
         self._check_offsets(x, offsets)
         return self.shape(x, weight)
 
     def nothing_of_groups(
         self, x: torch.Tensor, weight: torch.Tensor, offsets: torch.Tensor, *extra: torch.Tensor | None, out: torch.Tensor
     ) -> None:
-        """What ``into_groups`` checks, without numbers."""
+        """Checks of ``into_groups``, without numbers."""
         self._check_offsets(x, offsets)
         self.nothing(x, weight, out=out)
 

@@ -168,7 +168,7 @@ class PackedLinear(torch.nn.Module):  # type: ignore[misc]
         return self._typed(input)
 
     def followers(self, modules: Sequence[Any], index: int) -> int:
-        """How many of the modules behind ``modules[place]``, which this is, its op computes as they are now."""
+        """Number of the modules behind ``modules[index]``, which this is, that its op computes as they are now."""
         if not self._count or index + self._count >= len(modules) or not is_plain(self) or self.dtype is torch.float64:
             return 0
         behind, fold = modules[index + 1 : index + 1 + self._count], self._fold
@@ -220,7 +220,7 @@ class PackedLinear(torch.nn.Module):  # type: ignore[misc]
         """TypeError or ValueError for arguments that the layer alone would not take."""
 
     def _through_operator(self, x: torch.Tensor) -> bool:
-        """Whether a graph is being recorded, which needs the registered operator; UsageError where there is none."""
+        """True if a graph is being recorded, which needs the registered operator; UsageError where there is none."""
         if torch.compiler.is_compiling():
             recorded = torch.compiler.is_exporting()
         else:
@@ -256,7 +256,7 @@ class PackedLinear(torch.nn.Module):  # type: ignore[misc]
         return self._unpack_known(name) if tensor is None else tensor
 
     def _bind_alone(self) -> PackedLinear | None:
-        """What serves the layer alone; None where the pack lacks its op. Bound when the layer is first called so."""
+        """Linear that serves the layer alone; None where the pack lacks its op. Bound when the layer is first called so."""
         if self._alone is None and not torch.compiler.is_compiling():
             pack: Pack = self._linear.owner
             if self._plain_name in pack.ops:
@@ -270,7 +270,7 @@ class PackedLinear(torch.nn.Module):  # type: ignore[misc]
         return layer
 
     def extra_repr(self) -> str:
-        """What print(model) shows."""
+        """Text that print(model) shows."""
         k, n = reversed(self._shape) if self._kind is torch.nn.Linear else self._shape
         return f"in_features={k}, out_features={n}, op={self._linear.name}"
 

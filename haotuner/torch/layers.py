@@ -34,12 +34,12 @@ def layers_of(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, st
 
 
 def is_lazy(child: torch.nn.Module) -> bool:
-    """Whether its weight has no size yet."""
+    """True if its weight has no size yet."""
     return isinstance(child, torch.nn.modules.lazy.LazyModuleMixin) and child.has_uninitialized_params()
 
 
 def stored_by_input(layer: Any) -> bool:
-    """Whether a layer is ``Conv1D`` of transformers: a linear whose weight is stored (in, out)."""
+    """True if a layer is ``Conv1D`` of transformers: a linear whose weight is stored (in, out)."""
     kind = type(layer)
     return kind.__name__ == "Conv1D" and kind.__module__ == "transformers.pytorch_utils"
 
@@ -70,7 +70,7 @@ def projection_of(attention: torch.nn.MultiheadAttention) -> torch.nn.Linear:
 
 
 def why_left(parent: torch.nn.Module, layer: Any, position: str | None) -> str:
-    """Why a layer stays torch's whatever a pack in that place (None: the layer's) holds; empty if it may be served."""
+    """Reason that a layer stays torch's whatever a pack there (None: the layer's) holds; empty if it may be served."""
     if isinstance(layer, torch.nn.MultiheadAttention):
         if position is None or position != "cpu":
             return "attention's input projection is no layer of its own"
@@ -89,7 +89,7 @@ def why_left(parent: torch.nn.Module, layer: Any, position: str | None) -> str:
 
 
 def _why_computed(layer: Any) -> str:
-    """Why a weight that is computed anew at each call cannot be packed; empty for another."""
+    """Reason that a weight that is computed anew at each call cannot be packed; empty for another."""
     if torch.nn.utils.parametrize.is_parametrized(layer):
         names = ", ".join(layer.parametrizations)
         return f"{names} is parametrized, computed at each call: torch.nn.utils.parametrize.remove_parametrizations first"
@@ -106,7 +106,7 @@ def _why_computed(layer: Any) -> str:
 
 
 def _why_special(layer: Any) -> str:
-    """Why a layer of a served type computes something else."""
+    """Reason that a layer of a served type computes something else; else empty."""
     if type(layer) in KINDS and (why := reason_of(layer)):
         return why
     if "forward" in layer.__dict__ or type(layer).forward is not _FORWARDS.get(type(layer), type(layer).forward):
@@ -135,12 +135,12 @@ def _why_weight(layer: Any, position: str | None) -> str:
 
 
 def _quantised(child: torch.nn.Module) -> bool:
-    """Whether it is a layer of torch's own quantised ones, whose weight is no parameter."""
+    """True if it is a layer of torch's own quantised ones, whose weight is no parameter."""
     return callable(getattr(child, "set_weight_bias", None))
 
 
 def _of_a_child(module: torch.nn.Module, weight: torch.Tensor) -> bool:
-    """Whether a module shows the weight of a layer in it as its own, as an adapter of peft does."""
+    """True if a module shows the weight of a layer in it as its own, as an adapter of peft does."""
     if isinstance(weight, PackedWeight):
         return True
     return any(weight is one for child in module.children() for one in child.parameters())

@@ -41,7 +41,7 @@ class ServedModel(torch.nn.Module):  # type: ignore[misc]
         return self.__deepcopy__({})
 
     def extra_repr(self) -> str:
-        """What stands in the brackets of the module's text."""
+        """Text in the brackets of the module's text."""
         return repr(self._served)
 
     def forward(self, *inputs: torch.Tensor, **named: torch.Tensor) -> Any:

@@ -57,7 +57,7 @@ class NamedTensors(dict[str, Any]):
 
 
 def no_other_weight(layer: str, name: str) -> UsageError:
-    """What is wrong where a weight is to be deleted, to be computed anew at each call, or to lie in other memory."""
+    """Error where a weight is to be deleted, to be computed anew at each call, or to lie in other memory."""
     return UsageError(
         f"{layer}: {name} of a served layer is packed; it cannot be parametrized, pruned, deleted or set_ to other memory. "
         "Do that before the swap, which leaves such a layer, or make it permanent (remove_parametrizations, prune.remove) "

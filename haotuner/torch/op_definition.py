@@ -54,7 +54,7 @@ def define_group(
     into: Callable[..., Any],
     shape: Callable[..., Any],
 ) -> None:
-    """The same of several outputs: ``name(takes) -> (Tensor, …)``, and ``name.out(takes, *, out0, out1, …)``."""
+    """Operator of several outputs: ``name(takes) -> (Tensor, …)``, and ``name.out(takes, *, out0, out1, …)``."""
     outs = ", ".join(f"Tensor({chr(ord('a') + index)}!) out{index}" for index in range(outputs))
     library.define(f"{name}({takes}) -> ({', '.join(['Tensor'] * outputs)})", tags=_TAGS)
     library.define(f"{name}.out({takes}, *, {outs}) -> ()", tags=_TAGS)
@@ -84,7 +84,7 @@ def _is_dual(tensor: torch.Tensor) -> bool:
 
 
 def is_recorded(x: torch.Tensor) -> bool:
-    """Whether torch records or transforms what runs on ``x``, outside ``torch.compile``.
+    """True if torch records or transforms what runs on ``x``, outside ``torch.compile``.
 
     Results that are computed past torch would be constants of the record.
     """

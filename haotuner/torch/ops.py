@@ -199,7 +199,7 @@ def tensor_of(array: Any, kind: torch.dtype) -> torch.Tensor:
 
 
 def array_of(tensor: torch.Tensor) -> Any:
-    """What a whole model takes: the tensor itself; of bfloat16 on the host, which DLPack gives not to numpy, bits."""
+    """Array that a whole model takes: the tensor itself; of bfloat16 on the host, which DLPack gives not to numpy, bits."""
     if tensor.dtype is not torch.bfloat16 or tensor.device.type != "cpu":
         return tensor
     return tensor.view(torch.int16).numpy().view(numpy_type("bf16"))

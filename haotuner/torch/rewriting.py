@@ -75,7 +75,7 @@ def rewritten(function: FunctionType, owner: type, names: Set[str], run_chain: C
 
 
 def _imports(file: str) -> list[ast.stmt]:
-    """What a file imports at its top: a name's method is called by other instructions where the name was imported."""
+    """Imports at the top of a file: a name's method is called by other instructions where the name was imported."""
     try:
         waiting: list[Any] = list(ast.parse("".join(linecache.getlines(file))).body)
     except (SyntaxError, ValueError):
@@ -121,7 +121,7 @@ def _compiled(
 
 
 def _same_code(code: CodeType, other: CodeType) -> bool:
-    """Whether two codes do the same, wherever they lie in a file."""
+    """True if two codes do the same, wherever they lie in a file."""
     facts = ("co_code", "co_names", "co_varnames", "co_freevars", "co_cellvars", "co_argcount",
              "co_posonlyargcount", "co_kwonlyargcount", "co_exceptiontable")  # fmt: skip
     if any(getattr(code, fact) != getattr(other, fact) for fact in facts) or len(code.co_consts) != len(other.co_consts):
@@ -194,7 +194,7 @@ class _Joining:
         return _together(argument, node) if argument is not None and _chain_of(argument) else node
 
     def _path(self, node: ast.expr) -> Path:
-        """From ``self`` to what is called; empty where it is no chain of attributes and constant indices."""
+        """Path from ``self`` to what is called; empty where it is no chain of attributes and constant indices."""
         if isinstance(node, ast.Attribute):
             if isinstance(node.value, ast.Name):
                 return (node.attr,) if node.value.id == self._self and node.attr in self.names else ()
@@ -231,7 +231,7 @@ class _Joining:
         return target.id if local else ""
 
     def _gone(self, name: str, statement: ast.stmt) -> bool:
-        """Whether nothing reads a local behind a statement that reads it once."""
+        """True if nothing reads a local behind a statement that reads it once."""
         if isinstance(statement, ast.Return) or self._reads[name] == 1:
             return True
         targets = statement.targets if isinstance(statement, ast.Assign) else []
@@ -271,7 +271,7 @@ def _together(first: Any, second: Any) -> ast.Call:
 
 
 def _one_after_another(first: Any, second: Any) -> ast.Call:
-    """The same of two statements: what the second calls is looked up later."""
+    """Call of two statements in order: what the second calls is looked up later."""
     return _chain_call(first, second, first.modules, [*getattr(first, "later", ()), *second.modules])
 
 

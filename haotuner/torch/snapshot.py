@@ -1,4 +1,4 @@
-"""``Snapshot``: whether a tensor still has the numbers that it had, for half a microsecond a look."""
+"""``Snapshot``: test that a tensor still has the numbers that it had, for half a microsecond a look."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class Snapshot:
         self._look_at(tensor)
 
     def of_none(self) -> Snapshot:
-        """The same numbers, which the next tensor that is looked at may have."""
+        """Snapshot of the same numbers, which the next tensor that is looked at may have."""
         other = Snapshot.__new__(Snapshot)
         other.copy, other._bytes, other._dtype, other._size = self.copy, self._bytes, self._dtype, self._size
         other._tensor = other._alias = other._address = other._memory = None
         return other
 
     def shows(self, tensor: Any) -> bool:
-        """Whether a tensor has these numbers, type and shape."""
+        """True if a tensor has these numbers, type and shape."""
         if (
             tensor is self._tensor
             and tensor.data_ptr() == self._address
@@ -60,5 +60,5 @@ class Snapshot:
 
 
 def _is_plain(tensor: Any) -> bool:
-    """Whether the numbers of a tensor lie side by side in memory of the CPU."""
+    """True if the numbers of a tensor lie side by side in memory of the CPU."""
     return type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.device.type == "cpu" and tensor.is_contiguous()

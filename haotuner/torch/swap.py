@@ -26,7 +26,7 @@ from haotuner.torch.weight_reads import weight_reads
 
 @dataclass(frozen=True, slots=True)
 class Swapped:
-    """What ``swap`` did. ``print`` shows all of it."""
+    """Result of ``swap``. ``print`` shows all of it."""
 
     replaced: tuple[str, ...]  # names of layers that are served from the pack now
     left: Mapping[str, str]  # name of a layer with a weight that stays torch's -> why

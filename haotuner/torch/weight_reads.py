@@ -1,4 +1,4 @@
-"""Which layers a module's forward reads the weight of, as ``F.linear(x, self.qkv.weight)`` does, by its source."""
+"""Layers whose weight a module's forward reads, as ``F.linear(x, self.qkv.weight)`` does, by its source."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class WeightReads:
 
 
 def weight_reads(parent: torch.nn.Module, key: str) -> WeightReads | None:
-    """How the methods that a module's forward calls read the weight of its child ``key``; None where they do not.
+    """Reads of the weight of child ``key`` by the methods that a module's forward calls; None where they do not.
 
     Reads of its type, device and sizes do not count. Who is left out: methods whose source cannot be read.
     """
@@ -45,7 +45,7 @@ def weight_reads(parent: torch.nn.Module, key: str) -> WeightReads | None:
 
 
 def _uses(function: FunctionType, key: str) -> tuple[bool, bool]:
-    """Whether a method reads the weight of ``self.key``, and whether it uses it in another way."""
+    """Two flags: a method reads the weight of ``self.key``; it uses ``self.key`` in another way."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function.__code__)))
     except (OSError, TypeError, SyntaxError):
@@ -68,7 +68,7 @@ def _is_self(node: ast.AST, function: FunctionType) -> bool:
 
 
 def _harmless(node: Any) -> bool:
-    """Whether what stands around ``layer.weight`` reads no numbers."""
+    """True if what stands around ``layer.weight`` reads no numbers."""
     if isinstance(node, ast.Attribute):
         return node.attr in _HARMLESS
     if isinstance(node, ast.Compare):

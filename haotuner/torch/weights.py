@@ -52,7 +52,7 @@ class PackedWeight(torch.Tensor):  # type: ignore[misc]
         return self._layer.numbers(self._name) if self._view is None else self._view
 
     def name_of(self) -> str:
-        """Which of the layer's tensors it is, or is a view of."""
+        """Name of the layer's tensor that it is, or is a view of."""
         return self._name
 
     def retire(self, numbers: torch.Tensor) -> None:

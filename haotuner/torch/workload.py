@@ -59,12 +59,12 @@ class Needed(dict[str, int]):
 
 
 def row_shape(x: Any) -> Shape | None:
-    """What a linear sees of ``x`` (..., k): its rows; None without rows."""
+    """Shape that a linear sees of ``x`` (..., k): its rows; None without rows."""
     return _shape(m=math.prod(x.shape[:-1]))
 
 
 def image_shape(x: Any, sides: int) -> Shape | None:
-    """What a convolution of so many sides sees of ``x`` ([b,] c, [h,] w); None without elements."""
+    """Shape that a convolution of so many sides sees of ``x`` ([b,] c, [h,] w); None without elements."""
     spatial = dict(zip(("h", "w")[-sides:], x.shape[-sides:], strict=True))
     return _shape(b=math.prod(x.shape[: -sides - 1]), **spatial)
 

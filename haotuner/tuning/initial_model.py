@@ -1,4 +1,4 @@
-"""Where tuning starts: from the shipped model of the device or of all near ones, from one the user names, or from cold."""
+"""Initial model of tuning: the shipped model of the device or of all near ones, one the user names, or none (cold)."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def start_of(requested: str | None, device: Device, family: str, *, seed: int = 
 
 
 class Starts:
-    """Where each family of a run starts from: a model ranks the micro-kernels of one family only.
+    """Start of each family of a run: a model ranks the micro-kernels of one family only.
 
     A file that the user names is for the first family that is asked for; others start from what ships.
     """
@@ -108,7 +108,7 @@ def _same_family(requested: str, known: object, family: str) -> None:
 
 
 def _shipped(result: ShippedModels, device: Device, family: str, seed: int) -> Start:
-    """From the device's own model, or from all near ones, the nearer the more say; a damaged one is left out, and said."""
+    """Start from the device's own model, or all near ones, the nearer the more say; a damaged one is left out, and said."""
     opened: list[tuple[ShippedModel, CostModel]] = []
     damaged = list(result.damaged)
     for model in result.models:

@@ -39,7 +39,7 @@ Model = Callable[[str], CostModel | None]
 def tune_models(
     request: Request, lab: DeviceMeasurer, threads: tuple[int, ...], model: Model, watch: Watch, publisher: Publisher
 ) -> Whole:
-    """What came of the request's models. The budget is for measuring: reading, packs and checks are not charged to it."""
+    """Result of the request's models. The budget is for measuring: reading, packs and checks are not charged to it."""
     guesses = _PredictedTimes(request, lab, threads, model, watch)
     if request.seconds >= EARLY_FROM_S and not publisher.holds(request.models):
         try:
@@ -78,12 +78,12 @@ def tune_models(
 
 
 def _first(request: Request) -> str:
-    """What stands beside the phases that belong to no op: the first op, or the first model where none has an op."""
+    """Name beside the phases that belong to no op: the first op, or the first model where none has an op."""
     return (request.ops[0] if request.ops else request.models[0].written).name
 
 
 def _expected(models: Sequence[ModelTask], tuned: Sequence[Tuned], device: Device, threads: int) -> str:
-    """What each model is expected to take, the mean over the requests it is planned for; empty where nobody knows."""
+    """Expected time of each model, in words, the mean over the requests it is planned for; empty where nobody knows."""
     if not tuned:
         return ""
     every = [[time_us["all"] for time_us in predicted_us(model, tuned, device, threads).values()] for model in models]
@@ -112,7 +112,7 @@ def _timed(request: Request, lab: DeviceMeasurer, watch: Watch, until: float) ->
 
 
 class _PredictedTimes:
-    """What tasks are served with before they had a turn: kernels and plans from predictions, made once and when wanted."""
+    """Predicted results of tasks before they had a turn: kernels and plans from predictions, made once and when wanted."""
 
     def __init__(self, request: Request, lab: DeviceMeasurer, threads: tuple[int, ...], model: Model, watch: Watch) -> None:
         self._asked = replace(request, zero_measure=True, resume=False, search="")
@@ -130,7 +130,7 @@ class _PredictedTimes:
         return [item for item in every if item is not None] if None not in every else []
 
     def filled(self, tuned: Mapping[int, Tuned]) -> list[Tuned]:
-        """What was found, and a guess for every task of which nothing was."""
+        """Results that were found, and a guess for every task of which nothing was."""
         lacking = [index for index in range(len(self._asked.ops)) if index not in tuned and index not in self._made]
         if lacking:
             request = replace(self._asked, ops=tuple(self._asked.ops[position] for position in lacking))

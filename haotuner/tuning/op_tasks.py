@@ -31,7 +31,7 @@ Watch = Callable[[str, str, Record | None], bool]  # op, phase, record -> go on?
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """What came of a request. ``models``: as its pack holds them; ``stopped``: why it ended, empty where its ops say so.
+    """Result of a request. ``models``: as its pack holds them; ``stopped``: why it ended, empty where its ops say so.
 
     ``reused``: measurements of generated groups that an earlier run had made.
     """
@@ -55,7 +55,7 @@ def tune_one(
     selections: dict[str, Selections] | None = None,
     effort: Effort | None = None,
 ) -> Tuned:
-    """What comes of one op in so many seconds. ``model``: what a family's search starts from, by the family's name.
+    """Result of one op in so many seconds. ``model``: what a family's search starts from, by the family's name.
 
     ``selections``: what earlier searches of the same request selected, by op. ``effort``: None for the usual one.
     """
@@ -87,7 +87,7 @@ def tune_every(
     watch: Watch,
     selections: dict[str, Selections] | None = None,
 ) -> list[Tuned]:
-    """What came of each op, in the request's order, in even shares of the budget; ``selections`` as of ``tune_one``.
+    """Result of each op, in the request's order, in even shares of the budget; ``selections`` as of ``tune_one``.
 
     Once the whole budget is over, nothing more is measured: what is left is planned from records and predictions.
     """
@@ -104,7 +104,7 @@ def tune_every(
 
 
 def stopped_of(tuned: Sequence[Tuned]) -> str:
-    """Why a run ended: the first of the reasons of its ops that says most."""
+    """Reason that a run ended: the first of the reasons of its ops that says most."""
     reasons = {t.stopped for t in tuned}
     return next((r for r in (SIGNAL, ZERO_MEASURE, "budget", "converged") if r in reasons), "exhausted")
 

@@ -13,7 +13,7 @@ PREDICTED_DIGITS = 4
 
 
 def plan_facts(table: PlanTable) -> dict[str, Any]:
-    """What people may want to know of a plan: expected and measured microseconds."""
+    """Facts of a plan for people: expected and measured microseconds."""
     if isinstance(table, CellTable):
         return {
             "cells": {
@@ -49,7 +49,7 @@ def _considered(considered: Considered) -> dict[str, Any]:
 
 
 def _of(table: CellTable, *, guessed: bool) -> dict[str, dict[str, float]]:
-    """What was compared, by shape: what was timed, or what was only expected."""
+    """Compared times, in us, by shape: what was timed, or what was only expected."""
     some = {
         shape: {composition: us for composition, us in item.items() if ((shape, composition) in table.guessed) == guessed}
         for shape, item in table.measured.items()

@@ -122,7 +122,7 @@ class Publisher:
             self._watch("", f"not published: {why}", None)
 
     def holds(self, models: Sequence[ModelTask]) -> bool:
-        """Whether a pack of these models' weights lies in its place already, from this run or an earlier one."""
+        """True if a pack of these models' weights lies in its place already, from this run or an earlier one."""
         try:
             stored_models = read_manifest(self._request.out).models
         except PackInvalid:
@@ -183,7 +183,7 @@ class Publisher:
 
 
 def next_seconds(building: float, checking: float, *, kept: bool, first: bool) -> float:
-    """What the next pack will take by what the last one took.
+    """Expected seconds of the next pack by what the last one took.
 
     ``kept``: what was compiled is, and so are the kernels that tasks time meanwhile. ``first``: there was none to race.
     """
@@ -197,7 +197,7 @@ def _same(item: Sequence[object], other: Sequence[object]) -> bool:
 
 @contextmanager
 def _building(request: Request) -> Iterator[None]:
-    """What the disk or the compiler says while a pack is built, and that nothing measured is lost."""
+    """Guard of a build: errors of the disk or the compiler, with a word that nothing measured is lost."""
     selected = "nothing was measured" if request.zero_measure else f"the measurements are safe in {request.records}"
     try:
         yield
@@ -228,7 +228,7 @@ def _groups_of(models: Sequence[ModelTask], cache: Path | None) -> GroupSources 
 def _check_of(
     lacking: str, request: Request, models: Sequence[ModelTask], watch: Watch, *, hurried: bool
 ) -> Callable[[Path], None]:
-    """What a new pack must pass: numbers where this host can run it, files and schema elsewhere."""
+    """Check that a new pack must pass: numbers where this host can run it, files and schema elsewhere."""
     if lacking:
         return _read
     most = HURRIED_FLOPS if hurried else MODEL_FLOPS if models else None
@@ -269,7 +269,7 @@ def _read(aside: Path) -> None:
 
 
 def _lacking(backend: Backend, device: Device) -> str:
-    """Why this host cannot run the device's code; empty if it can."""
+    """Reason that this host cannot run the device's code; empty if it can."""
     flags = missing_flags(device.arch)
     return backend.missing_requirement(device) if flags is None else " ".join(flags)
 
@@ -287,7 +287,7 @@ def _choice(tuned: Tuned) -> Choice:
 
 
 def _plan_of(model: ModelTask, tuned: Sequence[Tuned], device: Device, threads: Sequence[int]) -> dict[str, Any]:
-    """How a model's groups were chosen, and what its requests are expected to take, for `haotuner explain`."""
+    """Facts of how a model's groups were chosen, and what its requests are expected to take, for `haotuner explain`."""
     from haotuner.partition.cost_estimate import predicted_us
 
     report = model.told
@@ -318,14 +318,14 @@ def _op_document(tuned: Tuned, lab: Measurer) -> dict[str, Any]:
 
 
 def _unchecked(lacking: str, *, hurried: bool) -> str:
-    """What of the results was not checked before the pack was published, and why."""
+    """Reason that results were not checked before the pack was published; empty if all were."""
     if lacking:
         return f"the host that built the pack lacks {lacking}"
     return f"the run was told to stop: calls of more than {HURRIED_FLOPS:g} FLOP were not checked" if hurried else ""
 
 
 def row_of(tuned: Tuned, lab: Measurer) -> dict[str, Any]:
-    """What a report says of an op."""
+    """Row of a report on an op."""
     # A regret is a loss against times: without any there is none to tell.
     cover = 1 + tuned.regret if tuned.measured else None
     timed = [table for table in tuned.tables if table.measured] if cover else []

@@ -68,7 +68,7 @@ def ops_asked(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What to tune and where to put it; checked by ``check`` before anything is measured."""
+    """Tuning request: what to tune and where to put it; checked by ``check`` before anything is measured."""
 
     ops: tuple[Op, ...]
     arrivals: Arrivals = field(default_factory=lambda: arrivals_of("dynamic"))  # what --shapes says
@@ -98,7 +98,7 @@ class Request:
 
     @property
     def shapes(self) -> str:
-        """What was asked for, printable: of a range its text, of a trace its name."""
+        """Shapes asked for, printable: of a range its text, of a trace its name."""
         return self.arrivals.text if self.arrivals.text.isprintable() else ascii(self.arrivals.text)[1:-1]
 
     @property
@@ -109,7 +109,7 @@ class Request:
 
     @property
     def times_groups(self) -> bool:
-        """Whether kernels of generated groups are timed: on this host as it is."""
+        """True if kernels of generated groups are timed: on this host as it is."""
         return self.device == "cpu" and not self.zero_measure
 
     @property
@@ -174,7 +174,7 @@ class Request:
 
 
 def serves_on(text: str) -> Callable[[Op], bool] | None:
-    """Whether the backend of the device called so has kernels for an op; None of CPUs. UnknownDevice: there is none."""
+    """Test that the backend of the device called so has kernels for an op; None of CPUs. UnknownDevice: there is none."""
     if text.partition(":")[0] == "cpu":
         return None
     device = own_device(text, measure=False, cache_dir=None)

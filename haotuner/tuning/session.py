@@ -1,4 +1,4 @@
-"""From a request to a pack: tune every op, build one library, verify it, publish it."""
+"""Tuning session, from a request to a pack: tune every op, build one library, verify it, publish it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SHORT_S = 10.0  # a run of less has one process that compiles
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What `haotuner tune` prints; ``document`` is its JSON form (README, *JSON*)."""
+    """Report that `haotuner tune` prints; ``document`` is its JSON form (README, *JSON*)."""
 
     pack: Path
     device: Device
@@ -50,7 +50,7 @@ class Report:
 
     @property
     def complete(self) -> bool:
-        """Whether every op has a measured plan, a model without ops was timed, and no signal cut the run short."""
+        """True if every op has a measured plan, a model without ops was timed, and no signal cut the run short."""
         return self.stopped != SIGNAL and all(t.measured for t in self.tuned) and not self.document["unverified"]
 
 
@@ -173,7 +173,7 @@ def produce(request: Request, watch: Watch = lambda *_: True) -> Report:
 
 @contextmanager
 def _laboratory(request: Request, backend: Backend, device: Device) -> Iterator[Measurer]:
-    """What measures and compiles, closed at the end; with --zero-measure it only compiles and there are no records."""
+    """Measurer that compiles, too, closed at the end; with --zero-measure it only compiles and there are no records."""
     environment = {**request.environment, DEVICE_WORD: request.device}
     if request.cache is not None:
         environment[CACHE_WORD] = str(request.cache / DEVICE_CODE)

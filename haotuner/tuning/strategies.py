@@ -1,4 +1,4 @@
-"""Tune one op: the first strategy that suits its axes and its tiles."""
+"""Strategies to tune one op: the first that suits its axes and its tiles is taken."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a whole model of a pack answers on a GPU, for arrays of the host: to check it."""
+"""Results of a whole model of a pack on a GPU, for arrays of the host: to check it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def answered(model: DeviceModel | DeviceModelBound, inputs: Mapping[str, NDArray
 
 
 def answered_chain(model: DeviceChain, inputs: Mapping[str, NDArray[Any]], seed: int) -> dict[str, NDArray[Any]]:
-    """The same of a model whose sizes depend on data."""
+    """Results of a model whose sizes depend on data."""
     assert model.pack.gpu is not None
     with DeviceMemory(model.pack.gpu.ordinal) as memory:
         room, ends = _Room(memory), model.outputs

@@ -34,7 +34,7 @@ ROW_STEP_BYTES = 16  # rows of x lie a multiple of it apart: what every kernel t
 
 
 def unchecked(manifest: Manifest) -> str:
-    """Why no numbers of a pack can be checked on this host; empty if they can, or if it is a pack for CPUs."""
+    """Reason that no numbers of a pack can be checked on this host; empty if they can, or if it is a pack for CPUs."""
     if not manifest.placed or ordinal_for(manifest) is not None:
         return ""
     lacking = f"no device of this host runs {manifest.arch}"

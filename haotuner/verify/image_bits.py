@@ -1,4 +1,4 @@
-"""The promise of a batch-invariant pack for convolutions: an image's bits do not depend on the batch that it comes in."""
+"""Check of a batch-invariant pack for convolutions: an image's bits do not depend on the batch that it comes in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a model's file to a request, and the check of a new pack's model against the reference.
+"""Request from a model's file, and the check of a new pack's model against the reference.
 
 ``python -m haotuner.verify.model_check PACK MODEL.onnx SHAPES`` checks in a process of its own: code that crashes must not
 take the tuner along.
@@ -84,7 +84,7 @@ def model_of(
 
 
 def name_of(file: Path) -> str:
-    """What a pack calls the model of a file."""
+    """Name of a file's model in a pack."""
     return re.sub(r"[^A-Za-z0-9_.-]", "_", file.stem)[:60].lstrip(".-") or "model"
 
 
@@ -250,7 +250,7 @@ class _Reference(NamedTuple):
 def _references(
     graph: Graph, inputs: Mapping[str, Any], keep: Collection[str], sizes: Mapping[str, int]
 ) -> Iterator[_Reference]:
-    """What the reference makes of a request, and of its branches taken otherwise, where sides have answers for its sizes."""
+    """Reference results of a request, and of its branches taken otherwise, where sides have answers for its sizes."""
     guards = dict.fromkeys(segment.guard for segment in cut(graph))
     flags = {node.output: str(node.attributes["branch"]) for node in graph.nodes if node.primitive == "decided"}
     for guard in guards:

@@ -70,7 +70,7 @@ def verify(path: Path, *, seed: int = 0, most_flops: float | None = None) -> lis
 
 
 def not_verified(path: Path) -> list[str]:
-    """What of a sound pack cannot be checked on this host, in words."""
+    """Parts of a sound pack that cannot be checked on this host, in words."""
     levels = read_levels(path)
     if levels is None:
         return _unchecked(read_manifest(path))

@@ -15,7 +15,7 @@ from haotuner.spec.op import Op
 
 
 def meaning_of(entry: PackOp) -> Op:
-    """What an op of a pack computes; of a group, what its definition says. UsageError for one that is none."""
+    """Op that an entry of a pack computes; of a group, what its definition says. UsageError for one that is none."""
     if entry.group:
         learned(entry.group)
     return entry.op

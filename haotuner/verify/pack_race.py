@@ -1,4 +1,4 @@
-"""Whether a new pack of whole models is slower than the one in its place: a short race of both, before anything is replaced.
+"""Short race of a new pack of whole models against the one in its place, before anything is replaced.
 
 Times of two runs are not comparable, nor are those of a run and a prediction. Both packs are loaded by one process, and
 answer the requests that the new one was planned for in turns, the least time of each counts. ``python -m
@@ -63,7 +63,7 @@ def check_not_slower(old: Path, new: Path, environment: Mapping[str, str]) -> st
 
 
 def comparable(old: Path, new: Path) -> bool:
-    """Whether both packs are for the same device and have the same models, by their weights, for the same sizes."""
+    """True if both packs are for the same device and have the same models, by their weights, for the same sizes."""
     try:
         return bool(_meaning(read_manifest(old)) == _meaning(read_manifest(new)))
     except HaotunerError:

@@ -1,4 +1,4 @@
-"""The promise of a batch-invariant pack for batch_matmul: a row's bits do not depend on what comes with it."""
+"""Check of a batch-invariant pack for batch_matmul: a row's bits do not depend on what comes with it."""
 
 from __future__ import annotations
 

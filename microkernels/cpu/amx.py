@@ -29,12 +29,12 @@ _BYTE_RATE = 2.0  # multiply-adds of bytes in the time of one of bf16
 
 
 def has_tiles(device: Device, dtype: str) -> bool:
-    """Whether a CPU multiplies this type in tiles."""
+    """True if a CPU multiplies this type in tiles."""
     return device.kind == "cpu" and device.tensor_tflops is not None and dtype in TYPES
 
 
 def on_tiles(kernel: MicroKernel) -> bool:
-    """Whether a kernel is made of AMX tiles."""
+    """True if a kernel is made of AMX tiles."""
     return bool(dict(kernel.params).get("am"))
 
 
@@ -64,12 +64,12 @@ def footprint(kernel: MicroKernel) -> Footprint:
 
 
 def order(kernel: MicroKernel, dtype: str) -> tuple[int, ...]:
-    """What of a kernel's layout says how its sums are rounded: bf16 otherwise on tiles; some plans have one way alone."""
+    """Part of a kernel's layout that says how sums are rounded: bf16 otherwise on tiles; some plans have one way alone."""
     return (int(on_tiles(kernel)),) if dtype == "bf16" else ()
 
 
 def lists(kernel: MicroKernel) -> dict[str, str]:
-    """What ``native/typed_amx.h`` does for each register, written out, and the registers' shapes."""
+    """Lists for ``native/typed_amx.h``: each register's steps, written out, and the registers' shapes."""
     rows, vectors = kernel["mr"], kernel["nr"] // WORDS
     down = -(-rows // ROWS)
     sums = {(i, j): i * vectors + j for i in range(down) for j in range(vectors)}

@@ -36,7 +36,7 @@ UNROLLS = (1, 4)
 
 
 def channels_last(op: Op) -> bool:
-    """Whether the op's channels are the innermost axis."""
+    """True if the op's channels are the innermost axis."""
     return op.option("layout") in ("nhwc", "nwc")
 
 

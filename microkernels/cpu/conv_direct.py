@@ -30,7 +30,7 @@ ROWS, PIXELS = (4, 8), (1, 2, 4, 8)  # that conv_direct.c has programs for; 2 pi
 
 
 def is_direct(op: Op) -> bool:
-    """Whether a convolution is computed without a product: depthwise, by a window whose lines find room; as conv_phase.c."""
+    """True if a convolution is computed without a product: depthwise, by a window whose lines find room; as conv_phase.c."""
     if "transpose" in op.kind or int(op.option("groups")) != op["c"]:
         return False
     if channels_last(op):
@@ -72,7 +72,7 @@ class CpuConvDirect:
         return Tile(extent=extent, edge={}, step={"c": 1})
 
     def computed(self, kernel: MicroKernel, axis: str, extent: int) -> int:
-        """What is asked and no more."""
+        """Extent as asked and no more."""
         return extent
 
     def layout(self, kernel: MicroKernel) -> Layout:

@@ -1,4 +1,4 @@
-"""Laws of the dense fp32 family for CPUs, beyond those of every family."""
+"""Constraints of the dense fp32 family for CPUs, beyond those of every family."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def steps_of(kernel: MicroKernel) -> tuple[str, ...]:
 
 
 def with_epilogue(kernel: MicroKernel, steps: Sequence[str]) -> MicroKernel:
-    """The same micro-kernel with these steps behind it."""
+    """Copy of a micro-kernel with these steps behind it."""
     selected = tuple(param for param in kernel.params if param[0] != "ep")
     return MicroKernel(kernel.family, (*selected, ("ep", code_of(steps))) if steps else selected)
 
@@ -54,7 +54,7 @@ def symbol_of(kernel: MicroKernel) -> str:
 
 
 def along_rows(kernel: MicroKernel) -> bool:
-    """Whether values of a channel run along the rows of a part: of convolutions with channels first."""
+    """True if values of a channel run along the rows of a part: of convolutions with channels first."""
     return dict(kernel.params).get("cl") == 0
 
 

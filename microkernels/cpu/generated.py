@@ -77,7 +77,7 @@ class CpuGenerated:
 
     @staticmethod
     def covers(kind: OpKind) -> bool:
-        """Whether programs can be made of a kind."""
+        """True if programs can be made of a kind."""
         return has_graph(kind)
 
     def serves(self, op: Op) -> bool:
@@ -230,7 +230,7 @@ class CpuGenerated:
         return Tile(extent=extent, edge={axis: "tail" if axis == along else "masked" for axis in spatial}, step=step)
 
     def computed(self, kernel: MicroKernel, axis: str, extent: int) -> int:
-        """What is asked and no more: remainders are masked or computed element by element."""
+        """Extent as asked and no more: remainders are masked or computed element by element."""
         return extent
 
     def layout(self, kernel: MicroKernel) -> Layout:
@@ -267,7 +267,7 @@ class CpuGenerated:
         return in_place(plan) if isinstance(plan, Plan) else ()
 
     def stages(self, kernel: MicroKernel) -> StagePlan | None:
-        """How a kernel is run whose rows threads share in stages."""
+        """Stages of a kernel whose rows threads share so; None if it has none."""
         plan = self._plan(kernel)
         return StagePlan.of(plan) if plan is not None and self.backend == "cpu" else None
 
@@ -349,12 +349,12 @@ def in_place_of(family: object, kernel: MicroKernel) -> tuple[str, ...]:
 
 
 def stages_of(family: object, kernel: MicroKernel) -> StagePlan | None:
-    """How a kernel is run in stages; None of families that have no generated programs."""
+    """Stages in which a kernel is run; None of families that have no generated programs."""
     return family.stages(kernel) if isinstance(family, CpuGenerated) else None
 
 
 def joins_of(family: object, op: Op) -> dict[str, str]:
-    """The same of every kernel of an op; nothing of families that have no generated programs."""
+    """Joins of every kernel of an op, by axis; empty of families that have no generated programs."""
     if type(family) is not CpuGenerated:
         return {}
     return joined(family._graph(op.all_options()))

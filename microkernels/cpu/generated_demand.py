@@ -1,4 +1,4 @@
-"""What generated programs ask of a CPU: their instructions and bytes, counted from the plan at each shape."""
+"""Demand of generated programs on a CPU: their instructions and bytes, counted from the plan at each shape."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PlanOf = Callable[[MicroKernel], AnyPlan | None]
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """What a device's caches hold for one program, nearest first; ``vector``: bytes of its vectors."""
+    """Bytes that a device's caches hold for one program, nearest first; ``vector``: bytes of its vectors."""
 
     vector: int
     l1: int
@@ -47,7 +47,7 @@ class Levels:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """What one call does: cycles, and bytes over each level's edge, counted as if nothing was there before."""
+    """Counts of one call: cycles, and bytes over each level's edge, counted as if nothing was there before."""
 
     cycles: float
     registers: int

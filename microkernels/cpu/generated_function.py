@@ -61,7 +61,7 @@ def program(plan: AnyPlan, symbol: str) -> Any:
 
 
 class _Stages:
-    """What a program in stages is told."""
+    """Arguments of a program in stages."""
 
     def __init__(self, workspace: Any, numbers: Sequence[Any]) -> None:
         self._workspace, (self._stage, self._part, self._parts) = workspace, numbers
@@ -104,7 +104,7 @@ class _Stages:
                 otherwise(0)
 
     def _said(self, plan: AnyPlan, machine: Tir) -> tuple[list[Callable[[], None]], AnyPlan]:
-        """What says each stage, and the plan as one."""
+        """Emitters of each stage, and the plan as one."""
         from tvm import tirx
         from tvm.script.ir_builder import tirx as T
 
@@ -144,7 +144,7 @@ def _emit(plan: AnyPlan, buffers: dict[str, Buffer], dimensions: dict[str, Any],
 
 
 def _without_gaps(tensors: Sequence[Any], extents: Sequence[Any]) -> Any:
-    """Whether every row of these tensors begins where the one before it ends."""
+    """True if every row of these tensors begins where the one before it ends, as an expression."""
     from tvm import tirx
 
     result = tirx.IntImm("bool", 1)

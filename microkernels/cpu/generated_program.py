@@ -1,4 +1,4 @@
-"""A machine that says a program to TVM; the function around it is ``generated_function.py``'s."""
+"""Builder of a program in TVM; the function around it is ``generated_function.py``'s."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class TirCell:
 
 
 class Tir:
-    """Values are TVM expressions; a loop's body is said once."""
+    """Builder of TVM expressions; a loop's body is emitted once."""
 
     def __init__(self, plan: AnyPlan, buffers: dict[str, Buffer], dimensions: dict[str, Any]) -> None:
         from tvm import tirx
@@ -254,7 +254,7 @@ class Tir:
         return result
 
     def neutral(self, how: str, dtype: str) -> Any:
-        """What changes nothing."""
+        """Neutral element of a reduction."""
         if how in ("sum", "prod"):
             return self.number(how == "prod", dtype)
         if dtype.startswith("fp"):

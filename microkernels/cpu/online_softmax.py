@@ -1,4 +1,4 @@
-"""CPU families of online sums: one family a kind whose graph has products on both sides of a softmax, whatever its name.
+"""CPU families of online softmax: one family a kind whose graph has products on both sides of a softmax, by any name.
 
 A micro-kernel is a schedule (``haotuner/codegen/online_softmax_schedule.py``) of the kind's graph with the depth of its
 products known. Its program takes whole tensors of any extents elsewhere and no memory but a part of its thread's stack.
@@ -61,7 +61,7 @@ class CpuOnline(CpuGenerated):
 
     @staticmethod
     def covers(kind: OpKind) -> bool:
-        """Whether the rule finds online sums in a kind's graph."""
+        """True if the rule finds online softmax in a kind's graph."""
         if kind.name in COVERED or len(kind.inputs) < 2:
             return kind.name in COVERED
         if kind.formula is not None and all(reduction.how != "max" for reduction in reductions(kind.formula)):

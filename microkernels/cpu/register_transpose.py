@@ -1,4 +1,4 @@
-"""A square of vectors turned over its diagonal by shuffles of two vectors each.
+"""Register transpose: a square of vectors turned over its diagonal by shuffles of two vectors each.
 
 Within 128 bits lanes are woven (``unpcklps``, ``unpcklpd``), then pieces of 128 bits are sorted into even and odd ones: each
 is one instruction of AVX and AVX-512 that wants no register of indices.

@@ -33,7 +33,7 @@ _TILE = ("mr", "nr", "pw", "ku", "vl", "pf")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Word:
-    """How terms lie in the packed weight. ``terms`` of a column in a row of a panel, ``bytes`` of a column there."""
+    """Layout of terms in the packed weight. ``terms`` of a column in a row of a panel, ``bytes`` of a column there."""
 
     terms: int
     bytes: int
@@ -64,24 +64,24 @@ def typed_name(kind: str, dtype: str) -> str:
 
 
 def serves_type(op: Op, dtype: str) -> bool:
-    """Whether typed families of a type compute the op's types."""
+    """True if typed families of a type compute the op's types."""
     return op.dtype == dtype and not op.plain
 
 
 def word_for(op: Op) -> Word | None:
-    """How an op's weight is packed; None where the op is fp32 throughout, whose panels hold plain floats."""
+    """Word of an op's packed weight; None where the op is fp32 throughout, whose panels hold plain floats."""
     return None if op.plain else WORDS.get(op.dtype)
 
 
 def word_of(kernel: MicroKernel) -> Word | None:
-    """How the kernel's family packs a weight; None of ops that are fp32 throughout."""
+    """Word in which the kernel's family packs a weight; None of ops that are fp32 throughout."""
     if not kernel.family.startswith("cpu_") or (dtype_of(kernel) == "fp32" and _CONVERTED not in kernel.family):
         return None
     return WORDS.get(dtype_of(kernel))
 
 
 def has_program(kernel: MicroKernel) -> bool:
-    """Whether a typed kernel is a tile; depthwise convolutions are loops of the runtime."""
+    """True if a typed kernel is a tile; depthwise convolutions are loops of the runtime."""
     return not kernel.family.startswith("cpu_conv_direct_")
 
 

@@ -86,7 +86,7 @@ def stores(lanes: int, *, ways: Ways = "all") -> str:
 
 
 def _storing(lanes: int, *, rounds: bool) -> list[str]:
-    """What stores vectors, of these lanes; ``rounds``: with the CPU's own rounding to bf16."""
+    """Lines of C that store vectors, of these lanes; ``rounds``: with the CPU's own rounding to bf16."""
     names = [f"#define HT_NAME(part) ht_vl{lanes}_##part", f"#define HT_STORE_BF16 {int(rounds)}"]
     return [*names, '#include "typed_store.h"']
 
@@ -138,7 +138,7 @@ def _included(words: Mapping[str, object], header: str) -> list[str]:
 
 
 def _lists(rows: int, vectors: int) -> dict[str, str]:
-    """What a tile does for each of its rows, of its vectors and of its sums, written out: see ``typed_program.h``."""
+    """Lists of a tile's steps for each of its rows, of its vectors and of its sums: see ``typed_program.h``."""
     each = [f"ONE({i}, {j})" for i in range(rows) for j in range(vectors)]
     row, vector = ([f"ONE({i})" for i in range(count)] for count in (rows, vectors))
     return {f"{name}(ONE)": " ".join(text) for name, text in (("ROWS", row), ("COLUMNS", vector), ("TILE", each))}

@@ -37,7 +37,7 @@ def stepped_symbol(kernel: MicroKernel) -> str | None:
 
 
 def stepped_words(kernel: MicroKernel) -> dict[str, object]:
-    """What ``native/typed_stepped.h`` is told of a kernel that has such a function."""
+    """Definitions for ``native/typed_stepped.h`` of a kernel that has such a function."""
     steps, symbol = steps_of(kernel), stepped_symbol(kernel)
     places = {name: index for index, (name, _) in enumerate(operands_of(steps))}
     return {

@@ -78,7 +78,7 @@ class VectorMath:
 
     @property
     def _scales(self) -> bool:
-        """Whether the vectors are those of AVX-512, which multiplies by a power of two, rounded once, in one instruction."""
+        """True if the vectors are those of AVX-512, which multiplies by a power of two, rounded once, in one instruction."""
         return self.lanes == AVX512_LANES
 
     def _scaled(self, e: Any, n: Any) -> Any:
@@ -189,7 +189,7 @@ class VectorMath:
         return tirx.Select(x < self._number(bound), x, self._number(bound))
 
     def _under(self, x: Any, bound: float) -> Any:
-        """The same, and a NaN as it is."""
+        """Smaller of x and a bound, and a NaN as it is."""
         from tvm import tirx
 
         return tirx.Select(x > self._number(bound), self._number(bound), x)

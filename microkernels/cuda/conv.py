@@ -36,12 +36,12 @@ MOST_PHASES = 8  # of an axis: what a launch can be told (native/cuda/ht_cuda_ar
 
 
 def channels_last(op: Op) -> bool:
-    """Whether rows of the product are pixels, as channels are the innermost axis; else rows are features."""
+    """True if rows of the product are pixels, as channels are the innermost axis; else rows are features."""
     return op.option("layout") in ("nhwc", "nwc")
 
 
 def transposed(op: Op) -> bool:
-    """Whether the product comes first: every pixel of x with every tap, gathered by a launch behind it; but for windows."""
+    """True if the product comes first: every pixel of x with every tap, gathered by a launch behind it; but for windows."""
     return "transpose" in op.kind
 
 
@@ -99,7 +99,7 @@ def product_extents(op: Op, extents: Mapping[str, Any], *, phased: bool = False)
 
 
 def product_shape(op: Op, shape: Shape, *, phased: bool = False) -> Shape:
-    """The same of one shape."""
+    """Shape of that product for one shape."""
     result = product_extents(op, op.extents(shape), phased=phased)
     return Shape.of({axis: int(result[axis]) for axis in product_of(op, phased=phased).dynamic})
 
@@ -250,5 +250,5 @@ def windows_of(op: Op, family: CudaDense) -> Iterator[CudaDense]:
 
 
 def changes_signs(op: Op) -> bool:
-    """Whether its image, which has no signs, is the product's second factor and the weight, which has them, the first."""
+    """True if its image, which has no signs, is the product's second factor and the weight, which has them, the first."""
     return op.sums == "int32" and op.option("in") == "own" and not channels_last(op)

@@ -1,4 +1,4 @@
-"""What the CUDA dense families share: Y[m, n] = X[m, k] · W[n, k]^T, every extent known at run time.
+"""Base of the CUDA dense families: Y[m, n] = X[m, k] · W[n, k]^T, every extent known at run time.
 
 A micro-kernel is one thread block's ``bm x bn`` tile of Y, walked along k in steps of ``bk``; with ``splits`` > 1 a block
 walks its share of the steps only. A program is a TVM function ``symbol(X, W)`` that ends in a call of the epilogue
@@ -133,11 +133,11 @@ class CudaDense(ABC):
         )
 
     def takes(self, op: Op) -> bool:
-        """Whether the programs multiply operands of this k that lie as the op's do."""
+        """True if the programs multiply operands of this k that lie as the op's do."""
         return True
 
     def suits(self, device: Device) -> bool:
-        """Whether the device has the instructions that the programs use; enough to select and predict for it."""
+        """True if the device has the instructions that the programs use; enough to select and predict for it."""
         return device.kind != "cpu" and sm_number(device.arch) >= self.oldest_sm
 
     @property
@@ -146,7 +146,7 @@ class CudaDense(ABC):
         return 1
 
     def runs_on(self, device: Device) -> bool:
-        """Whether code can be built for the device as well."""
+        """True if code can be built for the device as well."""
         return self.suits(device) and sm_number(device.arch) >= OLDEST_BUILT
 
     def points(self, op: Op, device: Device) -> Iterator[MicroKernel]:
@@ -197,7 +197,7 @@ class CudaDense(ABC):
         return ()
 
     def launch(self, kernel: MicroKernel) -> Launch:
-        """What the host must know to launch the kernel."""
+        """Launch of the kernel, as the host must know it."""
         tile, footprint = self.tile(kernel), self.footprint(kernel)
         return Launch(
             tile_m=tile.extent["m"],
@@ -222,7 +222,7 @@ class CudaDense(ABC):
         return kernel["v"]
 
     def reads_kn(self, kernel: MicroKernel) -> bool:
-        """Whether W is stored as (k, n) instead of (n, k)."""
+        """True if W is stored as (k, n) instead of (n, k)."""
         return bool(kernel["kn"])
 
     def computed(self, kernel: MicroKernel, axis: str, extent: int) -> int:

@@ -1,4 +1,4 @@
-"""Laws of the CUDA dense families, beyond those of every family (FTuner's hardware filters): whole memory transactions."""
+"""Constraints of CUDA dense families, beyond every family's (FTuner's hardware filters): whole memory transactions."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class Step:
 
 
 class KernelResources(Protocol):
-    """What a family tells of its micro-kernels."""
+    """Resources of a family's micro-kernels."""
 
     def footprint(self, kernel: MicroKernel) -> Footprint:
         """Registers, shared memory and threads of one block."""

@@ -54,7 +54,7 @@ CORNER_REGISTERS, TAP_REGISTERS, CORNER_CHECKS = 3, 8, 14
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Elements:
-    """What a program multiplies: one element, or a pair of bytes, as TVM and mma.sync name it, and what it sums in."""
+    """Elements that a program multiplies: one, or a pair of bytes, as TVM and mma.sync name it, and what it sums in."""
 
     dtype: str
     mma: str

@@ -262,7 +262,7 @@ def _program(
 
         @T.inline
         def fetch_windows():
-            """What the step's tap sees, zeros outside of images: channels of some pixels, or a pixel of some channels."""
+            """Elements in the step's tap, zeros outside of images: channels of some pixels, or a pixel of some channels."""
             if pixels_down:
                 for i in T.unroll(x_loads):
                     at = T.meta_var(along_k(thread, i, bk // v))

@@ -51,7 +51,7 @@ SWIZZLE_128_BYTES = 3  # CU_TENSOR_MAP_SWIZZLE_128B
 
 
 class CudaHopper(CudaDense):
-    """What all families of wgmma share."""
+    """Base of all families of wgmma."""
 
     oldest_sm = 90
 
@@ -60,7 +60,7 @@ class CudaHopper(CudaDense):
         return device.arch in ("sm_90", "sm_90a")
 
     def peak_share(self, device: Device) -> float:
-        """What the clock keeps when all tensor cores multiply."""
+        """Share of the clock that is kept when all tensor cores multiply."""
         return SUSTAINED
 
     def near_bytes(self, kernel: MicroKernel) -> int:
@@ -145,7 +145,7 @@ class CudaWgmma(CudaHopper):
         return module_of(_program(self, kernel, blocks, registers), symbol)
 
     def _fits(self, bm: int, bn: int, wr: int) -> bool:
-        """Whether one block's registers exist: a consumer's own, and all warpgroups' when they start."""
+        """True if one block's registers exist: a consumer's own, and all warpgroups' when they start."""
         threads = (bm // (SLAB * wr) + 1) * WARPGROUP
         started = self._entry_registers(bm, bn, wr) * threads
         return self._consumer_registers(bn, wr) <= CONSUMER_LIMIT and started <= SCHEDULERS * SCHEDULER_REGISTERS

@@ -151,7 +151,7 @@ class CudaDirect:
 
 
 def sides_of(op: Op) -> tuple[Window, Window]:
-    """How the window moves down and to the right."""
+    """Movement of the window down and to the right."""
     result = windows(op.kind, dict(op.static), op.all_options())
     return result.get("h", Window(taps=1, stride=1, dilation=1, before=0, after=0)), result["w"]
 

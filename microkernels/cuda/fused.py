@@ -35,7 +35,7 @@ CALLS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fused:
-    """What follows the sums of an op: steps as a launch is told them, and the type of what is written.
+    """Epilogue behind the sums of an op: steps as a launch is told them, and the type of what is written.
 
     ``steps`` is 0 where all that follows is a bias and a residual that are added, as every kernel does anyhow.
     """
@@ -56,12 +56,12 @@ def fused(op: Op) -> Fused | None:
 
 
 def own_type(dtype: str) -> str:
-    """What kernels of a type write unless a launch is told another: sums of bytes as they are."""
+    """Type that kernels of a type write unless a launch is told another: sums of bytes as they are."""
     return DTYPES[dtype].of("output")
 
 
 def after_of(op: Op) -> dict[str, int]:
-    """What the arguments of a launch say of an op's epilogue."""
+    """Arguments of a launch for an op's epilogue."""
     result = fused(op)
     return {} if result is None else {"after": result.steps, "y_type": result.y_type}
 
@@ -79,7 +79,7 @@ def steps_of(op: Op, *, phased: bool = False) -> int:
 
 
 def stepped(kernel: MicroKernel, steps: int = ANY_STEPS) -> MicroKernel:
-    """The same kernel, built for steps as ``steps_of`` says them, whatever it was built for."""
+    """Copy of a kernel, built for steps as ``steps_of`` says them, whatever it was built for."""
     if built_for(kernel) == steps:
         return kernel  # nearly always: a selection asks for tens of thousands
     plain = tuple(param for param in kernel.params if param[0] != STEPPED)
@@ -87,7 +87,7 @@ def stepped(kernel: MicroKernel, steps: int = ANY_STEPS) -> MicroKernel:
 
 
 def is_stepped(kernel: MicroKernel) -> bool:
-    """Whether a kernel is built for steps."""
+    """True if a kernel is built for steps."""
     return built_for(kernel) != 0
 
 
@@ -98,7 +98,7 @@ def built_for(kernel: MicroKernel) -> int:
 
 
 def initializer(op: Op) -> str:
-    """The same as a ``ht_cuda_after`` of C; ValueError where there is none."""
+    """Epilogue of an op as a ``ht_cuda_after`` of C; ValueError where there is none."""
     result = fused(op)
     if result is None:
         raise ValueError(f"{op.name}: devices write results of {', '.join(FLOATS_WRITE)} alone")

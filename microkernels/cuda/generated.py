@@ -68,7 +68,7 @@ THREADS = 256  # of a block at most, unless a group is one
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """How the host cuts a program: ``ht_cuda_generated_kernel`` of runtime/native/cuda/generated.h."""
+    """Cut of a program by the host: ``ht_cuda_generated_kernel`` of runtime/native/cuda/generated.h."""
 
     lanes: int
     vectors: int
@@ -113,7 +113,7 @@ class CudaGenerated(CpuGenerated):
 
     @staticmethod
     def covers(kind: OpKind) -> bool:
-        """Whether programs can be made of a kind: not of one whose products want tiles."""
+        """True if programs can be made of a kind: not of one whose products want tiles."""
         return CpuGenerated.covers(kind) and not CpuOnline.covers(kind)
 
     def suits(self, device: Device) -> bool:
@@ -138,7 +138,7 @@ class CudaGenerated(CpuGenerated):
                     yield kernel
 
     def space(self, op: Op, device: Device) -> Space:
-        """The same for blocks that share folds, without sums that wait in memory: a thread keeps them in registers."""
+        """Space for blocks that share folds, without sums that wait in memory: a thread keeps them in registers."""
         return replace(super().space(op, device), scratch=False, parts=PARTS, turns=False)
 
     def _schedules(self, graph: Graph, folds: int, space: Space) -> Iterator[Schedule]:
@@ -183,7 +183,7 @@ class CudaGenerated(CpuGenerated):
         return plan
 
     def cut(self, kernel: MicroKernel) -> Cut:
-        """How its launches are cut."""
+        """Cut of its launches."""
         plan = self.plan(kernel)
         schedule = plan.schedule
         cut = Parts.of(plan) if schedule.parts > 1 else None
@@ -196,7 +196,7 @@ class CudaGenerated(CpuGenerated):
         )  # fmt: skip
 
     def launch(self, kernel: MicroKernel) -> Launch:
-        """What is known before a call: threads of a block at most."""
+        """Launch as known before a call: threads of a block at most."""
         return Launch(tile_m=1, tile_n=1, threads=self.footprint(kernel).threads, shared_bytes=0, vector=1, splits=False)
 
     def footprint(self, kernel: MicroKernel) -> Footprint:
@@ -356,7 +356,7 @@ class CudaGenerated(CpuGenerated):
 
 
 def _folds_rows(graph: Graph) -> bool:
-    """Whether some fold has more terms than a window: an extent that comes with a call, or a long one."""
+    """True if some fold has more terms than a window: an extent that comes with a call, or a long one."""
     for node in graph.nodes:
         if node.primitive in FOLDS:
             shape = graph.types[node.inputs[0]].shape

@@ -49,7 +49,7 @@ def cuda_unit(plans: Mapping[str, AnyPlan], threads: int = 256) -> str:
 
 
 def shared_text() -> str:
-    """What every unit of such programs begins with."""
+    """Beginning of every unit of such programs."""
     return "".join(item.read_text() for item in (ARGUMENTS, *FUNCTIONS))
 
 

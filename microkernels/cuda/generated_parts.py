@@ -19,7 +19,7 @@ WHOLE, PART, JOIN = range(3)  # ``phase`` of ht_generated_args
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What is cut: ``axis``, a dimension of the graph at ``place``, in steps; how results are joined."""
+    """Parts of ``axis``, a dimension of the graph at ``place``, in steps; how results are joined."""
 
     axis: str
     place: int
@@ -37,7 +37,7 @@ class Parts:
 
 
 def prologue(plan: Plan, elements: Sequence[str], size: Callable[[Extent], str]) -> list[str]:
-    """What comes before the program, which reads ``a``: by ``given.phase`` all of it, a part, or the join and no more.
+    """Code before the program, which reads ``a``: by ``given.phase`` all of it, a part, or the join and no more.
 
     ``elements``: types of the tensors in memory, the output's last; ``size``: an extent in C.
     """

@@ -1,4 +1,4 @@
-"""What a generated program takes of a GPU's multiprocessor: instructions that warps start, and what they wait for.
+"""Cost of a generated program on a GPU's multiprocessor: instructions that warps start, and what they wait for.
 
 Warps of a scheduler take turns, so a group's time is its waits once and its instructions as often as others have them, too.
 Constants are of an H200 (490 times of sums, norms, softmax and silu); most are what instructions and barriers take anywhere.
@@ -78,7 +78,7 @@ class Price:
 
 
 def _of_pass(values: Sequence[tuple[Expression, set[str]]]) -> tuple[dict[Expression, float], dict[str, None]]:
-    """What differs from element to element: instructions by expression, tensors that are loaded."""
+    """Work that differs from element to element: instructions by expression, tensors that are loaded."""
     instructions: dict[Expression, float] = {}
     loads: dict[str, None] = {}
     for value, along in values:

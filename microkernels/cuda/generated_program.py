@@ -44,7 +44,7 @@ class _Cell:
 
 
 class CudaText:
-    """Values are expressions; each step is a statement of its own, so nothing is said twice."""
+    """Builder of CUDA C++: values are expressions; each step is a statement of its own, so none is there twice."""
 
     def __init__(self, plan: AnyPlan, kept_as: str = "fp32", *, in_parts: bool = False) -> None:
         self._in_parts = in_parts
@@ -146,13 +146,13 @@ class CudaText:
         return Code(f"({base} + {self._lane(pitch)})") if lanes > 1 else base
 
     def _lane(self, step: int) -> str:
-        """How far a lane is from the first one, of packs of neighbours where memory lets a lane move them at once."""
+        """Distance of a lane from the first one, of packs of neighbours where memory lets a lane move them at once."""
         packs = self._pack > 1 and step % self._pack == 0
         name, times = ("ht_own", step // self._pack) if packs else ("ht_lane", step)
         return name if times == 1 else f"{times}ll * {name}"
 
     def mask(self, base: Code, extent: Code, lanes: int, pitch: int = 1) -> Code:
-        """Whether this lane exists."""
+        """True if this lane exists, as an expression."""
         if isinstance(base, Neighbour) and base.limit == extent:
             return self._named("bool", f"{self._lane(base.pitch)} + {apart(base.place, lanes, base.pitch)} < {base.room}")
         return self._named("bool", f"{self.ramp(base, lanes, pitch)} < {extent}")
@@ -170,7 +170,7 @@ class CudaText:
         return result
 
     def even(self) -> str:
-        """Whether what lanes move at once lies as it must, in all tensors; nothing where they move single elements."""
+        """Condition that what lanes move at once lies as it must, in all tensors; empty where they move single elements."""
         if self._pack == 1:
             return ""
         requested = []
@@ -185,14 +185,14 @@ class CudaText:
         return " && ".join(requested) or "true"
 
     def flat(self) -> str:
-        """Whether all axes are taken as one: no row but the first is looked for; nothing where that is never so."""
+        """Condition that all axes are taken as one: no row but the first is looked for; empty where that is never so."""
         if self._pack == 1 or not isinstance(self.plan, Plan) or not merges(self.plan):
             return ""
         *outer, _ = (self.size(extent) for extent in self.plan.graph.types[self.plan.output].shape)
         return " && ".join(f"{size} == 1" for size in outer if size.startswith("a."))
 
     def places(self, ways: int) -> list[str]:
-        """Where a lane begins, and how far what it takes at a time lies apart, in each of so many ways of a kernel."""
+        """Start of a lane, and how far what it takes at a time lies apart, in each of so many ways of a kernel."""
         if ways == 1:
             return ["constexpr bool ht_flat = false;"]
         return [
@@ -288,7 +288,7 @@ class CudaText:
             loop.stores = True
 
     def _row(self, tensor: str, outer: Sequence[Code]) -> str:
-        """Where a tensor's elements along its last axis begin."""
+        """Address where a tensor's elements along its last axis begin."""
         at = self.tensors.index(tensor)
         return " + ".join([f"t{at}", *(f"{item} * a.strides[{at}][{axis}]" for axis, item in enumerate(outer))])
 
@@ -358,7 +358,7 @@ class CudaText:
         ]
 
     def neutral(self, how: str, dtype: str) -> Code:
-        """What changes nothing."""
+        """Neutral element of a reduction."""
         if how in ("sum", "prod"):
             return self.number(how == "prod", dtype)
         if dtype.startswith("fp"):

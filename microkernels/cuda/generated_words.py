@@ -32,7 +32,7 @@ JOINS = {"sum": "add", "prod": "mul", "any_max": "max"}
 
 
 class Code(str):
-    """An expression of C; sums and products of extents are said with Python's operators."""
+    """An expression of C; sums and products of extents are written with Python's operators."""
 
     __slots__ = ()
 
@@ -67,7 +67,7 @@ class Neighbour(Code):
         return item
 
     def moved(self, lanes: int) -> str:
-        """What ``ht_take`` and ``ht_put`` of device/generated.cuh are told behind the tensor and the registers."""
+        """Arguments of ``ht_take`` and ``ht_put`` of device/generated.cuh behind the tensor and the registers."""
         how = ("ht_even", "ht_own", "ht_apart") if self.pitch > 1 else ("false", "ht_lane", "1")
         return ", ".join([*how, str(lanes * self.pitch), str(self.room or 0)])
 
@@ -78,7 +78,7 @@ class Neighbour(Code):
 
 
 def apart(index: int, lanes: int, pitch: int) -> str:
-    """How far the vector of a place begins behind an iteration's first one."""
+    """Distance from an iteration's first vector to the vector of a place."""
     whole, own = index // pitch * lanes * pitch, index % pitch
     return f"{whole} + {own} * ht_apart" if own else str(whole)
 

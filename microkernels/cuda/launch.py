@@ -1,4 +1,4 @@
-"""How the host launches a compiled CUDA micro-kernel: all that its C code must know of it.
+"""Launch of a compiled CUDA micro-kernel by the host: all that its C code must know of it.
 
 Every kernel is ``extern "C" __global__ void SYMBOL(ht_cuda_args[, x_map, w_map])`` (``ht_cuda_args.h``) and is launched
 with ``grid = (ceil(m / tile_m) * ceil(n / tile_n), splits)`` blocks of ``threads`` threads; m = 0 is never launched.
@@ -29,7 +29,7 @@ class Map:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """What a launch of one micro-kernel asks."""
+    """Parameters of a launch of one micro-kernel."""
 
     tile_m: int
     tile_n: int

@@ -1,4 +1,4 @@
-"""CUDA families of online sums: attention in its flash form, for every kind whose graph has products around a softmax.
+"""CUDA families of online softmax: flash attention, for every kind whose graph has products around a softmax.
 
 A group is a warp with rows of its own: the depth of the products lies along its lanes, the tile of scores and the sums so
 far in its part of shared memory. In 16 bits there are kernels on tensor cores, too, where a block has a tile of rows
@@ -73,7 +73,7 @@ class CudaOnline(CpuOnline, CudaGenerated):
                 yield kernel
 
     def space(self, op: Op, device: Device) -> OnlineSpace:
-        """The same as a space that policies search."""
+        """Schedules as a space that policies search."""
         sums = self._sums(self._of(op))
         return _DeviceSpace(sums.graph, WARP, sums, tuple(self._schedules_for(sums, device)))
 
@@ -109,7 +109,7 @@ class CudaOnline(CpuOnline, CudaGenerated):
         return ((plan.schedule.keys, self.dtype), (columns, self.dtype)) if plan.schedule.along in TOGETHER else ()
 
     def launch(self, kernel: MicroKernel) -> Launch:
-        """The same with a block's shared memory, where it is asked for at a launch."""
+        """Launch with a block's shared memory, where it is asked for at a launch."""
         return replace(super().launch(kernel), shared_bytes=self.cut(kernel).shared)
 
     def footprint(self, kernel: MicroKernel) -> Footprint:
@@ -135,7 +135,7 @@ class CudaOnline(CpuOnline, CudaGenerated):
     def bytes_by_level(
         self, kernel: MicroKernel, extents: Mapping[str, int], device: Device, parts: int = 1
     ) -> dict[str, int]:
-        """The same; of tensor cores in the operands' own type."""
+        """Bytes over each level's edge; of tensor cores in the operands' own type."""
         if self._known_plan(kernel).schedule.along in ON_UNITS:
             return bytes_over(kernel, self._own(kernel).complete(extents, self._options(kernel)), device, self)
         return super().bytes_by_level(kernel, extents, device, parts)
@@ -186,7 +186,7 @@ class _DeviceSpace(OnlineSpace):
 
     @cached_property
     def holes(self) -> tuple[Hole, ...]:
-        """The same, and the stages of tensor cores where there are any."""
+        """Free choices, and the stages of tensor cores where there are any."""
         along, *others = super().holes
         if all(item.along == DEPTH for item in self.own):
             return along, *others

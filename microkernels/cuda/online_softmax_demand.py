@@ -1,4 +1,4 @@
-"""What attention on tensor cores asks of a GPU: of a multiprocessor's units for each tile of keys, and a block alone."""
+"""Demand of attention on tensor cores: on a multiprocessor's units for each tile of keys, and of a block alone."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ SHARED_HELD = 100 << 10  # of a multiprocessor whose profile does not say
 
 
 class OnlineSoftmaxResources(Protocol):
-    """What the family tells of its kernels."""
+    """Resources of the family's kernels."""
 
     def plan(self, kernel: MicroKernel) -> Any:
         """A kernel's plan."""
@@ -61,7 +61,7 @@ class OnlineSoftmaxResources(Protocol):
         ...
 
     def cut(self, kernel: MicroKernel) -> Cut:
-        """How the host cuts a program."""
+        """Cut of a program by the host."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""CUDA C++ of online sums on tensor cores: a call of ``ht_attend`` (device/attention.cuh) for each tile of rows.
+"""CUDA C++ of online softmax on tensor cores: a call of ``ht_attend`` (device/attention.cuh) for each tile of rows.
 
 On Hopper also of ``ht_attend_wide`` (device/attention_wide.cuh), by wgmma.
 
@@ -118,7 +118,7 @@ def join_lines(plan: OnlinePlan, kept_as: str) -> list[str]:
 
 
 def _tile_position(machine: CudaText, plan: OnlinePlan, outer: Mapping[str, Code]) -> list[str]:
-    """Which tile of rows a block has, of which point of the outer axes. Rows that see the most keys come first."""
+    """Code for a block's tile of rows, and its point of the outer axes. Rows that see the most keys come first."""
     if plan.sums.last is None:
         lines = [
             "long long ht_left = ht_quotient(ht_item, ht_tiles);",
@@ -150,7 +150,7 @@ def _outer(machine: CudaText, plan: OnlinePlan, outer: Mapping[str, Code]) -> li
 
 
 def _matrix(machine: CudaText, plan: OnlinePlan, rows: Rows, outer: Mapping[str, Code], const: str, count: str) -> str:
-    """Where a matrix begins, how far apart its rows are, how many there are."""
+    """Start of a matrix, how far apart its rows are, how many there are."""
     tensor, at = rows.load.tensor, machine.tensors.index(rows.load.tensor)
     frame = Frame(variables=dict(outer))
     parts = [f"t{at}"]
@@ -196,7 +196,7 @@ def _seen(plan: OnlinePlan, kept_as: str, outer: Mapping[str, Code]) -> list[str
 
 
 def _record(machine: CudaText, plan: OnlinePlan, outer: Mapping[str, Code]) -> str:
-    """Where a part's record of a row begins: parts outermost, then the outer axes, as the join reads them."""
+    """Start of a part's record of a row: parts outermost, then the outer axes, as the join reads them."""
     line = "(long long)blockIdx.y"
     for variable, extent in plan.sums.outer:
         line = f"({line} * {machine.size(extent)} + {outer[variable.name]})"

@@ -1,4 +1,4 @@
-"""What a program of CUDA cores loads and multiplies: floats, or words of four bytes, which it may have to gather."""
+"""Elements that a program of CUDA cores loads and multiplies: floats, or words of four bytes, which it may gather."""
 
 from __future__ import annotations
 

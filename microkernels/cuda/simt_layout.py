@@ -1,4 +1,4 @@
-"""Where the threads of a block of CUDA cores find their pieces of a tile, and where these lie in shared memory."""
+"""Places of a tile's pieces among the threads of a block of CUDA cores, and in shared memory."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Places:
         return row, i * (threads // chunks) if whole else 0, beside + tirx.truncmod(e, SIDE_BY_SIDE)
 
     def _turned(self, chunk: Any, height: int, unit: int) -> Any:
-        """What moves a chunk's rows of a transposed tile, so that stores meet all banks, in units of rows.
+        """Swizzle of a chunk's rows of a transposed tile, so that stores meet all banks, in units of rows.
 
         It is XORed to the index of a row, and is below the power of two that divides the tile's height.
         """
@@ -51,19 +51,19 @@ class Places:
 
     # What of a XOR is known to the compiler is taken out of it: one address then serves many accesses, at fixed distances.
     def stored_at(self, row: Any, ahead: Any, chunk: Any, height: int) -> Any:
-        """Where the row ``ahead`` of a row lies in the chunk's rows of k."""
+        """Index of the row ``ahead`` of a row, in the chunk's rows of k."""
         near = self._tirx.truncmod(ahead, _turns(height))
         return self._tirx.bitwise_xor(row + near, self._turned(chunk, height, 1)) + (ahead - near)
 
     def strip_of(self, first: Any, s: Any, chunk: Any, height: int, width: int, lanes: int, strips: int) -> Any:
-        """Where a thread's strip s lies: its first is at ``first``, whose bits for the strips are zero."""
+        """Index of a thread's strip s: its first is at ``first``, whose bits for the strips are zero."""
         tirx = self._tirx
         turn, bits = self._turned(chunk, height, width), lanes * (strips - 1)
         selected = tirx.bitwise_and(turn, bits)
         return tirx.bitwise_xor(first, turn - selected) + tirx.bitwise_xor(s * lanes, selected)
 
     def row_of_k(self, chunk: Any, q: Any, height: int) -> Any:
-        """Where the q-th row of k of a chunk lies: short ones share the banks, so neighbouring chunks begin with others."""
+        """Index of the q-th row of k of a chunk: short ones share the banks, so neighbouring chunks begin with others."""
         tirx, v = self._tirx, self._v
         beside = max(1, BANKS // height)  # rows of k side by side in all banks
         by_chunk = max(1, beside // v)  # that lie in different banks as they are

@@ -11,7 +11,7 @@ MOST_COLUMNS, PIECE = 256, 8  # of its other operand, in pieces
 
 
 def products_text() -> str:
-    """What ``ht_warpgroup`` is of; ``warpgroup_text`` says each."""
+    """Declaration of ``ht_warpgroup``; ``warpgroup_text`` says each."""
     return "template <int COLUMNS, class T>\nstruct ht_warpgroup;\n"
 
 

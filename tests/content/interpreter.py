@@ -116,7 +116,7 @@ class Interpreter:
         return [index + np.arange(lanes) * step if step else index for index, step in zip(indices, steps, strict=True)]
 
     def _inside(self, tensor: str, places: Sequence[Any]) -> tuple[Any, ...]:
-        """The same places. IndexError if one is outside."""
+        """Places as given. IndexError if one is outside."""
         for axis, (extent, size) in enumerate(zip(places, self.arrays[tensor].shape, strict=True)):
             if (extent.min() < 0 or extent.max() >= size) if _wide(extent) else not 0 <= extent < size:
                 raise IndexError(f"{tensor}: index {extent} of axis {axis}, which has {size} elements")
@@ -188,7 +188,7 @@ def run(plan: AnyPlan, inputs: Mapping[str, Any], over: Sequence[str] = ()) -> t
 
 
 def run_all(plan: AnyPlan, inputs: Mapping[str, Any], over: Sequence[str] = ()) -> tuple[dict[str, Any], Interpreter]:
-    """The same with every output by its name; ``over``: of the program's own."""
+    """Every output of a plan by its name, and the machine; ``over``: of the program's own."""
     graph = plan.graph
     sizes, outs = graph.sizes(inputs), dict[str, Any]()
     for name in graph.outputs:

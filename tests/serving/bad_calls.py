@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ def bad_calls_pack(folder: Path) -> Path:
 
 def answers(path: Path, *, torch: bool) -> dict[str, str]:
     """What each bad call is answered: the error with its text, if that is haotuner's, or ``served``."""
-    result = {}
+    result: dict[str, str] = {}
     with haotuner.load(path, threads=1) as pack:
         for name in pack.ops:
             op = pack.op(name)
@@ -56,7 +57,7 @@ def answers(path: Path, *, torch: bool) -> dict[str, str]:
     if not torch:
         for name, served, inputs in ready:
             call = served if hasattr(served, "twin") else served.run
-            result[f"{name}, closed"] = _answer(lambda call=call, inputs=inputs: call(**inputs), name, path)
+            result[f"{name}, closed"] = _answer(partial(call, **inputs), name, path)
     return result
 
 
@@ -101,10 +102,10 @@ def _layer(op: Any, *, torch: bool) -> Calls:
         yield "bind: weight of another type", lambda: op.bind(**(tensors | {"weight": tensors["weight"].to(th.float64)}))
         return
     for name, value in weights.items():
-        yield f"bind: {name} of float64", lambda name=name: op.bind(**(weights | {name: weights[name].astype(np.float64)}))
-        yield f"bind: {name} of another shape", lambda name=name: op.bind(**(weights | {name: weights[name][1:]}))
-        yield f"bind: {name} a text", lambda name=name: op.bind(**(weights | {name: "abc"}))
-        yield f"bind: {name} of one axis more", lambda name=name, value=value: op.bind(**(weights | {name: value[None]}))
+        yield f"bind: {name} of float64", partial(op.bind, **(weights | {name: weights[name].astype(np.float64)}))
+        yield f"bind: {name} of another shape", partial(op.bind, **(weights | {name: weights[name][1:]}))
+        yield f"bind: {name} a text", partial(op.bind, **(weights | {name: "abc"}))
+        yield f"bind: {name} of one axis more", partial(op.bind, **(weights | {name: value[None]}))
     yield "bind: an unknown name", lambda: op.bind(**weights, colour=np.zeros(3, np.float32))
     yield "bind: a scale beside", lambda: op.bind(**weights, scale=np.ones(12, np.float32))
     yield "bind: a bias alone", lambda: op.bind(weights["weight"], np.ones(_shape(op.entry.output, op)[-1], np.float32))
@@ -130,7 +131,7 @@ def _operator(op: Any, *, torch: bool) -> Calls:
         yield "out: several but one", lambda: op.run(**inputs, out=outs[1:])
 
 
-def _calls(call: Callable[..., Any], inputs: Mapping[str, Any], out: Any, *, torch: bool) -> Calls:
+def _calls(call: Callable[..., Any], inputs: dict[str, Any], out: Any, *, torch: bool) -> Calls:
     if torch:
         yield from _torch_calls(call, inputs, out)
         return
@@ -153,19 +154,20 @@ def _calls(call: Callable[..., Any], inputs: Mapping[str, Any], out: Any, *, tor
         yield f"{name} backwards", changed(name, lambda value: value[..., ::-1])
         yield f"{name} read-only", changed(name, _frozen)
         yield f"{name} read-only and of float64", changed(name, lambda value: _frozen(value.astype(np.float64)))
-        yield f"{name} missing", lambda name=name: call(**{n: value for n, value in inputs.items() if n != name})
+        yield f"{name} missing", partial(call, **{n: value for n, value in inputs.items() if n != name})
     yield "an unknown operand", lambda: call(**inputs, colour=out)
-    for case, change in (
+    changes: tuple[tuple[str, Callable[[Any], Any]], ...] = (
         ("of float64", lambda value: value.astype(np.float64)),
         ("of another shape", lambda value: value[..., 1:].copy()),
         ("read-only", _frozen),
         ("a list", lambda value: value.tolist()),
-    ):
+    )
+    for case, change in changes:
         whole = tuple(map(change, out)) if isinstance(out, tuple) else change(out)
-        yield f"out {case}", lambda whole=whole: call(**inputs, out=whole)
+        yield f"out {case}", partial(call, **inputs, out=whole)
 
 
-def _torch_calls(call: Callable[..., Any], inputs: Mapping[str, Any], out: Any) -> Calls:
+def _torch_calls(call: Callable[..., Any], inputs: dict[str, Any], out: Any) -> Calls:
     th, tensors = _torch(inputs)
     several = out if isinstance(out, tuple) else (out,)
     outs = tuple(th.from_numpy(value.copy()) for value in several)
@@ -181,14 +183,14 @@ def _torch_calls(call: Callable[..., Any], inputs: Mapping[str, Any], out: Any) 
             ("negated", th._neg_view(value) if value.is_floating_point() else value),
             ("that wants a gradient", value.clone().requires_grad_() if value.is_floating_point() else value),
         ):
-            yield f"torch: {name} {case}", lambda name=name, changed=changed: call(**(tensors | {name: changed}))
-            yield f"torch: {name} {case}, with out", lambda name=name, c=changed: call(**(tensors | {name: c}), out=into)
+            yield f"torch: {name} {case}", partial(call, **(tensors | {name: changed}))
+            yield f"torch: {name} {case}, with out", partial(call, **(tensors | {name: changed}), out=into)
     if all(value.is_floating_point() for value in outs):
         wanted = tuple(value.clone().requires_grad_() for value in outs)
         yield "torch: out that wants a gradient", lambda: call(**tensors, out=wanted if len(wanted) > 1 else wanted[0])
 
 
-def _torch(inputs: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+def _torch(inputs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     th = sys.modules["torch"]
     return th, {name: th.from_numpy(value.copy()) for name, value in inputs.items()}
 

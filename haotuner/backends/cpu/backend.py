@@ -127,7 +127,7 @@ class CpuBackend:
         return {"do": "object", "kernels": [kernel.name for kernel in kernels], "arch": arch, "out": out}
 
     def timer(self, device: Device, policy: Policy, environment: Mapping[str, str], *, seed: int) -> CpuTimer:
-        """What verifies and times on this host."""
+        """Timer that verifies and times on this host."""
         return CpuTimer(device, policy, process(TIMING, environment), self.family_of, seed=seed)
 
     def follow(self, op: Op, kernel: MicroKernel, device: Device, tiles: int) -> Follow:

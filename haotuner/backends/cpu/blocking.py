@@ -1,4 +1,4 @@
-"""Setting: the fixed numbers that run.c needs for an op with a set of micro-kernels. The same when timed and served."""
+"""Blocking: the fixed numbers that run.c needs for an op with a set of micro-kernels. The same when timed and served."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Blocking:
         )
 
     def words(self, m: int) -> dict[str, int]:
-        """What a call of m rows is computed with, by name."""
+        """Settings of a call of m rows, by name."""
         blocked = self.k_block > 0 and m >= self.k_block_from
         return {
             "n": self.n,

@@ -1,4 +1,4 @@
-"""Crowding: threads that were given one physical core between them, which no counter of the system shows.
+"""Core contention: threads that were given one physical core between them, which no counter of the system shows.
 
 On a shared host a call of two threads takes 1.8 to 2 times as long in spells of tens of milliseconds, at times of seconds:
 both run all the time, on processors of their own, nothing waits and nothing is stolen, but each computes half as much, as
@@ -23,7 +23,7 @@ Answer = Mapping[str, Sequence[float]]
 
 
 def core_contention(answer: Answer) -> float:
-    """How much longer multiply-adds took on all threads at once than on one alone; 1 where that was not looked at."""
+    """Slowdown of multiply-adds on all threads at once over one alone, a factor; 1 where that was not looked at."""
     together, alone = answer.get("together_us"), answer["compute_us"]
     if not together or not any(together) or not any(alone):
         return 1.0
@@ -53,7 +53,7 @@ class RetryPolicy:
         self._left_s, self._least, self._known = FIRST_S, 1.0, False
 
     def least_crowded(self, time_once: Callable[[], Answer]) -> tuple[Answer, float]:
-        """What is clean of the first answer that has enough of it, or the least crowded one; and how crowded it is."""
+        """Clean part of the first answer that has enough of it, or the least crowded one; and its contention, a factor."""
         begin, first = time.monotonic(), time_once()
         if not any(first.get("together_us", ())):  # one thread's alone, whatever it was given: it says nothing of the others
             return first, 1.0

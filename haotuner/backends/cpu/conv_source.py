@@ -17,7 +17,7 @@ from haotuner.spec.op import Op
 
 
 def is_flat(op: Op) -> bool:
-    """Whether images of the op have no height."""
+    """True if images of the op have no height."""
     return "h" not in op.axes
 
 

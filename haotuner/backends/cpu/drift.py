@@ -1,4 +1,4 @@
-"""Drift: how much slower than at the start the machine was while something was timed.
+"""Drift of a machine's speed: how much slower than at the start it was while something was timed.
 
 On a shared host other tenants take memory bandwidth, and half a core through its other hyperthread, for tenths of a second
 at a time. Beside every sample the worker times two fixed loops (native/watch.h): a read of memory and multiply-adds.
@@ -46,7 +46,7 @@ class ThroughputProbe:
 
     @staticmethod
     def quiet(answer: Mapping[str, Sequence[float]]) -> ThroughputProbe:
-        """From the looks before anything was timed."""
+        """Throughput probe from the looks before anything was timed."""
         return ThroughputProbe(
             memory_us=float(np.quantile(answer["memory_us"], QUIET)),
             compute_us=float(np.quantile(answer["compute_us"], QUIET)),
@@ -54,7 +54,7 @@ class ThroughputProbe:
 
     @staticmethod
     def kept(facts: Mapping[str, float | str]) -> ThroughputProbe | None:
-        """From what ``facts`` gave, on a record; None if it has none."""
+        """Throughput probe from what ``facts`` gave, on a record; None if it has none."""
         result = [facts.get(name) for name in _FACTS]
         memory_us, compute_us = (us if isinstance(us, (int, float)) else None for us in result)
         return (
@@ -67,14 +67,14 @@ class ThroughputProbe:
 
     @staticmethod
     def during(answer: Mapping[str, Sequence[float]]) -> ThroughputProbe:
-        """From the looks between the samples of one trial."""
+        """Throughput probe from the looks between the samples of one trial."""
         return ThroughputProbe(
             memory_us=statistics.median(answer["memory_us"]), compute_us=statistics.median(answer["compute_us"])
         )
 
 
 def drift(trial: Trial, device: Device, us: float, seen: ThroughputProbe, quiet: ThroughputProbe, looks: int) -> float:
-    """How many times longer a trial of ``us`` microseconds took for what the machine had lost since it was looked at first.
+    """Slowdown of a trial of ``us`` microseconds by what the machine had lost since it was looked at first, a factor.
 
     Told by what was seen beside ``looks`` samples, which counts for less beside long calls. Never so much that the trial
     would have run at the device's FMA peak or above: what came near it cannot have lost much, whatever the looks say, and
@@ -105,7 +105,7 @@ def cold_bytes(op: Op, shape: Shape) -> int:
 
 
 def _below_peak(rate: float, compute: float) -> float:
-    """The same far from the peak, and the less of it the nearer: a hard limit there made ties of the best kernels.
+    """Slowdown ``rate``, the same far from the peak and less near it: a hard limit there made ties of the best kernels.
 
     ``compute`` is the share of the peak that the clock saw. 432 trials, hot and cold, two sizes, four or five rounds: the
     kernel chosen by one round is 4.8 % behind in the others with the limit, 4.3 % so (undivided 4.8).
@@ -121,7 +121,7 @@ def _slower(now: float, then: float) -> float:
 
 
 def lost(trial: Trial, device: Device, us: float, crowded: float) -> float:
-    """How many times longer a trial of ``us`` microseconds took because its threads shared a core; 1 if they did not.
+    """Slowdown of a trial of ``us`` microseconds because its threads shared a core, a factor; 1 if they did not.
 
     Never so much that it would have run above the device's FMA peak: a look that erred must not make a winner.
     """

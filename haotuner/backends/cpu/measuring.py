@@ -55,17 +55,17 @@ CONV_DIRECT_SERVING = tuple(f"kinds/conv{part}" for part in _DIRECT_PARTS)
 
 
 def is_dense(kernel: MicroKernel) -> bool:
-    """Whether dense's own loops run the kernel (``native/kinds/dense_run.c``); any other is run by slices."""
+    """True if dense's own loops run the kernel (``native/kinds/dense_run.c``); any other is run by slices."""
     return kernel.family.startswith("cpu_dense_")
 
 
 def is_convolution(kernel: MicroKernel) -> bool:
-    """Whether the loops of convolutions run the kernel (``native/kinds/conv_run.c``)."""
+    """True if the loops of convolutions run the kernel (``native/kinds/conv_run.c``)."""
     return kernel.family.startswith("cpu_conv_")
 
 
 def is_product(kernel: MicroKernel) -> bool:
-    """Whether the loops of batch_matmul run the kernel (``native/kinds/product_run.c``)."""
+    """True if the loops of batch_matmul run the kernel (``native/kinds/product_run.c``)."""
     return kernel.family.startswith("cpu_batch_matmul_")
 
 
@@ -118,7 +118,7 @@ def timed_sources(kernels: Sequence[MicroKernel]) -> list[Path]:
 
 
 def _timed_types(kernels: Sequence[MicroKernel]) -> str:
-    """What ``timing.c`` must know of the element types; all kernels of a library have the same."""
+    """C source of the element types for ``timing.c``; all kernels of a library have the same."""
     if word_of(kernels[0]) is None:
         return "const ht_typed* const ht_kernels_typed = NULL;\n"
     return types_of(kernels[0], "typed") + "\nconst ht_typed* const ht_kernels_typed = &typed;\n"

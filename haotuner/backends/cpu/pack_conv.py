@@ -78,7 +78,7 @@ class PackedConv:
         return tuple(plan.threads for plan in self.plans)
 
     def declarations(self) -> str:
-        """What its tables are made of; the kernels' functions stand with their table."""
+        """C includes that its tables need; the kernels' functions stand with their table."""
         return '#include "kinds/conv.h"'
 
     def entry(self, facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -101,7 +101,7 @@ class PackedConv:
         return result
 
     def _plain(self) -> dict[str, int]:
-        """How much of the packed weight is no transformed copy, where there are such copies."""
+        """Floats of the packed weight that are no transformed copy, by name; empty without such copies."""
         some = bool(transformed(self.micro_kernels))
         return {"plain": plain_floats(self.op, self.micro_kernels[0]["vl"])} if some else {}
 

@@ -63,7 +63,7 @@ class PackedOp:
 
     @property
     def micro_kernels(self) -> tuple[MicroKernel, ...]:
-        """What the compiler has to build."""
+        """Micro-kernels that the compiler has to build."""
         return tuple(self.kernels)
 
     @property

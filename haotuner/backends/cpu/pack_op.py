@@ -1,4 +1,4 @@
-"""What a pack's library holds about an op, as C source: its axes, operands and plans; each kind adds its own tables."""
+"""An op in a pack's library, as C source: its axes, operands and plans; each kind adds its own tables."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class PackedOperand:
 
 
 class PackedWords(Protocol):
-    """What the library and the manifest say of an op of any kind."""
+    """Description of an op of any kind, for the library and the manifest."""
 
     @property
     def name(self) -> str: ...  # noqa: D102
@@ -73,7 +73,7 @@ class PackedWords(Protocol):
 
     @property
     def tiles(self) -> tuple[Mapping[str, int], ...]:
-        """What each kernel computes at a time, by axis."""
+        """Tile that each kernel computes at a time, by axis."""
         ...
 
     @property
@@ -87,7 +87,7 @@ class PackedAny(PackedWords, Protocol):
 
     @property
     def micro_kernels(self) -> tuple[MicroKernel, ...]:
-        """What the compiler has to build."""
+        """Micro-kernels that the compiler has to build."""
         ...
 
     def declarations(self) -> str:

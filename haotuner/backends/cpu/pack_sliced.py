@@ -47,7 +47,7 @@ def kernel_row(
 
 
 def _stages_row(stages: StagePlan | None, tile: Mapping[str, int], axes: Sequence[str]) -> str:
-    """How a program in stages is run; threads share the first axis of its tile where the workspace is too small."""
+    """C fields of a program in stages; threads share the first axis of its tile where the workspace is too small."""
     if stages is None:
         return ", 0, HT_WHOLE, HT_WHOLE, 0, 0, 0"
     rows = next((str(axes.index(axis)) for axis in tile if axis in axes and axis != stages.along), "HT_WHOLE")
@@ -56,7 +56,7 @@ def _stages_row(stages: StagePlan | None, tile: Mapping[str, int], axes: Sequenc
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlicedEntry:
-    """What serves the shapes of a cell."""
+    """Kernel and shared axis that serve a cell's shapes."""
 
     kernel: int  # index
     axis: str | None = None  # that threads share; None: one thread computes all
@@ -107,7 +107,7 @@ class PackedSliced:
 
     @property
     def micro_kernels(self) -> tuple[MicroKernel, ...]:
-        """What the compiler has to build."""
+        """Micro-kernels that the compiler has to build."""
         return tuple(kernel.kernel for kernel in self.kernels if kernel.kernel is not None)
 
     @property
@@ -117,7 +117,7 @@ class PackedSliced:
 
     @property
     def tiles(self) -> tuple[Mapping[str, int], ...]:
-        """What each kernel computes at a time, by axis."""
+        """Tile that each kernel computes at a time, by axis."""
         return tuple(kernel.tile for kernel in self.kernels)
 
     @property
@@ -176,7 +176,7 @@ def in_place_operands(operands: Sequence[PackedOperand], kernels: Sequence[Slice
 
 
 def in_place_bits(operands: Sequence[PackedOperand], kernel: SlicedKernel) -> int:
-    """Which operands the output may be when a kernel runs, as ``ht_call.over`` says it."""
+    """Bit mask of operands that the output may overwrite when a kernel runs, as ``ht_call.over`` says it."""
     return sum(1 << index for index, operand in enumerate(operands) if operand.name in kernel.in_place)
 
 

@@ -1,4 +1,4 @@
-"""From what tuning found to what a pack holds: dense ops with their compositions, all others with a kernel a cell."""
+"""Conversion of tuning results to contents of a pack: dense ops with compositions, all others with a kernel a cell."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ AGAIN = 1.05  # where each thread lays out all of an image, or of W: an even cho
 
 
 def ways(op: Op, threads: int, *, one_order: bool = False) -> tuple[str, ...]:
-    """What is worth timing for so many threads. ``one_order``: every element sums its terms in one order, k stays whole."""
+    """Ways worth timing for so many threads. ``one_order``: every element sums its terms in one order, k stays whole."""
     if threads == 1:
         return (SERIAL,)
     deep = op["n"] < NARROW * threads and op["k"] >= 2 * PART_TERMS and not one_order and op.plain
@@ -38,7 +38,7 @@ def rows_of(way: str, op: Op, threads: int, limit: int) -> int:
 
 
 def shared(curve: Curve, way: str, op: Op, threads: int) -> Curve:
-    """What a region costs when so many threads share a call: their part of one thread's curve, as even as whole tiles allow.
+    """Curve of a region when so many threads share a call: their part of one thread's curve, as even as whole tiles allow.
 
     Measured curves of several threads foretold compositions worse (3.5 % behind the best against 2.7, four ops): each has
     its own noise, and what cores share is known. What memory cannot give to all of them is seen when compositions contend.

@@ -52,7 +52,7 @@ def product_data(kernels: Sequence[MicroKernel], suffix: str) -> list[str]:
 
 
 def _typed_data(kernels: Sequence[MicroKernel], suffix: str, alike: tuple[int, int, int], after: str) -> list[str]:
-    """The same of other types than fp32: the tiles of typed dense, and the types."""
+    """C tables of other types than fp32: the tiles of typed dense, and the types."""
     table = kernel_table(kernels, f"typed_kernels{suffix}", "static ")
     rows = [f'  {{"{k.name}", {k["mr"]}, {k["nr"] // k["vl"]}, 1, 0}},' for k in kernels]
     widths = [", ".join(tile.name for tile in programs_of(k)) if not on_tiles(k) else "NULL" for k in kernels]
@@ -79,7 +79,7 @@ def product_table(kernels: Sequence[MicroKernel]) -> str:
 
 
 def timed(kind: str, data: str, count: int) -> list[str]:
-    """What ``native/timing_sliced.c`` finds the candidates by."""
+    """C symbols by which ``native/timing_sliced.c`` finds the candidates."""
     return [
         f"const ht_kind* const ht_timed_kind = &{kind};",
         f"const void* const ht_timed_data = &{data};",

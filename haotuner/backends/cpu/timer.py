@@ -155,7 +155,7 @@ class CpuTimer:
         }
 
     def _pace(self, request: Mapping[str, Any]) -> ThroughputProbe:
-        """How fast the machine was before the first trial, for all processes that time."""
+        """Throughput of the machine before the first trial, for all processes that time."""
         if self._quiet is None:
             look = {"do": "watch", "library": request["library"], "cold_bytes": self._policy.cold_bytes(self._device)}
             self._quiet = ThroughputProbe.quiet(self._process.ask(look, TIME_LIMIT_S))

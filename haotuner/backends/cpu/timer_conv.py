@@ -130,7 +130,7 @@ class ConvTimer:
 
 
 def conv_facts(kernel: MicroKernel) -> Job:
-    """What a job says of the kernel, for the native side and for the judge."""
+    """Fields of a job about the kernel, for the native side and for the check of results."""
     return {"lanes": kernel["vl"], "tiles": transformed([kernel]), "computed": numerics.computed_by([kernel.name])}
 
 
@@ -143,7 +143,7 @@ def _strides(op: Op, operand: Any, array: NDArray[Any]) -> dict[str, int]:
 
 
 def _room(values: NDArray[Any], channel: bool) -> NDArray[np.float32]:
-    """What an epilogue reads: of a channel in fp32, a tensor like y as it is, in 32-bit room."""
+    """Memory of an epilogue's operand: of a channel in fp32, a tensor like y as it is, in 32-bit room."""
     if channel:
         return values.astype(np.float32)
     room, flat = np.zeros(values.size, np.float32), bits(values).reshape(-1)
@@ -152,7 +152,7 @@ def _room(values: NDArray[Any], channel: bool) -> NDArray[np.float32]:
 
 
 def _extra_words(op: Op, extents: Mapping[str, int]) -> list[int]:
-    """How many operands the epilogue has, and of each where it begins behind the others and its strides."""
+    """Number of operands of the epilogue, and for each its offset behind the others and its strides, in elements."""
     result, begin = [len(op.epilogue_operands)], 0
     for axes in op.epilogue_operands.values():
         sizes = [extents[axis] for axis in axes]

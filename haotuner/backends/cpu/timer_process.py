@@ -52,7 +52,7 @@ class TimerProcess:
         return dict(zip(LOOKS, us.tolist(), strict=True))
 
     def watch(self, job: Job) -> Job:
-        """What the machine gives just now, in microseconds of two fixed loops (watch.h), over about a tenth of a second."""
+        """Speed of the machine just now, in microseconds of two fixed loops (watch.h), over about a tenth of a second."""
         floats = max(WATCH_FLOATS, int(job["cold_bytes"]) // 4)
         seen = []
         for part in np.array_split(self._buffer("w", floats), WATCH_LOOKS):  # each elsewhere: nothing is cached
@@ -101,7 +101,7 @@ class TimerProcess:
         return {"max_error": worst}
 
     def _extras(self, op: Op) -> tuple[int, int]:
-        """How many rows of n, and how many matrices of m x n, the epilogue reads."""
+        """Number of rows of n, and of matrices of m x n, that the epilogue reads."""
         extents = [extent for _, extent in operands_of(op.epilogue)]
         return extents.count("channel"), extents.count("whole")
 
@@ -168,12 +168,12 @@ def numbers(normal: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any, Any]:
 
 
 def bits(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The same memory as a type that DLPack takes from numpy: bfloat16 is none."""
+    """View of the same memory as a type that DLPack takes from numpy: bfloat16 is none."""
     return values.view(np.uint16) if values.dtype.kind == "V" else values
 
 
 def _extra(op: Op, inputs: Mapping[str, Any], outputs: int) -> np.ndarray[Any, Any]:
-    """What an epilogue reads, one after the other: of a channel in fp32, tensors like y as they are in 32-bit room."""
+    """Operands of an epilogue, one after the other: of a channel in fp32, tensors like y as they are in 32-bit room."""
     result = []
     for name, axes in op.epilogue_operands.items():
         if len(axes) == 1:

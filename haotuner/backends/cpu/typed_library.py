@@ -43,7 +43,7 @@ def way_here(kernel: MicroKernel) -> Ways:
 
 
 def left_out_here(compiler: str) -> dict[str, str]:
-    """What a pack that this compiler builds does without, as a word for its manifest; empty where there is nothing."""
+    """Extensions that a pack which this compiler builds does without, as a word for its manifest; empty if none."""
     unknown = unknown_extensions(compiler, _cpu_here())
     return {NOT_COMPILED: ", ".join(unknown)} if unknown else {}
 
@@ -141,7 +141,7 @@ def _taps(kernel: MicroKernel) -> str:
 
 
 def direct_program(kernel: MicroKernel) -> str | None:
-    """What the runtime has for a kernel of depthwise convolutions, a name and the C source ``kinds/<...>.c``; None: nothing.
+    """Runtime program of a kernel of depthwise convolutions, a name and the C source ``kinds/<...>.c``; None: nothing.
 
     Kernels in other types than fp32 have programs for vectors of 8 lanes and more; with fewer each pixel is summed alone.
     """

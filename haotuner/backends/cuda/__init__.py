@@ -1,1 +1,1 @@
-"""NVIDIA GPUs: what is built for them."""
+"""CUDA backend: code, timers and packs for NVIDIA GPUs."""

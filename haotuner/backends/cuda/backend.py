@@ -172,7 +172,7 @@ class CudaBackend:
         return {"do": "build", "kernels": [kernel.name for kernel in kernels], "arch": arch, "out": out}
 
     def timer(self, device: Device, policy: Policy, environment: Mapping[str, str], *, seed: int) -> CudaTimer:
-        """What verifies and times on a GPU of this host: the one that the environment names, else the first."""
+        """Timer that verifies and times on a GPU of this host: the one that the environment names, else the first."""
         visible = environment.get(DEVICE_WORD, "")
         config = {"ordinal": ordinal_of(visible) or 0, "units": units_of(visible), "arch": device.arch, "caches": GPU_CACHES}
         return CudaTimer(device, policy, process(TIMING, environment, config), seed=seed)

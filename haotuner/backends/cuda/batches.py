@@ -1,4 +1,4 @@
-"""Products side by side in the timing process: what such a kernel must compute right, and operands to time it with."""
+"""Batched products in the timing process: what such a kernel must compute right, and operands to time it with."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def _widened(values: NDArray[Any], columns: int) -> NDArray[Any]:
 
 
 def _beside(op: Op, shape: Shape, rng: np.random.Generator) -> dict[str, NDArray[Any]]:
-    """What a call may bring beside, of numbers that every type holds: a scale of each matrix, in fp32, is a power of two."""
+    """Optional operands of a call, of numbers that every type holds: a scale of each matrix, in fp32, is a power of two."""
     extents = {axis: shape[axis] for axis in OWN}
     dtype, ends = numerics.numpy_dtype(beside_type(op)), (-numerics.WHOLE, numerics.WHOLE + 1)
     result = {name: rng.integers(*ends, [extents[axis] for axis in axes]).astype(dtype) for name, axes in BESIDE.items()}

@@ -1,4 +1,4 @@
-"""What a child process that builds does for CUDA: named kernels to one cubin, failures as data."""
+"""Work of a child process that builds for CUDA: named kernels to one cubin, failures as data."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class Clocks:
             self._module, self.absent = None, f"{type(error).__name__}: {error}"
 
     def look(self) -> dict[str, float]:
-        """What is known now: ``clock_mhz``, ``memory_clock_mhz``, ``power_w``, ``temperature_c``, ``reasons``."""
+        """Current readings: ``clock_mhz``, ``memory_clock_mhz``, ``power_w``, ``temperature_c``, ``reasons``."""
         if self._module is None:
             return {}
         nvml, readings = self._module, dict[str, float]()
@@ -52,7 +52,7 @@ class Clocks:
 
     @staticmethod
     def slowed(before: Seen, after: Seen) -> str:
-        """What slowed the device at either look, in words; empty if nothing did."""
+        """Reasons that slowed the device at either look, in words; empty if nothing did."""
         reasons = int(before.get("reasons", 0)) | int(after.get("reasons", 0))
         return ", ".join(words for bit, words in SLOWED.items() if reasons & bit)
 

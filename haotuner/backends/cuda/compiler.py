@@ -28,7 +28,7 @@ class Compiled:
 
 
 class Compiler(Protocol):
-    """What turns a unit of device code into a cubin; no GPU is needed."""
+    """Compiler of a unit of device code to a cubin; no GPU is needed."""
 
     @property
     def name(self) -> str:
@@ -36,7 +36,7 @@ class Compiler(Protocol):
         ...
 
     def builds_for(self, arch: str) -> bool:
-        """Whether machine code of an architecture like ``sm_90a`` can be made."""
+        """True if machine code of an architecture like ``sm_90a`` can be made."""
         ...
 
     def compile(self, source: str, arch: str, flags: Sequence[str] = ()) -> Compiled:

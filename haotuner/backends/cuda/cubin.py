@@ -1,4 +1,4 @@
-"""What a cubin says of itself, read without a tool: architecture, kernels, their registers and parameters.
+"""Reader of cubins that needs no tool: architecture, kernels, their registers and parameters.
 
 A cubin is an ELF file of NVIDIA's machine type. A kernel's code is section ``.text.NAME``; ``.nv.info.NAME`` lists its
 parameters, ``.nv.info`` the registers and stack of all. The numbers of the attributes are those that ``cuobjdump -elf``
@@ -176,7 +176,7 @@ def _own(kernel: KernelFacts, info: bytes) -> int:
 
 
 def _of_all(kernels: dict[str, KernelFacts], data: bytes, common: _Section, symbols: _Section, strings: _Section) -> None:
-    """What the common section tells by symbol: registers and stack."""
+    """Facts from the common section, added by symbol: registers and stack."""
     names = _bytes(data, strings)
     for attribute, value in _attributes(_bytes(data, common)):
         if attribute not in (REGISTERS, FRAME_SIZE):

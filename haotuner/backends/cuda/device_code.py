@@ -34,7 +34,7 @@ SHARE_DIGITS = 2  # of instructions for each that multiplies: a hundredth more i
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """How many instructions of a main loop go to one that multiplies, where it has ``enough`` of them."""
+    """Limit of a main loop's instructions to one that multiplies, where it has ``enough`` of them."""
 
     limit: float
     enough: int
@@ -145,7 +145,7 @@ def bounded(unit: str) -> list[str]:
 
 
 def suspicious(facts: Mapping[str, float]) -> bool:
-    """Whether the bound may have cost a kernel too much: it spills, or its main loop is longer than such loops need be."""
+    """True if the bound may have cost a kernel too much: it spills, or its main loop is longer than such loops need be."""
     if facts["spill_bytes"] or facts.get("loop_local_loads"):
         return True
     gate = GATES.get(facts.get("loop_width", 0.0))

@@ -1,4 +1,4 @@
-"""Convolutions without columns in the timing process: what one must compute right, operands to time it."""
+"""Direct convolutions, without columns, in the timing process: what one must compute right, operands to time it."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def shapes(op: Op, kernel: MicroKernel, rng: np.random.Generator) -> Iterator[Sh
 
 
 def small(op: Op) -> Op:
-    """The same window on a few channels: they are all alike."""
+    """Op with the same window on a few channels: they are all alike."""
     channels = min(op["c"], MOST_CHANNELS)
     static = tuple(
         (axis, channels if axis == "c" else channels * (op["f"] // op["c"]) if axis == "f" else extent)

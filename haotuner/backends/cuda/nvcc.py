@@ -23,7 +23,7 @@ class Nvcc:
         return f"nvcc {self.toolkit.release}"
 
     def builds_for(self, arch: str) -> bool:
-        """Whether the toolkit makes machine code of this architecture."""
+        """True if the toolkit makes machine code of this architecture."""
         return self.toolkit.builds_for(arch)
 
     def compile(self, source: str, arch: str, flags: Sequence[str] = ()) -> Compiled:

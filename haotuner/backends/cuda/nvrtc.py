@@ -37,7 +37,7 @@ class Nvrtc:
         return f"nvrtc {self.release}"
 
     def builds_for(self, arch: str) -> bool:
-        """Whether machine code of this architecture can be made."""
+        """True if machine code of this architecture can be made."""
         return arch.rstrip("af") in self.archs
 
     def compile(self, source: str, arch: str, flags: Sequence[str] = ()) -> Compiled:

@@ -1,4 +1,4 @@
-"""How many blocks an SM runs together, by the rules of CUDA: registers go to whole warps, per scheduler, in steps.
+"""Number of blocks an SM runs together, by the rules of CUDA: registers go to whole warps, per scheduler, in steps.
 
 The rules are those of NVIDIA's occupancy calculator (``cuda_occupancy.h``); the sizes are the device's.
 """

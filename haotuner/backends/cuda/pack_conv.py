@@ -28,12 +28,12 @@ class PackedCudaConv(PackedConv):
 
     @property
     def reads_kn(self) -> bool:
-        """Whether the product's second factor lies as (k, n)."""
+        """True if the product's second factor lies as (k, n)."""
         return transposed(self.op)
 
     @staticmethod
     def chosen(choice: Choice) -> PackedCudaConv:
-        """What tuning found."""
+        """Packed op from the result of tuning."""
         tiles = [choice.family.tile(kernel) for kernel in choice.kernels]
         return PackedCudaConv(
             op=choice.op,

@@ -25,7 +25,7 @@ _SPLITS = re.compile(r"k([1-9][0-9]*)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CudaEntry:
-    """How the rows of a cell are computed: regions as (kernel index, row tiles), the last one takes what is left."""
+    """Regions that compute the rows of a cell, as (kernel index, row tiles); the last one takes what is left."""
 
     regions: tuple[tuple[int, int], ...]
     splits: int = 1
@@ -48,7 +48,7 @@ class PackedCudaDense:
 
     @staticmethod
     def of(choice: Choice) -> PackedCudaDense:
-        """What tuning found. ValueError where a table has what this device's loops cannot look up."""
+        """Packed op from the result of tuning. ValueError where a table has what this device's loops cannot look up."""
         (axis,) = choice.op.dynamic
         (table,) = choice.tables
         index = {kernel.name: index for index, kernel in enumerate(choice.kernels)}
@@ -112,7 +112,7 @@ class PackedCudaDense:
 
     @property
     def micro_kernels(self) -> tuple[MicroKernel, ...]:
-        """What the compiler has to build."""
+        """Micro-kernels that the compiler has to build."""
         return tuple(self.kernels)
 
     @property
@@ -132,12 +132,12 @@ class PackedCudaDense:
 
     @property
     def reads_kn(self) -> bool:
-        """Whether users store the weight as (k, n)."""
+        """True if users store the weight as (k, n)."""
         return "".join(self.op.option("weight")) == "kn"
 
     @property
     def splits(self) -> bool:
-        """Whether any cell sums k in parts."""
+        """True if any cell sums k in parts."""
         return any(entry.splits > 1 for entry in self.entries)
 
     def declarations(self) -> str:
@@ -169,7 +169,7 @@ class PackedCudaDense:
 
 
 def has_free_bias(op: Op) -> bool:
-    """Whether a weight may be bound with a bias that no epilogue names: where sums and results are floats."""
+    """True if a weight may be bound with a bias that no epilogue names: where sums and results are floats."""
     return not op.epilogue and op.sums == "fp32"
 
 

@@ -30,7 +30,7 @@ class PackedCudaGenerated(PackedSliced):
 
     @staticmethod
     def chosen(choice: Choice) -> PackedCudaGenerated:
-        """What tuning found."""
+        """Packed op from the result of tuning."""
         family = choice.family
         assert isinstance(family, CudaGenerated)
         kernels = tiled(choice)

@@ -27,7 +27,7 @@ class PackedCudaProduct(PackedSliced):
 
     @staticmethod
     def chosen(choice: Choice) -> PackedCudaProduct:
-        """What tuning found."""
+        """Packed op from the result of tuning."""
         return PackedCudaProduct(
             op=choice.op,
             name=choice.op.name,
@@ -46,7 +46,7 @@ class PackedCudaProduct(PackedSliced):
 
     @property
     def reads_kn(self) -> bool:
-        """Whether w lies as (k, n)."""
+        """True if w lies as (k, n)."""
         return self.op.option("layout") != "nt"
 
     def declarations(self) -> str:

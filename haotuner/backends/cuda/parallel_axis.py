@@ -44,7 +44,7 @@ def compilers() -> dict[str, str]:
 
 
 def driver_lacks(arch: str, driver: int) -> str:
-    """Which driver the code that is compiled here needs, where this host's is older (0: none); else nothing."""
+    """Driver that the code that is compiled here needs, where this host's is older (0: none); else empty."""
     from haotuner.backends.cuda.device_code import find_compiler
 
     try:

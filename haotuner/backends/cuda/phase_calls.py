@@ -1,4 +1,4 @@
-"""Transposed convolutions by windows in the timing process: what a launch is told of each phase, and the weight of each."""
+"""Transposed convolutions by windows in the timing process: launch parameters of each phase, and the weight of each."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def phases_of(side: Window, out: int) -> list[Phase]:
 
 
 def words_of(op: Op, windows: WindowWords, images: int, p: int, q: int) -> PhaseWords:
-    """What a launch is told."""
+    """Phase parameters of a launch."""
     sides = sides_of(op)
     made = PhaseWords(windows, images, p, q, sides[0].stride, sides[1].stride, sides[1].taps)
     made.windows.down = made.windows.right = 1

@@ -27,7 +27,7 @@ TRIAL_CALLS = 64  # of a call that is longer than a sample: warm-up, sizing, sam
 
 
 def _timed(op: Op, kernel: MicroKernel) -> Op:
-    """What is verified and timed: of a convolution by columns the product that it is; all kernels read the same columns."""
+    """Op that is verified and timed: of a convolution by columns the product that it is; all kernels read the same ones."""
     return product_of(op) if is_convolution(op.kind) and not _reads_image(kernel) else op
 
 
@@ -35,7 +35,7 @@ _WINDOWED = frozenset(family.name for family in (*WINDOW_FAMILIES, *PHASE_FAMILI
 
 
 def _reads_image(kernel: MicroKernel) -> bool:
-    """Whether it is a kernel of convolutions, not of the product that one is."""
+    """True if it is a kernel of convolutions, not of the product that one is."""
     return direct_family(kernel.family) is not None or kernel.family in _WINDOWED
 
 

@@ -48,7 +48,7 @@ class TimerProcess:
 
     @property
     def greeting(self) -> Job:
-        """What the driver says of the device."""
+        """Facts of the device, as its driver says them."""
         facts = self._library.device
         return {"units": facts.units, "l2_bytes": facts.l2_bytes, "capability": facts.capability, "driver": facts.driver}
 
@@ -165,7 +165,7 @@ class TimerProcess:
         return {"samples_us": samples, "facts": facts | _facts_of(regions[0][0])}
 
     def _time_batch(self, op: Op, parts: Sequence[TimedPart], job: Job) -> Job:
-        """The same of products side by side: one launch of all matrices."""
+        """Samples of products side by side, in us: one launch of all matrices."""
         ((kernel, library, _),) = parts
         loaded, _ = self._kernel(kernel, library)
         operands = batches.BatchOperands(self._library, op, job["extents"])
@@ -176,7 +176,7 @@ class TimerProcess:
         return {"samples_us": samples, "facts": facts | _facts_of(loaded)}
 
     def _time_direct(self, op: Op, parts: Sequence[TimedPart], job: Job) -> Job:
-        """The same of a convolution without columns, or of its windows where they lie."""
+        """Samples of a convolution without columns, or of its windows where they lie, in us."""
         ((kernel, library, _),) = parts
         operands: direct_calls.DirectOperands | window_calls.WindowOperands
         if direct_family(kernel.family) is not None:
@@ -192,7 +192,7 @@ class TimerProcess:
         return {"samples_us": samples, "facts": facts | _facts_of(loaded)}
 
     def _time_generated(self, op: Op, parts: Sequence[TimedPart], job: Job) -> Job:
-        """The same of a generated program."""
+        """Samples of a generated program, in us."""
         ((kernel, library, _),) = parts
         loaded, family = self._generated(kernel, library)
         operands = GeneratedOperands(self._library, op, Shape.of(job["shape"]))
@@ -302,7 +302,7 @@ class Operands:
         return position
 
     def suits(self, op: Op, m: int, cold_bytes: int, splits: int) -> bool:
-        """Whether a call can use them."""
+        """True if a call can use them."""
         room = self.partial_bytes >= (4 * splits * m * op["n"] if splits > 1 else 0)
         return op == self._op and m <= self.rows and cold_bytes == self._cold and room
 
@@ -315,7 +315,7 @@ class Operands:
         )  # fmt: skip
 
     def even_ends(self, m: int) -> int:
-        """Where groups of even sizes end, as an address; 0 of ops without groups."""
+        """Address of the ends of groups of even sizes; 0 of ops without groups."""
         if not self.groups:
             return 0
         self._library.put(self.ends, (np.arange(1, self.groups + 1) * m // self.groups).astype(np.int32))

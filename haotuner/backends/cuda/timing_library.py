@@ -113,7 +113,7 @@ class CallWords(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceFacts:
-    """What the driver says of the device that is timed."""
+    """Facts of the device that is timed, as its driver says them."""
 
     units: int
     l2_bytes: int
@@ -252,7 +252,7 @@ def built(folder: Path) -> Path:
 
 
 def kernel_words(name: str, launch: Launch, dtype: str, *, kn: bool) -> KernelWords:
-    """How a kernel is launched, as the native code has it."""
+    """Launch parameters of a kernel, as the native code has them."""
     boxes = {item.operand: item for item in launch.maps}
     x, w = (boxes[side] if boxes else None for side in ("x", "w"))
     return KernelWords(

@@ -31,7 +31,7 @@ class Toolkit:
     archs: tuple[str, ...]  # real architectures it builds for, as sm_80
 
     def builds_for(self, arch: str) -> bool:
-        """Whether machine code of this architecture can be made."""
+        """True if machine code of this architecture can be made."""
         return arch.rstrip("af") in self.archs  # nvcc lists sm_90, and builds its sm_90a with it
 
 
@@ -52,7 +52,7 @@ def find_toolkit(nvcc: str = "nvcc") -> Toolkit:
 
 
 def why_not_built(device: Device, nvcc: str = "nvcc") -> str:
-    """Why no machine code for a GPU is made here, or nothing where it is."""
+    """Reason that no machine code for a GPU is made here; empty where it is."""
     if device.kind != "cuda":
         return f"kernels are CUDA C++, {device.arch} is no CUDA architecture"
     try:

@@ -1,4 +1,4 @@
-"""What a CUDA kernel must compute right before it is timed: small ragged products, and rows of the op's own extents."""
+"""Checks of a CUDA kernel before it is timed: small ragged products, and rows of the op's own extents."""
 
 from __future__ import annotations
 

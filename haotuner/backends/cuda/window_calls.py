@@ -82,7 +82,7 @@ def turned(op: Op, weight: NDArray[Any]) -> NDArray[Any]:
 
 
 def small(op: Op) -> Op:
-    """The same window on fewer groups, channels (whole steps of k) and features."""
+    """Op with the same window on fewer groups, channels (whole steps of k) and features."""
     groups = int(op.option("groups"))
     some, channels = min(groups, MOST_GROUPS), channels_of_group(op)
     channels, features = min(channels, MOST_CHANNELS), min(op["f"] // groups, MOST_FEATURES)

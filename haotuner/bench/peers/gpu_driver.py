@@ -62,7 +62,7 @@ class Driver:
         self.wait()
 
     def download(self, memory: Memory) -> Array:
-        """What the memory holds once all queued work is done, as fp32."""
+        """Contents of the memory once all queued work is done, as fp32."""
         self.wait()
         element_type: NDArray[Any] = np.empty(
             memory.shape, np.uint16 if memory.dtype == "bf16" else DTYPES[memory.dtype].numpy

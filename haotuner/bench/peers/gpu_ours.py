@@ -1,4 +1,4 @@
-"""Ours on a GPU: a pack, loaded and called as a server would, on tensors of its device."""
+"""Our pack on a GPU as a contender, loaded and called as a server would, on tensors of its device."""
 
 from __future__ import annotations
 

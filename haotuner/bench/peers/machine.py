@@ -1,4 +1,4 @@
-"""The machine itself, timed between the others, so that a share of peak is of this moment.
+"""Machine speed as a contender, timed between the others, so that a share of peak is of this moment.
 
 It makes fp32 multiply-adds in registers or, at a few rows of cold weights, reads those weights. A shared or boosting host
 has no one clock and no one bandwidth: the best ever seen is not what the contenders had while they ran.
@@ -32,7 +32,7 @@ BUILD_LIMIT_S = 60.0
 
 
 class Machine:
-    """Answers no op: ``result`` is never asked for. A call makes ``flops`` operations or reads ``bytes``, never both."""
+    """Contender without ops: ``result`` is never asked. A call makes ``flops`` operations or reads ``bytes``, never both."""
 
     version = "2"
     width = 1
@@ -73,7 +73,7 @@ class Machine:
         return fastest
 
     def crowding(self) -> float:
-        """How much longer multiply-adds take on all threads at once than on one."""
+        """Slowdown of multiply-adds on all threads at once over one alone, a factor."""
         return float(self._library.machine_crowding())
 
     def _reads(self, weights: Sequence[NDArray[Any]], way: int) -> list[Callable[[], float]]:

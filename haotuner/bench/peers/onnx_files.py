@@ -137,7 +137,7 @@ class Openvino(_OfFiles):
         return plain_layer(self._op) and self._op.sums == "int32"
 
     def _of_bytes(self, weight: NDArray[Any]) -> Any:
-        """What its rules for quantised layers look for, to multiply bytes; plain conversions it would compute in fp32."""
+        """Model that the rules for quantised layers look for, to multiply bytes; conversions it would compute in fp32."""
         build, rows = self._openvino.opset13, weight.shape[0]
         x = build.parameter([-1, weight.shape[1]], np.uint8, name="x")
         low, high = (build.constant(np.array(value, np.float32)) for value in (0, 255))

@@ -1,4 +1,4 @@
-"""Ours: a pack, loaded and called as a server would."""
+"""Our pack as a contender, loaded and called as a server would."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Ours:
         return f"cell {self._served.cell(shape)}" if hasattr(self._served, "cell") else ""
 
     def overhead_ns(self, seconds: float) -> float | None:
-        """What the Python call costs over the bare foreign call; None where the runtime does not offer the latter.
+        """Cost of the Python call over the bare foreign call, in ns; None where the runtime does not offer the latter.
 
         Both with no rows: then neither has arithmetic whose noise would drown the difference.
         """

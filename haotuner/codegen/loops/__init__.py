@@ -1,1 +1,1 @@
-"""Plain loops of groups, in C and in CUDA: what a model runs that no searched kernel serves."""
+"""Plain loops of fused groups, in C and in CUDA: what a model runs that no searched kernel serves."""

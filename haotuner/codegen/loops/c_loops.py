@@ -1,4 +1,4 @@
-"""Plain loops in C of one group: an output and what lies beside it. Correct first; the C compiler makes the vectors.
+"""Plain loops in C of one fused group: an output and its sibling outputs. Correct first; the C compiler makes the vectors.
 
 Every expression is computed in the outermost loop that knows its variables. The loops of the output have bounds, so that
 threads can share any of them.
@@ -88,7 +88,7 @@ class LoopsWriter(ValueWriter):
         return Group(source=source, tensors=tensors, loops=extents)
 
     def _rows_whole(self, variables: Sequence[Variable], value: Expression) -> list[Any]:
-        """What a call does that has whole rows of an output whose terms may wait there; nothing where none may."""
+        """Code of a call that has whole rows of an output whose terms may wait there; empty where none may."""
         self.row = row_buffer_of(self.graph, variables, value)
         if self.row is None:
             return []
@@ -104,7 +104,7 @@ class LoopsWriter(ValueWriter):
         return result
 
     def _whole(self, index: int) -> list[str]:
-        """What tells that a call has whole rows."""
+        """Conditions under which a call has whole rows, in C."""
         extent = self.graph.types[self.graph.outputs[0]].shape[-1]
         return [
             f"lo[{index}] == 0",
@@ -112,7 +112,7 @@ class LoopsWriter(ValueWriter):
         ]
 
     def _rows_before(self) -> list[Any]:
-        """The same of an output that sums over its row read, which it then is before them."""
+        """Code for an output that sums over its row read: it is written before them."""
         result = rows_before(self.graph)
         if result is None:
             return []
@@ -154,7 +154,7 @@ class LoopsWriter(ValueWriter):
         return True
 
     def _woven(self, value: Expression, variables: Sequence[Variable], stack: list[Scope]) -> bool:
-        """The same of a row that is woven of strands: whole groups, an element of each strand; False: it is not."""
+        """True if a row interleaves strands, now written: whole groups, an element of each strand; False: it does not."""
         index, count = len(variables) - 1, interleaved_parts(value, variables[-1])
         if count is None:
             return False
@@ -190,7 +190,7 @@ class LoopsWriter(ValueWriter):
         stack[-1].lines.append(f"{guard}{self._pointer(sibling.tensor)}[{target}] = {stored(result, kind.dtype)};")
 
     def _parts(self) -> tuple[tuple[str, ...], list[str], list[str]]:
-        """What was written: the tensors, the outputs last, the first of them at the end; a pointer to each; the body."""
+        """Written parts: the tensors, the outputs last, the first of them at the end; a pointer to each; the body."""
         body = text_of(self.top.lines, 1)
         first, *others = self.graph.outputs
         tensors = (*(item for item in self.used if item not in self.graph.outputs), *others, first)

@@ -1,4 +1,4 @@
-"""The C that generated loops begin with: element types and element-wise functions that a compiler turns into vectors."""
+"""C preamble of generated loops: element types and element-wise functions that a compiler turns into vectors."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ INLINE void ht_turned(const float* from, int64_t right, int64_t columns, int64_t
 
 
 def head_of(sources: Iterable[str]) -> str:
-    """What the C of these groups begins with."""
+    """Beginning of the C of these groups."""
     every = list(sources)
     bytes_of = '#include "kinds/byte_sums.h"\n' if any("ht_byte_sums(" in item for item in every) else ""
     return PRELUDE + bytes_of + (TURNING if any("ht_turned(" in item for item in every) else "")
@@ -266,7 +266,7 @@ def joined(how: str, name: str, other: str, dtype: str) -> str:
 
 
 def neutral(how: str, dtype: str) -> str:
-    """What changes nothing."""
+    """Neutral element of a reduction, in C."""
     if how in ("sum", "prod"):
         return "1" if how == "prod" else "0"
     if dtype in REALS:

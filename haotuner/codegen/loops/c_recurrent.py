@@ -32,7 +32,7 @@ _ACTIVATIONS = {
 
 
 def fits_block(attributes: Mapping[str, Any], dtype: str) -> bool:
-    """Whether a block of a GPU holds the gates of a step: some 3,000 states of an LSTM in fp32."""
+    """True if a block of a GPU holds the gates of a step: some 3,000 states of an LSTM in fp32."""
     rows = GATES[attributes["kind"]] + int(attributes.get("bytes", False))
     return bool(rows * attributes["hidden"] * (4 if dtype == "fp32" else 8) <= SHARED_BYTES)
 
@@ -260,7 +260,7 @@ def _sums(real: str, side: int) -> list[str]:
 
 
 def _block_sums(real: str, block: int, rounds: bool) -> list[str]:
-    """The same, each thread its own gates: what was written before is there for all, and so are the sums behind it."""
+    """Lines of sums, each thread its own gates: what was written before is there for all, and so are the sums behind it."""
     summed = [
         f"    {real} sum = x2[row];",
         f"    for (int64_t i = 0; i < H; ++i) sum = {fused(real)}((of)[i], x1[i * G * H + row], sum);",

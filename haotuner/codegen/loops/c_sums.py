@@ -93,7 +93,7 @@ INLINE float ht_dot_float(const float* x, const float* y, int64_t n) {
 
 
 def summed_by_function(fold: Fold) -> bool:
-    """Whether a function adds the terms up: float terms, and enough of them."""
+    """True if a function adds the terms up: float terms, and enough of them."""
     (_, last), dtype = fold.axes[-1], fold.dtype
     if fold.how not in ("sum", "prod") or dtype not in ("fp32", "fp64", *HALVES):
         return False
@@ -102,7 +102,7 @@ def summed_by_function(fold: Fold) -> bool:
 
 
 def direct(fold: Fold, graph: Graph) -> tuple[Load, ...]:
-    """What the terms lie in side by side: a load, or two whose products they are; nothing where they are computed."""
+    """Loads of the terms, side by side: one, or two whose products they are; none where they are computed."""
     e, axis = fold.value, fold.axes[-1][0]
     product_of = isinstance(e, Apply) and e.function == "mul" and fold.how == "sum" and fold.dtype == "fp32"
     factors = e.arguments if isinstance(e, Apply) and product_of else (e,)
@@ -149,13 +149,13 @@ def _names(indices: Sequence[Expression]) -> frozenset[str]:
 
 
 def _along(load: Load, axis: Variable, graph: Graph) -> bool:
-    """Whether an axis is the last index of a load, and no other."""
+    """True if an axis is the last index of a load, and no other."""
     digits = [digit for digit, _ in merged(list(zip(load.indices, graph.types[load.tensor].shape, strict=True)))]
     return bool(digits) and digits[-1] == axis and axis.name not in _names(digits[:-1])
 
 
 def _beside(fold: Fold) -> bool:
-    """Whether neighbours along the innermost axis lie side by side in something that is read."""
+    """True if neighbours along the innermost axis lie side by side in something that is read."""
     axis = fold.axes[-1][0]
     loads = [part for part in parts(fold.value) if isinstance(part, Load) and part.indices]
     return any(load.indices[-1] == axis for load in loads)

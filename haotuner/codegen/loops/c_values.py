@@ -177,7 +177,7 @@ class ValueWriter:
         self._close(inner, len(stack))
 
     def _bounds(self, selected: Clipped | None, axis: Variable, extent: Extent, stack: Sequence[Scope]) -> tuple[str, str]:
-        """Where a loop of a reduction begins and ends."""
+        """Start and end of a loop of a reduction, in C."""
         if selected is None:
             return "0", self._wide(extent, stack)
         low, high = selected.bounds[axis.name]
@@ -222,7 +222,7 @@ class ValueWriter:
         return f"({self._pointer(out)} + {self._offset(self.graph.types[out].shape, [*self.row.rows, index], stack)})"
 
     def _share(self, stack: Sequence[Scope]) -> tuple[str, str]:
-        """Where a thread begins in the innermost axis of a reduction in this scope, and how far apart its terms are."""
+        """Start of a thread in the innermost axis of a reduction in this scope, and how far apart its terms are."""
         return "0", "1"
 
     def _joined(self, name: str, how: str, dtype: str, stack: Sequence[Scope]) -> list[str]:

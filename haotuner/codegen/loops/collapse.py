@@ -1,4 +1,4 @@
-"""Groups whose tensors have the same elements in the same order, one made of one each: a row, whatever axes it has.
+"""Groups of tensors with the same elements in the same order, with one axis each: a row, whatever axes it has.
 
 Loops over rows of 24 elements leave half a vector unused in each.
 """

@@ -160,7 +160,7 @@ class _Writer(LoopsWriter):
         return Group(source, tensors, extents, points, self.lanes, tuple(self.read.lines))
 
     def _shared(self, stack: Sequence[Scope]) -> bool:
-        """Whether all lanes of a warp are there together."""
+        """True if all lanes of a warp are there together."""
         return self.lanes > 1 and (len(stack) == 1 or (len(stack) == 2 and stack[1] is self.at))
 
     def _share(self, stack: Sequence[Scope]) -> tuple[str, str]:
@@ -192,7 +192,7 @@ def _places(names: Sequence[str], wide: Sequence[str]) -> list[str]:
 
 
 def _cut(variables: Sequence[Variable], extents: Sequence[Extent], values: Sequence[Expression]) -> tuple[int, int]:
-    """How many loops make points, and how many threads share one."""
+    """Number of loops that make points, and of threads that share one."""
     order = [variable.name for variable in variables]
     whole = len(order)
     while whole and extents[whole - 1] == 1:
@@ -208,7 +208,7 @@ def _cut(variables: Sequence[Variable], extents: Sequence[Extent], values: Seque
 
 
 def _beside(fold: Fold) -> bool:
-    """Whether neighbours of its innermost axis lie side by side, and there are enough of them."""
+    """True if neighbours of its innermost axis lie side by side, and there are enough of them."""
     variable, extent = fold.axes[-1]
     if isinstance(extent, int) and extent < LEAST_WIDE:
         return False

@@ -40,7 +40,7 @@ def elements_of(graph: Graph) -> Elements:
 
 
 def rows_before(graph: Graph) -> Elements | None:
-    """The same where sums over a row read what is written of it, once computed; None where none does.
+    """Elements where sums over a row read what is written of it, once computed; None where none does.
 
     A sum is then of the row in hand: all loops but the last are in the place of what it reads.
     """

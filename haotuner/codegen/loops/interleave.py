@@ -1,4 +1,4 @@
-"""Rows that are woven of several tensors' rows, as a transposed convolution's: element q j + r is strand r's element j.
+"""Interleaved rows of several tensors, as a transposed convolution's: element q j + r is strand r's element j.
 
 Written element by element, each asks for its quotient and rest and reads alone. Written a group of q at a time, every strand
 is read as it lies, and a compiler weaves vectors.
@@ -23,7 +23,7 @@ MOST = 8  # strands: vectors are woven of few
 
 
 def interleaved_parts(value: Expression, last: Variable) -> int | None:
-    """How many strands the rows of a value have along its last variable; None where none show."""
+    """Number of strands that the rows of a value have along its last variable; None where none show."""
     counts = set()
     for load in parts(value):
         if isinstance(load, Load) and last.name in free_variables(load):
@@ -65,7 +65,7 @@ def interleaved_part(value: Expression, last: Variable, count: int, rest: int, a
 
 
 def _offset(e: Expression, last: Variable) -> int | None:
-    """How far an index lies behind the last variable."""
+    """Offset of an index behind the last variable; None if it is not one."""
     if e == last:
         return 0
     if isinstance(e, Apply) and e.function in ("add", "sub") and e.arguments[0] == last:

@@ -1,4 +1,4 @@
-"""Where a padded image's border is far: the elements of a row for which no tap looks outside, and what they are there.
+"""Interior of a padded image's rows: the elements for which no tap looks outside, and what they are there.
 
 Every element of a padded window asks of every tap whether it lies in the image, and such loops become no vectors. In the
 middle of a row all answers are yes: plain loops compute that part without the questions.
@@ -129,7 +129,7 @@ def _conjuncts(condition: Expression) -> Iterator[Expression]:
 
 
 def _guard(condition: Expression) -> _Guard | None:
-    """What ``codegen/access.py`` asks of an index of a padded tensor."""
+    """Guard that ``codegen/access.py`` puts on an index of a padded tensor, or None."""
     if not (isinstance(condition, Apply) and condition.function == "less_equal"):
         return None
     first, other = condition.arguments
@@ -141,7 +141,7 @@ def _guard(condition: Expression) -> _Guard | None:
 
 
 def _worst(guard: _Guard, last: str, widths: Mapping[str, Extent]) -> tuple[int, Expression] | None:
-    """How the index grows with the last variable, and what is left for it by the worst terms of all reductions."""
+    """Step of the index with the last variable, and what is left for it by the worst terms of all reductions."""
     step = slope(guard.moved, last)
     if step is None or step < 0:
         return None
@@ -182,7 +182,7 @@ class _Unasked:
             self.some.add(guard.last)
 
     def of(self, e: Expression) -> Expression:
-        """The same value where all guards hold."""
+        """Expression of the same value where all guards hold."""
         if not self.names & free_variables(e) or isinstance(e, Variable):
             return self.plain.get(e, e) if not isinstance(e, Fold) else e
         if id(e) not in self.known:

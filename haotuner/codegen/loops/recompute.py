@@ -41,7 +41,7 @@ def recomputed_reductions(graph: Graph) -> str | None:
 
 
 def _wide(extents: Iterable[Extent]) -> bool:
-    """Whether there may be many elements."""
+    """True if there may be many elements."""
     count = 1
     for extent in extents:
         if not isinstance(extent, int):
@@ -59,6 +59,6 @@ def _named(e: Expression) -> frozenset[str]:
 
 
 def _largest(graph: Graph) -> str | None:
-    """Where an expression that is too long is cut: in the middle."""
+    """Tensor at which an expression that is too long is cut: in the middle."""
     inner = [node.output for node in graph.nodes if node.output not in graph.outputs and node.primitive != "size"]
     return inner[len(inner) // 2] if inner else None

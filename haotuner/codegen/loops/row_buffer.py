@@ -1,4 +1,4 @@
-"""Rows whose terms are summed and read again, as a softmax's: they wait in the output's row, and are computed once."""
+"""Row buffers: terms that are summed and read again, as a softmax's, wait in the output's row, and are computed once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows that are several tensors' rows, one behind another: loops over each piece, which ask nothing of where they are.
+"""Concatenated rows of several tensors: loops over each piece, without a test of the piece for each element.
 
 Element by element, each asks of which tensor it is and reads of all of them, at places that no vector has side by side.
 """
@@ -38,7 +38,7 @@ def pieces(value: Expression, last: Variable, extent: Extent) -> list[Piece]:
 
 
 def _cut(e: Expression, last: Variable) -> int | None:
-    """Where a choice between two tensors changes along the last variable."""
+    """Index along the last variable at which a choice between two tensors changes, or None."""
     if isinstance(e, Apply) and e.function == "select" and isinstance(e.arguments[0], Apply):
         condition = e.arguments[0]
         if condition.function == "less" and condition.arguments[0] == last and isinstance(condition.arguments[1], Number):
@@ -54,7 +54,7 @@ class _Within:
         self.known: dict[int, Expression] = {}
 
     def of(self, e: Expression) -> Expression:
-        """The same value there."""
+        """Expression of the same value there."""
         if isinstance(e, Variable) or self.last.name not in free_variables(e):
             return e
         if id(e) not in self.known:

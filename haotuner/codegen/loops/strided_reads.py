@@ -1,4 +1,4 @@
-"""What loops would read across: a cache line for each element, where the output's neighbours lie apart.
+"""Strided reads of loops: a cache line for each element, where the output's neighbours lie apart.
 
 Sums are then made for a block of the output's last axis at a time; what is read as it is, is turned in squares.
 """
@@ -57,7 +57,7 @@ def _across(fold: Fold, last: Variable) -> bool:
 
 
 def _beside(load: Load, last: Variable) -> bool:
-    """Whether what is read for neighbours along the last axis lies side by side, or where loads that do so tell.
+    """True if what is read for neighbours along the last axis lies side by side, or where loads that do so tell.
 
     Elements that are chosen lie anywhere in either order; their indices and factors then come as they lie.
     """
@@ -67,12 +67,12 @@ def _beside(load: Load, last: Variable) -> bool:
 
 
 def wide(extent: Extent) -> bool:
-    """Whether sums of a row are worth blocks of it."""
+    """True if sums of a row are worth blocks of it."""
     return not isinstance(extent, int) or extent >= LEAST_WIDE
 
 
 def strided_loads(graph: Graph, variables: Sequence[Variable], value: Expression) -> StridedReads | None:
-    """What an element reads across; None where nothing is, or where rows have other loops that are faster.
+    """Strided reads of an element; None where there are none, or where rows have other loops that are faster.
 
     All of them lie along one axis: that of most loads, the first of several such. Sums have loops of their own.
     """
@@ -99,7 +99,7 @@ def strided_loads(graph: Graph, variables: Sequence[Variable], value: Expression
 
 
 def reads_across(load: Load, graph: Graph, variables: Sequence[Variable]) -> bool:
-    """Whether neighbours along the output's last axis lie apart in what is read; sums have an order of their own."""
+    """True if neighbours along the output's last axis lie apart in what is read; sums have an order of their own."""
     digits = [digit for digit, _ in _digits(load, graph)]
     if load.held or not digits or not variables:
         return False
@@ -109,7 +109,7 @@ def reads_across(load: Load, graph: Graph, variables: Sequence[Variable]) -> boo
 
 
 def _steps(position: Expression, variable: str) -> bool:
-    """Whether a place changes with every step of a variable: it is not divided."""
+    """True if a place changes with every step of a variable: it is not divided."""
     if isinstance(position, Apply):
         steps = position.arguments[:1] if position.function == "mod" else position.arguments
         return position.function != "floordiv" and any(_steps(step, variable) for step in steps)

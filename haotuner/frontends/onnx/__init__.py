@@ -1,1 +1,1 @@
-"""ONNX files become graphs."""
+"""Reader of ONNX files: they become graphs."""

@@ -37,7 +37,7 @@ class _Alone:
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """What follows a node in its graph, and what this gives."""
+    """Nodes behind a node in its graph, and the tensors that they give."""
 
     nodes: Sequence[Any]
     wanted: Sequence[str]
@@ -101,11 +101,11 @@ class _Branch:
 
     @property
     def key(self) -> Any:
-        """What is the same of two branches of one condition."""
+        """Key that is the same of two branches of one condition."""
         return self.tensor if self.condition is None else str(self.condition.extent)
 
     def known(self) -> int | None:
-        """What the condition is on this side of branches around this one."""
+        """Value of the condition on this side of branches around this one, or None."""
         return next((value for name, value in self.g.guard if self.reader.branches.get(name) == self.key), None)
 
     def side(self, value: int) -> list[str]:
@@ -183,7 +183,7 @@ class _Branch:
         return GraphBuilder.add(self.g, "decided", branch=branch, extent=self.condition.extent), branch
 
     def _tried(self, branch: str, read: Callable[[int], list[str]]) -> dict[int, list[str]] | _Alone:
-        """What both sides make, or the one that can be read.
+        """Results of both sides by value, or the one that can be read.
 
         UsageError where neither can, or where data may take one that cannot be read at other sizes, either.
         """
@@ -262,7 +262,7 @@ class _Branch:
 
 @contextmanager
 def guarded(g: ConstantFolding, branch: str, value: int) -> Iterator[None]:
-    """What is added inside lies on one side of a branch; nothing outside may take it for its own."""
+    """Context manager: what is added inside lies on one side of a branch; nothing outside may take it for its own."""
     outer, written, lengths = g.guard, dict(g.written), dict(g.lengths)
     g.guard = (*outer, (branch, value))
     try:

@@ -35,7 +35,7 @@ FOLDED_BYTES = 1 << 20  # a larger result is computed now only where it is no la
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What real numbers were made of: bytes, their scale and zero point, and the axis along which these differ."""
+    """Origin of real numbers: bytes, their scale and zero point, and the axis along which these differ."""
 
     bytes: str
     scale: str
@@ -189,7 +189,7 @@ class ConstantFolding(GraphBuilder):
             self.assumed[gap] = (*self.assumed.get(gap, ()), self.guard)
 
     def _is_size(self, extent: Extent) -> bool:
-        """Whether some tensor has that extent."""
+        """True if some tensor has that extent."""
         return any(extent in kind.shape for kind in self.types.values())
 
     def _nodes_of(self, tensor: str) -> str:

@@ -1,4 +1,4 @@
-"""Rules of com.microsoft's attention operators: projections, masks and caches of keys are said in primitives."""
+"""Rules of com.microsoft's attention operators: projections, masks and caches of keys, as primitives."""
 
 from __future__ import annotations
 

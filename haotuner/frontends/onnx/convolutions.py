@@ -137,7 +137,7 @@ def _zeros_between(
 def _cuts(
     c: NodeContext, image: Sequence[Extent], strides: Sequence[int], spans: Sequence[int]
 ) -> tuple[list[Extent], list[Extent]]:
-    """What a transposed convolution leaves away at both sides; less than nothing where ``output_padding`` adds."""
+    """Cuts of a transposed convolution at both sides; less than nothing where ``output_padding`` adds."""
     rank = len(image)
     more = list(c.attribute("output_padding", [0] * rank))
     pads = list(c.attribute("pads", [0] * 2 * rank))

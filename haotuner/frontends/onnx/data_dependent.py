@@ -1,4 +1,4 @@
-"""Rules of operators whose results no file decides: places of what is not 0, and random numbers."""
+"""Rules of operators whose results depend on data or chance: places of what is not 0, and random numbers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _compress(c: NodeContext) -> str:
 def drawn(
     g: ConstantFolding, law: str, shape: Sequence[Extent], dtype: str, *, low: float = 0.0, high: float = 1.0, **more: Any
 ) -> str:
-    """Numbers of a law: ``normal`` of mean ``low`` and deviation ``high``, or ``uniform`` between both."""
+    """Numbers of a distribution: ``normal`` of mean ``low`` and deviation ``high``, or ``uniform`` between both."""
     number = sum(node.primitive == "random" for node in g.nodes)
     return g.plain("random", shape=tuple(shape), dtype=dtype, law=law, number=number, low=low, high=high, **more)
 

@@ -99,7 +99,7 @@ def _sliced(c: NodeContext, x: str, axis: int, start: Extent | str, end: Extent 
 
 
 def _first(c: NodeContext, start: Extent | str, extent: Extent, up: bool) -> Extent:
-    """Where a slice begins, as an extent; where the data tell it a dimension, which is never over the extent."""
+    """Start of a slice, as an extent; where the data tell it a dimension, which is never over the extent."""
     last = canonical(extent if up else extent - 1)
     if not isinstance(start, str):
         return inside(c, start, extent, 0, last)
@@ -115,7 +115,7 @@ def _clamped(c: NodeContext, bound: Extent | str, extent: Extent, low: int, less
 
 
 def _count(c: NodeContext, first: str, last: str, step: Extent | str) -> Extent:
-    """How many whole numbers lie from ``first`` to before ``last``, none where they lie the other way."""
+    """Number of whole numbers from ``first`` to before ``last``, none where they lie the other way."""
     g, by = c.g, _scalar(c, step)
     each = g.map("max", g.map("abs", by), 1)
     span = g.map("sub", last, first)
@@ -153,7 +153,7 @@ def _as_whole(c: NodeContext, tensor: str) -> str | None:
 
 
 def _of_data(c: NodeContext, tensor: str) -> bool:
-    """Whether a whole number is one of the data's as it is, no arithmetic of sizes, and no tensor's size yet."""
+    """True if a whole number is one of the data's as it is, no arithmetic of sizes, and no tensor's size yet."""
     try:
         settled = lengths_of(c.g, tensor, new=False)
     except DataDependentError:

@@ -40,7 +40,7 @@ def body_of(node: Any, opset: int, types: list[TensorType | None], own: Mapping[
 
 
 def can_be_taken_apart(node: Any, opset: int, own: Mapping[tuple[str, str], Any]) -> bool:
-    """Whether there is a body at all."""
+    """True if there is a body at all."""
     if (node.domain, node.op_type) in own:
         return True
     onnx = onnx_library()
@@ -62,7 +62,7 @@ def defaults_of(node: Any, opset: int) -> dict[str, Any]:
 
 
 def misfit(node: Any, opset: int) -> str:
-    """What of a node the definition of one of ONNX's own operators does not have, in words; empty where it fits."""
+    """Misfit of a node with the definition of one of ONNX's own operators, in words; empty where it fits."""
     onnx = onnx_library()
     try:
         schema = onnx.defs.get_schema(node.op_type, opset, "")

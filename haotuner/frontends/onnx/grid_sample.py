@@ -40,7 +40,7 @@ def _grid_sample(c: NodeContext) -> str:
 def blended(
     c: NodeContext, rows: str, taps: Sequence[Taps], own: str, image: Sequence[Extent], out: Sequence[Extent]
 ) -> str:
-    """What lies at places between pixels, (*out, channels): neighbours by their weights. ``rows``: of all images' pixels.
+    """Values at places between pixels, (*out, channels): neighbours by their weights. ``rows``: of all images' pixels.
 
     ``taps``: of each axis of the image. ``own``: which of the images, an index that broadcasts to ``out``.
     """

@@ -51,7 +51,7 @@ class Growth:
 def settles(
     g: ConstantFolding, firsts: Sequence[str], known: Sizes, moving: Sequence[tuple[int, str, str]], outside: Collection[str]
 ) -> bool:
-    """Whether a turn makes a carried value of a shape that depends on none of its own, unlike the first value's."""
+    """True if a turn makes a carried value of a shape that depends on none of its own, unlike the first value's."""
     for position, before, after in moving:
         shape, now = g.types[before].shape, g.types[after].shape
         if len(shape) != len(now):
@@ -98,7 +98,7 @@ def changing_sizes(
 
 
 def named_anew(g: ConstantFolding, sizes: Sizes) -> Sizes:
-    """The same with a dimension for each that has none."""
+    """Copy of the sizes with a dimension for each that has none."""
     result: Sizes = {}
     for key, extent in sizes.items():
         fresh = isinstance(extent, int)
@@ -111,7 +111,7 @@ def named_anew(g: ConstantFolding, sizes: Sizes) -> Sizes:
 def growth_of(
     firsts: Sequence[str], changing: Sizes, behind: Mapping[int, str], outside: Collection[str], g: ConstantFolding
 ) -> Growth:
-    """How sizes change. ``behind``: carried values after a turn; ``outside``: dimensions known before the loop."""
+    """Growth of sizes. ``behind``: carried values after a turn; ``outside``: dimensions known before the loop."""
     steps: dict[tuple[int, int], Extent | None] = {}
     before: dict[tuple[int, int], Extent] = {}
     for (position, axis), extent in changing.items():

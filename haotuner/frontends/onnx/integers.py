@@ -90,13 +90,13 @@ def _wide(c: NodeContext, x: str) -> str:
 
 
 def is_zero(c: NodeContext, zero: str) -> bool:
-    """Whether a zero point is known to be 0 everywhere."""
+    """True if a zero point is known to be 0 everywhere."""
     known = c.g.numbers(zero)
     return known is not None and not known.any()
 
 
 def single(c: NodeContext, item: str | None) -> bool:
-    """Whether a scale or a zero point is one number, or is left out."""
+    """True if a scale or a zero point is one number, or is left out."""
     return item is None or all(same(extent, 1) for extent in c.g.types[item].shape)
 
 
@@ -123,7 +123,7 @@ def matrix_sums(c: NodeContext, x: str, zero: str | None, weight: Weight) -> str
 
 
 def _both(c: NodeContext, x: str, w: str, axis: int, groups: int = 1) -> tuple[Stored, Stored, Weight] | None:
-    """What real numbers were made of, and the weight; ``axis``: of its features. None where no kernel of bytes fits."""
+    """Origins of two real operands, and the weight; ``axis``: of its features. None where no kernel of bytes fits."""
     left, right = c.g.stored.get(x), c.g.stored.get(w)
     if left is None or right is None or c.g.types[left.bytes].dtype not in BYTES or c.g.known(left.bytes) is not None:
         return None

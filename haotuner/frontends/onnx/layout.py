@@ -87,7 +87,7 @@ def transposed(c: NodeContext, x: str, order: Sequence[int]) -> str:
 
 
 def cut(c: NodeContext, x: str, axis: int, start: Extent, stop: Extent) -> str:
-    """What lies from ``start`` up to ``stop`` along one axis."""
+    """Slice from ``start`` up to ``stop`` along one axis."""
     return c.g.add("slice", x, axes=(axis,), starts=(start,), stops=(stop,), steps=(1,))
 
 
@@ -317,7 +317,7 @@ def _range(c: NodeContext) -> str:
 
 
 def _steps(c: NodeContext) -> Extent:
-    """How many real numbers a range holds: the difference in their own type, divided in double, as ONNX Runtime does."""
+    """Number of real numbers in a range: the difference in their own type, divided in double, as ONNX Runtime does."""
     start, stop, step = (c.tensor(index) for index in range(3))
     node = next((node for node in reversed(c.g.nodes) if node.output == stop), None)
     plain = c.g.numbers(start) is not None and c.g.numbers(step) is not None and (*c.floats(0), *c.floats(2)) == (0, 1)
@@ -330,7 +330,7 @@ def _steps(c: NodeContext) -> Extent:
 
 
 def _whole_steps(c: NodeContext, start: Extent, stop: Extent, step: Extent) -> Extent:
-    """How many whole numbers a range holds. A step may be a size that divides the range."""
+    """Number of whole numbers in a range. A step may be a size that divides the range."""
     if not isinstance(step, int):
         steps = quotient(canonical(stop - start), step)
         if steps is None or not never_negative(steps):

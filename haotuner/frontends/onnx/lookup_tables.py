@@ -1,4 +1,4 @@
-"""What a model computes of one byte, element by element, and rounds to a byte again: a table of 256.
+"""Lookup tables of 256 entries: what a model computes of one byte, element by element, and rounds to a byte again.
 
 A gelu that a quantizer wrote is four operators with six roundings between; each element is still a function of one byte.
 """

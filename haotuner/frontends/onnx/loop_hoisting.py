@@ -22,7 +22,7 @@ _LIFTED = ("map", "cast", "reshape", "transpose", "contract")
 def hoist_loop_invariants(
     g: ConstantFolding, nodes: Iterable[Node], variables: Iterable[str], changing: Iterable[str]
 ) -> tuple[set[str], set[str]]:
-    """What differs from turn to turn: tensors that are made of a turn's ``variables``, and branches.
+    """Tensors and branches that differ from turn to turn: tensors are those made of a turn's ``variables``.
 
     ``changing``: dimensions of the variables that differ from turn to turn.
     """
@@ -90,7 +90,7 @@ class HoistedSequences:
         return result
 
     def _is_row(self, node: Node) -> bool:
-        """Whether it is the turn's row of a tensor outside that has as many as there are turns."""
+        """True if it is the turn's row of a tensor outside that has as many as there are turns."""
         of, index = node.inputs
         kinds = self.g.types
         return (

@@ -62,7 +62,7 @@ class LoopReader:
         return [self.changing.get((index, axis), extent) for axis, extent in enumerate(shape)]
 
     def said(self, index: int) -> str:
-        """What the file calls a state behind a turn."""
+        """Name that the file has for a state behind a turn."""
         return str(self.graph.output[index + self.counts].name)
 
     def turn(self, turn: str, states: Sequence[str], rows: Sequence[str]) -> list[str]:
@@ -218,7 +218,7 @@ def _same_rows(g: ConstantFolding, body: Body) -> None:
 
 
 def _turns(t: LoopReader, goes_on: str | None, pairs: Sequence[tuple[str, str]], firsts: Sequence[str]) -> Extent | None:
-    """How many turns there are, whatever the data are; None: they tell."""
+    """Number of turns, whatever the data are; None: they tell."""
     g, most = t.g, [t.g.types[row].shape[0] for row in t.rows]
     if t.limit is not None and g.known(t.limit) is not None:
         most.append(_turns_at_most(g, t.limit))

@@ -20,7 +20,7 @@ LEAST_SCALE = 2.0**-100  # of a smaller one products may have no normal number
 
 
 def alike(c: NodeContext, item: Stored, scale: str, zero: str | None, dtype: str) -> bool:
-    """Whether real numbers were made of bytes by one scale and one zero point, these."""
+    """True if real numbers were made of bytes by one scale and one zero point, these."""
     if c.g.types[item.bytes].dtype != dtype or dtype not in BYTES or not (_single(c, item) and single(c, scale)):
         return False
     own, other = (c.g.numbers(name) for name in (item.scale, scale))

@@ -35,7 +35,7 @@ class Narrow:
 
     @property
     def whole(self) -> bool:
-        """Whether its numbers are whole."""
+        """True if its numbers are whole."""
         return self.held != "fp32"
 
 

@@ -1,4 +1,4 @@
-"""One node of a foreign model, as the rules of its family see it."""
+"""Node context: one node of a foreign model, as the rules of its family see it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class NodeContext:
     outputs: int
 
     def given(self, index: int) -> bool:
-        """Whether this input is there."""
+        """True if this input is there."""
         return index < len(self.inputs) and self.inputs[index] is not None
 
     def tensor(self, index: int) -> str:

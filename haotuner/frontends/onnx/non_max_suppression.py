@@ -1,4 +1,4 @@
-"""NonMaxSuppression: which of overlapping boxes a detector keeps. How many are kept is a size that the data tell."""
+"""NonMaxSuppression: which of overlapping boxes a detector keeps. The number of kept ones is a data-dependent size."""
 
 from __future__ import annotations
 

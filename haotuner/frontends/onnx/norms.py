@@ -1,4 +1,4 @@
-"""Rules of norms and softmax, taken apart into primitives (fission)."""
+"""Rules of norms and softmax, decomposed into primitives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is shown of extents at the sizes that requests may have, and what requests must fulfil for it."""
+"""Proofs about extents at the sizes that requests may have, and what requests must fulfil for them."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ class Proof:
     assumed: dict[Extent, str] = field(default_factory=dict)
 
     def at_least(self, *bounds: tuple[Extent, int]) -> bool:
-        """Whether each of some extents is shown to be as large as a number."""
+        """True if each of some extents is shown to be as large as a number."""
         return self.holds(*((extent, ">=", least) for extent, least in bounds))
 
     def within(self, extent: Extent, low: int, high: int) -> bool:
-        """Whether an extent is shown to lie between two numbers; both included."""
+        """True if an extent is shown to lie between two numbers; both included."""
         return self.holds((extent, "<=", high), (extent, ">=", low))
 
     def holds(self, *bounds: tuple[Extent, str, int]) -> bool:
-        """Whether all bounds, by ``>=`` or ``<=``, are shown; only then anything is assumed."""
+        """True if all bounds, by ``>=`` or ``<=``, are shown; only then anything is assumed."""
         assumed: dict[Extent, str] = {}
         for extent, sign, number in bounds:
             gap = canonical(extent - number if sign == ">=" else number - extent)

@@ -50,7 +50,7 @@ class Axis:
 
     @property
     def unchanged(self) -> bool:
-        """Whether every pixel is known to stay what it is."""
+        """True if every pixel is known to stay what it is."""
         return same(self.extent, self.out) and (not self.rounded or self.ratio == 1)
 
 
@@ -96,7 +96,7 @@ def _order(axes: Sequence[Axis], ranges: Mapping[str, Span], *, shrinks: bool) -
 
 
 def _expected(axis: Axis, ranges: Mapping[str, Span]) -> float | None:
-    """How many times as long an axis becomes: its scale, or what the middle of all ranges makes; None: nothing tells."""
+    """Factor by which an axis grows: its scale, or what the middle of all ranges makes; None: nothing tells."""
     if axis.ratio is not None:
         return axis.ratio
     if not (dimensions(axis.extent) | dimensions(axis.out)) <= ranges.keys():
@@ -327,7 +327,7 @@ def _of_dimension(c: NodeContext, x: str, axis: Axis, line: str, mode: str, stre
 
 
 def _weight(c: NodeContext, axis: Axis, line: str, path: str, mode: str, stretch: str | None) -> str:
-    """What a pixel counts at a place; 0 outside of the image where the file says so."""
+    """Weight of a pixel at a place; 0 outside of the image where the file says so."""
     g = c.g
     away = g.map("abs", g.map("sub", line, path))
     away = away if stretch is None else g.map("div", away, stretch)
@@ -350,7 +350,7 @@ def keys_cubic(g: ConstantFolding, s: str, a: float) -> str:
 
 
 def _outside(c: NodeContext, x: str, axis: Axis, line: str) -> str:
-    """What lies outside the image is the value that the file gives."""
+    """Image with the value that the file gives for what lies outside."""
     g, rank = c.g, c.g.types[x].rank
     last = _number(c, canonical(axis.extent - 1))
     there = g.map("or", g.map("less", line, 0.0), g.map("greater", line, last))

@@ -15,7 +15,7 @@ PASSED = ("cast", "reshape", "broadcast")  # another type or shape, the same num
 
 
 def plain(made: Mapping[str, Node], tensor: str) -> str:
-    """What a tensor is without other types and shapes; ``made``: the node of each tensor."""
+    """Tensor that another one is without casts and shapes; ``made``: the node of each tensor."""
     while (node := made.get(tensor)) is not None and node.primitive in PASSED:
         tensor = node.inputs[0]
     return tensor

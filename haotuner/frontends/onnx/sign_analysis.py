@@ -16,7 +16,7 @@ KEEPING = ("add", "mul", "div", "max", "min", "round", "floor", "ceil")  # of su
 
 
 def never_negative(g: ConstantFolding, tensor: str) -> bool:
-    """Whether no element is below 0; not-a-numbers apart. False where that is not seen in a few steps."""
+    """True if no element is below 0; not-a-numbers apart. False where that is not seen in a few steps."""
     made = {node.output: node for node in g.nodes}
     waiting, seen = [tensor], set[str]()
     while waiting:

@@ -1,4 +1,4 @@
-"""What is known of tensors while a model is read: arithmetic of extents, element by element, instead of nodes.
+"""Known values of tensors while a model is read: arithmetic of extents, element by element, instead of nodes.
 
 A shape's elements are extents: whole numbers and expressions of the inputs' dimensions. They lie in numpy arrays of objects.
 Each step is computed in its tensors' element types (``typed_numbers.py``).
@@ -104,7 +104,7 @@ def _equal(extent: Extent, other: Extent, is_size: Callable[[Extent], bool] = la
 
 
 def _under(extent: Extent, other: Extent, is_size: Callable[[Extent], bool]) -> bool:
-    """Whether one extent is shown to be less than another; False says nothing."""
+    """True if one extent is shown to be less than another; False says nothing."""
     if (sympy.sympify(extent) < other) == sympy.true or is_size(other) and (sympy.sympify(extent) < 0) == sympy.true:
         return True
     gap = canonical(sympy.sympify(other) - extent)

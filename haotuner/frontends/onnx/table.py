@@ -1,4 +1,4 @@
-"""The rule of every operator."""
+"""Table of the rule of every operator."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def _made(c: NodeContext, elements: Sequence[str]) -> str:
 
 
 def _position(c: NodeContext, index: int, low: int, high: int, default: int) -> int:
-    """Where in a sequence, from the front; ``low`` to ``high`` may be asked for."""
+    """Index in a sequence, from the front; ``low`` to ``high`` may be asked for."""
     if not c.given(index):
         return default
     count = len(_elements(c))
@@ -134,7 +134,7 @@ def _optional(c: NodeContext) -> str:
 
 
 def _empty(c: NodeContext) -> bool:
-    """Whether there is nothing in an optional."""
+    """True if there is nothing in an optional."""
     name = c.maybe(0)
     return name is None or (name in c.g.sequences and c.g.sequences[name] is None)
 

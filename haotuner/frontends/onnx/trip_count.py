@@ -1,4 +1,4 @@
-"""How many turns a loop has, where its condition is that a counter lies below a limit: TensorFlow writes all loops so."""
+"""Trip count of loops whose condition is that a counter lies below a limit: TensorFlow writes all loops so."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from haotuner.graph.graph import Node
 
 
 def always(g: ConstantFolding, condition: str) -> bool:
-    """Whether a condition is known to hold."""
+    """True if a condition is known to hold."""
     result = g.numbers(condition)
     return result is not None and bool(np.asarray(result).all())
 
@@ -73,7 +73,7 @@ def _number(g: ConstantFolding, made: dict[str, Node], tensor: str) -> Extent | 
 
 
 def _step(g: ConstantFolding, made: dict[str, Node], before: str, after: str) -> int | None:
-    """What a turn adds to a counter."""
+    """Number that a turn adds to a counter, or None."""
     node = made.get(plain(made, after))
     if node is None or node.primitive != "map" or node.attributes["function"] != "add":
         return None

@@ -45,12 +45,12 @@ def exact(value: Any) -> Extent:
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value depends on no size."""
+    """True if a value depends on no size."""
     return isinstance(value, int) or bool(value.is_Rational)
 
 
 def is_whole(value: Any) -> bool:
-    """Whether a value is a whole number at every request: one that an extent may be."""
+    """True if a value is a whole number at every request: one that an extent may be."""
     return isinstance(value, int) or bool(value.is_integer)
 
 
@@ -178,7 +178,7 @@ def _real(value: Any) -> Any:
 
 
 def _held(numerator: Extent, denominator: int, dtype: str, proof: Proof) -> bool:
-    """Whether a float type is shown to hold the value at every request."""
+    """True if a float type is shown to hold the value at every request."""
     most = (1 << BITS[dtype]) - 1
     power = denominator & (denominator - 1) == 0
     return power and denominator <= _MOST_SHIFTED and proof.within(numerator, -most, most)

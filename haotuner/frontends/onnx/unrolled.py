@@ -45,7 +45,7 @@ def unrolled(t: LoopReader, count: int) -> list[str] | None:
 
 
 def runs_once(t: LoopReader) -> bool:
-    """Whether the first turn runs at any request."""
+    """True if the first turn runs at any request."""
     limit = None if t.limit is None else t.g.numbers(t.limit)
     counts = [t.g.types[row].shape[0] for row in t.rows]
     known = t.limit is None or (limit is not None and int(np.asarray(limit).reshape(-1)[0]) > 0)

@@ -1,4 +1,4 @@
-"""What has no rule, in words: each operator, how often, and where."""
+"""Unsupported operators, in words: each of them, how often, and where."""
 
 from __future__ import annotations
 

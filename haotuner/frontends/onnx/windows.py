@@ -1,4 +1,4 @@
-"""Where windows of convolutions and pools lie: sizes, strides, pads that the file gives or names."""
+"""Positions of windows of convolutions and pools: sizes, strides, pads that the file gives or names."""
 
 from __future__ import annotations
 

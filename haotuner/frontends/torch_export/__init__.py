@@ -1,1 +1,1 @@
-"""Programs of torch.export become graphs."""
+"""Reader of torch.export programs: they become graphs."""

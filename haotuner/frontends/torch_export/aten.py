@@ -1,4 +1,4 @@
-"""Rules of torch's core ATen operators: each is said in ONNX's operators, whose rules build the primitives."""
+"""Rules of torch's core ATen operators: each is written in ONNX's operators, whose rules build the primitives."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from haotuner.graph.extents import Extent, product
 
 
 def _counted(a: AtenContext, numbers: str, bounds: str, how: str, dtype: str = "int64") -> str:
-    """How many bounds, the last axis, are on one side of each number: all are compared, so that there is no search."""
+    """Number of bounds, the last axis, on one side of each number: all are compared, so that there is no search."""
     kinds = [a.g.types[item] for item in (numbers, bounds)]
     of = next((name for name in ("float64", "float32") if name in {k.dtype for k in kinds}), kinds[0].dtype)
     lined = a.onnx("Unsqueeze", a.cast(numbers, of), a.whole([kinds[0].rank]))

@@ -1,4 +1,4 @@
-"""One call of torch's core ATen operators, as its rule sees it; rules say it in ONNX's operators."""
+"""Context of one call of torch's core ATen operators, as its rule sees it; rules write it in ONNX's operators."""
 
 from __future__ import annotations
 

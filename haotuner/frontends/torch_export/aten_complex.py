@@ -25,14 +25,14 @@ class Complex:
 
 
 def has_complex(values: Any) -> bool:
-    """Whether a complex tensor or number is among arguments."""
+    """True if a complex tensor or number is among arguments."""
     if isinstance(values, (list, tuple)):
         return any(map(has_complex, values))
     return isinstance(values, (Complex, complex))
 
 
 def called(a: AtenContext, rules: Mapping[str, Rule]) -> Any:
-    """What a call with complex arguments gives. UsageError where it has no rule for them."""
+    """Result of a call with complex arguments. UsageError where it has no rule for them."""
     if a.op in COMPLEX:
         return COMPLEX[a.op](a)
     if a.op in _BY_PART:

@@ -1,4 +1,4 @@
-"""What torch.export took for granted of a request's sizes: a module's ``if`` over sizes was traced on one side alone."""
+"""Guards of torch.export on a request's sizes: a module's ``if`` over sizes was traced on one side alone."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class _Unknown(Exception):
 
 
 def required(guards: Sequence[str], shapes: Shapes, operators: Iterable[str]) -> Iterator[Required]:
-    """What requests must fulfil; ``guards``: torch's, as text, of which others than of sizes are left out.
+    """Conditions that requests must fulfil; ``guards``: torch's, as text, of which others than of sizes are left out.
 
     ``shapes``: of the inputs. ``operators``: names of those that the program calls.
     """
@@ -46,7 +46,7 @@ def required(guards: Sequence[str], shapes: Shapes, operators: Iterable[str]) ->
 
 
 def _always(guard: ast.Compare, holds: Extent, shapes: Shapes) -> bool:
-    """Whether a guard holds wherever nothing in it is 0 or 1."""
+    """True if a guard holds wherever nothing in it is 0 or 1."""
     names = sorted(dimensions(holds))
     sides = [_number(item, shapes) for item in (guard.left, guard.comparators[0])]
     inner = [atom for side in sides if not isinstance(side, int) for atom in side.atoms(sympy.floor)]

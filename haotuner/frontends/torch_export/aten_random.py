@@ -1,4 +1,4 @@
-"""Rules of ATen operators that draw: every law is made of normal and uniform numbers, which follow from a run's seed."""
+"""Rules of ATen operators that draw: every distribution is made of normal and uniform numbers, by a run's seed."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ _HOW = {"sum": "add", "add": "add", "mean": "add", "prod": "mul", "multiply": "m
 
 
 def _neutral(how: str, dtype: str) -> Any:
-    """What joining leaves as it is."""
+    """Neutral element of joining."""
     if how in ("add", "mul"):
         return int(how == "mul")
     if dtype in FLOATS:
@@ -35,7 +35,7 @@ def joined_at(a: AtenContext, index: str, values: str, axis: int, reduce: str, *
         raise UsageError(f"{a.op}: reduce={reduce!r} has no rule; {', '.join(_HOW)} have")
 
     def met(start: int) -> str:
-        """How many values go to each place, and so many more."""
+        """Number of values that go to each place, and ``start`` more."""
         base = a.onnx("Expand", a.cast(start, a.dtype), a.whole(list(a.shape())))
         ones = a.onnx("Expand", a.cast(1, a.dtype), a.whole(list(a.g.types[index].shape)))
         return a.onnx("ScatterElements", base, index, ones, axis=axis, reduction="add")

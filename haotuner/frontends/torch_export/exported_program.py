@@ -1,4 +1,4 @@
-"""A program of ``torch.export`` becomes a graph, its symbolic sizes kept as named dimensions."""
+"""Reader of a ``torch.export`` program: it becomes a graph, its symbolic sizes kept as named dimensions."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def graph_of_program(
 
 
 def _taken_apart() -> Any:
-    """What torch takes apart, less what has a rule of its own: of an LSTM it makes a step for each token."""
+    """Decompositions of torch, less what has a rule of its own: of an LSTM it makes a step for each token."""
     torch = _torch()
     table = torch.export.default_decompositions()
     for name in KEPT:

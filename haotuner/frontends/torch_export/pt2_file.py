@@ -111,7 +111,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _copied(archive: zipfile.ZipFile, path: Path, torch: Any) -> tuple[io.BytesIO, tuple[str, ...]]:
-    """What torch may load, and the guards, which it would run as code."""
+    """Copy of what torch may load, and the guards, which it would run as code."""
     members = _members(archive, path)
     new = io.BytesIO()
     guards: tuple[str, ...] = ()
@@ -145,7 +145,7 @@ def _copied(archive: zipfile.ZipFile, path: Path, torch: Any) -> tuple[io.BytesI
 
 
 def _members(archive: zipfile.ZipFile, path: Path) -> dict[str, zipfile.ZipInfo]:
-    """What the archive holds, by name below its own folder."""
+    """Members of the archive, by name below its own folder."""
     result: dict[str, zipfile.ZipInfo] = {}
     whole = [item for item in archive.infolist() if not item.is_dir()]
     legacy = any(item.filename == "serialized_exported_program.json" for item in whole)
@@ -164,7 +164,7 @@ def _members(archive: zipfile.ZipFile, path: Path) -> dict[str, zipfile.ZipInfo]
 
 
 def _placed(name: str) -> str:
-    """Where a member lies in the copy: torch wants a folder around all of them, of the older format none."""
+    """Path of a member in the copy: torch wants a folder around all of them, of the older format none."""
     return name if name.startswith(("serialized_", "extra_files/")) or name == "version" else f"model/{name}"
 
 
@@ -263,7 +263,7 @@ def _only_arithmetic(text: str) -> None:
 
 
 def _names_a_number(call: ast.Call) -> bool:
-    """Whether a call is ``Symbol('s0')`` or ``Float('0.5')``, whose text is a name or a number and no expression."""
+    """True if a call is ``Symbol('s0')`` or ``Float('0.5')``, whose text is a name or a number and no expression."""
     if not (isinstance(call.func, ast.Name) and call.func.id in ("Symbol", "Float") and len(call.args) == 1):
         return False
     text = call.args[0].value if isinstance(call.args[0], ast.Constant) else None
@@ -274,7 +274,7 @@ def _names_a_number(call: ast.Call) -> bool:
 
 
 def _small_power(base: ast.expr, exponent: ast.expr) -> bool:
-    """Whether a power is no number that takes long to write out."""
+    """True if a power is no number that takes long to write out."""
     if _has_size(exponent):
         return True
     number = _number(exponent)
@@ -291,7 +291,7 @@ def _number(node: ast.expr) -> float | None:
 
 
 def _has_size(node: ast.AST) -> bool:
-    """Whether a size is in an expression that no number stands for."""
+    """True if a size is in an expression that no number stands for."""
     inside = list(ast.walk(node))
     functions = {id(item.func) for item in inside if isinstance(item, ast.Call)}
     return any(isinstance(item, ast.Name) and (id(item) not in functions or item.id == "Symbol") for item in inside)

@@ -1,4 +1,4 @@
-"""Policy ``random``: every point alike. What any other policy must beat."""
+"""Policy ``random``: every point alike. The baseline that any other must beat."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class Policy(Protocol):
         ...
 
     def tell(self, scores: Sequence[tuple[Point, float]]) -> None:
-        """What points took; infinity for what failed."""
+        """Report of what points took; infinity for what failed."""
         ...
 
 

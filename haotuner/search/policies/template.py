@@ -25,7 +25,7 @@ class Template:
     fixed: Mapping[str, int]
 
     def holds(self, space: Space, point: Point) -> bool:
-        """Whether a point is an instance."""
+        """True if a point is an instance."""
         return all(self.fixed.get(hole.name, at) == at for hole, at in zip(space.holes, point, strict=True))
 
 
