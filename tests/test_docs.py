@@ -249,6 +249,19 @@ def test_files_that_design_names_exist():
     assert wrong == []
 
 
+def test_files_that_readmes_of_the_sources_name_exist():
+    tests = {path.name for path in (ROOT / "tests").rglob("*.py")}
+    wrong = []
+    for page in pages():
+        if page.name != "README.md" or page.parent == ROOT or page.relative_to(ROOT).parts[0] in ("docs", "tests"):
+            continue
+        for name in re.findall(r"`((?:[\w.-]+/)*[\w-]+\.py)`", page.read_text(encoding="utf-8")):
+            near = any((folder / name).exists() for folder in (page.parent, ROOT, ROOT / "haotuner"))
+            if not near and name not in tests and not any(page.parent.rglob(name)):
+                wrong.append(f"{page.relative_to(ROOT)}: {name}")
+    assert wrong == []
+
+
 def test_design_pages_are_short_and_in_the_index_and_the_navigation():
     design = ROOT / "docs" / "design"
     index, site = (design / "index.md").read_text(encoding="utf-8"), (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
