@@ -34,7 +34,7 @@ def planned(
     ``small``: up to this product of their dimensions a way of its own, by the exact plan.
     """
     models, chains = list[ExecutableModel](), list[ExecutableModel]()
-    ops: dict[str, None] = {ANY: None}
+    ops: dict[str, None] = {Op.parse(ANY).name: None}
     for name, graph in graphs.items():
         segments, parts = cut(graph), list[ExecutableModel]()
         names = (*graph.dimensions, *data_dimensions(graph))
