@@ -41,9 +41,9 @@ def kinds_of(graph: Graph, stem: str, serves: Callable[[OpKind], bool] | None = 
     joints = output_groups(graph, lambda item: _check(plainly_named(item), f"{PREFIX}:{stem}"))
     result: dict[int, OpKind] = {}  # by the first output's place in the file
     for joint in joints:
-        places = [graph.outputs.index(tensor) for tensor in joint.outputs]
-        kind = _learned(graph, stem, joint.outputs, {"places": places, "apart": joint.apart})
-        result |= {min(places): kind} if serves(kind) else {position: alone[position] for position in places}
+        output_indices = [graph.outputs.index(tensor) for tensor in joint.outputs]
+        kind = _learned(graph, stem, joint.outputs, {"places": output_indices, "apart": joint.apart})
+        result |= {min(output_indices): kind} if serves(kind) else {position: alone[position] for position in output_indices}
     return tuple(result[position] for position in sorted(result))
 
 

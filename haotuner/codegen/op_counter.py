@@ -166,15 +166,15 @@ class OpCounter:
         self, tensor: str, indices: Sequence[Any], steps: Sequence[int] | None, lanes: int, mask: Any, *, store: bool
     ) -> None:
         wide = lanes > 1 and bool(indices) and (steps is None or any(steps))
-        places: list[Any] = list(indices)
+        offsets: list[Any] = list(indices)
         if wide and steps is not None:
             along = np.arange(lanes)
-            places = [self._bounded(np.add, index, along * step) if step else index
+            offsets = [self._bounded(np.add, index, along * step) if step else index
                       for index, step in zip(indices, steps, strict=True)]  # fmt: skip
         self.here.body.append(
             Access(
                 tensor=tensor,
-                indices=tuple(None if index is UNKNOWN else _spread(index) for index in places),
+                indices=tuple(None if index is UNKNOWN else _spread(index) for index in offsets),
                 extents=self._shape(tensor),
                 lanes=lanes if wide else 1,
                 even=not wide or (steps is not None and steps[-1] == 1 and not any(steps[:-1])),

@@ -200,11 +200,11 @@ def executable_specializations(
     writer = _Writer(name, graph, first_group, on_device)
     values = [writer.step(step) for step in ways[0].steps]
     ends = [[writer.end(tensor) for tensor in names] for names in (graph.inputs, graph.outputs)]
-    places = [_way(writer, ways[0], values, 0)]
+    steps = [_way(writer, ways[0], values, 0)]
     for writer.way, way in enumerate(ways[1:], 1):
         first = len(values)
         values += [writer.step(step) for step in way.steps]
-        places.append(_way(writer, way, values, first))
+        steps.append(_way(writer, way, values, first))
     lost = [str(end["name"]) for end in ends[1] if end["tensor"] not in writer.tensors]
     if lost:
         raise UsageError(f"outputs {', '.join(lost)} do not depend on any input")
@@ -216,7 +216,7 @@ def executable_specializations(
         "equal": equal, **({"required": required} if required else {}), **({"indices": stored} if stored else {}),
         "name": name, "dims": list(graph.dimensions), "sizes": writer.sizes.lines, "tensors": writer.tensors,
         "weights": writer.held, "steps": values, "inputs": ends[0], "outputs": ends[1],
-        "weights_crc32": chunk_checksums(writer.weights), **({"ways": places} if len(ways) > 1 else {}),
+        "weights_crc32": chunk_checksums(writer.weights), **({"ways": steps} if len(ways) > 1 else {}),
     }  # fmt: skip
     return ExecutableModel(name=name, document=document, weights=bytes(writer.weights), functions=tuple(writer.functions))
 

@@ -69,7 +69,7 @@ class Layouts:
         """Of each unit by its place the layouts that it is computed in; all channels first where no other plan is proved."""
         if not any(last for _, last in self.candidates):
             return {}
-        places = {candidate.nodes: at for at, candidate in self.candidates.items()}
+        unit_of = {candidate.nodes: at for at, candidate in self.candidates.items()}
         every = [
             *self.candidates.values(),
             *self.turns({name for candidate in self.candidates.values() for name in candidate.reads}),
@@ -77,7 +77,7 @@ class Layouts:
         made = {name for unit in self.units for name in unit.outputs}
         result, _, proved = solve(every, [name for name in self.graph.outputs if name in made], LIMIT_S, kernels=False)
         taken: dict[int, set[Layout]] = {}
-        for position, last in (places[kernel.nodes] for kernel in result or () if proved and kernel.nodes in places):
+        for position, last in (unit_of[kernel.nodes] for kernel in result or () if proved and kernel.nodes in unit_of):
             taken.setdefault(position, set()).add(last)
         return taken
 

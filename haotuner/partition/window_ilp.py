@@ -63,7 +63,7 @@ def solve(
         return None, 0.0, False
     reads = [(index, name) for index, candidate in enumerate(candidates) for name in sorted(candidate.reads)]
     rows: list[tuple[Mapping[int, float], float, float]] = []
-    rows += [(dict.fromkeys(places, 1.0), float(name in outputs), 1.0) for name, places in makers.items()]
+    rows += [(dict.fromkeys(members, 1.0), float(name in outputs), 1.0) for name, members in makers.items()]
     rows += [({**dict.fromkeys(makers.get(name, ()), 1.0), tensor: -1.0}, 0.0, 1.0) for tensor, name in reads]
     until = time.monotonic() + limit_s
     while True:
@@ -77,8 +77,8 @@ def solve(
             return chosen, bound, proved
         if left <= 0:
             return None, bound, False
-        places = [index for index, candidate in enumerate(candidates) if candidate in circle]
-        rows.append((dict.fromkeys(places, 1.0), 0.0, len(places) - 1.0))
+        members = [index for index, candidate in enumerate(candidates) if candidate in circle]
+        rows.append((dict.fromkeys(members, 1.0), 0.0, len(members) - 1.0))
 
 
 def _solved(

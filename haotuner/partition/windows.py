@@ -89,12 +89,12 @@ class Windows:
 
     def _meaning(self, nodes: Sequence[str]) -> Hashable:
         """As ``structural_hash.py``, with what a window reads by another name, and how many products lie between."""
-        places = {name: index for index, name in enumerate(nodes)}
+        node_index = {name: index for index, name in enumerate(nodes)}
         first = min(self.ways.products[name] for name in nodes)
         ties = tuple(
             (
                 self.ways.products[name] - first,
-                tuple(places.get(self._lies_in(tensor)) for tensor in self.plan.made[name].inputs),
+                tuple(node_index.get(self._lies_in(tensor)) for tensor in self.plan.made[name].inputs),
             )
             for name in nodes
         )
@@ -122,14 +122,14 @@ class Windows:
 
     def _near(self, windows: Sequence[Window]) -> list[list[Window]]:
         """Windows that kernels of several outputs may tie: behind as many products, they share what lies in memory."""
-        places = {name: str(index) for index, window in enumerate(windows) for name in window.nodes}
+        window_of = {name: str(index) for index, window in enumerate(windows) for name in window.nodes}
         ties: list[list[str]] = [[str(index)] for index in range(len(windows))]
         readers: dict[tuple[str, int], list[str]] = {}
-        for name, position in places.items():
+        for name, position in window_of.items():
             own = self.ways.products[name]
             for tensor in {self._lies_in(tensor) for tensor in self.plan.made[name].inputs}:
-                if tensor in places and self.ways.products[tensor] == own:
-                    ties.append([position, places[tensor]])
+                if tensor in window_of and self.ways.products[tensor] == own:
+                    ties.append([position, window_of[tensor]])
                 if tensor not in self.plan.graph.constants:
                     readers.setdefault((tensor, own), []).append(position)
         parts = [sorted(map(int, part)) for part in joined([*ties, *readers.values()])]

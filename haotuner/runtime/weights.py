@@ -111,9 +111,9 @@ def _from_places(
 ) -> NDArray[Any]:
     """The weight out of the first ``plain`` floats of its packed form: numbers packed alike tell where each lies."""
     count = int(np.prod(shape))
-    places = np.zeros(packed.size, np.float32)
-    into(np.arange(1, count + 1, dtype=np.int32).view(np.float32).reshape(shape), places)
-    places = places[:plain].view(np.int32)
-    result, selected = np.zeros(count, np.float32), places > 0
-    result[places[selected] - 1] = packed[:plain][selected]
+    numbers = np.zeros(packed.size, np.float32)
+    into(np.arange(1, count + 1, dtype=np.int32).view(np.float32).reshape(shape), numbers)
+    numbers = numbers[:plain].view(np.int32)
+    result, selected = np.zeros(count, np.float32), numbers > 0
+    result[numbers[selected] - 1] = packed[:plain][selected]
     return result.reshape(shape)

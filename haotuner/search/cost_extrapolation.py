@@ -85,8 +85,8 @@ def _predicted(task: Task, device: Device, families: Sequence[Family], model: Co
     axes = len(task.op.dynamic)
     if axes < 3:
         return CostExtrapolator(_ranges(task), expected, PREDICTED_CELLS)
-    places = [[position[at % len(position)] for at in range(axes)] for position in PLACES_OF_MANY]
-    return CostExtrapolator(_ranges(task), expected, PREDICTED_CELLS_OF_MANY, places)
+    grid = [[position[at % len(position)] for at in range(axes)] for position in PLACES_OF_MANY]
+    return CostExtrapolator(_ranges(task), expected, PREDICTED_CELLS_OF_MANY, grid)
 
 
 def _ranges(task: Task) -> dict[str, tuple[int, int]]:

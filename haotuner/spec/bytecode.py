@@ -32,7 +32,7 @@ def schedule_words(document: Mapping[str, Any], weights_bytes: int) -> list[int]
     sizes, tensors, weights = document["sizes"], document["tensors"], document.get("weights", {})
     dims = {name: index for index, name in enumerate(document["dims"])}
     tensors_and_weights = (*sorted(tensors.items()), *sorted(weights.items()))  # whatever their order is: JSON keeps none
-    places = {name: index for index, (name, _) in enumerate(tensors_and_weights)}
+    tensor_index = {name: index for index, (name, _) in enumerate(tensors_and_weights)}
     words = [*_text(document["name"]), weights_bytes, len(dims)]
     words += [word for name in dims for word in _text(name)]
     words.append(len(sizes))
@@ -41,15 +41,15 @@ def schedule_words(document: Mapping[str, Any], weights_bytes: int) -> list[int]
     equal = document.get("equal", [])
     words.append(len(equal))
     words += [line for pair in equal for line in pair]
-    words.append(len(places))
+    words.append(len(tensor_index))
     for name, item in tensors_and_weights:
         kind = _SCALED_TYPE if item["dtype"] == SCALED else TYPES[item["dtype"]]
         words += [*_text(name), *kind, item.get("offset", -1), *_counted(item["shape"])]
     for ends in (document["inputs"], document["outputs"]):
         words.append(len(ends))
-        words += [word for end in ends for word in (*_text(end["name"]), places[end.get("tensor", end["name"])])]
+        words += [word for end in ends for word in (*_text(end["name"]), tensor_index[end.get("tensor", end["name"])])]
     if "chain" in document:
-        steps = [_of_chain(step, places, dims) for step in document["chain"]]
+        steps = [_of_chain(step, tensor_index, dims) for step in document["chain"]]
         words += [1, -1, 0, len(steps), *(word for step in steps for word in step)]
         words += _defaults(document["inputs"])
         return [MAGIC, VERSION, len(words) + 4, _checksum(words), *words]
@@ -57,9 +57,9 @@ def schedule_words(document: Mapping[str, Any], weights_bytes: int) -> list[int]
     words.append(len(ways))
     for index, way in enumerate(ways):
         words += [-1 if way["line"] is None else way["line"], way["most"]]
-        words += [places[item] for item in way["outputs"]] if index else []
+        words += [tensor_index[item] for item in way["outputs"]] if index else []
         words.append(way["end"] - way["first"])
-        words += [word for step in document["steps"][way["first"] : way["end"]] for word in _step(step, places)]
+        words += [word for step in document["steps"][way["first"] : way["end"]] for word in _step(step, tensor_index)]
     indices, required, checks = (document.get(name, []) for name in ("indices", "required", "weights_crc32"))
     defaults = _defaults(document["inputs"])
     words += [len(indices)] if indices or required or checks or defaults else []

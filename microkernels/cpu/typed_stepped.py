@@ -39,11 +39,11 @@ def stepped_symbol(kernel: MicroKernel) -> str | None:
 def stepped_words(kernel: MicroKernel) -> dict[str, object]:
     """Definitions for ``native/typed_stepped.h`` of a kernel that has such a function."""
     steps, symbol = steps_of(kernel), stepped_symbol(kernel)
-    places = {name: index for index, (name, _) in enumerate(operands_of(steps))}
+    operand_index = {name: index for index, (name, _) in enumerate(operands_of(steps))}
     return {
         "STEPPED": symbol,
-        "GIVEN(ONE)": " ".join(f"ONE({index})" for index in range(len(places))),
-        "STEPS": " ".join(_statements(steps, places)),
+        "GIVEN(ONE)": " ".join(f"ONE({index})" for index in range(len(operand_index))),
+        "STEPS": " ".join(_statements(steps, operand_index)),
         "PUT": f"ht_vl{kernel['vl']}_put_{output_of(kernel)}",
         "BYTES": DTYPES[output_of(kernel)].size,
     }

@@ -70,8 +70,8 @@ def raced(pack: Path, ops: list[str], state: str, seconds: str, words: list[str]
     """Tune a pack and race it: the documents of both."""
     asked = [word for name in ops for word in ("--op", name)]
     tuned = haotuner("tune", *asked, "--device", device, "--cache-state", state, "--out", str(pack), "--peers", "none", "-q")
-    found = haotuner("bench", str(pack), *words, "--cache-state", state, "--seconds-per-row", seconds, "-q")
-    return tuned, found
+    answer = haotuner("bench", str(pack), *words, "--cache-state", state, "--seconds-per-row", seconds, "-q")
+    return tuned, answer
 
 
 def machine(tuned: Any) -> str:

@@ -45,10 +45,10 @@ def packed(model: Path, shapes: str, out: Path) -> None:
     def asked(name: str, *others: Any, **named: Any) -> tasks.ModelTask:
         return plain(name, *others, **{**named, "layout": name.rsplit("_", 1)[1]})
 
-    said = ["tune", *map(str, files), "--shapes", shapes, "--zero-measure", "--peers", "none", "--threads", "1"]
+    command = ["tune", *map(str, files), "--shapes", shapes, "--zero-measure", "--peers", "none", "--threads", "1"]
     with (
         mock.patch.object(tasks, "model_task", asked),
-        mock.patch.object(sys, "argv", ["haotuner", *said, "--out", str(out)]),
+        mock.patch.object(sys, "argv", ["haotuner", *command, "--out", str(out)]),
     ):
         try:
             main()

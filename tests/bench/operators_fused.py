@@ -46,8 +46,8 @@ def section(command: str, asked: Any) -> str:
 
 def _call(packs: Any, op: Op, size: dict[str, int]) -> Any:
     pack = next(one for one in packs if op.name in one.ops)
-    given = numerics.draw(op, Shape.of(size), np.random.default_rng(0))
-    constants = {name: given[name] for name in op.epilogue_operands}
-    served = pack.op(op.name).bind(given["weight"], **constants)
-    x, y = given["x"], served(given["x"])
+    inputs = numerics.draw(op, Shape.of(size), np.random.default_rng(0))
+    constants = {name: inputs[name] for name in op.epilogue_operands}
+    served = pack.op(op.name).bind(inputs["weight"], **constants)
+    x, y = inputs["x"], served(inputs["x"])
     return lambda: served(x, out=y)

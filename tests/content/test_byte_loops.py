@@ -45,8 +45,8 @@ def weighed(layers: int = 1) -> Graph:
     x = g.input("x", (dimension("n"), 40), "uint8")
     for place in range(layers):
         real = g.map("mul", g.map("sub", g.add("cast", x, dtype="fp32"), 9.0 + place), 0.1 + place)
-        found = g.map("round", g.map("div", decompositions.softmax(g, real), 0.004))
-        x = g.add("cast", g.map("min", g.map("max", found, 0.0), 255.0), dtype="uint8")
+        rounded = g.map("round", g.map("div", decompositions.softmax(g, real), 0.004))
+        x = g.add("cast", g.map("min", g.map("max", rounded, 0.0), 255.0), dtype="uint8")
         if place < layers - 1:
             weight = g.constant(np.full((40, 40), 1 + place, np.int32))
             sums = g.add("contract", g.add("cast", x, dtype="int32"), weight, labels="bk,kn->bn")
@@ -119,15 +119,15 @@ def test_tensors_of_one_order_are_one_row(turned: bool, tmp_path: Path) -> None:
     if turned:
         y = g.add("transpose", g.input("z", (5, n, 24)), order=(1, 0, 2))
     graph = g.finish(to_bytes(g, g.map("add", x, y)))
-    found = collapsed(graph)
-    assert (found is graph) == turned and [str(one) for one in found.types[graph.outputs[0]].shape] == (
+    collapsed_graph = collapsed(graph)
+    assert (collapsed_graph is graph) == turned and [str(one) for one in collapsed_graph.types[graph.outputs[0]].shape] == (
         ["n", "5", "24"] if turned else ["120*n"]
     )
     if not turned:
         (function,) = executable("m", graph, Greedy(graph).steps).functions
         assert (len(function.extents), [len(one) for one in function.shapes]) == (1, [3]), "a loop; a tensor of three axes"
-        library, _ = built(found, tmp_path)
-        draw, group = np.random.default_rng(0), loops_of(found, "made", lambda extent: 0)
+        library, _ = built(collapsed_graph, tmp_path)
+        draw, group = np.random.default_rng(0), loops_of(collapsed_graph, "made", lambda extent: 0)
         feeds = {name: draw.standard_normal((3, 5, 24)).astype(np.float32) for name in "xy"}
         (want,) = interpret(graph, feeds).values()
         out = np.empty_like(want)

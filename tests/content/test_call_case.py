@@ -25,10 +25,10 @@ def right(case: CallCase) -> dict[str, numerics.Guarded]:
 
 def test_a_seed_draws_what_the_judge_draws_and_a_generator_goes_on() -> None:
     first, second = CallCase.drawn(OP, SHAPE, 3), CallCase.drawn(OP, SHAPE, np.random.default_rng(3))
-    wanted = numerics.draw(OP, SHAPE, np.random.default_rng(3))
-    assert list(first.operands) == list(wanted) == ["x", "weight", "bias"]
-    assert all(np.array_equal(first.operands[name], wanted[name]) for name in wanted)
-    assert all(np.array_equal(second.operands[name], wanted[name]) for name in wanted)
+    expected = numerics.draw(OP, SHAPE, np.random.default_rng(3))
+    assert list(first.operands) == list(expected) == ["x", "weight", "bias"]
+    assert all(np.array_equal(first.operands[name], expected[name]) for name in expected)
+    assert all(np.array_equal(second.operands[name], expected[name]) for name in expected)
     rng = np.random.default_rng(3)
     earlier = CallCase.drawn(OP, SHAPE, rng)
     later = CallCase.drawn(OP, SHAPE, rng, bound={"weight": earlier.operands["weight"]})

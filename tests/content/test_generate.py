@@ -168,8 +168,8 @@ def test_reshapes_divide_only_what_they_cut() -> None:
 )
 def test_reshapes_find_every_element(before: tuple[int, ...], after: tuple[int, ...]) -> None:
     for place in np.ndindex(after):
-        found = MixedRadix().reshaped(before, after, [index(one) for one in place])
-        assert found == [index(one) for one in map(int, np.unravel_index(np.ravel_multi_index(place, after), before))]
+        indices = MixedRadix().reshaped(before, after, [index(one) for one in place])
+        assert indices == [index(one) for one in map(int, np.unravel_index(np.ravel_multi_index(place, after), before))]
 
 
 def test_what_has_no_program_is_told() -> None:

@@ -167,8 +167,8 @@ def test_products_of_rows_are_one_of_the_sequence(form):
 
 
 def test_products_of_a_turn_count_as_often_as_it_runs():
-    asked = model_task("m", GRAPHS["scanned"](), "batch=2;seq=10", Path("m.onnx"))
-    ((name, calls),) = calls_of(asked).items()
+    task = model_task("m", GRAPHS["scanned"](), "batch=2;seq=10", Path("m.onnx"))
+    ((name, calls),) = calls_of(task).items()
     assert name.startswith("dense_n8_k8")
     assert list(calls.values()) == [10.0]
 

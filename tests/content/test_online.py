@@ -49,9 +49,9 @@ SIZES = ((2, 5, 7), (1, 1, 9), (1, 11, 3), (1, 9, 1))  # heads, queries, keys
 
 
 def sums_of(graph: Graph) -> OnlineSoftmax:
-    found = match_online_softmax(graph)
-    assert found is not None
-    return found
+    sums = match_online_softmax(graph)
+    assert sums is not None
+    return sums
 
 
 def drawn(graph: Graph, sizes: dict[str, int], rng: np.random.Generator) -> dict[str, Any]:

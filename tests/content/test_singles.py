@@ -35,15 +35,15 @@ def layer(dtype: str) -> Graph:
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
 def test_what_lies_between_the_ends_is_fp32(dtype: str) -> None:
     half = layer(dtype)
-    found = fp16_to_fp32(half)
-    assert [found.types[one] for one in (*found.inputs, *found.outputs)] == [
+    graph = fp16_to_fp32(half)
+    assert [graph.types[one] for one in (*graph.inputs, *graph.outputs)] == [
         half.types[one] for one in (*half.inputs, *half.outputs)
     ]
-    assert [one.op for one in Finder(found).products()] == [Op.parse("dense:n=8,k=600")]
-    assert [node.primitive for node in found.nodes] == ["cast", "map", "contract", "cast", "cast"]
+    assert [one.op for one in Finder(graph).products()] == [Op.parse("dense:n=8,k=600")]
+    assert [node.primitive for node in graph.nodes] == ["cast", "map", "contract", "cast", "cast"]
     x: Any = (DRAW.standard_normal((3, K)) * 0.1).astype(numpy_dtype(dtype))
     wide = np.exp(x.astype(np.float64)) @ next(iter(half.constants.values())).astype(np.float64)
-    told = interpret(found, {"x": x})
+    told = interpret(graph, {"x": x})
     for name in half.outputs:
         assert told[name].dtype == numpy_dtype(half.types[name].dtype)
         np.testing.assert_allclose(told[name].astype(np.float64), wide, atol=1e-2 * np.abs(wide).max())
@@ -56,8 +56,8 @@ def test_what_has_no_halves_or_hands_out_a_half_as_it_is_stays() -> None:
     same = g.finish(g.input("x", (M,), "fp16"), g.map("exp", "x"))
     assert fp16_to_fp32(single) is single
     assert fp16_to_fp32(same) is same
-    found = fp16_to_fp32(layer("fp16"))
-    assert fp16_to_fp32(found) is found
+    graph = fp16_to_fp32(layer("fp16"))
+    assert fp16_to_fp32(graph) is graph
 
 
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])

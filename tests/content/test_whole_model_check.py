@@ -27,12 +27,12 @@ def normalised() -> Graph:
 
 def test_a_model_that_loses_its_digits_in_fp32_is_held_against_float64_too():
     graph = normalised()
-    given = {"x": (1 + 1e-3 * np.random.default_rng(0).standard_normal((1, ROWS, 2))).astype(np.float32)}
-    values = interpret(graph, given)
+    inputs = {"x": (1 + 1e-3 * np.random.default_rng(0).standard_normal((1, ROWS, 2))).astype(np.float32)}
+    values = interpret(graph, inputs)
     (output,) = graph.outputs
-    exact = in_double(graph, given, {}, ())[output]
+    exact = in_double(graph, inputs, {}, ())[output]
     assert difference(values[output], exact) > TOLERANCE, "fp32 sums lose what is left of the variance"
-    reference = _Reference({**values, **given}, TOLERANCE, True, given.keys(), partial(in_double, graph, given, {}))
+    reference = _Reference({**values, **inputs}, TOLERANCE, True, inputs.keys(), partial(in_double, graph, inputs, {}))
     near, wrong = exact.astype(np.float32), (values[output] + exact) / 2 + 1
     assert not _too_far({output: values[output]}, reference, whole=True)
     assert not _too_far({output: near}, reference, whole=True)

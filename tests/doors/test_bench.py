@@ -32,8 +32,8 @@ QUICK = ("--seconds-per-row", "0.1")
 
 def test_the_document_has_the_keys_of_the_contract_and_nothing_else_is_printed(tuned, cache, tmp_path):
     pack = tuned[0] / "pack"
-    asked = ("--peers", "numpy,zentorch", "--shapes", "m=1,7", "--cache-state", "cold,hot", "--json")
-    answer = haotuner("bench", str(pack), *asked, *QUICK, cache=cache, cwd=tmp_path)
+    options = ("--peers", "numpy,zentorch", "--shapes", "m=1,7", "--cache-state", "cold,hot", "--json")
+    answer = haotuner("bench", str(pack), *options, *QUICK, cache=cache, cwd=tmp_path)
     assert answer.code == 0, answer.err
     found = answer.json()
     assert [(row["op"], row["shape"], row["weights"]) for row in found["rows"]] == [
@@ -55,8 +55,8 @@ def test_the_document_has_the_keys_of_the_contract_and_nothing_else_is_printed(t
 
 
 def test_people_get_a_table_and_the_figures(tuned, cache, tmp_path):
-    asked = ("--peers", "numpy", "--op", "dense:n=48,k=32", "--shapes", "m=1..3", "--cache-state", "hot")
-    answer = haotuner("bench", str(tuned[0] / "pack"), *asked, *QUICK, "-q", cache=cache, cwd=tmp_path)
+    options = ("--peers", "numpy", "--op", "dense:n=48,k=32", "--shapes", "m=1..3", "--cache-state", "hot")
+    answer = haotuner("bench", str(tuned[0] / "pack"), *options, *QUICK, "-q", cache=cache, cwd=tmp_path)
     assert answer.code == 0, answer.err
     lines = answer.out.splitlines()
     assert lines[0].split()[:4] == ["op", "shape", "threads", "weights"]
@@ -105,8 +105,8 @@ def test_plots_need_matplotlib_and_the_message_says_how_to_get_it(tuned, cache, 
 
 @pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="matplotlib: not installed")
 def test_a_plot_is_a_png(tuned, cache, tmp_path):
-    asked = ("--peers", "numpy", "--shapes", "m=1,7", "--plot", "x.png", "--json")
-    assert haotuner("bench", str(tuned[0] / "pack"), *asked, *QUICK, cache=cache, cwd=tmp_path).code == 0
+    options = ("--peers", "numpy", "--shapes", "m=1,7", "--plot", "x.png", "--json")
+    assert haotuner("bench", str(tuned[0] / "pack"), *options, *QUICK, cache=cache, cwd=tmp_path).code == 0
     assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -95,13 +95,13 @@ def test_a_task_that_is_late_is_asked_to_end_and_its_output_kept(tmp_path, monke
 
 
 def test_time_is_shared_among_what_is_left(tmp_path):
-    place = RunContext(root=tmp_path, out=tmp_path, device="cuda:0", driver="real", against="torch")
+    context = RunContext(root=tmp_path, out=tmp_path, device="cuda:0", driver="real", against="torch")
     task = Task(stage="tune", name=FULL.works[0].name, command=("haotuner",))
-    command, limit = commanded(task, FULL, place, 1000.0, 10)
+    command, limit = commanded(task, FULL, context, 1000.0, 10)
     assert command[command.index("--budget") + 1] == "80s" and "--resume" in command and 80 < limit <= 1000
-    command, _ = commanded(task, FULL, place, 30.0, 10)
+    command, _ = commanded(task, FULL, context, 30.0, 10)
     assert command[command.index("--budget") + 1] == "20s"
-    race, _ = commanded(Task(stage="race", name=task.name), FULL, place, 1e6, 1)
+    race, _ = commanded(Task(stage="race", name=task.name), FULL, context, 1e6, 1)
     assert race[race.index("--seconds-per-row") + 1] == "3.00" and race[race.index("--peers") + 1] == "torch"
 
 
@@ -122,8 +122,8 @@ def test_it_checks_as_many_kernels_as_asked_for_each_once_and_all_fit(arch):
     assert {choice.family.name for choice in found} == floats
     for family in {choice.family for choice in found}:
         ours = [choice.kernel for choice in found if choice.family is family]
-        asked = [f"dense:n=2304,k={depth},weight={weight},dtype={family.dtype}" for depth, weight in EDGES]
-        edges = [op for op in map(Op.parse, asked) if family.serves(op) and any(family.points(op, device))]
+        specs = [f"dense:n=2304,k={depth},weight={weight},dtype={family.dtype}" for depth, weight in EDGES]
+        edges = [op for op in map(Op.parse, specs) if family.serves(op) and any(family.points(op, device))]
         assert len(ours) > len(edges), "narrow loads and the other layout among them, where the family has them"
 
 
@@ -135,8 +135,8 @@ def test_an_architecture_without_a_profile_or_a_family_says_so():
 
 
 def test_first_candidates_are_of_every_family_that_serves_the_op():
-    found = first(profile_of("sm_80"), Op.parse("dense_n768_k768_fp16"), 128, 2)
-    assert {choice.family.dtype for choice in found} == {"fp16"} and len({choice.family.name for choice in found}) >= 2
+    kernels = first(profile_of("sm_80"), Op.parse("dense_n768_k768_fp16"), 128, 2)
+    assert {choice.family.dtype for choice in kernels} == {"fp16"} and len({choice.family.name for choice in kernels}) >= 2
 
 
 def test_a_bundle_holds_the_project_the_suite_and_the_code_and_compiles_once(tmp_path, monkeypatch):

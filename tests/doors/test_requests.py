@@ -51,9 +51,9 @@ OP = Op.parse("dense:n=48,k=32")
     ],
 )
 def test_a_wrong_request_is_one_line_and_exit_2(cache: Path, tmp_path: Path, words: list[str], said: str) -> None:
-    given = {"--op": "dense:n=48,k=32", "--shapes": "m=1..24", "--peers": "none", "--threads": "1"}
-    given |= {words[0]: words[1]}
-    answer = run("tune", *(word for pair in given.items() for word in pair), cache=cache, cwd=tmp_path)
+    options = {"--op": "dense:n=48,k=32", "--shapes": "m=1..24", "--peers": "none", "--threads": "1"}
+    options |= {words[0]: words[1]}
+    answer = run("tune", *(word for pair in options.items() for word in pair), cache=cache, cwd=tmp_path)
     assert answer.code == 2, answer.err
     assert said in answer.err and "Traceback" not in answer.err and answer.out == ""
     assert not list(tmp_path.iterdir())

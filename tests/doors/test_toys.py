@@ -102,8 +102,8 @@ def test_a_row_sum_over_two_dynamic_axes_is_tuned_packed_and_served(tree: Path, 
     family = {"cpu": "cpu_generated_row_sum_fp32", "c": "c_loops_row_sum_fp32"}[device]
     assert op["name"] == "row_sum" and op["measured"] >= 1 and all(k.startswith(f"{family}__") for k in op["kernels"])
     if device == "c":  # what people read knows nothing of devices
-        told = run(tree, tmp_path, "tune", *asked, "--budget", "1s", "--peers", "none", "--out", "other")
-        assert told.code == 0 and "row_sum" in told.out and "m=64;n=300" in told.out, told.err
+        answer = run(tree, tmp_path, "tune", *asked, "--budget", "1s", "--peers", "none", "--out", "other")
+        assert answer.code == 0 and "row_sum" in answer.out and "m=64;n=300" in answer.out, answer.err
     served = subprocess.run(
         [sys.executable, "-c", SERVE], cwd=tmp_path, env=environment(tree), capture_output=True, text=True, timeout=WALL_S,
         check=False,

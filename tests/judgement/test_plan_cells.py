@@ -144,9 +144,9 @@ def test_three_axes_have_more_cells_of_predictions_than_two() -> None:
     for text, shape in asked:
         op = Op.parse(text)
         task = Task(op=op, traffic=Traffic.of([(shape, 1.0)]), budget_s=0.0)
-        found = extrapolated(task, device, families_for(op, "cuda"), None)
-        assert found is not None
-        cells[text] = found.cells
-        assert all(len(place) == len(op.dynamic) for place in found.places)
+        costs = extrapolated(task, device, families_for(op, "cuda"), None)
+        assert costs is not None
+        cells[text] = costs.cells
+        assert all(len(place) == len(op.dynamic) for place in costs.places)
     assert cells["attention:d=64"] >= 8**3 and cells["softmax:"] >= 8**2
     assert cells["batch_matmul:layout=nn"] == cells["attention:d=64"]

@@ -245,8 +245,8 @@ def test_convolutions_of_other_types_have_expectations(dtype: str) -> None:
     op = Op.parse(f"conv2d:c=32,f=32,r=3,s=3,pad=1.1.1.1,dtype={dtype},layout=nhwc")
     (family,) = (one for one in FAMILIES if one.name == f"cpu_conv_{dtype}")
     few = [(kernel, Shape.of(b=1, h=9, w=9)) for kernel in islice(family.points(op, BIG_CORE), 4)]
-    found = features(BIG_CORE, family, problem_of(op), few)
-    assert np.isfinite(found["expected_log"]).all()
+    rows = features(BIG_CORE, family, problem_of(op), few)
+    assert np.isfinite(rows["expected_log"]).all()
 
 
 def test_traffic_of_single_shapes_is_enough() -> None:

@@ -106,8 +106,8 @@ def test_folds_choose_the_best_share_and_other_weights_only_if_these_are_proved_
     weighed = [*better[:-1], 0.92]
     assert chosen({folds[0]: level, folds[1]: weighed}).shares == CANDIDATES[-1]
     assert chosen({folds[0]: level, folds[1]: [*better[:-1], 0.91]}).shares == CANDIDATES[last]
-    told = settings_document(chosen({fold: weighed for fold in folds}))
-    assert told["folds"] == {f"{FAMILY} one": 0.92, f"{FAMILY} two": 0.92} and "halving" in told["chosen"]
+    document = settings_document(chosen({fold: weighed for fold in folds}))
+    assert document["folds"] == {f"{FAMILY} one": 0.92, f"{FAMILY} two": 0.92} and "halving" in document["chosen"]
 
 
 def test_a_report_names_what_was_chosen_on_which_folds(document: dict[str, Any]) -> None:

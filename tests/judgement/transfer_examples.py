@@ -52,11 +52,11 @@ def find_device(name: str) -> Device:
 
 def times_us(device: Device, kernels: Iterable[MicroKernel], shape: Shape, seed: int, odd: float = 1.0) -> np.ndarray:
     """Analytic time, bent by a program effect that all devices share (``odd`` of it) and by 1 % noise."""
-    wanted = demand(device, CPU_DENSE, problem_of(OpName(OP)), [(k, shape) for k in kernels])
-    program = frame(device, wanted)
+    demands = demand(device, CPU_DENSE, problem_of(OpName(OP)), [(k, shape) for k in kernels])
+    program = frame(device, demands)
     bend = odd * (0.4 * np.sin(2.5 * program["wave_rows_log2"]) + 0.15 * program["unroll_log2"])
     noise = np.random.default_rng(seed).normal(0.0, 0.01, len(program))
-    return np.asarray(expected_us(device, wanted) * np.exp(bend + noise))
+    return np.asarray(expected_us(device, demands) * np.exp(bend + noise))
 
 
 def record(trial: Trial, outcome: Timed | Failed, device: str) -> Record:

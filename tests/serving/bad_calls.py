@@ -186,8 +186,11 @@ def _torch_calls(call: Callable[..., Any], inputs: dict[str, Any], out: Any) -> 
             yield f"torch: {name} {case}", partial(call, **(tensors | {name: changed}))
             yield f"torch: {name} {case}, with out", partial(call, **(tensors | {name: changed}), out=into)
     if all(value.is_floating_point() for value in outs):
-        wanted = tuple(value.clone().requires_grad_() for value in outs)
-        yield "torch: out that wants a gradient", lambda: call(**tensors, out=wanted if len(wanted) > 1 else wanted[0])
+        with_gradient = tuple(value.clone().requires_grad_() for value in outs)
+        yield (
+            "torch: out that wants a gradient",
+            lambda: call(**tensors, out=with_gradient if len(with_gradient) > 1 else with_gradient[0]),
+        )
 
 
 def _torch(inputs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:

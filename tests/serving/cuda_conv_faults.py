@@ -218,9 +218,9 @@ def _weights(one: Convolved) -> None:
     driver = Driver()
     driver.fail("cuModuleLoadData", "2", 1)
     with pytest.raises((RuntimeError, ValueError)):
-        place, record = one.pack.place(one.op.entry), tvm_ffi.from_dlpack(_aligned(np.from_dlpack(one.served.bound.record)))
+        slot, record = one.pack.place(one.op.entry), tvm_ffi.from_dlpack(_aligned(np.from_dlpack(one.served.bound.record)))
         there = tvm_ffi.from_dlpack(Capsule(other.empty(shape, dtype).data_ptr(), shape, dtype, 1))
-        one.pack.library().function("ht_bind")(place, there, other.upload(one.bias), record)
+        one.pack.library().function("ht_bind")(slot, there, other.upload(one.bias), record)
     driver.fail("cuModuleLoadData", "")
 
 

@@ -36,8 +36,8 @@ class Fused:
 
     def drawn(self, m: int) -> Any:
         """Operands of m rows, all of the op's type, as the kernels read them."""
-        found = numerics.draw(self.meaning, Shape.of(m=m), np.random.default_rng(m))
-        return {name: values.astype(self.dtype) for name, values in found.items()}
+        operands = numerics.draw(self.meaning, Shape.of(m=m), np.random.default_rng(m))
+        return {name: values.astype(self.dtype) for name, values in operands.items()}
 
     def out(self, m: int, **how: Any) -> Any:
         """Room for m rows."""

@@ -36,9 +36,9 @@ def write() -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         path = bad_calls_pack(Path(folder))
-        found = {"numpy": answers(path, torch=False), "torch": answers(path, torch=True)}
+        texts = {"numpy": answers(path, torch=False), "torch": answers(path, torch=True)}
     GOLDEN.parent.mkdir(exist_ok=True)
-    GOLDEN.write_text(json.dumps(found, indent=1) + "\n")
+    GOLDEN.write_text(json.dumps(texts, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -245,5 +245,5 @@ def test_every_generated_kind_is_written_down_for_torch(kind):
     op = Op.parse(kind)
     assert GPU.raceable(op)
     (case,) = calls(op, Shape.of(dict.fromkeys(op.dynamic, 6)), 0, [], 1)
-    found = expression(torch, op)(*(torch.from_numpy(value) for value in case.operands.values()))
-    assert error_share(case, found.numpy()) <= 1
+    result = expression(torch, op)(*(torch.from_numpy(value) for value in case.operands.values()))
+    assert error_share(case, result.numpy()) <= 1

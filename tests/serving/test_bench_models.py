@@ -26,8 +26,8 @@ NAMES, DIMS = [str(one["name"]) for one in INPUTS], ("batch", "seq")
 
 
 def test_inputs_get_numbers_and_sizes():
-    given = parse_inputs("lengths=seq; scales=0,-1.5,1e-3", NAMES, DIMS)
-    feeds = feeds_of(INPUTS, {"batch": 2, "seq": 7}, 0, given)
+    inputs = parse_inputs("lengths=seq; scales=0,-1.5,1e-3", NAMES, DIMS)
+    feeds = feeds_of(INPUTS, {"batch": 2, "seq": 7}, 0, inputs)
     np.testing.assert_array_equal(feeds["lengths"], [7, 7])
     np.testing.assert_allclose(feeds["scales"], [0, -1.5, 1e-3])
     assert feeds["lengths"].dtype == np.int64 and feeds["lengths"].flags.c_contiguous
@@ -37,8 +37,8 @@ def test_inputs_get_numbers_and_sizes():
 
 def test_elements_of_a_range_are_drawn_from_all_of_it():
     ids = {"name": "ids", "dtype": "int64", "shape": ["batch", "seq"]}
-    given = parse_inputs("ids=3..5", ["ids"], DIMS)
-    assert set(feeds_of([ids], {"batch": 8, "seq": 9}, 0, given)["ids"].reshape(-1)) == {3, 4, 5}
+    inputs = parse_inputs("ids=3..5", ["ids"], DIMS)
+    assert set(feeds_of([ids], {"batch": 8, "seq": 9}, 0, inputs)["ids"].reshape(-1)) == {3, 4, 5}
     with pytest.raises(UsageError, match="--inputs"):
         parse_inputs("ids=5..3", ["ids"], DIMS)
 

@@ -64,13 +64,13 @@ def test_a_peer_is_right_in_its_types_and_refuses_others(processes, name):
     if name in processes.missing:
         pytest.skip(f"peer: {name} is not installed")
     for dtype in ("bf16", "fp16", "int8"):
-        asked = {"do": "prepare", "shape": {"m": 2}, "op": f"dense_n33_k18_{dtype}", "count": 2, "seed": 0}
+        job = {"do": "prepare", "shape": {"m": 2}, "op": f"dense_n33_k18_{dtype}", "count": 2, "seed": 0}
         if (name, dtype) == ("onednn", "bf16") and not {"avx512bw", "avx_ne_convert"} & host_flags():
             continue  # it says that it needs one of the two
         if dtype in TYPES.get(name, ()):
-            processes.ask(name, asked, LIMIT_S)
+            processes.ask(name, job, LIMIT_S)
             aim = {"do": "aim", "shape": {"m": 7}, "count": 2, "seed": 1}
             assert 0 <= processes.ask(name, aim, LIMIT_S)["error_share"] <= 1
         elif (name, dtype) != ("onednn", "fp16"):  # where the CPU has it
             with pytest.raises(ChildNotResponding, match="it is raced in"):
-                processes.ask(name, asked, LIMIT_S)
+                processes.ask(name, job, LIMIT_S)

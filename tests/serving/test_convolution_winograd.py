@@ -151,7 +151,7 @@ def test_epilogues_follow(tmp_path):
                 out = numerics.Guarded(op.operand_shape(op.meaning.output, shape))
                 bound(inputs["x"], out=out.inner, **({"residual": inputs["residual"]} if "residual" in inputs else {}))
                 assert not out.touched(), shape
-                wanted = numerics.reference(op, inputs)
+                expected = numerics.reference(op, inputs)
                 how = numerics.computed_by(pack.op(op.name).entry.kernels)
-                verdict = numerics.compare(out.inner, wanted, numerics.tolerance(op, inputs, wanted, how))
+                verdict = numerics.compare(out.inner, expected, numerics.tolerance(op, inputs, expected, how))
                 assert not verdict.wrong, (op.name, shape, str(verdict))

@@ -56,11 +56,11 @@ def test_every_element_goes_through_the_steps_once(pack: Pack, name: str) -> Non
     for m in (0, 1, 2, 3, 7, 23, 24, 31, LIMIT, LIMIT + 1, 333):
         inputs = drawn | {key: drawn[key][:m] for key in ("x", *passed)}
         out = numerics.Guarded((m, op["n"])) if m else None
-        given = {key: numerics.spaced(inputs[key], 3) for key in passed}
-        found = linear(numerics.spaced(inputs["x"], 3), out=None if out is None else out.inner, **given)
-        assert found.shape == (m, op["n"])
+        spaced = {key: numerics.spaced(inputs[key], 3) for key in passed}
+        result = linear(numerics.spaced(inputs["x"], 3), out=None if out is None else out.inner, **spaced)
+        assert result.shape == (m, op["n"])
         if out is not None:
-            verdict = numerics.check(op, inputs, found)
+            verdict = numerics.check(op, inputs, result)
             assert not verdict.wrong and not out.touched(), (m, str(verdict))
 
 

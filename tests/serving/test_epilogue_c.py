@@ -79,16 +79,16 @@ def test_c_computes_epilogues_and_types(library: Any, folder: Path, name: str) -
     served = Fused(library, folder, name)
     op = served.op
     shape = Shape.of({axis: 7 for axis in op.dynamic})
-    given = numerics.draw(op, shape, np.random.default_rng(0))
+    inputs = numerics.draw(op, shape, np.random.default_rng(0))
     types = {o.name: op.dtype_of(o) for o in op.meaning.operands}
-    constants = [np.asarray(given[key]).astype(np.float32) for key, axes in op.epilogue_operands.items() if len(axes) == 1]
-    passed = [tensor(given[key], op.extra_dtype(key)) for key, axes in op.epilogue_operands.items() if len(axes) > 1]
-    x, weight = (tensor(given[key], types[key]) for key in ("x", "weight"))
+    constants = [np.asarray(inputs[key]).astype(np.float32) for key, axes in op.epilogue_operands.items() if len(axes) == 1]
+    passed = [tensor(inputs[key], op.extra_dtype(key)) for key, axes in op.epilogue_operands.items() if len(axes) > 1]
+    x, weight = (tensor(inputs[key], types[key]) for key in ("x", "weight"))
     out = numerics.Guarded(op.operand_shape(op.meaning.output, shape), types["y"]) if op.kind == "dense" else None
     y = np.zeros(op.operand_shape(op.meaning.output, shape), numerics.numpy_dtype(types["y"])) if out is None else out.inner
     assert served.bind_fused(weight, [Tensor.of(one) for one in constants]) == 0, served.said
     assert served.call_fused(x, passed, tensor(y, types["y"])) == 0, served.said
-    verdict = numerics.check(op, given, y)
+    verdict = numerics.check(op, inputs, y)
     assert not verdict.wrong, str(verdict)
     assert out is None or not out.touched()
 
@@ -105,7 +105,7 @@ def test_c_computes_epilogues_and_types(library: Any, folder: Path, name: str) -
     other = tensor(y, types["y"])
     other.bits = 64
     assert served.call_fused(x, passed, other) != 0
-    wrong = tensor(given["weight"], types["weight"])
+    wrong = tensor(inputs["weight"], types["weight"])
     wrong.code = 5  # complex
     assert Fused(library, folder, name).bind_fused(wrong, [Tensor.of(one) for one in constants]) != 0
     served.close()
@@ -113,14 +113,14 @@ def test_c_computes_epilogues_and_types(library: Any, folder: Path, name: str) -
 
 def test_a_plain_typed_op_is_bound_and_called_as_any(library: Any, folder: Path) -> None:
     served = Fused(library, folder, PLAIN)
-    given = numerics.draw(served.op, Shape.of(m=5), np.random.default_rng(1))
-    weight, x, bias = tensor(given["weight"], "bf16"), tensor(given["x"], "bf16"), np.arange(20, dtype=np.float32)
+    inputs = numerics.draw(served.op, Shape.of(m=5), np.random.default_rng(1))
+    weight, x, bias = tensor(inputs["weight"], "bf16"), tensor(inputs["x"], "bf16"), np.arange(20, dtype=np.float32)
     bind = library.ht_bind
     to = (ctypes.byref(served.linear), ctypes.byref(served.error))
     assert bind(served.found, ctypes.byref(weight), ctypes.byref(Tensor.of(bias)), *to) == 0, served.said
-    y = np.zeros((5, 20), given["x"].dtype)
+    y = np.zeros((5, 20), inputs["x"].dtype)
     assert served.call(x, tensor(y, "bf16")) == 0, served.said
-    want = numerics.reference(served.op, given) + bias
+    want = numerics.reference(served.op, inputs) + bias
     assert np.abs(y.astype(np.float64) - want).max() <= 2.0**-7 * np.abs(want).max()
     assert bind(served.found, ctypes.byref(Tensor.of(np.zeros((9, 20), np.float32))), None, *to) != 0
     assert "weight" in served.said and isinstance(served.error, Error)
@@ -139,18 +139,18 @@ def test_odd_tensors_of_other_types_are_served_or_refused(library: Any, folder: 
     served, rng = Fused(library, folder, name), np.random.default_rng(3)
     op = served.op
     shape = Shape.of({axis: 5 for axis in op.dynamic})
-    given = numerics.draw(op, shape, rng)
+    operands = numerics.draw(op, shape, rng)
     types = {o.name: op.dtype_of(o) for o in op.meaning.operands}
     want, right = None, 0
     passed = [key for key, axes in op.epilogue_operands.items() if len(axes) > 1]
     read = [*(o.name for o in op.meaning.inputs if o.role == "input"), *passed]
     if op.kind != "batch_matmul":
-        constants = [np.asarray(given[key]).astype(np.float32) for key in op.epilogue_operands if key not in passed]
-        weight = tensor(given["weight"], types["weight"])
+        constants = [np.asarray(operands[key]).astype(np.float32) for key in op.epilogue_operands if key not in passed]
+        weight = tensor(operands["weight"], types["weight"])
         assert served.bind_fused(weight, [Tensor.of(one) for one in constants]) == 0, served.said
     for _ in range(800):
         out = numerics.Guarded(op.operand_shape(op.meaning.output, shape), types["y"])
-        arrays = [*(given[key] for key in read), np.ascontiguousarray(out.inner)]
+        arrays = [*(operands[key] for key in read), np.ascontiguousarray(out.inner)]
         made, honest = [], True
         chosen = int(rng.integers(-1, len(arrays)))
         for place, array in enumerate(arrays):
@@ -176,7 +176,7 @@ def test_odd_tensors_of_other_types_are_served_or_refused(library: Any, folder: 
         if honest:
             assert rc == 0, served.said
             want = arrays[-1].tobytes() if want is None else want
-            assert arrays[-1].tobytes() == want and not numerics.check(op, given, arrays[-1]).wrong
+            assert arrays[-1].tobytes() == want and not numerics.check(op, operands, arrays[-1]).wrong
             right += 1
     assert right > 20
     served.close()

@@ -194,10 +194,10 @@ def test_attention_written_as_a_group_gets_online_sums(tmp_path):
     (family,) = families_for(op, "cpu")
     assert isinstance(family, CpuOnline) and op.parallel == ("b", "t") and family_named(family.name) is family
     rng = np.random.default_rng(0)
-    given = numerics.draw(op, Shape.of(b=2, t=3, s=5), rng)
-    want = next(iter(interpret(read(file), given).values()))
-    np.testing.assert_allclose(numerics.reference(op, given), want, rtol=1e-5, atol=1e-6)
-    assert numerics.check(op, given, want).wrong == 0 and numerics.check(op, given, want * np.float32(1.001)).wrong > 0
+    inputs = numerics.draw(op, Shape.of(b=2, t=3, s=5), rng)
+    want = next(iter(interpret(read(file), inputs).values()))
+    np.testing.assert_allclose(numerics.reference(op, inputs), want, rtol=1e-5, atol=1e-6)
+    assert numerics.check(op, inputs, want).wrong == 0 and numerics.check(op, inputs, want * np.float32(1.001)).wrong > 0
 
 
 def test_records_of_groups_are_read_with_and_without_their_file(tmp_path):

@@ -230,14 +230,14 @@ def test_each_level_has_its_models(tmp_path, monkeypatch):
     g = GraphBuilder()
     x = g.input("x", (dimension("batch"), 8))
     graph = g.finish(product(g, x))
-    held = [level for level in (MIDDLE, NARROW) if not processor.missing_flags(level)]
-    if len(held) < 2:
+    levels = [level for level in (MIDDLE, NARROW) if not processor.missing_flags(level)]
+    if len(levels) < 2:
         pytest.skip(f"isa: this host is not {MIDDLE}")
-    packs = [model_pack(tmp_path / level, {"net": graph}, level=level) for level in held]
+    packs = [model_pack(tmp_path / level, {"net": graph}, level=level) for level in levels]
     whole = merge(packs, tmp_path / "whole")
     given = {"x": np.ones((5, 8), np.float32)}
     (want,) = interpret(graph, given).values()
-    for level in held:
+    for level in levels:
         pretend(monkeypatch, level)
         with haotuner.load(whole, threads=1) as pack:
             assert pack.manifest.arch == level and pack.models == ("net",)

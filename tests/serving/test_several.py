@@ -60,9 +60,9 @@ def test_outputs_come_in_the_file_s_order(pack: Any, name: str) -> None:
         close(op.run(**given), want)
         outs = [numerics.Guarded(value.shape) for value in want.values()]
         into = tuple(one.inner for one in outs)
-        found = op.run(*(numerics.spaced(one, 3) for one in given.values()), out=into)
-        assert all(one is other for one, other in zip(found, into, strict=True))
-        close(found, want)
+        results = op.run(*(numerics.spaced(one, 3) for one in given.values()), out=into)
+        assert all(one is other for one, other in zip(results, into, strict=True))
+        close(results, want)
         assert not any(one.touched() for one in outs)
 
 

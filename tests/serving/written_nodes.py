@@ -23,5 +23,5 @@ class Nodes:
 
     def __call__(self, op: str, *inputs: Any, outputs: int = 1, **attributes: Any) -> Any:
         names = tuple(one if one is None or isinstance(one, str) else self.g.constant(np.asarray(one)) for one in inputs)
-        found = RULES[op](NodeContext(self.g, op, names, attributes, OPSET, outputs))
-        return found if isinstance(found, str) else list(found)
+        values = RULES[op](NodeContext(self.g, op, names, attributes, OPSET, outputs))
+        return values if isinstance(values, str) else list(values)

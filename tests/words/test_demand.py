@@ -38,13 +38,13 @@ def test_a_family_is_asked_once_for_every_kernel_and_answers_stand_in_its_rows()
         return kernel["r"]
 
     pairs = [(kernel, Shape.of(m=m)) for m in (1, 2, 3) for kernel in (SMALL, LARGE)]
-    wanted = demand_query(BIG_CORE, OP, pairs, element_bytes=4, cold=True)
-    assert wanted.each(rows).tolist() == [1, 4] * 3 and sorted(k.name for k in seen) == sorted([SMALL.name, LARGE.name])
+    query = demand_query(BIG_CORE, OP, pairs, element_bytes=4, cold=True)
+    assert query.each(rows).tolist() == [1, 4] * 3 and sorted(k.name for k in seen) == sorted([SMALL.name, LARGE.name])
 
 
 def test_tiles_cover_every_axis_rounded_up() -> None:
     pairs = [(kernel, Shape.of(m=9)) for kernel in (SMALL, LARGE)]
-    wanted = demand_query(BIG_CORE, OP, pairs, element_bytes=4, cold=True)
-    found = wanted.tiles(tile, lambda kernel: Footprint(registers_per_thread=3, shared_bytes=kernel["c"]), vector=np.ones(2))
+    query = demand_query(BIG_CORE, OP, pairs, element_bytes=4, cold=True)
+    found = query.tiles(tile, lambda kernel: Footprint(registers_per_thread=3, shared_bytes=kernel["c"]), vector=np.ones(2))
     assert found.count.tolist() == [9 * 4, 3 * 1]
     assert found.registers.tolist() == [3, 3] and found.l1_set_bytes.tolist() == [30, 100] and found.waves.tolist() == [1, 1]

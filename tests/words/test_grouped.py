@@ -14,8 +14,8 @@ OP = Op.parse("grouped:g=4,n=3,k=5")
 
 
 def drawn(m: int, ends: list[int]) -> dict[str, np.ndarray]:
-    found = numerics.draw(OP, Shape.of(m=m), np.random.default_rng(0))
-    return {**found, "offsets": np.array(ends, np.int32)}
+    operands = numerics.draw(OP, Shape.of(m=m), np.random.default_rng(0))
+    return {**operands, "offsets": np.array(ends, np.int32)}
 
 
 def test_each_group_is_a_product_of_its_own_rows():

@@ -72,11 +72,11 @@ def test_what_is_not_crowded_is_timed_once(clock: Clock) -> None:
 
 def patient(clock: Clock) -> RetryPolicy:
     """One that knows this machine gives threads cores of their own."""
-    found = RetryPolicy()
-    found.least_crowded(Trials(clock, answer(0.8)))  # noise: less than alone there is not
-    found.least_crowded(Trials(clock, answer(1.02)))
+    policy = RetryPolicy()
+    policy.least_crowded(Trials(clock, answer(0.8)))  # noise: less than alone there is not
+    policy.least_crowded(Trials(clock, answer(1.02)))
     clock.now = clock.slept = 0.0
-    return found
+    return policy
 
 
 def test_a_crowded_trial_is_timed_until_it_is_not(clock: Clock) -> None:

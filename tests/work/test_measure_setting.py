@@ -17,8 +17,8 @@ TILES = (FAMILY.kernel(6, 64, 32, 4, 16), FAMILY.kernel(1, 96, 32, 4, 16))
 
 
 def test_panels_cover_the_columns_for_every_kernel() -> None:
-    found = Blocking.of(Op.parse("dense_n1000_k600"), TILES, BIG_CORE)
-    assert found.panels * found.pw >= 1000 and found.panels == 33  # eleven tiles of 96 columns
+    blocking = Blocking.of(Op.parse("dense_n1000_k600"), TILES, BIG_CORE)
+    assert blocking.panels * blocking.pw >= 1000 and blocking.panels == 33  # eleven tiles of 96 columns
 
 
 def test_kernels_of_two_panel_widths_share_nothing() -> None:
@@ -27,8 +27,8 @@ def test_kernels_of_two_panel_widths_share_nothing() -> None:
 
 
 def test_rows_are_blocked_more_coarsely_where_a_long_sum_comes_in_parts() -> None:
-    found = Blocking.of(Op.parse("dense_n1024_k4096"), TILES, replace(BIG_CORE, l2_bytes=1 << 20))
-    few, many = found.words(K_BLOCK_LEAST_ROWS - 1), found.words(K_BLOCK_LEAST_ROWS)
+    blocking = Blocking.of(Op.parse("dense_n1024_k4096"), TILES, replace(BIG_CORE, l2_bytes=1 << 20))
+    few, many = blocking.words(K_BLOCK_LEAST_ROWS - 1), blocking.words(K_BLOCK_LEAST_ROWS)
     assert few["k_block"] == 0 and many["k_block"] == 1024
     assert few["row_block"] == 32 and many["row_block"] == ROWS_MOST
     short = Blocking.of(Op.parse("dense_n1024_k2048"), TILES, BIG_CORE)

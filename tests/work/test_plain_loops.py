@@ -247,11 +247,14 @@ def test_the_middle_of_a_row_asks_nothing(name: str) -> None:
     graph = graph_of(name)
     elements = elements_of(graph)
     variables, value = elements.variables, elements.value
-    found = interior_of(value, variables[-1], graph.types[graph.outputs[0]].shape[-1])
-    assert (found is not None) == (name in ASKED)
-    if found is not None and name not in ("twice", "mirrored"):  # the inner pad's index is what the outer one clamps it to
-        asked = {one.function for one in parts(found.value) if isinstance(one, Apply)} & {"select", "less_equal", "and"}
-        assert not asked and not any(one.held for one in parts(found.value) if isinstance(one, Load))
+    interior = interior_of(value, variables[-1], graph.types[graph.outputs[0]].shape[-1])
+    assert (interior is not None) == (name in ASKED)
+    if interior is not None and name not in (
+        "twice",
+        "mirrored",
+    ):  # the inner pad's index is what the outer one clamps it to
+        asked = {one.function for one in parts(interior.value) if isinstance(one, Apply)} & {"select", "less_equal", "and"}
+        assert not asked and not any(one.held for one in parts(interior.value) if isinstance(one, Load))
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -262,8 +265,8 @@ def test_woven_rows_divide_nothing_but_at_their_ends(name: str) -> None:
     count = interleaved_parts(value, variables[-1])
     assert count == (2 if name.startswith("interleaved") else None)
     for rest in range(count or 0):
-        found = parts(interleaved_part(value, variables[-1], count or 0, rest, Variable("j")))
-        loads = [one for one in found if isinstance(one, Load)]
+        subexpressions = parts(interleaved_part(value, variables[-1], count or 0, rest, Variable("j")))
+        loads = [one for one in subexpressions if isinstance(one, Load)]
         assert all(one.indices[-1] in (Variable("j"), arithmetic("add", Variable("j"), index(1))) for one in loads)
 
 
@@ -328,9 +331,9 @@ def test_dear_terms_of_a_row_s_sum_wait_in_the_output(name: str, kept: bool) -> 
 def test_what_is_read_across_is_turned_in_squares(name: str) -> None:
     graph = graph_of(name)
     elements = elements_of(graph)
-    found = strided_loads(graph, elements.variables, elements.value)
+    loads = strided_loads(graph, elements.variables, elements.value)
     place = {"turned_plane": 2, "turned_apart": 1, "turned_channels": 1}.get(name)
-    assert (found.place if found is not None else None) == place
+    assert (loads.place if loads is not None else None) == place
     assert of(graph, "ht_one")[0].source.count("ht_turned(") == (place is not None)
 
 

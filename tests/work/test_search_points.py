@@ -133,8 +133,8 @@ def test_once_the_plan_is_nearly_measured_bolder_rivals_are_tried() -> None:
         take(known, [trial for trials in next_points(known, NAMES, ROWS, SHARES).values() for trial in trials])
         assert len(known.us) > before
         before = len(known.us)
-    asked = {trial for trials in next_points(known, NAMES, ROWS, SHARES).values() for trial in trials}
-    assert set(left) < asked and len(asked) <= POINTS
+    proposed = {trial for trials in next_points(known, NAMES, ROWS, SHARES).values() for trial in trials}
+    assert set(left) < proposed and len(proposed) <= POINTS
 
 
 def widths(known: ObservationTable, names: Sequence[str]) -> set[int]:

@@ -150,8 +150,8 @@ def test_a_head_names_new_rows_that_did_not_fail_until_enough_have_a_time(start:
     kernels = [c.kernel for c in funnel(ANALYTIC).kept[:40]]
     frame = features(ONE, FAMILY, TASK.op, [(kernel, Shape.of(m=64)) for kernel in kernels])
     tasks, known = [np.arange(40), np.arange(20)], {0: -1.0, 5: -2.0}
-    asked = initial_design(start, frame, tasks, known, left_out=np.array([3, 4]))
-    assert asked and len(asked) == len(set(asked)) and not {0, 3, 4, 5} & set(asked)
+    trials = initial_design(start, frame, tasks, known, left_out=np.array([3, 4]))
+    assert trials and len(trials) == len(set(trials)) and not {0, 3, 4, 5} & set(trials)
     assert initial_design(start, frame, tasks, dict.fromkeys(range(FIRST), -1.0), left_out=np.array([3])) == []
 
 

@@ -114,5 +114,5 @@ class PackedConv:
             text.append(types_of(self.micro_kernels[0], f"typed_{index}"))
             typed = f"&typed_{index}"
         text.append(f"static const ht_conv data_{index} = {initializer(self.op, lanes, tiles, f'kernels_{index}', typed)};")
-        places = {axis: index for index, axis in enumerate(PLACES)}
-        return text + plan_tables(index, self.plans, places)
+        slot_of = {axis: index for index, axis in enumerate(PLACES)}
+        return text + plan_tables(index, self.plans, slot_of)

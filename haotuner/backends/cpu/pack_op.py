@@ -163,13 +163,13 @@ def head(op: PackedWords, index: int) -> list[str]:
         )
     if required[-1].role != "output" or [o.role for o in op.operands].count("output") != 1:
         raise ValueError(f"{op.name}: the output comes last, before what is optional")
-    places = {axis.name: index for index, axis in enumerate(op.axes)}
+    axis_index = {axis.name: index for index, axis in enumerate(op.axes)}
     axes = [f'  {{"{a.name}", {a.extent or 0}, {a.first}, {a.last}}},' for a in op.axes]
     operands, one_output = [], not any(o.role == "beside" for o in op.operands)
     for operand in op.operands:
         argument = "out" if one_output and operand.role == "output" else operand.name  # refusals name what a caller passes
         dtype = DTYPES[operand.dtype]
-        order = ", ".join(str(places[axis]) for axis in operand.axes)
+        order = ", ".join(str(axis_index[axis]) for axis in operand.axes)
         operands.append(
             f'  {{"{argument}", {ROLES[operand.role]}, {dtype.code}, {dtype.size * 8}, {len(operand.axes)}, '
             f"{{{order}}}, {int(operand.compact)}, {int(operand.in_place)}}},"

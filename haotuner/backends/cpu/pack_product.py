@@ -39,5 +39,5 @@ class PackedProduct(PackedSliced):
         """C source of ``plans_<index>`` and ``data_<index>``. ValueError for a plan that is none."""
         for plan in self.plans:
             self._check(plan)
-        places = {axis.name: index for index, axis in enumerate(self.axes)}
-        return product_data(self.micro_kernels, f"_{index}") + plan_tables(index, self.plans, places)
+        axis_index = {axis.name: index for index, axis in enumerate(self.axes)}
+        return product_data(self.micro_kernels, f"_{index}") + plan_tables(index, self.plans, axis_index)

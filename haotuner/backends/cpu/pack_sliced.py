@@ -137,16 +137,16 @@ class PackedSliced:
 
     def tables(self, index: int) -> list[str]:
         """C source of ``plans_<index>`` and ``data_<index>``. ValueError for a plan that is none."""
-        places = {axis.name: index for index, axis in enumerate(self.axes)}
+        axis_index = {axis.name: index for index, axis in enumerate(self.axes)}
         text = [f"static const ht_sliced_kernel kernels_{index}[] = {{"]
         for kernel in self.kernels:
             bits = in_place_bits(self.operands, kernel)
-            text.append(kernel_row(kernel.name, kernel.tile, tuple(places), kernel.joins, bits, kernel.stages))
+            text.append(kernel_row(kernel.name, kernel.tile, tuple(axis_index), kernel.joins, bits, kernel.stages))
         over = in_place_kernel(self.operands, self.kernels)
         text += ["};", f"static const ht_sliced data_{index} = {{kernels_{index}, {over}}};"]
         for plan in self.plans:
             self._check(plan)
-        return text + plan_tables(index, self.plans, places)
+        return text + plan_tables(index, self.plans, axis_index)
 
     def _check(self, plan: SlicedPlan) -> None:
         dynamic = set(self.dynamic)

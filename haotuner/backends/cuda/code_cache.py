@@ -45,8 +45,8 @@ class CodeCache:
         """The entry of some content by a compiler's name; of any compiler if None. None where there is no sound one."""
         hashed = _hash(content)
         names = [f"{hashed}-*"] if compiler is None else [f"{hashed}-{_slug(compiler)}"]
-        places = sorted(position for name in names for position in self.folder.glob(name))
-        return next((entry for position in places if (entry := _sound(position)) is not None), None)
+        paths = sorted(position for name in names for position in self.folder.glob(name))
+        return next((entry for position in paths if (entry := _sound(position)) is not None), None)
 
     def keep(self, content: str, compiler: str, entry: Entry) -> Path:
         """Publish an entry; its folder. UsageError if the cache cannot be written.

@@ -77,7 +77,7 @@ def pack_data(ops: Sequence[PackedOnDevice], cubin: Path, arch: str, *, models: 
     """
     kernels = {kernel.name: (kernel, launch, op) for op in ops
                for kernel, launch in zip(op.micro_kernels, op.launches, strict=True)}  # fmt: skip
-    places = {name: index for index, name in enumerate(kernels)}
+    kernel_index = {name: index for index, name in enumerate(kernels)}
     text = [
         f'#include "{name}"'
         for name in ("ht_pack.h", *(f"kinds/cuda_{kind}.h" for kind in ("dense", "product", "conv", "generated")))
@@ -100,7 +100,7 @@ def pack_data(ops: Sequence[PackedOnDevice], cubin: Path, arch: str, *, models: 
         f"{'&ht_cuda_pack_groups' if models else 'NULL'}}};"
     )
     for index, op in enumerate(ops):
-        text += [*head(op, index), *op.placed_tables(index, places)]
+        text += [*head(op, index), *op.placed_tables(index, kernel_index)]
     text += [
         "const ht_op ht_ops[] = {",
         *(row(op, index, TABLES.get(op.kind, GENERATED)) for index, op in enumerate(ops)),

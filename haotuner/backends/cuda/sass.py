@@ -24,8 +24,8 @@ def find_nvdisasm() -> Path | None:
     beside = [Path(nvcc).resolve().parent / "nvdisasm"] if nvcc else []
     wheels = sorted(Path(sysconfig.get_path("purelib")).glob("nvidia/*/bin/nvdisasm"))
     result = shutil.which("nvdisasm")
-    places = [*([Path(result)] if result else []), *beside, *wheels]
-    return next((position for position in places if position.exists()), None)
+    candidates = [*([Path(result)] if result else []), *beside, *wheels]
+    return next((position for position in candidates if position.exists()), None)
 
 
 @dataclass(frozen=True)

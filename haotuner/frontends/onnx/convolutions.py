@@ -93,11 +93,11 @@ def _in_phases(c: NodeContext, strides: Sequence[int], before: Sequence[int], af
     around = tuple(tap - 1 for tap in taps)
     ones = (1,) * rank
     result = convolved(c, c.tensor(0), weight, Windows(tuple(taps), ones, ones, around, around), groups)
-    places = c.g.types[result].shape[2:]
-    result = reshaped(c, result, (b, groups * own, *strides, *places))
+    spatial = c.g.types[result].shape[2:]
+    result = reshaped(c, result, (b, groups * own, *strides, *spatial))
     between = [item for index in range(rank) for item in (2 + rank + index, 2 + index)]
     result = c.g.add("transpose", result, order=(0, 1, *between))
-    whole = [canonical(extent * stride) for extent, stride in zip(places, strides, strict=True)]
+    whole = [canonical(extent * stride) for extent, stride in zip(spatial, strides, strict=True)]
     result = reshaped(c, result, (b, groups * own, *whole))
     required = [canonical((extent - 1) * stride + size - last) for extent, stride, size, last in
               zip(image, strides, sizes, after, strict=True)]  # fmt: skip

@@ -50,8 +50,8 @@ def weight_of(c: NodeContext, w: str, zero: str | None, axis: int, groups: int =
         return None
     if less.size != 1 and (less.ndim != 1 or less.size != stored.shape[axis]):
         return None
-    places = [-1 if index == axis else 1 for index in range(stored.ndim)]
-    less = np.broadcast_to(less.reshape(-1), stored.shape[axis]).astype(np.int32).reshape(places)
+    shape = [-1 if index == axis else 1 for index in range(stored.ndim)]
+    less = np.broadcast_to(less.reshape(-1), stored.shape[axis]).astype(np.int32).reshape(shape)
     moved = stored.astype(np.int32) - less
     if moved.min(initial=0) >= -128 and moved.max(initial=0) <= 127:
         return Weight(moved, moved, None)

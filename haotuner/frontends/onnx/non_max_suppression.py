@@ -35,9 +35,9 @@ def _non_max_suppression(c: NodeContext) -> str:
     least = c.tensor(4) if c.given(4) else g.constant(float("-inf"), "fp32")
     flat = [reshaped(c, item, (1,)) for item in (most, overlap, least)]
     selected = g.add("suppress", _corners(c, c.tensor(0)), c.tensor(1), order, *flat)
-    places = places_of(replace(c, inputs=(selected,)))  # batch, class, rank among its scores
-    result = g.types[places].shape[1]
-    rows = [cut(c, places, 0, at, at + 1) for at in range(3)]
+    indices = places_of(replace(c, inputs=(selected,)))  # batch, class, rank among its scores
+    result = g.types[indices].shape[1]
+    rows = [cut(c, indices, 0, at, at + 1) for at in range(3)]
     first, two, three = (reshaped(c, row, (result,)) for row in rows)
     flat_place = g.map("add", g.map("mul", first, g.of_extents([classes], "int64")), two)
     flat_place = g.map("add", g.map("mul", flat_place, g.of_extents([count], "int64")), three)

@@ -271,14 +271,14 @@ def _pixels(c: NodeContext, x: str, axis: Axis, places: str) -> str:
 def _nearest(c: NodeContext, x: str, axis: Axis, line: str, how: str) -> str:
     g = c.g
     if how == "round_prefer_floor":
-        places = g.map("ceil", g.map("sub", line, 0.5 + NEAR_HALF))
+        nearest = g.map("ceil", g.map("sub", line, 0.5 + NEAR_HALF))
     elif how == "round_prefer_ceil":
-        places = g.map("floor", g.map("add", line, 0.5 + NEAR_HALF))
+        nearest = g.map("floor", g.map("add", line, 0.5 + NEAR_HALF))
     elif how in ("floor", "ceil"):
-        places = g.map(how, line)
+        nearest = g.map(how, line)
     else:
         raise c.bad(f"nearest_mode {how!r} is unknown")
-    return _pixels(c, x, axis, places)
+    return _pixels(c, x, axis, nearest)
 
 
 def _weighted(c: NodeContext, x: str, axis: Axis, line: str, mode: str) -> str:

@@ -19,9 +19,9 @@ def _given(a: AtenContext) -> dict[int, str]:
             axis += 1
         elif a.g.types[tensor].dtype in ("bool", "uint8"):
             rank = a.g.types[tensor].rank
-            places = a.onnx("NonZero", tensor)
+            indices = a.onnx("NonZero", tensor)
             for row in range(rank):
-                result[axis + row] = a.onnx("Gather", places, a.g.constant(row, "int64"), axis=0)
+                result[axis + row] = a.onnx("Gather", indices, a.g.constant(row, "int64"), axis=0)
             axis += rank
         else:
             result[axis] = a.cast(tensor, "int64")
