@@ -23,6 +23,10 @@ SMALL_M = 8  # rows up to which a cold call does little but stream the weight
 MACHINE_SPEC = "haotuner.bench.peers.machine:Machine"
 
 
+class UnsupportedOp(Exception):
+    """An op, or a type of it, that a contender is not set up for."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
     """Settings that a contender gets before it imports anything."""
@@ -36,7 +40,7 @@ class Setting:
 class Contender(Protocol):
     """A library's calls of any op. Lives alone in its process, single-threaded from the outside.
 
-    Raises ImportError from ``__init__`` where its library is not installed; NotImplementedError from ``prepare`` and
+    Raises ImportError from ``__init__`` where its library is not installed; UnsupportedOp from ``prepare`` and
     ``aim`` for an op, or a type, that it is not set up for. ``prepare`` may be called again for the next op; it then drops
     what it held for the last one.
     """
@@ -85,7 +89,7 @@ def load(spec: str, setting: Setting) -> Any:
 
 
 def only(dtype: str, *known: str) -> str:
-    """Numpy's and torch's name of an op's dtype; NotImplementedError where a contender is not set up for it."""
+    """Numpy's and torch's name of an op's dtype; UnsupportedOp where a contender is not set up for it."""
     if dtype not in known:
-        raise NotImplementedError(f"it is raced in {', '.join(known)}, not in {dtype}")
+        raise UnsupportedOp(f"it is raced in {', '.join(known)}, not in {dtype}")
     return DTYPES[dtype].numpy

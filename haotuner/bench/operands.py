@@ -32,12 +32,12 @@ def raceable(op: Op) -> bool:
 
 
 def plain_layer(op: Op) -> bool:
-    """Whether an op is a product of rows with a weight (n, k), and nothing else."""
+    """True if an op is a product of rows with a weight (n, k), and nothing else."""
     return op.kind == "dense" and not op.options and not op.epilogue and op.dynamic == ("m",)
 
 
 def plain_convolution(op: Op) -> bool:
-    """Whether an op is a convolution in fp32 with the same pads on both sides, and nothing else.
+    """True if an op is a convolution in fp32 with the same pads on both sides, and nothing else.
 
     A transposed one adds fewer elements behind its output than the stride or the dilation, as torch wants it.
     """
@@ -48,12 +48,12 @@ def plain_convolution(op: Op) -> bool:
 
 
 def plain_product(op: Op) -> bool:
-    """Whether an op is a batch of products in fp32, and nothing else."""
+    """True if an op is a batch of products in fp32, and nothing else."""
     return op.kind == "batch_matmul" and op.plain and not op.epilogue
 
 
 def plain_groups(op: Op) -> bool:
-    """Whether an op is a product of groups of rows with weights (g, n, k), and nothing else."""
+    """True if an op is a product of groups of rows with weights (g, n, k), and nothing else."""
     return op.kind == "grouped" and not op.options and not op.epilogue and op.dynamic == ("m",)
 
 

@@ -12,7 +12,7 @@ from haotuner.errors import PackClosed
 from haotuner.pack.op import PackOp
 from haotuner.runtime.typed import channel_values
 from haotuner.runtime.weights import Unpack, pack_weight
-from haotuner.spec.limits import threads_of
+from haotuner.spec.limits import CallSetting
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -62,9 +62,14 @@ class Bound:
         facts = op.operands[1].packed
         if "pw" not in facts or facts != self.op.operands[1].packed:
             constants = {name: np.from_dlpack(row) for name, row in self.constants.items()}
-            return Bound.of(pack, op, self.weight(), constants, threads_of(self.setting))
-        call, setting = pack.entry(op, threads_of(self.setting))
+            return Bound.of(pack, op, self.weight(), constants, self.threads)
+        call, setting = pack.entry(op, self.threads)
         return replace(self, op=op, call=call, setting=setting, addressed=pack.addressed(setting))
+
+    @property
+    def threads(self) -> int:
+        """Threads of a call."""
+        return CallSetting.decode(self.setting).threads
 
     @property
     def bias(self) -> Any:

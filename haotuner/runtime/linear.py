@@ -14,7 +14,6 @@ from haotuner.runtime.call import NativeCall, Signature
 from haotuner.runtime.call_errors import REFUSED, check_lazy, check_written
 from haotuner.runtime.reprs import described_op
 from haotuner.runtime.typed import empty_like, numpy_type
-from haotuner.spec.limits import threads_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -140,7 +139,7 @@ class Linear:
     def rebind(self, weight: Any, bias: Any = None, **constants: Any) -> None:
         """Serve another weight and other values from the next call on; not while the pack is handed over."""
         bound = self._bound
-        self.serve(Bound.of(self.owner, bound.op, weight, named_channels(bias, constants), threads_of(bound.setting)))
+        self.serve(Bound.of(self.owner, bound.op, weight, named_channels(bias, constants), bound.threads))
 
     def twin(self) -> Linear:
         """Another one with the same packed weight; ``rebind`` of one leaves the other as it is."""

@@ -37,12 +37,12 @@ class CallCase:
         shape: Shape,
         seed: Seed,
         *,
-        bound: Mapping[str, Array] = EXACTLY,  # type: ignore[assignment]  # of nothing
+        bound: Mapping[str, Array] | None = None,
         whole: bool = False,
         computed: Mapping[str, str] = EXACTLY,
     ) -> CallCase:
         """A case with drawn operands. ``bound``: those that an earlier case drew, which take the place of this one's."""
-        operands = numerics.draw(op, shape, np.random.default_rng(seed), whole=whole) | dict(bound)
+        operands = numerics.draw(op, shape, np.random.default_rng(seed), whole=whole) | dict(bound or {})
         return CallCase(op, shape, operands, whole, computed)
 
     @property
@@ -60,7 +60,7 @@ class CallCase:
     @cached_property
     def expected(self) -> dict[str, tuple[Any, Any]]:
         """Reference and tolerance of every operand that the call writes, by name."""
-        return numerics.wanted(self.op, self.operands, self.computed, whole=self.whole)
+        return numerics.expected(self.op, self.operands, self.computed, whole=self.whole)
 
     def outputs(self, *, gaps: bool = True) -> dict[str, Guarded]:
         """Room for every operand that the call writes, by name, inside elements that it must leave alone."""

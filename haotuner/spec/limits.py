@@ -78,11 +78,6 @@ class CallSetting:
         return CallSetting(plan, threads, setting >= BY_ADDRESS)
 
 
-def threads_of(setting: int) -> int:
-    """The thread count in an encoded setting."""
-    return CallSetting.decode(setting).threads
-
-
 def kind_table(kind: str) -> str:
     """The C table that serves a kind of operator."""
     return KIND_TABLES.get(kind, SLICED)

@@ -217,7 +217,7 @@ def bounds(
     return want, 0.0 if exact else tolerance(op, inputs, want, computed)
 
 
-def wanted(
+def expected(
     op: Op, inputs: Mapping[str, Array], computed: Mapping[str, str] = EXACTLY, *, whole: bool = False
 ) -> dict[str, tuple[Any, Any]]:
     """Of everything that a call writes, by operand name: the reference, and how far each element may be off."""

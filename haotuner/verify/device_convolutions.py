@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from haotuner.pack.op import PackOp
 from haotuner.runtime.device_memory import DeviceMemory
 from haotuner.spec import numerics
 from haotuner.spec.call_case import CallCase
+from haotuner.spec.numerics import Array
 from haotuner.spec.op import Op
 from haotuner.spec.shape import Shape
 
@@ -31,15 +32,7 @@ def check_convolution(
     # Kernels of windows copy 16 bytes of a pixel: other strides want a kernel of columns beside them.
     gap = WHOLE_GAP if all("_windows_" in kernel or "_phases_" in kernel for kernel in op.kernels) else GAP
     shapes = _shapes(op, meaning, rng, most_flops)
-    constants = numerics.draw(meaning, shapes[0], rng)
-    constants = {name: constants[name] for name in ("weight", *meaning.channel_operands)}
-    placed = {
-        name: memory.tensor(
-            memory.put(np.ascontiguousarray(value)), value.shape, value.shape[-1],
-            meaning.dtype if name == "weight" else meaning.extra_dtype(name),
-        )
-        for name, value in constants.items()
-    }  # fmt: skip
+    constants, placed = drawn_constants(meaning, shapes[0], memory, rng)
     read = meaning.dtype_of(meaning.meaning.inputs[0])
     served = pack.op(op.name).bind(**placed)
     served.prepare(memory.stream)
@@ -89,3 +82,19 @@ def _shapes(op: PackOp, meaning: Op, rng: np.random.Generator, most_flops: float
             one_shape = Shape.of(extents)
         result.append(one_shape)
     return list(dict.fromkeys(result))
+
+
+def drawn_constants(
+    op: Op, shape: Shape, memory: DeviceMemory, rng: np.random.Generator
+) -> tuple[dict[str, Array], dict[str, Any]]:
+    """What a call binds, drawn at a shape: the weight and values of a channel, as arrays and as tensors of the device."""
+    operands = numerics.draw(op, shape, rng)
+    constants = {name: operands[name] for name in ("weight", *op.channel_operands)}
+    tensors = {
+        name: memory.tensor(
+            memory.put(np.ascontiguousarray(value)), value.shape, value.shape[-1],
+            op.dtype if name == "weight" else op.extra_dtype(name),
+        )
+        for name, value in constants.items()
+    }  # fmt: skip
+    return constants, tensors

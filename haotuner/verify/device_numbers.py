@@ -20,7 +20,7 @@ from haotuner.spec import numerics
 from haotuner.spec.call_case import CallCase
 from haotuner.spec.op import Op
 from haotuner.spec.shape import Shape
-from haotuner.verify.device_convolutions import check_convolution
+from haotuner.verify.device_convolutions import check_convolution, drawn_constants
 from haotuner.verify.device_operators import check_operator
 from haotuner.verify.device_products import check_product
 
@@ -97,15 +97,7 @@ def _check_op(pack: Pack, op: PackOp, memory: DeviceMemory, rng: np.random.Gener
     if op.kind not in LAYERS:
         return check_operator(pack, op, memory, rng, most_flops)
     rows, written = _shapes(op, meaning, rng, most_flops), meaning.dtype_of(meaning.meaning.output)
-    constants = numerics.draw(meaning, Shape.of(m=1), rng)
-    constants = {name: constants[name] for name in ("weight", *meaning.channel_operands)}
-    placed = {
-        name: memory.tensor(
-            memory.put(np.ascontiguousarray(value)), value.shape, value.shape[-1],
-            meaning.dtype if name == "weight" else meaning.extra_dtype(name),
-        )
-        for name, value in constants.items()
-    }  # fmt: skip
+    constants, placed = drawn_constants(meaning, Shape.of(m=1), memory, rng)
     linear = pack.op(op.name).bind(**placed)
     linear.prepare(memory.stream)
     problems = []

@@ -14,7 +14,7 @@ import pytest
 from haotuner.bench import check
 from haotuner.bench.check import error_share
 from haotuner.bench.compare import contest_of
-from haotuner.bench.contender import Setting, load
+from haotuner.bench.contender import Setting, UnsupportedOp, load
 from haotuner.bench.contest import Contest
 from haotuner.bench.field import GPU, HOST
 from haotuner.bench.images import ConvAttributes
@@ -176,7 +176,7 @@ def test_peers_compute_what_the_op_says(spec: str, peer: tuple[str, Any]) -> Non
         constants = [{name: v // 2 if v.dtype == np.int8 else v for name, v in copy.items()} for copy in constants]
     try:
         assert max(shares(contender, op, shape_of(op), constants, 3)) <= 1
-    except NotImplementedError as error:
+    except UnsupportedOp as error:
         pytest.skip(f"said to the user: {error}")
 
 

@@ -30,7 +30,7 @@ def test_settings_are_told_apart() -> None:
     settings = [limits.CallSetting(*fields) for fields in product((0, 7, 255), (1, 33, 256), (False, True))]
     codes = [setting.encode() for setting in settings]
     assert [limits.CallSetting.decode(code) for code in codes] == settings and len(set(codes)) == len(codes)
-    assert [limits.threads_of(code) for code in codes] == [setting.threads for setting in settings]
+    assert [limits.CallSetting.decode(code).threads for code in codes] == [setting.threads for setting in settings]
     assert limits.CallSetting(plan=7, threads=33, by_address=True).encode() == 7 + 256 * 33 + (1 << 20), "the C ABI's"
 
 

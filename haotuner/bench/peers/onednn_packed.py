@@ -8,7 +8,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from haotuner.bench.contender import Call, Operands, Setting, only
+from haotuner.bench.contender import Call, Operands, Setting, UnsupportedOp, only
 from haotuner.bench.images import ConvAttributes, channels_last
 from haotuner.bench.peers.on_host import array, tensor, torch_for
 from haotuner.bench.peers.torch_bytes import layer_of_bytes
@@ -36,9 +36,9 @@ class OnednnPacked:
         only(op.dtype, "fp32", "fp16", "bf16", "int8")
         self._layers, self._calls, self._last = [], [], channels_last(op)
         if op.dtype == "int8" and op.kind != "dense":
-            raise NotImplementedError("in int8 it is raced on dense layers")
+            raise UnsupportedOp("in int8 it is raced on dense layers")
         if is_convolution(op.kind) and ConvAttributes.of(op).transposed:
-            raise NotImplementedError("torch has no transposed convolution of a reordered weight")
+            raise UnsupportedOp("torch has no transposed convolution of a reordered weight")
         self._layers = [self._layer(op, {name: tensor(self._torch, copy[name]) for name in copy}) for copy in copies]
 
     def aim(self, calls: Sequence[Operands], y: NDArray[Any]) -> Sequence[Call]:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from haotuner.bench.contender import UnsupportedOp
 from haotuner.bench.images import ConvAttributes, channels_last
 from haotuner.bench.operands import bound, images_of, plain_layer
 from haotuner.ops.convolution import is_convolution, windows
@@ -58,7 +59,7 @@ class Graph:
 def model(onnx: Any, op: Op, operands: Mapping[str, Array], output: Array) -> bytes:
     """A file of one op; what a server binds is a constant. ``operands`` and ``output`` have images' channels first.
 
-    NotImplementedError for what nobody wrote down.
+    UnsupportedOp for what it has no nodes for.
     """
     graph, selected = Graph(onnx), bound(op)
     fed = {name: values for name, values in operands.items() if name not in selected}
@@ -141,7 +142,7 @@ def _steps(graph: Graph, op: Op, last: str, constants: Mapping[str, Array], chan
         else:
             known = {"relu": "Relu", "sigmoid": "Sigmoid", "tanh": "Tanh", "hardswish": "HardSwish"}
             if step not in known:
-                raise NotImplementedError(f"nobody wrote {step} down for ONNX")
+                raise UnsupportedOp(f"ONNX files are not written with the epilogue step {step}")
             last = graph.node(known[step], last)
     return last
 
@@ -153,7 +154,7 @@ def _of_bytes(graph: Graph, op: Op, constants: Mapping[str, Array], output: Arra
     MatMulInteger: the other form would be computed in fp32.
     """
     if "weight" not in constants or (op.epilogue and op.epilogue[0] != "scale"):
-        raise NotImplementedError("files of bytes are raced on layers whose epilogue begins with a scale")
+        raise UnsupportedOp("files of bytes are raced on layers whose epilogue begins with a scale")
     weight = constants["weight"]
     scale = constants.get("scale", np.ones(weight.shape[0], np.float32)).astype(np.float32)
     first, zero = graph.constant(np.float32(1)), graph.constant(np.uint8(0))
@@ -200,4 +201,4 @@ def _rows(graph: Graph, op: Op, fed: Sequence[str]) -> str:
         kind = {"sum": "ReduceSum", "mean": "ReduceMean", "max": "ReduceMax", "min": "ReduceMin", "prod": "ReduceProd"}
         axes = graph.constant(np.array([0 if first else -1], np.int64))
         return node(kind[op.kind.removeprefix("reduce_")], "x", axes, keepdims=0)
-    raise NotImplementedError(f"nobody wrote {op.kind} down for ONNX")
+    raise UnsupportedOp(f"ONNX files are not written of {op.kind}")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from haotuner.bench.contender import Call
+from haotuner.bench.contender import Call, UnsupportedOp
 from haotuner.bench.images import ConvAttributes
 from haotuner.bench.operands import binds_weight
 from haotuner.spec.op import Op
@@ -15,11 +15,11 @@ EPILOGUES = ((), ("scale",), *(("scale", *more) for more in (("bias",), ("relu",
 
 
 def layer_of_bytes(torch: Any, op: Op, constants: Mapping[str, Any]) -> Callable[[Any], Call]:
-    """A function of the input that makes a call of it; the weight is packed here. NotImplementedError for other layers."""
+    """A function of the input that makes a call of it; the weight is packed here. UnsupportedOp for other layers."""
     if op.epilogue not in EPILOGUES:
-        raise NotImplementedError("oneDNN's layers of bytes have scale, bias and relu behind them, in this order")
+        raise UnsupportedOp("oneDNN's layers of bytes have scale, bias and relu behind them, in this order")
     if not binds_weight(op) or (op.kind == "dense" and op.meaning.operands[1].axes(op.all_options()) != ("n", "k")):
-        raise NotImplementedError("of bytes torch is raced on layers alone")
+        raise UnsupportedOp("of bytes torch is raced on layers alone")
     weight, ops = constants["weight"], torch.ops.onednn
     scales, zeros = constants.get("scale", torch.ones(weight.shape[0])), torch.zeros(weight.shape[0], dtype=torch.int32)
     kind = {"uint8": torch.uint8, "int8": torch.int8}.get(op.dtype_of(op.meaning.output), torch.float32)
@@ -30,7 +30,7 @@ def layer_of_bytes(torch: Any, op: Op, constants: Mapping[str, Any]) -> Callable
     else:
         a = ConvAttributes.of(op)
         if a.transposed:
-            raise NotImplementedError("torch has no transposed convolution of bytes that takes scales")
+            raise UnsupportedOp("torch has no transposed convolution of bytes that takes scales")
         packed = ops.qconv_prepack(weight, scales, 1.0, 0, a.stride, a.pad, a.dilation, a.groups, None)
         window, layer = (a.stride, a.pad, a.dilation, a.groups), ops.qconv_pointwise.default
     bias = constants.get("bias")

@@ -9,7 +9,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from haotuner.bench.contender import Call, Operands, Setting, only
+from haotuner.bench.contender import Call, Operands, Setting, UnsupportedOp, only
 from haotuner.bench.images import channels_last
 from haotuner.bench.operands import bound, images_of, plain_layer, plain_product
 from haotuner.bench.peers.on_host import array, tensor, torch_for
@@ -97,7 +97,7 @@ class Inductor(Torch):
     def prepare(self, op: Op, copies: Sequence[Operands]) -> None:
         """Compiled at the first call of a shape, which the race does not time; graphs of layers for any number of rows."""
         if op.sums == "int32":
-            raise NotImplementedError("it is raced in fp32, fp16 and bf16, not in int8")
+            raise UnsupportedOp("it is raced in fp32, fp16 and bf16, not in int8")
         layers = plain_layer(op)
         if layers:
             only(op.dtype, "fp32")

@@ -6,13 +6,14 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from haotuner.bench.contender import UnsupportedOp
 from haotuner.bench.images import ConvAttributes
 from haotuner.ops.convolution import is_convolution, windows
 from haotuner.spec.op import Op
 
 
 def expression(torch: Any, op: Op) -> Callable[..., Any]:
-    """The op of its operands in order, those of the epilogue by name. NotImplementedError for what nobody wrote down.
+    """The op of its operands in order, those of the epilogue by name. UnsupportedOp for what is not here.
 
     Images of convolutions have channels first, as views where the op stores them last.
     """
@@ -75,7 +76,7 @@ def _step(torch: Any, name: str, channel: int) -> Callable[[Any, Mapping[str, An
         "relu6": lambda y, _: f.relu6(y),
     }
     if name not in known:
-        raise NotImplementedError(f"nobody wrote {name} down for torch")
+        raise UnsupportedOp(f"there is no torch expression of {name}")
     return known[name]
 
 
@@ -84,7 +85,7 @@ def _convolution(torch: Any, op: Op) -> Callable[..., Any]:
     sides = list(windows(op.kind, dict(op.static), op.all_options()).values())
     uneven = any(side.before != side.after for side in sides)
     if uneven and attributes.transposed:
-        raise NotImplementedError("torch has no transposed convolution whose pads differ")
+        raise UnsupportedOp("torch has no transposed convolution whose pads differ")
     around = [pad for side in reversed(sides) for pad in (side.before, side.after)]
     pad = tuple(0 for _ in sides) if uneven else attributes.pad
     window = {"stride": attributes.stride, "padding": pad, "dilation": attributes.dilation, "groups": attributes.groups}
@@ -98,7 +99,7 @@ def _convolution(torch: Any, op: Op) -> Callable[..., Any]:
 
 
 def generated(torch: Any, op: Op) -> Callable[..., Any]:
-    """A generated kind, of its operands in order. NotImplementedError for a kind nobody wrote down."""
+    """A generated kind, of its operands in order. UnsupportedOp for another kind."""
     f = torch.nn.functional
     option = op.all_options().get
     eps, affine = float(option("eps", "0")), option("affine", "none") != "none"
@@ -162,5 +163,5 @@ def generated(torch: Any, op: Op) -> Callable[..., Any]:
         "resize": lambda x: f.interpolate(x, scale_factor=int(option("scale", "2")), mode=mode),
     }
     if op.kind not in known:
-        raise NotImplementedError(f"nobody wrote {op.kind} down for torch; it races {', '.join(known)}")
+        raise UnsupportedOp(f"there is no torch expression of {op.kind}; torch races {', '.join(known)}")
     return known[op.kind]
