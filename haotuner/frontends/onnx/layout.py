@@ -232,12 +232,12 @@ def _pad(c: NodeContext) -> str:
 
 
 def _expand(c: NodeContext) -> str:
-    own, wanted = list(c.shape()), list(c.numbers(1))
-    for at in range(1, min(len(own), len(wanted)) + 1):  # from the last axis
-        if 1 not in (own[-at], wanted[-at]) and not same(own[-at], wanted[-at]):
-            own[-at], wanted[-at] = _one_if_shown(c, own[-at]), _one_if_shown(c, wanted[-at])
-    shape = broadcast([own, wanted], c.op)
-    for extent, other in zip(shape[len(shape) - len(wanted) :], wanted, strict=True):
+    own, target = list(c.shape()), list(c.numbers(1))
+    for at in range(1, min(len(own), len(target)) + 1):  # from the last axis
+        if 1 not in (own[-at], target[-at]) and not same(own[-at], target[-at]):
+            own[-at], target[-at] = _one_if_shown(c, own[-at]), _one_if_shown(c, target[-at])
+    shape = broadcast([own, target], c.op)
+    for extent, other in zip(shape[len(shape) - len(target) :], target, strict=True):
         _equals_or_is_one(c, extent, other)
     x = c.tensor(0) if tuple(own) == tuple(c.shape()) else reshaped(c, c.tensor(0), own)
     if len(own) == len(shape) and all(same(extent, other) for extent, other in zip(own, shape, strict=True)):
@@ -253,15 +253,15 @@ def _one_if_shown(c: NodeContext, extent: Extent) -> Extent:
     return 1
 
 
-def _equals_or_is_one(c: NodeContext, extent: Extent, wanted: Extent) -> None:
+def _equals_or_is_one(c: NodeContext, extent: Extent, target: Extent) -> None:
     """Have requests refused that expand an axis to another extent than it is taken to have.
 
     Numpy's rules would take the larger one where the axis has one element, which nobody knows before the request.
     """
-    if same(extent, wanted) or wanted == 1:
+    if same(extent, target) or target == 1:
         return
-    equal, single = (_is_zero(canonical(wanted - other)) for other in (extent, 1))
-    words = f"the model expands an axis of {shown(extent)} to {shown(wanted)}; send a request where both are equal"
+    equal, single = (_is_zero(canonical(target - other)) for other in (extent, 1))
+    words = f"the model expands an axis of {shown(extent)} to {shown(target)}; send a request where both are equal"
     c.g.required.append(Required(largest([equal, single]), words, c.g.guard))
 
 
