@@ -170,7 +170,7 @@ def tune(
         from haotuner.search.scheduler_rounds import enough_s
         from haotuner.tuning.session import produce
 
-        enough = enough_s(len(request.ops))
+        enough = enough_s(len(request.ops) + len(request.models))
         if request.models and not zero_measure and not quiet and budget_s < enough:
             ops = counted(len(request.ops), "op")
             tell(f"{_seconds(budget_s)} is little for {ops}: --budget {_seconds(enough)} measures each")

@@ -14,6 +14,17 @@ from haotuner.spec.device import Device
 from haotuner.spec.shape import Shape
 
 
+def groups_us(model: ModelTask) -> list[float]:
+    """Microseconds of a model's groups at each request of its prices: measured, or expected."""
+    result = [0.0] * len(model.prices.requests)
+    for ways, turns in zip(model.ways, model.turns, strict=True):
+        expected = [[model.prices.expected_us(step.graph) for step in way.steps if isinstance(step, Loops)] for way in ways]
+        for index, request in enumerate(model.prices.requests):
+            taken = next(at for at, way in enumerate(ways) if way.serves(request))
+            result[index] += evaluate(turns, request) * sum(us[index] for us in expected[taken])
+    return result
+
+
 def predicted_us(model: ModelTask, tuned: Iterable[Tuned], device: Device, threads: int = 1) -> dict[str, dict[str, float]]:
     """Of some requests, by their sizes as ``batch=1;seq=37``: microseconds of ``products``, of ``groups``, and of all.
 
@@ -22,13 +33,9 @@ def predicted_us(model: ModelTask, tuned: Iterable[Tuned], device: Device, threa
     """
     sizes = model.prices.requests
     by_name = {tuned_op.task.op.name: tuned_op for tuned_op in tuned}
-    products, groups, timed = ([0.0] * len(sizes) for _ in range(3))
+    products, timed = ([0.0] * len(sizes) for _ in range(2))
+    groups = groups_us(model)
     shapes: dict[str, list[tuple[int, int, Shape]]] = {}  # the request, how often, and the shape of each call
-    for ways, turns in zip(model.ways, model.turns, strict=True):
-        expected = [[model.prices.expected_us(step.graph) for step in way.steps if isinstance(step, Loops)] for way in ways]
-        for index, request in enumerate(sizes):
-            taken = next(at for at, way in enumerate(ways) if way.serves(request))
-            groups[index] += evaluate(turns, request) * sum(us[index] for us in expected[taken])
     for step, turns in model.products:
         for position, request_ in enumerate(sizes):
             extents = {axis: evaluate(extent, request_) for axis, extent in step.extents.items()}

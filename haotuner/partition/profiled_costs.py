@@ -56,7 +56,7 @@ class ProfiledPrices(Prices):
         self._until = time.monotonic() + limit_s
         self._records, self._goes_on = records or GroupRecords(), goes_on
         self._known: dict[Kernel, list[float]] = {}
-        self._settled = False
+        self._settled = self._records_only = False
         self._group_s = 0.0  # what compiling and timing a group took in the last batch
         self._silent: set[str] = set()  # trials that did not answer in this run
         self.ratios: list[float] = []  # of their times over what was expected
@@ -80,8 +80,12 @@ class ProfiledPrices(Prices):
         return kernel in self._known
 
     def allow(self, seconds: float) -> None:
-        """As much time from now on."""
-        self._until = time.monotonic() + seconds
+        """As much time from now on; what has no time counts with a bound again until this is over."""
+        self._until, self._settled, self._records_only = time.monotonic() + seconds, False, False
+
+    def allow_records(self) -> None:
+        """From now on nothing is timed, but plans are made again as long as records know what they want."""
+        self._until, self._settled, self._records_only = time.monotonic(), False, True
 
     def more(self) -> bool:
         """True if there is time for more."""
@@ -108,7 +112,8 @@ class ProfiledPrices(Prices):
                 ::-1
             ]  # equal groups are timed once
             if not left or time.monotonic() > self._until or not self._goes_on():
-                return len(left) < len(new) and time.monotonic() <= self._until  # else there is no time to plan again
+                again = self._records_only or time.monotonic() <= self._until  # else there is no time to plan again
+                return len(left) < len(new) and again
             some, began = apart[: self._fitting()], time.monotonic()
             self._time(some)
             self._group_s = (time.monotonic() - began) / len(some)

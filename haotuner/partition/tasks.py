@@ -78,7 +78,7 @@ def model_task(
     """The model of a graph, in the cheapest groups. UsageError for shapes that do not fit it, or what no kernel computes.
 
     ``first_group``: how many groups the models before it in the same pack have. ``measure_s``: seconds in which kernels are
-    timed on this host wherever a plan wants them; 0: prices are expectations, see ``priced``. ``serves``: of a device,
+    timed on this host wherever a plan wants them; 0: prices are expectations, see ``repriced``. ``serves``: of a device,
     whether it has kernels for an op; None: the model runs on CPUs. ``layout``: a key of ``LAYOUTS``, where images have their
     channels.
     """
@@ -102,16 +102,15 @@ def model_task(
     return _assembled(name, graph, spans, plans, file, shapes, first_group, on_device=serves is not None)
 
 
-def priced(models: Sequence[ModelTask], prices: Callable[[Sequence[Mapping[str, int]]], Prices]) -> tuple[ModelTask, ...]:
-    """The models of one pack in the cheapest groups by other prices; ``prices`` makes those of each at its requests.
+def repriced(models: Sequence[ModelTask], index: int, prices: Prices) -> tuple[ModelTask, ...]:
+    """The models of one pack, one of them in the cheapest groups by other prices, which are of its requests.
 
-    Products and what they carry stay, and so do the tasks.
+    Products and what they carry stay, and so do the ops. Groups of the models behind it may get other numbers.
     """
-    result: list[ModelTask] = []
-    for model in models:
-        own = prices(model.prices.requests)
-        for plan in model.plans:
-            plan.price(own)
+    for plan in models[index].plans:
+        plan.price(prices)
+    result: list[ModelTask] = list(models[:index])
+    for model in models[index:]:
         first = sum(len(before.written.functions) for before in result)
         result.append(
             _assembled(
@@ -202,14 +201,14 @@ def arrivals_of_models(models: Sequence[ModelTask], text: str) -> Arrivals:
 
 
 def shared_tasks(models: Sequence[ModelTask], ops: Sequence[Op]) -> list[Shared]:
-    """The ops as tasks of one budget: how often each model calls them, and the operations of a call."""
+    """The ops as tasks of a budget: how often each model calls them, and the operations of a call."""
     of_models = [calls_of(model) for model in models]
     result = []
     for op in ops:
         calls = [of_model.get(op.name, {}) for of_model in of_models]
         often = [sum(call.values()) for call in calls]
         flops = sum(count * op.flops(shape) for call in calls for shape, count in call.items())
-        result.append(Shared(op.kind, flops / max(sum(often), 1e-9), tuple(often)))
+        result.append(Shared(op.kind, flops / max(sum(often), 1e-9), tuple(often), op.name))
     return result
 
 

@@ -26,11 +26,15 @@ GAIN = 0.003  # less is noise, and no improvement to early stopping
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """A task of the budget. ``calls``: how often a request of each model calls it; ``flops``: of one call, the mean."""
+    """A task of the budget. ``calls``: how often a request of each model calls it; ``flops``: of one call, the mean.
+
+    ``name``: of the op; of a model's groups their words.
+    """
 
     kind: str
     flops: float
     calls: tuple[float, ...]
+    name: str = ""
 
     @property
     def alike(self) -> tuple[str, int]:

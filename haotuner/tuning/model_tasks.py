@@ -1,8 +1,8 @@
 """Whole models, tuned in one budget: a first pack early, better ones in its place, the last when the budget ends.
 
-A first pack holds first kernels, as predicted, and plain loops. Then generated groups are timed, then tasks have turns
-(``search/scheduler_rounds.py``). Whoever kills the run finds the last pack that was published, and all records:
-``--resume`` goes on.
+A first pack holds first kernels, as predicted, and plain loops. Then tasks have turns (``search/scheduler_rounds.py``):
+every op, and the generated groups of every model (``group_tasks.py``). Whoever kills the run finds the last pack that was
+published, and all records: ``--resume`` goes on.
 """
 
 from __future__ import annotations
@@ -17,21 +17,20 @@ from haotuner.errors import PackInvalid
 from haotuner.measure.device_measurer import DeviceMeasurer
 from haotuner.measure.predictions_only import PredictionsOnly
 from haotuner.partition.cost_estimate import predicted_us
-from haotuner.partition.group_records import GroupRecords
-from haotuner.partition.profiled_costs import ProfiledPrices
-from haotuner.partition.tasks import ModelTask, priced, shared_tasks
-from haotuner.search.scheduler_rounds import shared
+from haotuner.partition.tasks import ModelTask, shared_tasks
+from haotuner.search.call_times import traffic_us
+from haotuner.search.scheduler_rounds import Results, TurnResult, shared
 from haotuner.search.selections import Selections
 from haotuner.search.task_scheduler import Scheduler
 from haotuner.spec.device import Device
 from haotuner.spec.record import Record
+from haotuner.tuning.group_tasks import GroupTasks
 from haotuner.tuning.op_tasks import SIGNAL, Watch, Whole, stopped_of, tune_every, tune_one
 from haotuner.tuning.publisher import Publisher
 from haotuner.tuning.request import Request
 from haotuner.tuning.strategies import Tuned
 
 EARLY_FROM_S = 60.0  # a budget of less ends so soon that its last pack is early enough
-GROUPS_SHARE = 0.1  # of the budget, for timing kernels of generated groups
 EVERY_S, PUBLISHING = 60.0, 12.0  # between two packs at least: so long, and so many times what publishing takes
 Model = Callable[[str], CostModel | None]
 
@@ -48,33 +47,42 @@ def tune_models(
         except PackInvalid as error:  # kernels that nobody ever ran; tuning leaves out those that fail
             watch("", f"no first pack: {error}", None)
     until = time.monotonic() + request.seconds
-    models, reused = _timed(request, lab, watch, until)
     name = _first(request)
+    groups = GroupTasks(request, lab, watch, name)
     if not watch(name, "search", None):
-        return Whole(guesses.every(), models, (), SIGNAL, reused)
+        return Whole(guesses.every(), groups.models, (), SIGNAL, groups.reused)
+    ops = len(request.ops)
 
-    def between(result: Mapping[int, Tuned], left: float) -> None:
+    def run_turn(index: int, seconds: float) -> TurnResult:
+        if index >= ops:
+            return groups.run_turn(index - ops, seconds)
+        op = request.ops[index]
+        tuned = tune_one(request, lab, threads, model, watch, op, seconds, selections=guesses.selections)
+        return TurnResult(traffic_us(tuned, lab.device, threads[0]), tuned.timings, tuned.stopped, tuned)
+
+    def between(results: Results, left: float) -> None:
         since = time.monotonic() - publisher.when
         due = since > max(EVERY_S, PUBLISHING * publisher.seconds)
         if due and publisher.seconds and left > 3 * publisher.seconds:
-            tuned = guesses.filled(result)
-            publisher.publish(tuned, models, unverified=False, stopped=stopped_of(tuned), what="a better pack")
+            tuned = guesses.filled(_tuned(results))
+            publisher.publish(tuned, groups.models, unverified=False, stopped=stopped_of(tuned), what="a better pack")
             watch("", publisher.kept or f"a better pack lies in {request.out}", None)
 
-    scheduler = Scheduler(shared_tasks(models, request.ops), request.goal, request.strategy, request.early_stopping)
-    tuned, turns, stopped = shared(
-        scheduler,
-        lab.device,
+    tasks = [*shared_tasks(groups.models, request.ops), *groups.tasks]
+    results, turns, stopped = shared(
+        Scheduler(tasks, request.goal, request.strategy, request.early_stopping),
         until,
-        lambda index, seconds: tune_one(
-            request, lab, threads, model, watch, request.ops[index], seconds, selections=guesses.selections
-        ),
+        run_turn,
         lambda words: watch("", words, None),
-        threads[0],
         between,
-        lambda result: _expected(models, guesses.known(result), lab.device, threads[0]),
+        lambda results: _expected(groups.models, guesses.known(_tuned(results)), lab.device, threads[0]),
     )
-    return Whole(guesses.filled(tuned), models, turns, SIGNAL if stopped else "", reused)
+    return Whole(guesses.filled(_tuned(results)), groups.models, turns, SIGNAL if stopped else "", groups.reused)
+
+
+def _tuned(results: Results) -> dict[int, Tuned]:
+    """By their number, the ops that had a turn."""
+    return {index: result.tuned for index, result in results.items() if result.tuned is not None}
 
 
 def _first(request: Request) -> str:
@@ -90,25 +98,6 @@ def _expected(models: Sequence[ModelTask], tuned: Sequence[Tuned], device: Devic
     if not all(every):
         return ""
     return "a request takes " + " + ".join(f"{sum(us) / len(us) / 1e3:.2f}" for us in every) + " ms as expected"
-
-
-def _timed(request: Request, lab: DeviceMeasurer, watch: Watch, until: float) -> tuple[Sequence[ModelTask], int]:
-    """The models in groups by measured prices, and how many measurements of an earlier run count in them."""
-    late = until <= time.monotonic() and not request.resume  # groups by other prices would be another pack to build
-    if not request.times_groups or late:
-        return request.models, 0
-    records = GroupRecords(lab.store, lab.device, resume=request.resume)
-    seconds = min(GROUPS_SHARE * request.seconds, max(0.0, until - time.monotonic()) / 2)
-    end, left = time.monotonic() + seconds, len(request.models)
-    name = _first(request)
-
-    def prices(requests: Sequence[Mapping[str, int]]) -> ProfiledPrices:
-        nonlocal left
-        own = max(0.0, end - time.monotonic()) / left  # time that a model saves is the next one's
-        left -= 1
-        return ProfiledPrices(requests, own, records, lambda: watch(name, "timing generated groups", None))
-
-    return priced(request.models, prices), records.reused
 
 
 class _PredictedTimes:

@@ -143,7 +143,7 @@ def produce(request: Request, watch: Watch = lambda *_: True) -> Report:
         document = publisher.publish(tuned, whole.models, unverified=unverified, stopped=stopped)
         ops, reused, failures = [row_of(t, lab) for t in tuned], lab.reused + whole.reused, lab.failures
     seconds = time.monotonic() - begin
-    turns = [[request.ops[turn.task].name, round(turn.seconds, 3), turn.us] for turn in whole.turns]
+    turns = [[turn.task, round(turn.seconds, 3), turn.us] for turn in whole.turns]
     report = {
         "pack": str(request.out),
         "device": device.id,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import time
+from collections.abc import Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,17 +14,17 @@ from haotuner.graph import decompositions
 from haotuner.graph.extents import dimension
 from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.partition import profiled_costs as measured_module
+from haotuner.partition.cost_estimate import groups_us
 from haotuner.partition.greedy_fusion import Greedy, Loops
 from haotuner.partition.group_records import KERNEL, GroupRecords, NamedGroup
 from haotuner.partition.ilp_partition import IlpPartitioner
 from haotuner.partition.profiled_costs import BOUND, ProfiledPrices
-from haotuner.partition.tasks import model_task, priced
-from haotuner.records import MemoryStore
+from haotuner.partition.tasks import ModelTask, model_task, repriced
+from haotuner.records import MemoryStore, RecordStore
 from haotuner.search import scheduler_rounds as turns_module
-from haotuner.search.scheduler_rounds import LEAST_TURN_S, SHORTEST_TURN_S, USUAL_OVER_S, enough_s, shared
+from haotuner.search.scheduler_rounds import LEAST_TURN_S, SHORTEST_TURN_S, USUAL_OVER_S, TurnResult, enough_s, shared
 from haotuner.search.task_scheduler import Scheduler, Shared
-from haotuner.tuning import model_tasks
-from haotuner.tuning.model_tasks import _timed
+from haotuner.tuning.group_tasks import GroupTasks
 from haotuner.tuning.publisher import next_seconds
 from tests.work.fake_lab import CORE
 
@@ -37,7 +38,10 @@ class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
         monkeypatch.setattr(turns_module, "now", lambda: self.now)
-        monkeypatch.setattr(turns_module, "traffic_us", lambda result, device, threads: 100.0 / result.timings)
+
+
+def turn_result(timings: int, stopped: str) -> TurnResult:
+    return TurnResult(100.0 / timings, timings, stopped)
 
 
 @pytest.mark.parametrize(("count", "budget_s", "over"), [(3, 60.0, 2.0), (33, 60.0, 3.0), (33, 400.0, 4.0), (2, 5.0, 1.0)])
@@ -47,10 +51,10 @@ def test_turns_end_when_the_budget_does_however_much_each_overruns(monkeypatch, 
     def one_turn(place: int, seconds: float) -> Any:
         given.append(place)
         clock.now += seconds + over
-        return SimpleNamespace(timings=given.count(place), stopped="budget")
+        return turn_result(given.count(place), "budget")
 
     tasks = [Shared("dense", 1e6, (1.0,)) for _ in range(count)]
-    found, turns, stopped = shared(Scheduler(tasks), CORE, budget_s, one_turn, lambda _: True)
+    found, turns, stopped = shared(Scheduler(tasks), budget_s, one_turn, lambda _: True)
     assert not stopped and clock.now <= 1.1 * budget_s, "at most what the last turn took too long"
     assert len(turns) == len(given) and found.keys() == set(given)
     if budget_s >= count * (over + 1):
@@ -64,10 +68,10 @@ def test_a_budget_too_short_for_all_tasks_is_for_the_largest(monkeypatch):
     def one_turn(place: int, seconds: float) -> Any:
         given.append((place, seconds))
         clock.now += seconds + USUAL_OVER_S
-        return SimpleNamespace(timings=1, stopped="budget")
+        return turn_result(1, "budget")
 
     tasks = [Shared("dense", 1e6 + place, (1.0,)) for place in range(33)]
-    shared(Scheduler(tasks), CORE, 35.0, one_turn, lambda _: True)
+    shared(Scheduler(tasks), 35.0, one_turn, lambda _: True)
     assert [place for place, _ in given[:3]] == [32, 31, 30] and len(given) == 12
     assert all(seconds == pytest.approx(SHORTEST_TURN_S - USUAL_OVER_S) for _, seconds in given[:11])
 
@@ -77,7 +81,7 @@ def test_after_each_turn_is_said_how_far_it_is_and_what_a_request_takes(monkeypa
 
     def one_turn(place: int, seconds: float) -> Any:
         clock.now += seconds
-        return SimpleNamespace(timings=1, stopped="converged")
+        return turn_result(1, "converged")
 
     tasks = [Shared("dense", 1e6, (1.0,)) for _ in range(2)]
 
@@ -85,10 +89,10 @@ def test_after_each_turn_is_said_how_far_it_is_and_what_a_request_takes(monkeypa
         said.append(words)
         return True
 
-    shared(Scheduler(tasks), CORE, 60.0, one_turn, told, expected=lambda found: f"{10 - len(found)} ms")
+    shared(Scheduler(tasks), 60.0, one_turn, told, expected=lambda found: f"{10 - len(found)} ms")
     assert said == ["1 of 2 tasks begun, 1 done, 9 ms", "2 of 2 tasks begun, 2 done, 8 ms"]
     said.clear()
-    shared(Scheduler(tasks), CORE, 60.0, one_turn, told)
+    shared(Scheduler(tasks), 60.0, one_turn, told)
     assert said == ["1 of 2 tasks begun, 1 done", "2 of 2 tasks begun, 2 done, products 0.20 ms expected"]
 
 
@@ -98,14 +102,14 @@ def test_packs_between_turns_are_not_charged_to_the_budget(monkeypatch):
     def one_turn(place: int, seconds: float) -> Any:
         turns.append(seconds)
         clock.now += seconds
-        return SimpleNamespace(timings=1, stopped="budget")
+        return turn_result(1, "budget")
 
     def between(found: Any, seconds: float) -> None:
         left.append(seconds)
         clock.now += 500.0
 
     tasks = [Shared("dense", 1e6, (1.0,)) for _ in range(4)]
-    found, _, _ = shared(Scheduler(tasks), CORE, 60.0, one_turn, lambda _: True, between=between)
+    found, _, _ = shared(Scheduler(tasks), 60.0, one_turn, lambda _: True, between=between)
     assert sorted(found) == [0, 1, 2, 3] and sum(turns) > 40.0
     assert left == sorted(left, reverse=True) and left[0] < 60.0
 
@@ -126,11 +130,11 @@ def test_whoever_is_told_to_stop_begins_no_other_turn(monkeypatch):
 
     def one_turn(place: int, seconds: float) -> Any:
         clock.now += 1.0
-        return SimpleNamespace(timings=1, stopped="signal" if place == 1 else "budget")
+        return turn_result(1, "signal" if place == 1 else "budget")
 
     tasks = [Shared("dense", 4e6 - place, (1.0,)) for place in range(4)]
     found, turns, stopped = shared(
-        Scheduler(tasks), CORE, 100.0, one_turn, lambda _: True, between=lambda found, _: seen.append(len(found))
+        Scheduler(tasks), 100.0, one_turn, lambda _: True, between=lambda found, _: seen.append(len(found))
     )
     assert stopped and sorted(found) == [0, 1] and len(turns) == 2
     assert seen == [1], "what lies between turns is done after whole ones"
@@ -164,7 +168,7 @@ def test_equal_groups_are_timed_once_and_never_again_in_a_resumed_run(monkeypatc
     def run(resume: bool) -> tuple[GroupRecords, Any]:
         Counting.timed = 0
         records = GroupRecords(store, CORE, resume=resume)
-        (found,) = priced([model], lambda requests: Counting(requests, 60.0, records))
+        (found,) = repriced([model], 0, Counting(model.prices.requests, 60.0, records))
         return records, found
 
     records, found = run(resume=False)
@@ -181,21 +185,70 @@ def test_equal_groups_are_timed_once_and_never_again_in_a_resumed_run(monkeypatc
     assert Counting.timed > 0, "another session measures for itself"
 
 
-def test_a_budget_that_is_over_changes_no_group(monkeypatch):
-    """Else a run whose first pack took all of its time would build a second one of predictions."""
-    monkeypatch.setattr(model_tasks, "priced", lambda models, prices: ["others"])
-    asked: Any = SimpleNamespace(
-        times_groups=True, resume=False, seconds=60.0, models=[SimpleNamespace(written=SimpleNamespace(name="m"))], ops=[]
-    )
-    lab: Any = SimpleNamespace(store=MemoryStore(), device=CORE)
+def groups_of(models: Sequence[ModelTask], store: RecordStore, *, resume: bool = False, goes_on: bool = True) -> GroupTasks:
+    request: Any = SimpleNamespace(times_groups=True, resume=resume, models=models)
+    lab: Any = SimpleNamespace(store=store, device=CORE)
+    return GroupTasks(request, lab, lambda *_: goes_on, "net")
 
-    def models(until: float, **changes: bool) -> Any:
-        changed: Any = SimpleNamespace(**{**vars(asked), **changes})
-        return _timed(changed, lab, lambda *_: True, until)[0]
 
-    assert models(time.monotonic()) is asked.models
-    assert models(time.monotonic() + 1e6) == ["others"]
-    assert models(time.monotonic(), resume=True) == ["others"], "times of an earlier run cost nothing"
+def two_models(folder: Path) -> list[ModelTask]:
+    first = model_task("net", two_layers(), "batch=1..4;seq=1..64", folder / "net.onnx")
+    second = model_task("other", two_layers(), "batch=1..4;seq=1..64", folder / "other.onnx", len(first.written.functions))
+    return [first, second]
+
+
+def test_the_groups_of_each_model_are_a_task_beside_the_ops(tmp_path):
+    models = two_models(tmp_path)
+    tasks = groups_of(models, MemoryStore()).tasks
+    assert [(task.name, task.calls) for task in tasks] == [("groups of net", (1.0, 0.0)), ("groups of other", (0.0, 1.0))]
+    us = float(np.mean(groups_us(models[0])))
+    assert tasks[0].flops == pytest.approx(us * models[0].prices.rates.flops), "operations of products that take as long"
+
+
+def test_a_turn_times_groups_of_one_model_until_all_that_its_plan_wants_have_times(tmp_path):
+    store = MemoryStore()
+    groups = groups_of(two_models(tmp_path), store)
+    result = groups.run_turn(0, 60.0)
+    first, other = groups.models
+    assert (result.stopped, result.timings, result.tuned) == ("exhausted", first.told.measured, None)
+    assert result.timings > 0 and result.us == pytest.approx(float(np.mean(groups_us(first))))
+    assert other.told.measured == 0 and first.prices.are_times and not other.prices.are_times
+    written = [name for model in groups.models for name in model.written.functions]
+    assert len(written) == len(set(written)), "groups of the model behind it are numbered anew"
+
+
+def test_a_turn_without_time_measures_nothing_and_a_later_one_goes_on(tmp_path):
+    groups = groups_of(two_models(tmp_path), MemoryStore())
+    none = groups.run_turn(0, 0.0)
+    assert (none.stopped, none.timings) == ("budget", 0)
+    assert groups.run_turn(0, 60.0).stopped == "exhausted" and groups.models[0].told.measured > 0
+
+
+def test_a_resumed_run_begins_with_the_times_of_the_one_before(tmp_path):
+    store = MemoryStore()
+    timed = groups_of(two_models(tmp_path), store).run_turn(0, 60.0)
+    again = groups_of(two_models(tmp_path), store, resume=True)
+    assert again.reused > 0 and again.models[0].told.measured == timed.timings
+    assert [model.told.measured for model in again.models] == [timed.timings] * 2, "equal groups of another model, too"
+
+
+def test_a_turn_that_is_told_to_stop_says_so(tmp_path):
+    assert groups_of(two_models(tmp_path), MemoryStore(), goes_on=False).run_turn(0, 60.0).stopped == "signal"
+
+
+def test_the_groups_that_take_most_of_a_request_get_most_of_the_later_turns(monkeypatch):
+    clock = Clock(monkeypatch)
+    spent = [0.0, 0.0]
+
+    def run_turn(index: int, seconds: float) -> TurnResult:
+        clock.now += seconds
+        spent[index] += seconds
+        return TurnResult((10.0, 900.0)[index] / (1 + 0.01 * spent[index]), 1, "budget")
+
+    tasks = [Shared("dense", 1e6, (1.0,), "dense_n8_k8"), Shared("groups", 1e6, (1.0,), "groups of net")]
+    _, turns, _ = shared(Scheduler(tasks), 300.0, run_turn, lambda _: True)
+    assert spent[1] > 0.6 * sum(spent)
+    assert {turn.task for turn in turns} == {"dense_n8_k8", "groups of net"}
 
 
 def test_a_groups_name_is_its_meaning():

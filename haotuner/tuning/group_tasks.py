@@ -1,0 +1,74 @@
+"""Generated groups of whole models as tasks of the budget: a turn times those that a model's plan wants, and plans again."""
+
+from __future__ import annotations
+
+import time
+from statistics import fmean
+
+from haotuner.measure.device_measurer import DeviceMeasurer
+from haotuner.partition.cost_estimate import groups_us
+from haotuner.partition.group_records import GroupRecords
+from haotuner.partition.profiled_costs import ProfiledPrices
+from haotuner.partition.tasks import ModelTask, repriced
+from haotuner.search.scheduler_rounds import TurnResult
+from haotuner.search.task_scheduler import Shared
+from haotuner.tuning.op_tasks import SIGNAL, Watch
+from haotuner.tuning.request import Request
+
+KIND = "groups"  # of these tasks, beside kinds of ops
+
+
+class GroupTasks:
+    """The groups of a request's models, one task a model. ``models``: as the turns so far have planned them."""
+
+    def __init__(self, request: Request, lab: DeviceMeasurer, watch: Watch, phase_of: str) -> None:
+        """``phase_of``: the name that ``watch`` sees beside the phase."""
+        self.models: tuple[ModelTask, ...] = tuple(request.models)
+        self._watch, self._phase_of, self._stopped = watch, phase_of, False
+        self._records: GroupRecords | None = None
+        self._profiled: dict[int, ProfiledPrices] = {}
+        if request.times_groups:
+            self._records = GroupRecords(lab.store, lab.device, resume=request.resume)
+            for index in range(len(self.models) if self.reused else 0):
+                prices = self._prices_of(index)
+                prices.allow_records()
+                self.models = repriced(self.models, index, prices)
+
+    @property
+    def reused(self) -> int:
+        """Number of measurements that an earlier run had made."""
+        return 0 if self._records is None else self._records.reused
+
+    @property
+    def tasks(self) -> list[Shared]:
+        """A task for each model whose groups can be timed here; work as operations of products that take as long."""
+        if self._records is None:
+            return []
+        rows = []
+        for index, model in enumerate(self.models):
+            calls = tuple(float(other == index) for other in range(len(self.models)))
+            us = fmean(groups_us(model))
+            rows.append(Shared(KIND, us * model.prices.rates.flops, calls, f"groups of {model.written.name}"))
+        return rows
+
+    def run_turn(self, index: int, seconds: float) -> TurnResult:
+        """Result of timing groups of one model for so many seconds; the call is one request, the mean over its sizes.
+
+        It ends as "exhausted" where every kernel that the plan wants has a time.
+        """
+        prices, until = self._prices_of(index), time.monotonic() + seconds
+        prices.allow(seconds)
+        self.models = repriced(self.models, index, prices)
+        late = time.monotonic() > until
+        stopped = SIGNAL if self._stopped else "budget" if late else "exhausted"
+        return TurnResult(fmean(groups_us(self.models[index])), prices.count, stopped)
+
+    def _prices_of(self, index: int) -> ProfiledPrices:
+        if index not in self._profiled:
+            requests = self.models[index].prices.requests
+            self._profiled[index] = ProfiledPrices(requests, 0.0, self._records, self._goes_on)
+        return self._profiled[index]
+
+    def _goes_on(self) -> bool:
+        self._stopped = self._stopped or not self._watch(self._phase_of, "timing generated groups", None)
+        return not self._stopped
