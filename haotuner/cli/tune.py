@@ -21,7 +21,7 @@ from haotuner.cli.output import counted, say, tell
 from haotuner.cli.progress import Watcher
 from haotuner.cli.stopping import STOPPED, Stopping
 from haotuner.errors import UsageError
-from haotuner.search.policies.names import NAMES
+from haotuner.search.policies.names import NAMES, TEMPLATE
 from haotuner.search.task_scheduler import GRADIENT, STRATEGIES
 from haotuner.spec.trace import arrivals_of
 from haotuner.spec.workloads import DEFAULT, WORKLOADS, workload_shapes
@@ -31,6 +31,7 @@ PEERS_HERE = "torch,onnxruntime,numpy"
 
 if TYPE_CHECKING:  # the models and their libraries take a second to import: only a run that needs them waits
     from haotuner.cli.speed import Speed
+    from haotuner.codegen.template import Template
     from haotuner.tuning.session import Report
 
 
@@ -91,6 +92,10 @@ def tune(
         str,
         typer.Option("--search", metavar="NAME", help=f"Generated kernels: explore all schedules by {', '.join(NAMES)}."),
     ] = "",
+    template: Annotated[
+        Path | None,
+        typer.Option("--template", metavar="FILE", help="With --search: values that knobs of schedules may have, as TOML."),
+    ] = None,
     model: Annotated[
         str | None,
         typer.Option(
@@ -149,7 +154,8 @@ def tune(
             resume=resume,
             weights=weights,
             batch_invariant=batch_invariant,
-            search=search,
+            search=search or ("" if template is None else TEMPLATE),
+            template=None if template is None else _template(template),
             model=model,
             zero_measure=zero_measure,
             objective=objective,
@@ -239,6 +245,12 @@ def _legend(report: Report) -> str:
         "measured: kernels that were timed, of the candidates that selection kept; regret: loss against the best that was\n"
         f"timed, - where nothing was; packed weights take {sizes} plain ones"
     )
+
+
+def _template(path: Path) -> Template:
+    from haotuner.tuning.schedule_search import read_template
+
+    return read_template(path)
 
 
 def _seconds(seconds: float) -> str:

@@ -35,8 +35,7 @@ class OnlineSpace(Space):
         return (along, hole("rows", STRUCTURE), hole("keys", STRUCTURE), hole("block", first), hole("out_rows", second),
                 hole("parts", second))  # fmt: skip
 
-    def canonical(self, point: Sequence[int]) -> Point | None:
-        """The point, if it has a plan."""
+    def _canonical(self, point: Sequence[int]) -> Point | None:
         return tuple(point) if self.schedule(tuple(point)) in self._every else None
 
     def schedule(self, point: Point) -> Any:

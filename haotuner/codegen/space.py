@@ -17,6 +17,7 @@ import numpy as np
 
 from haotuner.codegen.schedule import FOLDS, MOST_FLOATS, Schedule, planned, shareable, stageable, tileable, turnable
 from haotuner.codegen.sketch import Sketch, lane_axes, sketches
+from haotuner.codegen.template import FOLD_UNROLL, Template
 from haotuner.errors import UsageError
 from haotuner.graph.graph import Graph
 
@@ -47,7 +48,7 @@ class Space:
 
     ``scratch``: whether sums may wait in memory of the thread's own; ``parts``: of a fold or of rows that are shared, where
     workers do not say;
-    ``turns``: whether squares of elements may be turned in registers.
+    ``turns``: whether squares of elements may be turned in registers; ``template``: values that a user allows.
     """
 
     graph: Graph
@@ -56,6 +57,7 @@ class Space:
     scratch: bool = field(default=True, kw_only=True)
     parts: tuple[int, ...] = field(default=(), kw_only=True)
     turns: bool = field(default=True, kw_only=True)
+    template: Template | None = field(default=None, kw_only=True)
 
     @cached_property
     def sketches(self) -> tuple[Sketch, ...]:
@@ -119,14 +121,44 @@ class Space:
         """Axes of lanes whose programs have their rows shared in stages, which are all that such a program has."""
         return frozenset(axis for axis in self._shared_axes if not self.parts and not shareable(self.graph, axis))
 
+    def _knob(self, hole: Hole) -> str:
+        return FOLD_UNROLL if hole.node in self.folds else hole.name.replace(" ", "_")
+
+    @cached_property
+    def knobs(self) -> dict[str, tuple[int, ...]]:
+        """Choices of every knob by the name that templates have for it."""
+        return {self._knob(hole): hole.choices for hole in self.holes}
+
+    @cached_property
+    def allowed(self) -> tuple[tuple[int, ...], ...]:
+        """Of each hole, the places of the choices that the template allows."""
+        if self.template is None:
+            return tuple(tuple(range(len(hole.choices))) for hole in self.holes)
+        allows = self.template.allows
+        return tuple(
+            tuple(at for at, choice in enumerate(hole.choices) if allows(self._knob(hole), choice)) for hole in self.holes
+        )
+
     @cached_property
     def points(self) -> tuple[Point, ...]:
         """Every point that has a program, each once."""
-        every = product(*(range(len(hole.choices)) for hole in self.holes))
+        every = product(*self.allowed)
         return tuple(dict.fromkeys(point_ for point in every if (point_ := self.canonical(point)) is not None))
 
     def canonical(self, point: Sequence[int]) -> Point | None:
-        """The point of the same program; None where there is none."""
+        """The point of the same program; None where there is none, or none that the template allows."""
+        result = self._canonical(point)
+        if result is None or self.template is None:
+            return result
+        barred = [index for index, at in enumerate(result) if at not in self.allowed[index]]
+        return result if all(self._is_idle(result, index) for index in barred) else None
+
+    def _is_idle(self, point: Point, index: int) -> bool:
+        """True if a hole means nothing in a point's program."""
+        every = range(len(self.holes[index].choices))
+        return all(self._canonical((*point[:index], at, *point[index + 1 :])) == point for at in every)
+
+    def _canonical(self, point: Sequence[int]) -> Point | None:
         if point[1] >= len(self.axes[point[0]]):
             return None
         axis, values = self.axes[point[0]][point[1]], list(point)
@@ -201,16 +233,17 @@ class Space:
     def drawn(self, rng: np.random.Generator) -> Point:
         """A point by chance: every hole alike."""
         while True:
-            point = self.canonical([int(rng.integers(len(hole.choices))) for hole in self.holes])
+            point = self.canonical([places[int(rng.integers(len(places)))] for places in self.allowed])
             if point is not None:
                 return point
 
     def neighbours(self, point: Point) -> Iterator[Point]:
         """Points that differ in one decision, by one step of those that are sizes."""
         for index, hole in enumerate(self.holes):
-            sizes = hole.name in ("unroll", "rows", *TILES)
-            for at in range(len(hole.choices)):
-                if at != point[index] and (not sizes or abs(at - point[index]) == 1):
+            places = self.allowed[index]
+            sizes = hole.name in ("unroll", "rows", *TILES) and point[index] in places
+            for step, at in enumerate(places):
+                if at != point[index] and (not sizes or abs(step - places.index(point[index])) == 1):
                     point_ = self.canonical((*point[:index], at, *point[index + 1 :]))
                     if point_ is not None and point_ != point:
                         yield point_

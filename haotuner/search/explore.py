@@ -15,8 +15,10 @@ from numpy.typing import NDArray
 from haotuner.backends.index import backend_for
 from haotuner.codegen.schedule import Schedule
 from haotuner.codegen.space import Point, Space
+from haotuner.codegen.template import Template
 from haotuner.cost.families import demand
 from haotuner.cost.roofline import expected_us
+from haotuner.errors import UsageError
 from haotuner.measure.measurer import Measurer
 from haotuner.search.clock import Clock
 from haotuner.search.policies.index import POLICIES
@@ -51,10 +53,17 @@ class Explorable(Protocol):
         ...
 
 
+def check_template(template: Template, space: Space, op: Op) -> None:
+    """UsageError for a template that an op's space does not know, or that leaves no schedule of it."""
+    template.check(space.knobs, op.name)
+    if not replace(space, template=template).points:
+        raise UsageError(f"{template.source}: no schedule of {op.name} has all of these values; allow more of them")
+
+
 def explored(task: Task, lab: Measurer, family: Explorable, shapes: Sequence[Shape], clock: Clock) -> list[MicroKernel]:
     """Programs that a policy found, best first; empty where none could be timed."""
     ways = Ways.of(task, lab.device, family)
-    space = replace(family.space(task.op, lab.device), workers=ways.threads)
+    space = replace(family.space(task.op, lab.device), workers=ways.threads, template=task.template)
     single_unit = lab.device.with_units(1)
 
     def expected(points: Sequence[Point]) -> NDArray[np.float64]:

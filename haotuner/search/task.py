@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from haotuner.codegen.template import Template
 from haotuner.cost.model import CostModel
 from haotuner.plan.cover import Cover
 from haotuner.plan.table import PlanTable, RowTable
@@ -53,6 +54,7 @@ class Task:
     seed: int = 0
     one_order: bool = False  # every element sums its terms in one order, whatever m and threads: a batch-invariant pack
     search: str = ""  # a policy of ``search/policies`` that proposes the candidates; empty: those of selection
+    template: Template | None = None  # what the policy may try; None: every schedule
     effort: Effort = field(default_factory=Effort)
     among: tuple[MicroKernel, ...] = ()  # look at these alone if they can serve every shape: of a run that is to end
     others: Mapping[str, CostModel] = field(default_factory=dict)  # learnt elsewhere, of families beside the first, by name

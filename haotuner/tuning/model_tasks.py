@@ -104,7 +104,7 @@ class _PredictedTimes:
     """Predicted results of tasks before they had a turn: kernels and plans from predictions, made once and when wanted."""
 
     def __init__(self, request: Request, lab: DeviceMeasurer, threads: tuple[int, ...], model: Model, watch: Watch) -> None:
-        self._asked = replace(request, zero_measure=True, resume=False, search="")
+        self._asked = replace(request, zero_measure=True, resume=False, search="", template=None)
         self._lab, self._threads, self._model, self._watch = lab, threads, model, watch
         self._made: dict[int, Tuned] = {}
         self.selections: dict[str, Selections] = {}  # by op: turns need not select again

@@ -17,6 +17,7 @@ from haotuner.spec.kernel import MicroKernel
 from haotuner.spec.op import Op
 from haotuner.spec.record import Record
 from haotuner.tuning.request import Request
+from haotuner.tuning.schedule_search import policy_of
 from haotuner.tuning.strategies import Task, Tuned
 from haotuner.tuning.strategies import tune as tune_op
 
@@ -69,7 +70,8 @@ def tune_one(
         budget_s=seconds,
         seed=request.seed,
         one_order=request.batch_invariant,
-        search=request.search,
+        search=policy_of(request, op, lab.backend, lab.device),
+        template=request.template,
         effort=effort or Effort(),
         among=among,
         others={name: known for name, known in others.items() if known is not None},

@@ -25,6 +25,7 @@ from haotuner.spec.traffic import Traffic
 from haotuner.spec.workloads import DEFAULT, workload
 
 if TYPE_CHECKING:
+    from haotuner.codegen.template import Template
     from haotuner.partition.tasks import ModelTask
 
 BUDGET_PER_OP_S = 50.0  # four ops, the report and a fresh environment then end within five minutes on two busy cores
@@ -82,6 +83,7 @@ class Request:
     weights: str = "cold"
     batch_invariant: bool = False  # promise that a row's result does not depend on how many rows come with it
     search: str = ""  # the policy that explores the schedules of generated kernels; empty: all that selection kept race
+    template: Template | None = None  # values that the schedules of generated kernels may have; None: all
     model: str | None = None  # a file to start from, "none" for a start from cold; None: the nearest shipped model
     zero_measure: bool = False  # measure nothing: the pack's plans are predictions, and it says so
     cache: Path | None = None
@@ -155,6 +157,8 @@ class Request:
             )
         if self.search and self.search not in NAMES:
             raise UsageError(f"--search {self.search!r}: write one of {', '.join(NAMES)}")
+        if self.template is not None and not self.search:
+            raise UsageError("a template is for a search: name the policy that explores it, for example --search template")
         if self.search and self.zero_measure:
             raise UsageError("--search and --zero-measure exclude each other: a policy learns from measurements")
         if self.strategy not in STRATEGIES:

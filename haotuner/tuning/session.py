@@ -18,6 +18,7 @@ from haotuner.measure.device_measurer import DeviceMeasurer
 from haotuner.measure.measurer import Measurer
 from haotuner.measure.predictions_only import PredictionsOnly
 from haotuner.records import open_store
+from haotuner.search.policies.names import TEMPLATE
 from haotuner.spec.device import Device
 from haotuner.spec.op import Op
 from haotuner.spec.trace import arrivals_of
@@ -25,6 +26,7 @@ from haotuner.tuning.initial_model import NOTHING, Starts
 from haotuner.tuning.op_tasks import SIGNAL, Watch, Whole, stopped_of, tune_every
 from haotuner.tuning.publisher import OBJECTS, Publisher, row_of
 from haotuner.tuning.request import Request, ops_asked
+from haotuner.tuning.schedule_search import check_search, read_template
 from haotuner.tuning.strategies import Tuned
 
 if TYPE_CHECKING:
@@ -70,6 +72,7 @@ def tune(
     zero_measure: bool = False,
     batch_invariant: bool = False,
     search: str = "",
+    template: str | Path | None = None,
 ) -> Report:
     """Tune ops for a range of shapes, or for a trace, and write a pack; the Python form of `haotuner tune`.
 
@@ -80,6 +83,7 @@ def tune(
     ``batch_invariant``: promise, checked before publishing, that results do not depend on how many rows come together.
 
     ``search``: the policy that explores the schedules of generated kernels: evolution, beam, template or random.
+    ``template``: a TOML file of the knobs that it may turn, and of their values.
 
     ``model``: a file to start from, ``"none"`` for a start from cold, None for what ships.
 
@@ -107,7 +111,8 @@ def tune(
             model=None if model is None else str(model),
             zero_measure=zero_measure,
             batch_invariant=batch_invariant,
-            search=search,
+            search=search or ("" if template is None else TEMPLATE),
+            template=None if template is None else read_template(Path(template)),
             environment=dict(os.environ),
         )
     )
@@ -124,6 +129,7 @@ def produce(request: Request, watch: Watch = lambda *_: True) -> Report:
     backend = backend_for(device, request.device)
     request.check_models(device)
     request.check_memory(device)
+    check_search(request, backend, device)
     backend.check(device, request.device, measures=not request.zero_measure)
     threads = backend.threads(request.threads, device)
     starts = Starts(request.model, device, seed=request.seed)

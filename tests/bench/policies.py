@@ -12,7 +12,7 @@ import argparse
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from haotuner.records import open_store
 from haotuner.search.policies.evolution import Evolution
 from haotuner.search.policies.index import POLICIES
 from haotuner.search.policies.policy import Maker
-from haotuner.search.policies.template import Annealing
+from haotuner.search.policies.template import ONE_ROW
 from haotuner.spec.composition import SERIAL, Composition
 from haotuner.spec.device import Device
 from haotuner.spec.op import Op
@@ -192,7 +192,8 @@ def page(tables: Sequence[Table], seeds: int, command: str) -> str:
         scores = table.scores()
         least = min(scores.values())
         relative = {point: score - least for point, score in scores.items()}
-        inside = [s for point, s in relative.items() if Annealing.TEMPLATE.holds(table.space, point)]
+        instances = set(replace(table.space, template=ONE_ROW).points)
+        inside = [score for point, score in relative.items() if point in instances]
         first = min(relative, key=lambda point: float(np.log(table.expected[point]).mean()))
         near = sum(score <= np.log(NEAR[1]) for score in relative.values())
         text += [

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,16 +15,19 @@ from haotuner.codegen.memory_traffic import Level, MemoryTraffic
 from haotuner.codegen.op_counter import count_ops
 from haotuner.codegen.schedule import planned
 from haotuner.codegen.space import Point, Space
+from haotuner.codegen.template import Template
 from haotuner.errors import UsageError
 from haotuner.microkernels.index import families_for
+from haotuner.search.explore import check_template
 from haotuner.search.policies.evolution import Evolution
 from haotuner.search.policies.index import POLICIES
-from haotuner.search.policies.template import Annealing
+from haotuner.search.policies.template import ONE_ROW
 from haotuner.spec.kernel import MicroKernel
 from haotuner.spec.op import Op
 from haotuner.spec.record import Trial
 from haotuner.spec.shape import ShapeRange
 from haotuner.spec.traffic import Traffic
+from haotuner.tuning.schedule_search import read_template
 from haotuner.tuning.strategies import Task, tune
 from tests.bench.policies import HOME, load, replayed
 from tests.content.test_generate import GROUPS
@@ -53,7 +58,7 @@ def test_a_policy_asks_for_every_point_of_its_space_once(name: str) -> None:
         seen += asked
     every = set(small.points)
     if name == "template":
-        every = {point for point in every if Annealing.TEMPLATE.holds(small, point)}
+        every = set(replace(small, template=ONE_ROW).points)
     assert len(seen) == len(set(seen)) and set(seen) == every
 
 
@@ -146,3 +151,70 @@ def test_evolution_finds_what_is_near_the_best_of_a_recorded_table() -> None:
     table = load(HOME / "rms_norm.json")
     curve = replayed(table, Evolution, 0, most=24)
     assert curve[23] - min(table.scores().values()) < np.log(1.05), "after 24 of 152 programs"
+
+
+def restricted(**knobs: object) -> Space:
+    return replace(SPACE, template=Template.of(knobs))
+
+
+def test_a_template_leaves_the_points_that_have_its_values() -> None:
+    space = restricted(rows=[2, 4], unroll={"min": 4}, masked=False)
+    output = [hole.name for hole in SPACE.holes if hole.node == SPACE.graph.outputs[0]]
+    every = {point: SPACE.schedule(point) for point in SPACE.points}
+    chosen = {point for point, schedule in every.items() if not schedule.masked and schedule.unroll >= 4}
+    assert {"rows", "unroll", "masked"} <= set(output) and 0 < len(space.points) < len(SPACE.points)
+    assert set(space.points) <= chosen
+    left_out = {every[point].rows for point in chosen - set(space.points)}
+    assert left_out <= {1}, "one row is not allowed; where lanes run along no axis the knob means nothing"
+    assert all(every[point].rows in (2, 4) or every[point].lane_axis < 0 for point in space.points)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_every_policy_explores_a_users_template_and_nothing_else(name: str) -> None:
+    space = replace(Space(GROUPS["sum_last"], 16), template=Template.of({"unroll": [2, 8], "rows": {"max": 2}}))
+    policy, seen = POLICIES[name](space, ignorant, 0), list[Point]()
+    while points := policy.ask(8):
+        policy.tell([(point, float(sum(point))) for point in points])
+        seen += points
+    assert len(seen) == len(set(seen)) > 1 and set(seen) == set(space.points)
+
+
+@pytest.mark.parametrize(
+    ("knobs", "words"),
+    [
+        ({"colour": 3}, "has no knob 'colour'; it has sketch: 0"),
+        ({"rows": [1, 3]}, "knob rows of softmax cannot be 3; it can be 1, 2, 4"),
+        ({"unroll": {"min": 9}}, "cannot be no value in this range; it can be 1, 2, 4, 8"),
+        ({"rows": "many"}, "write a whole number, a list of them such as"),
+        ({"rows": {"from": 1}}, "write a whole number"),
+        ({"rows": []}, "write a whole number"),
+        ({"rows": 1.5}, "write a whole number"),
+    ],
+)
+def test_a_template_with_an_illegal_knob_is_refused_in_words(knobs: dict[str, object], words: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(words)):
+        check_template(Template.of(knobs), Space(GROUPS["softmax"], 16), SOFTMAX)
+
+
+def test_a_template_that_leaves_nothing_is_refused() -> None:
+    space = Space(GROUPS["matmul"], 64)  # the sums of such a tile have no room
+    tile = {"row_blocks": 16, "vector_blocks": 4, "rows": 4, "unroll": 8, "terms": 256}
+    tiled = [index for index, sketch in enumerate(space.sketches) if sketch.tiled]
+    with pytest.raises(UsageError, match="no schedule of softmax has all of these values"):
+        check_template(Template.of(tile | {"sketch": tiled, "axis": 0}), space, SOFTMAX)
+
+
+def test_a_template_comes_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "knobs.toml"
+    path.write_text("rows = [1, 4]  # heights\nunroll = { min = 2, max = 8 }\nmasked = true\n")
+    template = read_template(path)
+    values = (0, 1, 2, 4, 8, 16)
+    allowed = {knob: [v for v in values if template.allows(knob, v)] for knob in ("rows", "unroll", "masked", "axis")}
+    assert allowed == {"rows": [1, 4], "unroll": [2, 4, 8], "masked": [1], "axis": [0, 1, 2, 4, 8, 16]}
+    for text, words in (("", "it names no knob"), ("rows =", "give a TOML file"), ("rows = 'x'", "knob rows is 'x'")):
+        path.write_text(text)
+        with pytest.raises(UsageError, match=words):
+            read_template(path)
+    for hostile in (tmp_path, tmp_path / "missing.toml", Path("/dev/zero")):
+        with pytest.raises(UsageError, match="give a TOML file"):
+            read_template(hostile)

@@ -37,7 +37,7 @@ class Beam:
         self._fitness.tell(scores)
 
     def _search(self) -> list[Point]:
-        left: list[Point] = [tuple(0 for _ in self._space.holes)]
+        left: list[Point] = [tuple(places[0] for places in self._space.allowed)]
         for index, hole in enumerate(self._space.holes):
             every = [
                 self._space.canonical((*point[:index], at, *point[index + 1 :]))

@@ -2,4 +2,5 @@
 
 from __future__ import annotations
 
-NAMES = ("evolution", "beam", "template", "random")
+TEMPLATE = "template"  # what explores a user's template unless another policy is named
+NAMES = ("evolution", "beam", TEMPLATE, "random")

@@ -5,38 +5,27 @@ What the template fixes is never tried: that is what a template costs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from haotuner.codegen.space import Point, Space
+from haotuner.codegen.template import Template
 from haotuner.search.policies.policy import Expected
 
 CHAINS = 4
 HEAT, COOLING = 0.2, 0.9  # log units that a worse point may be accepted for at first; times that after each round
-
-
-@dataclass(frozen=True, slots=True)
-class Template:
-    """The choices that are fixed, by the name of the hole; all else is to be filled in."""
-
-    fixed: Mapping[str, int]
-
-    def holds(self, space: Space, point: Point) -> bool:
-        """True if a point is an instance."""
-        return all(self.fixed.get(hole.name, at) == at for hole, at in zip(space.holes, point, strict=True))
+# The template where a user has none: the innermost axis, one row, masked ends.
+ONE_ROW = Template.of({"axis": 0, "rows": 1, "masked": 1}, "the template of one row")
 
 
 class Annealing:
     """Chains of points that move to neighbours in the template."""
 
-    TEMPLATE: ClassVar[Template] = Template({"axis": 0, "rows": 0, "masked": 0})  # the innermost axis, one row, masked ends
-
     def __init__(self, space: Space, expected: Expected, seed: int) -> None:
-        self._space, self._random = space, np.random.default_rng(seed)
-        self._instances = [point for point in space.points if self.TEMPLATE.holds(space, point)]
+        self._space = replace(space, template=ONE_ROW) if space.template is None else space
+        self._random = np.random.default_rng(seed)
         self._at: list[Point] = []
         self._score: dict[Point, float] = {}
         self._asked: dict[Point, int] = {}  # the chain that asked
@@ -45,18 +34,17 @@ class Annealing:
     def ask(self, count: int) -> list[Point]:
         """Neighbours of where the chains are; by chance where a chain has none left."""
         points: list[Point] = []
-        while len(points) < count and len(self._asked) < len(self._instances):
+        while len(points) < count and len(self._asked) < len(self._space.points):
             chain = len(points) % CHAINS
             near = self._near(self._at[chain]) if len(self._at) == CHAINS else []
-            pool = near or [point for point in self._instances if point not in self._asked]
+            pool = near or [point for point in self._space.points if point not in self._asked]
             chosen = pool[int(self._random.integers(len(pool)))]
             self._asked[chosen] = chain
             points.append(chosen)
         return points
 
     def _near(self, point: Point) -> list[Point]:
-        near = self._space.neighbours(point)
-        return [point for point in near if self.TEMPLATE.holds(self._space, point) and point not in self._asked]
+        return [neighbour for neighbour in self._space.neighbours(point) if neighbour not in self._asked]
 
     def tell(self, scores: Sequence[tuple[Point, float]]) -> None:
         """Each chain moves to a better point, to a worse one by chance."""
