@@ -65,9 +65,9 @@ def _values(value: object, knob: str, source: str) -> Values:
     if items and all(isinstance(item, int) for item in items):  # true and false are 1 and 0
         return Values(named=tuple(int(item) for item in items))
     if isinstance(value, Mapping) and value and value.keys() <= {"min", "max"}:
-        ends = [value.get("min"), value.get("max")]
-        if all(end is None or isinstance(end, int) for end in ends):
-            return Values((), *(None if end is None else int(end) for end in ends))
+        least, most = value.get("min"), value.get("max")
+        if isinstance(least, int | None) and isinstance(most, int | None):
+            return Values((), least, most)
     raise UsageError(
         f"{source}: knob {knob} is {str(value)[:60]!r}; write a whole number, a list of them such as [1, 2], "
         "or {min = 1, max = 4}"
