@@ -62,8 +62,9 @@ class Template:
 
 def _values(value: object, knob: str, source: str) -> Values:
     items = value if isinstance(value, list) else [value]
-    if items and all(isinstance(item, int) for item in items):  # true and false are 1 and 0
-        return Values(named=tuple(int(item) for item in items))
+    named = tuple(int(item) for item in items if isinstance(item, int))  # true and false are 1 and 0
+    if items and len(named) == len(items):
+        return Values(named)
     if isinstance(value, Mapping) and value and value.keys() <= {"min", "max"}:
         least, most = value.get("min"), value.get("max")
         if isinstance(least, int | None) and isinstance(most, int | None):
