@@ -14,6 +14,8 @@ from haotuner.codegen.math_coefficients import (
     ERF_SMALL,
     ERF_SPLIT,
     EXP,
+    EXP_MOST,
+    EXP_ZERO,
     LN2_HIGH,
     LN2_LOW,
     LOG2_E,
@@ -77,32 +79,30 @@ INLINE double ht_mod_double(double a, double b) {{ /* with the sign of b; number
 /* a b + c, rounded once where the processor does it */
 INLINE float ht_fused(float a, float b, float c) {{ return FUSED_OR(fmaf(a, b, c), a * b + c); }}
 INLINE double ht_fused_double(double a, double b, double c) {{ return FUSED_OR(fma(a, b, c), a * b + c); }}
-#define WHOLE 0x4b400000 /* the bits of {TO_WHOLE!r} */
-INLINE float power2(int32_t n) {{ return bits((int32_t)((uint32_t)(n + 127) << 23)); }}
-INLINE int32_t ht_reduced(float x, float* e) {{ /* n and e^r of x = n ln 2 + r; the sums are exact as they stand */
+INLINE int32_t ht_reduced(float x, float* e) {{ /* e^r of x = n ln 2 + r; n lies in the result's lowest bits */
   float t = ht_fused(x, {LOG2_E!r}f, {TO_WHOLE!r}f), n = t - {TO_WHOLE!r}f;
   float r = ht_fused(n, {-LN2_LOW!r}f, ht_fused(n, {-LN2_HIGH!r}f, x));
   *e = {_polynomial((1.0, 1.0, *EXP), "r")};
-  return (int32_t)((uint32_t)whole(t) - WHOLE);
+  return whole(t);
 }}
 INLINE float ht_exp_inside(float x) {{ /* of -87 to 87; of NaN any number */
   float e;
   int32_t i = ht_reduced(x, &e);
   return bits((int32_t)((uint32_t)whole(e) + ((uint32_t)i << 23)));
 }}
-INLINE float ht_exp(float x) {{ /* 2^n e^r, the power in two factors */
-  float c = x < -104.5f ? -104.5f : x, e;
-  c = c > 89.0f ? 89.0f : c;
-  int32_t i = ht_reduced(c, &e), h = i >> 1;
-  /* 0 of what masks leave: to underflow costs a vector of Intel's 150 cycles */
-  float p = bits(whole(power2(i - h)) & ~((i + 150) >> 31));
-  float y = bits((int32_t)((uint32_t)whole(e) + ((uint32_t)h << 23))) * p;
-  return x == x ? y : x; /* asked last, or the loop becomes no vectors */
+INLINE float ht_exp(float x) {{ /* 2^n e^r; below 1 2^(n + 64) e^r, times 2^-64 */
+  /* what masks leave is 0, not a product that underflows: it costs a vector of Intel's 150 cycles */
+  float c = x < {EXP_ZERO!r}f ? 0.0f : x, e;
+  int32_t i = ht_reduced(c, &e), raised = (whole(c) >> 31) & (64 << 23);
+  float y = bits((int32_t)((uint32_t)whole(e) + ((uint32_t)i << 23) + (uint32_t)raised)) * bits(0x3f800000 - raised);
+  y = x < {EXP_ZERO!r}f ? 0.0f : y;
+  return x <= {EXP_MOST!r}f ? y : x + INFINITY; /* NaN too; asked last, or the loop becomes no vectors */
 }}
-INLINE int32_t ordered(float f, int32_t of_nan) {{ /* whole numbers in the order of the floats */
+INLINE int32_t ordered_numbers(float f) {{ /* whole numbers in the order of the floats; a NaN is at one of the ends */
   int32_t i = whole(f);
-  return f == f ? i ^ ((i >> 31) & INT32_MAX) : of_nan;
+  return i ^ ((i >> 31) & INT32_MAX);
 }}
+INLINE int32_t ordered(float f, int32_t of_nan) {{ return f == f ? ordered_numbers(f) : of_nan; }}
 INLINE float unordered(int32_t i) {{ return bits(i ^ ((i >> 31) & INT32_MAX)); }}
 INLINE float signed_as(float v, float x) {{ return bits(whole(v) | (whole(x) & INT32_MIN)); }}
 INLINE float from_bf16(uint16_t h) {{ return bits((int32_t)((uint32_t)h << 16)); }}
