@@ -1,4 +1,4 @@
-"""Coefficients of exp, log, tanh and erf of float32, within 2 ulp: for TVM programs (``vector_math.py``) and for loops in C.
+"""Coefficients of element-wise functions: of TVM's programs, of epilogues, of loops in C.
 
 Polynomials are near-minimax fits (reweighted least squares at Chebyshev nodes), arranged as Cody and Waite do (1980).
 """
@@ -53,3 +53,23 @@ QUARTERS: tuple[tuple[float, tuple[float, float, float]], ...] = (
     (2.0**78, (7.166494903518363e-17, 7.696704847356705e-26, 1.6682867668608235e-34)),
     (2.0**103, (2.765304035419047e-24, 4.018688561039878e-33, 4.420676015940119e-42)),
 )
+
+# Of epilogues, whose products and sums are rounded apart (Lawson's weighting, float64). Errors in units of 2^-24.
+EXP_UNFUSED = (
+    0.4999999403953552,
+    0.1666652113199234,
+    0.04166838899254799,
+    0.00836874544620514,
+    0.0013814540579915047,
+)  # 0.05
+TANH_UNFUSED = (
+    -0.3333333134651184,
+    0.1333320587873459,
+    -0.05394676327705383,
+    0.021700702607631683,
+    -0.008177394978702068,
+    0.002142958575859666,
+)  # 0.003, of tanh below TANH_SPLIT
+# log(erfc(t)) / t for t >= 0; the error of erfc is under 0.5.
+ERFC_UNFUSED = (-1.128380298614502, -0.636597752571106, -0.10291961580514908, 0.019583959132432938, -0.0005369319696910679,
+                -0.0010324025060981512, 0.0003088024095632136, -3.1440187740372494e-05)  # fmt: skip
