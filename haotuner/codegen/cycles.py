@@ -14,8 +14,10 @@ from haotuner.graph.types import numpy_dtype
 # Vector instructions of each function (``microkernels/cpu/vector_math.py``, as LLVM makes them); one if not here.
 INSTRUCTIONS: Mapping[str, float] = {
     "max": 3, "min": 3, "any_max": 1, "and": 0.5, "or": 0.5, "not": 0.5, "xor": 1, "abs": 1, "neg": 1, "select": 1,
-    "cast": 1, "div": 10, "reciprocal": 10, "sqrt": 12, "rsqrt": 22, "floordiv": 12, "mod": 14, "pow": 120,
+    "cast": 1, "div": 10, "reciprocal": 10, "sqrt": 12, "rsqrt": 22, "floordiv": 12, "mod": 14, "fmod": 150,
     "mask": 6, "exp": 14, "log": 34, "tanh": 30, "erf": 36, "sigmoid": 18, "shuffle": 2, "turn": 1,
+    "log1p": 44, "expm1": 40, "sin": 75, "cos": 75, "tan": 120, "sinh": 56, "cosh": 50, "asin": 70, "acos": 70, "atan": 70,
+    "asinh": 90, "acosh": 90, "atanh": 80, "pow": 110,
 }  # fmt: skip
 # Cycles (Agner Fog, Zen 2-4).
 LATENCY: Mapping[str, float] = {"add": 4, "mul": 4, "max": 7, "min": 7, "any_max": 4, "shuffle": 4}

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from haotuner.graph.graph import Graph, Node
+from haotuner.ops.functions import TRANSCENDENTAL
 
 # NaN where an argument is.
-STRICT = ("add", "sub", "mul", "div", "reciprocal", "exp", "log", "neg", "abs", "sqrt", "rsqrt", "tanh", "erf", "sigmoid")
+STRICT = (TRANSCENDENTAL - {"pow"}) | {"add", "sub", "mul", "div", "reciprocal", "neg", "abs", "sqrt", "rsqrt"}
 
 
 def nan_propagating_maxima(graph: Graph) -> frozenset[str]:

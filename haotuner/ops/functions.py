@@ -69,6 +69,17 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "sigmoid": _sigmoid,
     "sin": _silent(np.sin),
     "cos": _silent(np.cos),
+    "tan": _silent(np.tan),
+    "asin": _silent(np.arcsin),
+    "acos": _silent(np.arccos),
+    "atan": _silent(np.arctan),
+    "sinh": _silent(np.sinh),
+    "cosh": _silent(np.cosh),
+    "asinh": _silent(np.arcsinh),
+    "acosh": _silent(np.arccosh),
+    "atanh": _silent(np.arctanh),
+    "log1p": _silent(np.log1p),
+    "expm1": _silent(np.expm1),
     "floor": np.floor,
     "ceil": np.ceil,
     "round": np.round,
@@ -88,6 +99,11 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "isinf": np.isinf,
     "select": np.where,
 }
+# Of real numbers; each takes many instructions.
+TRANSCENDENTAL = frozenset(
+    {"exp", "log", "erf", "tanh", "sigmoid", "pow", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh"}
+    | {"acosh", "atanh", "log1p", "expm1"}
+)
 COMPARISONS = frozenset(
     {"equal", "less", "less_equal", "greater", "greater_equal", "and", "or", "xor", "not", "isnan", "isinf"}
 )

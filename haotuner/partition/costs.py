@@ -21,6 +21,7 @@ from haotuner.graph.extents import Extent, evaluate
 from haotuner.graph.graph import Graph, Node
 from haotuner.graph.types import numpy_dtype
 from haotuner.ops.convolution import is_convolution
+from haotuner.ops.functions import TRANSCENDENTAL
 from haotuner.partition.products import Product
 from haotuner.spec.op import Op
 from haotuner.spec.shape import Shape
@@ -86,9 +87,7 @@ CORE = Rates(
 GPU = Rates(
     kept=False, output_us=0.0, step_us=3.0, bytes_moved=2e6, simple=1e7, hard=2e6, flops=2e7
 )  # of a server: a launch weighs as much as some megabytes
-HARD = frozenset(
-    {"exp", "erf", "tanh", "sigmoid", "log", "pow", "sin", "cos", "div", "rsqrt", "sqrt", "reciprocal", "fmod", "mod"}
-)
+HARD = TRANSCENDENTAL | {"div", "rsqrt", "sqrt", "reciprocal", "fmod", "mod"}
 
 
 class Prices:

@@ -1,8 +1,8 @@
 """Vector functions of epilogues on CPUs, in fp32: exp, sigmoid, tanh and the normal distribution, as TVM expressions.
 
 A function takes and gives a vector (or one number) and keeps intermediate values with ``Maker.keep``, since an expression
-that is used twice would be computed twice. Polynomials are near-minimax fits of our own (Lawson's weighting, float64); their
-errors below are in units of 2^-24, half an ulp of 1. NaN comes out as NaN. None needs an instruction beyond SSE2's.
+that is used twice would be computed twice. NaN comes out as NaN. None needs an instruction beyond SSE2's. Products and sums
+are rounded apart on every CPU, so these have polynomials of their own beside those of ``vector_math.py``.
 """
 
 from __future__ import annotations
@@ -10,24 +10,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-LOG2_E = 1.4426950408889634
-# ln 2 in two floats: the first has 9 bits, so that its product with a whole number under 2^15 is exact.
-LN2_HIGH, LN2_LOW = 0.693359375, -2.12194440e-4
+from haotuner.codegen.math_coefficients import (
+    ERFC_UNFUSED,
+    EXP_UNFUSED,
+    LN2_HIGH,
+    LN2_LOW,
+    LOG2_E,
+    TANH_SPLIT,
+    TANH_UNFUSED,
+    TO_WHOLE,
+)
+
 EXP_LOWEST, EXP_HIGHEST = -87.0, 88.0  # results are normal numbers: subnormal ones take some CPUs 100 cycles each
-ROUND = 12582912.0  # 1.5 * 2^23: added and taken away it rounds to a whole number, which then lies in the lowest bits
-EXP_TERMS = (0.4999999403953552, 0.1666652113199234, 0.04166838899254799, 0.00836874544620514, 0.0013814540579915047)  # 0.05
-TANH_SMALL = 0.625
-TANH_TERMS = (
-    -0.3333333134651184,
-    0.1333320587873459,
-    -0.05394676327705383,
-    0.021700702607631683,
-    -0.008177394978702068,
-    0.002142958575859666,
-)  # 0.003, of tanh below TANH_SMALL
-# log(erfc(t)) / t for t >= 0; the error of erfc is under 0.5.
-ERFC_TERMS = (-1.128380298614502, -0.636597752571106, -0.10291961580514908, 0.019583959132432938, -0.0005369319696910679,
-              -0.0010324025060981512, 0.0003088024095632136, -3.1440187740372494e-05)  # fmt: skip
 
 
 class Maker:
@@ -84,12 +78,14 @@ class Maker:
         """The exponential, at most 1.5 ulp off; 0 of values under EXP_LOWEST, and over EXP_HIGHEST that of it."""
         inputs = self.keep(value)
         value = self.keep(self.below(self.above(inputs, self.number(EXP_LOWEST)), self.number(EXP_HIGHEST)))
-        shifted = self.keep(value * self.number(LOG2_E) + self.number(ROUND))
-        power = self.keep(self._bits(shifted) - self._bits(self.number(ROUND)), "int32")
-        whole = self.keep(power.astype(self.dtype("float32")))  # not shifted - ROUND, which TVM takes for the value itself
+        shifted = self.keep(value * self.number(LOG2_E) + self.number(TO_WHOLE))
+        power = self.keep(self._bits(shifted) - self._bits(self.number(TO_WHOLE)), "int32")
+        whole = self.keep(
+            power.astype(self.dtype("float32"))
+        )  # not shifted - TO_WHOLE, which TVM takes for the value itself
         rest = self.keep(value - whole * self.number(LN2_HIGH))
         rest = self.keep(rest - whole * self.number(LN2_LOW))
-        result = rest * rest * self.polynomial(EXP_TERMS, rest) + rest + self.number(1.0)
+        result = rest * rest * self.polynomial(EXP_UNFUSED, rest) + rest + self.number(1.0)
         return self.keep(self.choose(inputs < self.number(EXP_LOWEST), self.number(0.0), result * self._two_to(power)))
 
     def sigmoid(self, value: Any) -> Any:
@@ -104,16 +100,16 @@ class Maker:
         value = self.keep(value)
         size = self.keep(self.magnitude(value))
         square = self.keep(value * value)
-        near = value + value * square * self.polynomial(TANH_TERMS, square)
+        near = value + value * square * self.polynomial(TANH_UNFUSED, square)
         far = self.number(1.0) - self.number(2.0) / (self.exp(size + size) + self.number(1.0))
-        far = self.choose(size < self.number(TANH_SMALL), self.number(0.0), far)
-        return self.keep(self.choose(size < self.number(TANH_SMALL), near, self.signed(far, value)))
+        far = self.choose(size < self.number(TANH_SPLIT), self.number(0.0), far)
+        return self.keep(self.choose(size < self.number(TANH_SPLIT), near, self.signed(far, value)))
 
     def normal(self, value: Any) -> Any:
         """The normal distribution, (1 + erf(value / sqrt 2)) / 2; the error is at most 2 ulp of (1 + erf)."""
         value = self.keep(value)
         size = self.keep(self.magnitude(value) * self.number(0.7071067811865476))
-        tail = self.exp(size * self.polynomial(ERFC_TERMS, size))
+        tail = self.exp(size * self.polynomial(ERFC_UNFUSED, size))
         tail = self.keep(tail * self.number(0.5))
         return self.keep(self.choose(value < self.number(0.0), tail, self.number(1.0) - tail))
 

@@ -6,15 +6,17 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from haotuner.codegen.emit import AnyPlan
+from haotuner.codegen.vector_functions import FORMULAS
 from haotuner.errors import UsageError
 from haotuner.graph.extents import Extent
 from haotuner.graph.types import NUMPY_NAMES
+from haotuner.microkernels.cpu.lane_program import vector_function
 from haotuner.microkernels.cpu.register_transpose import transposed_square
 from haotuner.microkernels.cpu.vector_math import VectorMath
 from haotuner.ops.functions import COMPARISONS
 
 BINARY = {"add": "__add__", "sub": "__sub__", "mul": "__mul__", "div": "__truediv__"}
-VECTOR_MATH = ("exp", "log", "tanh", "erf", "sigmoid")
+VECTOR_MATH = ("exp", "tanh", "erf", "sigmoid")
 TVM_NAMES = {**NUMPY_NAMES, "bool": "bool"}
 
 
@@ -168,6 +170,10 @@ class Tir:
         inputs = [self._wide(argument, lanes) for argument in arguments]
         if function == "cast":
             return self._cast(inputs[0], dtype, lanes)
+        if function in VECTOR_MATH and dtype == "fp32":
+            return getattr(VectorMath(lanes, lambda value: self._once(value, lanes)), function)(*inputs)
+        if function in FORMULAS and dtype == "fp32":
+            return vector_function(function, inputs, lanes, lambda value: self._once(value, lanes))
         made = getattr(self, f"_{function}", None)
         if made is not None:
             return made(inputs, dtype, lanes)
@@ -175,8 +181,6 @@ class Tir:
             return getattr(inputs[0], BINARY[function])(inputs[1])
         if function in COMPARISONS:
             return self._compared(function, inputs)
-        if function in VECTOR_MATH and dtype == "fp32":
-            return getattr(VectorMath(lanes, lambda value: self._once(value, lanes)), function)(*inputs)
         if function in ("sqrt", "floor", "ceil", "abs", "sin", "cos", "exp", "log", "tanh", "erf", "sigmoid"):
             return getattr(self.tirx, function)(*inputs)
         raise UsageError(f"no program for the function {function!r} of {dtype}")

@@ -1,6 +1,7 @@
-"""Vector math for programs: exp, log, tanh, erf and sigmoid of float32 lanes in plain arithmetic, within 2 ulp.
+"""Vector math of programs that LLVM has better instructions for than C has: exp, tanh, erf and sigmoid of float32 lanes.
 
-Polynomials are near-minimax fits (reweighted least squares at Chebyshev nodes), arranged as Cody and Waite do (1980).
+AVX-512 scales by a power of two and masks lanes in one instruction each, which no C compiler finds in the arithmetic of
+``codegen/loops/c_math.py``. All other functions are written once, in ``codegen/vector_functions.py``.
 NaN and infinity come out as numpy has them. Every function takes and gives a TVM expression of ``lanes`` lanes.
 """
 
@@ -20,7 +21,6 @@ from haotuner.codegen.math_coefficients import (
     EXP_ZERO,
     LN2_HIGH,
     LN2_LOW,
-    LOG,
     LOG2_E,
     TANH,
     TANH_END,
@@ -89,29 +89,6 @@ class VectorMath:
             return self.once(e * self._power(self.once(tirx.Cast(self._type("int32"), n))))
         every, current = tirx.IntImm("int16", -1), tirx.IntImm("int32", 4)  # all lanes; rounding as it is set
         return self.once(tirx.call_llvm_pure_intrin(self._type("float32"), SCALE, e, n, e, every, current))
-
-    def log(self, x: Any) -> Any:
-        """Natural logarithm: of the mantissa in sqrt(1/2)..sqrt(2), plus the exponent times ln 2."""
-        from tvm import tirx
-
-        x = self.once(x)
-        tiny = x < self._number(1.17549435e-38)  # subnormal numbers are scaled up first
-        scaled = self.once(tirx.Select(tiny, x * self._number(2.0**23), x))
-        bits = self.once(tirx.reinterpret(self._type("int32"), scaled) - self._int(0x3F3504F3))
-        exponent = bits >> self._int(23)
-        mantissa = tirx.reinterpret(self._type("float32"), (bits & self._int(0x007FFFFF)) + self._int(0x3F3504F3))
-        n = self.once(tirx.Cast(self._type("float32"), exponent) - tirx.Select(tiny, self._number(23.0), self._number(0.0)))
-        f = self.once(mantissa - self._number(1.0))
-        square = self.once(f * f)
-        p = self.once(self._polynomial(LOG, f))
-        tail = self.once(self._fma(n, LN2_LOW, self._fma(square, self._number(-0.5), square * f * p)))
-        result = self._fma(n, LN2_HIGH, f + tail)
-        infinity = self._number(float("inf"))
-        result = tirx.Select(x < infinity, result, x)  # infinity, NaN
-        result = tirx.Select(
-            x > self._number(0.0), result, tirx.Select(tirx.Not(tirx.isnan(x)), self._number(float("nan")), x)
-        )
-        return self.once(tirx.Select(tirx.EQ(x, self._number(0.0)), self._number(float("-inf")), result))
 
     def tanh(self, x: Any) -> Any:
         """An odd polynomial near 0, else 1 - 2 / (e^2x + 1)."""

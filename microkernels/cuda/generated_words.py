@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from haotuner.codegen.vector_functions import FORMULAS, OF_TWO
 from haotuner.errors import UsageError
 
 TYPES = {"fp32": "float", "fp64": "double", "int64": "long long", "int32": "int", "bool": "bool"}
@@ -25,7 +26,8 @@ CALLS = {
 FLOATS = {"exp": "expf({0})", "log": "logf({0})", "tanh": "tanhf({0})", "erf": "erff({0})", "sqrt": "sqrtf({0})",
           "rsqrt": "(1.0f / sqrtf({0}))", "sigmoid": "__fdividef(1.0f, 1.0f + expf(-{0}))", "pow": "powf({0}, {1})",
           "abs": "fabsf({0})", "floor": "floorf({0})", "ceil": "ceilf({0})", "round": "rintf({0})", "sin": "sinf({0})",
-          "cos": "cosf({0})", "fmod": "fmodf({0}, {1})",
+          "cos": "cosf({0})", **{name: f"{name}f({{0}})" for name in FORMULAS if name not in ("sin", "cos", "log", *OF_TWO)},
+          "fmod": "fmodf({0}, {1})",
           "isinf": "(fabsf({0}) == __uint_as_float(0x7f800000u))"}  # fmt: skip
 SHORT = {"exp": "ht_exp({0})", "erf": "ht_erf({0})", "sigmoid": "__fdividef(1.0f, 1.0f + ht_exp(-{0}))"}  # kept in 16 bits
 JOINS = {"sum": "add", "prod": "mul", "any_max": "max"}

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-import math
 import subprocess
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,7 @@ from haotuner.backends.cpu.pack_source import GROUP_FLAGS
 from haotuner.backends.toolchain import Toolchain
 from haotuner.codegen.expressions import Apply, Fold, Load, Variable, arithmetic, index, parts
 from haotuner.codegen.loops.c_loops import loops_of
-from haotuner.codegen.loops.c_math import PRELUDE, head_of
+from haotuner.codegen.loops.c_math import head_of
 from haotuner.codegen.loops.elements import elements_of
 from haotuner.codegen.loops.interleave import interleaved_part, interleaved_parts
 from haotuner.codegen.loops.loop_nest import Group
@@ -30,7 +28,6 @@ from haotuner.graph import decompositions
 from haotuner.graph.extents import dimension, evaluate
 from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.graph.interpret import interpret
-from tests.underflow import underflows
 
 B, H, W = (dimension(name) for name in "bhw")
 INFINITY = float("inf")
@@ -335,47 +332,6 @@ def test_what_is_read_across_is_turned_in_squares(name: str) -> None:
     place = {"turned_plane": 2, "turned_apart": 1, "turned_channels": 1}.get(name)
     assert (loads.place if loads is not None else None) == place
     assert of(graph, "ht_one")[0].source.count("ht_turned(") == (place is not None)
-
-
-FUNCTIONS = {"exp": 2.0, "sigmoid": 3.0, "tanh": 2.0, "erf": 3.0}  # units of the last place
-
-
-@pytest.mark.parametrize("arch", ["native", "x86-64"])
-def test_functions_keep_their_digits_although_sums_may_be_taken_apart(arch: str, tmp_path: Path) -> None:
-    source, library = tmp_path / "functions.c", tmp_path / "functions.so"
-    loops = (
-        f"void of_{name}(const float* x, float* y, long n) {{ for (long i = 0; i < n; ++i) y[i] = ht_{name}(x[i]); }}"
-        for name in FUNCTIONS
-    )
-    source.write_text(PRELUDE + "\n".join(loops))
-    command = [Toolchain.find().compiler, "-std=c11", "-O3", f"-march={arch}", *GROUP_FLAGS, "-fPIC", "-shared"]
-    subprocess.run([*command, "-o", str(library), str(source), "-lm"], check=True)
-    found = ctypes.CDLL(str(library))
-    every = np.arange(0, 2**32, 49999, dtype=np.uint64).astype(np.uint32).view(np.float32)
-    near = np.linspace(-106, 90, 20001, dtype=np.float32)  # where results are subnormal, and where they end
-    x = np.concatenate([every, near, np.array([np.inf, -np.inf, np.nan, 0.0], np.float32)])
-    y = np.empty_like(x)
-    with np.errstate(all="ignore"):
-        wide = x.astype(np.float64)
-        exact = {"exp": np.exp(wide), "sigmoid": 1 / (1 + np.exp(-wide)), "tanh": np.tanh(wide),
-                 "erf": np.array([math.erf(one) for one in wide])}  # fmt: skip
-        for name, most in FUNCTIONS.items():
-            _applied(found, name, x, y)
-            want = exact[name]
-            rounded = want.astype(np.float32)
-            np.testing.assert_array_equal(np.isnan(y), np.isnan(x), name)
-            np.testing.assert_array_equal(np.isinf(y), np.isinf(rounded), name)
-            known = np.isfinite(rounded)
-            off = np.abs(y[known] - want[known]) / np.spacing(np.abs(rounded[known])).astype(np.float64)
-            assert off.max() <= most, (name, x[known][off.argmax()], off.max())
-    hidden = np.array([-105, -1e4, -1e9, -3.4e38, -np.inf] * 16, np.float32)  # as masks leave it
-    for name in ("exp", "sigmoid"):
-        assert not underflows(partial(_applied, found, name, hidden, y)), name
-        assert (y[: len(hidden)] == 0).all()
-
-
-def _applied(library: ctypes.CDLL, name: str, x: Any, y: Any) -> None:
-    getattr(library, f"of_{name}")(ctypes.c_void_p(x.ctypes.data), ctypes.c_void_p(y.ctypes.data), ctypes.c_long(len(x)))
 
 
 def test_a_comparison_of_real_numbers_is_no_guard_of_a_pad() -> None:

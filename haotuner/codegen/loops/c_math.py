@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
+from haotuner.codegen.loops.c_functions import c_functions
 from haotuner.codegen.loops.c_sums import SUMS
 from haotuner.codegen.loops.strided_reads import BLOCK
 from haotuner.codegen.math_coefficients import (
@@ -13,6 +14,8 @@ from haotuner.codegen.math_coefficients import (
     ERF_SMALL,
     ERF_SPLIT,
     EXP,
+    EXP_MOST,
+    EXP_ZERO,
     LN2_HIGH,
     LN2_LOW,
     LOG2_E,
@@ -21,6 +24,7 @@ from haotuner.codegen.math_coefficients import (
     TANH_SPLIT,
     TO_WHOLE,
 )
+from haotuner.codegen.vector_functions import FORMULAS
 from haotuner.graph.types import HALVES
 
 # What a value is computed in. Halves are floats, rounded after every step; in memory they are their bits.
@@ -60,13 +64,9 @@ INLINE int64_t ht_ipow(int64_t a, int64_t n) {{ /* of whole numbers; 1 over one 
     if (n & 1) found *= base;
   return (int64_t)found;
 }}
-INLINE double ht_mod(double a, double b) {{ /* with the sign of b; numbers are their own rest of infinity */
+INLINE double ht_mod_double(double a, double b) {{ /* with the sign of b; numbers are their own rest of infinity */
   double r = fmod(a, b);
   return r == 0 ? copysign(0.0, b) : (r < 0) != (b < 0) ? r + b : r;
-}}
-INLINE float ht_modf(float a, float b) {{
-  float r = fmodf(a, b);
-  return r == 0 ? copysignf(0.0f, b) : (r < 0) != (b < 0) ? r + b : r;
 }}
 #if defined __FMA__ || defined __CUDACC__ || defined __CUDACC_RTC__
 #define FUSED
@@ -79,32 +79,30 @@ INLINE float ht_modf(float a, float b) {{
 /* a b + c, rounded once where the processor does it */
 INLINE float ht_fused(float a, float b, float c) {{ return FUSED_OR(fmaf(a, b, c), a * b + c); }}
 INLINE double ht_fused_double(double a, double b, double c) {{ return FUSED_OR(fma(a, b, c), a * b + c); }}
-#define WHOLE 0x4b400000 /* the bits of {TO_WHOLE!r} */
-INLINE float power2(int32_t n) {{ return bits((int32_t)((uint32_t)(n + 127) << 23)); }}
-INLINE int32_t ht_reduced(float x, float* e) {{ /* n and e^r of x = n ln 2 + r; the sums are exact as they stand */
+INLINE int32_t ht_reduced(float x, float* e) {{ /* e^r of x = n ln 2 + r; n lies in the result's lowest bits */
   float t = ht_fused(x, {LOG2_E!r}f, {TO_WHOLE!r}f), n = t - {TO_WHOLE!r}f;
   float r = ht_fused(n, {-LN2_LOW!r}f, ht_fused(n, {-LN2_HIGH!r}f, x));
   *e = {_polynomial((1.0, 1.0, *EXP), "r")};
-  return (int32_t)((uint32_t)whole(t) - WHOLE);
+  return whole(t);
 }}
 INLINE float ht_exp_inside(float x) {{ /* of -87 to 87; of NaN any number */
   float e;
   int32_t i = ht_reduced(x, &e);
   return bits((int32_t)((uint32_t)whole(e) + ((uint32_t)i << 23)));
 }}
-INLINE float ht_exp(float x) {{ /* 2^n e^r, the power in two factors */
-  float c = x < -104.5f ? -104.5f : x, e;
-  c = c > 89.0f ? 89.0f : c;
-  int32_t i = ht_reduced(c, &e), h = i >> 1;
-  /* 0 of what masks leave: to underflow costs a vector of Intel's 150 cycles */
-  float p = bits(whole(power2(i - h)) & ~((i + 150) >> 31));
-  float y = bits((int32_t)((uint32_t)whole(e) + ((uint32_t)h << 23))) * p;
-  return x == x ? y : x; /* asked last, or the loop becomes no vectors */
+INLINE float ht_exp(float x) {{ /* 2^n e^r; below 1 2^(n + 64) e^r, times 2^-64 */
+  /* what masks leave is 0, not a product that underflows: it costs a vector of Intel's 150 cycles */
+  float c = x < {EXP_ZERO!r}f ? 0.0f : x, e;
+  int32_t i = ht_reduced(c, &e), raised = (whole(c) >> 31) & (64 << 23);
+  float y = bits((int32_t)((uint32_t)whole(e) + ((uint32_t)i << 23) + (uint32_t)raised)) * bits(0x3f800000 - raised);
+  y = x < {EXP_ZERO!r}f ? 0.0f : y;
+  return x <= {EXP_MOST!r}f ? y : x + INFINITY; /* NaN too; asked last, or the loop becomes no vectors */
 }}
-INLINE int32_t ordered(float f, int32_t of_nan) {{ /* whole numbers in the order of the floats */
+INLINE int32_t ordered_numbers(float f) {{ /* whole numbers in the order of the floats; a NaN is at one of the ends */
   int32_t i = whole(f);
-  return f == f ? i ^ ((i >> 31) & INT32_MAX) : of_nan;
+  return i ^ ((i >> 31) & INT32_MAX);
 }}
+INLINE int32_t ordered(float f, int32_t of_nan) {{ return f == f ? ordered_numbers(f) : of_nan; }}
 INLINE float unordered(int32_t i) {{ return bits(i ^ ((i >> 31) & INT32_MAX)); }}
 INLINE float signed_as(float v, float x) {{ return bits(whole(v) | (whole(x) & INT32_MIN)); }}
 INLINE float from_bf16(uint16_t h) {{ return bits((int32_t)((uint32_t)h << 16)); }}
@@ -129,8 +127,8 @@ INLINE uint16_t to_fp16(float f) {{
 INLINE float ht_tanh(float x) {{
   float s = fabsf(x), q = x * x, t = s > {TANH_END!r}f ? {TANH_END!r}f : s;
   float near = ht_fused({_polynomial(TANH, "q")} * q, x, x);
-  float far = signed_as(1.0f - 2.0f / (ht_exp_inside(t + t) + 1.0f), x);
-  float y = s < {TANH_SPLIT!r}f ? near : far;
+  float far = 1.0f - 2.0f / (ht_exp_inside(t + t) + 1.0f);
+  float y = signed_as(s < {TANH_SPLIT!r}f ? near : far, x);
   return x == x ? y : x;
 }}
 INLINE float ht_erf(float x) {{
@@ -175,17 +173,23 @@ def head_of(sources: Iterable[str]) -> str:
     """Beginning of the C of these groups."""
     every = list(sources)
     bytes_of = '#include "kinds/byte_sums.h"\n' if any("ht_byte_sums(" in item for item in every) else ""
-    return PRELUDE + bytes_of + (TURNING if any("ht_turned(" in item for item in every) else "")
+    return PRELUDE + c_functions(every) + bytes_of + (TURNING if any("ht_turned(" in item for item in every) else "")
 
 
+# Powers whose exponent is known: as few products as there may be.
+_POWERS = {
+    f"{exponent}.0{suffix}": text
+    for suffix in ("f", "")
+    for exponent, text in ((1, "{0}"), (2, "({0} * {0})"), (3, "({0} * {0} * {0})"), (-1, f"(1.0{suffix} / {{0}})"))
+}
 _BINARY = {"add": "+", "sub": "-", "mul": "*", "equal": "==", "less": "<", "less_equal": "<=", "greater": ">",
            "greater_equal": ">=", "and": "&&", "or": "||", "bitand": "&", "bitor": "|", "bitxor": "^"}  # fmt: skip
 _EXACT = ("neg", "abs", "max", "min", "select", "sign", "floor", "ceil", "round")  # of halves: their results are halves
-_SINGLE = {"exp": "ht_exp", "tanh": "ht_tanh", "erf": "ht_erf", "sigmoid": "ht_sigmoid", "log": "logf", "sqrt": "sqrtf",
-           "sin": "sinf", "cos": "cosf", "floor": "floorf", "ceil": "ceilf", "round": "rintf", "abs": "fabsf", "pow": "powf",
-           "fmod": "fmodf"}  # fmt: skip
-_DOUBLE = {"exp": "exp", "tanh": "tanh", "erf": "erf", "log": "log", "sqrt": "sqrt", "sin": "sin", "cos": "cos",
-           "floor": "floor", "ceil": "ceil", "round": "rint", "abs": "fabs", "pow": "pow", "fmod": "fmod"}  # fmt: skip
+# Of fp64 the C library's, one number at a time: few models have it, where speed does not matter.
+_DOUBLE = {"exp": "exp", "tanh": "tanh", "erf": "erf", "sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "round": "rint",
+           "abs": "fabs", **{name: name for name in FORMULAS}, "mod": "ht_mod_double"}  # fmt: skip
+_SINGLE = {**{name: f"ht_{name}" for name in ("exp", "tanh", "erf", "sigmoid", *FORMULAS)}, "sqrt": "sqrtf",
+           "floor": "floorf", "ceil": "ceilf", "round": "rintf", "abs": "fabsf"}  # fmt: skip
 
 
 def loaded(text: str, dtype: str) -> str:
@@ -240,10 +244,10 @@ def applied(function: str, a: Sequence[str], dtype: str, argument: str) -> str:
         reals = {"div": "({0} / {1})", "reciprocal": f"({item} / {{0}})"}
         if function in reals:
             return reals[function].format(*a)
+        if function == "pow" and a[1] in _POWERS:
+            return _POWERS[a[1]].format(a[0])
         if function == "rsqrt":
             return f"({item} / {(_SINGLE if argument == 'fp32' else _DOUBLE)['sqrt']}({a[0]}))"
-        if function == "mod":
-            return f"{'ht_modf' if argument == 'fp32' else 'ht_mod'}({a[0]}, {a[1]})"
         if function == "sigmoid" and argument == "fp64":
             return f"(1.0 / (1.0 + exp(-{a[0]})))"
         return f"{(_SINGLE if argument == 'fp32' else _DOUBLE)[function]}({', '.join(a)})"

@@ -25,9 +25,9 @@ _ACTIVATIONS = {
     "thresholdedrelu": "({x} > {a} ? {x} : 0)",
     "scaledtanh": "({a} * {tanh}({b} * {x}))",
     "hardsigmoid": "fmin{f}(fmax{f}({a} * {x} + {b}, 0), 1)",
-    "elu": "({x} < 0 ? {a} * expm1{f}({x}) : {x})",
+    "elu": "({x} < 0 ? {a} * {expm1}({x}) : {x})",
     "softsign": "({x} / (1.0{f} + fabs{f}({x})))",
-    "softplus": "(fmax{f}({x}, 0) + log1p{f}({exp}(-fabs{f}({x}))))",
+    "softplus": "(fmax{f}({x}, 0) + {log1p}({exp}(-fabs{f}({x}))))",
 }
 
 
@@ -52,7 +52,7 @@ def recurrent_lines(attributes: Mapping[str, Any], dtype: str, tokens: str, batc
 
     def value(index: int) -> str:
         name, a, b = attributes["activations"][index]
-        calls = {"tanh": "ht_tanh" if single else "tanh", "exp": "ht_exp" if single else "exp"}
+        calls = {item: f"ht_{item}" if single else item for item in ("tanh", "exp", "expm1", "log1p")}
         return _ACTIVATIONS[name].format(x="v", a=f"{float(a)!r}{f}", b=f"{float(b)!r}{f}", f=f, **calls)
 
     def act(index: int, x: str) -> str:

@@ -22,6 +22,7 @@ from haotuner.codegen.loops.loop_nest import Scope
 from haotuner.codegen.loops.loop_partition import Clipped, clipped
 from haotuner.codegen.loops.row_buffer import RowBuffer
 from haotuner.codegen.mixed_radix import merged
+from haotuner.codegen.nan_propagation import nan_propagating_maxima
 from haotuner.errors import UsageError
 from haotuner.graph.extents import Extent
 from haotuner.graph.graph import Graph
@@ -40,6 +41,7 @@ class ValueWriter:
         self.top = Scope(frozenset())
         self.used: list[str] = []
         self.kept: list[Expression] = []
+        self.may_lose_nan = nan_propagating_maxima(graph)
         self.row: RowBuffer | None = None  # what waits in the output's row
 
     def _open(self, head: str, variable: str) -> Scope:
@@ -236,12 +238,13 @@ class ValueWriter:
         return f"{extent}LL" if isinstance(extent, int) else self._value(Size(extent), stack[:1])
 
     def _extreme(self, e: Fold, name: str, value: str, inner: list[Scope], stack: Sequence[Scope], scope: Scope) -> str:
-        """A maximum or minimum of floats, as one of whole numbers; a NaN is the extreme."""
+        """A maximum or minimum of floats, as one of whole numbers; a NaN is the extreme, where an output asks for it."""
         of_nan, sign = ("0x7fc00000", ">") if e.how == "max" else ("(int32_t)0x803fffff", "<")
         self.count += 2
         key, result = f"v{self.count - 1}", f"v{self.count}"
+        ordered = f"ordered_numbers({value})" if e.tensor in self.may_lose_nan else f"ordered({value}, {of_nan})"
         inner[-1].lines += [
-            f"const int32_t {key} = ordered({value}, {of_nan});",
+            f"const int32_t {key} = {ordered};",
             f"{name} = {key} {sign} {name} ? {key} : {name};",
         ]
         scope.lines.append(f"int32_t {name} = ordered({neutral(e.how, e.dtype)}, 0);")

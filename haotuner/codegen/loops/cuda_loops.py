@@ -17,6 +17,7 @@ from haotuner.codegen.loops.elements import elements_of
 from haotuner.codegen.loops.loop_nest import Group, Scope
 from haotuner.codegen.loops.strided_reads import LEAST_WIDE
 from haotuner.codegen.sibling_outputs import SiblingOutput
+from haotuner.codegen.vector_functions import FORMULAS, OF_TWO
 from haotuner.errors import UsageError
 from haotuner.graph.extents import Extent
 from haotuner.graph.graph import Graph
@@ -26,6 +27,12 @@ WARP, THREADS = 32, 256  # threads of a block, at most
 WORDS = 500  # of eight bytes, of a kernel's parameters: 4 KB, and some to spare
 SHUFFLED = ("fp32", "fp64", "int64", "int32", "uint64", "uint32")
 
+# CUDA's own functions hold the bounds (4 ulp at most), and few devices compute as many doubles as floats.
+_LIBRARY = "".join(
+    f"INLINE float ht_{name}(float a{', float b' * (name in OF_TWO)}) {{ return {name}f(a{', b' * (name in OF_TWO)}); }}\n"
+    for name in FORMULAS
+    if name != "mod"
+)
 # As microkernels/cuda/device/prelude.cuh, NVRTC has no headers.
 PRELUDE = f"""#ifdef __CUDACC_RTC__
 typedef signed char int8_t;
@@ -64,7 +71,11 @@ INLINE int64_t digit(int64_t* rest, int64_t of) {{ /* 64 bits take several times
   else *rest = found / of;
   return found - *rest * of;
 }}
-{FUNCTIONS}"""
+{FUNCTIONS}INLINE float ht_mod(float a, float b) {{
+  float r = fmodf(a, b);
+  return r == 0 ? copysignf(0.0f, b) : (r < 0) != (b < 0) ? r + b : r;
+}}
+{_LIBRARY}"""
 
 
 def device_loops_of(graph: Graph, name: str, size: Callable[[Extent], int]) -> Group:

@@ -19,8 +19,9 @@ from haotuner.codegen.expressions import (
 from haotuner.codegen.loops.loop_partition import clipped
 from haotuner.graph.extents import same
 from haotuner.graph.graph import Graph
+from haotuner.ops.functions import TRANSCENDENTAL
 
-DEAR = ("exp", "log", "tanh", "erf", "sigmoid", "pow", "sin", "cos")  # a store and a load take less
+DEAR = TRANSCENDENTAL  # a store and a load take less
 MOST = 40  # expressions of an element that are looked through
 
 

@@ -36,6 +36,9 @@ def _mean(c: NodeContext) -> str:
 def _pow(c: NodeContext) -> str:
     base, exponent = c.tensor(0), c.tensor(1)
     kind = c.type(0).dtype
+    known = c.g.known(exponent) if kind == "fp32" and c.type(1).dtype != kind else None
+    if known is not None and np.all(np.float32(known) == known):
+        return c.g.map("pow", base, c.g.cast(exponent, kind))
     if c.type(1).dtype == kind:
         return c.g.map("pow", base, exponent)
     wide = [c.g.add("cast", item, dtype="fp64") for item in (base, exponent)]
@@ -91,7 +94,7 @@ def _hard_swish(c: NodeContext) -> str:
 def softplus(c: NodeContext, x: str) -> str:
     """log(1 + exp(x)) = max(x, 0) + log(1 + exp(-|x|)), which does not overflow."""
     small = c.g.map("exp", c.g.map("neg", c.g.map("abs", x)))
-    return c.g.map("add", c.g.map("max", x, 0), c.g.map("log", c.g.map("add", small, 1)))
+    return c.g.map("add", c.g.map("max", x, 0), c.g.map("log1p", small))
 
 
 def _mish(c: NodeContext) -> str:
@@ -157,10 +160,6 @@ def _dropout(c: NodeContext) -> list[str]:
     return [c.tensor(0), everywhere]
 
 
-def _tan(c: NodeContext) -> str:
-    return c.g.map("div", c.g.map("sin", c.tensor(0)), c.g.map("cos", c.tensor(0)))
-
-
 def every_bit_turned(c: NodeContext) -> str:
     """Each bit of a whole number the other way: -1 has all of them."""
     kind = numpy_dtype(c.type().dtype)
@@ -188,7 +187,9 @@ def _floats_only(rule: Rule) -> Rule:
 
 _DIRECT = {
     "Abs": "abs", "Neg": "neg", "Exp": "exp", "Log": "log", "Sqrt": "sqrt", "Reciprocal": "reciprocal", "Erf": "erf",
-    "Tanh": "tanh", "Sigmoid": "sigmoid", "Sin": "sin", "Cos": "cos", "Sign": "sign", "Not": "not", "IsNaN": "isnan",
+    "Tanh": "tanh", "Sigmoid": "sigmoid", "Sin": "sin", "Cos": "cos", "Tan": "tan",
+    "Asin": "asin", "Acos": "acos", "Atan": "atan", "Sinh": "sinh", "Cosh": "cosh", "Asinh": "asinh", "Acosh": "acosh",
+    "Atanh": "atanh", "Sign": "sign", "Not": "not", "IsNaN": "isnan",
     "Add": "add", "Sub": "sub", "Mul": "mul", "Div": "div", "Equal": "equal", "Less": "less", "LessOrEqual": "less_equal",
     "Greater": "greater", "GreaterOrEqual": "greater_equal", "And": "and", "Or": "or", "Xor": "xor",
     "BitwiseAnd": "bitand", "BitwiseOr": "bitor", "BitwiseXor": "bitxor",
@@ -220,7 +221,6 @@ ELEMENTWISE: Mapping[str, Rule] = {
     "IsInf": _is_inf,
     "Identity": lambda c: c.tensor(0),
     "Dropout": _dropout,
-    "Tan": _tan,
     "BitwiseNot": every_bit_turned,
     "BitShift": _shift,
 }

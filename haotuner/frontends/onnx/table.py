@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 from haotuner.frontends.onnx.contrib_ops import MICROSOFT
 from haotuner.frontends.onnx.convolutions import CONVOLUTIONS
-from haotuner.frontends.onnx.curves import CURVES
 from haotuner.frontends.onnx.data_dependent import DATA
 from haotuner.frontends.onnx.deform_conv import DEFORMED
 from haotuner.frontends.onnx.dynamic_slices import BOUNDS
@@ -32,7 +31,6 @@ from haotuner.frontends.onnx.tensor_sequences import TENSOR_SEQUENCES
 
 _RULES: Mapping[str, Rule] = {
     **ELEMENTWISE,
-    **CURVES,
     **REDUCTIONS,
     **LAYOUT,
     **BOUNDS,  # in the place of the rules of layouts, which they call where bounds are known
