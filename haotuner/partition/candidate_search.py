@@ -41,8 +41,9 @@ class _Root:
 
 @dataclass(slots=True)
 class CandidateSearch:
-    """Candidates of a window. ``priced``: that of an output and a set with what is expected of it, and what repeats a
-    reduction in it, which no set with this output may have; either is None.
+    """Candidates of a window.
+
+    ``priced``: of an output and a set the candidate, or None, and a tensor whose reduction the set repeats, or None.
     """
 
     sets: ConvexSets
@@ -130,7 +131,9 @@ class CandidateSearch:
                     for more in self.sets.grown(mask, own.barred, MOST_NODES):
                         if more not in own.seen:
                             self._add(root, own, more)
-            reading = {tensor: dual.reading.get((self.sets.names[tensor], name), 0.0) for tensor in bits(self.sets.before[root])}
+            reading = {
+                tensor: dual.reading.get((self.sets.names[tensor], name), 0.0) for tensor in bits(self.sets.before[root])
+            }
             some = list[tuple[float, int]]()
             for mask, us in own.known.items():
                 cost = least_us(us) - worth
@@ -230,7 +233,9 @@ class ColumnGeneration:
     def solution(self) -> Solution:
         """The best plan, proved where no set was left out that may be in a better one."""
         dual, whole = self.relaxed()
-        plan, bound_us, proved = solve(self.candidates, self.outputs, self._left() if whole else min(UNPROVED_S, self._left()))
+        plan, bound_us, proved = solve(
+            self.candidates, self.outputs, self._left() if whole else min(UNPROVED_S, self._left())
+        )
         if not whole or dual is None or plan is None:
             return Solution(plan, 0.0, proved=False)
         gap = sum(candidate.us for candidate in plan) - dual.us

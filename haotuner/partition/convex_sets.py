@@ -122,8 +122,9 @@ class ConvexSets:
 class Floors:
     """Bounds under expected times of kernels: a step, and the bytes that it moves or the numbers that it computes.
 
-    ``bytes_of`` each primitive's result; ``computed_us`` of each primitive's arithmetic, once an element; ``outside``: the other tensors that each primitive reads, as bits of
-    ``outside_bytes``; ``part``: primitives that may read a part of their operands alone.
+    ``bytes_of`` each primitive's result; ``computed_us`` of each primitive's arithmetic, once an element; ``outside``: the
+    other tensors that each primitive reads, as bits of ``outside_bytes``; ``part``: primitives that may read a part of their
+    operands alone.
     """
 
     sets: ConvexSets
@@ -136,6 +137,7 @@ class Floors:
 
     @staticmethod
     def of(sets: ConvexSets, graph: Graph, made: Mapping[str, Node], prices: Prices) -> Floors:
+        """The bounds of a window's sets at some prices."""
         others: dict[str, int] = {}
         for name in sets.names:
             for tensor in made[name].inputs:

@@ -45,7 +45,7 @@ class PartitionReport:
 
     @property
     def status(self) -> str:
-        """ "optimal" where every window is proved, and bound, plan and greedy plan are in this order; else "feasible"."""
+        """Optimal where every window is proved, and bound, plan and greedy plan are in this order; else feasible."""
         if self.unproved:
             return f"feasible ({self.unproved} of {self.windows} windows not proved)"
         if not self.bound_us <= self.chosen_us * (1 + NEAR) <= self.greedy_us * (1 + NEAR) ** 2:
@@ -86,8 +86,9 @@ class SolvedWindows:
         self.longest_s = 0.0
 
     def of(self, window: Window, limit_s: float) -> tuple[list[Candidate], float, bool]:
-        """The cheapest plan known, a bound under every plan, and whether the plan is proved. Of a large window candidates
-        may join; where no plan is found it is greedy fusion's.
+        """The cheapest plan known, a bound under every plan, and whether the plan is proved.
+
+        Of a large window candidates may join; where no plan is found it is greedy fusion's.
         """
         key = self._key(window, [candidate.us for candidate in window.candidates])
         if key not in self._known:
@@ -108,7 +109,7 @@ class SolvedWindows:
             plan, bound_us, proved = solve(window.candidates, window.outputs, limit_s)
         self.longest_s = max(self.longest_s, time.monotonic() - begin)
         greedy = window.greedy_plan
-        if plan is None or sum(kernel.us for kernel in plan) > sum(kernel.us for kernel in greedy):
+        if plan is None or sum(kernel.us for kernel in plan) > (1 + NEAR) * sum(kernel.us for kernel in greedy):
             plan, proved = greedy, False
         places = {candidate.key: index for index, candidate in enumerate(window.candidates)}
         chosen = tuple(places[kernel.key] for kernel in plan)
@@ -131,9 +132,17 @@ class SolvedWindows:
     def _key(self, window: Window, prices: Sequence[float]) -> Hashable:
         """Windows with one key have one program, but for names."""
         index = {name: position for position, name in enumerate(window.nodes)}
-        return window.meaning, tuple(prices), tuple(
-            (candidate.alias, tuple(index[name] for name in candidate.outputs), tuple(sorted(index[name] for name in candidate.reads)))
-            for candidate in window.candidates
+        return (
+            window.meaning,
+            tuple(prices),
+            tuple(
+                (
+                    candidate.alias,
+                    tuple(index[name] for name in candidate.outputs),
+                    tuple(sorted(index[name] for name in candidate.reads)),
+                )
+                for candidate in window.candidates
+            ),
         )
 
 

@@ -98,9 +98,7 @@ class Choice:
             known = [at for at, candidate in enumerate(window.candidates) if self._known(window_index, candidate)]
             prices = [float(np.dot(weights, self._each(window.candidates[at]))) for at in known]
             kernels = self.answers.by_other_prices(window, AGAIN_S, prices, known)
-            if kernels is not None and np.dot(weights, self._us(kernels)) < np.dot(
-                weights, self._us(result[window_index])
-            ):
+            if kernels is not None and np.dot(weights, self._us(kernels)) < np.dot(weights, self._us(result[window_index])):
                 result[window_index] = tuple(sorted(kernels, key=lambda item: self.plan.order[item.output]))
         if tuple(result) not in self.plans:
             self.plans.append(tuple(result))

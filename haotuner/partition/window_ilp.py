@@ -59,6 +59,7 @@ class Rows:
 
     @staticmethod
     def of(candidates: Sequence[Candidate]) -> Rows:
+        """The rows of these candidates, by their places."""
         makers: dict[str, list[int]] = {}
         readers: dict[tuple[str, str], list[int]] = {}
         for index, candidate in enumerate(candidates):
@@ -99,9 +100,7 @@ def solve(
     if any(name not in constraints.makers for name in outputs):
         return None, 0.0, False
     rows: list[tuple[Mapping[int, float], float, float]] = []
-    rows += [
-        (dict.fromkeys(members, 1.0), float(name in outputs), 1.0) for name, members in constraints.makers.items()
-    ]
+    rows += [(dict.fromkeys(members, 1.0), float(name in outputs), 1.0) for name, members in constraints.makers.items()]
     rows += [(factors, 0.0, np.inf) for factors in constraints.links()]
     costs = [candidate.us for candidate in candidates] if prices is None else prices
     until = time.monotonic() + limit_s
@@ -148,8 +147,10 @@ def _solved(
 
 @dataclass(frozen=True, slots=True)
 class Duals:
-    """Dual values of the relaxation, in us: ``us`` of its optimum; ``worth`` of making a tensor; ``reading``: by what is
-    read and what is made, what a reader pays for it."""
+    """Dual values of the relaxation in us.
+
+    ``us`` of its optimum; ``worth`` of making a tensor; ``reading``: what a reader pays, by what it reads and what it makes.
+    """
 
     us: float
     worth: Mapping[str, float]
