@@ -45,7 +45,7 @@ def print_model(document: dict[str, Any], *, every: bool) -> None:
     """Regions whose plans differ; ``every``: all of them."""
     how = f"{document['measured']} kernels measured" if document["measured"] else "expected, nothing measured"
     say(f"{document['model']}: groups of {len(document['regions'])} regions, us a request, mean over {document['requests']} "
-        f"({how}), {document['status']}")  # fmt: skip
+        f"({how}), {document['status']}{_totals(document.get('us', {}))}")  # fmt: skip
     for way in document.get("ways", []):
         say(f"plan for {way['where']}: {way['us']:,.0f} us of its {len(way['requests'])} requests, by the one plan "
             f"{way['one_plan_us']:,.0f}; {way['own_kernels']} kernels of its own")  # fmt: skip
@@ -62,6 +62,13 @@ def print_model(document: dict[str, Any], *, every: bool) -> None:
         say(columns([("plan", "makes", "us", "of"), *rows]))
     if not apart:
         say("greedy fusion has the same kernels everywhere")
+
+
+def _totals(us: dict[str, float]) -> str:
+    """Bound, plan and greedy plan of all groups; empty for packs that do not say them."""
+    if not {"bound", "chosen", "greedy"} <= us.keys():
+        return ""
+    return f": {us['chosen']:,.0f} us; no plan under {us['bound']:,.0f}; greedy fusion {us['greedy']:,.0f}"
 
 
 def _tensors(region: dict[str, Any]) -> set[str]:

@@ -113,8 +113,8 @@ def _orchestration(model: ModelTask) -> str:
     report = model.told
     return (
         f"groups: {report.status} of {report.candidates} candidates in {report.windows} windows, the slowest solved in "
-        f"{report.longest_s:.2f} s, {report.chosen_us:,.0f} us by their prices (no plan of them under "
-        f"{report.bound_us:,.0f}); greedily {report.greedy_us:,.0f}; "
+        f"{report.longest_s:.2f} s: {report.chosen_us:,.0f} us by their prices (no plan of them under "
+        f"{report.bound_us:,.0f}; greedy fusion {report.greedy_us:,.0f}); "
         f"{report.measured or 'none'} of them measured{_ways(report)}"
     )
 

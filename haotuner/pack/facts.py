@@ -20,6 +20,7 @@ _KERNEL: dict[str, Any] = {"output": str, "primitives": [str], "us": NUMBER, "be
 MODEL_PLAN: dict[str, Any] = {
     "status": str,
     "measured": NUMBER,
+    "us": {str: NUMBER},  # of all groups: the bound under every plan, the chosen plan, greedy fusion's
     "requests": NUMBER,
     "predicted_us": {str: {str: {str: NUMBER}}},  # by threads, request and kind of step
     "regions": [{"outputs": [str], "chosen": [_KERNEL], "greedy": [_KERNEL]}],

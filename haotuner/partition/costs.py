@@ -115,6 +115,22 @@ class Prices:
         """The mean of that."""
         return float(np.mean(self.each_of(kernel, usual_us)))
 
+    def least_us(self, usual_us: float) -> float:
+        """The least price of a kernel without a time of which so much is expected."""
+        return usual_us
+
+    def mean_bytes(self, graph: Graph, tensor: str) -> float:
+        """Bytes of a tensor, the mean over the requests."""
+        return float(np.mean([self._bytes(graph, tensor, index) for index in range(len(self.requests))]))
+
+    def computed_us(self, graph: Graph, node: Node) -> float:
+        """Arithmetic of a primitive, once an element, the mean over the requests; 0 where there may be none."""
+        if node.primitive not in ("map", "reduce") or graph.types[node.output].dtype == "int64":
+            return 0.0
+        tensor = node.output if node.primitive == "map" else node.inputs[0]
+        rate = self.rates.hard if node.attributes.get("function") in HARD else self.rates.simple
+        return self.mean_bytes(graph, tensor) / numpy_dtype(graph.types[tensor].dtype).itemsize / rate
+
     def measure(self, graphs: Sequence[Graph]) -> bool:
         """Time kernels that a plan wants, where prices are times; False: nothing is known now that was not before."""
         return False

@@ -24,6 +24,7 @@ from haotuner.partition.window_ilp import WINDOW_S, Candidate, solve
 from haotuner.partition.windows import Window, Windows
 from haotuner.spec.op import Op
 
+NEAR = 1e-6  # of a sum of prices, below which two are the same
 AGAIN_S = 1.0  # for a window's program when some of its prices have become times
 
 
@@ -44,8 +45,15 @@ class PartitionReport:
 
     @property
     def status(self) -> str:
-        """Never "optimal" when it is not."""
-        return "optimal" if not self.unproved else f"feasible ({self.unproved} of {self.windows} windows not proved)"
+        """Optimal where every window is proved, and bound, plan and greedy plan are in this order; else feasible."""
+        if self.unproved:
+            return f"feasible ({self.unproved} of {self.windows} windows not proved)"
+        if not self.bound_us <= self.chosen_us * (1 + NEAR) <= self.greedy_us * (1 + NEAR) ** 2:
+            return (
+                f"feasible (bound {self.bound_us:,.3f}, plan {self.chosen_us:,.3f} and greedy plan {self.greedy_us:,.3f} us "
+                "are not in this order)"
+            )
+        return "optimal"
 
 
 def together(every: Sequence[PartitionReport]) -> PartitionReport:
@@ -58,29 +66,84 @@ def together(every: Sequence[PartitionReport]) -> PartitionReport:
     return PartitionReport(**numbers, **lists, longest_s=max((report.longest_s for report in every), default=0.0))
 
 
+@dataclass(frozen=True, slots=True)
+class _Solved:
+    """Solution of a window: which candidates, by their places; ``joined``: those that were found on the way."""
+
+    chosen: tuple[int, ...]
+    bound_us: float
+    proved: bool
+    joined: tuple[Candidate, ...]
+    nodes: tuple[str, ...]
+
+
 class SolvedWindows:
     """Solutions of windows by their prices: those that mean the same and cost the same are solved once."""
 
-    def __init__(self) -> None:
-        self._known: dict[Hashable, tuple[list[int] | None, float, bool]] = {}
+    def __init__(self, windows: Windows) -> None:
+        self._windows = windows
+        self._known: dict[Hashable, _Solved | None] = {}
         self.longest_s = 0.0
 
-    def of(
-        self, window: Window, limit_s: float, prices: Sequence[float] | None = None, places: Sequence[int] | None = None
-    ) -> tuple[list[Candidate] | None, float, bool]:
-        """As ``solve``, of the window's candidates or those at some places, by their prices or by others."""
-        every = window.candidates if places is None else [window.candidates[position] for position in places]
-        costs = tuple(candidate.us for candidate in every) if prices is None else tuple(prices)
-        key = (window.meaning, costs, None if places is None else tuple(places))
+    def of(self, window: Window, limit_s: float) -> tuple[list[Candidate], float, bool]:
+        """The cheapest plan known, a bound under every plan, and whether the plan is proved.
+
+        Of a large window candidates may join; where no plan is found it is greedy fusion's.
+        """
+        key = self._key(window, [candidate.us for candidate in window.candidates])
         if key not in self._known:
-            begin = time.monotonic()
-            result, bound, proved = solve(every, window.outputs, limit_s, costs)
-            self.longest_s = max(self.longest_s, time.monotonic() - begin)
+            self._known[key] = self._solved(window, limit_s)
+        solved = self._known[key]
+        if solved is None:
+            return window.greedy_plan, 0.0, False
+        if solved.nodes != tuple(window.nodes):
+            window.candidates += self._windows.renamed(solved.joined, solved.nodes, window.nodes)
+        return [window.candidates[index] for index in solved.chosen], solved.bound_us, solved.proved
+
+    def _solved(self, window: Window, limit_s: float) -> _Solved | None:
+        begin, before = time.monotonic(), len(window.candidates)
+        if window.searches:
+            solution = self._windows.column_generation(window, limit_s).solution()
+            plan, bound_us, proved = solution.plan, solution.bound_us, solution.proved
+        else:
+            plan, bound_us, proved = solve(window.candidates, window.outputs, limit_s)
+        self.longest_s = max(self.longest_s, time.monotonic() - begin)
+        greedy = window.greedy_plan
+        if plan is None or sum(kernel.us for kernel in plan) > (1 + NEAR) * sum(kernel.us for kernel in greedy):
+            plan, proved = greedy, False
+        places = {candidate.key: index for index, candidate in enumerate(window.candidates)}
+        chosen = tuple(places[kernel.key] for kernel in plan)
+        return _Solved(chosen, bound_us, proved, tuple(window.candidates[before:]), tuple(window.nodes))
+
+    def by_other_prices(
+        self, window: Window, limit_s: float, prices: Sequence[float], places: Sequence[int] | None = None
+    ) -> list[Candidate] | None:
+        """The cheapest plan of the window's candidates, or of those at some places, by other prices; None: not found."""
+        every = window.candidates if places is None else [window.candidates[position] for position in places]
+        key = self._key(window, prices), None if places is None else tuple(places)
+        if key not in self._known:
+            result, bound_us, proved = solve(every, window.outputs, limit_s, prices)
             at = {candidate.key: index for index, candidate in enumerate(every)}
-            chosen = None if result is None else [at[kernel.key] for kernel in result]
-            self._known[key] = chosen, bound, proved
-        chosen, bound, proved = self._known[key]
-        return None if chosen is None else [every[position] for position in chosen], bound, proved
+            chosen = None if result is None else tuple(at[kernel.key] for kernel in result)
+            self._known[key] = None if chosen is None else _Solved(chosen, bound_us, proved, (), ())
+        solved = self._known[key]
+        return None if solved is None else [every[position] for position in solved.chosen]
+
+    def _key(self, window: Window, prices: Sequence[float]) -> Hashable:
+        """Windows with one key have one program, but for names."""
+        index = {name: position for position, name in enumerate(window.nodes)}
+        return (
+            window.meaning,
+            tuple(prices),
+            tuple(
+                (
+                    candidate.alias,
+                    tuple(index[name] for name in candidate.outputs),
+                    tuple(sorted(index[name] for name in candidate.reads)),
+                )
+                for candidate in window.candidates
+            ),
+        )
 
 
 class IlpPartitioner(Greedy):
@@ -116,10 +179,9 @@ class IlpPartitioner(Greedy):
     def price(self, prices: Prices) -> None:
         """Change of the candidates' prices, at the same requests; ``steps`` and ``told`` are then those of a new plan."""
         for window in self.windows:
-            window.candidates = [
-                replace(candidate, us=prices.price_of(candidate.key, candidate.usual_us)) for candidate in window.candidates
-            ]
+            window.candidates = [replace(candidate, us=candidate.price(prices)) for candidate in window.candidates]
         self.prices, self.told = prices, PartitionReport()
+        self._cut.prices = prices
         for made in ("steps", "solved"):
             self.__dict__.pop(made, None)
 
@@ -130,11 +192,11 @@ class IlpPartitioner(Greedy):
     @cached_property
     def windows(self) -> list[Window]:
         """The windows with their candidates, which take most of the time of a plan."""
-        _, groups = self.chosen
-        result = self._cut.found
-        for window in result:
-            window.base = {name: group for name, group in groups.items() if name in window.inside}
-        return result
+        return self._cut.found
+
+    def solver(self) -> SolvedWindows:
+        """Solver of the windows by today's prices."""
+        return SolvedWindows(self._cut)
 
     @cached_property
     def steps(self) -> tuple[Step, ...]:
@@ -142,78 +204,70 @@ class IlpPartitioner(Greedy):
         return self.steps_of(self.solved)
 
     @cached_property
-    def solved(self) -> list[list[Candidate] | None]:
-        """Of each window its kernels; None: those of the greedy plan, which is the incumbent of each."""
-        self.told.candidates = sum(len(window.candidates) for window in self.windows)
+    def solved(self) -> list[list[Candidate]]:
+        """Of each window its kernels and aliases."""
         plans = self._priced(self.windows)
-        for index, (window, solution) in enumerate(zip(self.windows, plans, strict=True)):
-            base_us = sum(self.prices.loops_us(group) for group in window.base.values())
-            self.told.windows += 1
-            self.told.greedy_us += base_us
-            if solution is None or sum(kernel.us for kernel in solution) > base_us:  # candidates were left out
-                plans[index] = None
-            self.told.regions.append(self._region(window, plans[index]))
-            self.told.chosen_us += base_us if plans[index] is None else sum(kernel.us for kernel in solution or ())
+        self.told.windows = len(self.windows)
+        self.told.candidates = sum(len(window.candidates) for window in self.windows)
+        for window, plan in zip(self.windows, plans, strict=True):
+            self.told.greedy_us += sum(kernel.us for kernel in window.greedy_plan)
+            self.told.chosen_us += sum(kernel.us for kernel in plan)
+            self.told.regions.append(
+                {"outputs": window.outputs, "chosen": self._shown(plan), "greedy": self._shown(window.greedy_plan)}
+            )
         return plans
 
-    def steps_of(self, plans: Sequence[Sequence[Candidate] | None]) -> tuple[Step, ...]:
-        """The steps of a plan, which has kernels for each window; None: those of the greedy plan."""
-        greedy_stored, required = self.chosen[0], self.required()
-        stored = {name for name in required if name in self.made}
+    def steps_of(self, plans: Sequence[Sequence[Candidate]]) -> tuple[Step, ...]:
+        """The steps of a plan, which has kernels and aliases for each window."""
         # A reshape of what lies in memory is that memory: no kernel makes it, and whoever reads it finds it there.
-        stored |= self._cut.alias.keys()
+        stored = {name for name in self._cut.required if name in self.made} | self._cut.alias.keys()
         groups: dict[str, Graph] = {}
-        for window, plan in zip(self.windows, plans, strict=True):
-            if plan is None:
-                groups |= window.base
-                stored |= {name for name in greedy_stored if name in window.inside}
-                continue
-            for kernel in plan:
-                stored.update(kernel.outputs)
+        for kernel in (kernel for plan in plans for kernel in plan):
+            stored.update(kernel.outputs)
+            if not kernel.alias:
                 groups[kernel.output] = self.subgraph(*kernel.key)
         return self._ordered(stored, groups.values())
 
-    def _region(self, window: Window, kernels: list[Candidate] | None) -> dict[str, Any]:
-        """The window's kernels, for people, beside greedy fusion's; None: the plan has those, too."""
-        greedy = [
-            {"output": name, "primitives": [node.primitive for node in group.nodes], "us": self.prices.loops_us(group)}
-            for name, group in window.base.items()
+    def _shown(self, plan: Sequence[Candidate]) -> list[dict[str, Any]]:
+        """The kernels of a window's plan, for people."""
+        return [
+            {
+                "output": kernel.output,
+                "us": kernel.us,
+                "primitives": [self.made[name].primitive for name in sorted(kernel.nodes, key=self.order.__getitem__)],
+                **({"beside": list(kernel.outputs[1:])} if len(kernel.outputs) > 1 else {}),
+            }
+            for kernel in plan
+            if not kernel.alias
         ]
-        chosen = greedy if kernels is None else [
-            {"output": kernel.output, "us": kernel.us,
-             "primitives": [self.made[name].primitive for name in self.order if name in kernel.nodes],
-             **({"beside": list(kernel.outputs[1:])} if len(kernel.outputs) > 1 else {})} for kernel in kernels
-        ]  # fmt: skip
-        return {"outputs": window.outputs, "chosen": chosen, "greedy": greedy}
 
-    def _priced(self, windows: Sequence[Window]) -> list[list[Candidate] | None]:
+    def _priced(self, windows: Sequence[Window]) -> list[list[Candidate]]:
         """The plan of each window. Where prices are measured, solved again until every kernel of the plans has a time.
 
         Where time for measuring ends first, what has none counts with what is expected of it, no longer with a bound.
         """
-        answers = SolvedWindows()
-        solved = [answers.of(window, WINDOW_S) for window in windows]
+        solver = self.solver()
+        solved = [solver.of(window, WINDOW_S) for window in windows]
         bounds = [bound for _, bound, _ in solved]
         while True:
-            graphs = [self.subgraph(*kernel.key) for kernels, _, _ in solved for kernel in kernels or ()]
-            graphs += [group for window in windows for group in window.base.values()]
+            plans = [plan for window, (kernels, _, _) in zip(windows, solved, strict=True)
+                     for plan in (kernels, window.greedy_plan)]  # fmt: skip
+            graphs = [self.subgraph(*kernel.key) for plan in plans for kernel in plan if not kernel.alias]
             more = self.prices.measure(graphs)
             if not more and not self.prices.settle(graphs):
                 break
             for index, window in enumerate(windows):
                 before = [candidate.us for candidate in window.candidates]
-                window.candidates = [
-                    replace(candidate, us=self.prices.price_of(candidate.key, candidate.usual_us))
-                    for candidate in window.candidates
-                ]
+                window.candidates = [replace(item, us=item.price(self.prices)) for item in window.candidates]
                 if [candidate.us for candidate in window.candidates] != before:
-                    kernels, bound, proved = answers.of(window, AGAIN_S)
-                    if kernels is None:  # the plan before, by the prices now
-                        chosen = {kernel.key for kernel in solved[index][0] or ()}
-                        kernels = [candidate for candidate in window.candidates if candidate.key in chosen] or None
+                    chosen = {kernel.key for kernel in solved[index][0]}
+                    kernels, bound, proved = solver.of(window, AGAIN_S)
+                    last = [candidate for candidate in window.candidates if candidate.key in chosen]
+                    if sum(kernel.us for kernel in last) < sum(kernel.us for kernel in kernels):
+                        kernels, proved = last, False  # the plan before, by the prices now
                     solved[index] = kernels, bound, proved
                     bounds[index] = bound if more else bounds[index]
-        self.told.measured, self.told.longest_s = self.prices.count, answers.longest_s
+        self.told.measured, self.told.longest_s = self.prices.count, solver.longest_s
         for window, bound, (_, _, proved) in zip(windows, bounds, solved, strict=True):
             self.told.unproved += not (window.whole and proved)
             self.told.bound_us += bound if window.whole else 0.0

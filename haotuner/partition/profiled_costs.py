@@ -75,6 +75,10 @@ class ProfiledPrices(Prices):
         share = 1.0 if self._settled else BOUND
         return self._known.get(kernel) or [share * time_us for time_us in usual_us]
 
+    def least_us(self, usual_us: float) -> float:
+        """A bound of what is expected of it; that itself once nothing more will be timed."""
+        return usual_us if self._settled else BOUND * usual_us
+
     def knows(self, kernel: Kernel) -> bool:
         """True if this kernel has a time."""
         return kernel in self._known

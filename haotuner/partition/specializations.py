@@ -19,14 +19,14 @@ from numpy.typing import NDArray
 from haotuner.graph.extents import Extent, dimension, product
 from haotuner.graph.graph import Graph
 from haotuner.partition.greedy_fusion import Loops, Specialization
-from haotuner.partition.ilp_partition import AGAIN_S, IlpPartitioner, SolvedWindows
+from haotuner.partition.ilp_partition import AGAIN_S, IlpPartitioner
 from haotuner.partition.window_ilp import Candidate
 
 MOST_WAYS = 3
 SAVED = 0.05  # of what groups take, the mean over the requests, that one more plan must save
 MOST_GROUPS = 2.0  # different kernels of all plans together, over those of the one plan: what they add to a pack
 ROUNDS = 3  # of timing what the plans of single requests want
-Plan = tuple[tuple[Candidate, ...] | None, ...]  # of each window its kernels; None: greedy fusion's
+Plan = tuple[tuple[Candidate, ...], ...]  # of each window its kernels and aliases
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +61,10 @@ class Choice:
     """Plans and what each takes at each request."""
 
     def __init__(self, plan: IlpPartitioner) -> None:
-        self.plan, self.requests, self.answers = plan, plan.prices.requests, SolvedWindows()
-        base = tuple(None if solution is None else tuple(solution) for solution in plan.solved)
+        self.plan, self.requests, self.answers = plan, plan.prices.requests, plan.solver()
+        base = tuple(tuple(solution) for solution in plan.solved)
         self.plans: list[Plan] = [base]
-        self.trusted = [{kernel.key for kernel in kernels or ()} for kernels in base]
+        self.trusted = [{kernel.key for kernel in kernels} for kernels in base]
         self.open = [index for index, window in enumerate(plan.windows) if len(window.candidates) > len(window.outputs)]
 
     def add_own(self) -> None:
@@ -87,7 +87,8 @@ class Choice:
             window = self.plan.windows[window_index]
             if self.plan.prices.more():
                 prices = [self._each(candidate)[request] for candidate in window.candidates]
-                yield from self.answers.of(window, AGAIN_S, prices)[0] or ()
+                every = self.answers.by_other_prices(window, AGAIN_S, prices) or ()
+                yield from (candidate for candidate in every if not candidate.alias)
 
     def _add(self, weights: NDArray[np.float64]) -> None:
         """The plan of the cheapest known kernels at requests of these weights."""
@@ -96,34 +97,30 @@ class Choice:
             window = self.plan.windows[window_index]
             known = [at for at, candidate in enumerate(window.candidates) if self._known(window_index, candidate)]
             prices = [float(np.dot(weights, self._each(window.candidates[at]))) for at in known]
-            kernels = self.answers.of(window, AGAIN_S, prices, known)[0]
-            if kernels is not None and np.dot(weights, self._us(window_index, kernels)) < np.dot(
-                weights, self._us(window_index, result[window_index])
-            ):
+            kernels = self.answers.by_other_prices(window, AGAIN_S, prices, known)
+            if kernels is not None and np.dot(weights, self._us(kernels)) < np.dot(weights, self._us(result[window_index])):
                 result[window_index] = tuple(sorted(kernels, key=lambda item: self.plan.order[item.output]))
         if tuple(result) not in self.plans:
             self.plans.append(tuple(result))
 
     def _known(self, index: int, candidate: Candidate) -> bool:
-        return self.plan.prices.knows(candidate.key) or candidate.key in self.trusted[index]
+        return candidate.alias or self.plan.prices.knows(candidate.key) or candidate.key in self.trusted[index]
 
     def _each(self, candidate: Candidate) -> Sequence[float]:
+        if candidate.alias:
+            return candidate.usual_us
         return self.plan.prices.each_of(candidate.key, candidate.usual_us)
 
-    def _us(self, index: int, kernels: Sequence[Candidate] | None) -> NDArray[np.float64]:
+    def _us(self, kernels: Sequence[Candidate]) -> NDArray[np.float64]:
         """Time of a window at each request, in us."""
-        rows = (
-            [self.plan.prices.each_us(group) for group in self.plan.windows[index].base.values()]
-            if kernels is None
-            else [self._each(kernel) for kernel in kernels]
-        )
+        rows = [self._each(kernel) for kernel in kernels]
         result: NDArray[np.float64] = np.sum(np.array(rows, float).reshape(-1, len(self.requests)), axis=0)
         return result
 
     @property
     def costs(self) -> NDArray[np.float64]:
         """Microseconds of each plan at each request, never 0."""
-        every = [[self._us(index, kernels) for index, kernels in enumerate(plan)] for plan in self.plans]
+        every = [[self._us(kernels) for kernels in plan] for plan in self.plans]
         result: NDArray[np.float64] = np.maximum(np.array(every).sum(axis=1), 1e-9)
         return result
 
@@ -176,8 +173,8 @@ class Choice:
         """An interval for people: its requests' groups by its plan and by the one plan, microseconds in all."""
         members, costs = _members(cut)[index], self.costs
         last = index + 1 == len(cut.ends)
-        base = {kernel.key for kernels in self.plans[0] for kernel in kernels or ()}
-        own = {kernel.key for kernels in self.plans[cut.plans[index]] for kernel in kernels or ()}
+        base = {kernel.key for kernels in self.plans[0] for kernel in kernels}
+        own = {kernel.key for kernels in self.plans[cut.plans[index]] for kernel in kernels}
         return {
             "where": "any sizes" if last else f"{cut.extent} <= {self._most(cut, index)}",
             "requests": [dict(self.requests[at]) for at in members],

@@ -1,4 +1,9 @@
-"""The binary program of a window: which candidates are kernels, solved by HiGHS to proved optimality, or its bound told."""
+"""The integer program of a window: which candidates are kernels, solved by HiGHS to proved optimality, or its bound stated.
+
+``y_t``, the number of chosen kernels that make tensor t, is at most 1, and 1 for each output. Of the kernels that make r
+and read t at most ``y_t`` are chosen: these rows do not depend on which candidates there are, so the relaxation gives each
+further candidate a reduced cost (``candidate_search.py``).
+"""
 
 from __future__ import annotations
 
@@ -7,10 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import Bounds, LinearConstraint, milp
-from scipy.sparse import lil_matrix
+from scipy.optimize import Bounds, LinearConstraint, linprog, milp
+from scipy.sparse import csr_matrix, vstack
 
-from haotuner.partition.costs import Kernel
+from haotuner.partition.costs import Kernel, Prices
 
 WINDOW_S = 20.0  # for a window's program
 
@@ -20,7 +25,7 @@ class Candidate:
     """A kernel's ``outputs`` and the primitives that it computes, by the tensors they make; ``reads`` of the window.
 
     The first output is the one whose loops they are. ``us``: its price; ``usual_us``: what is expected of it at each request
-    without a time.
+    without a time. ``alias``: its output is the memory of what it reads, and no kernel makes it.
     """
 
     outputs: tuple[str, ...]
@@ -28,6 +33,7 @@ class Candidate:
     reads: frozenset[str]
     us: float
     usual_us: tuple[float, ...] = ()
+    alias: bool = False
 
     @property
     def output(self) -> str:
@@ -39,6 +45,42 @@ class Candidate:
         """By which prices know it."""
         return self.outputs, self.nodes
 
+    def price(self, prices: Prices) -> float:
+        """Its price in us; 0 of an alias."""
+        return 0.0 if self.alias else prices.price_of(self.key, self.usual_us)
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows of the program: makers of each tensor, by its name; candidates that make a tensor and read another one."""
+
+    makers: Mapping[str, Sequence[int]]
+    readers: Mapping[tuple[str, str], Sequence[int]]  # (what is read, what is made)
+
+    @staticmethod
+    def of(candidates: Sequence[Candidate]) -> Rows:
+        """The rows of these candidates, by their places."""
+        makers: dict[str, list[int]] = {}
+        readers: dict[tuple[str, str], list[int]] = {}
+        for index, candidate in enumerate(candidates):
+            for name in candidate.outputs:
+                makers.setdefault(name, []).append(index)
+                for tensor in sorted(candidate.reads):
+                    readers.setdefault((tensor, name), []).append(index)
+        return Rows(makers, readers)
+
+    def links(self) -> list[Mapping[int, float]]:
+        """Factors of each row of ``readers``: at least 0, candidates that make what is read less those that read it."""
+        return [
+            {**dict.fromkeys(self.makers.get(tensor, ()), 1.0), **_negative(members, self.makers.get(tensor, ()))}
+            for (tensor, _), members in self.readers.items()
+        ]
+
+
+def _negative(members: Iterable[int], makers: Sequence[int]) -> Mapping[int, float]:
+    """Factors of candidates that read a tensor; one that makes it, too, needs no other."""
+    return {index: -1.0 for index in members if index not in makers}
+
 
 def solve(
     candidates: Sequence[Candidate],
@@ -48,29 +90,23 @@ def solve(
     *,
     kernels: bool = True,
 ) -> tuple[list[Candidate] | None, float, bool]:
-    """The binary program: the plan, a lower bound on any plan's cost, and whether the plan meets it.
+    """The integer program: the plan, a lower bound on any plan's cost, and whether the plan meets it.
 
-    ``y_t`` is the number of chosen kernels that make tensor t; at most one, one for each output, and one wherever a chosen
-    kernel reads t. Kernels of several outputs may wait for each other in a circle: one that a plan has is then forbidden,
-    and the program solved again. ``prices``: of the candidates, where they are others than their own. ``kernels``: whether
-    candidates are such; other parts of a graph may make something before they have all that they read.
+    Kernels of several outputs may wait for each other in a circle: one that a plan has is then forbidden, and the program
+    solved again. ``prices``: of the candidates, where they are others than their own. ``kernels``: whether candidates are
+    such; other parts of a graph may make something before they have all that they read.
     """
-    makers: dict[str, list[int]] = {}
-    for index, candidate in enumerate(candidates):
-        for name in candidate.outputs:
-            makers.setdefault(name, []).append(index)
-    if any(name not in makers for name in outputs):
+    constraints = Rows.of(candidates)
+    if any(name not in constraints.makers for name in outputs):
         return None, 0.0, False
-    reads = [(index, name) for index, candidate in enumerate(candidates) for name in sorted(candidate.reads)]
     rows: list[tuple[Mapping[int, float], float, float]] = []
-    rows += [(dict.fromkeys(members, 1.0), float(name in outputs), 1.0) for name, members in makers.items()]
-    rows += [({**dict.fromkeys(makers.get(name, ()), 1.0), tensor: -1.0}, 0.0, 1.0) for tensor, name in reads]
+    rows += [(dict.fromkeys(members, 1.0), float(name in outputs), 1.0) for name, members in constraints.makers.items()]
+    rows += [(factors, 0.0, np.inf) for factors in constraints.links()]
+    costs = [candidate.us for candidate in candidates] if prices is None else prices
     until = time.monotonic() + limit_s
     while True:
         left = until - time.monotonic()
-        result, bound, proved = _solved(
-            candidates, rows, [candidate.us for candidate in candidates] if prices is None else prices, left
-        )
+        result, bound, proved = _solved(candidates, rows, costs, left)
         chosen = None if result is None else needed(result, outputs)
         circle = circle_of(chosen or ()) if kernels else []
         if not circle:
@@ -81,6 +117,12 @@ def solve(
         rows.append((dict.fromkeys(members, 1.0), 0.0, len(members) - 1.0))
 
 
+def _matrix(rows: Sequence[Mapping[int, float]], columns: int) -> csr_matrix:
+    entries = [(row, column, factor) for row, factors in enumerate(rows) for column, factor in factors.items()]
+    at, of, factors_ = zip(*entries, strict=True) if entries else ((), (), ())
+    return csr_matrix((factors_, (at, of)), shape=(len(rows), columns))
+
+
 def _solved(
     candidates: Sequence[Candidate],
     rows: Sequence[tuple[Mapping[int, float], float, float]],
@@ -88,14 +130,10 @@ def _solved(
     left: float,
 ) -> tuple[list[Candidate] | None, float, bool]:
     """Candidates chosen under rows of factors, each with the least and the most that it may come to."""
-    matrix = lil_matrix((len(rows), len(candidates)))
-    for row, (factors, _, _) in enumerate(rows):
-        for position, factor in factors.items():
-            matrix[row, position] = factor
     low, high = np.array([(low, high) for _, low, high in rows]).T
     solution = milp(
         prices,
-        constraints=LinearConstraint(matrix.tocsr(), low, high),
+        constraints=LinearConstraint(_matrix([factors for factors, _, _ in rows], len(candidates)), low, high),
         bounds=Bounds(0, 1),
         integrality=np.ones(len(candidates)),
         options={"time_limit": max(left, 0.1), "mip_rel_gap": 0.0},
@@ -105,6 +143,52 @@ def _solved(
         return None, bound, False
     chosen = [candidate for candidate, taken in zip(candidates, solution.x, strict=True) if taken > 0.5]
     return chosen, bound, bool(solution.status == 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Duals:
+    """Dual values of the relaxation in us.
+
+    ``us`` of its optimum; ``worth`` of making a tensor; ``reading``: what a reader pays, by what it reads and what it makes.
+    """
+
+    us: float
+    worth: Mapping[str, float]
+    reading: Mapping[tuple[str, str], float]
+
+    def reduced_cost(self, output: str, reads: Iterable[str], us: float) -> float:
+        """Reduced cost of a candidate of one output; below 0 the relaxation would take some of it."""
+        return us - self.worth.get(output, 0.0) + sum(self.reading.get((tensor, output), 0.0) for tensor in reads)
+
+
+def duals(candidates: Sequence[Candidate], outputs: Sequence[str]) -> Duals | None:
+    """The relaxation of the program, where candidates may be chosen in part; None where it has no solution."""
+    rows = Rows.of(candidates)
+    links = _matrix(rows.links(), len(candidates))
+    wanted = set(outputs)
+    equal = [name for name in rows.makers if name in wanted]
+    most = [name for name in rows.makers if name not in wanted]
+    makers = {name: dict.fromkeys(members, 1.0) for name, members in rows.makers.items()}
+    limits = vstack([_matrix([makers[name] for name in most], len(candidates)), -links])
+    result = linprog(
+        [candidate.us for candidate in candidates],
+        A_ub=limits if limits.shape[0] else None,
+        b_ub=[*np.ones(len(most)), *np.zeros(links.shape[0])] if limits.shape[0] else None,
+        A_eq=_matrix([makers[name] for name in equal], len(candidates)) if equal else None,
+        b_eq=np.ones(len(equal)) if equal else None,
+        bounds=(0, None),
+        method="highs",
+    )
+    if result.x is None:
+        return None
+    worth = dict(zip(equal, result.eqlin.marginals, strict=True)) | dict(
+        zip(most, result.ineqlin.marginals[: len(most)], strict=True)
+    )
+    reading: dict[tuple[str, str], float] = {}
+    for (tensor, output), value in zip(rows.readers, result.ineqlin.marginals[len(most) :], strict=True):
+        reading[tensor, output] = -float(value)
+        worth[tensor] = worth.get(tensor, 0.0) - float(value)
+    return Duals(float(result.fun), {name: float(value) for name, value in worth.items()}, reading)
 
 
 def needed(chosen: Iterable[Candidate], outputs: Sequence[str]) -> list[Candidate]:

@@ -6,34 +6,44 @@ Windows whose tensors reach each other by loops alone are one then, too: kernels
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from haotuner.codegen.loops.recompute import recomputed_reductions
-from haotuner.graph.graph import Graph
 from haotuner.graph.types import numpy_dtype
-from haotuner.partition.costs import Prices
+from haotuner.partition.candidate_search import EAGER, MOST_NODES, CandidateSearch, ColumnGeneration
+from haotuner.partition.convex_sets import ConvexSets, Floors
+from haotuner.partition.costs import Kernel, Prices
 from haotuner.partition.greedy_fusion import Greedy
 from haotuner.partition.multi_output_fusion import MultiOutputFusion, Ways, joined
 from haotuner.partition.structural_hash import structural_hash
-from haotuner.partition.window_ilp import Candidate
+from haotuner.partition.window_ilp import WINDOW_S, Candidate
 
-MOST_CANDIDATES = 600  # of a window; more are left out, and the window is then not called optimal
-MOST_NODES = 32  # of a candidate, without those that pass on one element each (``_passing``)
+LARGE = 24  # primitives of a window up to which it is never cut
+MANY_SETS = 2_000  # of a window, from which on it is cut
 
 
 @dataclass(slots=True)
 class Window:
-    """``nodes`` in the graph's order; ``whole``: no candidate was left out; ``outputs``: what of it lies in memory."""
+    """``nodes`` in the graph's order; ``whole``: no candidate was left out; ``outputs``: what of it lies in memory.
+
+    ``searches``: of a large window, what finds further candidates where its program asks for them.
+    """
 
     nodes: list[str] = field(default_factory=list)
     inside: frozenset[str] = frozenset()
     candidates: list[Candidate] = field(default_factory=list)
     whole: bool = True
     outputs: list[str] = field(default_factory=list)
-    base: dict[str, Graph] = field(default_factory=dict)  # greedy fusion's groups
+    greedy: frozenset[Kernel] = frozenset()  # candidates that greedy fusion's plan has
+    searches: tuple[CandidateSearch, ...] = ()
     meaning: Hashable = None  # the same of windows that differ in names alone
+
+    @property
+    def greedy_plan(self) -> list[Candidate]:
+        """Greedy fusion's kernels and aliases: some plan, whatever is found."""
+        return [candidate for candidate in self.candidates if candidate.key in self.greedy]
 
 
 class Windows:
@@ -43,6 +53,7 @@ class Windows:
         self.plan, self.prices, self.kinds = plan, prices, kinds
         self.required: set[str] = plan.required()
         self.live = self._live()
+        self._cut_large()
         self.alias = {name: of for name in self.live if (of := plan.alias(plan.made[name], self.required)) is not None}
         self.ways = Ways.of(plan.graph, {*plan.products, *plan.inside})
 
@@ -65,13 +76,42 @@ class Windows:
 
     def _tied_by_need(self) -> list[list[str]]:
         """Primitives that are tied together by tensors that need not lie in memory, in the graph's order."""
-        live = set(self.live)
-        ties = [
-            [name, *(tensor for tensor in self.plan.made[name].inputs if tensor in live and tensor not in self.required)]
-            for name in self.live
-        ]
-        every = [[name for name in self._ordered(part) if name not in self.alias] for part in joined(ties)]
+        every = [[name for name in part if name not in self.alias] for part in self._tied(self.live, self.required)]
         return sorted((group for group in every if group), key=lambda item: self.plan.order[item[0]])
+
+    def _tied(self, names: Sequence[str], stored: Collection[str]) -> list[list[str]]:
+        """These primitives in parts that are tied by tensors not in ``stored``, each in the graph's order."""
+        own = set(names)
+        ties = (
+            [name, *(tensor for tensor in self.plan.made[name].inputs if tensor in own and tensor not in stored)]
+            for name in names
+        )
+        return [self._ordered(part) for part in joined(ties)]
+
+    def _cut_large(self) -> None:
+        """Cut large windows at tensors through which every path between two parts leads and that greedy fusion stores.
+
+        They lie in memory in every plan, then: each of several kernels would else compute all that leads to them again.
+        """
+        waiting = [part for part in self._tied(self.live, self.required) if self._large(part)]
+        stored = self.plan.chosen[0] if waiting else set()
+        while waiting:
+            names = waiting.pop()
+            pieces = {
+                name: self._tied(names, self.required | {name})
+                for name in names
+                if name in stored and name not in self.required and len(self.plan.finder.readers.get(name, [])) > 1
+            }
+            best = min(pieces, key=lambda name: max(map(len, pieces[name])), default=None)
+            if best is not None and len(pieces[best]) > 1:
+                self.required.add(best)
+                waiting += [part for part in pieces[best] if self._large(part)]
+
+    def _large(self, names: Sequence[str]) -> bool:
+        """True if there are too many sets of these primitives to look at each."""
+        if len(names) <= LARGE:
+            return False
+        return ConvexSets(names, self.plan.made, self.required, self._passing).more_than(MANY_SETS, MOST_NODES)
 
     def _ordered(self, names: Iterable[str]) -> list[str]:
         return sorted(names, key=self.plan.order.__getitem__)
@@ -79,12 +119,17 @@ class Windows:
     def _opened(self, nodes: list[str]) -> Window:
         """A window of these primitives with its candidates of one output, as those of the first that means the same."""
         window = Window(nodes, frozenset(nodes), meaning=self._meaning(nodes))
+        window.outputs = [name for name in nodes if name in self.required]
         twin = self.kinds.setdefault(window.meaning, window)
         if twin is window:
-            window.candidates, window.whole = self._candidates(window)
-        else:
-            window.candidates, window.whole = self._renamed(twin.candidates, twin.nodes, nodes), twin.whole
-        window.outputs = [name for name in nodes if name in self.required]
+            self._candidates(window)
+            return window
+        own = [candidate for candidate in twin.candidates if candidate.nodes <= twin.inside]
+        window.candidates = self.renamed(own, twin.nodes, nodes)
+        if twin.searches:
+            window.searches = (self._search(window, window.candidates),)
+            window.searches[0].open()
+        self._add_greedy(window)
         return window
 
     def _meaning(self, nodes: Sequence[str]) -> Hashable:
@@ -110,14 +155,14 @@ class Windows:
         """Tensors that kernels of the window make and a kernel reads."""
         return frozenset(tensor for tensor in map(self._lies_in, inputs) if tensor in inside)
 
-    def _renamed(self, candidates: Iterable[Candidate], before: Sequence[str], now: Sequence[str]) -> list[Candidate]:
+    def renamed(self, candidates: Iterable[Candidate], before: Sequence[str], now: Sequence[str]) -> list[Candidate]:
         """Candidates of a window that means the same, by this one's names."""
         names, result = dict(zip(before, now, strict=True)), []
         for candidate in candidates:
             outputs = tuple(names[name] for name in candidate.outputs)
             nodes, reads = (frozenset(map(names.__getitem__, own)) for own in (candidate.nodes, candidate.reads))
-            us = self.prices.price_of((outputs, nodes), candidate.usual_us)
-            result.append(Candidate(outputs, nodes, reads, us, candidate.usual_us))
+            own = replace(candidate, outputs=outputs, nodes=nodes, reads=reads)
+            result.append(replace(own, us=own.price(self.prices)))
         return result
 
     def _near(self, windows: Sequence[Window]) -> list[list[Window]]:
@@ -144,9 +189,12 @@ class Windows:
             several = MultiOutputFusion(
                 self.plan.graph, self.ways, self.prices, self.required, self._readers(nodes), self.plan.subgraph
             )
-            own.candidates, own.whole = several.unions([candidate for part in parts for candidate in part.candidates])
+            own.candidates, own.whole = several.unions([
+                candidate for part in parts for candidate in part.candidates
+                if not candidate.alias and candidate.nodes <= part.inside
+            ])  # fmt: skip
         else:
-            own.candidates, own.whole = self._renamed(twin.candidates, twin.nodes, nodes), twin.whole
+            own.candidates, own.whole = self.renamed(twin.candidates, twin.nodes, nodes), twin.whole
         result: list[Window] = []
         for index, some in enumerate(self._apart(parts, own.candidates)):
             selected = [parts[at] for at in some]
@@ -155,12 +203,18 @@ class Windows:
             alone = len(selected) == 1 and not unions  # it means what it meant, wherever it lies
             window = Window(self._ordered(inside), inside, meaning=selected[0].meaning if alone else (own.meaning, index))
             every = [*(candidate for part in selected for candidate in part.candidates), *unions]
-            reads = [self._reads(self.plan.subgraph(*candidate.key).inputs, inside) for candidate in every]
-            window.candidates = [replace(candidate, reads=some) for candidate, some in zip(every, reads, strict=True)]
+            window.candidates = [candidate if alone else self.within(window, candidate) for candidate in every]
             window.whole = own.whole and all(part.whole for part in selected)
+            window.greedy = frozenset[Kernel]().union(*(part.greedy for part in selected))
+            window.searches = tuple(search for part in selected for search in part.searches)
             window.outputs = [name for name in window.nodes if name in self.required]
             result.append(window)
         return result
+
+    def within(self, window: Window, candidate: Candidate) -> Candidate:
+        """A candidate with all that it reads of a window, at today's price."""
+        inputs = self.plan.made[candidate.output].inputs if candidate.alias else self.plan.subgraph(*candidate.key).inputs
+        return replace(candidate, reads=self._reads(inputs, window.inside), us=candidate.price(self.prices))
 
     def _readers(self, nodes: Iterable[str]) -> Mapping[str, Collection[str]]:
         return {name: [reader.output for reader in self.plan.finder.readers.get(name, [])] for name in nodes}
@@ -217,63 +271,77 @@ class Windows:
         tensors = [tensor for tensor in node.inputs if self.plan.finder.follow.number(tensor) is None]
         return node.primitive in ("map", "cast") and len(tensors) == 1 and types[tensors[0]].shape == types[name].shape
 
-    def _with_passing(self, nodes: frozenset[str], inside: Collection[str]) -> frozenset[str]:
-        """With what none but the set reads on its way to it."""
-        result, waiting = set(nodes), list(nodes)
-        while waiting:
-            more = [
-                tensor for tensor in self.plan.made[waiting.pop()].inputs if tensor in self._passing and tensor in inside
-            ]
-            waiting += [tensor for tensor in more if tensor not in result]
-            result.update(more)
-        return frozenset(result)
+    def _candidates(self, window: Window) -> None:
+        """Candidates of one output: all of a small window; of a large one those that its program asks for."""
+        search = self._search(window, ())
+        every = search.all_of(EAGER)
+        aliases = self._aliases(window)
+        known = {alias.key for alias in aliases}  # what a kernel would copy
+        singles = search.open() if every is None else every
+        window.candidates = [*(candidate for candidate in singles if candidate.key not in known), *aliases]
+        self._add_greedy(window)
+        if every is None:
+            window.searches = (search,)
+            self.column_generation(window, WINDOW_S).relaxed()
 
-    def _candidates(self, window: Window) -> tuple[list[Candidate], bool]:
-        """All convex sets with one output, from the output upwards; whether none was left out."""
-        inside, result, whole = set(window.nodes), list[Candidate](), True
+    def column_generation(self, window: Window, limit_s: float) -> ColumnGeneration:
+        """The program of a large window, which finds its candidates."""
+        return ColumnGeneration(
+            window.searches,
+            window.candidates,
+            window.outputs,
+            limit_s,
+            self.prices.least_us,
+            lambda candidate: self.within(window, candidate),
+        )
+
+    def _search(self, window: Window, candidates: Iterable[Candidate]) -> CandidateSearch:
+        """The search in a window of one part; ``candidates``: those that are known."""
+        sets = ConvexSets(window.nodes, self.plan.made, self.required, self._passing)
+        result = CandidateSearch(
+            sets,
+            Floors.of(sets, self.plan.graph, self.plan.made, self.prices),
+            lambda name, nodes: self._priced(window, name, nodes),
+        )
+        for candidate in candidates:
+            if not candidate.alias:
+                of = sets.index[candidate.output], sets.mask(candidate.nodes)
+                result.candidates[of] = candidate
+                result.joined.add(of)
+        return result
+
+    def _priced(self, window: Window, name: str, nodes: frozenset[str]) -> tuple[Candidate | None, str | None]:
+        """The kernel of a set; None, and what it would compute again and again, of a set that repeats a reduction."""
+        graph = self.plan.subgraph((name,), nodes)
+        repeated = recomputed_reductions(graph)
+        if repeated is not None:
+            return None, repeated
+        usual = self.prices.usual_us(graph)
+        us = self.prices.price_of(((name,), nodes), usual)
+        return Candidate((name,), nodes, self._reads(graph.inputs, window.inside), us, usual), None
+
+    def _aliases(self, window: Window) -> list[Candidate]:
+        """Reshapes of what a kernel may store: in memory they are that, and cost nothing; an output is memory of its own."""
+        free = (0.0,) * len(self.prices.requests)
+        return [
+            Candidate((name,), frozenset({name}), frozenset({of}), 0.0, free, alias=True)
+            for name in window.nodes
+            if (of := self.plan.alias(self.plan.made[name], window.inside)) is not None and of in window.inside
+        ]
+
+    def _add_greedy(self, window: Window) -> None:
+        """Add greedy fusion's plan: what of it is no candidate yet, such as a group that is not convex."""
+        stored, groups = self.plan.chosen
+        known = {candidate.key for candidate in window.candidates}
+        greedy: list[Kernel] = []
         for name in window.nodes:
-            if name in self._passing:
+            if name not in groups:
+                greedy += [((name,), frozenset({name}))] if name in stored else []
                 continue
-            first = self._with_passing(frozenset({name}), inside)
-            seen, waiting = {first}, [first]
-            while waiting:
-                nodes = waiting.pop(0)
-                graph = self.plan.subgraph((name,), nodes)
-                if recomputed_reductions(graph) is None:
-                    usual = self.prices.usual_us(graph)
-                    us = self.prices.price_of(((name,), nodes), usual)
-                    result.append(Candidate((name,), nodes, self._reads(graph.inputs, inside), us, usual))
-                    if len(result) >= MOST_CANDIDATES:
-                        return result, False
-                for more in self._grown_by_one(nodes, inside):
-                    if more not in seen:
-                        if len(more - self._passing) > MOST_NODES:
-                            whole = False
-                            continue
-                        seen.add(more)
-                        waiting.append(more)
-        return result, whole
-
-    def _grown_by_one(self, nodes: frozenset[str], inside: set[str]) -> Iterable[frozenset[str]]:
-        """The set with one more primitive that it reads, and whatever lies on a way from that one into the set."""
-        for name in self._ordered(nodes):
-            for tensor in self.plan.made[name].inputs:
-                if tensor in inside and tensor not in nodes and tensor not in self.required:
-                    yield self._with_passing(self._convex(nodes | {tensor}, inside), inside)
-
-    def _convex(self, nodes: frozenset[str], inside: set[str]) -> frozenset[str]:
-        """With all primitives between two of the set; only those that lie between its first and its last are looked at."""
-        order, made, readers = self.plan.order, self.plan.made, self.plan.finder.readers
-        places = [order[name] for name in nodes]
-        first, last = min(places), max(places)
-
-        def reached(near: Callable[[str], Iterable[str]]) -> set[str]:
-            result, waiting = set(nodes), list(nodes)
-            while waiting:
-                more = {node for node in near(waiting.pop()) if node in inside and first < order[node] < last} - result
-                result |= more
-                waiting += more
-            return result
-
-        above = reached(lambda name: (reader.output for reader in readers.get(name, ())))
-        return frozenset(nodes | (above & reached(lambda name: made[name].inputs)))
+            group = groups[name]
+            greedy.append(((name,), frozenset(node.output for node in group.nodes)))
+            if greedy[-1] not in known:
+                usual, reads = self.prices.usual_us(group), self._reads(group.inputs, window.inside)
+                us = self.prices.price_of(greedy[-1], usual)
+                window.candidates.append(Candidate(*greedy[-1], reads, us, usual))
+        window.greedy = frozenset(greedy)

@@ -45,7 +45,7 @@ def suits(op: Op, families: Sequence[Family], device: Device) -> bool:
         return False
     family = families[0]
     first = next(family.points(op, device), None)
-    return first is None or family.tile(first).edge[op.dynamic[0]] == "exact"  # of no point selection says what is wrong
+    return first is None or family.tile(first).edge.get(op.dynamic[0]) == "exact"  # of no point selection says what is wrong
 
 
 def tune(task: Task, lab: Measurer, families: Sequence[Family], watch: Watch, model: CostModel | None) -> Tuned:

@@ -294,6 +294,7 @@ def _plan_of(model: ModelTask, tuned: Sequence[Tuned], device: Device, threads: 
     return {
         "status": report.status,
         "measured": report.measured,
+        "us": {"bound": report.bound_us, "chosen": report.chosen_us, "greedy": report.greedy_us},
         "requests": len(model.prices.requests),
         "predicted_us": {str(count): predicted_us(model, tuned, device, count) for count in threads},
         "regions": [region for region in report.regions if region["chosen"]],

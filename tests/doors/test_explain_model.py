@@ -29,6 +29,15 @@ def test_regions_that_differ_are_shown_with_both_plans(capsys: pytest.CaptureFix
     assert "4 kernels measured" in shown and "region of y: 4.0 us, greedily 6.5" in shown and "region of z" not in shown
 
 
+def test_bound_plan_and_greedy_plan_are_shown_where_the_pack_has_them(capsys: pytest.CaptureFixture[str]) -> None:
+    print_model(model_document(manifest(), "net", ""), every=False)
+    assert "no plan under" not in capsys.readouterr().out
+    written = manifest()
+    written.tuning["models"]["net"]["us"] = {"bound": 4.5, "chosen": 5.0, "greedy": 7500.0}
+    print_model(model_document(written, "net", ""), every=False)
+    assert "optimal: 5 us; no plan under 4; greedy fusion 7,500" in capsys.readouterr().out
+
+
 def test_one_region_is_shown_by_any_tensor_that_a_kernel_makes(capsys: pytest.CaptureFixture[str]) -> None:
     print_model(model_document(manifest(), "net", "z"), every=True)
     shown = capsys.readouterr().out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,11 @@ import pytest
 pytest.importorskip("onnx")
 import haotuner as library  # noqa: E402, after the skip
 from haotuner.errors import UsageError  # noqa: E402
+from haotuner.hw_profiles.find import find_device  # noqa: E402
+from haotuner.microkernels.index import families_for  # noqa: E402
 from haotuner.spec.trace import arrivals_of  # noqa: E402
 from haotuner.tuning.request import ops_of  # noqa: E402
+from haotuner.tuning.strategies import STRATEGIES  # noqa: E402
 from tests.doors.command import haotuner  # noqa: E402
 from tests.serving.test_group import files, node, saved  # noqa: E402
 
@@ -53,6 +57,37 @@ def test_a_file_becomes_a_pack(tmp_path: Path, cache: Path) -> None:
         mean, both = pack.op("group_two").run(x, x)
         np.testing.assert_allclose(mean, [2, 8])
         np.testing.assert_array_equal(both, np.concatenate([x, 2 * x], axis=1))
+
+
+def gram(folder: Path) -> Path:
+    """Products of all rows with each other, as those of a batch's heads: the only dynamic axis is twice in the output."""
+    return saved(folder / "gram.onnx", [
+        node("Transpose", ["q"], ["heads"], perm=[1, 0, 2]), node("Transpose", ["k"], ["keys"], perm=[1, 2, 0]),
+        node("MatMul", ["heads", "keys"], ["y"]),
+    ], {"q": ["s", 3, 16], "k": ["s", 3, 16]}, ["y"])  # fmt: skip
+
+
+def test_an_axis_that_is_twice_in_the_output_is_searched_by_cells(tmp_path: Path) -> None:
+    (op,) = ops_of(f"group:{gram(tmp_path)}")
+    assert op.dynamic == ("s",)
+    families, cpu = families_for(op, "cpu"), find_device("cpu", measure=False)
+    names = [strategy.name for strategy in STRATEGIES if strategy.suits(op, families, cpu)]
+    assert names == ["cells"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [("--zero-measure",), ("--budget", "6s")], ids=["expected", "measured"])
+def test_an_axis_that_is_twice_in_the_output_is_served(words: tuple[str, ...], tmp_path: Path, cache: Path) -> None:
+    asked = ("--op", f"group:{gram(tmp_path)}", "--shapes", "s=16..64", "--peers", "none", "--threads", "1,2")
+    answer = haotuner("tune", *asked, *words, cache=cache, cwd=tmp_path)
+    assert answer.code == 0, answer.err
+    draw = np.random.default_rng(0)
+    warned = pytest.warns(UserWarning, match="nothing was measured") if "--zero-measure" in words else nullcontext()
+    with warned, library.load(tmp_path / "pack", threads=2) as pack:
+        for size in (1, 16, 37, 64, 150):
+            q, k = (draw.standard_normal((size, 3, 16)).astype(np.float32) for _ in range(2))
+            expected = np.einsum("shd,thd->hst", q, k)
+            np.testing.assert_allclose(pack.op("group_gram").run(q, k), expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.slow

@@ -13,9 +13,8 @@ from haotuner.codegen import mixed_radix
 from haotuner.codegen.expressions import index
 from haotuner.graph.extents import dimension, same
 from haotuner.graph.graph import Graph, GraphBuilder
-from haotuner.partition.costs import CORE, Prices
+from haotuner.partition.convex_sets import ConvexSets
 from haotuner.partition.greedy_fusion import Greedy
-from haotuner.partition.ilp_partition import IlpPartitioner
 
 
 class Walked(tuple[Any, ...]):
@@ -30,16 +29,6 @@ class Walked(tuple[Any, ...]):
     def __reversed__(self) -> Iterator[Any]:
         type(self).walks += 1
         return iter(self[::-1])
-
-
-class Looked(dict[str, int]):
-    """Places of nodes that count how often one is asked for."""
-
-    looks = 0
-
-    def __getitem__(self, name: str) -> int:
-        type(self).looks += 1
-        return super().__getitem__(name)
 
 
 def layers(count: int) -> Graph:
@@ -71,17 +60,11 @@ def test_groups_of_a_plan_are_found_without_a_walk_over_the_graph_each(monkeypat
     assert walks(20) == walks(5) > 0
 
 
-def test_a_set_is_made_convex_by_what_lies_between_its_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    def looks(count: int) -> int:
-        windows = IlpPartitioner(chain(count), Prices([{"rows": 4}], CORE))._cut
-        names = [node.output for node in windows.plan.graph.nodes]
-        windows.plan.order = Looked(windows.plan.order)
-        monkeypatch.setattr(Looked, "looks", 0)
-        found = windows._convex(frozenset({names[1], names[4]}), set(names))
-        assert found == frozenset(names[1:5])
-        return Looked.looks
-
-    assert looks(60) == looks(10) > 0
+def test_a_set_is_made_convex_by_what_lies_between_its_ends() -> None:
+    graph = chain(60)
+    names = [node.output for node in graph.nodes]
+    sets = ConvexSets(names, {node.output: node for node in graph.nodes}, set(), set())
+    assert sets.nodes(sets.closed(sets.mask([names[1], names[4]]))) == frozenset(names[1:5])
 
 
 def test_axes_of_a_reshape_are_matched_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from haotuner.errors import UsageError
 from haotuner.graph import decompositions
 from haotuner.graph.extents import dimension, floor_division, largest
 from haotuner.graph.graph import Graph, GraphBuilder
+from haotuner.partition import candidate_search
 from haotuner.partition import profiled_costs as measured_module
 from haotuner.partition import windows as windows_module
 from haotuner.partition.costs import CORE, GPU, Prices
@@ -25,7 +26,7 @@ from haotuner.partition.device_support import check_draws, check_steps
 from haotuner.partition.dim_ranges import spans_of
 from haotuner.partition.executable import executable
 from haotuner.partition.greedy_fusion import Alias, Greedy, Loops
-from haotuner.partition.ilp_partition import IlpPartitioner
+from haotuner.partition.ilp_partition import IlpPartitioner, PartitionReport
 from haotuner.partition.products import Product
 from haotuner.partition.profiled_costs import ProfiledPrices
 from haotuner.partition.shape_constraints import shape_constraints, unmet
@@ -255,10 +256,75 @@ def test_a_reshaped_input_that_a_kernel_reads_is_there():
 
 
 def test_what_is_left_out_is_not_called_optimal(monkeypatch):
-    monkeypatch.setattr(windows_module, "MOST_CANDIDATES", 3)
+    monkeypatch.setattr(windows_module, "EAGER", 0)
+    monkeypatch.setattr(candidate_search, "MOST_PRICED", 0)
     exact = IlpPartitioner(softmax_of_rows(), Prices(REQUESTS))
     assert exact.steps and exact.told.status.startswith("feasible (1 of 1")
-    assert exact.told.chosen_us <= exact.told.greedy_us
+    assert exact.told.bound_us <= exact.told.chosen_us <= exact.told.greedy_us
+
+
+def test_a_plan_above_greedy_fusions_or_under_its_bound_is_not_called_optimal():
+    in_order = PartitionReport(windows=1, bound_us=2.0, chosen_us=2.0, greedy_us=3.0)
+    assert in_order.status == "optimal"
+    for report in (replace(in_order, chosen_us=3.1), replace(in_order, bound_us=2.1)):
+        assert report.status.startswith("feasible (bound") and "not in this order" in report.status
+    assert replace(in_order, unproved=1).status == "feasible (1 of 1 windows not proved)"
+
+
+def test_a_reshape_of_what_a_kernel_stores_costs_nothing():
+    """The program took a copy of a norm for its two-dimensional product, beside the norm itself, for the residual."""
+    g = GraphBuilder()
+    turned = g.add("transpose", g.input("x", (T, B, 32)), order=(1, 0, 2))
+    norm = decompositions.normalise(g, turned, (2,), 1e-5)
+    flat = g.add("reshape", norm, shape=(B * T, 32))
+    made = g.map("max", g.add("contract", flat, g.constant(np.ones((32, 32), np.float32)), labels="mk,kn->mn"), 0.0)
+    back = g.add("reshape", made, shape=(B, T, 32))
+    graph = g.finish(decompositions.normalise(g, g.map("add", g.map("mul", back, back), norm), (2,), 1e-5))
+    plan = IlpPartitioner(graph, Prices(REQUESTS))
+    assert any(step == Alias(flat, norm) for step in plan.steps)
+    assert all(flat not in step.graph.outputs for step in plan.steps if isinstance(step, Loops)), "nobody copies it"
+    assert plan.told.status == "optimal" and plan.told.chosen_us <= plan.told.greedy_us
+    assert all(kernel["primitives"] != "reshape" for region in plan.told.regions for kernel in region["chosen"])
+
+
+def test_an_output_is_memory_of_its_own():
+    g = GraphBuilder()
+    made = g.map("exp", g.input("x", (B, T)))
+    graph = g.finish(made, g.add("reshape", made, shape=(B * T,)))
+    assert not any(isinstance(step, Alias) for step in IlpPartitioner(graph, Prices(REQUESTS)).steps)
+
+
+def residual_stack(blocks: int) -> Graph:
+    """Residual blocks of norms over channels whose sums are padded for the next convolution, as Candy's are."""
+    g = GraphBuilder()
+    h = dimension("seq")
+    x = g.map("exp", g.input("x", (B, 8, h, 16)))
+    for _ in range(blocks):
+        padded = g.add("pad", x, before=(0, 0, 1, 1), after=(0, 0, 1, 1), mode="reflect")
+        taps = g.add("window", padded, axes=(2, 3), sizes=(3, 3), strides=(1, 1), dilations=(1, 1))
+        y = g.add("contract", taps, g.constant(np.ones((8, 8, 3, 3), np.float32)), labels="bcpquv,fcuv->bfpq")
+        y = decompositions.normalise(g, y, (2, 3), 1e-5)
+        scale, bias = (g.constant(np.full((8, 1, 1), value, np.float32)) for value in (0.5, 2.0))
+        y = g.map("add", g.map("mul", y, scale), bias)
+        x = g.map("add", x, y)
+    return g.finish(g.map("tanh", x))
+
+
+def test_windows_of_any_size_are_proved():
+    plan = IlpPartitioner(residual_stack(4), Prices(REQUESTS))
+    assert plan.steps and plan.told.status == "optimal" and plan.told.chosen_us <= plan.told.greedy_us * (1 + 1e-9)
+    assert max(len(window.nodes) for window in plan.windows) <= 2 * windows_module.LARGE
+    stored = {name for step in plan.steps if isinstance(step, Loops) for name in step.graph.outputs}
+    cut = plan._cut.required - plan.required()
+    assert cut and cut <= stored & plan.chosen[0], "where it is cut greedy fusion stores, too"
+
+
+def test_of_a_window_that_is_too_large_the_best_plan_known_is_kept(monkeypatch):
+    monkeypatch.setattr(windows_module, "LARGE", 1000)
+    monkeypatch.setattr(candidate_search, "MOST_PRICED", 50)
+    plan = IlpPartitioner(residual_stack(4), Prices(REQUESTS))
+    assert plan.steps and plan.told.status.startswith("feasible (1 of")
+    assert plan.told.bound_us <= plan.told.chosen_us <= plan.told.greedy_us * (1 + 1e-9)
 
 
 def test_the_program_allows_to_compute_again_and_refuses_what_nobody_makes():
