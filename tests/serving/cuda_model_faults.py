@@ -156,7 +156,7 @@ def damaged(path: str) -> None:
         memory.refuse(0)
         before = memory.held
         with Path(path, "models", f"{name}.weights").open("rb") as weights, pytest.raises(PackInvalid, match=words):
-            NativeModel(mapped, mapped.find(name), weights.fileno(), 1, device=0)
+            NativeModel(mapped, name, Path(path, "models", f"{name}.bytecode").read_bytes(), weights.fileno(), 1, device=0)
         assert memory.held == before, f"{name}: {memory.held - before} pieces of memory are left"
 
     for name in WEIGHTS:
