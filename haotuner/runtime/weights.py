@@ -88,8 +88,8 @@ def _readable(array: NDArray[Any]) -> NDArray[Any]:
     whole = np.ascontiguousarray(array)
     if whole.flags.writeable or not whole.size:
         return whole if whole.flags.writeable else whole.copy()
-    view: NDArray[Any] = np.frombuffer((ctypes.c_char * whole.nbytes).from_address(whole.ctypes.data), whole.dtype)
-    return view.reshape(whole.shape)
+    memory = memoryview((ctypes.c_char * whole.nbytes).from_address(whole.ctypes.data))
+    return np.frombuffer(memory, whole.dtype).reshape(whole.shape)
 
 
 def _from_panels(op: PackOp, packed: NDArray[np.float32]) -> NDArray[Any]:
