@@ -46,8 +46,8 @@ class CompiledSchedules:
         at = self._door.compiled_words(self.find(name), ctypes.byref(ctypes.c_int64()))
         return ctypes.c_int64.from_address(at + _VERSION_AT).value >= _COMPARED
 
-    def open(self, name: str, weights: int, check: bool, device: int | None, threads: int, *out: Any) -> int:
-        """Open a model: 0, or another number where it is refused. As ``NativeLibrary.open``."""
+    def open_model(self, name: str, weights: int, check: bool, device: int | None, threads: int, *out: Any) -> int:
+        """Open a model: 0, or another number where it is refused. As ``NativeLibrary.open_model``."""
         index = self.find(name)
         if not check and self._open_unchecked is not None:
             return int(self._open_unchecked(index, weights, device or 0, threads, *out))

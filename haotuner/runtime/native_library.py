@@ -95,7 +95,7 @@ class NativeLibrary:
             )
         self.compiled = CompiledSchedules(library, self.door)
 
-    def open(
+    def open_model(
         self, name: str, words: array[int] | None, weights: int, check: bool, device: int | None, threads: int, *out: Any
     ) -> int:
         """Open a model: 0, or another number where it is refused. ``out``: addresses of the handle, kind and text; room.
@@ -103,10 +103,11 @@ class NativeLibrary:
         ``words``: those of its bytecode, which outlive the model; None where the library holds its schedule.
         """
         if words is None:
-            return self.compiled.open(name, weights, check, device, threads, *out)
+            return self.compiled.open_model(name, weights, check, device, threads, *out)
         if self.door.version != _VERSION:
             raise PackInvalid(f"the pack's library runs no bytecode, as its manifest says of {name}; tune again")
-        return int(self.door.open(words.buffer_info()[0], len(words), weights, check, device or 0, threads, *out))
+        door = self.door
+        return int(door.open(words.buffer_info()[0], len(words), weights, check, device or 0, threads, *out))
 
 
 class NativeEnd:
@@ -165,7 +166,7 @@ class NativeModel:
             bytecode_words = None if bytecode is None else words_of(bytecode)
         except ValueError as error:
             raise PackInvalid(f"the bytecode of {name} is cut ({error}); restore the pack or tune again") from error
-        failed = mapped.open(name, bytecode_words, weights, check, device, threads, *arguments)
+        failed = mapped.open_model(name, bytecode_words, weights, check, device, threads, *arguments)
         if failed:
             words = error_text.text.value.decode(errors="replace")
             known = error_text.kind.value == b"RuntimeError"
