@@ -53,4 +53,6 @@ class CompiledSchedules:
             return int(self._open_unchecked(index, weights, device or 0, threads, *out))
         if device is None:
             return int(self._open(index, weights, threads, *out))
+        if self._open_on is None:
+            raise PackInvalid(f"the pack's library opens {name} on no GPU; tune again")
         return int(self._open_on(index, weights, device, threads, *out))

@@ -42,7 +42,7 @@ def copy(pack: Path, tmp_path: Path) -> Path:
 
 
 def from_c(program: Path, pack: Path, tmp_path: Path) -> str:
-    command = [program, pack, "encoder", "1", tmp_path / "out", "2", "3"]
+    command = [str(program), str(pack), "encoder", "1", str(tmp_path / "out"), "2", "3"]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ran.returncode in (0, 1), ran
     return ran.stdout + ran.stderr
@@ -99,14 +99,19 @@ def test_damaged_bytecode_with_a_right_hash_is_refused_by_the_reader(copy, progr
 def test_bytecode_that_is_no_file_of_the_pack_is_refused(copy, program, tmp_path):
     path = file_of(copy)
     path.rename(tmp_path / "elsewhere")
-    for make in (lambda: None, lambda: path.symlink_to(tmp_path / "elsewhere"), lambda: os.mkfifo(path), path.mkdir):
-        make()
+    for kind in ("nothing", "link", "pipe", "folder"):
+        if kind == "link":
+            path.symlink_to(tmp_path / "elsewhere")
+        elif kind == "pipe":
+            os.mkfifo(path)
+        elif kind == "folder":
+            path.mkdir()
         with haotuner.load(copy) as opened, pytest.raises(HaotunerError, match="encoder.bytecode"):
             opened.model("encoder")
         assert "encoder.bytecode: cannot read it" in from_c(program, copy, tmp_path)
-        if path.is_dir() and not path.is_symlink():
+        if kind == "folder":
             path.rmdir()
-        elif os.path.lexists(path):
+        elif kind != "nothing":
             path.unlink()
 
 

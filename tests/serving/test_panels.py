@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import haotuner
+from haotuner.pack.op import PackOp
 from haotuner.runtime import weights
 from haotuner.runtime.panels_of_older_packs import packs_panels, panels_by_numpy
 from tests.serving.native_builds import c_pack
@@ -22,7 +24,7 @@ def pack(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return c_pack(tmp_path_factory.mktemp("panels") / "pack", [packed_op(name, 4, 8) for name in OPS])
 
 
-def weight_of(op: weights.PackOp) -> np.ndarray:
+def weight_of(op: PackOp) -> np.ndarray[Any, Any]:
     """Any bits, NaN and subnormal numbers among them."""
     shape = (op.k, op.n) if op.weight == "kn" else (op.n, op.k)
     return DRAW.integers(0, 1 << 32, shape, np.uint32).view(np.float32)
