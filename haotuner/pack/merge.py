@@ -53,6 +53,8 @@ def _files_of(folder: Folder) -> dict[str, bytes]:
         file_list.append((FACTS, manifest.document["facts_sha256"], SIZE_LIMIT_BYTES))
     for model in manifest.models.values():
         file_list.append((f"{MODELS}/{model.schedule}", model.schedule_sha256, SIZE_LIMIT_BYTES))
+        if model.bytecode:
+            file_list.append((f"{MODELS}/{model.bytecode}", model.bytecode_sha256, SIZE_LIMIT_BYTES))
         file_list.append((f"{MODELS}/{model.weights}", model.weights_sha256, model.weights_bytes))
     return files | {name: _checked(folder, name, sha256, limit) for name, sha256, limit in file_list}
 

@@ -22,9 +22,8 @@ ARCH = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,38}")  # no name of a folder le
 DEVICE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,78}")
 _ON_DEVICE = r"sm_[1-9][0-9]+[af]?"
 _LEVEL = rf"(x86-64(-v[234])?|{_ON_DEVICE}/[a-z0-9]+(-[a-z0-9]+)*)"
-_PLAIN = (
-    rf"({re.escape(MANIFEST)}|{re.escape(SEAL)}|{FACTS}|{LIBRARY.pattern}|{MODELS}/{MODEL_NAME.pattern}\.(json|weights))"
-)
+_OF_MODEL = rf"{MODELS}/{MODEL_NAME.pattern}\.(json|bytecode|weights)"
+_PLAIN = rf"({re.escape(MANIFEST)}|{re.escape(SEAL)}|{FACTS}|{LIBRARY.pattern}|{_OF_MODEL})"
 _FILE = re.compile(rf"({_LEVEL}/)?{_PLAIN}")
 _FOLDER = re.compile(rf"({_LEVEL}/)?(lib|{MODELS})|{_LEVEL}|{_ON_DEVICE}")
 _SEALED = re.compile(rb"[0-9a-f]{64}\n")

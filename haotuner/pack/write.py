@@ -15,7 +15,7 @@ from typing import Any
 from haotuner.errors import HaotunerError, PackInvalid, UsageError
 from haotuner.pack.aside import OLD, folder_aside, open_mode
 from haotuner.pack.manifest import PACK_SCHEMA
-from haotuner.pack.models import model_files
+from haotuner.pack.models import ModelContent, model_files
 from haotuner.pack.names import FACTS, MANIFEST, SEAL, foreign, is_ours, is_pack_file
 
 AT_FDCWD, RENAME_EXCHANGE = -100, 2  # <fcntl.h>, <linux/fs.h>
@@ -73,11 +73,11 @@ def write_pack(
     library: Path,
     document: Mapping[str, Any],
     check: Callable[[Path], None],
-    models: Mapping[str, tuple[bytes, bytes]] | None = None,
+    models: Mapping[str, ModelContent] | None = None,
 ) -> Path:
     """Write ``document`` (without schema and files) and the library as a pack at ``out``; replaces an earlier pack.
 
-    ``models``: schedule and weights of whole models, by name. Facts of ops then lie in a file of their own.
+    ``models``: whole models, by name. Facts of ops then lie in a file of their own.
 
     ``check`` sees the finished pack before it is published and raises if it is not right. HaotunerError on a full or
     read-only disk; the earlier pack is then untouched and nothing is left behind.

@@ -1,4 +1,4 @@
-"""A model as a pack holds it: its schedule (JSON), its weights, and the C of its groups."""
+"""A model as a pack holds it: its schedule (JSON and bytecode), its weights, and the C of its groups."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from haotuner.codegen.loops.collapse import collapsed
 from haotuner.codegen.loops.cuda_loops import PRELUDE as CUDA_PRELUDE
 from haotuner.codegen.loops.cuda_loops import device_loops_of
 from haotuner.errors import UsageError
-from haotuner.graph.extents import text
+from haotuner.graph.extents import Extent, text
 from haotuner.graph.graph import Graph
 from haotuner.graph.types import dtype_named
 from haotuner.partition.greedy_fusion import Alias, Loops, Specialization, Step
@@ -27,7 +27,7 @@ from haotuner.partition.segmented_model import default_of, segmented_document
 from haotuner.partition.segments import Segment
 from haotuner.partition.shape_constraints import shape_constraints
 from haotuner.partition.size_table import SizeTable
-from haotuner.spec.bytecode import SCALED, schedule_words
+from haotuner.spec.bytecode import SCALED, bytecode_of, group_name
 from haotuner.spec.chunks import chunk_checksums
 
 ALIGNED = 64  # bytes; a weight begins at a cache line
@@ -35,6 +35,8 @@ ALIGNED = 64  # bytes; a weight begins at a cache line
 
 class Function(NamedTuple):
     """C of a group: its name and source, places of its loops' extents and of its outputs', and how many tensors it takes.
+
+    ``size_count``: it reads no line of the size table from this one on.
 
     Of a device: CUDA C++, and how it is launched (``Group`` of ``c_loops.py``).
     """
@@ -47,6 +49,7 @@ class Function(NamedTuple):
     points: int = 0
     lanes: int = 0  # 0: a function of the host
     sizes: tuple[int, ...] = ()
+    size_count: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,9 +67,9 @@ class ExecutableModel:
         return (json.dumps(self.document, sort_keys=True, allow_nan=False) + "\n").encode()
 
     @property
-    def words(self) -> list[int]:
-        """The schedule as the pack's library holds it."""
-        return schedule_words(self.document, len(self.weights))
+    def bytecode(self) -> bytes | None:
+        """The schedule as a library runs it; None where only Python does."""
+        return bytecode_of(self.document, len(self.weights))
 
 
 def normal(value: Any) -> Any:
@@ -153,17 +156,33 @@ class _Writer:
 
     def _loops(self, step: Loops) -> dict[str, Any]:
         graph = step.graph if self.on_device else collapsed(step.graph)
-        group = (device_loops_of if self.on_device else loops_of)(graph, "GROUP", self.sizes.place)
+        lines: list[int] = []
+
+        def line(extent: Extent) -> int:
+            lines.append(self.sizes.place(extent))
+            return lines[-1]
+
+        group = (device_loops_of if self.on_device else loops_of)(graph, "GROUP", line)
         extents = tuple(self.sizes.places(group.loops))
         count = len(graph.outputs)
         shapes = tuple(tuple(self.sizes.places(step.graph.types[tensor].shape)) for tensor in group.tensors[-count:])
         key = group.source, extents, shapes, group.sizes
         group_index = self.known_groups.setdefault(key, self.first_group + len(self.functions))
         if group_index == self.first_group + len(self.functions):  # equal groups are one function
-            name, lanes = f"ht_group_{group_index}", group.lanes if self.on_device else 0
+            name, lanes = group_name(group_index), group.lanes if self.on_device else 0
             source = group.source.replace("GROUP", name)
             self.functions.append(
-                Function(name, source, extents, shapes, len(group.tensors), group.points, lanes, group.sizes)
+                Function(
+                    name,
+                    source,
+                    extents,
+                    shapes,
+                    len(group.tensors),
+                    group.points,
+                    lanes,
+                    group.sizes,
+                    max([-1, *lines, *extents, *sum(shapes, ())]) + 1,
+                )  # fmt: skip
             )
         document = {"do": "loops", "group": group_index, "tensors": [self.tensor(tensor) for tensor in group.tensors]}
         return document | ({"outputs": count} if count > 1 else {})
@@ -253,37 +272,20 @@ def device_source_of(models: Sequence[ExecutableModel]) -> str:
 
 
 def source_of(models: Sequence[ExecutableModel]) -> str:
-    """C of all groups and schedules, in the tables of loops.h and model/bytecode.h. Chains bring no groups."""
+    """C of all groups, in the table of loops.h. Chains bring no groups."""
     functions = [function for model in models if "chain" not in model.document for function in model.functions]
-    models = [model for model in models if "tensors" in model.document]
-    lines = [head_of(function.source for function in functions), '#include "loops.h"', '#include "model/bytecode.h"']
+    lines = [head_of(function.source for function in functions), '#include "loops.h"']
     lines += [function.source for function in functions if not function.lanes]
     for function in functions:
         ranks = tuple(len(shape) for shape in function.shapes)
         for word, places in (("extents", function.extents), ("ranks", ranks), ("shapes", sum(function.shapes, ()))):
             lines.append(f"static const int32_t {function.name}_{word}[] = {{{', '.join(map(str, places)) or '0'}}};")
     rows = [
-        f"  {{{'0' if function.lanes else function.name}, {len(function.extents)}, {function.tensors}, "
+        f'  {{{"0" if function.lanes else function.name}, "{function.name}", {function.size_count}, '
+        f"{len(function.extents)}, {function.tensors}, "
         f"{len(function.shapes)}, {function.name}_extents, {function.name}_ranks, {function.name}_shapes}},"
         for function in functions
     ]
-    lines += ["const ht_group ht_groups[] = {", *rows, "  {0, 0, 0, 0, 0, 0, 0},", "};"]
+    lines += ["const ht_group ht_groups[] = {", *rows, "  {0, 0, 0, 0, 0, 0, 0, 0, 0},", "};"]
     lines.append(f"const int ht_group_count = {len(functions)};")
-    for index, model in enumerate(models):
-        words = model.words
-        lines.append(f"static const int64_t words_{index}[] = {{")
-        lines += [", ".join(_literal(word) for word in words[at : at + 16]) + "," for at in range(0, len(words), 16)]
-        lines.append("};")
-    rows = [f"  {{words_{index}, {len(model.words)}}}," for index, model in enumerate(models)]
-    lines += [
-        "const ht_model_source ht_models[] = {",
-        *rows,
-        "  {0, 0},",
-        "};",
-        f"const int ht_model_count = {len(models)};",
-    ]
     return "\n".join(lines) + "\n"
-
-
-def _literal(number: int) -> str:
-    return f"{number}LL" if number > -(1 << 63) else "INT64_MIN"

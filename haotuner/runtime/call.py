@@ -30,13 +30,15 @@ class NativeCall(NamedTuple):
         """The call of an op with a setting. ``bound``: tensors that do not come with a call, by operand.
 
         A dense op is ``call(x, weight, out, setting, values of a channel, further operands)``, every other kind
-        ``call(setting, operands, out, optional operands)`` in the order of its table.
+        ``call(setting, operands, out, optional operands)`` in the order of its table. None is bound: a packed weight comes
+        with the call as well.
         """
         tensors = bound or {}
         weight = tuple(tensors[name] for name in ("weight",) if name in tensors)
         channels = tuple(value for name, value in tensors.items() if name != "weight")
         if op.kind == "dense":
-            return NativeCall(call, weight, (setting, *channels), 1, 1)
+            passed = 1 if weight else 2
+            return NativeCall(call, weight, (setting, *channels), passed, passed)
         required = {operand.name for operand in op.inputs}
         middle = (*weight, *(value for name, value in tensors.items() if name in required and name != "weight"))
         tail = tuple(value for name, value in tensors.items() if name not in required)

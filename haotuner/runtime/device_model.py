@@ -20,11 +20,12 @@ from haotuner.runtime.streams import still
 class DeviceModelBound(ModelBound):
     """Model on a device that a ``DeviceModel`` calls until its pack is handed over."""
 
-    def _opened(self, mapped: NativeLibrary, index: int, files: OpenModel) -> NativeModel:
+    def _opened(self, mapped: NativeLibrary, name: str, files: OpenModel) -> NativeModel:
         gpu = self.pack.gpu
         assert gpu is not None
         plans = 1 if gpu.is_planned_for(self.pack.manifest) else 2
-        return NativeModel(mapped, index, files.weights, plans, device=gpu.ordinal, check=self.pack.check_weights)
+        check = self.pack.check_weights
+        return NativeModel(mapped, name, files.bytecode, files.weights, plans, device=gpu.ordinal, check=check)
 
     @cached_property
     def _queue(self) -> Callable[..., Any]:

@@ -25,9 +25,9 @@ SHAPES = 256  # of requests whose outputs' shapes are kept
 class ModelBound:
     """Model of a pack that a ``Model`` calls until its pack is handed over. A call that began here ends here."""
 
-    def __init__(self, pack: Pack, mapped: NativeLibrary, index: int, files: OpenModel) -> None:
+    def __init__(self, pack: Pack, mapped: NativeLibrary, name: str, files: OpenModel) -> None:
         self.pack, self._files = pack, files
-        self._native = self._opened(mapped, index, files)
+        self._native = self._opened(mapped, name, files)
         self._inputs, self._outputs = self._native.inputs, self._native.outputs
         self._shapes: dict[tuple[tuple[int, ...], ...], list[tuple[int, ...]]] = {}
         self._ranges: Mapping[str, Any] = pack.manifest.tuning.get("model_ranges", {}).get(self.name, {})
@@ -35,8 +35,9 @@ class ModelBound:
         self._out_of_range = 0
         self._answers = OutputPool(len(self._outputs))
 
-    def _opened(self, mapped: NativeLibrary, index: int, files: OpenModel) -> NativeModel:
-        return NativeModel(mapped, index, files.weights, self.pack.threads, check=self.pack.check_weights)
+    def _opened(self, mapped: NativeLibrary, name: str, files: OpenModel) -> NativeModel:
+        check = self.pack.check_weights
+        return NativeModel(mapped, name, files.bytecode, files.weights, self.pack.threads, check=check)
 
     def __repr__(self) -> str:
         return described_model(self)

@@ -1,4 +1,4 @@
-"""The files of a pack's model: the schedule, checked by its hash, and the weights, which the library maps."""
+"""The files of a pack's model: schedule and bytecode, checked by their hashes, and the weights, which the library maps."""
 
 from __future__ import annotations
 
@@ -20,9 +20,13 @@ from haotuner.pack.names import MODELS
 
 @dataclass(frozen=True, slots=True)
 class OpenModel:
-    """``schedule``: the document's bytes, from the file ``where``; ``weights``: an open file."""
+    """``schedule``: the document's bytes, from the file ``where``; ``weights``: an open file.
+
+    ``bytecode``: the same schedule as a library runs it; None where the manifest names none.
+    """
 
     schedule: bytes
+    bytecode: bytes | None
     where: str
     weights: int
 
@@ -34,12 +38,12 @@ def opened_model(pack: Path, manifest: Manifest, name: str, *, hashed: bool = Fa
     ``hashed``: whether to compare the weights' sha256, as nobody else does for libraries that hold no checksums of them.
     """
     files, pack = manifest.models[name], (pack / manifest.library).parent.parent  # of one level of a merged pack: its folder
-    raw = steadily(pack, lambda folder: _schedule(folder, files))
+    schedule, bytecode = steadily(pack, lambda folder: _schedule(folder, files))
     where = pack / MODELS / files.weights
     with opened_weights(where, files) as weights:
         if hashed and hashlib.file_digest(weights, "sha256").hexdigest() != files.weights_sha256:
             raise PackInvalid(f"{where}: its sha256 is not the one in the manifest; restore the pack or tune again")
-        yield OpenModel(raw, str(pack / MODELS / files.schedule), weights.fileno())
+        yield OpenModel(schedule, bytecode, str(pack / MODELS / files.schedule), weights.fileno())
 
 
 def opened_weights(where: Path, files: ModelFiles) -> BufferedReader:
@@ -54,13 +58,18 @@ def opened_weights(where: Path, files: ModelFiles) -> BufferedReader:
     return weights
 
 
-def _schedule(folder: Folder, files: ModelFiles) -> bytes:
-    path = folder.path / MODELS / files.schedule
+def _schedule(folder: Folder, files: ModelFiles) -> tuple[bytes, bytes | None]:
+    schedule = _checked(folder, files.schedule, files.schedule_sha256)
+    return schedule, _checked(folder, files.bytecode, files.bytecode_sha256) if files.bytecode else None
+
+
+def _checked(folder: Folder, name: str, sha256: str) -> bytes:
+    path = folder.path / MODELS / name
     try:
         with folder.inner(MODELS) as inner:
-            raw = inner.read(files.schedule, SIZE_LIMIT_BYTES)
+            raw = inner.read(name, SIZE_LIMIT_BYTES)
     except (OSError, ValueError) as error:
         raise PackInvalid(f"{path} cannot be read ({error}); restore the pack or tune again") from error
-    if hashlib.sha256(raw).hexdigest() != files.schedule_sha256:
+    if hashlib.sha256(raw).hexdigest() != sha256:
         raise PackInvalid(f"{path}: its sha256 is not the one in the manifest; restore the pack or tune again")
     return raw

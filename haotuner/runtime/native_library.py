@@ -15,21 +15,22 @@ from typing import Any
 import numpy as np
 
 from haotuner.errors import EnvironmentMissing, HaotunerError, PackInvalid, UsageError
+from haotuner.runtime.compiled_schedules import VERSION as COMPILED_VERSION
+from haotuner.runtime.compiled_schedules import CompiledSchedules
 from haotuner.runtime.dlpack_cache import NAMES, Handed, address
 from haotuner.runtime.reprs import described_end
+from haotuner.spec.bytecode import words_of
 
-_VERSION = 1  # of runtime/native/model/model_api.h
+_VERSION = 2  # of runtime/native/model/model_api.h
 _LARGEST_EXTENT = 1 << 40  # as runtime/native/model/model.h
-_VERSION_AT, _COMPARED = 8, 3  # bytes into a schedule, and the first version that has checksums of weights
 _AXES = 16
 _TEXT = 320
-_NAME_AT = 5 * 8  # bytes into a schedule's words
 _P, _I = ctypes.c_void_p, ctypes.c_int
 _SAID = (_P, _P, ctypes.c_size_t)  # kind, text, room
 PLACE = ctypes.CFUNCTYPE(_P, _P, _I, _P)  # of model/model_api.h: where an output is to lie
 _MEMBERS: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
-    "words": (_P, (_I, _P)),
-    "open": (_I, (_I, _I, _I, _P, *_SAID)),
+    "compiled_words": (_P, (_I, _P)),
+    "open": (_I, (_P, ctypes.c_int64, _I, _I, _I, _I, _P, *_SAID)),
     "close": (None, (_P,)),
     "name": (ctypes.c_char_p, (_P,)),
     "dim": (ctypes.c_char_p, (_P, _I)),
@@ -45,7 +46,7 @@ _MEMBERS: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
 class _ModelApi(ctypes.Structure):
     _fields_ = [
         ("version", ctypes.c_int32),
-        ("count", ctypes.c_int32),
+        ("compiled", ctypes.c_int32),
         *((name, ctypes.CFUNCTYPE(result, *item)) for name, (result, item) in _MEMBERS.items()),
     ]
 
@@ -72,14 +73,6 @@ class NativeLibrary:
             raise PackInvalid(f"{path} serves no whole models, as its manifest says; tune again") from error
         enter.restype = ctypes.POINTER(_ModelApi)
         self.door: Any = enter().contents
-        self.open_on: Any = getattr(library, "ht_pack_model_open_on", None)  # packs made before it serve CPUs
-        if self.open_on is not None:
-            self.open_on.argtypes, self.open_on.restype = (_I, _I, _I, _I, _P, *_SAID), _I
-        self.open_unchecked: Any = getattr(
-            library, "ht_pack_model_open_unchecked", None
-        )  # packs made before it check nothing
-        if self.open_unchecked is not None:
-            self.open_unchecked.argtypes, self.open_unchecked.restype = (_I, _I, _I, _I, _P, *_SAID), _I
         self.times: Any = getattr(library, "ht_pack_model_times", None)  # packs made before it have none
         if self.times is not None:
             self.times.argtypes, self.times.restype = (_P, _P, _P, _P, *_SAID), _I
@@ -96,40 +89,25 @@ class NativeLibrary:
         self.limit: Any = getattr(library, "ht_pack_model_limit", None)  # packs made before it bound no request
         if self.limit is not None:
             self.limit.argtypes, self.limit.restype = (_P, ctypes.c_int64), None
-        if self.door.version != _VERSION:
+        if self.door.version not in (COMPILED_VERSION, _VERSION):
             raise PackInvalid(
                 f"{path} speaks version {self.door.version} of models, this haotuner {_VERSION}; tune again with it"
             )
+        self.compiled = CompiledSchedules(library, self.door)
 
-    def names(self) -> list[str]:
-        """Names of the models that the library knows."""
-        every = (self.door.words(index, ctypes.byref(ctypes.c_int64())) for index in range(self.door.count))
-        return [ctypes.string_at(at + _NAME_AT).decode() for at in every]
+    def open_model(
+        self, name: str, words: array[int] | None, weights: int, check: bool, device: int | None, threads: int, *out: Any
+    ) -> int:
+        """Open a model: 0, or another number where it is refused. ``out``: addresses of the handle, kind and text; room.
 
-    def find(self, name: str) -> int:
-        """The place of a model among those of the library; PackInvalid where it holds none of that name."""
-        names = self.names()
-        if name in names:
-            return names.index(name)
-        raise PackInvalid(f"the pack's library holds no model {name!r}, as its manifest says; tune again")
-
-    def chain(self, name: str, threads: int, device: int | None = None) -> NativeModel | None:
-        """A chain of the library; None where it knows its segments alone, as packs made before did. As ``NativeModel``."""
-        known = self.placed is not None and name in self.names()
-        return NativeModel(self, self.find(name), -1, threads, device) if known else None
-
-    def compares_weights(self, name: str) -> bool:
-        """True if opening a model compares its weights with checksums that the library holds; chains have no weights."""
-        if name not in self.names():
-            return True
-        at = self.door.words(self.find(name), ctypes.byref(ctypes.c_int64()))
-        return ctypes.c_int64.from_address(at + _VERSION_AT).value >= _COMPARED
-
-    def words(self, index: int) -> list[int]:
-        """The schedule of a model as the library holds it."""
-        count = ctypes.c_int64()
-        at = self.door.words(index, ctypes.byref(count))
-        return list((ctypes.c_int64 * count.value).from_address(at))
+        ``words``: those of its bytecode, which outlive the model; None where the library holds its schedule.
+        """
+        if words is None:
+            return self.compiled.open_model(name, weights, check, device, threads, *out)
+        if self.door.version != _VERSION:
+            raise PackInvalid(f"the pack's library runs no bytecode, as its manifest says of {name}; tune again")
+        door = self.door
+        return int(door.open(words.buffer_info()[0], len(words), weights, check, device or 0, threads, *out))
 
 
 class NativeEnd:
@@ -165,29 +143,37 @@ class NativeModel:
     """An open model. Calls may come from any thread; each has memory of its own."""
 
     def __init__(
-        self, mapped: NativeLibrary, index: int, weights: int, threads: int, device: int | None = None, *, check: bool = True
+        self,
+        mapped: NativeLibrary,
+        name: str,
+        bytecode: bytes | None,
+        weights: int,
+        threads: int,
+        device: int | None = None,
+        *,
+        check: bool = True,
     ) -> None:
         """``weights``: an open file, which may be closed afterwards. PackInvalid where the schedule or it is not sound.
 
+        ``bytecode``: None where the library holds the schedule of this name.
         ``device``: the number of the GPU that it runs on, ``threads`` then 1, or 2 by plans for another kind of GPU.
         ``check``: whether the weights are compared with their checksums.
         """
         self._mapped, door, error_text = mapped, mapped.door, _ErrorText()
         handle = _P()
         arguments = ctypes.addressof(handle), *error_text.at, _TEXT
-        if not check and mapped.open_unchecked is not None:
-            failed = mapped.open_unchecked(index, weights, device or 0, threads, *arguments)
-        elif device is None:
-            failed = door.open(index, weights, threads, *arguments)
-        else:
-            failed = mapped.open_on(index, weights, device, threads, *arguments)
+        try:
+            bytecode_words = None if bytecode is None else words_of(bytecode)
+        except ValueError as error:
+            raise PackInvalid(f"the bytecode of {name} is cut ({error}); restore the pack or tune again") from error
+        failed = mapped.open_model(name, bytecode_words, weights, check, device, threads, *arguments)
         if failed:
             words = error_text.text.value.decode(errors="replace")
             known = error_text.kind.value == b"RuntimeError"
             raise HaotunerError(words) if device is not None and not known else PackInvalid(words)
         self._handle, self._said = handle, [error_text]
         self._run, self._shapes = door.run, door.shapes  # which ctypes makes anew each time
-        weakref.finalize(self, _close, mapped, handle).atexit = False
+        weakref.finalize(self, _close, mapped, handle, bytecode_words).atexit = False
         self.name: str = door.name(handle).decode()
         self.dims = tuple(item.decode() for item in _until_none(lambda i: door.dim(handle, i)))
         self.inputs, self.outputs = ([NativeEnd(item) for item in _until_none(self._facts(kind))] for kind in (0, 1))
@@ -350,5 +336,6 @@ def _until_none(function: Callable[[int], Any]) -> list[Any]:
     return every
 
 
-def _close(mapped: NativeLibrary, handle: Any) -> None:
+def _close(mapped: NativeLibrary, handle: Any, _words: array[int] | None) -> None:
+    """Close a model, whose words live until then."""
     mapped.door.close(handle)

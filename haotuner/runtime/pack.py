@@ -28,8 +28,9 @@ from haotuner.runtime.library import Library
 from haotuner.runtime.linear import Linear
 from haotuner.runtime.model import Model, Session
 from haotuner.runtime.model_bound import ModelBound
-from haotuner.runtime.model_files import opened_model
+from haotuner.runtime.model_files import OpenModel, opened_model
 from haotuner.runtime.model_handle import difference_of_ends
+from haotuner.runtime.native_library import NativeLibrary, NativeModel
 from haotuner.runtime.op_registry import handle_for
 from haotuner.runtime.reprs import described_pack
 from haotuner.runtime.suitability import checked_bytes, default_threads, reservations
@@ -139,19 +140,26 @@ class Pack:
 
     def _opened_freely(self, name: str, segment: Callable[[str], ModelBound] | None) -> AnyModelBound:
         mapped = self.library().mapped
-        hashed = self.check_weights and not mapped.compares_weights(name)
+        hashed = self.check_weights and not mapped.compiled.compares_weights(name)
         with opened_model(self.path, self.manifest, name, hashed=hashed) as files:
             if not is_chain(files.schedule):
                 kind = ModelBound if self.gpu is None else DeviceModelBound
-                return kind(self, mapped, mapped.find(name), files)
+                return kind(self, mapped, name, files)
             if segment is None:
                 raise PackInvalid(f"{files.where}: a segment of a model has segments itself; restore the pack or tune again")
+            native = self._chain(mapped, name, files)
             if self.gpu is None:
-                return ChainBound(self, files.schedule, files.where, segment, mapped.chain(name, self.threads))
-            native = mapped.chain(name, 1, self.gpu.ordinal)
+                return ChainBound(self, files.schedule, files.where, segment, native)
             if native is None:
                 raise PackInvalid(f"{files.where} is a model in segments that its library has not; tune again")
             return DeviceChainBound(self, files.schedule, files.where, segment, native)
+
+    def _chain(self, mapped: NativeLibrary, name: str, files: OpenModel) -> NativeModel | None:
+        """The chain as the library runs it; None where Python goes through its segments."""
+        if mapped.placed is None or (files.bytecode is None and name not in mapped.compiled.names):
+            return None
+        threads, device = (self.threads, None) if self.gpu is None else (1, self.gpu.ordinal)
+        return NativeModel(mapped, name, files.bytecode, -1, threads, device)
 
     def _segment(self, name: str) -> ModelBound:
         if name in self.manifest.models and name not in self._models:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -12,10 +13,10 @@ from haotuner.ops.dtypes import DTYPES
 from haotuner.pack.op import PackOp
 from haotuner.runtime.arena import Arena
 from haotuner.runtime.library import Library
+from haotuner.runtime.panels_of_older_packs import packs_panels, panels_by_numpy
 from haotuner.runtime.typed import numpy_type, typed_array
 from haotuner.spec.op import Op
 
-BLOCK_FLOATS = 1 << 22  # weights are packed 16 MiB at a time, so that a memory-mapped weight is never in memory twice
 Unpack = Callable[[], NDArray[Any]]
 
 
@@ -37,15 +38,19 @@ def pack_weight(pack: Packer, op: PackOp, weight: Any) -> tuple[NDArray[np.float
     Accepts read-only and memory-mapped arrays. TypeError for another dtype, ValueError for another shape or device.
     """
     values, facts = stored_weight(op, weight), op.operands[1].packed
-    if "pw" in facts and "terms" not in facts:  # by numpy: libraries of older packs lay no such weight out
-        panels = _panels(op, values, pack.arena)
+    position, library = pack.place(op), pack.library()
+    if "pw" in facts and "terms" not in facts:
+        panels = pack.arena.take((op.panels, op.k, op.pw))
+        if packs_panels(library, position):
+            library.function("ht_pack")(position, _readable(values), panels.reshape(-1))
+        else:
+            panels_by_numpy(op, values, panels)
         return panels, lambda: _from_panels(op, panels)
-    position, function = pack.place(op), pack.library().function("ht_pack")
+    function = library.function("ht_pack")
     packed = pack.arena.take((int(facts.get("floats", 0) or function(position, None, None)),))
 
     def into(array: NDArray[Any], out: NDArray[np.float32]) -> None:
-        whole = np.ascontiguousarray(array)
-        function(position, whole if whole.flags.writeable else whole.copy(), out)
+        function(position, _readable(array), out)
 
     into(values, packed)
     if "terms" in facts:
@@ -75,21 +80,16 @@ def weight_shape(op: Op) -> tuple[int, ...]:
     return op.meaning.operands[1].shape(op.meaning.complete(extents, options), options)
 
 
-def _panels(op: PackOp, weight: NDArray[Any], arena: Arena) -> NDArray[np.float32]:
-    """Panels ``(panels, k, pw)`` of a weight ``(n, k)`` or ``(k, n)``, zero padded."""
-    rows = weight.T if op.weight == "kn" else weight
-    packed = arena.take((op.panels, op.k, op.pw))
-    step = max(1, BLOCK_FLOATS // (op.k * op.pw))
-    for first in range(0, op.panels, step):
-        block = rows[first * op.pw : (first + step) * op.pw]
-        whole = len(block) // op.pw
-        panels = packed[first : first + step]
-        panels[:whole] = block[: whole * op.pw].reshape(whole, op.pw, op.k).transpose(0, 2, 1)
-        left = len(block) - whole * op.pw
-        panels[whole:] = 0
-        if left:
-            panels[whole, :, :left] = block[whole * op.pw :].T
-    return packed
+def _readable(array: NDArray[Any]) -> NDArray[Any]:
+    """A contiguous array that DLPack hands out; of one that is read-only a view, for a library that only reads it.
+
+    A weight that is mapped from a file is so never in memory twice.
+    """
+    whole = np.ascontiguousarray(array)
+    if whole.flags.writeable or not whole.size:
+        return whole if whole.flags.writeable else whole.copy()
+    memory = memoryview((ctypes.c_char * whole.nbytes).from_address(whole.ctypes.data))
+    return np.frombuffer(memory, whole.dtype).reshape(whole.shape)
 
 
 def _from_panels(op: PackOp, packed: NDArray[np.float32]) -> NDArray[Any]:

@@ -1,14 +1,15 @@
-"""A model's schedule as the whole numbers that its library holds; runtime/native/model/bytecode.h says in which order."""
+"""Bytecode of a model's schedule: int64 words, little endian; runtime/native/model/bytecode.h says in which order."""
 
 from __future__ import annotations
 
 import struct
+from array import array
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from haotuner.spec.size_arithmetic import OPERATIONS
 
-MAGIC, VERSION = 0x4C45444F4D5448, 4
+MAGIC, VERSION = 0x4C45444F4D5448, 5
 _SIZES = {op: index for index, op in enumerate(("dim", "number", *OPERATIONS))}
 _ALIAS, _LOOPS, _OP = 0, 1, 2
 _X, _WEIGHT, _OUT, _NAMED = 0, 1, 2, 3
@@ -25,6 +26,26 @@ _SEGMENT, _RANDOM, _LOOP = 3, 6, 7
 _BETWEEN = {"nonzero": 4, "counted": 5}
 _DECIDED, _CHOSEN, _WHEN, _REQUIRED = 8, 9, 10, 11
 _LAWS = ("normal", "uniform")
+
+
+def bytecode_of(document: Mapping[str, Any], weights_bytes: int) -> bytes | None:
+    """File of a schedule's words. None of a chain whose document has no tensors: only Python goes through its segments."""
+    if "tensors" not in document:
+        return None
+    words = schedule_words(document, weights_bytes)
+    return struct.pack(f"<{len(words)}q", *words)
+
+
+def words_of(raw: bytes) -> array[int]:
+    """Words of a file of bytecode, in memory of their own. ValueError where the last one is cut."""
+    words = array("q")
+    words.frombytes(raw)
+    return words
+
+
+def group_name(index: int) -> str:
+    """Name of a group's function in the pack's library, by its number in the document."""
+    return f"ht_group_{index}"
 
 
 def schedule_words(document: Mapping[str, Any], weights_bytes: int) -> list[int]:
@@ -124,7 +145,7 @@ def _step(step: Mapping[str, Any], places: Mapping[str, int]) -> list[int]:
     if step["do"] == "alias":
         return [_ALIAS, places[step["out"]], places[step["of"]]]
     if step["do"] == "loops":
-        return [_LOOPS, step["group"], *_counted([places[tensor] for tensor in step["tensors"]])]
+        return [_LOOPS, *_text(group_name(step["group"])), *_counted([places[tensor] for tensor in step["tensors"]])]
     operands = _OPERANDS[step["do"]](step, places)
     return [_OP, *_text(step["op"]), len(operands), *(word for operand in operands for word in operand)]
 

@@ -7,8 +7,8 @@ import torch
 from haotuner.runtime.pack import Pack
 from haotuner.runtime.streams import stream_of
 from haotuner.runtime.weights import weight_shape
-from haotuner.torch.conv_ops import result_size
 from haotuner.torch.device_layer import WeightCall
+from haotuner.torch.layer_ops import image_size
 from haotuner.torch.op_definition import refuse_grad
 
 
@@ -17,7 +17,7 @@ class DeviceConvCall(WeightCall):
 
     def __init__(self, pack: Pack, name: str) -> None:
         super().__init__(pack, name)
-        self._size, self._stored = result_size(self.entry), weight_shape(self.entry.op)
+        self._size, self._stored = image_size(self.entry), weight_shape(self.entry.op)
         self._channels = sum(operand.role == "constant" for operand in self.entry.extra) if self.entry.op.epilogue else 1
 
     def into(self, x: torch.Tensor, weight: torch.Tensor, *extra: torch.Tensor | None, out: torch.Tensor) -> None:

@@ -16,8 +16,6 @@ from haotuner.ops.convolution import is_convolution
 from haotuner.ops.dtypes import DTYPES
 from haotuner.pack.op import LAYERS
 from haotuner.runtime.arena import Arena
-from haotuner.runtime.call_errors import REFUSED
-from haotuner.runtime.dense import DenseOp
 from haotuner.runtime.device_product import DeviceProductOp
 from haotuner.runtime.linear import Linear
 from haotuner.runtime.operator import Operator
@@ -25,13 +23,11 @@ from haotuner.runtime.pack import Pack
 from haotuner.runtime.products import ProductOp
 from haotuner.runtime.typed import numpy_type
 from haotuner.runtime.weights import pack_weight
-from haotuner.torch import conv_ops
 from haotuner.torch.device_conv import DeviceConvCall
 from haotuner.torch.device_fused import FusedCall
 from haotuner.torch.device_layer import DeviceCall, define
-from haotuner.torch.fused import define_fused
 from haotuner.torch.grouped import GroupedCall, define_grouped
-from haotuner.torch.op_definition import define_pair, refuse_grad
+from haotuner.torch.layer_ops import define_layer
 from haotuner.torch.operators import define_operator
 from haotuner.torch.products import define_product
 
@@ -62,16 +58,12 @@ class Registered:
                 define(self._library, placed)
             elif name in self._convolved:
                 define(self._library, self._convolved[name])
-            elif is_convolution(pack.op_entry(name).kind):
-                conv_ops.define(self._library, pack, pack.op(name), self.folded)
             elif isinstance(op := pack.op(name), ProductOp | DeviceProductOp):
                 define_product(self._library, op)
             elif isinstance(op, Operator):
                 define_operator(self._library, op)
-            elif op.entry.extra:
-                define_fused(self._library, pack, op.entry)
             else:
-                self._define(op)
+                define_layer(self._library, pack, op.entry, self.folded)
 
     def pack_weight(self, name: str, weight: torch.Tensor) -> torch.Tensor:
         """The weight that ``torch.ops.haotuner.<name>`` takes, from one as ``nn.Linear`` stores it.
@@ -101,43 +93,6 @@ class Registered:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _define(self, op: DenseOp) -> None:
-        call, setting = self._pack.entry(op.entry)
-        name, n, k, kind = op.name, op.n, op.k, torch_type(op.entry.output.dtype)
-
-        # The usual call comes first and says nothing twice: each name and each Python frame is a twentieth of the call.
-        def into(x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None = None, *, out: torch.Tensor) -> None:
-            if x.requires_grad or (bias is not None and bias.requires_grad):
-                refuse_grad(name, x, bias)
-            try:
-                call(x, packed, out, setting) if bias is None else call(x, packed, out, setting, bias)
-            except ValueError:
-                if x.is_contiguous():
-                    raise
-                into(x.contiguous(), packed, bias, out=out)  # torch's own ops take any strides
-
-        def fresh(x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-            if x.requires_grad or (bias is not None and bias.requires_grad):
-                refuse_grad(name, x, bias)
-            try:
-                return call(x, packed, None, setting) if bias is None else call(x, packed, None, setting, bias)
-            except REFUSED:  # or torch has no exchange table, and the output comes from here
-                if x.dim() == 0:
-                    raise
-                out = x.new_empty((*x.shape[:-1], n), dtype=kind)
-                into(x, packed, bias, out=out)
-                return out
-
-        def shape(x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-            torch._check(x.dim() >= 1 and x.shape[-1] == k, lambda: f"{name}: x must be (..., {k})")
-            return x.new_empty((*x.shape[:-1], n), dtype=kind)
-
-        def nothing(x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None = None, *, out: torch.Tensor) -> None:
-            torch._check(x.dim() >= 1 and x.shape[-1] == k, lambda: f"{name}: x must be (..., {k})")
-
-        takes = "Tensor x, Tensor packed, Tensor? bias=None"
-        define_pair(self._library, name, takes, "CPU", fresh=fresh, into=into, shape=shape, nothing=nothing)
 
 
 class _Packing:

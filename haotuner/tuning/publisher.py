@@ -26,6 +26,7 @@ from haotuner.isolate.group import how_it_ended
 from haotuner.measure.measurer import Measurer
 from haotuner.ops.dtypes import DTYPES
 from haotuner.pack.manifest import read_manifest
+from haotuner.pack.models import ModelContent
 from haotuner.pack.write import write_pack
 from haotuner.spec.device import Device
 from haotuner.tuning.initial_model import Start
@@ -102,7 +103,11 @@ class Publisher:
                 library,
                 document,
                 _check_of(lacking, request, models, self._watch, hurried=hurried),
-                {name: (model_.schedule, model_.weights) for model in models for name, model_ in model.held.items()},
+                {
+                    name: ModelContent(model_.schedule, model_.bytecode, model_.weights)
+                    for model in models
+                    for name, model_ in model.held.items()
+                },
             )
         if self.kept:
             document = read_manifest(request.out).whole_document

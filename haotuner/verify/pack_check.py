@@ -20,9 +20,9 @@ from haotuner.pack.library_file import check_library
 from haotuner.pack.manifest import Manifest, read_level, read_levels, read_manifest
 from haotuner.pack.names import MODELS
 from haotuner.pack.op import PackOp
-from haotuner.runtime.model_files import opened_weights
+from haotuner.runtime.model_files import opened_model, opened_weights
 from haotuner.spec import numerics
-from haotuner.spec.bytecode import VERSION, schedule_words
+from haotuner.spec.bytecode import VERSION, bytecode_of, words_of
 from haotuner.spec.call_case import CallCase
 from haotuner.spec.op import Op
 from haotuner.spec.shape import Shape
@@ -140,19 +140,22 @@ def _check_weights(path: Path, manifest: Manifest) -> list[str]:
 
 
 def _check_models(pack: Pack, damaged: Collection[str] = ()) -> list[str]:
-    """That schedules of whole models name what the pack has; those whose weights are damaged are left out."""
+    """That schedules of whole models name what the pack has, and say the same to people as to the library.
+
+    Models whose weights are damaged are left out.
+    """
     problems = []
     for name, files in pack.manifest.models.items():
         if name in damaged:
             continue
         try:
             model = pack.model(name)
-            mapped, document = pack.library().mapped, model.document
-            if "tensors" not in document:
-                continue  # a chain of which the library knows the segments alone
-            checksums = mapped.words(mapped.find(name))
-            if checksums[1] == VERSION and checksums != schedule_words(document, files.weights_bytes):
-                problems.append(f"model {name}: its library holds another schedule than its document; tune again")
+            with opened_model(pack.path, pack.manifest, name) as opened:
+                bytecode = opened.bytecode
+            if bytecode is None or words_of(bytecode)[1] != VERSION:
+                continue  # of an older haotuner, or a chain of which the library knows the segments alone
+            if bytecode != bytecode_of(model.document, files.weights_bytes):
+                problems.append(f"model {name}: its bytecode is another schedule than its document; tune again")
         except (HaotunerError, KeyError, TypeError, ValueError) as error:
             problems.append(f"model {name}: {error}")
     return problems

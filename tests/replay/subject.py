@@ -35,6 +35,7 @@ from haotuner.microkernels.index import families_for, family_named
 from haotuner.partition.executable import source_of
 from haotuner.plan import cover
 from haotuner.select.funnel import Funnel
+from haotuner.spec.bytecode import words_of
 from haotuner.spec.device import Device
 from haotuner.spec.kernel import MicroKernel
 from haotuner.spec.op import Op
@@ -283,7 +284,7 @@ def model(name: str) -> Fields:
         models, chains, ops = planned({name: _graph(name)}, 8, tuned=tuned, exact=False)
         every = [*models, *chains]
         found[f"{how}, schedule"] = [line for one in every for line in _lines(one.document)]
-        found[f"{how}, bytecode"] = [str(word) for one in models for word in one.words]
+        found[f"{how}, bytecode"] = [str(word) for one in models for word in words_of(one.bytecode or b"")]
         found[f"{how}, weights"] = [hashlib.sha256(one.weights).hexdigest() for one in every]
         found[f"{how}, groups"] = source_of(every).splitlines()
         found[f"{how}, ops"] = [op.name for op in ops]

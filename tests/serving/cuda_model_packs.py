@@ -32,6 +32,7 @@ from haotuner.spec.op import Op
 from tests.run_folder import toolchain
 from tests.serving.cuda_odd_models import ODD
 from tests.serving.cuda_packs import document, family, packed_conv, packed_op, packed_product
+from tests.serving.native_builds import content_of
 from tests.serving.test_models import BESIDE
 from tests.serving.test_models import GRAPHS as GRAPHS_OF_LOOPS
 from tests.serving.test_models_ordered import GRAPHS as ORDERED
@@ -281,6 +282,6 @@ def model_pack(
     held = [*models, *chains]
     ranges = {one.name: {dim: [1, LAST] for dim in one.document["dims"]} for one in held}
     told = document(ops, arch) | told | {"tuning": {"model_ranges": ranges}}
-    write_pack(out, library, told, lambda _: None, {one.name: (one.schedule, one.weights) for one in held})
+    write_pack(out, library, told, lambda _: None, {one.name: content_of(one) for one in held})
     library.unlink()
     return out

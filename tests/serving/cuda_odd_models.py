@@ -66,6 +66,11 @@ class Other:
     functions: tuple[Any, ...] = ()
 
     @property
+    def bytecode(self) -> bytes:
+        """File of its words."""
+        return struct.pack(f"<{len(self.words)}q", *self.words)
+
+    @property
     def schedule(self) -> bytes:
         """Its file."""
         return (json.dumps(self.document, sort_keys=True) + "\n").encode()

@@ -18,6 +18,7 @@ from haotuner.partition.segments import chained, cut, data_dimensions, flattened
 from haotuner.spec.op import Op
 from tests.run_folder import toolchain
 from tests.serving.conv_packs import packed_conv
+from tests.serving.native_builds import content_of
 from tests.serving.online_packs import online_op
 from tests.serving.packs import LANES, best_level, document, packed_op
 from tests.serving.typed_packs import typed_op
@@ -86,6 +87,6 @@ def model_pack(
     held = {one.name: one for one in (*models, *chains)}
     ranges = {name: {dim: [1, LAST] for dim in one.document["dims"]} for name, one in held.items()}
     told = document(packed, level) | {"tuning": {"model_ranges": ranges}}
-    write_pack(out, library, told, lambda _: None, {name: (one.schedule, one.weights) for name, one in held.items()})
+    write_pack(out, library, told, lambda _: None, {name: content_of(one) for name, one in held.items()})
     library.unlink()
     return out

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from haotuner.backends.cpu.pack_source import MODEL_SOURCES, PackedAny, pack_data, sources_of
 from haotuner.microkernels.cpu.conv import last_tile
+from haotuner.pack.models import ModelContent
 from haotuner.pack.write import write_pack
 from haotuner.partition.executable import ExecutableModel, source_of
 from haotuner.spec.kernel import MicroKernel
@@ -100,9 +101,22 @@ def c_pack(
         cc(made, library, "-shared", "-fPIC", "-fvisibility=hidden", *optimized, *LOOSE, *flags)
     else:
         toolchain().link([], made, [NATIVE], library)
-    files = {one.name: (one.schedule, one.weights) for one in models}
+    files = {model.name: content_of(model) for model in models}
     write_pack(out, library, document(ops, level), lambda _: None, files)
     return out
+
+
+def content_of(model: ExecutableModel) -> ModelContent:
+    """What a pack holds of a model."""
+    return ModelContent(model.schedule, model.bytecode, model.weights)
+
+
+def write_files(folder: Path, models: Sequence[ExecutableModel]) -> list[str]:
+    """Bytecode and weights of models, as native/bytecodes.h reads them; returns the models' names."""
+    for model in models:
+        (folder / f"{model.name}.weights").write_bytes(model.weights)
+        (folder / f"{model.name}.bytecode").write_bytes(model.bytecode or b"")
+    return [model.name for model in models]
 
 
 LOOSE = ("-Wno-missing-field-initializers", "-Wno-unused-function", "-Wno-unused-variable")  # of generated C

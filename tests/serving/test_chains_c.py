@@ -16,7 +16,7 @@ from haotuner.ops.host_steps import random_numbers
 from haotuner.verify.pack_check import verify
 from tests.serving.chain_graphs import GRAPHS
 from tests.serving.model_packs import planned
-from tests.serving.native_builds import ASAN, HERE, LIBRARY, LOOSE, c_pack, cc, pack_sources, run
+from tests.serving.native_builds import ASAN, HERE, LIBRARY, LOOSE, c_pack, cc, pack_sources, run, write_files
 
 pytestmark = pytest.mark.long
 
@@ -27,28 +27,27 @@ WRAPPED = tuple(f"-Wl,--wrap={name}" for name in ("malloc", "calloc", "mmap", "m
 
 
 @pytest.fixture(scope="module", params=GRAPHS)
-def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, str]:
-    """The program of native/chains.c, and the folder with its models' weights."""
+def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Any], str]:
+    """The program of native/chains.c, the folder with its models and their names, and the chain's name."""
     folder = tmp_path_factory.mktemp(request.param)
     segments, chains, ops = planned({request.param: GRAPHS[request.param]}, LANES, exact=False)
-    for one in segments:
-        (folder / f"{one.name}.weights").write_bytes(one.weights)
+    names = write_files(folder, [*segments, *chains])
     sources = [*pack_sources(folder / "pack", ops, [*segments, *chains]), HERE / "chains.c"]
-    return cc(sources, folder / "chains", *ASAN, *LOOSE, *WRAPPED), folder, request.param
+    return cc(sources, folder / "chains", *ASAN, *LOOSE, *WRAPPED), [folder, *names], request.param
 
 
 def test_nothing_is_read_or_written_past_its_end(program):
-    assert run([program[0], "schedules", "1500", "5", program[1]], 120).stdout == "refused=1 ran=1 failed=1\n"
+    assert run([program[0], "schedules", "1500", "5", *program[1]], 120).stdout == "refused=1 ran=1 failed=1\n"
 
 
 def test_a_chain_whose_sizes_were_seen_takes_no_memory(program):
-    said = run([program[0], "steady", "1", "5", program[1]], 60).stdout
+    said = run([program[0], "steady", "1", "5", *program[1]], 60).stdout
     assert said.startswith("same=1 taken=0 calls=3 contexts=1 after_trim=0 ")
     assert said.endswith("a size of -3; the model takes no such request\n") == (program[2] == "grown")
 
 
 def test_callers_at_once_get_what_one_gets(program):
-    assert run([program[0], "callers", "1", "5", program[1]], 60).stdout == "wrong=0\n"
+    assert run([program[0], "callers", "1", "5", *program[1]], 60).stdout == "wrong=0\n"
 
 
 def test_c_answers_what_python_does(tmp_path):

@@ -10,6 +10,7 @@ import pytest
 
 from haotuner.errors import PackInvalid
 from haotuner.pack.manifest import Manifest, read_manifest
+from haotuner.pack.models import ModelContent
 from haotuner.pack.write import write_pack
 from tests.serving.packs import document, packed_op, rewrite
 
@@ -23,7 +24,7 @@ def pack(tmp_path: Path) -> Path:
     library.write_bytes(b"library")
     told = document([packed_op("dense:n=16,k=16", 4, 4, (1,))], "x86-64")
     told["ops"][0]["facts"] = FACTS
-    return write_pack(tmp_path / "pack", library, told, lambda _: None, {"net": (b"{}", b"weights")})
+    return write_pack(tmp_path / "pack", library, told, lambda _: None, {"net": ModelContent(b"{}", None, b"weights")})
 
 
 def held(pack: Path) -> Manifest:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,12 @@ import numpy as np
 import pytest
 
 import haotuner
-from haotuner.errors import PackInvalid
 from haotuner.graph import decompositions
 from haotuner.graph.extents import dimension
 from haotuner.graph.graph import Graph, GraphBuilder
-from haotuner.runtime.native_library import NativeLibrary
-from haotuner.spec.bytecode import schedule_words
+from haotuner.spec.bytecode import VERSION, schedule_words, words_of
 from tests.serving.model_packs import planned
-from tests.serving.native_builds import ASAN, CLIB, HERE, LIBRARY, LOOSE, TSAN, c_pack, cc, pack_sources, run
+from tests.serving.native_builds import ASAN, CLIB, HERE, LIBRARY, LOOSE, TSAN, c_pack, cc, pack_sources, run, write_files
 from tests.serving.test_models import numbers
 
 WRAPPED = tuple(f"-Wl,--wrap={name}" for name in ("ht_group_run", "malloc", "calloc", "mmap"))
@@ -42,46 +41,45 @@ SMALL = 20  # tokens, up to which the model goes another way
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """The program of native/models.c, and the weights of its model."""
+def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Any]]:
+    """The program of native/models.c, and the folder and name of its model."""
     return program(tmp_path_factory.mktemp("models"), ASAN)
 
 
-def program(folder: Path, sanitizers: tuple[str, ...]) -> tuple[Path, Path]:
-    """The program, built with sanitizers, and its model's weights."""
+def program(folder: Path, sanitizers: tuple[str, ...]) -> tuple[Path, list[Any]]:
+    """The program, built with sanitizers, and the folder and name of its model."""
     written, _, ops = planned(GRAPH, LANES, exact=False, small=SMALL)
-    weights = folder / "weights"
-    weights.write_bytes(written[0].weights)
+    names = write_files(folder, written)
     flags = (*sanitizers, *LOOSE, *WRAPPED)
     sources = [*pack_sources(folder / "pack", ops, written), HERE / "models.c"]
-    return cc(sources, folder / "models", *flags), weights
+    return cc(sources, folder / "models", *flags), [folder, *names]
 
 
-MODES = {"schedules": ("3000", "ran="), "feeds": ("400", "ran="), "callers": ("10", "wrong=0")}
+MODES = {"schedules": ("3000", "ran="), "flips": ("1", "refused="), "feeds": ("400", "ran="), "callers": ("10", "wrong=0")}
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("mode", MODES)
 def test_nothing_is_read_or_written_past_its_end(models, mode):
     count, words = MODES[mode]
-    assert words in run([models[0], mode, count, "5", models[1]], 120).stdout
+    assert words in run([models[0], mode, count, "5", *models[1]], 120).stdout
 
 
 def test_a_size_that_was_seen_takes_no_memory(models):
-    answer = run([models[0], "steady", "1", "0", models[1]], 120).stdout
+    answer = run([models[0], "steady", "1", "0", *models[1]], 120).stdout
     assert answer == "calls=4 plans=2 contexts=1 arena_is_need=1 after_trim=0\n"
 
 
 @pytest.mark.slow
 def test_many_damaged_schedules(models):
     for seed in range(8):
-        run([models[0], "schedules", "20000", str(seed), models[1]], 600)
+        run([models[0], "schedules", "20000", str(seed), *models[1]], 600)
 
 
 @pytest.mark.slow
 def test_callers_at_once_race_for_nothing(tmp_path):
-    built, weights = program(tmp_path, TSAN)
-    assert "wrong=0" in run([built, "callers", "10", "5", weights], 300).stdout
+    built, model = program(tmp_path, TSAN)
+    assert "wrong=0" in run([built, "callers", "10", "5", *model], 300).stdout
 
 
 @pytest.fixture(scope="module")
@@ -133,9 +131,8 @@ def test_the_example_of_a_model_prints_what_python_answers(pack, tmp_path):
         assert done.returncode == code and why in done.stderr
 
 
-def test_the_library_holds_the_documents_words(pack):
-    library = NativeLibrary(next((pack / "lib").iterdir()))
+def test_the_bytecode_is_the_documents(pack):
     written, _, _ = planned(GRAPH, LANES, exact=False, small=SMALL)
-    assert library.words(library.find("encoder")) == schedule_words(written[0].document, len(written[0].weights))
-    with pytest.raises(PackInvalid, match="holds no model"):
-        library.find("other")
+    raw = (pack / "models" / "encoder.bytecode").read_bytes()
+    assert words_of(raw).tolist() == schedule_words(written[0].document, len(written[0].weights))
+    assert sys.byteorder == "little" and raw[:16] == b"HTMODEL\0" + VERSION.to_bytes(8, "little")

@@ -13,10 +13,8 @@ from haotuner.errors import PackInvalid, UsageError
 from haotuner.graph.extents import dimension, evaluate
 from haotuner.graph.graph import Graph
 from haotuner.graph.interpret import interpret
-from haotuner.partition import executable
 from haotuner.partition.index_bounds import index_bounds
 from haotuner.partition.index_sources import index_sources
-from haotuner.spec import bytecode
 from haotuner.spec.shape import Span
 from haotuner.verify.model_check import check_model, drawn_inputs
 from haotuner.verify.pack_race import _call
@@ -157,36 +155,18 @@ def test_indices_are_followed_to_the_input_that_they_are_moved_from(moved: str) 
     assert drawn_inputs(own, {"b": 2, "k": 30})["edges"].any()
 
 
-def older_words(document: dict[str, Any], weights_bytes: int) -> list[int]:
-    """Of the model "older" those of version 3, whose indices are every so many elements; of others as they are."""
-    words = bytecode.schedule_words(document, weights_bytes)
-    if document["name"] != "older":
-        return words
-    ((place, first, ((extent, stride),), rows, reader),) = document["indices"]
-    step = document["sizes"][stride][1]
-    now, before = [place, first, 1, extent, stride, rows], [place, document["sizes"][first][1], step, rows]
-    rest = words[4:]
-    at = max(at for at in range(len(rest)) if rest[at : at + len(now)] == now)
-    rest[at : at + len(now)] = before
-    return [words[0], 3, len(rest) + 4, bytecode._checksum(rest), *rest]
-
-
 @pytest.fixture(scope="module")
 def moved_path(tmp_path_factory):
-    graphs = {moved: messages(moved) for moved in MOVED} | {"older": messages("pairs")}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(executable, "schedule_words", older_words)
-        return model_pack(tmp_path_factory.mktemp("moved") / "pack", graphs, tuned=False, exact=False)
+    graphs = {moved: messages(moved) for moved in MOVED}
+    return model_pack(tmp_path_factory.mktemp("moved") / "pack", graphs, tuned=False, exact=False)
 
 
-@pytest.mark.parametrize("moved", [*MOVED, "older"])
+@pytest.mark.parametrize("moved", MOVED)
 def test_an_index_that_was_moved_is_refused_where_no_row_has_it_and_others_are_not_asked(moved_path, moved):
-    name, moved = moved, "pairs" if moved == "older" else moved
     own, x = messages(moved), DRAW.standard_normal((4, 4)).astype(np.float32)
     shape = [evaluate(extent, {"b": 4, "k": 3}) for extent in own.types["edges"].shape]
     with haotuner.load(moved_path, threads=1) as pack:
-        model = pack.model(name)
-        assert pack.library().mapped.words(pack.library().mapped.find(name))[1] == (3 if name == "older" else 4)
+        model = pack.model(moved)
         sound = DRAW.integers(-4, 4, shape)
         sites = np.zeros(shape, bool)
         own_part(moved, sites)[...] = True

@@ -63,6 +63,12 @@ static ht_status read_file(int folder, const char* name, const char* path, size_
   return status;
 }
 
+void ht_bytecodes_clear(ht_bytecodes* all) {
+  for (int i = 0; i < all->count; ++i) free(all->models[i].words);
+  free(all->models);
+  *all = (ht_bytecodes){0, NULL};
+}
+
 /* As haotuner/host/elf.py: a cut library would kill the process when it is mapped. */
 static const char* elf_problem(const unsigned char* data, size_t size) {
   Elf64_Ehdr head;
@@ -188,6 +194,40 @@ static ht_status check_library(int folder, const char* path, const ht_manifest* 
   return HT_OK;
 }
 
+/* The schedules of a plain pack's models: the files that its manifest names. */
+static ht_status read_bytecodes(int folder, const char* path, const ht_manifest* manifest, ht_bytecodes* out, ht_error* error) {
+  char name[PATH_MAX + HT_LEVEL_NAME + HT_MODEL_NAME], file[HT_MODEL_NAME + 16], digest[65];
+  if (manifest->model_count == 0) return HT_OK;
+  snprintf(name, sizeof name, "%s/models", path);
+  int models = enter(folder, "models", name, error);
+  if (models < 0) return HT_PACK_INVALID;
+  ht_status status = HT_OK;
+  if ((out->models = calloc((size_t)manifest->model_count, sizeof *out->models)) == NULL)
+    status = ht_refuse(error, HT_NO_MEMORY, "no memory for the %d models of %s", manifest->model_count, path);
+  for (int i = 0; status == HT_OK && i < manifest->model_count; ++i) {
+    unsigned char* data;
+    size_t size;
+    snprintf(file, sizeof file, "%s.bytecode", manifest->models[i].name);
+    snprintf(name, sizeof name, "%s/models/%s", path, file);
+    if ((status = read_file(models, file, name, MANIFEST_LIMIT, &data, &size, NULL, error)) != HT_OK) break;
+    ht_bytecode* bytecode = &out->models[out->count++];
+    *bytecode = (ht_bytecode){.words = (int64_t*)(void*)data, .count = (int64_t)(size / 8)};
+    memcpy(bytecode->name, manifest->models[i].name, sizeof bytecode->name);
+    ht_sha256(data, size, digest);
+    if (strcmp(digest, manifest->models[i].sha256) != 0)
+      status = ht_refuse(error, HT_PACK_INVALID, "%s: its sha256 is not the one in the manifest; restore the pack or tune again", name);
+    else if (size % 8 != 0)
+      status = ht_refuse(error, HT_PACK_INVALID, "%s is cut: it has %zu bytes, which are no whole words; restore the pack or tune again", name, size);
+  }
+  close(models);
+  return status;
+}
+
+static ht_status check_plain(int folder, const char* path, const ht_manifest* manifest, const ht_gpu* gpu, ht_checked* out, ht_error* error) {
+  ht_status status = check_library(folder, path, manifest, gpu, out, error);
+  return status == HT_OK ? read_bytecodes(folder, path, manifest, &out->bytecodes, error) : status;
+}
+
 /* Of a pack with several levels: that of the nearest device whose code `gpu` runs; -1 with *error filled if there is none. */
 static int placed_level(int folder, const char* path, const ht_manifest* manifest, const ht_gpu* gpu, ht_error* error) {
   ht_manifest inner;
@@ -199,6 +239,7 @@ static int placed_level(int folder, const char* path, const ht_manifest* manifes
     if (level < 0) return -1;
     ht_status status = read_manifest(level, path, manifest->placed[i].sha256, &inner, error);
     close(level);
+    ht_manifest_clear(&inner);
     if (status != HT_OK) return -1;
     double away = ht_gpu_distance(gpu, &inner);
     int takes = ht_gpu_takes(gpu, &inner, path, NULL) == HT_OK; /* of levels that none takes, the nearest is refused later */
@@ -215,27 +256,34 @@ static int placed_level(int folder, const char* path, const ht_manifest* manifes
   return best;
 }
 
-ht_status ht_files_check(int folder, const char* path, const ht_gpu* gpu, ht_checked* out, ht_error* error) {
-  char whole[PATH_MAX + HT_LEVEL_NAME], name[HT_LEVEL_NAME], sha256[65], built[HT_LEVEL_NAME + 80];
+/* As ht_files_check; the manifests that are read are to be cleared. */
+static ht_status check_files(int folder, const char* path, const ht_gpu* gpu, ht_manifest* manifest, ht_manifest* of_level, ht_checked* out, ht_error* error) {
+  char whole[PATH_MAX + HT_LEVEL_NAME], name[HT_LEVEL_NAME], built[HT_LEVEL_NAME + 80];
   if (realpath(path, whole) == NULL)
     return ht_refuse(error, HT_PACK_INVALID, "%s: no such pack (%s)", path, strerror(errno));
-  ht_manifest manifest;
-  ht_status status = read_manifest(folder, whole, NULL, &manifest, error);
+  ht_status status = read_manifest(folder, whole, NULL, manifest, error);
   if (status != HT_OK) return status;
-  if (manifest.library[0] != 0) return check_library(folder, whole, &manifest, gpu, out, error);
-  int level = gpu == NULL ? level_of(&manifest) : placed_level(folder, whole, &manifest, gpu, error);
+  if (manifest->library[0] != 0) return check_plain(folder, whole, manifest, gpu, out, error);
+  int level = gpu == NULL ? level_of(manifest) : placed_level(folder, whole, manifest, gpu, error);
   if (level < 0 && gpu != NULL) return error == NULL ? HT_PACK_MISMATCH : error->code;
   if (level < 0) return ht_refuse(error, HT_PACK_MISMATCH, "%s holds code for devices and none for CPUs: open it with ht_pack_open_on", whole);
-  snprintf(name, sizeof name, "%s", gpu == NULL ? ht_levels[level] : manifest.placed[level].name);
-  memcpy(sha256, gpu == NULL ? manifest.levels[level] : manifest.placed[level].sha256, sizeof sha256);
+  snprintf(name, sizeof name, "%s", gpu == NULL ? ht_levels[level] : manifest->placed[level].name);
   strcat(strcat(whole, "/"), name);
   int inner = enter(folder, name, whole, error);
   if (inner < 0) return HT_PACK_INVALID;
-  status = read_manifest(inner, whole, sha256, &manifest, error);
-  snprintf(built, sizeof built, gpu == NULL ? "%s" : "%s/%s", manifest.arch, manifest.id);
+  status = read_manifest(inner, whole, gpu == NULL ? manifest->levels[level] : manifest->placed[level].sha256, of_level, error);
+  snprintf(built, sizeof built, gpu == NULL ? "%s" : "%s/%s", of_level->arch, of_level->id);
   if (status == HT_OK && strcmp(built, name) != 0)
     status = ht_refuse(error, HT_PACK_INVALID, "%s was built for %s; restore the pack or merge again", whole, built);
-  if (status == HT_OK) status = check_library(inner, whole, &manifest, gpu, out, error);
+  if (status == HT_OK) status = check_plain(inner, whole, of_level, gpu, out, error);
   close(inner);
+  return status;
+}
+
+ht_status ht_files_check(int folder, const char* path, const ht_gpu* gpu, ht_checked* out, ht_error* error) {
+  ht_manifest manifest = {0}, of_level = {0};
+  ht_status status = check_files(folder, path, gpu, &manifest, &of_level, out, error);
+  ht_manifest_clear(&manifest);
+  ht_manifest_clear(&of_level);
   return status;
 }

@@ -5,6 +5,7 @@
 
 #include "addressable.h"
 #include "files.h"
+#include "kinds/panels.h"
 #include "ht_limits.h"
 #include "open.h"
 
@@ -43,6 +44,7 @@ static ht_status check(const char* name, const DLTensor* t, int ndim, int typed,
 
 static const float* start(const DLTensor* t) { return (const float*)((const char*)t->data + t->byte_offset); }
 
+/* Of a pack whose library lays no fp32 weight out. */
 static ht_status pack_weight(ht_linear* linear, const DLTensor* given, ht_error* error) {
   const ht_door_op* op = &linear->op->facts;
   int rows = op->weight_kn ? 1 : 0;
@@ -53,13 +55,7 @@ static ht_status pack_weight(ht_linear* linear, const DLTensor* given, ht_error*
   int64_t k_stride = given->strides == NULL ? (rows ? op->n : 1) : given->strides[1 - rows];
   float* packed = ht_arena_take(&linear->op->pack->arena, (size_t)(op->panels * op->k * op->pw) * sizeof *packed, &linear->chunk);
   if (packed == NULL) return ht_refuse(error, HT_NO_MEMORY, "no memory for the packed weight of %s", op->name);
-  const float* w = start(given);
-  for (int64_t panel = 0; panel < op->panels; ++panel)
-    for (int64_t k = 0; k < op->k; ++k)
-      for (int64_t j = 0; j < op->pw; ++j) {
-        int64_t row = panel * op->pw + j;
-        packed[(panel * op->k + k) * op->pw + j] = row < op->n ? w[row * row_stride + k * k_stride] : 0;
-      }
+  ht_pack_panels(start(given), op->n, op->k, row_stride, k_stride, op->panels, op->pw, packed);
   const int64_t shape[3] = {op->panels, op->k, op->pw}, strides[3] = {op->k * op->pw, op->pw, 1};
   memcpy(linear->weight_shape, shape, sizeof shape);
   memcpy(linear->weight_strides, strides, sizeof strides);

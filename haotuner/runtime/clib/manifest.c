@@ -1,4 +1,4 @@
-/* A strict reader of JSON (RFC 8259) that walks the whole text and keeps three facts. Never reads beyond `end`. */
+/* A strict reader of JSON (RFC 8259) that walks the whole text and keeps few facts. Never reads beyond `end`. */
 #include "manifest.h"
 
 #include <stdlib.h>
@@ -69,7 +69,7 @@ static int object(reader* r, int depth, member each, ht_manifest* out, int* seen
   blank(r);
   if (peek(r) == '}') return ++r->at, 1;
   for (;;) {
-    char key[64];
+    char key[HT_LEVEL_NAME];
     blank(r);
     const char* before = r->at;
     if (!text(r, key, sizeof key)) { /* a long or escaped key is none of ours */
@@ -118,7 +118,7 @@ static int value(reader* r, int depth) {
 const char* const ht_levels[HT_LEVELS] = {"x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4"};
 
 enum { SEEN_SCHEMA = 1, SEEN_FILES = 2, SEEN_DEVICE = 4, SEEN_ARCH = 8, SEEN_FILE = 16, SEEN_LEVELS = 32, SEEN_LEVEL = 64,
-       SEEN_DRIVER = SEEN_LEVEL << HT_LEVELS }; /* what every pack must have, one of each level, what it may have */
+       SEEN_DRIVER = SEEN_LEVEL << HT_LEVELS, SEEN_MODELS = SEEN_DRIVER << 1 }; /* what every pack must have, one of each level, what it may have */
 
 static int once(reader* r, int* seen, int what) {
   if (*seen & what) return fail(r, "a key is given twice");
@@ -184,10 +184,46 @@ static int level(reader* r, const char* key, int depth, ht_manifest* out, int* s
   return fail(r, "it names a level that neither x86-64 nor a device has");
 }
 
+static int hex(const char* text, size_t count) { return strspn(text, "0123456789abcdef") >= count; }
+
+static int model(reader* r, const char* key, int depth, ht_manifest* out, int* seen) {
+  (void)depth, (void)seen;
+  return strcmp(key, "bytecode_sha256") == 0 && peek(r) == '"' && text(r, out->models[out->model_count].sha256, sizeof out->models->sha256);
+}
+
+/* Of a model with a file of bytecode: its name and the file's hash. */
+static int models(reader* r, const char* key, int depth, ht_manifest* out, int* seen) {
+  static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-";
+  const size_t size = strlen(key);
+  if (size == 0 || size >= HT_MODEL_NAME || strspn(key, letters) != size || *key == '.' || *key == '-') return fail(r, "a model has a name that none may have");
+  for (int i = 0; i < out->model_count; ++i)
+    if (strcmp(out->models[i].name, key) == 0) return fail(r, "a model is named twice");
+  if (out->model_count == HT_MODELS_MOST) return fail(r, "it names more models than any pack has");
+  if ((out->model_count & (out->model_count + 1)) == 0) { /* one less than a power of two: full; 0, 1, 3, 7 ... entries beside the new one */
+    ht_manifest_model* grown = realloc(out->models, 2 * ((size_t)out->model_count + 1) * sizeof *grown);
+    if (grown == NULL) return fail(r, "there is no memory for the names of its models");
+    out->models = grown;
+  }
+  ht_manifest_model* entry = &out->models[out->model_count];
+  memset(entry, 0, sizeof *entry);
+  strcpy(entry->name, key);
+  if (!object(r, depth + 1, model, out, seen)) return 0;
+  if (entry->sha256[0] == 0) return 1;
+  if (strlen(entry->sha256) != 64 || !hex(entry->sha256, 64)) return fail(r, "the sha256 of a model's bytecode is not 64 hex digits");
+  return ++out->model_count, 1;
+}
+
+void ht_manifest_clear(ht_manifest* manifest) {
+  free(manifest->models);
+  manifest->models = NULL;
+  manifest->model_count = 0;
+}
+
 static int top(reader* r, const char* key, int depth, ht_manifest* out, int* seen) {
   if (strcmp(key, "files") == 0) return once(r, seen, SEEN_FILES) && object(r, depth + 1, file, out, seen);
   if (strcmp(key, "device") == 0) return once(r, seen, SEEN_DEVICE) && object(r, depth + 1, device, out, seen);
   if (strcmp(key, "driver") == 0) return once(r, seen, SEEN_DRIVER) && object(r, depth + 1, driver, out, seen);
+  if (strcmp(key, "models") == 0) return once(r, seen, SEEN_MODELS) && object(r, depth + 1, models, out, seen);
   if (strcmp(key, "levels") == 0) return once(r, seen, SEEN_LEVELS) && object(r, depth + 1, level, out, seen);
   if (strcmp(key, "schema") != 0 || !once(r, seen, SEEN_SCHEMA)) return 0;
   const char* first = r->at;
@@ -195,8 +231,6 @@ static int top(reader* r, const char* key, int depth, ht_manifest* out, int* see
   out->schema = r->at - first == 1 ? *first - '0' : 0;
   return out->schema >= 1 && out->schema <= HT_MANIFEST_SCHEMA ? 1 : fail(r, "it has another schema than this library reads");
 }
-
-static int hex(const char* text, size_t count) { return strspn(text, "0123456789abcdef") >= count; }
 
 static const char* levels_problem(const ht_manifest* out, int seen) {
   if ((seen & (SEEN_SCHEMA | SEEN_FILES)) != SEEN_SCHEMA) return "levels stand without a schema, or beside files";
@@ -216,7 +250,7 @@ const char* ht_manifest_read(const char* content, size_t size, ht_manifest* out)
   if (!object(&r, 0, top, out, &seen)) return r.wrong != NULL ? r.wrong : "it is not valid JSON";
   blank(&r);
   if (r.at != r.end) return "something follows the JSON";
-  seen &= ~SEEN_DRIVER;
+  seen &= ~(SEEN_DRIVER | SEEN_MODELS);
   if (seen & SEEN_LEVELS) return levels_problem(out, seen);
   if (seen != (SEEN_SCHEMA | SEEN_FILES | SEEN_DEVICE | SEEN_ARCH | SEEN_FILE)) return "schema, files or device are missing";
   const char* l = out->library;

@@ -8,8 +8,14 @@
 
 #define HT_PLACED_LEVELS 64 /* of devices beside the CPU, in one pack */
 #define HT_LEVEL_NAME 96
+#define HT_MODEL_NAME 65    /* as haotuner/pack/names.py, and a zero */
+#define HT_MODELS_MOST 4096 /* whole models of a pack, segments among them */
 #define HT_LEVELS 4
 extern const char* const ht_levels[HT_LEVELS]; /* the x86-64 psABI's micro-architecture levels, narrowest first */
+
+typedef struct { /* a whole model whose schedule is the file models/NAME.bytecode */
+  char name[HT_MODEL_NAME], sha256[65];
+} ht_manifest_model;
 
 typedef struct { /* of a plain pack, or of one that holds a pack for each of several levels: then library is empty */
   int schema;
@@ -24,9 +30,12 @@ typedef struct { /* of a plain pack, or of one that holds a pack for each of sev
   struct {
     char name[HT_LEVEL_NAME], sha256[65];
   } placed[HT_PLACED_LEVELS];
+  int model_count;
+  ht_manifest_model* models; /* freed by ht_manifest_clear */
 } ht_manifest;
 
-/* Parse `size` bytes of JSON. NULL, or what is wrong in words. */
+/* Parse `size` bytes of JSON. NULL, or what is wrong in words; *out is to be cleared either way. */
 const char* ht_manifest_read(const char* text, size_t size, ht_manifest* out);
+void ht_manifest_clear(ht_manifest* manifest);
 
 #endif /* HT_MANIFEST_H_ */

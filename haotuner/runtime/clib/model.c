@@ -29,20 +29,23 @@ static const ht_model_door* door_of(const ht_pack* pack) {
   const ht_model_door* (*enter)(void);
   *(void**)&enter = dlsym(pack->library, HT_MODEL_DOOR_SYMBOL);
   const ht_model_door* door = enter == NULL ? NULL : enter();
-  return door != NULL && door->version == HT_MODEL_DOOR_VERSION ? door : NULL;
+  return door != NULL && door->version >= HT_MODEL_DOOR_COMPILED && door->version <= HT_MODEL_DOOR_VERSION ? door : NULL;
 }
 
-static const char* name_at(const ht_model_door* door, int index) { /* behind head and length, see model/bytecode.h */
-  int64_t count;
-  return (const char*)(door->words(index, &count) + 5);
-}
+static int is_compiled(const ht_model_door* door) { return door->version == HT_MODEL_DOOR_COMPILED; }
 
 int ht_model_count(const ht_pack* pack) {
   const ht_model_door* door = pack == NULL ? NULL : door_of(pack);
-  return door == NULL ? 0 : door->count;
+  return door == NULL ? 0 : is_compiled(door) ? door->compiled : pack->bytecodes.count;
 }
 
-const char* ht_model_name(const ht_pack* pack, int index) { return index < 0 || index >= ht_model_count(pack) ? NULL : name_at(door_of(pack), index); }
+const char* ht_model_name(const ht_pack* pack, int index) {
+  if (index < 0 || index >= ht_model_count(pack)) return NULL;
+  const ht_model_door* door = door_of(pack);
+  int64_t count;
+  return is_compiled(door) ? (const char*)(door->compiled_words(index, &count) + 5) /* behind head and length, see model/bytecode.h */
+                           : pack->bytecodes.models[index].name;
+}
 
 /* The file of weights; -1 where there is none. The library is FOLDER/lib/NAME.so. */
 static int open_weights(const ht_pack* pack, const char* name) {
@@ -59,13 +62,24 @@ static int open_weights(const ht_pack* pack, const char* name) {
   return open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK); /* a pipe would be waited for; it is refused when it is mapped */
 }
 
-static int open_there(const ht_pack* pack, const ht_model_door* door, int index, int file, struct ht_loaded_model** out, const char** kind, char* text,
-                      size_t size) {
-  if (pack->device < 0) return door->open(index, file, pack->threads, out, kind, text, size);
+/* Of a pack made before, whose library holds the schedules. */
+static int open_compiled(const ht_pack* pack, const ht_model_door* door, int index, int weights, struct ht_loaded_model** out, const char** kind, char* text,
+                         size_t size) {
+  ht_model_open_compiled open_model;
+  *(void**)&open_model = *(void* const*)&door->open;
+  if (pack->device < 0) return open_model(index, weights, pack->threads, out, kind, text, size);
   int (*open_on)(int, int, int, int, struct ht_loaded_model**, const char**, char*, size_t);
-  *(void**)&open_on = dlsym(pack->library, HT_MODEL_OPEN_ON_SYMBOL);
+  *(void**)&open_on = dlsym(pack->library, HT_MODEL_OPEN_COMPILED_ON_SYMBOL);
   if (open_on == NULL) return snprintf(text, size, "the pack's models are of before GPUs served any; tune again"), *kind = "RuntimeError", -1;
-  return open_on(index, file, pack->device, pack->planned ? 1 : 2, out, kind, text, size);
+  return open_on(index, weights, pack->device, pack->planned ? 1 : 2, out, kind, text, size);
+}
+
+static int open_there(const ht_pack* pack, const ht_model_door* door, int index, int weights, struct ht_loaded_model** out, const char** kind, char* text,
+                      size_t size) {
+  if (is_compiled(door)) return open_compiled(pack, door, index, weights, out, kind, text, size);
+  const ht_bytecode* bytecode = &pack->bytecodes.models[index];
+  const int on_device = pack->device >= 0, threads = !on_device ? pack->threads : pack->planned ? 1 : 2;
+  return door->open(bytecode->words, bytecode->count, weights, 1, on_device ? pack->device : 0, threads, out, kind, text, size);
 }
 
 static ht_status open_one(ht_pack* pack, const char* name, ht_model** out, ht_error* error);

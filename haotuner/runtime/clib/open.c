@@ -21,6 +21,7 @@ int ht_abi_version(void) { return HT_ABI_VERSION; }
 void ht_pack_release(ht_pack* pack) {
   if (atomic_fetch_sub_explicit(&pack->holders, 1, memory_order_acq_rel) != 1) return;
   ht_arena_clear(&pack->arena);
+  ht_bytecodes_clear(&pack->bytecodes);
   if (pack->device < 0) dlclose(pack->library); /* graphs may replay a device's code: it stays */
   free(pack);
 }
@@ -74,7 +75,8 @@ static ht_status open_once(const char* path, int threads, const ht_gpu* gpu, ht_
   if (status == HT_OK && (stat(checked.library, &there) != 0 || there.st_dev != checked.device || there.st_ino != checked.inode))
     status = ht_refuse(error, HT_PACK_INVALID, "%s was exchanged while it was loaded; open the pack again", checked.library);
   if (status == HT_OK) status = connect(out, library, threads, gpu, checked.library, error);
-  if (status == HT_OK) (*out)->planned = checked.planned;
+  if (status == HT_OK) (*out)->planned = checked.planned, (*out)->bytecodes = checked.bytecodes;
+  else ht_bytecodes_clear(&checked.bytecodes);
   if (status != HT_OK) {
     if (library != NULL) dlclose(library);
     *moved = fstat(folder, &here) == 0 && (stat(path, &there) != 0 || here.st_dev != there.st_dev || here.st_ino != there.st_ino);

@@ -6,6 +6,7 @@
 
 #include "arena.h"
 #include "c_api.h"
+#include "files.h"
 #include "haotuner.h"
 
 struct ht_op {
@@ -20,6 +21,7 @@ struct ht_pack {
   int threads;
   int device;  /* that the pack computes on, as CUDA counts; -1: the CPU */
   int planned; /* its plans were made for this kind of device */
+  ht_bytecodes bytecodes; /* schedules of its whole models; none of packs whose library holds them */
   atomic_int closed;
   ht_arena arena;
   atomic_int holders; /* the owner until ht_pack_close, and every linear */

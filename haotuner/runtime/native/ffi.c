@@ -220,7 +220,7 @@ HT_EXPORT int __tvm_ffi_ht_pack(void* self, const TVMFFIAny* args, int32_t count
   if (index < 0 || count_args != 3 || ht_ops[index].kind->pack == NULL) return ht_ffi_raise("ValueError", "pack", "no such op with a weight to pack");
   const ht_op* op = &ht_ops[index];
   int64_t floats = op->kind->packed_floats(op);
-  if (floats == 0) return ht_ffi_raise("ValueError", op->name, "its weight is laid out by who binds it");
+  if (floats == 0) return ht_ffi_raise("ValueError", op->name, "it binds no weight");
   result->type_index = kTVMFFIInt;
   result->v_int64 = floats;
   if (args[2].type_index == kTVMFFINone) return 0;

@@ -8,6 +8,8 @@
 
 typedef struct { /* s: the request's sizes; t: tensors, the outputs last; lo, hi: bounds of the last one's loops */
   void (*run)(const int64_t* s, void* const* t, const int64_t* lo, const int64_t* hi);
+  const char* name; /* by which a schedule calls it */
+  int32_t sizes; /* how many of the request's sizes it may read: the first ones */
   int32_t rank, tensors, outputs;
   const int32_t* extents; /* of the loops: places among the sizes */
   const int32_t* ranks;   /* of the outputs, and */

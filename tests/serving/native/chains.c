@@ -1,8 +1,8 @@
 /* A chain of a pack, linked into one program with the runtime. Built with ASan and UBSan; arrays that the caller gives are of the exact
- * size. Models are those of ht_models, the chain the last; the weights of each lie in FOLDER/NAME.weights.
- *   chains schedules COUNT SEED FOLDER   whatever the reader accepts must run inside its arrays
- *   chains steady COUNT SEED FOLDER      a call of sizes that were seen takes no memory, and a seed gives the same again
- *   chains callers COUNT SEED FOLDER     four threads at once get what one got */
+ * size. The models are NAME..., the chain the last; FOLDER holds their files.
+ *   chains schedules COUNT SEED FOLDER NAME...   whatever the reader accepts must run inside its arrays
+ *   chains steady COUNT SEED FOLDER NAME...      a call of sizes that were seen takes no memory, and a seed gives the same again
+ *   chains callers COUNT SEED FOLDER NAME...     four threads at once get what one got */
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -11,7 +11,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "model/model.h"
+#include "bytecodes.h"
 
 #define LARGEST ((size_t)1 << 24)
 #define ROOM 512
@@ -96,21 +96,20 @@ static int same(const answer* a, const answer* b) {
   return 1;
 }
 
-static ht_model* opened(int index, const char* folder) {
+static ht_model* opened(const model_files* files) {
   ht_error error;
-  char path[4096];
-  snprintf(path, sizeof path, "%s/%s.weights", folder, (const char*)(ht_models[index].words + 5));
-  int file = open(path, O_RDONLY);
-  ht_model* m = ht_model_open(ht_models[index].words, ht_models[index].count, file, 1, 0, 2, &error);
+  ht_model* m = open_files(files, 2, &error);
   if (m == NULL) printf("%s\n", error.text), exit(1);
-  if (file >= 0) close(file);
+  if (files->weights >= 0) close(files->weights);
   return m;
 }
+
+static int model_count;
 
 static void link_all(ht_model* m, ht_model** models) {
   const char* name;
   for (int i = 0; (name = ht_chain_segment(m, i, NULL)) != NULL; ++i)
-    for (int k = 0; k + 1 < ht_model_count; ++k)
+    for (int k = 0; k + 1 < model_count; ++k)
       if (strcmp(name, models[k]->name) == 0) ht_chain_segment(m, i, models[k]);
 }
 
@@ -120,8 +119,7 @@ static uint64_t checksum(const int64_t* words, int64_t count) {
   return sum;
 }
 
-static int schedules(int tries, ht_model** models) {
-  const ht_model_source* source = &ht_models[ht_model_count - 1];
+static int schedules(int tries, ht_model** models, const model_files* source) {
   int refused = 0, ran = 0, failed = 0;
   answer a = {0};
   for (int i = 0; i < tries; ++i) {
@@ -206,12 +204,13 @@ static int callers(ht_model* m) {
 
 int main(int argc, char** argv) {
   ht_model* models[64];
-  if (argc != 5 || ht_model_count > 64) return 2;
+  model_files files[64];
+  if (argc < 6 || (model_count = argc - 5) > 64) return 2;
   state = (uint64_t)atoll(argv[3]);
-  for (int i = 0; i < ht_model_count; ++i) models[i] = opened(i, argv[4]);
-  ht_model* chain = models[ht_model_count - 1];
+  for (int i = 0; i < model_count; ++i) files[i] = files_of(argv[4], argv[5 + i]), models[i] = opened(&files[i]);
+  ht_model* chain = models[model_count - 1];
   link_all(chain, models);
-  int rc = strcmp(argv[1], "schedules") == 0 ? schedules(atoi(argv[2]), models) : strcmp(argv[1], "steady") == 0 ? steady(chain) : callers(chain);
-  for (int i = ht_model_count - 1; i >= 0; --i) ht_model_close(models[i]);
+  int rc = strcmp(argv[1], "schedules") == 0 ? schedules(atoi(argv[2]), models, &files[model_count - 1]) : strcmp(argv[1], "steady") == 0 ? steady(chain) : callers(chain);
+  for (int i = model_count - 1; i >= 0; --i) ht_model_close(models[i]), free(files[i].words);
   return rc;
 }

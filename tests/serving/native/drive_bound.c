@@ -165,7 +165,7 @@ static void behind(const char* path, const char* name, int on_device) {
   const ht_door* door = pack->door;
   door->describe(0, &facts);
   CHECK(sscanf(facts.name, "dense_n%lld_k%lld", &n, &k) == 2 && facts.n == n && facts.k == k && strcmp(facts.kind, "dense") == 0);
-  CHECK((name == NULL || strcmp(name, facts.name) == 0) && (facts.bound_bytes > 0) == on_device && door->packed_floats(0) == 0);
+  CHECK((name == NULL || strcmp(name, facts.name) == 0) && (facts.bound_bytes > 0) == on_device && (door->packed_floats(0) == 0) == on_device);
   snprintf(prefix, sizeof prefix, "%s: ", facts.name);
   int64_t once[3] = {-1, -1, -1}, twice[3] = {7, 7, 7}; /* what was there does not count */
   door->counts(0, once), door->counts(0, twice);

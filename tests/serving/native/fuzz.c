@@ -235,6 +235,7 @@ static int read_file(const char* path) {
   ht_manifest out;
   const char* wrong = ht_manifest_read(text, size, &out);
   printf("%s\n", wrong == NULL ? "ok" : wrong);
+  ht_manifest_clear(&out);
   return 0;
 }
 
@@ -255,6 +256,9 @@ static int manifest(long count, const char* path) {
     ht_manifest out;
     const char* wrong = ht_manifest_read(copy, cut, &out);
     if (wrong == NULL && (strlen(out.library) != 23 || strstr(out.library, "..") != NULL)) return 2;
+    for (int i = 0; i < out.model_count; ++i)
+      if (strchr(out.models[i].name, '/') != NULL || out.models[i].name[0] == '.') return 2;
+    ht_manifest_clear(&out);
     free(copy);
   }
   return 0;

@@ -1,9 +1,10 @@
 /* A whole model of a pack, linked into one program with the runtime: damaged schedules, odd feeds, callers at once, and no memory
  * taken by a size that was seen. Built with ASan and UBSan; arrays are of the exact size, so that any step beyond is seen.
- *   models schedules COUNT SEED WEIGHTS   whatever the reader accepts must run inside its arrays
- *   models feeds COUNT SEED WEIGHTS       odd tensors are refused, others answered
- *   models steady 1 0 WEIGHTS             the second call of a size takes no memory
- *   models callers COUNT SEED WEIGHTS     four threads at once get what one got */
+ *   models schedules COUNT SEED FOLDER NAME   whatever the reader accepts must run inside its arrays
+ *   models flips 1 SEED FOLDER NAME           bytecode with any byte changed, or cut anywhere, is refused
+ *   models feeds COUNT SEED FOLDER NAME       odd tensors are refused, others answered
+ *   models steady 1 0 FOLDER NAME             the second call of a size takes no memory
+ *   models callers COUNT SEED FOLDER NAME     four threads at once get what one got */
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -12,7 +13,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "model/model.h"
+#include "bytecodes.h"
 
 #define LARGEST (1 << 22)
 static uint64_t state;
@@ -120,23 +121,23 @@ static uint64_t checksum(const int64_t* words, int64_t count) {
   return sum;
 }
 
-static int schedules(int tries, int file) {
-  const int64_t count = ht_models[0].count;
+static int schedules(int tries, const model_files* files) {
+  const int64_t count = files->count;
   int refused = 0, ran = 0, found = 0;
   stub = 1;
   for (int i = 0; i < tries; ++i) {
     int64_t cut = draw() % 16 == 0 ? (int64_t)(draw() % (uint64_t)count) : count, odd[] = {-1, 0, 1, 2, 3, 8, 1 << 20, INT64_MAX, INT64_MIN, 1LL << 40};
     int64_t* words = __real_malloc((size_t)(cut + (cut == 0)) * 8); /* exact: reading past the end is seen */
-    memcpy(words, ht_models[0].words, (size_t)cut * 8);
+    memcpy(words, files->words, (size_t)cut * 8);
     for (uint64_t changes = 1 + draw() % 3; cut > HT_MODEL_HEAD && changes > 0; --changes) {
       int64_t at = HT_MODEL_HEAD + (int64_t)(draw() % (uint64_t)(cut - HT_MODEL_HEAD));
       words[at] = draw() % 2 ? (int64_t)((uint64_t)words[at] + draw() % 5 - 2) : draw() % 4 ? (int64_t)(draw() % 80) : odd[draw() % (sizeof odd / sizeof *odd)];
     }
-    const int damaged = draw() % 8 == 0 && cut == count && memcmp(words, ht_models[0].words, (size_t)count * 8) != 0;
+    const int damaged = draw() % 8 == 0 && cut == count && memcmp(words, files->words, (size_t)count * 8) != 0;
     if (cut > 3) words[2] = cut;
     if (cut > 3 && !damaged) words[3] = (int64_t)checksum(words, cut);
     ht_error error;
-    ht_model* m = ht_model_open(words, cut, file, 1, 0, 1 + (int)(draw() % 2), &error);
+    ht_model* m = ht_model_open(words, cut, files->weights, 1, 0, 1 + (int)(draw() % 2), &error);
     if (m != NULL && damaged) return printf("a wrong checksum was accepted\n"), 1;
     for (int k = 0; m != NULL && k < 3; ++k) {
       static request r;
@@ -176,9 +177,28 @@ static int spoil(request* r, DLTensor* t, int64_t* strides) {
   }
 }
 
-static int feeds(int tries, int file) {
+static int flips(const model_files* files) {
+  const int64_t bytes = 8 * files->count;
   ht_error error;
-  ht_model* m = ht_model_open(ht_models[0].words, ht_models[0].count, file, 1, 0, 2, &error);
+  ht_model* sound = open_files(files, 1, &error);
+  if (sound == NULL) return printf("%s\n", error.text), 1;
+  ht_model_close(sound);
+  for (int64_t at = 0; at < bytes + files->count; ++at) { /* every byte, then every number of words */
+    const int64_t count = at < bytes ? files->count : at - bytes;
+    int64_t* words = __real_malloc((size_t)(8 * count + (count == 0)));
+    memcpy(words, files->words, (size_t)(8 * count));
+    if (at < bytes) ((unsigned char*)words)[at] ^= (unsigned char)(1 + draw() % 255);
+    ht_model* m = ht_model_open(words, count, files->weights, 1, 0, 1, &error);
+    if (m != NULL || strstr(error.text, "schedule is damaged") == NULL) return printf("byte %lld: %s\n", (long long)at, m != NULL ? "accepted" : error.text), 1;
+    free(words);
+  }
+  printf("refused=%lld\n", (long long)(bytes + files->count));
+  return 0;
+}
+
+static int feeds(int tries, const model_files* files) {
+  ht_error error;
+  ht_model* m = open_files(files, 2, &error);
   int refused = 0, ran = 0;
   if (m == NULL) return printf("%s\n", error.text), 1;
   for (int i = 0; i < tries; ++i) {
@@ -199,9 +219,9 @@ static int feeds(int tries, int file) {
   return refused == 0 || ran == 0;
 }
 
-static int steady(int file) {
+static int steady(const model_files* files) {
   ht_error error;
-  ht_model* m = ht_model_open(ht_models[0].words, ht_models[0].count, file, 1, 0, 2, &error);
+  ht_model* m = open_files(files, 2, &error);
   static request r, s;
   const int64_t dims[2][8] = {{3, 40, 3, 3, 3, 3, 3, 3}, {2, 17, 2, 2, 2, 2, 2, 2}};
   if (m == NULL || prepare(m, dims[0], &r, &error) != 0 || prepare(m, dims[1], &s, &error) != 0) return printf("%s\n", error.text), 1;
@@ -241,13 +261,13 @@ static void* call_often(void* arg) {
   return NULL;
 }
 
-static int callers(int rounds, int file) {
+static int callers(int rounds, const model_files* files) {
   enum { CALLERS = 4 };
   static caller all[CALLERS];
   pthread_t threads[CALLERS];
   ht_error error;
   int wrong = 0;
-  ht_model* m = ht_model_open(ht_models[0].words, ht_models[0].count, file, 1, 0, 2, &error);
+  ht_model* m = open_files(files, 2, &error);
   if (m == NULL) return printf("%s\n", error.text), 1;
   for (int i = 0; i < CALLERS; ++i) {
     const int64_t dims[8] = {1 + i, 5 + 9 * i, 1, 1, 1, 1, 1, 1};
@@ -271,10 +291,12 @@ static int callers(int rounds, int file) {
 }
 
 int main(int argc, char** argv) {
-  if (argc != 5) return 2;
-  int tries = atoi(argv[2]), file = open(argv[4], O_RDONLY);
+  if (argc != 6) return 2;
+  int tries = atoi(argv[2]);
+  const model_files files = files_of(argv[4], argv[5]);
   state = strtoull(argv[3], NULL, 10);
-  if (strcmp(argv[1], "schedules") == 0) return schedules(tries, file);
-  if (strcmp(argv[1], "feeds") == 0) return feeds(tries, file);
-  return strcmp(argv[1], "steady") == 0 ? steady(file) : callers(tries, file);
+  if (strcmp(argv[1], "schedules") == 0) return schedules(tries, &files);
+  if (strcmp(argv[1], "flips") == 0) return flips(&files);
+  if (strcmp(argv[1], "feeds") == 0) return feeds(tries, &files);
+  return strcmp(argv[1], "steady") == 0 ? steady(&files) : callers(tries, &files);
 }

@@ -2,6 +2,7 @@
 #include "dense.h"
 
 #include "c_api.h"
+#include "panels.h"
 
 static int check_bias(const ht_dense* dense, const DLTensor* bias, ht_dense_call* call, ht_error* error) {
   call->bias = NULL;
@@ -74,8 +75,14 @@ static inline int fold(const char* name, const DLTensor* t, int64_t inner, int64
   return 0;
 }
 
+/* One axis of all its floats, or the three of an fp32 weight's panels. */
+static inline int has_packed_shape(const ht_dense* dense, const DLTensor* w) {
+  if (ht_types(dense) == NULL && w->ndim == 3) return w->shape[0] == dense->panels && w->shape[1] == dense->k && w->shape[2] == dense->pw;
+  return w->ndim == 1 && w->shape[0] == ht_dense_packed(dense);
+}
+
 static inline int as_packed(const ht_dense* dense, const DLTensor* w) {
-  if (ht_types(dense) != NULL) return ht_contiguous(w);
+  if (w->ndim == 1) return ht_contiguous(w);
   const int64_t* s = w->strides;
   return s == NULL || (s[2] == 1 && s[1] == dense->pw && s[0] == dense->k * dense->pw) || ht_contiguous(w);
 }
@@ -87,8 +94,7 @@ int ht_dense_check(const char* name, const ht_dense* dense, const DLTensor* x, c
   if (check_type("x", x, typed == NULL ? FP32 : typed->x, error) != 0 || check_type("out", y, typed == NULL ? FP32 : typed->y, error) != 0 ||
       check_type("weight", w, FP32, error) != 0)
     return -1;
-  if (typed != NULL ? w->ndim != 1 || w->shape[0] != ht_dense_packed(dense) || w->data == NULL
-                    : w->ndim != 3 || w->shape[0] != dense->panels || w->shape[1] != dense->k || w->shape[2] != dense->pw || w->data == NULL)
+  if (!has_packed_shape(dense, w) || w->data == NULL)
     return ht_refuse(error, "ValueError", "weight was not packed by this pack for %s: bind the weight again", name);
   if (!as_packed(dense, w)) /* the kernels step through it by its extents alone */
     return ht_refuse(error, "ValueError",
@@ -230,22 +236,20 @@ static void describe(const ht_op* op, ht_door_op* out) {
   out->weight_kn = (dense->flags & HT_WEIGHT_KN) != 0;
 }
 
-static int64_t packed_floats(const ht_op* op) {
-  const ht_dense* dense = op->data;
-  return ht_types(dense) == NULL ? 0 : ht_dense_packed(dense);
-}
+static int64_t packed_floats(const ht_op* op) { return ht_dense_packed(op->data); }
 
-/* Of a typed op; a fp32 weight is laid out by who binds it. */
 static int pack(const ht_op* op, const DLTensor* weight, float* packed, ht_error* error) {
   const ht_dense* dense = op->data;
-  if (check_type("weight", weight, ht_types(dense)->weight, error) != 0) return -1;
+  const ht_typed* typed = ht_types(dense);
+  if (check_type("weight", weight, typed == NULL ? FP32 : typed->weight, error) != 0) return -1;
   const int rows = (dense->flags & HT_WEIGHT_KN) != 0;
   if (weight->ndim != 2 || weight->shape[rows] != dense->n || weight->shape[1 - rows] != dense->k || weight->data == NULL)
     return ht_refuse(error, "ValueError", "weight has rank %d; expected (%lld, %lld) with data", (int)weight->ndim,
                      (long long)(rows ? dense->k : dense->n), (long long)(rows ? dense->n : dense->k));
   if (ht_check_addresses("weight", weight, error) != 0) return -1;
   const int64_t apart[2] = {weight->strides == NULL ? weight->shape[1] : weight->strides[0], weight->strides == NULL ? 1 : weight->strides[1]};
-  ht_typed_pack(ht_types(dense), dense->n, dense->k, dense->pw, dense->panels, ht_data(weight), apart[rows], apart[1 - rows], (char*)packed);
+  if (typed == NULL) ht_pack_panels((const float*)ht_data(weight), dense->n, dense->k, apart[rows], apart[1 - rows], dense->panels, dense->pw, packed);
+  else ht_typed_pack(typed, dense->n, dense->k, dense->pw, dense->panels, ht_data(weight), apart[rows], apart[1 - rows], (char*)packed);
   return 0;
 }
 

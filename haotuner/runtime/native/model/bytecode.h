@@ -1,4 +1,5 @@
-/* How a schedule is written: int64 words, made by haotuner/spec/bytecode.py.
+/* How a schedule is written: little-endian int64 words, made by haotuner/spec/bytecode.py. They are the file models/NAME.bytecode of a
+ * pack. Kernels of ops and of groups have their names there, and the reader looks them up in the pack's library.
  *
  *   MAGIC, VERSION, how many words in all, a checksum of those behind it (FNV-1a over words),
  *   name, bytes of the weights,
@@ -14,13 +15,12 @@
  *            The first way whose line is at most that serves a request. Ways share weights and inputs, no other tensor
  *   steps:   count, each: kind, then
  *            STEP_ALIAS: tensor, the tensor that it is another shape of
- *            STEP_LOOPS: group, count, tensors (the output last)
+ *            STEP_LOOPS: name of the group's function, count, tensors (the outputs last)
  *            STEP_OP:    name of the op, count, operands: role, [name if ROLE_NAMED,] tensor or -1, [a number's bits if -1,]
  *                        rank or -1, lines, axes reordered or 0, [order]
  *   indices: [left out where none] count, each: an input of whole numbers, the line of the first of its elements that is an index,
  *            count, lines of each axis's extent and stride in elements, the line of how many rows they may choose from, name of
- *            the tensor that asks it. Words of version 3 have the number of the first element, then the step to the next, up to
- *            the last
+ *            the tensor that asks it
  *   defaults: [left out where none; behind the counts of indices and of what is required and the checks, of a chain behind its way] count, each: an
  *            input that a call may leave out, rank, extents, bytes, then as many words as hold its elements
  *   required: [left out where none, behind the count of indices] count, each: a line that is not 0 at any request that is served,
@@ -51,9 +51,7 @@
 #include <stdint.h>
 
 #define HT_MODEL_MAGIC 0x4c45444f4d5448 /* "HTMODEL" */
-/* Those of 3 are read, too; those of 2 neither compare their weights with checksums nor let sizes of carried values change. */
-#define HT_MODEL_VERSION 4
-#define HT_MODEL_STEPS_ALONE 3 /* indices of an input are every so many of its elements, the same at any request */
+#define HT_MODEL_VERSION 5 /* the only one that is read: a library with another reader lies in a pack with its own words */
 #define HT_MODEL_CHUNK ((int64_t)1 << 20)
 #define HT_MODEL_HEAD 4 /* words before what the checksum covers */
 
@@ -65,13 +63,5 @@ enum { SIZE_DIM, SIZE_NUMBER, SIZE_ADD, SIZE_SUB, SIZE_MUL, SIZE_DIV, SIZE_MOD, 
 enum { STEP_ALIAS, STEP_LOOPS, STEP_OP, STEP_SEGMENT, STEP_NONZERO, STEP_COUNTED, STEP_RANDOM, STEP_TURNS, STEP_DECIDED, STEP_CHOSEN, STEP_WHEN, STEP_REQUIRED, STEP_KINDS };
 enum { LAW_NORMAL, LAW_UNIFORM };
 enum { ROLE_X, ROLE_WEIGHT, ROLE_OUT, ROLE_NAMED, ROLE_COUNT };
-
-typedef struct {
-  const int64_t* words;
-  int64_t count;
-} ht_model_source;
-
-extern const ht_model_source ht_models[]; /* made by haotuner/partition/executable.py */
-extern const int ht_model_count;
 
 #endif /* HT_MODEL_WORDS_H_ */

@@ -1,6 +1,5 @@
 /* See backend.h: of the host. Weights lie a second time as the loops of its ops read them. */
 #define _GNU_SOURCE
-#include <immintrin.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -10,60 +9,6 @@
 
 #define HUGE ((size_t)2 << 20)
 #define PAGE ((uintptr_t)4096)
-#define AHEAD 16 /* rows that are fetched before they are packed: they lie apart, which the CPU does not foresee */
-#define TERMS 16 /* packed at a time: a line of cache of every row */
-
-static void describe(int index, ht_door_op* out) {
-  memset(out, 0, sizeof *out);
-  if (ht_ops[index].kind->describe != NULL) ht_ops[index].kind->describe(&ht_ops[index], out);
-}
-
-/* Four rows of a weight, TERMS terms of each, as four columns. */
-static void turn_four(const float* rows, int64_t depth, int64_t pw, float* to) {
-  for (int k = 0; k < TERMS; k += 4, rows += 4, to += 4 * pw) {
-    __m128 a = _mm_loadu_ps(rows), b = _mm_loadu_ps(rows + depth), c = _mm_loadu_ps(rows + 2 * depth), d = _mm_loadu_ps(rows + 3 * depth);
-    _MM_TRANSPOSE4_PS(a, b, c, d);
-    _mm_storeu_ps(to, a);
-    _mm_storeu_ps(to + pw, b);
-    _mm_storeu_ps(to + 2 * pw, c);
-    _mm_storeu_ps(to + 3 * pw, d);
-  }
-}
-
-/* `there` rows of a weight that stores rows, as columns of a panel, zero beyond them. The rows lie apart, which the CPU does not foresee. */
-static void turn_panel(const float* rows, int64_t depth, int64_t there, int64_t pw, float* to) {
-  for (int64_t first = 0; first < depth; first += TERMS) {
-    const int64_t end = first + TERMS < depth ? first + TERMS : depth, fours = end - first == TERMS ? there / 4 * 4 : 0;
-    for (int64_t j = 0; j < there && end < depth; ++j) __builtin_prefetch(rows + j * depth + end);
-    for (int64_t j = 0; j < fours; j += 4) turn_four(rows + j * depth + first, depth, pw, to + first * pw + j);
-    for (int64_t j = fours; j < there; ++j)
-      for (int64_t k = first; k < end; ++k) to[k * pw + j] = rows[j * depth + k];
-    for (int64_t j = there; j < pw; ++j)
-      for (int64_t k = first; k < end; ++k) to[k * pw + j] = 0;
-  }
-}
-
-/* Panels of a dense layer's weight: [panels][k][pw], zero beyond column n. */
-static void pack_panels(const ht_door_op* op, const float* w, float* packed) {
-  for (int64_t panel = 0; panel < op->panels; ++panel) {
-    int64_t left = op->n - panel * op->pw, there = left < op->pw ? left > 0 ? left : 0 : op->pw;
-    float* to = packed + panel * op->k * op->pw;
-    if (!op->weight_kn) {
-      turn_panel(w + panel * op->pw * op->k, op->k, there, op->pw, to);
-      continue;
-    }
-    for (int64_t k = 0; k < op->k; ++k, to += op->pw) {
-      if (k + AHEAD < op->k) __builtin_prefetch(w + (k + AHEAD) * op->n + panel * op->pw);
-      if (there > 0) memcpy(to, w + k * op->n + panel * op->pw, (size_t)there * sizeof *to);
-      memset(to + there, 0, (size_t)(op->pw - there) * sizeof *to);
-    }
-  }
-}
-
-static int fits(const ht_model_tensor* t, const ht_door_op* op) { /* of a dense layer */
-  return (t->code == HT_MODEL_SCALED || (t->code == kDLFloat && t->bits == 32)) && t->rank == 2 && t->shape[op->weight_kn ? 1 : 0] == op->n && t->shape[op->weight_kn ? 0 : 1] == op->k;
-}
-
 /* Which weights have to be packed, each once however often it is read; returns the bytes that takes. */
 static int64_t list(ht_model* m, ht_error* error) {
   int64_t bytes = 0;
@@ -73,24 +18,20 @@ static int64_t list(ht_model* m, ht_error* error) {
     const ht_model_step* step = &m->steps[s];
     if (step->kind != STEP_OP) continue;
     const ht_op* op = &ht_ops[step->index];
-    int64_t floats = op->kind->packed_floats == NULL ? 0 : op->kind->packed_floats(op);
-    ht_door_op facts;
-    describe(step->index, &facts);
-    if (floats == 0 && op->kind->look_up == NULL) continue; /* both factors come with the call */
+    const int64_t floats = op->kind->packed_floats == NULL ? 0 : op->kind->packed_floats(op);
+    if (floats == 0) continue; /* both factors come with the call */
     ht_model_operand* weight = NULL;
     for (int32_t i = step->first; i < step->first + step->count; ++i)
       if (m->operands[i].place == 1) weight = &m->operands[i];
     const ht_model_tensor* t = weight == NULL ? NULL : &m->tensors[weight->tensor];
-    if (t == NULL || t->weight < 0 || weight->rank >= 0 || weight->order != NULL || (floats == 0 && !fits(t, &facts)))
+    if (t == NULL || t->weight < 0 || weight->rank >= 0 || weight->order != NULL)
       return ht_refuse(error, "RuntimeError", "the model's schedule is damaged: %s is given another weight than it takes", op->name);
     for (weight->packed = 0; weight->packed < m->packed_count; ++weight->packed)
       if (m->packed[weight->packed].op == step->index && m->packed[weight->packed].tensor == weight->tensor) break;
     if (weight->packed < m->packed_count) continue;
     ht_model_packed* one = &m->packed[m->packed_count++];
     *one = (ht_model_packed){.op = step->index, .tensor = weight->tensor, .shape = {floats}, .rank = 1, .code = kDLFloat, .bits = 32};
-    if (floats == 0) one->rank = 3, one->shape[0] = facts.panels, one->shape[1] = facts.k, one->shape[2] = facts.pw;
-    int64_t need = 4;
-    for (int32_t a = 0; a < one->rank; ++a) need *= one->shape[a];
+    const int64_t need = 4 * floats;
     one->data = (void*)(uintptr_t)bytes; /* its offset, until there is memory */
     bytes += (need + HT_MODEL_ALIGNMENT - 1) / HT_MODEL_ALIGNMENT * HT_MODEL_ALIGNMENT;
   }
@@ -136,14 +77,12 @@ static void pack_one(void* arg, int64_t index) {
     return fail(j, &error);
   }
   const void* plain = scaled ? (const void*)made : from;
-  if (one->rank == 3) {
-    ht_door_op facts;
-    describe(one->op, &facts);
-    pack_panels(&facts, plain, one->data);
-  } else {
-    DLDataType type = {scaled ? kDLFloat : t->code, scaled ? 32 : t->bits, 1};
-    DLTensor weight = {(void*)(uintptr_t)plain, {kDLCPU, 0}, t->rank, type, (int64_t*)t->shape, NULL, 0};
-    if (op->kind->pack(op, &weight, one->data, &error) != 0) fail(j, &error);
+  const DLDataType type = {scaled ? kDLFloat : t->code, scaled ? 32 : t->bits, 1};
+  const DLTensor weight = {(void*)(uintptr_t)plain, {kDLCPU, 0}, t->rank, type, (int64_t*)t->shape, NULL, 0};
+  if (op->kind->pack(op, &weight, one->data, &error) != 0) {
+    ht_error damage;
+    ht_refuse(&damage, "RuntimeError", "the model's schedule is damaged: %s is given another weight than it takes: %s", op->name, error.text);
+    fail(j, &damage);
   }
   free(made);
   int64_t bytes = count * (t->bits / 8);

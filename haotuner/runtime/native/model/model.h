@@ -1,8 +1,8 @@
 /* A whole model of a pack: a schedule of steps over tensors whose extents follow from the request's dimensions.
  *
- * The schedule is constant data of the pack's library (bytecode.h says how it is written). Reading it refuses whatever is not
- * sound: an index beyond its table, a tensor read before it is made or made twice, a group called with other tensors than its
- * loops have. What belongs to the model lies in ht_model; what belongs to one call at a time in a context (run.c). */
+ * The schedule is a file of the pack (bytecode.h says how it is written), whose words outlive the model: names and extents are read
+ * there. Reading it refuses whatever is not sound: an index beyond its table, a tensor read before it is made or made twice, a kernel
+ * that the library has not, a group called with other tensors than its loops have. What belongs to the model lies in ht_model; what belongs to one call at a time in a context (run.c). */
 #ifndef HT_MODEL_H_
 #define HT_MODEL_H_
 
@@ -92,8 +92,7 @@ typedef struct { /* where a caller's address goes */
 } ht_model_fix;
 
 typedef struct { /* whole numbers among the inputs that choose rows */
-  int32_t input, line, rank; /* line: how many rows there are; rank -1: every `step` of its elements from `first` on */
-  int64_t first, step;       /* first: a line where there is a rank */
+  int32_t input, line, first, rank; /* line: how many rows there are; first: the line of the first element that is an index */
   const int64_t* axes;       /* of each the lines of its extent and its stride */
   const char* reader;
 } ht_model_indices;
@@ -203,6 +202,7 @@ int ht_plan_fill(const ht_model* model, ht_model_plan* plan, char* arena, const 
 
 /* run.c. `inputs` and `outputs`: one tensor each, in the model's order; contiguous. */
 enum { HT_MODEL_FACTS = 5 };
+/* `words` outlive the model. */
 ht_model* ht_model_open(const int64_t* words, int64_t count, int file, int check, int device, int threads, ht_error* error); /* NULL with *error filled */
 void ht_model_close(ht_model* model); /* no call runs any more */
 int ht_model_memory(ht_model* model, const int64_t* dims, int64_t* bytes, ht_error* error); /* of the arena, before a run */

@@ -12,14 +12,10 @@ static int said(int rc, const ht_error* error, const char** kind, char* text, si
   return -1;
 }
 
-static const int64_t* words(int index, int64_t* count) {
-  *count = ht_models[index].count;
-  return ht_models[index].words;
-}
-
-static int open_model(int index, int file, int threads, ht_model** out, const char** kind, char* text, size_t size) {
+static int open_model(const int64_t* words, int64_t count, int weights, int check, int device, int threads, ht_model** out, const char** kind, char* text,
+                      size_t size) {
   ht_error error;
-  *out = ht_model_open(ht_models[index].words, ht_models[index].count, file, 1, 0, threads, &error);
+  *out = ht_model_open(words, count, weights, check, device, threads, &error);
   return said(*out == NULL ? -1 : 0, &error, kind, text, size);
 }
 
@@ -63,21 +59,6 @@ HT_EXPORT int ht_pack_model_times(ht_model* model, const DLTensor* inputs, const
   return said(ht_model_times(model, inputs, outputs, ns, &error), &error, kind, text, size);
 }
 
-HT_EXPORT int ht_pack_model_open_on(int index, int file, int device, int threads, ht_model** out, const char** kind, char* text, size_t size);
-HT_EXPORT int ht_pack_model_open_on(int index, int file, int device, int threads, ht_model** out, const char** kind, char* text, size_t size) {
-  ht_error error;
-  *out = ht_model_open(ht_models[index].words, ht_models[index].count, file, 1, device, threads, &error);
-  return said(*out == NULL ? -1 : 0, &error, kind, text, size);
-}
-
-/* As above, but the weights' size alone is compared, not their checksums. On a CPU `device` is 0. */
-HT_EXPORT int ht_pack_model_open_unchecked(int index, int file, int device, int threads, ht_model** out, const char** kind, char* text, size_t size);
-HT_EXPORT int ht_pack_model_open_unchecked(int index, int file, int device, int threads, ht_model** out, const char** kind, char* text, size_t size) {
-  ht_error error;
-  *out = ht_model_open(ht_models[index].words, ht_models[index].count, file, 0, device, threads, &error);
-  return said(*out == NULL ? -1 : 0, &error, kind, text, size);
-}
-
 HT_EXPORT int ht_pack_model_queue(ht_model* model, const DLTensor* inputs, const DLTensor* outputs, void* stream, const char** kind, char* text, size_t size);
 HT_EXPORT int ht_pack_model_queue(ht_model* model, const DLTensor* inputs, const DLTensor* outputs, void* stream, const char** kind, char* text, size_t size) {
   ht_error error;
@@ -115,8 +96,6 @@ HT_EXPORT void ht_pack_model_limit(ht_model* model, int64_t most_bytes) { ht_mod
 
 HT_EXPORT const ht_model_door* ht_pack_models(void);
 HT_EXPORT const ht_model_door* ht_pack_models(void) {
-  static ht_model_door door = {HT_MODEL_DOOR_VERSION, 0, words, open_model, ht_model_close, name, dim, end, memory, shapes, run, ht_model_held,
-                               ht_model_trim};
-  door.count = ht_model_count;
+  static const ht_model_door door = {HT_MODEL_DOOR_VERSION, 0, NULL, open_model, ht_model_close, name, dim, end, memory, shapes, run, ht_model_held, ht_model_trim};
   return &door;
 }

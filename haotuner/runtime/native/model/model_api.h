@@ -1,4 +1,4 @@
-/* The door of a pack's models, for Python (haotuner/runtime/native_model.py) and for the C library (clib/model.c): one function that
+/* The door of a pack's models, for Python (haotuner/runtime/native_library.py) and for the C library (clib/model.c): one function that
  * gives a table of functions. A pack without models has no such symbol. */
 #ifndef HT_MODEL_ENTRY_H_
 #define HT_MODEL_ENTRY_H_
@@ -7,7 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define HT_MODEL_DOOR_VERSION 1 /* moves with any change below */
+#define HT_MODEL_DOOR_VERSION 2 /* moves with any change below */
+#define HT_MODEL_DOOR_COMPILED 1 /* of packs made before: schedules are constants of the library, and models are opened by index */
 #define HT_MODEL_DOOR_SYMBOL "ht_pack_models"
 #define HT_MODEL_DOOR_AXES 16
 
@@ -22,9 +23,14 @@ struct ht_loaded_model;
 
 /* What can fail returns 0, or -1 with *kind = "TypeError", "ValueError" or "RuntimeError" and a text of at most `size` bytes. */
 typedef struct {
-  int32_t version, count; /* of models */
-  const int64_t* (*words)(int index, int64_t* count); /* a model's schedule */
-  int (*open)(int index, int file, int threads, struct ht_loaded_model** out, const char** kind, char* text, size_t size);
+  int32_t version;
+  int32_t compiled; /* schedules that lie in the library, of version 1; else 0 */
+  const int64_t* (*compiled_words)(int index, int64_t* count); /* one of these; else NULL */
+  /* `words`: a model's schedule (bytecode.h), `count` of them, which outlive the model. `weights`: an open file, which may be closed behind the call.
+   * `check`: whether the weights are compared with their checksums, not their size alone. `device`: 0 on a CPU; else its number, and `threads` is 1, or
+   * 2 where plans were made for another device. Of version 1 it is an ht_model_open_compiled. */
+  int (*open)(const int64_t* words, int64_t count, int weights, int check, int device, int threads, struct ht_loaded_model** out, const char** kind, char* text,
+              size_t size);
   void (*close)(struct ht_loaded_model* model);
   const char* (*name)(const struct ht_loaded_model* model);
   const char* (*dim)(const struct ht_loaded_model* model, int index); /* NULL beyond the last */
@@ -35,6 +41,8 @@ typedef struct {
   void (*held)(struct ht_loaded_model* model, int64_t out[5]); /* calls, plans made, contexts, bytes of their arenas, of packed weights */
   void (*trim)(struct ht_loaded_model* model);
 } ht_model_door;
+
+typedef int (*ht_model_open_compiled)(int index, int weights, int threads, struct ht_loaded_model** out, const char** kind, char* text, size_t size);
 
 /* Any model, its outputs where `place` says once their shapes are known (NULL: it has no memory); of a chain, whose sizes depend on data,
  * the only call. `seed`: of its random numbers, NULL: others each time. `dims`: NULL, or gets the request's dimensions. */
@@ -52,9 +60,10 @@ typedef void* (*ht_model_placing)(void* arg, int output, const DLTensor* wanted)
 /* Later requests of this model that take more bytes of working memory and outputs are refused; 0: none. */
 #define HT_MODEL_LIMIT_SYMBOL "ht_pack_model_limit"
 
-/* Of a pack on a device, symbols of their own, too. As `open`: `device` is its number, `threads` 1, or 2 where plans were made for
- * another device. As `run`: all is queued on `stream`, and nothing is waited for; tensors of the device. */
-#define HT_MODEL_OPEN_ON_SYMBOL "ht_pack_model_open_on"
+/* Of version 1 and a pack on a device: as ht_model_open_compiled, with `device` before `threads`. */
+#define HT_MODEL_OPEN_COMPILED_ON_SYMBOL "ht_pack_model_open_on"
+
+/* Of a pack on a device: as `run`, all queued on `stream`, and nothing is waited for; tensors of the device. */
 #define HT_MODEL_QUEUE_SYMBOL "ht_pack_model_queue"
 /* As the call of HT_MODEL_PLACED_SYMBOL, `stream` ahead of `dims`: outputs lie on the device. */
 #define HT_MODEL_QUEUE_PLACED_SYMBOL "ht_pack_model_queue_placed"

@@ -171,11 +171,15 @@ static void read_op(ht_reader* r, ht_model* m, ht_model_step* step, const char* 
 }
 
 static void read_loops(ht_reader* r, ht_model* m, ht_model_step* step, char* made) {
-  step->index = below(r, ht_group_count);
+  const char* name = text(r);
+  for (step->index = 0; !r->bad && step->index < ht_group_count; ++step->index)
+    if (strcmp(ht_groups[step->index].name, name) == 0) break;
+  if (!r->bad && step->index == ht_group_count) fail(r, "it names a group that the pack has not");
   step->count = count_of(r, 1);
   step->first = m->loop_count;
   if (r->bad) return;
   const ht_group* group = &ht_groups[step->index];
+  if (group->sizes > m->size_count) return (void)fail(r, "a group reads more sizes than there are");
   if (step->count != group->tensors || step->count < group->outputs || group->outputs < 1) return (void)fail(r, "a group takes another number of tensors");
   const int32_t reads = step->count - group->outputs, *extents = group->shapes;
   int same = 1; /* so that it writes nowhere else */
@@ -260,16 +264,14 @@ static void read_ways(ht_reader* r, ht_model* m, char* made) {
   }
 }
 
-static void read_indices(ht_reader* r, ht_model* m, int64_t version) {
+static void read_indices(ht_reader* r, ht_model* m) {
   m->index_count = r->at == r->end ? 0 : count_of(r, 6);
   if ((m->indices = table(r, m->index_count, sizeof *m->indices)) == NULL) return;
   for (int32_t i = 0; i < m->index_count && !r->bad; ++i) {
     ht_model_indices* own = &m->indices[i];
     own->input = below(r, m->input_count);
-    const int alone = version == HT_MODEL_STEPS_ALONE;
-    own->first = alone ? word(r, 0, HT_MODEL_EXTENT) : below(r, m->size_count);
-    own->step = alone ? word(r, 1, HT_MODEL_EXTENT) : 0;
-    own->rank = alone ? -1 : (int32_t)word(r, 0, HT_MODEL_AXES);
+    own->first = below(r, m->size_count);
+    own->rank = (int32_t)word(r, 0, HT_MODEL_AXES);
     own->axes = many(r, 2 * (int64_t)own->rank, 0, (int64_t)m->size_count - 1);
     own->line = below(r, m->size_count);
     own->reader = text(r);
@@ -322,7 +324,7 @@ static uint64_t checksum(const int64_t* words, int64_t count) {
 
 int ht_model_read(ht_model* m, const int64_t* words, int64_t count, ht_error* error) {
   ht_reader r = {words, words, words + count, error, 0};
-  if (count < HT_MODEL_HEAD || words[0] != HT_MODEL_MAGIC || (words[1] != HT_MODEL_VERSION && words[1] != HT_MODEL_STEPS_ALONE) || words[2] != count ||
+  if (count < HT_MODEL_HEAD || words[0] != HT_MODEL_MAGIC || words[1] != HT_MODEL_VERSION || words[2] != count ||
       (uint64_t)words[3] != checksum(words + HT_MODEL_HEAD, count - HT_MODEL_HEAD))
     return fail(&r, "its head or its checksum is wrong"), -1;
   r.at += HT_MODEL_HEAD;
@@ -335,7 +337,7 @@ int ht_model_read(ht_model* m, const int64_t* words, int64_t count, ht_error* er
   m->inputs = read_ends(&r, m, &m->input_count, made);
   m->outputs = read_ends(&r, m, &m->output_count, NULL);
   if (!r.bad) read_ways(&r, m, made);
-  if (!r.bad && !m->chained) read_indices(&r, m, words[1]);
+  if (!r.bad && !m->chained) read_indices(&r, m);
   if (!r.bad && !m->chained) read_required(&r, m);
   if (!r.bad && !m->chained) read_checks(&r, m);
   if (!r.bad) read_defaults(&r, m);

@@ -283,7 +283,7 @@ int ht_model_indices_in(const ht_model* m, const DLTensor* inputs, const int64_t
     given.data = ht_data(&given);
     int64_t rows = sizes[own->line], count = 1, index;
     for (int a = 0; a < given.ndim; ++a) count *= given.shape[a];
-    int64_t at = own->rank < 0 ? astray(&given, own->first, own->step, count, rows) : astray_in(&given, own, sizes, count, rows);
+    int64_t at = astray_in(&given, own, sizes, count, rows);
     if (at < 0) return ht_refuse(error, "ValueError", "%s: %.90s takes indices from elements that the input %.60s of this shape has not", m->name, own->reader, m->inputs[own->input].name);
     if (at >= count || ht_between_element(&given, at, &index) != 0) continue;
     return ht_refuse(error, "ValueError", "%s: %.90s: element %lld of the input %.60s is the index %lld, but there are %lld rows: %lld to %lld", m->name, own->reader,
