@@ -136,9 +136,10 @@ def asinh(g: ConstantFolding, x: str) -> str:
 
 @in_floats
 def acosh(g: ConstantFolding, x: str) -> str:
-    """log(x + sqrt(x^2 - 1)), which is log1p(t + sqrt(t (t + 2))) of t = x - 1."""
+    """log(x + sqrt(x^2 - 1)), which is log1p(t + sqrt(t) sqrt(t + 2)) of t = x - 1."""
     t = g.map("sub", g.map("min", x, _HUGE), 1)
-    near = log1p(g, g.map("add", t, g.map("sqrt", g.map("mul", t, g.map("add", t, 2)))))
+    root = g.map("mul", g.map("sqrt", t), g.map("sqrt", g.map("add", t, 2)))  # NaN below 1, where t (t + 2) may be positive
+    near = log1p(g, g.map("add", t, root))
     return g.map("select", g.map("greater", x, _HUGE), g.map("add", g.map("log", x), log(2)), near)
 
 
