@@ -102,9 +102,11 @@ def test_the_nearest_pixel_before_opset_11(scales: tuple[float, ...]) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "int32"])
-def test_images_of_whole_numbers_are_interpolated_as_real_ones(dtype: str) -> None:
-    weights = {"s": np.array([1, 1, 2, 0.5], np.float32)}  # weights that fp32 has: sums are exact
-    requests = [{"x": np.abs(numbers(1, 2, h, w) * 40).astype(dtype)} for h, w in ((3, 6), (8, 8))]
+@pytest.mark.parametrize("scales", [(1, 1, 1.7, 0.6), (1, 1, 2, 0.5), (1, 1, 1, 1.3)])
+def test_images_of_whole_numbers_are_interpolated_as_real_ones(dtype: str, scales: tuple[float, ...]) -> None:
+    """Each pixel is the same: what lies behind the point of a sum is dropped, so that its last bit counts."""
+    weights = {"s": np.array(scales, np.float32)}
+    requests = [{"x": np.abs(numbers(1, 2, h, w) * 40).astype(dtype)} for h, w in ((3, 6), (8, 8), (16, 9))]
     as_runtime('y0 = Resize<mode="linear">(x, , s)', requests, weights, fixed=(0, 1))
 
 

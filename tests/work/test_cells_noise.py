@@ -103,7 +103,8 @@ def test_a_tuned_plan_of_cells_is_no_slower_than_one_without_measurements(number
     assert mean(ratios(surface, 0.0, 0)) < 0.999, "without noise measurements are worth something"
 
 
-ONE, OTHER = (Composition.of(f"kernel_{name}", share=SERIAL) for name in "ab")
+PROGRAMS = [Composition.of(f"kernel_{number}", share=SERIAL) for number in range(8)]
+ONE = PROGRAMS[0]
 SHAPES = [Shape.of(m=m) for m in range(1, 17)]
 
 
@@ -119,10 +120,10 @@ def test_processes_that_differ_are_told_by_repeats() -> None:
 
 def test_a_time_that_luck_made_is_drawn_to_what_is_expected() -> None:
     times, draw = RepeatedTimes({}), np.random.default_rng(0)
-    for composition in (ONE, OTHER):
+    for composition in PROGRAMS:
         for shape in SHAPES:
             times.note(composition, shape, Timed(samples_us=tuple(100 * np.exp(0.1 * draw.standard_normal(5)))))
-    expected = {composition: dict.fromkeys(SHAPES, 50.0) for composition in (ONE, OTHER)}
-    drawn = times.drawn_to(expected)
-    before, after = (np.log([us[c][s] / 100 for c in (ONE, OTHER) for s in SHAPES]).std() for us in (times.us, drawn))
+    drawn = times.drawn_to({composition: dict.fromkeys(SHAPES, 50.0) for composition in PROGRAMS})
+    before, after = (np.log([us[program][shape] / 100 for program in PROGRAMS for shape in SHAPES]).std()
+                     for us in (times.us, drawn))  # fmt: skip
     assert after < 0.7 * before

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
 from math import ceil, prod
 
 import numpy as np
@@ -64,6 +65,9 @@ def _resize(c: NodeContext) -> str:
     region = c.floats(1) if where == "tf_crop_and_resize" else []
     own = c.type().dtype
     x = c.tensor(0) if mode == "nearest" or own in FLOATS else c.g.cast(c.tensor(0), SINGLE)
+    moved = [axis for axis in axes if not axis.unchanged]
+    if own not in FLOATS and mode == "linear" and not (region or c.attribute("antialias", 0)) and 1 <= len(moved) <= 2:
+        return _whole(c, _of_corners(c, x, where, moved), own, nearest=False)
     for axis in _order(axes, c.g.ranges, shrinks=bool(c.attribute("antialias", 0))):
         if axis.unchanged and not region:
             continue
@@ -89,6 +93,36 @@ def _resize(c: NodeContext) -> str:
     return (
         x if c.g.types[x].dtype == own else _whole(c, x, own, nearest=mode == "cubic" or bool(c.attribute("antialias", 0)))
     )
+
+
+def _of_corners(c: NodeContext, x: str, where: str, axes: Sequence[Axis]) -> str:
+    """Pixels of one or two axes by ``linear``, step for step as ONNX Runtime rounds them: fp32, one term a corner.
+
+    What lies behind the point of a sum is dropped later, so that another last bit would be another pixel.
+    """
+    g, rank = c.g, c.g.types[x].rank
+    lines = []
+    for axis in axes:
+        line = g.cast(_coordinates(c, where, replace(axis, counts_in=SINGLE), None, "nearest"), SINGLE)
+        last = _number(c, canonical(axis.extent - 1), SINGLE)
+        line = g.map("max", g.map("min", line, last), 0.0)
+        low = g.map("floor", line)
+        high = g.map("min", g.map("add", low, 1.0), last)
+        weights = [g.map("sub", high, line), g.map("sub", line, low)]
+        weights = [g.map("select", g.map("equal", low, high), 0.5, weight) for weight in weights]
+        shape = (axis.out, *[1] * (rank - 1 - axis.place))
+        lines.append(
+            [(g.cast(pixel, PRECISE), reshaped(c, w, shape)) for pixel, w in zip((low, high), weights, strict=True)]
+        )
+    result = ""
+    for corner in product(*lines):  # the last axis is the inner one
+        factor, part = "", x
+        for axis, (pixel, weight) in reversed(list(zip(axes, corner, strict=True))):
+            factor = g.map("mul", factor, weight) if factor else weight
+            part = _pixels(c, part, axis, pixel)
+        term = g.map("mul", factor, part)
+        result = g.map("add", result, term) if result else term
+    return result
 
 
 def _whole(c: NodeContext, x: str, dtype: str, *, nearest: bool) -> str:
