@@ -108,6 +108,10 @@ class Accesses:
         dtype = node.attributes["dtype"]
         return value if dtype_of(value) == dtype else Apply("cast", (value,), dtype)
 
+    def _bitcast(self, node: Node, indices: Indices) -> Expression:
+        function = f"bitcast {node.attributes['source']} {node.attributes['target']}"
+        return Apply(function, (self.element(node.inputs[0], indices),), node.attributes["dtype"])
+
     def _size(self, node: Node, indices: Indices) -> Expression:
         return Apply("cast", (sized(node.attributes["extent"]),), node.attributes.get("dtype", INDEX))
 

@@ -71,6 +71,20 @@ def _compute_cast(arrays: Arrays, attributes: Attributes, sizes: Sizes) -> Any:
         return np.asarray(arrays[0]).astype(numpy_dtype(attributes["dtype"]))
 
 
+def _infer_bitcast(types: Types, attributes: Attributes) -> TensorType:
+    source, target = attributes["source"], attributes["target"]
+    if numpy_dtype(source).itemsize != numpy_dtype(target).itemsize:
+        raise UsageError(f"bitcast: {source} and {target} have other widths; they must be the same")
+    return TensorType(types[0].shape, attributes["dtype"])
+
+
+def _compute_bitcast(arrays: Arrays, attributes: Attributes, sizes: Sizes) -> Any:
+    """The bits of ``source`` as ``target``, each of which a graph may hold in a wider type, the result in ``dtype``."""
+    with np.errstate(all="ignore"):
+        stored = np.asarray(arrays[0]).astype(numpy_dtype(attributes["source"]))
+        return stored.view(numpy_dtype(attributes["target"])).astype(numpy_dtype(attributes["dtype"]))
+
+
 def _reduced(shape: Sequence[Extent], axes: Sequence[int], keepdims: bool) -> tuple[Extent, ...]:
     if keepdims:
         return tuple(1 if index in axes else extent for index, extent in enumerate(shape))
@@ -112,6 +126,8 @@ def _infer_arg_reduce(types: Types, attributes: Attributes) -> TensorType:
 def _compute_arg_reduce(arrays: Arrays, attributes: Attributes, sizes: Sizes) -> Any:
     """The first of equals, or the last with ``last``; a NaN counts as the extreme."""
     array, axis = np.asarray(arrays[0]), attributes["axis"]
+    if not array.shape[axis]:
+        return np.zeros(np.max(array, axis=axis, initial=0, keepdims=attributes.get("keepdims", False)).shape, np.int64)
     find = np.argmax if attributes["how"] == "max" else np.argmin
     if attributes.get("last", False):
         result = array.shape[axis] - 1 - find(np.flip(array, axis), axis=axis, keepdims=attributes.get("keepdims", False))
@@ -165,6 +181,7 @@ def _compute_size(arrays: Arrays, attributes: Attributes, sizes: Sizes) -> Any:
 _COMPUTING = (
     Primitive("map", _infer_map, _compute_map),
     Primitive("cast", _infer_cast, _compute_cast),
+    Primitive("bitcast", _infer_bitcast, _compute_bitcast),
     Primitive("reduce", _infer_reduce, _compute_reduce),
     Primitive("arg_reduce", _infer_arg_reduce, _compute_arg_reduce),
     Primitive("contract", _infer_contract, _compute_contract),

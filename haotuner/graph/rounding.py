@@ -94,6 +94,8 @@ def _step(node: Node, inputs: list[tuple[Array, Array]], sizes: Sizes) -> tuple[
     elif node.primitive == "cast":
         off = _ends(node, inputs, result, sizes)
         off = off + EPS * np.abs(result) if result.dtype.kind == "f" else off
+    elif node.primitive == "bitcast":  # the last bit of a number may be any part of another
+        off = np.where(inputs[0][1] > 0, np.inf, 0.0)
     elif node.primitive == "reduce":
         off = _reduce(node, inputs[0], result, sizes)
     elif node.primitive == "arg_reduce":

@@ -13,8 +13,7 @@ import numpy as np
 from haotuner.codegen.loops.c_loops import loops_of
 from haotuner.codegen.loops.c_math import head_of
 from haotuner.codegen.loops.collapse import collapsed
-from haotuner.codegen.loops.cuda_loops import PRELUDE as CUDA_PRELUDE
-from haotuner.codegen.loops.cuda_loops import device_loops_of
+from haotuner.codegen.loops.cuda_loops import cuda_head_of, device_loops_of
 from haotuner.errors import UsageError
 from haotuner.graph.extents import Extent, text
 from haotuner.graph.graph import Graph
@@ -268,7 +267,8 @@ def executable_chain(
 def device_source_of(models: Sequence[ExecutableModel]) -> str:
     """CUDA C++ of all groups; empty where they are functions of the host."""
     functions = [function for model in models for function in model.functions if function.lanes]
-    return "\n".join([CUDA_PRELUDE, *(function.source for function in functions)]) + "\n" if functions else ""
+    sources = [function.source for function in functions]
+    return "\n".join([cuda_head_of(sources), *sources]) + "\n" if functions else ""
 
 
 def source_of(models: Sequence[ExecutableModel]) -> str:

@@ -31,6 +31,7 @@ from haotuner.search.cross_family_cost import expected_by_family, has_first_prog
 from haotuner.search.cross_family_cost import predicted_us as predicted_us
 from haotuner.search.explore import Explorable, explored
 from haotuner.search.pruner import ALWAYS, Us, eliminated, worth_timing
+from haotuner.search.repeated_times import RepeatedTimes
 from haotuner.search.stages import Sharers
 from haotuner.search.task import Task, Tuned, Watch
 from haotuner.select.funnel import Funnel, joined, select
@@ -71,6 +72,7 @@ def tune(task: Task, lab: Measurer, families: Sequence[Family], watch: Watch, mo
     clock.move(begin + task.budget_s * effort.confirm_share)
     race = Race(task, lab, families, [c.kernel for c in funnel.kept], model, clock)
     stopped = race.run()
+    race.confirm()
     kernels, regret = race.keep()
     clock = clock.next_phase(begin + task.budget_s * effort.measure_share, "plan")
     race.beside(sharers, clock)
@@ -153,6 +155,7 @@ class Race:
             if not some
         }
         self.us: Us = {composition: {} for composition in self.candidates}
+        self._repeated = RepeatedTimes(self.us)
         self.failed: set[str] = set()
         self._of_many: dict[int, Us] = {}  # by threads
         self._staged: Mapping[Composition, Mapping[Shape, float]] = {}  # on all threads
@@ -189,6 +192,35 @@ class Race:
                 return "converged"
             left = self._stay(left, self.shapes[:count])
             count *= 2
+
+    def confirm(self) -> None:
+        """Time once more, in another process, what a plan would serve at each shape, until it stands.
+
+        The best of many noisy times is the luckiest, too. What a plan without measurements serves is confirmed beside it.
+        """
+        for _ in range(self.task.effort.confirm_rounds):
+            sound = [composition for composition in self.candidates if self._kernel(composition) not in self.failed]
+            timed = [composition for composition in sound if self.us[composition]]
+            if not timed or not self.clock.goes_on():
+                return
+            us = self._filled(timed)
+            kept = self._assigned(timed, us)
+            best = [timed[kept[at]] for at in us[kept].argmin(axis=0).tolist()]
+            pairs = dict.fromkeys((*zip(best, self.shapes, strict=True), *zip(self._foreseen(), self.shapes, strict=True)))
+            fresh = [(c, s) for c, s in pairs if s in self.us[c] and not self._repeated.repeated(c, s)]
+            if not fresh:
+                return
+            trials = [replace(self._trial(composition, shape), repeat=1) for composition, shape in fresh]
+            if any(self.lab.known(trial) is None for trial in trials):
+                self.lab.renew()
+            records = self.lab.measure(trials, self.clock.goes_on)
+            for (composition, shape), record in zip(fresh, records, strict=False):
+                if isinstance(record.outcome, Timed):
+                    self._repeated.repeat(composition, shape, record.outcome)
+                else:
+                    self.failed.add(self._kernel(composition))
+            if len(records) < len(trials):
+                return
 
     def _foreseen(self) -> list[Composition]:
         """Compositions of a plan without measurements at each shape of the race: timed first, it is not lost for less."""
@@ -262,7 +294,9 @@ class Race:
 
     def _note(self, composition: Composition, records: Sequence[Record], us: Us) -> None:
         for record in records:
-            if isinstance(record.outcome, Timed):
+            if isinstance(record.outcome, Timed) and us is self.us:
+                self._repeated.note(composition, record.trial.shape, record.outcome)
+            elif isinstance(record.outcome, Timed):
                 us.setdefault(composition, {})[record.trial.shape] = record.outcome.median_us
             else:
                 self.failed.add(self._kernel(composition))
@@ -277,9 +311,12 @@ class Race:
         logs = {time_us: self._off(time_us) for time_us in self.us if time_us in self._expected}
         usual = float(np.median(result)) if (result := [off for own in logs.values() for off in own]) else 0.0
         least = self._least()
+        times = self._repeated.drawn_to(
+            {c: dict(zip(self.shapes, self._expected[c].tolist(), strict=True)) for c in self.candidates if self.us[c]}
+        )
         rows = []
         for composition in compositions:
-            own, known = logs[composition], self.us[composition]
+            own, known = logs[composition], times.get(composition, {})
             level = float(np.exp((len(own) * np.median(own) + usual) / (len(own) + 1) if own else usual))
             hopes = own and not (self.clock.expired or self.clock.given_up)
             guesses = np.maximum(level * self._expected[composition], 0.0 if hopes else UNTIMED * least).tolist()

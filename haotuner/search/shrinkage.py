@@ -31,12 +31,17 @@ def combined(us: float, variance: float, other_us: float) -> tuple[float, float]
     return (us + other_us) / 2, max(variance, apart) / 2
 
 
-def shrunk(us: NDArray[np.float64], variances: NDArray[np.float64], expected: Sequence[float]) -> NDArray[np.float64]:
-    """Times drawn towards ``expected``, which is put on their level; as they are where there are few. Microseconds."""
+def shrunk(
+    us: NDArray[np.float64], variances: NDArray[np.float64], expected: Sequence[float], *, least: float = MODEL_LEAST
+) -> NDArray[np.float64]:
+    """Times drawn towards ``expected``, which is put on their level; as they are where there are few. Microseconds.
+
+    ``least``: log units that the model is off at least.
+    """
     if len(us) < LEAST_TIMES:
         return us
     off = np.log(us / np.asarray(expected))
     level = float(np.median(off))
     error = (MAD_TO_SD * float(np.median(np.abs(off - level)))) ** 2
-    model = max(error - float(np.median(variances)), MODEL_LEAST**2)
+    model = max(error - float(np.median(variances)), least**2)
     return np.asarray(us * np.exp(-(off - level) * variances / (variances + model)), np.float64)

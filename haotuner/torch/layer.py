@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Sequence
 from copy import deepcopy
+from functools import cache
 from typing import Any
 
 import torch
@@ -30,15 +31,22 @@ class PackedLinear(torch.nn.Module):  # type: ignore[misc]
     is the layer alone: by the op ``plain``, where the pack holds it, else by torch.
     ``state_dict`` has ``weight`` and ``bias`` as before, and ``load_state_dict`` packs them anew; so do writes into them and
     assignments. It has the layer's other attributes, and one parameter without elements, for who asks for a type or device.
+    ``isinstance`` takes it for the layer that it stands for, and ``type`` does not.
     A deep copy shares the packed weight. Pickled, it becomes the layer that it stands for: swap again after loading.
     """
+
+    def __new__(cls, linear: Any = None, source: Any = None, *more: Any, **named: Any) -> PackedLinear:
+        """A layer of ``cls`` that is one of the source's class, too; without a source one of ``cls``, as copies are made."""
+        kind = cls if source is None or isinstance(source, PackedLinear) else _served_as(cls, type(source))
+        made: PackedLinear = super().__new__(kind)
+        return made
 
     def __init__(
         self, linear: Linear | Convolution, source: Any, registered: Registered | None = None, *, plain: str = "",
         fold: Fold | None = None,
     ) -> None:  # fmt: skip
-        super().__init__()
-        self._kind = type(source)
+        torch.nn.Module.__init__(self)
+        self._kind: type = source._kind if isinstance(source, PackedLinear) else type(source)
         self._named = tuple(key for key in source.__dict__ if not key.startswith("_") and key != "training")
         self.__dict__.update({key: source.__dict__[key] for key in self._named})
         self._shape, self._biased = tuple(source.weight.shape), source.bias is not None
@@ -395,3 +403,9 @@ class PackedLinear(torch.nn.Module):  # type: ignore[misc]
             self.__dict__["_alone"] = None
             if self._registered is not None and self._count:
                 self._bind_alone()
+
+
+@cache
+def _served_as(kind: type[PackedLinear], source: type) -> type[PackedLinear]:
+    """The class of served layers that stand for layers of ``source``: models ask for these by ``isinstance``."""
+    return type(kind.__name__, (kind, source), {"__module__": kind.__module__, "__doc__": kind.__doc__})

@@ -19,6 +19,7 @@ _READERS = {
     _T.untyped_storage,
 }  # fmt: skip
 _COPIES = {_T.numpy, _T.__array__, _T.__dlpack__, _T.__deepcopy__, _T.__reduce_ex__}  # numbers that leave torch are apart
+_ARRAYS = {_T.numpy, _T.__array__}
 _SET_DATA = _T.data.__set__
 
 
@@ -74,7 +75,10 @@ class PackedWeight(torch.Tensor):  # type: ignore[misc]
         if func in _READERS and "out" not in kwargs:
             return func(*map(_plain, args), **{key: _plain(value) for key, value in kwargs.items()})
         if func in _COPIES:
-            return func(args[0].numbers().detach().clone(), *args[1:], **kwargs)
+            copy = func(args[0].numbers().detach().clone(), *args[1:], **kwargs)
+            if func in _ARRAYS:  # a write there would be lost: torch's own arrays share memory with their tensor
+                copy.setflags(write=False)
+            return copy
         return torch._C._disabled_torch_function_impl(func, types, args, kwargs)
 
     @classmethod

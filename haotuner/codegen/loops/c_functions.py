@@ -18,8 +18,8 @@ _OTHER: Mapping[str, Callable[..., str]] = {
     "select": lambda lane, condition, value, other: f"({condition} ? {value} : {other})",
     "fused": lambda lane, a, b, c: f"{'ht_fused' if lane.dtype == 'fp32' else 'ht_fused_double'}({a}, {b}, {c})",
     "cast": lambda lane, x: f"({C_NAMES[lane.dtype]}){x}",
-    "bits": lambda lane, x: f"{'whole' if lane.dtype == 'int32' else 'whole_wide'}({x})",
-    "from_bits": lambda lane, x: f"{'bits' if lane.dtype == 'fp32' else 'bits_wide'}({x})",
+    "bits": lambda lane, x: f"whole({x})" if lane.dtype == "int32" else f"(uint64_t)whole64({x})",
+    "from_bits": lambda lane, x: f"bits({x})" if lane.dtype == "fp32" else f"bits64((int64_t){x})",
     "sqrt": lambda lane, x: f"{'sqrtf' if lane.dtype == 'fp32' else 'sqrt'}({x})",
     "abs": lambda lane, x: f"{'fabsf' if lane.dtype == 'fp32' else 'fabs'}({x})",
     "shift_left": lambda lane, x: f"({C_NAMES[lane.dtype]})((u{C_NAMES[lane.dtype].removeprefix('u')}){x} << {lane.number})",
@@ -62,18 +62,13 @@ def c_function(name: str, result: Lane, arguments: int) -> str:
     return "\n".join([head, *lines, f"  return {names[id(result)]};", "}"]) + "\n"
 
 
-WIDE = """INLINE double bits_wide(uint64_t i) { double d; memcpy(&d, &i, 8); return d; }
-INLINE uint64_t whole_wide(double d) { uint64_t i; memcpy(&i, &d, 8); return i; }
-"""
-
-
 @cache
 def _c_of(function: str) -> str:
     return c_function(f"ht_{function}", formula(function), 2 if function in OF_TWO else 1)
 
 
 def c_functions(sources: Sequence[str]) -> str:
-    """C of the functions that these groups call (``ht_log`` and its kin); behind ``ht_fused``, ``bits`` and ``whole``."""
+    """C of the functions that these groups call (``ht_log`` and its kin); behind ``ht_fused`` and what gives bits."""
     called = {name for source in sources for name in re.findall(r"\bht_([a-z0-9]+)\(", source)}
     functions = [_c_of(name) for name in FORMULAS if name in called]
-    return WIDE + "".join(functions) if functions else ""
+    return "".join(functions)

@@ -151,6 +151,11 @@ INLINE float bits(int32_t i) {{ float f; memcpy(&f, &i, 4); return f; }}
 INLINE int32_t whole(float f) {{ int32_t i; memcpy(&i, &f, 4); return i; }}
 {FUNCTIONS}{SUMS}"""
 
+# Behind it, where a group takes the bits of doubles.
+DOUBLE_BITS = """INLINE double bits64(int64_t i) { double f; memcpy(&f, &i, 8); return f; }
+INLINE int64_t whole64(double f) { int64_t i; memcpy(&i, &f, 8); return i; }
+"""
+
 # Behind it, where a group turns what it reads.
 TURNING = f"""#include "kinds/turn.h"
 #if defined __AVX512F__ && defined __AVX512VL__
@@ -169,11 +174,18 @@ INLINE void ht_turned(const float* from, int64_t right, int64_t columns, int64_t
 """
 
 
+def takes_double_bits(sources: Iterable[str]) -> bool:
+    """True if a group reads or makes the bits of an fp64."""
+    return any("bits64(" in item or "whole64(" in item for item in sources)
+
+
 def head_of(sources: Iterable[str]) -> str:
     """Beginning of the C of these groups."""
     every = list(sources)
     bytes_of = '#include "kinds/byte_sums.h"\n' if any("ht_byte_sums(" in item for item in every) else ""
-    return PRELUDE + c_functions(every) + bytes_of + (TURNING if any("ht_turned(" in item for item in every) else "")
+    functions = c_functions(every)
+    doubles = DOUBLE_BITS if takes_double_bits([*every, functions]) else ""
+    return PRELUDE + doubles + functions + bytes_of + (TURNING if any("ht_turned(" in item for item in every) else "")
 
 
 # Powers whose exponent is known: as few products as there may be.
@@ -207,8 +219,26 @@ def rounded(text: str, dtype: str) -> str:
     return loaded(stored(text, dtype), dtype)
 
 
+_BITS: Mapping[str, str] = {"fp32": "whole", "fp64": "whole64", "fp16": "to_fp16", "bf16": "to_bf16"}  # of real numbers
+_OF_BITS: Mapping[str, tuple[str, str]] = {  # the integer that each function takes
+    "fp32": ("bits", "int32_t"), "fp64": ("bits64", "int64_t"), "fp16": ("from_fp16", "uint16_t"),
+    "bf16": ("from_bf16", "uint16_t"),
+}  # fmt: skip
+
+
+def _bitcast(text: str, source: str, target: str) -> str:
+    """The bits of a value of one element type as a value of another."""
+    whole = f"{_BITS[source]}({text})" if source in _BITS else text
+    if target not in _OF_BITS:
+        return f"(({C_TYPES[target]}){whole})"
+    function, kind = _OF_BITS[target]
+    return f"{function}(({kind}){whole})"
+
+
 def applied(function: str, a: Sequence[str], dtype: str, argument: str) -> str:
     """A function of C expressions. ``dtype``: the result's type; ``argument``: the last operand's. KeyError: it has no C."""
+    if function.startswith("bitcast "):
+        return _bitcast(a[0], *function.split()[1:])
     if dtype in HALVES and function not in _EXACT:
         return rounded(applied(function, a, "fp32", "fp32" if argument in HALVES else argument), dtype)
     if argument in HALVES:

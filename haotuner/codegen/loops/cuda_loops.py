@@ -11,7 +11,7 @@ from typing import Any
 
 from haotuner.codegen.expressions import Expression, Fold, Load, Variable, free_variables, parts
 from haotuner.codegen.loops.c_loops import LoopsWriter
-from haotuner.codegen.loops.c_math import C_TYPES, FUNCTIONS, joined
+from haotuner.codegen.loops.c_math import C_TYPES, FUNCTIONS, joined, takes_double_bits
 from haotuner.codegen.loops.c_ordered import ordered_node, ordered_source
 from haotuner.codegen.loops.elements import elements_of
 from haotuner.codegen.loops.loop_nest import Group, Scope
@@ -33,6 +33,10 @@ _LIBRARY = "".join(
     for name in FORMULAS
     if name != "mod"
 )
+DOUBLE_BITS = """INLINE double bits64(int64_t i) { return __longlong_as_double(i); }
+INLINE int64_t whole64(double f) { return __double_as_longlong(f); }
+"""
+
 # As microkernels/cuda/device/prelude.cuh, NVRTC has no headers.
 PRELUDE = f"""#ifdef __CUDACC_RTC__
 typedef signed char int8_t;
@@ -76,6 +80,11 @@ INLINE int64_t digit(int64_t* rest, int64_t of) {{ /* 64 bits take several times
   return r == 0 ? copysignf(0.0f, b) : (r < 0) != (b < 0) ? r + b : r;
 }}
 {_LIBRARY}"""
+
+
+def cuda_head_of(sources: Sequence[str]) -> str:
+    """Beginning of the CUDA C++ of these groups."""
+    return PRELUDE + (DOUBLE_BITS if takes_double_bits(sources) else "")
 
 
 def device_loops_of(graph: Graph, name: str, size: Callable[[Extent], int]) -> Group:

@@ -152,7 +152,7 @@ def _cuts(
     for index, extent in enumerate(image):
         required = requested[index - rank] if requested is not None else canonical(extent * strides[index])
         total = canonical((extent - 1) * strides[index] + spans[index] + more[index] - required)
-        if isinstance(total, int) and total < 0:
+        if requested is not None and isinstance(total, int) and total < 0:
             before[index], after[index] = 0, total - more[index]
             continue
         less = floor_division(total, 2)

@@ -52,7 +52,8 @@ def _size(c: NodeContext, extent: Extent) -> str:
 
 def _slice(c: NodeContext) -> str:
     starts, ends, steps = _bounds(c, 1), _bounds(c, 2), _bounds(c, 4)
-    if not any(isinstance(start, str) for start in (*starts, *ends, *steps)):
+    by_size = not all(isinstance(step, int) for step in steps)
+    if not by_size and not any(isinstance(start, str) for start in (*starts, *ends, *steps)):
         return _laid_out("Slice", c)
     axes = c.settings("axes", 3) or list(range(len(starts)))
     x = c.tensor(0)
@@ -93,7 +94,7 @@ def _sliced(c: NodeContext, x: str, axis: int, start: Extent | str, end: Extent 
         g.map("select", back, _clamped(c, item, extent, low, 1), _clamped(c, item, extent, 0, 0))
         for item, low in ((start, 0), (end, -1))
     )
-    count = _count(c, first, behind, step)
+    count = smallest([_count(c, first, behind, step), extent])  # backwards an empty axis would count one
     places = g.map("add", g.map("mul", g.add("iota", extent=count, dtype="int64"), by), first)
     return g.add("gather", x, places, axis=axis)
 

@@ -143,6 +143,17 @@ def _cast(c: NodeContext) -> str:
     return c.g.cast(c.tensor(0), c.type(1).dtype if like else dtype_of_onnx(c.required("to"), c.op))
 
 
+def _bitcast(c: NodeContext) -> str:
+    """The bits of each element as another type of that width; of whole numbers a cast, which wraps around."""
+    source, target = c.type().dtype, dtype_of_onnx(c.required("to"), c.op)
+    widths = [numpy_dtype(dtype).itemsize for dtype in (source, target)]
+    if c.tensor(0) in c.g.narrow or widths[0] != widths[1]:
+        raise c.bad(f"{source} as {target}; both must be of the same width, at least a byte")
+    if not {source, target}.intersection(FLOATS) or source == target:
+        return c.g.cast(c.tensor(0), target)
+    return c.g.add("bitcast", c.tensor(0), source=source, target=target, dtype=target)
+
+
 def _is_inf(c: NodeContext) -> str:
     x, result = c.tensor(0), c.g.map("isinf", c.tensor(0))
     if not c.attribute("detect_positive", 1):
@@ -218,6 +229,7 @@ ELEMENTWISE: Mapping[str, Rule] = {
     "Where": _where,
     "Cast": _cast,
     "CastLike": _cast,
+    "BitCast": _bitcast,
     "IsInf": _is_inf,
     "Identity": lambda c: c.tensor(0),
     "Dropout": _dropout,

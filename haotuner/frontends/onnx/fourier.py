@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from haotuner.frontends.onnx.constant_folding import ConstantFolding
-from haotuner.frontends.onnx.layout import reshaped, transposed
+from haotuner.frontends.onnx.layout import cut, padded, reshaped, transposed
 from haotuner.frontends.onnx.node_context import NodeContext, Rule
 from haotuner.graph.extents import Extent, canonical, floor_division, same
 from haotuner.graph.types import numpy_dtype
@@ -54,6 +55,9 @@ def _fourier(c: NodeContext) -> str:
     rank, shape = c.type().rank, c.shape()
     requested = _fixed(c, 2) if c.given(2) else c.attribute("axis", 1 if c.opset < 20 else -2)
     axis = requested + rank if requested < 0 else requested
+    if c.given(1) and not same(c.numbers(1)[0], shape[axis]) and not isinstance(shape[axis], int):
+        c = _of_length(c, axis)
+        shape = c.shape()
     extent = shape[axis]
     inverse, half, dtype = c.attribute("inverse", 0), c.attribute("onesided", 0), c.type().dtype
     if not isinstance(extent, int) or (c.given(1) and not isinstance(c.numbers(1)[0], int)):
@@ -69,6 +73,20 @@ def _fourier(c: NodeContext) -> str:
     of_real = np.stack([cos, sin], -1)
     of_both = of_real[:, None] if shape[-1] == 1 else np.stack([of_real, np.stack([-sin, cos], -1)], 1)
     return _along(c, axis, of_both)
+
+
+def _of_length(c: NodeContext, axis: int) -> NodeContext:
+    """The node with its signal padded with zeros and cut to the length that it transforms.
+
+    Of half of the frequencies back to real numbers that are length / 2 + 1.
+    """
+    length: Extent = c.numbers(1)[0]
+    back = c.attribute("inverse", 0) and c.attribute("onesided", 0)
+    own = canonical(floor_division(length, 2) + 1) if back else length
+    after: list[Extent] = [0] * c.type().rank
+    after[axis] = own
+    x = padded(c, c.tensor(0), [0] * len(after), after, "constant", 0.0)
+    return replace(c, inputs=(cut(c, x, axis, 0, own), *c.inputs[1:]))
 
 
 def _dynamic_transform(c: NodeContext, axis: int, extent: Extent, inverse: int, half: int) -> str:

@@ -227,8 +227,18 @@ def _pad(c: NodeContext) -> str:
     after: list[Extent] = [0] * rank
     for index, axis in enumerate(axes):
         before[axis], after[axis] = pads[index], pads[len(axes) + index]
+    mode = c.attribute("mode", "constant")
+    if mode == "constant" and c.given(2) and c.g.numbers(c.tensor(2)) is None:
+        return _padded_with(c, before, after, reshaped(c, c.tensor(2), ()))
     value = c.floats(2)[0] if c.given(2) else c.attribute("value", 0.0)
-    return padded(c, c.tensor(0), before, after, c.attribute("mode", "constant"), value)
+    return padded(c, c.tensor(0), before, after, mode, value)
+
+
+def _padded_with(c: NodeContext, before: Sequence[Extent], after: Sequence[Extent], value: str) -> str:
+    """Pads of a number that comes with the request."""
+    inside = c.g.add("broadcast", c.g.constant(1, "bool"), shape=c.shape())
+    result, inner = (padded(c, x, before, after, "constant", 0.0) for x in (c.tensor(0), inside))
+    return c.g.map("select", inner, result, value)
 
 
 def _expand(c: NodeContext) -> str:

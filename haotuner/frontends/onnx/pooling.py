@@ -17,7 +17,7 @@ PAYS = 2.5  # comparisons that windows taken an axis at a time save for each tha
 
 
 def _windows(c: NodeContext) -> Windows:
-    return windows_of(c, list(c.required("kernel_shape")), c.shape()[2:])
+    return windows_of(c, list(c.required("kernel_shape")), c.shape()[2:], cuts=True)
 
 
 def _slid(c: NodeContext, x: str, w: Windows, value: float) -> tuple[str, tuple[int, ...]]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import string
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from haotuner.frontends.onnx.layout import reshaped
 from haotuner.frontends.onnx.node_context import NodeContext, Rule
+from haotuner.graph.extents import same
 
 
 def matmul(c: NodeContext, a: str, b: str) -> str:
@@ -33,7 +34,7 @@ def _gemm(c: NodeContext) -> str:
     result = c.g.add("contract", c.tensor(0), c.tensor(1), labels=f"{left},{right}->mn")
     alpha, beta = c.attribute("alpha", 1.0), c.attribute("beta", 1.0)
     result = result if alpha == 1 else c.g.map("mul", result, alpha)
-    if not c.given(2):
+    if not c.given(2) or beta == 0:  # nothing is read of C then, as in BLAS
         return result
     bias = c.tensor(2) if beta == 1 else c.g.map("mul", c.tensor(2), beta)
     return c.g.map("add", result, bias)
@@ -50,16 +51,33 @@ def _einsum(c: NodeContext) -> str:
     for index, own in enumerate(operands):
         dots = wide[len(wide) - ranks[index] :] if ranks[index] else ""
         names.append(own.replace("...", dots))
-        tensors.append(_diagonals(c, c.tensor(index), names[-1]))
-        names[-1] = "".join(dict.fromkeys(names[-1]))
+        diagonal, names[-1] = _diagonals(c, c.tensor(index), names[-1])
+        tensors.append(diagonal)
     if not arrow:
         single = sorted(letter for letter in set("".join(operands)) - {"."} if "".join(operands).count(letter) == 1)
         output = ("..." if wide else "") + "".join(single)
+    for index, (tensor, own) in enumerate(zip(tensors, names, strict=True)):
+        tensors[index], names[index] = _without_single(c, tensor, own, tensors, names)
     return c.g.add("contract", *tensors, labels=f"{','.join(names)}->{output.replace('...', wide)}")
 
 
-def _diagonals(c: NodeContext, x: str, labels: str) -> str:
-    """A letter twice in one operand means the elements where both are equal."""
+def _without_single(c: NodeContext, x: str, labels: str, tensors: Sequence[str], names: Sequence[str]) -> tuple[str, str]:
+    """An operand without the axes of one element that another operand has more of: it is the same for each of these."""
+    wide = {
+        letter
+        for tensor, own in zip(tensors, names, strict=True)
+        for letter, extent in zip(own, c.g.types[tensor].shape, strict=True)
+        if not same(extent, 1)
+    }
+    shape = c.g.types[x].shape
+    rest = [index for index, letter in enumerate(labels) if not (same(shape[index], 1) and letter in wide)]
+    if len(rest) == len(labels):
+        return x, labels
+    return reshaped(c, x, [shape[index] for index in rest]), "".join(labels[index] for index in rest)
+
+
+def _diagonals(c: NodeContext, x: str, labels: str) -> tuple[str, str]:
+    """An operand and its letters, each once: one that stands there twice means the elements where both are equal."""
     for letter in dict.fromkeys(labels):
         while labels.count(letter) > 1:
             first = labels.index(letter)
@@ -71,9 +89,7 @@ def _diagonals(c: NodeContext, x: str, labels: str) -> str:
             step = c.g.map("mul", c.g.add("iota", extent=n, dtype="int64"), c.g.of_extents([n + 1], "int64"))
             x = c.g.add("gather", flat, step, axis=len(rest))
             labels = "".join(labels[position] for position in rest) + letter
-            order = sorted(range(len(labels)), key=lambda at: (at == len(labels) - 1, at))
-            x = c.g.add("transpose", x, order=tuple(order))
-    return x
+    return x, labels
 
 
 def _matmul_integer(c: NodeContext) -> str:

@@ -205,8 +205,8 @@ def dynamic(c: NodeContext) -> list[str]:
         middle = g.map("div", g.map("sub", g.constant(0.0, "fp32"), low), scale)
         middle = g.map("round", g.map("min", g.map("max", middle, 0.0), 255.0))
         zero = g.add("cast", g.map("select", g.map("equal", scale, 0.0), 0.0, middle), dtype="uint8")
-    divisor = g.map("select", g.map("equal", scale, 0.0), 1.0, scale)
-    return [quantised(replace(c, attributes={}), x, divisor, zero, "uint8", 0), scale, zero]
+    scale = g.map("select", g.map("equal", scale, 0.0), 1.0, scale)  # of zeros alone: as ONNX Runtime's
+    return [quantised(replace(c, attributes={}), x, scale, zero, "uint8", 0), scale, zero]
 
 
 def _farthest(c: NodeContext, how: str) -> str:

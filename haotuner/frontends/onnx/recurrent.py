@@ -11,8 +11,11 @@ from haotuner.frontends.onnx.node_context import NodeContext, Rule
 from haotuner.graph.recurrent import GATES
 
 DEFAULTS = {"lstm": ["sigmoid", "tanh", "tanh"], "gru": ["sigmoid", "tanh"], "rnn": ["tanh"]}
-SETTINGS = {"hardsigmoid": (0.2, 0.5), "elu": (1.0, 0.0), "leakyrelu": (0.01, 0.0), "affine": (1.0, 0.0),
-            "thresholdedrelu": (1.0, 0.0), "scaledtanh": (1.0, 1.0)}  # fmt: skip
+# Default alpha and beta of activations; None: an activation takes none.
+SETTINGS: Mapping[str, tuple[float | None, float | None]] = {
+    "hardsigmoid": (0.2, 0.5), "elu": (1.0, None), "leakyrelu": (0.01, None), "affine": (1.0, 0.0),
+    "thresholdedrelu": (1.0, None), "scaledtanh": (1.0, 1.0),
+}  # fmt: skip
 
 
 def _direction(c: NodeContext, index: int, number: int) -> str | None:
@@ -24,15 +27,19 @@ def _direction(c: NodeContext, index: int, number: int) -> str | None:
 
 
 def _activations(c: NodeContext, kind: str, number: int) -> list[tuple[str, float, float]]:
+    """Name, alpha and beta of one direction's activations.
+
+    The file's alphas belong to the activations that take one, in their order over all directions; betas likewise.
+    """
     own = len(DEFAULTS[kind])
-    inputs = [str(name).lower() for name in c.attribute("activations", [])]
-    names = inputs[number * own : (number + 1) * own] or DEFAULTS[kind]
-    alphas, betas = (list(c.attribute(key, []))[number * own :] for key in ("activation_alpha", "activation_beta"))
+    names = [str(name).lower() for name in c.attribute("activations", [])]
+    alphas, betas = (iter(c.attribute(key, [])) for key in ("activation_alpha", "activation_beta"))
     result = []
-    for index, name in enumerate(names):
-        alpha, beta = SETTINGS.get(name, (0.0, 0.0))
-        result.append((name, alphas[index] if index < len(alphas) else alpha, betas[index] if index < len(betas) else beta))
-    return result
+    for name in names[: (number + 1) * own] or DEFAULTS[kind] * (number + 1):
+        alpha, beta = SETTINGS.get(name, (None, None))
+        result.append((name, *(0.0 if default is None else float(next(given, default))
+                               for default, given in ((alpha, alphas), (beta, betas)))))  # fmt: skip
+    return [(name, alpha, beta) for name, alpha, beta in result[number * own :]]
 
 
 def _multiplied(c: NodeContext, x: str, number: int) -> str:
@@ -135,8 +142,12 @@ def layer(
 
 
 def _last(c: NodeContext, states: str, *, reverse: bool) -> str:
-    """(1, batch, hidden): the state after the last token of each sequence, in the direction's own order."""
+    """(1, batch, hidden): the state after the last token of each sequence, in the direction's own order; 0 of no tokens."""
     tokens, batch, hidden = c.g.types[states].shape
+    if not isinstance(tokens, int) and not c.given(4):
+        nothing = c.g.add("broadcast", c.g.constant(0, c.type().dtype), shape=(1, batch, hidden))
+        both = c.g.add("concat", *((states, nothing) if reverse else (nothing, states)), axis=0)
+        return cut(c, both, 0, 0, 1) if reverse else cut(c, both, 0, tokens, tokens + 1)
     if reverse:
         return cut(c, states, 0, 0, 1)
     if not c.given(4):

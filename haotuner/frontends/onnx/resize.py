@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
 from math import ceil, prod
 
 import numpy as np
@@ -24,6 +25,7 @@ from haotuner.graph.extents import (
     same,
     smallest,
 )
+from haotuner.graph.types import FLOATS, numpy_dtype
 from haotuner.spec.shape import Span
 
 PRECISE = "fp64"  # of coordinates: a rounding error there takes another neighbour
@@ -61,7 +63,11 @@ def _resize(c: NodeContext) -> str:
     places = [c.axis(axis) for axis in c.attribute("axes", range(c.type().rank))]
     axes = _axes(c, places, *((1, 9) if older else (2, 3)))
     region = c.floats(1) if where == "tf_crop_and_resize" else []
-    x = c.tensor(0)
+    own = c.type().dtype
+    x = c.tensor(0) if mode == "nearest" or own in FLOATS else c.g.cast(c.tensor(0), SINGLE)
+    moved = [axis for axis in axes if not axis.unchanged]
+    if own not in FLOATS and mode == "linear" and not (region or c.attribute("antialias", 0)) and 1 <= len(moved) <= 2:
+        return _whole(c, _of_corners(c, x, where, moved), own, nearest=False)
     for axis in _order(axes, c.g.ranges, shrinks=bool(c.attribute("antialias", 0))):
         if axis.unchanged and not region:
             continue
@@ -73,14 +79,57 @@ def _resize(c: NodeContext) -> str:
         bounds = (region[at], region[len(axes) + at]) if region else None
         line = _coordinates(c, where, axis, bounds, mode)
         if mode == "nearest":
-            x = _nearest(c, x, axis, line, "floor" if older else c.attribute("nearest_mode", "round_prefer_floor"))
+            x = (
+                _older_nearest(c, x, axis, line)
+                if older
+                else _nearest(c, x, axis, line, c.attribute("nearest_mode", "round_prefer_floor"))
+            )
         elif mode in ("linear", "cubic"):
             x = _weighted(c, x, axis, line, mode)
         else:
             raise c.bad(f"mode {mode!r} is unknown")
         if region:
             x = _outside(c, x, axis, line)
-    return x
+    return (
+        x if c.g.types[x].dtype == own else _whole(c, x, own, nearest=mode == "cubic" or bool(c.attribute("antialias", 0)))
+    )
+
+
+def _of_corners(c: NodeContext, x: str, where: str, axes: Sequence[Axis]) -> str:
+    """Pixels of one or two axes by ``linear``, step for step as ONNX Runtime rounds them: fp32, one term a corner.
+
+    What lies behind the point of a sum is dropped later, so that another last bit would be another pixel.
+    """
+    g, rank = c.g, c.g.types[x].rank
+    lines = []
+    for axis in axes:
+        line = g.cast(_coordinates(c, where, replace(axis, counts_in=SINGLE), None, "nearest"), SINGLE)
+        last = _number(c, canonical(axis.extent - 1), SINGLE)
+        line = g.map("max", g.map("min", line, last), 0.0)
+        low = g.map("floor", line)
+        high = g.map("min", g.map("add", low, 1.0), last)
+        weights = [g.map("sub", high, line), g.map("sub", line, low)]
+        weights = [g.map("select", g.map("equal", low, high), 0.5, weight) for weight in weights]
+        shape = (axis.out, *[1] * (rank - 1 - axis.place))
+        lines.append(
+            [(g.cast(pixel, PRECISE), reshaped(c, w, shape)) for pixel, w in zip((low, high), weights, strict=True)]
+        )
+    result = ""
+    for corner in product(*lines):  # the last axis is the inner one
+        factor, part = "", x
+        for axis, (pixel, weight) in reversed(list(zip(axes, corner, strict=True))):
+            factor = g.map("mul", factor, weight) if factor else weight
+            part = _pixels(c, part, axis, pixel)
+        term = g.map("mul", factor, part)
+        result = g.map("add", result, term) if result else term
+    return result
+
+
+def _whole(c: NodeContext, x: str, dtype: str, *, nearest: bool) -> str:
+    """Pixels as whole numbers of a type, those beyond its ends as these; else towards zero, as ONNX Runtime does."""
+    ends = np.iinfo(numpy_dtype(dtype))
+    rounded = c.g.map("round", x) if nearest else x
+    return c.g.cast(c.g.map("max", c.g.map("min", rounded, float(ends.max)), float(ends.min)), dtype)
 
 
 def _order(axes: Sequence[Axis], ranges: Mapping[str, Span], *, shrinks: bool) -> list[Axis]:
@@ -266,6 +315,14 @@ def _pixels(c: NodeContext, x: str, axis: Axis, places: str) -> str:
     whole = g.cast(g.map("max", g.map("min", places, _number(c, end)), 0), "int64")
     last = g.constant(end, "int64") if isinstance(end, int) else g.plain("size", extent=end)
     return g.add("gather", x, g.map("max", g.map("min", whole, last), 0), axis=axis.place, bounded=True)
+
+
+def _older_nearest(c: NodeContext, x: str, axis: Axis, line: str) -> str:
+    """Pixels before opset 11, which names no ``nearest_mode``: the next one where the image shrinks, else the one before."""
+    g = c.g
+    if axis.ratio is not None:
+        return _nearest(c, x, axis, line, "ceil" if axis.ratio < 1 else "floor")
+    return _pixels(c, x, axis, g.map("select", g.map("less", axis.scale, 1.0), g.map("ceil", line), g.map("floor", line)))
 
 
 def _nearest(c: NodeContext, x: str, axis: Axis, line: str, how: str) -> str:

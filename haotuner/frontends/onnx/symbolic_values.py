@@ -55,8 +55,8 @@ def applied(
         return _mapped(attributes["function"], [objects(array) for array in arrays], dtype, is_size, proof)
     if primitive == "cast":
         return _elementwise(_casts(source, dtype, proof), objects(arrays[0]))
-    if primitive in _MOVES:
-        return PRIMITIVES[primitive].compute([objects(array) for array in arrays], attributes, _number)
+    if primitive in _MOVES:  # numpy pads with a number of its own
+        return objects(PRIMITIVES[primitive].compute([objects(array) for array in arrays], attributes, _number))
     if primitive == "gather" and np.asarray(arrays[1]).dtype != object:
         return np.asarray(PRIMITIVES[primitive].compute([objects(arrays[0]), arrays[1]], attributes, _number), object)
     if primitive == "reduce" and attributes["how"] in _REDUCED:

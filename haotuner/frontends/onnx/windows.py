@@ -25,8 +25,11 @@ class Windows:
         return tuple((size - 1) * dilation + 1 for size, dilation in zip(self.sizes, self.dilations, strict=True))
 
 
-def windows_of(c: NodeContext, sizes: Sequence[int], image: Sequence[Extent]) -> Windows:
-    """The windows of a node over an image of these extents; with ``ceil_mode`` the last pads are as wide as it needs."""
+def windows_of(c: NodeContext, sizes: Sequence[int], image: Sequence[Extent], *, cuts: bool = False) -> Windows:
+    """The windows of a node over an image of these extents; with ``ceil_mode`` the last pads are as wide as it needs.
+
+    ``cuts``: whether SAME takes elements off both ends where windows are smaller than their strides, as pools do.
+    """
     rank = len(image)
     if len(sizes) != rank:
         raise c.bad(f"windows of {len(sizes)} axes for an image of {rank}")
@@ -44,15 +47,20 @@ def windows_of(c: NodeContext, sizes: Sequence[int], image: Sequence[Extent]) ->
     if auto in ("SAME_UPPER", "SAME_LOWER"):
         for index, extent in enumerate(image):
             steps = ceiling_division(extent, strides[index])
-            total = largest([(steps - 1) * strides[index] + spans[index] - extent, 0])
-            less = floor_division(total, 2)
-            more = canonical(total - less)
+            total = canonical((steps - 1) * strides[index] + spans[index] - extent)
+            lacking = largest([total, 0])
+            less = floor_division(lacking, 2)
+            more = canonical(lacking - less)
             before[index], after[index] = (less, more) if auto == "SAME_UPPER" else (more, less)
+            if cuts and spans[index] < strides[index]:  # divided towards zero, as ONNX Runtime divides
+                off = largest([canonical(-total - int(auto == "SAME_LOWER")), 0])
+                before[index] = canonical(before[index] - floor_division(off, 2))
+                after[index] = canonical(total - before[index])
     elif auto == "VALID":
         before, after = [0] * rank, [0] * rank
     elif auto != "NOTSET":
         raise c.bad(f"auto_pad {auto!r} is unknown")
-    if c.attribute("ceil_mode", 0) and auto == "NOTSET":
+    if c.attribute("ceil_mode", 0) and auto in ("NOTSET", "VALID"):
         for position, extent in enumerate(image):
             reach = extent + before[position] + after[position] - spans[position]
             count = canonical(ceiling_division(reach, strides[position]) + 1)

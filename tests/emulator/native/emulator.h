@@ -135,6 +135,16 @@ inline float __uint_as_float(unsigned bits) {
     std::memcpy(&value, &bits, 4);
     return value;
 }
+inline long long __double_as_longlong(double value) {
+    long long bits;
+    std::memcpy(&bits, &value, 8);
+    return bits;
+}
+inline double __longlong_as_double(long long bits) {
+    double value;
+    std::memcpy(&value, &bits, 8);
+    return value;
+}
 namespace emu {
 inline float power_of_two(float x) { return exp2f(x); }  // ex2.approx is within two of the last digit of it
 }  // namespace emu
