@@ -21,7 +21,7 @@ from haotuner.partition.structural_hash import structural_hash
 from haotuner.partition.window_ilp import WINDOW_S, Candidate
 
 LARGE = 24  # primitives of a window up to which it is never cut
-MANY_SETS = 2_000  # of a window, from which on it is cut
+MANY_SETS = 1_000  # of a window, from which on it is cut
 
 
 @dataclass(slots=True)
