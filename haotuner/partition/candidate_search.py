@@ -23,7 +23,7 @@ MOST_PRICED = 800  # candidates of a window; where more may matter the window is
 MOST_SETS = 10_000  # of a window that are looked at
 FEW_SETS = 8  # of an output that are grown between two relaxations
 AT_ONCE = 3  # sets of an output that are priced between two relaxations
-ROUNDS = 120  # relaxations at most
+ROUNDS = 60  # relaxations at most
 UNPROVED_S = 2.0  # for the integer program of candidates of which some were left out
 NEAR = 1e-7  # of a plan's price, below which two prices are the same
 

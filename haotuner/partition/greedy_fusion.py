@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -201,7 +201,7 @@ class Greedy:
         return [node.output for node in self.graph.nodes
                 if node.output in stored and node.output not in self.products and not self.alias(node, stored)]  # fmt: skip
 
-    def alias(self, node: Node, stored: set[str]) -> str | None:
+    def alias(self, node: Node, stored: Collection[str]) -> str | None:
         """Tensor whose memory a stored reshape is, or None; an output is memory of its own."""
         if node.primitive != "reshape" or node.output in self.graph.outputs:
             return None

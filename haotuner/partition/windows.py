@@ -15,13 +15,13 @@ from haotuner.graph.types import numpy_dtype
 from haotuner.partition.candidate_search import EAGER, MOST_NODES, CandidateSearch, ColumnGeneration
 from haotuner.partition.convex_sets import ConvexSets, Floors
 from haotuner.partition.costs import Kernel, Prices
-from haotuner.partition.greedy_fusion import Greedy
+from haotuner.partition.greedy_fusion import FREE, Greedy
 from haotuner.partition.multi_output_fusion import MultiOutputFusion, Ways, joined
 from haotuner.partition.structural_hash import structural_hash
 from haotuner.partition.window_ilp import WINDOW_S, Candidate
 
 LARGE = 24  # primitives of a window up to which it is never cut
-MANY_SETS = 2_000  # of a window, from which on it is cut
+MANY_SETS = 1_000  # of a window, from which on it is cut
 
 
 @dataclass(slots=True)
@@ -251,19 +251,33 @@ class Windows:
 
     @cached_property
     def _passing(self) -> frozenset[str]:
-        """Tensors that no better plan has in memory: inside of a chain of steps of one tensor, each element by itself.
+        """Tensors that no better plan has in memory: of sizes alone, or inside of a chain of steps of one tensor.
 
         The only reader's result, no wider, may lie in memory in its place: as much is written, no more is read, and who
         reads the result computes less. A chain's first tensor stays: in a row of it the terms of its sums may wait.
         """
         live, types, readers = set(self.live), self.plan.graph.types, self.plan.finder.readers
+
+        def narrower(one: str, other: str) -> bool:
+            return numpy_dtype(types[one].dtype).itemsize <= numpy_dtype(types[other].dtype).itemsize
+
         alone = {name: readers[name][0].output for name in self.live if len(readers.get(name, [])) == 1}
         return frozenset(
             name
             for name, reader in alone.items()
-            if name not in self.required and reader in live and self._of_one(name) and self._of_one(reader)
-            and numpy_dtype(types[reader].dtype).itemsize <= numpy_dtype(types[name].dtype).itemsize
+            if name not in self.required and reader in live
+            and (name in self._of_sizes or (self._of_one(name) and self._of_one(reader) and narrower(reader, name)))
         )  # fmt: skip
+
+    @cached_property
+    def _of_sizes(self) -> frozenset[str]:
+        """Tensors that are made of sizes and places alone: who reads one computes it, and then reads nothing."""
+        result = set[str]()
+        for name in self.live:
+            node = self.plan.made[name]
+            if node.primitive in FREE and result.issuperset(node.inputs):
+                result.add(name)
+        return frozenset(result)
 
     def _of_one(self, name: str) -> bool:
         """True if each element is made of one of one tensor, and of numbers."""
