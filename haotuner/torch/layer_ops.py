@@ -51,11 +51,12 @@ def define_layer(library: torch.library.Library, pack: Pack, entry: PackOp, fold
             else:
                 call(x, packed, out, *tail, first, *others)
         except ValueError:
-            tensors = (x, *(tensor for tensor in (first, *others) if tensor is not None))
-            if all(tensor.is_contiguous() for tensor in tensors):
+            inputs = [tensor for tensor in (first, *others) if tensor is not None]
+            if all(tensor.is_contiguous() for tensor in (x, *(inputs if reads_more else ()))):
                 raise
-            x, *copies = (tensor.contiguous() for tensor in tensors)  # torch's own ops take any strides
-            into(x, packed, *copies, out=out)
+            if reads_more:  # torch's own ops take any strides; a bias alone is contiguous
+                inputs = [tensor.contiguous() for tensor in inputs]
+            into(x.contiguous(), packed, *inputs, out=out)
 
     def fresh(x: torch.Tensor, packed: torch.Tensor, first: Any = None, *others: Any) -> torch.Tensor:
         if is_dense:
