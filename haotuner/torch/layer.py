@@ -37,7 +37,7 @@ class PackedLinear(torch.nn.Module):  # type: ignore[misc]
 
     def __new__(cls, linear: Any = None, source: Any = None, *more: Any, **named: Any) -> PackedLinear:
         """A layer of ``cls`` that is one of the source's class, too; without a source one of ``cls``, as copies are made."""
-        kind = cls if source is None or isinstance(source, PackedLinear) else _served_as(cls, type(source))
+        kind = cls if source is None or isinstance(source, PackedLinear) else _served_as(cls, type(source))  # type: ignore[arg-type]
         made: PackedLinear = super().__new__(kind)
         return made
 

@@ -97,18 +97,18 @@ def variants(op: str) -> Iterator[Variant]:
         arrays = [plain(one) for one in case.data_sets[0][0]]
         node = case.model.graph.node[0]
         shapes = [one.shape for one in arrays]
-        yield _variant(case, node, f"{case.name}", arrays)
+        yield variant_of(case, node, f"{case.name}", arrays)
         for attribute in schemas(op)[0].attributes.values():
             for word, value in _values(attribute, node, shapes):
                 changed = _with(node, attribute.name, value)
-                yield _variant(case, changed, f"{case.name} {attribute.name}={word}", arrays)
+                yield variant_of(case, changed, f"{case.name} {attribute.name}={word}", arrays)
         for place, one in enumerate(schemas(op)[0].inputs):
             optional = one.option == onnx.defs.OpSchema.FormalParameterOption.Optional
             if optional and place < len(node.input) and node.input[place]:
                 changed = onnx.NodeProto()
                 changed.CopyFrom(node)
                 changed.input[place] = ""
-                yield _variant(case, changed, f"{case.name} without {one.name}", arrays)
+                yield variant_of(case, changed, f"{case.name} without {one.name}", arrays)
         yield from _older(op, case, node, arrays)
 
 
@@ -131,11 +131,11 @@ def _older(op: str, case: Any, node: Any, arrays: Sequence[Any]) -> Iterator[Var
             if attribute.name not in names:
                 changed.attribute.remove(attribute)
         opset = later.since_version - 1
-        yield _variant(case, changed, f"{case.name} opset {opset}", arrays, opset)
+        yield variant_of(case, changed, f"{case.name} opset {opset}", arrays, opset)
         for attribute in schema.attributes.values():
             said = {one.name for one in changed.attribute}
             if attribute.name in said and not attribute.required:
-                yield _variant(case, _with(changed, attribute.name, None),
+                yield variant_of(case, _with(changed, attribute.name, None),
                                f"{case.name} opset {opset} without {attribute.name}", arrays, opset)  # fmt: skip
 
 
@@ -191,7 +191,8 @@ def _values(attribute: Any, node: Any, shapes: Sequence[tuple[int, ...]]) -> Ite
             yield re.sub(r"^b'(.*)'$", r"\1", str(value)).replace(" ", ""), value
 
 
-def _variant(case: Any, node: Any, name: str, arrays: Sequence[Any], opset: int | None = None) -> Variant:
+def variant_of(case: Any, node: Any, name: str, arrays: Sequence[Any], opset: int | None = None) -> Variant:
+    """A case with this node, of an opset that ONNX Runtime takes unless one is given."""
     graph = case.model.graph
     outputs = [helper.make_empty_tensor_value_info(one) for one in node.output if one]
     used = set(node.input)

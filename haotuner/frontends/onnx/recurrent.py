@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,12 +34,16 @@ def _activations(c: NodeContext, kind: str, number: int) -> list[tuple[str, floa
     own = len(DEFAULTS[kind])
     names = [str(name).lower() for name in c.attribute("activations", [])]
     alphas, betas = (iter(c.attribute(key, [])) for key in ("activation_alpha", "activation_beta"))
-    result = []
+    result = list[tuple[str, float, float]]()
     for name in names[: (number + 1) * own] or DEFAULTS[kind] * (number + 1):
         alpha, beta = SETTINGS.get(name, (None, None))
-        result.append((name, *(0.0 if default is None else float(next(given, default))
-                               for default, given in ((alpha, alphas), (beta, betas)))))  # fmt: skip
-    return [(name, alpha, beta) for name, alpha, beta in result[number * own :]]
+        result.append((name, _setting(alpha, alphas), _setting(beta, betas)))
+    return result[number * own :]
+
+
+def _setting(default: float | None, given: Iterator[float]) -> float:
+    """The next number that the file gives, for who takes one; else the default."""
+    return 0.0 if default is None else float(next(given, default))
 
 
 def _multiplied(c: NodeContext, x: str, number: int) -> str:
