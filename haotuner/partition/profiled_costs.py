@@ -92,12 +92,12 @@ class ProfiledPrices(Prices):
         self._until, self._settled, self._records_only = time.monotonic(), False, True
 
     def more(self) -> bool:
-        """True if there is time for more."""
-        return time.monotonic() < self._until and self._goes_on()
+        """True if there is time for more, or records may know more."""
+        return (self._records_only or time.monotonic() < self._until) and self._goes_on()
 
     def settle(self, graphs: Sequence[Graph]) -> bool:
         """From now on what has no time counts with what is expected of it; whether that changes anything."""
-        late = time.monotonic() > self._until or not self._goes_on()  # then what was learnt last is in no plan yet
+        late = not self.more()  # then what was learnt last is in no plan yet
         changes = not self._settled and (late or any(_key(graph) not in self._known for graph in graphs))
         self._settled = self._settled or changes
         return changes
