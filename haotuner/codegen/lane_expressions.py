@@ -75,7 +75,7 @@ def _of_two(function: str, first: Lane, other: Operand, dtype: str = "") -> Lane
 
 
 def constant(number: float, dtype: str) -> Lane:
-    """The same number in every lane."""
+    """A number that every lane has."""
     return Lane("constant", dtype, (), number)
 
 

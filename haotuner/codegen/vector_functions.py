@@ -212,9 +212,9 @@ def _wave(x: Lane, *, cosine: bool) -> Lane:
     count, angle = _quarter_turns(magnitude(x))
     r, quarter = cast(angle, "fp32"), cast(count, "int32")
     z = r * r
-    place = quarter + int(cosine)
-    value = select(equal(place & 1, 0), _sine(z, r, SIN), _cosine(z, COS))
-    sign = (place & 2) << 30
+    quadrant = quarter + int(cosine)
+    value = select(equal(quadrant & 1, 0), _sine(z, r, SIN), _cosine(z, COS))
+    sign = (quadrant & 2) << 30
     return from_bits(bits(value) ^ (sign if cosine else sign ^ sign_of(x)))
 
 
@@ -250,7 +250,7 @@ def atan(x: Lane) -> Lane:
 
 
 def _arc(x: Lane) -> tuple[Lane, Lane, Lane]:
-    """Whether |x| is at most 1/2, and the arcsine of |x| there, elsewhere of sqrt((1 - |x|) / 2), in float64."""
+    """True where |x| is at most 1/2; and the arcsine of |x| there, elsewhere of sqrt((1 - |x|) / 2), in float64."""
     a = cast(magnitude(x), "fp64")
     near = a < 0.5
     square = select(near, a * a, (1.0 - a) * 0.5)

@@ -30,7 +30,7 @@ class ModelFiles:
 
 
 class ModelContent(NamedTuple):
-    """What a pack holds of a model. ``schedule``: JSON for people; ``bytecode``: the same as a library runs it, or None."""
+    """Content of a model in a pack. ``schedule``: JSON for people; ``bytecode``: the same as a library runs it, or None."""
 
     schedule: bytes
     bytecode: bytes | None

@@ -1,8 +1,8 @@
 """Candidates of one output: all of a small window, those that the program asks for of a large one (column generation).
 
 A set without a price counts with a bound. The relaxation's dual values give each set a reduced cost; sets below 0 are priced
-and join. Then a set whose reduced cost is above what lies between the best plan and the relaxation is in no better plan, so
-that all below it are priced, and the integer program of those proves the plan (Barnhart et al., Operations Research 1998).
+and join. At the end a set may be in a better plan only where its reduced cost is below the gap between plan and relaxation.
+All such sets are priced, and the integer program of those proves the plan (Barnhart et al., Operations Research 1998).
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ class ConvexSets:
         return mask
 
     def reads(self, mask: int) -> int:
-        """What a set reads of the window's primitives."""
+        """Primitives of the window that a set reads."""
         result = 0
         for index in bits(mask):
             result |= self.inputs[index]

@@ -165,9 +165,9 @@ def duals(candidates: Sequence[Candidate], outputs: Sequence[str]) -> Duals | No
     """The relaxation of the program, where candidates may be chosen in part; None where it has no solution."""
     rows = Rows.of(candidates)
     links = _matrix(rows.links(), len(candidates))
-    wanted = set(outputs)
-    equal = [name for name in rows.makers if name in wanted]
-    most = [name for name in rows.makers if name not in wanted]
+    required = set(outputs)
+    equal = [name for name in rows.makers if name in required]
+    most = [name for name in rows.makers if name not in required]
     makers = {name: dict.fromkeys(members, 1.0) for name, members in rows.makers.items()}
     limits = vstack([_matrix([makers[name] for name in most], len(candidates)), -links])
     result = linprog(

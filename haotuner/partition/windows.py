@@ -258,8 +258,8 @@ class Windows:
         """
         live, types, readers = set(self.live), self.plan.graph.types, self.plan.finder.readers
 
-        def narrower(one: str, other: str) -> bool:
-            return numpy_dtype(types[one].dtype).itemsize <= numpy_dtype(types[other].dtype).itemsize
+        def narrower(tensor: str, other: str) -> bool:
+            return numpy_dtype(types[tensor].dtype).itemsize <= numpy_dtype(types[other].dtype).itemsize
 
         alone = {name: readers[name][0].output for name in self.live if len(readers.get(name, [])) == 1}
         return frozenset(

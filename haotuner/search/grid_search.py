@@ -204,8 +204,8 @@ class Race:
             if not timed or not self.clock.goes_on():
                 return
             us = self._filled(timed)
-            kept = self._assigned(timed, us)
-            best = [timed[kept[at]] for at in us[kept].argmin(axis=0).tolist()]
+            serving = self._assigned(timed, us)
+            best = [timed[serving[at]] for at in us[serving].argmin(axis=0).tolist()]
             pairs = dict.fromkeys((*zip(best, self.shapes, strict=True), *zip(self._foreseen(), self.shapes, strict=True)))
             fresh = [(c, s) for c, s in pairs if s in self.us[c] and not self._repeated.repeated(c, s)]
             if not fresh:

@@ -41,9 +41,9 @@ def _activations(c: NodeContext, kind: str, number: int) -> list[tuple[str, floa
     return result[number * own :]
 
 
-def _setting(default: float | None, given: Iterator[float]) -> float:
+def _setting(default: float | None, values: Iterator[float]) -> float:
     """The next number that the file gives, for who takes one; else the default."""
-    return 0.0 if default is None else float(next(given, default))
+    return 0.0 if default is None else float(next(values, default))
 
 
 def _multiplied(c: NodeContext, x: str, number: int) -> str:
