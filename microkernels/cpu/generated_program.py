@@ -17,6 +17,8 @@ from haotuner.ops.functions import COMPARISONS
 
 BINARY = {"add": "__add__", "sub": "__sub__", "mul": "__mul__", "div": "__truediv__"}
 VECTOR_MATH = ("exp", "tanh", "erf", "sigmoid")
+# Of doubles; what LLVM has an instruction for, or TVM a rule that is exact, is left to them.
+LIBRARY = tuple(function for function in FORMULAS if function not in ("log", "sin", "cos"))
 TVM_NAMES = {**NUMPY_NAMES, "bool": "bool"}
 
 
@@ -174,6 +176,8 @@ class Tir:
             return getattr(VectorMath(lanes, lambda value: self._once(value, lanes)), function)(*inputs)
         if function in FORMULAS and dtype == "fp32":
             return vector_function(function, inputs, lanes, lambda value: self._once(value, lanes))
+        if function in LIBRARY and dtype == "fp64":
+            return self._library(function, inputs, lanes)
         made = getattr(self, f"_{function}", None)
         if made is not None:
             return made(inputs, dtype, lanes)
@@ -184,6 +188,23 @@ class Tir:
         if function in ("sqrt", "floor", "ceil", "abs", "sin", "cos", "exp", "log", "tanh", "erf", "sigmoid"):
             return getattr(self.tirx, function)(*inputs)
         raise UsageError(f"no program for the function {function!r} of {dtype}")
+
+    def _library(self, function: str, inputs: Sequence[Any], lanes: int) -> Any:
+        """A function of doubles by the C library, lane by lane."""
+        tirx = self.tirx
+        if function == "mod":
+            rest = self._once(self._library("fmod", inputs, lanes), lanes)
+            zero, less = (self._wide(tirx.FloatImm("float64", item), lanes) for item in (0.0, -0.0))
+            negative, moved = inputs[1] < zero, rest + inputs[1]
+            result = tirx.Select(negative, tirx.Select(rest > zero, moved, rest), tirx.Select(rest < zero, moved, rest))
+            return tirx.Select(tirx.EQ(rest, zero), tirx.Select(negative, less, zero), result)
+        if lanes == 1:
+            return tirx.call_pure_extern("float64", function, *inputs)
+        index = [tirx.IntImm("int32", lane) for lane in range(lanes)]
+        results = [
+            tirx.call_pure_extern("float64", function, *(tirx.Shuffle([item], [lane]) for item in inputs)) for lane in index
+        ]
+        return tirx.Shuffle(results, index)
 
     def _compared(self, function: str, inputs: list[Any]) -> Any:
         tirx = self.tirx

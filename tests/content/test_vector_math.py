@@ -12,7 +12,7 @@ from tvm.target import Target
 
 from haotuner.backends.cpu.compile import PASSES
 from haotuner.codegen.schedule import Schedule, planned
-from haotuner.codegen.vector_functions import BOUNDS, OF_TWO
+from haotuner.codegen.vector_functions import BOUNDS, FORMULAS, OF_TWO
 from haotuner.graph.extents import dimension
 from haotuner.graph.graph import GraphBuilder
 from haotuner.microkernels.cpu.generated_function import program
@@ -22,9 +22,9 @@ from tests.underflow import underflows
 AVX512, ARCHS = pytest.mark.isa("avx512f", "avx512vl"), {16: "x86-64-v4"}
 
 
-def compiled(function: str, lanes: int, arch: str = "x86-64") -> Any:
+def compiled(function: str, lanes: int, arch: str = "x86-64", dtype: str = "fp32") -> Any:
     g = GraphBuilder()
-    operands = [g.input(name, (dimension("n"),)) for name in ("x", "y")[: 2 if function in OF_TWO else 1]]
+    operands = [g.input(name, (dimension("n"),), dtype) for name in ("x", "y")[: 2 if function in OF_TWO else 1]]
     graph = g.finish(g.map(function, *operands))
     module = tvm.IRModule({"f": program(planned(graph, Schedule(lane_axis=0, lanes=lanes, unroll=1)), "f")})
     with tvm.transform.PassContext(opt_level=3, config=PASSES):
@@ -87,3 +87,14 @@ def test_what_masks_hide_does_not_underflow(function: str, lanes: int) -> None:
     run, given = compiled(function, lanes, ARCHS.get(lanes, "x86-64")), (tvm_ffi.from_dlpack(x), tvm_ffi.from_dlpack(found))
     assert not underflows(lambda: run(*given))
     assert (found.reshape(6, 8)[:, :5] == 0).all() and (found.reshape(6, 8)[:, 5:] > 0).all()
+
+
+@pytest.mark.parametrize("function", FORMULAS)
+@pytest.mark.parametrize("lanes", [1, 4])
+def test_functions_of_doubles_are_the_librarys(function: str, lanes: int) -> None:
+    x = np.concatenate([np.linspace(-3.0, 3.0, 4000), [0.0, -0.0, np.inf, -np.inf, np.nan, 1e-200, -1e-200, 2.0]])
+    operands = (x, np.roll(x, 1234)) if function in OF_TWO else (x,)
+    result = np.empty_like(x)
+    compiled(function, lanes, dtype="fp64")(*map(tvm_ffi.from_dlpack, (*operands, result)))
+    with np.errstate(all="ignore"):
+        np.testing.assert_allclose(result, FUNCTIONS[function](*operands), rtol=1e-14, atol=1e-15)
