@@ -93,7 +93,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Files without a test that is asked for are not imported."""
-    return True if config.getoption("--skipped") and not skipped.may_hold(config, collection_path) else None
+    if config.getoption("--skipped") and not skipped.may_hold(config, collection_path):
+        return True
+    return True if tiers.leaves_out(config.getoption("-m"), collection_path) else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

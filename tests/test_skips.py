@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from tests import tiers
 from tests.conftest import GOLDEN, includable, kind_of
 from tests.run_folder import WORD
 
@@ -61,6 +62,13 @@ def test_what_was_skipped_is_run_again_and_nothing_else(tmp_path):
 
     assert re.match(r"\d+ passed, 2 skipped, \d+ deselected", last_line("-k", "cites or grammar"))
     assert re.match(r"2 skipped, \d+ deselected", last_line("--skipped"))
+
+
+def test_files_about_the_cuda_side_alone_are_imported_where_their_tests_are_asked_for():
+    device, other = ROOT / "tests" / "serving" / "test_cuda_packs.py", ROOT / "tests" / "serving" / "test_torch.py"
+    assert tiers.leaves_out("not slow and not long and not device", device)
+    assert not tiers.leaves_out("not slow and not long and not device", other)
+    assert not any(tiers.leaves_out(marks, device) for marks in ("", "device and not slow", "not device or long"))
 
 
 def test_make_installs_torch_only_where_it_is_asked_for():

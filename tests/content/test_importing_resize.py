@@ -133,7 +133,14 @@ SCALES = (0.3, 0.5, 0.6, 0.9, 1.1, 1.3, 1.7, 2.5, 3.3)
 WIDTHS = (7, 20, 64)
 
 
-@pytest.mark.parametrize("where", ["half_pixel", "pytorch_half_pixel", "asymmetric", "half_pixel_symmetric"])
+@pytest.mark.parametrize(
+    "where",
+    [
+        "half_pixel",
+        "asymmetric",
+        *(pytest.param(name, marks=pytest.mark.long) for name in ("pytorch_half_pixel", "half_pixel_symmetric")),
+    ],
+)
 @pytest.mark.parametrize("widths", [WIDTHS, pytest.param(range(1, 65), marks=pytest.mark.slow, id="all")])
 def test_the_nearest_pixel_is_the_one_that_onnxruntime_takes(where: str, widths: Sequence[int]) -> None:
     """Scales that fp32 rounds put pixels beside integers and beside middles of two; ONNX does not say in what to count.

@@ -44,9 +44,10 @@ def wait_for(db: Path, rows: int, run: subprocess.Popen[bytes]) -> None:
         time.sleep(0.05)
 
 
-def test_kill_9_at_three_moments_then_resume(cache: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("moments", [(9,), pytest.param((1, 5, 9), marks=pytest.mark.long)], ids=["once", "three times"])
+def test_kill_9_then_resume(cache: Path, tmp_path: Path, moments: tuple[int, ...]) -> None:
     db, seen = tmp_path / "pack.records.db", 0
-    for more in (1, 5, 9):
+    for more in moments:
         run = started(cache, tmp_path)
         wait_for(db, seen + more, run)
         if run.poll() is None:

@@ -44,7 +44,10 @@ def paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {level: product_pack(out, SPECS, LANES[level], level) for level, out in made.items()}
 
 
-@pytest.fixture(scope="module", params=sorted({LEVELS[0], LEVELS[-1]}))
+WIDEST_FIRST = [LEVELS[-1], *(pytest.param(level, marks=pytest.mark.long) for level in LEVELS[:1] if len(LEVELS) > 1)]
+
+
+@pytest.fixture(scope="module", params=WIDEST_FIRST)
 def path(request: pytest.FixtureRequest, paths: dict[str, Path]) -> Path:
     return paths[request.param]
 

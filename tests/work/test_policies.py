@@ -147,6 +147,7 @@ def test_every_policy_times_shared_folds(name: str) -> None:
     assert tuned.tables and {"m", "n"} <= {trial.split for trial in lab.measured if trial.threads == 2}
 
 
+@pytest.mark.long
 def test_evolution_finds_what_is_near_the_best_of_a_recorded_table() -> None:
     table = load(HOME / "rms_norm.json")
     curve = replayed(table, Evolution, 0, most=24)

@@ -184,7 +184,7 @@ class Otherwise(FakeLab):
         return super()._region_us(kernel, n, k, tiles, m) * float(np.exp(own))
 
 
-@pytest.mark.parametrize("after", [1, 15, 30, 90])
+@pytest.mark.parametrize("after", [1, 30, *(pytest.param(count, marks=pytest.mark.long) for count in (15, 90))])
 def test_a_search_however_short_is_no_worse_than_none(after: int) -> None:
     """It times what a plan without measurements keeps before anything else; what it did not come to stays in the plan."""
 
@@ -264,7 +264,9 @@ def test_an_op_whose_time_others_took_is_planned_from_predictions() -> None:
     check_served(result.row_tables[0])
 
 
-@pytest.mark.parametrize("shapes", ["m=1", "m=7", "m=3,50", "m=2048"])
+@pytest.mark.parametrize(
+    "shapes", ["m=1", "m=3,50", *(pytest.param(text, marks=pytest.mark.long) for text in ("m=7", "m=2048"))]
+)
 def test_small_and_single_shapes_are_planned(shapes: str) -> None:
     fake = FakeLab(CORE)
     result = tune(replace(TASK, traffic=Traffic.of_range(ShapeRange.parse(shapes))), fake.as_lab(), FAMILY)
