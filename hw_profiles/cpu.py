@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from haotuner.errors import EnvironmentMissing, UnknownDevice
-from haotuner.host.control_groups import read_text
-from haotuner.hw_profiles import amx
+from haotuner.host.processor import read_text
+from haotuner.hw_profiles import isa as amx
 from haotuner.hw_profiles.cpu_peak import CpuPeak, NotMeasured, peak_of
-from haotuner.hw_profiles.host import Host
 from haotuner.hw_profiles.isa import ISAS, CpuInfo, Isa, parse_cpuinfo, wide_pipes
-from haotuner.hw_profiles.topology import Topology, topology
+from haotuner.hw_profiles.topology import Host, Topology, topology
 from haotuner.spec.device import Device, Source
 
 COMPILERS = ("cc", "gcc", "clang")

@@ -20,7 +20,7 @@ from pathlib import Path
 from haotuner.host.files import read_regular
 from haotuner.hw_profiles.isa import CpuInfo, Isa
 from haotuner.hw_profiles.topology import Topology
-from haotuner.isolate import command
+from haotuner.isolate import group
 from haotuner.isolate.answers import TimedOut
 
 SCHEMA = 1
@@ -186,7 +186,7 @@ def _command(command_: list[str], limit_s: float) -> str | NotMeasured:
     """Standard output of a command that ended well."""
     name = Path(command_[0]).name
     try:
-        done = command.run(command_, limit_s)
+        done = group.run(command_, limit_s)
     except TimedOut as error:
         return NotMeasured(reason=str(error), remedy="try again on a quieter machine")
     except OSError as error:

@@ -11,9 +11,9 @@ from typing import Literal
 from haotuner.errors import EnvironmentMissing, UnknownDevice
 from haotuner.hw_profiles.cpu import cpu_device, cpu_info, cpu_isas
 from haotuner.hw_profiles.gpu import gpu_device, gpu_devices, part_of
-from haotuner.hw_profiles.host import Host
 from haotuner.hw_profiles.profile import profile_named, profiles
 from haotuner.hw_profiles.table import known_named, table
+from haotuner.hw_profiles.topology import Host
 from haotuner.spec.device import Device
 
 _CPU = re.compile(r"cpu(?::([a-z0-9-]+))?")

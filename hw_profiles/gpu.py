@@ -7,10 +7,9 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from haotuner.errors import EnvironmentMissing, UnknownDevice
-from haotuner.hw_profiles.driver import DriverGpu, query_driver
-from haotuner.hw_profiles.host import Host
-from haotuner.hw_profiles.nvml import NoGpu, NvmlGpu, NvmlHost, query_nvml
+from haotuner.hw_profiles.gpu_queries import DriverGpu, NoGpu, NvmlGpu, NvmlHost, query_driver, query_nvml
 from haotuner.hw_profiles.profile import profile_named
+from haotuner.hw_profiles.topology import Host
 from haotuner.spec.device import Device, Source
 
 # fp32 cores of an SM by compute capability: CUDA C++ programming guide, arithmetic throughput of 32-bit multiply-add.

@@ -1,14 +1,40 @@
-"""Cores, caches and memory that this process may use: affinity, SMT siblings, control groups, /sys and /proc."""
+"""Cores, caches and memory that this process may use, from /sys and /proc or a stand-in for them.
+
+Host: source of the hardware queries, which a test replaces to show them another machine.
+"""
 
 from __future__ import annotations
 
+import os
+import platform
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from haotuner.host import control_groups
-from haotuner.host.control_groups import read_text
-from haotuner.hw_profiles.host import Host
+from haotuner.host import processor
+from haotuner.host.processor import read_text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """The places that describe one machine. The defaults of ``Host.here()`` are the machine we run on."""
+
+    system: str  # as platform.system() says it
+    machine: str  # as platform.machine() says it
+    cpus: frozenset[int]  # logical CPUs this process may run on
+    proc: Path = Path("/proc")
+    sysfs: Path = Path("/sys")
+    nvml: Any = None  # a module with pynvml's functions; None: import pynvml when it is needed
+    cuda_library: str = "libcuda.so.1"  # the CUDA driver, as the dynamic loader finds it
+
+    @staticmethod
+    def here() -> Host:
+        """The machine and the process we run in."""
+        system = platform.system()
+        cpus = os.sched_getaffinity(0) if system == "Linux" else set(range(os.cpu_count() or 1))
+        return Host(system=system, machine=platform.machine(), cpus=frozenset(cpus))
+
 
 _SIZE = re.compile(r"(\d+)([KMG]?)B?")
 _CPU_LIST = re.compile(r"\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?)*")
@@ -32,7 +58,7 @@ def topology(host: Host) -> Topology:
     """Cores, caches and memory of a host."""
     cpus = _one_per_core(host)
     quota = cpu_quota(host)
-    cores = control_groups.within_quota(len(cpus), quota)
+    cores = processor.within_quota(len(cpus), quota)
     caches = _caches(host, cpus[0])
     return Topology(
         cpus=cpus[:cores],
@@ -88,13 +114,13 @@ def _caches(host: Host, cpu: int) -> dict[int, int]:
 
 def cpu_quota(host: Host) -> float | None:
     """Cores' worth of CPU time that the strictest control group allows; None without a limit."""
-    return control_groups.cpu_quota(host.proc, host.sysfs)
+    return processor.cpu_quota(host.proc, host.sysfs)
 
 
 def _memory(host: Host) -> int | None:
     match = re.search(r"^MemTotal:\s+(\d+) kB", read_text(host.proc / "meminfo") or "", re.MULTILINE)
     result = [int(match[1]) * 1024] if match else []
-    for folder, unified in control_groups.groups("memory", host.proc, host.sysfs):
+    for folder, unified in processor.groups("memory", host.proc, host.sysfs):
         limit = read_text(folder / ("memory.max" if unified else "memory.limit_in_bytes")) or ""
         if limit.isdigit():
             result.append(int(limit))  # version 1 writes "no limit" as almost 2^63: never the smallest

@@ -23,8 +23,7 @@ from haotuner.microkernels.cuda.families import CUDA_FAMILIES
 from haotuner.microkernels.cuda.generated import CudaGenerated
 from haotuner.microkernels.cuda.online_softmax import CudaOnline, short_family
 from haotuner.ops.groups import GROUPS
-from haotuner.ops.index import KINDS, kind_named
-from haotuner.ops.plugins import installed
+from haotuner.ops.index import KINDS, installed, kind_named
 from haotuner.spec.family import Family
 from haotuner.spec.kernel import MicroKernel
 from haotuner.spec.op import Op

@@ -26,13 +26,13 @@ PARSES = (  # where texts come in
     "haotuner/tuning/request.py",  # the words of a request from Python
     "haotuner/partition/dim_ranges.py",  # what --shapes says of a model's dimensions
     "haotuner/bench/models.py",  # the same, of a model that is raced
-    "haotuner/spec/trace.py",  # a trace of requests is a text file
+    "haotuner/spec/traffic.py",  # a trace of requests is a text file
     "haotuner/spec/workloads.py",  # workloads are tables of specs
-    "haotuner/spec/workload_images.py",  # the same, of convolutions
+    "haotuner/spec/workloads.py",  # the same, of convolutions
     "haotuner/spec/composition.py",  # a region has its kernel by name, the key of searches; it is read once, here
-    "haotuner/cost/problem.py",  # ops of records in other words than today's
+    "haotuner/cost/families.py",  # ops of records in other words than today's
     "haotuner/pack/op.py",  # an entry of a manifest
-    "haotuner/backends/jobs.py",  # jobs of the processes that build and time
+    "haotuner/backends/timing_job.py",  # jobs of the processes that build and time
     "haotuner/bench/child.py",  # jobs of the processes that race
     "haotuner/bench/compare.py",  # labels of compositions among a pack's facts
     "haotuner/torch/swap.py",  # a module's op in the words of --op, which messages quote

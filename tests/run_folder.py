@@ -39,7 +39,7 @@ def _measure(folder: Path) -> None:
     from haotuner.errors import EnvironmentMissing
     from haotuner.hw_profiles import cpu_peak
     from haotuner.hw_profiles.cpu import cpu_isas, cpu_rates
-    from haotuner.hw_profiles.host import Host
+    from haotuner.hw_profiles.topology import Host
     from tests import kept
 
     (folder / "haotuner").mkdir()

@@ -295,9 +295,9 @@ READS_PARAMETERS: tuple[str, ...] = ()
 # Only these name a kind of device; whoever needs a number or a habit of one asks ``hw_profiles/typical.py`` or a backend.
 NAMES_KINDS = ("backends/", "hw_profiles/", "microkernels/", "cli/", "spec/device.py")
 # The same words for something else: devices of torch and ONNX Runtime, the kernel's controllers and pressure files.
-NOT_OF_OURS = ("torch/", "runtime/", "bench/peers/", "bench/contention.py", "host/control_groups.py")
+NOT_OF_OURS = ("torch/", "runtime/", "bench/peers/", "bench/machine_load.py", "host/processor.py")
 # Not yet: the doors have "cpu" for a default. This list may only get shorter.
-STILL_NAMES_KINDS = ("tuning/session.py", "tuning/request.py", "records/mapping.py")
+STILL_NAMES_KINDS = ("tuning/session.py", "tuning/request.py", "records/kernel_tuner.py")
 
 
 def inside(module: Module) -> str:

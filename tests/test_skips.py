@@ -38,7 +38,7 @@ def test_only_what_can_be_included_is_offered():
 @pytest.mark.parametrize("more", [[], ["-n", "1"]], ids=["one process", "xdist"])
 def test_the_last_line_of_a_run_without_torch_says_how_to_include_it(more, tmp_path):
     (tmp_path / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\")\n")
-    words = ["-q", "-p", "no:cacheprovider", *more, "tests/serving/test_torch.py"]
+    words = ["-q", "-p", "no:cacheprovider", *more, "tests/torch/test_torch.py"]
     where = {**os.environ, "PYTHONPATH": str(tmp_path)}
     ran = subprocess.run(
         [sys.executable, "-m", "pytest", *words], cwd=ROOT, env=where, capture_output=True, text=True, check=False
@@ -49,7 +49,7 @@ def test_the_last_line_of_a_run_without_torch_says_how_to_include_it(more, tmp_p
 
 def test_what_was_skipped_is_run_again_and_nothing_else(tmp_path):
     (tmp_path / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\")\n")
-    files = ["tests/serving/test_torch.py", "tests/contract/test_driver.py", "tests/words/test_shape.py"]
+    files = ["tests/torch/test_torch.py", "tests/contract/test_driver.py", "tests/spec/test_shape.py"]
     where = {name: word for name, word in os.environ.items() if name != WORD}  # a run of its own
     where |= {"PYTHONPATH": str(tmp_path), "PATH": str(tmp_path)}  # without nvcc no test of the driver
 

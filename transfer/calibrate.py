@@ -1,4 +1,6 @@
-"""Calibration: prior weight of each kind of opinion, chosen on devices that are left out of the sources in turn.
+"""Calibration: prior weight of each kind of opinion, chosen by scores on devices that are left out of the sources.
+
+Scores of a ranking on a target: averages over tasks, with what was measured counted as found.
 
 Nested: what is chosen for a target has never seen it. With its architecture left out, no relative of it is in any fold
 either, and in each fold the whole architecture of the inner target is out. Folds of all families count, so that a family of
@@ -13,13 +15,52 @@ from dataclasses import dataclass, replace
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from haotuner.hw_profiles.architecture import architecture
-from haotuner.transfer.device_table import DeviceTable
+from haotuner.cost.model import Scores
+from haotuner.cost.scores import pairwise_accuracy
+from haotuner.hw_profiles.profile import architecture
+from haotuner.transfer.device_table import NOTHING, DeviceTable, Rows
 from haotuner.transfer.experts import SHARES, Shares, single_opinions
 from haotuner.transfer.modes import make_pool
 from haotuner.transfer.reading import DeviceTables, table_of
 from haotuner.transfer.sources import learn_sources, measured_by
-from haotuner.transfer.target_scores import TargetScores
+
+KEYS = ("pairwise", "best@1", "best@5", "best@10")
+_AT = {"best@1": 1, "best@5": 5, "best@10": 10}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetScores:
+    """The rows of a target that are scored, task by task."""
+
+    throughput: Scores
+    labels: Scores
+    groups: tuple[Rows, ...]
+
+    @staticmethod
+    def of(table: DeviceTable) -> TargetScores:
+        """The scores of a table's rows; ValueError if no task has two rows."""
+        groups = tuple(table.groups())
+        if not groups:
+            raise ValueError(f"{table.family} on {table.device.id}: no task has two measured kernels to rank")
+        return TargetScores(throughput=table.efficiency(), labels=table.labels, groups=groups)
+
+    def score(self, text: Scores, measured: Rows = NOTHING) -> dict[str, float]:
+        """Mean over tasks of pairwise accuracy among unmeasured rows and of best@k, measured rows counted as found."""
+        totals = {key: 0.0 for key in KEYS}
+        for rows in self.groups:
+            result, left = self._split(rows, measured)
+            totals["pairwise"] += pairwise_accuracy(text[left], self.labels[left]) if len(left) > 1 else 1.0
+            order = left[np.argsort(-text[left], kind="stable")]
+            best = float(self.throughput[rows].max())
+            for key, k in _AT.items():
+                seen = np.concatenate([result, order[:k]])
+                totals[key] += float(self.throughput[seen].max()) / best
+        return {key: total / len(self.groups) for key, total in totals.items()}
+
+    def _split(self, rows: Rows, measured: Rows) -> tuple[Rows, Rows]:
+        here = np.isin(rows, measured)
+        return rows[here], rows[~here]
+
 
 KEY = "best@10"
 # Coarse, as a dozen devices cannot tell finer ones apart. First the shares of the head for what opinions agree on: none is

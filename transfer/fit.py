@@ -10,9 +10,8 @@ from haotuner.cost.machine import machine
 from haotuner.errors import UsageError
 from haotuner.spec.device import Device, is_standin
 from haotuner.transfer.calibrate import calibrated
-from haotuner.transfer.choose_mode import ModeChoice, choose_mode
 from haotuner.transfer.device_table import DeviceTable
-from haotuner.transfer.modes import Sample, fit_continued, fit_refitted, make_pool
+from haotuner.transfer.modes import ModeChoice, Sample, choose_mode, fit_continued, fit_refitted, make_pool
 from haotuner.transfer.reading import DeviceTables
 from haotuner.transfer.saved_model import Transferred
 from haotuner.transfer.sources import learn_sources

@@ -9,8 +9,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from haotuner.cost.columns import recorded_versions, why_outdated
-from haotuner.microkernels.cpu.amx import has_tiles
+from haotuner.cost.features import recorded_versions, why_outdated
+from haotuner.microkernels.cpu.typed_source import has_tiles
 from haotuner.spec.device import Device
 from haotuner.transfer.similarity import FARTHEST, start_distance
 

@@ -10,11 +10,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import pandas as pd
 
-from haotuner.cost.families import DEMANDS, demand
+from haotuner.cost.families import DEMANDS, demand, problem_of
 from haotuner.cost.features import frame as frame_of
 from haotuner.cost.machine import machine
 from haotuner.cost.model import odd_values
-from haotuner.cost.problem import problem_of
 from haotuner.cost.roofline import arithmetic_us, least_us
 from haotuner.errors import UnknownDevice, UsageError
 from haotuner.hw_profiles.typical import typical

@@ -13,9 +13,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from haotuner.cost.features import NAMES
 from haotuner.cost.forest import Forest
-from haotuner.cost.model import Scores, check_columns, check_rows
-from haotuner.cost.order import predict_alike
-from haotuner.cost.saved import Saved, damaged, read, save, write
+from haotuner.cost.model import Scores, check_columns, check_rows, predict_alike
+from haotuner.cost.model_file import Saved, damaged, read, save, write
 from haotuner.errors import UsageError
 from haotuner.transfer.residual import Parts, Residual, Stack, fit_residual
 from haotuner.transfer.similarity import HALVING

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from haotuner.backends.policy import Policy
+from haotuner.backends.fingerprint import Policy
 from haotuner.isolate.child import Child
-from haotuner.plan.curves import Curve
+from haotuner.plan.compose import Curve
 from haotuner.plan.table import PlanTable
 from haotuner.spec.composition import Composition
 from haotuner.spec.device import Device

@@ -13,11 +13,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from haotuner.backends.machine_code import machine_code
+from haotuner.backends.fingerprint import machine_code
 from haotuner.backends.object_cache import ObjectCache, hash_of, key_of
 from haotuner.errors import EnvironmentMissing
 from haotuner.extras import how_to_get
-from haotuner.isolate import command
+from haotuner.isolate import group
 from haotuner.isolate.answers import TimedOut
 
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -53,7 +53,7 @@ class Toolchain:
             path = shutil.which(name)
             if path is None:
                 continue
-            answer = command.run([path, "--version"], VERSION_LIMIT_S)
+            answer = group.run([path, "--version"], VERSION_LIMIT_S)
             if answer.code == 0 and answer.out:
                 return Toolchain(compiler=path, version=answer.out.splitlines()[0], include=_ffi_headers(), objects=objects)
         raise EnvironmentMissing(
@@ -176,7 +176,7 @@ class Toolchain:
     def _run(self, words: list[str], timeout_s: float) -> None:
         name = Path(self.compiler).name
         try:
-            answer = command.run([self.compiler, *words], timeout_s)
+            answer = group.run([self.compiler, *words], timeout_s)
         except TimedOut as error:
             raise RuntimeError(f"{error}; run again when the machine is less busy") from error
         if answer.code != 0:

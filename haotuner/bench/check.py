@@ -15,7 +15,7 @@ from haotuner.ops.convolution import filter_axes, is_convolution, windows
 from haotuner.ops.dtypes import DTYPES
 from haotuner.ops.kind import FILTERED
 from haotuner.ops.minimal_filtering import growth
-from haotuner.ops.product_options import PRODUCT_OPTIONS
+from haotuner.ops.products import PRODUCT_OPTIONS
 from haotuner.spec import numerics
 from haotuner.spec.call_case import CallCase
 from haotuner.spec.op import Op

@@ -14,7 +14,7 @@ from haotuner.bench.result import Facts, Json, document, judge, row_json
 from haotuner.errors import UsageError
 from haotuner.pack.manifest import Manifest, read_manifest
 from haotuner.pack.op import PackOp
-from haotuner.runtime.gpus import find_gpu
+from haotuner.runtime.device_memory import find_gpu
 from haotuner.runtime.library import checked_manifest
 from haotuner.spec.cold import UNKNOWN_CACHE_BYTES
 from haotuner.spec.composition import Composition

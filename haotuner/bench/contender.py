@@ -1,8 +1,11 @@
-"""Contender: the interface of one library, or of our own pack, to a race."""
+"""Contender: the interface of one library, or of our own pack, to a race, and its process's environment.
+
+The environment of a contender's process: the thread count asked for, and nothing that could hamper a peer.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
@@ -93,3 +96,38 @@ def only(dtype: str, *known: str) -> str:
     if dtype not in known:
         raise UnsupportedOp(f"it is raced in {', '.join(known)}, not in {dtype}")
     return DTYPES[dtype].numpy
+
+
+POOL_VARIABLES = (  # every pool that a peer here may bring; a process has one library, so all get the same count
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "BLIS_NUM_THREADS",
+)
+# Settings of peers that the caller's environment may hold and that could hamper them (a fixed OpenBLAS core type, say).
+DROPPED_PREFIXES = (
+    *("OMP_", "KMP_", "GOMP_", "MKL_", "OPENBLAS_", "GOTO_", "BLIS_", "ONEDNN_", "DNNL_", "ATEN_", "ORT_", "OV_"),
+    *("OPENVINO_", "TORCH_", "TORCHINDUCTOR_", "ZENDNN", "ZENTORCH_", "NPY_"),
+)
+ISA_VARIABLES: Mapping[str, Mapping[str, str]] = {  # the names under which each library takes such a limit
+    "avx2": {
+        "ONEDNN_MAX_CPU_ISA": "AVX2",
+        "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+        "OPENBLAS_CORETYPE": "Haswell",
+        "ATEN_CPU_CAPABILITY": "avx2",
+    },
+    "sse": {
+        "ONEDNN_MAX_CPU_ISA": "SSE41",
+        "MKL_ENABLE_INSTRUCTIONS": "SSE4_2",
+        "OPENBLAS_CORETYPE": "Nehalem",
+        "ATEN_CPU_CAPABILITY": "default",
+    },
+}
+
+
+def child_environment(environment: Mapping[str, str], setting: Setting) -> dict[str, str]:
+    """The caller's environment without settings that could hamper a peer, with the thread count."""
+    selected = {name: value for name, value in environment.items() if not name.startswith(DROPPED_PREFIXES)}
+    selected.update(dict.fromkeys(POOL_VARIABLES, str(setting.threads)))
+    selected.update(ISA_VARIABLES[setting.isa] if setting.isa else {})
+    return selected

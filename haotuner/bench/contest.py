@@ -1,14 +1,18 @@
-"""Contest: the configuration of a race, checked before any process starts."""
+"""Contest: the configuration of a race, checked before any process starts, and its time budget.
+
+Time budget of a race: how long the next row may take.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from haotuner.bench.contention import available_bytes
-from haotuner.bench.environment import ISA_VARIABLES
+from haotuner.bench.contender import ISA_VARIABLES
 from haotuner.bench.field import HOST, Field
+from haotuner.bench.machine_load import available_bytes
 from haotuner.bench.operands import binds_weight
 from haotuner.bench.rotation import HOT, Rotation, resting, resting_bytes
 from haotuner.errors import EnvironmentMissing, UsageError
@@ -116,3 +120,28 @@ class Contest:
         """Of the largest row: copies, and what is read between rounds."""
         turns = [(resting_bytes(op, shape), self.rotation(op, shape, "cold")) for shape in self.shapes]
         return max(COPIES * size * turn.copies + turn.evicted_bytes for size, turn in turns)
+
+
+class Budget:
+    """Shares what is left of ``Contest.seconds`` among what is left to do.
+
+    A group is the rows of one op, state and thread count: so no op goes without rows because others came first.
+    """
+
+    def __init__(self, contest: Contest) -> None:
+        self._contest = contest
+        self._end = time.monotonic() + (contest.seconds or 0.0)
+        self._groups = contest.rows() // len(contest.shapes)
+        self._group_end = self._end
+
+    def next_group(self) -> None:
+        """A group begins."""
+        now = time.monotonic()
+        self._group_end = now + max(0.0, self._end - now) / self._groups
+        self._groups -= 1
+
+    def row_seconds(self, rows_left: int) -> float:
+        """Time for the next of so many rows of this group; 0 when there is none left."""
+        if self._contest.seconds is None:
+            return self._contest.seconds_per_row
+        return max(0.0, self._group_end - time.monotonic()) / rows_left

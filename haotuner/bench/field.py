@@ -89,11 +89,11 @@ _AT = "haotuner.bench.peers"
 HOST = Field(
     peers={
         "torch": f"{_AT}.torch_cpu:Torch",
-        "onednn": f"{_AT}.onednn_packed:OnednnPacked",
+        "onednn": f"{_AT}.torch_cpu:OnednnPacked",
         "openvino": f"{_AT}.onnx_files:Openvino",
         "onnxruntime": f"{_AT}.onnx_files:Onnxruntime",
         "inductor": f"{_AT}.torch_cpu:Inductor",
-        "zentorch": f"{_AT}.zentorch_packed:ZentorchPacked",
+        "zentorch": f"{_AT}.torch_cpu:ZentorchPacked",
         "numpy": f"{_AT}.numpy_blas:NumpyBlas",
     },
     only={"onednn": _layer_or_convolution, "zentorch": plain_layer, "numpy": _layer_or_product},
@@ -107,7 +107,7 @@ GPU = Field(
         "cublaslt": f"{_AT}.gpu_cublaslt:CublasLt",
         "cublaslt16": f"{_AT}.gpu_cublaslt:CublasLtBest",
         "triton": f"{_AT}.gpu_triton:GpuTriton",
-        "inductor": f"{_AT}.gpu_inductor:GpuInductor",
+        "inductor": f"{_AT}.gpu_torch:GpuInductor",
         EXPERTS: f"{_AT}.gpu_torch:GpuTorchGroupedMm",
     },
     only={
@@ -117,7 +117,7 @@ GPU = Field(
         "inductor": _not_of_groups,
         EXPERTS: plain_groups,
     },
-    ours=f"{_AT}.gpu_ours:GpuOurs",
+    ours=f"{_AT}.ours:GpuOurs",
     dtypes=("fp32", "fp16", "bf16"),
     caches=GPU_CACHES,
     on_host=False,

@@ -8,15 +8,13 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from haotuner.bench import contention
-from haotuner.bench.budget import Budget
+from haotuner.bench import machine_load
 from haotuner.bench.contender import MACHINE, OURS, OURS_AGAIN, Setting
-from haotuner.bench.contest import MOST_ROUNDS, Contest
+from haotuner.bench.contest import MOST_ROUNDS, Budget, Contest
+from haotuner.bench.machine_load import ScatteredPages
 from haotuner.bench.processes import Processes
-from haotuner.bench.retry_contended import RetryContended
+from haotuner.bench.retry import RetryContended, Throttling
 from haotuner.bench.rotation import HOT, Rotation
-from haotuner.bench.scattered_pages import ScatteredPages
-from haotuner.bench.throttling import Throttling
 from haotuner.isolate.answers import ChildNotResponding
 from haotuner.spec.op import Op
 from haotuner.spec.record import Failed
@@ -51,7 +49,7 @@ class Row:
     @property
     def contended(self) -> bool:
         """True if other load may have shaped the times."""
-        return self.foreign_cores > contention.CONTENDED_CORES or self.crowded > contention.CROWDED_BLOCKS
+        return self.foreign_cores > machine_load.CONTENDED_CORES or self.crowded > machine_load.CROWDED_BLOCKS
 
 
 @dataclass(slots=True, kw_only=True)
@@ -153,7 +151,7 @@ def _row(processes: Processes, retry: Retry, contest: Contest, seconds: float, s
     rounds = max(contest.least_rounds, min(MOST_ROUNDS, int(seconds / max(sum(expected_s.values()), 1e-9))))
     blocks: dict[str, list[float]] = {name: [] for name in order}
     crowded: list[bool] = []
-    before = contention.read(processes.pids())
+    before = machine_load.read(processes.pids())
     for turn in range(rounds):
         for name in _rotated(order, turn):
             if name in failed:
@@ -165,12 +163,12 @@ def _row(processes: Processes, retry: Retry, contest: Contest, seconds: float, s
                 continue
             blocks[name].append(float(seen["us"]))
             crowded.append(shared)
-    after = contention.read(processes.pids())
+    after = machine_load.read(processes.pids())
     return replace(
         start,
         blocks_us={name: tuple(times) for name, times in blocks.items() if name not in failed},
         failed=failed,
-        foreign_cores=contention.foreign_cores(before, after) if contest.field.on_host else 0.0,
+        foreign_cores=machine_load.foreign_cores(before, after) if contest.field.on_host else 0.0,
         crowded=sum(crowded) / max(len(crowded), 1),
         rotation=turn_over,
         composition=str(aimed.get(OURS, {}).get("plan", "")),

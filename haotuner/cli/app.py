@@ -11,8 +11,8 @@ from typing import Annotated
 import typer
 
 from haotuner import __version__
+from haotuner.cli.options import with_new_names
 from haotuner.cli.output import OutputLost, ReaderLeft, give_up_stdout, say, tell, writing
-from haotuner.cli.renamed_options import with_new_names
 from haotuner.errors import HaotunerError
 
 # In the order of `haotuner --help`. A verb is the function of its name in the file of its name; a group is its file's typer.

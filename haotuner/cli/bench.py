@@ -1,4 +1,7 @@
-"""`haotuner bench`: race a pack against other libraries, each alone in its process, and say how sure the figures are."""
+"""`haotuner bench`: race a pack, or one of its models, against other libraries, each alone in its process.
+
+`haotuner bench PACK --model MODEL`: a whole model against ONNX Runtime, OpenVINO and torch.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import json
 import math
 import os
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -15,21 +19,121 @@ from rich.table import Table
 
 from haotuner.bench.compare import contest_of, facts_of, finish
 from haotuner.bench.field import HOST, PEERS, Field, field_of
+from haotuner.bench.models import (
+    MODEL_PEERS,
+    PROGRAMS,
+    dims_of,
+    files_of,
+    parse_inputs,
+    race,
+    requests_of,
+    shape_constraints_of,
+)
 from haotuner.bench.plot import check_plot, draw
 from haotuner.bench.result import Json as Document
 from haotuner.bench.table import cells, closing, header
-from haotuner.cli.bench_model import bench_model
-from haotuner.cli.option_values import Json, PackFolder, Quiet, Verbose, threads_of
+from haotuner.cli.devices import columns
+from haotuner.cli.options import Json, PackFolder, Quiet, Verbose, threads_of
 from haotuner.cli.output import say, tell, writing
 from haotuner.cli.progress import race_progress
 from haotuner.errors import UsageError
 from haotuner.hw_profiles.find import find_device
 from haotuner.pack.manifest import read_manifest
-from haotuner.runtime.gpus import ordinal_of
+from haotuner.runtime.device_memory import ordinal_of
+from haotuner.runtime.pack import Pack
 from haotuner.spec.op import Op
 from haotuner.spec.shape import Shape, ShapeRange
-from haotuner.spec.trace import arrivals_of, is_trace
-from haotuner.spec.traffic import Traffic
+from haotuner.spec.traffic import Traffic, arrivals_of, is_trace
+
+
+def bench_model(
+    pack: Path,
+    name: str,
+    *,
+    files: Sequence[Path],
+    shapes: str | None,
+    against: str | None,
+    threads: Sequence[int],
+    seconds: float,
+    given: str,
+    json_output: bool,
+    quiet: bool,
+    environment: Mapping[str, str],
+) -> None:
+    """Race one model at the requests of a trace or range, and print the table."""
+    peers = MODEL_PEERS if against is None else tuple(part.strip() for part in against.split(",") if part.strip() != "none")
+    unknown = [peer for peer in peers if peer not in MODEL_PEERS]
+    if unknown:
+        raise UsageError(f"--peers {unknown[0]}: models are raced against {', '.join(MODEL_PEERS)}")
+    if (manifest := read_manifest(pack)).placed:
+        raise UsageError(f"{pack} is for {manifest.arch}: whole models are raced on CPUs; tune for this CPU to race {name}")
+    for file in files:
+        if not file.is_file():
+            raise UsageError(f"--file {file} is not there; name the ONNX file that the model was made of, or a {PROGRAMS}")
+    without = [peer for peer in peers if peer not in files_of(files, peers)]
+    if without and not quiet and (against is not None or not files):
+        tell(f"no file for {', '.join(without)}: ONNX Runtime and OpenVINO take --file MODEL.onnx, torch --file MODEL.pt2")
+    result = []
+    for count in threads:
+        with Pack(pack, threads=count) as opened:
+            model = opened.model(name)
+            text = shapes or str(opened.manifest.tuning["shapes"])
+            dims = dims_of(model)
+            of_data = [dim for dim in model.dims if dim not in dims]
+            requests = requests_of(text, dims, data=of_data, agreed=shape_constraints_of(model, dims))
+            drawn = parse_inputs(given, [end.name for end in model.inputs], dims)
+            result.append(
+                race(
+                    model, files, requests, peers, threads=count, seconds=seconds, environment=environment, given=drawn,
+                    watch=_silent if quiet else tell,
+                )
+            )  # fmt: skip
+    document = {**result[0], "rows": [row for item in result for row in item["rows"]]}
+    if json_output:
+        say(json.dumps(document, indent=1))
+        return
+    for item in result:
+        _print_models(item, [peer for peer in peers if peer not in item["missing"]])
+
+
+def _silent(_: str) -> None:
+    """Nothing is told."""
+
+
+def _print_models(result: Mapping[str, object], peers: Sequence[str]) -> None:
+    rows: list[tuple[str, ...]] = [("shape", "threads", "first", "steady", *(f"{peer}" for peer in peers), "vs best")]
+    description: Sequence[Mapping[str, object]] = result["rows"]  # type: ignore[assignment]
+    for row in description:
+        times: Mapping[str, Mapping[str, float]] = row["peers"]  # type: ignore[assignment]
+        ours = float(row["steady_us"])  # type: ignore[arg-type]
+        best = min((time_us["ratio"] for time_us in times.values()), default=None)
+        shape: Mapping[str, int] = row["shape"]  # type: ignore[assignment]
+        rows.append(
+            (
+                ";".join(f"{axis}={size}" for axis, size in shape.items()),
+                str(row["threads"]),
+                f"{float(row['first_us']) / 1e3:,.2f}",  # type: ignore[arg-type]
+                f"{ours / 1e3:,.2f}",
+                *(f"{times[peer]['steady_us'] / 1e3:,.2f}" for peer in peers),
+                "-" if best is None else "contended" if row["contended"] else f"{best:.2f}x",
+            )
+        )
+    say(columns(rows))
+    summary: Mapping[str, object] = result["summary"]  # type: ignore[assignment]
+    say("milliseconds; first: a size that was not seen before; others: steady, the median; vs best: peer over ours by turns")
+    if summary["contended"] == len(description):
+        say("EVERY ROW WAS CONTENDED: other programs were busy all the time. Run again on a quiet machine for figures")
+    elif summary["contended"]:
+        say(f"{summary['contended']} contended rows are left out of the mean below")
+    if summary["geomean_vs_best"] is not None:
+        stream: Mapping[str, float] = summary["stream_vs"]  # type: ignore[assignment]
+        says = ", ".join(f"{peer} {ratio:.2f}x" for peer, ratio in stream.items())
+        say(f"against the best peer, geometric mean: {summary['geomean_vs_best']:.2f}x; stream of new sizes: {says}")
+    load_ms: Mapping[str, float] = summary["load_ms"]  # type: ignore[assignment]
+    peak: Mapping[str, float] = summary["peak_bytes"]  # type: ignore[assignment]
+    say("load, ms: " + ", ".join(f"{who} {ms:,.0f}" for who, ms in load_ms.items()))
+    say("peak memory, MB: " + ", ".join(f"{who} {count / 1e6:,.0f}" for who, count in peak.items()))
+
 
 SHAPES_OF_RANGE = 8  # a range or a trace is raced at this many shapes; a list is raced whole
 WIDE = 400  # columns of a table that is written to a file or a pipe: nothing is cut there

@@ -10,25 +10,24 @@ from typing import Annotated, Any
 
 import typer
 
-from haotuner.backends.cuda.toolkit import why_not_built
+from haotuner.backends.cuda.compiler import why_not_built
 from haotuner.cli.cache_folder import cache_folder
 from haotuner.cli.devices import columns
-from haotuner.cli.option_values import Json, Quiet, Verbose
+from haotuner.cli.options import Json, Quiet, Verbose
 from haotuner.cli.output import say
 from haotuner.errors import NothingLegal
 from haotuner.hw_profiles.find import find_device
 from haotuner.microkernels.cuda.conv import conv_families
 from haotuner.microkernels.index import families_for
+from haotuner.select.fit import exact_axes
 from haotuner.select.funnel import Funnel, select
-from haotuner.select.geometry import exact_axes
 from haotuner.spec.composition import sum_parts
 from haotuner.spec.demand import Expectation
 from haotuner.spec.device import Device
 from haotuner.spec.family import Family
 from haotuner.spec.kernel import Candidate
 from haotuner.spec.op import Op
-from haotuner.spec.trace import traffic_of
-from haotuner.spec.traffic import Traffic
+from haotuner.spec.traffic import Traffic, traffic_of
 from haotuner.tuning.request import ops_of
 
 SHOWN = 20  # candidates printed for people without -v

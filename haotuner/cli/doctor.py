@@ -1,23 +1,280 @@
-"""`haotuner doctor`: whether tuning can work here, what is missing, and how to get it."""
+"""`haotuner doctor`: whether tuning can work here, what is missing, and how to get it.
+
+The checks behind `haotuner doctor`: what tuning needs, what is there, what to do about the rest.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import sys
-from dataclasses import asdict
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
+from haotuner.backends.cpu.compile import unknown_extensions
+from haotuner.backends.cuda.compiler import find_nvrtc
 from haotuner.cli.cache_folder import cache_folder
-from haotuner.cli.checkup import PEERS, PINNED, TUNING, Check, checkup, installed
 from haotuner.cli.devices import columns, device_json, in_full
 from haotuner.cli.output import say, tell
 from haotuner.errors import EnvironmentMissing
+from haotuner.extras import how_to_get
+from haotuner.host.processor import read_text
+from haotuner.hw_profiles.cpu import cpu_info, cpu_rates, find_compiler
+from haotuner.hw_profiles.cpu_peak import NotMeasured
 from haotuner.hw_profiles.find import find_device
-from haotuner.hw_profiles.host import Host
+from haotuner.hw_profiles.gpu import gpu_devices
+from haotuner.hw_profiles.gpu_queries import NoGpu, query_driver, query_nvml
+from haotuner.hw_profiles.topology import Host, topology
+from haotuner.isolate import group
+from haotuner.isolate.answers import TimedOut
+from haotuner.spec.device import Device
+
+Status = Literal["ok", "missing", "warning", "absent"]  # missing: tuning on the CPU cannot work; absent: optional
+
+# The pair that works: ffi 0.1.15 crashes inside this TVM. pyproject.toml pins the same; a test compares them.
+PINNED = {"apache-tvm": "0.27.0.post1", "apache-tvm-ffi": "0.1.14.post1"}
+TUNING = ("numpy", "lightgbm", "pandas", "scikit-learn", "scipy")
+PEERS = ("torch", "onnx", "onnxruntime", "openvino")
+DISK_BYTES = 500 << 20  # a tuning run leaves some 10 MB; compilers and record stores want room beside it
+MEMORY_BYTES = 2 << 30  # a worker with TVM takes 0.3 GB; cold weights rotate through four times the last-level cache
+_TUNE = how_to_get("tune")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One thing that was looked at."""
+
+    name: str
+    status: Status
+    found: str
+    remedy: str = ""
+
+
+def checkup(*, host: Host, cache_dir: Path | None, folder: Path, version: Callable[[str], str | None]) -> list[Check]:
+    """Every check, in the order of a report.
+
+    Args:
+        host: the machine that is asked.
+        cache_dir: where measured rates are kept.
+        folder: where packs would be written.
+        version: gives a distribution's version, None where it is not installed.
+    """
+    checks = [*_cpu(host, cache_dir), _compiler(host), *_packages(version)]
+    checks += [_disk("disk", folder), _cache(cache_dir), *_gpu(host), _nvcc(), _nvrtc()]
+    return [*checks, *(_peer(name, version(name)) for name in PEERS)]
+
+
+def installed(name: str) -> str | None:
+    """Version of an installed distribution; nothing is imported."""
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _cpu(host: Host, cache_dir: Path | None) -> Iterator[Check]:
+    try:
+        info = cpu_info(host)
+    except EnvironmentMissing as error:
+        yield Check(name="platform", status="missing", found=f"{host.system} {host.machine}", remedy=str(error))
+        return
+    yield Check(name="platform", status="ok", found=f"{host.system} {host.machine}, {info.model_name or info.vendor}")
+    isas = info.isas()
+    # Peak and bars were set with AVX-512 in mind; narrower hosts work and are reported as such.
+    yield Check(name="instruction sets", status="ok", found=", ".join(f"{isa.name} ({isa.arch})" for isa in isas))
+    cores = topology(host)
+    limit = "" if cores.quota is None else f", control group allows {cores.quota:g} cores' time"
+    yield Check(name="cores", status="ok", found=f"{cores.cores} of {len(host.cpus)} logical CPUs{limit}")
+    caches = ", ".join(
+        f"{label} {size // 1024} KiB"
+        for label, size in (("L1d", cores.l1_bytes), ("L2", cores.l2_bytes), ("L3", cores.l3_bytes))
+        if size
+    )
+    yield Check(name="caches", status="ok" if caches else "warning", found=caches or "/sys does not tell", remedy="")
+    memory = cores.memory_bytes
+    yield Check(
+        name="memory",
+        status="ok" if memory is None or memory >= MEMORY_BYTES else "warning",
+        found="unknown" if memory is None else f"{memory / (1 << 30):.1f} GiB",
+        remedy="" if memory is None or memory >= MEMORY_BYTES else "tuning wants 2 GiB; give the container more",
+    )
+    yield _huge_pages(host)
+    rates = cpu_rates(isas[0], host=host, measure=True, cache_dir=cache_dir)
+    if isinstance(rates, NotMeasured):
+        yield Check(name="peak", status="warning", found=f"not measured: {rates.reason}", remedy=rates.remedy)
+        return
+    yield Check(
+        name="peak",
+        status="ok",
+        found=f"one core {rates.peak_gflops_unit:.0f} GFLOP/s and {rates.memory_gbps_unit:.0f} GB/s, "
+        f"all {rates.peak_gflops:.0f} and {rates.memory_gbps:.0f}; {rates.clock_mhz:.0f} MHz, FMA pipes: {rates.fma_pipes}",
+    )
+
+
+def _huge_pages(host: Host) -> Check:
+    """Transparent huge pages (Linux, admin-guide/mm/transhuge): packed weights ask for them."""
+    path = host.sysfs / "kernel" / "mm" / "transparent_hugepage" / "enabled"
+    chosen = re.search(r"\[(\w+)\]", read_text(path) or "")
+    if chosen is None:
+        return Check(name="huge pages", status="absent", found="not offered by this kernel, or not visible from here")
+    off = chosen[1] == "never"
+    remedy = f"as root: echo madvise > {path}; few rows on weights out of cache were up to 1.3 times as fast"
+    return Check(name="huge pages", status="warning" if off else "ok", found=chosen[1], remedy=remedy if off else "")
+
+
+def _compiler(host: Host) -> Check:
+    compiler = find_compiler()
+    remedy = "install one: `apt-get install gcc libc6-dev`, or put a cc, gcc or clang on PATH"
+    if compiler is None:
+        return Check(name="C compiler", status="missing", found="none of cc, gcc, clang on PATH", remedy=remedy)
+    first_line = _first_line([compiler, "--version"])
+    unknown = _not_compiled(compiler, host) if first_line else []
+    if unknown:
+        return Check(
+            name="C compiler",
+            status="warning",
+            found=f"{compiler} ({first_line}) does not know {', '.join(unknown)}, which this CPU has: "
+            "bf16 and int8 do without",
+            remedy="put a newer compiler on PATH, gcc 11 or later for all of them, and tune again",
+        )
+    return Check(
+        name="C compiler",
+        status="ok" if first_line else "missing",
+        found=f"{compiler} ({first_line or 'does not run'})",
+        remedy="" if first_line else remedy,
+    )
+
+
+def _not_compiled(compiler: str, host: Host) -> list[str]:
+    """Extensions for bf16 and int8 that the CPU has and the compiler has no option for."""
+    try:
+        info = cpu_info(host)
+    except EnvironmentMissing:
+        return []
+    return unknown_extensions(compiler, info)
+
+
+def _packages(version: Callable[[str], str | None]) -> Iterator[Check]:
+    for name, required_version in PINNED.items():
+        result = version(name)
+        if result == required_version:
+            yield Check(name=name, status="ok", found=result)
+        else:
+            why = f"{result}, not the pinned {required_version}; other pairs crash" if result else "not installed"
+            yield Check(
+                name=name, status="missing", found=why, remedy=f"{_TUNE} (or: pip install '{name}=={required_version}')"
+            )
+    for name in TUNING:
+        result = version(name)
+        yield Check(
+            name=name, status="ok" if result else "missing", found=result or "not installed", remedy="" if result else _TUNE
+        )
+
+
+def _disk(name: str, folder: Path) -> Check:
+    try:
+        free = shutil.disk_usage(folder).free
+    except OSError as error:
+        return Check(
+            name=name, status="warning", found=f"{folder}: {error.strerror}", remedy="choose another folder with --out"
+        )
+    enough = free >= DISK_BYTES
+    remedy = "" if enough else "make room, or choose another folder with --out"
+    return Check(
+        name=name, status="ok" if enough else "warning", found=f"{free / (1 << 30):.1f} GiB free in {folder}", remedy=remedy
+    )
+
+
+def _cache(cache_dir: Path | None) -> Check:
+    if cache_dir is None:
+        return Check(name="cache", status="warning", found="no home folder", remedy="set XDG_CACHE_HOME to an absolute path")
+    selected = len(list(cache_dir.glob("cpu-peak-*.json"))) if cache_dir.is_dir() else 0
+    try:
+        cache_dir.mkdir(parents=True, exist_ok=True)
+        probe = cache_dir / ".probe"
+        probe.write_bytes(b"")
+        probe.unlink()
+    except OSError as error:
+        remedy = "set XDG_CACHE_HOME to a writable folder; until then rates are measured in every process (about 2 s)"
+        return Check(name="cache", status="warning", found=f"{cache_dir}: {error.strerror}", remedy=remedy)
+    return Check(
+        name="cache", status="ok", found=f"{cache_dir}, {selected} measured instruction set{'s' if selected != 1 else ''}"
+    )
+
+
+def _gpu(host: Host) -> Iterator[Check]:
+    nvml = query_nvml(host.nvml)
+    if isinstance(nvml, NoGpu):
+        yield Check(name="NVML", status="absent", found=nvml.detail, remedy=nvml.remedy)
+    else:
+        yield Check(
+            name="NVML", status="ok", found=f"driver {nvml.driver or 'unknown'}, CUDA up to {nvml.cuda or 'unknown'}"
+        )
+    driver = query_driver(host.cuda_library)
+    if isinstance(driver, NoGpu):
+        yield Check(name="CUDA driver", status="absent", found=driver.detail, remedy=driver.remedy)
+    else:
+        yield Check(name="CUDA driver", status="ok", found=f"{len(driver)} GPU{'s' if len(driver) != 1 else ''}")
+    for index, gpu in enumerate(gpu_devices(host)):
+        if isinstance(gpu, Device):
+            mig = ", MIG" if gpu.mig else ""
+            yield Check(
+                name=f"cuda:{index}", status="ok", found=f"{gpu.name} ({gpu.id}, {gpu.arch}, {gpu.compute_units} SMs{mig})"
+            )
+        elif not isinstance(nvml, NoGpu):
+            yield Check(name=f"cuda:{index}", status="warning", found=gpu.detail, remedy=gpu.remedy)
+
+
+def _nvcc() -> Check:
+    path = shutil.which("nvcc")
+    if path is None:
+        return Check(
+            name="nvcc", status="absent", found="not on PATH", remedy="install a CUDA toolkit to build packs for GPUs"
+        )
+    release = re.search(r"release (\d+)\.(\d+)", _output([path, "--version"]) or "")
+    if release is None:
+        return Check(
+            name="nvcc", status="warning", found=f"{path} does not tell its version", remedy="reinstall the CUDA toolkit"
+        )
+    # CUDA 13 dropped Maxwell, Pascal and Volta (its release notes).
+    oldest = "sm_75 (sm_60 and sm_70 need the nvcc of CUDA 12)" if int(release[1]) >= 13 else "sm_60"
+    return Check(name="nvcc", status="ok", found=f"{path}, CUDA {release[1]}.{release[2]}, builds for {oldest} and later")
+
+
+def _nvrtc() -> Check:
+    """NVIDIA's compiler as a library, which builds packs for GPUs where there is no toolkit."""
+    try:
+        result = find_nvrtc()
+    except EnvironmentMissing as error:
+        found_none = str(error).partition("; ")[0]  # what follows is the remedy
+        return Check(name="NVRTC", status="absent", found=found_none, remedy=how_to_get("cuda"))
+    return Check(name="NVRTC", status="ok", found=result.name)
+
+
+def _peer(name: str, version: str | None) -> Check:
+    extra, what = ("models", "tune ONNX models") if name == "onnx" else ("bench", "race against it")
+    remedy = "" if version else f"{how_to_get(extra)}, to {what}"
+    return Check(name=name, status="ok" if version else "absent", found=version or "not installed", remedy=remedy)
+
+
+def _output(words: list[str]) -> str | None:
+    try:
+        done = group.run(words, 20)
+    except (OSError, TimedOut):
+        return None
+    return done.out if done.code == 0 else None
+
+
+def _first_line(words: list[str]) -> str:
+    return next(iter((_output(words) or "").splitlines()), "")
+
 
 _MARKS = {"ok": "ok", "missing": "MISSING", "warning": "warning", "absent": "-"}
 

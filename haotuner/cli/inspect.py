@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from haotuner.backends.cpu.typed_library import NOT_COMPILED
+from haotuner.backends.cpu.compile import NOT_COMPILED
 from haotuner.cli.devices import columns
-from haotuner.cli.option_values import Json, PackFolder, Quiet, Verbose, facts_of
+from haotuner.cli.options import Json, PackFolder, Quiet, Verbose, facts_of
 from haotuner.cli.output import say
 from haotuner.errors import EnvironmentMissing
 from haotuner.pack.manifest import Manifest, read_manifest
-from haotuner.runtime.gpus import find_gpu
+from haotuner.runtime.device_memory import find_gpu
 from haotuner.spec.cold import waits
 from haotuner.spec.cuda_arch import driver_words
 from haotuner.verify.pack_groups import meaning_of

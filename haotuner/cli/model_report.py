@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from haotuner.cli.output import tell
 from haotuner.errors import UsageError
 from haotuner.spec.op import Op
-from haotuner.spec.trace import Arrivals
+from haotuner.spec.traffic import Arrivals
 
 if TYPE_CHECKING:
     from haotuner.partition.ilp_partition import PartitionReport

@@ -1,4 +1,9 @@
-"""Output of the command line: results on stdout, all else on stderr, and nothing that could steer a terminal."""
+"""Output of the command line: results on stdout, status on stderr, places to write to, nothing that steers a terminal.
+
+Places that a verb is to write to, looked at before the work starts rather than after it.
+
+Status messages of long work, on a terminal or in a log.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +12,15 @@ import errno
 import os
 import re
 import sys
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
-from haotuner.errors import HaotunerError
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from haotuner.errors import HaotunerError, UsageError
 
 # C0 and C1 but for tab and end of line, what turns the direction of writing, and halves of surrogate pairs.
 _STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -86,3 +96,56 @@ def give_up_stdout() -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)
+
+
+def check_output_path(path: Path, option: str = "--out") -> None:
+    """UsageError unless a file can be written at ``path``; nothing is left there, and what is there stays as it is."""
+    if not path.name:
+        raise UsageError(f"{option} {str(path)!r} names no file; name the file to write")
+    try:
+        if not path.parent.is_dir():
+            raise UsageError(f"{option} {path}: there is no folder {path.parent}; make it first")
+        if path.exists() and not path.is_file():
+            what = "a folder" if path.is_dir() else "a device or a pipe"
+            raise UsageError(f"{option} {path} is {what}; name a new file, or one to replace")
+        if path.exists() and not os.access(path, os.W_OK):
+            raise UsageError(f"{option} {path} may not be written; name another file, or allow it with chmod")
+        beside = path.with_name(f"{path.name}.{os.getpid()}.tmp")  # as long a name as any that will be needed
+        beside.touch()
+        beside.unlink()
+    except OSError as error:
+        raise UsageError(f"{option} {path} cannot be written: {error.strerror}; name another place") from error
+
+
+_LINE_EVERY_S = 10.0  # without a terminal: often enough to see life, seldom enough for a log
+
+
+@contextlib.contextmanager
+def status_messages(*, quiet: bool, verbose: bool) -> Iterator[Any]:
+    """A function that is told what goes on: a bar on a terminal, a line now and then elsewhere.
+
+    All of it a line each with --verbose, nothing with --quiet.
+    """
+    if quiet:
+        yield lambda _: None
+    elif verbose:
+        yield lambda text: tell(text)
+    elif sys.stderr.isatty():
+        with Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+        ) as bar:
+            task = bar.add_task("starting", total=None)
+            yield lambda text: bar.update(task, description=text, advance=1)
+    else:
+        last = [0.0]
+
+        def say(text: str) -> None:
+            if time.monotonic() - last[0] >= _LINE_EVERY_S:
+                last[0] = time.monotonic()
+                tell(text)
+
+        yield say

@@ -20,10 +20,8 @@ from haotuner.hw_profiles.find import find_device
 from haotuner.records.address import open_store
 from haotuner.records.clblast import is_winners_file
 from haotuner.records.export import FORMATS, export
-from haotuner.records.importing import load_kernel_tuner
-from haotuner.records.jsonl import is_export, load_jsonl
-from haotuner.records.loaded import Imported, Loaded
-from haotuner.records.mapping import named
+from haotuner.records.importing import Imported, Loaded, is_export, load_jsonl, load_kernel_tuner
+from haotuner.records.kernel_tuner import named
 from haotuner.records.miopen import is_find_database
 from haotuner.records.store import RecordStore
 from haotuner.spec.device import Device

@@ -12,7 +12,7 @@ import typer
 
 from haotuner.cli.output import tell
 from haotuner.cli.progress import Watcher
-from haotuner.pack.names import MANIFEST
+from haotuner.pack.folder import MANIFEST
 
 STOPPED, NOTHING_PUBLISHED = 3, 6  # exit codes: README, *Exit codes*
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

@@ -16,21 +16,21 @@ import typer
 from haotuner.cli.cache_folder import cache_folder
 from haotuner.cli.devices import columns
 from haotuner.cli.model_report import read_models
-from haotuner.cli.option_values import Json, Quiet, Verbose, peers_of, seconds_of, threads_of
+from haotuner.cli.options import Json, Quiet, Verbose, peers_of, seconds_of, threads_of
 from haotuner.cli.output import counted, say, tell
 from haotuner.cli.progress import Watcher
 from haotuner.cli.stopping import STOPPED, Stopping
 from haotuner.errors import UsageError
 from haotuner.search.policies.names import NAMES, TEMPLATE
 from haotuner.search.task_scheduler import GRADIENT, STRATEGIES
-from haotuner.spec.trace import arrivals_of
+from haotuner.spec.traffic import arrivals_of
 from haotuner.spec.workloads import DEFAULT, WORKLOADS, workload_shapes
 from haotuner.tuning.request import BUDGET_OF_MODELS_S, BUDGET_PER_OP_S, Request, ops_asked, serves_on
 
 PEERS_HERE = "torch,onnxruntime,numpy"
 
 if TYPE_CHECKING:  # the models and their libraries take a second to import: only a run that needs them waits
-    from haotuner.cli.speed import Speed
+    from haotuner.cli.tune_race import Speed
     from haotuner.codegen.template import Template
     from haotuner.tuning.session import Report
 
@@ -171,9 +171,8 @@ def tune(
             here = f"{cores} cores, at most" if device.startswith("cpu") else "at most"
             how = "from predictions alone" if zero_measure else f"{here} {budget_s:.0f} s"
             tell(f"tuning {what} for {request.shapes} on {device}, {how}")
-        from haotuner.cli.model_speed import race_models
-        from haotuner.cli.speed import compare, times_table
-        from haotuner.search.scheduler_rounds import enough_s
+        from haotuner.cli.tune_race import compare, race_models, times_table
+        from haotuner.search.task_scheduler import enough_s
         from haotuner.tuning.session import produce
 
         enough = enough_s(len(request.ops) + len(request.models))
@@ -260,7 +259,7 @@ def _seconds(seconds: float) -> str:
 
 def _unmeasured(report: Report, budget_s: float) -> list[str]:
     """Lines on what a budget left out, and one that would not; a run that was stopped has other reasons."""
-    from haotuner.search.scheduler_rounds import enough_s
+    from haotuner.search.task_scheduler import enough_s
 
     lacking = sum(not tuned.measured for tuned in report.tuned)
     if not lacking or report.stopped == "signal" or report.stopped == "zero-measure":

@@ -6,7 +6,7 @@ import json
 
 import typer
 
-from haotuner.cli.option_values import Json, PackFolder, Quiet
+from haotuner.cli.options import Json, PackFolder, Quiet
 from haotuner.cli.output import counted, say, tell
 from haotuner.verify.pack_check import not_verified
 from haotuner.verify.pack_check import verify as problems_of

@@ -26,7 +26,7 @@ from haotuner.codegen.mixed_radix import MixedRadix, apart, divisor_of
 from haotuner.errors import UsageError
 from haotuner.graph.extents import Extent, canonical, same
 from haotuner.graph.graph import Graph, Node
-from haotuner.ops.functions import COMPARISONS
+from haotuner.ops.formula import COMPARISONS
 
 Indices: TypeAlias = tuple[Expression, ...]
 LEAST_INSIDE = 16  # elements of an innermost loop: shorter ones cost more than a division of the index

@@ -25,15 +25,13 @@ from haotuner.codegen.expressions import (
     has_folds,
     parts,
 )
-from haotuner.codegen.index_analysis import extents_of, is_ready, maskable, missing_folds, offsets
 from haotuner.codegen.multi_level_tiling import emit_multi_level_tiling
 from haotuner.codegen.multi_stage import emit_multi_stage
 from haotuner.codegen.online_softmax_emit import emit_online
 from haotuner.codegen.online_softmax_schedule import OnlinePlan
 from haotuner.codegen.schedule import FOLDS, CachedRow, Plan, shareable
 from haotuner.codegen.split_reduction import emit_split_reduction
-from haotuner.codegen.stores import Store, stores_of
-from haotuner.codegen.values import Frame, Values
+from haotuner.codegen.values import Frame, Store, Values, extents_of, is_ready, maskable, missing_folds, offsets, stores_of
 from haotuner.graph.extents import Extent
 
 AnyPlan: TypeAlias = Plan | OnlinePlan

@@ -55,7 +55,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """An element-wise function (``ops/functions.py``), or ``cast``; ``dtype`` is the result's."""
+    """An element-wise function (``ops/formula.py``), or ``cast``; ``dtype`` is the result's."""
 
     function: str
     arguments: tuple[Expression, ...]

@@ -12,10 +12,9 @@ from dataclasses import dataclass, replace
 
 from haotuner.codegen.builder import Builder, Cell, Value
 from haotuner.codegen.expressions import INDEX, Apply, Expression, Fold, Load, children, dtype_of, free_variables
-from haotuner.codegen.index_analysis import maskable, offsets
 from haotuner.codegen.register_transpose import emit_register_transpose
 from haotuner.codegen.schedule import Plan, tiled_fold
-from haotuner.codegen.values import Frame, Values
+from haotuner.codegen.values import Frame, Values, maskable, offsets
 
 SUMS = "tile of sums"  # scratch memory
 

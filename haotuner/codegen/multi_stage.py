@@ -12,13 +12,11 @@ from math import prod
 
 from haotuner.codegen.builder import Builder, Value
 from haotuner.codegen.expressions import INDEX, Expression, Fold, Variable
-from haotuner.codegen.index_analysis import offsets
-from haotuner.codegen.online_softmax_parts import record
+from haotuner.codegen.online_softmax_emit import record
 from haotuner.codegen.online_softmax_schedule import OnlinePlan
 from haotuner.codegen.schedule import Plan, levels_of_folds, shareable
 from haotuner.codegen.split_reduction import PARTIAL
-from haotuner.codegen.stores import Store, stores_of
-from haotuner.codegen.values import Frame, Values
+from haotuner.codegen.values import Frame, Store, Values, offsets, stores_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

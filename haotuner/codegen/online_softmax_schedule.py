@@ -1,4 +1,6 @@
-"""Schedules of online softmax: how rows, keys and columns are tiled, and what runs along the vector lanes.
+"""Schedules of online softmax, and their space as points that a policy searches.
+
+Schedules of online softmax: how rows, keys and columns are tiled, and what runs along the vector lanes.
 
 *Parallel*: rows of the output along the lanes, or the depth of the products where rows are few; threads share rows. On units
 for small matrices a block of warps has the rows of a tile (``online_tensor.py``).
@@ -8,10 +10,13 @@ for small matrices a block of warps has the rows of a tile (``online_tensor.py``
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
 
 from haotuner.codegen.online_softmax import OnlineSoftmax
+from haotuner.codegen.space import SLICES, STRUCTURE, Hole, Point, Space
 from haotuner.errors import UsageError
 from haotuner.graph.graph import Graph
 
@@ -37,7 +42,7 @@ class OnlineSchedule:
 
     ``block``: keys whose scores are summed at once; ``keys``: of a tile; ``out_rows``: rows of the second product at once,
     of tensor units a warp's; ``parts``: of the keys, which blocks of a device take side by side
-    (``online_softmax_parts.py``); ``stages``: tiles of keys in shared memory at a time, of tensor units.
+    (``online_softmax_emit.py``); ``stages``: tiles of keys in shared memory at a time, of tensor units.
     """
 
     lanes: int
@@ -228,3 +233,39 @@ def schedules(sums: OnlineSoftmax, lanes: int) -> Iterator[OnlineSchedule]:
                 yield online_plan(sums, schedule).schedule
             except UsageError:
                 continue
+
+
+@dataclass(frozen=True)
+class OnlineSpace(Space):
+    """All schedules of an online softmax for vectors of so many lanes. A point without a plan is no point."""
+
+    sums: OnlineSoftmax
+
+    @cached_property
+    def _every(self) -> frozenset[OnlineSchedule]:
+        usual = list(schedules(self.sums, self.lanes))
+        return frozenset(usual + (in_parts(self.sums, usual, SLICES * self.workers) if self.workers > 1 else []))
+
+    @cached_property
+    def holes(self) -> tuple[Hole, ...]:
+        """Free choices: what runs along the lanes first, then tiles, then what an iteration computes."""
+        first, second = self.sums.product.tensor, self.graph.outputs[0]
+
+        def hole(name: str, node: str) -> Hole:
+            return Hole(name, node, tuple(sorted({getattr(item, name) for item in self._every})))
+
+        along = Hole("along", STRUCTURE, (0, 1))  # rows, depth
+        return (along, hole("rows", STRUCTURE), hole("keys", STRUCTURE), hole("block", first), hole("out_rows", second),
+                hole("parts", second))  # fmt: skip
+
+    def _canonical(self, point: Sequence[int]) -> Point | None:
+        return tuple(point) if self.schedule(tuple(point)) in self._every else None
+
+    def schedule(self, point: Point) -> Any:
+        """The schedule of a point."""
+        value = {hole.name: hole.choices[at] for hole, at in zip(self.holes, point, strict=True)}
+        return OnlineSchedule(lanes=self.lanes, along=ALONG[value.pop("along")], **value)
+
+    def has_program(self, point: Point) -> bool:
+        """True if a point's schedule has a plan."""
+        return self.canonical(point) is not None

@@ -19,7 +19,7 @@ from haotuner.codegen.expressions import INDEX
 from haotuner.errors import UsageError
 from haotuner.graph.extents import Extent, evaluate
 from haotuner.graph.types import TensorType, numpy_dtype
-from haotuner.ops.functions import FUNCTIONS
+from haotuner.ops.formula import FUNCTIONS
 
 DEEPEST = 16  # loops around a place; the last dimension of every array are the lanes
 MOST_PLACES = 1 << 18  # of one index; a larger array is taken for not known

@@ -12,8 +12,7 @@ from dataclasses import replace
 
 from haotuner.codegen.builder import Builder, Value
 from haotuner.codegen.expressions import INDEX, Variable
-from haotuner.codegen.schedule import Plan
-from haotuner.codegen.transposed_loads import transposed_load_of
+from haotuner.codegen.schedule import Plan, transposed_load_of
 from haotuner.codegen.values import Frame, Values
 from haotuner.graph.extents import Extent
 

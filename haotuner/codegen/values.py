@@ -1,14 +1,129 @@
-"""Evaluation of expressions on a machine, which every emitter of programs shares."""
+"""Evaluation of expressions on a machine: index analysis, maxima that may drop NaN, stores.
+
+Index analysis for the emitter: steps of indices along the lanes, what is ready, what can be masked.
+
+Maxima whose NaN the outputs have anyway, so that folding them need not keep it: one instruction a vector, not three.
+
+The case is a softmax: where a row of x has a NaN, so has its sum of exp(x - max x), whatever max x is, and every output that
+reads the maximum reads that sum, too. These are conditions on the graph; none names an operator.
+
+Evaluation of expressions on a machine, which every emitter of programs shares.
+
+Stores of a nest of loops: what it does with an expression at every point; of a program, one a tensor written.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from haotuner.codegen.builder import Builder, Value
-from haotuner.codegen.expressions import Expression, Fold, Load, Number, Size, Variable, free_variables
-from haotuner.codegen.index_analysis import step_along
-from haotuner.codegen.nan_propagation import nan_propagating_maxima
-from haotuner.graph.graph import Graph
+from haotuner.codegen.expressions import (
+    Expression,
+    Fold,
+    Load,
+    Number,
+    Size,
+    Variable,
+    children,
+    free_variables,
+    has_folds,
+    parts,
+    slope,
+)
+from haotuner.codegen.schedule import CachedRow, Plan
+from haotuner.graph.extents import Extent
+from haotuner.graph.graph import Graph, Node
+from haotuner.ops.formula import TRANSCENDENTAL
+
+
+def step_along(e: Expression, along: frozenset[str]) -> int | None:
+    """Step of an index from lane to lane; None where it does not grow evenly."""
+    own = [name for name in along if name in free_variables(e)]
+    return 0 if not own else slope(e, own[0])
+
+
+def extents_of(fold: Fold) -> tuple[Extent, ...]:
+    """Extents of the axes that are folded."""
+    return tuple(extent for _, extent in fold.axes)
+
+
+def is_ready(keep: CachedRow, inside: set[str]) -> bool:
+    """True if only the keep's own axes are missing."""
+    own = {variable.name for variable, _ in keep.axes}
+    return not (free_variables(keep.value) - own) & inside
+
+
+def missing_folds(
+    e: Expression, known: Container[Fold], first: Mapping[Fold, Expression], seen: set[int], result: list[Fold]
+) -> None:
+    """Add the folds in an expression that have no value yet, inner ones first.
+
+    ``first``: what is folded in place of a fold's own value; ``seen``: expressions, by identity, that were looked through.
+    """
+    if not has_folds(e) or id(e) in seen or isinstance(e, Fold) and e in known:
+        return
+    seen.add(id(e))
+    for child in (first.get(e, e.value),) if isinstance(e, Fold) else children(e):
+        missing_folds(child, known, first, seen, result)
+    if isinstance(e, Fold):
+        result.append(e)
+
+
+def offsets(count: int, lanes: int, pitch: int) -> list[int]:
+    """Offsets of the vectors of an iteration: ``pitch`` of them at neighbours, lanes so far apart, then the next ones."""
+    return [index // pitch * lanes * pitch + index % pitch for index in range(count)]
+
+
+def maskable(value: Expression, indices: Sequence[Expression], along: frozenset[str]) -> bool:
+    """True if all that a vector touches is one row of neighbours, so that masked instructions can leave lanes out."""
+    for part in parts(value):
+        if isinstance(part, Load) and free_variables(part) & along:
+            steps = [step_along(index, along) for index in part.indices]
+            if steps[-1] != 1 or any(steps[:-1]):
+                return False
+        if isinstance(part, Fold):
+            axes = {variable.name for variable, _ in part.axes}
+            assert not axes & along, "a fold's own axes are loops of their own"
+    return not indices or [index for index in indices if isinstance(index, Variable) and index.name in along] == [
+        indices[-1]
+    ]
+
+
+# NaN where an argument is.
+STRICT = (TRANSCENDENTAL - {"pow"}) | {"add", "sub", "mul", "div", "reciprocal", "neg", "abs", "sqrt", "rsqrt"}
+
+
+def nan_propagating_maxima(graph: Graph) -> frozenset[str]:
+    """Tensors that are such maxima."""
+    return frozenset(node.output for node in graph.nodes if _folds(node, ("max",)) and _propagates_nan(graph, node))
+
+
+def _propagates_nan(graph: Graph, most: Node) -> bool:
+    """True if all that reads a maximum stays in its row, and outputs among it are NaN where the row has one."""
+    axes = most.attributes["axes"]
+    reading, spoiled = {most.output}, {most.inputs[0]}  # by the maximum; by a NaN of the same element
+    rows = set[str]()  # by a NaN anywhere in the row
+    for node in graph.nodes:
+        inputs_, strict = set(node.inputs), node.primitive == "map" and node.attributes["function"] in STRICT
+        if reading & inputs_:
+            if node.primitive != "map" and not _folds(node, ("sum", "mean", "max", "min"), axes):
+                return False  # elsewhere rows could meet
+            reading.add(node.output)
+        if strict and spoiled & inputs_:
+            spoiled.add(node.output)
+        if rows & inputs_ and strict or spoiled & inputs_ and _folds(node, ("sum", "mean"), axes):
+            rows.add(node.output)
+    ranks = {graph.types[row].rank for row in (*reading, *rows)}
+    return reading & set(graph.outputs) <= rows and len(ranks) == 1
+
+
+def _folds(node: Node, how: Sequence[str], axes: Sequence[int] | None = None) -> bool:
+    """True if a node folds so, over these axes if given, and keeps them as ones."""
+    if node.primitive != "reduce" or node.attributes["how"] not in how or not node.attributes.get("keepdims", False):
+        return False
+    return axes is None or tuple(node.attributes["axes"]) == tuple(axes)
+
 
 _NOT_YET = object()
 
@@ -77,3 +192,29 @@ class Values:
             return machine.load(e.tensor, first, known, frame.lanes, frame.mask, conditions)
         arguments = [self.evaluate(argument, frame) for argument in e.arguments]
         return machine.apply(e.function, arguments, e.dtype, frame.lanes if free_variables(e) & frame.along else 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """An expression that is folded, or else stored: in ``tensor``, which is the program's output where it has no name."""
+
+    axes: tuple[tuple[Variable, Extent], ...]
+    value: Expression
+    fold: Fold | None = None
+    indices: tuple[Expression, ...] = ()
+    tensor: str = ""
+
+
+def stores_of(plan: Plan) -> tuple[list[Store], list[Store]]:
+    """Those at every point of a program's loops, its own output first, and those of outer loops alone."""
+    points, rows = [Store(plan.loops, plan.value, indices=plan.indices)], list[Store]()
+    for sibling in plan.beside:
+        whole = sibling.axes == len(plan.indices)
+        result = Store(
+            plan.loops if whole else plan.loops[: sibling.axes],
+            sibling.value,
+            indices=sibling.indices,
+            tensor=sibling.tensor,
+        )
+        (points if whole else rows).append(result)
+    return points, rows

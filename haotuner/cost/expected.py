@@ -1,8 +1,14 @@
-"""Expectation over traffic by the cost model: what selection ranks micro-kernels by whose tiles serve a shape alone."""
+"""Expectation over traffic by the cost model: what selection ranks micro-kernels by, sums in parts included.
+
+The sum over k in parts, as cost models see it: more columns of less depth, and adding the parts up.
+
+So many times the columns with a part of the depth ask a device for the same blocks and bytes as the sum in so many parts.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,8 +16,8 @@ from numpy.typing import NDArray
 from haotuner.cost.families import demand
 from haotuner.cost.features import features
 from haotuner.cost.model import CostModel, ensemble_predictions
-from haotuner.cost.parts import adding_us, in_parts_of
 from haotuner.cost.roofline import expected_us, roofline_us
+from haotuner.ops.dtypes import DTYPE_BYTES
 from haotuner.plan.grids import Grid
 from haotuner.spec.demand import Expectation
 from haotuner.spec.device import Device
@@ -20,6 +26,28 @@ from haotuner.spec.kernel import MicroKernel
 from haotuner.spec.op import Op
 from haotuner.spec.shape import Shape
 from haotuner.spec.traffic import Traffic
+
+LAUNCH_US = 1.5  # from the end of a kernel to the first block of the next one on its stream (H100: 1 to 2)
+PARTIAL_BYTES = 4  # sums of parts are kept in fp32
+
+
+def in_parts_of(op: Op, parts: int) -> Op:
+    """A product that asks for what ``op`` with its sum in so many parts asks for: more columns, less depth."""
+    if parts == 1:
+        return op
+    static = dict(op.static)
+    changed = {"n": static["n"] * parts, "k": -(-static["k"] // parts)}
+    return replace(op, static=tuple((axis, changed.get(axis, extent)) for axis, extent in op.static))
+
+
+def adding_us(op: Op, device: Device, shape: Shape, parts: int) -> float:
+    """Time to add up the parts of a sum behind the kernel, in us; 0 for one part."""
+    if parts == 1:
+        return 0.0
+    elements = shape[op.dynamic[0]] * op["n"]
+    moved = elements * (2 * parts * PARTIAL_BYTES + DTYPE_BYTES[op.dtype])  # parts are written and read again
+    return LAUNCH_US + moved / ((device.memory_gbps or 1000.0) * 1e3)
+
 
 # What a sum in parts must save beyond adding them up before selection counts on it: with less, NVIDIA's heuristics for an
 # H200 find narrower tiles as good or better (docs/decisions/132).

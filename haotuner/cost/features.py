@@ -1,34 +1,40 @@
-"""Features: a row of numbers for each (micro-kernel, shape) on a device, mostly ratios of demand to resource.
+"""Features: a row of numbers for each (micro-kernel, shape) on a device, and the columns that saved models use.
 
 A tree cannot extrapolate, so a number that grows with the device (bytes of cache, registers) is divided by what
 the device has: half-full is half-full everywhere, and a model learnt on one device means something on the next.
+
+Columns of saved models: which a model uses, in which version, and whether this haotuner still computes them so.
+
+A model is usable as long as the columns it uses are computed by the same formulas, whatever else is added.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import pandas as pd
 
 from haotuner.cost.families import Named, demand
 from haotuner.cost.machine import Machine, machine
-from haotuner.cost.ring import Flow, flow_of
 from haotuner.cost.roofline import (
+    Flow,
     code_fill,
     exposed_us,
+    flow_of,
+    lanes_of_wave,
     least_us,
     resident_tiles,
     roofline_us,
     spilled_registers,
     start_cycles,
     step_cycles,
+    steps_of,
     tile_count,
     worked_us,
 )
-from haotuner.cost.steps import lanes_of_wave, steps_of
 from haotuner.spec.demand import Column, CpuStream, Demand, MatmulTile, Problem, Ring, Staging
 from haotuner.spec.device import Device
 from haotuner.spec.kernel import MicroKernel
@@ -299,3 +305,39 @@ def frame(device: Device, demand_: Demand, least: Column | None = None) -> pd.Da
         there = feature.group is None or getattr(demand_, feature.group) is not None
         table[:, column] = feature.of(view) if there else np.nan
     return pd.DataFrame(table, columns=[feature.name for feature in every])
+
+
+_VERSIONS = {feature.name: feature.version for feature in (*FEATURES, *RING_FEATURES)}
+
+
+def versions(names: Iterable[str]) -> dict[str, int]:
+    """Version of each of these columns as it is computed here."""
+    return {name: _VERSIONS[name] for name in names}
+
+
+def recorded_versions(facts: Mapping[str, Any]) -> dict[str, int]:
+    """Version by name of the columns that a model uses, from its header or from the provenance beside it.
+
+    Before columns had versions of their own a header listed all columns and one version; every column of
+    ``FEATURES_VERSION`` is what is now its version 1. A forest uses those that its settings name.
+    """
+    if "columns" in facts:
+        return dict(facts["columns"])
+    if facts["features_version"] != FEATURES_VERSION:
+        return {f"features of version {facts['features_version']}": 0}
+    state = facts.get("state")
+    settings = state.get("settings") if isinstance(state, Mapping) else None
+    used = settings.get("columns") if isinstance(settings, Mapping) else None
+    listed = facts.get("features", [])
+    if isinstance(used, list) and set(map(str, used)) <= set(listed):
+        listed = [name for name in listed if name in used or name == "expected_log"]
+    return dict.fromkeys(listed, 1)
+
+
+def why_outdated(columns: Mapping[str, int]) -> str:
+    """Reason why a model of these columns cannot be used, to follow its name in a sentence; empty if there is none."""
+    gone = sorted(name for name in columns if name not in _VERSIONS)
+    other = sorted(name for name, version in columns.items() if version != _VERSIONS.get(name, version))
+    parts = [f"that are not computed any more ({', '.join(gone[:8])})"] if gone else []
+    parts += [f"that are computed differently now ({', '.join(other[:8])})"] if other else []
+    return f"was trained on columns {' and '.join(parts)}" if parts else ""

@@ -15,8 +15,7 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from haotuner.cost.features import NAMES
-from haotuner.cost.model import Scores, check_columns, check_rows
-from haotuner.cost.order import predict_alike
+from haotuner.cost.model import Scores, check_columns, check_rows, predict_alike
 
 if TYPE_CHECKING:  # it takes a second to import: functions that grow or read trees do
     import lightgbm

@@ -1,4 +1,16 @@
-"""Analytic time: the least time of a shape, and what one micro-kernel is expected to take.
+"""Analytic time: the least time of a shape, and of tile programs by steps, ring stages or counts.
+
+Time of programs whose instructions and bytes were counted: what generated kernels are priced by.
+
+Steps: a tile program as one loop, from the columns of a product, or from work and tiles alone.
+
+Time of tiles that bring operands through a ring of stages while they compute: what GPU products are priced by.
+
+In the manner of Roller's micro-performance model (OSDI 2022): what the busiest unit needs of each resource, joined by a
+norm, as copies run beside the arithmetic, and a start for every round of resident tiles. Memory gives no more than what is
+on its way allows (Little's law).
+
+Analytic time: the least time of a shape, and what one micro-kernel is expected to take.
 
 ``roofline_us`` is the yardstick of every label (Williams 2009): the larger of arithmetic at peak and operands moved once.
 ``expected_us`` adds what the tile program itself costs: padding, waves and their tail, register pressure, latency,
@@ -8,18 +20,196 @@ traffic at each level. It is the prior of the learned model and the baseline tha
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from haotuner.cost.counted import counted_us
 from haotuner.cost.machine import Machine, machine
-from haotuner.cost.ring import apart_us, ring_us
-from haotuner.cost.steps import Steps, steps_of
-from haotuner.spec.demand import Column, CpuStream, Demand, Work
+from haotuner.spec.demand import Column, Counted, CpuStream, Demand, MatmulTile, Ring, Work
 from haotuner.spec.device import Device
 from haotuner.spec.occupancy import Room
 from haotuner.spec.op import Op
 from haotuner.spec.shape import Shape
+
+L3_OVER_L2 = 0.5  # rate at which a core streams from its L3, of that from its L2 (Zen 3-5, Skylake-SP and later)
+COUNTED_OVERLAP = 3.0  # exponent of the norm: prefetchers run ahead, but a row's passes start with what is not there yet
+
+
+def counted_us(demand: Demand, m: Machine, counted: Counted) -> Column:
+    """Expected microseconds of each row; shape ``(rows,)``."""
+    busy = np.clip(demand.tiles.count, 1.0, m.units)
+    cycle_us = 1.0 / (m.clock_ghz * 1e3 * busy)
+    times = [
+        counted.cycles * cycle_us,
+        counted.l1_bytes / m.mid_bytes * cycle_us,
+        counted.l2_bytes / (m.mid_bytes * L3_OVER_L2) * cycle_us,
+        demand.work.far_bytes / (m.memory_gbps * 1e3 * busy / m.units),
+    ]
+    total = sum((time**COUNTED_OVERLAP for time in times), np.zeros_like(times[0]))
+    return np.asarray((total ** (1.0 / COUNTED_OVERLAP)) + m.start_cycles / (m.clock_ghz * 1e3), np.float64)
+
+
+_ELEMENT_BYTES = 4.0  # that a lane is taken to load at a time where nobody says more
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steps:
+    """Columns of shape ``(rows,)``: how many steps a tile has, and what one asks for; see ``MatmulTile``."""
+
+    count: Column
+    fmas: Column
+    tensor_fmas: Column
+    loads: Column
+    checks: Column
+    near_bytes: Column
+    mid_bytes: Column
+    unroll: Column
+    code: Column
+    line_ratio: Column
+    bank_ways: Column
+
+
+def steps_of(demand: Demand, m: Machine) -> Steps:
+    """The steps of a product; otherwise one step that does all of a tile's work."""
+    tile, ones = demand.matmul, np.ones_like(demand.tiles.count)
+    if tile is not None:
+        return Steps(
+            count=tile.depth,
+            fmas=tile.fmas,
+            tensor_fmas=tile.tensor_fmas,
+            loads=tile.loads,
+            checks=tile.checks,
+            near_bytes=tile.near_bytes,
+            mid_bytes=tile.mid_bytes,
+            unroll=tile.unroll,
+            code=tile.code,
+            line_ratio=tile.line_ratio,
+            bank_ways=tile.bank_ways,
+        )
+    work, tiles = demand.work, demand.tiles
+    lanes = tiles.waves * lanes_of_wave(demand, m)
+    flops = {kind: flops / tiles.count for kind, flops in work.flops.items()}
+    near = work.near_bytes / tiles.count
+    return Steps(
+        count=ones,
+        fmas=flops.get("simd", 0.0 * ones) / 2.0 / lanes,
+        tensor_fmas=flops.get("tensor", 0.0 * ones) / 2.0,
+        loads=near / _ELEMENT_BYTES / lanes,
+        checks=0.0 * ones,
+        near_bytes=near,
+        mid_bytes=work.mid_bytes / tiles.count,
+        unroll=ones,
+        code=0.0 * ones,  # a short loop
+        line_ratio=ones,
+        bank_ways=ones,
+    )
+
+
+def lanes_of_wave(demand: Demand, m: Machine) -> Column:
+    """Elements that one instruction of a wave computes: SIMD lanes of a thread, or threads in lockstep."""
+    tiles = demand.tiles
+    threads = tiles.threads / tiles.waves
+    return np.asarray(threads * tiles.vector if m.wave_threads == 1 else threads, np.float64)
+
+
+FAR_LATENCY_US = 0.7  # of a load from memory: 500 to 900 ns by Jia et al. 2018 and later microbenchmarks
+RING_OVERLAP = 4.0  # exponent of the norm: copies are asynchronous, so nearly all is hidden behind what takes longest
+LOAD_WAIT = 29.0  # cycles from asking shared memory to the value, Hopper (Luo et al., arXiv 2402.13499)
+LAUNCH_US = 1.0  # from one kernel of a graph or a stream to the next; least calls of an H200 take 3.4 us with what follows
+FETCH_BYTES = 64.0  # that the memory hands over at a time; of neighbours asked in the next step none waits again
+SUSTAINED = 0.9  # share of the memory's rate on paper that streams reach (H200: 4.3 of 4.8 TB/s)
+_SPILL_LOADS = 3.0  # as in roofline.py
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """Tiles on the device at a time, and what they have on its way: columns of shape ``(rows,)``."""
+
+    spread: Column  # tiles of the busiest unit
+    held: Column  # of them at a time
+    rounds: Column  # of resident tiles, one after the other
+    steps: Column  # of the ring, in one tile
+    latency_us: Column  # of a step's loads: of memory, as far as they come from there, else of the L2
+    reach: Column  # share of the memory's rate that is reached, 0..1
+    awake: Column  # share of a unit's schedulers that have a wave, 0..1
+
+
+def flow_of(demand: Demand, m: Machine, resident: Column) -> Flow:
+    """Flow of the tiles of a product with a ring."""
+    tile, ring = parts_of(demand)
+    count, steps = demand.tiles.count, np.ceil(tile.depth / tile.depth_block)
+    spread = np.ceil(count / m.units)
+    waves_held = np.minimum(spread, resident)
+    brought = tile.mid_bytes * tile.depth_block  # bytes of one step of one tile
+    # Tiles that run together wait together for what one of them asks first; later rounds find it in the L2.
+    rounds = np.ceil(spread / resident)
+    new = np.minimum(demand.work.far_bytes / demand.work.least_bytes / rounds, 1.0)
+    missed = new * np.minimum(brought / (tile.tile_rows + tile.tile_cols) / FETCH_BYTES, 1.0)
+    latency_us = m.mid_latency / (m.clock_ghz * 1e3) + missed * FAR_LATENCY_US
+    running = np.minimum(waves_held * m.units, count)
+    in_flight = running * np.minimum(ring.ahead, steps) * brought
+    return Flow(
+        spread=spread,
+        held=waves_held,
+        rounds=rounds,
+        steps=steps,
+        latency_us=latency_us,
+        reach=np.minimum(in_flight / (m.memory_gbps * 1e3 * FAR_LATENCY_US), 1.0),
+        awake=np.minimum(waves_held * demand.tiles.waves / m.issue, 1.0),
+    )
+
+
+def ring_us(demand: Demand, m: Machine, resident: Column, spilled: Column, start_cycles: Column) -> Column:
+    """Expected microseconds of each row; shape ``(rows,)``.
+
+    Args:
+        demand: of a product with a ring.
+        m: the whole device.
+        resident: tiles that a unit holds.
+        spilled: registers of a thread that do not fit.
+        start_cycles: before a tile's first step.
+    """
+    tile, ring = parts_of(demand)
+    flow = flow_of(demand, m, resident)
+    waves, spills = demand.tiles.waves, _SPILL_LOADS * spilled
+    # What follows a tile's last step runs beside other tiles' steps, and shares the schedulers with them.
+    tail = ring.tail / (flow.steps * tile.depth_block)
+    issued = tile.fmas + tile.loads + tile.checks + spills + tail + 2.0 / np.maximum(tile.unroll, 1.0)
+    mid = tile.mid_bytes / np.maximum(tile.line_ratio, 0.05)
+    cycles = [  # of one tile for one element of the depth
+        tile.tensor_fmas / m.tensor_fmas / flow.awake,
+        waves * tile.fmas / m.pipes / flow.awake,
+        waves * (tile.loads + spills) / m.loads,
+        waves * issued / m.issue / flow.awake,
+        tile.near_bytes * tile.bank_ways / m.near_bytes,
+        mid / m.mid_bytes,
+    ]
+    walked = flow.spread * flow.steps * tile.depth_block / (m.clock_ghz * 1e3)
+    far_us = demand.work.far_bytes / np.maximum(tile.line_ratio, 0.05) / (m.memory_gbps * 1e3 * SUSTAINED * flow.reach)
+    # A wave by itself waits for each of its loads; others fill that time only as far as there are any.
+    alone = flow.rounds * flow.steps * tile.depth_block * (issued + LOAD_WAIT * (tile.loads + spills)) / (m.clock_ghz * 1e3)
+    stages_us = flow.rounds * flow.steps / ring.ahead * flow.latency_us
+    times = [*(walked * each for each in cycles), alone, stages_us, far_us]
+    total = np.zeros_like(far_us)
+    for time in times:
+        total += time**RING_OVERLAP
+    # One tile of a round fills its ring and writes its result with nothing to compute; the others' are hidden behind that.
+    bare = (tile.mid_bytes * tile.depth_block + ring.written_bytes) / m.mid_bytes
+    start_us = (start_cycles + bare) / (m.clock_ghz * 1e3) + flow.latency_us
+    return np.asarray(LAUNCH_US + total ** (1.0 / RING_OVERLAP) + flow.rounds * start_us, np.float64)
+
+
+def apart_us(work: Work, m: Machine) -> Column:
+    """Expected microseconds of a launch that streams what it is given, beside nothing; shape ``(rows,)``."""
+    return np.asarray(LAUNCH_US + work.far_bytes / (m.memory_gbps * 1e3 * SUSTAINED), np.float64)
+
+
+def parts_of(demand: Demand) -> tuple[MatmulTile, Ring]:
+    """The groups that a product with a ring has; ValueError where one is missing."""
+    if demand.matmul is None or demand.ring is None:
+        raise ValueError("a ring of stages is priced for products, whose demand has the groups matmul and ring")
+    return demand.matmul, demand.ring
+
 
 _CODE_TIGHT, _CODE_RAMP = 0.8, 0.5  # share of the instruction cache at which other code starts to push; width of the slope
 # From 2,294 cold times of one row tile, Zen 4 and Zen 5 with AVX-512, AVX2 and SSE: with these the analysis errs by 0.09 to
@@ -31,7 +221,6 @@ _NEW_STREAM_PAGES = 6.5  # such waits before the prefetchers follow a stream tha
 _AHEAD_WORTH = 0.45  # of the time by which an instruction fetches ahead
 _OF_TENSOR_UNITS = ("fp16", "bf16")  # types that units for small matrices compute; fp32 would lose digits there
 _OF_CPU_TILES = {"bf16": 1.0, "int8": 2.0}  # what those of a CPU compute, and how many in the time of one of bf16
-_SPILL_LOADS = 3.0  # a spilled accumulator is stored, loaded and holds up its FMA once a step
 
 
 def tiles_gflops(device: Device, dtype: str) -> float | None:

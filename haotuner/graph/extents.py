@@ -15,7 +15,7 @@ from functools import cache, lru_cache, reduce
 from typing import Any, TypeAlias
 
 from haotuner.errors import UsageError
-from haotuner.graph.bounds import never_negative
+from haotuner.graph.typed_extents import never_negative
 from haotuner.spec.size_arithmetic import REAL, TYPED
 
 Extent: TypeAlias = Any  # int, or a sympy expression of dimensions

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from haotuner.graph.error_bounds import unhalved
 from haotuner.graph.graph import Graph, Node, bodies
-from haotuner.graph.rounding import unhalved
 from haotuner.graph.types import HALVES
 
 

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from haotuner.errors import UsageError
-from haotuner.graph.data_dependent_shapes import made_dimensions
+from haotuner.graph.control_flow import made_dimensions
 from haotuner.graph.extents import Extent, dimensions, is_symbolic
 from haotuner.graph.primitives import PRIMITIVES
 from haotuner.graph.types import TensorType, dtype_named, numpy_dtype

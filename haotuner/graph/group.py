@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from haotuner.errors import UsageError
+from haotuner.graph.error_bounds import EPS, bounded, wide
 from haotuner.graph.extents import Extent, dimensions, parse, product, text
 from haotuner.graph.graph import Graph
-from haotuner.graph.rounding import EPS, bounded, wide
 from haotuner.graph.serialize import from_document
 from haotuner.ops.arithmetic import arithmetic_of
 from haotuner.ops.groups import GROUPS, PREFIX, definition_of, digest_of, learn

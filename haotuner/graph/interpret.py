@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 
 from haotuner.errors import UsageError
-from haotuner.graph.data_dependent_shapes import HOST, MAKING, TELLING
+from haotuner.graph.control_flow import HOST, MAKING, TELLING, run_loop
 from haotuner.graph.extents import Extent, dimensions, evaluate
 from haotuner.graph.graph import Graph, taken
-from haotuner.graph.loops import run_loop
 from haotuner.graph.primitives import PRIMITIVES
 
 

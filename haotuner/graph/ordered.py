@@ -10,7 +10,7 @@ import numpy as np
 from haotuner.errors import UsageError
 from haotuner.graph.extents import Extent
 from haotuner.graph.types import TensorType, axis_of
-from haotuner.ops.functions import REDUCTIONS
+from haotuner.ops.formula import REDUCTIONS
 
 WRITES = ("none", "add", "mul", "max", "min")  # what a scatter does with the element that is there
 

@@ -13,10 +13,10 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from haotuner.errors import UsageError
-from haotuner.graph import data_dependent_shapes, layouts, loops, ordered, recurrent
+from haotuner.graph import control_flow, layouts, ordered, recurrent
 from haotuner.graph.extents import Extent, same, text
 from haotuner.graph.types import TensorType, axis_of, broadcast, numpy_dtype
-from haotuner.ops.functions import COMPARISONS, FUNCTIONS, REDUCTIONS
+from haotuner.ops.formula import COMPARISONS, FUNCTIONS, REDUCTIONS
 
 Attributes: TypeAlias = Mapping[str, Any]
 Types: TypeAlias = Sequence[TensorType]
@@ -189,6 +189,6 @@ _COMPUTING = (
     Primitive("size", _infer_size, _compute_size),  # an extent as a number
 )
 _MOVING = tuple(Primitive(name, infer, compute, moves=True) for name, infer, compute in layouts.LAYOUTS)
-_KEPT = (*ordered.ORDERED, *recurrent.RECURRENT, *data_dependent_shapes.DATA_SIZED, *loops.LOOPS)
+_KEPT = (*ordered.ORDERED, *recurrent.RECURRENT, *control_flow.DATA_SIZED, *control_flow.LOOPS)
 _ORDERED = tuple(Primitive(*item) for item in _KEPT)
 PRIMITIVES: Mapping[str, Primitive] = {item.name: item for item in (*_COMPUTING, *_MOVING, *_ORDERED)}

@@ -20,7 +20,7 @@ import numpy as np
 from haotuner.errors import UsageError
 from haotuner.graph.extents import Extent, text
 from haotuner.graph.types import TensorType
-from haotuner.ops.functions import FUNCTIONS
+from haotuner.ops.formula import FUNCTIONS
 
 GATES = {"lstm": 4, "gru": 3, "rnn": 1}
 

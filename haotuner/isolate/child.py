@@ -18,8 +18,7 @@ from typing import Any
 
 from haotuner.errors import WorkerLost
 from haotuner.isolate.answers import ChildNotResponding, Crashed, Job, Refused, TimedOut
-from haotuner.isolate.group import Group
-from haotuner.isolate.limits import Limits
+from haotuner.isolate.group import Group, Limits
 
 START_LIMIT_S = 300.0  # importing tvm took 5 s from a cold disk, a first CUDA context 30 s; in a crowd twenty times that
 GLANCE_S = 0.25  # how often a silent child is looked at

@@ -1,8 +1,16 @@
-"""A process with a group of its own: it is stopped, continued and killed with all that it started, and dies with us.
+"""A process with a group of its own, ended with all that it started; its limits; one command with a time limit.
+
+Limits on what a child process takes from the machine: memory, the size of one file, no core dump.
+
+A process with a group of its own: it is stopped, continued and killed with all that it started, and dies with us.
 
 It inherits the reading end of a pipe, the lifeline. When this process ends, however it ends, the other end closes and
 the kernel sends SIGKILL to the group. (Not PR_SET_PDEATHSIG: that fires when the *thread* that started the child ends, and
 spares what the child started.)
+
+One command from start to end, with a time limit: a compiler, a tool. All that it started ends with it.
+
+It has a session of its own: a signal to our process group, as a terminal or a service manager sends it, does not reach it.
 """
 
 from __future__ import annotations
@@ -10,14 +18,40 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import resource
 import signal
 import subprocess
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event
 from typing import IO
 
 from haotuner.errors import WorkerLost
+from haotuner.isolate.answers import TimedOut
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Limits of a child and of what it starts. Not for GPU work or peers: drivers and libraries reserve freely."""
+
+    memory_share: float = 0.8  # of physical memory: a runaway job gets MemoryError and does not call the OOM killer
+    file_bytes: int = 1 << 30  # of one file: a library has under 1 MiB; a job that floods its log must not fill the disk
+
+    def apply(self) -> None:
+        """Limit this process."""
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        # Not RLIMIT_AS: compilers and BLAS reserve tens of GiB of addresses that they never touch.
+        for limit, most in (
+            (resource.RLIMIT_CORE, 0),
+            (resource.RLIMIT_DATA, int(memory * self.memory_share)),
+            (resource.RLIMIT_FSIZE, self.file_bytes),
+        ):
+            hard = resource.getrlimit(limit)[1]
+            resource.setrlimit(limit, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
+
 
 DYING_LIMIT_S = 5.0  # a crashed process writes its core or its trace
 DYING_STEP_S = 0.005
@@ -139,3 +173,51 @@ def how_it_ended(code: int) -> str:
         return f"killed by {signal.Signals(-code).name}"
     except ValueError:  # real-time signals have no names of their own
         return f"killed by signal {-code}"
+
+
+GLANCE_S = 0.2  # how often a command is looked at whose caller may abandon it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """A command that ended by itself. ``code`` is negative for a signal, as ``subprocess`` has it."""
+
+    code: int
+    out: str
+    errors: str
+
+
+def run(
+    command: Sequence[str],
+    limit_s: float,
+    environment: Mapping[str, str] | None = None,
+    *,
+    stdin: str = "",
+    abandoned: Event | None = None,
+) -> Finished:
+    """Run a command to its end; it reads ``stdin``. Bytes that are no UTF-8 are written as escapes.
+
+    TimedOut when the limit passes, with what it had written, or once ``abandoned`` is set by another thread: the command and
+    all that it started are killed then, as they are when this process is. OSError when it cannot be started.
+    """
+    group = Group(command, environment, stdin=subprocess.PIPE if stdin else subprocess.DEVNULL)
+    until = time.monotonic() + limit_s
+    rest: bytes | None = stdin.encode() or None
+    try:
+        while True:
+            left = max(0.0, until - time.monotonic())
+            try:
+                out, _ = group.process.communicate(rest, timeout=left if abandoned is None else min(left, GLANCE_S))
+                return Finished(code=group.process.returncode, out=_text(out), errors=group.errors())
+            except subprocess.TimeoutExpired as error:
+                rest = None  # it is on its way
+                name, given_up = Path(command[0]).name, abandoned is not None and abandoned.is_set()
+                if given_up or time.monotonic() >= until:
+                    words = "was not waited for" if given_up else f"did not end within {limit_s:g} s"
+                    raise TimedOut(f"{name} {words}", _text(error.output or b"")) from None
+    finally:
+        group.kill()
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode(errors="backslashreplace")

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, TextIO
 
 from haotuner.isolate.answers import Job, Refusal
-from haotuner.isolate.limits import Limits
+from haotuner.isolate.group import Limits
 
 DETAIL_KEPT = 2000  # characters of an error that travel
 

@@ -14,10 +14,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from haotuner.backends.backend import OBJECTS_WORD, Backend, Facts, LibrarySlot, Timer
+from haotuner.backends.fingerprint import Policy, fingerprint_with
 from haotuner.backends.index import backend_for
-from haotuner.backends.policy import Policy
-from haotuner.backends.sources import fingerprint_with
-from haotuner.host.scratch import scratch_folder
+from haotuner.host.files import scratch_folder
 from haotuner.isolate.answers import ChildNotResponding
 from haotuner.isolate.child import Child
 from haotuner.measure.measurer import GoesOn

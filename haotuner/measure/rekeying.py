@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.resources import files
 
-from haotuner.backends.sources import fingerprint_with
+from haotuner.backends.fingerprint import fingerprint_with
 from haotuner.records import RecordStore, Session
 from haotuner.spec.record import Record, Trial
 

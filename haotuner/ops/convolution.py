@@ -15,7 +15,7 @@ import numpy as np
 from haotuner.ops import minimal_filtering
 from haotuner.ops.kind import FILTERED, Arrays, Extents, Operand, OpKind, Option, Options, plain, sum_rounding
 from haotuner.ops.minimal_filtering import Axis
-from haotuner.ops.product_options import PRODUCT_OPTIONS
+from haotuner.ops.products import PRODUCT_OPTIONS
 
 MOST = 1 << 20  # a stride, pad or dilation: beyond any image, and products of two stay far inside 64 bits
 Reach = Literal["h", "w"]

@@ -1,22 +1,66 @@
 """The index of op kinds: an explicit tuple, groups that files bring, and kinds of installed packages.
 
+Op kinds of installed packages, by the entry points ``haotuner.ops``: each is loaded when its name is first used.
+
+    [project.entry-points."haotuner.ops"]
+    row_sum = "my_package.ops:ROW_SUM"
+
+An entry point has the kind's name and leads to an ``OpKind``. One that cannot be loaded is an error of its own name alone.
+
 A new built-in kind is one file and one line here.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from types import MappingProxyType
+
+from haotuner.errors import UsageError
 from haotuner.ops.attention import ATTENTION
-from haotuner.ops.batch_matmul import BATCH_MATMUL
 from haotuner.ops.convolution import CONVOLUTIONS
-from haotuner.ops.dense import DENSE
-from haotuner.ops.grouped import GROUPED
 from haotuner.ops.groups import GROUPS
-from haotuner.ops.image_norms import IMAGE_NORMS
 from haotuner.ops.kind import OpKind
-from haotuner.ops.plugins import installed, loaded
-from haotuner.ops.reductions import REDUCTION_KINDS, TRANSPOSE
-from haotuner.ops.rows import ROW_KINDS
+from haotuner.ops.products import BATCH_MATMUL, DENSE, GROUPED
+from haotuner.ops.rows import IMAGE_NORMS, REDUCTION_KINDS, ROW_KINDS, TRANSPOSE
 from haotuner.ops.windows import WINDOW_KINDS
+
+GROUP = "haotuner.ops"
+
+
+@cache
+def installed() -> Mapping[str, EntryPoint]:
+    """Entry points by the names of the kinds that they lead to; nothing is loaded."""
+    return MappingProxyType({point.name: point for point in entry_points(group=GROUP)})
+
+
+@cache
+def loaded(name: str, built_in: frozenset[str]) -> OpKind | None:
+    """The kind of an installed package; None where none has this name.
+
+    Raises:
+        UsageError: the package cannot be imported, brings no ``OpKind``, or its name would be read as a built-in kind's.
+    """
+    result = installed().get(name)
+    if result is None:
+        return None
+    where = f"op kind {name!r}: {result.value} of the installed package {result.dist.name if result.dist else '?'}"
+    shadowed = next((item for item in sorted(built_in) if f"{name}_".startswith(f"{item}_")), "")
+    if shadowed:
+        raise UsageError(f"{where}: names that begin with {shadowed!r} mean that built-in kind; give the kind another name")
+    try:
+        kind = result.load()
+    except Exception as error:  # whatever a package of others raises while it is imported
+        raise UsageError(
+            f"{where} cannot be loaded: {type(error).__name__}: {error}; mend that package, or uninstall it"
+        ) from error
+    if not isinstance(kind, OpKind):
+        raise UsageError(f"{where} is a {type(kind).__name__}; an entry point of {GROUP!r} leads to an OpKind")
+    if kind.name != name:
+        raise UsageError(f"{where} is called {kind.name!r}; the entry point must have the kind's name")
+    return kind
+
 
 _KINDS: tuple[OpKind, ...] = (
     DENSE,

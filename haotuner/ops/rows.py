@@ -1,17 +1,25 @@
-"""Kinds over the rows of a matrix: softmax, norms and activations. Each is a formula; programs are generated from it."""
+"""Kinds over rows: softmax, norms, activations, reductions; norms over images. Each is a formula.
+
+instance_norm and group_norm: norms over images whose pixels lie one after the other. Each is a formula.
+
+An image of height h and width w is a row of ``n = h * w`` pixels: ``x.reshape(b, c, -1)`` is a view. For ``group_norm`` the
+channels are ``g`` groups of ``d``: ``x.reshape(b, g, d, -1)``, scale and bias ``(g, d)``.
+
+reduce_sum, reduce_mean, reduce_max, reduce_min, reduce_prod over the last or the first axis of a matrix; transpose.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
-from math import pi, sqrt
+from math import pi, prod, sqrt
 from typing import Any
 
 import numpy as np
 
 from haotuner.ops.formula import Formula, Load, Reduce, apply, mean
-from haotuner.ops.kind import Arrays, Operand, OpKind, Option, Options, plain, sum_rounding
+from haotuner.ops.kind import Arrays, AxisRole, Operand, OpKind, Option, Options, plain, sum_rounding
 
 X = Load("x")
 ROW = {"m": "spatial", "n": "reduction"}
@@ -137,3 +145,164 @@ BIAS_GELU = _kind("bias_gelu", "Y = gelu(X + bias of each column)", _gelu(apply(
                   operands=(INPUT, plain("bias", "constant", "n"), OUTPUT))  # fmt: skip
 
 ROW_KINDS = (SOFTMAX, LOG_SOFTMAX, LAYER_NORM, RMS_NORM, ADD_LAYER_NORM, GELU, GELU_TANH, SILU, BIAS_GELU)
+
+
+_AFFINE = Option(default="none", choices=("none", "scale_bias"))
+_ACTIVATION = Option(default="none", choices=("none", "relu"))
+
+
+def _mean(axes: tuple[str, ...], of: Formula) -> Formula:
+    for axis in reversed(axes):
+        of = mean(axis, of)
+    return of
+
+
+def _image_norm(name: str, meaning: str, axes: Mapping[str, AxisRole], channels: tuple[str, ...]) -> OpKind:
+    """A norm over the axes that are reductions; scale and bias belong to ``channels``."""
+    folded = tuple(axis for axis, role in axes.items() if role == "reduction")
+    places = tuple(list(axes).index(axis) for axis in folded)
+    options = {"affine": _AFFINE, "eps": EPS, "activation": _ACTIVATION}
+
+    @cache
+    def of(affine: str, eps: str, activation: str) -> OpKind:
+        moved = apply("sub", X, _mean(folded, X))
+        variance = _mean(folded, apply("mul", moved, moved))
+        y: Formula = apply("mul", moved, apply("rsqrt", apply("add", variance, float(eps))))
+        operands: tuple[Operand, ...] = (plain("x", "input", *axes),)
+        if affine == "scale_bias":
+            y = apply("add", apply("mul", y, Load("scale")), Load("bias"))
+            operands += (plain("scale", "constant", *channels), plain("bias", "constant", *channels))
+        if activation == "relu":
+            y = apply("max", y, 0.0)
+        return OpKind(
+            name=name,
+            meaning=meaning,
+            axes=axes,
+            operands=(*operands, plain("y", "output", *axes)),
+            flops=lambda e: 8 * prod(e[axis] for axis in axes),
+            formula=y,
+            tolerance=_tolerance(places, tuple(axes), channels),
+            own_options=options,
+            example=f"{name}:affine=scale_bias,activation=relu",
+        )
+
+    return replace(
+        of(_AFFINE.default, EPS.default, _ACTIVATION.default),
+        variant=lambda inputs: of(inputs["affine"], inputs["eps"], inputs["activation"]),
+    )
+
+
+def _tolerance(places: tuple[int, ...], axes: tuple[str, ...], channels: tuple[str, ...]) -> Any:
+    """As of norms over rows: what moving by the mean rounds off, relative to the deviation, and the sums' own rounding."""
+
+    def spread(values: Any) -> Any:
+        return np.reshape(values, [values.shape[channels.index(axis)] if axis in channels else 1 for axis in axes])
+
+    def tolerance(inputs: Arrays, options: Options) -> Any:
+        x = inputs["x"]
+        rounding = sum_rounding(prod(x.shape[position] for position in places))
+        moved = x - x.mean(axis=places, keepdims=True)
+        variance = (moved**2).mean(axis=places, keepdims=True)
+        inverse = 1 / np.sqrt(variance + float(options.get("eps", EPS.default)))
+        y = np.abs(moved * inverse)
+        size = np.abs(x)
+        off = (2 * size + rounding * size.mean(axis=places, keepdims=True)) * inverse
+        result = off * (1 + y) + y * (8.0 + rounding)
+        if "scale" not in inputs:
+            return result
+        scale = np.abs(spread(inputs["scale"]))
+        return (result + y) * scale + np.abs(spread(inputs["bias"]))
+
+    return tolerance
+
+
+INSTANCE_NORM = _image_norm(
+    "instance_norm", "Y[b,c] = (X[b,c] - mean) / sqrt(variance + eps) over the pixels n, then scale and bias by channel",
+    {"b": "spatial", "c": "spatial", "n": "reduction"}, ("c",),
+)  # fmt: skip
+GROUP_NORM = _image_norm(
+    "group_norm",
+    "Y[b,g] = (X[b,g] - mean) / sqrt(variance + eps) over the d channels of a group and their pixels n, then "
+    "scale and bias of each channel",
+    {"b": "spatial", "g": "spatial", "d": "reduction", "n": "reduction"},
+    ("g", "d"),
+)
+
+IMAGE_NORMS = (INSTANCE_NORM, GROUP_NORM)
+
+
+_OPTIONS = {"over": Option(default="last", choices=("last", "first"))}
+
+
+def _axis(options: Options) -> int:
+    return 0 if options.get("over") == "first" else 1
+
+
+def _sum_tolerance(inputs: Arrays, options: Options) -> Any:
+    x, axis = inputs["x"], _axis(options)
+    return sum_rounding(x.shape[axis]) * np.abs(x).sum(axis=axis) + 2.0**-100
+
+
+def _mean_tolerance(inputs: Arrays, options: Options) -> Any:
+    return (_sum_tolerance(inputs, options) + np.abs(inputs["x"]).sum(axis=_axis(options))) / inputs["x"].shape[
+        _axis(options)
+    ]
+
+
+def _product_tolerance(inputs: Arrays, options: Options) -> Any:
+    x, axis = inputs["x"], _axis(options)
+    return np.abs(x.prod(axis=axis)) * (2.0 * x.shape[axis]) + 2.0**-100
+
+
+def _no_tolerance(inputs: Arrays, options: Options) -> Any:
+    return np.zeros(inputs["x"].shape[1 - _axis(options)])
+
+
+def _reduction(
+    name: str, meaning: str, formula: Callable[[str], Formula], tolerance: Callable[[Arrays, Options], Any]
+) -> OpKind:
+    @cache
+    def of(over: str) -> OpKind:
+        reduced, selected = ("n", "m") if over == "last" else ("m", "n")
+        return OpKind(
+            name=name,
+            meaning=meaning,
+            axes={axis: "reduction" if axis == reduced else "spatial" for axis in ("m", "n")},
+            operands=(plain("x", "input", "m", "n"), plain("y", "output", selected)),
+            flops=lambda e: e["m"] * e["n"],
+            formula=formula(reduced),
+            tolerance=tolerance,
+            own_options=_OPTIONS,
+            example=f"{name}:over={over}",
+        )
+
+    return replace(of("last"), variant=lambda options: of(options["over"]))
+
+
+_X = Load("x")
+REDUCTION_KINDS = (
+    _reduction("reduce_sum", "the sum of X over an axis", lambda axis: Reduce("sum", axis, _X), _sum_tolerance),
+    _reduction("reduce_mean", "the mean of X over an axis", lambda axis: mean(axis, _X), _mean_tolerance),
+    _reduction("reduce_max", "the maximum of X over an axis", lambda axis: Reduce("max", axis, _X), _no_tolerance),
+    _reduction("reduce_min", "the minimum of X over an axis", lambda axis: Reduce("min", axis, _X), _no_tolerance),
+    _reduction("reduce_prod", "the product of X over an axis", lambda axis: Reduce("prod", axis, _X), _product_tolerance),
+)
+
+
+def _transposed(order: tuple[str, ...], axes: tuple[str, ...]) -> OpKind:
+    return OpKind(
+        name="transpose",
+        meaning="swap: Y[b,n,m] = X[b,m,n]; heads: Y[b,n,m,k] = X[b,m,n,k]",
+        axes=dict.fromkeys(axes, "spatial"),
+        operands=(plain("x", "input", *axes), plain("y", "output", *order)),
+        flops=lambda e: prod(e[axis] for axis in axes),  # whole numbers, or columns of them
+        formula=_X,
+        tolerance=lambda inputs, options: np.zeros(1),
+        own_options={"order": Option(default="swap", choices=("swap", "heads"))},
+        example="transpose:order=heads",
+    )
+
+
+_SWAP = _transposed(("b", "n", "m"), ("b", "m", "n"))
+_HEADS = _transposed(("b", "n", "m", "k"), ("b", "m", "n", "k"))
+TRANSPOSE = replace(_SWAP, variant=lambda options: _HEADS if options["order"] == "heads" else _SWAP)

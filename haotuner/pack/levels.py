@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from haotuner.host.processor import LEVELS, missing_flags
-from haotuner.pack.names import is_level
+from haotuner.pack.folder import is_level
 
 _SHA = re.compile(r"[0-9a-f]{64}")
 

@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from haotuner.errors import PackInvalid, UsageError
-from haotuner.pack.folder import LIBRARY_LIMIT_BYTES, SIZE_LIMIT_BYTES, Folder, steadily
+from haotuner.pack.folder import FACTS, LIBRARY_LIMIT_BYTES, MANIFEST, MODELS, SIZE_LIMIT_BYTES, Folder, is_level, steadily
 from haotuner.pack.levels import level_of
 from haotuner.pack.library_file import check_library
 from haotuner.pack.manifest import PACK_SCHEMA, Manifest, manifest_in, read_level, read_levels, read_manifest
-from haotuner.pack.names import FACTS, MANIFEST, MODELS, is_level
 from haotuner.pack.write import as_json, publish, sealed
 
 

@@ -8,7 +8,7 @@ from math import isfinite
 from haotuner.graph.extents import evaluate
 from haotuner.partition.greedy_fusion import Loops
 from haotuner.partition.tasks import ModelTask
-from haotuner.search.call_times import calls_us
+from haotuner.search.cost_extrapolation import calls_us
 from haotuner.search.task import Tuned
 from haotuner.spec.device import Device
 from haotuner.spec.shape import Shape

@@ -14,14 +14,14 @@ import numpy as np
 
 from haotuner.codegen.expressions import Apply, Expression, Fold, Load, Variable, dtype_of, free_variables, parts
 from haotuner.codegen.loops.c_ordered import ordered_node
-from haotuner.codegen.loops.elements import elements_of, rows_before
-from haotuner.codegen.loops.row_buffer import row_buffer_of
+from haotuner.codegen.loops.loop_nest import elements_of, rows_before
+from haotuner.codegen.loops.recompute import row_buffer_of
 from haotuner.codegen.loops.strided_reads import reads_across
 from haotuner.graph.extents import Extent, evaluate
 from haotuner.graph.graph import Graph, Node
 from haotuner.graph.types import numpy_dtype
 from haotuner.ops.convolution import is_convolution
-from haotuner.ops.functions import TRANSCENDENTAL
+from haotuner.ops.formula import TRANSCENDENTAL
 from haotuner.partition.products import Product
 from haotuner.spec.op import Op
 from haotuner.spec.shape import Shape

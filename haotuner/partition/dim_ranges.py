@@ -1,21 +1,161 @@
-"""The sizes that a model is asked for: the span of each dimension, and the requests that stand for all of them."""
+"""The sizes that a model is asked for: spans of dimensions, extents that must agree, lengths computed of sizes.
+
+Extents that a request must make equal: types take them for equal where only the sizes of a request can tell.
+
+Lengths that a model computes at run time from the sizes of a request alone: how large the asked ranges make them.
+"""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 from math import prod
+from typing import Any
 
-from haotuner.errors import UsageError
-from haotuner.graph.dimension_names import dimension_name, multiple_of
-from haotuner.graph.extents import Extent, dimensions
-from haotuner.graph.graph import Graph
-from haotuner.graph.types import TensorType
+import numpy as np
+
+from haotuner.errors import HaotunerError, UsageError
+from haotuner.graph.control_flow import HOST
+from haotuner.graph.extents import Extent, canonical, dimensions, evaluate, largest, same, shown
+from haotuner.graph.extents import product as elements
+from haotuner.graph.extents import text as extent_text
+from haotuner.graph.graph import Graph, Node, taken
+from haotuner.graph.interpret import interpret
+from haotuner.graph.recurrent import GATES, operands
+from haotuner.graph.typed_extents import never_negative
+from haotuner.graph.types import TensorType, dimension_name, multiple_of, numpy_dtype
 from haotuner.partition.segments import counts, data_dimensions, origins
-from haotuner.partition.shape_constraints import demands
-from haotuner.partition.size_lengths import size_lengths
 from haotuner.spec.shape import ShapeRange, Span
+
+
+def shape_constraints(graph: Graph, branches: Mapping[str, int] | None = None) -> list[tuple[Extent, Extent]]:
+    """Pairs of extents, each once; a request that makes one differ would read outside of a tensor.
+
+    ``branches``: those that are taken so; sides that are not taken may be impossible.
+    """
+    result: dict[tuple[str, str], tuple[Extent, Extent]] = {}
+    for node in graph.nodes:
+        if not taken(graph.guards.get(node.output, ()), branches or {}):
+            continue
+        for first, other in _pairs(graph, node):
+            if first != 1 and not same(first, other):
+                result[(extent_text(first), extent_text(other))] = (first, other)
+    return list(result.values())
+
+
+def demands(graph: Graph, branches: Mapping[str, int] | None = None) -> list[tuple[Extent, Extent]]:
+    """``agreements``, and with 1 what requests that take the ``branches`` so are required to make so."""
+    required = [(requirement.extent, 1) for requirement in graph.required if taken(requirement.guard, branches or {})]
+    return [*shape_constraints(graph, branches), *required]
+
+
+def unmet(pairs: Iterable[tuple[Extent, Extent]], sizes: Mapping[str, int]) -> str:
+    """First of ``agreements`` or ``demands`` that a request breaks, in words; empty where all agrees.
+
+    Sizes of the data are not looked at.
+    """
+    for first, other in pairs:
+        if (dimensions(first) | dimensions(other)) <= sizes.keys():
+            result = evaluate(first, sizes), evaluate(other, sizes)
+            if result[0] != result[1]:
+                return f"{shown(first)} = {result[0]} and {shown(other)} = {result[1]}"
+    return ""
+
+
+def _pairs(graph: Graph, node: Node) -> Iterator[tuple[Extent, Extent]]:
+    shapes, out = [graph.types[name].shape for name in node.inputs], graph.types[node.output].shape
+    if node.primitive in ("map", "broadcast"):
+        for shape in shapes:
+            yield from zip(shape, out[len(out) - len(shape) :], strict=True)
+    elif node.primitive == "contract":
+        known: dict[str, Extent] = {}
+        for labels, shape in zip(node.attributes["labels"].partition("->")[0].split(","), shapes, strict=True):
+            for label, extent in zip(labels, shape, strict=True):
+                yield extent, known.setdefault(label, extent)
+    elif node.primitive == "concat":
+        axis = node.attributes["axis"] % len(out)
+        for shape in shapes[1:]:
+            yield from (pair for index, pair in enumerate(zip(shape, shapes[0], strict=True)) if index != axis)
+    elif node.primitive == "slice":
+        for axis, start, stop, step in zip(*(node.attributes[k] for k in ("axes", "starts", "stops", "steps")), strict=True):
+            extent, end = shapes[0][axis], stop if step > 0 else start + 1
+            if not never_negative(canonical(extent - end)):
+                yield largest([end, extent]), extent
+    elif node.primitive == "pad" and node.attributes["mode"] == "reflect":
+        for extent, *pads in zip(shapes[0], node.attributes["before"], node.attributes["after"], strict=True):
+            for pad in (pad for pad in pads if pad != 0 and not never_negative(canonical(extent - pad - 1))):
+                yield largest([canonical(pad + 1), extent]), extent
+    elif node.primitive == "recurrent":
+        own = node.attributes
+        required = operands(out[1], GATES[own["kind"]], own["hidden"], of_bytes=bool(own.get("bytes", False)))
+        for shape, (_, size) in zip(shapes[1:], required, strict=True):
+            yield from (pair if pair[0] != 1 else pair[::-1] for pair in zip(size, shape, strict=True))
+    elif node.primitive == "reshape":
+        yield elements(shapes[0]), elements(out)
+
+
+LARGEST = 1 << 16  # elements of a tensor that is computed here; what sizes are made of has a few
+
+
+def size_lengths(graph: Graph, requests: Sequence[Mapping[str, int]]) -> Iterator[tuple[str, int, int]]:
+    """Dimensions that follow from the sizes of these requests and from no data, each with its least and largest value.
+
+    A request that the graph refuses tells nothing.
+    """
+    nodes = _of_sizes(graph)
+    counted = {str(node.attributes["extent"]): node for node in nodes if node.primitive == "counted"}
+    if not counted:
+        return
+    outputs = tuple(node.output for node in counted.values())
+    part = replace(graph, nodes=tuple(_needed(nodes, outputs)), outputs=outputs, guards={}, required=())
+    values: dict[str, list[int]] = {name: [] for name in counted}
+    for sizes in requests:
+        if not _small(part, sizes):
+            continue
+        try:
+            results = interpret(part, {name: _zeros(graph.types[name], sizes) for name in graph.inputs})
+        except (HaotunerError, ValueError, IndexError, MemoryError):
+            continue
+        for name, node in counted.items():
+            values[name].append(results[node.output].shape[-1])
+    yield from ((name, min(every), max(every)) for name, every in values.items() if every)
+
+
+def _of_sizes(graph: Graph) -> list[Node]:
+    """Nodes behind which no input lies, outside of branches, and the lengths that they come to."""
+    known = set(graph.constants)
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        host = node.primitive in HOST and node.primitive != "counted"
+        if not host and not graph.guards.get(node.output) and known.issuperset(node.inputs):
+            known.add(node.output)
+            nodes.append(node)
+    return nodes
+
+
+def _needed(nodes: Sequence[Node], outputs: Sequence[str]) -> list[Node]:
+    """The nodes that make these tensors, or sizes of tensors that do."""
+    tensors, needed = set(outputs), list[Node]()
+    for node in reversed(nodes):
+        if node.output in tensors or node.primitive == "counted":
+            tensors.update(node.inputs)
+            needed.append(node)
+    return needed[::-1]
+
+
+def _small(part: Graph, sizes: Mapping[str, int]) -> bool:
+    """True if no tensor is large, of those whose shapes the request tells."""
+    shapes = (part.types[node.output].shape for node in part.nodes)
+    known = (shape for shape in shapes if all(dimensions(extent) <= sizes.keys() for extent in shape))
+    return all(prod(evaluate(extent, sizes) for extent in shape) <= LARGEST for shape in known)
+
+
+def _zeros(kind: TensorType, sizes: Mapping[str, int]) -> Any:
+    """An input of which nothing but its shape is read; it has no memory of its own."""
+    return np.broadcast_to(np.zeros((), numpy_dtype(kind.dtype)), [evaluate(extent, sizes) for extent in kind.shape])
+
 
 UNSAID = "dynamic"  # the default of --shapes
 DRAWN = 24  # requests drawn of the ranges, beside both ends

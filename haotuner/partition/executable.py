@@ -12,20 +12,19 @@ import numpy as np
 
 from haotuner.codegen.loops.c_loops import loops_of
 from haotuner.codegen.loops.c_math import head_of
-from haotuner.codegen.loops.collapse import collapsed
 from haotuner.codegen.loops.cuda_loops import cuda_head_of, device_loops_of
+from haotuner.codegen.loops.loop_nest import collapsed
 from haotuner.errors import UsageError
 from haotuner.graph.extents import Extent, text
 from haotuner.graph.graph import Graph
 from haotuner.graph.types import dtype_named
+from haotuner.partition.dim_ranges import shape_constraints
 from haotuner.partition.greedy_fusion import Alias, Loops, Specialization, Step
 from haotuner.partition.index_bounds import IndexBound, index_bounds
 from haotuner.partition.products import Product, View
 from haotuner.partition.scaled_bytes import scaled_bytes
-from haotuner.partition.segmented_model import default_of, segmented_document
+from haotuner.partition.segmented_model import SizeTable, default_of, segmented_document
 from haotuner.partition.segments import Segment
-from haotuner.partition.shape_constraints import shape_constraints
-from haotuner.partition.size_table import SizeTable
 from haotuner.spec.bytecode import SCALED, bytecode_of, group_name
 from haotuner.spec.chunks import chunk_checksums
 

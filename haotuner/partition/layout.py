@@ -12,9 +12,8 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from haotuner.graph.channels_last import convolved_images, images_of
+from haotuner.graph.channels_last import How, LayoutCandidates, Place, convolved_images, images_of
 from haotuner.graph.graph import Graph
-from haotuner.graph.layout_candidates import How, LayoutCandidates, Place
 from haotuner.partition.costs import Prices
 from haotuner.partition.greedy_fusion import Loops
 from haotuner.partition.ilp_partition import IlpPartitioner

@@ -5,7 +5,7 @@ is
 
 - what another plan is never worse than: a union that is expected to take as long as its parts, and one with an output that
   nobody else reads;
-- what is not convex, or needs loops that one nest does not have (``elements.py``), or loses a core's loops that are faster
+- what is not convex, or needs loops that one nest does not have (``loop_nest.py``), or loses a core's loops that are faster
   than plain ones: blocks of a row's sums, turned squares, rows whose middle asks nothing of pads, woven rows, pieces;
 - outputs behind unlike numbers of products. So along a way from kernel to kernel this number never falls, products raise it,
   and no circle of kernels leads through a product: windows whose tensors reach each other by loops alone hold every circle.
@@ -20,11 +20,10 @@ from itertools import pairwise
 import numpy as np
 
 from haotuner.codegen.loops.c_ordered import ORDERED
-from haotuner.codegen.loops.elements import elements_of, lies_beside
-from haotuner.codegen.loops.interleave import interleaved_parts
+from haotuner.codegen.loops.concat_loops import interleaved_parts, pieces
+from haotuner.codegen.loops.loop_nest import elements_of, lies_beside
 from haotuner.codegen.loops.loop_partition import interior_of
 from haotuner.codegen.loops.recompute import recomputed_reductions
-from haotuner.codegen.loops.split_concat_loops import pieces
 from haotuner.codegen.loops.strided_reads import strided_folds, strided_loads, wide
 from haotuner.graph.graph import Graph
 from haotuner.partition.costs import Kernel, Prices

@@ -25,11 +25,10 @@ from haotuner.codegen.loops.c_ordered import ordered_node
 from haotuner.errors import HaotunerError
 from haotuner.graph.graph import Graph
 from haotuner.graph.types import numpy_dtype
-from haotuner.isolate import command
+from haotuner.isolate import group as command
 from haotuner.isolate.answers import TimedOut
 from haotuner.partition.costs import Kernel, Prices
-from haotuner.partition.group_records import NAMELESS, GroupRecords, NamedGroup
-from haotuner.partition.group_times import NOTHING
+from haotuner.partition.group_times import NAMELESS, NOTHING, GroupRecords, NamedGroup
 from haotuner.spec.record import Timed, Trial
 
 BOUND = 0.4  # of what an unmeasured kernel is expected to take

@@ -2,8 +2,8 @@
 
 A segment holds what can run once the same sizes are known, of one side of a branch. Between two of them the host finds the
 places of what is not 0, counts up to a number, draws random numbers, asks which side of a branch is taken
-(haotuner/graph/data_dependent_shapes.py), or runs a loop's body, segments of its own, turn by turn
-(haotuner/graph/loops.py); their results' shapes tell the next segment's dimensions.
+(haotuner/graph/control_flow.py), or runs a loop's body, segments of its own, turn by turn
+(haotuner/graph/control_flow.py); their results' shapes tell the next segment's dimensions.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from haotuner.graph.data_dependent_shapes import BRANCHING, HOST, made_dimensions
+from haotuner.graph.control_flow import BRANCHING, HOST, made_dimensions
 from haotuner.graph.extents import Extent, canonical, dimensions, evaluate, product
 from haotuner.graph.graph import Graph, Guard, Node, Required, bodies, sizes_of
 

@@ -1,4 +1,7 @@
-"""The ops of a model that are tuned, each once, and the traffic of each out of that of the model."""
+"""The ops of a model that are tuned, each once, the traffic of each, and the check of what runs on a GPU.
+
+Check of a model for GPUs, before anything is tuned: what of it runs on none.
+"""
 
 from __future__ import annotations
 
@@ -8,24 +11,55 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from haotuner.codegen.loops.c_recurrent import fits_block
 from haotuner.errors import UsageError
 from haotuner.graph.extents import Extent, dimensions, evaluate
-from haotuner.graph.graph import Graph
+from haotuner.graph.graph import Graph, bodies
+from haotuner.graph.types import NUMPY_NAMES
 from haotuner.partition.costs import CORE, GPU, Prices
-from haotuner.partition.device_support import check_draws, check_steps
 from haotuner.partition.dim_ranges import requests, spans_of
 from haotuner.partition.executable import ExecutableModel, executable_chain, executable_specializations
-from haotuner.partition.greedy_fusion import Specialization, Step
+from haotuner.partition.greedy_fusion import Loops, Specialization, Step
 from haotuner.partition.ilp_partition import IlpPartitioner, PartitionReport, together
 from haotuner.partition.layout import LAYOUTS
 from haotuner.partition.products import Product
 from haotuner.partition.profiled_costs import ProfiledPrices
+from haotuner.partition.segmented_model import RANDOM
 from haotuner.partition.segments import chained, cut, flattened
 from haotuner.partition.specializations import ways_of
 from haotuner.search.task_scheduler import Shared
 from haotuner.spec.op import Op
 from haotuner.spec.shape import Shape, Span
-from haotuner.spec.trace import Arrivals
+from haotuner.spec.traffic import Arrivals
+
+SHOWN = 8  # the others are counted
+
+
+def check_draws(name: str, graph: Graph) -> None:
+    """UsageError that names random numbers of types that a pack's library does not draw, as it must on a GPU."""
+    every = (node for body in (graph, *(body.graph for body in bodies(graph))) for node in body.nodes)
+    draws = [(node.output, NUMPY_NAMES[node.attributes["dtype"]]) for node in every if node.primitive == "random"]
+    lost = [(out, dtype) for out, dtype in draws if dtype not in RANDOM]
+    _refuse(name, [f"{out}: random numbers of {dtype}; those of {' and '.join(RANDOM)} are drawn" for out, dtype in lost])
+
+
+def check_steps(name: str, steps: Sequence[Step]) -> None:
+    """UsageError that names the steps which no kernel of a GPU computes: recurrent layers that are too wide for a block."""
+    nodes = [
+        (node, step.graph.types[node.output].dtype) for step in steps if isinstance(step, Loops) for node in step.graph.nodes
+    ]
+    lost = [node for node, dtype in nodes if node.primitive == "recurrent" and not fits_block(node.attributes, dtype)]
+    steps_ = [(step.output, step.attributes["kind"], step.attributes["hidden"]) for step in lost]
+    _refuse(name, [f"{out}: the gates of a layer ({kind}) of {hidden} states fit no block" for out, kind, hidden in steps_])
+
+
+def _refuse(name: str, names: Sequence[str]) -> None:
+    if not names:
+        return
+    more = [f"… and {len(names) - SHOWN} more"] if len(names) > SHOWN else []
+    lines = "".join(f"\n  {name}" for name in [*names[:SHOWN], *more])
+    raise UsageError(f"{name} cannot run on a GPU; tune it for the CPU: leave --device out{lines}")
+
 
 PRICED = 6  # of them, at which groups are priced
 

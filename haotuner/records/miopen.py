@@ -1,5 +1,9 @@
 """MIOpen's find databases: convolution problems, each with the times in ms of several solvers.
 
+ConvProblem: a convolution as MIOpen writes it in one text, as numbers.
+
+SolverTable: what one device measured of solvers for convolution problems.
+
 Two line formats, told apart entry by entry (ROCm/MIOpen, src/kernels/*.HIP.fdb.txt.bz2):
 
 - ``problem=solver:time,workspace,algorithm;...`` lists every solver that was timed;
@@ -13,16 +17,126 @@ import re
 import statistics
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from haotuner.errors import UnknownDevice, UsageError
 from haotuner.hw_profiles.table import Known, architectures, known_arch, known_named
-from haotuner.records.conv_problem import ConvProblem
-from haotuner.records.solver_table import SolverTable
 from haotuner.records.text import read_text
+
+_TEXT = re.compile(
+    r"(?P<image>[0-9]+(?:-[0-9]+){2,3})-(?P<filter>[0-9]+x[0-9]+(?:x[0-9]+)?)-(?P<out>[0-9]+(?:-[0-9]+){2,3})-(?P<batch>[0-9]+)"
+    r"-(?P<pad>[0-9]+(?:x[0-9]+)*)-(?P<stride>[0-9]+(?:x[0-9]+)*)-(?P<dilation>[0-9]+(?:x[0-9]+)*)-(?P<bias>[0-9]+)"
+    r"-(?P<layout>[A-Z]+)(?:-[A-Z]+)*-(?P<dtype>[A-Z0-9]+(?:x[0-9]+)?)-(?P<direction>[FBW])(?:_g(?P<groups>[0-9]+))?"
+)
+DIRECTIONS = {"F": 0, "B": 1, "W": 2}
+BYTES = {"FP32": 4.0, "FP16": 2.0, "BF16": 2.0, "INT8": 1.0, "FP64": 8.0}
+LIMIT = 2**40  # of an extent: beyond it a text is damaged, not a convolution
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConvProblem:
+    """One convolution. ``image`` and ``out`` are channels, then extents from the outermost in.
+
+    Of the backward directions MIOpen names first what is read, the gradient of the output.
+    """
+
+    image: tuple[int, ...]
+    filter: tuple[int, ...]
+    out: tuple[int, ...]
+    batch: int
+    pad: tuple[int, ...]
+    stride: tuple[int, ...]
+    dilation: tuple[int, ...]
+    layout: str
+    dtype: str
+    direction: str
+    groups: int
+
+    @staticmethod
+    def parse(text: str) -> ConvProblem:
+        """The problem of that text.
+
+        Raises:
+            ValueError: it is not such a text, names an extent of 0, a type that is not known, or unlike numbers of axes.
+        """
+        match = _TEXT.fullmatch(text)
+        if not match:
+            raise ValueError("not a convolution's text (C-H-W-filter-K-outH-outW-N-pad-stride-dilation-...)")
+        image, out = (tuple(map(int, match[name].split("-"))) for name in ("image", "out"))
+        window, pad, stride, dilation = (
+            tuple(map(int, match[n].split("x"))) for n in ("filter", "pad", "stride", "dilation")
+        )
+        groups, batch = int(match["groups"] or 1), int(match["batch"])
+        if len(image) != len(out) or len(image) != len(window) + 1:
+            raise ValueError("image, filter and result differ in their number of axes")
+        if not all(0 < extent < LIMIT for extent in (*image, *out, *window, *stride, *dilation, batch, groups)):
+            raise ValueError(f"an extent is 0 or beyond 2^{LIMIT.bit_length() - 1}")
+        if match["dtype"] not in BYTES:
+            raise ValueError(f"type {match['dtype']}: known are {', '.join(BYTES)}")
+        return ConvProblem(
+            image=image, filter=window, out=out, batch=batch, pad=pad, stride=stride, dilation=dilation,
+            layout=match["layout"], dtype=match["dtype"], direction=match["direction"], groups=groups,
+        )  # fmt: skip
+
+    @property
+    def result(self) -> tuple[int, ...]:
+        """Channels and extents of what the forward convolution writes."""
+        return self.out if self.direction == "F" else self.image
+
+    @property
+    def flops(self) -> float:
+        """Multiply-adds count as two."""
+        read = (self.image if self.direction == "F" else self.out)[0]
+        return (
+            2.0 * self.batch * math.prod(map(float, self.result)) * read * math.prod(map(float, self.filter)) / self.groups
+        )
+
+    @property
+    def least_bytes(self) -> float:
+        """Images, filter and result moved once."""
+        images = self.batch * (math.prod(map(float, self.image)) + math.prod(map(float, self.out)))
+        weights = float(self.image[0]) * self.out[0] * math.prod(map(float, self.filter)) / self.groups
+        return (images + weights) * BYTES[self.dtype]
+
+
+Ids = NDArray[np.int64]
+Times = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SolverTable:
+    """One row a (problem, solver) with a time; rows of a problem lie together, in the order of the file."""
+
+    device: Known
+    problems: tuple[str, ...]  # each once
+    solvers: tuple[str, ...]  # each once
+    problem: Ids  # of each row, among ``problems``; ascending
+    solver: Ids  # of each row, among ``solvers``
+    ms: Times
+    left_out: Counter[str] = field(default_factory=Counter)  # reason to number of times or lines
+    notes: tuple[str, ...] = ()  # what else is odd about the file
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return len(self.ms)
+
+    @property
+    def silicon(self) -> str:
+        """Devices of one silicon are never on both sides of a split, however many of its units they have."""
+        return self.device.arch
+
+    def starts(self) -> Ids:
+        """First row of each problem, and the end behind the last; shape ``(len(problems) + 1,)``."""
+        return np.searchsorted(self.problem, np.arange(len(self.problems) + 1))
+
+    def best_ms(self) -> Times:
+        """Fastest time of each problem; shape ``(len(problems),)``."""
+        return np.minimum.reduceat(self.ms, self.starts()[:-1]) if len(self.ms) else np.array([])
+
 
 _NAME = re.compile(r"(?P<arch>gfx[0-9]+[a-z]?)(?P<rest>.*)")
 _WGP = "rdna"  # HIP counts its units in pairs

@@ -1,23 +1,76 @@
-"""The record store in one SQLite file, in write-ahead-log mode."""
+"""The record store in one SQLite file, in write-ahead-log mode; owners of claims.
+
+Owner of a claim, and whether that process still lives.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 import threading
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from haotuner.errors import RecordsUnusable
-from haotuner.records import store_path
+from haotuner.records import opening
 from haotuner.records.opening import BUSY_S, connect, guarded, version
-from haotuner.records.owner import Owner
 from haotuner.records.schema import INSERT, columns, from_row, to_row
 from haotuner.records.store import LEASE_S, Session
 from haotuner.spec.record import Record
+
+_PROC = Path("/proc")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owner:
+    """One store object in one process. The text form is what the store keeps."""
+
+    place: str  # boot and process-id namespace: only inside one place can a process id be looked up
+    pid: int
+    born: str  # start time in clock ticks since boot, so that a reused process id is not taken for the owner
+    token: str  # tells store objects of one process apart
+
+    @staticmethod
+    def mine() -> Owner:
+        """A new owner in this process."""
+        return Owner(place=_host_id(), pid=os.getpid(), born=_born(os.getpid()) or "?", token=uuid.uuid4().hex[:12])
+
+    @staticmethod
+    def parse(text: str) -> Owner:
+        """The owner of that text."""
+        host, pid, born, token = text.split("/")
+        return Owner(place=host, pid=int(pid), born=born, token=token)
+
+    def __str__(self) -> str:
+        """Text that parses back."""
+        return f"{self.place}/{self.pid}/{self.born}/{self.token}"
+
+    def lives(self) -> bool:
+        """False only when its process is known to be gone; another host or container is presumed alive."""
+        return self.place != _host_id() or _born(self.pid) == self.born
+
+
+def _host_id() -> str:
+    try:
+        boot = (_PROC / "sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot}:{(_PROC / 'self/ns/pid').stat().st_ino}"
+    except OSError:  # hardened containers hide these files; leases alone must do there
+        return f"unknown:{uuid.uuid4().hex}"
+
+
+def _born(pid: int) -> str | None:
+    try:
+        stat = (_PROC / str(pid) / "stat").read_text()
+    except OSError:
+        return None
+    state, *rest = stat.rpartition(")")[2].split()  # the name before it may hold blanks and brackets
+    return None if state in "ZX" else rest[18]  # field 22 of proc(5); a zombie measures nothing
+
 
 _PAGE_ROWS = 500  # rows fetched under the lock at once: a millisecond or two of decoding
 _BATCH_KEYS = 400  # bound parameters of one statement; SQLite guarantees 999
@@ -26,17 +79,17 @@ _BATCH_KEYS = 400  # bound parameters of one statement; SQLite guarantees 999
 class SqliteStore:
     """``RecordStore`` in a file; ``write=False`` opens an existing one and never changes it."""
 
-    def __init__(self, path: Path, *, write: bool = True, busy_s: float = BUSY_S, mounts: Path = store_path.MOUNTS) -> None:
+    def __init__(self, path: Path, *, write: bool = True, busy_s: float = BUSY_S, mounts: Path = opening.MOUNTS) -> None:
         self._path = path.resolve()
         self._busy_s = busy_s
         self._lock = threading.RLock()
         self._owner = str(Owner.mine())
         self._write = write
         self._claiming = False  # whether this object may hold claims that closing must drop
-        if not store_path.inspect(self._path, write=write, mounts=mounts):
+        if not opening.inspect(self._path, write=write, mounts=mounts):
             if not write:
                 raise RecordsUnusable(f"records: {self._path} does not exist; check the --db URL")
-            store_path.create(self._path)
+            opening.create(self._path)
         self._db: sqlite3.Connection | None = connect(self._path, write=write, busy_s=busy_s)
 
     def start(self, fingerprint: str, *, resume: bool = False, what: str = "") -> Session:
@@ -138,7 +191,7 @@ class SqliteStore:
         """See ``RecordStore.sync``."""
         with self._reading("sync"):
             if self._write:
-                store_path.flush(self._path)
+                opening.flush(self._path)
 
     def close(self) -> None:
         """See ``RecordStore.close``."""

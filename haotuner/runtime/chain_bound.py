@@ -1,5 +1,7 @@
 """ChainBound: a model of several segments of one open pack, cut where data tell a size or a branch.
 
+A loop of a chain in Python: where single steps are timed. Calls go by runtime/native/model/loop_exec.c.
+
 A call is one native call (model/chain.c).
 
 Where single steps are looked at, and of packs that have no such call, each segment is one; between them this module does
@@ -17,8 +19,7 @@ import numpy as np
 
 from haotuner.errors import PackInvalid, UsageError
 from haotuner.ops.host_steps import counted, holds, nonzero, random_numbers
-from haotuner.runtime.chain_loop import turned
-from haotuner.runtime.output_pool import OutputPool
+from haotuner.runtime.host_memory import OutputPool
 from haotuner.runtime.reprs import described_model
 from haotuner.runtime.schedule import sizes_of
 
@@ -26,6 +27,41 @@ if TYPE_CHECKING:
     from haotuner.runtime.model_bound import ModelBound, Ran
     from haotuner.runtime.native_library import NativeModel
     from haotuner.runtime.pack import Pack
+
+
+def turned(
+    step: Mapping[str, Any],
+    tensors: dict[str, Any],
+    dims: dict[str, int],
+    run: Callable[[Sequence[Mapping[str, Any]], dict[str, Any]], None],
+) -> None:
+    """All turns of a loop; ``run``: the steps of a turn. What the loop makes joins ``tensors`` and ``dims``."""
+    limits = [int(np.asarray(tensors[step["limit"]]).reshape(-1)[0])] if step["limit"] else []
+    limits += [len(tensors[whole]) for whole, _ in step["rows"]]
+    goes_on, turn = _holds(tensors, step["asked"]), 0
+    own = {**tensors, **{value: tensors[first] for first, value, _, _ in step["carried"]}}
+    changes = [(step["carried"][number][1], axis, *terms) for number, axis, *terms in step.get("changes", [])]
+    stacks: list[list[Any]] = [[] for _ in step["made"]]
+    while goes_on and all(turn < most for most in limits):
+        own[step["turn"]] = np.asarray(turn, np.int64)
+        dims.update((dim, own[value].shape[axis]) for value, axis, dim, _ in changes)
+        own |= {row: np.ascontiguousarray(tensors[whole][turn]) for whole, row in step["rows"]}
+        run(step["steps"], own)
+        for stack, (row, _) in zip(stacks, step["made"], strict=True):
+            stack.append(own[row])
+        own |= {value: own[after] for _, value, after, _ in step["carried"]}
+        goes_on, turn = _holds(own, step["goes_on"]), turn + 1
+    dims.update((outside, own[value].shape[axis]) for value, axis, _, outside in changes if outside is not None)
+    tensors |= {last: own[value] for _, value, _, last in step["carried"] if last is not None}
+    for stack, (_, whole), kind in zip(stacks, step["made"], step["kinds"], strict=True):
+        shape = [0, *(extent if isinstance(extent, int) else dims.get(extent, 0) for extent in kind["shape"])]
+        tensors[whole] = np.stack(stack) if stack else np.zeros(shape, kind["dtype"])
+    if step["dim"] is not None:
+        dims[step["dim"]], tensors[step["turns"]] = turn, np.arange(turn, dtype=np.int64)
+
+
+def _holds(tensors: Mapping[str, Any], name: str | None) -> bool:
+    return True if name is None else bool(np.asarray(tensors[name]).reshape(-1)[0])
 
 
 Guard: TypeAlias = tuple[tuple[str, int], ...]  # branches and what they must be

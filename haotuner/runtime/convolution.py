@@ -9,10 +9,9 @@ import numpy as np
 
 from haotuner.ops.convolution import Window, windows
 from haotuner.pack.op import PackOp
-from haotuner.runtime.bound import Bound
-from haotuner.runtime.linear import Linear, named_channels
+from haotuner.runtime.arrays import numpy_type
+from haotuner.runtime.linear import Bound, Linear, named_channels
 from haotuner.runtime.reprs import described_op
-from haotuner.runtime.typed import numpy_type
 from haotuner.spec.limits import MAX_AXES
 
 if TYPE_CHECKING:

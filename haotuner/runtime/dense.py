@@ -1,14 +1,62 @@
-"""DenseOp: a dense op of an open pack. Its weight is bound once, see ``Linear``."""
+"""Dense ops of an open pack: their facts, wherever the pack computes, and the op on the CPU.
+
+DenseOp: a dense op of an open pack. Its weight is bound once, see ``Linear``.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from haotuner.errors import UsageError
-from haotuner.runtime.bound import Bound
-from haotuner.runtime.linear import Linear, named_channels
-from haotuner.runtime.linear_op import LinearOp
-from haotuner.spec.composition import WAYS, Composition
+from haotuner.pack.op import PackOp
+from haotuner.runtime.linear import Bound, Linear, named_channels
+from haotuner.runtime.reprs import described_op
+from haotuner.spec.composition import WAYS, Composition, Part
+from haotuner.spec.limits import MAX_PARTS
+
+if TYPE_CHECKING:
+    from haotuner.runtime.pack import Pack
+
+
+class LinearOp:
+    """One op of an open pack whose weight is bound once."""
+
+    def __init__(self, pack: Pack, op: PackOp) -> None:
+        self._pack, self._op = pack, op
+
+    def __repr__(self) -> str:
+        return described_op(self)
+
+    @property
+    def name(self) -> str:
+        """Canonical name."""
+        return self._op.name
+
+    @property
+    def entry(self) -> PackOp:
+        """The op's entry in the manifest."""
+        return self._op
+
+    @property
+    def n(self) -> int:
+        """Columns of the output."""
+        return self._op.n
+
+    @property
+    def k(self) -> int:
+        """Columns of the input."""
+        return self._op.k
+
+    def _look_up(self, plan: int, m: Any) -> tuple[tuple[Part, ...], int]:
+        """Kernels with their tiles that serve m rows by a plan, and the way's number, from the library's own look-up."""
+        if isinstance(m, bool) or not isinstance(m, int | np.integer) or not 1 <= m < 2**31:
+            raise UsageError(f"{self.name}: m={m!r} must be a whole number of rows in 1..2^31-1")
+        values = np.zeros(2 + 2 * MAX_PARTS, np.int64)
+        self._pack.library().function("ht_look_up")(self._pack.place(self._op), plan, int(m), values)
+        pairs = values[2 : 2 + 2 * int(values[0])].reshape(-1, 2).tolist()
+        return tuple(Part(self._op.kernels[kernel], tiles) for kernel, tiles in pairs), int(values[1])
 
 
 class DenseOp(LinearOp):

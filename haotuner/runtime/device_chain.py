@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 
 from haotuner.errors import UsageError
-from haotuner.runtime.chain import Chain
 from haotuner.runtime.chain_bound import ChainBound
+from haotuner.runtime.device_call import called, check_inputs, empty_like, explicit_or_current_stream, still
+from haotuner.runtime.model import Chain
 from haotuner.runtime.model_bound import Ran
 from haotuner.runtime.native_library import PLACE, shape_at
-from haotuner.runtime.on_device import called, check_inputs, empty_like, explicit_or_current_stream
-from haotuner.runtime.streams import still
 
 _Made = Callable[[int, tuple[int, ...]], Any]
 

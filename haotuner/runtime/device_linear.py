@@ -1,4 +1,7 @@
-"""A dense op of a pack on a device: the weight stays where its owner has it, calls are queued on the caller's stream."""
+"""Dense and grouped ops of a pack on a device: the weight stays where its owner has it, calls are queued.
+
+A grouped op of a pack on a device: rows in groups, each with a matrix of its own, in one launch.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,11 @@ import numpy as np
 from haotuner.errors import UsageError
 from haotuner.ops.dtypes import DTYPES
 from haotuner.pack.op import LAYERS, PackOp
-from haotuner.runtime.bound import Closed
-from haotuner.runtime.call_errors import REFUSED, check_lazy
-from haotuner.runtime.device_call import DeviceCall, checked_stream
-from haotuner.runtime.linear_op import LinearOp
-from haotuner.runtime.on_device import empty_like, exchange_of, explained, stream_for
+from haotuner.runtime.call import REFUSED, check_lazy
+from haotuner.runtime.dense import LinearOp
+from haotuner.runtime.device_call import DeviceCall, checked_stream, empty_like, exchange_of, explained, kind_of, stream_for
+from haotuner.runtime.linear import Closed
 from haotuner.runtime.reprs import described_op
-from haotuner.runtime.streams import kind_of
 from haotuner.spec.composition import Composition
 
 if TYPE_CHECKING:
@@ -275,3 +276,15 @@ def _device_array(op: PackOp, name: str, value: Any) -> Any:
     if not hasattr(value, "__dlpack__") and exchange_of(value) is None:
         raise TypeError(f"{op.name}: {name} is a {type(value).__name__}; pass a tensor of the pack's device")
     return value
+
+
+class GroupedOp(DeviceDenseOp):
+    """One grouped op of a pack that was opened for a device.
+
+    ``bind`` takes weights (g, n, k) ((g, k, n) for weight=kn) and values (g, n) of the columns of each group.
+    """
+
+    @property
+    def groups(self) -> int:
+        """Matrices, one for each group of rows."""
+        return self.entry.axis("g").extent or 0

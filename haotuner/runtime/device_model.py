@@ -9,12 +9,10 @@ from typing import Any
 import numpy as np
 
 from haotuner.errors import UsageError
+from haotuner.runtime.device_call import called, check_inputs, empty_like, explicit_or_current_stream, still
 from haotuner.runtime.model import Model
-from haotuner.runtime.model_bound import ModelBound
-from haotuner.runtime.model_files import OpenModel
+from haotuner.runtime.model_bound import ModelBound, OpenModel
 from haotuner.runtime.native_library import NativeLibrary, NativeModel
-from haotuner.runtime.on_device import called, check_inputs, empty_like, explicit_or_current_stream
-from haotuner.runtime.streams import still
 
 
 class DeviceModelBound(ModelBound):

@@ -1,4 +1,7 @@
-"""An op of a pack on a device whose operands all come with the call, which is queued on the caller's stream."""
+"""Ops of a pack on a device whose operands all come with the call, batch_matmul among them.
+
+A batch_matmul of a pack on a device: both factors come with the call, which is queued on the caller's stream.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 from haotuner.errors import UsageError
 from haotuner.ops.dtypes import DTYPES
 from haotuner.pack.op import PackOp, PackOperand
-from haotuner.runtime.call_errors import check_lazy
-from haotuner.runtime.device_call import DeviceCall, checked_stream
-from haotuner.runtime.on_device import empty_like
-from haotuner.runtime.operator import Operator
+from haotuner.runtime.call import check_lazy
+from haotuner.runtime.device_call import DeviceCall, checked_stream, empty_like
+from haotuner.runtime.operator import Operator, ProductOp
 
 if TYPE_CHECKING:
     from haotuner.runtime.pack import Pack
@@ -64,3 +66,21 @@ class DeviceOperator(Operator):
 
     def _new(self, inputs: Mapping[str, Any], output: PackOperand) -> Any:
         return self._empty(inputs, self.output_shape(inputs, output), output.dtype)
+
+
+class DeviceProductOp(DeviceOperator):
+    """``y = op.run(x, w)`` of matrices in the last two axes; the axes before them count matrices and are broadcast.
+
+    ``run(x, w, bias=…, scale=…, mask=…)`` computes ``(x · w) * scale + bias + mask``: a bias of the columns and a mask
+    that is broadcast to the output, of x's type and on the device; a scale that is a number, or float32 of the batch axes.
+
+    Takes torch, CuPy and other DLPack tensors of the pack's device and returns without waiting. Matrices may lie at any
+    strides, such as a head's slice of (b, t, h, d), if elements of the last axis lie side by side. Safe while the stream is
+    captured: nothing is loaded, allocated or waited for (without ``out`` the framework gives the memory). Concurrent calls
+    are allowed.
+    """
+
+    output_shape = ProductOp.output_shape
+
+    def _expected(self, operand: PackOperand) -> Any:
+        return f"{operand.name} must be a tensor ({', '.join(operand.dims)}) of the pack's device"

@@ -16,8 +16,8 @@ from haotuner.pack.folder import Folder, steadily
 from haotuner.pack.library_file import check_library_in
 from haotuner.pack.manifest import Manifest, manifest_in
 from haotuner.pack.op import PackOp
-from haotuner.runtime.addresses import takes_addresses
-from haotuner.runtime.gpus import Gpu
+from haotuner.runtime.arrays import takes_addresses
+from haotuner.runtime.device_memory import Gpu
 from haotuner.runtime.native_library import NativeLibrary
 from haotuner.spec.limits import table_name
 

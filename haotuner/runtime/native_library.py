@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from haotuner.errors import EnvironmentMissing, HaotunerError, PackInvalid, UsageError
+from haotuner.runtime.arrays import NAMES, Handed, address
 from haotuner.runtime.compiled_schedules import VERSION as COMPILED_VERSION
 from haotuner.runtime.compiled_schedules import CompiledSchedules
-from haotuner.runtime.dlpack_cache import NAMES, Handed, address
 from haotuner.runtime.reprs import described_end
 from haotuner.spec.bytecode import words_of
 

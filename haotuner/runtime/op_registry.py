@@ -9,12 +9,9 @@ from haotuner.ops.convolution import CONVOLUTIONS
 from haotuner.runtime.convolution import ConvOp
 from haotuner.runtime.dense import DenseOp
 from haotuner.runtime.device_convolution import DeviceConvOp
-from haotuner.runtime.device_linear import DeviceDenseOp
-from haotuner.runtime.device_operator import DeviceOperator
-from haotuner.runtime.device_product import DeviceProductOp
-from haotuner.runtime.grouped import GroupedOp
-from haotuner.runtime.operator import Operator
-from haotuner.runtime.products import ProductOp
+from haotuner.runtime.device_linear import DeviceDenseOp, GroupedOp
+from haotuner.runtime.device_operator import DeviceOperator, DeviceProductOp
+from haotuner.runtime.operator import Operator, ProductOp
 
 FRONTS: dict[str, Callable[..., Any]] = {
     "dense": DenseOp,

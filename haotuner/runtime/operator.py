@@ -1,8 +1,11 @@
-"""Operator: an op of an open pack that takes all of its operands at every call."""
+"""Operator: an op of an open pack that takes all of its operands at every call, batch_matmul among them.
+
+ProductOp: a batch_matmul of an open pack, called with both factors and what is to be added beside.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
@@ -13,11 +16,9 @@ from haotuner.errors import UsageError
 from haotuner.ops.arithmetic import arithmetic_of
 from haotuner.ops.dtypes import DTYPES
 from haotuner.pack.op import PackOp, PackOperand
-from haotuner.runtime.addresses import ARRAYS, TYPES
-from haotuner.runtime.call import NativeCall, Signature
-from haotuner.runtime.call_errors import REFUSED, check_lazy, check_written
+from haotuner.runtime.arrays import ADDRESSED_TYPES, ARRAYS, empty_like
+from haotuner.runtime.call import REFUSED, NativeCall, Signature, check_lazy, check_written
 from haotuner.runtime.reprs import described_op
-from haotuner.runtime.typed import empty_like
 from haotuner.spec.limits import MAX_AXES
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class Operator:
         self._sized: tuple[Any, tuple[int, ...]] = (None, ())  # shapes of the last operands, and of their result
         element_type = DTYPES[op.output.dtype].numpy
         self._folds = len(op.output.dims) == 1  # an output that may have the leading axes of its operands
-        self._made = np.dtype(element_type) if element_type in TYPES and not self._folds else None
+        self._made = np.dtype(element_type) if element_type in ADDRESSED_TYPES and not self._folds else None
         names = self._names  # an itemgetter of one name gives no tuple
         self._in_order = itemgetter(*names) if len(names) > 1 else lambda named: tuple(named[name] for name in names)
 
@@ -261,3 +262,55 @@ def derived_of(op: PackOp) -> dict[str, Callable[[Mapping[str, int]], int]]:
         return lambda extents: int(kind.derived[axis](extents, options))
 
     return {axis: of(axis) for axis in names}
+
+
+class ProductOp(Operator):
+    """``y = op.run(x, w)``, of matrices in the last two axes; the axes before them count matrices and are broadcast.
+
+    ``run(x, w, out=y, bias=…, scale=…, mask=…)`` computes ``(x · w) * scale + bias + mask``, then the op's epilogue: a bias
+    of the columns, a scale that is a number or has the batch axes, a mask that is broadcast to the output. Every operand may
+    have any strides, such as a head's slice of (b, t, h, d); ``out`` must be contiguous in its last axis. Concurrent calls
+    are allowed.
+    """
+
+    gives = True
+
+    def __init__(self, pack: Pack, op: PackOp, threads: int | None = None) -> None:
+        super().__init__(pack, op, threads)
+        x, w = (operand.dims for operand in op.inputs[:2])
+        self._rows, self._columns = x.index("m") - 3, w.index("n") - 3  # counted from the last axis
+
+    def _for_arrays(self, passed: tuple[Any, ...]) -> Any:
+        """An output for two arrays of as many matrices; for others None or one that the call refuses."""
+        of_x, of_w = passed[0].shape, passed[1].shape
+        before = of_x[:-2]
+        if self._made is None or before != of_w[:-2]:
+            return None
+        return np.empty((*before, of_x[self._rows], of_w[self._columns]), self._made)
+
+    def output_shape(self, inputs: Mapping[str, Any], written: PackOperand | None = None) -> tuple[int, ...]:
+        """Dimensions of the products of these factors; ValueError where their batches do not go together."""
+        x, w = (self._shape_of(inputs, operand) for operand in self.entry.inputs)
+        return product_size(self.entry, x, w)
+
+
+def product_size(op: PackOp, x: Sequence[int], w: Sequence[int]) -> tuple[int, ...]:
+    """Dimensions of the products of factors of these; ValueError where their batches do not go together."""
+    try:
+        batch = broadcast(x[:-2], w[:-2])
+    except ValueError:
+        raise ValueError(f"{op.name}: batches {tuple(x[:-2])} of x and {tuple(w[:-2])} of w do not go together") from None
+    m_at, n_at = (operand.dims.index(axis) - 3 for operand, axis in zip(op.inputs, "mn", strict=True))
+    return (*batch, x[m_at], w[n_at])
+
+
+def broadcast(x: Sequence[int], w: Sequence[int]) -> tuple[int, ...]:
+    """Batch axes of the product, aligned from the last one; ValueError if they do not go together."""
+    rank = max(len(x), len(w))
+    pairs = zip((1,) * (rank - len(x)) + tuple(x), (1,) * (rank - len(w)) + tuple(w), strict=True)
+    result = []
+    for a, b in pairs:
+        if a != b and 1 not in (a, b):
+            raise ValueError
+        result.append(b if a == 1 else a)
+    return tuple(result)

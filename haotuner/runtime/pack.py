@@ -1,11 +1,14 @@
-"""Pack: an opened pack directory; ops by name, statistics, close."""
+"""Pack: an opened pack directory; ops by name, statistics, fit to this host, close.
+
+Fit of a sound pack to this host: its default thread count, what a caller should know of it, the bound of a request.
+"""
 
 from __future__ import annotations
 
 import operator
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, SupportsIndex
@@ -13,28 +16,54 @@ from typing import Any, SupportsIndex
 import numpy as np
 
 from haotuner.errors import PackClosed, PackInvalid, UsageError
-from haotuner.host.processor import usable_cores
+from haotuner.host.processor import cpu_name, usable_cores
+from haotuner.pack.manifest import Manifest
 from haotuner.pack.op import PackOp
-from haotuner.runtime.arena import Arena
-from haotuner.runtime.bound import Bound
-from haotuner.runtime.chain import Chain
 from haotuner.runtime.chain_bound import ChainBound, is_chain
 from haotuner.runtime.device_chain import DeviceChain, DeviceChainBound
 from haotuner.runtime.device_linear import DeviceBound, DeviceLinear
+from haotuner.runtime.device_memory import find_gpu, ordinal_of, part_of
 from haotuner.runtime.device_model import DeviceModel, DeviceModelBound
-from haotuner.runtime.gpus import find_gpu, ordinal_of, part_of
 from haotuner.runtime.group import Outputs, named_so
+from haotuner.runtime.host_memory import Arena
 from haotuner.runtime.library import Library
-from haotuner.runtime.linear import Linear
-from haotuner.runtime.model import Model, Session
-from haotuner.runtime.model_bound import ModelBound
-from haotuner.runtime.model_files import OpenModel, opened_model
-from haotuner.runtime.model_handle import difference_of_ends
+from haotuner.runtime.linear import Bound, Linear
+from haotuner.runtime.model import Chain, Model, Session, difference_of_ends
+from haotuner.runtime.model_bound import ModelBound, OpenModel, opened_model
 from haotuner.runtime.native_library import NativeLibrary, NativeModel
 from haotuner.runtime.op_registry import handle_for
 from haotuner.runtime.reprs import described_pack
-from haotuner.runtime.suitability import checked_bytes, default_threads, reservations
 from haotuner.spec.limits import MAX_THREADS, CallSetting
+
+
+def default_threads(manifest: Manifest, cores: int) -> int:
+    """The tuned thread count nearest to the cores, of those that do not exceed them if there is one; else all cores."""
+    tuned = {count for op in manifest.ops for count in op.threads}
+    counts = {count for count in tuned if count <= cores} or tuned
+    return min(counts, key=lambda count: abs(count - cores), default=cores)
+
+
+def reservations(manifest: Manifest, *, on_cpu: bool) -> Iterator[str]:
+    """Warnings for a caller before serving: nothing was measured, or another CPU was."""
+    if manifest.unverified:
+        yield "nothing was measured for it: plans and times are predictions; tune it on this host without --zero-measure"
+    device = manifest.document.get("device")
+    made_for = device.get("name") if isinstance(device, dict) else None
+    here = cpu_name()
+    if on_cpu and here and made_for and made_for != here:
+        yield f"it was made for {made_for}, this host has {here}: answers are the same, speed may not be; tune it here"
+
+
+def checked_bytes(most: Any) -> int:
+    """``max_request_bytes`` as an int, or UsageError if it is no number of bytes."""
+    try:
+        count = operator.index(most)
+    except TypeError:
+        count = 0
+    if isinstance(most, bool) or not 1 <= count < 1 << 63:
+        raise UsageError(f"max_request_bytes={most!r} must be a whole number of bytes above 0, or None for no bound")
+    return count
+
 
 AnyLinear = Linear | DeviceLinear
 AnyBound = Bound | DeviceBound

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from haotuner.ops.dtypes import DTYPES
 from haotuner.pack.op import PackOp
-from haotuner.runtime.arena import Arena
+from haotuner.runtime.arrays import numpy_type, typed_array
+from haotuner.runtime.host_memory import Arena
 from haotuner.runtime.library import Library
 from haotuner.runtime.panels_of_older_packs import packs_panels, panels_by_numpy
-from haotuner.runtime.typed import numpy_type, typed_array
 from haotuner.spec.op import Op
 
 Unpack = Callable[[], NDArray[Any]]

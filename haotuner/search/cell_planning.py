@@ -12,11 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from haotuner.measure.measurer import Measurer
-from haotuner.plan.cells import CellTable, Considered
 from haotuner.plan.grids import Grid, alone, bounds, pairs
-from haotuner.search.clock import Clock
+from haotuner.plan.table import CellTable, Considered
 from haotuner.search.latency_table import Key, LatencyTable
-from haotuner.search.task import Task
+from haotuner.search.task import Clock, Task
 from haotuner.spec.composition import WHOLE, Composition, sum_parts
 from haotuner.spec.record import Timed, Trial
 from haotuner.spec.shape import Shape

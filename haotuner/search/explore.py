@@ -20,10 +20,9 @@ from haotuner.cost.families import demand
 from haotuner.cost.roofline import expected_us
 from haotuner.errors import UsageError
 from haotuner.measure.measurer import Measurer
-from haotuner.search.clock import Clock
 from haotuner.search.policies.index import POLICIES
 from haotuner.search.stages import staged
-from haotuner.search.task import Task
+from haotuner.search.task import Clock, Task
 from haotuner.spec.composition import SERIAL, Composition
 from haotuner.spec.device import Device
 from haotuner.spec.kernel import MicroKernel

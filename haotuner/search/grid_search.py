@@ -22,18 +22,23 @@ from haotuner.cost.roofline import roofline_us
 from haotuner.errors import HaotunerError, NothingLegal, UsageError
 from haotuner.measure.measurer import Measurer
 from haotuner.plan.assign import assign_within
-from haotuner.plan.cells import CellTable, Sharing, cell_table
 from haotuner.plan.cover import MAX_KEPT
-from haotuner.search.clock import Clock, now
-from haotuner.search.compared import compared, of_a_call
-from haotuner.search.cost_extrapolation import extrapolated, predicts_cells
-from haotuner.search.cross_family_cost import expected_by_family, has_first_programs, predicted_by_each
-from haotuner.search.cross_family_cost import predicted_us as predicted_us
+from haotuner.plan.table import CellTable, Sharing, cell_table
+from haotuner.search.cost_extrapolation import (
+    compared,
+    expected_by_family,
+    extrapolated,
+    has_first_programs,
+    of_a_call,
+    predicted_by_each,
+    predicts_cells,
+)
+from haotuner.search.cost_extrapolation import predicted_us as predicted_us
 from haotuner.search.explore import Explorable, explored
 from haotuner.search.pruner import ALWAYS, Us, eliminated, worth_timing
 from haotuner.search.repeated_times import RepeatedTimes
 from haotuner.search.stages import Sharers
-from haotuner.search.task import Task, Tuned, Watch
+from haotuner.search.task import Clock, Task, Tuned, Watch, now
 from haotuner.select.funnel import Funnel, joined, select
 from haotuner.spec.composition import SERIAL, Composition
 from haotuner.spec.demand import Expectation
@@ -421,7 +426,7 @@ def beside(family: Family, task: Task) -> bool:
     """True if a second family takes part: where times decide or a model of its own does, and bits may depend on what serves.
 
     By analysis alone one family is not held against another: where a convolution has few channels, it thinks too well of
-    minimal filtering. One that has the first one's programs is (``search/cross_family_cost.py``).
+    minimal filtering. One that has the first one's programs is (``search/cost_extrapolation.py``).
     """
     known = family.name in task.others or has_first_programs(family)
     return (task.budget_s > 0 or known) and not task.one_order and not task.search

@@ -13,12 +13,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from haotuner.cost.expected import adding_us, in_parts_of
 from haotuner.cost.features import features
 from haotuner.cost.forest import Forest
 from haotuner.cost.model import Analytic, CostModel, HasEnsemble
-from haotuner.cost.parts import adding_us, in_parts_of
 from haotuner.cost.roofline import roofline_us
-from haotuner.search.initial_design import initial_design
+from haotuner.search.probes import initial_design
 from haotuner.spec.device import Device
 from haotuner.spec.family import Family
 from haotuner.spec.kernel import MicroKernel
@@ -97,7 +97,7 @@ class LatencyTable:
         self._said = roof / np.exp(self._model.predict(frame)) + extra
 
     def head(self, tasks: Sequence[Sequence[Key]], failed: set[str]) -> list[Key]:
-        """Keys to time first, where the opinions that the given model rests on disagree (``initial_design.py``).
+        """Keys to time first, where the opinions that the given model rests on disagree (``probes.py``).
 
         ``tasks``: keys that compete with each other. ``failed``: kernels that cannot be timed.
         """

@@ -1,4 +1,11 @@
-"""Observation table: times of every candidate of one op, measured where it was, predicted where it was not."""
+"""Observation table: times of every candidate of one op, measured and shrunk, or predicted.
+
+Shrinkage: measured times drawn towards what a model expects, each as far as its repeats disagree (empirical Bayes).
+
+A log time is the truth plus noise of a known variance, the truth is what the model expects plus an error whose variance all
+residuals tell (Efron & Morris, JASA 1975; Robbins 1956). So a time whose samples agree stays, and a single noisy one neither
+makes a kernel the best nor throws it out.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +20,47 @@ from haotuner.cost.forest import Forest
 from haotuner.cost.model import Analytic, CostModel, HasSpread, ensemble_predictions
 from haotuner.cost.roofline import roofline_us
 from haotuner.cost.scores import best_at, group_splits, pairwise_accuracy
-from haotuner.plan.compose import covers_every
-from haotuner.plan.curves import Curve
-from haotuner.search.initial_design import initial_design
-from haotuner.search.probes import Probe, rows_of, uses
-from haotuner.search.shrinkage import combined, shrunk, variance_of
+from haotuner.plan.compose import Curve, covers_every
+from haotuner.search.probes import Probe, initial_design, rows_of, uses
 from haotuner.spec.device import Device
 from haotuner.spec.family import Family, Layout
 from haotuner.spec.kernel import Candidate, MicroKernel
 from haotuner.spec.op import Op
 from haotuner.spec.record import Record, Timed, Trial
 from haotuner.spec.shape import Shape
+
+BETWEEN = 0.02  # log units by which processes differ though samples of each agree: where code and data lie
+MODEL_LEAST = 0.08  # log units that a model is off at least: it was fitted to these very times
+LEAST_TIMES = 12  # fewer say too little of how far the model is off
+MAD_TO_SD = 1.4826  # of a normal distribution
+
+
+def variance_of(outcome: Timed) -> float:
+    """Of the log of a trial's median: what its samples say of it, and what other processes would."""
+    return (MAD_TO_SD * outcome.spread) ** 2 / len(outcome.samples_us) + BETWEEN**2
+
+
+def combined(us: float, variance: float, other_us: float) -> tuple[float, float]:
+    """The mean of a time and of one of another process, and its variance: as much as both disagree, where that is more."""
+    apart = float(np.log(other_us / us)) ** 2 / 2
+    return (us + other_us) / 2, max(variance, apart) / 2
+
+
+def shrunk(
+    us: NDArray[np.float64], variances: NDArray[np.float64], expected: Sequence[float], *, least: float = MODEL_LEAST
+) -> NDArray[np.float64]:
+    """Times drawn towards ``expected``, which is put on their level; as they are where there are few. Microseconds.
+
+    ``least``: log units that the model is off at least.
+    """
+    if len(us) < LEAST_TIMES:
+        return us
+    off = np.log(us / np.asarray(expected))
+    level = float(np.median(off))
+    error = (MAD_TO_SD * float(np.median(np.abs(off - level)))) ** 2
+    model = max(error - float(np.median(variances)), least**2)
+    return np.asarray(us * np.exp(-(off - level) * variances / (variances + model)), np.float64)
+
 
 LEAST_ROWS = 24  # fewer measured rows teach a forest less than the analytic rule already knows
 LEAST_STARTED_ROWS = 12  # what a model learnt elsewhere needs to be put right: a level and a slope
@@ -143,7 +180,7 @@ class ObservationTable:
             self._predicted = self._predicted * np.exp(near @ off / near.sum(axis=1))
 
     def head(self) -> dict[str, list[Trial]]:
-        """Trials to take first, by kernel, where the opinions behind the given model disagree (``initial_design.py``).
+        """Trials to take first, by kernel, where the opinions behind the given model disagree (``probes.py``).
 
         A kernel of one row comes first: every plan needs one, and a run that is cut short should have seen it.
         """

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from haotuner.search.observations import BETWEEN, MAD_TO_SD, shrunk, variance_of
 from haotuner.search.pruner import Us
-from haotuner.search.shrinkage import BETWEEN, MAD_TO_SD, shrunk, variance_of
 from haotuner.spec.composition import Composition
 from haotuner.spec.record import Timed
 from haotuner.spec.shape import Shape

@@ -14,17 +14,14 @@ from numpy.typing import NDArray
 from haotuner.cost.model import CostModel
 from haotuner.errors import HaotunerError, NothingLegal
 from haotuner.measure.measurer import Measurer
-from haotuner.plan.compose import best_us, can_serve, mean_us
+from haotuner.plan.compose import Curve, best_us, can_serve, mean_us
 from haotuner.plan.cover import Cover, cover, sketch
-from haotuner.plan.curves import Curve
 from haotuner.plan.table import PlanTable
-from haotuner.search.clock import Clock, now, part
 from haotuner.search.observations import MEASURED_ONLY, ObservationTable, expectation, names
-from haotuner.search.plan_candidates import again, curves, time_candidates
-from haotuner.search.planning import decide
+from haotuner.search.planning import again, curves, decide, time_candidates
 from haotuner.search.probes import Probe, probe
 from haotuner.search.propose import foreseen, rounds
-from haotuner.search.task import Effort, Task, Tuned, Watch
+from haotuner.search.task import Clock, Effort, Task, Tuned, Watch, now, part
 from haotuner.select.funnel import Funnel, select
 from haotuner.spec.composition import Composition
 from haotuner.spec.demand import Expectation

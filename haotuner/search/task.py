@@ -1,7 +1,15 @@
-"""Task of a search, its effort, and its result."""
+"""Task of a search: its effort, its deadline, its selections and its result.
+
+Selections found for one op, by family: a search that is taken up in turns asks for the same every time.
+
+Going through ten thousand points, and what several models of other devices say of them, takes seconds.
+
+Clock: says when a search stops, at its deadline or when whoever watches asks for it.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -9,13 +17,27 @@ from haotuner.codegen.template import Template
 from haotuner.cost.model import CostModel
 from haotuner.plan.cover import Cover
 from haotuner.plan.table import PlanTable, RowTable
-from haotuner.search.selections import Selections
 from haotuner.select.funnel import Funnel
 from haotuner.spec.family import Family
 from haotuner.spec.kernel import MicroKernel
 from haotuner.spec.op import Op
 from haotuner.spec.record import Record
 from haotuner.spec.traffic import Traffic
+
+
+class Selections:
+    """Of one op, its traffic, its device and one start: nothing else may differ between those who share it."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, tuple[MicroKernel, ...]], Funnel] = {}
+
+    def of(self, family: Family, among: Sequence[MicroKernel], select: Callable[[], Funnel]) -> Funnel:
+        """The candidates of a family, ``among`` these alone unless empty; ``select`` finds them the first time."""
+        key = family.name, tuple(among)
+        if key not in self._found:
+            self._found[key] = select()
+        return self._found[key]
+
 
 Watch = Callable[[str, Record | None], bool]  # told the phase and each record; False asks to stop
 
@@ -87,3 +109,52 @@ class Tuned:
     def row_tables(self) -> tuple[RowTable, ...]:
         """The tables that are by rows: all of the strategy "rows", none of others."""
         return tuple(table for table in self.tables if isinstance(table, RowTable))
+
+
+def now() -> float:
+    """Seconds of a clock that only rises."""
+    return time.monotonic()
+
+
+class Clock:
+    """A deadline and a watcher. ``expired`` and ``given_up`` say what ended it."""
+
+    def __init__(self, until: float, watch: Watch, phase: str = "search", *, given_up: bool = False) -> None:
+        self._until, self._watch, self.phase = until, watch, phase
+        self.expired, self.given_up = False, given_up
+
+    def not_given_up(self, record: Record | None = None) -> bool:
+        """True if nobody asked to stop, whatever the time."""
+        if not self._watch(self.phase, record):
+            self.given_up = True
+        return not self.given_up
+
+    def goes_on(self, record: Record | None = None, *, needing: float = 0.0) -> bool:
+        """True if there is time left, so many seconds if the next step needs them, and nobody asked to stop."""
+        self.not_given_up(record)
+        late = now() + needing >= self._until
+        self.expired |= late
+        return not (late or self.given_up)
+
+    def within(self, share: float) -> Callable[[Record | None], bool]:
+        """Test for a step that may take this share of the time left; the clock itself does not expire."""
+        until = part(self._until, share)
+
+        def goes_on(record: Record | None = None) -> bool:
+            return self.not_given_up(record) and now() < until
+
+        return goes_on
+
+    def move(self, until: float) -> None:
+        """Another deadline, for the next step; that one was missed is not forgotten."""
+        self._until = until
+
+    def next_phase(self, until: float, phase: str) -> Clock:
+        """A clock for another phase, which nobody's wish to stop is lost to."""
+        return Clock(until, self._watch, phase, given_up=self.given_up)
+
+
+def part(until: float, share: float) -> float:
+    """The moment when that share of the time from now on is over."""
+    begin = now()
+    return begin + (until - begin) * share

@@ -22,9 +22,8 @@ from haotuner.measure.measurer import Measurer
 from haotuner.plan.assign import assign
 from haotuner.plan.grids import Grid
 from haotuner.search.cell_planning import table
-from haotuner.search.clock import Clock, now
 from haotuner.search.latency_table import Floats, Key, LatencyTable
-from haotuner.search.task import Task, Tuned, Watch
+from haotuner.search.task import Clock, Task, Tuned, Watch, now
 from haotuner.select.funnel import Funnel, select
 from haotuner.spec.composition import Composition, in_parts, sum_parts
 from haotuner.spec.device import Device
@@ -195,7 +194,7 @@ class Search:
         return [(names[of], todo[names[of]]) for of in names_asked if todo[names[of]]]
 
     def _shared(self, names: Sequence[str]) -> dict[str, list[Key]]:
-        """Keys that opinions of the start would time first, by kernel; empty with enough times (``initial_design.py``)."""
+        """Keys that opinions of the start would time first, by kernel; empty with enough times (``probes.py``)."""
         tasks = [[(name, self.grids[name].tiles(extent), 1, self.task.cache) for name in names] for extent in self.extents]
         result: dict[str, list[Key]] = {}
         for key in self.surface.head(tasks, self.failed):

@@ -1,4 +1,12 @@
-"""Parallel fill and padding over the traffic, with thresholds that relax until something is left for every shape.
+"""Fit of candidates to the traffic: parallel fill, padding, what competes, and the report of what was refused.
+
+Pruning report of a selection: number of points that each constraint refused, and some of them word for word.
+
+Geometry of candidates: which of them compete with each other, and what they compute beyond what is asked.
+
+Padding where tiles cover some axis exactly: what is computed in vain along the others, with a threshold that relaxes.
+
+Parallel fill and padding over the traffic, with thresholds that relax until something is left for every shape.
 
 For tiles that serve a shape alone. FTuner's two filters and their union over the shapes: a tile is useful to a shape by the
 share of the device that its grid fills, times the share of what it computes that is wanted. Both are taken together and
@@ -8,20 +16,104 @@ never lose their kernels.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import ceil, prod
 
 import numpy as np
 from numpy.typing import NDArray
 
-from haotuner.select.rejections import Rejections
 from haotuner.spec.device import Device
 from haotuner.spec.family import Family
-from haotuner.spec.kernel import Candidate
+from haotuner.spec.kernel import Candidate, MicroKernel, Refused, Tile
 from haotuner.spec.op import Op
 from haotuner.spec.traffic import Traffic
 
-FIRST_SHARE = 0.95  # of the best tile's usefulness; the step is 0.05: both as FTuner's code has them
+
+@dataclass(slots=True, kw_only=True)
+class Rejections:
+    """Counts are complete; of the refusals themselves the first ``room`` are kept."""
+
+    room: int
+    counts: Counter[str] = field(default_factory=Counter)
+    examples: list[Refused] = field(default_factory=list)
+
+    def note(self, refused: Refused) -> None:
+        """Take down one refusal."""
+        self.refuse(refused.kernel, refused.law, refused.asked, refused.allowed)
+
+    def refuse(self, kernel: MicroKernel, law: str, value: float, allowed: float) -> None:
+        """Counts a refusal given by its parts; asked is over allowed."""
+        self.counts[law] += 1
+        if len(self.examples) < self.room:
+            self.examples.append(Refused(kernel=kernel, law=law, asked=value, allowed=allowed))
+
+
+Extents = tuple[int, ...]
+
+
+def exact_axes(tile: Tile) -> tuple[str, ...]:
+    """Axes of which the tile covers whole pieces only: several tiles together fit every shape, so nothing is padded."""
+    return tuple(axis for axis, edge in tile.edge.items() if edge == "exact")
+
+
+def padded_axes(tile: Tile) -> tuple[str, ...]:
+    """The other parallel axes."""
+    return tuple(axis for axis, edge in tile.edge.items() if edge != "exact")
+
+
+def group(family: Family, kernel: MicroKernel) -> Extents:
+    """Micro-kernels of one group stand in for each other; of every group some are kept, whatever their rank.
+
+    An exact cover needs small tiles of every extent, in each layout of the packed constants. Where no axis is exact a tile
+    serves a shape alone, and its whole extent is the group.
+    """
+    tile = family.tile(kernel)
+    axes = exact_axes(tile) or tuple(tile.extent)
+    return (*(tile.extent[axis] for axis in axes), *family.layout(kernel))
+
+
+def extents_of(op: Op, traffic: Traffic, axes: Sequence[str]) -> list[Extents]:
+    """The distinct extents of some axes over the traffic, in its order."""
+    every = (op.extents(shape) for shape in traffic.shapes())
+    return list(dict.fromkeys(tuple(extents[axis] for axis in axes) for extents in every))
+
+
+def padding(family: Family, kernel: MicroKernel, axes: Sequence[str], requested: Extents) -> float:
+    """Padding along some axes: what is computed beyond what is asked, as a share of it."""
+    computed = prod(family.computed(kernel, axis, extent) for axis, extent in zip(axes, requested, strict=True))
+    return computed / prod(requested) - 1
+
+
+FIRST = 0.03  # of what is asked; FTuner starts at 0.05 for all axes together, the exact ones have none here
 STEP = 0.05
+
+
+def unpadded(op: Op, family: Family, traffic: Traffic, legal: Sequence[Candidate], ledger: Rejections) -> list[Candidate]:
+    """Candidates whose padding is let pass for some extents of the traffic, in their order; the others are refused.
+
+    Every exact extent (a tile height) keeps its least padded kernels: a small shape must not lose them.
+    """
+    tiles = [family.tile(candidate.kernel) for candidate in legal]
+    axes = padded_axes(tiles[0])
+    heights = [tuple(tile.extent[axis] for axis in exact_axes(tile)) for tile in tiles]
+    nearest: list[tuple[float, float, float]] = [(float("inf"), 0.0, 0.0)] * len(legal)  # excess, asked, allowed
+    for extents in extents_of(op, traffic, axes):
+        waste = [padding(family, candidate.kernel, axes, extents) for candidate in legal]
+        least: dict[tuple[int, ...], float] = {}
+        for height, share in zip(heights, waste, strict=True):
+            least[height] = min(share, least.get(height, share))
+        allowed = {height: FIRST + STEP * ceil(max(0.0, share - FIRST) / STEP) for height, share in least.items()}
+        for at, (height, share) in enumerate(zip(heights, waste, strict=True)):
+            nearest[at] = min(nearest[at], (share - allowed[height], share, allowed[height]))
+    for candidate, (_, share, limit) in zip(legal, nearest, strict=True):
+        if share > limit:
+            ledger.refuse(candidate.kernel, "padding", share, limit)
+    return [candidate for candidate, (_, share, limit) in zip(legal, nearest, strict=True) if share <= limit]
+
+
+FIRST_SHARE = 0.95  # of the best tile's usefulness; the step is 0.05: both as FTuner's code has them
 LEAST_OF_A_SHAPE = 10  # thresholds relax until as many are left for a shape, or all there were; FTuner measures ten a shape
 
 Shares = NDArray[np.float64]

@@ -1,7 +1,7 @@
 """Pruner (the funnel): from every point of a family to the candidates worth measuring, with a count for every refusal.
 
 Laws first (limits.py and the family's own), then what is computed in vain: padding alone where tiles cover some axis exactly
-(padding.py), padding and parallel fill over the traffic where a tile serves a shape alone (fit.py); thresholds relax until
+(fit.py), padding and parallel fill over the traffic where a tile serves a shape alone (fit.py); thresholds relax until
 something is left (Roller, OSDI 2022; FTuner section 3.2). Then a frontier that keeps the best by expectation of every group
 of tiles, for every use of them.
 """
@@ -14,11 +14,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from haotuner.errors import NothingLegal
-from haotuner.select.fit import fitting
-from haotuner.select.geometry import exact_axes, group
+from haotuner.select.fit import Rejections, exact_axes, fitting, group, unpadded
 from haotuner.select.limits import common_laws, question
-from haotuner.select.padding import unpadded
-from haotuner.select.rejections import Rejections
 from haotuner.spec.constraint import refusals
 from haotuner.spec.demand import Expectation
 from haotuner.spec.device import Device

@@ -17,7 +17,6 @@ from haotuner.extras import require_torch
 
 require_torch()
 
-from haotuner.torch.comparison import WrongResult  # noqa: E402
 from haotuner.torch.convolution import PackedConvolution  # noqa: E402
 from haotuner.torch.device_layer import DeviceLayer  # noqa: E402
 from haotuner.torch.exporting import export  # noqa: E402
@@ -25,7 +24,12 @@ from haotuner.torch.layer import PackedLinear  # noqa: E402
 from haotuner.torch.model import ServedModel  # noqa: E402
 from haotuner.torch.ops import Registered, packed_tensor, register, share_threads  # noqa: E402
 from haotuner.torch.required_ops import ops_of  # noqa: E402
-from haotuner.torch.swap import Swapped, swap, swap_linears  # noqa: E402
+from haotuner.torch.swap import (  # noqa: E402
+    Swapped,
+    WrongResult,  # noqa: E402
+    swap,
+    swap_linears,
+)
 
 __all__ = [
     "PackedConvolution",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from haotuner.runtime.device_call import stream_of
 from haotuner.runtime.pack import Pack
-from haotuner.runtime.streams import stream_of
 from haotuner.runtime.weights import weight_shape
 from haotuner.torch.device_layer import WeightCall
 from haotuner.torch.layer_ops import image_size

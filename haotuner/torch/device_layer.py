@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from haotuner.ops.dtypes import DTYPES
-from haotuner.runtime.call_errors import REFUSED
+from haotuner.runtime.call import REFUSED
+from haotuner.runtime.device_call import stream_of
 from haotuner.runtime.device_linear import DeviceBound
 from haotuner.runtime.pack import Pack
-from haotuner.runtime.streams import stream_of
 from haotuner.torch.op_definition import define_pair, refuse_grad
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from haotuner.frontends.torch_export.aten_lengths import lengths_kept
+from haotuner.frontends.torch_export.aten_recurrent import lengths_kept
 from haotuner.frontends.torch_export.exported_program import SUFFIX, graph_of_program, symbols_of
 from haotuner.frontends.torch_export.pt2_file import NAMES
 from haotuner.graph.graph import Graph

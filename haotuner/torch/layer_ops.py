@@ -10,8 +10,7 @@ import torch
 from haotuner.ops.convolution import windows
 from haotuner.ops.dtypes import DTYPES
 from haotuner.pack.op import PackOp
-from haotuner.runtime.call import NativeCall
-from haotuner.runtime.call_errors import REFUSED
+from haotuner.runtime.call import REFUSED, NativeCall
 from haotuner.runtime.convolution import AFTER
 from haotuner.runtime.pack import Pack
 from haotuner.torch.op_definition import define_pair, refuse_grad

@@ -15,21 +15,18 @@ from haotuner.errors import UsageError
 from haotuner.ops.convolution import is_convolution
 from haotuner.ops.dtypes import DTYPES
 from haotuner.pack.op import LAYERS
-from haotuner.runtime.arena import Arena
-from haotuner.runtime.device_product import DeviceProductOp
+from haotuner.runtime.arrays import numpy_type
+from haotuner.runtime.device_operator import DeviceProductOp
+from haotuner.runtime.host_memory import Arena
 from haotuner.runtime.linear import Linear
-from haotuner.runtime.operator import Operator
+from haotuner.runtime.operator import Operator, ProductOp
 from haotuner.runtime.pack import Pack
-from haotuner.runtime.products import ProductOp
-from haotuner.runtime.typed import numpy_type
 from haotuner.runtime.weights import pack_weight
 from haotuner.torch.device_conv import DeviceConvCall
-from haotuner.torch.device_fused import FusedCall
 from haotuner.torch.device_layer import DeviceCall, define
-from haotuner.torch.grouped import GroupedCall, define_grouped
+from haotuner.torch.device_ops import FusedCall, GroupedCall, define_grouped
 from haotuner.torch.layer_ops import define_layer
-from haotuner.torch.operators import define_operator
-from haotuner.torch.products import define_product
+from haotuner.torch.operators import define_operator, define_product
 
 
 class Registered:

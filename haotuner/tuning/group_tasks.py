@@ -7,11 +7,10 @@ from statistics import fmean
 
 from haotuner.measure.device_measurer import DeviceMeasurer
 from haotuner.partition.cost_estimate import groups_us
-from haotuner.partition.group_records import GroupRecords
+from haotuner.partition.group_times import GroupRecords
 from haotuner.partition.profiled_costs import ProfiledPrices
 from haotuner.partition.tasks import ModelTask, repriced
-from haotuner.search.scheduler_rounds import TurnResult
-from haotuner.search.task_scheduler import Shared
+from haotuner.search.task_scheduler import Shared, TurnResult
 from haotuner.tuning.op_tasks import SIGNAL, Watch
 from haotuner.tuning.request import Request
 

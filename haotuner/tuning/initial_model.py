@@ -12,9 +12,8 @@ from haotuner.errors import HaotunerError, UsageError
 from haotuner.spec.device import Device
 from haotuner.transfer.models_shipped import ShippedModel, ShippedModels, starting_models
 from haotuner.transfer.saved_model import Transferred, load_model
-from haotuner.transfer.shared import shared_of_models, shared_of_sources
 from haotuner.transfer.similarity import priors_at
-from haotuner.transfer.warm_start import Blend, Started
+from haotuner.transfer.warm_start import Blend, Started, shared_of_models, shared_of_sources
 
 COLD = "none"  # what a user writes for no model at all
 

@@ -1,6 +1,6 @@
 """Whole models, tuned in one budget: a first pack early, better ones in its place, the last when the budget ends.
 
-A first pack holds first kernels, as predicted, and plain loops. Then tasks have turns (``search/scheduler_rounds.py``):
+A first pack holds first kernels, as predicted, and plain loops. Then tasks have turns (``search/task_scheduler.py``):
 every op, and the generated groups of every model (``group_tasks.py``). Whoever kills the run finds the last pack that was
 published, and all records: ``--resume`` goes on.
 """
@@ -18,10 +18,9 @@ from haotuner.measure.device_measurer import DeviceMeasurer
 from haotuner.measure.predictions_only import PredictionsOnly
 from haotuner.partition.cost_estimate import predicted_us
 from haotuner.partition.tasks import ModelTask, shared_tasks
-from haotuner.search.call_times import traffic_us
-from haotuner.search.scheduler_rounds import Results, TurnResult, shared
-from haotuner.search.selections import Selections
-from haotuner.search.task_scheduler import Scheduler
+from haotuner.search.cost_extrapolation import traffic_us
+from haotuner.search.task import Selections
+from haotuner.search.task_scheduler import Results, Scheduler, TurnResult, shared
 from haotuner.spec.device import Device
 from haotuner.spec.record import Record
 from haotuner.tuning.group_tasks import GroupTasks

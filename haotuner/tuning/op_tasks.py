@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 from haotuner.cost.model import CostModel
 from haotuner.measure.measurer import Measurer
-from haotuner.search.scheduler_rounds import Turn
-from haotuner.search.selections import Selections
-from haotuner.search.task import Effort
+from haotuner.search.task import Effort, Selections
+from haotuner.search.task_scheduler import Turn
 from haotuner.spec.cold import state_of
 from haotuner.spec.kernel import MicroKernel
 from haotuner.spec.op import Op

@@ -1,4 +1,7 @@
-"""Publishing: from what was tuned to a pack that was verified in a process of its own and lies in its place."""
+"""Publishing: from what was tuned to a pack that was verified in a process of its own and lies in its place.
+
+Facts of a plan that a manifest keeps for people: expected and measured microseconds.
+"""
 
 from __future__ import annotations
 
@@ -18,26 +21,78 @@ from haotuner import __version__
 from haotuner.backends.backend import DEVICE_CODE, Backend, Choice, GroupSources
 from haotuner.backends.object_cache import not_private
 from haotuner.errors import EnvironmentMissing, PackInvalid
+from haotuner.host.files import scratch_folder
 from haotuner.host.processor import missing_flags
-from haotuner.host.scratch import scratch_folder
-from haotuner.isolate import command
+from haotuner.isolate import group
 from haotuner.isolate.answers import TimedOut
 from haotuner.isolate.group import how_it_ended
 from haotuner.measure.measurer import Measurer
 from haotuner.ops.dtypes import DTYPES
-from haotuner.pack.manifest import read_manifest
-from haotuner.pack.models import ModelContent
+from haotuner.pack.manifest import ModelContent, read_manifest
 from haotuner.pack.write import write_pack
+from haotuner.plan.table import CellTable, Considered, PlanTable
+from haotuner.spec.composition import Composition
 from haotuner.spec.device import Device
 from haotuner.tuning.initial_model import Start
 from haotuner.tuning.op_tasks import SIGNAL, Watch
-from haotuner.tuning.plan_facts import plan_facts
 from haotuner.tuning.request import Request
 from haotuner.tuning.strategies import Tuned
 from haotuner.verify.pack_race import KeepPublishedPack, check_not_slower
 
 if TYPE_CHECKING:
     from haotuner.partition.tasks import ModelTask
+
+PREDICTED_DIGITS = 4
+
+
+def plan_facts(table: PlanTable) -> dict[str, Any]:
+    """Facts of a plan for people: expected and measured microseconds."""
+    if isinstance(table, CellTable):
+        return {
+            "cells": {
+                "bounds": {axis: list(bounds) for axis, bounds in table.bounds.items()},
+                "entries": [entry.label for entry in table.entries],
+                **(
+                    {"considered": [[_considered(composition) for composition in cell] for cell in table.considered]}
+                    if table.considered
+                    else {}
+                ),
+            },
+            "measured_us": _of(table, guessed=False),
+            **({"expected_us": _of(table, guessed=True)} if table.guessed else {}),
+        }
+    return {
+        "predicted_us": [float(f"{entry.us:.{PREDICTED_DIGITS}g}") for entry in table.entries],
+        "measured_us": {str(m): _rounded(item) for m, item in table.measured.items()},
+        "curves": {
+            way: [{"kernel": c.kernel, "lead_us": list(map(list, c.lead_us)), "follow_us": c.follow_us} for c in curves]
+            for way, curves in table.curves.items()
+        },
+    }
+
+
+def _considered(considered: Considered) -> dict[str, Any]:
+    us = float(f"{considered.us:.{PREDICTED_DIGITS}g}")
+    return {
+        "way": considered.way,
+        "composition": considered.composition.label,
+        "us": us,
+        "from": "measured" if considered.measured else "predicted",
+    }
+
+
+def _of(table: CellTable, *, guessed: bool) -> dict[str, dict[str, float]]:
+    """Compared times, in us, by shape: what was timed, or what was only expected."""
+    some = {
+        shape: {composition: us for composition, us in item.items() if ((shape, composition) in table.guessed) == guessed}
+        for shape, item in table.measured.items()
+    }
+    return {str(shape): _rounded(item) for shape, item in some.items() if item}
+
+
+def _rounded(times: Mapping[Composition, float]) -> dict[str, float]:
+    return {composition.label: round(us, 3) for composition, us in times.items()}
+
 
 VERIFY_LIMIT_S = 300.0  # for each op: references in float64 of some forty shapes, of an op of 100 million weights too
 HURRIED_FLOPS = 1e7  # of one check of a run that was told to stop: a second for all; a tile of each kernel in any case
@@ -358,7 +413,7 @@ def _verify(pack: Path, environment: Mapping[str, str], options: Sequence[str] =
     ops = read_manifest(pack).ops
     limit, groups = VERIFY_LIMIT_S * max(1, len(ops)), any(op.group for op in ops)
     try:
-        answer = command.run(
+        answer = group.run(
             [
                 sys.executable,
                 "-m",

@@ -20,8 +20,7 @@ from haotuner.search.task_scheduler import GRADIENT, STRATEGIES
 from haotuner.spec.device import Device
 from haotuner.spec.op import Op
 from haotuner.spec.shape import Shape
-from haotuner.spec.trace import Arrivals, arrivals_of
-from haotuner.spec.traffic import Traffic
+from haotuner.spec.traffic import Arrivals, Traffic, arrivals_of
 from haotuner.spec.workloads import DEFAULT, workload
 
 if TYPE_CHECKING:

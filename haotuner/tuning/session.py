@@ -21,7 +21,7 @@ from haotuner.records import open_store
 from haotuner.search.policies.names import TEMPLATE
 from haotuner.spec.device import Device
 from haotuner.spec.op import Op
-from haotuner.spec.trace import arrivals_of
+from haotuner.spec.traffic import arrivals_of
 from haotuner.tuning.initial_model import NOTHING, Starts
 from haotuner.tuning.op_tasks import SIGNAL, Watch, Whole, stopped_of, tune_every
 from haotuner.tuning.publisher import OBJECTS, Publisher, row_of

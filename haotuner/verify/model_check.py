@@ -21,30 +21,27 @@ import numpy as np
 from haotuner.errors import HaotunerError, PackInvalid, UsageError
 from haotuner.frontends.onnx.read import read
 from haotuner.frontends.torch_export.exported_program import SUFFIX, read_exported
+from haotuner.graph.error_bounds import SEED, difference, in_double, tolerance_of
 from haotuner.graph.extents import dimensions, evaluate
 from haotuner.graph.fp16_to_fp32 import fp16_to_fp32
 from haotuner.graph.graph import Graph
 from haotuner.graph.interpret import interpret
-from haotuner.graph.tolerance import SEED, difference, in_double, tolerance_of
 from haotuner.graph.types import FLOATS, numpy_dtype
-from haotuner.isolate import command
+from haotuner.isolate import group
 from haotuner.isolate.answers import TimedOut
 from haotuner.isolate.group import how_it_ended
 from haotuner.pack.manifest import read_manifest
-from haotuner.partition.dim_ranges import ranges_of, requests, spans_of
-from haotuner.partition.index_bounds import index_bounds
-from haotuner.partition.index_sources import index_sources
+from haotuner.partition.dim_ranges import demands, ranges_of, requests, spans_of, unmet
+from haotuner.partition.index_bounds import index_bounds, index_sources
 from haotuner.partition.segments import cut
-from haotuner.partition.shape_constraints import demands, unmet
-from haotuner.runtime.chain import Chain
 from haotuner.runtime.device_chain import DeviceChain
 from haotuner.runtime.device_model import DeviceModelBound
+from haotuner.runtime.model import Chain
 from haotuner.runtime.model_bound import ModelBound
 from haotuner.runtime.pack import Pack
 from haotuner.spec.op import Op
 from haotuner.spec.shape import Span
-from haotuner.verify.device_models import answered, answered_chain
-from haotuner.verify.device_numbers import ordinal_for
+from haotuner.verify.device_numbers import answered, answered_chain, ordinal_for
 
 if TYPE_CHECKING:
     from haotuner.partition.tasks import ModelTask
@@ -103,7 +100,7 @@ def check_apart(pack: Path, file: Path, shapes: str, environment: Mapping[str, s
     """``check_model`` in a process of its own. PackInvalid with its words."""
     words = [sys.executable, "-m", "haotuner.verify.model_check", str(pack), str(file), shapes]
     try:
-        answer = command.run(words, CHECK_LIMIT_S, dict(environment) or None, abandoned=abandoned)
+        answer = group.run(words, CHECK_LIMIT_S, dict(environment) or None, abandoned=abandoned)
     except TimedOut as error:
         raise PackInvalid(
             f"the check of the new pack's model took more than {CHECK_LIMIT_S:.0f} s; tune for smaller sizes, or on a host "

@@ -16,19 +16,18 @@ from haotuner.host.processor import missing_flags, usable_cores
 from haotuner.ops.convolution import is_convolution
 from haotuner.ops.groups import GROUPS
 from haotuner.ops.index import kind_named
+from haotuner.pack.folder import MODELS
 from haotuner.pack.library_file import check_library
 from haotuner.pack.manifest import Manifest, read_level, read_levels, read_manifest
-from haotuner.pack.names import MODELS
 from haotuner.pack.op import PackOp
-from haotuner.runtime.model_files import opened_model, opened_weights
+from haotuner.runtime.model_bound import opened_model, opened_weights
 from haotuner.spec import numerics
 from haotuner.spec.bytecode import VERSION, bytecode_of, words_of
 from haotuner.spec.call_case import CallCase
 from haotuner.spec.op import Op
 from haotuner.spec.shape import Shape
+from haotuner.verify.batch_invariance import check_image_bits, check_product_bits
 from haotuner.verify.device_numbers import check_numbers, ordinal_for, unchecked
-from haotuner.verify.image_bits import check_image_bits
-from haotuner.verify.product_bits import check_product_bits
 
 if TYPE_CHECKING:
     from haotuner.runtime.pack import Pack

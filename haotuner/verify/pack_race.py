@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from haotuner.errors import HaotunerError, PackInvalid
-from haotuner.isolate import command
+from haotuner.isolate import group
 from haotuner.isolate.answers import TimedOut
 from haotuner.isolate.group import how_it_ended
 from haotuner.pack.manifest import Manifest, read_manifest
@@ -90,7 +90,7 @@ def raced_apart(old: Path, new: Path, environment: Mapping[str, str]) -> Outcome
     """The race in a process of its own, which may crash, hang, or be refused memory."""
     words = [sys.executable, "-X", "faulthandler", "-m", "haotuner.verify.pack_race", str(old), str(new)]
     try:
-        answer = command.run(words, LIMIT_S, dict(environment) or None)
+        answer = group.run(words, LIMIT_S, dict(environment) or None)
     except TimedOut:
         return Outcome(None, BOTH, f"it took more than {LIMIT_S:.0f} s")
     except OSError as error:

@@ -1,4 +1,6 @@
-"""The convolution family for CPUs: dense's register tiles over blocks of image columns that the runtime lays out.
+"""The convolution family for CPUs: dense's register tiles over blocks of image columns, residues of a stride included.
+
+Transposed convolutions whose residues of the stride are rows, or columns, of one product (``conv_transpose_gemm.c``).
 
 A convolution is the product of its weight with what each output's window sees (``runtime/native/kinds/conv_run.c``). With
 channels last a tile's rows are pixels and its columns features; with channels first the rows are features and the columns
@@ -7,19 +9,21 @@ pixels, so that the output is written as it is stored. The program is that of ``
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import product
+from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from haotuner.microkernels.cpu import dense_demand
-from haotuner.microkernels.cpu.conv_residues import residue_classes, woven_residues
 from haotuner.microkernels.cpu.dense import FP32_BYTES, MAX_TILE_ROWS, TAIL_LANES, tile_program
-from haotuner.microkernels.cpu.dense_constraints import MAX_STREAMS
+from haotuner.microkernels.cpu.dense_demand import MAX_STREAMS
 from haotuner.microkernels.cpu.epilogue import with_epilogue
-from haotuner.ops.convolution import is_convolution
+from haotuner.ops.convolution import is_convolution, residue_taps, windows
 from haotuner.ops.epilogue import STEPS
 from haotuner.spec.constraint import ConstraintQuery, Laws
 from haotuner.spec.demand import Column, Demand, DemandQuery, Expectation
@@ -28,6 +32,27 @@ from haotuner.spec.family import Layout, rounded_up
 from haotuner.spec.kernel import Footprint, MicroKernel, Tile
 from haotuner.spec.op import Op
 from haotuner.spec.traffic import Traffic
+
+MOST = 64  # residues, as HT_CONV_RESIDUES in conv.h
+
+
+def woven_residues(op: Op) -> int:
+    """Residues of the stride that one product computes; 0: the op is no such convolution. As ``ht_conv_is_woven``."""
+    if not is_convolution(op.kind) or "transpose" not in op.kind or not op.plain:
+        return 0
+    sides = windows(op.kind, dict(op.static), op.all_options()).values()
+    count = prod(side.stride for side in sides)
+    fits = all(side.dilation == 1 and side.taps >= side.stride for side in sides)
+    return count if fits and 1 < count <= MOST else 0
+
+
+def residue_classes(op: Op) -> list[tuple[int, int]]:
+    """Residues that see the same windows: how many they are, and the taps of such a window. The longest first."""
+    sides = windows(op.kind, dict(op.static), op.all_options()).values()
+    every = [Counter(residue_taps(side)).items() for side in sides]
+    result = [(prod(lines for _, lines in item), prod(taps for taps, _ in item)) for item in product(*every)]
+    return sorted(result, key=lambda item: -item[1])
+
 
 LEAST_SHARE = 0.7  # of the registers that a tile fills with sums: less leaves the pipes of a core idle
 LEAST_ROWS = 8  # of tiles of pixels one vector wide, for few features: sums enough to hide a multiply-add's latency
@@ -49,7 +74,7 @@ class CpuConv:
     """Family ``cpu_conv_fp32``; parameters cl (channels last), mr, nr, pw, ku, vl as dense has them, nt or mt, and rs.
 
     ``nt`` columns, channels last, or ``mt`` rows, are what a program of its own computes where tiles end the features.
-    ``rs``: of a transposed convolution, residues of its stride that are features of one product (``conv_residues.py``).
+    ``rs``: of a transposed convolution, residues of its stride that are features of one product (``conv.py``).
     """
 
     name = "cpu_conv_fp32"

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from haotuner.microkernels.cpu.conv import CpuConv, channels_last, last_tile, of_group
 from haotuner.microkernels.cpu.conv_direct import is_direct
 from haotuner.microkernels.cpu.dense import MAX_TILE_ROWS, tile_program
-from haotuner.microkernels.cpu.dense_constraints import MAX_STREAMS
+from haotuner.microkernels.cpu.dense_demand import MAX_STREAMS
 from haotuner.microkernels.cpu.epilogue import with_epilogue
 from haotuner.ops.convolution import Window, windows
 from haotuner.spec.device import Device

@@ -16,8 +16,7 @@ from math import prod
 import numpy as np
 
 from haotuner.microkernels.cpu import dense_demand
-from haotuner.microkernels.cpu.conv import LEAST_SHARE, CpuConv, channels_last, features_end, pixel_tiles
-from haotuner.microkernels.cpu.conv_residues import woven_residues
+from haotuner.microkernels.cpu.conv import LEAST_SHARE, CpuConv, channels_last, features_end, pixel_tiles, woven_residues
 from haotuner.microkernels.cpu.dense import FP32_BYTES
 from haotuner.microkernels.cpu.epilogue import with_epilogue
 from haotuner.ops.convolution import filter_axes, is_convolution, windows

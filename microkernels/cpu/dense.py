@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from haotuner.microkernels.cpu import dense_constraints, dense_demand
-from haotuner.microkernels.cpu.dense_constraints import SPARSE, SPARSE_BYTES
+from haotuner.microkernels.cpu import dense_demand
+from haotuner.microkernels.cpu.dense_demand import SPARSE, SPARSE_BYTES
 from haotuner.microkernels.cpu.epilogue import code_of
 from haotuner.ops.epilogue import STEPS
 from haotuner.spec.constraint import Laws
@@ -138,7 +138,7 @@ class CpuDense:
 
     def laws(self, op: Op, device: Device) -> Laws:
         """Tiles that the op can fill, few streams, a short loop."""
-        return dense_constraints.LAWS
+        return dense_demand.LAWS
 
     def demand(self, requested: DemandQuery) -> Demand:
         """See ``dense_demand``."""

@@ -1,12 +1,81 @@
-"""Demand of the dense fp32 family for CPUs on a core."""
+"""Demand of the dense fp32 family for CPUs on a core, its constraints, and long sums in parts.
+
+Long sums over k: the parts in which they are computed.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
-from haotuner.microkernels.cpu.dense_constraints import MAX_STREAMS, SPARSE
-from haotuner.microkernels.cpu.dense_sums import K_BLOCK_LEAST_ROWS, k_block
+from haotuner.spec.constraint import ConstraintQuery, Laws, no_larger
 from haotuner.spec.demand import Column, CpuStream, Demand, DemandQuery, MatmulTile, Staging, Tiles, Work
+
+# From so many rows on the runtime computes a long sum over k in parts of about K_BLOCK terms, so that a weight panel of them
+# stays in L2 while the rows pass. Cold, one Zen 5 core, best of three tiles: k=4096 m=32 from 212 to 235 GFLOP/s, m=256 from
+# 210 to 230; k=3072 m=64 from 232 to 240; k=2048 and 2560 no gain; under 16 rows a loss where the weight is cold. Parts of
+# 512 and 2048 terms were level or slower.
+K_BLOCK = 1024
+K_BLOCK_LEAST_K = 3072
+K_BLOCK_LEAST_ROWS = 32
+
+
+def k_block(k: int) -> int:
+    """Terms of a part of the sum over k; 0 where it is not cut."""
+    return -(-k // round(k / K_BLOCK)) if k >= K_BLOCK_LEAST_K else 0
+
+
+# Reading more weight streams than this fell to half speed: with k a power of two they meet in the same L1 sets.
+MAX_STREAMS = 4
+# A longer unrolled body leaves the micro-op cache (Zen 5: 6K ops, Golden Cove: 4K) and gains nothing in loop overhead.
+MAX_BODY_FMAS = 512
+# One row or two are bound by memory, or by L3 where the weight lies there. Fetching each line (``pf`` from EVERY_LINE on)
+# costs a quarter there and brings nothing from memory that one line of 512 bytes does not (Zen 4, decision 668).
+FLAT, EVERY_LINE, SPARSE, SPARSE_BYTES = range(1, 3), 8, 1, 512
+LEAST_VECTORS = 2
+
+
+def _columns(q: ConstraintQuery) -> tuple[float, float] | None:
+    lanes = q.kernel["vl"]
+    return q.kernel["nr"], -(-q.op["n"] // lanes) * lanes
+
+
+def _depth(q: ConstraintQuery) -> tuple[float, float] | None:
+    return q.kernel["ku"], q.op["k"]
+
+
+def _streams(q: ConstraintQuery) -> tuple[float, float] | None:
+    return q.kernel["nr"] // q.kernel["pw"], MAX_STREAMS
+
+
+def _prefetch(q: ConstraintQuery) -> tuple[float, float] | None:
+    """Lines fetched by instruction, of the eight that 512 bytes have: of flat tiles at most one (decision 668)."""
+    fetched = dict(q.kernel.params).get("pf", 0)
+    if fetched == SPARSE:  # an unrolled group that is shorter would fetch more
+        return SPARSE_BYTES / (q.kernel["ku"] * q.kernel["pw"] * 4), 1.0
+    return (8.0 if fetched >= EVERY_LINE and q.kernel["mr"] in FLAT else 0.0), 1.0
+
+
+def _sums(q: ConstraintQuery) -> tuple[float, float] | None:
+    """A sum waits four cycles for itself, in which L3 has two vectors of the weight ready: one for each sum of a row."""
+    lanes, rows = q.kernel["vl"], q.kernel["mr"]
+    return min(LEAST_VECTORS, -(-q.op["n"] // lanes)), q.kernel["nr"] // lanes * (1 if rows in FLAT else rows)
+
+
+def _body(q: ConstraintQuery) -> tuple[float, float] | None:
+    return q.kernel["mr"] * q.kernel["nr"] // q.kernel["vl"] * q.kernel["ku"], MAX_BODY_FMAS
+
+
+# In the order they are asked; a point counts against the first law it breaks.
+LAWS: Laws = (
+    ("rows", no_larger("m")),
+    ("columns", _columns),
+    ("depth", _depth),
+    ("streams", _streams),
+    ("body", _body),
+    ("prefetch", _prefetch),
+    ("sums", _sums),
+)
+
 
 _LINE_BYTES = 64.0  # every x86-64 and most Arm servers
 _BROADCAST_REGISTERS = 1.0  # holds the value of X, or of W, that the current FMA uses

@@ -8,10 +8,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from haotuner.codegen.cycles import Core, cycles
+from haotuner.codegen.cycles import Core, counted, cycles, estimated, of_one_point
 from haotuner.codegen.emit import AnyPlan
 from haotuner.codegen.memory_traffic import Level, MemoryTraffic
-from haotuner.codegen.online_softmax_counts import counted, estimated, of_one_point
 from haotuner.codegen.online_softmax_schedule import OnlinePlan
 from haotuner.codegen.op_counter import Loop, count_ops, register_bytes
 from haotuner.codegen.schedule import Plan, merged_sizes, planned

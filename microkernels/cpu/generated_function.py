@@ -13,7 +13,7 @@ from typing import Any
 
 from haotuner.codegen.emit import AnyPlan, emit
 from haotuner.codegen.multi_stage import emit_stage
-from haotuner.codegen.online_softmax_parts import emit_join, emit_part
+from haotuner.codegen.online_softmax_emit import emit_join, emit_part
 from haotuner.codegen.online_softmax_schedule import OnlinePlan
 from haotuner.codegen.online_softmax_tiles import Part
 from haotuner.codegen.schedule import Plan, levels_of_folds, merges

@@ -16,12 +16,12 @@ from haotuner.codegen.online_softmax_schedule import (
     ALONG,
     OnlinePlan,
     OnlineSchedule,
+    OnlineSpace,
     describe_online_softmax,
     in_parts,
     online_plan,
     schedules,
 )
-from haotuner.codegen.online_softmax_space import OnlineSpace
 from haotuner.codegen.space import SLICES
 from haotuner.errors import UsageError
 from haotuner.graph.extents import dimensions

@@ -5,20 +5,26 @@ In fp32 with results of another type, too.
 The weight is packed as panels ``[panel][k / terms][pw]`` of words (``native/kinds/typed_tile.h``): two bf16 or four int8
 terms of one column side by side, as ``vdpbf16ps`` and ``vpdpbusd`` multiply them, single terms of fp16 and fp32. A CPU
 without those instructions widens the same words, so one packed weight serves both. Sums are fp32 or int32 in a block that
-stays in cache; the runtime finishes them there. AMX tiles (``amx.py``) read the same panels.
+stays in cache; the runtime finishes them there. AMX tiles (``typed_source.py``) read the same panels.
+
+Epilogues of cheap steps that are done while whole sums become the result's type: one pass instead of three.
+
+A narrow layer of bytes multiplies a few words a sum: floats of sums, the epilogue's program and the rounding to bytes,
+a pass over the block each, took longer than its products.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from haotuner.microkernels.cpu import amx
+from haotuner.microkernels.cpu import typed_source
 from haotuner.microkernels.cpu.dense import CpuDense
-from haotuner.microkernels.cpu.epilogue import with_epilogue
+from haotuner.microkernels.cpu.epilogue import code_of, steps_of, with_epilogue
 from haotuner.microkernels.cpu.typed_source import STORED
 from haotuner.ops.dtypes import DTYPES
+from haotuner.ops.epilogue import operands_of
 from haotuner.spec.demand import Demand, DemandQuery
 from haotuner.spec.device import Device
 from haotuner.spec.family import Layout
@@ -119,7 +125,7 @@ def programs_of(kernel: MicroKernel) -> tuple[MicroKernel, ...]:
     By vectors, from one on; AMX tiles and those over packed weights are whole.
     """
     own = program_of(kernel)
-    if not kernel.family.startswith("cpu_batch_matmul_") or amx.on_tiles(kernel):
+    if not kernel.family.startswith("cpu_batch_matmul_") or typed_source.on_tiles(kernel):
         return (own,)
     widths = range(own["vl"], own["nr"] + 1, own["vl"])
     return tuple(MicroKernel(own.family, tuple((k, w if k == "nr" else v) for k, v in own.params)) for w in widths)
@@ -163,8 +169,8 @@ class CpuTyped(CpuDense):
                         for ahead in PREFETCHES:
                             width = vectors * lanes
                             yield self.typed(op, (rows, width, width // streams, unroll, lanes, ahead))
-        if amx.has_tiles(device, self.dtype):
-            for tile in amx.shapes(lanes):
+        if typed_source.has_tiles(device, self.dtype):
+            for tile in typed_source.shapes(lanes):
                 yield self.typed(op, tile, on_tiles=True)
 
     def typed(self, op: Op, tile: tuple[int, int, int, int, int, int], *, on_tiles: bool = False) -> MicroKernel:
@@ -175,18 +181,18 @@ class CpuTyped(CpuDense):
     def footprint(self, kernel: MicroKernel) -> Footprint:
         """As dense's: sums, a row of the panel, and a broadcast word; or tile registers, which are fewer."""
         rows, vectors = kernel["mr"], kernel["nr"] // kernel["vl"]
-        if amx.on_tiles(kernel):
-            return amx.footprint(kernel)
+        if typed_source.on_tiles(kernel):
+            return typed_source.footprint(kernel)
         step_bytes = (rows + kernel["nr"]) * kernel["ku"] * WORDS[self.dtype].bytes
         return Footprint(registers_per_thread=rows * vectors + vectors + 1, shared_bytes=step_bytes)
 
     def layout(self, kernel: MicroKernel) -> Layout:
         """Panel width; sums of bf16 are rounded in another order on AMX tiles, and one plan has one order."""
-        return (kernel["pw"], *amx.order(kernel, self.dtype))
+        return (kernel["pw"], *typed_source.order(kernel, self.dtype))
 
     def demand(self, requested: DemandQuery) -> Demand:
         """As dense's, or of AMX tiles."""
-        return amx.demand(requested, super().demand(requested), WORDS[self.dtype].terms)
+        return typed_source.demand(requested, super().demand(requested), WORDS[self.dtype].terms)
 
     def schedule(self, kernel: MicroKernel, symbol: str) -> Any:
         """An empty TVM module: ``typed_source`` says the program in C."""
@@ -196,3 +202,50 @@ class CpuTyped(CpuDense):
 
 
 TYPED_FAMILIES = tuple(CpuTyped(dtype) for dtype in WORDS)
+
+
+_HARD = "V(min, ps)(splatf(6.0f), V(max, ps)(splatf(0.0f), V(add, ps)(value, splatf(3.0f))))"
+_GATE = f"V(mul, ps)({_HARD}, splatf((float)(1.0 / 6)))"
+# What a step makes of `value`; {0}, {1}: what it reads. Of two numbers the second comes out where one is NaN: NaN stays NaN.
+_STEPS = {
+    "scale": "V(mul, ps)(value, {0})",
+    "bias": "V(add, ps)(value, {0})",
+    "relu": "V(max, ps)(splatf(0.0f), value)",
+    "relu6": "V(min, ps)(splatf(6.0f), V(max, ps)(splatf(0.0f), value))",
+    "clamp": "V(min, ps)({1}, V(max, ps)({0}, value))",
+    "hardsigmoid": _GATE,
+    "hardswish": f"V(mul, ps)(value, {_GATE})",
+}
+
+
+def stepped_symbol(kernel: MicroKernel) -> str | None:
+    """Name of the function that a kernel's sums become results by; None: its epilogue is a program of its own, or none."""
+    steps = steps_of(kernel)
+    if word_of(kernel) is None or DTYPES[dtype_of(kernel)].sums != "int32" or not steps or not set(steps) <= set(_STEPS):
+        return None
+    return f"typed_stepped_ep{code_of(steps)}_{output_of(kernel)}_vl{kernel['vl']}"
+
+
+def stepped_words(kernel: MicroKernel) -> dict[str, object]:
+    """Definitions for ``native/typed_stepped.h`` of a kernel that has such a function."""
+    steps, symbol = steps_of(kernel), stepped_symbol(kernel)
+    operand_index = {name: index for index, (name, _) in enumerate(operands_of(steps))}
+    return {
+        "STEPPED": symbol,
+        "GIVEN(ONE)": " ".join(f"ONE({index})" for index in range(len(operand_index))),
+        "STEPS": " ".join(_statements(steps, operand_index)),
+        "PUT": f"ht_vl{kernel['vl']}_put_{output_of(kernel)}",
+        "BYTES": DTYPES[output_of(kernel)].size,
+    }
+
+
+def _statements(steps: Sequence[str], places: dict[str, int]) -> list[str]:
+    """A statement a step; a scale and the bias behind it are rounded once where the CPU has that, as in programs."""
+    result: list[str] = []
+    for index, step in enumerate(steps):
+        reads = [f"g{places[name]}" for name, _ in operands_of((step,))]
+        if step == "bias" and index > 0 and steps[index - 1] == "scale":
+            result[-1] = f"value = madd(value, g{places['scale']}, {reads[0]});"
+        else:
+            result.append(f"value = {_STEPS[step].format(*reads)};")
+    return result

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from haotuner.microkernels.cpu import amx
+from haotuner.microkernels.cpu import typed_source
 from haotuner.microkernels.cpu.conv import CpuConv, of_group
 from haotuner.microkernels.cpu.conv_direct import CpuConvDirect, is_direct
-from haotuner.microkernels.cpu.dense_constraints import MAX_STREAMS
+from haotuner.microkernels.cpu.dense_demand import MAX_STREAMS
 from haotuner.microkernels.cpu.epilogue import with_epilogue
 from haotuner.microkernels.cpu.typed import MAX_ROWS, UNROLLS, WORDS, serves_type, typed_name, typed_params
 from haotuner.ops.convolution import is_convolution
@@ -53,14 +53,14 @@ class CpuTypedConv(CpuConv):
                     for unroll in UNROLLS:
                         params = typed_params(op, (rows, vectors * lanes, lanes, unroll, lanes, 0))
                         yield with_epilogue(MicroKernel(self.name, params), op.epilogue)
-        if amx.has_tiles(device, self.dtype):
-            for tile in amx.shapes(lanes, panels="vectors"):
+        if typed_source.has_tiles(device, self.dtype):
+            for tile in typed_source.shapes(lanes, panels="vectors"):
                 yield with_epilogue(MicroKernel(self.name, typed_params(op, tile, on_tiles=True)), op.epilogue)
 
     def footprint(self, kernel: MicroKernel) -> Footprint:
         """As typed dense: sums, a row of the panel, and a broadcast word; or AMX registers."""
-        if amx.on_tiles(kernel):
-            return amx.footprint(kernel)
+        if typed_source.on_tiles(kernel):
+            return typed_source.footprint(kernel)
         rows, vectors = kernel["mr"], kernel["nr"] // kernel["vl"]
         step_bytes = (rows + kernel["nr"]) * kernel["ku"] * WORDS[self.dtype].bytes
         return Footprint(registers_per_thread=rows * vectors + vectors + 1, shared_bytes=step_bytes)
@@ -75,7 +75,7 @@ class CpuTypedConv(CpuConv):
 
     def layout(self, kernel: MicroKernel) -> tuple[int, ...]:
         """Lanes of the packed weight, the same for all kernels of an op, and the order of sums."""
-        return (kernel["vl"], *amx.order(kernel, self.dtype))
+        return (kernel["vl"], *typed_source.order(kernel, self.dtype))
 
     def laws(self, op: Op, device: Device) -> Any:
         """No tile of more features than there are, but the least."""
@@ -87,7 +87,7 @@ class CpuTypedConv(CpuConv):
 
     def demand(self, requested: DemandQuery) -> Demand:
         """That of the product, as with channels last, and of all taps."""
-        return amx.demand(requested, self.product_demand(requested, last=True, met=False), WORDS[self.dtype].terms)
+        return typed_source.demand(requested, self.product_demand(requested, last=True, met=False), WORDS[self.dtype].terms)
 
     def schedule(self, kernel: MicroKernel, symbol: str) -> Any:
         """An empty TVM module: ``typed_source`` says the program in C."""

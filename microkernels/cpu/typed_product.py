@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from haotuner.microkernels.cpu import amx, product_demand
-from haotuner.microkernels.cpu.dense_constraints import MAX_STREAMS
+from haotuner.microkernels.cpu import product, typed_source
+from haotuner.microkernels.cpu.dense_demand import MAX_STREAMS
 from haotuner.microkernels.cpu.epilogue import with_epilogue
 from haotuner.microkernels.cpu.product import CpuProduct
 from haotuner.microkernels.cpu.typed import MAX_ROWS, WORDS, serves_type, typed_name, typed_params
@@ -49,15 +49,15 @@ class CpuTypedProduct(CpuProduct):
             for vectors in range(1, MAX_STREAMS + 1):
                 params = typed_params(op, (rows, vectors * lanes, lanes, 1, lanes, 0))
                 yield with_epilogue(MicroKernel(self.name, (*params, *across)), op.epilogue)
-        if amx.has_tiles(device, self.dtype):
-            for tile in amx.shapes(lanes, panels="vectors"):
+        if typed_source.has_tiles(device, self.dtype):
+            for tile in typed_source.shapes(lanes, panels="vectors"):
                 params = typed_params(op, tile, on_tiles=True)
                 yield with_epilogue(MicroKernel(self.name, (*params, *across)), op.epilogue)
 
     def footprint(self, kernel: MicroKernel) -> Footprint:
         """As typed dense."""
-        if amx.on_tiles(kernel):
-            return amx.footprint(kernel)
+        if typed_source.on_tiles(kernel):
+            return typed_source.footprint(kernel)
         rows, vectors = kernel["mr"], kernel["nr"] // kernel["vl"]
         step_bytes = (rows + kernel["nr"]) * WORDS[self.dtype].bytes
         return Footprint(registers_per_thread=rows * vectors + vectors + 1, shared_bytes=step_bytes)
@@ -72,13 +72,13 @@ class CpuTypedProduct(CpuProduct):
 
     def computed(self, kernel: MicroKernel, axis: str, extent: int) -> int:
         """Whole tiles of rows; columns in whole vectors, or in whole tiles of AMX."""
-        if axis == "n" and not amx.on_tiles(kernel):
+        if axis == "n" and not typed_source.on_tiles(kernel):
             return super().computed(kernel, axis, extent)
         return rounded_up(self.tile(kernel), axis, extent)
 
     def layout(self, kernel: MicroKernel) -> Layout:
         """Nothing is packed before a call; the order of sums alone."""
-        return amx.order(kernel, self.dtype)
+        return typed_source.order(kernel, self.dtype)
 
     def laws(self, op: Op, device: Device) -> Laws:
         """Sums enough to keep the units busy, in tiles that the shapes can fill."""
@@ -89,8 +89,8 @@ class CpuTypedProduct(CpuProduct):
         vectors = requested.param("nr") / requested.param("vl")
         zero = vectors * 0.0
         params = {**requested.params, "nv": vectors, "pk": zero + 1.0, "kb": zero}
-        required = product_demand.demand(replace(requested, params=params), taller=False)
-        return amx.demand(requested, required, WORDS[self.dtype].terms)
+        required = product.demand(replace(requested, params=params), taller=False)
+        return typed_source.demand(requested, required, WORDS[self.dtype].terms)
 
     def schedule(self, kernel: MicroKernel, symbol: str) -> Any:
         """An empty TVM module: ``typed_source`` says the program in C."""

@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any
 
-from haotuner.microkernels.cuda import dense_constraints, dense_demand
+from haotuner.microkernels.cuda import dense_demand
 from haotuner.microkernels.cuda.dense_demand import Step
 from haotuner.microkernels.cuda.fused import fused, stepped, steps_of
 from haotuner.microkernels.cuda.launch import Launch, Map
@@ -235,7 +235,7 @@ class CudaDense(ABC):
 
     def laws(self, op: Op, device: Device) -> Laws:
         """Whole memory transactions, and tiles that the op and its traffic can fill."""
-        return dense_constraints.LAWS
+        return dense_demand.LAWS
 
     def demand(self, requested: DemandQuery) -> Demand:
         """See ``dense_demand``."""

@@ -1,16 +1,144 @@
-"""Demand of the CUDA dense families: what their thread blocks ask of a GPU."""
+"""Demand of the CUDA dense families: what their thread blocks ask of a GPU, and their constraints.
+
+GPU tile programs of any kind: waves, bank conflicts, sectors, how many tiles run together.
+
+Constraints of CUDA dense families, beyond every family's (FTuner's hardware filters): whole memory transactions.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 
-from haotuner.microkernels.cuda.tiles import SECTOR_BYTES, round_of_tiles, waves_of
-from haotuner.spec.demand import CpuStream, Demand, DemandQuery, MatmulTile, Ring, Staging, Tiles, Work
+from haotuner.hw_profiles.typical import typical
+from haotuner.ops.dtypes import DTYPE_BYTES
+from haotuner.spec.constraint import ConstraintQuery, Laws
+from haotuner.spec.demand import Column, CpuStream, Demand, DemandQuery, MatmulTile, Ring, Staging, Tiles, Work
 from haotuner.spec.device import Device
 from haotuner.spec.kernel import Footprint, MicroKernel
+from haotuner.spec.occupancy import Room
+
+BANKS = 32.0  # shared-memory banks of 4 bytes on every CUDA and RDNA device
+WIDEST_LOAD = 4.0  # fp32 elements of a 16-byte load, the widest instruction
+# Registers beside accumulators and operands: addresses, counters, constants. Compilers report 20 to 40 for such loops.
+BOOKKEEPING_REGISTERS = 28.0
+
+
+def waves_of(threads: Column, device: Device) -> Column:
+    """Waves of a tile, the last one perhaps partly idle."""
+    return np.ceil(threads / device.wave_width)
+
+
+def strided_ways(lanes: Column, stride: Column, vector: Column) -> Column:
+    """Times a shared-memory load is repeated when ``lanes`` threads read ``vector`` words every ``stride`` words; >= 1.
+
+    Words of one lane are adjacent and use different banks, so a vector load counts per word (CUDA guide, shared memory).
+    """
+    common = np.gcd(stride.astype(np.int64), int(BANKS)).astype(np.float64)
+    deepest = np.ceil(lanes * common / BANKS)
+    return np.asarray(np.maximum(deepest / vector, 1.0), dtype=np.float64)
+
+
+def round_of_tiles(device: Device, threads: Column, shared_bytes: Column, tiles: Column) -> Column:
+    """Tiles that run at the same time on the whole device, by threads and shared memory alone."""
+    usual = typical(device)
+    room = Room(threads=device.threads_per_unit or usual.threads_per_unit, shared_bytes=device.l1_bytes or usual.l1_bytes)
+    item = np.maximum(threads, 1.0)
+    stored = room.holds(threads=item, registers=item, shared_bytes=np.maximum(shared_bytes, 1.0))
+    fits = np.minimum(stored["threads"], stored["shared"])
+    return np.asarray(np.minimum(device.compute_units * np.maximum(fits, 1.0), tiles), dtype=np.float64)
+
+
+def for_each_kind(of: Callable[..., float], *columns: Column) -> Column:
+    """``of`` of the whole numbers in each row, asked once for every distinct row; many kernels differ in few of them."""
+    whole = [column.astype(np.int64) for column in columns]
+    key = np.zeros_like(whole[0])
+    for column in whole:  # one number a row sorts many times faster than rows do
+        key = key * (column.max() + 1) + column
+    _, first, where = np.unique(key, return_index=True, return_inverse=True)
+    return np.array([of(*(int(column[at]) for column in whole)) for at in first.tolist()], dtype=np.float64)[where]
+
+
+def used_of_sector(vector: Column, stride: Column, size: float) -> Column:
+    """Share of each sector that one load uses when neighbours read ``vector`` elements every ``stride``; 0..1."""
+    whole = SECTOR_BYTES / size
+    share = vector / np.minimum(np.maximum(stride, vector), whole)
+    return np.asarray(np.minimum(share, 1.0), dtype=np.float64)
+
+
+SECTOR_BYTES = 32  # least that an L2 or the memory hands over, on NVIDIA and AMD alike
+WASTED_SECTORS = 0.4  # share of fetched bytes that nobody uses; a 32-byte piece of a row off 32 bytes wastes half
+# Elements of a warp's tile of mma.sync where wgmma computes the op as well. Larger ones are for products that tensor cores
+# bound, and there wgmma has 1.6 times the rate (Luo et al., arXiv 2402.13499); smaller tiles may hide a latency better.
+WARP_TILE_BESIDE_WGMMA = 32 * 32
+# HMMAs that a large tile of a warp has in a step of k, for each address that a thread copies to or from; with fewer, each
+# has more than three instructions of the loop. A long step may have more addresses; where operands begin in registers, in
+# all kinds beside dense, no other will do.
+LARGE_WARP_TILE, HMMAS_AN_ADDRESS, LONG_STEP = 64 * 32, 3.5, 64
+COPY_BYTES, SWIZZLED_ROWS = 16, 8  # of a copy; the swizzle is the same again
+MMA_BYTES = 32  # of k that one instruction multiplies
+# Tiles no larger than this are let in however small the op or its traffic: the least that every family can make.
+SMALL_TILE = 64
+
+
+def _coalescing(q: ConstraintQuery) -> tuple[float, float] | None:
+    """A block fetches ``bk`` neighbours of each row of X; rows that do not start on a sector touch one more."""
+    size = DTYPE_BYTES[q.op.dtype]
+    static = dict(q.op.static)
+    used = q.kernel["bk"] * size
+    aligned = "k" in static and static["k"] * size % SECTOR_BYTES == 0
+    sectors = -(-used // SECTOR_BYTES) + (0 if aligned else 1)
+    return 1.0 - used / (sectors * SECTOR_BYTES), WASTED_SECTORS
+
+
+def _extent(q: ConstraintQuery, axis: str) -> int:
+    """Of an axis, or the largest there will be."""
+    return dict(q.op.static).get(axis) or q.most[axis]
+
+
+def _rows(q: ConstraintQuery) -> tuple[float, float] | None:
+    return q.tile.extent["m"], max(SMALL_TILE, _extent(q, "m"))
+
+
+def _columns(q: ConstraintQuery) -> tuple[float, float] | None:
+    return q.kernel["bn"], max(SMALL_TILE, _extent(q, "n"))
+
+
+def _elements(kernel: MicroKernel) -> int:
+    """Of Y, of one warp."""
+    return kernel["bm"] // kernel["wm"] * (kernel["bn"] // kernel["wn"])
+
+
+def _warp_tile(q: ConstraintQuery) -> tuple[float, float] | None:
+    return _elements(q.kernel), WARP_TILE_BESIDE_WGMMA
+
+
+def _step(q: ConstraintQuery) -> tuple[float, float] | None:
+    """An HMMA makes 16 by 8 elements of 16 of k; of W (k, n) a copy may reach rows of half a swizzle, with two addresses."""
+    kernel, tile, size = q.kernel, _elements(q.kernel), DTYPE_BYTES[q.op.dtype]
+    hmmas = tile // 128 * (kernel["bk"] * size // MMA_BYTES)
+    least = 0 if q.op.kind == "dense" else LONG_STEP
+    if tile < LARGE_WARP_TILE or (hmmas >= LONG_STEP and not least):
+        return None
+    at_once = q.footprint.threads * COPY_BYTES // size
+    addresses = (kernel["bm"] + kernel["bn"]) * kernel["bk"] // at_once + (
+        kernel["kn"] and at_once < kernel["bn"] * SWIZZLED_ROWS
+    )
+    return max(least, HMMAS_AN_ADDRESS * addresses), hmmas
+
+
+# In the order they are asked; a point counts against the first law it breaks.
+LAWS: Laws = (
+    ("coalescing", _coalescing),
+    ("rows", _rows),
+    ("columns", _columns),
+)
+MMA_LAWS: Laws = (*LAWS, ("step", _step))
+BESIDE_WGMMA: Laws = (("warp tile", _warp_tile),)
+
 
 # Row tiles that walk the columns together, so that they share W's tiles in the L2 (the grouped order of Triton's matmul
 # tutorial, Tillet 2019); 8 keeps a wave of 100 to 150 blocks about square.

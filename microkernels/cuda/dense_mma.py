@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from haotuner.microkernels.cuda import dense_constraints, device_calls
+from haotuner.microkernels.cuda import dense_demand, device_calls
 from haotuner.microkernels.cuda.dense import (
     TVM_DTYPES,
     WARP,
@@ -171,8 +171,8 @@ class CudaMma(CudaDense):
         """No large tiles of a warp with a short step; on Hopper none at all where wgmma computes the op."""
         by_wgmma = CudaWgmma(self.name, self.dtype, grouped=self.grouped)
         may = self.dtype != "int8" and by_wgmma.suits(device) and by_wgmma.serves(op)
-        beside = dense_constraints.BESIDE_WGMMA if may else ()
-        return *dense_constraints.MMA_LAWS, *beside
+        beside = dense_demand.BESIDE_WGMMA if may else ()
+        return *dense_demand.MMA_LAWS, *beside
 
     def schedule(self, kernel: MicroKernel, symbol: str) -> Any:
         """TVM module with one function ``symbol(X, W)``."""

@@ -28,8 +28,7 @@ from haotuner.microkernels.cuda.dense import (
     vector_elements,
 )
 from haotuner.microkernels.cuda.dense_demand import Step
-from haotuner.microkernels.cuda.simt_elements import Elements, elements_of
-from haotuner.microkernels.cuda.simt_layout import BANKS, Places
+from haotuner.microkernels.cuda.simt_layout import BANKS, Elements, Places, elements_of
 from haotuner.spec.device import Device
 from haotuner.spec.kernel import Footprint, MicroKernel
 from haotuner.spec.op import Op

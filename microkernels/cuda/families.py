@@ -7,8 +7,7 @@ from haotuner.microkernels.cuda.dense_gemv import CudaGemv
 from haotuner.microkernels.cuda.dense_mma import CudaMma
 from haotuner.microkernels.cuda.dense_mma_turing import CudaMmaTuring
 from haotuner.microkernels.cuda.dense_simt import CudaSimt
-from haotuner.microkernels.cuda.dense_wgmma import CudaWgmma
-from haotuner.microkernels.cuda.dense_wgmma_short import CudaWgmmaShort
+from haotuner.microkernels.cuda.dense_wgmma import CudaWgmma, CudaWgmmaShort
 from haotuner.microkernels.cuda.dense_wgmma_windows import CudaWgmmaWindows
 
 _TILES: tuple[tuple[type[CudaDense], str, tuple[str, ...]], ...] = (

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from haotuner.microkernels.cuda.generated_words import FLOATS, INFIX, SHORT
+from haotuner.microkernels.cuda.generated_text import FLOATS, INFIX, SHORT
 from haotuner.ops.dtypes import DTYPES
 from haotuner.ops.epilogue import STEPS
 from haotuner.ops.formula import Apply, Formula, Load, Number

@@ -1,7 +1,7 @@
 """CUDA families of generated programs: one family a kind of operator that says by steps what it computes.
 
 A micro-kernel is a schedule of the kind's graph, as on CPUs, whose vectors are groups of threads: part of a warp for short
-rows, a warp, or a block for long ones. A call is one launch, two where blocks share a fold (``generated_parts.py``).
+rows, a warp, or a block for long ones. A call is one launch, two where blocks share a fold (``generated_text.py``).
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from haotuner.microkernels.cpu.generated_demand import counts_of
 from haotuner.microkernels.cpu.online_softmax import CpuOnline
 from haotuner.microkernels.cuda.dense import sm_number
 from haotuner.microkernels.cuda.generated_kernel import kernel_text
-from haotuner.microkernels.cuda.generated_parts import Parts
 from haotuner.microkernels.cuda.generated_price import (
     JOIN_CYCLES,
     L1_SHARE,
@@ -38,6 +37,7 @@ from haotuner.microkernels.cuda.generated_price import (
     terms_of,
 )
 from haotuner.microkernels.cuda.generated_program import WARP
+from haotuner.microkernels.cuda.generated_text import Parts
 from haotuner.microkernels.cuda.launch import Launch
 from haotuner.ops.dtypes import DTYPE_BYTES
 from haotuner.ops.kind import OpKind
@@ -173,7 +173,7 @@ class CudaGenerated(CpuGenerated):
         return _text(self, kernel, symbol)
 
     def products(self, kernel: MicroKernel) -> tuple[tuple[int, str], ...]:
-        """Columns and type of the products of a warpgroup (``warpgroup.py``) that its text calls."""
+        """Columns and type of the products of a warpgroup (``device_calls.py``) that its text calls."""
         return ()
 
     def plan(self, kernel: MicroKernel) -> Any:

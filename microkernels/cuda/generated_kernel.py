@@ -12,16 +12,15 @@ from pathlib import Path
 
 from haotuner.codegen.emit import AnyPlan, emit
 from haotuner.codegen.multi_stage import emit_stage
-from haotuner.codegen.online_softmax_parts import emit_join, emit_part
+from haotuner.codegen.online_softmax_emit import emit_join, emit_part
 from haotuner.codegen.online_softmax_schedule import ON_UNITS, OnlinePlan
 from haotuner.codegen.online_softmax_tensor import resident
 from haotuner.codegen.online_softmax_tiles import Part
 from haotuner.codegen.schedule import Plan, levels_of_folds, shareable
 from haotuner.errors import UsageError
 from haotuner.microkernels.cuda.device_calls import DEVICE
-from haotuner.microkernels.cuda.generated_parts import PART, prologue
 from haotuner.microkernels.cuda.generated_program import FLAT, WARP, CudaText
-from haotuner.microkernels.cuda.generated_words import Code
+from haotuner.microkernels.cuda.generated_text import PART, Code, prologue
 from haotuner.microkernels.cuda.online_softmax_tensor import join_lines, tensor_body
 
 WIDTHS = (4, 8, 16, 32, 64, 128, 256, 512, 1024)  # lanes of a vector: part of a warp, a warp, or a block

@@ -19,9 +19,19 @@ from haotuner.codegen.sibling_outputs import written
 from haotuner.codegen.split_reduction import PARTIAL
 from haotuner.errors import UsageError
 from haotuner.graph.extents import Extent, lowered
-from haotuner.microkernels.cuda.generated_loops import Loop, plain, spread
-from haotuner.microkernels.cuda.generated_parts import PART
-from haotuner.microkernels.cuda.generated_words import JOINS, TYPES, Code, Neighbour, apart, function_call, neighbour
+from haotuner.microkernels.cuda.generated_text import (
+    JOINS,
+    PART,
+    TYPES,
+    Code,
+    Loop,
+    Neighbour,
+    apart,
+    function_call,
+    neighbour,
+    plain,
+    spread,
+)
 
 WARP = 32
 FLAT = 2  # of a kernel's ways: lanes side by side, lanes with neighbours of their own, and those in one long row

@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from haotuner.codegen.expressions import Expression
-from haotuner.codegen.online_softmax_parts import record
+from haotuner.codegen.online_softmax_emit import record
 from haotuner.codegen.online_softmax_schedule import GROUP_ROWS, GROUP_WARPS, TENSOR, WIDE, OnlinePlan
 from haotuner.codegen.online_softmax_tensor import Rows, check, factor, rows_of
 from haotuner.codegen.values import Frame, Values
 from haotuner.errors import UsageError
-from haotuner.microkernels.cuda.generated_parts import PART
 from haotuner.microkernels.cuda.generated_program import WARP, CudaText
-from haotuner.microkernels.cuda.generated_words import Code
+from haotuner.microkernels.cuda.generated_text import PART, Code
 
 ROW, KEY, PRODUCT = Code("(long long)ht_row"), Code("(long long)ht_key"), Code("ht_x")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from haotuner.microkernels.cuda.tiles import BANKS, BOOKKEEPING_REGISTERS, SECTOR_BYTES, round_of_tiles, waves_of
+from haotuner.microkernels.cuda.dense_demand import BANKS, BOOKKEEPING_REGISTERS, SECTOR_BYTES, round_of_tiles, waves_of
 from haotuner.spec.demand import Column, CpuStream, Demand, DemandQuery, MatmulTile, Staging, Tiles, Work
 
 # Samples by which the next DM reads further on, a mean over channels: 4148.808 (1/f^2 - 1/f_max^2) / 40.96 us x 0.02, with

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from haotuner.microkernels.cuda.tiles import (
+from haotuner.microkernels.cuda.dense_demand import (
     BANKS,
     BOOKKEEPING_REGISTERS,
     WIDEST_LOAD,

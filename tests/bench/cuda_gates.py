@@ -1,7 +1,7 @@
 """Gates of everything that selection proposes: ``python -m tests.bench.cuda_gates FOLDER [--seconds N] [--classes]``.
 
 Compiles what ``haotuner candidates`` proposes for h200, a100, l40s and rtx-4090, weights stored either way, and reads the
-gates of ``tests/content/cuda_gates.py`` off the machine code. Kernels that differ in the length of their ring or in fp16
+gates of ``tests/microkernels/cuda_gates.py`` off the machine code. Kernels that differ in the length of their ring or in fp16
 against bf16 alone are a class: their main loops differ in constants. ``--classes`` reads one of each class, and of every
 eighth class all, whose loops are compared: a class of unlike loops is said and counts as broken. Of each architecture and
 family a few are read in their build for steps, too (``fused.py``), and what these cost the loop is said.
@@ -32,7 +32,7 @@ from haotuner.backends.cuda.sass import find_nvdisasm, mix, read
 from haotuner.microkernels.cuda.families import CUDA_FAMILIES
 from haotuner.microkernels.cuda.fused import stepped
 from haotuner.spec.kernel import MicroKernel
-from tests.content.cuda_gates import CONV_OPS, CONV_SHAPES, DEVICES, OPS, SHAPES, broken, proposed
+from tests.microkernels.cuda_gates import CONV_OPS, CONV_SHAPES, DEVICES, OPS, SHAPES, broken, proposed
 
 KN_OPS = tuple(f"{op},weight=kn" for op in OPS)
 WHOLE_CLASSES = 8

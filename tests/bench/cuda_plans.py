@@ -2,7 +2,7 @@
 
 The device is a stand-in of 8 units. Its clock is written down once more here, so that any kernel's time at any number of
 rows is known without a launch; ``--records STORE`` holds it to times that the stand-in said (those of
-``tests/doors/brute_force.py``). It needs each kernel's registers: FOLDER keeps them, from the records, else from a build
+``tests/cli/brute_force.py``). It needs each kernel's registers: FOLDER keeps them, from the records, else from a build
 (ten minutes of two cores for 192 kernels, gone on with where it stopped). Then the search runs on that clock, by seed, and
 its budget is a count: a build takes some seconds of one of two compilers, a timing ``TIMING_S``, whatever the load of this
 host. ``--out PAGE`` writes the page.
@@ -25,15 +25,15 @@ from unittest import mock
 
 import numpy as np
 
-from haotuner.backends.cuda.occupancy import resident_blocks
+from haotuner.backends.cuda.device_code import resident_blocks
 from haotuner.backends.cuda.processes import building
 from haotuner.backends.index import backend_for
 from haotuner.hw_profiles.find import find_device
 from haotuner.measure.measurer import GoesOn
 from haotuner.microkernels.cuda.dense import CudaDense
 from haotuner.microkernels.index import family_named
-from haotuner.plan.cells import CellTable
 from haotuner.plan.grids import Grid, alone, pairs
+from haotuner.plan.table import CellTable
 from haotuner.records import open_store
 from haotuner.search.wave_search import selected
 from haotuner.spec.composition import WHOLE, Composition, sum_parts
@@ -44,8 +44,8 @@ from haotuner.spec.record import Record, Timed, Trial
 from haotuner.spec.shape import ShapeRange
 from haotuner.spec.traffic import Traffic
 from haotuner.tuning.strategies import Task, tune
+from tests.search.fake_lab import FakeLab
 from tests.standin import devices, environment
-from tests.work.fake_lab import FakeLab
 
 OP, SHAPES, ARCH, UNITS = "dense:n=256,k=128,dtype=fp16", "m=1..256", "sm_80", 8
 BUILDS_S = (3.0, 10.0)  # nvcc of one kernel on a core with nothing else to do, twice over; on a host of many users
@@ -168,7 +168,7 @@ def task(budget_s: float, seed: int) -> Task:
 def searched(clock: Clock, best: Mapping[int, float], build_s: float, budget_s: float, seed: int) -> Ended:
     """Search once on the clock, and hold the plan to the best there is."""
     lab, asked = CountedLab(clock, build_s, seed), task(budget_s, seed)
-    with mock.patch("haotuner.search.clock.time", lab):
+    with mock.patch("haotuner.search.task.time", lab):
         tuned = tune(asked, lab.as_lab(), backend_for(clock.device).searched(clock.op, clock.device))
     (table,) = tuned.tables
     assert isinstance(table, CellTable)

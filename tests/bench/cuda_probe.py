@@ -170,7 +170,7 @@ def page(files: Sequence[Path], walks: Sequence[Path], note: str) -> Iterator[st
     if walked:
         right = {(one["walk"], one["pack"]) for one in walked if one["exit"] == 0}
         wrong = {(one["walk"], one["pack"]) for one in walked} - right
-        yield f"**Walks** (`tests.serving.cuda_silicon`): {len(right)} right, {len(wrong)} not."
+        yield f"**Walks** (`tests.runtime.cuda_silicon`): {len(right)} right, {len(wrong)} not."
         yield from (f"Not right: {walk}, {pack}." for walk, pack in sorted(wrong))
         yield ""
     bad = [row for row in ops if not row.get("right")]

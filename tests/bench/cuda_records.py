@@ -16,11 +16,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from haotuner.cost.expected import adding_us, in_parts_of
 from haotuner.cost.families import demand
 from haotuner.cost.features import NAMES, RING_FEATURES, features
 from haotuner.cost.forest import Forest, Settings
 from haotuner.cost.model import Scores
-from haotuner.cost.parts import adding_us, in_parts_of
 from haotuner.cost.roofline import expected_us, roofline_us
 from haotuner.cost.scores import best_at
 from haotuner.hw_profiles.find import find_device

@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from haotuner.backends.cuda.cubin import read_cubin
-from haotuner.backends.cuda.device_code import Cubin, Programs, build_cubin
-from haotuner.backends.cuda.occupancy import resident_blocks
+from haotuner.backends.cuda.device_code import Cubin, Programs, build_cubin, resident_blocks
 from haotuner.backends.cuda.sass import Code, find_nvdisasm, read
 from haotuner.cost.expected import over_traffic
 from haotuner.errors import NothingLegal
@@ -33,7 +32,7 @@ from haotuner.spec.kernel import MicroKernel
 from haotuner.spec.op import Op
 from haotuner.spec.shape import ShapeRange
 from haotuner.spec.traffic import Traffic
-from tests.content.cuda_gates import MATRIX
+from tests.microkernels.cuda_gates import MATRIX
 
 DEVICES = ("a100-80gb", "h100", "h200", "l40s", "rtx-4090")
 DTYPES = ("fp32", "fp16", "bf16")

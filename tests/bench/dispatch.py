@@ -22,8 +22,8 @@ from torch.nn import functional as F
 
 import haotuner
 from haotuner.torch import register
-from tests.serving.native_builds import LIBRARY, cc
-from tests.serving.packs import LANES, best_level, make_pack, packed_op
+from tests.runtime.native_builds import LIBRARY, cc
+from tests.runtime.packs import LANES, best_level, make_pack, packed_op
 
 ONE, SMALL = "dense_n1_k1", "dense_n16_k16"
 ROUNDS, CALLS = 60, 2000

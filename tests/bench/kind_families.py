@@ -2,7 +2,7 @@
 
 Reads the records of ``kind_records``. At every op and shape that kernels of two families or more were timed at, the kernel
 is taken that is expected to be the fastest: by the analysis of each family, or by models that were fitted to the other ops.
-Families beside the first must be expected so many times faster (``search/cross_family_cost.py``: ``UNTIMED``). A row says
+Families beside the first must be expected so many times faster (``search/cost_extrapolation.py``: ``UNTIMED``). A row says
 what that loses against the best of all that were timed, geometric mean, and how often another family was taken, and was
 best.
 """
@@ -19,7 +19,7 @@ from haotuner.backends.index import backend_for
 from haotuner.cli.cache_folder import cache_folder
 from haotuner.cost.model import Scores
 from haotuner.hw_profiles.find import find_device
-from haotuner.search.cross_family_cost import UNTIMED
+from haotuner.search.cost_extrapolation import UNTIMED
 from haotuner.transfer.device_table import DeviceTable
 from haotuner.transfer.reading import read_records
 from tests.bench.kind_models import LEAST_OPS, records_of

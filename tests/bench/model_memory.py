@@ -21,7 +21,7 @@ from typing import Any
 
 from haotuner.bench.model_child import feeds_of
 from haotuner.bench.models import dims_of, parse_inputs
-from haotuner.runtime.chain import Chain
+from haotuner.runtime.model import Chain
 from haotuner.runtime.pack import load
 from haotuner.spec.shape import ShapeRange
 

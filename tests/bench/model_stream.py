@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from haotuner.bench.contender import OURS
-from haotuner.bench.exclusive_runner import ExclusiveRunner
 from haotuner.bench.models import MODEL_PEERS, contenders, dims_of, requests_of
+from haotuner.bench.processes import ExclusiveRunner
 from haotuner.runtime.pack import load
 from tests.bench.encoder import lengths
 

@@ -23,9 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from haotuner.bench.contender import OURS, Setting
-from haotuner.bench.environment import child_environment
-from haotuner.bench.exclusive_runner import ExclusiveRunner, greetings
+from haotuner.bench.contender import OURS, Setting, child_environment
+from haotuner.bench.processes import ExclusiveRunner, greetings
 from haotuner.isolate.answers import Job
 from haotuner.isolate.child import Child
 from haotuner.isolate.program import Program

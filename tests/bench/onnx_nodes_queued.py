@@ -18,8 +18,8 @@ import numpy as np
 
 import haotuner
 from haotuner.graph.graph import Graph
-from haotuner.verify.device_models import answered
-from tests.serving.cuda_model_packs import model_pack, planned
+from haotuner.verify.device_numbers import answered
+from tests.runtime.cuda_model_packs import model_pack, planned
 from tests.standin import ROOT, environment
 
 BATCH, ARCH, SECONDS = 48, "sm_80", 600

@@ -15,8 +15,8 @@ import numpy as np
 
 import haotuner
 from haotuner.graph.graph import Graph
-from tests.serving.model_packs import model_pack, planned
-from tests.serving.packs import LANES, best_level
+from tests.runtime.model_packs import model_pack, planned
+from tests.runtime.packs import LANES, best_level
 
 BATCH = 48  # graphs of one library
 

@@ -17,12 +17,12 @@ from pathlib import Path
 
 from haotuner.backends.backend import OBJECTS_WORD
 from haotuner.backends.cpu.backend import CpuBackend
-from haotuner.backends.policy import Policy
+from haotuner.backends.fingerprint import Policy
 from haotuner.errors import HaotunerError
 from haotuner.hw_profiles.find import find_device
 from haotuner.measure import rekeying
 from haotuner.microkernels.index import families_for
-from haotuner.partition.group_records import groups_fingerprint
+from haotuner.partition.group_times import groups_fingerprint
 from haotuner.spec.device import Device
 from tests.contract.test_family import OPS
 
@@ -36,9 +36,9 @@ sys.path.insert(0, sys.argv[1])
 import haotuner
 assert haotuner.__file__.startswith(sys.argv[1]), haotuner.__file__
 from haotuner.backends.cpu.backend import CpuBackend
-from haotuner.backends.policy import Policy
+from haotuner.backends.fingerprint import Policy
 from haotuner.hw_profiles.find import find_device
-from haotuner.partition.group_records import GroupRecords
+from haotuner.partition.group_times import GroupRecords
 from haotuner.records import MemoryStore
 device = find_device(sys.argv[2], measure=False)
 print(json.dumps([CpuBackend().fingerprint(device, Policy()), GroupRecords(MemoryStore(), device)._fingerprint]))

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from haotuner.cost.forest import Forest
 from haotuner.microkernels.cpu.dense import CpuDense
-from haotuner.plan.compose import best_us, can_serve, choose, mean_us
-from haotuner.plan.curves import Curve
+from haotuner.plan.compose import Curve, best_us, can_serve, choose, mean_us
 from haotuner.search.observations import ObservationTable
 from haotuner.search.probes import Probe
 from haotuner.search.propose import foreseen, rounds

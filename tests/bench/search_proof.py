@@ -29,8 +29,7 @@ from haotuner.cost.forest import Forest
 from haotuner.hw_profiles.find import find_device
 from haotuner.measure.device_measurer import DeviceMeasurer
 from haotuner.microkernels.cpu.dense import CpuDense
-from haotuner.plan.compose import alternatives
-from haotuner.plan.curves import Curve
+from haotuner.plan.compose import Curve, alternatives
 from haotuner.records import RecordStore, open_store
 from haotuner.search.observations import ObservationTable, expectation, names
 from haotuner.search.probes import Probe, probe

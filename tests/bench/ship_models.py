@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from haotuner.cost.columns import versions
+from haotuner.cost.features import versions
 from haotuner.cost.forest import Forest, Settings
 from haotuner.cost.model import Scores
-from haotuner.cost.saved import Saved, write
+from haotuner.cost.model_file import Saved, write
 from haotuner.cost.scores import best_at, pairwise_accuracy
 from haotuner.spec.record import Trial
 from haotuner.transfer.device_table import DeviceTable, Rows

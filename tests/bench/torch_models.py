@@ -25,7 +25,7 @@ import torch
 
 import haotuner
 import haotuner.torch
-from haotuner.torch.workload import Needed
+from haotuner.torch.required_ops import Needed
 from tests.bench.torch_nets import NETS, Net
 
 FAR = 1e-4  # of float32, over the largest number of a result

@@ -23,7 +23,7 @@ from haotuner.cost.model import CostModel, Scores
 from haotuner.cost.scores import pairwise_accuracy
 from haotuner.measure.measurer import GoesOn, Measurer
 from haotuner.microkernels.cpu.dense import CpuDense
-from haotuner.plan.curves import Curve
+from haotuner.plan.compose import Curve
 from haotuner.search.observations import ObservationTable
 from haotuner.search.probes import Probe, probe
 from haotuner.spec.composition import Composition
@@ -34,9 +34,8 @@ from haotuner.spec.record import Record, Timed, Trial
 from haotuner.spec.shape import ShapeRange
 from haotuner.spec.traffic import Traffic
 from haotuner.transfer.device_table import DeviceTable
-from haotuner.transfer.shared import shared_of_models
 from haotuner.transfer.similarity import priors_at, start_distance
-from haotuner.transfer.warm_start import Blend, Ranks, Started
+from haotuner.transfer.warm_start import Blend, Ranks, Started, shared_of_models
 from haotuner.tuning.strategies import Task, tune
 from tests.bench.own_devices import OPS, ROWS
 from tests.bench.own_records import FOLDER, OwnRecords, all_records

@@ -26,8 +26,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from haotuner.bench.models import parse_inputs, race
-from haotuner.bench.shape_constraints import ShapeConstraints, shape_constraints_of
+from haotuner.bench.models import ShapeConstraints, parse_inputs, race, shape_constraints_of
 from haotuner.errors import HaotunerError
 from haotuner.partition.dim_ranges import spans_of
 from haotuner.runtime.pack import load
@@ -93,7 +92,7 @@ def judged(pack: str, name: str, file: str, requests: Sequence[Mapping[str, int]
     import onnxruntime
 
     from haotuner.bench.model_child import feeds_of
-    from haotuner.graph.tolerance import difference
+    from haotuner.graph.error_bounds import difference
 
     alone = onnxruntime.SessionOptions()
     alone.intra_op_num_threads = 1

@@ -28,7 +28,7 @@ from haotuner.spec.family import Family
 from haotuner.spec.kernel import MicroKernel
 from haotuner.spec.op import Op
 from haotuner.spec.shape import Shape
-from tests.judgement.cost_examples import BIG_CORE, SMALL_CORE
+from tests.cost.cost_examples import BIG_CORE, SMALL_CORE
 
 OPS = [
     Op(kind="dense", static=(("n", n), ("k", k)), dtype=dtype, options=(("weight", weight),))

@@ -137,7 +137,7 @@ COMMANDS = {
     "records --help": ("records", "--help"),
     **{f"records {verb} --help": ("records", verb, "--help") for verb in ("list", "check", "import", "export")},
     "transfer --help": ("transfer", "--help"),
-}  # --help of other verbs: tests/golden/doors/test_pack_verbs
+}  # --help of other verbs: tests/golden/cli/test_pack_verbs
 RECORDS = ("timed", "failed", "repeated", "several kernels", "two threads, hot")
 CODES = (
     "cpu_dense_fp32__mr2_nr16_pw8_ku4_vl8_pf0_nt12",

@@ -41,12 +41,12 @@ from haotuner.spec.kernel import MicroKernel
 from haotuner.spec.op import Op
 from haotuner.spec.record import Failed, Record, Timed, Trial
 from haotuner.spec.shape import Shape
-from haotuner.spec.trace import arrivals_of, traffic_of
+from haotuner.spec.traffic import arrivals_of, traffic_of
 from haotuner.tuning import publisher, session
 from haotuner.tuning.initial_model import start_of
 from haotuner.tuning.request import Request
 from haotuner.tuning.strategies import Task, Tuned, tune
-from tests.content.cuda_library import cuda_source
+from tests.microkernels.cuda_library import cuda_source
 from tests.replay.answers import Answers, Asked
 from tests.replay.cases import Ask, Case
 
@@ -277,7 +277,7 @@ def documents(device: str, ops: Sequence[str], shapes: str, explained: Sequence[
 
 def model(name: str) -> Fields:
     """Schedule, bytecode and text of the groups of a whole model, with loops for all that it computes and with layers."""
-    from tests.serving.model_packs import planned
+    from tests.runtime.model_packs import planned
 
     found: Fields = {}
     for how, tuned in (("loops", False), ("layers", True)):
@@ -293,7 +293,7 @@ def model(name: str) -> Fields:
 
 def _graph(name: str) -> Graph:
     """A graph that the tests of serving build without any file."""
-    from tests.serving import chain_graphs, empty_models, test_models, test_models_c
+    from tests.runtime import chain_graphs, empty_models, test_models, test_models_c
 
     made = {**test_models.GRAPHS, "beside": test_models.BESIDE, "small encoder": test_models_c.GRAPH["encoder"]}
     for module, graph in ((chain_graphs, name), (empty_models, "cached")):

@@ -21,7 +21,7 @@ from haotuner.runtime.pack import Pack
 from haotuner.spec import numerics
 from haotuner.spec.op import Op
 from haotuner.spec.shape import Shape
-from haotuner.spec.trace import arrivals_of
+from haotuner.spec.traffic import arrivals_of
 from haotuner.tuning import session
 from haotuner.tuning.request import Request
 from haotuner.verify.pack_check import _call

@@ -9,10 +9,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from haotuner.backends.cpu.code import program_hashes, typed_text
-from haotuner.backends.cuda.code import unit_text
-from haotuner.backends.policy import Policy
-from haotuner.backends.sources import fingerprint, fingerprint_with
+from haotuner.backends.cpu.timing_library import program_hashes, typed_text
+from haotuner.backends.cuda.processes import unit_text
+from haotuner.backends.fingerprint import Policy, fingerprint, fingerprint_with
 from haotuner.records import open_store
 from haotuner.records.codec import encode, line, trial_of
 from haotuner.records.schema import to_row

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.content.cuda_examples import FAMILIES, VARIANTS, case_of, unit_text
-from tests.content.test_cuda_seeded_bugs import BUGS, EPILOGUE_BUGS, broken_unit
 from tests.emulator.run import Case
+from tests.microkernels.cuda_examples import FAMILIES, VARIANTS, case_of, unit_text
+from tests.microkernels.test_cuda_seeded_bugs import BUGS, EPILOGUE_BUGS, broken_unit
 from tests.standin import ROOT, environment, toolchain_missing
 from tests.standin.cubins import cubin_of
 from tests.standin.patience import ran

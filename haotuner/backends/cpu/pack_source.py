@@ -8,10 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
-from haotuner.backends.cpu.compile import RUNTIME_SOURCES, object_code
+from haotuner.backends.cpu.compile import RUNTIME_SOURCES, direct_program, object_code
 from haotuner.backends.cpu.pack_dense import Entry, PackedOp, PackedPlan
 from haotuner.backends.cpu.pack_op import PackedAny, head, row
-from haotuner.backends.cpu.typed_library import direct_program
 from haotuner.backends.toolchain import Toolchain
 from haotuner.ops.convolution import is_convolution
 from haotuner.spec.kernel import MicroKernel

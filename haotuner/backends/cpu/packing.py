@@ -7,19 +7,15 @@ from dataclasses import replace
 from math import prod
 
 from haotuner.backends.backend import Choice
-from haotuner.backends.cpu.blocking import Blocking
-from haotuner.backends.cpu.conv_source import packed_floats, transformed
-from haotuner.backends.cpu.measuring import is_convolution, is_dense, is_product
-from haotuner.backends.cpu.pack_conv import PackedConv
-from haotuner.backends.cpu.pack_dense import PackedOp, PackedPlan
-from haotuner.backends.cpu.pack_op import PackedAny
+from haotuner.backends.cpu.pack_conv import PackedConv, packed_floats, transformed
+from haotuner.backends.cpu.pack_dense import Blocking, PackedOp, PackedPlan
+from haotuner.backends.cpu.pack_op import PackedAny, PackedSliced, SlicedEntry, SlicedKernel, SlicedPlan
 from haotuner.backends.cpu.pack_product import PackedProduct
-from haotuner.backends.cpu.pack_sliced import PackedSliced, SlicedEntry, SlicedKernel, SlicedPlan
+from haotuner.backends.cpu.timing_library import is_convolution, is_dense, is_product
 from haotuner.microkernels.cpu.generated import in_place_of, joins_of, stages_of
 from haotuner.microkernels.index import family_named
 from haotuner.ops.dtypes import DTYPE_BYTES
-from haotuner.plan.cells import CellTable
-from haotuner.plan.table import RowTable
+from haotuner.plan.table import CellTable, RowTable
 from haotuner.spec.composition import SERIAL, Composition
 from haotuner.spec.device import Device
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from haotuner.isolate.answers import Job, Refusal
 from haotuner.isolate.child import Child
-from haotuner.isolate.limits import Limits
+from haotuner.isolate.group import Limits
 from haotuner.isolate.program import Program, described
 from haotuner.ops.groups import definitions
 
@@ -44,10 +44,8 @@ def timing(config: Mapping[str, Any]) -> Program:
     """Verifies and times kernels that were built."""
     _without_torch()
     _learn(config)
-    from haotuner.backends.cpu.timed_libraries import Libraries
     from haotuner.backends.cpu.timer_conv import ConvTimer
-    from haotuner.backends.cpu.timer_process import TimerProcess
-    from haotuner.backends.cpu.timer_sliced import SlicedTimer
+    from haotuner.backends.cpu.timer_process import Libraries, SlicedTimer, TimerProcess
 
     libraries = Libraries()
     dense, sliced, conv = TimerProcess(libraries), SlicedTimer(libraries), ConvTimer(libraries)
@@ -58,8 +56,8 @@ def timing(config: Mapping[str, Any]) -> Program:
 
 def build(objects: Path | None, job: Job) -> Job:
     """Compile kernels (by name) into a library that times them."""
-    from haotuner.backends.cpu.measuring import measuring_library
-    from haotuner.backends.jobs import kernels_of
+    from haotuner.backends.cpu.timing_library import measuring_library
+    from haotuner.backends.timing_job import kernels_of
     from haotuner.backends.toolchain import Toolchain
 
     kernels = kernels_of(job)
@@ -73,7 +71,7 @@ def build(objects: Path | None, job: Job) -> Job:
 def compile_object(objects: Path | None, job: Job) -> Job:
     """Compile kernels (by name) into one object file, for a pack."""
     from haotuner.backends.cpu.compile import object_code
-    from haotuner.backends.jobs import kernels_of
+    from haotuner.backends.timing_job import kernels_of
 
     try:
         object_code(kernels_of(job), job["arch"], Path(job["out"]), objects=objects)
@@ -84,8 +82,8 @@ def compile_object(objects: Path | None, job: Job) -> Job:
 
 def code(objects: Path | None, job: Job) -> Job:
     """Hashes of the code that is timed with kernels (by name)."""
-    from haotuner.backends.code_store import CODES, stored_codes
-    from haotuner.backends.cpu.code import codes_of
+    from haotuner.backends.cpu.timing_library import codes_of
+    from haotuner.backends.object_cache import CODES, stored_codes
     from haotuner.backends.toolchain import Toolchain
 
     toolchain = Toolchain.find(objects)

@@ -8,13 +8,12 @@ from functools import partial
 from typing import Any
 
 from haotuner.backends.backend import Facts, LibrarySlot
-from haotuner.backends.cpu.blocking import Blocking
-from haotuner.backends.cpu.contention import RetryPolicy
-from haotuner.backends.cpu.drift import ThroughputProbe, undisturbed
-from haotuner.backends.cpu.measuring import is_convolution, is_dense
+from haotuner.backends.cpu.interference import RetryPolicy, ThroughputProbe, undisturbed
 from haotuner.backends.cpu.pack_conv import PLACES
+from haotuner.backends.cpu.pack_dense import Blocking
 from haotuner.backends.cpu.timer_conv import conv_facts
-from haotuner.backends.policy import Policy
+from haotuner.backends.cpu.timing_library import is_convolution, is_dense
+from haotuner.backends.fingerprint import Policy
 from haotuner.isolate.answers import ChildNotResponding
 from haotuner.isolate.child import Child
 from haotuner.microkernels.cpu.dense import tail_columns

@@ -9,12 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from haotuner.backends.cpu.conv_source import transformed, words
-from haotuner.backends.cpu.pack_conv import PLACES
-from haotuner.backends.cpu.timed_libraries import Libraries
-from haotuner.backends.cpu.timer_process import LOOKS, bits, numbers
-from haotuner.backends.cpu.timer_sliced import BARE, VERIFY_THREADS, WHOLE
-from haotuner.backends.jobs import op_of
+from haotuner.backends.cpu.pack_conv import PLACES, transformed, words
+from haotuner.backends.cpu.timer_process import BARE, LOOKS, VERIFY_THREADS, WHOLE, Libraries, bits, numbers
+from haotuner.backends.timing_job import op_of
 from haotuner.isolate.answers import Job, Refusal
 from haotuner.ops.convolution import windows
 from haotuner.spec import numerics

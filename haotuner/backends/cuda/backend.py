@@ -1,44 +1,99 @@
-"""The CUDA backend: compile with nvcc or NVRTC, time through the serving launch code, pack cubins for one architecture."""
+"""The CUDA backend: how kernels are compiled, timed and packed, and the ways to run one call on a GPU.
+
+The CUDA backend: compile with nvcc or NVRTC, time through the serving launch code, pack cubins for one architecture.
+"""
 
 from __future__ import annotations
 
+import importlib.metadata
 import math
 import re
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from haotuner.backends.backend import CACHE_WORD, DEVICE_WORD, OBJECTS_WORD, Choice, CompileObject, Follow, GroupSources
-from haotuner.backends.cuda import parallel_axis
-from haotuner.backends.cuda.pack_conv import PackedCudaConv
-from haotuner.backends.cuda.pack_dense import PackedCudaDense
 from haotuner.backends.cuda.pack_generated import PackedCudaGenerated
-from haotuner.backends.cuda.pack_product import PackedCudaProduct
+from haotuner.backends.cuda.pack_products import PackedCudaConv, PackedCudaDense, PackedCudaProduct
 from haotuner.backends.cuda.pack_source import PackedOnDevice, pack_library
 from haotuner.backends.cuda.processes import BUILDING, TIMING, process
 from haotuner.backends.cuda.timer import CudaTimer
-from haotuner.backends.policy import Policy
-from haotuner.backends.sources import fingerprint
+from haotuner.backends.fingerprint import Policy, fingerprint
 from haotuner.backends.toolchain import Toolchain
 from haotuner.errors import EnvironmentMissing, NothingLegal, UsageError
-from haotuner.hw_profiles.driver import driver_version, query_driver
 from haotuner.hw_profiles.gpu import gpu_devices
-from haotuner.hw_profiles.host import Host
+from haotuner.hw_profiles.gpu_queries import driver_version, query_driver
+from haotuner.hw_profiles.topology import Host
 from haotuner.isolate.child import Child
 from haotuner.microkernels.cuda.conv import conv_families
 from haotuner.microkernels.cuda.fused import Y_TYPES, fused
 from haotuner.microkernels.cuda.generated import CudaGenerated
 from haotuner.microkernels.index import families_for, family_named
 from haotuner.ops.convolution import is_convolution
-from haotuner.plan.curves import Curve
+from haotuner.plan.compose import Curve
 from haotuner.spec.cold import GPU_CACHES
-from haotuner.spec.composition import Composition
-from haotuner.spec.cuda_arch import CudaArch, runs
+from haotuner.spec.composition import SERIAL, Composition, in_parts, sum_parts
+from haotuner.spec.cuda_arch import CudaArch, driver_words, needed_driver, runs
 from haotuner.spec.device import Device
 from haotuner.spec.family import Family
 from haotuner.spec.kernel import MicroKernel
 from haotuner.spec.op import Op
 from haotuner.spec.shape import Shape
+
+OLDEST = 75  # compute capability 7.5: what CUDA 13 still builds for
+PARTS = (2, 3, 4, 6, 8, 12, 16)  # of the sum over k that are worth timing: a grid of half to a sixteenth of a round
+LEAST_TERMS = 64  # of k in a part; fewer are over before the loads of a part have arrived
+WORKSPACE_BYTES = 64 << 20  # of partial sums, in fp32; beyond it a grid is not short of blocks on any GPU that we know
+PARTIAL_BYTES = 4
+PACKAGES = ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12", "nvidia-cuda-nvrtc-cu13")
+
+
+def ways(op: Op, *, one_order: bool) -> tuple[str, ...]:
+    """Of a dense layer the sum over k whole, then in parts; every other op is whole, in one launch."""
+    if one_order or op.kind != "dense":
+        return (SERIAL,)
+    return (SERIAL, *(in_parts(parts) for parts in PARTS if op["k"] >= parts * LEAST_TERMS))
+
+
+def rows_of(way: str, op: Op, limit: int) -> int:
+    """Rows up to which the partial sums of a way fit the workspace, at most ``limit``."""
+    parts = sum_parts(way)
+    return limit if parts == 1 else min(limit, WORKSPACE_BYTES // (PARTIAL_BYTES * parts * op["n"]))
+
+
+def compilers() -> dict[str, str]:
+    """CUDA compilers that are there, by name: where nvcc is, versions of NVRTC's packages."""
+    nvcc = shutil.which("nvcc")
+    result = {"nvcc": nvcc} if nvcc else {}
+    for name in PACKAGES:
+        try:
+            result[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return result
+
+
+def driver_lacks(arch: str, driver: int) -> str:
+    """Driver that the code that is compiled here needs, where this host's is older (0: none); else empty."""
+    from haotuner.backends.cuda.device_code import find_compiler
+
+    try:
+        compiler = find_compiler(arch).name
+    except EnvironmentMissing:  # said where one is needed
+        return ""
+    needed = needed_driver(arch, int(compiler.split()[-1].partition(".")[0]))
+    if not driver or driver >= needed:
+        return ""
+    return f"a driver for CUDA {driver_words(needed)}, as {compiler} compiles for {arch}"
+
+
+def compiler_words(arch: str) -> dict[str, str]:
+    """The compiler that builds for an architecture here, in a word for fingerprints. EnvironmentMissing if there is none."""
+    from haotuner.backends.cuda.device_code import find_compiler
+
+    return {"device code": find_compiler(arch).name}
+
 
 _ORDINAL = re.compile(r"cuda(?::([0-9]{1,4}))?(?:/([0-9]{1,4}))?")
 PRODUCTS = ("dense", "grouped", "batch_matmul")
@@ -110,10 +165,10 @@ class CudaBackend:
     def check(self, device: Device, requested: str, *, measures: bool) -> None:
         """Code must exist for the architecture; only a GPU of this host is measured."""
         arch = CudaArch.of(device.arch)
-        if arch is None or arch.number < parallel_axis.OLDEST:
+        if arch is None or arch.number < OLDEST:
             raise UsageError(
                 f"--device {requested}: {device.id} is {device.arch or 'of an unknown architecture'}; kernels are "
-                f"built from compute capability {parallel_axis.OLDEST // 10}.{parallel_axis.OLDEST % 10} on"
+                f"built from compute capability {OLDEST // 10}.{OLDEST % 10} on"
             )
         if measures and ordinal_of(requested) is None:
             raise UsageError(
@@ -121,7 +176,7 @@ class CudaBackend:
                 f"cuda:0/64; add --zero-measure for a pack from predictions for {device.id}"
             )
         driver = driver_version() or 0
-        if measures and (lacking := parallel_axis.driver_lacks(device.arch, driver)):
+        if measures and (lacking := driver_lacks(device.arch, driver)):
             raise EnvironmentMissing(
                 f"--device {requested}: the host lacks {lacking}; it serves CUDA {driver // 1000}.{driver % 1000 // 10}: "
                 f"update the NVIDIA driver, or compile with a CUDA {driver // 1000} toolkit"
@@ -134,7 +189,7 @@ class CudaBackend:
             return f"a GPU that runs {device.arch} ({seen.detail})"
         here = [gpu.arch for gpu in gpu_devices(Host.here()) if isinstance(gpu, Device)]
         if any(runs(device.arch, arch) for arch in here):
-            return parallel_axis.driver_lacks(device.arch, driver_version() or 0)
+            return driver_lacks(device.arch, driver_version() or 0)
         return f"a GPU that runs {device.arch} (it has {', '.join(here) or 'none'})"
 
     def threads(self, requested: Sequence[int], device: Device) -> tuple[int, ...]:
@@ -148,11 +203,11 @@ class CudaBackend:
 
     def fingerprint(self, device: Device, policy: Policy) -> str:
         """Of the device, the compilers, and how times are taken."""
-        return fingerprint(device, policy, {**self.toolchain(), **parallel_axis.compiler_words(device.arch)})
+        return fingerprint(device, policy, {**self.toolchain(), **compiler_words(device.arch)})
 
     def toolchain(self) -> dict[str, str]:
         """Versions of the C compiler, TVM and tvm-ffi, and of the CUDA compilers that are there."""
-        return {**Toolchain.find().words(), **parallel_axis.compilers()}
+        return {**Toolchain.find().words(), **compilers()}
 
     def builder(self, environment: Mapping[str, str]) -> Child:
         """A process that compiles. It keeps cubins by content where the environment names a cache."""
@@ -183,7 +238,7 @@ class CudaBackend:
 
     def ways(self, op: Op, threads: int, *, one_order: bool) -> tuple[str, ...]:
         """The sum over k whole, or in some numbers of parts. ``one_order``: whole."""
-        return parallel_axis.ways(op, one_order=one_order)
+        return ways(op, one_order=one_order)
 
     def untimed_us(
         self, us: float, kernel: MicroKernel, composition: Composition, shape: Shape, op: Op, threads: int
@@ -193,7 +248,7 @@ class CudaBackend:
 
     def rows_of(self, way: str, op: Op, threads: int, limit: int) -> int:
         """Rows up to which partial sums fit the workspace."""
-        return parallel_axis.rows_of(way, op, limit)
+        return rows_of(way, op, limit)
 
     def shared(self, curve: Curve, way: str, op: Op, threads: int) -> Curve:
         """ValueError: there are no curves."""

@@ -9,15 +9,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from haotuner.backends.cuda.device_scratch import DeviceScratch
-from haotuner.backends.cuda.timing_library import ArgsWords, BatchWords, CallWords, Loaded, TimingLibrary, call_words
+from haotuner.backends.cuda.timing_library import (
+    ArgsWords,
+    BatchWords,
+    CallWords,
+    DeviceScratch,
+    Loaded,
+    TimingLibrary,
+    call_words,
+)
 from haotuner.backends.cuda.verifying import ALIGNED_BYTES, drawn
 from haotuner.isolate.answers import Refusal
 from haotuner.microkernels.cuda.fused import ANY_STEPS, STEP_BITS, after_of, coded, decoded
 from haotuner.microkernels.cuda.launch import Launch
-from haotuner.ops.batch_matmul import BESIDE, finished
 from haotuner.ops.dtypes import DTYPE_BYTES, DTYPES
 from haotuner.ops.epilogue import STEPS
+from haotuner.ops.products import BESIDE, finished
 from haotuner.spec import numerics
 from haotuner.spec.op import Op
 from haotuner.spec.shape import Shape

@@ -1,4 +1,13 @@
-"""CUDA micro-kernels to a cubin: generated, compiled, judged by what the compiler reports, and kept by content.
+"""CUDA micro-kernels to a cubin: generated, compiled, judged by the compiler's report, and cached by content.
+
+Number of blocks an SM runs together, by the rules of CUDA: registers go to whole warps, per scheduler, in steps.
+
+The rules are those of NVIDIA's occupancy calculator (``cuda_occupancy.h``); the sizes are the device's.
+
+A folder of compiled units by their content: ``KEY/unit.cu``, ``KEY/unit.cubin``, ``KEY/facts.json``.
+
+The key is a hash of source, architecture and flags, then the compiler's name. An entry appears whole or not at all,
+whoever else writes the same one and whenever a process is killed; one that was damaged since is made again.
 
 A kernel's launch bounds hold it to the registers with which a given number of blocks fits an SM. Where that makes it
 spill, or its main loop long, it is compiled without the bound as well, and the better of the two is kept.
@@ -6,28 +15,168 @@ spill, or its main loop long, it is compiled without the bound as well, and the 
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
+import os
 import re
+import shutil
 import tempfile
 import time
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from haotuner.backends.cuda.code_cache import CodeCache, Entry
-from haotuner.backends.cuda.compiler import FLAGS, Compiler, first_for
-from haotuner.backends.cuda.nvcc import find_nvcc
-from haotuner.backends.cuda.nvrtc import find_nvrtc
-from haotuner.backends.cuda.occupancy import resident_blocks, typical_of
+from haotuner.backends.cuda.compiler import FLAGS, CompileFailed, Compiler, find_nvcc, find_nvrtc, first_for
 from haotuner.backends.cuda.sass import WIDTHS, find_nvdisasm, mix, read
-from haotuner.backends.cuda.toolkit import CompileFailed
 from haotuner.backends.cuda.translation_unit import device_unit
-from haotuner.errors import EnvironmentMissing
+from haotuner.errors import EnvironmentMissing, UsageError
 from haotuner.host.files import written_aside
+from haotuner.hw_profiles.profile import profiles
 from haotuner.microkernels.cuda.dense import CudaDense
 from haotuner.microkernels.cuda.direct import CudaDirect
 from haotuner.microkernels.cuda.generated import CudaGenerated
+from haotuner.spec.device import Device
 from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.occupancy import BLOCKS, REGISTERS, RESERVED_BYTES, SHARED_BYTES, THREADS
+
+WARP = 32
+SCHEDULERS = 4
+REGISTER_STEP = 256  # a warp's registers come in multiples of it
+SHARED_STEP = 128  # bytes
+
+
+def resident_blocks(device: Device, *, threads: int, registers: int, shared_bytes: int) -> int:
+    """Blocks that one SM runs together; 0 where not one fits.
+
+    Args:
+        device: what limits an SM.
+        threads: of a block.
+        registers: of a thread, as the compiled kernel has them.
+        shared_bytes: of a block, static and dynamic.
+    """
+    warps = -(-threads // WARP)
+    of_a_warp = -(-registers * WARP // REGISTER_STEP) * REGISTER_STEP
+    per_scheduler = (device.registers_per_unit or REGISTERS) // SCHEDULERS // max(of_a_warp, REGISTER_STEP)
+    shared = -(-(shared_bytes + RESERVED_BYTES) // SHARED_STEP) * SHARED_STEP
+    return min(
+        per_scheduler * SCHEDULERS // warps,
+        (device.threads_per_unit or THREADS) // (warps * WARP),
+        (device.l1_bytes or SHARED_BYTES) // shared,
+        device.blocks_per_unit or BLOCKS,
+    )
+
+
+def typical_of(arch: str) -> Device:
+    """A device of an architecture, for its SM's limits; where no profile is one, one that knows none of them."""
+    for profile in profiles():
+        if profile.device.arch == arch:
+            return profile.device
+    return Device(
+        id="unknown", kind="cuda", name=arch, arch=arch, compute_units=1, wave_width=WARP, registers_per_thread=255
+    )
+
+
+UNIT, CUBIN, FACTS = "unit.cu", "unit.cubin", "facts.json"
+MEANING = 1  # of a key and an entry: raised when either changes
+ABANDONED_SECONDS = 3600.0  # an unfinished entry that is older was left by a process that was killed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One unit as it was built; ``unit`` is the text that became the cubin."""
+
+    unit: str
+    cubin: bytes
+    facts: Mapping[str, Any]  # JSON
+
+
+@dataclass(frozen=True, slots=True)
+class CodeCache:
+    """A folder that any number of processes use at a time."""
+
+    folder: Path
+
+    def find(self, content: str, compiler: str | None) -> Entry | None:
+        """The entry of some content by a compiler's name; of any compiler if None. None where there is no sound one."""
+        hashed = _hash(content)
+        names = [f"{hashed}-*"] if compiler is None else [f"{hashed}-{_slug(compiler)}"]
+        paths = sorted(position for name in names for position in self.folder.glob(name))
+        return next((entry for position in paths if (entry := _sound(position)) is not None), None)
+
+    def keep(self, content: str, compiler: str, entry: Entry) -> Path:
+        """Publish an entry; its folder. UsageError if the cache cannot be written.
+
+        Where another process was faster its entry stays, unless it is damaged.
+        """
+        path = self.folder / f"{_hash(content)}-{_slug(compiler)}"
+        aside = self.folder / f".{uuid.uuid4().hex[:12]}.new"
+        try:
+            aside.mkdir(parents=True)
+            facts = {**entry.facts, "sha256": _digest(entry)}
+            _written(aside / UNIT, entry.unit.encode())
+            _written(aside / CUBIN, entry.cubin)
+            _written(aside / FACTS, json.dumps(facts, indent=1, sort_keys=True).encode())
+            self._publish(aside, path)
+        except OSError as error:
+            raise UsageError(f"cannot keep compiled code in {self.folder}: {error.strerror or error}") from error
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+        self._sweep()
+        return path
+
+    def _publish(self, aside: Path, position: Path) -> None:
+        while True:
+            try:
+                aside.rename(position)  # onto a folder that is not there, or is empty
+                return
+            except OSError:
+                if not position.exists():
+                    raise
+            if _sound(position) is not None:
+                return
+            damaged = self.folder / f".{uuid.uuid4().hex[:12]}.new"
+            with contextlib.suppress(FileNotFoundError):  # another process took it away
+                position.rename(damaged)
+            shutil.rmtree(damaged, ignore_errors=True)
+
+    def _sweep(self) -> None:
+        for left in self.folder.glob(".*.new"):
+            with contextlib.suppress(OSError):
+                if time.time() - left.stat().st_mtime > ABANDONED_SECONDS:
+                    shutil.rmtree(left, ignore_errors=True)
+
+
+def _hash(content: str) -> str:
+    return hashlib.sha256(f"{MEANING}\0{content}".encode()).hexdigest()[:32]
+
+
+def _digest(entry: Entry) -> str:
+    return hashlib.sha256(entry.unit.encode() + b"\0" + entry.cubin).hexdigest()
+
+
+def _slug(compiler: str) -> str:
+    return re.sub(r"[^a-z0-9.]+", "-", compiler.lower())
+
+
+def _written(path: Path, data: bytes) -> None:
+    with path.open("xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())  # a rename that outlives its content would publish an empty file
+
+
+def _sound(position: Path) -> Entry | None:
+    try:
+        facts = json.loads((position / FACTS).read_bytes())
+        entry = Entry(unit=(position / UNIT).read_text(), cubin=(position / CUBIN).read_bytes(), facts=facts)
+    except (OSError, ValueError):
+        return None
+    sound = isinstance(facts, dict) and facts.get("sha256") == _digest(entry)
+    return entry if sound else None
+
 
 SHARE_DIGITS = 2  # of instructions for each that multiplies: a hundredth more is nobody's loss
 
@@ -40,7 +189,7 @@ class Gate:
     enough: int
 
 
-# What well-made loops keep to (tests/content/cuda_gates.py); in shorter ones branch and addresses weigh more.
+# What well-made loops keep to (tests/microkernels/cuda_gates.py); in shorter ones branch and addresses weigh more.
 GATES: Mapping[float, Gate] = {
     WIDTHS["HGMMA"]: Gate(13.0, 4),
     WIDTHS["HMMA"]: Gate(3.0, 32),

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from haotuner.backends.case_check import largest_error
-from haotuner.backends.cuda.device_scratch import DeviceScratch
-from haotuner.backends.cuda.timing_library import ArgsWords, CallWords, Loaded, TimingLibrary, call_words
+from haotuner.backends.cuda.timing_library import ArgsWords, CallWords, DeviceScratch, Loaded, TimingLibrary, call_words
+from haotuner.backends.timing_job import largest_error
 from haotuner.microkernels.cuda.direct import sides_of
 from haotuner.microkernels.cuda.fused import CHANNELS, after_of
 from haotuner.spec import numerics

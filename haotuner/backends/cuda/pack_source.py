@@ -11,11 +11,8 @@ from haotuner.backends.backend import CompileObject, GroupSources
 from haotuner.backends.cpu.compile import RUNTIME_SOURCES
 from haotuner.backends.cpu.pack_op import head, row
 from haotuner.backends.cuda.cubin import read_cubin
-from haotuner.backends.cuda.pack_conv import PackedCudaConv
-from haotuner.backends.cuda.pack_dense import DTYPES, MOST_SPLITS, PackedCudaDense
-from haotuner.backends.cuda.pack_generated import PackedCudaGenerated
-from haotuner.backends.cuda.pack_groups import build_groups, group_tables
-from haotuner.backends.cuda.pack_product import PackedCudaProduct
+from haotuner.backends.cuda.pack_generated import PackedCudaGenerated, build_groups, group_tables
+from haotuner.backends.cuda.pack_products import DTYPES, MOST_SPLITS, PackedCudaConv, PackedCudaDense, PackedCudaProduct
 from haotuner.backends.toolchain import Toolchain
 from haotuner.microkernels.cuda.dense import WINDOWS
 from haotuner.microkernels.cuda.fused import ANY_STEPS, built_for, steps_of

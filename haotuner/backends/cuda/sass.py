@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from haotuner.backends.cuda.toolkit import run_tool
+from haotuner.backends.cuda.compiler import run_tool
 
 DISASM_SECONDS = 120
 MULTIPLY = ("HGMMA", "HMMA", "FFMA")  # the widest first: what a kernel multiplies with is the first that it has in a loop

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from haotuner.backends.backend import Facts, LibrarySlot
-from haotuner.backends.policy import Policy
+from haotuner.backends.fingerprint import Policy
 from haotuner.isolate.answers import ChildNotResponding
 from haotuner.isolate.child import Child
 from haotuner.microkernels.cuda.conv import product_of, product_shape

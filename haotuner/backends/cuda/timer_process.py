@@ -11,11 +11,10 @@ import numpy as np
 
 from haotuner.backends.cuda import batches, direct_calls, window_calls
 from haotuner.backends.cuda.clocks import Clocks
-from haotuner.backends.cuda.device_scratch import DeviceScratch
 from haotuner.backends.cuda.generated_calls import GeneratedOperands, verify_generated
-from haotuner.backends.cuda.timing_library import ArgsWords, CallWords, Loaded, TimingLibrary, call_words
+from haotuner.backends.cuda.timing_library import ArgsWords, CallWords, DeviceScratch, Loaded, TimingLibrary, call_words
 from haotuner.backends.cuda.verifying import Case, cases, check, deep_case, drawn
-from haotuner.backends.jobs import TimedPart, micro_kernel, op_of, parts_of
+from haotuner.backends.timing_job import TimedPart, micro_kernel, op_of, parts_of
 from haotuner.isolate.answers import Job, Refusal
 from haotuner.microkernels.cuda.dense import CudaDense
 from haotuner.microkernels.cuda.direct import CudaDirect, direct_family

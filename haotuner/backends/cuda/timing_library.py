@@ -1,4 +1,9 @@
-"""The library that launches and times (``native/timing_cuda.c``), built with the C compiler and called through ctypes."""
+"""The library that launches and times on a device (``native/timing_cuda.c``), and memory of one check there.
+
+The library that launches and times (``native/timing_cuda.c``), built with the C compiler and called through ctypes.
+
+Memory of one check on a device: what is put there is given back together, however the check ends.
+"""
 
 from __future__ import annotations
 
@@ -281,3 +286,29 @@ def call_words(
     call.groups = GroupWords(ends=ends, count=groups)
     call.w = weights.ctypes.data_as(ctypes.POINTER(ctypes.c_uint64))
     return call
+
+
+class DeviceScratch:
+    """``with Held(native) as held: address = held.put(values)``."""
+
+    def __init__(self, native: TimingLibrary) -> None:
+        self._native, self._places = native, list[int]()
+
+    def put(self, values: NDArray[Any]) -> int:
+        """The address of a copy; Refusal where there is no memory for one."""
+        self._places.append(self._native.allocate(values.nbytes))
+        self._native.put(self._places[-1], np.ascontiguousarray(values))
+        return self._places[-1]
+
+    def poisoned(self, size: int) -> int:
+        """The address of so many bytes that nobody should read."""
+        self._places.append(self._native.allocate(size))
+        self._native.poison(self._places[-1], size)
+        return self._places[-1]
+
+    def __enter__(self) -> DeviceScratch:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for position in self._places:
+            self._native.free(position)

@@ -15,13 +15,12 @@ from pathlib import Path
 from haotuner.backends.script_parser import shallow
 from haotuner.errors import HaotunerError
 from haotuner.microkernels.cuda.dense import TVM_DTYPES, CudaDense
-from haotuner.microkernels.cuda.device_calls import DEVICE, ELEMENT_TYPES, UNROLL
+from haotuner.microkernels.cuda.device_calls import DEVICE, ELEMENT_TYPES, UNROLL, products_text, warpgroup_text
 from haotuner.microkernels.cuda.direct import CudaDirect
 from haotuner.microkernels.cuda.fused import built_for, steps_text
 from haotuner.microkernels.cuda.generated import CudaGenerated
 from haotuner.microkernels.cuda.generated_kernel import shared_text
 from haotuner.microkernels.cuda.launch import REDUCE_THREADS, fold_symbol, reduce_symbol, unfold_symbol
-from haotuner.microkernels.cuda.warpgroup import products_text, warpgroup_text
 from haotuner.ops.dtypes import DTYPE_BYTES
 from haotuner.spec.kernel import MicroKernel
 

@@ -16,8 +16,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from haotuner.bench.contender import Call, Operands, Setting
-from haotuner.bench.peers.gpu_clock import GraphClock
-from haotuner.bench.peers.gpu_driver import Driver, Memory
+from haotuner.bench.peers.gpu_driver import Driver, GraphClock, Memory
 from haotuner.spec.op import Op
 
 NAMES = ("libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so.11")

@@ -1,4 +1,7 @@
-"""torch on a GPU: cuBLAS and cuDNN as torch calls them, TF32 and sums in halves off."""
+"""torch on a GPU: cuBLAS and cuDNN as torch calls them, and Inductor with max_autotune.
+
+Inductor on a GPU: torch.compile with max_autotune, extents left open; one compiled function for all weights.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from numpy.typing import NDArray
 from haotuner.bench.contender import Array, Call, Operands, Setting, only
 from haotuner.bench.images import channels_last
 from haotuner.bench.operands import bound, images_of, plain_layer
-from haotuner.bench.peers.gpu_clock import GraphClock
+from haotuner.bench.peers.gpu_driver import GraphClock
 from haotuner.bench.peers.torch_expressions import expression, factors
 from haotuner.spec.op import Op
 
@@ -185,3 +188,31 @@ class GpuTorchGroupedMm(GpuTorch):
 
     def _multiply_groups(self, x: Any, w: Any, y: Any) -> None:
         y.copy_(self._engine.torch._grouped_mm(x, w.transpose(1, 2), offs=self._ends))
+
+
+SEEN_ROWS = 37  # rows when the dynamic graph is compiled: neither 0 nor 1, which torch always specialises
+
+
+class GpuInductor(GpuTorch):
+    """Weights are arguments, so that one graph serves them all; each call makes its output, as compiled code does.
+
+    Inductor's own CUDA graphs are off: every contender is timed in a graph of the race.
+    """
+
+    alone = True  # it times candidates while it compiles
+
+    def prepare(self, op: Op, copies: Sequence[Operands]) -> None:
+        """A layer is compiled here, for a number of rows that is left open; another op at the first call of a shape."""
+        super().prepare(op, copies)
+        torch = self._engine.torch
+        torch.compiler.reset()
+        options = {"max_autotune": True, "triton.cudagraphs": False}
+        self._function = torch.compile(self._function, dynamic=True, fullgraph=True, options=options)
+        if plain_layer(op):
+            weight = self._constants[0]["weight"]
+            sample = weight.new_zeros(SEEN_ROWS, op["k"])
+            torch._dynamo.mark_dynamic(sample, 0)
+            self._function(sample, weight)
+
+    def _call(self, tensors: dict[str, Any]) -> Call:
+        return self._expressed(tensors)

@@ -23,7 +23,7 @@ from haotuner.bench.operands import plain_layer
 from haotuner.errors import EnvironmentMissing
 from haotuner.hw_profiles.cpu_peak import loop_options
 from haotuner.hw_profiles.isa import Isa, parse_cpuinfo
-from haotuner.isolate import command
+from haotuner.isolate import group
 from haotuner.isolate.answers import TimedOut
 from haotuner.spec.op import Op
 
@@ -99,7 +99,7 @@ def _build(isa: Isa, compiler: str) -> ctypes.CDLL:
     with tempfile.TemporaryDirectory(prefix="haotuner-machine-") as folder:
         text, library = Path(folder) / "machine.c", Path(folder) / "machine.so"
         text.write_bytes(source)
-        done = command.run([compiler, *loop_options(isa), "-fPIC", "-shared", str(text), "-o", str(library)], BUILD_LIMIT_S)
+        done = group.run([compiler, *loop_options(isa), "-fPIC", "-shared", str(text), "-o", str(library)], BUILD_LIMIT_S)
         if done.code != 0:
             raise OSError(f"{compiler} failed with {done.code}: {done.errors.strip()[-400:]}")
         return ctypes.CDLL(str(library))

@@ -1,21 +1,57 @@
-"""torch on CPUs: eager, what a model does that is not compiled; and compiled by Inductor."""
+"""torch on CPUs: eager, compiled by Inductor, and with weights packed once for oneDNN or ZenDNN.
+
+Layers of bytes in torch: oneDNN's fused int8 kernels, a scale a channel, a bias and a relu behind them.
+
+torch on CPUs: eager, what a model does that is not compiled; and compiled by Inductor.
+
+oneDNN through torch, the weight reordered once into oneDNN's own blocked form, as Inductor's freezing does.
+
+zentorch: AMD's ZenDNN as torch operators, the weight packed once.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import importlib
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
 from numpy.typing import NDArray
 
-from haotuner.bench.contender import Call, Operands, Setting, UnsupportedOp, only
-from haotuner.bench.images import channels_last
-from haotuner.bench.operands import bound, images_of, plain_layer, plain_product
+from haotuner.bench.contender import Call, Operands, Setting, UnsupportedOp, only, poison
+from haotuner.bench.images import ConvAttributes, channels_last
+from haotuner.bench.operands import binds_weight, bound, images_of, plain_layer, plain_product
 from haotuner.bench.peers.on_host import array, tensor, torch_for
-from haotuner.bench.peers.torch_bytes import layer_of_bytes
 from haotuner.bench.peers.torch_expressions import expression, factors
+from haotuner.ops.convolution import is_convolution
 from haotuner.spec.op import Op
+
+EPILOGUES = ((), ("scale",), *(("scale", *more) for more in (("bias",), ("relu",), ("bias", "relu"))))
+
+
+def layer_of_bytes(torch: Any, op: Op, constants: Mapping[str, Any]) -> Callable[[Any], Call]:
+    """A function of the input that makes a call of it; the weight is packed here. UnsupportedOp for other layers."""
+    if op.epilogue not in EPILOGUES:
+        raise UnsupportedOp("oneDNN's layers of bytes have scale, bias and relu behind them, in this order")
+    if not binds_weight(op) or (op.kind == "dense" and op.meaning.operands[1].axes(op.all_options()) != ("n", "k")):
+        raise UnsupportedOp("of bytes torch is raced on layers alone")
+    weight, ops = constants["weight"], torch.ops.onednn
+    scales, zeros = constants.get("scale", torch.ones(weight.shape[0])), torch.zeros(weight.shape[0], dtype=torch.int32)
+    kind = {"uint8": torch.uint8, "int8": torch.int8}.get(op.dtype_of(op.meaning.output), torch.float32)
+    end: tuple[Any, ...] = (1.0, 0, kind, "relu" if "relu" in op.epilogue else "none", [], "")
+    window: tuple[Any, ...] = ()
+    if op.kind == "dense":
+        packed, layer = ops.qlinear_prepack(weight, None), ops.qlinear_pointwise.default
+    else:
+        a = ConvAttributes.of(op)
+        if a.transposed:
+            raise UnsupportedOp("torch has no transposed convolution of bytes that takes scales")
+        packed = ops.qconv_prepack(weight, scales, 1.0, 0, a.stride, a.pad, a.dilation, a.groups, None)
+        window, layer = (a.stride, a.pad, a.dilation, a.groups), ops.qconv_pointwise.default
+    bias = constants.get("bias")
+    return lambda x: partial(layer, x, 1.0, 0, packed, scales, zeros, bias, *window, *end)
+
 
 SEEN_ROWS = 37  # rows when the dynamic graph is compiled: neither 0 nor 1, which torch always specialises
 
@@ -154,3 +190,101 @@ class Inductor(Torch):
         torch._dynamo.mark_dynamic(sample, 0)
         run(sample)
         return run
+
+
+class OnednnPacked:
+    """``torch.ops.mkldnn._linear_pointwise`` on a weight from ``_reorder_linear_weight``; of bytes ``qlinear_pointwise``."""
+
+    width = 1
+    alone = False
+
+    def __init__(self, setting: Setting) -> None:
+        torch = self._torch = torch_for(setting.threads)
+        if not torch.backends.mkldnn.is_available():
+            raise ImportError("this torch was built without oneDNN")
+        self.version = f"{torch.__version__} ({_line(torch.__config__.show(), 'MKL-DNN')})"
+        self._last = False
+        self._layers: list[Callable[[Any], Call]] = []
+        self._calls: list[Call] = []
+
+    def prepare(self, op: Op, copies: Sequence[Operands]) -> None:
+        """Reorder without a batch size, which is not known; naming the true one gained nothing (m = 1..512)."""
+        only(op.dtype, "fp32", "fp16", "bf16", "int8")
+        self._layers, self._calls, self._last = [], [], channels_last(op)
+        if op.dtype == "int8" and op.kind != "dense":
+            raise UnsupportedOp("in int8 it is raced on dense layers")
+        if is_convolution(op.kind) and ConvAttributes.of(op).transposed:
+            raise UnsupportedOp("torch has no transposed convolution of a reordered weight")
+        self._layers = [self._layer(op, {name: tensor(self._torch, copy[name]) for name in copy}) for copy in copies]
+
+    def aim(self, calls: Sequence[Operands], y: NDArray[Any]) -> Sequence[Call]:
+        """One call a weight; the operator has no ``out=``. ``.default`` saves the search for the overload."""
+        x = tensor(self._torch, calls[0]["x"])
+        x = x.movedim(-1, 1) if self._last else x
+        self._calls = [layer(x) for layer in self._layers[: len(calls)]]
+        return self._calls
+
+    def result(self, index: int) -> NDArray[Any]:
+        """Result of one call, as it is timed."""
+        made: Any = self._calls[index]()
+        return array(made.movedim(1, -1) if self._last else made)
+
+    def _layer(self, op: Op, constants: dict[str, Any]) -> Callable[[Any], Call]:
+        """A function of the input that makes a call of it."""
+        ops, weight = self._torch.ops.mkldnn, constants["weight"]
+        if op.dtype == "int8":
+            return layer_of_bytes(self._torch, op, constants)
+        if not is_convolution(op.kind):
+            packed, linear = ops._reorder_linear_weight(weight), ops._linear_pointwise.default
+            return lambda x: partial(linear, x, packed, None, "none", [], "")
+        a = ConvAttributes.of(op)
+        # Without an image's size, as Inductor does where it is not known.
+        packed = ops._reorder_convolution_weight(weight, a.pad, a.stride, a.dilation, a.groups, [])
+        window, convolution = (a.pad, a.stride, a.dilation, a.groups), ops._convolution_pointwise.default
+        return lambda x: partial(convolution, x, packed, None, *window, "none", [], "")
+
+
+def _line(text: str, word: str) -> str:
+    """The first line that has the word, without its bullet."""
+    return next((line.strip(" -") for line in text.splitlines() if word in line), "oneDNN")
+
+
+class ZentorchPacked:
+    """``zentorch_linear_unary.out`` on a weight from ``zentorch_weight_prepack_for_linear``."""
+
+    width = 1
+    alone = False
+
+    def __init__(self, setting: Setting) -> None:
+        import torch
+
+        zentorch = importlib.import_module("zentorch")
+        self._torch = torch_for(setting.threads)
+        self._op = torch.ops.zentorch
+        self.version = str(zentorch.__version__)
+        self._weights: list[Any] = []
+        self._calls: list[Call] = []
+        self._y: Any = None
+
+    def prepare(self, op: Op, copies: Sequence[Operands]) -> None:
+        """Pack copies: packing writes into the very memory that it is given (zentorch 2.13)."""
+        only(op.dtype, "fp32")
+        self._weights, self._calls = [], []
+        pack = self._op.zentorch_weight_prepack_for_linear
+        self._weights = [pack(self._torch.from_numpy(copy["weight"]).clone()) for copy in copies]
+
+    def aim(self, calls: Sequence[Operands], y: NDArray[Any]) -> Sequence[Call]:
+        """One call a weight, all into the same output."""
+        x, out, linear = self._torch.from_numpy(calls[0]["x"]), self._torch.from_numpy(y), self._op.zentorch_linear_unary.out
+        self._calls = [
+            partial(linear, x, weight, is_weight_prepacked=True, out=out) for weight in self._weights[: len(calls)]
+        ]
+        self._y = y
+        return self._calls
+
+    def result(self, index: int) -> NDArray[Any]:
+        """Into a poisoned output."""
+        poison(self._y)
+        self._calls[index]()
+        result: NDArray[Any] = self._y
+        return result

@@ -16,12 +16,10 @@ from haotuner.codegen.loops.c_math import (
 )
 from haotuner.codegen.loops.c_ordered import ordered_node, ordered_source
 from haotuner.codegen.loops.c_values import ValueWriter
-from haotuner.codegen.loops.elements import elements_of, rows_before
-from haotuner.codegen.loops.interleave import interleaved_part, interleaved_parts
-from haotuner.codegen.loops.loop_nest import Group, Scope, text_of
+from haotuner.codegen.loops.concat_loops import interleaved_part, interleaved_parts, pieces
+from haotuner.codegen.loops.loop_nest import Group, Scope, elements_of, rows_before, text_of
 from haotuner.codegen.loops.loop_partition import interior_of
-from haotuner.codegen.loops.row_buffer import row_buffer_of
-from haotuner.codegen.loops.split_concat_loops import pieces
+from haotuner.codegen.loops.recompute import row_buffer_of
 from haotuner.codegen.loops.strided_reads import BLOCK, PART, ROWS, StridedReads, strided_folds, strided_loads, wide
 from haotuner.codegen.sibling_outputs import SiblingOutput
 from haotuner.graph.extents import Extent

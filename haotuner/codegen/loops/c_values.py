@@ -20,9 +20,9 @@ from haotuner.codegen.loops.c_math import C_TYPES, applied, fused, joined, loade
 from haotuner.codegen.loops.c_sums import BLOCK_TERMS, direct, one_axis, summed_by_function
 from haotuner.codegen.loops.loop_nest import Scope
 from haotuner.codegen.loops.loop_partition import Clipped, clipped
-from haotuner.codegen.loops.row_buffer import RowBuffer
+from haotuner.codegen.loops.recompute import RowBuffer
 from haotuner.codegen.mixed_radix import merged
-from haotuner.codegen.nan_propagation import nan_propagating_maxima
+from haotuner.codegen.values import nan_propagating_maxima
 from haotuner.errors import UsageError
 from haotuner.graph.extents import Extent
 from haotuner.graph.graph import Graph

@@ -13,8 +13,7 @@ from haotuner.codegen.expressions import Expression, Fold, Load, Variable, free_
 from haotuner.codegen.loops.c_loops import LoopsWriter
 from haotuner.codegen.loops.c_math import C_TYPES, FUNCTIONS, joined, takes_double_bits
 from haotuner.codegen.loops.c_ordered import ordered_node, ordered_source
-from haotuner.codegen.loops.elements import elements_of
-from haotuner.codegen.loops.loop_nest import Group, Scope
+from haotuner.codegen.loops.loop_nest import Group, Scope, elements_of
 from haotuner.codegen.loops.strided_reads import LEAST_WIDE
 from haotuner.codegen.sibling_outputs import SiblingOutput
 from haotuner.codegen.vector_functions import FORMULAS, OF_TWO

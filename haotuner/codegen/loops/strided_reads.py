@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from haotuner.codegen.expressions import Apply, Expression, Fold, Load, Variable, free_variables, parts
-from haotuner.codegen.loops.interleave import interleaved_parts
+from haotuner.codegen.loops.concat_loops import interleaved_parts
 from haotuner.codegen.loops.loop_partition import interior_of
 from haotuner.codegen.mixed_radix import merged
 from haotuner.graph.extents import Extent

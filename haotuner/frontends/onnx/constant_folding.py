@@ -11,15 +11,14 @@ import sympy
 
 from haotuner.errors import UsageError
 from haotuner.frontends.onnx.lengths import lengths_of
-from haotuner.frontends.onnx.narrow_types import Narrow
 from haotuner.frontends.onnx.proofs import Proof
-from haotuner.frontends.onnx.real_nodes import real_scalar
 from haotuner.frontends.onnx.symbolic_values import LARGEST, applied
-from haotuner.frontends.onnx.typed_numbers import DataDependentError, is_number, is_whole
-from haotuner.graph.bounds import never_negative
+from haotuner.frontends.onnx.typed_numbers import DataDependentError, is_number, is_whole, real_scalar
+from haotuner.frontends.onnx.types import Narrow
 from haotuner.graph.extents import Extent, canonical, largest, smallest
 from haotuner.graph.graph import GraphBuilder, Guard, Node, Required, free_name, sizes_of
 from haotuner.graph.primitives import PRIMITIVES
+from haotuner.graph.typed_extents import never_negative
 from haotuner.graph.types import FLOATS, TensorType, numpy_dtype
 from haotuner.spec.shape import Span
 

@@ -1,14 +1,89 @@
-"""Rules of convolutions: a contraction over sliding windows, groups as an axis of their own."""
+"""Rules of convolutions: a contraction over windows, sliding or where the data say.
+
+Positions of windows of convolutions and pools: sizes, strides, pads that the file gives or names.
+
+DeformConv: a convolution whose window lies where the data say. Its columns are sampled, then it is a product.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 
-from haotuner.frontends.onnx.layout import padded, reshaped
+import numpy as np
+
+from haotuner.frontends.onnx.grid_sample import Line, blended
+from haotuner.frontends.onnx.layout import cut, padded, reshaped, transposed
 from haotuner.frontends.onnx.node_context import NodeContext, Rule
-from haotuner.frontends.onnx.windows import Windows, windows_of
-from haotuner.graph.extents import Extent, canonical, floor_division
+from haotuner.graph.extents import Extent, canonical, ceiling_division, floor_division, largest, product, smallest
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """One entry for each axis of the image."""
+
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    before: tuple[Extent, ...]
+    after: tuple[Extent, ...]
+
+    @property
+    def spans(self) -> tuple[int, ...]:
+        """From the first to behind the last element of a window."""
+        return tuple((size - 1) * dilation + 1 for size, dilation in zip(self.sizes, self.dilations, strict=True))
+
+
+def windows_of(c: NodeContext, sizes: Sequence[int], image: Sequence[Extent], *, cuts: bool = False) -> Windows:
+    """The windows of a node over an image of these extents; with ``ceil_mode`` the last pads are as wide as it needs.
+
+    ``cuts``: whether SAME takes elements off both ends where windows are smaller than their strides, as pools do.
+    """
+    rank = len(image)
+    if len(sizes) != rank:
+        raise c.bad(f"windows of {len(sizes)} axes for an image of {rank}")
+    strides = tuple(c.attribute("strides", [1] * rank))
+    dilations = tuple(c.attribute("dilations", [1] * rank))
+    pads = list(c.attribute("pads", [0] * 2 * rank))
+    if len(strides) != rank or len(dilations) != rank or len(pads) != 2 * rank:
+        raise c.bad(f"strides {strides}, dilations {dilations} and pads {pads} do not go with {rank} axes")
+    if min(*sizes, *strides, *dilations) < 1:
+        raise c.bad(f"sizes {tuple(sizes)}, strides {strides} and dilations {dilations} must be at least 1")
+    spans = [(size - 1) * dilation + 1 for size, dilation in zip(sizes, dilations, strict=True)]
+    before: list[Extent] = list(pads[:rank])
+    after: list[Extent] = list(pads[rank:])
+    auto = c.attribute("auto_pad", "NOTSET")
+    if auto in ("SAME_UPPER", "SAME_LOWER"):
+        for index, extent in enumerate(image):
+            steps = ceiling_division(extent, strides[index])
+            total = canonical((steps - 1) * strides[index] + spans[index] - extent)
+            lacking = largest([total, 0])
+            less = floor_division(lacking, 2)
+            more = canonical(lacking - less)
+            before[index], after[index] = (less, more) if auto == "SAME_UPPER" else (more, less)
+            if cuts and spans[index] < strides[index]:  # divided towards zero, as ONNX Runtime divides
+                off = largest([canonical(-total - int(auto == "SAME_LOWER")), 0])
+                before[index] = canonical(before[index] - floor_division(off, 2))
+                after[index] = canonical(total - before[index])
+    elif auto == "VALID":
+        before, after = [0] * rank, [0] * rank
+    elif auto != "NOTSET":
+        raise c.bad(f"auto_pad {auto!r} is unknown")
+    if c.attribute("ceil_mode", 0) and auto in ("NOTSET", "VALID"):
+        for position, extent in enumerate(image):
+            reach = extent + before[position] + after[position] - spans[position]
+            count = canonical(ceiling_division(reach, strides[position]) + 1)
+            # A window that would begin behind the image and its first pads is left out.
+            count = smallest([count, ceiling_division(extent + before[position], strides[position])])
+            needed = (count - 1) * strides[position] + spans[position] - extent - before[position]
+            after[position] = largest([canonical(needed), after[position]])
+    for extent, item, other, span in zip(image, before, after, spans, strict=True):
+        reach = canonical(extent + item + other)
+        if isinstance(reach, int) and reach < span:
+            raise c.bad(f"a window of {span} does not fit an image of {reach}, pads included")
+    return Windows(tuple(sizes), strides, dilations, tuple(before), tuple(after))
+
 
 IMAGE, WINDOW = "pqrst", "uvwxy"  # letters of the result's places and of a window's elements
 
@@ -179,3 +254,58 @@ def _spread(c: NodeContext, x: str, strides: Sequence[int]) -> str:
 
 
 CONVOLUTIONS: Mapping[str, Rule] = {"Conv": _conv, "ConvTranspose": _transposed}
+
+
+def _deform_conv(c: NodeContext) -> str:
+    g, (n, channels, *image), (filters, own, *sizes) = c.g, c.shape(0), c.shape(1)
+    if len(image) != 2 or not all(isinstance(extent, int) for extent in (channels, *c.shape(1))):
+        raise c.bad(f"an image of {len(image)} axes, or channels or a weight whose extents are not fixed")
+    if list(c.attribute("kernel_shape", sizes)) != list(sizes):
+        raise c.bad(f"kernel_shape {c.attribute('kernel_shape', sizes)} contradicts the weight {list(c.shape(1))}")
+    rank, taps = len(sizes), prod(sizes)
+    groups, parts = c.attribute("group", 1), c.attribute("offset_group", 1)
+    if channels != own * groups or filters % groups or channels % parts or c.shape(2)[1] != parts * taps * rank:
+        raise c.bad(
+            f"{channels} channels, a weight {list(c.shape(1))} in {groups} groups and offsets {list(c.shape(2))} in {parts}"
+        )
+    places = c.shape(2)[2:]
+    out = (n, *places, parts, taps)
+    moved = g.add("cast", c.tensor(2), dtype="fp32") if c.type(2).dtype != "fp32" else c.tensor(2)
+    moved = transposed(c, reshaped(c, moved, (n, parts, taps, rank, *places)), (0, 4, 5, 1, 2, 3))
+    strides, dilations = c.attribute("strides", [1] * rank), c.attribute("dilations", [1] * rank)
+    before, within = c.attribute("pads", [0] * 2 * rank), np.indices(sizes).reshape(rank, taps)
+    lines = []
+    for axis in range(rank):
+        offset = reshaped(c, cut(c, moved, 5, axis, axis + 1), out)
+        first = g.map("mul", g.add("iota", extent=places[axis], dtype="fp32"), float(strides[axis]))
+        first = reshaped(c, first, (places[axis], *[1] * (rank + 1 - axis)))
+        steps = g.constant((within[axis] * dilations[axis] - before[axis]).astype(np.float32))
+        lines.append(Line(c, image[axis]).taps_at(g.map("add", g.map("add", first, steps), offset), "linear"))
+    # Each part of the channels has offsets of its own: it is an image of its own.
+    wide = channels // parts
+    rows = transposed(c, reshaped(c, c.tensor(0), (n, parts, wide, *image)), (0, 1, 3, 4, 2))
+    each = g.map("mul", g.add("iota", extent=n, dtype="int64"), parts)
+    which = g.map(
+        "add", reshaped(c, each, (n, 1, 1, 1, 1)), reshaped(c, g.add("iota", extent=parts, dtype="int64"), (parts, 1))
+    )
+    columns = blended(c, reshaped(c, rows, (product((n, parts, *image)), wide)), lines, which, image, out)
+    if c.given(4):
+        mask = transposed(c, reshaped(c, c.tensor(4), (n, parts, taps, *places)), (0, 3, 4, 1, 2))
+        columns = g.map("mul", columns, reshaped(c, mask, (*out, 1)))
+    weight = c.tensor(1)
+    if parts % groups == 0:  # the weight is turned once: columns stay as they are gathered, channels side by side
+        weight = reshaped(c, weight, (filters, own // wide, wide, taps))
+        weight = transposed(c, weight, (0, 1, 3, 2))
+    else:  # channels of several groups lie in one part
+        columns = transposed(c, columns, (0, 1, 2, 3, 5, 4))
+    columns = reshaped(c, columns, (n, *places, groups, own * taps))
+    weight = reshaped(c, weight, (groups, filters // groups, own * taps))
+    if groups == 1:
+        columns, weight = reshaped(c, columns, (n, *places, own * taps)), reshaped(c, weight, (filters, own * taps))
+        result = g.add("contract", columns, weight, labels="bpqk,fk->bpqf")
+    else:
+        result = reshaped(c, g.add("contract", columns, weight, labels="bpqgk,gfk->bpqgf"), (n, *places, filters))
+    return biased(c, transposed(c, result, (0, 3, 1, 2)), 3)
+
+
+DEFORMED: Mapping[str, Rule] = {"DeformConv": _deform_conv}

@@ -7,9 +7,8 @@ from functools import reduce
 
 import numpy as np
 
-from haotuner.frontends.onnx.narrow_types import NARROW, nearest, wrapped
 from haotuner.frontends.onnx.node_context import NodeContext, Rule
-from haotuner.frontends.onnx.types import dtype_of_onnx
+from haotuner.frontends.onnx.types import NARROW, dtype_of_onnx, nearest, wrapped
 from haotuner.graph import decompositions
 from haotuner.graph.types import FLOATS, numpy_dtype
 

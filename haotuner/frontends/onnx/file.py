@@ -1,8 +1,18 @@
-"""An ONNX file, opened with care: it may be truncated, hostile or huge. Nothing outside its own folder is read."""
+"""An ONNX file, opened with care: it may be truncated, hostile or huge. Its sparse tensors and its defaults.
+
+Sparse tensors of a file, which are read as dense ones: coordinates and the values there, zeros elsewhere.
+
+Initializers that are inputs, too: defaults that a request may override (ONNX's IR from version 4 on).
+
+Old exporters list every weight as an input. What may change from call to call can neither be packed nor folded, so only
+few and small initializers become inputs.
+"""
 
 from __future__ import annotations
 
+import math
 import os
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +20,9 @@ import numpy as np
 
 from haotuner.errors import EnvironmentMissing, UsageError
 from haotuner.extras import how_to_get
-from haotuner.frontends.onnx.narrow_types import NARROW, Narrow, numbers_of
-from haotuner.frontends.onnx.types import dtype_of_onnx
+from haotuner.frontends.onnx.types import NARROW, Narrow, dtype_of_onnx, numbers_of
+from haotuner.graph.control_flow import made_dimensions
+from haotuner.graph.graph import Graph
 from haotuner.graph.types import numpy_dtype
 from haotuner.host.files import open_beneath, read_regular
 
@@ -115,3 +126,68 @@ def _external(tensor: Any, folder: Path | None, dtype: np.dtype[Any], count: int
         raise UsageError(f"tensor {tensor.name}: external data {where!r} cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise UsageError(f"tensor {tensor.name}: external data {answer} make no sense") from error
+
+
+def dense_array(sparse: Any, folder: Path | None) -> Any:
+    """All elements of a SparseTensorProto, whose indices count flat elements [nnz] or are coordinates [nnz, rank].
+
+    UsageError where values and indices do not fit each other or the shape, or two values have the same coordinates.
+    """
+    values, indices = array_of(sparse.values, folder), array_of(sparse.indices, folder)
+    shape, what = tuple(int(extent) for extent in sparse.dims), f"sparse tensor {sparse.values.name or 'of a constant'}"
+    count = math.prod(shape)
+    if any(extent < 0 for extent in shape) or count * values.dtype.itemsize > LARGEST_TENSOR:
+        raise UsageError(f"{what}: the shape {list(shape)} is negative, or of more than {LARGEST_TENSOR} bytes")
+    if values.ndim != 1 or indices.dtype != np.int64 or indices.shape not in ((len(values),), (len(values), len(shape))):
+        raise UsageError(
+            f"{what}: {list(values.shape)} values with indices {indices.dtype}{list(indices.shape)}; expected as many "
+            f"int64 indices as values, [{values.size}] or [{values.size}, {len(shape)}]"
+        )
+    most = np.array(count if indices.ndim == 1 else shape, np.int64)
+    if (indices < 0).any() or (indices >= most).any():
+        raise UsageError(f"{what}: an index lies outside of the shape {list(shape)}")
+    flat = indices if indices.ndim == 1 else np.zeros(len(values), np.int64)
+    for axis in range(indices.ndim - 1 and len(shape)):
+        flat = flat * shape[axis] + indices[:, axis]
+    if len(np.unique(flat)) < len(flat):
+        raise UsageError(f"{what}: two values have the same index; write each element once")
+    result = np.zeros(count, values.dtype)
+    result[flat] = values
+    return result.reshape(shape)
+
+
+FIRST_IR = 4  # before it every initializer had to be listed as an input
+MOST_DEFAULTS = 16
+MOST_ELEMENTS = 1 << 14  # of all together
+_FLOATS = (1, 10, 11, 16)  # of TensorProto.DataType
+
+
+def with_defaults(model: Any, fixed: Collection[str], read: Callable[[Mapping[str, Any]], Graph]) -> Graph:
+    """The graph in which initializers that a request may override are inputs; ``read``: with these as inputs.
+
+    An initializer stays a constant where the graph needs to know it: where a size follows from it, or a rule refuses it.
+    """
+    for chosen in _choices(model, fixed):
+        try:
+            result = read(chosen)
+        except UsageError:
+            continue
+        if _sizes_of_data(result) <= _sizes_of_data(read({})):
+            return result
+    return read({})
+
+
+def _sizes_of_data(graph: Graph) -> int:
+    return sum(len(made_dimensions(node.primitive, node.attributes)) for node in graph.nodes)
+
+
+def _choices(model: Any, fixed: Collection[str]) -> Iterator[Mapping[str, Any]]:
+    listed = {item.name for item in model.graph.input} - set(fixed)
+    every = {item.name: item for item in model.graph.initializer if item.name in listed}
+    elements = sum(math.prod(map(int, item.dims)) for item in every.values())
+    if model.ir_version < FIRST_IR or not every or len(every) > MOST_DEFAULTS or elements > MOST_ELEMENTS:
+        return
+    yield every
+    floats = {name: item for name, item in every.items() if item.data_type in _FLOATS}
+    if floats and len(floats) < len(every):
+        yield floats

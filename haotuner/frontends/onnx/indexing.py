@@ -1,12 +1,21 @@
-"""Rules of operators that take or write elements by index. All become a gather or scatter of a flat tensor."""
+"""Rules of operators that take or write elements by index, and of those made of gathers, scatters and sorts.
+
+Rules of Col2Im, Det, MelWeightMatrix, TensorScatter and Unique: each is made of gathers, scatters and sorts.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import prod
 
-from haotuner.frontends.onnx.layout import cut, padded, reshaped
+import numpy as np
+
+from haotuner.frontends.onnx.data_dependent import places_of
+from haotuner.frontends.onnx.layout import cut, padded, reshaped, transposed
 from haotuner.frontends.onnx.node_context import NodeContext, Rule
-from haotuner.graph.extents import Extent, canonical, product
+from haotuner.frontends.onnx.types import dtype_of_onnx
+from haotuner.graph.extents import Extent, canonical, floor_division, product
 
 
 def _within(c: NodeContext, indices: str, extent: Extent) -> None:
@@ -186,4 +195,188 @@ INDEXING: Mapping[str, Rule] = {
     "MaxUnpool": _max_unpool,
     "TopK": _top_k,
     "ReverseSequence": _reverse_sequence,
+}
+
+
+LARGEST_MATRIX = 32  # rows of a determinant, each of which is some twenty steps
+
+
+def _col2im(c: NodeContext) -> str:
+    """Sums of blocks where they overlap: written into the image with its pads, which are cut off."""
+    g, image, sizes = c.g, c.numbers(1), c.whole(2)
+    rank = len(image)
+    strides, dilations = c.attribute("strides", [1] * rank), c.attribute("dilations", [1] * rank)
+    pads = list(c.attribute("pads", [0] * 2 * rank))
+    n, wide = c.shape()[:2]
+    channels = floor_division(wide, prod(sizes))
+    padded = [canonical(extent + pads[a] + pads[rank + a]) for a, extent in enumerate(image)]
+    steps = [
+        canonical(floor_division(canonical(padded[a] - dilations[a] * (sizes[a] - 1) - 1), strides[a]) + 1)
+        for a in range(rank)
+    ]
+    total = ""
+    for axis in range(rank):  # (block, ..., step, ...)
+        first = g.map("mul", g.add("iota", extent=steps[axis], dtype="int64"), strides[axis])
+        taps = g.constant(np.arange(sizes[axis], dtype=np.int64) * dilations[axis])
+        shape = [1] * axis + [sizes[axis]] + [1] * (rank - 1)
+        position = g.map("add", reshaped(c, taps, (*shape, *[1] * (rank - axis))),
+                      reshaped(c, first, (steps[axis], *[1] * (rank - 1 - axis))))  # fmt: skip
+        part = g.map("mul", position, g.of_extents(np.array(product(padded[axis + 1 :]), object), "int64"))
+        total = g.map("add", total, part) if total else part
+    each = g.map("mul", g.add("iota", extent=canonical(n * channels), dtype="int64"),
+                 g.of_extents(np.array(product(padded), object), "int64"))  # fmt: skip
+    places = g.map("add", reshaped(c, each, (canonical(n * channels), *[1] * 2 * rank)), total)
+    count = product((n, channels, *sizes, *steps))
+    flat, new = reshaped(c, places, (count,)), reshaped(c, c.tensor(0), (count,))
+    nothing = g.add("broadcast", g.constant(0, c.type().dtype), shape=(product((n, channels, *padded)),))
+    result = reshaped(c, g.add("scatter", nothing, flat, new, how="add"), (n, channels, *padded))
+    for axis in range(rank):
+        if pads[axis] or pads[rank + axis]:
+            result = cut(c, result, 2 + axis, pads[axis], canonical(pads[axis] + image[axis]))
+    return result
+
+
+def _det(c: NodeContext) -> str:
+    """Elimination with the largest pivot of each column."""
+    g, shape = c.g, c.shape()
+    rows = shape[-1]
+    if not isinstance(rows, int) or shape[-2] != rows or rows > LARGEST_MATRIX:
+        raise c.bad(f"matrices of {c.type()}; expected square ones of at most {LARGEST_MATRIX} rows, a fixed number")
+    outer = product(shape[:-2])
+    left, result = reshaped(c, c.tensor(0), (outer, rows, rows)), ""
+    for size in range(rows, 0, -1):
+        column = reshaped(c, cut(c, left, 2, 0, 1), (outer, size))
+        chosen = g.add("arg_reduce", g.map("abs", column), how="max", axis=1, keepdims=True)
+        own = g.constant(np.arange(size, dtype=np.int64)[None])
+        order = g.map("select", g.map("equal", own, chosen), 0, g.add("broadcast", own, shape=(outer, size)))
+        order = g.map("select", g.map("equal", own, 0), g.add("broadcast", chosen, shape=(outer, size)), order)
+        order = g.add("broadcast", reshaped(c, order, (outer, size, 1)), shape=(outer, size, size))
+        left = taken_along(c, left, order, 1)
+        pivot = cut(c, cut(c, left, 1, 0, 1), 2, 0, 1)
+        swapped = g.map("greater", reshaped(c, chosen, (outer, 1, 1)), 0)
+        factor = g.map("select", swapped, g.map("neg", pivot), pivot)
+        result = g.map("mul", result, factor) if result else factor
+        if size > 1:
+            safe = g.map("select", g.map("equal", pivot, 0.0), 1.0, pivot)
+            below = g.map("div", cut(c, cut(c, left, 1, 1, size), 2, 0, 1), safe)
+            row = cut(c, cut(c, left, 1, 0, 1), 2, 1, size)
+            rest = cut(c, cut(c, left, 1, 1, size), 2, 1, size)
+            left = g.map("sub", rest, g.map("mul", below, row))
+    if not result:
+        result = g.add("broadcast", g.constant(1.0, c.type().dtype), shape=(outer,))
+    return reshaped(c, result, shape[:-2])
+
+
+def _mel_weight_matrix(c: NodeContext) -> str:
+    """Triangles over the bins of a spectrum, evenly far apart in mel."""
+    bands, length, rate = (int(c.floats(index)[0]) for index in range(3))
+    low, high = (2595 * np.log1p(c.floats(position)[0] / 700) / np.log(10) for position in (3, 4))
+    mels = np.arange(bands + 2) * ((high - low) / (bands + 2)) + low
+    bins = ((length + 1) * (700 * np.expm1(mels / 2595 * np.log(10))) // rate).astype(int)
+    result = np.zeros((length // 2 + 1, bands))
+    for band, (first, middle, last) in enumerate(zip(bins, bins[1:], bins[2:], strict=False)):
+        if first == middle:
+            result[middle, band] = 1
+        else:
+            result[first : middle + 1, band] = (np.arange(first, middle + 1) - first) / (middle - first)
+        if last > middle:
+            result[middle:last, band] = (last - np.arange(middle, last)) / (last - middle)
+    return c.g.constant(result, dtype_of_onnx(c.attribute("output_datatype", 1), c.op))
+
+
+def _tensor_scatter(c: NodeContext) -> str:
+    """A cache with new rows from each batch's own place on; ``circular``: behind the last row comes the first."""
+    g, shape, new = c.g, c.shape(), c.shape(1)
+    axis, mode = c.axis(c.attribute("axis", -2)), c.attribute("mode", "linear")
+    if mode not in ("linear", "circular") or axis == 0:
+        raise c.bad(f"mode {mode!r} along axis {axis}; expected linear or circular, and an axis behind the batch")
+    steps = reshaped(c, g.add("iota", extent=new[axis], dtype="int64"), (new[axis], *[1] * (len(new) - 1 - axis)))
+    if c.given(2):
+        steps = g.map("add", steps, reshaped(c, g.cast(c.tensor(2), "int64"), (shape[0], *[1] * (len(new) - 1))))
+    if mode == "circular":
+        steps = g.map("mod", steps, g.of_extents(np.array(shape[axis], object), "int64"))
+    places = g.add("broadcast", steps, shape=new)
+    attributes = {"axis": axis}
+    result = INDEXING["ScatterElements"](replace(c, inputs=(c.tensor(0), places, c.tensor(1)), attributes=attributes))
+    assert isinstance(result, str)
+    return result
+
+
+def _unique(c: NodeContext) -> list[str]:
+    """Values, or slices of an axis, each once: sorted, or as they come first."""
+    g, x = c.g, c.tensor(0)
+    if "axis" in c.attributes:
+        axis = c.axis(c.attributes["axis"])
+        shape = c.shape()
+        others = [index for index in range(len(shape)) if index != axis]
+        lines = transposed(c, x, (axis, *others))
+        count, wide = shape[axis], product(shape[position] for position in others)
+        order, same_as_before = _sorted_rows(c, reshaped(c, lines, (count, wide)), count, wide)
+    else:
+        axis, count = 0, product(c.shape())
+        x = reshaped(c, x, (count,))
+        order = g.add("arg_sort", x, axis=0, falling=False)
+        line = g.add("gather", x, order, axis=0)
+        before = g.add("gather", line, _previous(c, count), axis=0)
+        same_as_before = g.map("equal", line, before)
+    own = g.add("iota", extent=count, dtype="int64")
+    first = g.map("or", g.map("not", same_as_before), g.map("equal", own, 0))
+    group = g.map("sub", g.add("scan", g.cast(first, "int64"), how="sum", axis=0), 1)  # of each place in the order
+    places = places_of(replace(c, inputs=(first,), attributes={}))
+    kinds = g.types[places].shape[1]
+    places = reshaped(c, places, (kinds,))
+    indices = g.add("gather", order, places, axis=0)
+    ends = g.add("scatter", _zeros(c, kinds), group, _ones(c, count), how="add")
+    inverse = g.add("scatter", _zeros(c, count), order, group, how="none")
+    if not c.attribute("sorted", 1):
+        turned = g.add("arg_sort", indices, axis=0, falling=False)
+        rank = g.add("scatter", _zeros(c, kinds), turned, g.add("iota", extent=kinds, dtype="int64"), how="none")
+        indices, ends = (g.add("gather", item, turned, axis=0) for item in (indices, ends))
+        inverse = g.add("gather", rank, inverse, axis=0)
+    return [g.add("gather", x, indices, axis=axis), indices, inverse, ends][: max(1, c.outputs)]
+
+
+def _previous(c: NodeContext, count: Extent) -> str:
+    return c.g.map("max", c.g.map("sub", c.g.add("iota", extent=count, dtype="int64"), 1), 0)
+
+
+def _zeros(c: NodeContext, count: Extent) -> str:
+    return c.g.add("broadcast", c.g.constant(0, "int64"), shape=(count,))
+
+
+def _ones(c: NodeContext, count: Extent) -> str:
+    return c.g.add("broadcast", c.g.constant(1, "int64"), shape=(count,))
+
+
+def _sorted_rows(c: NodeContext, rows: str, count: Extent, wide: Extent) -> tuple[str, str]:
+    """The order of rows, the first column counting most, and of each in it whether it equals the one before.
+
+    Each is compared with all others at the first column where both differ.
+    """
+    g = c.g
+    left, other = reshaped(c, rows, (count, 1, wide)), reshaped(c, rows, (1, count, wide))
+    differ = g.map("not", g.map("equal", left, other))
+    first = g.add("arg_reduce", g.cast(differ, "int64"), how="max", axis=2, keepdims=True)
+    mine, theirs = (
+        reshaped(c, taken_along(c, g.add("broadcast", side, shape=(count, count, wide)), first, 2), (count, count))
+        for side in (left, other)
+    )
+    places = g.add("iota", extent=count, dtype="int64")
+    sooner = g.map("less", reshaped(c, places, (1, count)), reshaped(c, places, (count, 1)))
+    equal = g.map("equal", mine, theirs)
+    before = g.map("or", g.map("less", theirs, mine), g.map("and", equal, sooner))
+    rank = g.add("reduce", g.cast(before, "int64"), how="sum", axes=(1,), keepdims=False)
+    order = g.add("scatter", _zeros(c, count), rank, places, how="none")
+    behind = g.add("gather", order, _previous(c, count), axis=0)
+    flat = reshaped(c, equal, (product((count, count)),))
+    at = g.map("add", g.map("mul", order, g.of_extents(np.array(count, object), "int64")), behind)
+    return order, g.add("gather", flat, at, axis=0)
+
+
+REARRANGED: Mapping[str, Rule] = {
+    "Col2Im": _col2im,
+    "Det": _det,
+    "MelWeightMatrix": _mel_weight_matrix,
+    "TensorScatter": _tensor_scatter,
+    "Unique": _unique,
 }

@@ -10,7 +10,6 @@ import numpy as np
 from haotuner.frontends.onnx.node_context import NodeContext, Rule
 from haotuner.frontends.onnx.proofs import Proof
 from haotuner.frontends.onnx.types import dtype_of_onnx
-from haotuner.graph.bounds import never_negative
 from haotuner.graph.extents import (
     Extent,
     canonical,
@@ -24,6 +23,7 @@ from haotuner.graph.extents import (
     smallest,
 )
 from haotuner.graph.graph import Required
+from haotuner.graph.typed_extents import never_negative
 from haotuner.graph.types import broadcast
 
 

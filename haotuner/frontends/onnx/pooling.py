@@ -7,9 +7,9 @@ from math import prod
 
 import numpy as np
 
+from haotuner.frontends.onnx.convolutions import Windows, windows_of
 from haotuner.frontends.onnx.layout import padded, reshaped
 from haotuner.frontends.onnx.node_context import NodeContext, Rule
-from haotuner.frontends.onnx.windows import Windows, windows_of
 from haotuner.graph import decompositions
 from haotuner.graph.extents import canonical, product
 

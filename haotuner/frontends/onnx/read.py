@@ -15,28 +15,21 @@ import numpy as np
 from haotuner.errors import UsageError
 from haotuner.frontends.onnx.branches import Rest, branched
 from haotuner.frontends.onnx.constant_folding import ConstantFolding
-from haotuner.frontends.onnx.defaults import with_defaults
 from haotuner.frontends.onnx.dynamic_squeeze import by_sizes
-from haotuner.frontends.onnx.file import array_of, onnx_library, open_model, opset_of
+from haotuner.frontends.onnx.file import array_of, dense_array, onnx_library, open_model, opset_of, with_defaults
 from haotuner.frontends.onnx.functions import body_of, can_be_taken_apart, defaults_of, filled_in, misfit
-from haotuner.frontends.onnx.intervals import Interval, interval_of
-from haotuner.frontends.onnx.lookup_tables import tables_of_bytes
+from haotuner.frontends.onnx.integers import tables_of_bytes
 from haotuner.frontends.onnx.loops import loop_results
-from haotuner.frontends.onnx.narrow_types import NARROW
 from haotuner.frontends.onnx.node_context import NodeContext
-from haotuner.frontends.onnx.proofs import ANY
+from haotuner.frontends.onnx.proofs import ANY, Interval, interval_of
 from haotuner.frontends.onnx.scan import scan_results
-from haotuner.frontends.onnx.sparse import dense_array
-from haotuner.frontends.onnx.table import MAIN, rule_of
+from haotuner.frontends.onnx.table import MAIN, refuse, rule_of
 from haotuner.frontends.onnx.tensor_sequences import mapped_results, refuse_sequences
-from haotuner.frontends.onnx.types import dtype_of_onnx
-from haotuner.frontends.onnx.unsupported import refuse
-from haotuner.graph.dimension_names import dimension_name
+from haotuner.frontends.onnx.types import NARROW, dtype_of_onnx
 from haotuner.graph.extents import Extent, dimension, dimensions, shown
-from haotuner.graph.fold_dequantize import dequantised_by_rows
-from haotuner.graph.fold_scales import scaled_weights
+from haotuner.graph.fold_scales import dequantised_by_rows, scaled_weights
 from haotuner.graph.graph import Graph, GraphBuilder, renamed
-from haotuner.graph.types import TensorType, numpy_dtype
+from haotuner.graph.types import TensorType, dimension_name, numpy_dtype
 from haotuner.spec.shape import Span
 
 DEEPEST = 16  # bodies inside bodies

@@ -1,4 +1,9 @@
-"""Rules of Resize: axis by axis, each a sum of gathered neighbours times weights."""
+"""Rules of Resize: axis by axis, each a sum of gathered neighbours times weights; lengths of scaled images.
+
+Lengths of scaled images: a length times a scale, multiplied and cut as ONNX Runtime and torch do in floating point.
+
+The product is rounded before it is cut: 10 x 0.7 is 7 in float32, though the float32 next to 0.7 is less than 0.7.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +18,6 @@ import sympy
 from haotuner.frontends.onnx.constant_folding import ConstantFolding
 from haotuner.frontends.onnx.layout import cut, reshaped
 from haotuner.frontends.onnx.node_context import NodeContext, Rule
-from haotuner.frontends.onnx.scaled_lengths import scaled_length
 from haotuner.graph.extents import (
     Extent,
     canonical,
@@ -27,6 +31,17 @@ from haotuner.graph.extents import (
 )
 from haotuner.graph.types import FLOATS, numpy_dtype
 from haotuner.spec.shape import Span
+
+
+def scaled_length(g: ConstantFolding, extent: Extent, scale: float | str, dtype: str) -> Extent:
+    """The whole part of ``extent`` x ``scale`` in the arithmetic of ``dtype``, that of a scale which is a scalar tensor.
+
+    Where only the request's data tell the scale, the length is a dimension of its own.
+    """
+    own = g.cast(g.of_extents(np.array(extent, object), "int64"), dtype)
+    length = g.cast(g.map("floor", g.map("mul", own, scale)), "int64")
+    return g.whole_numbers(length, "a scaled length")[0]
+
 
 PRECISE = "fp64"  # of coordinates: a rounding error there takes another neighbour
 SINGLE = "fp32"  # of coordinates that a scale of the file divides: ONNX Runtime and torch round these

@@ -15,10 +15,9 @@ import sympy
 
 from haotuner.frontends.onnx.proofs import Proof
 from haotuner.frontends.onnx.typed_numbers import DataDependentError, cast, exact, mapped
-from haotuner.graph.bounds import never_negative
 from haotuner.graph.extents import Extent, canonical, same
 from haotuner.graph.primitives import PRIMITIVES
-from haotuner.graph.typed_extents import is_real
+from haotuner.graph.typed_extents import is_real, never_negative
 from haotuner.graph.types import FLOATS
 
 LARGEST = 4_096  # elements; shapes have some ten

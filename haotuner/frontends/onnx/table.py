@@ -1,33 +1,44 @@
-"""Table of the rule of every operator."""
+"""Table of the rule of every operator, and the words for operators that have none.
+
+Unsupported operators, in words: each of them, how often, and where.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from haotuner.errors import UsageError
 from haotuner.frontends.onnx.contrib_ops import MICROSOFT
-from haotuner.frontends.onnx.convolutions import CONVOLUTIONS
-from haotuner.frontends.onnx.data_dependent import DATA
-from haotuner.frontends.onnx.deform_conv import DEFORMED
-from haotuner.frontends.onnx.dynamic_slices import BOUNDS
+from haotuner.frontends.onnx.convolutions import CONVOLUTIONS, DEFORMED
+from haotuner.frontends.onnx.data_dependent import BOUNDS, DATA
 from haotuner.frontends.onnx.elementwise import ELEMENTWISE
 from haotuner.frontends.onnx.fourier import SPECTRA
 from haotuner.frontends.onnx.grid_sample import SAMPLED
-from haotuner.frontends.onnx.indexing import INDEXING
+from haotuner.frontends.onnx.indexing import INDEXING, REARRANGED
 from haotuner.frontends.onnx.integers import INTEGERS
 from haotuner.frontends.onnx.layout import LAYOUT
-from haotuner.frontends.onnx.moved_bytes import moving_bytes
 from haotuner.frontends.onnx.node_context import Rule
-from haotuner.frontends.onnx.non_max_suppression import BOXES
-from haotuner.frontends.onnx.norms import NORMS
+from haotuner.frontends.onnx.object_detection import BOXES, REGIONS
 from haotuner.frontends.onnx.pooling import POOLING
 from haotuner.frontends.onnx.products import PRODUCTS
-from haotuner.frontends.onnx.quantised import QUANTISED
-from haotuner.frontends.onnx.rearranged import REARRANGED
+from haotuner.frontends.onnx.quantised import QUANTISED, moving_bytes
 from haotuner.frontends.onnx.recurrent import RECURRENT
-from haotuner.frontends.onnx.reductions import REDUCTIONS
+from haotuner.frontends.onnx.reductions import NORMS, REDUCTIONS
 from haotuner.frontends.onnx.resize import RESIZE
-from haotuner.frontends.onnx.roi_align import REGIONS
 from haotuner.frontends.onnx.tensor_sequences import TENSOR_SEQUENCES
+
+SHOWN = 3  # places named of each operator
+
+
+def refuse(where: Mapping[str, Sequence[str]], advice: str) -> None:
+    """UsageError if any operator is there, the commonest first. ``where``: of each operator the nodes that call it."""
+    if where:
+        text = "; ".join(
+            f"{name}: {len(places)} ({', '.join(places[:SHOWN])}{', …' if len(places) > SHOWN else ''})"
+            for name, places in sorted(where.items(), key=lambda item: -len(item[1]))
+        )
+        raise UsageError(f"operators without a rule: {text}. {advice}")
+
 
 _RULES: Mapping[str, Rule] = {
     **ELEMENTWISE,

@@ -2,6 +2,8 @@
 
 A whole number is an extent. A real number is an exact value, an extent over a power of 2, where its type is shown to hold
 it; else it is a function of ``graph/typed_extents.py``, which rounds when a request runs.
+
+Nodes that compute a real number of sizes: each function of ``typed_extents.py`` by the primitive that it stands for.
 """
 
 from __future__ import annotations
@@ -13,11 +15,11 @@ import numpy as np
 import sympy
 
 from haotuner.errors import UsageError
-from haotuner.frontends.onnx.intervals import limits
-from haotuner.frontends.onnx.proofs import Proof
+from haotuner.frontends.onnx.proofs import Proof, limits
 from haotuner.graph.extents import Extent, canonical, ceiling_division, floor_division, largest, quotient, smallest
+from haotuner.graph.graph import GraphBuilder
 from haotuner.graph.primitives import PRIMITIVES
-from haotuner.graph.typed_extents import FUNCTIONS, MOST_PARTS, is_real, parts, typed
+from haotuner.graph.typed_extents import FUNCTIONS, MOST_PARTS, Typed, is_real, parts, typed
 from haotuner.graph.types import FLOATS, numpy_dtype
 
 BITS = {"fp64": 53, "fp32": 24, "fp16": 11, "bf16": 8}  # of whole numbers that a float type holds, and each below
@@ -355,3 +357,35 @@ def _truncated(value: Any, source: str, dtype: str, proof: Proof) -> Extent:
     if dtype in ("int32", "uint32", "uint64") and not proof.within(result, *limits(dtype)):
         raise DataDependentError  # machines differ in what becomes of others
     return _wrapped(result, dtype, proof)
+
+
+WIDE = "fp64"  # of steps: functions that round to a narrower type are casts
+
+
+def real_scalar(g: GraphBuilder, value: Any, dtype: str) -> str:
+    """A scalar of a float type: an extent, an exact fraction, or a function of real numbers."""
+    if is_whole(value):
+        return GraphBuilder.add(g, "size", extent=canonical(value), dtype=dtype)
+    if is_number(value):
+        return g.constant(float(value), dtype)
+    if not isinstance(value, Typed):
+        above, below = sympy.fraction(sympy.together(value))
+        if below == 1:  # sympy cannot show of every extent that it is whole, such as what a long floor division leaves
+            return GraphBuilder.add(g, "size", extent=canonical(value), dtype=dtype)
+        parts = [real_scalar(g, item, dtype) for item in (above, below)]
+        return GraphBuilder.add(g, "map", *parts, function="div")
+    return _cast(g, _step(g, value), dtype)
+
+
+def _step(g: GraphBuilder, value: Typed) -> str:
+    function = type(value).__name__
+    if function == "real":
+        return real_scalar(g, value.args[0], WIDE)
+    parts = [real_scalar(g, argument, WIDE) for argument in value.args]
+    if function.startswith("to_"):
+        return _cast(g, _cast(g, parts[0], function.removeprefix("to_")), WIDE)
+    return GraphBuilder.add(g, "map", *parts, function=function.removeprefix("real_"))
+
+
+def _cast(g: GraphBuilder, tensor: str, dtype: str) -> str:
+    return tensor if g.types[tensor].dtype == dtype else GraphBuilder.add(g, "cast", tensor, dtype=dtype)

@@ -8,20 +8,16 @@ from typing import Any
 import numpy as np
 
 from haotuner.errors import UsageError
-from haotuner.frontends.onnx import curves
-from haotuner.frontends.torch_export.aten_attention import ATTENTION
-from haotuner.frontends.torch_export.aten_bags import BAGS
+from haotuner.frontends.onnx import special_functions
 from haotuner.frontends.torch_export.aten_call import AtenContext, Rule
-from haotuner.frontends.torch_export.aten_indexing import INDEXING
+from haotuner.frontends.torch_export.aten_images import POOLS, RESIZE
+from haotuner.frontends.torch_export.aten_indexing import INDEXING, SCATTERED
 from haotuner.frontends.torch_export.aten_layout import PLACES
-from haotuner.frontends.torch_export.aten_ordered import ORDERED
-from haotuner.frontends.torch_export.aten_pools import POOLS
-from haotuner.frontends.torch_export.aten_products import PRODUCTS
+from haotuner.frontends.torch_export.aten_ordered import BAGS, ORDERED
+from haotuner.frontends.torch_export.aten_products import ATTENTION, PRODUCTS
 from haotuner.frontends.torch_export.aten_random import RANDOM
 from haotuner.frontends.torch_export.aten_recurrent import RECURRENT
-from haotuner.frontends.torch_export.aten_resize import RESIZE
 from haotuner.frontends.torch_export.aten_rows import ROWS
-from haotuner.frontends.torch_export.aten_scatter import SCATTERED
 from haotuner.frontends.torch_export.aten_special import SPECIAL
 from haotuner.graph.extents import Extent, canonical, largest, same, smallest
 from haotuner.graph.graph import Required
@@ -255,7 +251,7 @@ ATEN: Mapping[str, Rule] = {
         ("sin", "Sin"), ("cos", "Cos"), ("abs", "Abs"), ("floor", "Floor"), ("ceil", "Ceil"), ("round", "Round"),
         ("reciprocal", "Reciprocal"), ("relu", "Relu"), ("sign", "Sign"), ("tan", "Tan"), ("sinh", "Sinh"), ("cosh", "Cosh"),
         ("asinh", "Asinh"), ("acosh", "Acosh"), ("atanh", "Atanh"), ("asin", "Asin"), ("acos", "Acos"), ("atan", "Atan"))},
-    "atan2.default": lambda a: curves.atan2(a.g, *(a.cast(a.at(index), a.dtype) for index in (0, 1))),
+    "atan2.default": lambda a: special_functions.atan2(a.g, *(a.cast(a.at(index), a.dtype) for index in (0, 1))),
     "rsqrt.default": lambda a: a.g.map("rsqrt", a.at(0)),
     "silu.default": lambda a: a.g.map("mul", a.at(0), a.g.map("sigmoid", a.at(0))),
     "gelu.default": lambda a: a.onnx("Gelu", a.at(0), approximate=a.named.get("approximate", "none")),

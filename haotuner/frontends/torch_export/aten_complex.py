@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from haotuner.errors import UsageError
-from haotuner.frontends.onnx import curves
+from haotuner.frontends.onnx import special_functions
 from haotuner.frontends.onnx.fourier import LONGEST, mirrored, turning
 from haotuner.frontends.torch_export.aten_call import AtenContext, Rule
 from haotuner.graph.extents import Extent, canonical, floor_division
@@ -60,7 +60,7 @@ def _pair(a: AtenContext, value: Any) -> tuple[Any, Any]:
 def _angle(a: AtenContext) -> str:
     """Of a real number it is 0 or half a turn."""
     if isinstance(a.at(0), Complex):
-        return curves.atan2(a.g, a.at(0).imag, a.at(0).real)
+        return special_functions.atan2(a.g, a.at(0).imag, a.at(0).real)
     x = a.cast(a.at(0), a.dtype)
     return a.g.map("select", a.g.map("isnan", x), x, a.g.map("mul", a.cast(a.g.map("less", x, 0), a.dtype), np.pi))
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import sympy
 
-from haotuner.frontends.onnx.conditions import compared
+from haotuner.frontends.onnx.branches import compared
 from haotuner.graph.extents import Extent, canonical, dimensions, evaluate, floor_division
 from haotuner.graph.graph import Required
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from haotuner.frontends.onnx import curves, error_functions
+from haotuner.frontends.onnx import special_functions
 from haotuner.frontends.torch_export.aten_call import AtenContext, Rule
 from haotuner.graph.types import FLOATS
 
@@ -57,12 +57,12 @@ def _to_decimals(a: AtenContext) -> str:
     return a.g.map(back, a.g.map("round", a.g.map(there, x, power)), power)
 
 
-def _real(curve: curves.Curve) -> Rule:
+def _real(curve: special_functions.Curve) -> Rule:
     return lambda a: curve(a.g, a.cast(a.at(0), a.dtype))
 
 
 SPECIAL: Mapping[str, Rule] = {
-    "erfinv.default": _real(error_functions.erfinv), "erfc.default": _real(error_functions.erfc),
+    "erfinv.default": _real(special_functions.erfinv), "erfc.default": _real(special_functions.erfc),
     "copysign.Tensor": _copied_sign, "copysign.Scalar": _copied_sign,
     "fmax.default": _numbers_only("max"), "fmin.default": _numbers_only("min"),
     **{f"{name}.{kind}": _shifted for name in ("bitwise_left_shift", "bitwise_right_shift", "__lshift__", "__rshift__")

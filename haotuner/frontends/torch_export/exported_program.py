@@ -18,16 +18,16 @@ from haotuner.errors import EnvironmentMissing, UsageError
 from haotuner.frontends.onnx.constant_folding import ConstantFolding
 from haotuner.frontends.onnx.proofs import Proof
 from haotuner.frontends.onnx.read import finished
+from haotuner.frontends.onnx.table import refuse
 from haotuner.frontends.onnx.typed_numbers import DataDependentError, cast, exact, mapped
-from haotuner.frontends.onnx.unsupported import refuse
 from haotuner.frontends.torch_export.aten import ATEN
-from haotuner.frontends.torch_export.aten_attention import KEPT as ATTENTION_KEPT
-from haotuner.frontends.torch_export.aten_attention import attention_taken_apart
 from haotuner.frontends.torch_export.aten_call import AtenContext
 from haotuner.frontends.torch_export.aten_complex import COMPLEX, Complex, called, has_complex
 from haotuner.frontends.torch_export.aten_guards import required
-from haotuner.frontends.torch_export.aten_lengths import lengths_kept
 from haotuner.frontends.torch_export.aten_products import KEPT as PRODUCTS_KEPT
+from haotuner.frontends.torch_export.aten_products import KEPT_ATTENTION as ATTENTION_KEPT
+from haotuner.frontends.torch_export.aten_products import attention_taken_apart
+from haotuner.frontends.torch_export.aten_recurrent import lengths_kept
 from haotuner.frontends.torch_export.pt2_file import read_program
 from haotuner.graph.extents import Extent, canonical, ceiling_division, dimension, floor_division, largest, smallest
 from haotuner.graph.graph import Graph

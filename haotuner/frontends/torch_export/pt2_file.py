@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from haotuner.errors import UsageError
-from haotuner.frontends.onnx.unsupported import refuse
+from haotuner.frontends.onnx.table import refuse
 from haotuner.host.files import open_regular
 
 NAMES = "haotuner_dimensions.txt"  # beside the program in its file: a line for each symbol, with its name

@@ -1,4 +1,4 @@
-/* Memory for packed weights, side by side on huge pages: see ../arena.py, which says what that is worth. */
+/* Memory for packed weights, side by side on huge pages: see ../host_memory.py, which says what that is worth. */
 #ifndef HT_ARENA_H_
 #define HT_ARENA_H_
 

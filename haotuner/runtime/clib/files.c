@@ -69,7 +69,7 @@ void ht_bytecodes_clear(ht_bytecodes* all) {
   *all = (ht_bytecodes){0, NULL};
 }
 
-/* As haotuner/host/elf.py: a cut library would kill the process when it is mapped. */
+/* As haotuner/pack/library_file.py: a cut library would kill the process when it is mapped. */
 static const char* elf_problem(const unsigned char* data, size_t size) {
   Elf64_Ehdr head;
   if (size < sizeof head) return "is too short for a library";

@@ -1,4 +1,4 @@
-/* A CUDA device of this host, as its driver describes it; no context is made. As haotuner/runtime/gpus.py. */
+/* A CUDA device of this host, as its driver describes it; no context is made. As haotuner/runtime/device_memory.py. */
 #ifndef HT_GPU_H_
 #define HT_GPU_H_
 

@@ -8,7 +8,7 @@
 
 #define HT_PLACED_LEVELS 64 /* of devices beside the CPU, in one pack */
 #define HT_LEVEL_NAME 96
-#define HT_MODEL_NAME 65    /* as haotuner/pack/names.py, and a zero */
+#define HT_MODEL_NAME 65    /* as haotuner/pack/folder.py, and a zero */
 #define HT_MODELS_MOST 4096 /* whole models of a pack, segments among them */
 #define HT_LEVELS 4
 extern const char* const ht_levels[HT_LEVELS]; /* the x86-64 psABI's micro-architecture levels, narrowest first */

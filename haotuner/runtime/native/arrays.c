@@ -30,7 +30,7 @@ typedef struct {
 #define WRITEABLE 0x400 /* NPY_ARRAY_WRITEABLE */
 #define TYPES 24        /* NPY_HALF is the last that is known here */
 
-/* By numpy's numbers of types; of no bits: taken through DLPack, or refused in its words. addresses.py has those that are compared. */
+/* By numpy's numbers of types; of no bits: taken through DLPack, or refused in its words. arrays.py has those that are compared. */
 static const DLDataType types[TYPES] = {
     [1] = {kDLInt, 8, 1},  [2] = {kDLUInt, 8, 1},    [4] = {kDLUInt, 16, 1},  [5] = {kDLInt, 32, 1},
     [7] = {kDLInt, 64, 1}, [11] = {kDLFloat, 32, 1}, [23] = {kDLFloat, 16, 1},

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from haotuner.search.policies.beam import Beam
-from haotuner.search.policies.chance import Random
 from haotuner.search.policies.evolution import Evolution
 from haotuner.search.policies.names import NAMES
-from haotuner.search.policies.policy import Maker
+from haotuner.search.policies.policy import Maker, Random
 from haotuner.search.policies.template import Annealing
 
 _MAKERS: tuple[Maker, ...] = (Evolution, Beam, Annealing, Random)

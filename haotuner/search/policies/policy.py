@@ -1,4 +1,7 @@
-"""Policy: which points of a space to time next; and the fitness that policies with a model share."""
+"""Policy: which points of a space to time next; the fitness that policies share; the random baseline.
+
+Policy ``random``: every point alike. The baseline that any other must beat.
+"""
 
 from __future__ import annotations
 
@@ -77,3 +80,18 @@ class Fitness:
             for point, expected in zip(new, self._expected(new), strict=True):
                 self._rows[point] = np.concatenate([np.array(point, np.float64), expected])
         return np.array([self._rows[point] for point in points], np.float64)
+
+
+class Random:
+    """All points in an order by chance."""
+
+    def __init__(self, space: Space, expected: Expected, seed: int) -> None:
+        self._left = [space.points[at] for at in np.random.default_rng(seed).permutation(len(space.points)).tolist()]
+
+    def ask(self, count: int) -> list[Point]:
+        """The next points."""
+        points, self._left = self._left[:count], self._left[count:]
+        return points
+
+    def tell(self, scores: Sequence[tuple[Point, float]]) -> None:
+        """Learns nothing."""

@@ -12,7 +12,7 @@ import haotuner
 from haotuner.backends.cuda.compiler import Compiler
 from haotuner.backends.cuda.device_code import build_cubin, find_compiler
 from haotuner.errors import HaotunerError
-from haotuner.host.scratch import scratch_folder
+from haotuner.host.files import scratch_folder
 from tests.bench.gpu_bundle.candidates import Choice, choose, first, profile_of
 from tests.bench.gpu_bundle.suites import Suite
 

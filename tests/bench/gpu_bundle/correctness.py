@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from haotuner.backends.backend import CACHE_WORD, DEVICE_WORD, Backend, LibrarySlot, Timer
+from haotuner.backends.fingerprint import Policy
 from haotuner.backends.index import backend_for
-from haotuner.backends.policy import Policy
 from haotuner.errors import HaotunerError
-from haotuner.host.scratch import scratch_folder
+from haotuner.host.files import scratch_folder
 from haotuner.hw_profiles.find import find_device
 from haotuner.isolate.answers import ChildNotResponding
 from haotuner.isolate.child import Child

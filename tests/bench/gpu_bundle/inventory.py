@@ -13,7 +13,7 @@ from typing import Any
 
 from haotuner.errors import HaotunerError
 from haotuner.hw_profiles.find import find_device
-from haotuner.isolate import command
+from haotuner.isolate import group
 from haotuner.isolate.answers import TimedOut
 
 ASK_SECONDS = 90.0  # importing torch from a cold disk took 40 s elsewhere
@@ -63,7 +63,7 @@ def _device(text: str) -> dict[str, Any]:
 
 def _package(script: str) -> Any:
     try:
-        done = command.run([sys.executable, "-c", script], ASK_SECONDS)
+        done = group.run([sys.executable, "-c", script], ASK_SECONDS)
     except TimedOut as error:
         return {"error": str(error)}
     try:
@@ -77,7 +77,7 @@ def _tool_output(words: list[str]) -> str:
     if output is None:
         return ""
     try:
-        return command.run([output, *words[1:]], ASK_SECONDS).out.strip()
+        return group.run([output, *words[1:]], ASK_SECONDS).out.strip()
     except (OSError, TimedOut) as error:
         return f"there, but: {error}"
 

@@ -7,7 +7,7 @@ import zlib
 from pathlib import Path
 
 from haotuner.errors import EnvironmentMissing
-from haotuner.isolate import command
+from haotuner.isolate import group
 
 # What the extra [cuda] of pyproject.toml asks for, and ml_dtypes: numpy's bf16.
 PACKAGES = (
@@ -36,7 +36,7 @@ def download(folder: Path, python: str) -> None:
         sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--only-binary=:all:",
         f"--python-version={python}", "--implementation=cp", *platforms, f"--dest={folder}", *PACKAGES,
     ]  # fmt: skip
-    done = command.run(words, DOWNLOAD_SECONDS)
+    done = group.run(words, DOWNLOAD_SECONDS)
     if done.code:
         raise EnvironmentMissing(
             f"asked the package index for {', '.join(PACKAGES)} (Python {python}, Linux x86-64): "

@@ -13,13 +13,12 @@ from scipy.stats import bootstrap
 from threadpoolctl import threadpool_limits
 
 from haotuner.errors import UsageError
-from haotuner.hw_profiles.architecture import architecture
-from haotuner.transfer.calibrate import CANDIDATES, Calibration, calibrated
+from haotuner.hw_profiles.profile import architecture
+from haotuner.transfer.calibrate import CANDIDATES, KEYS, Calibration, calibrated
 from haotuner.transfer.device_table import DeviceTable
 from haotuner.transfer.experts import SHARES, Shares
 from haotuner.transfer.modes import MODES
 from haotuner.transfer.reading import DeviceTables, table_of
-from haotuner.transfer.target_scores import KEYS
 from tests.bench.shipped_trees import fit_start
 from tests.bench.transfer_study.simulate import LONGEST_WALK, REACH, Point, SimulatedRun, simulate
 from tests.bench.transfer_study.splits import half_of_kernels, rows_within

@@ -8,9 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from haotuner.cli.devices import columns
-from haotuner.cli.option_values import Json, Quiet, Verbose
-from haotuner.cli.output import say
-from haotuner.cli.status_messages import status_messages
+from haotuner.cli.options import Json, Quiet, Verbose
+from haotuner.cli.output import say, status_messages
 from haotuner.cli.transfer_input import known_device, known_families, read_store
 from tests.bench.transfer_study import evaluate as evaluation
 from tests.bench.transfer_study.options import Family, Seeds, counts_of

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from haotuner.cost.families import problem_of
 from haotuner.cost.forest import Forest
-from haotuner.cost.problem import problem_of
 from haotuner.errors import UsageError
 from haotuner.transfer.device_table import DeviceTable, Rows
 

@@ -11,8 +11,8 @@ from haotuner.cli.output import tell
 from tests.bench.transfer_study import solvers_verb, winners_verb
 
 if TYPE_CHECKING:  # LightGBM and pandas take a second to import
-    from haotuner.records.solver_table import SolverTable
-    from haotuner.records.winner_table import Winners
+    from haotuner.records.clblast import Winners
+    from haotuner.records.miopen import SolverTable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from haotuner.transfer.target_scores import KEYS
+from haotuner.transfer.calibrate import KEYS
 from tests.bench.markdown import markdown_table
 from tests.bench.transfer_study.ablation import SEEDS
 from tests.bench.transfer_study.bars import bars

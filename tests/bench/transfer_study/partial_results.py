@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from haotuner.cli.output_path import check_output_path
+from haotuner.cli.output import check_output_path
 from haotuner.errors import UsageError
 from haotuner.host.files import read_regular
 

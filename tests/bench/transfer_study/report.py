@@ -15,11 +15,11 @@ from joblib import Parallel, delayed
 from threadpoolctl import threadpool_limits
 
 from haotuner.errors import HaotunerError, UsageError
-from haotuner.hw_profiles.architecture import architecture
+from haotuner.hw_profiles.profile import architecture
 from haotuner.transfer.calibrate import Calibration, chosen, folds_for, scores_of
-from haotuner.transfer.choose_mode import ModeChoice
 from haotuner.transfer.device_table import DeviceTable
 from haotuner.transfer.experts import SHARES, Shares
+from haotuner.transfer.modes import ModeChoice
 from haotuner.transfer.reading import DeviceTables, table_of
 from tests.bench.transfer_study.across_devices import across_devices
 from tests.bench.transfer_study.evaluate import (

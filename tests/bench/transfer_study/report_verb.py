@@ -9,10 +9,8 @@ from typing import Annotated
 
 import typer
 
-from haotuner.cli.option_values import Json, Quiet, Verbose
-from haotuner.cli.output import say, tell
-from haotuner.cli.output_path import check_output_path
-from haotuner.cli.status_messages import status_messages
+from haotuner.cli.options import Json, Quiet, Verbose
+from haotuner.cli.output import check_output_path, say, status_messages, tell
 from haotuner.cli.transfer_input import caches_in, known_families
 from haotuner.errors import UsageError
 from tests.bench.transfer_study import report as reports

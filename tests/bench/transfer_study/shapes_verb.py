@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from haotuner.cli.option_values import Json, Quiet, Verbose
-from haotuner.cli.status_messages import status_messages
+from haotuner.cli.options import Json, Quiet, Verbose
+from haotuner.cli.output import status_messages
 from haotuner.cli.transfer_input import known_families
 from tests.bench.markdown import markdown_table
 from tests.bench.transfer_study.read_folder import device_tables

@@ -8,16 +8,19 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from haotuner.cost.model import Scores
-from haotuner.transfer.choose_mode import ModeChoice, choose_mode, held_out
+from haotuner.transfer.calibrate import TargetScores
 from haotuner.transfer.device_table import NOTHING, DeviceTable, Rows
 from haotuner.transfer.experts import ANALYSIS, COPY_OF, SHARES, Shares, single_opinions
 from haotuner.transfer.modes import (
     HEAD,
     LEARNING,
     SAMPLE_FREE,
+    ModeChoice,
     Pool,
     Sample,
+    choose_mode,
     fit_residual_on,
+    held_out,
     make_pool,
     rank,
     with_heads,
@@ -25,7 +28,6 @@ from haotuner.transfer.modes import (
 from haotuner.transfer.portfolio import Opinion, Portfolio
 from haotuner.transfer.similarity import priors_of
 from haotuner.transfer.sources import learn_sources, measured_by
-from haotuner.transfer.target_scores import TargetScores
 from haotuner.transfer.warm_start import Ranks
 from tests.bench.transfer_study.curves import curve_of, first_reaching, mean_of, walk_down
 from tests.bench.transfer_study.samples import grow

@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from haotuner.cli.option_values import Json, Quiet, Verbose
-from haotuner.cli.output import tell
-from haotuner.cli.status_messages import status_messages
+from haotuner.cli.options import Json, Quiet, Verbose
+from haotuner.cli.output import status_messages, tell
 from haotuner.errors import UsageError
 from tests.bench.markdown import markdown_table
 from tests.bench.transfer_study.tables_in_folder import show, tables_in
 
 if TYPE_CHECKING:  # LightGBM and pandas take a second to import
-    from haotuner.records.solver_table import SolverTable
+    from haotuner.records.miopen import SolverTable
 
 _ORDER = ("mean", "p10", "least")
 

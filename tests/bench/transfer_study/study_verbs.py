@@ -9,9 +9,7 @@ from typing import Annotated
 
 import typer
 
-from haotuner.cli.output import say
-from haotuner.cli.output_path import check_output_path
-from haotuner.cli.status_messages import status_messages
+from haotuner.cli.output import check_output_path, say, status_messages
 from haotuner.cli.transfer_input import known_device, known_families
 from haotuner.errors import UsageError
 from tests.bench.transfer_study import ablation, permutation

@@ -10,7 +10,7 @@ enum { /* the job: one int64 vector */
   JOB_KERNEL, JOB_SHARE, JOB_THREADS, JOB_COPIES, JOB_SAMPLE_NS, JOB_LIMIT_NS, JOB_LEAST,
   JOB_EXTENTS,                     /* b, h, w, p, q */
   JOB_STRIDES = JOB_EXTENTS + 5,   /* of x: b, c, h, w; of y: b, f, h, w */
-  JOB_CONV = JOB_STRIDES + 8,      /* the fields of ht_conv but for its kernels (conv_source.py) */
+  JOB_CONV = JOB_STRIDES + 8,      /* the fields of ht_conv but for its kernels (pack_conv.py) */
   JOB_EXTRAS = JOB_CONV + 20,                /* how many the epilogue reads, then of each where it begins and its strides b, f, h, w */
   JOB_WORDS = JOB_EXTRAS + 1 + 5 * HT_MAX_EXTRA
 };

@@ -99,7 +99,7 @@ int ht_conv_run_winograd(const ht_conv* conv, const ht_kernel* kernel, const ht_
  * server cores for a block of image columns, and what its results need where they cannot be written in place. */
 #define HT_CONV_IMAGE (72 * 1024)
 #define HT_CONV_RESULTS (40 * 1024)
-#define HT_CONV_ROWS 96    /* pixels of a block, channels last: the weight streams past once for so many (blocking.py) */
+#define HT_CONV_ROWS 96    /* pixels of a block, channels last: the weight streams past once for so many (pack_dense.py) */
 #define HT_CONV_PIXELS 512 /* pixels of a block, channels first: the calls of a micro-kernel are few then */
 typedef struct {
   _Alignas(64) float results[HT_CONV_RESULTS];

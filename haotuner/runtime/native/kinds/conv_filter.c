@@ -8,7 +8,7 @@ typedef void ahead_fn(const float* from, int64_t step, int64_t next, int64_t cou
 typedef void back_fn(const float* from, int64_t step, int64_t next, int64_t count, const float* bias, float* to, int64_t apart, int64_t each);
 
 /* The points but for infinity, powers of those above 0, and of 2, 4, 6 and 8 points the coefficients of M(x) / (x - a) for a = 0, 1, 2, 1/2.
- * tests/content/test_minimal_filtering.py compares them with those of ops/minimal_filtering.py. */
+ * tests/ops/test_minimal_filtering.py compares them with those of ops/minimal_filtering.py. */
 static const float point_of[HT_FILTER_POINTS - 1] = {0, 1, -1, 2, -2, .5f, -.5f};
 static const float power_of[3][HT_FILTER_OUTPUTS] = {{1, 1, 1, 1, 1, 1}, {1, 2, 4, 8, 16, 32}, {1, .5f, .25f, .125f, .0625f, .03125f}};
 static const float ahead_of[4][4][HT_FILTER_POINTS] = {

@@ -2,7 +2,7 @@
 #include "conv.h"
 
 int ht_conv_is_woven(const ht_conv* conv) {
-  /* conv_residues.py says the same. */
+  /* conv.py says the same. */
   const ht_window *tall = &conv->tall, *wide = &conv->wide;
   const int64_t phases = (int64_t)tall->stride * wide->stride;
   const int turned = conv->last && ht_conv_has(conv, HT_CONV_TURNED);

@@ -100,7 +100,7 @@ static int pack_all(ht_model* m, ht_error* error) {
     return ht_refuse(error, "RuntimeError", "no memory for %lld bytes of packed weights", (long long)bytes);
   }
   char* block = m->packed_block + (HUGE - (uintptr_t)m->packed_block % HUGE) % HUGE;
-  if ((size_t)bytes >= HUGE) madvise(block, (size_t)bytes, MADV_HUGEPAGE); /* as runtime/arena.py: fewer entries of the address translation */
+  if ((size_t)bytes >= HUGE) madvise(block, (size_t)bytes, MADV_HUGEPAGE); /* as runtime/host_memory.py: fewer entries of the address translation */
   for (int32_t i = 0; i < m->packed_count; ++i) m->packed[i].data = block + (uintptr_t)m->packed[i].data;
   job j = {.model = m};
   ht_pool_run(pack_one, &j, m->packed_count, m->threads);

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from haotuner.errors import UsageError
-from haotuner.records.solver_table import Times
+from haotuner.records.miopen import Times
 from tests.bench.transfer_study.solvers.experts import copy, prior_of
 from tests.bench.transfer_study.solvers.learned import LearnedChoice, Settings
 from tests.bench.transfer_study.solvers.pool import Rows, SolverPool, chosen_shares

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from haotuner.records.solver_table import Times
+from haotuner.records.miopen import Times
 from tests.bench.transfer_study.solvers.pool import Rows
 
 LEAST = -3.0  # a solver 20 times slower than the best is as bad as any

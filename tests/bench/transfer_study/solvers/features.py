@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from haotuner.hw_profiles.table import Known
-from haotuner.records.conv_problem import BYTES, DIRECTIONS, ConvProblem
+from haotuner.records.miopen import BYTES, DIRECTIONS, ConvProblem
 
 LAYOUTS = ("NCHW", "NHWC", "NCDHW", "NDHWC")
 # Facts of a device that a kernel's speed hangs on; what is not known of one is NaN.

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from haotuner.hw_profiles.table import Known
-from haotuner.records.solver_table import Ids, Times
+from haotuner.records.miopen import Ids, Times
 from tests.bench.transfer_study.solvers.features import device_row
 from tests.bench.transfer_study.solvers.pool import Rows, SolverPool, Values
 

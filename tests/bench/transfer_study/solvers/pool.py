@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from haotuner.errors import UsageError
 from haotuner.hw_profiles.table import Known
-from haotuner.records.solver_table import Ids, SolverTable, Times
+from haotuner.records.miopen import Ids, SolverTable, Times
 from tests.bench.transfer_study.solvers.features import problem_frame, solver_frame
 
 Values = NDArray[np.float32]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from scipy.spatial import cKDTree
 
-from haotuner.records.solver_table import Ids, Times
+from haotuner.records.miopen import Ids, Times
 from tests.bench.transfer_study.solvers.evaluate import LEAST_MS, summary
 from tests.bench.transfer_study.solvers.experts import LEAST, prior_of
 from tests.bench.transfer_study.solvers.learned import LearnedChoice, Settings

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from haotuner.errors import UsageError
-from haotuner.records.winner_table import Winner, Winners
-from haotuner.records.xgemm_space import Configs, xgemm_space
+from haotuner.records.clblast import Configs, Winner, Winners, xgemm_space
 from tests.bench.transfer_study.winners.features import Values
 from tests.bench.transfer_study.winners.prior import WinnersPrior
 

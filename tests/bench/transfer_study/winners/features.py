@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from haotuner.cost.roofline import expected_us
 from haotuner.hw_profiles.table import Known, stand_in
 from haotuner.microkernels.imported.xgemm import xgemm
-from haotuner.records.xgemm_space import PARAMETERS, Configs
+from haotuner.records.clblast import PARAMETERS, Configs
 from haotuner.spec.demand import DemandQuery
 
 Values = NDArray[np.float64]

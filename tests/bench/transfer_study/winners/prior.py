@@ -11,8 +11,7 @@ from collections.abc import Sequence
 import lightgbm
 import numpy as np
 
-from haotuner.records.winner_table import Winner
-from haotuner.records.xgemm_space import Configs
+from haotuner.records.clblast import Configs, Winner
 from tests.bench.transfer_study.winners.features import Values, analysis, facts, plain, program
 
 _RANDOM = 300  # configurations drawn beside each winner

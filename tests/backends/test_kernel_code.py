@@ -1,0 +1,101 @@
+"""Hashes of kernels' code: a copy of the package with other names, comments and files, and one with other numbers."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.backends.native_jobs import ENVIRONMENT
+
+ROOT = Path(__file__).parents[2]
+KERNELS = (
+    "cpu_dense_fp32__mr2_nr16_pw8_ku4_vl8_pf0_nt12",
+    "cpu_dense_bf16__mr4_nr8_pw8_ku1_vl8_pf0_ot1",
+    "cpu_generated_softmax_fp32__vl8_u1_ax2_kp0_fu111",
+)
+CUDA = "cuda_simt_fp32__bm32_bn64_bk8_tm4_tn4_v4_kn0"
+# One process imports every copy in turn: TVM's own import takes longer than all programs.
+PROGRAM = """
+import json, sys
+sys.modules["torch"] = None
+import tvm
+for folder in json.loads(sys.argv[1]):
+    for name in [name for name in sys.modules if name.partition(".")[0] == "haotuner"]:
+        del sys.modules[name]
+    sys.path.insert(0, folder)
+    import haotuner
+    assert haotuner.__file__.startswith(folder), haotuner.__file__
+    from haotuner.backends.cpu.timing_library import program_hashes, typed_text
+    from haotuner.backends.cuda.processes import unit_text
+    from haotuner.spec.kernel import MicroKernel
+    kernels = [MicroKernel.parse(name) for name in json.loads(sys.argv[2])]
+    found = {kernel.name: [program_hashes(kernel), typed_text(kernel, "x86-64-v3")] for kernel in kernels}
+    print(json.dumps({**found, sys.argv[3]: unit_text(sys.argv[3])}))
+"""
+NATIVE = "microkernels/cpu/native/typed_program.h"
+RENAMED = {
+    "microkernels/cpu/dense.py": [
+        ("whole", "whole_vectors"),
+        ("    width = columns or nr", "    # Anything.\n    width = columns or nr"),
+        ('"""The tile program;', '"""Another docstring;'),
+    ],
+    NATIVE: [
+        ("int32_t word = 0;", "int32_t bits = 0;"),
+        ("&word, x,", "&bits, x,"),
+        ("return word;", "return bits; /* x */"),
+    ],
+    "microkernels/cuda/device/epilogue.cuh": [("HT_DEVICE", "/* as all */ HT_DEVICE")],
+}
+CHANGED = {
+    "microkernels/cpu/dense.py": [("TAIL_UNROLL = 2 ", "TAIL_UNROLL = 4 ")],
+    NATIVE: [("#define HT_RUN 128", "#define HT_RUN 64")],
+    "codegen/math_coefficients.py": [("0.0083690", "0.0083691")],
+    "microkernels/cuda/device/epilogue.cuh": [("ht_put_apart<float, 4>", "ht_put_apart<float, 2>")],
+}
+
+
+def copy_of(folder: Path, changes: dict[str, list[tuple[str, str]]]) -> Path:
+    """A copy of the package in which texts are replaced, and that is otherwise the same."""
+    shutil.copytree(ROOT / "haotuner", folder / "haotuner", ignore=shutil.ignore_patterns("__pycache__"))
+    for name, replaced in changes.items():
+        path = folder / "haotuner" / name
+        text = path.read_text()
+        for was, now in replaced:
+            assert was in text, f"{name} has no {was!r} any more: mend this test"
+            text = text.replace(was, now)
+        path.write_text(text)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def codes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, object]]:
+    """What each kernel's code is in the tree itself and in its copies."""
+    folder = tmp_path_factory.mktemp("copies")
+    renamed, changed = copy_of(folder / "renamed", RENAMED), copy_of(folder / "changed", CHANGED)
+    cpu = renamed / "haotuner/microkernels/cpu"
+    (cpu / "vector_math.py").rename(cpu / "vector_functions.py")
+    for path in (renamed / "haotuner").rglob("*.py"):
+        if "cpu.vector_math" in (text := path.read_text()):
+            path.write_text(text.replace("cpu.vector_math", "cpu.vector_functions"))
+    trees = [ROOT, renamed, changed]
+    words = [json.dumps([str(tree) for tree in trees]), json.dumps(KERNELS), CUDA]
+    ran = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *words], env=ENVIRONMENT, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    return dict(zip(("here", "renamed", "changed"), map(json.loads, ran.stdout.splitlines()), strict=True))
+
+
+@pytest.mark.parametrize("name", [*KERNELS, CUDA])
+def test_other_names_comments_docstrings_and_files_make_the_same_code(codes, name) -> None:
+    assert codes["renamed"][name] == codes["here"][name]
+
+
+@pytest.mark.parametrize("name", [*KERNELS, CUDA])
+def test_another_number_makes_other_code(codes, name) -> None:
+    assert codes["changed"][name] != codes["here"][name]

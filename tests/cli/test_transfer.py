@@ -1,0 +1,110 @@
+"""`haotuner transfer` as a user runs it, on a store of made-up devices that have real profiles."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from haotuner.cli.app import run
+from haotuner.cli.output import check_output_path
+from haotuner.cli.transfer import MOVED
+from haotuner.cli.transfer_input import known_device
+from haotuner.errors import UnknownDevice
+from haotuner.transfer.models_shipped import models_shipped
+from tests.transfer.profile_store import store_of_profiles
+
+pytestmark = pytest.mark.long
+
+IDS = ("titan-rtx", "a4000", "rtx-3090")  # any ids of profiles: the records are of made-up CPU kernels
+
+
+@pytest.fixture(scope="module")
+def db(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return store_of_profiles(tmp_path_factory.mktemp("transfer") / "r.db", IDS)
+
+
+def test_fit_writes_a_model_for_a_device_that_has_no_records(
+    db: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "model"
+    assert run(["transfer", "fit", "--db", db, "--target", "h200", "--out", str(out), "--json"]) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["mode"] == "zero-shot" and out.stat().st_size > 1000
+    assert "no records of h200" in printed.err
+
+
+def test_fit_refuses_a_target_on_which_the_kernels_do_not_run(
+    db: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["transfer", "fit", "--db", db, "--target", "xeon-8380", "--out", str(tmp_path / "model")]) == 2
+    said = capsys.readouterr().err
+    assert "its kernels do not run on xeon-8380, which is another kind of machine" in said
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_host_whose_model_ships_is_known_by_its_id() -> None:
+    one = models_shipped().models[0]
+    assert known_device(one.device.id).id == one.device.id
+    with pytest.raises(UnknownDevice, match="no-such-host"):
+        known_device("no-such-host")
+
+
+def test_a_family_that_the_store_has_not_is_refused_with_those_that_it_has(
+    db: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--target", "a4000", "--out", str(tmp_path / "out")]
+    assert run(["transfer", "fit", "--db", db, "--family", "nope", *words]) == 2
+    assert "no records of --family nope; the store has cpu_dense_fp32" in capsys.readouterr().err
+
+
+def in_the_way(folder: Path) -> dict[str, str]:
+    (folder / "folder").mkdir()
+    (folder / "file").touch()
+    os.mkfifo(folder / "pipe")
+    return {
+        **{"": "names no file", ".": "names no file", "/": "names no file"},
+        **{str(folder / "folder"): "is a folder", str(folder / "pipe"): "is a device or a pipe"},
+        **{str(folder / part / "x"): "there is no folder" for part in ("file", "none")},
+        **{str(folder / ("n" * 300)): "File name too long", str(folder / ("n" * 252)): "File name too long"},
+    }
+
+
+def test_a_place_that_cannot_be_written_is_said_before_the_records_are_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    places = in_the_way(tmp_path)
+    before = sorted(tmp_path.iterdir())
+    for out, said in places.items():
+        assert run(["transfer", "fit", "--db", "sqlite:////no/such/store.db", "--target", "a4000", "--out", out]) == 2
+        err = capsys.readouterr().err
+        assert "--out" in err and said in err
+    assert sorted(tmp_path.iterdir()) == before and (tmp_path / "pipe").is_fifo()
+
+
+@pytest.mark.parametrize("verb", MOVED)
+def test_a_verb_that_only_judges_says_where_it_went(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for more in (["--db", "sqlite:///r.db", "-q"], ["--help"], []):
+        assert run(["transfer", verb, *more]) == 2
+        err = capsys.readouterr().err
+        assert err.count("\n") == 1 and f"run python -m tests.bench.transfer_study {verb}\n" in err
+
+
+def test_a_place_that_can_be_written_is_left_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "old").write_text("kept")
+    for name in ("new", "old"):
+        check_output_path(tmp_path / name)
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["kept"]
+
+
+def test_verbose_says_what_was_read_and_what_the_gauge_saw(
+    db: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["transfer", "fit", "--db", db, "--target", "a4000", "--out", str(tmp_path / "model")]
+    for more in ([], ["-v"], ["-v", "-q"]):
+        assert run([*words, *more]) == 0
+        err = capsys.readouterr().err
+        assert ("cpu_dense_fp32 on titan-rtx: 280 rows of 2 tasks" in err) == (more == ["-v"])
+        assert ("held out: residual 0." in err and "from-scratch 0." in err) == (more == ["-v"])

@@ -1,0 +1,113 @@
+"""`haotuner tune --op group:FILE`: from an ONNX file to a pack that is explained, verified and served."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnx")
+import haotuner as library  # noqa: E402, after the skip
+from haotuner.errors import UsageError  # noqa: E402
+from haotuner.hw_profiles.find import find_device  # noqa: E402
+from haotuner.microkernels.index import families_for  # noqa: E402
+from haotuner.spec.traffic import arrivals_of  # noqa: E402
+from haotuner.tuning.request import ops_of  # noqa: E402
+from haotuner.tuning.strategies import STRATEGIES  # noqa: E402
+from tests.cli.command import haotuner  # noqa: E402
+from tests.runtime.test_group import files, node, saved  # noqa: E402
+
+pytestmark = pytest.mark.long
+
+
+def test_shapes_must_name_the_dimensions_of_the_file(tmp_path: Path) -> None:
+    (op,) = ops_of(f"group:{files(tmp_path)[0]}")
+    assert set(op.dynamic) == {"rows", "cols"}
+    for said in ("m=1..8", "rows=1..8", "rows=1..8;cols=1..8;b=2"):
+        with pytest.raises(UsageError, match="needs exactly"):
+            arrivals_of(said).traffic(op)
+
+
+def test_candidates_are_shown_of_every_output(tmp_path: Path, cache: Path) -> None:
+    asked = ("candidates", "--op", f"group:{files(tmp_path)[1]}", "--shapes", "m=1..16;n=1..64")
+    document = haotuner(*asked, "--json", cache=cache, cwd=tmp_path).json()
+    assert [one["op"].rpartition("_")[0] for one in document["ops"]] == ["group_two_mean", "group_two_c"]
+    assert document["kept"] == [name for one in document["ops"] for name in one["kept"]] and len(document["kept"]) > 1
+    told = haotuner(*asked, cache=cache, cwd=tmp_path).out
+    assert all(f"{one['op']} on " in told for one in document["ops"])
+
+
+@pytest.mark.slow
+def test_a_file_becomes_a_pack(tmp_path: Path, cache: Path) -> None:
+    file = files(tmp_path)[1]
+    words = ("--op", f"group:{file}", "--shapes", "m=1..16;n=1..64", "--peers", "none", "--threads", "1,2")
+    answer = haotuner("tune", *words, "--budget", "6s", "--json", cache=cache, cwd=tmp_path)
+    assert answer.code == 0, answer.err
+    names = [op["name"] for op in answer.json()["ops"]]
+    assert [name.rpartition("_")[0] for name in names] == ["group_two_mean", "group_two_c"]
+    told = haotuner("explain", "pack", "--op", names[0], "--shape", "m=3;n=40", "--json", cache=cache, cwd=tmp_path)
+    assert told.code == 0 and told.json()["weights"] == "hot" and told.json()["program"]["decisions"], told.err
+    several = haotuner("explain", "pack", "--op", f"group:{file}", "--shape", "m=3;n=40", cache=cache, cwd=tmp_path)
+    assert several.code == 2 and "has several outputs" in several.err
+    assert haotuner("verify", "pack", cache=cache, cwd=tmp_path).out == "pack: verified\n"
+    with library.load(tmp_path / "pack", threads=2) as pack:
+        x = np.arange(6, dtype=np.float32).reshape(2, 3)
+        mean, both = pack.op("group_two").run(x, x)
+        np.testing.assert_allclose(mean, [2, 8])
+        np.testing.assert_array_equal(both, np.concatenate([x, 2 * x], axis=1))
+
+
+def gram(folder: Path) -> Path:
+    """Products of all rows with each other, as those of a batch's heads: the only dynamic axis is twice in the output."""
+    return saved(folder / "gram.onnx", [
+        node("Transpose", ["q"], ["heads"], perm=[1, 0, 2]), node("Transpose", ["k"], ["keys"], perm=[1, 2, 0]),
+        node("MatMul", ["heads", "keys"], ["y"]),
+    ], {"q": ["s", 3, 16], "k": ["s", 3, 16]}, ["y"])  # fmt: skip
+
+
+def test_an_axis_that_is_twice_in_the_output_is_searched_by_cells(tmp_path: Path) -> None:
+    (op,) = ops_of(f"group:{gram(tmp_path)}")
+    assert op.dynamic == ("s",)
+    families, cpu = families_for(op, "cpu"), find_device("cpu", measure=False)
+    names = [strategy.name for strategy in STRATEGIES if strategy.suits(op, families, cpu)]
+    assert names == ["cells"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [("--zero-measure",), ("--budget", "6s")], ids=["expected", "measured"])
+def test_an_axis_that_is_twice_in_the_output_is_served(words: tuple[str, ...], tmp_path: Path, cache: Path) -> None:
+    asked = ("--op", f"group:{gram(tmp_path)}", "--shapes", "s=16..64", "--peers", "none", "--threads", "1,2")
+    answer = haotuner("tune", *asked, *words, cache=cache, cwd=tmp_path)
+    assert answer.code == 0, answer.err
+    draw = np.random.default_rng(0)
+    warned = pytest.warns(UserWarning, match="nothing was measured") if "--zero-measure" in words else nullcontext()
+    with warned, library.load(tmp_path / "pack", threads=2) as pack:
+        for size in (1, 16, 37, 64, 150):
+            q, k = (draw.standard_normal((size, 3, 16)).astype(np.float32) for _ in range(2))
+            expected = np.einsum("shd,thd->hst", q, k)
+            np.testing.assert_allclose(pack.op("group_gram").run(q, k), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_outputs_of_the_same_rows_are_one_op(tmp_path: Path, cache: Path) -> None:
+    file = saved(tmp_path / "norm.onnx", [
+        node("Add", ["x", "r"], ["total"]), node("ReduceMax", ["total", "axes"], ["most"], keepdims=1),
+        node("Sub", ["total", "most"], ["y"]), node("Transpose", ["y"], ["turned"], perm=[1, 0]),
+    ], {"x": ["m", "n"], "r": ["m", "n"]}, ["most", "turned", "y", "total"], axes=np.array([1]))  # fmt: skip
+    words = ("--op", f"group:{file}", "--shapes", "m=1..16;n=1..64", "--peers", "none", "--threads", "1,2")
+    answer = haotuner("tune", *words, "--budget", "6s", "--json", cache=cache, cwd=tmp_path)
+    assert answer.code == 0, answer.err
+    joint, turned = answer.json()["ops"]
+    assert joint["measured"] and turned["measured"]
+    told = haotuner("explain", "pack", "--op", joint["name"], "--shape", "m=3;n=40", "--json", cache=cache, cwd=tmp_path)
+    assert told.code == 0 and "once a row" in told.json()["program"]["decisions"]["written beside it"], told.err
+    assert haotuner("verify", "pack", cache=cache, cwd=tmp_path).out == "pack: verified\n"
+    with library.load(tmp_path / "pack", threads=2) as pack:
+        x = np.arange(6, dtype=np.float32).reshape(2, 3)
+        most, turned, y, total = pack.op("group_norm").run(x, x)
+        np.testing.assert_array_equal(total, 2 * x)
+        np.testing.assert_array_equal(most, [[4], [10]])
+        np.testing.assert_array_equal(y, [[-4, -2, 0]] * 2)
+        np.testing.assert_array_equal(turned, y.T)

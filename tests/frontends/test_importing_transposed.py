@@ -1,0 +1,69 @@
+"""Transposed convolutions whose pads follow from an asked size: the start takes the larger half of an odd total.
+
+The text of ONNX: "If (auto_pads == SAME_UPPER): pads[start_i] = total_padding[i]/2 ... Else: pads[start_i] =
+total_padding[i] - (total_padding[i]/2)".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnx")
+
+from onnx import helper
+
+from haotuner.frontends.onnx.read import graph_of
+from haotuner.graph.interpret import interpret
+from tests.frontends.test_importing import model
+
+SHAPES: dict[str, tuple[int, ...]] = {"line": (4,), "image": (3, 4), "volume": (2, 3, 2)}
+
+
+def wanted(x: Any, w: Any, strides: Sequence[int], dilations: Sequence[int], groups: int) -> Any:
+    """The whole sum, nothing cut."""
+    (b, n, *image), (_, own, *sizes) = x.shape, w.shape
+    whole = [(e - 1) * s + (r - 1) * d + 1 for e, s, r, d in zip(image, strides, sizes, dilations, strict=True)]
+    found = np.zeros((b, own * groups, *whole), np.float32)
+    for channel, place, tap in product(range(n), np.ndindex(*image), np.ndindex(*sizes)):
+        first = channel * groups // n * own
+        at = tuple(p * s + t * d for p, s, t, d in zip(place, strides, tap, dilations, strict=True))
+        found[(slice(None), slice(first, first + own), *at)] += np.multiply.outer(
+            x[(slice(None), channel, *place)], w[(channel, slice(None), *tap)]
+        )
+    return found
+
+
+@pytest.mark.parametrize("auto", ["NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_an_asked_size_cuts_where_onnx_says(shape: str, auto: str) -> None:
+    image, draw = SHAPES[shape], np.random.default_rng(0)
+    rank = len(image)
+    x = draw.standard_normal((2, 4, *image)).astype(np.float32)
+    for groups, stride, dilation, more, less, opset in product((1, 2), (1, 2, 3), (1, 2), (0, 1), (-1, 0, 1, 2, 3), (1, 11)):
+        strides, dilations = [stride] * rank, [dilation] * rank
+        if more and stride == 1 or opset == 1 and (groups, dilation) != (1, 1):
+            continue
+        if rank > 1 and (stride, dilation, opset) not in ((2, 1, 11), (3, 2, 11), (2, 1, 1)) or (rank == 3 and groups == 2):
+            continue
+        w = draw.standard_normal((4, 3, *[3, 2, 4][:rank])).astype(np.float32)
+        whole = wanted(x, w, strides, dilations, groups)
+        grown = np.pad(whole, [(0, 0)] * 2 + [(0, more + max(0, -less))] * rank)
+        asked = [extent + more - less for extent in whole.shape[2:]]
+        total = max(0, less)
+        start = total // 2 if auto == "SAME_UPPER" else total - total // 2
+        cut = tuple(slice(start, start + extent) for extent in asked)
+        said: dict[str, Any] = {"pads": [1] * 2 * rank} if auto == "NOTSET" and less == 1 else {}  # ignored
+        if min(asked) < 1:
+            continue
+        node = helper.make_node("ConvTranspose", ["x", "w"], ["y"], strides=strides, dilations=dilations, auto_pad=auto,
+                                output_padding=[more] * rank, output_shape=asked, group=groups, **said)  # fmt: skip
+        file = model([node], {"x": ["b", 4, *image]}, ["y"], {"w": w})
+        file.opset_import[0].version = opset
+        graph = graph_of(file, None, {})
+        found = interpret(graph, {"x": x})["y"]
+        np.testing.assert_allclose(found, grown[(slice(None), slice(None), *cut)], atol=1e-5, err_msg=f"{node}")

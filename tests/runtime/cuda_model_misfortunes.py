@@ -1,0 +1,139 @@
+"""What no server should do to a CUDA device, done with a whole model: refused in words, or computed right, and then all is
+right. A scenario in a process whose driver is a stand-in of two devices.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import tvm_ffi
+
+from haotuner.errors import HaotunerError
+from tests.runtime.cuda_memory import Capsule, Device
+from tests.runtime.cuda_misfortunes import BLOCKING, CAPTURE_INVALIDATED, FAR, GLOBAL, NON_BLOCKING, PAST, lost
+from tests.runtime.cuda_models import Server
+from tests.standin.client import Driver
+
+SIZES = 2, 7
+
+
+class Asked:
+    """One request, whose ends can be others."""
+
+    def __init__(self, path: str) -> None:
+        self.server = Server(path)
+        self.device, self.stream = self.server.device, self.server.stream
+        self.arrays, self.inputs = self.server.inputs(*SIZES)
+        self.out = self.server.outputs(*SIZES)
+
+    def run(self, inputs: Any = None, out: Any = None, stream: int | None = None) -> None:
+        """Queue it with some of its ends in others' place."""
+        where = self.stream if stream is None else stream
+        self.server.model.run(self.inputs | (inputs or {}), out=self.out | (out or {}), stream=where)
+
+    def refused(self, words: str, **instead: Any) -> None:
+        """Said before anything is launched."""
+        driver = Driver()
+        before = driver.count("cuLaunchKernel")
+        with pytest.raises(HaotunerError, match=words):
+            self.run(**instead)
+        assert driver.count("cuLaunchKernel") == before
+
+    def again(self) -> None:
+        """An ordinary request, behind something that was not."""
+        self.run()
+        self.device.wait(self.stream)
+        self.server.judge(self.arrays, self.out)
+
+
+def misfortunes(path: str) -> None:
+    """Ends elsewhere, off, on each other and past 2^31; streams of other contexts, wrong captures, a lost device."""
+    one = Asked(path)
+    one.again()
+    for scenario in (_elsewhere, _off, _overlapping, _past, _captures, _lost):
+        scenario(one)
+
+
+def _told(tensor: Any, dtype: str, shape: Any = None, device: int = 0, data: int | None = None) -> Any:
+    at = tensor.data_ptr() if data is None else data
+    return tvm_ffi.from_dlpack(Capsule(at, tuple(tensor.shape if shape is None else shape), dtype, device))
+
+
+def _elsewhere(one: Asked) -> None:
+    for name, tensor in one.inputs.items():
+        one.refused("on cuda:0, got int64 on cuda:1", inputs={name: _told(tensor, "int64", device=1)})
+    for name, tensor in one.out.items():
+        dtype = one.server.graph.types[name].dtype.replace("fp", "float")
+        one.refused("cuda:1|another device|is of another type or shape", out={name: _told(tensor, dtype, device=1)})
+    with pytest.raises(HaotunerError, match="is the stream alive, and one of this device's primary context"):
+        one.run(stream=Device(1).stream())
+    one.again()
+
+
+def _off(one: Asked) -> None:
+    """An element off any wider access; what is not aligned to its own elements is no tensor of a framework."""
+    for name, array in one.arrays.items():
+        one.run(inputs={name: one.device.upload(array, skip=1)})
+        one.device.wait(one.stream)
+        one.server.judge(one.arrays, one.out, name)
+    for name in one.out:
+        dtype = one.server.graph.types[name].dtype.replace("fp", "float")
+        off = one.device.empty(tuple(one.out[name].shape), dtype, skip=1)
+        one.run(out={name: off})
+        one.device.wait(one.stream)
+        one.server.judge(one.arrays, one.out | {name: off}, name)
+    one.again()
+
+
+def _overlapping(one: Asked) -> None:
+    """An output on an input, or on another output."""
+    first, *others = one.out
+    dtype = one.server.graph.types[first].dtype.replace("fp", "float")
+    for other in (*one.inputs.values(), *(one.out[name] for name in others)):
+        one.refused("shares? memory", out={first: _told(one.out[first], dtype, data=other.data_ptr())})
+    one.again()
+
+
+def _past(one: Asked) -> None:
+    for sizes in ((PAST, 7), (2, PAST), (2**40, 2**40), (2**16, 2**16), (2**30, 2**30)):
+        large = {name: _told(None, "int64", sizes, data=FAR) for name in one.inputs}
+        one.refused("extent|dimension|sizes|larger than any memory", inputs=large)
+    one.again()
+
+
+def _captures(one: Asked) -> None:
+    device = one.device
+
+    def during(act: Callable[[], Any], *, blocking: bool) -> None:
+        made, graph = ctypes.c_void_p(0), ctypes.c_void_p(0)
+        device.inside("cuStreamCreate", ctypes.byref(made), BLOCKING if blocking else NON_BLOCKING)
+        device.inside("cuStreamBeginCapture_v2", made, GLOBAL)
+        with pytest.raises(HaotunerError, match="a stream is being captured: load, bind and warm up before the capture"):
+            act()
+        with pytest.raises(AssertionError, match=str(CAPTURE_INVALIDATED)):
+            device.inside("cuStreamEndCapture", made, ctypes.byref(graph))
+        one.again()
+
+    during(lambda: one.run(stream=device.stream()), blocking=False)
+    one.run(stream=0)
+    device.wait(0)
+    during(lambda: one.run(stream=0), blocking=True)
+
+
+def _lost(one: Asked) -> None:
+    lost(one.run, one.device, one.stream, one.server.pack, HaotunerError)
+
+
+def run(name: str, *words: str) -> None:
+    """The scenario by its name."""
+    assert name == "misfortunes"
+    misfortunes(*words)
+
+
+if __name__ == "__main__":
+    import sys
+
+    run(*sys.argv[1:])

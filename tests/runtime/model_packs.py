@@ -1,0 +1,92 @@
+"""Packs with whole models, built without tuning: graphs through the greedy plan, real loops, made-up plans of products."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from haotuner.backends.cpu.pack_source import pack_library
+from haotuner.graph.extents import dimension, product
+from haotuner.graph.graph import Graph
+from haotuner.pack.write import write_pack
+from haotuner.partition.costs import Prices
+from haotuner.partition.executable import ExecutableModel, executable_chain, executable_specializations, source_of
+from haotuner.partition.greedy_fusion import Greedy, Specialization
+from haotuner.partition.ilp_partition import IlpPartitioner
+from haotuner.partition.products import Product
+from haotuner.partition.segments import chained, cut, data_dimensions, flattened
+from haotuner.spec.op import Op
+from tests.run_folder import toolchain
+from tests.runtime.conv_packs import packed_conv
+from tests.runtime.native_builds import content_of
+from tests.runtime.online_packs import online_op
+from tests.runtime.packs import LANES, best_level, document, packed_op
+from tests.runtime.typed_packs import typed_op
+
+LAST = 512  # of every dimension
+ANY = "dense:n=16,k=16"  # a pack holds an op at least
+
+
+def planned(
+    graphs: dict[str, Graph], lanes: int, *, tuned: bool = True, exact: bool = True, small: int = 0
+) -> tuple[list[ExecutableModel], list[ExecutableModel], list[Any]]:
+    """The models of these graphs, segments each by itself; how those are gone through; the ops that they call.
+
+    ``small``: up to this product of their dimensions a way of its own, by the exact plan.
+    """
+    models, chains = list[ExecutableModel](), list[ExecutableModel]()
+    ops: dict[str, None] = {Op.parse(ANY).name: None}
+    for name, graph in graphs.items():
+        segments, parts = cut(graph), list[ExecutableModel]()
+        names = (*graph.dimensions, *data_dimensions(graph))
+        for place, segment in enumerate(flattened(segments)):
+            if segment.graph is None:
+                continue
+            prices = Prices([dict.fromkeys(names, size) for size in (3, 60)])
+            steps = (
+                IlpPartitioner(segment.graph, prices, tuned=tuned) if exact else Greedy(segment.graph, tuned=tuned)
+            ).steps
+            ops |= {one.op.name: None for one in steps if isinstance(one, Product)}
+            first = sum(len(one.functions) for one in (*models, *parts))
+            ways = [Specialization(tuple(steps))]
+            if small:
+                own = IlpPartitioner(segment.graph, prices, tuned=tuned).steps
+                ways = [Specialization(own, product(map(dimension, segment.graph.dimensions)), small), *ways]
+            parts.append(
+                executable_specializations(f"{name}.{place}" if chained(segments) else name, segment.graph, ways, first)
+            )
+        models += parts
+        if chained(segments):
+            chains.append(executable_chain(name, graph, segments, parts))
+    return (
+        models,
+        chains,
+        [_packed(name, lanes) for name in ops],
+    )
+
+
+def _packed(name: str, lanes: int) -> Any:
+    """An op with plans that nobody tuned: an attention, a product of bytes, a convolution, or a dense layer."""
+    if name.startswith("attention"):
+        return online_op(name)
+    if name.startswith("conv"):
+        return packed_conv(name, lanes)
+    if Op.parse(name).dtype == "int8":
+        return typed_op(name, lanes)
+    return packed_op(name, lanes, lanes, (1, 2))
+
+
+def model_pack(
+    out: Path, graphs: dict[str, Graph], *, tuned: bool = True, exact: bool = True, small: int = 0, level: str = ""
+) -> Path:
+    """A pack that serves these graphs at a level, the best unless told; products are layers, or loops without ``tuned``."""
+    level = level or best_level()
+    models, chains, packed = planned(graphs, LANES[level], tuned=tuned, exact=exact, small=small)
+    library = out.with_suffix(".so")
+    pack_library(packed, level, toolchain(), library, groups=source_of([*models, *chains]))
+    held = {one.name: one for one in (*models, *chains)}
+    ranges = {name: {dim: [1, LAST] for dim in one.document["dims"]} for name, one in held.items()}
+    told = document(packed, level) | {"tuning": {"model_ranges": ranges}}
+    write_pack(out, library, told, lambda _: None, {name: content_of(one) for name, one in held.items()})
+    library.unlink()
+    return out

@@ -1,0 +1,132 @@
+"""Answers of models: large ones lie on huge pages, which are used again once nobody holds the array, and never before."""
+
+from __future__ import annotations
+
+import gc
+import resource
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given as drawn
+from hypothesis import settings
+from hypothesis import strategies as st
+
+import haotuner
+from haotuner.runtime.host_memory import AGAIN, HUGE_PAGE, LARGE, OutputPool
+from tests.runtime.model_packs import model_pack
+from tests.runtime.test_models import GRAPHS, given
+
+BYTE, PAGE = np.dtype(np.uint8), 4096
+
+
+def faults() -> int:
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
+
+
+def in_huge_pages() -> bool:
+    place = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    return place.exists() and "[never]" not in place.read_text(encoding="ascii")
+
+
+@settings(max_examples=40, deadline=None)
+@drawn(st.lists(st.tuples(st.booleans(), st.integers(0, 3 * HUGE_PAGE)), min_size=1, max_size=30))
+def test_arrays_that_are_held_are_never_written_over(acts):
+    answers, held = OutputPool(2), list[tuple[Any, int]]()
+    for number, (drop, size) in enumerate(acts):
+        if drop and held:
+            held.pop(size % len(held))
+        array = answers.take((size,), BYTE)
+        assert array.shape == (size,) and array.flags.writeable and array.flags.c_contiguous
+        assert size < LARGE or array.ctypes.data % HUGE_PAGE == 0
+        array[:1], array[-1:] = number, number
+        held.append((array[:], number))  # a view alone
+        assert all((one[:1] == what).all() and (one[-1:] == what).all() for one, what in held)
+
+
+def test_memory_is_used_again_without_page_faults():
+    answers, size = OutputPool(1), 3 * HUGE_PAGE
+    first = answers.take((size,), BYTE)
+    first[:] = 1
+    del first
+    before = faults()
+    answers.take((size - 5,), BYTE)[:] = 2
+    assert faults() - before < size / PAGE / 8
+    before = faults()
+    answers.take((2 * size,), BYTE)[:size] = 3
+    assert faults() - before < size / PAGE / 8, "a larger array keeps the pages of the one before"
+
+
+def test_no_more_is_kept_than_a_caller_holds_in_turn():
+    answers = OutputPool(1)
+    held = [answers.take((LARGE,), BYTE) for _ in range(9)]
+    places = {one.ctypes.data for one in held}
+    held.clear()
+    gc.collect()
+    again = [answers.take((LARGE,), BYTE) for _ in range(AGAIN)]
+    assert {one.ctypes.data for one in again} <= places
+    again.clear()
+    assert len(answers._free) == AGAIN
+    answers.clear()
+    assert not answers._free
+
+
+def test_small_and_large_outputs_keep_to_their_own_memory():
+    answers, sizes = OutputPool(2), (HUGE_PAGE * 4, LARGE)
+    for order in ((0, 1), (1, 0), (0, 1)):
+        held = {one: answers.take((sizes[one],), BYTE) for one in order}
+        for one in order:
+            held[one][:] = 1
+        held.clear()
+    before = faults()
+    for order in ((0, 1), (1, 0)):
+        held = {one: answers.take((sizes[one],), BYTE) for one in order}
+        for one in order:
+            held[one][:] = 2
+        held.clear()
+    assert faults() - before < 64
+    assert sorted(block.room for block in answers._free) == [HUGE_PAGE, 4 * HUGE_PAGE]
+
+
+def test_no_memory_is_said():
+    with pytest.raises(MemoryError, match="array of"):
+        OutputPool(1).take((1 << 60,), BYTE)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    return model_pack(tmp_path_factory.mktemp("answers") / "pack", {"encoder": GRAPHS["encoder"]}, tuned=False, exact=False)
+
+
+def test_an_answer_that_is_held_stays_as_it_was(path):
+    with haotuner.load(path, threads=1) as pack:
+        model, requests = pack.model("encoder"), [given(GRAPHS["encoder"], batch=4, seq=1100) for _ in range(3)]
+        name = list(model.run(requests[0]))[1]
+        one = model.run(requests[0])[name]
+        kept, place = one.copy(), one.ctypes.data
+        assert one.nbytes >= LARGE
+        other = model.run(requests[1])[name]
+        np.testing.assert_array_equal(one, kept)
+        assert other.ctypes.data != place
+        del one
+        assert model.run(requests[2])[name].ctypes.data == place
+
+
+def test_a_first_request_pays_few_page_faults(path):
+    """A large arena is whole huge pages, as it is told; it is moved as such when it grows."""
+    if not in_huge_pages():
+        pytest.skip("this kernel gives no huge pages")
+    with haotuner.load(path, threads=1) as pack, haotuner.load(path, threads=1) as beside:
+        model, fresh = pack.model("encoder"), beside.model("encoder")
+        model.run(given(GRAPHS["encoder"], batch=1, seq=3))
+        for seq in (1200, 3000, 6000):
+            inputs, told = given(GRAPHS["encoder"], batch=4, seq=seq), model.memory_bytes(batch=4, seq=seq)
+            before = faults()
+            found = model.run(inputs)
+            paid = faults() - before
+            assert told % HUGE_PAGE == 0 and model.stats()["arena_bytes"] == told
+            assert paid < told / PAGE / 4, f"{paid} page faults for {told} bytes at {seq} tokens"
+            for name, one in fresh.run(inputs).items():
+                np.testing.assert_array_equal(one, found[name])
+            fresh.trim()

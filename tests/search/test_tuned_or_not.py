@@ -1,0 +1,88 @@
+"""A tuned plan is not slower than one without measurements, whatever noise there is: true times of a known surface."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from haotuner.plan.table import RowTable
+from haotuner.search.observations import BETWEEN, combined, shrunk, variance_of
+from haotuner.search.row_cover_search import WHOLE_UP_TO
+from haotuner.search.task import Selections
+from haotuner.spec.record import Outcome, Record, Timed, Trial
+from haotuner.spec.shape import Shape
+from haotuner.tuning.strategies import tune
+from tests.search.fake_lab import CORE, FAMILY, TASK, FakeLab
+
+SELECTIONS = Selections()  # made once: noise comes after it
+ROWS = [shape["m"] for shape in TASK.traffic.shapes()]
+NOISE, SPELLS = 0.1, 0.15  # log units of a process and of a sample; share of trials that a spell of other work slowed
+
+
+class Noisy(FakeLab):
+    """Processes that differ, samples that differ, and spells of other work that slow most samples of a trial."""
+
+    def _outcome(self, trial: Trial) -> Outcome:
+        if not isinstance(super()._outcome(trial), Timed):
+            raise AssertionError("nothing fails here")
+        draw = np.random.default_rng(zlib.crc32(f"{self.seed} {trial.key()}".encode()))
+        us = self.true_us(trial) * np.exp(NOISE * (draw.standard_normal() + draw.standard_normal(5)))
+        us[: draw.integers(3, 6)] *= 1.5 if draw.random() < SPELLS else 1.0
+        return Timed(samples_us=tuple(us))
+
+
+class Nothing(FakeLab):
+    def measure(self, *_: object) -> list[Record]:
+        return []
+
+
+def true_us(table: RowTable) -> NDArray[np.float64]:
+    lab = FakeLab(CORE)
+    planned = [(m, table.entries[m - 1].composition) for m in ROWS]
+    return np.array([lab.true_us(Trial.of(TASK.op, one, Shape.of(m=m), cache=TASK.cache)) for m, one in planned])
+
+
+@pytest.fixture(scope="module")
+def unmeasured() -> NDArray[np.float64]:
+    asked = replace(TASK, selections=SELECTIONS, budget_s=0.0)
+    return true_us(tune(asked, Nothing(CORE).as_lab(), FAMILY).row_tables[0])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 12))])
+def test_a_tuned_plan_is_no_slower_than_one_without_measurements(seed: int, unmeasured: NDArray[np.float64]) -> None:
+    lab = Noisy(CORE, seed=seed)
+    tuned = tune(replace(TASK, selections=SELECTIONS), lab.as_lab(), FAMILY)
+    ratios = true_us(tuned.row_tables[0]) / unmeasured
+    small = ratios[np.array(ROWS) <= WHOLE_UP_TO]
+    assert np.exp(np.log(ratios).mean()) < 1.005 and np.exp(np.log(small).mean()) < 1.02
+    assert ratios.max() < 1 + NOISE, f"m={ROWS[int(ratios.argmax())]}"
+    timed = {trial.shape["m"] for trial in lab.measured if len(trial.composition.parts) == 1}
+    heights = {candidate.kernel["mr"] for candidate in tuned.funnel.kept}
+    assert timed >= {m for m in ROWS if m <= WHOLE_UP_TO and m in heights}, "a tile of each small height is timed"
+
+
+def test_times_are_drawn_to_what_is_expected_as_far_as_their_repeats_disagree() -> None:
+    draw = np.random.default_rng(0)
+    expected = np.exp(draw.uniform(0, 5, 400))
+    truth = 3.0 * expected * np.exp(0.15 * draw.standard_normal(400))
+    for noise in (0.01, 0.1, 0.4):
+        us = truth * np.exp(noise * draw.standard_normal(400))
+        found = shrunk(us, np.full(400, noise**2), list(expected))
+        before, after = (float(np.square(np.log(one / truth)).mean()) for one in (us, found))
+        assert after <= before * 1.02, noise
+        assert (after < 0.6 * before) == (noise > 0.3)
+    few = truth[:5]
+    assert shrunk(few, np.full(5, 0.1), list(expected[:5])) is few
+
+
+def test_two_processes_that_disagree_are_trusted_less() -> None:
+    calm = Timed(samples_us=(10.0,) * 5)
+    assert variance_of(calm) == pytest.approx(BETWEEN**2)
+    assert variance_of(Timed(samples_us=(10.0, 14.0, 9.0, 10.5, 12.0))) > 4 * BETWEEN**2
+    near, far = combined(10.0, BETWEEN**2, 10.1), combined(10.0, BETWEEN**2, 15.0)
+    assert near[0] == pytest.approx(10.05) and near[1] < BETWEEN**2 < far[1]
