@@ -1,4 +1,4 @@
-"""Convolutions without columns as a timing process launches them: ``python -m tests.backends.cuda_timing_direct CUBIN OP``."""
+"""Direct convolutions as a timing process launches them: ``python -m tests.backends.cuda_timing_direct CUBIN OP``."""
 
 from __future__ import annotations
 

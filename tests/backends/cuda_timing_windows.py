@@ -1,4 +1,4 @@
-"""Windows read where they lie, as a timing process launches them: ``python -m tests.backends.cuda_timing_windows CUBIN OP``."""
+"""Windows of images as a timing process launches them: ``python -m tests.backends.cuda_timing_windows CUBIN OP``."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Gates of everything that selection proposes: ``python -m tests.bench.cuda_gates FOLDER [--seconds N] [--classes]``.
 
 Compiles what ``haotuner candidates`` proposes for h200, a100, l40s and rtx-4090, weights stored either way, and reads the
-gates of ``tests/microkernels/cuda_gates.py`` off the machine code. Kernels that differ in the length of their ring or in fp16
+gates of ``tests/microkernels/cuda_gates.py`` off the machine code. Kernels that differ in their ring's length or in fp16
 against bf16 alone are a class: their main loops differ in constants. ``--classes`` reads one of each class, and of every
 eighth class all, whose loops are compared: a class of unlike loops is said and counts as broken. Of each architecture and
 family a few are read in their build for steps, too (``fused.py``), and what these cost the loop is said.

@@ -1,4 +1,4 @@
-"""Attention on tensor cores, called on the emulator, apart: ``python -m tests.microkernels.cuda_attention LIBRARY SYMBOL…``."""
+"""Attention on tensor cores, on the emulator, apart: ``python -m tests.microkernels.cuda_attention LIBRARY SYMBOL…``."""
 
 from __future__ import annotations
 

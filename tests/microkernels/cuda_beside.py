@@ -1,4 +1,4 @@
-"""Programs with several outputs as CUDA, on the emulator, apart: ``python -m tests.microkernels.cuda_beside LIBRARY SYMBOL…``."""
+"""CUDA programs with several outputs, on the emulator: ``python -m tests.microkernels.cuda_beside LIBRARY SYMBOL…``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Generated programs as CUDA, called on the emulator, apart: ``python -m tests.microkernels.cuda_generated LIBRARY SYMBOL…``."""
+"""Generated CUDA programs, on the emulator, apart: ``python -m tests.microkernels.cuda_generated LIBRARY SYMBOL…``."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def tests() -> str:
         here / "native" / f"drive_{name}.c"
         for name in ("cuda", "doors", "bound", "ffi", "checks", "workspace", "grouped", "products")
     ]
-    looked = [*here.glob("cuda_*.py"), *programs, *(ROOT / "tests" / "work").glob("cuda_timing*.py")]
+    looked = [*here.glob("cuda_*.py"), *programs, *(ROOT / "tests" / "backends").glob("cuda_timing*.py")]
     return digest(*(path.read_text() for path in sorted(looked) if path.name != Path(__file__).name))
 
 
