@@ -89,7 +89,7 @@ def weighted_opinions(
     if PLAIN in single:
         result.append((PLAIN, single[PLAIN], of_all))
     result.append((ANALYSIS, columns[:, -1], shares.analysis))
-    return [Opinion(name=name, said=spread * text, weight=weight) for name, text, weight in result]
+    return [Opinion(name=name, prediction=spread * text, weight=weight) for name, text, weight in result]
 
 
 FEWEST_AGREED = 3  # independent opinions below which a median is one of them, or lies between two
@@ -102,7 +102,9 @@ def agreement(opinions: Sequence[Opinion]) -> Rows:
     and models of all sources repeat all of them, so that with them a majority is what two sources have in common. The median
     is not moved by one that is far off (Dwork et al., Rank aggregation methods for the web, 2001).
     """
-    independent = [opinion.said for opinion in opinions if opinion.name.startswith(FOREST_OF) or opinion.name == ANALYSIS]
+    independent = [
+        opinion.prediction for opinion in opinions if opinion.name.startswith(FOREST_OF) or opinion.name == ANALYSIS
+    ]
     if len(independent) < FEWEST_AGREED:
         return NOTHING
     from scipy.stats import rankdata  # half a second to import

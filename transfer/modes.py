@@ -84,7 +84,7 @@ class Pool:
         heads: list[list[Rows]] = [[] for _ in agreed]
         for task in np.unique(self.tasks):
             rows = np.flatnonzero(self.tasks == task)
-            part = [replace(opinion, said=opinion.said[rows]) for opinion in opinions]
+            part = [replace(opinion, prediction=opinion.prediction[rows]) for opinion in opinions]
             best, common = self.portfolio(part, [seed, 2], rows).best(HEAD), agreement(part)
             for share, head in zip(agreed, heads, strict=True):
                 head.append(rows[shared_head(common, best, share)])

@@ -64,7 +64,7 @@ class Opinion:
     """
 
     name: str
-    said: Scores
+    prediction: Scores
     weight: float
     unseen: Scores | None = None
 
@@ -129,17 +129,17 @@ class Portfolio:
         """
         self._spread = max(spread, 1e-9)
         self._tasks = np.unique(tasks, return_inverse=True)[1].astype(np.int64)
-        self._said = np.stack([_behind(opinion.said / self._spread, self._tasks) for opinion in opinions])
+        self._ranks = np.stack([_behind(opinion.prediction / self._spread, self._tasks) for opinion in opinions])
         self._by_weight = np.argsort([-opinion.weight for opinion in opinions], kind="stable").tolist()
-        self._places, self._rng = places, rng
-        self._short = _shortlist(self._said, self._tasks, rng)
+        self._positions, self._rng = places, rng
+        self._short = _shortlist(self._ranks, self._tasks, rng)
         self._hypotheses = _Hypotheses.drawn(np.array([opinion.weight for opinion in opinions]), doubt, rng)
         self._errors = self._hypotheses.errors
         frequencies = rng.standard_normal((FEATURES, places.shape[1]))
         frequencies /= LENGTH * np.sqrt(rng.chisquare(5, size=(FEATURES, 1)) / 5)  # of the Matern kernel of 5/2
         self._frequencies, self._phases = frequencies, rng.uniform(0, 2 * np.pi, FEATURES)
         self._features = self._cosines(self._short)
-        self._expected = self._hypotheses.means(_single(self._said[:, self._short]), self._features)
+        self._expected = self._hypotheses.means(_single(self._ranks[:, self._short]), self._features)
         self._weights = rng.standard_normal((DRAWS, FEATURES), dtype=np.float32)
         self._smooth = self._weights @ self._features.T  # errors of size 1 at the shortlist
         self._own = np.float32(ALONE) * rng.standard_normal(self._smooth.shape, dtype=np.float32)
@@ -149,7 +149,7 @@ class Portfolio:
 
     def update(self, rows: Rows, labels: Scores, unseen: Sequence[Scores | None] | None = None) -> None:
         """Takes measurements in; ``unseen`` is what opinions that have seen these rows said before, each or None."""
-        foretold = self._said[:, rows]
+        foretold = self._ranks[:, rows]
         for at, item in enumerate(unseen or ()):
             if item is not None and len(rows):
                 foretold[at] = _behind(item / self._spread, self._tasks[rows])
@@ -202,7 +202,7 @@ class Portfolio:
         tasks, owed = self._tasks[self._short], dict[int, None]()
         for task in range(int(tasks.max()) + 1):
             rows = np.flatnonzero(tasks == task)
-            first = dict.fromkeys(int(rows[np.argmax(self._said[at, self._short[rows]])]) for at in self._by_weight)
+            first = dict.fromkeys(int(rows[np.argmax(self._ranks[at, self._short[rows]])]) for at in self._by_weight)
             owed |= dict.fromkeys(list(first)[:HEARD])
         return [row for row in owed if open_rows[row]]
 
@@ -213,14 +213,14 @@ class Portfolio:
         return np.append(parts, 1.0 - parts.sum())
 
     def _cosines(self, rows: Rows) -> Singles:
-        turned = _single(self._places[rows] @ self._frequencies.T + self._phases)
+        turned = _single(self._positions[rows] @ self._frequencies.T + self._phases)
         return np.cos(turned) * np.float32(np.sqrt(2.0 / FEATURES))
 
     def _alike(self, rows: Rows) -> Scores:
         """Correlation of errors of size 1 at some rows with those at the measured ones, ``(rows, measured)``."""
         from sklearn.gaussian_process.kernels import Matern  # a second to import: not of a portfolio that is never told
 
-        return np.asarray(Matern(LENGTH, nu=2.5)(self._places[rows], self._places[self.rows]), dtype=np.float64)
+        return np.asarray(Matern(LENGTH, nu=2.5)(self._positions[rows], self._positions[self.rows]), dtype=np.float64)
 
     def _factor(self, error: float) -> tuple[Scores, bool]:
         """Of the covariance of the measured rows: errors of one size, the levels of tasks, what a program has for itself."""

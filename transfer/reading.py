@@ -166,13 +166,13 @@ def demands_of(device: Device, family: str, trials: list[Trial]) -> tuple[list[T
             required = demand(group.part, group.family, group.problem(), group.pairs, weights=group.cache)
         except (KeyError, ValueError) as error:  # parameters or extents that this family does not have
             raise UsageError(
-                f"records of another schema: {family} of {group.op.name} on {device.id}: {_lacking(error)}"
+                f"records of another schema: {family} of {group.op.name} on {device.id}: {_missing_parameter(error)}"
             ) from error
         demands.append((group.part, required))
     return [trial for group in groups for trial in group.trials], demands
 
 
-def _lacking(error: Exception) -> str:
+def _missing_parameter(error: Exception) -> str:
     """Text on what a family's demand function misses: parameters say so themselves, an extent is told by its bare name."""
     text = str(error.args[0])
     return text if " " in text else f"the op has no extent {text!r}"

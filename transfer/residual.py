@@ -96,7 +96,7 @@ class Parts:
     trees: tuple[Forest, ...]
     own: Forest
 
-    def said(self, frame: pd.DataFrame, columns: Scores, *, own: bool = True) -> tuple[Scores, Scores, Scores]:
+    def predictions(self, frame: pd.DataFrame, columns: Scores, *, own: bool = True) -> tuple[Scores, Scores, Scores]:
         """Predictions of stack, trees and own forest for rows; each of shape ``(rows,)``; zeros of a forest not asked."""
         left = np.mean([forest.predict(frame) for forest in self.trees], axis=0)
         alone = self.own.predict(frame) if own else np.zeros(len(frame))
@@ -113,7 +113,7 @@ class Residual:
 
     def predict(self, frame: pd.DataFrame, columns: Scores) -> Scores:
         """Log efficiency of shape ``(rows,)``."""
-        return _mix(self.parts.said(frame, columns, own=self.step[1] > 0), self.step)
+        return _mix(self.parts.predictions(frame, columns, own=self.step[1] > 0), self.step)
 
 
 def fit_residual(
@@ -136,7 +136,7 @@ def fit_residual(
         selected = np.setdiff1d(order, out)
         if len(selected) and len(out):
             parts = _parts(frame, columns, labels, selected, priors, spread, seed, bag=BAG // 2)
-            for values, item in zip(stored, parts.said(frame.iloc[out], columns[out]), strict=True):
+            for values, item in zip(stored, parts.predictions(frame.iloc[out], columns[out]), strict=True):
                 values[out] = item
     step = _proved(labels, stored) if len(labels) >= 2 * FOLDS else STEPS[0]
     every = np.arange(len(labels))

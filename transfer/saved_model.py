@@ -186,10 +186,10 @@ class _Give:
     """Hands the texts out again in the same order."""
 
     def __init__(self, texts: Sequence[str], threads: int) -> None:
-        self._left, self._threads = list(texts), threads
+        self._remaining, self._threads = list(texts), threads
 
     def forest(self, selected: Mapping[str, Any]) -> Forest:
-        texts = [self._left.pop(0) for _ in range(selected["texts"])]
+        texts = [self._remaining.pop(0) for _ in range(selected["texts"])]
         return Forest.restored(selected["state"], texts, threads=self._threads)
 
 

@@ -189,7 +189,7 @@ class Shared(Started):
 
     def opinions(self, frame: pd.DataFrame) -> Scores:
         """Opinions before any measurement, in log efficiency, ``(opinions, rows)``."""
-        return np.stack([opinion.said for opinion in self._opinions(frame)])
+        return np.stack([opinion.prediction for opinion in self._opinions(frame)])
 
     def head(
         self, frame: pd.DataFrame, tasks: NDArray[np.int64], count: int, measured: NDArray[np.int64], labels: ArrayLike
@@ -229,12 +229,12 @@ def shared_of_models(models: Sequence[Ranks], distances: Sequence[float], blend:
 
     def opinions(frame: pd.DataFrame) -> list[Opinion]:
         answer = blend.each(frame)
-        result = [Opinion(name=f"model {at}", said=each, weight=float(near[at])) for at, each in enumerate(answer)]
+        result = [Opinion(name=f"model {at}", prediction=each, weight=float(near[at])) for at, each in enumerate(answer)]
         together = SHARES.together * float(near.max())
-        result.append(Opinion(name="blend", said=np.asarray(blend.priors @ answer), weight=together))
-        result.append(Opinion(name=COPY_MEAN, said=answer.mean(axis=0), weight=together))
+        result.append(Opinion(name="blend", prediction=np.asarray(blend.priors @ answer), weight=together))
+        result.append(Opinion(name=COPY_MEAN, prediction=answer.mean(axis=0), weight=together))
         analysis = np.asarray(frame["expected_log"], dtype=np.float64)
-        return [*result, Opinion(name=ANALYSIS, said=analysis, weight=SHARES.analysis)]
+        return [*result, Opinion(name=ANALYSIS, prediction=analysis, weight=SHARES.analysis)]
 
     return Shared(blend, opinions, seed=seed)
 

@@ -59,7 +59,7 @@ class _Parsed:
     """As ``tvm.script.parser.core.doc.parse``; each caller has a tree of its own, for the parser changes it."""
 
     def __init__(self, parse: Callable[..., Any]) -> None:
-        self._kept = functools.lru_cache(maxsize=TEXTS)(lambda *config: pickle.dumps(parse(*config)))
+        self._cached_parse = functools.lru_cache(maxsize=TEXTS)(lambda *config: pickle.dumps(parse(*config)))
 
     def __call__(self, source: str, filename: str = "<unknown>", mode: str = "exec") -> Any:
-        return pickle.loads(self._kept(source, filename, mode))
+        return pickle.loads(self._cached_parse(source, filename, mode))

@@ -123,10 +123,10 @@ class Toolchain:
                     if count not in common:
                         common[count] = hash_of(words, include[:count])  # reads all headers
                     how = key_of(source, common[count]), [*flags, *self._flags(include[:count])]
-                    made[source] = pool.submit(self._kept, ObjectCache(self.objects), source, *how, timeout_s)
+                    made[source] = pool.submit(self._cached_object, ObjectCache(self.objects), source, *how, timeout_s)
             return [made[source].result() if source in made else source for source in sources]
 
-    def _kept(self, cache: ObjectCache, source: Path, key: str, flags: Sequence[str], timeout_s: float) -> Path:
+    def _cached_object(self, cache: ObjectCache, source: Path, key: str, flags: Sequence[str], timeout_s: float) -> Path:
         """The object file of a source of the package, compiled if nobody did yet; where there is no place, the source."""
         with contextlib.suppress(OSError):
             cached = cache.find(key)

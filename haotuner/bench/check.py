@@ -42,7 +42,7 @@ def error_share(case: CallCase, y: NDArray[Any]) -> float:
     share = _signed_share(case, y) if linear and most < extent else 0.0
     if linear and op.flops(case.shape) // extent > CHECKED_FLOPS:  # one image alone takes too long
         return max(share, _signed_share(case, y))
-    return max(share, _direct_share(*_some(case, y, axis, most)))
+    return max(share, _direct_share(*_sampled(case, y, axis, most)))
 
 
 def computed_by(op: Op) -> dict[str, str]:
@@ -58,7 +58,7 @@ def _direct_share(op: Op, operands: Operands, y: NDArray[Any]) -> float:
     return numerics.compare(y, want, numerics.tolerance(op, operands, want, computed_by(op), step_eps=step_eps)).worst
 
 
-def _some(case: CallCase, y: NDArray[Any], axis: str | None, most: int) -> tuple[Op, Operands, NDArray[Any]]:
+def _sampled(case: CallCase, y: NDArray[Any], axis: str | None, most: int) -> tuple[Op, Operands, NDArray[Any]]:
     """As much of a call along one axis of its result as is soon compared: the first, the last and drawn ones."""
     op = case.op
     if axis is None or most >= case.shape[axis]:
@@ -73,12 +73,12 @@ def _some(case: CallCase, y: NDArray[Any], axis: str | None, most: int) -> tuple
     drawn = rng.choice(rest, max(0, min(len(rest), most - len(picked))), replace=False)
     rows = np.sort(np.concatenate((sorted(picked), drawn))).astype(np.int64)
     axes = {operand.name: operand.axes(options) for operand in op.meaning.inputs} | op.epilogue_operands
-    operands = {name: _taken(values, axes[name], axis, rows) for name, values in case.operands.items()}
+    operands = {name: _rows_of(values, axes[name], axis, rows) for name, values in case.operands.items()}
     operands |= {name: np.searchsorted(rows, case.operands[name]).astype(np.int32) for name in cuts}
-    return op, operands, _taken(y, op.meaning.output.axes(options), axis, rows)
+    return op, operands, _rows_of(y, op.meaning.output.axes(options), axis, rows)
 
 
-def _taken(values: NDArray[Any], axes: tuple[str, ...], axis: str, rows: NDArray[np.int64]) -> NDArray[Any]:
+def _rows_of(values: NDArray[Any], axes: tuple[str, ...], axis: str, rows: NDArray[np.int64]) -> NDArray[Any]:
     return values if axis not in axes else values.take(rows, axes.index(axis))
 
 

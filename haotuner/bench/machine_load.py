@@ -84,12 +84,12 @@ class ScatteredPages:
 
     def __init__(self, buddies: Path = BUDDIES) -> None:
         self._buddies = buddies
-        self._held: mmap.mmap | None = None
+        self._mapping: mmap.mmap | None = None
 
     @property
-    def held_bytes(self) -> int:
+    def mapped_bytes(self) -> int:
         """Bytes that are kept now."""
-        return 0 if self._held is None else len(self._held)
+        return 0 if self._mapping is None else len(self._mapping)
 
     def __enter__(self) -> ScatteredPages:
         try:
@@ -99,17 +99,17 @@ class ScatteredPages:
         allowed = [size for size in (available_bytes(), topology(Host.here()).memory_bytes) if size is not None]
         size = min([wanted_bytes, *(bound // MOST_SHARE for bound in allowed)]) if allowed else 0
         if size >= mmap.PAGESIZE:
-            self._held = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            self._mapping = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
             if hasattr(mmap, "MADV_NOHUGEPAGE"):
-                self._held.madvise(mmap.MADV_NOHUGEPAGE)
+                self._mapping.madvise(mmap.MADV_NOHUGEPAGE)
             for at in range(0, size, mmap.PAGESIZE):
-                self._held[at] = 1  # a page is handed out when it is written to
+                self._mapping[at] = 1  # a page is handed out when it is written to
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self._held is not None:
-            self._held.close()
-            self._held = None
+        if self._mapping is not None:
+            self._mapping.close()
+            self._mapping = None
 
 
 def scattered_bytes(text: str) -> int:

@@ -49,19 +49,19 @@ class ExclusiveRunner:
     """Rounds of questions. A peer that fails is asked no more; HaotunerError where ours does."""
 
     def __init__(self, contenders: Mapping[str, Responder], watch: Watch) -> None:
-        self._left, self._watch = dict(contenders), watch
+        self._remaining, self._watch = dict(contenders), watch
 
     def round(self, number: int, request: Mapping[str, Any]) -> dict[str, Job]:
         """Everybody's answer to a request; who is asked first changes with the round's number."""
-        names, result = list(self._left), {}
+        names, result = list(self._remaining), {}
         first = number % len(names)
         for name in names[first:] + names[:first]:
             try:
-                self._left[name].begin(request)  # not `ask`: a fresh process would not be the one that was asked before
-                result[name] = self._left[name].finish(LIMIT_S)
+                self._remaining[name].begin(request)  # not `ask`: a fresh process would not be the one that was asked before
+                result[name] = self._remaining[name].finish(LIMIT_S)
             except ChildNotResponding as error:
                 _left_out(name, error, self._watch)
-                del self._left[name]
+                del self._remaining[name]
         return result
 
 

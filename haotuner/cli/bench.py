@@ -65,7 +65,7 @@ def bench_model(
     unknown = [peer for peer in peers if peer not in MODEL_PEERS]
     if unknown:
         raise UsageError(f"--peers {unknown[0]}: models are raced against {', '.join(MODEL_PEERS)}")
-    if (manifest := read_manifest(pack)).placed:
+    if (manifest := read_manifest(pack)).on_device:
         raise UsageError(f"{pack} is for {manifest.arch}: whole models are raced on CPUs; tune for this CPU to race {name}")
     for file in files:
         if not file.is_file():

@@ -59,11 +59,11 @@ def candidates(
     for item in result:
         if not quiet:
             item.tell(target, lacking, verbose=verbose)
-        shown = item.kept if verbose or quiet else item.kept[:SHOWN]
+        shown = item.candidates if verbose or quiet else item.candidates[:SHOWN]
         listed = [(c.kernel.name, f"{c.score:.3f}", str(c.footprint.registers_per_thread)) for c in shown]
         say(columns([("kept", "expected share of roofline", "registers"), *listed]))
-        if len(shown) < len(item.kept):
-            say(f"... and {len(item.kept) - len(shown)} more; -v prints all")
+        if len(shown) < len(item.candidates):
+            say(f"... and {len(item.candidates) - len(shown)} more; -v prints all")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +80,11 @@ class Selected:
         return Selected(op, *_selected(op, device, traffic_of(shapes, op)))
 
     @property
-    def kept(self) -> list[Candidate]:
+    def candidates(self) -> list[Candidate]:
         """Of all families, the best by expectation first."""
-        return sorted((c for funnel in self.funnels.values() for c in funnel.kept), key=lambda c: (-c.score, c.kernel.name))
+        return sorted(
+            (c for funnel in self.funnels.values() for c in funnel.candidates), key=lambda c: (-c.score, c.kernel.name)
+        )
 
     @property
     def refused(self) -> dict[str, int]:
@@ -92,10 +94,10 @@ class Selected:
     def document(self) -> dict[str, Any]:
         """JSON form, for programs."""
         families = [
-            {"name": name, "points": f.points, "legal": f.legal, "kept": len(f.kept), "refused": f.refused}
+            {"name": name, "points": f.points, "legal": f.legal, "kept": len(f.candidates), "refused": f.refused}
             for name, f in self.funnels.items()
         ]
-        selected = [c.kernel.name for c in self.kept]
+        selected = [c.kernel.name for c in self.candidates]
         return {"op": self.op.name, "kept": selected, "refused": self.refused, "families": families, "without": self.without}
 
     def tell(self, device: Device, lacking: str, *, verbose: bool) -> None:
@@ -109,7 +111,7 @@ class Selected:
         say(columns([("refused by", "count"), *((law, str(n)) for law, n in self.refused.items())]))
         if verbose:
             examples = [refusal for funnel in self.funnels.values() for refusal in funnel.examples]
-            rows = [(r.law, f"{r.asked:g}", f"{r.allowed:g}", r.kernel.name) for r in examples]
+            rows = [(r.law, f"{r.requested:g}", f"{r.allowed:g}", r.kernel.name) for r in examples]
             say(columns([("law", "asked", "allowed", "kernel"), *rows]))
 
 

@@ -139,7 +139,7 @@ def explain(
     manifest = read_manifest(pack)
     if expected and (not only or shape is not None):
         raise UsageError("--predicted goes with --model MODEL and without --shape: its requests are those of tuning")
-    if only and (shape is not None or expected) and manifest.placed:
+    if only and (shape is not None or expected) and manifest.on_device:
         raise UsageError(
             f"{pack} is for {manifest.arch}, where steps are not timed one by one: leave --shape and --predicted out to see "
             f"the plan of {only}; a profiler of the GPU shows its launches by name"
@@ -159,7 +159,7 @@ def explain(
         say(json.dumps(document_, indent=1)) if json_output else print_model(document_, every=bool(region))
         return
     name, shape = _op_and_shape(pack, op, shape, manifest)
-    if manifest.placed:
+    if manifest.on_device:
         entry = next((o for o in manifest.ops if o.name == name), None)
         if entry is None:
             raise UsageError(f"the pack has no op {name}; it has {', '.join(o.name for o in manifest.ops)}")

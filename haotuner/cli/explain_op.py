@@ -263,7 +263,7 @@ def placed_cell_document(manifest: Manifest, entry: PackOp, extents: Mapping[str
         "measured_us": None,
         "not_timed": WHY_NOT_TIMED,
         "runner_up": _runner_up(plan, extents, chosen),
-    } | ({"writes": [operand.name for operand in entry.written], "apart": entry.apart} if entry.places else {})
+    } | ({"writes": [operand.name for operand in entry.written], "apart": entry.apart} if entry.output_indices else {})
 
 
 def _launches(name: str, kernel: str) -> str:

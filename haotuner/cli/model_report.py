@@ -76,7 +76,7 @@ def _ms(us: float) -> str:
 
 
 def _document(model: ModelTask, ops: Sequence[Op], report: Report) -> dict[str, Any]:
-    graph, uses, steps, report_ = model.graph, model.uses, _steps(model), model.told
+    graph, uses, steps, report_ = model.graph, model.uses, _steps(model), model.report
     seconds = {row["name"]: row["seconds"] for row in report.document["ops"]}
     return {
         "name": model.written.name,
@@ -110,7 +110,7 @@ def _cuts(model: ModelTask) -> str:
 
 def _orchestration(model: ModelTask) -> str:
     """Text on how the groups were chosen."""
-    report = model.told
+    report = model.report
     return (
         f"groups: {report.status} of {report.candidates} candidates in {report.windows} windows, the slowest solved in "
         f"{report.longest_s:.2f} s: {report.chosen_us:,.0f} us by their prices (no plan of them under "

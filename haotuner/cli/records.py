@@ -91,7 +91,7 @@ def import_(
         if isinstance(table, _Refused):
             failures.append(table)
         elif not (quiet or json_output):
-            say(table.told(None if verbose else _SHOWN))
+            say(table.table(None if verbose else _SHOWN))
     for outcome in _imported(every, load, db):
         outcomes.append(
             outcome.document() if isinstance(outcome, _Refused) else {**asdict(outcome), "path": str(outcome.path)}
@@ -225,7 +225,7 @@ class _Counted:
     def document(self) -> dict[str, Any]:
         return {**asdict(self), "path": str(self.path), "stored": False}
 
-    def told(self, most: int | None) -> str:
+    def table(self, most: int | None) -> str:
         reasons = sorted(self.left_out.items(), key=lambda reason: -reason[1])[:most]
         command = f"python -m {self.used_by} --data FOLDER"
         lines = [f"{self.path}: {self.holds}; no records to store, in a checkout `{command}` reads the file"]

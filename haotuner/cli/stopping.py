@@ -32,7 +32,7 @@ class Stopping:
     def __init__(self, out: Path) -> None:
         self._out, self._before = out, _identity(out)
         self.watcher: Watcher | None = None  # of the run, once there is one
-        self.racing = self.asked = False
+        self.racing = self.requested = False
 
     @contextmanager
     def signals(self) -> Iterator[None]:
@@ -51,9 +51,9 @@ class Stopping:
     def _heed(self, number: int, frame: FrameType | None) -> None:
         watcher = self.watcher
         if watcher is None or watcher.stop or self.racing or not watcher.begun:
-            self.asked = True
+            self.requested = True
             raise Interrupted
-        self.asked = watcher.stop = True
+        self.requested = watcher.stop = True
         tell("\nstopping: writing a pack from what is measured; once more to stop at once")
 
     def _ended(self) -> int:

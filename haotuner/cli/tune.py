@@ -188,10 +188,10 @@ def tune(
                 tell(f"--peers {against}: peers on a GPU are raced by `haotuner bench`, not here")
             peers = ()
         stopping.racing = True
-        if peers and not stopping.asked and not zero_measure and from_files is None:
+        if peers and not stopping.requested and not zero_measure and from_files is None:
             with suppress(KeyboardInterrupt):  # the pack is there, and its figures are told without peers
                 speed = compare(request, report, peers, quiet=quiet)
-        if peers and not stopping.asked and not zero_measure and from_files is not None:
+        if peers and not stopping.requested and not zero_measure and from_files is not None:
             with suppress(KeyboardInterrupt):
                 of_models = race_models(request, report, None if against is None else peers, quiet=quiet)
         if json_output:
@@ -214,7 +214,7 @@ def tune(
             if of_models is not None:
                 say(of_models.text())
             say(_closing(report, time.monotonic() - began, budget_s, verbose=verbose))
-        if stopping.asked or not report.complete:
+        if stopping.requested or not report.complete:
             raise typer.Exit(STOPPED)
 
 
@@ -273,7 +273,7 @@ def _unmeasured(report: Report, budget_s: float) -> list[str]:
 
 def _unverified(report: Report) -> str:
     """Reason that a pack is marked so; a model's generated groups may have times where no op has."""
-    if any(model.told.measured for model in report.models):
+    if any(model.report.measured for model in report.models):
         return "unverified: generated groups were timed and no op was; plans and times of the ops are predictions"
     return "unverified: nothing was measured on the device, plans and times are predictions"
 

@@ -41,7 +41,7 @@ class Accesses:
     _known: dict[tuple[str, Indices, tuple[Extent, ...]], Expression] = field(default_factory=dict)
     _digits: MixedRadix = field(default_factory=MixedRadix)
     _variables: int = 0
-    _held: tuple[Extent, ...] = ()  # where one of these is 0, nothing may be read
+    _nonempty: tuple[Extent, ...] = ()  # where one of these is 0, nothing may be read
 
     def variable(self, stem: str) -> Variable:
         """A new loop variable."""
@@ -51,17 +51,17 @@ class Accesses:
     def element(self, tensor: str, indices: Indices) -> Expression:
         """The element of a tensor at these indices. UsageError for a primitive that programs cannot be made of."""
         if tensor in self.stored:
-            return Load(self.stored[tensor], indices, self.graph.types[tensor].dtype, self._held)
+            return Load(self.stored[tensor], indices, self.graph.types[tensor].dtype, self._nonempty)
         return self.computed(tensor, indices)
 
     def computed(self, tensor: str, indices: Indices) -> Expression:
         """Expression of an element, computed even where the tensor is stored."""
-        key = (tensor, indices, self._held)
+        key = (tensor, indices, self._nonempty)
         if key not in self._known:
-            self._known[key] = self._made(tensor, indices)
+            self._known[key] = self._written(tensor, indices)
         return self._known[key]
 
-    def _made(self, tensor: str, indices: Indices) -> Expression:
+    def _written(self, tensor: str, indices: Indices) -> Expression:
         graph, dtype = self.graph, self.graph.types[tensor].dtype
         if tensor in graph.constants:
             value = graph.constants[tensor]
@@ -71,7 +71,7 @@ class Accesses:
                 f"tensor {tensor}: a group's constants are single numbers, got {graph.types[tensor]}; make it an input"
             )
         if tensor in graph.inputs:
-            return Load(tensor, indices, dtype, self._held)
+            return Load(tensor, indices, dtype, self._nonempty)
         node = graph.producer(tensor)
         assert node is not None
         rule = getattr(self, f"_{node.primitive}", None)
@@ -82,11 +82,11 @@ class Accesses:
 
     def _clamped(self, tensor: str, indices: Indices, *extents: Extent) -> Expression:
         """An element at indices that were moved into these extents of the tensor, which hold none where one is 0."""
-        before = self._held
+        before = self._nonempty
         empty = [extent for extent in extents if not isinstance(extent, int) and not extent.is_positive]
-        self._held = tuple(dict.fromkeys((*before, *empty)))
+        self._nonempty = tuple(dict.fromkeys((*before, *empty)))
         result = self.element(tensor, indices)
-        self._held = before
+        self._nonempty = before
         return result
 
     # What computes
@@ -131,7 +131,7 @@ class Accesses:
             if position in axes:
                 own = [(self.variable("k"), tensor) for tensor in self._apart(node.inputs[0], position, extent)]
                 variables += own
-                full.append(self._digits.place(own))
+                full.append(self._digits.number(own))
             else:
                 full.append(inner.pop(0))
         return variables, tuple(full)
@@ -204,7 +204,7 @@ class Accesses:
 
     def _reshape(self, node: Node, indices: Indices) -> Expression:
         before, after = self.graph.types[node.inputs[0]].shape, self.graph.types[node.output].shape
-        result = self._digits.reshaped(before, after, indices, empty=bool(self._held))
+        result = self._digits.reshaped(before, after, indices, empty=bool(self._nonempty))
         return self.element(node.inputs[0], tuple(result))
 
     def _slice(self, node: Node, indices: Indices) -> Expression:

@@ -63,7 +63,7 @@ class Builder(Protocol):
         """Memory of the call's own near the core: a tensor of one axis, whose first contents are not known."""
         ...
 
-    def turned(self, vectors: Sequence[Value], dtype: str) -> Sequence[Value]:
+    def transposed(self, vectors: Sequence[Value], dtype: str) -> Sequence[Value]:
         """As many vectors as each has lanes, turned over the diagonal: vector i of the result has lane i of each."""
         ...
 

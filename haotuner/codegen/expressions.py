@@ -45,7 +45,7 @@ class Load:
     tensor: str
     indices: tuple[Expression, ...]
     dtype: str
-    held: tuple[Extent, ...] = ()
+    nonempty: tuple[Extent, ...] = ()
     free: frozenset[str] = field(init=False, repr=False, compare=False)
     folded: bool = field(init=False, repr=False, compare=False)
 
@@ -201,19 +201,19 @@ class Merged:
     def renamed(self, e: Expression, names: Mapping[str, Variable]) -> Expression:
         """The expression with other variables. A fold that depends on a renamed one is copied."""
         if isinstance(e, Variable):
-            return self._one(("variable", names.get(e.name, e).name), names.get(e.name, e))
+            return self._merged(("variable", names.get(e.name, e).name), names.get(e.name, e))
         if isinstance(e, Load):
             indices = tuple(self.renamed(index, names) for index in e.indices)
-            return self._one((e.tensor, e.held, *map(id, indices)), Load(e.tensor, indices, e.dtype, e.held))
+            return self._merged((e.tensor, e.nonempty, *map(id, indices)), Load(e.tensor, indices, e.dtype, e.nonempty))
         if isinstance(e, Apply):
             arguments = tuple(self.renamed(argument, names) for argument in e.arguments)
-            return self._one((e.function, e.dtype, *map(id, arguments)), Apply(e.function, arguments, e.dtype))
+            return self._merged((e.function, e.dtype, *map(id, arguments)), Apply(e.function, arguments, e.dtype))
         if isinstance(e, Fold):
             if not free_variables(e) & set(names):
                 return e
             key = ("fold", id(e), *(names[name].name for name in sorted(free_variables(e) & set(names))))
-            return self._one(key, Fold(e.how, e.axes, self.renamed(e.value, names), e.dtype, e.tensor))
-        return self._one((type(e).__name__, str(e)), e)
+            return self._merged(key, Fold(e.how, e.axes, self.renamed(e.value, names), e.dtype, e.tensor))
+        return self._merged((type(e).__name__, str(e)), e)
 
-    def _one(self, key: Any, e: Expression) -> Expression:
+    def _merged(self, key: Any, e: Expression) -> Expression:
         return self._known.setdefault(key, e)

@@ -134,7 +134,7 @@ class _Formula:
         for operand in self.kind.inputs:
             shape = [dimension(axis) for axis in operand.axes({})]
             self.builder.input(operand.name, shape, operand.dtype or "fp32")
-        value = self._made(formula)
+        value = self._lowered(formula)
         extents = tuple(dimension(axis) for axis in self.out)
         whole: tuple[Extent, ...] = (*extents, *(1 for _ in self.order[len(self.out) :]))
         if self.builder.types[value].shape != whole:
@@ -143,7 +143,7 @@ class _Formula:
             value = self.builder.add("reshape", value, shape=extents)
         return self.builder.finish(value)
 
-    def _made(self, part: Formula) -> str:
+    def _lowered(self, part: Formula) -> str:
         if part not in self._known:
             self._known[part] = self._add(part)
         return self._known[part]
@@ -157,8 +157,8 @@ class _Formula:
         if isinstance(part, Load):
             return self._spread(part.operand)
         if isinstance(part, Reduce):
-            return g.add("reduce", self._made(part.of), how=part.how, axes=(self.order.index(part.axis),), keepdims=True)
-        return g.map(part.function, *(self._made(argument) for argument in part.arguments))
+            return g.add("reduce", self._lowered(part.of), how=part.how, axes=(self.order.index(part.axis),), keepdims=True)
+        return g.map(part.function, *(self._lowered(argument) for argument in part.arguments))
 
     def _spread(self, operand: str) -> str:
         g = self.builder

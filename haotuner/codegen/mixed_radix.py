@@ -40,7 +40,7 @@ class MixedRadix:
             i, j = i2, j2
         return result
 
-    def place(self, digits: Sequence[Digit]) -> Expression:
+    def number(self, digits: Sequence[Digit]) -> Expression:
         """The number that some digits make, the first one counting most."""
         result = digits[0][0] if digits else index(0)
         for item, extent in digits[1:]:
@@ -64,7 +64,7 @@ class MixedRadix:
         result: list[Expression] = []
         for position in reversed(range(len(shape))):
             if position == 0:
-                result.append(self.place(digits))
+                result.append(self.number(digits))
             elif same(shape[position], 1):
                 result.append(index(0))
             else:
@@ -81,14 +81,14 @@ class MixedRadix:
             if factor is None or width is None:
                 break
             if same(factor, 1):
-                return self.place(low), digits[: len(digits) - count]
+                return self.number(low), digits[: len(digits) - count]
             if (high := quotient(width, factor)) is not None and not same(high, 1):
                 rest: Digit = (arithmetic("mod", item, divisor(factor)), factor)
-                return self.place([rest, *low]), [*above, (arithmetic("floordiv", item, divisor(factor)), high)]
+                return self.number([rest, *low]), [*above, (arithmetic("floordiv", item, divisor(factor)), high)]
             factor = quotient(factor, width)
         if factor is not None and same(factor, 1):
-            return self.place(digits), []
-        flat = self.place(digits)  # the extents have nothing in common that shows
+            return self.number(digits), []
+        flat = self.number(digits)  # the extents have nothing in common that shows
         return arithmetic("mod", flat, divisor(extent)), [(arithmetic("floordiv", flat, divisor(extent)), None)]
 
 

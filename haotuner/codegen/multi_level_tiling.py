@@ -153,7 +153,7 @@ class _Tiled(Values):
         neutral = self.machine.neutral(self.fold.how, self.fold.dtype)
         for row in range(height):
             for column in columns:
-                self._put(self._place(i, row, column), neutral, width)
+                self._put(self._sum_index(i, row, column), neutral, width)
 
     def _sum(self, part: _Part, i: Value, height: int, columns: Sequence[Value], width: int, mask: Value) -> None:
         """A block's terms of this part; with the last of them its elements of the output."""
@@ -165,7 +165,7 @@ class _Tiled(Values):
                   for row in rows]  # fmt: skip
         cells = []
         for row in range(height):
-            before = [self._near(self._place(i, row, column), width) if self.terms
+            before = [self._near(self._sum_index(i, row, column), width) if self.terms
                       else machine.neutral(fold.how, fold.dtype) for column in columns]  # fmt: skip
             cells.append([machine.cell(fold.dtype, width, item) for item in before])
 
@@ -175,7 +175,7 @@ class _Tiled(Values):
                 if part.last:
                     self._store(frame, cell)
                 else:
-                    self._put(self._place(i, row, column), cell.get(), width)
+                    self._put(self._sum_index(i, row, column), cell.get(), width)
 
     def _terms(
         self,
@@ -224,7 +224,7 @@ class _Tiled(Values):
         steps = [int(index == self.column and frame.lanes > 1) for index in self.plan.indices]
         self.machine.store(self.plan.output, indices, steps, value, frame.lanes, frame.mask)
 
-    def _place(self, i: Value, row: int, column: Value) -> Value:
+    def _sum_index(self, i: Value, row: int, column: Value) -> Value:
         """Index of a block's sums in scratch memory."""
         line = self._index("mul", self._index("add", i, self._number(row)), self._number(self.tile_columns))
         return self._index("add", line, column)

@@ -25,7 +25,7 @@ class StagePlan:
 
     along: str  # the dimension that is cut
     calls: int  # stages, the one that writes the last
-    left: int  # numbers that a part leaves of a row
+    partials: int  # numbers that a part leaves of a row
     parts: int
     row: int = 0  # elements of the output that are a row; 0: those along the dimension
 
@@ -38,13 +38,13 @@ class StagePlan:
         if not levels or shareable(plan.graph, plan.schedule.lane_axis):
             return None
         along = str(plan.loops[-1][1])
-        return StagePlan(along=along, calls=len(levels) + 1, left=sum(map(len, levels)), parts=plan.schedule.parts)
+        return StagePlan(along=along, calls=len(levels) + 1, partials=sum(map(len, levels)), parts=plan.schedule.parts)
 
     @staticmethod
     def _of_keys(plan: OnlinePlan) -> StagePlan:
         columns = plan.sums.column[1]
         assert isinstance(columns, int), "the rule asks for known extents"
-        return StagePlan(along=str(plan.sums.key[1]), calls=2, left=record(plan), parts=plan.schedule.parts, row=columns)
+        return StagePlan(along=str(plan.sums.key[1]), calls=2, partials=record(plan), parts=plan.schedule.parts, row=columns)
 
 
 def emit_multi_stage(plan: Plan, machine: Builder) -> None:
@@ -93,7 +93,7 @@ class _Stage(Values):
             cell = machine.cell(fold.dtype, 1, machine.neutral(fold.how, fold.dtype))
 
             def joined(p: Value, fold: Fold = fold, cell: object = cell) -> None:
-                own = machine.load(PARTIAL, [self._place(fold, p, row)], [0], 1, None)
+                own = machine.load(PARTIAL, [self._partial_index(fold, p, row)], [0], 1, None)
                 cell.set(machine.join(self.how(fold), cell.get(), own, fold.dtype, 1))  # type: ignore[attr-defined]
 
             machine.loop(self.parts, joined)
@@ -124,7 +124,7 @@ class _Stage(Values):
             for cell in own[1:]:
                 whole = machine.join(self.how(fold), whole, cell.get(), fold.dtype, self.lanes)
             whole = machine.horizontal(self.how(fold), whole, fold.dtype, self.lanes)
-            machine.store(PARTIAL, [self._place(fold, self.part, row)], [0], whole, 1, None)
+            machine.store(PARTIAL, [self._partial_index(fold, self.part, row)], [0], whole, 1, None)
 
     def _along(self, frame: Frame, variables: Sequence[Variable], body: Callable[[int, Frame], None]) -> None:
         """The part's iterations along the last axis; the one behind all whole ones is masked."""
@@ -162,7 +162,7 @@ class _Stage(Values):
         steps = [int(isinstance(index, Variable) and index.name in here.along) for index in sink.indices]
         self.machine.store(sink.tensor or self.plan.output, indices, steps, value, here.lanes, here.mask)
 
-    def _place(self, fold: Expression, part: Value, row: Value) -> Value:
+    def _partial_index(self, fold: Expression, part: Value, row: Value) -> Value:
         """Index of a part's number of a row."""
         at = next(index for index, fold_ in enumerate(self.folds) if fold_ is fold)
         line = self._index("add", self._index("mul", self._number(at), self.parts), part)

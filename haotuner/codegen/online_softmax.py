@@ -70,7 +70,7 @@ def match_online_softmax(graph: Graph) -> OnlineSoftmax | None:
     for node in graph.nodes:
         if node.primitive == "reduce" and node.attributes["how"] == "max" and len(node.attributes["axes"]) == 1:
             try:
-                result = _Matcher(graph, node).found()
+                result = _Matcher(graph, node).match()
             except UsageError:  # a primitive that no program is made of
                 continue
             if result is not None:
@@ -92,7 +92,7 @@ class _Matcher:
         self.known: dict[Fold, Expression] = {}
         self.score: Expression | None = None
 
-    def found(self) -> OnlineSoftmax | None:
+    def match(self) -> OnlineSoftmax | None:
         graph = self.graph
         out = graph.outputs[0]
         axes = tuple((self.accesses.variable("i"), extent) for extent in graph.types[out].shape)

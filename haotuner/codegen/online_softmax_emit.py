@@ -137,12 +137,12 @@ class _Spread(Values):
         super().__init__(machine)
         self.name = name
 
-    def _made(self, e: Expression, frame: Frame) -> Value:
+    def _lowered(self, e: Expression, frame: Frame) -> Value:
         if isinstance(e, Variable) and e.name == self.name:
             return frame.variables[self.name]
         if isinstance(e, Load) and self.name in free_variables(e):
             return self.machine.load(e.tensor, [self.evaluate(index, frame) for index in e.indices], None, frame.lanes, None)
-        return super()._made(e, frame)
+        return super()._lowered(e, frame)
 
 
 class DepthLanes(Tiles):

@@ -57,7 +57,7 @@ class Rows:
 
 def rows_of(e: Expression, row: str, column: str) -> Rows:
     """An operand's rows. UsageError where it is no tensor in memory, or its rows or columns do not lie evenly."""
-    if isinstance(e, Load) and isinstance(e.indices[-1], Variable) and e.indices[-1].name == column and not e.held:
+    if isinstance(e, Load) and isinstance(e.indices[-1], Variable) and e.indices[-1].name == column and not e.nonempty:
         own = [axis for axis, index in enumerate(e.indices[:-1]) if isinstance(index, Variable) and index.name == row]
         rest = [index for axis, index in enumerate(e.indices[:-1]) if axis not in own]
         if len(own) == 1 and not any(free_variables(item) & {row, column} for item in rest):

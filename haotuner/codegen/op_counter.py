@@ -193,7 +193,7 @@ class OpCounter:
         """A tensor more."""
         self.types = {**self.types, name: TensorType((count,), dtype)}
 
-    def turned(self, vectors: Sequence[Any], dtype: str) -> Sequence[Any]:
+    def transposed(self, vectors: Sequence[Any], dtype: str) -> Sequence[Any]:
         """A shuffle of each vector for every halving of the lanes."""
         self.here.body += [Work("turn", len(vectors), dtype)] * (len(vectors) * (len(vectors).bit_length() - 1))
         return [UNKNOWN] * len(vectors)

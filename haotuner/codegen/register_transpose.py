@@ -102,7 +102,7 @@ class _Turned(Values):
                 for item in across
             ]
             vectors = [machine.cell(load.dtype, lanes, self.evaluate(load, item)).get() for item in own]
-            turned[id(load)] = machine.turned(vectors, load.dtype)
+            turned[id(load)] = machine.transposed(vectors, load.dtype)
         for at in range(lanes):
             here = frame.inner(**{down: self._place(row, at, rows, whole), along: column})
             masked = None if whole else self._mask(row, at, rows, column, columns)

@@ -268,7 +268,7 @@ def tiled_fold(plan: Plan) -> Fold:
     return folds[0]
 
 
-def _turned(plan: Plan) -> None:
+def _check_transpose(plan: Plan) -> None:
     """UsageError where there is nothing to turn, or the schedule wants what squares do not have."""
     schedule = plan.schedule
     plain = (schedule.unroll, schedule.rows, schedule.packed, schedule.tiles[2]) == (1, 1, 1, 0) and schedule.masked
@@ -336,7 +336,7 @@ def planned(graph: Graph, schedule: Schedule) -> Plan:
     plan = Plan(graph=graph, schedule=schedule, loops=loops, indices=variables, value=value, keeps=keeps, first=first,
                 beside=beside)  # fmt: skip
     if plan.turns:
-        _turned(plan)
+        _check_transpose(plan)
     elif schedule.tiles:
         tiled_fold(plan)  # refuses what has no tiles
     if schedule.parts > 1 and not shared and (schedule.tiles or not levels_of_folds(plan)):

@@ -167,10 +167,10 @@ class Values:
         """The value of an expression, computed once a frame."""
         result = frame.known.get(id(e), _NOT_YET)
         if result is _NOT_YET:
-            result = frame.known[id(e)] = self._made(e, frame)
+            result = frame.known[id(e)] = self._lowered(e, frame)
         return result
 
-    def _made(self, e: Expression, frame: Frame) -> Value:
+    def _lowered(self, e: Expression, frame: Frame) -> Value:
         machine = self.machine
         if isinstance(e, Number):
             return machine.number(e.value, e.dtype)
@@ -183,7 +183,7 @@ class Values:
             return frame.folds[e]
         if isinstance(e, Load):
             steps = [step_along(index, frame.along) for index in e.indices]
-            conditions = [machine.size(condition) for condition in e.held]
+            conditions = [machine.size(condition) for condition in e.nonempty]
             if None in steps:
                 vectors = [self.evaluate(index, frame) for index in e.indices]
                 return machine.load(e.tensor, vectors, None, frame.lanes, frame.mask, conditions)

@@ -126,7 +126,7 @@ class Flow:
     """Tiles on the device at a time, and what they have on its way: columns of shape ``(rows,)``."""
 
     spread: Column  # tiles of the busiest unit
-    held: Column  # of them at a time
+    resident: Column  # of them at a time
     rounds: Column  # of resident tiles, one after the other
     steps: Column  # of the ring, in one tile
     latency_us: Column  # of a step's loads: of memory, as far as they come from there, else of the L2
@@ -150,7 +150,7 @@ def flow_of(demand: Demand, m: Machine, resident: Column) -> Flow:
     in_flight = running * np.minimum(ring.ahead, steps) * brought
     return Flow(
         spread=spread,
-        held=waves_held,
+        resident=waves_held,
         rounds=rounds,
         steps=steps,
         latency_us=latency_us,

@@ -54,7 +54,7 @@ def images_of(graph: Graph, known: Mapping[str, Image]) -> dict[str, Image]:
     for _ in range(SWEEPS):
         before = len(result)
         for node in graph.nodes:
-            if node.output not in result and (image := _made(node, graph, result)) is not None:
+            if node.output not in result and (image := _image_of(node, graph, result)) is not None:
                 result[node.output] = image
         for node in reversed(graph.nodes):
             for name in _sources(node, graph):
@@ -70,7 +70,7 @@ def images_of(graph: Graph, known: Mapping[str, Image]) -> dict[str, Image]:
 _ALIKE = ("map", "cast", "pad", "slice", "concat", "window", "broadcast")  # an image where what they read is one
 
 
-def _made(node: Node, graph: Graph, result: Mapping[str, Image]) -> Image | None:
+def _image_of(node: Node, graph: Graph, result: Mapping[str, Image]) -> Image | None:
     """The image that a primitive makes of images."""
     rank = graph.types[node.output].rank
     images = [result[tensor] for tensor in node.inputs if tensor in result and graph.types[tensor].rank <= rank]
@@ -264,19 +264,19 @@ class LayoutCandidates:
             if ways[image_] == "turn":
                 self._turn(made, image_)
             elif ways[image_] != "given":
-                self._compute(made, self._made[image_[0]], image_, ways[image_])
+                self._compute(made, self._producers[image_[0]], image_, ways[image_])
         names = [self.called(item) for item in images] if inputs is None else inputs
         return Graph(tuple(names), tuple(map(self.called, outputs)), tuple(made.nodes), made.types, made.constants)
 
     @cached_property
-    def _made(self) -> dict[str, Node]:
+    def _producers(self) -> dict[str, Node]:
         return {node.output: node for node in self.graph.nodes}
 
     @cached_property
     def _order(self) -> dict[str, int]:
         """Places of tensors, those that no primitive makes first."""
-        sources = [name for name in self.graph.types if name not in self._made and name not in self.graph.constants]
-        return {name: index for index, name in enumerate([*sources, *self._made])}
+        sources = [name for name in self.graph.types if name not in self._producers and name not in self.graph.constants]
+        return {name: index for index, name in enumerate([*sources, *self._producers])}
 
     def _ways(self, outputs: Iterable[Place], how: Callable[[Place], How]) -> dict[Place, How]:
         """Choice for each tensor on the way to the wanted ones, from the last one back."""
@@ -296,7 +296,7 @@ class LayoutCandidates:
         """The tensors that a way of making one reads, but constants and the other layout."""
         if way not in ("first", "last"):
             return []
-        node = self._made[name]
+        node = self._producers[name]
         places = zip(node.inputs, self._rule(node, way).reads, strict=True)
         return [image for image in places if image[0] not in self.graph.constants]
 

@@ -41,7 +41,7 @@ class _Folded:
 
     whole: Graph
     reads: Counter[str] = field(init=False)
-    made: dict[str, Node] = field(default_factory=dict)
+    producers: dict[str, Node] = field(default_factory=dict)
     replaced: set[str] = field(default_factory=set)
     types: dict[str, Any] = field(init=False)
     constants: dict[str, Any] = field(init=False)
@@ -55,15 +55,15 @@ class _Folded:
         """A node, or what it makes of those before it."""
         function = node.attributes.get("function") if node.primitive == "map" else None
         if function not in ("mul", "add") or not (self._scaled(node) if function == "mul" else self._shifted(node)):
-            self.made[node.output] = node
+            self.producers[node.output] = node
 
     def graph(self) -> Graph:
         """All that was taken, without what nothing reads any more for that."""
-        read = {tensor for node in self.made.values() for tensor in node.inputs}
-        gone = self.replaced - read - set(self.made) - set(self.whole.outputs)
+        read = {tensor for node in self.producers.values() for tensor in node.inputs}
+        gone = self.replaced - read - set(self.producers) - set(self.whole.outputs)
         return replace(
             self.whole,
-            nodes=tuple(self.made.values()),
+            nodes=tuple(self.producers.values()),
             types={name: kind for name, kind in self.types.items() if name not in gone},
             constants={name: value for name, value in self.constants.items() if name not in gone},
             guards={name: guard for name, guard in self.whole.guards.items() if name not in gone},
@@ -73,14 +73,14 @@ class _Folded:
         """A tensor and the fp32 constant that it meets, which asks for no larger result."""
         for tensor, other in (node.inputs, node.inputs[::-1]):
             value = self.constants.get(other)
-            if value is not None and tensor in self.made and self.types[other].dtype == "fp32":
+            if value is not None and tensor in self.producers and self.types[other].dtype == "fp32":
                 apart = self.whole.guards.get(tensor) != self.whole.guards.get(node.output)
                 return None if apart or self.types[tensor] != self.types[node.output] else (tensor, value)
         return None
 
     def _alone(self, tensor: str, primitive: str, function: str | None = None) -> Node | None:
         """The node of a tensor that one other reads, if it is of this kind."""
-        node = self.made.get(tensor)
+        node = self.producers.get(tensor)
         if node is None or self.reads[tensor] != 1 or node.primitive != primitive:
             return None
         return node if node.attributes.get("function") == function else None
@@ -120,14 +120,14 @@ class _Folded:
 
     def _put(self, gone: str, tensor: str, shift: Any, output: str) -> None:
         """The sum of a tensor and a new constant in place of the sum ``gone``."""
-        node = self.made.pop(gone)
+        node = self.producers.pop(gone)
         self.replaced |= {gone, *node.inputs}
-        self.made[output] = replace(node, inputs=(tensor, self._constant(shift)), output=output)
+        self.producers[output] = replace(node, inputs=(tensor, self._constant(shift)), output=output)
 
     def _renamed(self, gone: str, output: str) -> None:
-        node = self.made.pop(gone)
+        node = self.producers.pop(gone)
         self.replaced.add(gone)
-        self.made[output] = replace(node, output=output)
+        self.producers[output] = replace(node, output=output)
 
     def _constant(self, value: Any) -> str:
         name = f"scaled_{len(self.types)}"
@@ -170,7 +170,7 @@ class _Folded:
                 inputs[index] = self._constant(value * turned)
                 self.reads[inputs[index]] = 1
                 self.replaced.add(name)
-                self.made[product.output] = replace(product, inputs=tuple(inputs))
+                self.producers[product.output] = replace(product, inputs=tuple(inputs))
                 return True
         return False
 
@@ -223,7 +223,7 @@ class _Rows:
     whole: Graph
     scaled: int = 0
     shifts: dict[str, _Shift] = field(default_factory=dict)
-    made: dict[str, Node] = field(default_factory=dict)
+    producers: dict[str, Node] = field(default_factory=dict)
     reads: Counter[str] = field(init=False)
     types: dict[str, TensorType] = field(init=False)
     constants: dict[str, Any] = field(init=False)
@@ -238,13 +238,13 @@ class _Rows:
         """A node as it is, or as rows."""
         function = node.attributes.get("function") if node.primitive == "map" else None
         if function not in ("mul", "add") or not (self._scaled(node) if function == "mul" else self._biased(node)):
-            self.made[node.output] = node
+            self.producers[node.output] = node
 
     def graph(self) -> Graph:
         """All that was taken, without what nothing reads any more for that."""
         needed, nodes = set(self.whole.outputs), list[Node]()
         before = {tensor for node in self.whole.nodes for tensor in node.inputs}
-        for node in reversed(self.made.values()):
+        for node in reversed(self.producers.values()):
             if node.output in needed or (node.output in self.whole.types and node.output not in before):
                 nodes.append(node)
                 needed.update(node.inputs)
@@ -279,11 +279,11 @@ class _Rows:
         row = self._row(scale, sums, like)
         wide = self._add(like, "cast", sums.tensor, dtype="fp32")
         if not moved:
-            self._map(like, "mul", wide, self._placed(row, sums, like), output=like)
+            self._map(like, "mul", wide, self._broadcast(row, sums, like), output=like)
             return
-        times = self._map(like, "mul", wide, self._placed(row, sums, like))
+        times = self._map(like, "mul", wide, self._broadcast(row, sums, like))
         shift = self._map(like, "mul", self._add(like, "cast", self._row(moved[0], sums, like), dtype="fp32"), row)
-        placed = self._placed(self._map(like, "neg", shift), sums, like)
+        placed = self._broadcast(self._map(like, "neg", shift), sums, like)
         self._map(like, "add", times, placed, output=like)
         self.shifts[like] = _Shift(times, shift, sums)
 
@@ -297,8 +297,8 @@ class _Rows:
                 continue
             bias = np.broadcast_to(self.constants[other].reshape(-1), shift.sums.features)
             whole = self._map(node.output, "sub", self._constant(bias), shift.row)
-            self._map(node.output, "add", shift.of, self._placed(whole, shift.sums, node.output), output=node.output)
-            del self.made[tensor]
+            self._map(node.output, "add", shift.of, self._broadcast(whole, shift.sums, node.output), output=node.output)
+            del self.producers[tensor]
             return True
         return False
 
@@ -321,7 +321,7 @@ class _Rows:
 
     def _alone(self, tensor: str, primitive: str) -> Node | None:
         """The node of a tensor that one other reads, if it is of this kind."""
-        node = self.made.get(tensor)
+        node = self.producers.get(tensor)
         return node if node is not None and self.reads[tensor] == 1 and node.primitive == primitive else None
 
     def _is_row(self, tensor: str, sums: _Sums) -> bool:
@@ -339,7 +339,7 @@ class _Rows:
             return flat
         return self._add(like, "broadcast", flat, shape=(sums.features,))
 
-    def _placed(self, row: str, sums: _Sums, like: str) -> str:
+    def _broadcast(self, row: str, sums: _Sums, like: str) -> str:
         """A row as sums meet it."""
         rank = self.types[sums.tensor].rank
         if sums.axis == rank - 1:
@@ -353,7 +353,7 @@ class _Rows:
         """A new node, where a tensor ``like`` it is made."""
         name = output or free_name(like, self.types)
         self.types[name] = PRIMITIVES[primitive].infer([self.types[operand] for operand in inputs], attributes)
-        self.made[name] = Node(primitive, inputs, name, attributes)
+        self.producers[name] = Node(primitive, inputs, name, attributes)
         self.reads.update(inputs)
         if like in self.guards:
             self.guards[name] = self.guards[like]

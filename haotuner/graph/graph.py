@@ -168,7 +168,7 @@ def bodies(graph: Graph) -> Iterator[Body]:
             yield from bodies(node.attributes["body"].graph)
 
 
-def taken(guard: Guard, known: Mapping[str, int]) -> bool:
+def is_taken(guard: Guard, known: Mapping[str, int]) -> bool:
     """True if a request takes all these branches so."""
     return all(known.get(branch) == value for branch, value in guard)
 

@@ -10,7 +10,7 @@ import numpy as np
 from haotuner.errors import UsageError
 from haotuner.graph.control_flow import HOST, MAKING, TELLING, run_loop
 from haotuner.graph.extents import Extent, dimensions, evaluate
-from haotuner.graph.graph import Graph, taken
+from haotuner.graph.graph import Graph, is_taken
 from haotuner.graph.primitives import PRIMITIVES
 
 
@@ -40,7 +40,7 @@ def interpret(
     _refuse_unserved(graph, known)
     last_use = {name: index for index, node in enumerate(graph.nodes) for name in node.inputs}
     for index, node in enumerate(graph.nodes):
-        if not taken(graph.guards.get(node.output, ()), known):
+        if not is_taken(graph.guards.get(node.output, ()), known):
             continue
         arguments = [values.get(name) for name in node.inputs]
         if node.primitive == "loop":
@@ -68,7 +68,7 @@ def interpret(
 def _refuse_unserved(graph: Graph, known: Mapping[str, int]) -> None:
     for requirement in graph.required:
         if (
-            taken(requirement.guard, known)
+            is_taken(requirement.guard, known)
             and dimensions(requirement.extent) <= known.keys()
             and not evaluate(requirement.extent, known)
         ):

@@ -63,13 +63,13 @@ class DeviceMeasurer:
         self._resumes = resume
         self._reused = 0
         self._code: dict[str, str] = {}  # by kernel name; empty where nobody could say
-        self._held = ExitStack()
-        self._scratch = self._held.enter_context(scratch_folder())
+        self._resources = ExitStack()
+        self._scratch = self._resources.enter_context(scratch_folder())
         environment = {OBJECTS_WORD: str(self._scratch / "objects"), **environment}  # at least each library but the first
         environment["TMPDIR"] = str(self._scratch)  # a compiler that is killed leaves its files there
         self._builders = [backend.builder(environment) for _ in range(builders)]
         self._timer = backend.timer(device, self.policy, environment, seed=seed)
-        self._places: dict[str, LibrarySlot] = {}  # by kernel name
+        self._slots: dict[str, LibrarySlot] = {}  # by kernel name
         self._broken: dict[str, Failed] = {}
         self.failures: dict[str, int] = {}
 
@@ -138,7 +138,7 @@ class DeviceMeasurer:
         processes: list[Child | Timer] = [*self._builders, self._timer]
         for process in processes:
             process.close()
-        self._held.close()
+        self._resources.close()
 
     def anew(self, what: str = "") -> None:
         """Begin another session, in which every trial is measured once more; what was built and verified stays."""
@@ -165,7 +165,7 @@ class DeviceMeasurer:
     def gather(self, names: Sequence[str]) -> None:
         """Build kernels into one library, so that any composition of them can be timed without another build."""
         sound = sorted({name for name in names if name not in self._broken})
-        apart = {self._places[name].library if name in self._places else name for name in sound}
+        apart = {self._slots[name].library if name in self._slots else name for name in sound}
         if len(apart) > 1 and not self.backend.libraries_mix:
             self._build_batch(self._builders[0], sound)  # if it fails, the kernels stay where they were
 
@@ -227,7 +227,7 @@ class DeviceMeasurer:
         return record
 
     def _build(self, names: Sequence[str], goes_on: GoesOn) -> None:
-        missing = [name for name in names if name not in self._places and name not in self._broken]
+        missing = [name for name in names if name not in self._slots and name not in self._broken]
         batches = _batches(missing, len(self._builders), 1 if self.backend.libraries_mix else BATCH)
         with ThreadPoolExecutor(len(self._builders)) as pool:
             lanes = [batches[i :: len(self._builders)] for i in range(len(self._builders))]
@@ -259,7 +259,7 @@ class DeviceMeasurer:
             builder.ask(self.backend.build_request(names, self.device, out), BUILD_LIMIT_S)
         except ChildNotResponding as error:
             return error.failed("build")
-        self._places.update({name: LibrarySlot(library=out, index=index) for index, name in enumerate(names)})
+        self._slots.update({name: LibrarySlot(library=out, index=index) for index, name in enumerate(names)})
         return None
 
     def _outcome(self, trial: Trial) -> Failed | tuple[Timed, Facts]:
@@ -269,19 +269,19 @@ class DeviceMeasurer:
             if name in self._broken:
                 return self._broken[name]
         if (
-            not self.backend.libraries_mix and len({self._places[name].library for name in names}) > 1
+            not self.backend.libraries_mix and len({self._slots[name].library for name in names}) > 1
         ):  # a composition of kernels built apart
             failed = self._build_batch(self._builders[0], sorted(set(names)))
             if failed is not None:
                 return failed
         op, worst = trial.known_op, 0.0
         for kernel in trial.composition.kernels:
-            outcome = self._timer.verify(op, kernel, self._places[kernel.name])
+            outcome = self._timer.verify(op, kernel, self._slots[kernel.name])
             if isinstance(outcome, Failed):
                 self._broken[kernel.name] = outcome
                 return outcome
             worst = max(worst, outcome)
-        return self._timer.time(trial, op, self._composition(trial, op), self._places, worst)
+        return self._timer.time(trial, op, self._composition(trial, op), self._slots, worst)
 
     def _composition(self, trial: Trial, op: Op) -> Composition:
         """Composition that a trial times; of a kernel over the whole covered axis with the tiles that this takes."""

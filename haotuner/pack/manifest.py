@@ -128,7 +128,7 @@ class Manifest:
     unverified: bool = False  # nothing was measured on the device: plans and times are predictions
 
     @property
-    def placed(self) -> bool:
+    def on_device(self) -> bool:
         """True if its code runs on a device beside the CPU, for tensors that lie there."""
         return is_placed(self.arch)
 
@@ -291,7 +291,7 @@ def _decode(document: Any, raw: bytes, folder: Folder) -> Manifest:
         apart = FactsFile(folder.path, document["facts_sha256"])
         ops = tuple(replace(op, facts=OpFacts(apart, op.name)) for op in ops)
     arch = _named(device, "arch", ARCH)
-    loose = [op.name for op in ops if op.kind == "dense" and op.kept and not is_placed(arch)]
+    loose = [op.name for op in ops if op.kind == "dense" and op.unpacked_weight and not is_placed(arch)]
     if loose:
         raise ValueError(f"op {loose[0]!r}: code for a CPU reads panels of a weight, of which its entry says nothing")
     models = read_models(document.get("models", {}))

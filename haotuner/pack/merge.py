@@ -33,7 +33,7 @@ def merge(packs: Sequence[Path], out: Path) -> Path:
     if len(result) < 2:
         raise UsageError("name at least two packs of different levels, e.g. tuned with --device cpu:avx512 and cpu:avx2")
     for placed in (False, True):
-        _check_alike([(pack, manifest) for pack, manifest in result.values() if manifest.placed == placed])
+        _check_alike([(pack, manifest) for pack, manifest in result.values() if manifest.on_device == placed])
     files, hashes = dict[str, bytes](), dict[str, str]()
     for level, (pack, _) in result.items():
         manifest_ = steadily(pack, _files_of)

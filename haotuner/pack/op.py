@@ -99,7 +99,7 @@ class PackOp:
         return tuple(operand for operand in self.operands if operand.role in WRITTEN)
 
     @property
-    def places(self) -> tuple[int, ...]:
+    def output_indices(self) -> tuple[int, ...]:
         """Of a group's op: which of the file's outputs each one is that a call writes; empty of one that was made alone."""
         result = tuple(json.loads(self.group).get("places", ())) if self.group else ()
         return (*result[1:], *result[:1])  # a definition begins with the output, a call ends with it
@@ -107,7 +107,7 @@ class PackOp:
     @property
     def in_file_order(self) -> tuple[PackOperand, ...]:
         """``written`` as the group's file names them; of an op that was made alone there is one."""
-        written, places = self.written, self.places
+        written, places = self.written, self.output_indices
         return tuple(written[at] for at in sorted(range(len(written)), key=lambda at: places[at])) if places else written
 
     @property
@@ -133,7 +133,7 @@ class PackOp:
         return "".join(self.operands[1].dims)
 
     @property
-    def kept(self) -> bool:
+    def unpacked_weight(self) -> bool:
         """True if a bound weight stays as its owner stores it, where it lies."""
         return not self.operands[1].packed
 
@@ -189,8 +189,8 @@ def read_op(entry: Any) -> PackOp:
         raise ValueError(f"op {name!r}: exactly one operand is the output, the last one before those that are optional")
     if required[-len(op.written) :] != list(op.written):
         raise ValueError(f"op {name!r}: what is written comes last")
-    if len(op.written) > 1 and len(set(op.places)) != len(op.written):
-        raise ValueError(f"op {name!r} writes {len(op.written)} tensors, its definition names {len(set(op.places))}")
+    if len(op.written) > 1 and len(set(op.output_indices)) != len(op.written):
+        raise ValueError(f"op {name!r} writes {len(op.written)} tensors, its definition names {len(set(op.output_indices))}")
     if operands[: len(required)] != tuple(required) or {axis for o in operands for axis in o.dims} != set(names):
         raise ValueError(f"op {name!r}: optional operands come last, and every axis belongs to an operand")
     if not _WORD.fullmatch(name) or not (name == kind or name.startswith(f"{kind}_")):
@@ -269,7 +269,7 @@ def _check_grouped(op: PackOp, named: Op) -> None:
         raise ValueError(f"op {op.name!r}: grouped has the axes m, n, k, g and the operands {', '.join(dims)}")
     if (named.name, named.kind, dict(named.static)) != (op.name, op.kind, extents) or not _typed_as(op, named):
         raise ValueError(f"op {op.name!r} says other things than its entry: {extents}")
-    if op.operands[2].dtype != "int32" or not op.kept or any(tile.get("m", 0) < 1 for tile in op.tiles):
+    if op.operands[2].dtype != "int32" or not op.unpacked_weight or any(tile.get("m", 0) < 1 for tile in op.tiles):
         raise ValueError(f"op {op.name!r}: offsets are int32, weights are not packed, and kernels compute rows")
 
 

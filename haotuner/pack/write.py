@@ -204,7 +204,7 @@ def publish(out: Path, files: Mapping[str, bytes], check: Callable[[Path], None]
             )
     check_destination(out)
     target = out.resolve()
-    with _written_or_said(target), folder_aside(target) as aside:
+    with _explained_errors(target), folder_aside(target) as aside:
         open_mode(aside)
         step("made")
         folders = {aside}
@@ -225,7 +225,7 @@ def publish(out: Path, files: Mapping[str, bytes], check: Callable[[Path], None]
 
 
 @contextlib.contextmanager
-def _written_or_said(target: Path) -> Iterator[None]:
+def _explained_errors(target: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:

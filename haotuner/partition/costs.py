@@ -41,7 +41,7 @@ class Rates:
     are moved, what is moved where neighbours are read that lie apart.
     """
 
-    kept: bool
+    reuses_row: bool
     output_us: float
     step_us: float
     bytes_moved: float
@@ -71,7 +71,7 @@ class Rates:
 
 FEW_TAPS = 9
 CORE = Rates(
-    kept=True,
+    reuses_row=True,
     output_us=0.2,
     step_us=0.2,
     bytes_moved=15e3,
@@ -85,7 +85,7 @@ CORE = Rates(
     across=0.5,
 )  # one core: streams, vectors
 GPU = Rates(
-    kept=False, output_us=0.0, step_us=3.0, bytes_moved=2e6, simple=1e7, hard=2e6, flops=2e7
+    reuses_row=False, output_us=0.0, step_us=3.0, bytes_moved=2e6, simple=1e7, hard=2e6, flops=2e7
 )  # of a server: a launch weighs as much as some megabytes
 HARD = TRANSCENDENTAL | {"div", "rsqrt", "sqrt", "reciprocal", "fmod", "mod"}
 
@@ -161,9 +161,9 @@ class Prices:
                 self.rates.step_us + max(moved_bytes / self.rates.bytes_moved, self._recurrent_us(graph, ordered, index))
                 for index, moved_bytes in enumerate(moved)
             ]
-        elements = (rows_before(graph) if self.rates.kept and len(graph.outputs) > 1 else None) or elements_of(graph)
+        elements = (rows_before(graph) if self.rates.reuses_row and len(graph.outputs) > 1 else None) or elements_of(graph)
         variables, values = elements.variables, elements.values
-        row = row_buffer_of(graph, variables, elements.value) if self.rates.kept and len(graph.outputs) == 1 else None
+        row = row_buffer_of(graph, variables, elements.value) if self.rates.reuses_row and len(graph.outputs) == 1 else None
         values = values if row is None else (row.value,)
         extents: dict[str, Extent] = {
             variable.name: extent for variable, extent in zip(variables, graph.types[graph.outputs[0]].shape, strict=True)
@@ -173,7 +173,7 @@ class Prices:
             if isinstance(part, Fold):
                 extents |= {variable.name: extent for variable, extent in part.axes}
         counted = _counted(result, graph, variables)
-        return [self._one(graph, counted, extents, index) for index in range(len(self.requests))]
+        return [self._loop_us(graph, counted, extents, index) for index in range(len(self.requests))]
 
     def _recurrent_us(self, graph: Graph, node: Node, index: int) -> float:
         """A recurrent layer's products and activations, a token after the other; 0 of other primitives."""
@@ -196,7 +196,7 @@ class Prices:
             )
         return float(np.mean(times_us))
 
-    def _one(self, graph: Graph, counted: _Counted, extents: Mapping[str, Extent], index: int) -> float:
+    def _loop_us(self, graph: Graph, counted: _Counted, extents: Mapping[str, Extent], index: int) -> float:
         points = {name: self._size(extent, index) for name, extent in extents.items()}
         moved = sum(self._bytes(graph, tensor, index) for tensor in graph.outputs)
         for tensor, loads in counted.loads.items():

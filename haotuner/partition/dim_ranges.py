@@ -21,7 +21,7 @@ from haotuner.graph.control_flow import HOST
 from haotuner.graph.extents import Extent, canonical, dimensions, evaluate, largest, same, shown
 from haotuner.graph.extents import product as elements
 from haotuner.graph.extents import text as extent_text
-from haotuner.graph.graph import Graph, Node, taken
+from haotuner.graph.graph import Graph, Node, is_taken
 from haotuner.graph.interpret import interpret
 from haotuner.graph.recurrent import GATES, operands
 from haotuner.graph.typed_extents import never_negative
@@ -37,7 +37,7 @@ def shape_constraints(graph: Graph, branches: Mapping[str, int] | None = None) -
     """
     result: dict[tuple[str, str], tuple[Extent, Extent]] = {}
     for node in graph.nodes:
-        if not taken(graph.guards.get(node.output, ()), branches or {}):
+        if not is_taken(graph.guards.get(node.output, ()), branches or {}):
             continue
         for first, other in _pairs(graph, node):
             if first != 1 and not same(first, other):
@@ -47,7 +47,7 @@ def shape_constraints(graph: Graph, branches: Mapping[str, int] | None = None) -
 
 def demands(graph: Graph, branches: Mapping[str, int] | None = None) -> list[tuple[Extent, Extent]]:
     """``agreements``, and with 1 what requests that take the ``branches`` so are required to make so."""
-    required = [(requirement.extent, 1) for requirement in graph.required if taken(requirement.guard, branches or {})]
+    required = [(requirement.extent, 1) for requirement in graph.required if is_taken(requirement.guard, branches or {})]
     return [*shape_constraints(graph, branches), *required]
 
 

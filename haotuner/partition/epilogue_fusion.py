@@ -69,9 +69,9 @@ class EpilogueMatcher:
     """Matcher of epilogues by producers and readers of tensors; ``taken``: what products compute already."""
 
     graph: Graph
-    made: Mapping[str, Node]
+    producers: Mapping[str, Node]
     readers: Mapping[str, Sequence[Node]]
-    taken: set[str] = field(default_factory=set)
+    used: set[str] = field(default_factory=set)
 
     def only_reader(self, tensor: str) -> Node | None:
         """The one primitive that reads a tensor which is no output; None where there are several."""
@@ -89,7 +89,7 @@ class EpilogueMatcher:
     def added(self, tensor: str) -> tuple[str, str] | None:
         """A sum after it that no other product computes: that of two products is behind both; the first takes it along."""
         result = self.after(tensor, "add")
-        return None if result is None or result[0] in self.taken else result
+        return None if result is None or result[0] in self.used else result
 
     def number(self, tensor: str) -> float | None:
         """A constant's only element."""
@@ -219,7 +219,7 @@ class Rows:
 
     features: int
     of: Callable[[str], Any]
-    told: Callable[[str], str | None]
+    row_of: Callable[[str], str | None]
 
 
 NONE = FusedEpilogue((), (), (), {}, {})
@@ -299,7 +299,7 @@ def _data_scaled(follow: EpilogueMatcher, nodes: list[str], rows: Rows) -> Fused
 def _data_row(follow: EpilogueMatcher, tensor: str, function: str, rows: Rows) -> tuple[str, str] | None:
     """The only reader's output and the tensor of one number for each feature that is joined there."""
     result = follow.after(tensor, function)
-    row = None if result is None else rows.told(result[1])
+    row = None if result is None else rows.row_of(result[1])
     return None if result is None or row is None else (result[0], row)
 
 

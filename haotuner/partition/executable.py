@@ -131,19 +131,19 @@ class _Writer:
                 called += "'"
         if called not in self.tensors:
             kind = self.graph.types[name]
-            self.tensors[called] = {"dtype": kind.dtype, "shape": self.sizes.places(kind.shape)}
+            self.tensors[called] = {"dtype": kind.dtype, "shape": self.sizes.indices(kind.shape)}
         return called
 
     def end(self, name: str) -> dict[str, Any]:
         """An input or output."""
         kind = self.graph.types[name]
-        shape = self.sizes.places(kind.shape)
+        shape = self.sizes.indices(kind.shape)
         document = {"name": name, "tensor": self.tensor(name), "dtype": kind.dtype, "shape": shape}
         return document | default_of(self.graph, name)
 
     def view(self, view: View) -> dict[str, Any]:
         """A tensor, reshaped and reordered."""
-        return {"of": self.tensor(view.tensor), "shape": self.sizes.places(view.shape), "order": list(view.order)}
+        return {"of": self.tensor(view.tensor), "shape": self.sizes.indices(view.shape), "order": list(view.order)}
 
     def step(self, step: Step) -> dict[str, Any]:
         if isinstance(step, Alias):
@@ -157,13 +157,13 @@ class _Writer:
         lines: list[int] = []
 
         def line(extent: Extent) -> int:
-            lines.append(self.sizes.place(extent))
+            lines.append(self.sizes.index(extent))
             return lines[-1]
 
         group = (device_loops_of if self.on_device else loops_of)(graph, "GROUP", line)
-        extents = tuple(self.sizes.places(group.loops))
+        extents = tuple(self.sizes.indices(group.loops))
         count = len(graph.outputs)
-        shapes = tuple(tuple(self.sizes.places(step.graph.types[tensor].shape)) for tensor in group.tensors[-count:])
+        shapes = tuple(tuple(self.sizes.indices(step.graph.types[tensor].shape)) for tensor in group.tensors[-count:])
         key = group.source, extents, shapes, group.sizes
         group_index = self.known_groups.setdefault(key, self.first_group + len(self.functions))
         if group_index == self.first_group + len(self.functions):  # equal groups are one function
@@ -199,7 +199,7 @@ class _Writer:
         document["constants"] = {name: self.weight(normal(v), f"{step.output} {name}") for name, v in step.constants.items()}
         if step.rows:
             document["rows"] = {name: self.tensor(row) for name, row in step.rows.items()}
-        document["x_shape"], document["out_shape"] = self.sizes.places(step.x_shape), self.sizes.places(step.out_shape)
+        document["x_shape"], document["out_shape"] = self.sizes.indices(step.x_shape), self.sizes.indices(step.out_shape)
         return document
 
 
@@ -225,10 +225,10 @@ def executable_specializations(
     lost = [str(end["name"]) for end in ends[1] if end["tensor"] not in writer.tensors]
     if lost:
         raise UsageError(f"outputs {', '.join(lost)} do not depend on any input")
-    equal = [writer.sizes.places(pair) for pair in shape_constraints(graph)]
+    equal = [writer.sizes.indices(pair) for pair in shape_constraints(graph)]
     bounds = [] if on_device else index_bounds(graph)
     stored = [_indices(writer, bound) for bound in bounds]
-    required = [[writer.sizes.place(requirement.extent), requirement.words] for requirement in graph.required]
+    required = [[writer.sizes.index(requirement.extent), requirement.words] for requirement in graph.required]
     document = {
         "equal": equal, **({"required": required} if required else {}), **({"indices": stored} if stored else {}),
         "name": name, "dims": list(graph.dimensions), "sizes": writer.sizes.lines, "tensors": writer.tensors,
@@ -240,8 +240,8 @@ def executable_specializations(
 
 def _indices(writer: _Writer, bound: IndexBound) -> list[Any]:
     """An input, the line of its first index, lines of each axis's extent and stride, the line of the rows, who asks."""
-    axes = [writer.sizes.places(axis) for axis in bound.view.axes]
-    first, rows = writer.sizes.places((bound.view.first, bound.extent))
+    axes = [writer.sizes.indices(axis) for axis in bound.view.axes]
+    first, rows = writer.sizes.indices((bound.view.first, bound.extent))
     return [writer.graph.inputs.index(bound.input), first, axes, rows, bound.reader]
 
 
@@ -250,7 +250,7 @@ def _way(writer: _Writer, way: Specialization, steps: Sequence[object], first: i
     document = {"first": first, "end": len(steps), "outputs": [writer.tensor(tensor) for tensor in writer.graph.outputs]}
     if way.extent is None:
         return document | {"line": None, "most": 0, "where": "any sizes"}
-    line = writer.sizes.place(way.extent)
+    line = writer.sizes.index(way.extent)
     return document | {"line": line, "most": way.most, "where": f"{text(way.extent)} <= {way.most}"}
 
 

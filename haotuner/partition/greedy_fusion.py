@@ -70,7 +70,7 @@ class Greedy:
     def __init__(self, graph: Graph, *, tuned: bool = True, serves: Callable[[Op], bool] | None = None) -> None:
         self.graph = graph
         self.finder = Finder(graph, serves)
-        self.made = self.finder.made
+        self.producers = self.finder.producers
         self.order = {node.output: index for index, node in enumerate(graph.nodes)}
         self.products = {product.output: product for product in self.finder.products()} if tuned else {}
         for product in online_products(self.finder) if tuned and serves is None else ():
@@ -102,7 +102,7 @@ class Greedy:
         for node in reversed(self.graph.nodes):
             if node.output in read and node.output not in self.inside and node.output not in self.products:
                 read.update(node.inputs)
-                stored |= set(self._wanted_in_memory(node))
+                stored |= set(self._operands_to_store(node))
         return stored
 
     @cached_property
@@ -118,7 +118,7 @@ class Greedy:
                 return stored, groups
             stored |= more
 
-    def _wanted_in_memory(self, node: Node) -> Iterable[str]:
+    def _operands_to_store(self, node: Node) -> Iterable[str]:
         """Operands that would be computed once for every element that reads them."""
         if node.output in self.inside or node.output in self.products:
             return ()
@@ -127,7 +127,7 @@ class Greedy:
         if looks_up_bytes(self.graph, node):
             return [node.inputs[1], node.output]  # what is looked up is no vector: around it there may be some
         if node.primitive in ("transpose", "reshape") and self.graph.types[node.output].dtype in BYTES:
-            return self._turned(node)
+            return self._strided_operands(node)
         if node.primitive == "gather":
             return [tensor for tensor in node.inputs if not self._cheap(tensor)]
         if node.primitive in ("window", "contract", "concat"):
@@ -136,13 +136,13 @@ class Greedy:
             return [node.output]
         return ()
 
-    def _turned(self, node: Node) -> Iterable[str]:
+    def _strided_operands(self, node: Node) -> Iterable[str]:
         """Of bytes that are turned: what is read across for a short row; rows that a reshape would put side by side."""
         (of,) = node.inputs
         if node.primitive == "transpose":
             row = self.graph.types[node.output].shape[-1]
             return [of] if isinstance(row, int) and 1 < row < ROW and not self._cheap(of) else ()
-        before = self.made.get(of)
+        before = self.producers.get(of)
         if before is None or before.primitive != "transpose" or node.output in self.graph.outputs:
             return ()
         row, order = self.graph.types[of].shape[-1], before.attributes["order"]
@@ -150,7 +150,7 @@ class Greedy:
 
     def _cheap(self, tensor: str) -> bool:
         """True if an element is a load, nothing but where to load it, or the real number that a loaded byte stands for."""
-        node = self.made.get(tensor)
+        node = self.producers.get(tensor)
         if node is None or tensor in self.products:
             return True
         of = self._stands_for(node)
@@ -161,7 +161,7 @@ class Greedy:
     def _stands_for(self, node: Node) -> str | None:
         """The bytes whose real numbers a node makes: less one number, times one number; None: it makes something else."""
         while node.primitive == "map" and node.attributes["function"] in ("sub", "mul"):
-            before = self.made.get(node.inputs[0])
+            before = self.producers.get(node.inputs[0])
             if before is None or self.finder.follow.number(node.inputs[1]) is None:
                 return None
             node = before
@@ -170,7 +170,7 @@ class Greedy:
 
     def _grown(self, stored: set[str]) -> set[str]:
         """From the last node on: what all its readers compute in one group joins it, the rest lies in memory."""
-        stored = {name for name in stored if name in self.made}
+        stored = {name for name in stored if name in self.producers}
         group: dict[str, str] = {}
         size: dict[str, int] = {}
         for node in reversed(self.graph.nodes):
@@ -194,7 +194,7 @@ class Greedy:
         return stored
 
     def _cheap_chain(self, tensor: str) -> bool:
-        node = self.made[tensor]
+        node = self.producers[tensor]
         return node.primitive in FREE and self._cheap(tensor)
 
     def _roots(self, stored: set[str]) -> list[str]:
@@ -213,7 +213,9 @@ class Greedy:
         selected, waiting = {root}, [root]
         while waiting:
             more = {
-                operand for operand in self.made[waiting.pop()].inputs if operand in self.made and operand not in stored
+                operand
+                for operand in self.producers[waiting.pop()].inputs
+                if operand in self.producers and operand not in stored
             } - selected
             selected |= more
             waiting += more
@@ -222,7 +224,7 @@ class Greedy:
     def subgraph(self, outputs: Sequence[str], names: Iterable[str]) -> Graph:
         """The graph of some primitives, by the tensors that they make; it gives ``outputs`` alone."""
         made = set(names)
-        selected = [self.made[name] for name in sorted(made, key=self.order.__getitem__)]
+        selected = [self.producers[name] for name in sorted(made, key=self.order.__getitem__)]
         needed = set(outputs).union(*(node.inputs for node in selected))
         inputs = []
         for name in needed - made:
@@ -269,6 +271,8 @@ class Greedy:
 
         for name in steps:
             visit(name)
-        lost = {tensor for step in result if isinstance(step, Loops) for tensor in step.graph.inputs} & set(self.made) - done
+        lost = {tensor for step in result if isinstance(step, Loops) for tensor in step.graph.inputs} & set(
+            self.producers
+        ) - done
         assert not lost, f"nobody makes {', '.join(sorted(lost))}"
         return tuple(result)

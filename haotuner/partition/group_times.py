@@ -49,9 +49,9 @@ class NamedGroup:
     def __init__(self, graph: Graph) -> None:
         self.graph, self.sizes = graph, SizeTable()
         graph = collapsed(graph)
-        self.group: Group = loops_of(graph, NAMELESS, self.sizes.place)
-        self.loops = self.sizes.places(self.group.loops)
-        self.shapes = [self.sizes.places(graph.types[tensor].shape) for tensor in self.group.tensors]
+        self.group: Group = loops_of(graph, NAMELESS, self.sizes.index)
+        self.loops = self.sizes.indices(self.group.loops)
+        self.shapes = [self.sizes.indices(graph.types[tensor].shape) for tensor in self.group.tensors]
         types = [graph.types[tensor].dtype for tensor in self.group.tensors]
         values = [
             self.group.source,

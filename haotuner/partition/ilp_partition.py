@@ -159,7 +159,7 @@ class IlpPartitioner(Greedy):
         kinds: dict[Hashable, Window] | None = None,
     ) -> None:
         """``kinds``: windows by what they mean, which segments of a model share; the others are as of ``Greedy``."""
-        self.prices, self.told = prices, PartitionReport()
+        self.prices, self.report = prices, PartitionReport()
         self.kinds = {} if kinds is None else kinds
         super().__init__(graph, tuned=tuned, serves=serves)
 
@@ -180,7 +180,7 @@ class IlpPartitioner(Greedy):
         """Change of the candidates' prices, at the same requests; ``steps`` and ``told`` are then those of a new plan."""
         for window in self.windows:
             window.candidates = [replace(candidate, us=candidate.price(prices)) for candidate in window.candidates]
-        self.prices, self.told = prices, PartitionReport()
+        self.prices, self.report = prices, PartitionReport()
         self._cut.prices = prices
         for made in ("steps", "solved"):
             self.__dict__.pop(made, None)
@@ -192,7 +192,7 @@ class IlpPartitioner(Greedy):
     @cached_property
     def windows(self) -> list[Window]:
         """The windows with their candidates, which take most of the time of a plan."""
-        return self._cut.found
+        return self._cut.windows
 
     def solver(self) -> SolvedWindows:
         """Solver of the windows by today's prices."""
@@ -207,12 +207,12 @@ class IlpPartitioner(Greedy):
     def solved(self) -> list[list[Candidate]]:
         """Of each window its kernels and aliases."""
         plans = self._priced(self.windows)
-        self.told.windows = len(self.windows)
-        self.told.candidates = sum(len(window.candidates) for window in self.windows)
+        self.report.windows = len(self.windows)
+        self.report.candidates = sum(len(window.candidates) for window in self.windows)
         for window, plan in zip(self.windows, plans, strict=True):
-            self.told.greedy_us += sum(kernel.us for kernel in window.greedy_plan)
-            self.told.chosen_us += sum(kernel.us for kernel in plan)
-            self.told.regions.append(
+            self.report.greedy_us += sum(kernel.us for kernel in window.greedy_plan)
+            self.report.chosen_us += sum(kernel.us for kernel in plan)
+            self.report.regions.append(
                 {"outputs": window.outputs, "chosen": self._shown(plan), "greedy": self._shown(window.greedy_plan)}
             )
         return plans
@@ -220,7 +220,7 @@ class IlpPartitioner(Greedy):
     def steps_of(self, plans: Sequence[Sequence[Candidate]]) -> tuple[Step, ...]:
         """The steps of a plan, which has kernels and aliases for each window."""
         # A reshape of what lies in memory is that memory: no kernel makes it, and whoever reads it finds it there.
-        stored = {name for name in self._cut.required if name in self.made} | self._cut.alias.keys()
+        stored = {name for name in self._cut.required if name in self.producers} | self._cut.alias.keys()
         groups: dict[str, Graph] = {}
         for kernel in (kernel for plan in plans for kernel in plan):
             stored.update(kernel.outputs)
@@ -234,7 +234,7 @@ class IlpPartitioner(Greedy):
             {
                 "output": kernel.output,
                 "us": kernel.us,
-                "primitives": [self.made[name].primitive for name in sorted(kernel.nodes, key=self.order.__getitem__)],
+                "primitives": [self.producers[name].primitive for name in sorted(kernel.nodes, key=self.order.__getitem__)],
                 **({"beside": list(kernel.outputs[1:])} if len(kernel.outputs) > 1 else {}),
             }
             for kernel in plan
@@ -267,8 +267,8 @@ class IlpPartitioner(Greedy):
                         kernels, proved = last, False  # the plan before, by the prices now
                     solved[index] = kernels, bound, proved
                     bounds[index] = bound if more else bounds[index]
-        self.told.measured, self.told.longest_s = self.prices.count, solver.longest_s
+        self.report.measured, self.report.longest_s = self.prices.count, solver.longest_s
         for window, bound, (_, _, proved) in zip(windows, bounds, solved, strict=True):
-            self.told.unproved += not (window.whole and proved)
-            self.told.bound_us += bound if window.whole else 0.0
+            self.report.unproved += not (window.whole and proved)
+            self.report.bound_us += bound if window.whole else 0.0
         return [kernels for kernels, _, _ in solved]

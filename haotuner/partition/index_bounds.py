@@ -205,7 +205,7 @@ def index_bounds(graph: Graph) -> list[IndexBound]:
 @dataclass(frozen=True, slots=True)
 class _BoundFinder:
     graph: Graph
-    made: dict[str, Node]
+    producers: dict[str, Node]
 
     def of(self, node: Node) -> Iterator[IndexBound]:
         rows, places = node.inputs[0], node.inputs[1]
@@ -222,14 +222,14 @@ class _BoundFinder:
                 yield IndexBound(view.merged(), rows_of, node.output + table)
 
     def _views(self, tensor: str) -> list[View]:
-        return views(self.graph, self.made, tensor)
+        return views(self.graph, self.producers, tensor)
 
     def _most(self, tensor: str, wraps: list[tuple[str, Extent]]) -> Extent | None:
         """The largest place in a flat tensor, of indices in their axes; ``wraps`` gets these with their extents."""
         count = self._count(tensor)
         if count is not None:
             return count
-        node = self.made.get(tensor)
+        node = self.producers.get(tensor)
         if node is None:
             return None
         if node.primitive == "iota":
@@ -254,7 +254,7 @@ class _BoundFinder:
 
     def _wrapped(self, node: Node) -> Extent | None:
         """The n of ``i + n if i < 0 else i``."""
-        less, behind = self.made.get(node.inputs[0]), self.made.get(node.inputs[1])
+        less, behind = self.producers.get(node.inputs[0]), self.producers.get(node.inputs[1])
         if less is None or behind is None or less.primitive != "map" or behind.primitive != "map":
             return None
         if less.attributes["function"] != "less" or behind.attributes["function"] != "add":
@@ -268,7 +268,7 @@ class _BoundFinder:
         if tensor in self.graph.constants:
             value = self.graph.constants[tensor]
             return int(value.max()) if value.size and value.dtype.kind in "iu" and value.min() >= 0 else None
-        node = self.made.get(tensor)
+        node = self.producers.get(tensor)
         if node is None or len(node.inputs) > 1:
             return None
         if node.primitive == "size":

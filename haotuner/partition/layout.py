@@ -53,7 +53,7 @@ class Layouts:
         return (*products, *(Unit(window.inside, tuple(window.outputs), False) for window in self.plan.windows))
 
     @cached_property
-    def _place(self) -> dict[str, int]:
+    def _index(self) -> dict[str, int]:
         return {name: index for index, unit in enumerate(self.units) for name in unit.nodes}
 
     @cached_property
@@ -85,9 +85,9 @@ class Layouts:
 
         def how(image: Place) -> How:
             name, last = image
-            if name not in self._place:
+            if name not in self._index:
                 return self._free(image)
-            own = layouts.get(self._place[name]) or {False}
+            own = layouts.get(self._index[name]) or {False}
             for layout in sorted(own):
                 way = self._way(name, layout)
                 if way[1] == last:
@@ -120,7 +120,7 @@ class Layouts:
     def _free(self, image: Place) -> How:
         """Way of what no unit makes: inputs, and what products read through. Primitives are as they are wanted."""
         name, last = image
-        if name not in self.plan.made:
+        if name not in self.plan.producers:
             return "turn" if last else "given"
         if not last:
             return "first"
@@ -135,7 +135,7 @@ class Layouts:
             if name in unit.nodes:
                 way, lies = self._way(name, last)
                 return way if lies == required else "turn"
-            return "given" if name in self._place or name not in self.plan.made else self._free(image)
+            return "given" if name in self._index or name not in self.plan.producers else self._free(image)
 
         return self.oriented.written([(name, self._way(name, last)[1]) for name in unit.outputs], how)
 

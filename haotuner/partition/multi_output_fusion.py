@@ -85,7 +85,7 @@ class MultiOutputFusion:
 
     def unions(self, singles: Sequence[Candidate]) -> tuple[list[Candidate], bool]:
         """The candidates of several outputs that these of one make, and whether none was left out for their number."""
-        useful = [candidate for candidate in singles if self._kept(candidate.output)]
+        useful = [candidate for candidate in singles if self._worth_storing(candidate.output)]
         result, seen = list[Candidate](), set[Kernel]()
         parts = [(candidate, self._reads(candidate)) for candidate in useful]
         waiting = list(parts)
@@ -105,7 +105,7 @@ class MultiOutputFusion:
                         waiting.append((made, self._reads(made)))
         return result, True
 
-    def _kept(self, tensor: str) -> bool:
+    def _worth_storing(self, tensor: str) -> bool:
         """True if a tensor may be worth memory beside another one."""
         return tensor in self.required or len(self.readers.get(tensor, ())) > 1
 
@@ -130,7 +130,7 @@ class MultiOutputFusion:
                 return None
         first, *others = sorted(outputs, key=lambda item: (-_width(self.graph.types[item].shape), -self.ways.order[item]))
         graph = self.subgraph((first, *sorted(others, key=self.ways.order.__getitem__)), nodes)
-        if not plain(graph, cores=self.prices.rates.kept) or recomputed_reductions(graph) is not None:
+        if not plain(graph, cores=self.prices.rates.reuses_row) or recomputed_reductions(graph) is not None:
             return None
         usual = self.prices.usual_us(graph)
         us = self.prices.price_of((graph.outputs, nodes), usual)

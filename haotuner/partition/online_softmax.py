@@ -36,7 +36,7 @@ def _contractions_before(finder: Finder, last: Node) -> list[Node]:
     result, waiting, seen = [], list(last.inputs), set()
     while waiting:
         name = waiting.pop()
-        node = finder.made.get(name)
+        node = finder.producers.get(name)
         if node is None or name in seen:
             continue
         seen.add(name)

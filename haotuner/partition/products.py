@@ -101,22 +101,22 @@ class Finder:
 
     def __init__(self, graph: Graph, serves: Callable[[Op], bool] | None = None) -> None:
         self.graph, self.serves = graph, serves
-        self.made = {node.output: node for node in graph.nodes}
+        self.producers = {node.output: node for node in graph.nodes}
         self.readers: dict[str, list[Node]] = {}
         for node in graph.nodes:
             for name in node.inputs:
                 self.readers.setdefault(name, []).append(node)
 
-        self.follow = EpilogueMatcher(graph, self.made, self.readers)
+        self.follow = EpilogueMatcher(graph, self.producers, self.readers)
 
     def products(self) -> Iterator[Product]:
         """In the graph's order."""
-        self.follow.taken.clear()
+        self.follow.used.clear()
         for node in self.graph.nodes:
             if node.primitive == "contract" and len(node.inputs) == 2 and self._of(node, "fp32", "int32"):
                 result = self._dense(node) or self._conv(node) or self._batched(node)
                 if result is not None:
-                    self.follow.taken.update(result.nodes)
+                    self.follow.used.update(result.nodes)
                     yield result
 
     def _served(self, node: Node, last: str, features: int, plain: Op, behind: int = 0) -> FusedEpilogue | None:
@@ -126,7 +126,7 @@ class Finder:
         """
         whole = self._of(node, "int32")
         rows = Rows(
-            features, lambda item: self._row(item, features, behind), lambda item: self._told_row(item, features, behind)
+            features, lambda item: self._row(item, features, behind), lambda item: self._known_row(item, features, behind)
         )
         if whole:
             after = of_bytes(self.follow, last, rows)
@@ -150,7 +150,7 @@ class Finder:
         weight = np.asarray(self.graph.constants[node.inputs[1]])
         if self._of(node, "fp32"):
             return source, weight, "fp32", ()
-        cast = self.made.get(source)
+        cast = self.producers.get(source)
         dtype = self.graph.types[cast.inputs[0]].dtype if cast is not None and cast.primitive == "cast" else ""
         if cast is None or dtype not in ("uint8", "int8") or weight.min(initial=0) < -128 or weight.max(initial=0) > 127:
             return None
@@ -196,17 +196,17 @@ class Finder:
             return None
         return np.ascontiguousarray(value.reshape(-1))
 
-    def _told_row(self, tensor: str, count: int, behind: int = 0) -> str | None:
+    def _known_row(self, tensor: str, count: int, behind: int = 0) -> str | None:
         """Tensor (count,) that one in fp32 is, seen through what moves no element of it; None if it is no such row."""
         shape = self._shape(tensor)
         if len(shape) <= behind or [extent for extent in shape if extent != 1] != [count] or shape[-1 - behind] != count:
             return None
         while self._shape(tensor) != (count,):
-            node = self.made.get(tensor)
+            node = self.producers.get(tensor)
             if node is None or node.primitive not in ("reshape", "transpose"):
                 return None
             tensor = node.inputs[0]
-        return tensor if tensor in self.made and self.graph.types[tensor].dtype == "fp32" else None
+        return tensor if tensor in self.producers and self.graph.types[tensor].dtype == "fp32" else None
 
     # Convolutions
 
@@ -236,18 +236,18 @@ class Finder:
         weight = weight.reshape(*weight.shape[:2], *(weight.shape[2:] or (1,) * rank))
         nodes, source = [node.output], x
         if grouped:
-            parted = self.made.get(source)
+            parted = self.producers.get(source)
             if parted is None or parted.primitive != "reshape":
                 return None
             source = parted.inputs[0]
         strides, dilations, pads = (1,) * rank, (1,) * rank, (0,) * 2 * rank
         if window:
-            slid = self.made.get(source)
+            slid = self.producers.get(source)
             if slid is None or slid.primitive != "window" or tuple(slid.attributes["axes"]) != tuple(sides):
                 return None
             strides, dilations = tuple(slid.attributes["strides"]), tuple(slid.attributes["dilations"])
             source = slid.inputs[0]
-        padded = self.made.get(source)
+        padded = self.producers.get(source)
         if padded is not None and padded.primitive == "pad" and padded.attributes["mode"] == "constant":
             ends = [padded.attributes[end] for end in ("before", "after")]
             fixed = all(isinstance(item, int) for end in ends for item in end) and padded.attributes.get("value", 0) == 0
@@ -328,14 +328,14 @@ class Finder:
         lay_w = "t" if of_w[across_w] == k else "n"
         if lay_x == "t" and lay_w == "t":
             lay_x = "n"
-        left = self._turned(x, left, of_x[-1] != (m if lay_x == "t" else k))
-        right = self._turned(w, right, of_w[-1] != (k if lay_w == "t" else n))
+        left = self._transposed(x, left, of_x[-1] != (m if lay_x == "t" else k))
+        right = self._transposed(w, right, of_w[-1] != (k if lay_w == "t" else n))
         layout = {"nn": "", "nt": "nt", "tn": "tn"}[lay_x + lay_w]
         nodes, last, constants, passed = [node.output], node.output, {}, {}
         for function in ("mul", "div"):
             scaled = self.follow.after(last, function)
             value = self.follow.number(scaled[1]) if scaled else None
-            if scaled and value and self.made[scaled[0]].inputs[0] == last:
+            if scaled and value and self.producers[scaled[0]].inputs[0] == last:
                 constants["scale"] = np.float32(value if function == "mul" else 1 / value)
                 last = scaled[0]
                 nodes.append(last)
@@ -368,22 +368,22 @@ class Finder:
     def seen(self, tensor: str) -> View:
         """Reorderings of a reshape of what is in memory, none of which moves anything."""
         order = tuple(range(len(self._shape(tensor))))
-        node = self.made.get(tensor)
+        node = self.producers.get(tensor)
         while node is not None and node.primitive == "transpose":
             order = tuple(node.attributes["order"][axis] for axis in order)
             tensor = node.inputs[0]
-            node = self.made.get(tensor)
+            node = self.producers.get(tensor)
         shape = self._shape(tensor)
         while node is not None and node.primitive == "reshape":
             tensor = node.inputs[0]
-            node = self.made.get(tensor)
+            node = self.producers.get(tensor)
         return View(tensor, shape, order)
 
     def _unit_axis(self, tensor: str, view: View) -> int:
         """The axis whose neighbours lie side by side."""
         return view.order.index(len(view.order) - 1)
 
-    def _turned(self, tensor: str, view: View, swap: bool) -> View:
+    def _transposed(self, tensor: str, view: View, swap: bool) -> View:
         if not swap:
             return view
         return View(view.tensor, view.shape, (*view.order[:-2], view.order[-1], view.order[-2]))

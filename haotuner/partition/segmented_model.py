@@ -24,16 +24,16 @@ class _Line:
     """A value of the table, in Python's arithmetic."""
 
     table: SizeTable
-    place: int
+    index: int
 
     def __add__(self, other: _Line) -> _Line:
-        return self.table.line("+", self.place, other.place)
+        return self.table.line("+", self.index, other.index)
 
     def __sub__(self, other: _Line) -> _Line:
-        return self.table.line("-", self.place, other.place)
+        return self.table.line("-", self.index, other.index)
 
     def __mul__(self, other: _Line) -> _Line:
-        return self.table.line("*", self.place, other.place)
+        return self.table.line("*", self.index, other.index)
 
 
 @dataclass(slots=True)
@@ -53,7 +53,7 @@ class SizeTable:
             self.lines.append(list(words))
         return _Line(self, self._known[words])
 
-    def place(self, extent: Extent) -> int:
+    def index(self, extent: Extent) -> int:
         """Number of the line that holds an extent. UsageError where it has no arithmetic."""
         extent = canonical(extent)
         key = text(extent)
@@ -83,9 +83,9 @@ class SizeTable:
                 result.append(OPERATIONS[operation].compute(*(result[part] for part in parts)))
         return result
 
-    def places(self, shape: Sequence[Extent]) -> list[int]:
+    def indices(self, shape: Sequence[Extent]) -> list[int]:
         """Lines of a shape's extents."""
-        return [self.place(extent) for extent in shape]
+        return [self.index(extent) for extent in shape]
 
 
 RANDOM = ("float32", "float64")  # that the library draws; others are drawn between calls of segments
@@ -149,8 +149,8 @@ def _host(node: Node, table: SizeTable) -> dict[str, Any]:
 def _extent_document(extent: Extent, table: SizeTable) -> dict[str, Any]:
     """An extent: ``sizes`` by themselves, whose last one it is, and its line in the whole model's table."""
     own = SizeTable()
-    position = own.place(extent)
-    return {"sizes": own.lines[: position + 1], "line": table.place(extent)}
+    position = own.index(extent)
+    return {"sizes": own.lines[: position + 1], "line": table.index(extent)}
 
 
 def _random(node: Node) -> dict[str, Any]:
@@ -158,7 +158,7 @@ def _random(node: Node) -> dict[str, Any]:
     return {
         "do": node.primitive,
         "out": node.output,
-        "shape": sizes.places(node.attributes["shape"]),
+        "shape": sizes.indices(node.attributes["shape"]),
         "sizes": sizes.lines,
         "attributes": {key: value for key, value in node.attributes.items() if key not in ("shape", "dtype")},
         "dtype": NUMPY_NAMES[node.attributes["dtype"]],
@@ -207,7 +207,7 @@ def _loop(node: Node, host: Iterable[Node], models: Iterator[str], table: SizeTa
     }
 
 
-def _made(steps: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+def _outputs_of(steps: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     """Every tensor that a step makes, those of bodies among them."""
     for step in steps:
         if step["do"] == "segment":
@@ -219,7 +219,7 @@ def _made(steps: Iterable[Mapping[str, Any]]) -> Iterator[str]:
             yield from (end for _, *ends in step["carried"] for end in ends if end is not None)
             yield from (row for _, row in step["rows"])
             yield from (tensor for pair in step["made"] for tensor in pair)
-            yield from _made(step["steps"])
+            yield from _outputs_of(step["steps"])
             if step["turns"] is not None:
                 yield step["turns"]
 
@@ -238,8 +238,8 @@ def _tensors(graph: Graph, steps: Sequence[Mapping[str, Any]], table: SizeTable)
         name: kind for graph_ in (graph, *(body.graph for body in bodies(graph))) for name, kind in graph_.types.items()
     }
     tensors = {
-        tensor: {"dtype": types[tensor].dtype, "shape": table.places(types[tensor].shape)}
-        for tensor in dict.fromkeys((*graph.inputs, *_made(steps)))
+        tensor: {"dtype": types[tensor].dtype, "shape": table.indices(types[tensor].shape)}
+        for tensor in dict.fromkeys((*graph.inputs, *_outputs_of(steps)))
     }
     return {"tensors": tensors, "sizes": table.lines} if all(tensor in tensors for tensor in graph.outputs) else {}
 

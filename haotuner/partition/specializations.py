@@ -51,7 +51,7 @@ def ways_of(plan: IlpPartitioner) -> tuple[Specialization, ...]:
     while cut is not None and len(cut.ends) > 1:
         result = chosen.ways(cut)
         if _groups(result) <= MOST_GROUPS * max(1, _groups(single)):
-            plan.told.ways = [chosen.said(cut, index) for index in range(len(cut.ends))]
+            plan.report.ways = [chosen.summary(cut, index) for index in range(len(cut.ends))]
             return result
         cut = chosen.best(len(cut.ends) - 1)
     return single
@@ -70,10 +70,10 @@ class Choice:
     def add_own(self) -> None:
         """Plans for single requests, after what they want was timed; for the intervals of the best cut, too."""
         for _ in range(ROUNDS if self.plan.prices.more() else 0):
-            candidates = [candidate for index in range(len(self.requests)) for candidate in self._wanted(index)]
+            candidates = [candidate for index in range(len(self.requests)) for candidate in self._candidates_of(index)]
             if not self.plan.prices.measure([self.plan.subgraph(*candidate.key) for candidate in candidates]):
                 break
-        self.plan.told.measured = self.plan.prices.count
+        self.plan.report.measured = self.plan.prices.count
         for index in range(len(self.requests)):
             self._add(np.eye(len(self.requests))[index])
         cut = self.best()
@@ -81,7 +81,7 @@ class Choice:
             best = self.costs.min(axis=0)
             self._add(np.array([1.0 / best[at] if at in members else 0.0 for at in range(len(self.requests))]))
 
-    def _wanted(self, request: int) -> Iterator[Candidate]:
+    def _candidates_of(self, request: int) -> Iterator[Candidate]:
         """Kernels that a plan of this request alone would have, what has no time by its bound."""
         for window_index in self.open:
             window = self.plan.windows[window_index]
@@ -169,7 +169,7 @@ class Choice:
         low, high = (values[cut.ordered[at]] for at in (cut.ends[index] - 1, cut.ends[index]))
         return max(low, min(high - 1, isqrt(low * high)))
 
-    def said(self, cut: _Cut, index: int) -> dict[str, object]:
+    def summary(self, cut: _Cut, index: int) -> dict[str, object]:
         """An interval for people: its requests' groups by its plan and by the one plan, microseconds in all."""
         members, costs = _members(cut)[index], self.costs
         last = index + 1 == len(cut.ends)

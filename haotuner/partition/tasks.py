@@ -74,7 +74,7 @@ class ModelTask:
     ways: tuple[tuple[Specialization, ...], ...]  # of its segments: plans by region of sizes
     written: ExecutableModel
     parts: tuple[ExecutableModel, ...]  # what is compiled: its segments, or itself
-    told: PartitionReport  # how the plan was found
+    report: PartitionReport  # how the plan was found
     prices: Prices  # of its groups, at some requests
     plans: tuple[IlpPartitioner, ...]  # of its segments
     turns: tuple[Extent, ...]  # how often a request runs each
@@ -83,7 +83,7 @@ class ModelTask:
     on_device: bool  # its groups are CUDA C++, its products those that a device has kernels for
 
     @property
-    def held(self) -> dict[str, ExecutableModel]:
+    def executables(self) -> dict[str, ExecutableModel]:
         """By name what the pack holds of it: itself, and its segments where it has some."""
         return {model.name: model for model in (self.written, *self.parts)}
 
@@ -184,7 +184,7 @@ def _assembled(
     return ModelTask(
         graph=graph, spans=spans, steps=tuple(step for own in ways for step in own[-1].steps), parts=tuple(parts), ways=ways,
         written=executable_chain(name, graph, segments, parts) if chained(segments) else parts[0],
-        told=together([plan.told for plan in plans]), prices=plans[0].prices, file=file, shapes=shapes, plans=tuple(plans),
+        report=together([plan.report for plan in plans]), prices=plans[0].prices, file=file, shapes=shapes, plans=tuple(plans),
         on_device=on_device, turns=tuple(segment.turns for segment in flattened(segments) if segment.graph is not None),
     )  # fmt: skip
 

@@ -54,11 +54,11 @@ class Windows:
         self.required: set[str] = plan.required()
         self.live = self._live()
         self._cut_large()
-        self.alias = {name: of for name in self.live if (of := plan.alias(plan.made[name], self.required)) is not None}
+        self.alias = {name: of for name in self.live if (of := plan.alias(plan.producers[name], self.required)) is not None}
         self.ways = Ways.of(plan.graph, {*plan.products, *plan.inside})
 
     @cached_property
-    def found(self) -> list[Window]:
+    def windows(self) -> list[Window]:
         """All of them, with their candidates."""
         apart = [self._opened(nodes) for nodes in self._tied_by_need()]
         return [window for parts in self._near(apart) for window in self._together(parts)]
@@ -71,7 +71,7 @@ class Windows:
                 continue
             if node.output in self.required or node.output in needed:
                 needed.add(node.output)
-                needed.update(tensor for tensor in node.inputs if tensor in plan.made and tensor not in self.required)
+                needed.update(tensor for tensor in node.inputs if tensor in plan.producers and tensor not in self.required)
         return [name for name in plan.order if name in needed and name not in plan.products and name not in plan.inside]
 
     def _tied_by_need(self) -> list[list[str]]:
@@ -83,7 +83,7 @@ class Windows:
         """These primitives in parts that are tied by tensors not in ``stored``, each in the graph's order."""
         own = set(names)
         ties = (
-            [name, *(tensor for tensor in self.plan.made[name].inputs if tensor in own and tensor not in stored)]
+            [name, *(tensor for tensor in self.plan.producers[name].inputs if tensor in own and tensor not in stored)]
             for name in names
         )
         return [self._ordered(part) for part in joined(ties)]
@@ -111,7 +111,7 @@ class Windows:
         """True if there are too many sets of these primitives to look at each."""
         if len(names) <= LARGE:
             return False
-        return ConvexSets(names, self.plan.made, self.required, self._passing).more_than(MANY_SETS, MOST_NODES)
+        return ConvexSets(names, self.plan.producers, self.required, self._passing).more_than(MANY_SETS, MOST_NODES)
 
     def _ordered(self, names: Iterable[str]) -> list[str]:
         return sorted(names, key=self.plan.order.__getitem__)
@@ -139,11 +139,11 @@ class Windows:
         ties = tuple(
             (
                 self.ways.products[name] - first,
-                tuple(node_index.get(self._lies_in(tensor)) for tensor in self.plan.made[name].inputs),
+                tuple(node_index.get(self._lies_in(tensor)) for tensor in self.plan.producers[name].inputs),
             )
             for name in nodes
         )
-        return structural_hash(self.plan.graph, self.plan.made, nodes, self.required), ties
+        return structural_hash(self.plan.graph, self.plan.producers, nodes, self.required), ties
 
     def _lies_in(self, tensor: str) -> str:
         """The tensor whose memory it is."""
@@ -172,7 +172,7 @@ class Windows:
         readers: dict[tuple[str, int], list[str]] = {}
         for name, position in window_of.items():
             own = self.ways.products[name]
-            for tensor in {self._lies_in(tensor) for tensor in self.plan.made[name].inputs}:
+            for tensor in {self._lies_in(tensor) for tensor in self.plan.producers[name].inputs}:
                 if tensor in window_of and self.ways.products[tensor] == own:
                     ties.append([position, window_of[tensor]])
                 if tensor not in self.plan.graph.constants:
@@ -213,7 +213,9 @@ class Windows:
 
     def within(self, window: Window, candidate: Candidate) -> Candidate:
         """A candidate with all that it reads of a window, at today's price."""
-        inputs = self.plan.made[candidate.output].inputs if candidate.alias else self.plan.subgraph(*candidate.key).inputs
+        inputs = (
+            self.plan.producers[candidate.output].inputs if candidate.alias else self.plan.subgraph(*candidate.key).inputs
+        )
         return replace(candidate, reads=self._reads(inputs, window.inside), us=candidate.price(self.prices))
 
     def _readers(self, nodes: Iterable[str]) -> Mapping[str, Collection[str]]:
@@ -274,14 +276,14 @@ class Windows:
         """Tensors that are made of sizes and places alone: who reads one computes it, and then reads nothing."""
         result = set[str]()
         for name in self.live:
-            node = self.plan.made[name]
+            node = self.plan.producers[name]
             if node.primitive in FREE and result.issuperset(node.inputs):
                 result.add(name)
         return frozenset(result)
 
     def _of_one(self, name: str) -> bool:
         """True if each element is made of one of one tensor, and of numbers."""
-        node, types = self.plan.made[name], self.plan.graph.types
+        node, types = self.plan.producers[name], self.plan.graph.types
         tensors = [tensor for tensor in node.inputs if self.plan.finder.follow.number(tensor) is None]
         return node.primitive in ("map", "cast") and len(tensors) == 1 and types[tensors[0]].shape == types[name].shape
 
@@ -311,10 +313,10 @@ class Windows:
 
     def _search(self, window: Window, candidates: Iterable[Candidate]) -> CandidateSearch:
         """The search in a window of one part; ``candidates``: those that are known."""
-        sets = ConvexSets(window.nodes, self.plan.made, self.required, self._passing)
+        sets = ConvexSets(window.nodes, self.plan.producers, self.required, self._passing)
         result = CandidateSearch(
             sets,
-            Floors.of(sets, self.plan.graph, self.plan.made, self.prices),
+            Floors.of(sets, self.plan.graph, self.plan.producers, self.prices),
             lambda name, nodes: self._priced(window, name, nodes),
         )
         for candidate in candidates:
@@ -340,7 +342,7 @@ class Windows:
         return [
             Candidate((name,), frozenset({name}), frozenset({of}), 0.0, free, alias=True)
             for name in window.nodes
-            if (of := self.plan.alias(self.plan.made[name], window.inside)) is not None and of in window.inside
+            if (of := self.plan.alias(self.plan.producers[name], window.inside)) is not None and of in window.inside
         ]
 
     def _add_greedy(self, window: Window) -> None:

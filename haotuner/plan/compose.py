@@ -104,10 +104,10 @@ class Fillers:
     def parts(self, rows: int) -> tuple[Part, ...]:
         """The regions that cover so many rows; none for none."""
         if rows not in self._parts:
-            self._parts[rows] = self._found(rows)
+            self._parts[rows] = self._exact_parts(rows)
         return self._parts[rows]
 
-    def _found(self, rows: int) -> tuple[Part, ...]:
+    def _exact_parts(self, rows: int) -> tuple[Part, ...]:
         if self.us[rows] == self._alone[rows]:
             return (self._single(rows),)
         first = np.arange(1, rows // 2 + 1)

@@ -99,7 +99,7 @@ class CostExtrapolator:
     ranges: Mapping[str, tuple[int, int]]
     expected: Callable[[Sequence[Composition], Sequence[Shape]], NDArray[np.float64]]
     cells: int = NARROW_CELLS  # at most
-    places: Sequence[Sequence[float]] = ()  # none: in its middle
+    positions: Sequence[Sequence[float]] = ()  # none: in its middle
 
 
 def cell_table(
@@ -131,7 +131,7 @@ def cell_table(
     there = np.zeros((len(centres), len(compositions)))
     if carried is not None and len(compositions) > 1:
         slower -= np.log(carried.expected(compositions, shapes)).T
-        inside = carried.places or [[MIDDLE] * len(axes)]
+        inside = carried.positions or [[MIDDLE] * len(axes)]
         for position in inside:
             ends = (_centres(bounds[axis], begin[axis], share) for axis, share in zip(axes, position, strict=True))
             shapes_asked = [

@@ -124,7 +124,7 @@ class Loaded:
     """
 
     path: Path
-    wanted: str  # what a usable row of such a file is called
+    expected_row: str  # what a usable row of such a file is called
     records: tuple[Record, ...]
     rows: int
     refused: Counter[str]
@@ -139,7 +139,7 @@ class Loaded:
         why = "; ".join(f"{reason} ({count})" for reason, count in self.refused.most_common(3))
         result = f", only {len(self.records)} failed" if self.records else ""
         raise UsageError(
-            f"{self.path}: not one {self.wanted}{result}: {why or self.torn or 'it has no rows'}; nothing was stored"
+            f"{self.path}: not one {self.expected_row}{result}: {why or self.torn or 'it has no rows'}; nothing was stored"
         )
 
     def into(self, store: RecordStore) -> Imported:
@@ -207,7 +207,7 @@ def load_kernel_tuner(
         raise UsageError(f"{path}: {error}") from error
     return Loaded(
         path=path,
-        wanted="usable row" if not records else "usable timed row",
+        expected_row="usable row" if not records else "usable timed row",
         records=tuple(sound),
         rows=len(cache.rows) + sum(cache.odd.values()),
         refused=refused + odd,
@@ -287,7 +287,7 @@ def load_jsonl(path: Path) -> Loaded:
                 refused[f"line {number}: {error}"[:160]] += 1
     return Loaded(
         path=path,
-        wanted="timed record" if records else "record of this schema",
+        expected_row="timed record" if records else "record of this schema",
         records=tuple(records),
         rows=len(records) + sum(refused.values()),
         refused=refused,

@@ -185,7 +185,7 @@ class ChainBound:
         """Count a call of all segments that it ran, by its dimensions in the library's order."""
         dims = dict(zip(self._linked.dims, sizes, strict=True))
         for name, segment in self.segments.items():
-            if _taken(self._guards[name], dims):
+            if _is_taken(self._guards[name], dims):
                 segment.count(dims)
 
     def _contiguous(self, inputs: Mapping[str, Any]) -> list[Any]:
@@ -223,7 +223,7 @@ class ChainBound:
         self, inputs: Mapping[str, Any], out: Mapping[str, Any] | None, seed: int | None, run: _Run
     ) -> dict[str, Any]:
         """The chain from its first step to its last; ``run`` carries a segment out."""
-        tensors, dims = self._given(inputs)
+        tensors, dims = self._checked_inputs(inputs)
         self._steps_of(self._steps, tensors, dims, out, seed, run)
         return {end.name: _delivered(tensors[end.name], end, out) for end in self._outputs}
 
@@ -275,13 +275,13 @@ class ChainBound:
             raise UsageError(f"{self.name} has the dimensions {', '.join(self.dims)}; got {', '.join(dims) or 'none'}")
         if self._native is not None:
             return self._native.memory([dims[name] for name in self._native.dims])
-        run = [segment for name, segment in self.segments.items() if _taken(self._guards[name], dims)]
+        run = [segment for name, segment in self.segments.items() if _is_taken(self._guards[name], dims)]
         return sum(segment.memory_bytes(**{name: dims[name] for name in segment.dims}) for segment in run)
 
     def stats(self) -> dict[str, int]:
         """Statistics of the segments, together; ``calls`` of each segment are calls."""
         every = [segment.stats() for segment in self.segments.values()]
-        own = {**self._native.held(), "calls": 0} if self._native is not None else {}
+        own = {**self._native.counters(), "calls": 0} if self._native is not None else {}
         return {name: sum(segment[name] for segment in every) + own.get(name, 0) for name in every[0]}
 
     def trim(self) -> None:
@@ -308,7 +308,7 @@ class ChainBound:
                 + "; ".join([f"{name} is missing" for name in lacking] + [f"there is no {name}" for name in unknown])
             )
 
-    def _given(self, inputs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, int]]:
+    def _checked_inputs(self, inputs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, int]]:
         inputs = self._whole(inputs)
         tensors, dims = dict(inputs), dict[str, int]()
         for end in self._inputs:
@@ -332,7 +332,7 @@ def _guards(steps: Sequence[Mapping[str, Any]], outer: Guard = ()) -> Iterator[t
         yield from _guards(step.get("steps", ()), guard)
 
 
-def _taken(guard: Guard, dims: Mapping[str, int]) -> bool:
+def _is_taken(guard: Guard, dims: Mapping[str, int]) -> bool:
     return all(dims[name] == value for name, value in guard)
 
 

@@ -55,7 +55,7 @@ class ConvOp:
         for index, axis in enumerate(("b", "h", "w")):  # as native/kinds/conv.h numbers them
             values[index] = extents.get(axis, 1)
         plan = self._pack.plan_index(self.entry)
-        return int(self._pack.library().function("ht_cell")(self._pack.place(self.entry), plan, values))
+        return int(self._pack.library().function("ht_cell")(self._pack.table_index(self.entry), plan, values))
 
 
 class Convolution(Linear):

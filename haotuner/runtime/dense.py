@@ -54,7 +54,7 @@ class LinearOp:
         if isinstance(m, bool) or not isinstance(m, int | np.integer) or not 1 <= m < 2**31:
             raise UsageError(f"{self.name}: m={m!r} must be a whole number of rows in 1..2^31-1")
         values = np.zeros(2 + 2 * MAX_PARTS, np.int64)
-        self._pack.library().function("ht_look_up")(self._pack.place(self._op), plan, int(m), values)
+        self._pack.library().function("ht_look_up")(self._pack.table_index(self._op), plan, int(m), values)
         pairs = values[2 : 2 + 2 * int(values[0])].reshape(-1, 2).tolist()
         return tuple(Part(self._op.kernels[kernel], tiles) for kernel, tiles in pairs), int(values[1])
 

@@ -27,7 +27,7 @@ class DeviceChainBound(ChainBound):
         return self.pack.library().function("ht_model_queue_placed")
 
     @cached_property
-    def _place(self) -> Callable[..., Any]:
+    def _placement(self) -> Callable[..., Any]:
         return self.pack.library().function("ht_model_place")
 
     def run(
@@ -66,7 +66,7 @@ class DeviceChainBound(ChainBound):
         def place(_: int | None, output: int, rank: int) -> int | None:
             try:
                 tensor = result[output] = made(output, shape_at(rank, native.outputs[output].rank))
-                return int(called(self.name, self._place, native.address, output, rank, still(tensor, stream)))
+                return int(called(self.name, self._placement, native.address, output, rank, still(tensor, stream)))
             except BaseException as error:  # nothing may be raised through C
                 raised.append(error)
                 return None

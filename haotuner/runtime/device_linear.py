@@ -204,7 +204,7 @@ class DeviceBound:
         with the record, unless a graph may read it.
         """
         call, setting = pack.entry(op)
-        position = pack.place(op)
+        position = pack.table_index(op)
         memory, record = _record(pack.library().function("ht_bound_bytes")(position))
         first, *more = [_device_array(op, "bias", channel) for channel in channels or (None,)]
         try:
@@ -227,7 +227,7 @@ class DeviceBound:
 
     def prepare(self, pack: Pack, stream: int | None) -> None:
         """Memory for calls on a stream."""
-        pack.library().function("ht_prepare")(pack.place(self.op), self.record, stream or 0)
+        pack.library().function("ht_prepare")(pack.table_index(self.op), self.record, stream or 0)
 
     def closed(self) -> DeviceBound:
         """Nothing left but the refusal, and the weight that graphs may replay."""

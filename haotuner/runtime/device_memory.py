@@ -44,7 +44,7 @@ class Gpu:
 
     def choose(self, manifests: Mapping[str, Manifest]) -> str:
         """The level of a pack for this device; PackMismatch if the pack has none that it and its driver can run."""
-        fitting = [level for level, manifest in manifests.items() if manifest.placed and self.runs(manifest)]
+        fitting = [level for level, manifest in manifests.items() if manifest.on_device and self.runs(manifest)]
         if not fitting:
             raise PackMismatch(self._no_code(", ".join(manifests)))
         taken = [level for level in fitting if not self.too_old(manifests[level])] or fitting  # of none, the check says why

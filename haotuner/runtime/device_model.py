@@ -100,13 +100,13 @@ class DeviceModel(Model):
         self, inputs: Mapping[str, Any], out: Mapping[str, Any] | None = None, stream: int | None = None
     ) -> dict[str, Any]:
         """Outputs by name; ``out``: tensors for them. UsageError names the tensor, what was expected and what was found."""
-        return self._placed().run(inputs, out, stream)
+        return self._on_device().run(inputs, out, stream)
 
     def shapes(self, inputs: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
         """Shapes of the outputs that these tensors make. UsageError as of ``run``."""
-        return self._placed().shapes(inputs)
+        return self._on_device().shapes(inputs)
 
-    def _placed(self) -> DeviceModelBound:
+    def _on_device(self) -> DeviceModelBound:
         bound = self.current()
         assert isinstance(bound, DeviceModelBound)  # a pack on a device opens no others
         return bound

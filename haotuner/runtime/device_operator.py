@@ -43,7 +43,7 @@ class DeviceOperator(Operator):
         """
         if not self._pack.is_open:
             self._pack.library()
-        inputs = self._given(operands, named)
+        inputs = self._operands(operands, named)
         stream = checked_stream(self.name, inputs, stream)
         outs = self._written(inputs, out)
         for name, value in outs.items():
@@ -58,7 +58,7 @@ class DeviceOperator(Operator):
         """
         pack = self._pack
         assert pack.gpu is not None, "an op on a device"
-        pack.library().function("ht_prepare")(pack.place(self.entry), pack.gpu.ordinal, stream or 0)
+        pack.library().function("ht_prepare")(pack.table_index(self.entry), pack.gpu.ordinal, stream or 0)
 
     def _empty(self, inputs: Mapping[str, Any], size: tuple[int, ...], dtype: str) -> Any:
         """Memory of the device."""

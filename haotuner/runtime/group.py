@@ -37,10 +37,10 @@ class Outputs:
 
     def __init__(self, pack: Pack, names: Sequence[str]) -> None:
         self._each = tuple(pack.op(name) for name in names)
-        self._places = _places([group.entry for group in self._each])
+        self._indices = _output_indices([group.entry for group in self._each])
         named = sorted(
             (argument, operand.name)
-            for group, places in zip(self._each, self._places, strict=True)
+            for group, places in zip(self._each, self._indices, strict=True)
             for argument, operand in zip(places, group.entry.written, strict=True)
         )
         self.names = tuple(name for _, name in named)
@@ -57,7 +57,7 @@ class Outputs:
             raise UsageError(f"out= takes {len(self.names)} tensors, for {', '.join(self.names)}; got {len(out)}")
         result: dict[int, Any] = {}
         queue = {} if stream is None else {"stream": stream}
-        for group, places in zip(self._each, self._places, strict=True):
+        for group, places in zip(self._each, self._indices, strict=True):
             own = {operand.name: inputs[operand.name] for operand in group.entry.inputs}
             order = sorted(places)  # an op takes its outputs in the file's order, too
             into = None if out is None else out[order[0]] if len(order) == 1 else tuple(out[position] for position in order)
@@ -66,8 +66,8 @@ class Outputs:
         return tuple(result[position] for position in sorted(result))
 
 
-def _places(entries: Sequence[PackOp]) -> tuple[tuple[int, ...], ...]:
+def _output_indices(entries: Sequence[PackOp]) -> tuple[tuple[int, ...], ...]:
     """Indices of the file's outputs that each op writes, in its call's order; those that do not say it take what is left."""
-    taken = {position for entry in entries for position in entry.places}
+    taken = {position for entry in entries for position in entry.output_indices}
     free = iter(index for index in range(sum(len(entry.written) for entry in entries)) if index not in taken)
-    return tuple(entry.places or (next(free),) for entry in entries)
+    return tuple(entry.output_indices or (next(free),) for entry in entries)

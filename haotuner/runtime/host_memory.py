@@ -88,7 +88,7 @@ class OutputPool:
     def __init__(self, outputs: int) -> None:
         """``outputs``: how many arrays an answer has."""
         self._free: deque[_Block] = deque(maxlen=AGAIN * max(1, outputs))
-        self._taken, self._recent, self._window = 0, 0, WINDOW * max(1, outputs)
+        self._lent, self._recent, self._window = 0, 0, WINDOW * max(1, outputs)
 
     def take(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
         """An array of undefined content; MemoryError or ValueError where it cannot be had."""
@@ -110,12 +110,12 @@ class OutputPool:
 
     def _rest(self, need: int) -> None:
         """Once a window, let go of free memory that only a larger answer of an earlier window had needed."""
-        self._taken += 1
+        self._lent += 1
         if need > self._recent:
             self._recent = need
-        if self._taken < self._window:
+        if self._lent < self._window:
             return
-        most, self._taken, self._recent = SLACK * max(MANY, self._recent), 0, 0
+        most, self._lent, self._recent = SLACK * max(MANY, self._recent), 0, 0
         for _ in range(len(self._free)):
             with suppress(IndexError):  # another thread has it
                 block = self._free.popleft()

@@ -42,7 +42,7 @@ def _checked(folder: Folder, gpu: Gpu | None) -> tuple[Manifest, os.stat_result]
     if gpu is not None:
         gpu.check(manifest)
         return manifest, facts
-    if manifest.placed:
+    if manifest.on_device:
         raise PackMismatch(
             f"{pack} holds code for {manifest.arch} devices and none for CPUs; name the device, as in "
             'haotuner.load(pack, device="cuda:0")'
@@ -146,7 +146,7 @@ def _checked_and_loaded(folder: Folder, gpu: Gpu | None) -> tuple[Manifest, _Pla
     """The manifest, the library's file, and the library: as ctypes maps it where there are whole models, else tvm-ffi's."""
     manifest, facts = _checked(folder, gpu)
     path = folder.path.resolve() / manifest.library
-    loaded = NativeLibrary(path) if manifest.models and gpu is None else _load(path, stays=manifest.placed)
+    loaded = NativeLibrary(path) if manifest.models and gpu is None else _load(path, stays=manifest.on_device)
     _check_same(path, facts)
     return manifest, (path, facts), loaded
 

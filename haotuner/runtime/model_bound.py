@@ -153,7 +153,7 @@ class ModelBound:
 
         ``out_of_range``: calls from here of sizes that the model was not tuned for; they are answered all the same.
         """
-        return {**self._native.held(), "out_of_range": self._out_of_range}
+        return {**self._native.counters(), "out_of_range": self._out_of_range}
 
     def trim(self) -> None:
         """Give back the working memory that no call uses now."""
@@ -162,9 +162,9 @@ class ModelBound:
 
     def run(self, inputs: Mapping[str, Any], out: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Outputs by name; ``out``: arrays for them. UsageError names the input, what was expected and what was found."""
-        arguments = self._given(inputs)
+        arguments = self._inputs_in_order(inputs)
         shapes = self._known(tuple([array.shape for array in arguments]), arguments)
-        outputs = self._made(shapes) if not out else self._placed(shapes, out)
+        outputs = self._new_outputs(shapes) if not out else self._output_arrays(shapes, out)
         self._native.run(arguments, outputs)
         if out:
             return self._delivered(outputs, out)
@@ -193,8 +193,8 @@ class ModelBound:
 
         UsageError as of ``run``, and for a pack that was made before steps were timed.
         """
-        arguments = self._given(inputs)
-        outputs = self._made(self._native.shapes(arguments))
+        arguments = self._inputs_in_order(inputs)
+        outputs = self._new_outputs(self._native.shapes(arguments))
         us = self._native.times_us(arguments, outputs, len(self.schedule.steps))
         return {end.name: array for end, array in zip(self._outputs, outputs, strict=True)}, us
 
@@ -232,7 +232,7 @@ class ModelBound:
                     return True
         return False
 
-    def _made(self, shapes: list[tuple[int, ...]]) -> list[Any]:
+    def _new_outputs(self, shapes: list[tuple[int, ...]]) -> list[Any]:
         try:
             return [self._answers.take(shape, end.dtype) for end, shape in zip(self._outputs, shapes, strict=True)]
         except (MemoryError, ValueError) as error:
@@ -243,7 +243,7 @@ class ModelBound:
         if unknown:
             raise UsageError(f"{self.name} has no output {unknown[0]!r}; it has {', '.join(e.name for e in self._outputs)}")
 
-    def _placed(self, shapes: list[tuple[int, ...]], out: Mapping[str, Any]) -> list[Any]:
+    def _output_arrays(self, shapes: list[tuple[int, ...]], out: Mapping[str, Any]) -> list[Any]:
         """Arrays that the library can write: the caller's where they are contiguous."""
         self._check_names(out)
         outputs = []
@@ -269,7 +269,7 @@ class ModelBound:
             by_name[end.name] = array if target is None else target
         return by_name
 
-    def _given(self, inputs: Mapping[str, Any]) -> list[Any]:
+    def _inputs_in_order(self, inputs: Mapping[str, Any]) -> list[Any]:
         arrays, left_out = [], 0
         for end in self._inputs:
             array: Any = inputs.get(end.name)

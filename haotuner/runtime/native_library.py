@@ -171,7 +171,7 @@ class NativeModel:
             words = error_text.text.value.decode(errors="replace")
             known = error_text.kind.value == b"RuntimeError"
             raise HaotunerError(words) if device is not None and not known else PackInvalid(words)
-        self._handle, self._said = handle, [error_text]
+        self._handle, self._error_text = handle, [error_text]
         self._run, self._shapes = door.run, door.shapes  # which ctypes makes anew each time
         weakref.finalize(self, _close, mapped, handle, bytecode_words).atexit = False
         self.name: str = door.name(handle).decode()
@@ -179,7 +179,7 @@ class NativeModel:
         self.inputs, self.outputs = ([NativeEnd(item) for item in _until_none(self._facts(kind))] for kind in (0, 1))
         for position, end in enumerate(self.inputs):
             end.default = self._default(position, end)
-        self._given, self._made = (Handed([end.dtype for end in ends]) for ends in (self.inputs, self.outputs))
+        self._input_cache, self._output_cache = (Handed([end.dtype for end in ends]) for ends in (self.inputs, self.outputs))
 
     @property
     def address(self) -> int:
@@ -207,7 +207,7 @@ class NativeModel:
 
     def _call(self, function: Callable[..., int], first: int | bytes, second: int | bytes) -> None:
         try:
-            error_text = self._said.pop()
+            error_text = self._error_text.pop()
         except IndexError:  # as many as there were calls at once
             error_text = _ErrorText()
         try:
@@ -215,7 +215,7 @@ class NativeModel:
                 words = error_text.text.value.decode(errors="replace")
                 raise HaotunerError(words) if error_text.kind.value == b"RuntimeError" else UsageError(words)
         finally:
-            self._said.append(error_text)
+            self._error_text.append(error_text)
 
     def memory(self, dims: list[int]) -> int:
         """Bytes of working memory of a call with these dimensions. UsageError where one is no size of a tensor."""
@@ -228,7 +228,10 @@ class NativeModel:
 
     def shapes(self, inputs: list[Any]) -> list[tuple[int, ...]]:
         """Shapes of the outputs that these inputs make."""
-        result, addresses = array("q", bytes(8 * max(1, sum([end.rank for end in self.outputs])))), self._given.of(inputs)
+        result, addresses = (
+            array("q", bytes(8 * max(1, sum([end.rank for end in self.outputs])))),
+            self._input_cache.of(inputs),
+        )
         self._call(self._shapes, addresses.packed(inputs), result.buffer_info()[0])
         shapes, rest = [], result.tolist()
         for end in self.outputs:
@@ -238,14 +241,18 @@ class NativeModel:
 
     def run(self, inputs: list[Any], outputs: list[Any]) -> None:
         """All steps; the arrays are contiguous, in the model's order. UsageError in the library's words."""
-        arguments, made = self._given.of(inputs), self._made.of(outputs)
+        arguments, made = self._input_cache.of(inputs), self._output_cache.of(outputs)
         self._call(self._run, arguments.packed(inputs), made.packed(outputs))
 
     def times_us(self, inputs: list[Any], outputs: list[Any], steps: int) -> list[float]:
         """As ``run``: the microseconds of every step of the schedule."""
         if self._mapped.times is None:
             raise UsageError(f"the pack of {self.name} was made before steps were timed; tune again with this haotuner")
-        arguments, made, taken = self._given.of(inputs), self._made.of(outputs), np.zeros(max(1, steps), np.int64)
+        arguments, made, taken = (
+            self._input_cache.of(inputs),
+            self._output_cache.of(outputs),
+            np.zeros(max(1, steps), np.int64),
+        )
 
         def timed(*call: Any) -> int:
             handle, first, second, *rest = call
@@ -267,7 +274,7 @@ class NativeModel:
 
         UsageError in the library's words, or what ``made`` raised.
         """
-        arguments, dims = self._given.of(inputs), np.zeros(max(1, len(self.dims)), np.int64)
+        arguments, dims = self._input_cache.of(inputs), np.zeros(max(1, len(self.dims)), np.int64)
         seeds = None if seed is None else np.array([seed % (1 << 64)], np.uint64)
         raised: list[BaseException] = []
 
@@ -291,7 +298,7 @@ class NativeModel:
             raise
         return [int(dim) for dim in dims[: len(self.dims)]]
 
-    def held(self) -> dict[str, int]:
+    def counters(self) -> dict[str, int]:
         """Counts of calls, and what is held, by name."""
         counts = np.zeros(5, np.int64)
         self._mapped.door.held(self._handle, address(counts))

@@ -55,7 +55,7 @@ class Operator:
         self._sized: tuple[Any, tuple[int, ...]] = (None, ())  # shapes of the last operands, and of their result
         element_type = DTYPES[op.output.dtype].numpy
         self._folds = len(op.output.dims) == 1  # an output that may have the leading axes of its operands
-        self._made = np.dtype(element_type) if element_type in ADDRESSED_TYPES and not self._folds else None
+        self._result_dtype = np.dtype(element_type) if element_type in ADDRESSED_TYPES and not self._folds else None
         names = self._names  # an itemgetter of one name gives no tuple
         self._in_order = itemgetter(*names) if len(names) > 1 else lambda named: tuple(named[name] for name in names)
 
@@ -119,7 +119,7 @@ class Operator:
 
     def _for_arrays(self, passed: tuple[Any, ...]) -> Any:
         """An output for arrays; None where its type or its one axis is found out by looking at names."""
-        return None if self._made is None else np.empty(self._size_of(passed), self._made)
+        return None if self._result_dtype is None else np.empty(self._size_of(passed), self._result_dtype)
 
     def _size_of(self, passed: tuple[Any, ...]) -> tuple[int, ...]:
         shapes = [value.shape for value in passed]
@@ -131,7 +131,7 @@ class Operator:
 
     def _run_named(self, operands: tuple[Any, ...], out: Any, named: Mapping[str, Any]) -> Any:
         """As ``run``, of any operands. Apart from the usual call: variables that comprehensions share cost it a tenth."""
-        inputs = self._given(operands, named)
+        inputs = self._operands(operands, named)
         for name, value in inputs.items():
             check_lazy(self.name, name, value)
         outs = self._written(inputs, out)
@@ -146,9 +146,9 @@ class Operator:
         values = np.zeros(MAX_AXES, np.int64)
         values[: len(known)] = list(known.values())
         plan = self._pack.plan_index(self.entry)
-        return int(self._pack.library().function("ht_cell")(self._pack.place(self.entry), plan, values))
+        return int(self._pack.library().function("ht_cell")(self._pack.table_index(self.entry), plan, values))
 
-    def _given(self, operands: tuple[Any, ...], named: Mapping[str, Any]) -> dict[str, Any]:
+    def _operands(self, operands: tuple[Any, ...], named: Mapping[str, Any]) -> dict[str, Any]:
         """A call's operands by name, in their order; optional ones behind, None where left out, if there is any."""
         names = self._names
         if not named and len(operands) == len(names):
@@ -284,9 +284,9 @@ class ProductOp(Operator):
         """An output for two arrays of as many matrices; for others None or one that the call refuses."""
         of_x, of_w = passed[0].shape, passed[1].shape
         before = of_x[:-2]
-        if self._made is None or before != of_w[:-2]:
+        if self._result_dtype is None or before != of_w[:-2]:
             return None
-        return np.empty((*before, of_x[self._rows], of_w[self._columns]), self._made)
+        return np.empty((*before, of_x[self._rows], of_w[self._columns]), self._result_dtype)
 
     def output_shape(self, inputs: Mapping[str, Any], written: PackOperand | None = None) -> tuple[int, ...]:
         """Dimensions of the products of these factors; ValueError where their batches do not go together."""

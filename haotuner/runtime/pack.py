@@ -208,7 +208,7 @@ class Pack:
             raise UsageError(f"{self.path} holds no op {name!r}; it holds {', '.join(self._ops)}")
         return self._ops[name]
 
-    def place(self, op: PackOp) -> int:
+    def table_index(self, op: PackOp) -> int:
         """The op's place in the library's tables."""
         return list(self._ops).index(op.name)
 

@@ -25,7 +25,7 @@ class Packer(Protocol):
 
     arena: Arena
 
-    def place(self, op: PackOp) -> int:
+    def table_index(self, op: PackOp) -> int:
         """The op's place in the library's tables."""
 
     def library(self) -> Library:
@@ -38,7 +38,7 @@ def pack_weight(pack: Packer, op: PackOp, weight: Any) -> tuple[NDArray[np.float
     Accepts read-only and memory-mapped arrays. TypeError for another dtype, ValueError for another shape or device.
     """
     values, facts = stored_weight(op, weight), op.operands[1].packed
-    position, library = pack.place(op), pack.library()
+    position, library = pack.table_index(op), pack.library()
     if "pw" in facts and "terms" not in facts:
         panels = pack.arena.take((op.panels, op.k, op.pw))
         if packs_panels(library, position):

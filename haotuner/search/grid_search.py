@@ -75,7 +75,7 @@ def tune(task: Task, lab: Measurer, families: Sequence[Family], watch: Watch, mo
     result = sharers.without(result)
     funnel = joined(list(_funnels(task, lab.device, families, model, result)))
     clock.move(begin + task.budget_s * effort.confirm_share)
-    race = Race(task, lab, families, [c.kernel for c in funnel.kept], model, clock)
+    race = Race(task, lab, families, [c.kernel for c in funnel.candidates], model, clock)
     stopped = race.run()
     race.confirm()
     kernels, regret = race.keep()

@@ -49,14 +49,14 @@ class LatencyTable:
         self._families = {kernel.name: family for kernel, family in kernels.items()}
         self._kernels = {kernel.name: kernel for kernel in kernels}
         self.rows = {k.name: f.tile(k).extent[self.axis] for k, f in kernels.items()}
-        self._given = model
+        self._initial_model = model
         self._model: CostModel = model or Analytic()
         self._seed = seed
         self._row_of: dict[Key, int] = {}
         self._frames: list[pd.DataFrame] = []
         self._roof: list[float] = []
         self._extra: list[float] = []
-        self._said = np.zeros(0)
+        self._predicted = np.zeros(0)
         self.us: dict[Key, float] = {}
 
     def note(self, key: Key, us: float) -> None:
@@ -67,7 +67,7 @@ class LatencyTable:
         """Predictions of the model in us, shape ``(len(keys),)``."""
         self._ask(keys)
         at = [self._row_of[key] for key in keys]
-        return np.asarray(self._said[at], np.float64)
+        return np.asarray(self._predicted[at], np.float64)
 
     def times(self, keys: Sequence[Key]) -> Floats:
         """Measured times; what was not timed is predicted at the level of the same kernel's times around it."""
@@ -94,14 +94,14 @@ class LatencyTable:
         roof, extra = np.array(self._roof), np.array(self._extra)
         labels = np.array([self._label(key, row) for key, row in zip(keys, rows, strict=True)])
         self._model = Forest(seed=self._seed).fit(frame.iloc[rows], labels)
-        self._said = roof / np.exp(self._model.predict(frame)) + extra
+        self._predicted = roof / np.exp(self._model.predict(frame)) + extra
 
     def head(self, tasks: Sequence[Sequence[Key]], failed: set[str]) -> list[Key]:
         """Keys to time first, where the opinions that the given model rests on disagree (``probes.py``).
 
         ``tasks``: keys that compete with each other. ``failed``: kernels that cannot be timed.
         """
-        if not isinstance(self._given, HasEnsemble):
+        if not isinstance(self._initial_model, HasEnsemble):
             return []
         self._ask(key for keys in tasks for key in keys)
         of_row = {row: key for key, row in self._row_of.items()}
@@ -109,7 +109,7 @@ class LatencyTable:
         lost = np.array([row for row, key in of_row.items() if key[0] in failed], np.int64)
         groups = [np.array([self._row_of[key] for key in keys], np.int64) for keys in tasks]
         frame = pd.concat(self._frames, ignore_index=True)
-        return [of_row[row] for row in initial_design(self._given, frame, groups, labels, left_out=lost)]
+        return [of_row[row] for row in initial_design(self._initial_model, frame, groups, labels, left_out=lost)]
 
     def _label(self, key: Key, row: int) -> float:
         """Log(throughput / roofline) of a measured key, what adding parts up takes left out."""
@@ -148,4 +148,4 @@ class LatencyTable:
             self._frames.append(frame)
             self._roof += roof.tolist()
             self._extra += extra
-            self._said = np.concatenate([self._said, roof / np.exp(self._model.predict(frame)) + extra])
+            self._predicted = np.concatenate([self._predicted, roof / np.exp(self._model.predict(frame)) + extra])

@@ -89,7 +89,7 @@ class ObservationTable:
         self._variances: dict[str, float] = {}  # trial key -> of the log of that time
         self.failed: set[str] = set()
         self._seed = seed
-        self._given = model
+        self._initial_model = model
         self._model: CostModel = model or Analytic()
         self._learned = model is not None
         pairs = [(p.kernel, trial.shape) for p in probes for _, trial in p.lead]
@@ -103,7 +103,7 @@ class ObservationTable:
     @property
     def started(self) -> bool:
         """True if a model learnt elsewhere ranks from the beginning."""
-        return self._given is not None
+        return self._initial_model is not None
 
     @property
     def spread(self) -> float:
@@ -112,7 +112,7 @@ class ObservationTable:
 
     def _fresh(self) -> CostModel:
         """A model to be fitted to the rows measured here: the given one put right, or a forest from nothing."""
-        return Forest(seed=self._seed) if self._given is None else copy.copy(self._given)
+        return Forest(seed=self._seed) if self._initial_model is None else copy.copy(self._initial_model)
 
     def note(self, record: Record) -> None:
         """Take in one record of this op's probes."""
@@ -188,7 +188,7 @@ class ObservationTable:
         lost = np.array([row for row, trial in enumerate(self._trials) if trial.kernel in self.failed], np.int64)
         known = dict(zip(rows.tolist(), labels.tolist(), strict=True))
         result: dict[str, list[Trial]] = {}
-        for row in initial_design(self._given, self._frame, list(self._uses()), known, left_out=lost):
+        for row in initial_design(self._initial_model, self._frame, list(self._uses()), known, left_out=lost):
             trial = self._trials[row]
             result.setdefault(trial.kernel, []).append(trial)
         return dict(sorted(result.items(), key=lambda item: not covers_every(self.probes[item[0]])))

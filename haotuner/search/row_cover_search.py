@@ -81,7 +81,7 @@ def _selected(task: Task, lab: Measurer, family: Family, expected: Expectation) 
             pass
         else:
             axis = task.op.dynamic[0]
-            if any(family.tile(candidate.kernel).extent[axis] == 1 for candidate in few.kept):
+            if any(family.tile(candidate.kernel).extent[axis] == 1 for candidate in few.candidates):
                 return few
     return task.selected(family, (), lambda: select(task.op, family, lab.device, task.traffic, expected))
 
@@ -96,9 +96,9 @@ class Search:
         axis = task.op.dynamic[0]
         self.rows = np.array([shape[axis] for shape in task.traffic.shapes()], np.int64)
         self.shares = np.array([share for _, share in task.traffic], np.float64)
-        self.ordered = names(funnel.kept)
+        self.ordered = names(funnel.candidates)
         most = int(self.rows.max())
-        probes = [probe(c.kernel, task.op, family, lab.device, most, cache=task.cache) for c in funnel.kept]
+        probes = [probe(c.kernel, task.op, family, lab.device, most, cache=task.cache) for c in funnel.candidates]
         self.book = ObservationTable(task.op, family, lab.device, probes, cache=task.cache, seed=task.seed, model=model)
         self.foreseen = foreseen(self.book, self.ordered, self.rows, self.shares)  # what would be kept without a measurement
 

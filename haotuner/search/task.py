@@ -29,14 +29,14 @@ class Selections:
     """Of one op, its traffic, its device and one start: nothing else may differ between those who share it."""
 
     def __init__(self) -> None:
-        self._found: dict[tuple[str, tuple[MicroKernel, ...]], Funnel] = {}
+        self._funnels: dict[tuple[str, tuple[MicroKernel, ...]], Funnel] = {}
 
     def of(self, family: Family, among: Sequence[MicroKernel], select: Callable[[], Funnel]) -> Funnel:
         """The candidates of a family, ``among`` these alone unless empty; ``select`` finds them the first time."""
         key = family.name, tuple(among)
-        if key not in self._found:
-            self._found[key] = select()
-        return self._found[key]
+        if key not in self._funnels:
+            self._funnels[key] = select()
+        return self._funnels[key]
 
 
 Watch = Callable[[str, Record | None], bool]  # told the phase and each record; False asks to stop

@@ -95,19 +95,19 @@ def selected(
             without.append(str(error))
     if not result:
         raise NothingLegal("\n".join(without))
-    candidates = [candidate for funnel in result.values() for candidate in funnel.kept]
+    candidates = [candidate for funnel in result.values() for candidate in funnel.candidates]
     refused: Counter[str] = Counter()
     for funnel in result.values():
         refused.update(funnel.refused)
     every = Funnel(
         points=sum(funnel.points for funnel in result.values()),
         legal=sum(funnel.legal for funnel in result.values()),
-        kept=tuple(sorted(candidates, key=lambda c: (-c.score, c.kernel.name))),
+        candidates=tuple(sorted(candidates, key=lambda c: (-c.score, c.kernel.name))),
         refused=dict(refused),
         examples=tuple(refusal for funnel in result.values() for refusal in funnel.examples),
     )
     named = {family.name: family for family in families}
-    return every, {candidate.kernel: named[candidate.kernel.family] for candidate in every.kept}
+    return every, {candidate.kernel: named[candidate.kernel.family] for candidate in every.candidates}
 
 
 class Search:

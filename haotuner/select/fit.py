@@ -41,13 +41,13 @@ class Rejections:
 
     def note(self, refused: Refused) -> None:
         """Take down one refusal."""
-        self.refuse(refused.kernel, refused.law, refused.asked, refused.allowed)
+        self.refuse(refused.kernel, refused.law, refused.requested, refused.allowed)
 
     def refuse(self, kernel: MicroKernel, law: str, value: float, allowed: float) -> None:
         """Counts a refusal given by its parts; asked is over allowed."""
         self.counts[law] += 1
         if len(self.examples) < self.room:
-            self.examples.append(Refused(kernel=kernel, law=law, asked=value, allowed=allowed))
+            self.examples.append(Refused(kernel=kernel, law=law, requested=value, allowed=allowed))
 
 
 Extents = tuple[int, ...]

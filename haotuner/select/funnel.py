@@ -33,13 +33,13 @@ class Funnel:
 
     points: int
     legal: int
-    kept: tuple[Candidate, ...]
+    candidates: tuple[Candidate, ...]
     refused: dict[str, int]
     examples: tuple[Refused, ...] = field(repr=False)
 
     def line(self) -> str:
         """``972 points → 420 legal → 138 on the frontier``."""
-        return f"{self.points:,} points → {self.legal:,} legal → {len(self.kept):,} on the frontier"
+        return f"{self.points:,} points → {self.legal:,} legal → {len(self.candidates):,} on the frontier"
 
 
 def select(
@@ -71,7 +71,7 @@ def select(
         fitting_ones = fitting(op, family, device, traffic, legal, ledger)
     candidates = _frontier(family, fitting_ones, score, room, ledger)
     return Funnel(
-        points=points, legal=len(legal), kept=candidates, refused=dict(ledger.counts), examples=tuple(ledger.examples)
+        points=points, legal=len(legal), candidates=candidates, refused=dict(ledger.counts), examples=tuple(ledger.examples)
     )
 
 
@@ -92,7 +92,7 @@ def _legal(
             of_footprint[footprint] = next(refusals(question(family, kernel, op, device, largest), common), None)
         broken = of_footprint[footprint]
         if broken is not None:
-            ledger.refuse(kernel, broken.law, broken.asked, broken.allowed)
+            ledger.refuse(kernel, broken.law, broken.requested, broken.allowed)
             continue
         broken = next(refusals(question(family, kernel, op, device, largest), own), None)
         if broken is None:
@@ -142,6 +142,6 @@ def joined(funnels: Sequence[Funnel]) -> Funnel:
         first,
         points=sum(funnel.points for funnel in funnels),
         legal=sum(funnel.legal for funnel in funnels),
-        kept=tuple(candidate for funnel in funnels for candidate in funnel.kept),
+        candidates=tuple(candidate for funnel in funnels for candidate in funnel.candidates),
         refused=refused,
     )

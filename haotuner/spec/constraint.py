@@ -41,4 +41,4 @@ def refusals(question: ConstraintQuery, laws: Laws) -> Iterator[Refused]:
     for law, sides in laws:
         sides_ = sides(question)
         if sides_ is not None and sides_[0] > sides_[1]:
-            yield Refused(kernel=question.kernel, law=law, asked=sides_[0], allowed=sides_[1])
+            yield Refused(kernel=question.kernel, law=law, requested=sides_[0], allowed=sides_[1])

@@ -111,5 +111,5 @@ class Refused:
 
     kernel: MicroKernel
     law: str
-    asked: float
+    requested: float
     allowed: float

@@ -153,7 +153,7 @@ class _Reader:
         self.classes: dict[int, type] = {}
         self.unread: dict[str, str] = {}
         self._methods: dict[tuple[FunctionType, frozenset[str]], Rewritten] = {}
-        self._made: dict[tuple[type, tuple[Any, ...]], type] = {}
+        self._classes: dict[tuple[type, tuple[Any, ...]], type] = {}
 
     def lines(self, name: str, caller: torch.nn.Module) -> Iterator[list[Any]]:
         """Runs of modules, each of which takes the result of the one before and is alone in that; None for another thing."""
@@ -185,9 +185,9 @@ class _Reader:
 
     def _class(self, kind: type, methods: dict[str, Any]) -> type:
         key = kind, tuple(methods.items())
-        if key not in self._made:
-            self._made[key] = class_with(kind, methods)
-        return self._made[key]
+        if key not in self._classes:
+            self._classes[key] = class_with(kind, methods)
+        return self._classes[key]
 
 
 def _names_of(caller: torch.nn.Module) -> tuple[frozenset[str], frozenset[str]]:

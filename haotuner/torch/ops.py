@@ -44,11 +44,11 @@ class Registered:
         if taken:
             raise UsageError(f"torch.ops.haotuner has {', '.join(taken)} already; close what registered them first")
         layers = [name for name in pack.ops if pack.gpu is not None and pack.op_entry(name).kind in LAYERS]
-        self._placed = {name: _placed(pack, name) for name in layers}
+        self._device_calls = {name: _device_call(pack, name) for name in layers}
         on_device = [] if pack.gpu is None else [op for op in pack.ops if is_convolution(pack.op_entry(op).kind)]
         self._convolved = {name: DeviceConvCall(pack, name) for name in on_device}
         for name in pack.ops:
-            placed = self._placed.get(name)
+            placed = self._device_calls.get(name)
             if isinstance(placed, GroupedCall):
                 define_grouped(self._library, placed)
             elif placed is not None:
@@ -67,7 +67,7 @@ class Registered:
 
         Packed for a CPU; on a device it is the weight itself, which was checked.
         """
-        call = self._placed.get(name) or self._convolved.get(name)
+        call = self._device_calls.get(name) or self._convolved.get(name)
         if call is not None:
             if not call.entry.extra:  # else a call checks it, with what the epilogue reads
                 call.bind(weight.detach())
@@ -77,7 +77,7 @@ class Registered:
 
     def placed_call(self, name: str) -> DeviceCall:
         """The calls of an op of a pack on a device; KeyError for a pack on the CPU."""
-        return self._placed[name]
+        return self._device_calls[name]
 
     def close(self) -> None:
         """Take the ops out of torch; twice is harmless. Torch frees them: one kept from before must not be called."""
@@ -96,7 +96,7 @@ class _Packing:
     """A pack's library and memory for packed weights: both outlive a hand-over, as the registered ops do."""
 
     def __init__(self, pack: Pack) -> None:
-        self.arena, self.place = Arena(), pack.place
+        self.arena, self.table_index = Arena(), pack.table_index
         self._library = pack.library()
 
     def library(self) -> Any:
@@ -104,7 +104,7 @@ class _Packing:
         return self._library
 
 
-def _placed(pack: Pack, name: str) -> DeviceCall:
+def _device_call(pack: Pack, name: str) -> DeviceCall:
     entry = pack.op_entry(name)
     return (GroupedCall if entry.kind == "grouped" else FusedCall if entry.extra else DeviceCall)(pack, name)
 

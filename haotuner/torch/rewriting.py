@@ -284,8 +284,8 @@ class _Joining:
             name = self._local(first)
             call = second.value if isinstance(second, ast.Assign | ast.Return) else None
             argument = _only_argument(call) if isinstance(call, ast.Call) and _chain_of(call) else None
-            if name and isinstance(argument, ast.Name) and argument.id == name and self._gone(name, second):
-                second.value = _one_after_another(first.value, call)  # type: ignore[attr-defined]
+            if name and isinstance(argument, ast.Name) and argument.id == name and self._is_dead(name, second):
+                second.value = _in_order(first.value, call)  # type: ignore[attr-defined]
                 del statements[index]
                 index = max(index - 1, 0)
             else:
@@ -301,7 +301,7 @@ class _Joining:
         local = target.id in self.code.co_varnames and target.id not in self.code.co_cellvars
         return target.id if local else ""
 
-    def _gone(self, name: str, statement: ast.stmt) -> bool:
+    def _is_dead(self, name: str, statement: ast.stmt) -> bool:
         """True if nothing reads a local behind a statement that reads it once."""
         if isinstance(statement, ast.Return) or self._reads[name] == 1:
             return True
@@ -341,7 +341,7 @@ def _together(first: Any, second: Any) -> ast.Call:
     return _chain_call(first, second, [*first.modules, *second.modules], [])
 
 
-def _one_after_another(first: Any, second: Any) -> ast.Call:
+def _in_order(first: Any, second: Any) -> ast.Call:
     """Call of two statements in order: what the second calls is looked up later."""
     return _chain_call(first, second, first.modules, [*getattr(first, "later", ()), *second.modules])
 

@@ -207,7 +207,7 @@ class _Swap:
         self.after = chains(model) if self.on_cpu else Chains()
         self._last = any_last(model)
         self._names = {id(module): name for name, module in model.named_modules()}
-        self._made: dict[Any, torch.nn.Module] = {}
+        self._replacements: dict[Any, torch.nn.Module] = {}
 
     def layers(self) -> None:
         """Replace every layer that the pack serves."""
@@ -268,9 +268,9 @@ class _Swap:
         self, parent: torch.nn.Module, key: str, child: Any, norm: Any, op: str, plain: str, *, fused: bool
     ) -> torch.nn.Module:
         chain, same, name = self.after.after(child), _same(child, op), self._names[id(child)]
-        if same not in self._made:
-            self._made[same] = _served(self.pack, op, child, norm, self.registered, plain)
-        served = self._made[same]
+        if same not in self._replacements:
+            self._replacements[same] = _served(self.pack, op, child, norm, self.registered, plain)
+        served = self._replacements[same]
         self._set(parent, key, served)
         if norm is not None:
             self.norms[self._names[id(norm)]] = name

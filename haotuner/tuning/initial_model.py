@@ -64,15 +64,15 @@ class Starts:
     """
 
     def __init__(self, asked: str | None, device: Device, *, seed: int = 0) -> None:
-        self._asked, self._device, self._seed = asked, device, seed
-        self._found: dict[str, Start] = {}
+        self._requested, self._device, self._seed = asked, device, seed
+        self._starts: dict[str, Start] = {}
 
     def of(self, family: str) -> Start:
         """The start of one family. UsageError as ``start_of``, of the first one."""
-        if family not in self._found:
-            named = self._asked if self._asked == COLD or not self._found else None
-            self._found[family] = start_of(named, self._device, family, seed=self._seed)
-        return self._found[family]
+        if family not in self._starts:
+            named = self._requested if self._requested == COLD or not self._starts else None
+            self._starts[family] = start_of(named, self._device, family, seed=self._seed)
+        return self._starts[family]
 
     def model(self, family: str) -> CostModel | None:
         """The model alone."""
@@ -81,9 +81,9 @@ class Starts:
     @property
     def words(self) -> str:
         """Of the first family, and of every other that has a model."""
-        if not self._found:
+        if not self._starts:
             return NOTHING.words
-        first, *others = self._found.items()
+        first, *others = self._starts.items()
         return "; ".join(
             [first[1].words, *(f"{name} {family.words}" for name, family in others if family.model is not None)]
         )

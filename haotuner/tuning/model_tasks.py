@@ -42,7 +42,7 @@ def tune_models(
     if request.seconds >= EARLY_FROM_S and not publisher.holds(request.models):
         try:
             publisher.publish(guesses.every(), request.models, unverified=True, stopped="budget", what="a first pack")
-            watch("", publisher.kept or f"a first pack lies in {request.out}", None)
+            watch("", publisher.reason_kept or f"a first pack lies in {request.out}", None)
         except PackInvalid as error:  # kernels that nobody ever ran; tuning leaves out those that fail
             watch("", f"no first pack: {error}", None)
     until = time.monotonic() + request.seconds
@@ -65,7 +65,7 @@ def tune_models(
         if due and publisher.seconds and left > 3 * publisher.seconds:
             tuned = guesses.filled(_tuned(results))
             publisher.publish(tuned, groups.models, unverified=False, stopped=stopped_of(tuned), what="a better pack")
-            watch("", publisher.kept or f"a better pack lies in {request.out}", None)
+            watch("", publisher.reason_kept or f"a better pack lies in {request.out}", None)
 
     tasks = [*shared_tasks(groups.models, request.ops), *groups.tasks]
     results, turns, stopped = shared(
@@ -103,9 +103,9 @@ class _PredictedTimes:
     """Predicted results of tasks before they had a turn: kernels and plans from predictions, made once and when wanted."""
 
     def __init__(self, request: Request, lab: DeviceMeasurer, threads: tuple[int, ...], model: Model, watch: Watch) -> None:
-        self._asked = replace(request, zero_measure=True, resume=False, search="", template=None)
+        self._request = replace(request, zero_measure=True, resume=False, search="", template=None)
         self._lab, self._threads, self._model, self._watch = lab, threads, model, watch
-        self._made: dict[int, Tuned] = {}
+        self._predicted: dict[int, Tuned] = {}
         self.selections: dict[str, Selections] = {}  # by op: turns need not select again
 
     def every(self) -> list[Tuned]:
@@ -114,21 +114,21 @@ class _PredictedTimes:
 
     def known(self, tuned: Mapping[int, Tuned]) -> list[Tuned]:
         """As ``filled``; none where guesses would have to be made for it."""
-        every = [tuned.get(index) or self._made.get(index) for index in range(len(self._asked.ops))]
+        every = [tuned.get(index) or self._predicted.get(index) for index in range(len(self._request.ops))]
         return [item for item in every if item is not None] if None not in every else []
 
     def filled(self, tuned: Mapping[int, Tuned]) -> list[Tuned]:
         """Results that were found, and a guess for every task of which nothing was."""
-        lacking = [index for index in range(len(self._asked.ops)) if index not in tuned and index not in self._made]
+        lacking = [index for index in range(len(self._request.ops)) if index not in tuned and index not in self._predicted]
         if lacking:
-            request = replace(self._asked, ops=tuple(self._asked.ops[position] for position in lacking))
-            environment = dict(self._asked.environment)
+            request = replace(self._request, ops=tuple(self._request.ops[position] for position in lacking))
+            environment = dict(self._request.environment)
             with closing(PredictionsOnly(self._lab.backend, self._lab.device, environment=environment)) as nothing:
                 made = tune_every(request, nothing, self._threads, self._model, self._predicting, self.selections)
-            self._made |= {
+            self._predicted |= {
                 position: replace(tuned_op, stopped="budget") for position, tuned_op in zip(lacking, made, strict=True)
             }
-        return [tuned.get(index) or self._made[index] for index in range(len(self._asked.ops))]
+        return [tuned.get(index) or self._predicted[index] for index in range(len(self._request.ops))]
 
     def _predicting(self, op: str, phase: str, record: Record | None) -> bool:
         return self._watch(op, "predict", record)

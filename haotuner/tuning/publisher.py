@@ -115,8 +115,8 @@ class Publisher:
         self._request, self._device, self._lab, self._start, self._watch = request, device, lab, start, watch
         self._begin = self.when = begin
         self.seconds = 0.0
-        self.kept = ""  # why the pack that lay in its place stays, where it answers faster than the last one, or may
-        self._told_of_cache = False
+        self.reason_kept = ""  # why the pack that lay in its place stays, where it answers faster than the last one, or may
+        self._warned_of_cache = False
         self._last: tuple[list[Tuned], list[ModelTask], Mapping[str, Any]] | None = None
 
     def publish(
@@ -136,10 +136,10 @@ class Publisher:
         if self._last is not None and _same(self._last[0], tuned) and _same(self._last[1], models):
             return self._last[2]
         begin, request, lab = time.monotonic(), self._request, self._lab
-        lacking, hurried = _lacking(lab.backend, self._device), stopped == SIGNAL
+        lacking, hurried = _cannot_run(lab.backend, self._device), stopped == SIGNAL
         document = self._document(tuned, models, lacking, unverified=unverified, stopped=stopped)
         self._watch("", f"building {what}", None)
-        self.kept = ""
+        self.reason_kept = ""
         with _building(request), self._better_stays(), scratch_folder() as scratch:
             library = scratch / "pack.so"
             objects = self._objects()
@@ -161,10 +161,10 @@ class Publisher:
                 {
                     name: ModelContent(model_.schedule, model_.bytecode, model_.weights)
                     for model in models
-                    for name, model_ in model.held.items()
+                    for name, model_ in model.executables.items()
                 },
             )
-        if self.kept:
+        if self.reason_kept:
             document = read_manifest(request.out).whole_document
         self.when = time.monotonic()
         self.seconds = next_seconds(
@@ -178,7 +178,7 @@ class Publisher:
         try:
             yield
         except KeepPublishedPack as why:
-            self.kept = str(why)
+            self.reason_kept = str(why)
             self._watch("", f"not published: {why}", None)
 
     def holds(self, models: Sequence[ModelTask]) -> bool:
@@ -188,7 +188,9 @@ class Publisher:
         except PackInvalid:
             return False
         hashes = {
-            name: hashlib.sha256(model_.weights).hexdigest() for model in models for name, model_ in model.held.items()
+            name: hashlib.sha256(model_.weights).hexdigest()
+            for model in models
+            for name, model_ in model.executables.items()
         }
         return all(name in stored_models and stored_models[name].weights_sha256 == digest for name, digest in hashes.items())
 
@@ -198,8 +200,8 @@ class Publisher:
             return None
         folder = self._request.cache / OBJECTS
         why = not_private(folder)
-        if why and not self._told_of_cache:
-            self._told_of_cache = True
+        if why and not self._warned_of_cache:
+            self._warned_of_cache = True
             self._watch("", f"compiling without the cache: {why}", None)
         return None if why else folder
 
@@ -328,7 +330,7 @@ def _read(aside: Path) -> None:
     read_manifest(aside)
 
 
-def _lacking(backend: Backend, device: Device) -> str:
+def _cannot_run(backend: Backend, device: Device) -> str:
     """Reason that this host cannot run the device's code; empty if it can."""
     flags = missing_flags(device.arch)
     return backend.missing_requirement(device) if flags is None else " ".join(flags)
@@ -350,7 +352,7 @@ def _plan_of(model: ModelTask, tuned: Sequence[Tuned], device: Device, threads: 
     """Facts of how a model's groups were chosen, and what its requests are expected to take, for `haotuner explain`."""
     from haotuner.partition.cost_estimate import predicted_us
 
-    report = model.told
+    report = model.report
     return {
         "status": report.status,
         "measured": report.measured,
@@ -369,7 +371,7 @@ def _ranges_of(models: Sequence[ModelTask]) -> dict[str, dict[str, list[int]]]:
             name: [model.spans[name].first, model.spans[name].last] for name in part.document["dims"] if name in model.spans
         }
         for model in models
-        for part in model.held.values()
+        for part in model.executables.values()
     }
 
 
@@ -393,7 +395,7 @@ def row_of(tuned: Tuned, lab: Measurer) -> dict[str, Any]:
     return {
         "name": tuned.task.op.name,
         "kernels": [kernel.name for kernel in tuned.kernels],
-        "candidates": len(tuned.funnel.kept),
+        "candidates": len(tuned.funnel.candidates),
         "funnel": tuned.funnel.line(),
         "refused": tuned.funnel.refused,
         "measured": tuned.measured,

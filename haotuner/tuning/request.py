@@ -165,7 +165,7 @@ class Request:
         if self.early_stopping < 0:
             raise UsageError(f"--early-stopping {self.early_stopping}: give a number of turns, or 0 for never")
         self.goal.check(max(1, len(self.models)))
-        names = [name for model in self.models for name in model.held]
+        names = [name for model in self.models for name in model.executables]
         if len(set(names)) < len(names):
             raise UsageError(f"two models are called {max(names, key=names.count)}; rename one of the files")
         if not 0 <= self.seed <= SEED_MOST:

@@ -162,7 +162,7 @@ def produce(request: Request, watch: Watch = lambda *_: True) -> Report:
         "verification": document["verification"],
         "ops": ops,
         **({"turns": turns} if turns else {}),
-        **({"kept": publisher.kept} if publisher.kept else {}),
+        **({"kept": publisher.reason_kept} if publisher.reason_kept else {}),
     }
     return Report(
         pack=request.out,

@@ -229,7 +229,7 @@ CELLS, RANDOM_SHAPES = 24, 4  # of a plan, evenly, each at both ends; and shapes
 
 def unchecked(manifest: Manifest) -> str:
     """Reason that no numbers of a pack can be checked on this host; empty if they can, or if it is a pack for CPUs."""
-    if not manifest.placed or ordinal_for(manifest) is not None:
+    if not manifest.on_device or ordinal_for(manifest) is not None:
         return ""
     lacking = f"no device of this host runs {manifest.arch}"
     with contextlib.suppress(EnvironmentMissing):
@@ -327,7 +327,7 @@ def answered(model: DeviceModel | DeviceModelBound, inputs: Mapping[str, NDArray
         shapes = model.shapes(tensors)
         out = {end.name: room.empty(end.name, shapes[end.name], end.dtype) for end in model.outputs}
         model.run(tensors, out=out, stream=memory.stream)
-        result = room.found()
+        result = room.results()
         model.trim()
         return result
 
@@ -341,7 +341,7 @@ def answered_chain(model: DeviceChain, inputs: Mapping[str, NDArray[Any]], seed:
         model.placed(
             tensors, seed, memory.stream, lambda index, shape: room.empty(ends[index].name, shape, ends[index].dtype)
         )
-        result = room.found()
+        result = room.results()
         model.trim()
         return {end.name: result[end.name] for end in ends}
 
@@ -351,7 +351,7 @@ class _Room:
 
     def __init__(self, memory: DeviceMemory) -> None:
         self._memory = memory
-        self._found: dict[str, tuple[int, NDArray[Any]]] = {}
+        self._outputs: dict[str, tuple[int, NDArray[Any]]] = {}
 
     def tensor(self, values: NDArray[Any]) -> Any:
         """A copy of an array there."""
@@ -364,11 +364,11 @@ class _Room:
         if filled.size and filled.ndim:
             filled.view(np.uint8).fill(0xFF)
         address = self._memory.put(filled)
-        self._found[name] = address, filled
+        self._outputs[name] = address, filled
         return self._memory.like(address, filled)
 
-    def found(self) -> dict[str, NDArray[Any]]:
+    def results(self) -> dict[str, NDArray[Any]]:
         """The results, after the stream's work."""
-        for address, item in self._found.values():
+        for address, item in self._outputs.values():
             self._memory.get(address, item)
-        return {name: item for name, (_, item) in self._found.items()}
+        return {name: item for name, (_, item) in self._outputs.items()}

@@ -143,7 +143,7 @@ def check_model(
     Of a model with branches both sides are computed, each where its sizes allow. ``at_sizes``: the graph of the file at one
     request, whose sizes are numbers from the first node on; ``graph`` is held against it.
     """
-    graph = graph if read_manifest(pack).placed else fp16_to_fp32(graph)
+    graph = graph if read_manifest(pack).on_device else fp16_to_fp32(graph)
     pairs = demands(graph)
     agreed = [request for request in requests(spans) if not unmet(pairs, request)]
     guards = dict.fromkeys(segment.guard for segment in cut(graph))
@@ -281,7 +281,7 @@ def _answered(
 def _opened(pack: Path) -> Iterator[Pack]:
     """The pack by one thread and by all; one of a device on the first that runs it."""
     manifest = read_manifest(pack)
-    if manifest.placed:
+    if manifest.on_device:
         yield Pack(pack, device=f"cuda:{ordinal_for(manifest)}")
         return
     yield from (Pack(pack, threads) for threads in (1, None))
@@ -328,7 +328,7 @@ def _elements(graph: Graph, sizes: Mapping[str, int]) -> float:
 def main(pack: str, file: str, shapes: str) -> int:
     """Check one pack's model; says what is wrong."""
     try:
-        model_file, placed = Path(file), read_manifest(Path(pack)).placed
+        model_file, placed = Path(file), read_manifest(Path(pack)).on_device
 
         def at_sizes(sizes: Mapping[str, int]) -> Graph:
             result = graph_of(model_file, shapes, sizes, defaults=not placed)

@@ -59,7 +59,7 @@ def verify(path: Path, *, seed: int = 0, most_flops: float | None = None) -> lis
         for level in levels:
             manifest = read_level(path, level, levels)
             check_library(path, manifest)
-            if manifest.placed:
+            if manifest.on_device:
                 problems += [f"{level}: {problem}" for problem in check_numbers(path / level, manifest, seed, most_flops)]
             elif not missing_flags(level):
                 problems += [f"{level}: {problem}" for problem in _verify_plain(path / level, seed, most_flops)]
@@ -88,7 +88,7 @@ def _verify_plain(path: Path, seed: int, most_flops: float) -> list[str]:
     problems: list[str] = []
     try:
         manifest = read_manifest(path)
-        if manifest.placed:
+        if manifest.on_device:
             check_library(path, manifest)
             problems += [*_check_facts(manifest), *_check_weights(path, manifest)]
             ordinal = ordinal_for(manifest) if manifest.models and not problems else None

@@ -53,11 +53,11 @@ def check_not_slower(old: Path, new: Path, environment: Mapping[str, str]) -> st
             )
         return ""
     if outcome.failed == OLD:
-        return f"the pack that lay there does not run any more and is replaced: {outcome.said}"
+        return f"the pack that lay there does not run any more and is replaced: {outcome.message}"
     if outcome.failed == NEW:
-        raise PackInvalid(f"the new pack failed beside the one that lies there and was not published: {outcome.said}")
+        raise PackInvalid(f"the new pack failed beside the one that lies there and was not published: {outcome.message}")
     raise KeepPublishedPack(
-        f"the race with the pack that lies there came to nothing ({outcome.said}), so nobody knows which is faster; "
+        f"the race with the pack that lies there came to nothing ({outcome.message}), so nobody knows which is faster; "
         "run the same command with --resume, or remove that pack"
     )
 
@@ -83,7 +83,7 @@ class Outcome:
 
     ratio: float | None
     failed: str = BOTH
-    said: str = ""
+    message: str = ""
 
 
 def raced_apart(old: Path, new: Path, environment: Mapping[str, str]) -> Outcome:

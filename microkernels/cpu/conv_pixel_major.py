@@ -57,9 +57,9 @@ class CpuConvPixelMajor(CpuConv):
     def points(self, op: Op, device: Device) -> Iterator[MicroKernel]:
         """Tiles that fill most of the registers, and tall ones of one vector."""
         for tile in pixel_tiles(device, LEAST_SHARE):
-            yield self.turned(op, tile, device.wave_width)
+            yield self.kernel_with(op, tile, device.wave_width)
 
-    def turned(self, op: Op, tile: tuple[int, int], vl: int) -> MicroKernel:
+    def kernel_with(self, op: Op, tile: tuple[int, int], vl: int) -> MicroKernel:
         """The micro-kernel of these parameters for an op."""
         mr, nr = tile
         more = features_end(of_group(op, "f"), nr, vl)

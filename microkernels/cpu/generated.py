@@ -125,7 +125,7 @@ class CpuGenerated:
                         yield kernel
         for schedule in _tiled(space):
             yield self.kernel_of(schedule, op)
-        yield from (self.kernel_of(schedule, op) for schedule in _turned(space))
+        yield from (self.kernel_of(schedule, op) for schedule in _transposing(space))
         yield self._kernel(1, 1, rank, 0, options)
 
     def space(self, op: Op, device: Device) -> Space:
@@ -328,7 +328,7 @@ def _tiled(space: Space) -> Iterator[Schedule]:
                 yield replace(item, tiles=tiles)
 
 
-def _turned(space: Space) -> Iterator[Schedule]:
+def _transposing(space: Space) -> Iterator[Schedule]:
     """Some tiles of squares turned in registers, where tensors are read across the innermost axis."""
     axis = space.graph.types[space.graph.outputs[0]].rank - 1
     if turnable(space.graph, axis):

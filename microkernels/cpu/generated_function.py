@@ -85,7 +85,7 @@ class _Stages:
 
         machine.brought(PARTIAL, Buffer(self._workspace, self._workspace, [tirx.IntImm("int64", 1)]), "fp32")
 
-        stages, whole = self._said(plan, machine)
+        stages, whole = self._emitters(plan, machine)
 
         def otherwise(stage: int) -> None:
             if stage == len(stages) - 1:
@@ -103,7 +103,7 @@ class _Stages:
             with T.Else():
                 otherwise(0)
 
-    def _said(self, plan: AnyPlan, machine: Tir) -> tuple[list[Callable[[], None]], AnyPlan]:
+    def _emitters(self, plan: AnyPlan, machine: Tir) -> tuple[list[Callable[[], None]], AnyPlan]:
         """Emitters of each stage, and the plan as one."""
         from tvm import tirx
         from tvm.script.ir_builder import tirx as T

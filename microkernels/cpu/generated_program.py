@@ -132,7 +132,7 @@ class Tir:
         self.buffers = {**self.buffers, name: buffer}
         self._scratch[name] = dtype
 
-    def turned(self, vectors: Sequence[Any], dtype: str) -> Sequence[Any]:
+    def transposed(self, vectors: Sequence[Any], dtype: str) -> Sequence[Any]:
         """A square turned by shuffles."""
         lanes = len(vectors)
 
@@ -181,7 +181,7 @@ class Tir:
     ) -> Any:
         """Elements of a tensor."""
         buffer = self.buffers[tensor]
-        places, wide = self._places(buffer, indices, steps, lanes)
+        places, wide = self._indices(buffer, indices, steps, lanes)
         if wide and mask is not None:
             result = self.tirx.op.masked_load(_typed(self._dtype(tensor), lanes), buffer.whole, *places, mask)
         else:
@@ -194,7 +194,7 @@ class Tir:
     def store(self, tensor: str, indices: Sequence[Any], steps: Sequence[int], value: Any, lanes: int, mask: Any) -> None:
         """Write the lanes that exist."""
         buffer = self.buffers[tensor]
-        places, wide = self._places(buffer, indices, steps, lanes)
+        places, wide = self._indices(buffer, indices, steps, lanes)
         if wide:
             value = self._wide(value, lanes)
         if wide and mask is not None:
@@ -203,7 +203,7 @@ class Tir:
             target = buffer.flat if len(places) < len(indices) or not indices else buffer.whole
             self.T.buffer_store(target, value, places)
 
-    def _places(
+    def _indices(
         self, buffer: Buffer, indices: Sequence[Any], steps: Sequence[int] | None, lanes: int
     ) -> tuple[list[Any], bool]:
         """Indices for TVM, which takes a vector in the last one only: where others are vectors, one flat index."""

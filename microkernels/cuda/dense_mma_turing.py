@@ -58,7 +58,7 @@ class CudaMmaTuring(CudaMma):
         for (wm, wn), rows, columns, bk in product(WARP_GRIDS, WARP_ROWS, WARP_COLUMNS, K_STEPS):
             if wm * rows <= TILE_LIMIT and wn * columns <= TILE_LIMIT:
                 kernel = self.turing(bm=wm * rows, bn=wn * columns, bk=bk, wm=wm, wn=wn, v=v, kn=kn)
-                if self.held(kernel) <= HELD_LIMIT:
+                if self.staged_registers(kernel) <= HELD_LIMIT:
                     yield kernel
 
     def turing(self, *, bm: int, bn: int, bk: int, wm: int, wn: int, v: int = 8, kn: int = 0) -> MicroKernel:
@@ -72,7 +72,7 @@ class CudaMmaTuring(CudaMma):
         share = kernel["wm"] * kernel["wn"] * WARP * kernel["v"]
         return -(-kernel["bm"] * kernel["bk"] // share), -(-kernel["bn"] * kernel["bk"] // share)
 
-    def held(self, kernel: MicroKernel) -> int:
+    def staged_registers(self, kernel: MicroKernel) -> int:
         """Registers in which a thread's share of the next step waits."""
         return sum(self.loads(kernel)) * -(-kernel["v"] // 2)
 
@@ -82,7 +82,7 @@ class CudaMmaTuring(CudaMma):
         fragments = 2 * (rows // 16 * 4 + columns // 8 * 2)
         threads = kernel["wm"] * kernel["wn"] * WARP
         buffers = 2 * (kernel["bm"] + kernel["bn"]) * kernel["bk"] * self.bytes_per_element()
-        registers = rows * columns // WARP + fragments + self.held(kernel) + ADDRESS_REGISTERS
+        registers = rows * columns // WARP + fragments + self.staged_registers(kernel) + ADDRESS_REGISTERS
         return Footprint(
             registers_per_thread=self.registers(registers),
             shared_bytes=max(buffers, device_calls.staged_bytes(threads // WARP, columns)),

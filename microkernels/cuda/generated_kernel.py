@@ -85,7 +85,7 @@ def kernel_text(symbol: str, plan: AnyPlan, threads: int = 256, kept_as: str = "
     ]
     end, even, flat = len(machine.tensors) - 1, machine.even(), machine.flat()
     whole = f"((1u << {lanes}) - 1u) << (threadIdx.x % {WARP} / {lanes} * {lanes})" if lanes < WARP else "0xffffffffu"
-    begin = prologue(shared, [machine.element(name) for name in machine.tensors], machine.given) if shared else []
+    begin = prologue(shared, [machine.element(name) for name in machine.tensors], machine.request_extent) if shared else []
     body = [
         *(f"HT_ASSUME({size} >= 0);" for size in machine.sizes.values() if even and not stages),
         f"const int ht_lane = threadIdx.x % {lanes};",
@@ -94,7 +94,7 @@ def kernel_text(symbol: str, plan: AnyPlan, threads: int = 256, kept_as: str = "
         f"const long long ht_groups = (long long)gridDim.x * blockDim.x / {lanes};",
         *_pointers(machine),
         *([f"float* const ht_t{end} = (float*)a.data[{end}];"] if shared and kept_as != "fp32" else []),
-        *machine.places(2 if even else 1),
+        *machine.lane_offsets(2 if even else 1),
         *machine.memory(max(1, threads // lanes)),
         *apart,
         *machine.lines,

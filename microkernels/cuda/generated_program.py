@@ -58,7 +58,7 @@ class CudaText:
 
     def __init__(self, plan: AnyPlan, kept_as: str = "fp32", *, in_parts: bool = False) -> None:
         self._in_parts = in_parts
-        self.kept_as = ELEMENTS[kept_as]  # the type of floats in memory; they are computed in fp32
+        self.stored_as = ELEMENTS[kept_as]  # the type of floats in memory; they are computed in fp32
         self.plan, self._names, self._lanes = plan, 0, plan.schedule.lanes
         self._loops = [Loop(Code(""), Code("1"))]
         self._keeps = bool(plan.keeps) if isinstance(plan, Plan) else False
@@ -111,7 +111,7 @@ class CudaText:
                               minimum=called("ht_min<long long>"))  # fmt: skip
         return result
 
-    def given(self, extent: Extent) -> str:
+    def request_extent(self, extent: Extent) -> str:
         """An extent of the whole request, where ``a`` holds a part of it."""
         return self.size(extent).replace("a.sizes", "given.sizes")
 
@@ -164,7 +164,7 @@ class CudaText:
     def mask(self, base: Code, extent: Code, lanes: int, pitch: int = 1) -> Code:
         """True if this lane exists, as an expression."""
         if isinstance(base, Neighbour) and base.limit == extent:
-            return self._named("bool", f"{self._lane(base.pitch)} + {apart(base.place, lanes, base.pitch)} < {base.room}")
+            return self._named("bool", f"{self._lane(base.pitch)} + {apart(base.position, lanes, base.pitch)} < {base.room}")
         return self._named("bool", f"{self.ramp(base, lanes, pitch)} < {extent}")
 
     def together(self, first: Code, bases: Sequence[Code], pitch: int, limit: Code | None) -> Sequence[Code]:
@@ -201,7 +201,7 @@ class CudaText:
         *outer, _ = (self.size(extent) for extent in self.plan.graph.types[self.plan.output].shape)
         return " && ".join(f"{size} == 1" for size in outer if size.startswith("a."))
 
-    def places(self, ways: int) -> list[str]:
+    def lane_offsets(self, ways: int) -> list[str]:
         """Start of a lane, and how far what it takes at a time lies apart, in each of so many ways of a kernel."""
         if ways == 1:
             return ["constexpr bool ht_flat = false;"]
@@ -224,11 +224,11 @@ class CudaText:
         if tensor == PARTIAL:
             return self._named("fp32", f"a.partial[{indices[0]}{' + ht_lane' * (lanes > 1)}]")
         if tensor in self._scratch:
-            return self._named("fp32", self._own_place(tensor, indices[0], lanes))
+            return self._named("fp32", self._lane_address(tensor, indices[0], lanes))
         dtype = self.plan.graph.types[tensor].dtype
         if not symbolic and (at := neighbour(indices, steps, lanes)) is not None:
-            return Code(f"{self._taken(tensor, indices[:-1], at, dtype)}[{at.place}]")
-        position = self._place(tensor, indices, steps if lanes > 1 else None)
+            return Code(f"{self._loaded(tensor, indices[:-1], at, dtype)}[{at.position}]")
+        position = self._address(tensor, indices, steps if lanes > 1 else None)
         if self.element(tensor) != TYPES[dtype]:
             position = f"float({position})"
         conditions = [f"{item} > 0" for item in symbolic] + ([str(mask)] if mask is not None and lanes > 1 else [])
@@ -244,17 +244,17 @@ class CudaText:
             )
             return
         if tensor in self._scratch:
-            self._keep(self._own_place(tensor, indices[0], lanes), value, lanes)
+            self._keep(self._lane_address(tensor, indices[0], lanes), value, lanes)
             return
         if (at := neighbour(indices, steps, lanes)) is not None:
             self._put(tensor, indices[:-1], at, value)
             return
         wide = lanes > 1 and any(steps)
         condition = mask if wide else "ht_lane == 0"
-        position = self._place(tensor, indices, steps if wide else None)
+        position = self._address(tensor, indices, steps if wide else None)
         text = f"{position} = {value};"
         if self.element(tensor) != TYPES[self.plan.graph.types[tensor].dtype]:
-            text = f"{position} = {self.kept_as}({value});"
+            text = f"{position} = {self.stored_as}({value});"
             if self._in_parts:  # results of a part are not rounded
                 text = f"{{ if (given.phase == {PART}) ht_{position} = {value}; else {text} }}"
         self._store(text, condition)
@@ -265,7 +265,7 @@ class CudaText:
         for loop in self._loops:
             loop.stores = True
 
-    def _taken(self, tensor: str, outer: Sequence[Code], at: Neighbour, dtype: str) -> str:
+    def _loaded(self, tensor: str, outer: Sequence[Code], at: Neighbour, dtype: str) -> str:
         """Registers with what an iteration's vectors load."""
         key = (tensor, *outer, at.first, at.form, str(at.vectors))
         for loop in self._loops:
@@ -305,9 +305,9 @@ class CudaText:
     def element(self, tensor: str) -> str:
         """The type of a tensor's elements in memory."""
         dtype = self.plan.graph.types[tensor].dtype
-        return self.kept_as if dtype == "fp32" else TYPES[dtype]
+        return self.stored_as if dtype == "fp32" else TYPES[dtype]
 
-    def _place(self, tensor: str, indices: Sequence[Code], steps: Sequence[int] | None) -> str:
+    def _address(self, tensor: str, indices: Sequence[Code], steps: Sequence[int] | None) -> str:
         at, parts = self.tensors.index(tensor), []
         for axis, index in enumerate(indices):
             step = steps[axis] if steps is not None else 0
@@ -317,7 +317,7 @@ class CudaText:
 
     def apply(self, function: str, arguments: Sequence[Code], dtype: str, lanes: int) -> Code:
         """One step. UsageError for a function that has no words in C."""
-        return self._named(dtype, function_call(function, arguments, dtype, short=self.kept_as != ELEMENTS["fp32"]))
+        return self._named(dtype, function_call(function, arguments, dtype, short=self.stored_as != ELEMENTS["fp32"]))
 
     def cell(self, dtype: str, lanes: int, start: Code) -> _Cell:
         """A variable."""
@@ -334,7 +334,7 @@ class CudaText:
         """A product and a sum, rounded once."""
         return self._named(dtype, f"fmaf({value}, {other}, {more})" if dtype == "fp32" else f"{value} * {other} + {more}")
 
-    def turned(self, vectors: Sequence[Code], dtype: str) -> Sequence[Code]:
+    def transposed(self, vectors: Sequence[Code], dtype: str) -> Sequence[Code]:
         """UsageError: threads do not exchange squares."""
         raise UsageError("squares are not turned in a GPU's registers: ask for a schedule without tiles")
 
@@ -345,7 +345,7 @@ class CudaText:
         self._scratch[name] = Code(f"t{len(self.tensors) + len(self._scratch)}"), self.scratch_floats
         self.scratch_floats += count
 
-    def _own_place(self, tensor: str, index: Code, lanes: int) -> str:
+    def _lane_address(self, tensor: str, index: Code, lanes: int) -> str:
         return f"{self._scratch[tensor][0]}[{index}{' + ht_lane' * (lanes > 1)}]"
 
     def _keep(self, path: str, value: Code, lanes: int) -> None:

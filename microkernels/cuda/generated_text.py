@@ -70,7 +70,7 @@ class Neighbour(Code):
     """
 
     first: Code
-    place: int
+    position: int
     vectors: int
     pitch: int
     room: Code | None
@@ -80,7 +80,7 @@ class Neighbour(Code):
     def of(base: Code, first: Code, index: int, count: int, pitch: int, room: Code | None, limit: Code | None) -> Neighbour:
         """Vector ``index`` of an iteration of ``count``, begun at ``first``; see ``Machine.together``."""
         item = Neighbour(base)
-        item.first, item.place, item.vectors, item.pitch, item.room, item.limit = first, index, count, pitch, room, limit
+        item.first, item.position, item.vectors, item.pitch, item.room, item.limit = first, index, count, pitch, room, limit
         return item
 
     def moved(self, lanes: int) -> str:

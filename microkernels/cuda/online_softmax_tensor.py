@@ -40,7 +40,7 @@ def tensor_body(plan: OnlinePlan, kept_as: str) -> list[str]:
     operands = [
         _matrix(machine, plan, matrix, outer, "const ", of) for matrix, of in zip(matrices, (rows, keys, keys), strict=True)
     ]
-    element = machine.kept_as
+    element = machine.stored_as
     number = machine.number(1.0 if known is None else known, "fp32")
     return [
         *(
@@ -107,7 +107,7 @@ def join_lines(plan: OnlinePlan, kept_as: str) -> list[str]:
     count = " * ".join([rows, *(machine.size(extent) for _, extent in sums.outer)])
     at, _, stride = _output(machine, plan, outer, rows).rpartition(",")[0].rpartition(", ")
     return [
-        f"ht_join<{sums.column[1]}, {machine.kept_as}>(a.partial, {count}, a.parts, [&](long long ht_line) {{",
+        f"ht_join<{sums.column[1]}, {machine.stored_as}>(a.partial, {count}, a.parts, [&](long long ht_line) {{",
         f"  long long ht_left = ht_quotient(ht_line, {rows});",
         f"  const long long ht_row = ht_line - ht_left * {rows};",
         *(f"  {line}" for line in _outer(machine, plan, outer)),

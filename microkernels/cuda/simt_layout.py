@@ -72,7 +72,7 @@ class Places:
         beside = tirx.truncdiv(tirx.truncmod(e, chunks * down), WARP) * SIDE_BY_SIDE
         return row, i * (threads // chunks) if whole else 0, beside + tirx.truncmod(e, SIDE_BY_SIDE)
 
-    def _turned(self, chunk: Any, height: int, unit: int) -> Any:
+    def _swizzled(self, chunk: Any, height: int, unit: int) -> Any:
         """Swizzle of a chunk's rows of a transposed tile, so that stores meet all banks, in units of rows.
 
         It is XORed to the index of a row, and is below the power of two that divides the tile's height.
@@ -85,12 +85,12 @@ class Places:
     def stored_at(self, row: Any, ahead: Any, chunk: Any, height: int) -> Any:
         """Index of the row ``ahead`` of a row, in the chunk's rows of k."""
         near = self._tirx.truncmod(ahead, _turns(height))
-        return self._tirx.bitwise_xor(row + near, self._turned(chunk, height, 1)) + (ahead - near)
+        return self._tirx.bitwise_xor(row + near, self._swizzled(chunk, height, 1)) + (ahead - near)
 
     def strip_of(self, first: Any, s: Any, chunk: Any, height: int, width: int, lanes: int, strips: int) -> Any:
         """Index of a thread's strip s: its first is at ``first``, whose bits for the strips are zero."""
         tirx = self._tirx
-        turn, bits = self._turned(chunk, height, width), lanes * (strips - 1)
+        turn, bits = self._swizzled(chunk, height, width), lanes * (strips - 1)
         selected = tirx.bitwise_and(turn, bits)
         return tirx.bitwise_xor(first, turn - selected) + tirx.bitwise_xor(s * lanes, selected)
 

@@ -76,7 +76,7 @@ def first_choices(device: Device, dtype: str) -> Iterator[Row]:
         if family.serves(op) and family.runs_on(device):
             with contextlib.suppress(NothingLegal):
                 funnel = select(op, family, device, traffic, over_traffic(op, family, device, traffic))
-                kept[family] = [candidate.kernel for candidate in funnel.kept]
+                kept[family] = [candidate.kernel for candidate in funnel.candidates]
     for m in ROWS:
         alone = Traffic.of_range(ShapeRange.parse(f"m={m}"))
         best: list[tuple[float, Row]] = []

@@ -112,8 +112,8 @@ def main() -> None:
         for family in backend_for(device).searched(op, device):
             task = Task(op=op, traffic=traffic, threads=(1,), cache="hot", budget_s=60.0)
             score = expectation(task, family, device, start_of(None, device, family.name).model)
-            kept = [one.kernel for one in select(op, family, device, traffic, score).kept]
-            rest = [one.kernel for one in select(op, family, device, traffic, score, most=10**6).kept]
+            kept = [one.kernel for one in select(op, family, device, traffic, score).candidates]
+            rest = [one.kernel for one in select(op, family, device, traffic, score, most=10**6).candidates]
             rest = [kernel for kernel in rest if kernel not in kept]
             more = np.random.default_rng(asked.seed).permutation(len(rest))[:MORE]
             kernels = [*kept, *(rest[at] for at in more)]

@@ -92,8 +92,8 @@ def rows_of(op: Op, family: Family, device: Device, traffic: Traffic, db: str, c
     task = Task(op=op, traffic=traffic, threads=(1,), cache="hot", budget_s=60.0)
     model = start_of(None, device, family.name).model
     score = expectation(task, family, device, model)
-    every = [c.kernel for c in select(op, family, device, traffic, score, most=10**6).kept]
-    kept = [c.kernel for c in select(op, family, device, traffic, score).kept]
+    every = [c.kernel for c in select(op, family, device, traffic, score, most=10**6).candidates]
+    kept = [c.kernel for c in select(op, family, device, traffic, score).candidates]
     rest = [kernel for kernel in every if kernel not in kept]
     more = np.random.default_rng(0).permutation(len(rest))[:count]
     kernels = kept + [rest[at] for at in more]

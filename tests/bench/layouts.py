@@ -90,7 +90,7 @@ def plans(model: Path, graph: Graph, sizes: Sequence[Mapping[str, int]]) -> list
         plan = laid_out(IlpPartitioner(graph, prices))
         steps = plan.steps
         products = [one for one in steps if isinstance(one, Product)]
-        us = plan.told.chosen_us + sum(prices.product_us(one, plan.graph) for one in products)
+        us = plan.report.chosen_us + sum(prices.product_us(one, plan.graph) for one in products)
         last = sum(one.kind == "dense" or dict(one.op.options).get("layout", "").startswith("n") for one in products)
         rows.append(f"| {model.stem} | {layout} | {us:,.0f} | {len(products)}, {last} | "
                     f"{sum(isinstance(one, Loops) for one in steps)} | {time.process_time() - begin:.1f} |")  # fmt: skip

@@ -115,7 +115,7 @@ def main() -> int:
     plans = {"greedy": Greedy(graph).steps, "exact": best}
     times = {name: timed_us(graph, steps, small) for name, steps in plans.items()}
     groups = {name: sum(isinstance(one, Loops) for one in steps) for name, steps in plans.items()}
-    told = exact.told
+    told = exact.report
     row = (
         f"| {asked.model.stem} | {told.windows} | {told.candidates} / {told.measured} | "
         f"{seconds:.0f}, {told.longest_s:.2f} | {told.status} | {told.bound_us:,.0f} | "

@@ -69,7 +69,9 @@ def parts(device: Device, ops: Sequence[str] = OPS, seed: int = 0) -> Iterator[P
 def kernels_of(op: Op, device: Device, seed: int = 0, *, kept: int = KEPT, by_chance: int = BY_CHANCE) -> tuple[str, ...]:
     """Survivors of selection, then some legal kernels by chance."""
     traffic = Traffic.of_range(ShapeRange.parse(f"m=1..{ROWS}"))
-    survivors = [c.kernel.name for c in select(op, FAMILY, device, traffic, expectation(op, FAMILY, device, "cold")).kept]
+    survivors = [
+        c.kernel.name for c in select(op, FAMILY, device, traffic, expectation(op, FAMILY, device, "cold")).candidates
+    ]
     spread = [survivors[round(i)] for i in np.linspace(0, len(survivors) - 1, min(kept, len(survivors))).tolist()]
     legal = [k.name for k in FAMILY.points(op, device) if _legal(k, op, device) and k.name not in set(survivors)]
     chosen = np.random.default_rng([seed, op["n"], op["k"]]).permutation(len(legal))[:by_chance].tolist()

@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"| {way_us:,.1f} ({ways.index(way) + 1} of {len(ways)}) | {' / '.join(f'{one:,.0f}' for one in again) or '-'} |"
         )
     text = "\n".join(rows)
-    told = [f"{one['where']}: {one['own_kernels']} kernels of its own" for one in plan.told.ways]
+    told = [f"{one['where']}: {one['own_kernels']} kernels of its own" for one in plan.report.ways]
     print(text)
     print(f"{asked.model.stem}: {'; '.join(told) or 'one plan dominates'}")
     if asked.page:

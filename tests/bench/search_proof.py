@@ -143,7 +143,7 @@ def case_of(op: Op, device: Device, count: int) -> Case:
     """
     family, traffic = CpuDense(), Traffic.of_range(ShapeRange.parse(f"m=1..{MOST_ROWS}"))
     funnel = select(op, family, device, traffic, expectation(op, family, device, CACHE, started(device, op)))
-    survivors = names(funnel.kept)
+    survivors = names(funnel.candidates)
     points = [
         k.name for k in family.points(op, device) if k["mr"] * k["nr"] <= device.registers_per_thread * device.wave_width
     ]

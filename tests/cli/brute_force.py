@@ -42,7 +42,7 @@ def grids(op: Op, device: Device, traffic: Traffic) -> Iterator[Grid]:
     """What selection keeps, of every family."""
     for family in backend_for(device).searched(op, device):
         with suppress(NothingLegal):
-            for candidate in select(op, family, device, traffic, over_traffic(op, family, device, traffic)).kept:
+            for candidate in select(op, family, device, traffic, over_traffic(op, family, device, traffic)).candidates:
                 yield Grid.of(candidate.kernel, family, op, device)
 
 

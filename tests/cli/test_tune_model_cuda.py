@@ -116,7 +116,7 @@ def test_a_model_for_an_absent_gpu_comes_from_predictions(cache: Path, tmp_path:
     assert done.code == 3, done.err
     assert "2 steps; 1 by 1 tuned ops, 1 by launches of generated kernels" in done.out
     manifest = read_manifest(tmp_path / "pack")
-    assert manifest.placed and list(manifest.models) == ["net"] and manifest.arch == "sm_90a"
+    assert manifest.on_device and list(manifest.models) == ["net"] and manifest.arch == "sm_90a"
     told = {}
     asked_for = (
         ("bench", "pack", "--model", "net", "--shapes", "rows=3"),
@@ -136,7 +136,7 @@ def test_a_model_whose_sizes_depend_on_data_is_packed_for_an_absent_gpu(cache: P
     done = haotuner("tune", *asked, cache=cache, cwd=tmp_path)
     assert done.code == 3 and "segments, cut where sizes depend on data" in done.out, done.err
     manifest = read_manifest(tmp_path / "pack")
-    assert manifest.placed and {"net", "net.0", "net.1"} <= set(manifest.models)
+    assert manifest.on_device and {"net", "net.0", "net.1"} <= set(manifest.models)
     for words in (("verify", "pack"), ("inspect", "pack"), ("explain", "pack", "--model", "net")):
         ran = haotuner(*words, cache=cache, cwd=tmp_path)
         assert ran.code == 0, ran.err

@@ -126,7 +126,7 @@ class Interpreter:
         """An array more."""
         self.arrays = {**self.arrays, name: np.full(count, np.nan, numpy_dtype(dtype))}
 
-    def turned(self, vectors: Sequence[Any], dtype: str) -> Sequence[Any]:
+    def transposed(self, vectors: Sequence[Any], dtype: str) -> Sequence[Any]:
         """A square turned over its diagonal."""
         return list(np.stack([np.broadcast_to(vector, len(vectors)) for vector in vectors]).T)
 

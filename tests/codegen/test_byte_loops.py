@@ -71,8 +71,8 @@ def test_layers_that_differ_in_scales_are_planned_once(monkeypatch: pytest.Monke
 def test_tensors_on_the_way_to_bytes_are_in_memory_in_no_better_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     def plan() -> tuple[float, int]:
         exact = IlpPartitioner(weighed(), Prices([{"n": 200}, {"n": 3}]))
-        assert exact.steps and exact.told.status == "optimal"
-        return exact.told.chosen_us, exact.told.candidates
+        assert exact.steps and exact.report.status == "optimal"
+        return exact.report.chosen_us, exact.report.candidates
 
     us, candidates = plan()
     monkeypatch.setattr(Windows, "_passing", frozenset())

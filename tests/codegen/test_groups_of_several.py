@@ -112,7 +112,7 @@ def test_a_sum_is_made_once_a_row_and_read_there() -> None:
     assert f"t[{place}]" in whole
     pointer = whole.split(f" = (const float*)t[{place}]")[0].split()[-1]
     assert (whole.count(f"{pointer}["), parts.count(f"{pointer}[")) == (1, 3)
-    kept, again = (Prices(REQUESTS, replace(CORE, kept=kept)).each_us(graph) for kept in (True, False))
+    kept, again = (Prices(REQUESTS, replace(CORE, reuses_row=kept)).each_us(graph) for kept in (True, False))
     assert max(kept) < max(again)
     assert rows_before(graph_of("statistics")) is None and rows_before(graph_of("siblings")) is None
 
@@ -150,18 +150,18 @@ def test_a_sum_and_its_norm_are_one_kernel(rates: str) -> None:
     plan = IlpPartitioner(graph, prices)
     (step,) = plan.steps
     assert isinstance(step, Loops) and set(step.graph.outputs) == set(graph.outputs)
-    assert plan.told.status == "optimal" and plan.told.chosen_us < plan.told.greedy_us
-    (region,) = plan.told.regions
+    assert plan.report.status == "optimal" and plan.report.chosen_us < plan.report.greedy_us
+    (region,) = plan.report.regions
     assert [one["beside"] for one in region["chosen"]] == [list(step.graph.outputs[1:])]
     parts = [Prices.each_us(prices, plan.subgraph((one,), [n.output for n in graph.nodes])) for one in graph.outputs]
     assert np.mean(prices.each_us(step.graph)) < np.mean(parts[0]) + np.mean(parts[1]), "what both read is read once"
     if rates == "gpu":
-        launch = device_loops_of(step.graph, "both", SizeTable().place)
+        launch = device_loops_of(step.graph, "both", SizeTable().index)
         assert (launch.points, launch.lanes) == (2, 32) and launch.source.count("__global__") == 1
 
 
 def test_statistics_are_stored_by_a_lane_of_the_warp_that_has_the_row() -> None:
-    source = device_loops_of(graph_of("statistics"), "rows", SizeTable().place).source
+    source = device_loops_of(graph_of("statistics"), "rows", SizeTable().index).source
     assert source.count("if (lane == 0) p") == 2
 
 
@@ -204,7 +204,7 @@ def test_a_plan_has_no_circle_where_the_cheapest_kernels_make_one(monkeypatch: p
 
     plan = IlpPartitioner(graph, Favoured(REQUESTS))
     kernels = [set(step.graph.outputs) for step in plan.steps if isinstance(step, Loops)]
-    assert ({x1, y2} in kernels) != ({y1, x2} in kernels) and plan.told.status == "optimal"
+    assert ({x1, y2} in kernels) != ({y1, x2} in kernels) and plan.report.status == "optimal"
     monkeypatch.setattr(window_ilp, "circle_of", lambda _: [])
     with pytest.raises(AssertionError, match="waits for itself"):
         _ = IlpPartitioner(graph, Favoured(REQUESTS)).steps
@@ -244,7 +244,7 @@ def test_the_plan_is_the_best_of_all_with_several_outputs(name: str) -> None:
     """Every way to store tensors, and every way to join the kernels that store them, priced one by one."""
     graph, prices = graph_of(name), Prices(REQUESTS)
     plan, greedy = IlpPartitioner(graph, prices), Greedy(graph)
-    assert plan.told.status == "optimal" and plan.told.chosen_us <= least_us(greedy, prices) * (1 + 1e-9)
+    assert plan.report.status == "optimal" and plan.report.chosen_us <= least_us(greedy, prices) * (1 + 1e-9)
 
 
 def least_us(greedy: Greedy, prices: Prices) -> float:

@@ -249,7 +249,7 @@ def test_the_middle_of_a_row_asks_nothing(name: str) -> None:
         "mirrored",
     ):  # the inner pad's index is what the outer one clamps it to
         asked = {one.function for one in parts(interior.value) if isinstance(one, Apply)} & {"select", "less_equal", "and"}
-        assert not asked and not any(one.held for one in parts(interior.value) if isinstance(one, Load))
+        assert not asked and not any(one.nonempty for one in parts(interior.value) if isinstance(one, Load))
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -328,7 +328,7 @@ def test_what_is_read_across_is_turned_in_squares(name: str) -> None:
     elements = elements_of(graph)
     loads = strided_loads(graph, elements.variables, elements.value)
     place = {"turned_plane": 2, "turned_apart": 1, "turned_channels": 1}.get(name)
-    assert (loads.place if loads is not None else None) == place
+    assert (loads.index if loads is not None else None) == place
     assert of(graph, "ht_one")[0].source.count("ht_turned(") == (place is not None)
 
 

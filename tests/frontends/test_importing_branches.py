@@ -71,9 +71,9 @@ def test_long_conditions_are_told_by_the_sizes_that_they_come_to():
     assert exact and more and two and len(exact.words) > SHOWN
     kept = [size for size in range(1, 4000) if evaluate(behind(long), {"long": size}) == 3]
     first, last = kept[0], kept[-1]
-    assert (exact.told, more.told) == (f"long is {first}..{last}", f"long is {first} or more")
-    assert (~exact).told == f"long is 1..{first - 1} or {last + 1} or more"
-    assert "…" in two.told and two.told.endswith("(of long, wide)") and len(two.told) < 100
+    assert (exact.summary, more.summary) == (f"long is {first}..{last}", f"long is {first} or more")
+    assert (~exact).summary == f"long is 1..{first - 1} or {last + 1} or more"
+    assert "…" in two.summary and two.summary.endswith("(of long, wide)") and len(two.summary) < 100
     assert compared("<", long, 3).told == "long < 3"  # type: ignore[union-attr]  # they are whole
 
 

@@ -42,7 +42,7 @@ EXTENTS = (
 @pytest.mark.parametrize("extent", EXTENTS, ids=range(len(EXTENTS)))
 def test_an_extent_is_the_same_by_itself_in_a_table_and_read_from_its_text(extent: Any) -> None:
     table = SizeTable()
-    place = table.place(extent)
+    place = table.index(extent)
     for sizes in ({"n": n, "m": m} for n, m in itertools.product((1, 3, 10, 26, 64), (1, 7))):
         value = evaluate(extent, sizes)
         assert table.values(sizes)[place] == sizes_of(table.lines, sizes)[place] == value
@@ -66,7 +66,7 @@ def test_text_of_other_kinds_of_numbers_is_refused(bad: str) -> None:
 
 def test_a_real_number_is_no_extent():
     with pytest.raises(UsageError, match="has no program"):
-        SizeTable().place(canonical(times("fp32", float(np.float32(0.7))) + 1))
+        SizeTable().index(canonical(times("fp32", float(np.float32(0.7))) + 1))
 
 
 def test_a_size_that_no_whole_number_is_is_refused_in_words():

@@ -101,7 +101,7 @@ def test_gathered_kernels_lie_in_one_library(lab: DeviceMeasurer, device: Device
     lab.prepare(kernels[:1])
     lab.gather([*kernels, name(device, 2, ku=0)])
     lab.gather(kernels)
-    assert len({lab._places[kernel].library for kernel in kernels}) == 1
+    assert len({lab._slots[kernel].library for kernel in kernels}) == 1
     assert isinstance(lab.measure([trial("+".join(f"{k}*1" for k in kernels), 6)])[0].outcome, Timed)
 
 
@@ -171,7 +171,7 @@ def test_a_record_is_stored_before_anyone_is_told(lab: DeviceMeasurer, store: Me
 def test_the_list_ends_when_told_and_nothing_is_built_in_vain(lab: DeviceMeasurer, device: Device) -> None:
     fresh = name(device, 5)
     assert lab.measure([trial(fresh, 5)], lambda _: False) == []
-    assert fresh not in lab._places
+    assert fresh not in lab._slots
     known = trial(name(device, 1), 50)
     lab.measure([known])
     left = iter([True, True])
@@ -189,7 +189,7 @@ def test_resume_measures_nothing_again(device: Device, store: MemoryStore, lab: 
         records = again.measure([r.trial for r in before], lambda record: record is not None)  # no to anything new
         assert [r.trial for r in records] == [r.trial for r in before]
         assert list(store.records(session=lab.session.id)) == before
-        assert timer_of(again)._process.pid is None and not again._places  # nothing was built or timed
+        assert timer_of(again)._process.pid is None and not again._slots  # nothing was built or timed
     finally:
         again.close()
 
@@ -225,7 +225,9 @@ def test_a_resumed_session_keeps_the_pace_of_its_first_look(device: Device, stor
         (more,) = again.measure([trial(name(device, 1), 62)])
     finally:
         again.close()
-    assert ThroughputProbe.kept(first.facts) == ThroughputProbe.kept(more.facts) == timer_of(lab)._quiet is not None
+    assert (
+        ThroughputProbe.from_facts(first.facts) == ThroughputProbe.from_facts(more.facts) == timer_of(lab)._quiet is not None
+    )
 
 
 def test_without_resume_or_under_another_policy_nothing_is_reused(

@@ -101,6 +101,6 @@ def test_on_the_host_that_measured_them_nothing_is_built_or_timed() -> None:
         assert lab.reused == len(RECORDS)
         records = lab.measure([record.trial for record in RECORDS], lambda record: record is not None)
         assert [record.outcome for record in records] == [record.outcome for record in RECORDS]
-        assert not lab._places, "nothing was built"
+        assert not lab._slots, "nothing was built"
     finally:
         lab.close()

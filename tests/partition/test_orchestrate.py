@@ -123,7 +123,7 @@ def test_a_norm_over_channels_is_not_computed_for_every_channel():
 def test_sizes_are_a_table_that_python_alone_evaluates():
     table = SizeTable()
     extent = floor_division(T - 1, 2) * 3 + B
-    place = table.place(extent)
+    place = table.index(extent)
     schedule = ExecutionPlan(
         "m", ("batch", "seq"), tuple(map(tuple, table.lines)), {"y": ("fp32", (place,))}, {}, (), (), ()
     )
@@ -134,7 +134,7 @@ def test_sizes_are_a_table_that_python_alone_evaluates():
 
 def test_sizes_that_must_be_equal_are_named_with_how_they_follow_from_the_request():
     table = SizeTable()
-    places = (table.place(floor_division(T - 1, 2) * 3 + B), table.place(largest([T, 2 * B])))
+    places = (table.index(floor_division(T - 1, 2) * 3 + B), table.index(largest([T, 2 * B])))
     lines = tuple(map(tuple, table.lines))
     schedule = ExecutionPlan("m", ("batch", "seq"), lines, {}, {}, (), (), (), equal=(places,))
     with pytest.raises(UsageError, match=r"= 14 and max\(.*seq.*\) = 9, which must be equal"):
@@ -231,7 +231,7 @@ def every_plan_us(graph: Graph) -> float:
 def test_the_exact_plan_is_the_best_of_all():
     exact = IlpPartitioner(softmax_of_rows(), Prices(REQUESTS))
     assert len(exact.steps) >= 1
-    told = exact.told
+    told = exact.report
     assert told.status == "optimal" and told.windows == 1
     assert told.bound_us <= told.chosen_us * (1 + 1e-9) and told.chosen_us <= told.greedy_us
     assert np.isclose(told.chosen_us, every_plan_us(softmax_of_rows()))
@@ -257,8 +257,8 @@ def test_what_is_left_out_is_not_called_optimal(monkeypatch):
     monkeypatch.setattr(windows_module, "EAGER", 0)
     monkeypatch.setattr(candidate_search, "MOST_PRICED", 0)
     exact = IlpPartitioner(softmax_of_rows(), Prices(REQUESTS))
-    assert exact.steps and exact.told.status.startswith("feasible (1 of 1")
-    assert exact.told.bound_us <= exact.told.chosen_us <= exact.told.greedy_us
+    assert exact.steps and exact.report.status.startswith("feasible (1 of 1")
+    assert exact.report.bound_us <= exact.report.chosen_us <= exact.report.greedy_us
 
 
 def test_a_plan_above_greedy_fusions_or_under_its_bound_is_not_called_optimal():
@@ -281,8 +281,8 @@ def test_a_reshape_of_what_a_kernel_stores_costs_nothing():
     plan = IlpPartitioner(graph, Prices(REQUESTS))
     assert any(step == Alias(flat, norm) for step in plan.steps)
     assert all(flat not in step.graph.outputs for step in plan.steps if isinstance(step, Loops)), "nobody copies it"
-    assert plan.told.status == "optimal" and plan.told.chosen_us <= plan.told.greedy_us
-    assert all(kernel["primitives"] != "reshape" for region in plan.told.regions for kernel in region["chosen"])
+    assert plan.report.status == "optimal" and plan.report.chosen_us <= plan.report.greedy_us
+    assert all(kernel["primitives"] != "reshape" for region in plan.report.regions for kernel in region["chosen"])
 
 
 def test_an_output_is_memory_of_its_own():
@@ -310,7 +310,7 @@ def residual_stack(blocks: int) -> Graph:
 
 def test_windows_of_any_size_are_proved():
     plan = IlpPartitioner(residual_stack(4), Prices(REQUESTS))
-    assert plan.steps and plan.told.status == "optimal" and plan.told.chosen_us <= plan.told.greedy_us * (1 + 1e-9)
+    assert plan.steps and plan.report.status == "optimal" and plan.report.chosen_us <= plan.report.greedy_us * (1 + 1e-9)
     assert max(len(window.nodes) for window in plan.windows) <= 2 * windows_module.LARGE
     stored = {name for step in plan.steps if isinstance(step, Loops) for name in step.graph.outputs}
     cut = plan._cut.required - plan.required()
@@ -321,8 +321,8 @@ def test_of_a_window_that_is_too_large_the_best_plan_known_is_kept(monkeypatch):
     monkeypatch.setattr(windows_module, "LARGE", 1000)
     monkeypatch.setattr(candidate_search, "MOST_PRICED", 50)
     plan = IlpPartitioner(residual_stack(4), Prices(REQUESTS))
-    assert plan.steps and plan.told.status.startswith("feasible (1 of")
-    assert plan.told.bound_us <= plan.told.chosen_us <= plan.told.greedy_us * (1 + 1e-9)
+    assert plan.steps and plan.report.status.startswith("feasible (1 of")
+    assert plan.report.bound_us <= plan.report.chosen_us <= plan.report.greedy_us * (1 + 1e-9)
 
 
 def test_the_program_allows_to_compute_again_and_refuses_what_nobody_makes():
@@ -355,12 +355,12 @@ def test_prices_are_measured_where_a_plan_wants_them_and_nowhere_else():
     prices = ProfiledPrices([{"batch": 3, "seq": 17}, {"batch": 8, "seq": 300}], 60.0)
     plan = IlpPartitioner(softmax_of_rows(), prices)
     steps = [one for one in plan.steps if isinstance(one, Loops)]
-    assert plan.told.status == "optimal" and 0 < plan.told.measured <= plan.told.candidates
-    assert plan.told.longest_s > 0 and WINDOW_S <= 60, "a window's program is given a minute at most"
+    assert plan.report.status == "optimal" and 0 < plan.report.measured <= plan.report.candidates
+    assert plan.report.longest_s > 0 and WINDOW_S <= 60, "a window's program is given a minute at most"
     for step in steps:
         nodes = frozenset(node.output for node in step.graph.nodes)
         assert prices.knows((step.graph.outputs, nodes)) and min(prices.expected_us(step.graph)) > 0
-    assert plan.told.chosen_us <= plan.told.greedy_us
+    assert plan.report.chosen_us <= plan.report.greedy_us
 
 
 def test_a_kernel_that_cannot_be_timed_keeps_what_it_is_expected_to_take(monkeypatch):
@@ -368,7 +368,7 @@ def test_a_kernel_that_cannot_be_timed_keeps_what_it_is_expected_to_take(monkeyp
     monkeypatch.setattr(measured_module, "head_of", lambda _: "this is no C")
     prices = ProfiledPrices([{"batch": 3, "seq": 17}], 60.0)
     plan = IlpPartitioner(softmax_of_rows(), prices)
-    assert plan.steps and plan.told.measured == 0 and prices.ratios == []
+    assert plan.steps and plan.report.measured == 0 and prices.ratios == []
 
 
 def test_what_no_gpu_computes_is_named(monkeypatch):
@@ -399,7 +399,7 @@ def test_a_gpu_computes_again_what_a_core_stores():
     steps = {name: IlpPartitioner(graph, Prices(requests, rates)).steps for name, rates in (("core", CORE), ("gpu", GPU))}
     (step,) = steps["gpu"]
     assert isinstance(step, Loops) and steps["core"]
-    launch = device_loops_of(step.graph, "softmax", SizeTable().place)
+    launch = device_loops_of(step.graph, "softmax", SizeTable().index)
     assert (launch.points, launch.lanes) == (1, 32), "a warp a row"
     assert launch.source.count("__shfl_xor_sync") == 2 and "restrict p0" in launch.source
 
@@ -409,7 +409,7 @@ def test_terms_that_wait_in_the_row_count_once():
     g = GraphBuilder()
     graph = g.finish(decompositions.softmax(g, g.input("x", (B, T))))
     (kept,), (again,) = (
-        Prices([{"batch": 8, "seq": 256}], replace(CORE, kept=kept, bytes_moved=1e9)).each_us(graph)
+        Prices([{"batch": 8, "seq": 256}], replace(CORE, reuses_row=kept, bytes_moved=1e9)).each_us(graph)
         for kept in (True, False)
     )
     assert again - kept == pytest.approx(8 * 256 / CORE.hard + 8 * 256 / CORE.simple), "an exp and the difference in it"
@@ -420,7 +420,7 @@ def test_what_has_no_elements_is_not_read_by_a_concatenation():
     x, y = g.input("x", (B, 4)), g.input("y", (B, 8))
     none = g.add("slice", y, axes=(1,), starts=(8,), stops=(8,), steps=(1,))
     graph = g.finish(g.map("neg", g.add("concat", x, none, axis=1)))
-    group = loops_of(graph, "joined", SizeTable().place)
+    group = loops_of(graph, "joined", SizeTable().index)
     assert group.tensors[:-1] == ("x",), "an element behind the last row of y would be read"
 
 

@@ -73,7 +73,7 @@ def convex(plan: IlpPartitioner, nodes: frozenset[str], inside: frozenset[str]) 
         result, waiting = set[str](), list(nodes)
         while waiting:
             name = waiting.pop()
-            near = plan.made[name].inputs if up else [node.output for node in plan.finder.readers.get(name, [])]
+            near = plan.producers[name].inputs if up else [node.output for node in plan.finder.readers.get(name, [])]
             waiting += [item for item in near if item in inside and item not in result]
             result |= {item for item in near if item in inside}
         return result
@@ -87,14 +87,14 @@ def singles(plan: IlpPartitioner, inside: frozenset[str]) -> Iterator[Candidate]
 
     def closed(nodes: frozenset[str]) -> frozenset[str]:
         result = convex(plan, nodes, inside)
-        while more := {item for name in result for item in plan.made[name].inputs if item in passing & inside} - result:
+        while more := {item for name in result for item in plan.producers[name].inputs if item in passing & inside} - result:
             result |= more
         return result
 
     for root in inside - passing:
         above, waiting = set[str](), [root]
         while waiting:
-            new = {item for item in plan.made[waiting.pop()].inputs if item in inside} - above
+            new = {item for item in plan.producers[waiting.pop()].inputs if item in inside} - above
             above |= new
             waiting += new
         free = sorted(above - required)
@@ -106,9 +106,11 @@ def singles(plan: IlpPartitioner, inside: frozenset[str]) -> Iterator[Candidate]
             grown, before = closed(frozenset({root})), frozenset[str]()
             while grown != before:  # each step reads what it adds, which need not lie in memory
                 before = grown
-                for tensor in sorted({item for name in grown for item in plan.made[name].inputs} & nodes - required - grown):
+                for tensor in sorted(
+                    {item for name in grown for item in plan.producers[name].inputs} & nodes - required - grown
+                ):
                     grown = closed(grown | {tensor})
-            of = plan.made[root].inputs[0] if plan.made[root].primitive == "reshape" else None
+            of = plan.producers[root].inputs[0] if plan.producers[root].primitive == "reshape" else None
             alias = nodes == {root} and of in inside and root not in plan.graph.outputs
             graph = plan.subgraph((root,), nodes)
             if grown == nodes and (alias or recomputed_reductions(graph) is None):
@@ -161,7 +163,7 @@ def _cheapest(stored: set[str], makers: dict[str, list[Candidate]], several: Seq
 
 def check(graph: Graph, prices: Prices) -> IlpPartitioner:
     plan = IlpPartitioner(graph, prices, tuned=False)
-    steps, told = plan.steps, plan.told
+    steps, told = plan.steps, plan.report
     assert told.status == "optimal", told
     assert told.bound_us <= told.chosen_us * (1 + 1e-6) and told.chosen_us <= told.greedy_us * (1 + 1e-6)
     assert told.chosen_us == pytest.approx(least_us(plan), rel=1e-6)

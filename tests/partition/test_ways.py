@@ -24,7 +24,7 @@ from haotuner.spec.bytecode import schedule_words
 
 B, T = dimension("batch"), dimension("seq")
 REQUESTS = [{"batch": 1, "seq": 8}, {"batch": 2, "seq": 16}, {"batch": 8, "seq": 512}, {"batch": 4, "seq": 900}]
-CORE = replace(costs.CORE, kept=False)  # loops that compute each exp of a softmax twice
+CORE = replace(costs.CORE, reuses_row=False)  # loops that compute each exp of a softmax twice
 DEAR = replace(CORE, step_us=500.0)  # a step costs more than anything that is computed
 
 
@@ -66,7 +66,7 @@ def test_small_requests_have_a_plan_of_their_own_where_steps_cost_them_more():
     assert rest.extent is None and small.extent is not None
     served = [evaluate(small.extent, one) <= small.most for one in REQUESTS]
     assert served == [small.serves(one) for one in REQUESTS] == [True, True, False, False]
-    first, last = plan.told.ways
+    first, last = plan.report.ways
     assert first["where"].endswith(f"<= {small.most}") and last["where"] == "any sizes"
     assert first["us"] < first["one_plan_us"] and last["us"] == pytest.approx(last["one_plan_us"])
     assert (first["own_kernels"], last["own_kernels"]) == (1, 0) and first["requests"] == REQUESTS[:2]
@@ -81,7 +81,7 @@ def test_there_is_one_plan_where_nothing_is_gained(why):
     plan = IlpPartitioner(softmax_of_rows(), prices)
     assert plan.steps
     (only,) = ways_of(plan)
-    assert only == Specialization(plan.steps) and plan.told.ways == []
+    assert only == Specialization(plan.steps) and plan.report.ways == []
 
 
 def test_ways_share_inputs_and_weights_and_no_other_tensor():
@@ -127,8 +127,8 @@ def test_windows_that_differ_in_names_alone_are_looked_at_once(monkeypatch):
     monkeypatch.setattr("haotuner.partition.windows.structural_hash", lambda *_: object())  # no two are the same
     assert apart.steps and len(seen) == 6
     assert kernels(Specialization(plan.steps)) == kernels(Specialization(apart.steps))
-    assert plan.told.chosen_us == pytest.approx(apart.told.chosen_us)
-    assert [region["outputs"] for region in plan.told.regions] == [region["outputs"] for region in apart.told.regions]
+    assert plan.report.chosen_us == pytest.approx(apart.report.chosen_us)
+    assert [region["outputs"] for region in plan.report.regions] == [region["outputs"] for region in apart.report.regions]
 
 
 def test_segments_of_a_model_share_what_is_known_of_their_windows():

@@ -147,6 +147,6 @@ def test_three_axes_have_more_cells_of_predictions_than_two() -> None:
         costs = extrapolated(task, device, families_for(op, "cuda"), None)
         assert costs is not None
         cells[text] = costs.cells
-        assert all(len(place) == len(op.dynamic) for place in costs.places)
+        assert all(len(place) == len(op.dynamic) for place in costs.positions)
     assert cells["attention:d=64"] >= 8**3 and cells["softmax:"] >= 8**2
     assert cells["batch_matmul:layout=nn"] == cells["attention:d=64"]

@@ -114,8 +114,8 @@ def _chosen(tuned: Tuned) -> Fields:
     assert kept is not None
     found: Fields = {
         "funnel": _funnel(funnel),
-        "candidates": [candidate.kernel.name for candidate in funnel.kept],
-        "scores": [candidate.score for candidate in funnel.kept],
+        "candidates": [candidate.kernel.name for candidate in funnel.candidates],
+        "scores": [candidate.score for candidate in funnel.candidates],
         "stopped": f"{tuned.stopped}, {tuned.measured} measured, {tuned.timings} timings",
         "model": [value for _, value in sorted(tuned.model.items())],
         "kept": [kernel.name for kernel in tuned.kernels],
@@ -236,9 +236,9 @@ def selection(op: str, device: str, shapes: str) -> Fields:
     found: Fields = {"without": " ".join(sorted(without))}
     for name, funnel in funnels.items():
         found[f"{name}, funnel"] = _funnel(funnel)
-        found[f"{name}, kept"] = [f"{c.kernel.name} {c.footprint.registers_per_thread}" for c in funnel.kept]
-        found[f"{name}, scores"] = [candidate.score for candidate in funnel.kept]
-        found[f"{name}, refused"] = [f"{r.kernel.name} {r.law} {r.asked:.8g} {r.allowed:.8g}" for r in funnel.examples]
+        found[f"{name}, kept"] = [f"{c.kernel.name} {c.footprint.registers_per_thread}" for c in funnel.candidates]
+        found[f"{name}, scores"] = [candidate.score for candidate in funnel.candidates]
+        found[f"{name}, refused"] = [f"{r.kernel.name} {r.law} {r.requested:.8g} {r.allowed:.8g}" for r in funnel.examples]
     return found
 
 

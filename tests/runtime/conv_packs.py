@@ -44,8 +44,8 @@ def turned_conv(spec: str, lanes: int, threads: Sequence[int] = (1, 2)) -> Packe
     """Cells along w: tiles whose rows are pixels, of two vectors and of one, and image columns."""
     op, family = Op.parse(spec), CpuConvPixelMajor()
     kernels = [
-        family.turned(op, (3, 2 * lanes), lanes),
-        family.turned(op, (5, lanes), lanes),
+        family.kernel_with(op, (3, 2 * lanes), lanes),
+        family.kernel_with(op, (5, lanes), lanes),
         CpuConv().kernel(op, 3, lanes, 1, lanes),
     ]
     return with_kernels(op, kernels, lanes, threads)

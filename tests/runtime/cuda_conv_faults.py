@@ -93,7 +93,7 @@ def _records(one: Convolved, placed: Any, want: Any) -> None:
     ):
         with pytest.raises((ValueError, TypeError), match="weight was not bound by this pack|weight"):
             call(placed, bad, out, setting, one.stream)
-    prepare, place = one.pack.library().function("ht_prepare"), one.pack.place(one.op.entry)
+    prepare, place = one.pack.library().function("ht_prepare"), one.pack.table_index(one.op.entry)
     for bad in (other_mark, other_op):
         with pytest.raises(ValueError, match="the weight was not bound by this pack"):
             prepare(place, tvm_ffi.from_dlpack(bad), one.stream)
@@ -218,7 +218,10 @@ def _weights(one: Convolved) -> None:
     driver = Driver()
     driver.fail("cuModuleLoadData", "2", 1)
     with pytest.raises((RuntimeError, ValueError)):
-        slot, record = one.pack.place(one.op.entry), tvm_ffi.from_dlpack(_aligned(np.from_dlpack(one.served.bound.record)))
+        slot, record = (
+            one.pack.table_index(one.op.entry),
+            tvm_ffi.from_dlpack(_aligned(np.from_dlpack(one.served.bound.record))),
+        )
         there = tvm_ffi.from_dlpack(Capsule(other.empty(shape, dtype).data_ptr(), shape, dtype, 1))
         one.pack.library().function("ht_bind")(slot, there, other.upload(one.bias), record)
     driver.fail("cuModuleLoadData", "")

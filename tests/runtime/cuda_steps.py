@@ -137,7 +137,7 @@ def stepped_faults(path: str) -> None:
         bind, record = served.pack.library().function("ht_bind"), served.bound.bound.record
         with pytest.raises(ValueError, match="its epilogue (reads|adds a)"):
             first = served.placed[served.meaning.channel_operands[0]]
-            bind(served.pack.place(served.op.entry), served.placed["weight"], first, record)
+            bind(served.pack.table_index(served.op.entry), served.placed["weight"], first, record)
         served.bound = served.op.bind(**served.placed)
     served.call(drawn, y)
     served.judge(drawn, y)

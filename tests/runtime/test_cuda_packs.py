@@ -146,8 +146,8 @@ def test_the_manifest_says_the_device_and_a_weight_that_stays(tmp_path, cubin):
     pack = made(tmp_path, WGMMA, cubin)
     manifest = read_manifest(pack)
     (op,) = manifest.ops
-    assert (manifest.arch, manifest.device_id, manifest.placed) == ("sm_90a", "stand-in-sm-90a", True)
-    assert op.kept and op.threads == (1,) and {operand.dtype for operand in op.operands} == {"fp16"}
+    assert (manifest.arch, manifest.device_id, manifest.on_device) == ("sm_90a", "stand-in-sm-90a", True)
+    assert op.unpacked_weight and op.threads == (1,) and {operand.dtype for operand in op.operands} == {"fp16"}
     assert op.tile_rows == (64, 32) and op.operands[1].compact
 
 

@@ -34,7 +34,7 @@ def weight_of(op: PackOp) -> np.ndarray[Any, Any]:
 def test_the_library_lays_out_what_numpy_does(pack, name, monkeypatch):
     with haotuner.load(pack) as opened:
         op = opened.op_entry(name)
-        assert packs_panels(opened.library(), opened.place(op))
+        assert packs_panels(opened.library(), opened.table_index(op))
         weight = weight_of(op)
         wide = np.zeros((2 * weight.shape[0], 3 * weight.shape[1]), np.float32)
         strided, frozen, column_major = wide[::2, ::3], weight.copy(), np.asfortranarray(weight)

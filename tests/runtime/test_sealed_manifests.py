@@ -71,7 +71,7 @@ X = np.random.default_rng(1).standard_normal((3, 16)).astype(np.float32)
 def everything(pack: Path, *, numbers: bool) -> Any:
     """What people and servers do with a pack; the model's answer."""
     manifest = read_manifest(pack)
-    _ = manifest.driver, manifest.tuning, manifest.placed, manifest.whole_document
+    _ = manifest.driver, manifest.tuning, manifest.on_device, manifest.whole_document
     for model in manifest.models:
         print_model(model_document(manifest, model, ""), every=True)
     with haotuner.load(pack, threads=1) as opened:

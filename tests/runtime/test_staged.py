@@ -147,7 +147,7 @@ def test_stages_are_a_condition_on_the_graph() -> None:
         family = CpuGenerated(op.meaning)
         along, kernels = family.staged(op, device, 2)
         assert along == "n" and all("4 parts of a row" in family.decisions(one)["computation"] for one in kernels)
-        assert family.stages(kernels[0]) == StagePlan(along="n", calls=calls, left=left, parts=4)
+        assert family.stages(kernels[0]) == StagePlan(along="n", calls=calls, partials=left, parts=4)
         moved = family.bytes_by_level(kernels[0], {"m": 1, "n": 4096}, device)
         assert moved["registers"] > moved["least"]
     for spec in ("reduce_sum:", "gelu:", "transpose:", "max_pool:kernel=3"):

@@ -62,7 +62,7 @@ def test_a_tuned_plan_is_no_slower_than_one_without_measurements(seed: int, unme
     assert np.exp(np.log(ratios).mean()) < 1.005 and np.exp(np.log(small).mean()) < 1.02
     assert ratios.max() < 1 + NOISE, f"m={ROWS[int(ratios.argmax())]}"
     timed = {trial.shape["m"] for trial in lab.measured if len(trial.composition.parts) == 1}
-    heights = {candidate.kernel["mr"] for candidate in tuned.funnel.kept}
+    heights = {candidate.kernel["mr"] for candidate in tuned.funnel.candidates}
     assert timed >= {m for m in ROWS if m <= WHOLE_UP_TO and m in heights}, "a tile of each small height is timed"
 
 

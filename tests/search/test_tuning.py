@@ -44,16 +44,16 @@ def tuned(lab: FakeLab) -> Tuned:
 @pytest.mark.long
 def test_it_converges_long_before_the_budget_and_the_candidates_are_used_up(tuned: Tuned) -> None:
     assert tuned.stopped == "converged" and tuned.seconds < TASK.budget_s
-    assert FIRST_BATCH <= tuned.measured < len(tuned.funnel.kept)
+    assert FIRST_BATCH <= tuned.measured < len(tuned.funnel.candidates)
     assert 1 <= len(tuned.kernels) <= MAX_KEPT and len({kernel["pw"] for kernel in tuned.kernels}) == 1
-    assert {kernel.name for kernel in tuned.kernels} <= {c.kernel.name for c in tuned.funnel.kept}
+    assert {kernel.name for kernel in tuned.kernels} <= {c.kernel.name for c in tuned.funnel.candidates}
 
 
 def test_what_it_found_is_close_to_the_best_that_selection_kept(tuned: Tuned, lab: FakeLab) -> None:
     rows = np.array([shape["m"] for shape in TASK.traffic.shapes()])
     weights = np.array([weight for _, weight in TASK.traffic])
     layouts: dict[int, list[Curve]] = {}
-    for candidate in tuned.funnel.kept:
+    for candidate in tuned.funnel.candidates:
         layouts.setdefault(candidate.kernel["pw"], []).append(true_curve(lab, candidate.kernel))
     best = np.min([best_us(curves, rows)[0] for curves in layouts.values()], axis=0)
     own = best_us([true_curve(lab, kernel) for kernel in tuned.kernels], rows)[0]
@@ -132,7 +132,7 @@ def test_kernels_that_fail_are_left_out(lab: FakeLab) -> None:
 
 def few(tuned: Tuned) -> tuple[MicroKernel, ...]:
     """A tenth of what selection kept, kernels of one row among them: a search that tries all of them is a short one."""
-    kept = tuple(candidate.kernel for candidate in tuned.funnel.kept[::10])
+    kept = tuple(candidate.kernel for candidate in tuned.funnel.candidates[::10])
     assert any(kernel["mr"] == 1 for kernel in kept) and any(kernel["mr"] > 1 for kernel in kept)
     return kept
 

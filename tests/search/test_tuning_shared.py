@@ -59,7 +59,7 @@ class Source:
 @pytest.fixture(scope="module")
 def lone() -> MicroKernel:
     """Of the kernels that selection keeps, one in the worse half by the analysis, of several rows."""
-    kept = funnel(ANALYTIC).kept
+    kept = funnel(ANALYTIC).candidates
     rows = [c.kernel for c in kept[len(kept) // 2 :] if FAMILY.tile(c.kernel).extent["m"] > 4]
     return rows[0]
 
@@ -93,14 +93,14 @@ def test_a_lone_optimum_of_one_source_is_among_the_first_that_are_measured(lone:
 def test_selection_keeps_what_one_source_alone_ranks_first_and_orders_by_the_blend(
     lone: MicroKernel, start: Started
 ) -> None:
-    kernels = [c.kernel for c in funnel(ANALYTIC).kept]
+    kernels = [c.kernel for c in funnel(ANALYTIC).candidates]
     every = expectation(TASK.op, FAMILY, CORE, "cold", start)(kernels)
     blend = expectation(TASK.op, FAMILY, CORE, "cold", Started(start.start.ranks))(kernels)
     assert every.shape[0] >= 5 and every.shape[1:] == blend.shape and every[0] == pytest.approx(blend)
     tile = FAMILY.tile(lone).extent
     assert tile in extents([kernels[at] for one in every for at in one.argmax(axis=0)])
     assert tile not in extents([kernels[at] for at in blend.argmax(axis=0)])
-    kept = [c.kernel for c in funnel(start).kept]
+    kept = [c.kernel for c in funnel(start).candidates]
     assert tile in extents(kept) and kept.index(next(k for k in kept if FAMILY.tile(k).extent == tile)) > 3
 
 
@@ -113,7 +113,7 @@ def test_selection_asks_every_source_once_for_the_blend_and_for_its_own_opinion(
             return super().predict(frame)
 
     models = [Counted(row_of(lone), 0.0), Counted(row_of(lone), 1.0)]
-    kernels = [c.kernel for c in funnel(ANALYTIC).kept[:30]]
+    kernels = [c.kernel for c in funnel(ANALYTIC).candidates[:30]]
     expectation(TASK.op, FAMILY, CORE, "cold", shared_of_models(models, [1.0] * 2, Blend(models)))(kernels)
     assert len(asked) == 2 and asked[0] == asked[1]
 
@@ -134,10 +134,10 @@ def test_a_later_turn_does_not_select_again(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_where_nobody_can_disagree_nothing_is_asked_first() -> None:
-    program = row_of(funnel(ANALYTIC).kept[0].kernel)
+    program = row_of(funnel(ANALYTIC).candidates[0].kernel)
     one = shared_of_models([Source(program, 0.0)], [1.0], Blend([Source(program, 0.0)]))
     assert not isinstance(one, HasEnsemble)
-    frame = features(ONE, FAMILY, TASK.op, [(c.kernel, Shape.of(m=64)) for c in funnel(ANALYTIC).kept[:20]])
+    frame = features(ONE, FAMILY, TASK.op, [(c.kernel, Shape.of(m=64)) for c in funnel(ANALYTIC).candidates[:20]])
     none = np.zeros(0, np.int64)
     for model in (None, Analytic(), one):
         assert initial_design(model, frame, [np.arange(20)], {}, left_out=none) == []
@@ -145,7 +145,7 @@ def test_where_nobody_can_disagree_nothing_is_asked_first() -> None:
 
 def test_a_head_names_new_rows_that_did_not_fail_until_enough_have_a_time(start: Started) -> None:
     assert isinstance(start, Shared)
-    kernels = [c.kernel for c in funnel(ANALYTIC).kept[:40]]
+    kernels = [c.kernel for c in funnel(ANALYTIC).candidates[:40]]
     frame = features(ONE, FAMILY, TASK.op, [(kernel, Shape.of(m=64)) for kernel in kernels])
     tasks, known = [np.arange(40), np.arange(20)], {0: -1.0, 5: -2.0}
     trials = initial_design(start, frame, tasks, known, left_out=np.array([3, 4]))
@@ -156,7 +156,7 @@ def test_a_head_names_new_rows_that_did_not_fail_until_enough_have_a_time(start:
 def test_on_a_gpu_too_the_first_kernels_are_shared_among_the_sources() -> None:
     task = replace(GPU_TASK, traffic=Traffic.of_range(ShapeRange.parse("m=1..192"), samples=6), budget_s=0.0)
     cold = tune(task, FakeGpuLab().as_lab(), MMA)
-    kept = [c.kernel for c in cold.funnel.kept]
+    kept = [c.kernel for c in cold.funnel.candidates]
     lone = kept[-1]
     family = next(family for family in MMA if family.name == lone.family)
     program = features(GPU, family, task.op, [(lone, Shape.of(m=64))]).iloc[0]

@@ -46,7 +46,9 @@ def cold(cold_lab: FakeLab) -> Tuned:
 def start(cold: Tuned) -> Forest:
     """A model of the device, from a third of the kernels."""
     lab = FakeLab(CORE)
-    leads = [t for c in cold.funnel.kept[::3] for _, t in probe(c.kernel, TASK.op, FAMILY, CORE, 256, cache="cold").lead]
+    leads = [
+        t for c in cold.funnel.candidates[::3] for _, t in probe(c.kernel, TASK.op, FAMILY, CORE, 256, cache="cold").lead
+    ]
     pairs = [(MicroKernel.parse(trial.kernel), trial.shape) for trial in leads]
     least = roofline_us(CORE.with_units(1), TASK.op, [trial.shape for trial in leads])
     labels = np.log(least / np.array([lab.true_us(trial) for trial in leads]))

@@ -56,9 +56,11 @@ def by_rows(kernels: Sequence[MicroKernel]) -> np.ndarray[tuple[int], np.dtype[n
 def test_the_counts_add_up_for_the_readme_op() -> None:
     funnel = select(OP, FAMILY, BIG_CORE, RANGE, expectation(OP, FAMILY, BIG_CORE, "cold"))
     check_counts(funnel)
-    assert 50 <= len(funnel.kept) <= FAMILY.frontier
-    assert funnel.line() == (f"{funnel.points:,} points → {funnel.legal:,} legal → {len(funnel.kept):,} on the frontier")
-    scores = [candidate.score for candidate in funnel.kept]
+    assert 50 <= len(funnel.candidates) <= FAMILY.frontier
+    assert funnel.line() == (
+        f"{funnel.points:,} points → {funnel.legal:,} legal → {len(funnel.candidates):,} on the frontier"
+    )
+    scores = [candidate.score for candidate in funnel.candidates]
     assert scores == sorted(scores, reverse=True) and all(0 < score <= 1.01 for score in scores)
 
 
@@ -72,7 +74,7 @@ def test_any_cpu_and_op_keep_a_kernel_of_one_row_and_the_counts_add_up(
     traffic = Traffic.of_range(ShapeRange.parse(f"m={first}..{first + more}"), samples=5)
     funnel = select(op, FAMILY, device, traffic, by_rows)
     check_counts(funnel)
-    rows = {candidate.kernel["mr"] for candidate in funnel.kept}
+    rows = {candidate.kernel["mr"] for candidate in funnel.candidates}
     assert 1 in rows and max(rows) <= first + more
     # Every tile height that has a legal kernel keeps one: padding relaxes until it does.
     heights: set[int] = set()
@@ -80,7 +82,7 @@ def test_any_cpu_and_op_keep_a_kernel_of_one_row_and_the_counts_add_up(
         if point["mr"] not in heights and not broken(point, op, device, first + more):
             heights.add(point["mr"])
     assert rows == heights
-    for candidate in funnel.kept:
+    for candidate in funnel.candidates:
         assert candidate.kernel["ku"] <= k and not broken(candidate.kernel, op, device, first + more)
 
 
@@ -90,7 +92,7 @@ def test_the_analytic_expectation_is_finite_wherever_selection_asks(n: int, k: i
     op = Op(kind="dense", static=(("n", n), ("k", k)))
     funnel = select(op, FAMILY, device, RANGE, expectation(op, FAMILY, device, "cold"))
     check_counts(funnel)
-    assert all(np.isfinite(candidate.score) and candidate.score > 0 for candidate in funnel.kept)
+    assert all(np.isfinite(candidate.score) and candidate.score > 0 for candidate in funnel.candidates)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +112,7 @@ def test_each_law_gives_both_sides_of_what_it_refuses(law: str, point: MicroKern
                     registers_per_thread=16, l1_bytes=2048)  # fmt: skip
     op = Op.parse("dense:n=33,k=5")
     found = {r.law: r for r in refused_of(point, op, device, 8)}
-    assert (found[law].asked, found[law].allowed) == (asked, allowed) and asked > allowed
+    assert (found[law].requested, found[law].allowed) == (asked, allowed) and asked > allowed
     assert found[law].kernel == point
     assert [name for name in LAWS if name in found] == list(found)  # in the order of the laws
 
@@ -122,16 +124,16 @@ def test_an_unknown_cache_refuses_nothing() -> None:
 @pytest.mark.parametrize("last", [1, 2, 5])
 def test_small_ranges_keep_one_row_kernels_of_every_panel_width_that_fits(last: int) -> None:
     funnel = select(OP, FAMILY, BIG_CORE, Traffic.of_range(ShapeRange.parse(f"m=1..{last}")), by_rows)
-    assert {c.kernel["mr"] for c in funnel.kept} == set(range(1, last + 1))
-    assert {c.kernel["pw"] for c in funnel.kept if c.kernel["mr"] == 1} >= {16, 32, 48, 64}
+    assert {c.kernel["mr"] for c in funnel.candidates} == set(range(1, last + 1))
+    assert {c.kernel["pw"] for c in funnel.candidates if c.kernel["mr"] == 1} >= {16, 32, 48, 64}
 
 
 def test_a_small_frontier_still_spreads_over_tile_heights_and_keeps_the_best() -> None:
     funnel = select(OP, FAMILY, BIG_CORE, RANGE, by_rows, most=20)
-    assert len(funnel.kept) == 20
-    groups = Counter((c.kernel["mr"], c.kernel["pw"]) for c in funnel.kept)
+    assert len(funnel.candidates) == 20
+    groups = Counter((c.kernel["mr"], c.kernel["pw"]) for c in funnel.candidates)
     assert max(groups.values()) == 1  # the best of every group comes before anybody's second
-    assert all(r.asked > r.allowed == 20 for r in funnel.examples if r.law == "frontier")
+    assert all(r.requested > r.allowed == 20 for r in funnel.examples if r.law == "frontier")
 
 
 def test_the_best_of_every_use_comes_before_the_seconds_of_any() -> None:
@@ -143,10 +145,10 @@ def test_the_best_of_every_use_comes_before_the_seconds_of_any() -> None:
         bulk = np.array([1.0 if k["pf"] == 4 else 0.1 for k in kernels])
         return np.stack([alone, bulk], axis=1)
 
-    every = select(OP, FAMILY, BIG_CORE, RANGE, by_use, most=10_000).kept
+    every = select(OP, FAMILY, BIG_CORE, RANGE, by_use, most=10_000).candidates
     heights = {c.kernel["mr"] for c in every if c.kernel["pf"] == 4}
     groups = {(c.kernel["mr"], c.kernel["pw"]) for c in every}
-    kept = [c.kernel for c in select(OP, FAMILY, BIG_CORE, RANGE, by_use, most=2 * len(groups)).kept]
+    kept = [c.kernel for c in select(OP, FAMILY, BIG_CORE, RANGE, by_use, most=2 * len(groups)).candidates]
     for group in groups:
         fetches = {k["pf"] for k in kept if (k["mr"], k["pw"]) == group}
         assert best(group[0]) in fetches and (4 in fetches or group[0] not in heights)
@@ -160,9 +162,9 @@ def test_many_opinions_leave_room_for_every_group() -> None:
         drawn = np.random.default_rng(0).normal(size=(8, len(kernels), 4))
         return np.asarray(drawn + tall[:, None], np.float64)
 
-    every = select(OP, FAMILY, BIG_CORE, RANGE, torn, most=100_000).kept
+    every = select(OP, FAMILY, BIG_CORE, RANGE, torn, most=100_000).candidates
     groups = {(c.kernel["mr"], c.kernel["pw"]) for c in every}
-    kept = select(OP, FAMILY, BIG_CORE, RANGE, torn).kept
+    kept = select(OP, FAMILY, BIG_CORE, RANGE, torn).candidates
     assert len(kept) == FAMILY.frontier < len(every)
     assert {(c.kernel["mr"], c.kernel["pw"]) for c in kept} == groups
 
@@ -173,7 +175,7 @@ def test_a_model_decides_what_is_kept() -> None:
             return np.asarray(frame["unroll_log2"], np.float64)
 
     score = expectation(OP, FAMILY, BIG_CORE, "cold", LikesUnroll())
-    assert {c.kernel["ku"] for c in select(OP, FAMILY, BIG_CORE, RANGE, score, most=40).kept} == {8}
+    assert {c.kernel["ku"] for c in select(OP, FAMILY, BIG_CORE, RANGE, score, most=40).candidates} == {8}
 
 
 def test_a_device_too_small_for_any_tile_says_which_laws_refused() -> None:
@@ -192,12 +194,12 @@ def test_a_wider_device_loses_no_kernel_to_the_register_law() -> None:
 
 def check_counts(funnel: Funnel) -> None:
     assert funnel.points == funnel.legal + sum(funnel.refused.get(law, 0) for law in LAWS)
-    assert funnel.legal == len(funnel.kept) + funnel.refused.get("padding", 0) + funnel.refused.get("frontier", 0)
+    assert funnel.legal == len(funnel.candidates) + funnel.refused.get("padding", 0) + funnel.refused.get("frontier", 0)
     assert set(funnel.refused) <= {*LAWS, "padding", "frontier"}
-    assert 0 < len(funnel.kept) <= FAMILY.frontier
-    assert len({candidate.kernel for candidate in funnel.kept}) == len(funnel.kept)
+    assert 0 < len(funnel.candidates) <= FAMILY.frontier
+    assert len({candidate.kernel for candidate in funnel.candidates}) == len(funnel.candidates)
     assert len(funnel.examples) == min(EXAMPLES, sum(funnel.refused.values()))
-    assert all(example.asked > example.allowed for example in funnel.examples)
+    assert all(example.requested > example.allowed for example in funnel.examples)
 
 
 def refused_of(point: MicroKernel, op: Op, device: Device, rows: int) -> list[Refused]:
@@ -213,8 +215,8 @@ def test_no_width_is_refused_for_columns_that_it_does_not_compute(n: int, comput
     op = Op.parse(f"dense:n={n},k=600")
     funnel = select(op, FAMILY, BIG_CORE, RANGE, by_rows, most=10_000)
     assert "padding" not in funnel.refused
-    assert {c.kernel["nr"] for c in funnel.kept} == {16 * vectors for vectors in range(1, 13)}
-    assert {FAMILY.computed(c.kernel, "n", n) for c in funnel.kept} == {computed}
+    assert {c.kernel["nr"] for c in funnel.candidates} == {16 * vectors for vectors in range(1, 13)}
+    assert {FAMILY.computed(c.kernel, "n", n) for c in funnel.candidates} == {computed}
 
 
 def test_a_width_is_refused_for_columns_that_it_computes_in_vain() -> None:
@@ -224,8 +226,8 @@ def test_a_width_is_refused_for_columns_that_it_computes_in_vain() -> None:
                 yield MicroKernel(point.family, tuple(pair for pair in point.params if pair[0] != "nt"))
 
     funnel = select(Op.parse("dense:n=388,k=600"), WithoutTails(), BIG_CORE, RANGE, by_rows, most=10_000)
-    assert funnel.refused["padding"] > 0 and {c.kernel["nr"] for c in funnel.kept} == {16, 32, 80}
-    assert {round(r.asked, 4) for r in funnel.examples if r.law == "padding"} <= {
+    assert funnel.refused["padding"] > 0 and {c.kernel["nr"] for c in funnel.candidates} == {16, 32, 80}
+    assert {round(r.requested, 4) for r in funnel.examples if r.law == "padding"} <= {
         round(w / 388 - 1, 4) for w in range(388, 600)
     }
 

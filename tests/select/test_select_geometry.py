@@ -112,7 +112,7 @@ def test_where_rows_are_exact_only_columns_are_padded_and_every_height_keeps_its
     kept = unpadded(OP, family, traffic(3, 5), legal(family), ledger)
     assert padded_axes(family.tile(point(1, 10))) == ("n",)
     assert {(c.kernel["r"], c.kernel["c"]) for c in kept} == {(r, c) for r in (1, 2, 4, 8) for c in (10, 100)}
-    assert {(r.law, round(r.asked, 3), r.allowed) for r in ledger.examples} == {
+    assert {(r.law, round(r.requested, 3), r.allowed) for r in ledger.examples} == {
         ("padding", s, 0.03) for s in (0.12, 0.2, 0.28)
     }
 
@@ -138,9 +138,9 @@ def test_where_a_tile_serves_a_shape_alone_fill_counts_as_well() -> None:
 def test_any_family_goes_through_the_same_funnel(edge: Edge) -> None:
     family = Toy(edge)
     funnel = select(OP, family, BIG_CORE, traffic(2, 4), large_first)
-    assert funnel.points == 20 and funnel.refused["rows"] == 5 and len(funnel.kept) == family.frontier
-    assert len(funnel.kept) + sum(funnel.refused.values()) == funnel.points
-    assert len(select(OP, family, BIG_CORE, traffic(2, 4), large_first, most=2).kept) == 2
+    assert funnel.points == 20 and funnel.refused["rows"] == 5 and len(funnel.candidates) == family.frontier
+    assert len(funnel.candidates) + sum(funnel.refused.values()) == funnel.points
+    assert len(select(OP, family, BIG_CORE, traffic(2, 4), large_first, most=2).candidates) == 2
 
 
 def test_the_laws_of_every_family_come_first_and_fit_the_kind_of_device() -> None:

@@ -58,7 +58,7 @@ def test_every_profile_keeps_fp32_kernels_and_half_ones_where_it_has_the_instruc
         if family.suits(device):
             funnel = selected(op, family, device)
             check_counts(funnel)
-            assert all(0 < candidate.score <= 1.0 for candidate in funnel.kept)
+            assert all(0 < candidate.score <= 1.0 for candidate in funnel.candidates)
         else:
             with pytest.raises(NothingLegal, match=r"none of [0-9]+ points .* \(instructions refused [0-9]+\)"):
                 selected(op, family, device)
@@ -79,7 +79,7 @@ def test_any_op_and_traffic_keep_something_and_the_counts_add_up(
     op = Op(kind="dense", static=(("n", n), ("k", k)))
     funnel = selected(op, SIMT, device, f"m={first}..{first + more}")
     check_counts(funnel)
-    for candidate in funnel.kept:
+    for candidate in funnel.candidates:
         assert not [refused.law for refused in refused_of(SIMT, candidate.kernel, op, device, first + more)]
 
 
@@ -104,7 +104,7 @@ def test_each_law_gives_both_sides_of_what_it_refuses(
     law: str, family: CudaDense, kernel: MicroKernel, device: Device, op: Op, asked: float, allowed: float
 ) -> None:
     found = {r.law: r for r in refused_of(family, kernel, op, device, 100)}
-    assert (found[law].asked, found[law].allowed) == (asked, allowed)
+    assert (found[law].requested, found[law].allowed) == (asked, allowed)
     assert [name for name in LAWS if name in found] == list(found)  # in the order of the laws
 
 
@@ -142,26 +142,26 @@ def test_a_threshold_relaxes_until_enough_pass() -> None:
 
 
 def test_small_traffic_keeps_short_tiles_and_large_traffic_tall_ones() -> None:
-    small = {candidate.kernel["bm"] for candidate in selected(FP32, SIMT, H200, "m=1..4").kept}
+    small = {candidate.kernel["bm"] for candidate in selected(FP32, SIMT, H200, "m=1..4").candidates}
     assert 8 in small and max(small) <= 64
     large = selected(FP32, SIMT, H200, "m=4096")
-    assert max(candidate.kernel["bm"] for candidate in large.kept) >= 128
+    assert max(candidate.kernel["bm"] for candidate in large.candidates) >= 128
 
 
 def test_tiles_that_leave_most_of_the_device_idle_are_refused_for_fill() -> None:
     funnel = selected(FP16, WGMMA, H200, "m=128..256:64")
     assert funnel.refused["fill"] > 0
-    assert all(r.asked > r.allowed for r in funnel.examples)
-    assert max(c.kernel["bm"] * c.kernel["bn"] for c in funnel.kept) < 256 * 128
+    assert all(r.requested > r.allowed for r in funnel.examples)
+    assert max(c.kernel["bm"] * c.kernel["bn"] for c in funnel.candidates) < 256 * 128
 
 
 def test_the_frontier_keeps_the_best_of_every_tile_first() -> None:
     whole = selected(FP16, MMA, A100)
     cut = selected(FP16, MMA, A100, most=20)
-    tiles = [(c.kernel["bm"], c.kernel["bn"]) for c in cut.kept]
+    tiles = [(c.kernel["bm"], c.kernel["bn"]) for c in cut.candidates]
     assert len(set(tiles)) == len(tiles) == 20
-    best = {tile: max(c.score for c in whole.kept if (c.kernel["bm"], c.kernel["bn"]) == tile) for tile in tiles}
-    assert all(c.score == best[c.kernel["bm"], c.kernel["bn"]] for c in cut.kept)
+    best = {tile: max(c.score for c in whole.candidates if (c.kernel["bm"], c.kernel["bn"]) == tile) for tile in tiles}
+    assert all(c.score == best[c.kernel["bm"], c.kernel["bn"]] for c in cut.candidates)
 
 
 def test_the_expectation_ranks_as_hardware_is_known_to() -> None:
@@ -187,12 +187,12 @@ def test_families_on_cuda_cores_suit_every_gpu_and_others_are_bound_to_instructi
 def check_counts(funnel: Funnel) -> None:
     later = sum(funnel.refused.get(name, 0) for name in ("fill", "padding", "frontier"))
     assert funnel.points == funnel.legal + sum(funnel.refused.get(law, 0) for law in LAWS)
-    assert funnel.legal == len(funnel.kept) + later
+    assert funnel.legal == len(funnel.candidates) + later
     assert set(funnel.refused) <= {*LAWS, "fill", "padding", "frontier"}
-    assert 0 < len(funnel.kept) <= SIMT.frontier
-    assert len({candidate.kernel for candidate in funnel.kept}) == len(funnel.kept)
+    assert 0 < len(funnel.candidates) <= SIMT.frontier
+    assert len({candidate.kernel for candidate in funnel.candidates}) == len(funnel.candidates)
     assert len(funnel.examples) == min(EXAMPLES, sum(funnel.refused.values()))
-    assert all(example.asked > example.allowed for example in funnel.examples)
+    assert all(example.requested > example.allowed for example in funnel.examples)
 
 
 def refused_of(family: CudaDense, kernel: MicroKernel, op: Op, device: Device, rows: int) -> list[Refused]:

@@ -21,7 +21,7 @@ TRUTH = -np.arange(100.0)
 
 def opinions(**said: Scores) -> list[Opinion]:
     names = {"one": FOREST_OF + "one", "other": FOREST_OF + "other", "analysis": ANALYSIS}
-    return [Opinion(name=names.get(name, name), said=each, weight=1.0) for name, each in said.items()]
+    return [Opinion(name=names.get(name, name), prediction=each, weight=1.0) for name, each in said.items()]
 
 
 def near(seed: int) -> Scores:
@@ -65,7 +65,7 @@ def pool() -> Pool:
 def test_the_zero_shot_head_begins_with_what_the_sources_and_the_analysis_agree_on(pool: Pool) -> None:
     task = pool.tasks == pool.tasks[0]
     rows = np.flatnonzero(task)
-    agreed = rows[agreement([replace(one, said=one.said[rows]) for one in pool.opinions()])]
+    agreed = rows[agreement([replace(one, prediction=one.prediction[rows]) for one in pool.opinions()])]
     said = replace(pool, shares=replace(SHARES, agreed=0.9)).zero_shot()
     assert rows[np.argsort(-said[rows], kind="stable")][:9].tolist() == agreed[:9].tolist()
     assert (pool.zero_shot()[rows] != said[rows]).any(), "unless folds choose it, the portfolio alone"

@@ -32,7 +32,7 @@ def landscape(places: Scores, seed: int) -> Scores:
 
 
 def portfolio(said: list[Scores], places: Scores, seed: int = 0, tasks: Rows | None = None, doubt: float = 0.1) -> Portfolio:
-    opinions = [Opinion(name=str(at), said=each, weight=1.0) for at, each in enumerate(said)]
+    opinions = [Opinion(name=str(at), prediction=each, weight=1.0) for at, each in enumerate(said)]
     every = np.zeros(len(places), dtype=np.int64) if tasks is None else tasks
     return Portfolio(opinions, places, every, spread=0.5, doubt=doubt, rng=np.random.default_rng(seed))
 
@@ -87,7 +87,7 @@ def test_an_opinion_that_is_believed_has_more_of_the_head() -> None:
     places, firsts = space(3), []
     one, other = landscape(places, 1), landscape(places, 2)
     for weight in (8.0, 1 / 8):
-        opinions = [Opinion(name="one", said=one, weight=weight), Opinion(name="other", said=other, weight=1.0)]
+        opinions = [Opinion(name="one", prediction=one, weight=weight), Opinion(name="other", prediction=other, weight=1.0)]
         every = np.zeros(ROWS, dtype=np.int64)
         found = Portfolio(opinions, places, every, spread=0.5, doubt=0.1, rng=np.random.default_rng(0)).best(10)
         firsts.append(one[found].mean() - other[found].mean())

@@ -218,9 +218,9 @@ def test_a_turn_times_groups_of_one_model_until_all_that_its_plan_wants_have_tim
     groups = groups_of(two_models(tmp_path), store)
     result = groups.run_turn(0, 60.0)
     first, other = groups.models
-    assert (result.stopped, result.timings, result.tuned) == ("exhausted", first.told.measured, None)
+    assert (result.stopped, result.timings, result.tuned) == ("exhausted", first.report.measured, None)
     assert result.timings > 0 and result.us == pytest.approx(float(np.mean(groups_us(first))))
-    assert other.told.measured == 0 and first.prices.are_times and not other.prices.are_times
+    assert other.report.measured == 0 and first.prices.are_times and not other.prices.are_times
     written = [name for model in groups.models for name in model.written.functions]
     assert len(written) == len(set(written)), "groups of the model behind it are numbered anew"
 
@@ -229,15 +229,15 @@ def test_a_turn_without_time_measures_nothing_and_a_later_one_goes_on(tmp_path):
     groups = groups_of(two_models(tmp_path), MemoryStore())
     none = groups.run_turn(0, 0.0)
     assert (none.stopped, none.timings) == ("budget", 0)
-    assert groups.run_turn(0, 60.0).stopped == "exhausted" and groups.models[0].told.measured > 0
+    assert groups.run_turn(0, 60.0).stopped == "exhausted" and groups.models[0].report.measured > 0
 
 
 def test_a_resumed_run_begins_with_the_times_of_the_one_before(tmp_path):
     store = MemoryStore()
     timed = groups_of(two_models(tmp_path), store).run_turn(0, 60.0)
     again = groups_of(two_models(tmp_path), store, resume=True)
-    assert again.reused > 0 and again.models[0].told.measured == timed.timings
-    assert [model.told.measured for model in again.models] == [timed.timings] * 2, "equal groups of another model, too"
+    assert again.reused > 0 and again.models[0].report.measured == timed.timings
+    assert [model.report.measured for model in again.models] == [timed.timings] * 2, "equal groups of another model, too"
 
 
 def test_a_turn_that_is_told_to_stop_says_so(tmp_path):
@@ -275,10 +275,10 @@ def test_without_time_left_a_kernel_counts_with_what_is_expected_of_it(monkeypat
     plan = IlpPartitioner(two_layers(), prices)
     bound = plan.windows[0].candidates[0]
     assert bound.us == pytest.approx(BOUND * np.mean(bound.usual_us))
-    assert plan.steps and plan.told.measured == 0
+    assert plan.steps and plan.report.measured == 0
     settled = plan.windows[0].candidates[0]
     assert settled.us == pytest.approx(np.mean(settled.usual_us))
-    assert plan.told.bound_us < plan.told.chosen_us
+    assert plan.report.bound_us < plan.report.chosen_us
 
 
 def test_a_recurrent_layer_is_priced_by_what_it_computes_and_never_timed_on_made_up_lengths():

@@ -123,7 +123,7 @@ class ThroughputProbe:
         )
 
     @staticmethod
-    def kept(facts: Mapping[str, float | str]) -> ThroughputProbe | None:
+    def from_facts(facts: Mapping[str, float | str]) -> ThroughputProbe | None:
         """Throughput probe from what ``facts`` gave, on a record; None if it has none."""
         result = [facts.get(name) for name in _FACTS]
         memory_us, compute_us = (us if isinstance(us, (int, float)) else None for us in result)

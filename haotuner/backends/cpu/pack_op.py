@@ -239,7 +239,7 @@ def _stages_row(stages: StagePlan | None, tile: Mapping[str, int], axes: Sequenc
     if stages is None:
         return ", 0, HT_WHOLE, HT_WHOLE, 0, 0, 0"
     rows = next((str(axes.index(axis)) for axis in tile if axis in axes and axis != stages.along), "HT_WHOLE")
-    return f", {stages.calls}, {axes.index(stages.along)}, {rows}, {stages.left}, {stages.parts}, {stages.row}"
+    return f", {stages.calls}, {axes.index(stages.along)}, {rows}, {stages.partials}, {stages.parts}, {stages.row}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -60,7 +60,7 @@ class CpuTimer:
 
     def resume(self, facts: Facts) -> None:
         """Go on at the pace that the first record with one tells."""
-        self._quiet = self._quiet or ThroughputProbe.kept(facts)
+        self._quiet = self._quiet or ThroughputProbe.from_facts(facts)
 
     def verify(self, op: Op, kernel: MicroKernel, slot: LibrarySlot) -> float | Failed:
         """The largest error of a kernel as a share of the tolerance; looked at once a kernel and static extents."""

@@ -194,25 +194,25 @@ class BatchOperands:
         self.count = 1  # of weights that take turns: what comes with a call was just written
         self.b, self.m, self.n, self.k = (int(extents[axis]) for axis in OWN)
         self._kn, self._across = op.option("layout") != "nt", op.option("layout") == "tn"
-        self._held: list[int] = []
+        self._allocations: list[int] = []
         x, w = map(op.dtype_of, op.meaning.inputs)
         try:
             for elements, dtype in ((self.b * self.m * self.k, x), (self.b * self.n * self.k, w)):
                 self._put(np.resize(drawn(min(elements, 1 << 20), dtype), elements))
             written = DTYPE_BYTES[op.dtype_of(op.meaning.output)]
-            self._held.append(native.allocate(self.b * self.m * self.n * written))
+            self._allocations.append(native.allocate(self.b * self.m * self.n * written))
             self._after = after_of(op)
         except BaseException:
             self.free()
             raise
 
     def _put(self, values: NDArray[Any]) -> None:
-        self._held.append(self._native.allocate(values.nbytes))
-        self._native.put(self._held[-1], values)
+        self._allocations.append(self._native.allocate(values.nbytes))
+        self._native.put(self._allocations[-1], values)
 
     def call(self, loaded: Loaded) -> CallWords:
         """All matrices, in one launch."""
-        x, w, y = self._held
+        x, w, y = self._allocations
         args = ArgsWords(
             x=x,
             y=y,
@@ -233,6 +233,6 @@ class BatchOperands:
 
     def free(self) -> None:
         """Give all memory back."""
-        addresses, self._held = self._held, []
+        addresses, self._allocations = self._allocations, []
         for address in addresses:
             self._native.free(address)

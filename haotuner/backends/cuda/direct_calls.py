@@ -126,7 +126,7 @@ class DirectOperands:
     count = 1  # a weight of so few taps is warm whatever was called before
 
     def __init__(self, native: TimingLibrary, op: Op, shape: Shape) -> None:
-        self._native, self._held = native, []  # type: tuple[TimingLibrary, list[int]]
+        self._native, self._allocations = native, []  # type: tuple[TimingLibrary, list[int]]
         extents = op.extents(shape)
         x, weight, *_ = op.meaning.inputs
         sizes = {item.name: op.operand_shape(item, shape) for item in (x, weight, op.meaning.output)}
@@ -145,9 +145,9 @@ class DirectOperands:
 
     def _drawn(self, elements: int, dtype: np.dtype[Any]) -> int:
         values = np.random.default_rng(0).standard_normal(min(elements, 1 << 20), dtype=np.float32)
-        self._held.append(self._native.allocate(elements * dtype.itemsize))
-        self._native.put(self._held[-1], np.resize(values, elements).astype(dtype))
-        return self._held[-1]
+        self._allocations.append(self._native.allocate(elements * dtype.itemsize))
+        self._native.put(self._allocations[-1], np.resize(values, elements).astype(dtype))
+        return self._allocations[-1]
 
     def call(self, loaded: Loaded) -> CallWords:
         """One launch; this object must outlive it."""
@@ -155,6 +155,6 @@ class DirectOperands:
 
     def free(self) -> None:
         """Give all memory back."""
-        addresses, self._held = self._held, []
+        addresses, self._allocations = self._allocations, []
         for address in addresses:
             self._native.free(address)

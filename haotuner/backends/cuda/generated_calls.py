@@ -144,32 +144,32 @@ class GeneratedOperands:
 
     def __init__(self, native: TimingLibrary, op: Op, shape: Shape) -> None:
         self._native, self._op, self._shape = native, op, shape
-        self._held: list[int] = []
+        self._allocations: list[int] = []
         self._strides: list[tuple[int, ...]] = []
         try:
             for operand in (*op.meaning.inputs, *op.meaning.written):
                 size, dtype = op.operand_shape(operand, shape), numerics.numpy_dtype(op.dtype_of(operand))
                 count = prod(size)
-                self._held.append(native.allocate(count * dtype.itemsize))
+                self._allocations.append(native.allocate(count * dtype.itemsize))
                 self._strides.append(tuple(prod(size[axis + 1 :]) for axis in range(len(size))))
                 if operand.role not in WRITTEN and count:
                     values = np.random.default_rng(0).standard_normal(min(count, 1 << 20), dtype=np.float32)
-                    native.put(self._held[-1], np.resize(values, count).astype(dtype))
+                    native.put(self._allocations[-1], np.resize(values, count).astype(dtype))
         except BaseException:
             self.free()
             raise
 
     def call(self, loaded: Loaded, family: CudaGenerated, kernel: MicroKernel) -> CallWords:
         """One launch."""
-        operands = self._held[: len(self._strides)]
-        self._held.append(self._native.allocate(partial_bytes(self._op, self._shape, family, kernel)))
+        operands = self._allocations[: len(self._strides)]
+        self._allocations.append(self._native.allocate(partial_bytes(self._op, self._shape, family, kernel)))
         self._words = words_of(
-            self._op, self._shape, family, kernel, operands, self._strides, gaps=False, partial=self._held[-1]
+            self._op, self._shape, family, kernel, operands, self._strides, gaps=False, partial=self._allocations[-1]
         )
         return _call(loaded, self._words)
 
     def free(self) -> None:
         """Give all memory back."""
-        addresses, self._held = self._held, []
+        addresses, self._allocations = self._allocations, []
         for address in addresses:
             self._native.free(address)

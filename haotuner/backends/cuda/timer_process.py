@@ -156,7 +156,7 @@ class TimerProcess:
             left -= rows
         if left or any(rows < 1 for _, rows in regions):
             raise Refusal("time", "error", f"the regions of {job['parts']} do not cover m={m} once each")
-        operands = self._placed(op, m, int(job["cold_bytes"]), splits)
+        operands = self._operands_of(op, m, int(job["cold_bytes"]), splits)
         reduce = self._reduce(parts[0][1], op.dtype) if splits > 1 else 0
         ends = operands.even_ends(m)
         call = call_words(regions, reduce, operands.args(op, m, splits), operands.weights, ends, operands.groups)
@@ -239,7 +239,7 @@ class TimerProcess:
         }  # fmt: skip
         return samples, {**facts, **self._clocks.facts(before, after)}
 
-    def _placed(self, op: Op, m: int, cold_bytes: int, splits: int) -> Operands:
+    def _operands_of(self, op: Op, m: int, cold_bytes: int, splits: int) -> Operands:
         """Operands of the op on the device, kept while they suit."""
         operands = self._operands
         if operands is None or not operands.suits(op, m, cold_bytes, splits):
@@ -265,7 +265,7 @@ class Operands:
         stack = max(1, self.groups)
         weight = stack * op["n"] * op["k"] * size
         self.count = max(2, -(-min(cold_bytes, MOST_WEIGHT_BYTES) // weight)) if cold_bytes else 1
-        self._held: list[int] = []
+        self._allocations: list[int] = []
         try:
             written = DTYPE_BYTES[op.dtype_of(op.meaning.output)]
             x_type = op.dtype_of(op.meaning.inputs[0])
@@ -290,8 +290,8 @@ class Operands:
         self.weights = np.array([first + index * step for index in range(self.count)], np.uint64)
 
     def _room(self, size: int) -> int:
-        self._held.append(self._library.allocate(size))
-        return self._held[-1]
+        self._allocations.append(self._library.allocate(size))
+        return self._allocations[-1]
 
     def _drawn(self, elements: int, dtype: str = "", room: int = 0) -> int:
         """Numbers at the start of ``room`` bytes, by default as many as they take."""
@@ -322,6 +322,6 @@ class Operands:
 
     def free(self) -> None:
         """Give all memory back."""
-        addresses, self._held = self._held, []
+        addresses, self._allocations = self._allocations, []
         for address in addresses:
             self._library.free(address)

@@ -292,23 +292,23 @@ class DeviceScratch:
     """``with Held(native) as held: address = held.put(values)``."""
 
     def __init__(self, native: TimingLibrary) -> None:
-        self._native, self._places = native, list[int]()
+        self._native, self._addresses = native, list[int]()
 
     def put(self, values: NDArray[Any]) -> int:
         """The address of a copy; Refusal where there is no memory for one."""
-        self._places.append(self._native.allocate(values.nbytes))
-        self._native.put(self._places[-1], np.ascontiguousarray(values))
-        return self._places[-1]
+        self._addresses.append(self._native.allocate(values.nbytes))
+        self._native.put(self._addresses[-1], np.ascontiguousarray(values))
+        return self._addresses[-1]
 
     def poisoned(self, size: int) -> int:
         """The address of so many bytes that nobody should read."""
-        self._places.append(self._native.allocate(size))
-        self._native.poison(self._places[-1], size)
-        return self._places[-1]
+        self._addresses.append(self._native.allocate(size))
+        self._native.poison(self._addresses[-1], size)
+        return self._addresses[-1]
 
     def __enter__(self) -> DeviceScratch:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for position in self._places:
+        for position in self._addresses:
             self._native.free(position)

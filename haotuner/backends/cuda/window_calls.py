@@ -140,7 +140,7 @@ class WindowCall:
         self.call.windows = ctypes.addressof(self.phases if phased else self.words)
 
 
-def turned(op: Op, weight: NDArray[Any]) -> NDArray[Any]:
+def taps_before_channels(op: Op, weight: NDArray[Any]) -> NDArray[Any]:
     """The weight (features, channels, taps) as (features, taps, channels); of a transposed convolution by phases."""
     return weights_by_phase(op, weight) if transposed(op) else np.ascontiguousarray(np.moveaxis(weight, 1, -1))
 
@@ -186,7 +186,11 @@ def _verified(op: Op, shape: Shape, loaded: Loaded, native: TimingLibrary, rng: 
         put = scratch.put
         y = put(written.outer)
         at = {name: put(inputs[name]) for name in (*CHANNELS, "residual") if name in inputs}
-        at |= {"x": put(room), "weight": put(turned(op, inputs["weight"])), "y": y + numerics.GUARD * written.outer.itemsize}
+        at |= {
+            "x": put(room),
+            "weight": put(taps_before_channels(op, inputs["weight"])),
+            "y": y + numerics.GUARD * written.outer.itemsize,
+        }
         made = WindowCall(op, op.extents(shape), loaded, at, room.shape[-1])
         native.run(made.call)
         native.get(y, written.outer)
@@ -199,7 +203,7 @@ class WindowOperands:
     count = 1  # the weight was just turned
 
     def __init__(self, native: TimingLibrary, op: Op, shape: Shape) -> None:
-        self._native, self._held, self._op = native, [], op  # type: tuple[TimingLibrary, list[int], Op]
+        self._native, self._allocations, self._op = native, [], op  # type: tuple[TimingLibrary, list[int], Op]
         self._extents = op.extents(shape)
         try:
             self._at = {
@@ -218,19 +222,19 @@ class WindowOperands:
 
     def _drawn(self, elements: int, dtype: str) -> int:
         filled = np.resize(drawn(min(elements, 1 << 20), dtype), elements)
-        self._held.append(self._native.allocate(filled.nbytes))
-        self._native.put(self._held[-1], filled)
-        return self._held[-1]
+        self._allocations.append(self._native.allocate(filled.nbytes))
+        self._native.put(self._allocations[-1], filled)
+        return self._allocations[-1]
 
     def call(self, loaded: Loaded) -> CallWords:
         """One launch; this object must outlive it."""
-        self._made = WindowCall(
+        self._call = WindowCall(
             self._op, self._extents, loaded, self._at, self._extents["c" if channels_last(self._op) else "w"]
         )
-        return self._made.call
+        return self._call.call
 
     def free(self) -> None:
         """Give all memory back."""
-        addresses, self._held = self._held, []
+        addresses, self._allocations = self._allocations, []
         for address in addresses:
             self._native.free(address)

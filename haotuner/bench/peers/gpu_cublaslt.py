@@ -51,7 +51,7 @@ class CublasLt:
         self._library = _library()
         self._library.cublasLtGetVersion.restype = ctypes.c_size_t
         self.version = str(self._library.cublasLtGetVersion())
-        self._handle = self._made("cublasLtCreate")
+        self._handle = self._create("cublasLtCreate")
         self._workspace = self._driver.workspace(WORKSPACE_BYTES)
         self._one, self._zero = ctypes.c_float(1), ctypes.c_float(0)
         self._op: Any = None
@@ -74,7 +74,7 @@ class CublasLt:
         self._operands = [self._driver.upload(calls[0]["x"], dtype), self._driver.empty((m, n), dtype)]
         # Column-major, as the library has it: y^T (n, m) = (w^T (k, n))^T · x^T (k, m).
         kind = _TYPES[dtype]
-        what = self._made("cublasLtMatmulDescCreate", _COMPUTE_32F, _SCALE_32F)
+        what = self._create("cublasLtMatmulDescCreate", _COMPUTE_32F, _SCALE_32F)
         self._call("cublasLtMatmulDescSetAttribute", what, _DESC_TRANSA, *_value(ctypes.c_int32(_OP_T)))
         w, x_, y_ = (self._layout(kind, rows, columns) for rows, columns in ((k, n), (k, m), (n, m)))
         result = self._proposed(what, w, x_, y_)
@@ -97,7 +97,7 @@ class CublasLt:
         return GraphClock(self._driver, calls)
 
     def _proposed(self, what: ctypes.c_void_p, w: ctypes.c_void_p, x: ctypes.c_void_p, y: ctypes.c_void_p) -> list[_Result]:
-        preference = self._made("cublasLtMatmulPreferenceCreate")
+        preference = self._create("cublasLtMatmulPreferenceCreate")
         limits = {_PREF_WORKSPACE: ctypes.c_uint64(WORKSPACE_BYTES), _PREF_REDUCTIONS: ctypes.c_uint32(_REDUCTIONS)}
         for name, value in limits.items():
             self._call("cublasLtMatmulPreferenceSetAttribute", preference, name, *_value(value))
@@ -144,9 +144,9 @@ class CublasLt:
 
     def _layout(self, kind: int, rows: int, columns: int) -> ctypes.c_void_p:
         sizes = (ctypes.c_uint64(rows), ctypes.c_uint64(columns), ctypes.c_int64(rows))
-        return self._made("cublasLtMatrixLayoutCreate", kind, *sizes)
+        return self._create("cublasLtMatrixLayoutCreate", kind, *sizes)
 
-    def _made(self, name: str, *arguments: Any) -> ctypes.c_void_p:
+    def _create(self, name: str, *arguments: Any) -> ctypes.c_void_p:
         made = ctypes.c_void_p()
         self._call(name, ctypes.byref(made), *arguments)
         return made

@@ -239,7 +239,7 @@ class Memory:
             None,
             None,
         )
-        self._told = _Tensor(*description)
+        self._description = _Tensor(*description)
 
     @property
     def pointer(self) -> ctypes.c_uint64:
@@ -258,4 +258,4 @@ class Memory:
     def __dlpack__(self, **_: Any) -> Any:
         new = ctypes.pythonapi.PyCapsule_New
         new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-        return new(ctypes.addressof(self._told), b"dltensor", None)
+        return new(ctypes.addressof(self._description), b"dltensor", None)

@@ -222,7 +222,7 @@ class _OfFiles(ABC):
         self._onnx = onnx
         self._op: Any = None
         self._last = False
-        self._made: list[Any] = []  # what was loaded of a file for each copy: dynamic extents are open
+        self._sessions: list[Any] = []  # what was loaded of a file for each copy: dynamic extents are open
         self._fed: list[Operands] = []
         self._calls: list[Call] = []
         self._y: NDArray[Any] = np.empty(0)
@@ -230,7 +230,7 @@ class _OfFiles(ABC):
     def prepare(self, op: Op, copies: Sequence[Operands]) -> None:
         """Files are loaded as soon as a call asks for them."""
         only(op.dtype, "fp32", "int8")
-        self._made, self._calls, self._fed = [], [], []
+        self._sessions, self._calls, self._fed = [], [], []
         self._op, self._last = op, channels_last(op)
 
     def aim(self, calls: Sequence[Operands], y: NDArray[Any]) -> Sequence[Call]:
@@ -242,10 +242,10 @@ class _OfFiles(ABC):
             y = np.empty(np.moveaxis(y, -1, 1).shape, y.dtype)
         y = self.output(y)
         files = inputs if selected else inputs[:1]
-        self._made += [self.loaded(file, y) for file in files[len(self._made) :]]
+        self._sessions += [self.loaded(file, y) for file in files[len(self._sessions) :]]
         self._fed = [{name: values for name, values in item.items() if name not in selected} for item in inputs]
         self._y = y  # libraries point into both
-        self._calls = [self.call(self._made[index % len(self._made)], fed, y) for index, fed in enumerate(self._fed)]
+        self._calls = [self.call(self._sessions[index % len(self._sessions)], fed, y) for index, fed in enumerate(self._fed)]
         return self._calls
 
     def result(self, index: int) -> NDArray[Any]:

@@ -52,7 +52,7 @@ class LoopsWriter(ValueWriter):
         stack, names = [self.top], [variable.name for variable in variables]
         across = strided_folds(value, variables) if alone and variables and wide(extents[-1]) else []
         for index, variable in enumerate(variables):
-            if turned is not None and index in (turned.place, len(variables) - 1):
+            if turned is not None and index in (turned.index, len(variables) - 1):
                 stack += self._turning(turned, variables, index, stack)
                 continue
             if across and index == len(variables) - 1:
@@ -232,17 +232,17 @@ class LoopsWriter(ValueWriter):
         """A loop over blocks of an axis; inside of the second one what is read across lies turned, for loops over both."""
         variable = variables[index].name
         block, count = f"{variable}_block", f"{variable}_count"
-        step = ROWS if index == turned.place else BLOCK
+        step = ROWS if index == turned.index else BLOCK
         outer = Scope(frozenset(), [f"for (int64_t {block} = lo[{index}]; {block} < hi[{index}]; {block} += {step})"])
         outer.lines.append(f"const int64_t {count} = hi[{index}] - {block} < {step} ? hi[{index}] - {block} : {step};")
-        if index == turned.place:
+        if index == turned.index:
             return [outer]
-        along, here = variables[turned.place].name, [*stack, outer]
+        along, here = variables[turned.index].name, [*stack, outer]
         loops = [self._lane(item, f"{item}_block", f"{item}_count") for item in (along, variable)]
         for load in turned.loads:
             self.count += 1
             tile, right = f"v{self.count}", " * ".join(self._wide(item, here) for item in load.behind)
-            begun = {variables[turned.place]: f"{along}_block", variables[index]: block}
+            begun = {variables[turned.index]: f"{along}_block", variables[index]: block}
             indices = [
                 begun[digit] if isinstance(digit, Variable) and digit in begun else self._value(digit, here)
                 for digit, _ in load.digits

@@ -109,7 +109,7 @@ def direct(fold: Fold, graph: Graph) -> tuple[Load, ...]:
     if fold.dtype in HALVES:
         return ()
     loads = tuple(factor for factor in factors if isinstance(factor, Load) and _along(factor, axis, graph))
-    plain = all(load.dtype == fold.dtype and not load.held for load in loads)
+    plain = all(load.dtype == fold.dtype and not load.nonempty for load in loads)
     return loads if plain and len(loads) == len(factors) else ()
 
 
@@ -136,7 +136,7 @@ def _last_two_merged(fold: Fold, graph: Graph) -> Fold | None:
         if not (same(last[0], wide) and same(last[1], narrow)) or {high.name, low.name} & _names(e.indices[:-2]):
             return None
         digits = arithmetic("floordiv", both, sized(last[1])), arithmetic("mod", both, sized(last[1]))
-        return Load(e.tensor, (*e.indices[:-2], *digits), e.dtype, e.held)
+        return Load(e.tensor, (*e.indices[:-2], *digits), e.dtype, e.nonempty)
 
     value = renamed(fold.value)
     if value is None:

@@ -71,11 +71,11 @@ class ValueWriter:
         depth = self._depth(e, stack)
         scope = stack[depth]
         if id(e) not in scope.by_identity:
-            scope.by_identity[id(e)] = self._made(e, stack[: depth + 1], scope)
+            scope.by_identity[id(e)] = self._written(e, stack[: depth + 1], scope)
             self.kept.append(e)  # or another expression could get its identity
         return scope.by_identity[id(e)]
 
-    def _made(self, e: Expression, stack: Sequence[Scope], scope: Scope) -> str:
+    def _written(self, e: Expression, stack: Sequence[Scope], scope: Scope) -> str:
         if isinstance(e, Size):
             return self._once(f"s[{self.size(e.extent)}]", "int64_t", scope)
         if isinstance(e, Fold):
@@ -86,8 +86,8 @@ class ValueWriter:
                 [extent for _, extent in digits], [self._value(item, stack) for item, _ in digits], stack
             )
             result = loaded(f"{self._pointer(e.tensor)}[{position}]", e.dtype)
-            if e.held:
-                some = " && ".join(f"{self._wide(item, stack)} > 0" for item in e.held)
+            if e.nonempty:
+                some = " && ".join(f"{self._wide(item, stack)} > 0" for item in e.nonempty)
                 result = f"{some} ? {result} : {number(0, e.dtype)}"
             return self._once(result, C_TYPES[e.dtype], scope)
         assert isinstance(e, Apply)

@@ -58,7 +58,7 @@ def interleaved_part(value: Expression, last: Variable, count: int, rest: int, a
 
     def made(e: Expression) -> Expression:
         if isinstance(e, Load):
-            return Load(e.tensor, tuple(map(of, e.indices)), e.dtype, e.held)
+            return Load(e.tensor, tuple(map(of, e.indices)), e.dtype, e.nonempty)
         if isinstance(e, Fold):
             return Fold(e.how, e.axes, of(e.value), e.dtype, e.tensor)
         assert isinstance(e, Apply)
@@ -135,7 +135,7 @@ class _Within:
 
     def _made(self, e: Expression) -> Expression:
         if isinstance(e, Load):
-            return Load(e.tensor, tuple(map(self.of, e.indices)), e.dtype, e.held)
+            return Load(e.tensor, tuple(map(self.of, e.indices)), e.dtype, e.nonempty)
         if isinstance(e, Fold):
             return Fold(e.how, e.axes, self.of(e.value), e.dtype, e.tensor)
         assert isinstance(e, Apply)

@@ -78,7 +78,7 @@ def rows_before(graph: Graph) -> Elements | None:
     selected = [sibling for sibling in full if sibling in read]
     result = _elements(graph, selected)
     loads = [part for value in result.values for part in parts(value) if isinstance(part, Load) and part.tensor in selected]
-    there = all(not load.held and tuple(i for i in load.indices[:-1] if i in rows) == rows for load in loads)
+    there = all(not load.nonempty and tuple(i for i in load.indices[:-1] if i in rows) == rows for load in loads)
     return result if selected and there else None
 
 

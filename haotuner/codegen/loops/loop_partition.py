@@ -193,8 +193,8 @@ class _Unasked:
         if e in self.plain:
             return self.plain[e]
         if isinstance(e, Load):
-            stored = tuple(item for item in e.held if arithmetic("sub", sized(item), index(1)) not in self.some)
-            return replace(e, indices=tuple(map(self.of, e.indices)), held=stored)
+            stored = tuple(item for item in e.nonempty if arithmetic("sub", sized(item), index(1)) not in self.some)
+            return replace(e, indices=tuple(map(self.of, e.indices)), nonempty=stored)
         if isinstance(e, Fold):
             return replace(e, value=self.of(e.value))
         assert isinstance(e, Apply)

@@ -33,7 +33,7 @@ class StridedLoad:
 class StridedReads:
     """Loads whose neighbours lie along the output's axis ``place``, not along its last one."""
 
-    place: int
+    index: int
     loads: tuple[StridedLoad, ...]
 
 
@@ -81,7 +81,7 @@ def strided_loads(graph: Graph, variables: Sequence[Variable], value: Expression
         return None
     result: dict[int, list[StridedLoad]] = {}
     for part in parts(value):
-        if isinstance(part, Load) and not part.held and part.dtype == "fp32":
+        if isinstance(part, Load) and not part.nonempty and part.dtype == "fp32":
             digits = _digits(part, graph)
             axis = _along(digits, variables)
             if axis is not None and wide(shape[axis]):
@@ -101,7 +101,7 @@ def strided_loads(graph: Graph, variables: Sequence[Variable], value: Expression
 def reads_across(load: Load, graph: Graph, variables: Sequence[Variable]) -> bool:
     """True if neighbours along the output's last axis lie apart in what is read; sums have an order of their own."""
     digits = [digit for digit, _ in _digits(load, graph)]
-    if load.held or not digits or not variables:
+    if load.nonempty or not digits or not variables:
         return False
     last, along = variables[-1].name, free_variables(digits[-1])
     apart = any(last in free_variables(digit) for digit in digits[:-1])

@@ -42,7 +42,7 @@ class Condition:
     words: str
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """``words``, or where they are long what sizes they come to, if one dimension decides; else they are cut."""
         if len(self.words) <= SHOWN:
             return self.words
@@ -263,7 +263,7 @@ class _Branch:
         assert self.condition is not None
         condition = self.condition if value else ~self.condition
         if not isinstance(condition.extent, int):
-            words = f"this pack serves requests where {condition.told}; tune with --shapes that hold others"
+            words = f"this pack serves requests where {condition.summary}; tune with --shapes that hold others"
             requirement = Required(condition.extent, words, self.g.guard)
             if not any(
                 (r.extent, r.guard) == (requirement.extent, requirement.guard[: len(r.guard)]) for r in self.g.required
@@ -274,7 +274,7 @@ class _Branch:
         """Results of both sides, chosen when a request runs; one side where sizes may not be others."""
         before = Before.of(self.g)
         flag, branch = self._decided()
-        sides = self._tried(branch, lambda value: [self._made(item) for item in self.side(value)])
+        sides = self._tried(branch, lambda value: [self._stored(item) for item in self.side(value)])
         if isinstance(sides, _Alone):
             return self._alone(sides, before)
         if all(self._alike(*pair) for pair in zip(sides[1], sides[0], strict=True)):
@@ -293,7 +293,7 @@ class _Branch:
             inner = dict(self.names)
             inner |= {name: item for name, item in zip(self.outputs, self.side(value), strict=False) if name}
             self.reader.walk(self.rest.nodes, inner, self.rest.wanted, self.opset, self.depth + 1)
-            return [self._made(inner[item]) for item in names]
+            return [self._stored(inner[item]) for item in names]
 
         sides = self._tried(branch, whole)
         if isinstance(sides, _Alone):
@@ -311,7 +311,7 @@ class _Branch:
         if self.condition is None:
             return "data decide it; export the model for one side"
         dims = ", ".join(sorted(dimensions(self.condition.extent)))
-        return f"say with --shapes sizes of {dims} of which all make it so or none: {self.condition.told}"
+        return f"say with --shapes sizes of {dims} of which all make it so or none: {self.condition.summary}"
 
     def _decided(self) -> tuple[str, str]:
         """The tensor that says which side is taken, and the branch's name; one for each condition."""
@@ -372,11 +372,11 @@ class _Branch:
         self.g.required.append(Required(NEVER, words, (*self.g.guard, (branch, 1 - only.value))))
         return self.side(only.value)
 
-    def _made(self, tensor: str) -> str:
+    def _stored(self, tensor: str) -> str:
         """The tensor, of memory that segments hand on; of a sequence each."""
         if tensor in self.g.sequences:
             elements = self.g.sequences[tensor]
-            return tensor if elements is None else self.g.sequence([self._made(element) for element in elements])
+            return tensor if elements is None else self.g.sequence([self._stored(element) for element in elements])
         plain = self.g._nodes_of(tensor)
         return self.g.plain("reshape", plain, shape=self.g.types[plain].shape) if plain in self.g.constants else plain
 

@@ -213,7 +213,7 @@ class Before:
 
     nodes: int
     required: int
-    held: Mapping[str, dict[Any, Any]]
+    known_values: Mapping[str, dict[Any, Any]]
 
     @staticmethod
     def of(g: ConstantFolding) -> Before:
@@ -223,7 +223,7 @@ class Before:
     def restore(self, g: ConstantFolding) -> None:
         """Forget what was added since."""
         del g.nodes[self.nodes :], g.required[self.required :]
-        for name, item in self.held.items():
+        for name, item in self.known_values.items():
             setattr(g, name, dict(item))
 
 

@@ -92,15 +92,15 @@ def _attention(c: NodeContext) -> list[str]:
         raise c.bad("do_rotary or past_present_share_buffer")
     rows, tokens, _ = c.shape()
     wide = matmul(c, c.tensor(0), c.tensor(1))
-    wide = g.map("add", wide, c.tensor(2)) if c.given(2) else wide
+    wide = g.map("add", wide, c.tensor(2)) if c.has_input(2) else wide
     sizes = list(c.attribute("qkv_hidden_sizes", [int(c.shape(1)[-1]) // 3] * 3))
     starts = (0, sizes[0], sizes[0] + sizes[1])
     q, k, v = (_heads(c, cut(c, wide, 2, at, at + size), heads) for at, size in zip(starts, sizes, strict=True))
-    if c.given(4):
+    if c.has_input(4):
         k, v = (_behind(c, _part(c, c.tensor(4), 0, index), item) for index, item in enumerate((k, v)))
     keys = g.types[k].shape[2]
-    biases = [_of_keys(c, c.tensor(3), keys, rows)] if c.given(3) else []
-    biases += [c.tensor(5)] if c.given(5) else []
+    biases = [_of_keys(c, c.tensor(3), keys, rows)] if c.has_input(3) else []
+    biases += [c.tensor(5)] if c.has_input(5) else []
     biases += [_causal(c, tokens, keys)] if c.attribute("unidirectional", 0) else []
     result = [_attended(c, q, k, v, biases)]
     if c.outputs > 1:
@@ -112,10 +112,10 @@ def _multi_head(c: NodeContext) -> list[str]:
     """Queries, keys and values each by itself; keys and values may have their heads apart."""
     g, heads = c.g, c.required("num_heads")
     rows = c.shape()[0]
-    if c.type().rank == 5 or not c.given(1) or c.type(1).rank == 5:
+    if c.type().rank == 5 or not c.has_input(1) or c.type(1).rank == 5:
         raise c.bad("queries, keys and values side by side in one tensor")
     parts = [c.tensor(index) for index in range(3)]
-    if c.given(3):
+    if c.has_input(3):
         wide = [int(g.types[part].shape[-1]) * (heads if g.types[part].rank == 4 else 1) for part in parts]
         starts = (0, wide[0], wide[0] + wide[1])
         cuts = [cut(c, c.tensor(3), 0, at, at + size) for at, size in zip(starts, wide, strict=True)]
@@ -123,13 +123,13 @@ def _multi_head(c: NodeContext) -> list[str]:
     q, k, v = (part if g.types[part].rank == 4 else _heads(c, part, heads) for part in parts)
     k, v = _behind(c, c.maybe(6), k), _behind(c, c.maybe(7), v)
     keys = g.types[k].shape[2]
-    biases = [_of_keys(c, c.tensor(4), keys, rows)] if c.given(4) else []
-    biases += [c.tensor(5)] if c.given(5) else []
+    biases = [_of_keys(c, c.tensor(4), keys, rows)] if c.has_input(4) else []
+    biases += [c.tensor(5)] if c.has_input(5) else []
     biases += [_causal(c, g.types[q].shape[2], keys)] if c.attribute("unidirectional", 0) else []
     return [_attended(c, q, k, v, biases), k, v]
 
 
-def _turned(c: NodeContext, x: str, cos: str, sin: str, *, pairs: bool) -> str:
+def _rotated(c: NodeContext, x: str, cos: str, sin: str, *, pairs: bool) -> str:
     """(batch, heads, tokens, depth) rotated by angles (batch or 1, 1, tokens, half); what lies behind them stays."""
     g, shape = c.g, c.g.types[x].shape
     half, depth = int(g.types[cos].shape[-1]), int(shape[-1])
@@ -169,7 +169,7 @@ def _rotary(c: NodeContext) -> str:
     places = g.add("cast", c.tensor(1), dtype="int64") if c.type(1).dtype != "int64" else c.tensor(1)
     tokens = g.types[x].shape[2]
     cos, sin = (_angles(c, c.tensor(position), places, tokens) for position in (2, 3))
-    result = _turned(c, x, cos, sin, pairs=bool(c.attribute("interleaved", 0)))
+    result = _rotated(c, x, cos, sin, pairs=bool(c.attribute("interleaved", 0)))
     scale = c.attribute("scale", 1.0)
     result = result if scale == 1 else g.map("mul", result, scale)
     return _joined(c, result) if flat else result
@@ -178,20 +178,20 @@ def _rotary(c: NodeContext) -> str:
 def _grouped(c: NodeContext) -> list[str]:
     """Several heads of queries share one of keys; earlier keys are as many as their tensor says."""
     g, heads, few = c.g, c.required("num_heads"), c.required("kv_num_heads")
-    if c.given(9) or c.given(10) or c.given(11) or c.attribute("smooth_softmax", 0):
+    if c.has_input(9) or c.has_input(10) or c.has_input(11) or c.attribute("smooth_softmax", 0):
         raise c.bad("position_ids, attention_bias, head_sink or smooth_softmax")
     rows, tokens, wide = c.shape()
-    parts = [c.tensor(index) for index in range(3)] if c.given(1) else []
+    parts = [c.tensor(index) for index in range(3)] if c.has_input(1) else []
     if not parts:  # side by side
         depth = int(wide) // (heads + 2 * few)
         ends = (0, heads * depth, (heads + few) * depth, (heads + 2 * few) * depth)
         parts = [cut(c, c.tensor(0), 2, at, stop) for at, stop in zip(ends, ends[1:], strict=False)]
     q, k, v = (_heads(c, part, count) for part, count in zip(parts, (heads, few, few), strict=True))
-    past: Extent = c.shape(3)[2] if c.given(3) else 0
+    past: Extent = c.shape(3)[2] if c.has_input(3) else 0
     if c.attribute("do_rotary", 0):
         start = g.of_extents([past], "int64")
         cos, sin = (_angles(c, c.tensor(position), start, tokens) for position in (7, 8))
-        q, k = (_turned(c, item, cos, sin, pairs=bool(c.attribute("rotary_interleaved", 0))) for item in (q, k))
+        q, k = (_rotated(c, item, cos, sin, pairs=bool(c.attribute("rotary_interleaved", 0))) for item in (q, k))
     k, v = _behind(c, c.maybe(3), k), _behind(c, c.maybe(4), v)
     keys = g.types[k].shape[2]
     last = reshaped(c, g.add("cast", c.tensor(5), dtype="int64"), (rows, 1, 1, 1))

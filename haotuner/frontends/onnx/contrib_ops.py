@@ -35,7 +35,7 @@ def _real(c: NodeContext, index: int, axis: int = 0) -> str:
 
 def _bytes(c: NodeContext, x: str, scale: int, zero: int, like: int) -> str:
     """As bytes of a scale; without a zero point of the type of input ``like``, around 0."""
-    dtype = c.type(zero).dtype if c.given(zero) else c.type(like).dtype
+    dtype = c.type(zero).dtype if c.has_input(zero) else c.type(like).dtype
     return quantised(c, x, c.tensor(scale), c.maybe(zero), dtype, 0)
 
 
@@ -74,12 +74,12 @@ def _gemm(c: NodeContext) -> str:
     g = c.g
     right = _real(c, 3, 0 if c.attribute("transB", 0) else 1)
     bias: str | None = None
-    if c.given(6):
+    if c.has_input(6):
         scale = g.map("mul", c.tensor(1), c.tensor(4))
         bias = g.map("mul", g.add("cast", c.tensor(6), dtype="fp32"), scale)
     result = INTEGERS["Gemm"](replace(c, op="Gemm", inputs=(_real(c, 0), right, bias)))
     assert isinstance(result, str)
-    return _bytes(c, result, 7, 8, 0) if c.given(7) else result
+    return _bytes(c, result, 7, 8, 0) if c.has_input(7) else result
 
 
 def _real_product(c: NodeContext) -> str:
@@ -87,7 +87,7 @@ def _real_product(c: NodeContext) -> str:
     left = dequantised(c, c.tensor(0), c.tensor(2), c.maybe(4), 0)
     right = dequantised(c, c.tensor(1), c.tensor(3), c.maybe(5), c.type(1).rank - 1)
     result = product(c, left, right)
-    return c.g.map("add", result, c.tensor(6)) if c.given(6) else result
+    return c.g.map("add", result, c.tensor(6)) if c.has_input(6) else result
 
 
 def _dynamic_product(c: NodeContext) -> str:
@@ -96,7 +96,7 @@ def _dynamic_product(c: NodeContext) -> str:
     left = dequantised(c, rounded, scale, zero, 0)
     right = dequantised(c, c.tensor(1), c.tensor(2), c.maybe(3), c.type(1).rank - 1)
     result = product(c, left, right)
-    return c.g.map("add", result, c.tensor(4)) if c.given(4) else result
+    return c.g.map("add", result, c.tensor(4)) if c.has_input(4) else result
 
 
 def _lstm(c: NodeContext) -> list[str]:
@@ -134,7 +134,7 @@ def _lstm(c: NodeContext) -> list[str]:
 def _stored(c: NodeContext, index: int, scale: int, zero: int) -> tuple[Any, Any, Any]:
     """Bytes of both ways, their scales and zero points: one a way, or one a way and column."""
     stored, scales = (c.held(at) for at in (index, scale))
-    zeros = c.held(zero) if c.given(zero) else np.zeros(scales.shape, stored.dtype)
+    zeros = c.held(zero) if c.has_input(zero) else np.zeros(scales.shape, stored.dtype)
     if stored.ndim != 3 or scales.shape != zeros.shape or scales.ndim not in (1, 2):
         raise c.bad(f"weights of {stored.shape} with scales of {scales.shape} and zero points of {zeros.shape}")
     return stored, scales.astype(np.float32), zeros
@@ -166,7 +166,7 @@ def _first_result(rule: Rule, c: NodeContext, *inputs: str | None, **attributes:
 def _sum(c: NodeContext, *places: int) -> str:
     """Of the inputs that are there."""
     result: str | None = None
-    for position in (c.tensor(position) for position in places if c.given(position)):
+    for position in (c.tensor(position) for position in places if c.has_input(position)):
         result = position if result is None else c.g.map("add", result, position)
     assert result is not None
     return result
@@ -195,7 +195,7 @@ def _activated(c: NodeContext, x: str, numbers: list[float]) -> str:
 
 def _fused_conv(c: NodeContext) -> str:
     result = _first_result(CONVOLUTIONS["Conv"], c, *(c.maybe(index) for index in range(3)))
-    result = c.g.map("add", result, c.tensor(3)) if c.given(3) else result
+    result = c.g.map("add", result, c.tensor(3)) if c.has_input(3) else result
     return _activated(c, result, list(c.attribute("activation_params", [])))
 
 
@@ -242,13 +242,13 @@ def _embedded_norm(c: NodeContext) -> list[str]:
     rows, tokens = c.shape()
     places = c.maybe(8) or reshaped(c, g.add("iota", extent=tokens, dtype="int64"), (1, tokens))
     total = g.map("add", g.add("gather", c.tensor(2), ids, axis=0), g.add("gather", c.tensor(3), places, axis=0))
-    if c.given(1) and c.given(4):
+    if c.has_input(1) and c.has_input(4):
         total = g.map("add", total, g.add("gather", c.tensor(4), c.tensor(1), axis=0))
     description = {"axis": -1, "epsilon": c.attribute("epsilon", 1e-12)}
     norm = NORMS["LayerNormalization"](
         replace(c, inputs=(total, c.tensor(5), c.tensor(6)), attributes=description, outputs=1)
     )
-    if c.given(7):
+    if c.has_input(7):
         counts = g.add("reduce", g.add("cast", c.tensor(7), dtype="int32"), how="sum", axes=(1,), keepdims=False)
     else:
         counts = g.add("broadcast", g.constant(0, "int32"), shape=(rows,))
@@ -259,13 +259,13 @@ def _few_bits(c: NodeContext) -> str:
     """A product with a weight whose elements are 2, 4 or 8 bits wide, with scales for blocks of them."""
     count, wide, bits, block = (c.required(name) for name in ("N", "K", "bits", "block_size"))
     known = [c.g.known(c.tensor(index)) for index in (1, 2)]
-    if any(item is None for item in known) or c.given(4) or bits not in (2, 4, 8):
+    if any(item is None for item in known) or c.has_input(4) or bits not in (2, 4, 8):
         raise c.bad("a weight that is not known when the file is read, or in another order; 2, 4 or 8 bits")
     blocks = -(-wide // block)
     stored = _unpacked(np.asarray(known[0]).reshape(count, blocks, -1), bits)[:, :, :block].astype(np.float32)
     scales = np.asarray(known[1]).astype(np.float32).reshape(count, blocks, 1)
     zero: Any = np.float32(1 << (bits - 1))
-    if c.given(3):
+    if c.has_input(3):
         result = c.g.known(c.tensor(3))
         if result is None:
             raise c.bad("zero points that are not known when the file is read")
@@ -275,7 +275,7 @@ def _few_bits(c: NodeContext) -> str:
     weight = ((stored - zero) * scales).reshape(count, blocks * block)[:, :wide]
     own = c.type().dtype
     found_product = matmul(c, c.tensor(0), c.g.constant(np.ascontiguousarray(weight.T).astype(numpy_dtype(own)), own))
-    return c.g.map("add", found_product, c.tensor(5)) if c.given(5) else found_product
+    return c.g.map("add", found_product, c.tensor(5)) if c.has_input(5) else found_product
 
 
 def _unpacked(stored: Any, bits: int) -> Any:

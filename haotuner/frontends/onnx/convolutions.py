@@ -101,7 +101,7 @@ def _conv(c: NodeContext) -> str:
 
 def biased(c: NodeContext, x: str, index: int = 2) -> str:
     """A convolution's result with the bias that the node has as its third input, or at another place."""
-    if not c.given(index):
+    if not c.has_input(index):
         return x
     rank = c.g.types[x].rank
     return c.g.map("add", x, reshaped(c, c.tensor(index), (c.shape(index)[0], *[1] * (rank - 2))))
@@ -289,7 +289,7 @@ def _deform_conv(c: NodeContext) -> str:
         "add", reshaped(c, each, (n, 1, 1, 1, 1)), reshaped(c, g.add("iota", extent=parts, dtype="int64"), (parts, 1))
     )
     columns = blended(c, reshaped(c, rows, (product((n, parts, *image)), wide)), lines, which, image, out)
-    if c.given(4):
+    if c.has_input(4):
         mask = transposed(c, reshaped(c, c.tensor(4), (n, parts, taps, *places)), (0, 3, 4, 1, 2))
         columns = g.map("mul", columns, reshaped(c, mask, (*out, 1)))
     weight = c.tensor(1)

@@ -92,7 +92,7 @@ DATA: Mapping[str, Rule] = {
 
 def _bounds(c: NodeContext, index: int) -> list[Extent | str]:
     """The elements of an input: extents, or scalar tensors of what is not known before the request."""
-    return _elements(c, c.tensor(index)) if c.given(index) else []
+    return _elements(c, c.tensor(index)) if c.has_input(index) else []
 
 
 def _elements(c: NodeContext, tensor: str) -> list[Extent | str]:

@@ -122,8 +122,8 @@ def _thresholded_relu(c: NodeContext) -> str:
 
 def _clip(c: NodeContext) -> str:
     x = c.tensor(0)
-    low = c.maybe(1) if c.given(1) else c.attribute("min", None)
-    high = c.maybe(2) if c.given(2) else c.attribute("max", None)
+    low = c.maybe(1) if c.has_input(1) else c.attribute("min", None)
+    high = c.maybe(2) if c.has_input(2) else c.attribute("max", None)
     x = x if low is None else c.g.map("max", x, low)
     return x if high is None else c.g.map("min", x, high)
 
@@ -163,8 +163,8 @@ def _is_inf(c: NodeContext) -> str:
 
 
 def _dropout(c: NodeContext) -> list[str]:
-    training = c.given(2) and any(c.whole(2))
-    if training and (not c.given(1) or c.floats(1)[0] != 0):
+    training = c.has_input(2) and any(c.whole(2))
+    if training and (not c.has_input(1) or c.floats(1)[0] != 0):
         raise c.bad("training mode drops elements at random; export the model for inference")
     everywhere = c.g.map("equal", c.tensor(0), c.tensor(0)) if c.outputs > 1 else c.tensor(0)
     return [c.tensor(0), everywhere]

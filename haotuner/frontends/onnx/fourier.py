@@ -53,18 +53,18 @@ def _fixed(c: NodeContext, index: int) -> int:
 def _fourier(c: NodeContext) -> str:
     """Along one axis; real and imaginary parts lie on the last one."""
     rank, shape = c.type().rank, c.shape()
-    requested = _fixed(c, 2) if c.given(2) else c.attribute("axis", 1 if c.opset < 20 else -2)
+    requested = _fixed(c, 2) if c.has_input(2) else c.attribute("axis", 1 if c.opset < 20 else -2)
     axis = requested + rank if requested < 0 else requested
-    if c.given(1) and not same(c.numbers(1)[0], shape[axis]) and not isinstance(shape[axis], int):
+    if c.has_input(1) and not same(c.numbers(1)[0], shape[axis]) and not isinstance(shape[axis], int):
         c = _of_length(c, axis)
         shape = c.shape()
     extent = shape[axis]
     inverse, half, dtype = c.attribute("inverse", 0), c.attribute("onesided", 0), c.type().dtype
-    if not isinstance(extent, int) or (c.given(1) and not isinstance(c.numbers(1)[0], int)):
+    if not isinstance(extent, int) or (c.has_input(1) and not isinstance(c.numbers(1)[0], int)):
         return _dynamic_transform(c, axis, extent, inverse, half)
-    length = _fixed(c, 1) if c.given(1) else extent
+    length = _fixed(c, 1) if c.has_input(1) else extent
     if inverse and half:
-        length = _fixed(c, 1) if c.given(1) else 2 * (extent - 1)
+        length = _fixed(c, 1) if c.has_input(1) else 2 * (extent - 1)
         return _along(c, axis, _real_signal(c, extent, length, dtype))
     turns = _turns(c, extent, length, length // 2 + 1 if half else length, dtype)
     cos, sin = turns[..., 0], turns[..., 1]
@@ -94,7 +94,7 @@ def _dynamic_transform(c: NodeContext, axis: int, extent: Extent, inverse: int, 
     g, dtype, both = c.g, c.type().dtype, c.shape()[-1] != 1
     back = inverse and half
     own = canonical(2 * (extent - 1)) if back else extent
-    length = c.numbers(1)[0] if c.given(1) else own
+    length = c.numbers(1)[0] if c.has_input(1) else own
     if not same(canonical(floor_division(length, 2) + 1) if back else length, extent):
         raise c.bad(f"a transform of {length} elements along an axis of {extent}: pad or cut the axis before")
     selected = length if back or not half else canonical(floor_division(length, 2) + 1)
@@ -144,12 +144,12 @@ def _short_fourier(c: NodeContext) -> str:
     if c.type().rank == 3 and c.shape()[-1] != 1:
         raise c.bad("of complex signals")
     batch, samples = c.shape()[:2]
-    size = _fixed(c, 3) if c.given(3) else c.shape(2)[0]
+    size = _fixed(c, 3) if c.has_input(3) else c.shape(2)[0]
     if not isinstance(size, int):
         raise c.bad("parts whose length depends on the request")
     selected = size // 2 + 1 if c.attribute("onesided", 1) else size
     turns = _turns(c, size, size, selected, "fp64").reshape(size, selected * 2).T  # frequency by frequency, both parts
-    window = g.constants.get(c.tensor(2)) if c.given(2) else np.ones(size)
+    window = g.constants.get(c.tensor(2)) if c.has_input(2) else np.ones(size)
     x = reshaped(c, c.tensor(0), (batch, samples, *([1] if window is not None else ())))
     parts = g.add("window", x, axes=(1,), sizes=(size,), strides=(step,), dilations=(1,))
     if window is not None:  # of one channel, a convolution whose filters are the frequencies: no part lies in memory

@@ -145,7 +145,7 @@ def _max_unpool(c: NodeContext) -> str:
     flat, new = reshaped(c, c.tensor(1), (count,)), reshaped(c, c.tensor(0), (count,))
     nothing = c.g.add("broadcast", c.g.constant(0, c.type().dtype), shape=(product(shape),))
     result = reshaped(c, c.g.add("scatter", nothing, _from_the_front(c, flat, product(shape)), new, how="none"), shape)
-    if not c.given(2):
+    if not c.has_input(2):
         return result
     more = [canonical(extent - own) for extent, own in zip(c.numbers(2), shape, strict=True)]
     return padded(c, result, (0,) * len(shape), more, "constant", 0.0)
@@ -164,7 +164,7 @@ def _one_hot(c: NodeContext) -> str:
 
 def _top_k(c: NodeContext) -> list[str]:
     axis = c.axis(c.attribute("axis", -1))
-    count = c.numbers(1)[0] if c.given(1) else c.required("k")
+    count = c.numbers(1)[0] if c.has_input(1) else c.required("k")
     largest = c.attribute("largest", 1)
     if largest not in (0, 1):
         raise c.bad(f"largest={largest}; it is 0 or 1")
@@ -291,7 +291,7 @@ def _tensor_scatter(c: NodeContext) -> str:
     if mode not in ("linear", "circular") or axis == 0:
         raise c.bad(f"mode {mode!r} along axis {axis}; expected linear or circular, and an axis behind the batch")
     steps = reshaped(c, g.add("iota", extent=new[axis], dtype="int64"), (new[axis], *[1] * (len(new) - 1 - axis)))
-    if c.given(2):
+    if c.has_input(2):
         steps = g.map("add", steps, reshaped(c, g.cast(c.tensor(2), "int64"), (shape[0], *[1] * (len(new) - 1))))
     if mode == "circular":
         steps = g.map("mod", steps, g.of_extents(np.array(shape[axis], object), "int64"))

@@ -43,7 +43,7 @@ class Weight:
     rest: Any
 
     @property
-    def turned(self) -> Weight:
+    def transposed(self) -> Weight:
         """Of a matrix, with its axes the other way round."""
         return Weight(self.moved.T, self.near.T, self.rest)
 
@@ -168,8 +168,8 @@ def _gemm(c: NodeContext) -> str:
     if both is None:
         return _first_result(PRODUCTS["Gemm"], c)
     left, right, weight = both
-    result = _real(c, matrix_sums(c, left.bytes, left.zero, weight.turned if turned else weight), left, right, 0)
-    return c.g.map("add", result, c.tensor(2)) if c.given(2) else result
+    result = _real(c, matrix_sums(c, left.bytes, left.zero, weight.transposed if turned else weight), left, right, 0)
+    return c.g.map("add", result, c.tensor(2)) if c.has_input(2) else result
 
 
 def _conv(c: NodeContext) -> str:

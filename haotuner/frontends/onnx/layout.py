@@ -30,9 +30,9 @@ from haotuner.graph.types import broadcast
 def _reshape(c: NodeContext) -> str:
     before = c.shape()
     zero_is_kept = not c.attribute("allowzero", 0)
-    if c.given(1) and c.tensor(1) in c.g.inputs:
+    if c.has_input(1) and c.tensor(1) in c.g.inputs:
         return reshaped(c, c.tensor(0), c.g.whole_numbers(_fed_shape(c, zero_is_kept=zero_is_kept), f"{c.op}: input 1"))
-    requested = c.numbers(1) if c.given(1) else list(c.required("shape"))
+    requested = c.numbers(1) if c.has_input(1) else list(c.required("shape"))
     shape: list[Extent] = [before[index] if item == 0 and zero_is_kept else item for index, item in enumerate(requested)]
     left = [index for index, extent in enumerate(shape) if extent == -1]
     if len(left) > 1:
@@ -126,8 +126,8 @@ def _concat(c: NodeContext) -> str:
 def _split(c: NodeContext) -> list[str]:
     axis = c.axis(c.attribute("axis", 0))
     extent = c.shape()[axis]
-    if c.given(1) or "split" in c.attributes:
-        sizes: Sequence[Extent] = c.numbers(1) if c.given(1) else c.attributes["split"]
+    if c.has_input(1) or "split" in c.attributes:
+        sizes: Sequence[Extent] = c.numbers(1) if c.has_input(1) else c.attributes["split"]
     else:
         count = c.attribute("num_outputs", c.outputs)
         step = ceiling_division(extent, count)
@@ -159,10 +159,10 @@ def inside(c: NodeContext, position: Extent, extent: Extent, low: Extent, high: 
 
 
 def _slice(c: NodeContext) -> str:
-    starts: Sequence[Extent] = c.numbers(1) if c.given(1) else c.required("starts")
-    ends: Sequence[Extent] = c.numbers(2) if c.given(2) else c.required("ends")
+    starts: Sequence[Extent] = c.numbers(1) if c.has_input(1) else c.required("starts")
+    ends: Sequence[Extent] = c.numbers(2) if c.has_input(2) else c.required("ends")
     axes = c.settings("axes", 3) or list(range(len(starts)))
-    steps = c.whole(4) if c.given(4) else [1] * len(starts)
+    steps = c.whole(4) if c.has_input(4) else [1] * len(starts)
     first, last, selected = [], [], []
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         position = c.axis(axis)
@@ -220,17 +220,17 @@ def _leaves_elements(c: NodeContext, extent: Extent, off: int) -> None:
 
 
 def _pad(c: NodeContext) -> str:
-    pads: Sequence[Extent] = c.numbers(1) if c.given(1) else c.required("pads")
+    pads: Sequence[Extent] = c.numbers(1) if c.has_input(1) else c.required("pads")
     rank = c.type().rank
-    axes = [c.axis(axis) for axis in c.whole(3)] if c.given(3) else list(range(rank))
+    axes = [c.axis(axis) for axis in c.whole(3)] if c.has_input(3) else list(range(rank))
     before: list[Extent] = [0] * rank
     after: list[Extent] = [0] * rank
     for index, axis in enumerate(axes):
         before[axis], after[axis] = pads[index], pads[len(axes) + index]
     mode = c.attribute("mode", "constant")
-    if mode == "constant" and c.given(2) and c.g.numbers(c.tensor(2)) is None:
+    if mode == "constant" and c.has_input(2) and c.g.numbers(c.tensor(2)) is None:
         return _padded_with(c, before, after, reshaped(c, c.tensor(2), ()))
-    value = c.floats(2)[0] if c.given(2) else c.attribute("value", 0.0)
+    value = c.floats(2)[0] if c.has_input(2) else c.attribute("value", 0.0)
     return padded(c, c.tensor(0), before, after, mode, value)
 
 
@@ -377,7 +377,7 @@ def _below(c: NodeContext, rows: Extent, columns: Extent, shift: str | int) -> s
 
 
 def _trilu(c: NodeContext) -> str:
-    shift: str | int = c.tensor(1) if c.given(1) else 0
+    shift: str | int = c.tensor(1) if c.has_input(1) else 0
     if isinstance(shift, str):
         shift = reshaped(c, shift, ())
     selected = c.g.map(

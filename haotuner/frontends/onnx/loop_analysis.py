@@ -125,7 +125,7 @@ class Growth:
     firsts: Mapping[tuple[int, int], Extent]
     changing: Sizes
 
-    def told(self) -> tuple[tuple[str, Extent, Extent], ...]:
+    def linear_sizes(self) -> tuple[tuple[str, Extent, Extent], ...]:
         """Of sizes that grow by the same each turn: the dimension of a turn, the first size, the step."""
         known = ((key, step) for key, step in self.steps.items() if step is not None)
         return tuple((str(self.changing[key]), self.firsts[key], step) for key, step in known)
@@ -248,7 +248,7 @@ class HoistedSequences:
     counters: Collection[str]
     stacks: dict[str, str]  # of rows: the tensor outside
     changing: Collection[str] = ()
-    made: dict[str, Node] = field(default_factory=dict)
+    producers: dict[str, Node] = field(default_factory=dict)
     inside: set[str] = field(default_factory=set)
     types: dict[str, TensorType] = field(default_factory=dict)
 
@@ -259,7 +259,7 @@ class HoistedSequences:
         """
         g = self.g
         nodes = g.nodes[self.start :]
-        self.made = {node.output: node for node in nodes}
+        self.producers = {node.output: node for node in nodes}
         self.inside = {*variables, *hoist_loop_invariants(g, nodes, variables, self.changing)[0]}
         lifted = self._liftable(nodes)
         required = {node.output for node in nodes if node.output in lifted and node.primitive == "contract"}
@@ -273,7 +273,7 @@ class HoistedSequences:
                 self.stacks[node.output] = self._lift(node)
         g.nodes[self.start :] = [node for node in g.nodes[self.start :] if node.output not in gone]
         read = {tensor for node in g.nodes[self.start :] for tensor in node.inputs}
-        return [(self.stacks[item], item) for item in self.made if item in gone and item in read]
+        return [(self.stacks[item], item) for item in self.producers if item in gone and item in read]
 
     def _liftable(self, nodes: Sequence[Node]) -> set[str]:
         """Tensors of a turn that are rows of what can be computed outside; none of a side that a turn may not take."""
@@ -298,7 +298,7 @@ class HoistedSequences:
             of not in self.inside
             and node.attributes["axis"] == 0
             and kinds[index].rank == 0
-            and plain(self.made, index) in self.counters
+            and plain(self.producers, index) in self.counters
             and same(kinds[of].shape[0], self.turns)
         )
 

@@ -209,7 +209,9 @@ def _looped(t: LoopReader) -> list[str]:
         goes_on, after, made = t.parted(t.turn(turn, states, rows))
         same_ones = {index: t.states[index] for index, item in enumerate(after) if item in (states[index], t.states[index])}
         moving = [index for index in range(len(states)) if index not in t.fixed]
-        outside = set().union(*(dimensions(extent) for kind in before.held["types"].values() for extent in kind.shape))
+        outside = set().union(
+            *(dimensions(extent) for kind in before.known_values["types"].values() for extent in kind.shape)
+        )
         ends = [(position, states[position], after[position]) for position in moving]
         if not t.first and settles(g, t.states, t.changing, ends, outside) and runs_once(t):
             before.restore(g)
@@ -325,7 +327,7 @@ class _Loop:
         elif t.limit is not None and g.known(t.limit) is not None:
             ends["most"] = _turns_at_most(g, t.limit)
         if self.growth.steps:
-            ends["growth"] = self.growth.told()
+            ends["growth"] = self.growth.linear_sizes()
         token = GraphBuilder.add(g, "loop", *(self._outside(item) for item in inputs), name="loop", **ends)
         if facts is None:
             GraphBuilder.add(g, "turns", token, extent=extent)

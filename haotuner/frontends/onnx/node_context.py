@@ -25,7 +25,7 @@ class NodeContext:
     opset: int
     outputs: int
 
-    def given(self, index: int) -> bool:
+    def has_input(self, index: int) -> bool:
         """True if this input is there."""
         return index < len(self.inputs) and self.inputs[index] is not None
 
@@ -85,7 +85,7 @@ class NodeContext:
 
     def settings(self, name: str, index: int) -> list[int] | None:
         """Whole numbers that older models give as an attribute and newer ones as an input."""
-        if self.given(index):
+        if self.has_input(index):
             return self.whole(index)
         return list(self.attributes[name]) if name in self.attributes else None
 

@@ -178,9 +178,9 @@ def _non_max_suppression(c: NodeContext) -> str:
     g = c.g
     batch, classes, count = c.shape(1)
     order = g.add("arg_sort", c.tensor(1), axis=2, falling=True)
-    most = g.add("cast", c.tensor(2), dtype="int64") if c.given(2) else g.constant(0, "int64")
-    overlap = c.tensor(3) if c.given(3) else g.constant(0.0, "fp32")
-    least = c.tensor(4) if c.given(4) else g.constant(float("-inf"), "fp32")
+    most = g.add("cast", c.tensor(2), dtype="int64") if c.has_input(2) else g.constant(0, "int64")
+    overlap = c.tensor(3) if c.has_input(3) else g.constant(0.0, "fp32")
+    least = c.tensor(4) if c.has_input(4) else g.constant(float("-inf"), "fp32")
     flat = [reshaped(c, item, (1,)) for item in (most, overlap, least)]
     selected = g.add("suppress", _corners(c, c.tensor(0)), c.tensor(1), order, *flat)
     indices = places_of(replace(c, inputs=(selected,)))  # batch, class, rank among its scores

@@ -44,7 +44,7 @@ def _max_pool(c: NodeContext) -> list[str]:
     shape = c.g.types[slid].shape
     flat = reshaped(c, slid, (*shape[: ends[0]], product(w.sizes)))
     first = c.g.add("arg_reduce", flat, how="max", axis=ends[0], keepdims=False)
-    return [result, _places(c, w, first)]
+    return [result, _input_indices(c, w, first)]
 
 
 def _by_axis(c: NodeContext, x: str, w: Windows) -> str:
@@ -59,7 +59,7 @@ def _by_axis(c: NodeContext, x: str, w: Windows) -> str:
     return x
 
 
-def _places(c: NodeContext, w: Windows, inside: str) -> str:
+def _input_indices(c: NodeContext, w: Windows, inside: str) -> str:
     """Of an element's place in its window the place in the whole input."""
     image = c.shape()[2:]
     rank = len(image)

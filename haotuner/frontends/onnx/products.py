@@ -34,7 +34,7 @@ def _gemm(c: NodeContext) -> str:
     result = c.g.add("contract", c.tensor(0), c.tensor(1), labels=f"{left},{right}->mn")
     alpha, beta = c.attribute("alpha", 1.0), c.attribute("beta", 1.0)
     result = result if alpha == 1 else c.g.map("mul", result, alpha)
-    if not c.given(2) or beta == 0:  # nothing is read of C then, as in BLAS
+    if not c.has_input(2) or beta == 0:  # nothing is read of C then, as in BLAS
         return result
     bias = c.tensor(2) if beta == 1 else c.g.map("mul", c.tensor(2), beta)
     return c.g.map("add", result, bias)
@@ -96,7 +96,7 @@ def _matmul_integer(c: NodeContext) -> str:
     wide = []
     for index in (0, 1):
         item = c.g.add("cast", c.tensor(index), dtype="int32")
-        if c.given(index + 2):
+        if c.has_input(index + 2):
             zero = c.g.add("cast", c.tensor(index + 2), dtype="int32")
             if index == 0 and c.type(2).rank == 1 and c.shape(2)[0] != 1:
                 zero = reshaped(c, zero, (*c.shape(2), 1))

@@ -213,10 +213,10 @@ class Reader:
         """All nodes of a graph; ``names``: tensors of the file -> of the builder."""
         for item in graph.initializer:
             if item.name not in names:
-                names[item.name] = self._held(item, item.name)
+                names[item.name] = self._stored_tensor(item, item.name)
         for sparse in graph.sparse_initializer:
             if sparse.values.name not in names:
-                names[sparse.values.name] = self._held_sparse(sparse, sparse.values.name)
+                names[sparse.values.name] = self._sparse_tensor(sparse, sparse.values.name)
         self.walk(graph.node, names, [item.name for item in graph.output], opset, depth)
 
     def walk(
@@ -301,18 +301,18 @@ class Reader:
         if result is None:
             raise UsageError(f"a constant given by {', '.join(item.name for item in node.attribute)}; expected numbers")
         if result.HasField("sparse_tensor"):
-            return self._held_sparse(result.sparse_tensor, node.output[0])
+            return self._sparse_tensor(result.sparse_tensor, node.output[0])
         if result.HasField("t"):
-            return self._held(result.t, node.output[0])
+            return self._stored_tensor(result.t, node.output[0])
         value = self._attribute(result)
         kind = None if result.name == "value" else np.float32 if "float" in result.name else np.int64
         return self.g.constant(np.asarray(value, kind), name=node.output[0])
 
-    def _held(self, tensor: Any, name: str) -> str:
+    def _stored_tensor(self, tensor: Any, name: str) -> str:
         """A tensor of the file."""
         return self._constant_of(array_of(tensor, self.folder), tensor.data_type, name)
 
-    def _held_sparse(self, tensor: Any, name: str) -> str:
+    def _sparse_tensor(self, tensor: Any, name: str) -> str:
         return self._constant_of(dense_array(tensor, self.folder), tensor.values.data_type, name)
 
     def _constant_of(self, array: Any, data_type: int, name: str) -> str:

@@ -57,7 +57,7 @@ def _multiplied(c: NodeContext, x: str, number: int) -> str:
 class StateWeights:
     """One direction's weights of the state: turned, or bytes; ``more`` operands and ``options`` of the primitive."""
 
-    turned: str
+    transposed: str
     hidden: int
     more: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -91,7 +91,7 @@ def _one_way(c: NodeContext, kind: str, x: str, number: int, products: str, stat
     options: dict[str, Any] = {"clip": c.attributes["clip"]} if "clip" in c.attributes else {}
     options |= state.options
     return g.add(
-        "recurrent", products, state.turned, inner, peepholes, h, cell, lengths, *state.more,
+        "recurrent", products, state.transposed, inner, peepholes, h, cell, lengths, *state.more,
         kind=kind, hidden=hidden, reverse=reverse,
         activations=tuple(_activations(c, kind, number)), coupled=bool(c.attribute("input_forget", 0)),
         linear_before_reset=bool(c.attribute("linear_before_reset", 0)),
@@ -148,13 +148,13 @@ def layer(
 def _last(c: NodeContext, states: str, *, reverse: bool) -> str:
     """(1, batch, hidden): the state after the last token of each sequence, in the direction's own order; 0 of no tokens."""
     tokens, batch, hidden = c.g.types[states].shape
-    if not isinstance(tokens, int) and not c.given(4):
+    if not isinstance(tokens, int) and not c.has_input(4):
         nothing = c.g.add("broadcast", c.g.constant(0, c.type().dtype), shape=(1, batch, hidden))
         both = c.g.add("concat", *((states, nothing) if reverse else (nothing, states)), axis=0)
         return cut(c, both, 0, 0, 1) if reverse else cut(c, both, 0, tokens, tokens + 1)
     if reverse:
         return cut(c, states, 0, 0, 1)
-    if not c.given(4):
+    if not c.has_input(4):
         return cut(c, states, 0, tokens - 1, tokens)
     position = c.g.map("sub", c.g.add("cast", c.tensor(4), dtype="int64"), 1)
     row = c.g.map("add", c.g.map("mul", position, c.g.of_extents([batch], "int64")),

@@ -68,18 +68,18 @@ def _cumulative(how: str, first: int) -> Rule:
 
     def rule(c: NodeContext) -> str:
         axis, rank = c.axis(c.whole(1)[0]), c.type().rank
-        x = _turned(c, c.tensor(0), axis) if c.attribute("reverse", 0) else c.tensor(0)
+        x = _transposed(c, c.tensor(0), axis) if c.attribute("reverse", 0) else c.tensor(0)
         if c.attribute("exclusive", 0):
             widths = [1 if index == axis else 0 for index in range(rank)]
             x = c.g.add("pad", x, before=tuple(widths), after=(0,) * rank, mode="constant", value=first)
             x = cut(c, x, axis, 0, c.shape()[axis])
         result = c.g.add("scan", x, how=how, axis=axis)
-        return _turned(c, result, axis) if c.attribute("reverse", 0) else result
+        return _transposed(c, result, axis) if c.attribute("reverse", 0) else result
 
     return rule
 
 
-def _turned(c: NodeContext, x: str, axis: int) -> str:
+def _transposed(c: NodeContext, x: str, axis: int) -> str:
     return c.g.add("slice", x, axes=(axis,), starts=(c.g.types[x].shape[axis] - 1,), stops=(-1,), steps=(-1,))
 
 

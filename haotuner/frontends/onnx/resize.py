@@ -56,7 +56,7 @@ class Axis:
     ``shrinks``: quotients of which the largest is at least 1 / scale. ``counts_in``: in which a nearest pixel is sought.
     """
 
-    place: int
+    axis: int
     extent: Extent
     out: Extent
     scale: str
@@ -88,7 +88,7 @@ def _resize(c: NodeContext) -> str:
             continue
         if same(axis.extent, 1) and not region:  # one pixel, whatever the weights: of an image's mean, for instance
             shape = c.g.types[x].shape
-            x = c.g.add("broadcast", x, shape=(*shape[: axis.place], axis.out, *shape[axis.place + 1 :]))
+            x = c.g.add("broadcast", x, shape=(*shape[: axis.axis], axis.out, *shape[axis.axis + 1 :]))
             continue
         at = axes.index(axis)
         bounds = (region[at], region[len(axes) + at]) if region else None
@@ -125,7 +125,7 @@ def _of_corners(c: NodeContext, x: str, where: str, axes: Sequence[Axis]) -> str
         high = g.map("min", g.map("add", low, 1.0), last)
         weights = [g.map("sub", high, line), g.map("sub", line, low)]
         weights = [g.map("select", g.map("equal", low, high), 0.5, weight) for weight in weights]
-        shape = (axis.out, *[1] * (rank - 1 - axis.place))
+        shape = (axis.out, *[1] * (rank - 1 - axis.axis))
         lines.append(
             [(g.cast(pixel, PRECISE), reshaped(c, w, shape)) for pixel, w in zip((low, high), weights, strict=True)]
         )
@@ -153,7 +153,7 @@ def _order(axes: Sequence[Axis], ranges: Mapping[str, Span], *, shrinks: bool) -
     It comes last where the other axes leave fewer rows, in the middle of the asked ranges. ``shrinks``: they do where no
     number is known.
     """
-    order = sorted(axes, key=lambda axis: -axis.place)
+    order = sorted(axes, key=lambda axis: -axis.axis)
     ratios = [_expected(axis, ranges) for axis in order[1:]]
     known = [ratio for ratio in ratios if ratio is not None]
     return order[::-1] if (shrinks if len(known) < len(ratios) else prod(known) < 1) else order
@@ -171,9 +171,9 @@ def _expected(axis: Axis, ranges: Mapping[str, Span]) -> float | None:
 
 def _axes(c: NodeContext, places: Sequence[int], at_scales: int, at_sizes: int) -> list[Axis]:
     """Extents of the result and scales of the axes. Sizes decide the extents, and the scales where none are given."""
-    sizes = c.numbers(at_sizes) if c.given(at_sizes) and c.shape(at_sizes) != (0,) else None
+    sizes = c.numbers(at_sizes) if c.has_input(at_sizes) and c.shape(at_sizes) != (0,) else None
     scales: list[float | str] | None = None
-    if c.given(at_scales) and c.shape(at_scales) != (0,):
+    if c.has_input(at_scales) and c.shape(at_scales) != (0,):
         scales = _scales(c, c.tensor(at_scales), len(places))
     elif sizes is None:
         scales = list(c.required("scales"))
@@ -329,7 +329,7 @@ def _pixels(c: NodeContext, x: str, axis: Axis, places: str) -> str:
     g, end = c.g, canonical(axis.extent - 1)
     whole = g.cast(g.map("max", g.map("min", places, _number(c, end)), 0), "int64")
     last = g.constant(end, "int64") if isinstance(end, int) else g.plain("size", extent=end)
-    return g.add("gather", x, g.map("max", g.map("min", whole, last), 0), axis=axis.place, bounded=True)
+    return g.add("gather", x, g.map("max", g.map("min", whole, last), 0), axis=axis.axis, bounded=True)
 
 
 def _older_nearest(c: NodeContext, x: str, axis: Axis, line: str) -> str:
@@ -379,7 +379,7 @@ def _of_taps(c: NodeContext, x: str, axis: Axis, line: str, mode: str, stretch: 
         weights = [g.map("div", weight, total) for weight in weights]
     result = ""
     for position, weight in zip(places, weights, strict=True):
-        factor = reshaped(c, g.cast(weight, dtype), (axis.out, *[1] * (rank - 1 - axis.place)))
+        factor = reshaped(c, g.cast(weight, dtype), (axis.out, *[1] * (rank - 1 - axis.axis)))
         part = g.map("mul", _pixels(c, x, axis, position), factor)
         result = g.map("add", result, part) if result else part
     return result
@@ -394,8 +394,8 @@ def _of_dimension(c: NodeContext, x: str, axis: Axis, line: str, mode: str, stre
     weight = _weight(c, axis, line, position, mode, stretch)
     weight = g.map("div", weight, g.add("reduce", weight, how="sum", axes=(0,), keepdims=True))
     pixels = _pixels(c, x, axis, position)  # neighbours outside: loops over pixels stay the inner ones
-    factor = reshaped(c, g.cast(weight, dtype), (count, axis.out, *[1] * (rank - 1 - axis.place)))
-    return g.add("reduce", g.map("mul", pixels, factor), how="sum", axes=(axis.place,), keepdims=False)
+    factor = reshaped(c, g.cast(weight, dtype), (count, axis.out, *[1] * (rank - 1 - axis.axis)))
+    return g.add("reduce", g.map("mul", pixels, factor), how="sum", axes=(axis.axis,), keepdims=False)
 
 
 def _weight(c: NodeContext, axis: Axis, line: str, path: str, mode: str, stretch: str | None) -> str:
@@ -426,7 +426,7 @@ def _outside(c: NodeContext, x: str, axis: Axis, line: str) -> str:
     g, rank = c.g, c.g.types[x].rank
     last = _number(c, canonical(axis.extent - 1))
     there = g.map("or", g.map("less", line, 0.0), g.map("greater", line, last))
-    there = reshaped(c, there, (axis.out, *[1] * (rank - 1 - axis.place)))
+    there = reshaped(c, there, (axis.out, *[1] * (rank - 1 - axis.axis)))
     return g.map("select", there, c.attribute("extrapolation_value", 0.0), x)
 
 

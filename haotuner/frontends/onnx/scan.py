@@ -39,11 +39,11 @@ def scan_results(
     made = len(body.output) - len(states)
     rows = []
     for item, axis, back in zip(scanned, *_ways(attributes, "input", count), strict=True):
-        rows.append(_turned(g, _first(g, item, axis), back))
+        rows.append(_reversed(g, _first(g, item, axis), back))
     result = loop_outputs(LoopReader(reader, body, names, opset, depth, states, rows, False))
     ends = result[len(states) :]
     for index, (axis, back) in enumerate(zip(*_ways(attributes, "output", made), strict=True)):
-        ends[index] = _last(g, _turned(g, ends[index], back), axis)
+        ends[index] = _last(g, _reversed(g, ends[index], back), axis)
     return [*result[: len(states)], *ends]
 
 
@@ -86,7 +86,7 @@ def _last(g: ConstantFolding, x: str, axis: int) -> str:
     return transposed(c, x, order)
 
 
-def _turned(g: ConstantFolding, x: str, back: bool) -> str:
+def _reversed(g: ConstantFolding, x: str, back: bool) -> str:
     if not back:
         return x
     return g.add("slice", x, axes=(0,), starts=(canonical(g.types[x].shape[0] - 1),), stops=(-1,), steps=(-1,))

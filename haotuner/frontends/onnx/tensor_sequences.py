@@ -32,7 +32,7 @@ def _elements(c: NodeContext, index: int = 0) -> tuple[str, ...]:
     return result
 
 
-def _made(c: NodeContext, elements: Sequence[str]) -> str:
+def _sequence(c: NodeContext, elements: Sequence[str]) -> str:
     if len(elements) > MOST:
         raise c.bad(f"a sequence of {len(elements)} tensors; at most {MOST} are read")
     kinds = {c.g.types[element].dtype for element in elements}
@@ -43,7 +43,7 @@ def _made(c: NodeContext, elements: Sequence[str]) -> str:
 
 def _position(c: NodeContext, index: int, low: int, high: int, default: int) -> int:
     """Index in a sequence, from the front; ``low`` to ``high`` may be asked for."""
-    if not c.given(index):
+    if not c.has_input(index):
         return default
     count = len(_elements(c))
     (result,) = c.whole(index)
@@ -69,7 +69,7 @@ def _at(c: NodeContext) -> str:
 def _insert(c: NodeContext) -> str:
     elements = list(_elements(c))
     elements.insert(_position(c, 2, -len(elements), len(elements), len(elements)), c.tensor(1))
-    return _made(c, elements)
+    return _sequence(c, elements)
 
 
 def _erase(c: NodeContext) -> str:
@@ -77,7 +77,7 @@ def _erase(c: NodeContext) -> str:
     if not elements:
         raise c.bad("the sequence is empty")
     del elements[_position(c, 1, -len(elements), len(elements) - 1, len(elements) - 1)]
-    return _made(c, elements)
+    return _sequence(c, elements)
 
 
 def _split(c: NodeContext) -> str:
@@ -90,17 +90,17 @@ def _split(c: NodeContext) -> str:
         stop = canonical(start + size)
         result.append(cut(c, c.tensor(0), axis, start, stop))
         start = stop
-    if not c.given(1) and not c.attribute("keepdims", 1):
+    if not c.has_input(1) and not c.attribute("keepdims", 1):
         shape = c.shape()
         result = [reshaped(c, item, (*shape[:axis], *shape[axis + 1 :])) for item in result]
-    return _made(c, result)
+    return _sequence(c, result)
 
 
 def _sizes(c: NodeContext, extent: Extent) -> Sequence[Extent]:
     """Of each part along the axis."""
-    if c.given(1) and c.type(1).rank == 1:
+    if c.has_input(1) and c.type(1).rank == 1:
         return c.numbers(1)
-    (step,) = c.numbers(1) if c.given(1) else (1,)
+    (step,) = c.numbers(1) if c.has_input(1) else (1,)
     if not isinstance(extent, int) or not isinstance(step, int):
         raise c.bad(
             f"parts of {shown(step)} of an axis of {shown(extent)}: how many there are depends on the request; "
@@ -130,7 +130,7 @@ def _concat(c: NodeContext) -> str:
 
 
 def _optional(c: NodeContext) -> str:
-    return c.tensor(0) if c.given(0) else c.g.sequence(None)
+    return c.tensor(0) if c.has_input(0) else c.g.sequence(None)
 
 
 def _empty(c: NodeContext) -> bool:
@@ -172,7 +172,7 @@ def mapped_results(
         reader.run(body, inner, opset, depth + 1)
         for entry, item in zip(made, body.output, strict=True):
             entry.append(inner[item.name])
-    return [_made(c, item) for item in made]
+    return [_sequence(c, item) for item in made]
 
 
 def refuse_sequences(g: ConstantFolding, op: str, inputs: Sequence[str | None]) -> None:
@@ -186,7 +186,7 @@ def refuse_sequences(g: ConstantFolding, op: str, inputs: Sequence[str | None]) 
 
 TENSOR_SEQUENCES: Mapping[str, Rule] = {
     "SequenceEmpty": lambda c: c.g.sequence(()),
-    "SequenceConstruct": lambda c: _made(c, [c.tensor(index) for index in range(len(c.inputs))]),
+    "SequenceConstruct": lambda c: _sequence(c, [c.tensor(index) for index in range(len(c.inputs))]),
     "SequenceAt": _at,
     "SequenceInsert": _insert,
     "SequenceErase": _erase,

@@ -179,7 +179,7 @@ def _real(value: Any) -> Any:
     return result if denominator == 1 else typed("real_div", result, denominator)
 
 
-def _held(numerator: Extent, denominator: int, dtype: str, proof: Proof) -> bool:
+def _representable(numerator: Extent, denominator: int, dtype: str, proof: Proof) -> bool:
     """True if a float type is shown to hold the value at every request."""
     most = (1 << BITS[dtype]) - 1
     power = denominator & (denominator - 1) == 0
@@ -188,7 +188,7 @@ def _held(numerator: Extent, denominator: int, dtype: str, proof: Proof) -> bool
 
 def rounded(value: Any, dtype: str, proof: Proof) -> Any:
     """A real number in a float type."""
-    if not is_real(value) and not is_number(value) and _held(*_fraction(value), dtype, proof):
+    if not is_real(value) and not is_number(value) and _representable(*_fraction(value), dtype, proof):
         return value
     return _limited(f"to_{dtype}", _real(value)) if dtype != "fp64" else _real(value)
 
@@ -201,7 +201,7 @@ def _joined(
     def operation(dtype: str, proof: Proof, number: Any, other: Any) -> Any:
         if not is_real(number) and not is_real(other):
             value = exactly(*_fraction(number), *_fraction(other))
-            if value is not None and _held(*value, dtype, proof):
+            if value is not None and _representable(*value, dtype, proof):
                 return _over(*value)
         result = _limited(name, _real(number), _real(other))
         return result if dtype == "fp64" else _limited(f"to_{dtype}", result)

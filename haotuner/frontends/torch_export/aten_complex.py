@@ -234,7 +234,7 @@ def _exponential(a: AtenContext) -> Complex:
     return Complex(a.g.map("mul", size, a.g.map("cos", y)), a.g.map("mul", size, a.g.map("sin", y)))
 
 
-def _made(a: AtenContext) -> Complex:
+def _complex_of(a: AtenContext) -> Complex:
     return Complex(str(a.at(0)), str(a.at(1)))
 
 
@@ -253,7 +253,7 @@ COMPLEX: Mapping[str, Callable[[AtenContext], Any]] = {
        (("add", _sum("add")), ("sub", _sum("sub")), ("mul", _times), ("div", _over)) for kind in ("Tensor", "Scalar")},
     "abs.default": _magnitude, "view_as_real.default": _as_real, "view_as_complex.default": _as_complex,
     "angle.default": _angle,
-    "complex.default": _made, "polar.default": _turned_by,
+    "complex.default": _complex_of, "polar.default": _turned_by,
     "_conj.default": _conjugate, "_conj_physical.default": _conjugate, "conj_physical.default": _conjugate,
     "exp.default": _exponential,
     "_fft_r2c.default": _of_real, "_fft_c2c.default": _of_complex, "_fft_c2r.default": _to_real,

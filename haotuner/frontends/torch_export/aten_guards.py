@@ -41,7 +41,7 @@ def required(guards: Sequence[str], shapes: Shapes, operators: Iterable[str]) ->
         except (_Unknown, SyntaxError, ZeroDivisionError):
             continue
         if condition is not None and not taken:
-            yield Required(condition.extent, f"torch.export traced the module for sizes where {condition.told}; "
+            yield Required(condition.extent, f"torch.export traced the module for sizes where {condition.summary}; "
                            "export it once for each side of its condition")  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from haotuner.graph.extents import canonical, largest
 from haotuner.graph.types import FLOATS, broadcast, numpy_dtype
 
 
-def _given(a: AtenContext) -> dict[int, str]:
+def _index_tensors(a: AtenContext) -> dict[int, str]:
     """Tensors of whole numbers by the axis that each indexes: a mask has one for each of its axes."""
     result: dict[int, str] = {}
     axis = 0
@@ -60,7 +60,7 @@ def _orders(axes: Sequence[int], rank: int, depth: int) -> tuple[list[int], list
 
 
 def _indexed(a: AtenContext) -> str:
-    inputs = _given(a)
+    inputs = _index_tensors(a)
     axes = sorted(inputs)
     if len(axes) == 1:
         return a.onnx("Gather", a.at(0), inputs[axes[0]], axis=axes[0])
@@ -79,7 +79,7 @@ def _index_written(a: AtenContext) -> str:
         mask = a.g.types[masks[0]]
         spread = a.onnx("Reshape", masks[0], a.whole([*mask.shape, *[1] * (len(a.shape()) - mask.rank)]))
         return a.g.map("select", spread, values, x)
-    inputs = _given(a)
+    inputs = _index_tensors(a)
     axes = sorted(inputs)
     places, depth = _joined(a, [inputs[axis] for axis in axes])
     front, back = _orders(axes, len(a.shape()), depth)

@@ -19,7 +19,7 @@ from haotuner.graph.extents import Extent, canonical, floor_division, product
 from haotuner.graph.types import FLOATS
 
 
-def _kept(a: AtenContext, axis: int, result: list[str], *, keep: bool) -> list[str]:
+def _keepdim(a: AtenContext, axis: int, result: list[str], *, keep: bool) -> list[str]:
     """Results of one place along an axis, with it or without."""
     return result if keep else [a.onnx("Squeeze", item, a.whole(axis)) for item in result]
 
@@ -29,7 +29,7 @@ def _kth(a: AtenContext) -> list[str]:
     axis, k = a.axis(a.setting("dim", 2, -1)), a.at(1)
     least = a.several("TopK", a.at(0), a.whole(k), axis=axis, largest=0)
     last = [a.onnx("Slice", item, a.whole(canonical(k - 1)), a.whole(k), a.whole(axis)) for item in least]
-    return _kept(a, axis, last, keep=bool(a.setting("keepdim", 3, False)))
+    return _keepdim(a, axis, last, keep=bool(a.setting("keepdim", 3, False)))
 
 
 def _middle(a: AtenContext) -> list[str]:
@@ -52,7 +52,7 @@ def _middle(a: AtenContext) -> list[str]:
         missing = a.cast(missing, "bool") if missing else ""
     if missing:
         result[0] = g.map("select", missing, g.constant(np.nan, kind), result[0])
-    return _kept(a, axis, result, keep=bool(a.setting("keepdim", 2, False)))
+    return _keepdim(a, axis, result, keep=bool(a.setting("keepdim", 2, False)))
 
 
 def _flat(rule: Rule) -> Rule:
@@ -86,7 +86,7 @@ def _commonest(a: AtenContext) -> list[str]:
     value = joined(g.map("select", often, a.at(0), joined(a.at(0), "max")), "min")
     own = g.map("equal", a.at(0), value)
     position = joined(g.map("select", own, there, g.constant(0, "int64")), "max")
-    return _kept(a, axis, [value, position], keep=bool(a.setting("keepdim", 2, False)))
+    return _keepdim(a, axis, [value, position], keep=bool(a.setting("keepdim", 2, False)))
 
 
 def _extreme_so_far(a: AtenContext) -> list[str]:

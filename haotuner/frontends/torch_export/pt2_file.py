@@ -130,15 +130,15 @@ def _copied(archive: zipfile.ZipFile, path: Path, torch: Any) -> tuple[io.BytesI
                 program = _json(archive, info)
                 guards = tuple(str(item) for item in program.pop("guards_code", None) or ())
                 _only_data(program)
-                copy.writestr(_placed(name), json.dumps(program))
+                copy.writestr(_copied_path(name), json.dumps(program))
             elif name in _CONFIGS:
-                copy.writestr(_placed(name), json.dumps(_json(archive, info)))
+                copy.writestr(_copied_path(name), json.dumps(_json(archive, info)))
             elif _SAMPLES.fullmatch(name):
-                copy.writestr(_placed(name), b"" if "/" in name else _saved(((), {}), torch))
+                copy.writestr(_copied_path(name), b"" if "/" in name else _saved(((), {}), torch))
             elif _PICKLES.fullmatch(name) or name in pickled:
-                copy.writestr(_placed(name), _only_tensors(archive, info, path, torch))
+                copy.writestr(_copied_path(name), _only_tensors(archive, info, path, torch))
             elif _COPIED.fullmatch(name):
-                with archive.open(info) as source, copy.open(_placed(name), "w", force_zip64=True) as target:
+                with archive.open(info) as source, copy.open(_copied_path(name), "w", force_zip64=True) as target:
                     shutil.copyfileobj(source, target, 1 << 22)
     new.seek(0)
     return new, guards
@@ -163,7 +163,7 @@ def _members(archive: zipfile.ZipFile, path: Path) -> dict[str, zipfile.ZipInfo]
     return result
 
 
-def _placed(name: str) -> str:
+def _copied_path(name: str) -> str:
     """Path of a member in the copy: torch wants a folder around all of them, of the older format none."""
     return name if name.startswith(("serialized_", "extra_files/")) or name == "version" else f"model/{name}"
 

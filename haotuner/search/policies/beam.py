@@ -21,14 +21,14 @@ class Beam:
 
     def __init__(self, space: Space, expected: Expected, seed: int) -> None:
         self._space, self._fitness = space, Fitness(space, expected, seed)
-        self._width, self._asked = WIDTH, set[Point]()
+        self._width, self._proposed = WIDTH, set[Point]()
 
     def ask(self, count: int) -> list[Point]:
         """The best complete programs of the beam that were not asked for."""
         while True:
-            points = [point for point in self._search() if point not in self._asked][:count]
+            points = [point for point in self._search() if point not in self._proposed][:count]
             if points or self._width > len(self._space.points):
-                self._asked.update(points)
+                self._proposed.update(points)
                 return points
             self._width *= 2
 

@@ -22,14 +22,14 @@ class Evolution:
 
     def __init__(self, space: Space, expected: Expected, seed: int) -> None:
         self._space, self._random = space, np.random.default_rng(seed)
-        self._fitness, self._asked = Fitness(space, expected, seed), set[Point]()
-        self._places = [
+        self._fitness, self._proposed = Fitness(space, expected, seed), set[Point]()
+        self._holes_by_node = [
             tuple(index for index, hole in enumerate(space.holes) if hole.node == node) for node in space.nodes()
         ]
 
     def ask(self, count: int) -> list[Point]:
         """The fittest of a population that has evolved, and some by chance."""
-        if len(self._asked) >= len(self._space.points):
+        if len(self._proposed) >= len(self._space.points):
             return []
         known = sorted(self._fitness.known, key=lambda point: self._fitness.known[point])[:ELITE]
         population = list(dict.fromkeys([*known, *(self._space.drawn(self._random) for _ in range(POPULATION))]))
@@ -43,15 +43,15 @@ class Evolution:
             order = np.argsort(self._fitness.predicted(pool), kind="stable")[:POPULATION]
             population = [pool[at] for at in order.tolist()]
             every.update(dict.fromkeys(pool))
-        fresh = [point for point in every if point not in self._asked]
+        fresh = [point for point in every if point not in self._proposed]
         order = np.argsort(self._fitness.predicted(fresh), kind="stable") if fresh else np.zeros(0, int)
         drawn = sum(self._random.random() < BY_CHANCE for _ in range(count))
         points = [fresh[at] for at in order.tolist()[: count - drawn]]
-        while len(points) < min(count, len(self._space.points) - len(self._asked)):
+        while len(points) < min(count, len(self._space.points) - len(self._proposed)):
             point = self._space.points[int(self._random.integers(len(self._space.points)))]
-            if point not in self._asked and point not in points:
+            if point not in self._proposed and point not in points:
                 points.append(point)
-        self._asked.update(points)
+        self._proposed.update(points)
         return points
 
     def tell(self, scores: Sequence[tuple[Point, float]]) -> None:
@@ -68,7 +68,7 @@ class Evolution:
     def _crossed(self, parent: Point, other: Point, score: float, others: float) -> Point:
         """Node by node the decisions of the parent whose node is better: by what was measured with these decisions."""
         child = list(parent)
-        for places in self._places:
+        for places in self._holes_by_node:
             better = self._of_node(other, places, others) - self._of_node(parent, places, score)
             if self._random.random() < 1.0 / (1.0 + np.exp(np.clip(better / WARMTH, -30, 30))):
                 for position in places:

@@ -86,11 +86,11 @@ class Random:
     """All points in an order by chance."""
 
     def __init__(self, space: Space, expected: Expected, seed: int) -> None:
-        self._left = [space.points[at] for at in np.random.default_rng(seed).permutation(len(space.points)).tolist()]
+        self._remaining = [space.points[at] for at in np.random.default_rng(seed).permutation(len(space.points)).tolist()]
 
     def ask(self, count: int) -> list[Point]:
         """The next points."""
-        points, self._left = self._left[:count], self._left[count:]
+        points, self._remaining = self._remaining[:count], self._remaining[count:]
         return points
 
     def tell(self, scores: Sequence[tuple[Point, float]]) -> None:

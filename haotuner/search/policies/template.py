@@ -28,23 +28,23 @@ class Annealing:
         self._random = np.random.default_rng(seed)
         self._at: list[Point] = []
         self._score: dict[Point, float] = {}
-        self._asked: dict[Point, int] = {}  # the chain that asked
+        self._proposed: dict[Point, int] = {}  # the chain that asked
         self._heat = HEAT
 
     def ask(self, count: int) -> list[Point]:
         """Neighbours of where the chains are; by chance where a chain has none left."""
         points: list[Point] = []
-        while len(points) < count and len(self._asked) < len(self._space.points):
+        while len(points) < count and len(self._proposed) < len(self._space.points):
             chain = len(points) % CHAINS
             near = self._near(self._at[chain]) if len(self._at) == CHAINS else []
-            pool = near or [point for point in self._space.points if point not in self._asked]
+            pool = near or [point for point in self._space.points if point not in self._proposed]
             chosen = pool[int(self._random.integers(len(pool)))]
-            self._asked[chosen] = chain
+            self._proposed[chosen] = chain
             points.append(chosen)
         return points
 
     def _near(self, point: Point) -> list[Point]:
-        return [neighbour for neighbour in self._space.neighbours(point) if neighbour not in self._asked]
+        return [neighbour for neighbour in self._space.neighbours(point) if neighbour not in self._proposed]
 
     def tell(self, scores: Sequence[tuple[Point, float]]) -> None:
         """Each chain moves to a better point, to a worse one by chance."""
@@ -53,7 +53,7 @@ class Annealing:
             if len(self._at) < CHAINS:
                 self._at.append(point)
                 continue
-            chain = self._asked.get(point, 0)
+            chain = self._proposed.get(point, 0)
             worse = score - self._score[self._at[chain]]
             if worse <= 0 or self._random.random() < np.exp(-worse / self._heat):
                 self._at[chain] = point

@@ -83,7 +83,7 @@ def first(device: Device, op: Op, last_m: int, most: int) -> list[Choice]:
     for family in DENSE_FAMILIES:
         if family.serves(op) and family.runs_on(device):
             try:
-                funnel = select(op, family, device, traffic, over_traffic(op, family, device, traffic), most=most).kept
+                funnel = select(op, family, device, traffic, over_traffic(op, family, device, traffic), most=most).candidates
             except NothingLegal:
                 continue
             result += [Choice(family=family, kernel=candidate.kernel) for candidate in funnel]

@@ -192,7 +192,7 @@ def informed(
         seed: of the draws.
     """
     learnt = [
-        Opinion(name=mode, said=by_mode[mode], weight=pool.shares.learnt, unseen=stored[mode])
+        Opinion(name=mode, prediction=by_mode[mode], weight=pool.shares.learnt, unseen=stored[mode])
         for mode in OPINIONATED
         if mode in stored
     ]
