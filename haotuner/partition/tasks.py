@@ -184,7 +184,8 @@ def _assembled(
     return ModelTask(
         graph=graph, spans=spans, steps=tuple(step for own in ways for step in own[-1].steps), parts=tuple(parts), ways=ways,
         written=executable_chain(name, graph, segments, parts) if chained(segments) else parts[0],
-        report=together([plan.report for plan in plans]), prices=plans[0].prices, file=file, shapes=shapes, plans=tuple(plans),
+        report=together([plan.report for plan in plans]), prices=plans[0].prices, file=file, shapes=shapes,
+        plans=tuple(plans),
         on_device=on_device, turns=tuple(segment.turns for segment in flattened(segments) if segment.graph is not None),
     )  # fmt: skip
 
