@@ -64,14 +64,14 @@ class SizeTable:
             extent,
             values,
             number=lambda n: self.line("number", n),
-            floordiv=lambda a, b: self.line("//", a.place, b.place),
-            mod=lambda a, b: self.line("%", a.place, b.place),
-            maximum=lambda a, b: self.line("max", a.place, b.place),
-            minimum=lambda a, b: self.line("min", a.place, b.place),
-            function=lambda name, operands: self.line(name, *(operand.place for operand in operands)),
+            floordiv=lambda a, b: self.line("//", a.index, b.index),
+            mod=lambda a, b: self.line("%", a.index, b.index),
+            maximum=lambda a, b: self.line("max", a.index, b.index),
+            minimum=lambda a, b: self.line("min", a.index, b.index),
+            function=lambda name, operands: self.line(name, *(operand.index for operand in operands)),
         )
-        self._known[key] = int(result.place)
-        return int(result.place)
+        self._known[key] = int(result.index)
+        return int(result.index)
 
     def values(self, dims: Mapping[str, int]) -> list[Any]:
         """The value of every line at a request; extents are whole."""

@@ -28,7 +28,7 @@ class Opened:
 
     axes = tuple(SimpleNamespace(name=axis) for axis in "bmnk")
     entry = SimpleNamespace(name="batch_matmul", kind="batch_matmul", group=None, dynamic=axes)
-    manifest = SimpleNamespace(ops=(entry,), models={}, placed=False)
+    manifest = SimpleNamespace(ops=(entry,), models={}, on_device=False)
 
     def __enter__(self) -> Opened:
         return self

@@ -40,7 +40,7 @@ def test_a_graph_is_held_against_the_file_at_single_sizes():
 
 
 def test_a_graph_that_folds_sizes_wrongly_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(typed_numbers, "_held", lambda numerator, denominator, dtype, proof: True)
+    monkeypatch.setattr(typed_numbers, "_representable", lambda numerator, denominator, dtype, proof: True)
     with pytest.raises(PackInvalid, match=r"\[6\] and inf away from \[7\], which the file says"):
         check_reading("m", every_size(), one_size, REQUESTS[:1], REQUESTS)
 

@@ -246,7 +246,7 @@ def test_a_reference_that_fits_no_memory_is_told_in_words(monkeypatch: Any, caps
         np.empty(1 << 60, np.float32)
 
     monkeypatch.setattr(model_check, "graph_of", lambda *_, **__: None)
-    monkeypatch.setattr(model_check, "read_manifest", lambda _: SimpleNamespace(placed=False))
+    monkeypatch.setattr(model_check, "read_manifest", lambda _: SimpleNamespace(on_device=False))
     monkeypatch.setattr(model_check, "spans_of", lambda *_: {})
     monkeypatch.setattr(model_check, "check_model", huge)
     assert model_check.main("pack", "m.onnx", "b=1..4") == PackInvalid.exit_code

@@ -16,7 +16,7 @@ from tests.cli.test_progress import report as tuned_report
 
 def report(*measured: int, stopped: str = "budget", groups: int = 0) -> Any:
     tuned = [SimpleNamespace(measured=count, task=SimpleNamespace(op=OP)) for count in measured]
-    return SimpleNamespace(tuned=tuned, stopped=stopped, models=(SimpleNamespace(told=SimpleNamespace(measured=groups)),))
+    return SimpleNamespace(tuned=tuned, stopped=stopped, models=(SimpleNamespace(report=SimpleNamespace(measured=groups)),))
 
 
 def test_a_budget_that_was_too_small_names_one_that_is_not() -> None:

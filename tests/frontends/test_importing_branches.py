@@ -74,7 +74,7 @@ def test_long_conditions_are_told_by_the_sizes_that_they_come_to():
     assert (exact.summary, more.summary) == (f"long is {first}..{last}", f"long is {first} or more")
     assert (~exact).summary == f"long is 1..{first - 1} or {last + 1} or more"
     assert "…" in two.summary and two.summary.endswith("(of long, wide)") and len(two.summary) < 100
-    assert compared("<", long, 3).told == "long < 3"  # type: ignore[union-attr]  # they are whole
+    assert compared("<", long, 3).summary == "long < 3"  # type: ignore[union-attr]  # they are whole
 
 
 @pytest.mark.parametrize("shapes", ["", "batch=1..8;long=8..64"])

@@ -275,7 +275,7 @@ def doors(path: str) -> None:
     arrays = given("grown", 5, 7)
     tensors = server.tensors(arrays)
     model, room, kept = server.model.bound._native.address, np.zeros(2, int), [server.device.empty((8, 8)) for _ in range(2)]
-    queue, place = server.model.bound._queue, server.model.bound._place
+    queue, place = server.model.bound._queue, server.model.bound._placement
     ends = [tensors[end.name] for end in server.model.inputs]
     wanted = list[int]()
 

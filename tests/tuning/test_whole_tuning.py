@@ -180,13 +180,13 @@ def test_equal_groups_are_timed_once_and_never_again_in_a_resumed_run(monkeypatc
         return records, found
 
     records, found = run(resume=False)
-    told, kept = found.told, list(store.records())
+    told, kept = found.report, list(store.records())
     assert records.reused == 0 and told.measured > Counting.timed > 0, "two layers, one measurement"
     assert {one.trial.kernel for one in kept} == {KERNEL}
     keys = [one.trial.key() for one in kept]
     assert len(keys) == len(set(keys))
     records, again = run(resume=True)
-    assert (records.reused, Counting.timed, again.told.measured) == (len(kept), 0, told.measured)
+    assert (records.reused, Counting.timed, again.report.measured) == (len(kept), 0, told.measured)
     assert len(list(store.records())) == len(kept)
     assert [type(one) for one in again.steps] == [type(one) for one in found.steps]
     run(resume=False)

@@ -133,7 +133,7 @@ class Kept:
             backend=SimpleNamespace(write_library=lambda *_: {}, lacking=lambda _: ""), compile_object=None
         )
         request = SimpleNamespace(out=out, cache=None, environment={}, zero_measure=False, records="records")
-        model = SimpleNamespace(held={}, file=new, shapes="", on_device=False, parts=(), written=None)
+        model = SimpleNamespace(executables={}, file=new, shapes="", on_device=False, parts=(), written=None)
 
         def write(place: Path, library: Path, document: Any, check: Any, models: Any) -> None:
             aside = Path(shutil.copytree(new, place.parent / "aside"))
@@ -168,13 +168,13 @@ def test_a_slower_later_pack_does_not_replace_a_better_one(kept, packs):
     """First a pack, then a better one takes its place, then a slower one does not, and the pack is whole all the time."""
     made, out = kept
     made.publish(what="a first pack")
-    assert not made.publisher.kept and (out / MANIFEST).exists()
+    assert not made.publisher.reason_kept and (out / MANIFEST).exists()
     made.publisher._last = None
     made.publish(what="a better pack")
     second = (out / "count").read_text()
     made.publisher._last, made.slower = None, True
     document = made.publish(what="the pack")
-    assert "answers faster" in made.publisher.kept and made.said[-1].startswith("not published: ")
+    assert "answers faster" in made.publisher.reason_kept and made.said[-1].startswith("not published: ")
     assert (out / "count").read_text() == second and not (out.parent / "aside").exists()
     assert document == read_manifest(out).whole_document, "what is told is of the pack that lies there"
     with haotuner.load(out, threads=1) as pack:
@@ -182,4 +182,4 @@ def test_a_slower_later_pack_does_not_replace_a_better_one(kept, packs):
     assert made.publish(what="the pack") == document, "the same is not raced again"
     made.publisher._last, made.slower = None, False
     made.publish(what="the pack")
-    assert not made.publisher.kept and (out / "count").read_text() != second
+    assert not made.publisher.reason_kept and (out / "count").read_text() != second
