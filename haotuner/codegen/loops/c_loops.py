@@ -93,9 +93,18 @@ class LoopsWriter(ValueWriter):
         if self.row is None:
             return []
         index, stack = len(variables) - 1, [self.top]
-        for at, variable in enumerate(variables):
-            stack.append(self._loop(variable.name, f"hi[{at}]", f"lo[{at}]"))
-        self._assign(self.row.value, [variable.name for variable in variables], stack)
+        *rows, last = [self._loop(variable.name, f"hi[{at}]", f"lo[{at}]") for at, variable in enumerate(variables)]
+        stack += rows
+        names = [variable.name for variable in variables]
+        if self.row.by_inverse is not None:
+            total = self._value(self.row.fold, stack)
+            inverse = self._loop(names[-1], f"hi[{index}]", f"lo[{index}]")
+            stack += [Scope(frozenset(), [f"if ({total} >= 0x1p-100f && {total} <= 0x1p100f)"]), inverse]
+            self._assign(self.row.by_inverse, names, stack)
+            self._close(stack, len(rows) + 1)
+            stack.append(Scope(frozenset(), ["else"]))
+        stack.append(last)
+        self._assign(self.row.value, names, stack)
         self._close(stack, 1)
         condition = self._whole(index)
         condition += [f"lo[{at}] < hi[{at}]" for at, row in enumerate(self.row.rows) if row == "0"]  # the row is this call's

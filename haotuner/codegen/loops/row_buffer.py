@@ -22,6 +22,7 @@ from haotuner.graph.graph import Graph
 from haotuner.ops.functions import TRANSCENDENTAL
 
 DEAR = TRANSCENDENTAL  # a store and a load take less
+NOT_NEGATIVE = ("exp", "sigmoid")
 MOST = 40  # expressions of an element that are looked through
 
 
@@ -32,6 +33,7 @@ class RowBuffer:
     fold: Fold
     rows: tuple[str, ...]  # the output's places but the last: a variable, or 0 where there is one
     value: Expression
+    by_inverse: Expression | None  # the same, of a sum that is far from the ends of float32: products, which take less
 
 
 def row_buffer_of(graph: Graph, variables: Sequence[Variable], value: Expression) -> RowBuffer | None:
@@ -59,8 +61,30 @@ def row_buffer_of(graph: Graph, variables: Sequence[Variable], value: Expression
         made = _replaced(whole, term, Load(graph.outputs[0], tuple(variables), "fp32"))
         loads = [part.tensor for part in parts(made, into_folds=False) if isinstance(part, Load)]
         if loads and set(loads) == {graph.outputs[0]}:
-            return RowBuffer(fold, rows, made)
+            return RowBuffer(fold, rows, made, _by_inverse(made, term, fold))
     return None
+
+
+def _by_inverse(made: Expression, term: Expression, fold: Fold) -> Expression | None:
+    """The element with products instead of quotients of terms by their sum; None: it has no such quotient.
+
+    Terms are numbers from 0 to the sum, so that no infinity and no negative zero is divided.
+    """
+    if not isinstance(term, Apply) or term.function not in NOT_NEGATIVE:
+        return None
+    inverse = Apply("reciprocal", (fold,), "fp32")
+
+    def replaced(e: Expression) -> Expression:
+        if not isinstance(e, Apply):
+            return e
+        if e.function == "div" and isinstance(e.arguments[0], Load) and e.arguments[1] is fold:
+            return Apply("div_by_inverse", (*e.arguments, inverse), e.dtype)
+        arguments = tuple(map(replaced, e.arguments))
+        same_ones = all(a is b for a, b in zip(arguments, e.arguments, strict=True))
+        return e if same_ones else Apply(e.function, arguments, e.dtype)
+
+    result = replaced(made)
+    return None if result is made else result
 
 
 def _replaced(e: Expression, term: Expression, stored: Load) -> Expression:
