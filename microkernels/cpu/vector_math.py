@@ -99,8 +99,9 @@ class VectorMath:
         square = self.once(x * x)
         near = self._fma(self.once(self._polynomial(TANH, square) * square), x, x)
         e = self._exp_inside(self._least(size + size, 2 * TANH_END))
-        far = self._signed(self._number(1.0) - self._number(2.0) / (e + self._number(1.0)), x)
-        return self.once(tirx.Select(tirx.Not(tirx.isnan(x)), tirx.Select(size < self._number(TANH_SPLIT), near, far), x))
+        far = self._number(1.0) - self._number(2.0) / (e + self._number(1.0))
+        value = self._signed(tirx.Select(size < self._number(TANH_SPLIT), near, far), x)  # -0 stays
+        return self.once(tirx.Select(tirx.Not(tirx.isnan(x)), value, x))
 
     def erf(self, x: Any) -> Any:
         """An odd polynomial near 0, else 1 - e^(-t + t P(t))."""
@@ -115,25 +116,26 @@ class VectorMath:
         return self.once(tirx.Select(tirx.Not(tirx.isnan(x)), tirx.Select(t < self._number(ERF_SPLIT), near, far), x))
 
     def sigmoid(self, x: Any) -> Any:
-        """1 / (1 + e^-|x|), times e^-|x| below 0: nothing overflows, and small results keep their digits."""
-        from tvm import tirx
+        """2^n / (2^n + e^-r) of x = n ln 2 + r: neither overflows, and nothing is asked of x's sign.
 
-        x = self.once(x)
-        if self._scales:
-            return self._sigmoid_scaled(x)
-        e = self.exp(self._number(0.0) - tirx.abs(x))
-        above = tirx.Select(x < self._number(0.0), e, self._number(1.0))
-        return self.once(above / (self._number(1.0) + e))
-
-    def _sigmoid_scaled(self, x: Any) -> Any:
-        """2^n / (2^n + e^-r) of x = n ln 2 + r: neither overflows, and nothing is asked of x's sign."""
+        Of the sum 1 is added last, to what is small where digits matter.
+        """
         from tvm import tirx
 
         x, nothing = self._not_nothing(x)
         n, r = self._parts(self._under(x, 30.0))
-        e = self.once(self._polynomial((1.0, -1.0, *EXP_OF_LESS), r))
-        power = self._scaled(self._number(1.0), n)
-        return self.once(tirx.Select(nothing, self._number(0.0), power / (power + e)))
+        power = self._power_of_two(n)
+        rest = self._fma(self.once(self._polynomial((-1.0, *EXP_OF_LESS), r)), r, power)
+        return self.once(tirx.Select(nothing, self._number(0.0), power / (rest + self._number(1.0))))
+
+    def _power_of_two(self, n: Any) -> Any:
+        """2^n, subnormal numbers too."""
+        from tvm import tirx
+
+        if self._scales:
+            return self._scaled(self._number(1.0), n)
+        raised = self.once(tirx.Cast(self._type("int32"), n) + self._int(64))
+        return self.once(self._power(raised) * self._number(2.0**-64))
 
     def _polynomial(self, coefficients: Sequence[float], x: Any) -> Any:
         result = self._number(coefficients[-1])

@@ -14,7 +14,7 @@ from haotuner.codegen.math_coefficients import (
     ERF_SMALL,
     ERF_SPLIT,
     EXP,
-    EXP_MOST,
+    EXP_OF_LESS,
     EXP_ZERO,
     LN2_HIGH,
     LN2_LOW,
@@ -79,24 +79,22 @@ INLINE double ht_mod_double(double a, double b) {{ /* with the sign of b; number
 /* a b + c, rounded once where the processor does it */
 INLINE float ht_fused(float a, float b, float c) {{ return FUSED_OR(fmaf(a, b, c), a * b + c); }}
 INLINE double ht_fused_double(double a, double b, double c) {{ return FUSED_OR(fma(a, b, c), a * b + c); }}
-INLINE int32_t ht_reduced(float x, float* e) {{ /* e^r of x = n ln 2 + r; n lies in the result's lowest bits */
-  float t = ht_fused(x, {LOG2_E!r}f, {TO_WHOLE!r}f), n = t - {TO_WHOLE!r}f;
-  float r = ht_fused(n, {-LN2_LOW!r}f, ht_fused(n, {-LN2_HIGH!r}f, x));
-  *e = {_polynomial((1.0, 1.0, *EXP), "r")};
+INLINE int32_t ht_reduced(float x, float bias, float* r) {{ /* x = n ln 2 + r; the result's lowest bits are n + bias */
+  float whole_bias = {TO_WHOLE!r}f + bias, t = ht_fused(x, {LOG2_E!r}f, whole_bias), n = t - whole_bias;
+  *r = ht_fused(n, {-LN2_LOW!r}f, ht_fused(n, {-LN2_HIGH!r}f, x));
   return whole(t);
 }}
+INLINE float ht_power(int32_t i) {{ return bits((int32_t)((uint32_t)i << 23)); }} /* 2^(i - 127), of the lowest bits */
 INLINE float ht_exp_inside(float x) {{ /* of -87 to 87; of NaN any number */
-  float e;
-  int32_t i = ht_reduced(x, &e);
-  return bits((int32_t)((uint32_t)whole(e) + ((uint32_t)i << 23)));
+  float r;
+  int32_t i = ht_reduced(x, 0.0f, &r);
+  return bits((int32_t)((uint32_t)whole({_polynomial((1.0, 1.0, *EXP), "r")}) + ((uint32_t)i << 23)));
 }}
-INLINE float ht_exp(float x) {{ /* 2^n e^r; below 1 2^(n + 64) e^r, times 2^-64 */
-  /* what masks leave is 0, not a product that underflows: it costs a vector of Intel's 150 cycles */
-  float c = x < {EXP_ZERO!r}f ? 0.0f : x, e;
-  int32_t i = ht_reduced(c, &e), raised = (whole(c) >> 31) & (64 << 23);
-  float y = bits((int32_t)((uint32_t)whole(e) + ((uint32_t)i << 23) + (uint32_t)raised)) * bits(0x3f800000 - raised);
-  y = x < {EXP_ZERO!r}f ? 0.0f : y;
-  return x <= {EXP_MOST!r}f ? y : x + INFINITY; /* NaN too; asked last, or the loop becomes no vectors */
+INLINE float ht_exp(float x) {{ /* e^r times two powers of 2, as one has too few exponents; NaN and overflow come out */
+  /* what masks leave is times 0, not a product that underflows: it costs a vector of Intel's 150 cycles */
+  float c = x > 89.0f ? 89.0f : x, r;
+  int32_t i = ht_reduced(c < -104.0f ? -104.0f : c, 254.0f, &r), half = i >> 1;
+  return {_polynomial((1.0, 1.0, *EXP), "r")} * ht_power(half) * (x < {EXP_ZERO!r}f ? 0.0f : ht_power(i - half));
 }}
 INLINE int32_t ordered_numbers(float f) {{ /* whole numbers in the order of the floats; a NaN is at one of the ends */
   int32_t i = whole(f);
@@ -138,9 +136,11 @@ INLINE float ht_erf(float x) {{
   float y = t < {ERF_SPLIT!r}f ? near : far;
   return x == x ? y : x;
 }}
-INLINE float ht_sigmoid(float x) {{
-  float e = ht_exp(-fabsf(x));
-  return (x < 0.0f ? e : 1.0f) / (1.0f + e);
+INLINE float ht_sigmoid(float x) {{ /* 2^n / (2^n + e^-r), which overflows nowhere; 1 is added last, to what is small */
+  float c = x > 30.0f ? 30.0f : x, r;
+  int32_t i = ht_reduced(c < -104.0f ? -104.0f : c, 191.0f, &r);
+  float power = ht_power(i) * (x < {EXP_ZERO!r}f ? 0.0f : 0x1p-64f);
+  return power / (ht_fused({_polynomial((-1.0, *EXP_OF_LESS), "r")}, r, power) + 1.0f);
 }}
 """
 PRELUDE = f"""#include <math.h>
