@@ -24,7 +24,7 @@ from tests.replay import cases, subject
 N = dimension("n")
 OTHERS = ("div", "fmod", "mod", "max", "min", "neg", "abs", "sign", "sqrt", "rsqrt", "reciprocal", "floor", "ceil", "round")
 OF_TWO_ALL = (*OF_TWO, "div", "max", "min")
-PACKED = re.compile(r"\tv?(add|sub|mul|div|min|max|and|or|xor|sqrt|fn?m(add|sub)\d*|round|rndscale)p[sd]\t")
+PACKED = re.compile(r"\tv?(add|sub|mul|div|min|max|and|or|xor|sqrt|fn?m(add|sub)\d*|round|rndscale|cmp\w*)p[sd]\t")
 MEMORY = {"memcpy", "memset", "memmove", "_GLOBAL_OFFSET_TABLE_"}
 RANDOM = 16  # graphs
 
