@@ -254,7 +254,7 @@ def test_cells_are_found_by_the_op_s_order_of_axes_whatever_the_manifest_s_is():
     entry: Any = SimpleNamespace(
         name="attention_d64_bf16", op=Op.parse("attention_d64_bf16"), kind="attention", threads=(1,),
         facts={"plans": {"1": {"cells": cells}}},
-        dynamic=axes, places=False, group="",
+        dynamic=axes, output_indices=False, group="",
     )  # fmt: skip
     manifest: Any = SimpleNamespace(unverified=True, tuning={"weights": "hot"})
     for t, s, label in ((1, 1000, few), (1000, 1, many)):
@@ -273,7 +273,7 @@ def test_what_nobody_timed_is_not_said_to_be_timed(measured, expected, whence, c
     plan |= {f"{name}_us": {"b=3;s=9;t=9": us} for name, us in zip(("measured", "expected"), given, strict=True) if us}
     entry: Any = SimpleNamespace(
         name="attention_d64_bf16", op=Op.parse("attention_d64_bf16"), kind="attention", threads=(1,),
-        facts={"plans": {"1": plan}}, places=False,
+        facts={"plans": {"1": plan}}, output_indices=False,
         group="", dynamic=[PackAxis(name=name, extent=None, last=9) for name in "bts"],
     )  # fmt: skip
     manifest: Any = SimpleNamespace(unverified=not measured, tuning={"weights": "hot"})

@@ -57,5 +57,5 @@ def test_an_expression_knows_what_a_walk_finds(e):
 def test_what_is_known_is_no_part_of_the_value():
     one, other = (Load("x", (Variable("i"),), "fp32") for _ in range(2))
     assert one == other and hash(one) == hash(other)
-    assert repr(one) == "Load(tensor='x', indices=(Variable(name='i'),), dtype='fp32', held=())"
+    assert repr(one) == "Load(tensor='x', indices=(Variable(name='i'),), dtype='fp32', nonempty=())"
     assert free_variables(one) is one.free and not has_folds(one)

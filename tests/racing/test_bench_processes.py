@@ -174,7 +174,7 @@ import signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job starts with it ignored
 from haotuner.bench.contender import Setting
 from haotuner.bench.processes import Processes
-from tests.runtime import bench_fakes as fakes
+from tests.racing import bench_fakes as fakes
 specs = {"a": fakes.spec(fakes.Right), "b": fakes.spec(fakes.Spinning)}
 import os
 with Processes(specs, Setting(threads=1), dict(os.environ), {}) as processes:

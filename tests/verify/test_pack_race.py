@@ -147,7 +147,7 @@ class Kept:
 
         monkeypatch.setattr(publishing_module, "write_pack", write)
         monkeypatch.setattr(publishing_module, "_groups_of", lambda *_: None)
-        monkeypatch.setattr(publishing_module, "_lacking", lambda *_: "")
+        monkeypatch.setattr(publishing_module, "_cannot_run", lambda *_: "")
         monkeypatch.setattr(publishing_module, "_verify", lambda *_: None)
         monkeypatch.setattr("haotuner.verify.model_check.check_apart", lambda *_: None)
         monkeypatch.setattr(pack_race, "raced_apart", lambda *_: Outcome(1.3 if self.slower else 0.9))
