@@ -112,11 +112,11 @@ def main() -> None:
         for family in backend_for(device).searched(op, device):
             task = Task(op=op, traffic=traffic, threads=(1,), cache="hot", budget_s=60.0)
             score = expectation(task, family, device, start_of(None, device, family.name).model)
-            kept = [one.kernel for one in select(op, family, device, traffic, score).candidates]
+            survivors = [one.kernel for one in select(op, family, device, traffic, score).candidates]
             rest = [one.kernel for one in select(op, family, device, traffic, score, most=10**6).candidates]
-            rest = [kernel for kernel in rest if kernel not in kept]
+            rest = [kernel for kernel in rest if kernel not in survivors]
             more = np.random.default_rng(asked.seed).permutation(len(rest))[:MORE]
-            kernels = [*kept, *(rest[at] for at in more)]
+            kernels = [*survivors, *(rest[at] for at in more)]
             if len(kernels) > asked.kernels:
                 places = np.random.default_rng(asked.seed).choice(len(kernels), asked.kernels, replace=False)
                 kernels = [kernels[at] for at in sorted(places)]

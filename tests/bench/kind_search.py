@@ -93,10 +93,10 @@ def rows_of(op: Op, family: Family, device: Device, traffic: Traffic, db: str, c
     model = start_of(None, device, family.name).model
     score = expectation(task, family, device, model)
     every = [c.kernel for c in select(op, family, device, traffic, score, most=10**6).candidates]
-    kept = [c.kernel for c in select(op, family, device, traffic, score).candidates]
-    rest = [kernel for kernel in every if kernel not in kept]
+    survivors = [c.kernel for c in select(op, family, device, traffic, score).candidates]
+    rest = [kernel for kernel in every if kernel not in survivors]
     more = np.random.default_rng(0).permutation(len(rest))[:count]
-    kernels = kept + [rest[at] for at in more]
+    kernels = survivors + [rest[at] for at in more]
     if len(kernels) > most:
         kernels = [kernels[at] for at in sorted(np.random.default_rng(0).choice(len(kernels), most, replace=False))]
     us = times(op, device, kernels, traffic, db)

@@ -45,9 +45,9 @@ def _special(inputs: Sequence[Any], draw: random.Random) -> list[Any] | None:
         return None
     index, result = draw.choice(real), list(inputs)
     flat = result[index].copy().reshape(-1)
-    for place in draw.sample(range(flat.size), min(flat.size, draw.randint(1, 6))):
+    for position in draw.sample(range(flat.size), min(flat.size, draw.randint(1, 6))):
         with np.errstate(all="ignore"):
-            flat[place] = draw.choice(SPECIAL)
+            flat[position] = draw.choice(SPECIAL)
     result[index] = flat.reshape(inputs[index].shape)
     return result
 
@@ -94,10 +94,10 @@ def main() -> int:
     parser.add_argument("--op", action="append")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, default=12, help="of each operator")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     counts = Counter[str]()
-    for op in asked.op or supported():
-        for variant in drawn(op, random.Random(f"{asked.seed} {op}"), asked.count):
+    for op in options.op or supported():
+        for variant in drawn(op, random.Random(f"{options.seed} {op}"), options.count):
             word, why = verdict(variant)
             counts[word] += 1
             if word in ("wrong", "refused"):

@@ -103,11 +103,11 @@ def main() -> int:
     parser.add_argument("shapes")
     parser.add_argument("--seconds", type=float, default=240.0, help="for measuring prices")
     parser.add_argument("--page", type=Path)
-    asked = parser.parse_args()
-    graph = read(asked.model)
-    sizes = requests(spans_of(graph, asked.shapes), REQUESTS)
+    options = parser.parse_args()
+    graph = read(options.model)
+    sizes = requests(spans_of(graph, options.shapes), REQUESTS)
     small = [one for one in sizes if all(_bytes(graph, name, one) <= LARGEST for name in graph.types)]
-    prices = ProfiledPrices(small, asked.seconds)
+    prices = ProfiledPrices(small, options.seconds)
     begin = time.perf_counter()
     exact = IlpPartitioner(graph, prices)
     best = exact.steps
@@ -115,16 +115,16 @@ def main() -> int:
     plans = {"greedy": Greedy(graph).steps, "exact": best}
     times = {name: timed_us(graph, steps, small) for name, steps in plans.items()}
     groups = {name: sum(isinstance(one, Loops) for one in steps) for name, steps in plans.items()}
-    told = exact.report
+    report = exact.report
     row = (
-        f"| {asked.model.stem} | {told.windows} | {told.candidates} / {told.measured} | "
-        f"{seconds:.0f}, {told.longest_s:.2f} | {told.status} | {told.bound_us:,.0f} | "
-        f"{told.greedy_us:,.0f} / {told.chosen_us:,.0f} | {groups['greedy']} / {groups['exact']} | "
+        f"| {options.model.stem} | {report.windows} | {report.candidates} / {report.measured} | "
+        f"{seconds:.0f}, {report.longest_s:.2f} | {report.status} | {report.bound_us:,.0f} | "
+        f"{report.greedy_us:,.0f} / {report.chosen_us:,.0f} | {groups['greedy']} / {groups['exact']} | "
         f"{times['greedy']:,.0f} / {times['exact']:,.0f} | {times['greedy'] / times['exact']:.2f} |"
     )
     print(row)
-    if asked.page:
-        with asked.page.open("a", encoding="utf-8") as page:
+    if options.page:
+        with options.page.open("a", encoding="utf-8") as page:
             page.write(row + "\n")
     return 0
 

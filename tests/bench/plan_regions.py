@@ -55,9 +55,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"| {way_us:,.1f} ({ways.index(way) + 1} of {len(ways)}) | {' / '.join(f'{one:,.0f}' for one in again) or '-'} |"
         )
     text = "\n".join(rows)
-    told = [f"{one['where']}: {one['own_kernels']} kernels of its own" for one in plan.report.ways]
+    lines = [f"{one['where']}: {one['own_kernels']} kernels of its own" for one in plan.report.ways]
     print(text)
-    print(f"{asked.model.stem}: {'; '.join(told) or 'one plan dominates'}")
+    print(f"{asked.model.stem}: {'; '.join(lines) or 'one plan dominates'}")
     if asked.page:
         with asked.page.open("a", encoding="utf-8") as page:
             page.write(text + "\n")

@@ -31,11 +31,11 @@ def test_shapes_must_name_the_dimensions_of_the_file(tmp_path: Path) -> None:
 
 
 def test_candidates_are_shown_of_every_output(tmp_path: Path, cache: Path) -> None:
-    asked = ("candidates", "--op", f"group:{files(tmp_path)[1]}", "--shapes", "m=1..16;n=1..64")
-    document = haotuner(*asked, "--json", cache=cache, cwd=tmp_path).json()
+    command = ("candidates", "--op", f"group:{files(tmp_path)[1]}", "--shapes", "m=1..16;n=1..64")
+    document = haotuner(*command, "--json", cache=cache, cwd=tmp_path).json()
     assert [one["op"].rpartition("_")[0] for one in document["ops"]] == ["group_two_mean", "group_two_c"]
     assert document["kept"] == [name for one in document["ops"] for name in one["kept"]] and len(document["kept"]) > 1
-    told = haotuner(*asked, cache=cache, cwd=tmp_path).out
+    told = haotuner(*command, cache=cache, cwd=tmp_path).out
     assert all(f"{one['op']} on " in told for one in document["ops"])
 
 
@@ -78,8 +78,8 @@ def test_an_axis_that_is_twice_in_the_output_is_searched_by_cells(tmp_path: Path
 @pytest.mark.slow
 @pytest.mark.parametrize("words", [("--zero-measure",), ("--budget", "6s")], ids=["expected", "measured"])
 def test_an_axis_that_is_twice_in_the_output_is_served(words: tuple[str, ...], tmp_path: Path, cache: Path) -> None:
-    asked = ("--op", f"group:{gram(tmp_path)}", "--shapes", "s=16..64", "--peers", "none", "--threads", "1,2")
-    answer = haotuner("tune", *asked, *words, cache=cache, cwd=tmp_path)
+    command = ("--op", f"group:{gram(tmp_path)}", "--shapes", "s=16..64", "--peers", "none", "--threads", "1,2")
+    answer = haotuner("tune", *command, *words, cache=cache, cwd=tmp_path)
     assert answer.code == 0, answer.err
     draw = np.random.default_rng(0)
     warned = pytest.warns(UserWarning, match="nothing was measured") if "--zero-measure" in words else nullcontext()

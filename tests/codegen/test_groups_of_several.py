@@ -112,8 +112,8 @@ def test_a_sum_is_made_once_a_row_and_read_there() -> None:
     assert f"t[{place}]" in whole
     pointer = whole.split(f" = (const float*)t[{place}]")[0].split()[-1]
     assert (whole.count(f"{pointer}["), parts.count(f"{pointer}[")) == (1, 3)
-    kept, again = (Prices(REQUESTS, replace(CORE, reuses_row=kept)).each_us(graph) for kept in (True, False))
-    assert max(kept) < max(again)
+    with_row, again = (Prices(REQUESTS, replace(CORE, reuses_row=reuses)).each_us(graph) for reuses in (True, False))
+    assert max(with_row) < max(again)
     assert rows_before(graph_of("statistics")) is None and rows_before(graph_of("siblings")) is None
 
 

@@ -231,10 +231,10 @@ def every_plan_us(graph: Graph) -> float:
 def test_the_exact_plan_is_the_best_of_all():
     exact = IlpPartitioner(softmax_of_rows(), Prices(REQUESTS))
     assert len(exact.steps) >= 1
-    told = exact.report
-    assert told.status == "optimal" and told.windows == 1
-    assert told.bound_us <= told.chosen_us * (1 + 1e-9) and told.chosen_us <= told.greedy_us
-    assert np.isclose(told.chosen_us, every_plan_us(softmax_of_rows()))
+    report = exact.report
+    assert report.status == "optimal" and report.windows == 1
+    assert report.bound_us <= report.chosen_us * (1 + 1e-9) and report.chosen_us <= report.greedy_us
+    assert np.isclose(report.chosen_us, every_plan_us(softmax_of_rows()))
 
 
 def test_a_reshaped_input_that_a_kernel_reads_is_there():
