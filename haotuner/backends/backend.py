@@ -80,10 +80,11 @@ class GroupLaunch(Protocol):
 class GroupSources:
     """Groups of whole models (``executable.py``): C of loops and schedules; of a device its code, by a launch each.
 
-    ``cache``: a folder in which compiled code is kept.
+    ``programs``: micro-kernels that the C calls. ``cache``: a folder in which compiled code is kept.
     """
 
     c: str
+    programs: Sequence[MicroKernel] = ()
     device: str = ""
     launches: Sequence[GroupLaunch] = ()
     cache: Path | None = None

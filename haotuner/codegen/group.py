@@ -137,6 +137,13 @@ def _learned(graph: Graph, stem: str, outputs: tuple[str, ...], more: Mapping[st
     return learned(text_of({"name": name, "graph": to_document(own), "spatial": spatial, **more}))
 
 
+def kind_of_part(graph: Graph, stem: str) -> OpKind:
+    """The kind of a model's group, learned: one program writes all outputs. UsageError says why none can."""
+    plain = plainly_named(part_of(graph, graph.outputs))
+    _check(plain, stem)
+    return _learned(graph, stem, graph.outputs, {})
+
+
 def plainly_named(graph: Graph) -> Graph:
     """Copy of a graph with names that an op's operands, and its axes on a command line, can have."""
     used = {name for t in graph.types.values() for extent in t.shape for name in dimensions(extent)}

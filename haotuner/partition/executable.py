@@ -22,6 +22,7 @@ from haotuner.partition.dim_ranges import shape_constraints
 from haotuner.partition.greedy_fusion import Alias, Loops, Specialization, Step
 from haotuner.partition.index_bounds import IndexBound, index_bounds
 from haotuner.partition.products import Product, View
+from haotuner.partition.program_forms import ProgramForm
 from haotuner.partition.scaled_bytes import scaled_bytes
 from haotuner.partition.segmented_model import SizeTable, default_of, segmented_document
 from haotuner.partition.segments import Segment
@@ -48,6 +49,16 @@ class Function(NamedTuple):
     lanes: int = 0  # 0: a function of the host
     sizes: tuple[int, ...] = ()
     size_count: int = 0
+    program: ProgramForm | None = None  # what computes it; None: the source does
+
+    @property
+    def row(self) -> str:
+        """Row of the library's table of groups."""
+        run = "0" if self.lanes or self.program else self.name
+        called, shared = ("0", 0xFFFFFFFF) if self.program is None else (f"&{self.name}_program", self.program.shared)
+        places = f"{self.name}_extents, {self.name}_ranks, {self.name}_shapes"
+        counts = f"{self.size_count}, {len(self.extents)}, {self.tensors}, {len(self.shapes)}"
+        return f'  {{{run}, "{self.name}", {counts}, {places}, {called}, {shared}u}},'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,7 +171,9 @@ class _Writer:
             lines.append(self.sizes.index(extent))
             return lines[-1]
 
-        group = (device_loops_of if self.on_device else loops_of)(graph, "GROUP", line)
+        form = step.form
+        write = device_loops_of if self.on_device else loops_of
+        group = write(graph, "GROUP", line) if form is None else form.group("GROUP", line)
         extents = tuple(self.sizes.indices(group.loops))
         count = len(graph.outputs)
         shapes = tuple(tuple(self.sizes.indices(step.graph.types[tensor].shape)) for tensor in group.tensors[-count:])
@@ -180,6 +193,7 @@ class _Writer:
                     lanes,
                     group.sizes,
                     max([-1, *lines, *extents, *sum(shapes, ())]) + 1,
+                    form,
                 )  # fmt: skip
             )
         document = {"do": "loops", "group": group_index, "tensors": [self.tensor(tensor) for tensor in group.tensors]}
@@ -274,17 +288,13 @@ def source_of(models: Sequence[ExecutableModel]) -> str:
     """C of all groups, in the table of loops.h. Chains bring no groups."""
     functions = [function for model in models if "chain" not in model.document for function in model.functions]
     lines = [head_of(function.source for function in functions), '#include "loops.h"']
+    lines += ['#include "programs.h"'] if any(function.program for function in functions) else []
     lines += [function.source for function in functions if not function.lanes]
     for function in functions:
         ranks = tuple(len(shape) for shape in function.shapes)
         for word, places in (("extents", function.extents), ("ranks", ranks), ("shapes", sum(function.shapes, ()))):
             lines.append(f"static const int32_t {function.name}_{word}[] = {{{', '.join(map(str, places)) or '0'}}};")
-    rows = [
-        f'  {{{"0" if function.lanes else function.name}, "{function.name}", {function.size_count}, '
-        f"{len(function.extents)}, {function.tensors}, "
-        f"{len(function.shapes)}, {function.name}_extents, {function.name}_ranks, {function.name}_shapes}},"
-        for function in functions
-    ]
-    lines += ["const ht_group ht_groups[] = {", *rows, "  {0, 0, 0, 0, 0, 0, 0, 0, 0},", "};"]
+    rows = [function.row for function in functions]
+    lines += ["const ht_group ht_groups[] = {", *rows, "  {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},", "};"]
     lines.append(f"const int ht_group_count = {len(functions)};")
     return "\n".join(lines) + "\n"

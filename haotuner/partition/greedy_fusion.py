@@ -12,6 +12,7 @@ from haotuner.graph.extents import Extent, evaluate
 from haotuner.graph.graph import Graph, Node
 from haotuner.partition.online_softmax import online_products
 from haotuner.partition.products import Finder, Product
+from haotuner.partition.program_forms import ProgramForm
 from haotuner.spec.op import Op
 
 MOST_NODES = 48  # of a group
@@ -30,9 +31,13 @@ class Alias:
 
 @dataclass(frozen=True, slots=True)
 class Loops:
-    """A group that plain loops compute; ``graph`` has the output whose loops they are, and what is written beside it."""
+    """A generated group; ``graph`` has the output whose loops they are, and what is written beside it.
+
+    ``form``: the program that computes it; None: plain loops do.
+    """
 
     graph: Graph
+    form: ProgramForm | None = None
 
     @property
     def output(self) -> str:

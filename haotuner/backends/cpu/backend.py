@@ -250,5 +250,6 @@ class CpuBackend:
     ) -> dict[str, Any]:
         """Kernels, tables and the serving runtime in one library."""
         packed = [self.packed(choice, device) for choice in choices]
-        pack_library(packed, device.arch, Toolchain.find(objects), out, compile_object, "" if groups is None else groups.c)
+        source, programs = ("", ()) if groups is None else (groups.c, groups.programs)
+        pack_library(packed, device.arch, Toolchain.find(objects), out, compile_object, source, programs)
         return {}

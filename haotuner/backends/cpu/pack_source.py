@@ -60,7 +60,7 @@ MODEL = (
     "loop_exec",
     "weights",
 )
-MODEL_SOURCES = ("loops.c", *(f"model/{name}.c" for name in MODEL))  # of packs with whole models
+MODEL_SOURCES = ("loops.c", "programs.c", *(f"model/{name}.c" for name in MODEL))  # of packs with whole models
 CONV_SOURCES = tuple(f"kinds/{name}" for name in CONV)  # of packs with convolutions; they take a second to compile
 PACK_SOURCES = (
     "ffi.c",
@@ -123,10 +123,11 @@ def pack_library(
     out: Path,
     compile_object: CompileObject | None = None,
     groups: str = "",
+    programs: Sequence[MicroKernel] = (),
 ) -> None:
     """Build the pack's library: kernels (TVM), tables and runtime (C compiler). RuntimeError with the compiler's words.
 
-    ``groups``: C of whole models' loops and schedules. ``compile_object`` turns kernels into one object file; a tuner has
+    ``groups``: C of whole models' loops and schedules; ``programs``: kernels that it calls. ``compile_object`` turns kernels into one object file; a tuner has
     it done by a process that TVM is loaded in already.
     """
     compiled = compile_object or partial(object_code, objects=toolchain.objects)
@@ -135,14 +136,14 @@ def pack_library(
         data.write_text(pack_data(ops))
         objects, sources = [code], list(sources_of(ops))
         with ThreadPoolExecutor() as pool:  # TVM, the groups and the runtime take about as long as one another
-            kernels = sorted({k for op in ops for k in op.micro_kernels}, key=lambda k: k.name)
+            kernels = sorted({*programs, *(k for op in ops for k in op.micro_kernels)}, key=lambda k: k.name)
             parts = [pool.submit(compiled, kernels, mcpu, code)]
             if groups:
                 loops = Path(scratch) / "groups.c"
                 loops.write_text(groups)
                 objects.append(loops.with_suffix(".o"))
                 flags = (*GROUP_FLAGS, f"-march={mcpu}")
-                parts.append(pool.submit(toolchain.object, loops, [RUNTIME_SOURCES], objects[-1], flags))
+                parts.append(pool.submit(toolchain.object, loops, [RUNTIME_SOURCES, toolchain.include], objects[-1], flags))
                 sources += MODEL_SOURCES
             toolchain.compile_ahead([RUNTIME_SOURCES / name for name in sources], [RUNTIME_SOURCES])
             for part in parts:

@@ -1,4 +1,4 @@
-/* Groups of a model: plain loops, made by haotuner/partition. */
+/* Groups of a model: plain loops or programs of the searched space, made by haotuner/partition. */
 #ifndef HT_LOOPS_H_
 #define HT_LOOPS_H_
 
@@ -14,10 +14,12 @@ typedef struct { /* s: the request's sizes; t: tensors, the outputs last; lo, hi
   const int32_t* extents; /* of the loops: places among the sizes */
   const int32_t* ranks;   /* of the outputs, and */
   const int32_t* shapes;  /* one after the other their extents, likewise: some loops are inside */
+  const struct ht_program* program; /* what computes it in the place of `run` (programs.h), or NULL */
+  uint32_t shared;        /* a bit for each loop that threads may share */
 } ht_group;
 
-/* s and t as above; threads share an axis of the output. */
-void ht_group_run(const ht_group* group, const int64_t* sizes, void* const* tensors, int threads);
+/* s and t as above; threads share an axis of the output. 0, or -1 where a program refuses its tensors. */
+int ht_group_run(const ht_group* group, const int64_t* sizes, void* const* tensors, int threads);
 
 extern const ht_group ht_groups[];
 extern const int ht_group_count;

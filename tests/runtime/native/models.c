@@ -25,9 +25,9 @@ static uint64_t draw(void) { /* splitmix64 (Steele et al. 2014) */
 }
 
 static int stub; /* of a damaged schedule loops write what they should, and read nothing: the C of a group trusts its sizes */
-void __real_ht_group_run(const ht_group* group, const int64_t* sizes, void* const* tensors, int threads);
-void __wrap_ht_group_run(const ht_group* group, const int64_t* sizes, void* const* tensors, int threads);
-void __wrap_ht_group_run(const ht_group* group, const int64_t* sizes, void* const* tensors, int threads) {
+int __real_ht_group_run(const ht_group* group, const int64_t* sizes, void* const* tensors, int threads);
+int __wrap_ht_group_run(const ht_group* group, const int64_t* sizes, void* const* tensors, int threads);
+int __wrap_ht_group_run(const ht_group* group, const int64_t* sizes, void* const* tensors, int threads) {
   if (!stub) return __real_ht_group_run(group, sizes, tensors, threads);
   const int32_t* extents = group->shapes;
   for (int out = 0; out < group->outputs; ++out) {
@@ -35,6 +35,7 @@ void __wrap_ht_group_run(const ht_group* group, const int64_t* sizes, void* cons
     for (int a = 0; a < group->ranks[out]; ++a) points *= sizes[*extents++];
     if (points > 0) memset(tensors[group->tensors - group->outputs + out], 1, (size_t)points);
   }
+  return 0;
 }
 
 static atomic_int taken;

@@ -193,9 +193,9 @@ void ht_where_drop(const ht_model* m, ht_model_context* c) {
 }
 
 int ht_where_group(const ht_model* m, const ht_model_plan* plan, const ht_model_step* step, void* stream, ht_error* error) {
-  (void)stream, (void)error;
-  ht_group_run(&ht_groups[step->index], plan->sizes, plan->loops + step->first, m->threads);
-  return 0;
+  (void)stream;
+  if (ht_group_run(&ht_groups[step->index], plan->sizes, plan->loops + step->first, m->threads) == 0) return 0;
+  return ht_refuse(error, "ValueError", "an axis of the group has more than 2^31-1 elements; send a smaller request");
 }
 
 int ht_where_copy(const ht_model* m, void* to, const void* from, int64_t bytes, void* stream, ht_error* error) {

@@ -1,0 +1,232 @@
+"""Forms of a group: plain loops, or a program of the searched space, where that space can express the group's graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from haotuner.codegen.group import kind_of_part
+from haotuner.codegen.loops.loop_nest import Group, collapsed
+from haotuner.codegen.sibling_outputs import written
+from haotuner.codegen.vector_functions import FORMULAS
+from haotuner.cost.families import demand
+from haotuner.cost.roofline import expected_us
+from haotuner.errors import HaotunerError
+from haotuner.graph.extents import Extent, canonical, dimension, dimensions, evaluate, is_symbolic
+from haotuner.graph.graph import Graph, Node, renamed
+from haotuner.graph.types import TensorType
+from haotuner.microkernels.cpu.generated import CpuGenerated
+from haotuner.microkernels.cpu.generated_program import VECTOR_MATH
+from haotuner.microkernels.index import families_for
+from haotuner.ops.dtypes import DTYPES
+from haotuner.ops.formula import COMPARISONS
+from haotuner.ops.kind import OpKind
+from haotuner.spec.device import Device
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.op import Op
+from haotuner.spec.shape import Shape
+
+STEM = "part"  # of the names of kinds that models' groups are
+MOST_NODES = 48  # of a group with a program
+FEW = 6  # schedules that are compared at every request
+ELEMENTS = ("fp32", "int32")  # of what is read and written
+MOVES = ("reshape", "transpose", "broadcast", "slice", "iota", "size", "pad", "concat", "reverse", "window")
+ALWAYS = ("add", "sub", "mul", "neg", "abs", "max", "min", "select", *COMPARISONS)  # of whole numbers, too
+OF_FLOATS = (*VECTOR_MATH, *FORMULAS, "div", "sqrt", "rsqrt", "reciprocal", "round", "floor", "ceil", "sign")
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramForm:
+    """A program that computes a group. ``tensors``: of a call, in its order, the first output last.
+
+    ``axes``: of each tensor the loop that each of its axes is, -1: none that threads may share.
+    ``us``: expected microseconds at each request.
+    """
+
+    kernel: MicroKernel
+    tensors: tuple[str, ...]
+    axes: tuple[tuple[int, ...], ...]
+    us: tuple[float, ...]
+    types: tuple[TensorType, ...]
+
+    @property
+    def loops(self) -> tuple[Extent, ...]:
+        """Extents of the group's loops."""
+        return self.types[-1].shape
+
+    def source(self, name: str, size: Callable[[Extent], int]) -> str:
+        """C of the table ``NAME_program``; ``size``: the place of an extent among the sizes of a call."""
+        function = f"__tvm_ffi_{self.kernel.name}"
+        places = [str(size(extent)) for kind in self.types for extent in kind.shape]
+        loops = [str(loop) for own in self.axes for loop in own]
+        rows = [f"{{{kind.rank}, {DTYPES[kind.dtype].code}, {DTYPES[kind.dtype].size * 8}}}" for kind in self.types]
+        return "\n".join(
+            (
+                f"extern int {function}(void*, const TVMFFIAny*, int32_t, TVMFFIAny*);",
+                f"static const int32_t {name}_places[] = {{{', '.join(places)}}};",
+                f"static const int8_t {name}_loops[] = {{{', '.join(loops)}}};",
+                f"static const ht_program_tensor {name}_tensors[] = {{{', '.join(rows)}}};",
+                f"static const ht_program {name}_program = {{{function}, {name}_tensors, {name}_places, {name}_loops}};",
+            )
+        )
+
+    @property
+    def shared(self) -> int:
+        """Loops of the first output that threads may share, a bit for each."""
+        return sum(1 << axis for axis in {axis for own in self.axes for axis in own if axis >= 0})
+
+    def group(self, name: str, size: Callable[[Extent], int]) -> Group:
+        """What the executable holds of the group; see ``source``."""
+        return Group(source=self.source(name, size), tensors=self.tensors, loops=self.loops)
+
+
+class ProgramSpace:
+    """The programs of groups for one device, at some requests. Equal groups are looked at once."""
+
+    def __init__(self, device: Device, requests: Sequence[Mapping[str, int]]) -> None:
+        self.device, self.requests = device, requests
+        self._known: dict[tuple[tuple[str, ...], frozenset[str]], ProgramForm | None] = {}
+        self._chosen: dict[tuple[str, tuple[Shape, ...]], tuple[MicroKernel, tuple[float, ...]] | None] = {}
+
+    def best(self, graph: Graph) -> ProgramForm | None:
+        """The program of which least is expected over the requests; None where the space cannot express the graph."""
+        key = graph.outputs, frozenset(node.output for node in graph.nodes)
+        if key not in self._known:
+            self._known[key] = self._best(collapsed(graph))
+        return self._known[key]
+
+    def _best(self, graph: Graph) -> ProgramForm | None:
+        group = ExpressedGroup.of(graph)
+        shapes = () if group is None else group.shapes(self.requests)
+        if group is None or not shapes:
+            return None
+        key = group.op.name, shapes
+        if key not in self._chosen:
+            self._chosen[key] = group.fastest(self.device, shapes)
+        chosen = self._chosen[key]
+        return None if chosen is None else group.form(*chosen)
+
+
+@dataclass(frozen=True)
+class ExpressedGroup:
+    """A group as an op of the searched space. ``graph``: the group's own; ``tensors``: of a call, in the op's order."""
+
+    graph: Graph
+    tensors: tuple[str, ...]
+    kind: OpKind
+    op: Op
+    family: CpuGenerated
+
+    @staticmethod
+    def of(graph: Graph) -> ExpressedGroup | None:
+        """None where the space cannot express the graph."""
+        types = [graph.types[tensor] for tensor in (*graph.inputs, *graph.outputs)]
+        if len(graph.nodes) > MOST_NODES or any(kind.dtype not in ELEMENTS or not kind.rank for kind in types):
+            return None
+        if not all(has_program(graph, node) for node in graph.nodes):
+            return None
+        order = tuple(dict.fromkeys(name for node in graph.nodes for name in node.inputs if name in graph.inputs))
+        graph = replace(graph, inputs=order)
+        plain = _in_own_names(graph)
+        if plain is None or not plain.dimensions:
+            return None
+        try:
+            kind = kind_of_part(plain, STEM)
+            op = Op.parse(kind.name)
+            family = families_for(op, "cpu")[0]
+        except HaotunerError:
+            return None
+        return ExpressedGroup(graph, (*order, *written(graph)), kind, op, family) if type(family) is CpuGenerated else None
+
+    @property
+    def _axes(self) -> list[tuple[str, ...]]:
+        return [operand.axes({}) for operand in self.kind.operands]
+
+    def shapes(self, requests: Sequence[Mapping[str, int]]) -> tuple[Shape, ...]:
+        """The op's shapes at some requests; none where one of them is empty."""
+        extents: dict[str, Extent] = {}
+        for tensor, axes in zip(self.tensors, self._axes, strict=True):
+            extents |= dict(zip(axes, self.graph.types[tensor].shape, strict=True))
+        every = [{axis: evaluate(extents[axis], request) for axis in self.op.dynamic} for request in requests]
+        return tuple(map(Shape.of, every)) if all(min(sizes.values()) > 0 for sizes in every) else ()
+
+    def fastest(self, device: Device, shapes: Sequence[Shape]) -> tuple[MicroKernel, tuple[float, ...]] | None:
+        """The schedule of which least is expected, and its microseconds at each shape: of all at two shapes, then of a few."""
+        try:
+            kernels = list(self.family.points(self.op, device))
+        except HaotunerError:
+            return None
+        ordered = sorted(shapes, key=lambda shape: self.op.flops(shape))
+        first = self._expected(kernels, device, list(dict.fromkeys((ordered[len(ordered) // 2], ordered[-1]))))
+        few = [kernels[at] for at in (first / first.min(axis=0)).sum(axis=1).argsort()[:FEW]]
+        us = self._expected(few, device, shapes)
+        best = int(us.sum(axis=1).argmin())
+        return few[best], tuple(us[best].tolist())
+
+    def _expected(self, kernels: Sequence[MicroKernel], device: Device, shapes: Sequence[Shape]) -> NDArray[np.float64]:
+        """Microseconds on one thread, ``(kernels, shapes)``."""
+        core = device.with_units(1)
+        pairs = [(kernel, shape) for kernel in kernels for shape in shapes]
+        us = expected_us(core, demand(core, self.family, self.op, pairs, weights="hot"))
+        return np.asarray(us, np.float64).reshape(len(kernels), -1)
+
+    def form(self, kernel: MicroKernel, us: tuple[float, ...]) -> ProgramForm:
+        """Form that a kernel is, of which so much is expected."""
+        spatial = {axis for axis, role in self.kind.axes.items() if role == "spatial"}
+        loops = {axis: index for index, axis in enumerate(self.kind.output.axes({})) if axis in spatial}
+        axes = tuple(tuple(loops.get(axis, -1) for axis in own) for own in self._axes)
+        return ProgramForm(kernel, self.tensors, axes, us, tuple(self.graph.types[tensor] for tensor in self.tensors))
+
+
+def has_program(graph: Graph, node: Node) -> bool:
+    """True if a program can compute a primitive on the types that it has here."""
+    every = {graph.types[tensor].dtype for tensor in (*node.inputs, node.output)}
+    if node.primitive not in ("map", "reduce", "cast"):
+        return node.primitive in MOVES and every <= {*ELEMENTS, "int64", "bool"}
+    if not every <= {*ELEMENTS, "int64", "bool"}:
+        return False
+    function = node.attributes.get("function")
+    if node.primitive == "cast" and graph.types[node.output].dtype != "fp32":
+        return False  # what a number beyond the type becomes is the loops' to say
+    if node.primitive == "map" and function not in ALWAYS:
+        return function in OF_FLOATS and every == {"fp32"}
+    return node.primitive != "reduce" or every == {"fp32"}
+
+
+def _in_own_names(graph: Graph) -> Graph | None:
+    """The graph with names by place, and a dimension for each extent of its inputs that is no number.
+
+    None where an extent of another tensor does not follow from them.
+    """
+    own: dict[Extent, Extent] = {}
+    for tensor in graph.inputs:
+        for extent in graph.types[tensor].shape:
+            if not isinstance(extent, int) and extent not in own:
+                own[extent] = dimension(f"n{len(own)}")
+    known = {str(symbol) for symbol in own.values()}
+
+    def of(value: Any) -> Any:
+        if isinstance(value, (list, tuple)):
+            return tuple(map(of, value))
+        if not is_symbolic(value):
+            return value
+        result = own[value] if value in own else canonical(value.subs(own, simultaneous=True))
+        if not dimensions(result) <= known:
+            raise KeyError(str(value))
+        return result
+
+    tensors = (*graph.inputs, *sorted(graph.constants), *(node.output for node in graph.nodes))
+    names = {tensor: f"t{index}" for index, tensor in enumerate(tensors)}
+    try:
+        nodes = tuple(
+            replace(node, attributes={key: of(value) for key, value in node.attributes.items()}) for node in graph.nodes
+        )
+        types = {tensor: TensorType(of(graph.types[tensor].shape), graph.types[tensor].dtype) for tensor in tensors}
+    except KeyError:
+        return None
+    plain = replace(graph, nodes=nodes, types=types, guards={}, required=(), defaults={})
+    return renamed(plain, names.__getitem__)
