@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from haotuner.cli.output import tell
 from haotuner.errors import UsageError
+from haotuner.spec.device import Device
 from haotuner.spec.op import Op
 from haotuner.spec.traffic import Arrivals
 
@@ -132,11 +133,16 @@ def _steps(model: ModelTask) -> Counter[str]:
 
 
 def read_models(
-    files: Sequence[Path], shapes: Sequence[str], serves: Callable[[Op], bool] | None = None, *, quiet: bool
+    files: Sequence[Path],
+    shapes: Sequence[str],
+    serves: Callable[[Op], bool] | None = None,
+    device: Device | None = None,
+    *,
+    quiet: bool,
 ) -> ModelReport:
     """The models of files, each with its own shapes or all with the same. UsageError says what in them is wrong.
 
-    ``serves``: of a device, whether it has kernels for an op.
+    ``serves``: of a device, whether it has kernels for an op; ``device``: the CPU that they are tuned for, otherwise.
     """
     if len(shapes) not in (1, len(files)):
         raise UsageError(
@@ -147,7 +153,7 @@ def read_models(
 
     result: list[ModelTask] = []
     for file, shape in zip(files, [*shapes] * (1 if len(shapes) > 1 else len(files)), strict=True):
-        model = model_of(file, shape, sum(len(model.written.functions) for model in result), serves=serves)
+        model = model_of(file, shape, sum(len(model.written.functions) for model in result), serves=serves, device=device)
         result.append(model)
         if not quiet:
             steps = _steps(model)

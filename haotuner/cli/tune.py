@@ -25,7 +25,7 @@ from haotuner.search.policies.names import NAMES, TEMPLATE
 from haotuner.search.task_scheduler import GRADIENT, STRATEGIES
 from haotuner.spec.traffic import arrivals_of
 from haotuner.spec.workloads import DEFAULT, WORKLOADS, workload_shapes
-from haotuner.tuning.request import BUDGET_OF_MODELS_S, BUDGET_PER_OP_S, Request, ops_asked, serves_on
+from haotuner.tuning.request import BUDGET_OF_MODELS_S, BUDGET_PER_OP_S, Request, cpu_named, ops_asked, serves_on
 
 PEERS_HERE = "torch,onnxruntime,numpy"
 
@@ -137,7 +137,7 @@ def tune(
         ranges = shapes or ["dynamic"]
         seconds = None if budget is None else seconds_of(budget)
         began = time.monotonic()
-        from_files = read_models(file, ranges, serves_on(device), quiet=quiet) if file else None
+        from_files = read_models(file, ranges, serves_on(device), cpu_named(device), quiet=quiet) if file else None
         arrivals = arrivals_of(*ranges) if from_files is None else from_files.arrivals
         if workload is not None:
             arrivals = arrivals.with_own(workload_shapes(workload))

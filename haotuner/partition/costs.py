@@ -23,6 +23,7 @@ from haotuner.graph.types import numpy_dtype
 from haotuner.ops.convolution import is_convolution
 from haotuner.ops.formula import TRANSCENDENTAL
 from haotuner.partition.products import Product
+from haotuner.partition.program_forms import ProgramForm, ProgramSpace, prefers_program
 from haotuner.spec.op import Op
 from haotuner.spec.shape import Shape
 
@@ -93,8 +94,11 @@ HARD = TRANSCENDENTAL | {"div", "rsqrt", "sqrt", "reciprocal", "fmod", "mod"}
 class Prices:
     """Prices at some requests; the mean of them is a kernel's."""
 
-    def __init__(self, requests: Sequence[Mapping[str, int]], rates: Rates = CORE) -> None:
-        self.requests, self.rates = requests, rates
+    def __init__(
+        self, requests: Sequence[Mapping[str, int]], rates: Rates = CORE, programs: ProgramSpace | None = None
+    ) -> None:
+        """``programs``: of the searched space, which compute groups where less is expected of them; None: none does."""
+        self.requests, self.rates, self.programs = requests, rates, programs
         self.count = 0  # kernels whose price is a time
         self.are_times = False  # whether prices are times, where they are known
         self._extents: dict[Extent, tuple[int, ...]] = {}
@@ -146,6 +150,10 @@ class Prices:
     def knows(self, kernel: Kernel) -> bool:
         """True if a kernel's price is a time."""
         return False
+
+    def form_of(self, graph: Graph) -> ProgramForm | None:
+        """The program that computes a group that a plan wants; None: plain loops do, of which less is expected."""
+        return None if self.programs is None or not prefers_program(graph) else self.programs.best(graph)
 
     def expected_us(self, graph: Graph) -> list[float]:
         """Expected time of a group at each request, in us: a time, where prices are times."""

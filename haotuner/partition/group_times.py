@@ -32,6 +32,7 @@ from haotuner.codegen.loops.c_math import head_of
 from haotuner.codegen.loops.loop_nest import Group, collapsed
 from haotuner.graph.graph import Graph
 from haotuner.measure.rekeying import rekeyed_whole
+from haotuner.partition.program_forms import ProgramForm
 from haotuner.partition.segmented_model import SizeTable
 from haotuner.records import RecordStore
 from haotuner.spec.composition import SERIAL, Composition
@@ -44,12 +45,13 @@ NAMELESS = "GROUP"  # what the C of a group is called before it has a place
 
 
 class NamedGroup:
-    """A group's C, its own table of sizes, and its name."""
+    """A group's C in one of its forms, its own table of sizes, and its name. ``form``: None of plain loops."""
 
-    def __init__(self, graph: Graph) -> None:
-        self.graph, self.sizes = graph, SizeTable()
+    def __init__(self, graph: Graph, form: ProgramForm | None = None) -> None:
+        self.graph, self.form, self.sizes = graph, form, SizeTable()
         graph = collapsed(graph)
-        self.group: Group = loops_of(graph, NAMELESS, self.sizes.index)
+        size = self.sizes.index
+        self.group: Group = loops_of(graph, NAMELESS, size) if form is None else form.group(NAMELESS, size)
         self.loops = self.sizes.indices(self.group.loops)
         self.shapes = [self.sizes.indices(graph.types[tensor].shape) for tensor in self.group.tensors]
         types = [graph.types[tensor].dtype for tensor in self.group.tensors]
@@ -62,8 +64,16 @@ class NamedGroup:
             head_of([self.group.source]),
             GROUP_FLAGS,
         ]
-        self.name = "loops_" + hashlib.sha256(json.dumps(values).encode()).hexdigest()[:20]
+        self.name = ("loops_" if form is None else "program_") + hashlib.sha256(json.dumps(values).encode()).hexdigest()[:20]
         self.dims = sorted({str(line[1]) for line in self.sizes.lines if line[0] == "dim"})
+
+    def source(self, name: str) -> str:
+        """C of the group as the exported function ``name``, and of what it calls."""
+        if self.form is None:
+            return self.group.source.replace(f"static void {NAMELESS}", f"void {name}", 1)
+        arguments = "const int64_t* s, void* const* t, const int64_t* lo, const int64_t* hi"
+        call = f"ht_program_run(&{name}_program, {len(self.group.tensors)}, s, t, lo, hi)"
+        return f"{self.group.source.replace(NAMELESS, name)}\nvoid {name}({arguments}) {{ if ({call} != 0) abort(); }}"
 
     def trial(self, request: Mapping[str, int]) -> Trial:
         """Trial that times it at a request."""

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -28,19 +29,23 @@ from haotuner.graph.types import numpy_dtype
 from haotuner.isolate import group as command
 from haotuner.isolate.answers import TimedOut
 from haotuner.partition.costs import Kernel, Prices
-from haotuner.partition.group_times import NAMELESS, NOTHING, GroupRecords, NamedGroup
+from haotuner.partition.group_times import NOTHING, GroupRecords, NamedGroup
+from haotuner.partition.program_forms import ProgramForm, ProgramSpace
 from haotuner.spec.record import Timed, Trial
 
 BOUND = 0.4  # of what an unmeasured kernel is expected to take
 LARGEST_BYTES = 1 << 25  # of a kernel's tensors at a measured request
 BATCH, FIRST_BATCH = 24, 6  # groups compiled and timed at a time, at most: between two of them the clock is looked at
 CHILD_LIMIT_S, GRACE_S = 120.0, 5.0
+LEAST_US = 2.0  # of plain loops, the mean over the requests, below which no program is compiled: it takes a second
+MOST_OVER_LOOPS = 1.5  # of their time, what is expected of a program that is timed beside them
 
 
 class ProfiledPrices(Prices):
     """Prices at some requests; ``measure`` times kernels on this host, one thread, until ``limit_s`` is over.
 
-    ``records``: what is known before and is kept of it; ``goes_on``: False to stop early.
+    ``records``: what is known before and is kept of it; ``goes_on``: False to stop early. ``programs``: of groups, timed
+    beside plain loops.
     """
 
     def __init__(
@@ -49,12 +54,15 @@ class ProfiledPrices(Prices):
         limit_s: float,
         records: GroupRecords | None = None,
         goes_on: Callable[[], bool] = lambda: True,
+        programs: ProgramSpace | None = None,
     ) -> None:
-        super().__init__(requests)
+        super().__init__(requests, programs=programs)
         self.are_times = True
         self._until = time.monotonic() + limit_s
         self._records, self._goes_on = records or GroupRecords(), goes_on
         self._known: dict[Kernel, list[float]] = {}
+        self._forms: dict[Kernel, ProgramForm | None] = {}
+        self._half: set[Kernel] = set()  # known by the time of plain loops alone
         self._settled = self._records_only = False
         self._group_s = 0.0  # what compiling and timing a group took in the last batch
         self._silent: set[str] = set()  # trials that did not answer in this run
@@ -101,22 +109,30 @@ class ProfiledPrices(Prices):
         self._settled = self._settled or changes
         return changes
 
+    def form_of(self, graph: Graph) -> ProgramForm | None:
+        """The form that took least; of a group without a time, as nothing was measured."""
+        key = _key(graph)
+        return self._forms[key] if key in self._forms else super().form_of(graph)
+
     def measure(self, graphs: Sequence[Graph]) -> bool:
         """Time what has no time yet, what is expected to take longest first; False where nothing new is known."""
-        new = {_key(graph): graph for graph in graphs if _key(graph) not in self._known}
-        waiting = [_Waiting.of(key, graph, self.requests, Prices.each_us(self, graph)) for key, graph in new.items()]
+        new = {_key(graph): graph for graph in graphs if _key(graph) not in self._known.keys() - self._half}
+        waiting = [WaitingGroup(key, graph, self.requests, Prices.each_us(self, graph)) for key, graph in new.items()]
         waiting.sort(key=lambda item: -sum(item.usual))
         while waiting:
-            left = [waiting_group for waiting_group in waiting if self._open(waiting_group)]
-            for waiting_group in waiting:
-                if waiting_group not in left:
-                    self._learn(waiting_group)
-            apart = list({waiting_group.group.name: waiting_group for waiting_group in reversed(left)}.values())[
-                ::-1
-            ]  # equal groups are timed once
+            left = [group for group in waiting if self._open(group)]
+            for group in waiting:
+                if group not in left:
+                    self._learn(group)
+            open_forms = [form for group in left for form in group.forms if self._lacks(form)]
+            apart = list({form.group.name: form for form in reversed(open_forms)}.values())[::-1]  # equal ones once
             if not left or time.monotonic() > self._until or not self._goes_on():
                 again = self._records_only or time.monotonic() <= self._until  # else there is no time to plan again
-                return len(left) < len(new) and again
+                half = [group for group in left if group.key not in self._known and not self._lacks(group.forms[0])]
+                for group in half:  # its program has no time yet
+                    self._learn(group)
+                    self._half.add(group.key)
+                return (len(left) - len(half) < len(new)) and again
             some, began = apart[: self._fitting()], time.monotonic()
             self._time(some)
             self._group_s = (time.monotonic() - began) / len(some)
@@ -129,35 +145,57 @@ class ProfiledPrices(Prices):
             return FIRST_BATCH
         return max(1, min(BATCH, int((self._until - time.monotonic()) / self._group_s)))
 
-    def _open(self, waiting: _Waiting) -> bool:
+    def _lacks(self, form: TimedForm) -> bool:
         return any(
-            trial.key() not in self._silent and self._records.known(trial) is None for trial, _ in waiting.trials.values()
+            trial.key() not in self._silent and self._records.known(trial) is None for trial, _ in form.trials.values()
         )
 
-    def _learn(self, waiting: _Waiting) -> None:
-        outcomes = {number: self._records.known(trial) for number, (trial, _) in waiting.trials.items()}
-        times = {
-            number: self.rates.step_us + outcome.median_us
-            for number, outcome in outcomes.items()
-            if isinstance(outcome, Timed)
-        }
+    def _open(self, waiting: WaitingGroup) -> bool:
+        """True if some form has no time yet. A program is one where plain loops have a time that it may save."""
+        if any(map(self._lacks, waiting.forms)):
+            return True
+        if self.programs is None or waiting.closed:
+            return False
+        waiting.closed = True
+        loops = self._times(waiting.forms[0])
+        if not loops or fmean(loops.values()) < LEAST_US:
+            return False
+        program = self.programs.best(waiting.graph)
+        if program is None or sum(program.us) > MOST_OVER_LOOPS * sum(loops.values()) * len(waiting.usual) / len(loops):
+            return False
+        waiting.forms.append(TimedForm.of(waiting.graph, self.requests, program))
+        return self._lacks(waiting.forms[1])
+
+    def _times(self, form: TimedForm) -> dict[int, float]:
+        """Microseconds by the number of the request."""
+        outcomes = {number: self._records.known(trial) for number, (trial, _) in form.trials.items()}
+        return {number: outcome.median_us for number, outcome in outcomes.items() if isinstance(outcome, Timed)}
+
+    def _learn(self, waiting: WaitingGroup) -> None:
+        """The price at each request: of the form that takes least at those at which all have times."""
+        every = [(form, times) for form in waiting.forms if (times := self._times(form))]
+        form, raw = min(every, key=lambda item: fmean(item[1].values()), default=(waiting.forms[0], {}))
+        times = {number: self.rates.step_us + us for number, us in raw.items()}
         ratios = [us / waiting.usual[number] for number, us in times.items()]
         scale = float(np.exp(np.mean(np.log(ratios)))) if ratios else 1.0
         self.ratios += ratios
         self.count += bool(ratios)
         self._known[waiting.key] = [times.get(number, scale * usual) for number, usual in enumerate(waiting.usual)]
+        self._half.discard(waiting.key)
+        if ratios:
+            self._forms[waiting.key] = form.group.form
 
-    def _time(self, groups: Sequence[_Waiting]) -> None:
-        """Compile and time groups at the requests at which they have no time; whatever comes of it is kept."""
+    def _time(self, forms: Sequence[TimedForm]) -> None:
+        """Compile and time forms at the requests at which they have no time; whatever comes of it is kept."""
         trials: dict[tuple[int, int], Trial] = {}
         tasks: list[dict[str, Any]] = []
-        for at, group in enumerate(groups):
-            for number, (trial, tensors) in group.trials.items():
+        for at, form in enumerate(forms):
+            for number, (trial, tensors) in form.trials.items():
                 if self._records.known(trial) is None:
                     trials[at, number] = trial
-                    tasks.append({"group": at, "loops": group.group.loops, "request": number, "tensors": tensors})
+                    tasks.append({"group": at, "loops": form.group.loops, "request": number, "tensors": tensors})
         result: list[tuple[Trial, float]] = []
-        for line in self._answers([group.group for group in groups], tasks):
+        for line in self._answers([form.group for form in forms], tasks):
             if line.endswith("]"):
                 at, number, us = json.loads(line)
                 result.append((trials[at, number], us))
@@ -168,26 +206,37 @@ class ProfiledPrices(Prices):
         """Lines of a process that times; none without a compiler: the pack's own build says what is wrong."""
         limit = min(CHILD_LIMIT_S, max(0.0, self._until - time.monotonic()) + GRACE_S)
         with tempfile.TemporaryDirectory() as scratch:
-            source, library = Path(scratch) / "groups.c", Path(scratch) / "groups.so"
-            text = "\n".join(
-                group.group.source.replace(f"static void {NAMELESS}", f"void ht_group_{at}", 1)
-                for at, group in enumerate(groups)
-            )
-            empty = f"void {NOTHING}(const int64_t* s, void* const* t, const int64_t* lo, const int64_t* hi) {{}}"
-            source.write_text(f"{head_of([text])}\n{text}\n{empty}\n", encoding="utf-8")
+            library = Path(scratch) / "groups.so"
             values = [[group.sizes.values(request) for request in self.requests] for group in groups]
             try:
-                words = [Toolchain.find().compiler, "-std=c11", "-O3", "-march=native", *GROUP_FLAGS, "-fPIC", "-shared",
-                         "-I", str(RUNTIME_SOURCES), str(source), "-o", str(library), "-lm"]  # fmt: skip
-                if command.run(words, CHILD_LIMIT_S).code != 0:
-                    return []
+                self._build(groups, library)
                 job = json.dumps({"library": str(library), "values": values, "tasks": tasks})
                 times = [sys.executable, "-m", "haotuner.partition.group_times"]
                 return command.run(times, limit, stdin=job).out.splitlines()
             except TimedOut as error:
                 return error.out.splitlines()
-            except (OSError, HaotunerError):
+            except (OSError, RuntimeError, HaotunerError):
                 return []
+
+    def _build(self, groups: Sequence[NamedGroup], library: Path) -> None:
+        """A library with a function ``ht_group_N`` for each group; RuntimeError where it cannot be built."""
+        source = library.with_suffix(".c")
+        kernels = list(dict.fromkeys(group.form.kernel for group in groups if group.form is not None))
+        text = "\n".join(group.source(f"ht_group_{at}") for at, group in enumerate(groups))
+        empty = f"void {NOTHING}(const int64_t* s, void* const* t, const int64_t* lo, const int64_t* hi) {{}}"
+        heads, more = [head_of([text])], list[str]()
+        toolchain = Toolchain.find()
+        if kernels and self.programs is not None:
+            compiled = library.with_suffix(".o")
+            self.programs.compile_object(kernels, self.programs.device.arch, compiled)
+            heads += ["#include <stdlib.h>", '#include "programs.h"']
+            more = [str(RUNTIME_SOURCES / name) for name in ("programs.c", "tvm_ffi_stubs.c")]
+            more += [str(compiled), "-I", str(toolchain.include)]
+        source.write_text("\n".join((*heads, text, empty, "")), encoding="utf-8")
+        words = [toolchain.compiler, "-std=c11", "-O3", "-march=native", *GROUP_FLAGS, "-fPIC", "-shared",
+                 "-I", str(RUNTIME_SOURCES), str(source), *more, "-o", str(library), "-lm"]  # fmt: skip
+        if command.run(words, CHILD_LIMIT_S).code != 0:
+            raise RuntimeError("the C compiler refused the groups")
 
 
 def _key(graph: Graph) -> Kernel:
@@ -195,20 +244,27 @@ def _key(graph: Graph) -> Kernel:
 
 
 @dataclass(frozen=True, slots=True)
-class _Waiting:
-    """A group without a time. ``trials``: by the number of the request what times it there, and its tensors."""
+class TimedForm:
+    """A form of a group. ``trials``: by the number of the request what times it there, and its tensors."""
 
-    key: Kernel
     group: NamedGroup
-    usual: Sequence[float]
     trials: Mapping[int, tuple[Trial, Any]]
 
     @staticmethod
-    def of(key: Kernel, graph: Graph, requests: Sequence[Mapping[str, int]], usual: Sequence[float]) -> _Waiting:
-        group = NamedGroup(graph)
+    def of(graph: Graph, requests: Sequence[Mapping[str, int]], form: ProgramForm | None = None) -> TimedForm:
+        """Without trials where tensors are too large or empty."""
+        group = NamedGroup(graph, form)
         every = {number: _tensors(group, request) for number, request in enumerate(requests)}
         trials = {n: (group.trial(requests[n]), tensors) for n, tensors in every.items() if tensors is not None}
-        return _Waiting(key, group, usual, trials)
+        return TimedForm(group, trials)
+
+
+class WaitingGroup:
+    """A group without a time. ``forms``: plain loops, and a program where it is to be timed; ``closed``: none will join."""
+
+    def __init__(self, key: Kernel, graph: Graph, requests: Sequence[Mapping[str, int]], usual: Sequence[float]) -> None:
+        self.key, self.graph, self.usual = key, graph, usual
+        self.forms, self.closed = [TimedForm.of(graph, requests)], False
 
 
 def _tensors(group: NamedGroup, dims: Mapping[str, int]) -> list[Any] | None:

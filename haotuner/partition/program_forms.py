@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from haotuner.backends.backend import CompileObject
+from haotuner.backends.cpu.compile import object_code
 from haotuner.codegen.group import kind_of_part
 from haotuner.codegen.loops.loop_nest import Group, collapsed
 from haotuner.codegen.sibling_outputs import written
@@ -87,8 +89,11 @@ class ProgramForm:
 class ProgramSpace:
     """The programs of groups for one device, at some requests. Equal groups are looked at once."""
 
-    def __init__(self, device: Device, requests: Sequence[Mapping[str, int]]) -> None:
-        self.device, self.requests = device, requests
+    def __init__(
+        self, device: Device, requests: Sequence[Mapping[str, int]], compile_object: CompileObject = object_code
+    ) -> None:
+        """``compile_object``: what compiles kernels of a host, for an architecture, into an object file."""
+        self.device, self.requests, self.compile_object = device, requests, compile_object
         self._known: dict[tuple[tuple[str, ...], frozenset[str]], ProgramForm | None] = {}
         self._chosen: dict[tuple[str, tuple[Shape, ...]], tuple[MicroKernel, tuple[float, ...]] | None] = {}
 
@@ -155,7 +160,10 @@ class ExpressedGroup:
         return tuple(map(Shape.of, every)) if all(min(sizes.values()) > 0 for sizes in every) else ()
 
     def fastest(self, device: Device, shapes: Sequence[Shape]) -> tuple[MicroKernel, tuple[float, ...]] | None:
-        """The schedule of which least is expected, and its microseconds at each shape: of all at two shapes, then of a few."""
+        """The schedule of which least is expected, and its microseconds at each shape.
+
+        All are compared at two shapes, then a few at every one.
+        """
         try:
             kernels = list(self.family.points(self.op, device))
         except HaotunerError:
@@ -180,6 +188,12 @@ class ExpressedGroup:
         loops = {axis: index for index, axis in enumerate(self.kind.output.axes({})) if axis in spatial}
         axes = tuple(tuple(loops.get(axis, -1) for axis in own) for own in self._axes)
         return ProgramForm(kernel, self.tensors, axes, us, tuple(self.graph.types[tensor] for tensor in self.tensors))
+
+
+def prefers_program(graph: Graph) -> bool:
+    """True if less is expected of a program than of plain loops, as neither was timed."""
+    graph = collapsed(graph)
+    return True
 
 
 def has_program(graph: Graph, node: Node) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +24,12 @@ from haotuner.partition.ilp_partition import IlpPartitioner, PartitionReport, to
 from haotuner.partition.layout import LAYOUTS
 from haotuner.partition.products import Product
 from haotuner.partition.profiled_costs import ProfiledPrices
+from haotuner.partition.program_forms import ProgramSpace
 from haotuner.partition.segmented_model import RANDOM
 from haotuner.partition.segments import chained, cut, flattened
 from haotuner.partition.specializations import ways_of
 from haotuner.search.task_scheduler import Shared
+from haotuner.spec.device import Device
 from haotuner.spec.op import Op
 from haotuner.spec.shape import Shape, Span
 from haotuner.spec.traffic import Arrivals
@@ -108,19 +110,24 @@ def model_task(
     measure_s: float = 0.0,
     serves: Callable[[Op], bool] | None = None,
     layout: str = "cheapest",
+    device: Device | None = None,
 ) -> ModelTask:
     """The model of a graph, in the cheapest groups. UsageError for shapes that do not fit it, or what no kernel computes.
 
     ``first_group``: how many groups the models before it in the same pack have. ``measure_s``: seconds in which kernels are
     timed on this host wherever a plan wants them; 0: prices are expectations, see ``repriced``. ``serves``: of a device,
     whether it has kernels for an op; None: the model runs on CPUs. ``layout``: a key of ``LAYOUTS``, where images have their
-    channels.
+    channels. ``device``: the CPU whose programs compute groups where less is expected of them; None: no program does.
     """
     if serves is not None:
         check_draws(name, graph)
     spans = spans_of(graph, shapes)
     at = requests(spans, PRICED)
-    prices = ProfiledPrices(at, measure_s) if measure_s and serves is None else Prices(at, CORE if serves is None else GPU)
+    programs = None if device is None or serves is not None else ProgramSpace(device, at)
+    if measure_s and serves is None:
+        prices: Prices = ProfiledPrices(at, measure_s, programs=programs)
+    else:
+        prices = Prices(at, CORE if serves is None else GPU, programs)
     kinds: dict[Hashable, Any] = {}
     plans = tuple(
         LAYOUTS[layout](IlpPartitioner(segment.graph, prices, serves=serves, kinds=kinds))
@@ -173,7 +180,7 @@ def _assembled(
     on_device: bool,
 ) -> ModelTask:
     """The model of these plans, one for each segment that runs anything."""
-    ways = tuple(ways_of(plan) for plan in plans)
+    ways = tuple(with_forms(ways_of(plan), plan.prices) for plan in plans)
     segments, parts, left = cut(graph), list[ExecutableModel](), iter(zip(plans, ways, strict=True))
     for index, segment in enumerate(flattened(segments)):
         if segment.graph is not None:
@@ -188,6 +195,19 @@ def _assembled(
         plans=tuple(plans),
         on_device=on_device, turns=tuple(segment.turns for segment in flattened(segments) if segment.graph is not None),
     )  # fmt: skip
+
+
+def with_forms(ways: Sequence[Specialization], prices: Prices) -> tuple[Specialization, ...]:
+    """The ways with each group in its cheapest form by some prices."""
+    return tuple(
+        replace(
+            way,
+            steps=tuple(
+                replace(step, form=prices.form_of(step.graph)) if isinstance(step, Loops) else step for step in way.steps
+            ),
+        )
+        for way in ways
+    )
 
 
 def calls_of(model: ModelTask) -> dict[str, dict[Shape, float]]:

@@ -9,6 +9,7 @@ from haotuner.measure.device_measurer import DeviceMeasurer
 from haotuner.partition.cost_estimate import groups_us
 from haotuner.partition.group_times import GroupRecords
 from haotuner.partition.profiled_costs import ProfiledPrices
+from haotuner.partition.program_forms import ProgramSpace
 from haotuner.partition.tasks import ModelTask, repriced
 from haotuner.search.task_scheduler import Shared, TurnResult
 from haotuner.tuning.op_tasks import SIGNAL, Watch
@@ -23,7 +24,7 @@ class GroupTasks:
     def __init__(self, request: Request, lab: DeviceMeasurer, watch: Watch, phase_of: str) -> None:
         """``phase_of``: the name that ``watch`` sees beside the phase."""
         self.models: tuple[ModelTask, ...] = tuple(request.models)
-        self._watch, self._phase_of, self._stopped = watch, phase_of, False
+        self._lab, self._watch, self._phase_of, self._stopped = lab, watch, phase_of, False
         self._records: GroupRecords | None = None
         self._profiled: dict[int, ProfiledPrices] = {}
         if request.times_groups:
@@ -65,7 +66,8 @@ class GroupTasks:
     def _prices_of(self, index: int) -> ProfiledPrices:
         if index not in self._profiled:
             requests = self.models[index].prices.requests
-            self._profiled[index] = ProfiledPrices(requests, 0.0, self._records, self._goes_on)
+            programs = ProgramSpace(self._lab.device, requests, self._lab.compile_object)
+            self._profiled[index] = ProfiledPrices(requests, 0.0, self._records, self._goes_on, programs)
         return self._profiled[index]
 
     def _goes_on(self) -> bool:

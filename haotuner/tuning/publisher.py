@@ -281,7 +281,9 @@ def _groups_of(models: Sequence[ModelTask], cache: Path | None) -> GroupSources 
     parts = [part for model in models for part in model.parts]
     return GroupSources(
         c=source_of([*parts, *(model.written for model in models if model.written not in parts)]),
-        programs=list(dict.fromkeys(function.program.kernel for part in parts for function in part.functions if function.program)),
+        programs=list(
+            dict.fromkeys(function.program.kernel for part in parts for function in part.functions if function.program)
+        ),
         device=device_source_of(parts),
         launches=[function for part in parts for function in part.functions],
         cache=None if cache is None else cache / DEVICE_CODE,

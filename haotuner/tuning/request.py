@@ -184,6 +184,13 @@ def serves_on(text: str) -> Callable[[Op], bool] | None:
     return None if device.kind == "cpu" else _served_by(backend_for(device, text))
 
 
+def cpu_named(text: str) -> Device | None:
+    """The CPU called so, unmeasured; None of other devices. UnknownDevice: there is none."""
+    if text.partition(":")[0] != "cpu":
+        return None
+    return own_device(text, measure=False, cache_dir=None)
+
+
 def _served_by(backend: Backend) -> Callable[[Op], bool]:
     def serves(op: Op) -> bool:
         try:

@@ -39,6 +39,7 @@ from haotuner.runtime.device_model import DeviceModelBound
 from haotuner.runtime.model import Chain
 from haotuner.runtime.model_bound import ModelBound
 from haotuner.runtime.pack import Pack
+from haotuner.spec.device import Device
 from haotuner.spec.op import Op
 from haotuner.spec.shape import Span
 from haotuner.verify.device_numbers import answered, answered_chain, ordinal_for
@@ -59,10 +60,11 @@ def model_of(
     first_group: int = 0,
     measure_s: float = 0.0,
     serves: Callable[[Op], bool] | None = None,
+    device: Device | None = None,
 ) -> ModelTask:
     """The model of an ONNX file, or of one that torch.export saved (.pt2), ready to be tuned; errors as of the readers.
 
-    ``serves``: of a device, as of ``asked_model``.
+    ``serves``: of a device, ``device``: of a CPU, as of ``model_task``.
     """
     from haotuner.partition.tasks import model_task  # with solvers and more, which a check can do without
 
@@ -77,7 +79,7 @@ def model_of(
             "which must be equal. Give sizes at which they are, multiples of a number with a step (h=32..512:32). "
             "Where a number of the file stands for a dimension, export the model with that dimension dynamic"
         )
-    return model_task(name_of(path_), graph, shapes, path_, first_group, measure_s, serves)
+    return model_task(name_of(path_), graph, shapes, path_, first_group, measure_s, serves, device=device)
 
 
 def name_of(file: Path) -> str:

@@ -31,6 +31,7 @@ from haotuner.microkernels.cpu.dense import computed_columns
 from haotuner.microkernels.cpu.generated import joins_of
 from haotuner.microkernels.index import families_for, family_named
 from haotuner.ops.convolution import is_convolution
+from haotuner.ops.groups import definitions
 from haotuner.plan.compose import Curve
 from haotuner.spec.composition import COLUMNS, ROWS, SERIAL, TERMS, Composition
 from haotuner.spec.device import Device
@@ -191,7 +192,8 @@ class CpuBackend:
 
     def object_request(self, kernels: Sequence[MicroKernel], arch: str, out: str) -> dict[str, Any]:
         """For the object code of a pack."""
-        return {"do": "object", "kernels": [kernel.name for kernel in kernels], "arch": arch, "out": out}
+        names = [kernel.name for kernel in kernels]
+        return {"do": "object", "kernels": names, "groups": definitions(), "arch": arch, "out": out}
 
     def timer(self, device: Device, policy: Policy, environment: Mapping[str, str], *, seed: int) -> CpuTimer:
         """Timer that verifies and times on this host."""

@@ -127,8 +127,8 @@ def pack_library(
 ) -> None:
     """Build the pack's library: kernels (TVM), tables and runtime (C compiler). RuntimeError with the compiler's words.
 
-    ``groups``: C of whole models' loops and schedules; ``programs``: kernels that it calls. ``compile_object`` turns kernels into one object file; a tuner has
-    it done by a process that TVM is loaded in already.
+    ``groups``: C of whole models' loops and schedules; ``programs``: kernels that it calls. ``compile_object`` turns kernels
+    into one object file; a tuner has it done by a process that TVM is loaded in already.
     """
     compiled = compile_object or partial(object_code, objects=toolchain.objects)
     with tempfile.TemporaryDirectory(prefix="haotuner-", dir=out.parent) as scratch:

@@ -69,10 +69,11 @@ def build(objects: Path | None, job: Job) -> Job:
 
 
 def compile_object(objects: Path | None, job: Job) -> Job:
-    """Compile kernels (by name) into one object file, for a pack."""
+    """Compile kernels (by name) into one object file, for a pack; ``groups``: kinds that were learned since the start."""
     from haotuner.backends.cpu.compile import object_code
     from haotuner.backends.timing_job import kernels_of
 
+    _learn(job)
     try:
         object_code(kernels_of(job), job["arch"], Path(job["out"]), objects=objects)
     except Exception as error:  # a compiler's error is data
