@@ -71,13 +71,16 @@ def print_model(document: dict[str, Any], *, every: bool) -> None:
         if every or _kernel_summaries(region["chosen"]) != _kernel_summaries(region["greedy"])
     ]
     for region in apart:
-        rows = [(who, _makes(one_group), f"{one_group['us']:.1f}", _short(one_group["primitives"]))
-                for who in ("chosen", "greedy") for one_group in region[who]]  # fmt: skip
+        rows = [(who, _makes(group), f"{group['us']:.1f}", group.get("form", ""), _short(group["primitives"]))
+                for who in ("chosen", "greedy") for group in region[who]]  # fmt: skip
         totals = [sum(one_group["us"] for one_group in region[who]) for who in ("chosen", "greedy")]
         say(f"\nregion of {region['outputs'][0]}: {totals[0]:.1f} us, greedily {totals[1]:.1f}")
-        say(columns([("plan", "makes", "us", "of"), *rows]))
+        say(columns([("plan", "makes", "us", "form", "of"), *rows]))
     if not apart:
         say("greedy fusion has the same kernels everywhere")
+    forms = Counter(group["form"] for region in document["regions"] for group in region["chosen"] if "form" in group)
+    for form, count in forms.most_common():
+        say(f"form of {counted(count, 'group')}: {form}")
 
 
 def _totals(us: dict[str, float]) -> str:
@@ -181,7 +184,12 @@ def timed_steps(model: Model | Chain, sizes: Mapping[str, int], text: str) -> St
 def _step_summary(step: Mapping[str, Any]) -> dict[str, Any]:
     """Summary of a step, by its words in the schedule."""
     makes = ", ".join(step["tensors"][: -step.get("outputs", 1) - 1 : -1]) if step["do"] == "loops" else step["out"]
-    return {"do": step["do"], "what": step.get("op") or f"group {step.get('group', '')}".strip(), "makes": makes}
+    return {"do": step["do"], "what": step.get("op") or _group_words(step), "makes": makes}
+
+
+def _group_words(step: Mapping[str, Any]) -> str:
+    form = f", {step['form']}" if "form" in step else ", plain loops" if "group" in step else ""
+    return f"group {step.get('group', '')}".strip() + form
 
 
 def print_steps(document: Mapping[str, Any]) -> None:

@@ -50,12 +50,19 @@ class ModelReport:
 
 def _table(model: ModelTask) -> str:
     steps, groups = _steps(model), len(model.written.functions)
+    programs = _programs(model)
+    beside = f"{programs} by programs of the searched space, " if programs else ""
     loops = "launches of generated kernels" if model.on_device else "plain loops"
     return (
         f"\nmodel {model.written.name}: {sum(steps.values())} steps; {steps['Product']} by {len(model.uses)} "
-        f"tuned ops, {steps['Loops']} by {loops} ({groups} different ones); "
+        f"tuned ops, {beside}{steps['Loops'] - programs} by {loops} ({groups} different ones); "
         f"{sum(len(part.weights) for part in model.parts):,} bytes of weights{_cuts(model)}\n{_orchestration(model)}"
     )
+
+
+def _programs(model: ModelTask) -> int:
+    """Number of groups that programs of the searched space compute."""
+    return sum(getattr(step, "form", None) is not None for step in model.steps)
 
 
 def _expected(model: ModelTask, report: Report) -> str:
@@ -90,7 +97,8 @@ def _document(model: ModelTask, ops: Sequence[Op], report: Report) -> dict[str, 
             if uses[op.name]
         ],
         "steps": sum(steps.values()),
-        "plain_loops": steps["Loops"],
+        "plain_loops": steps["Loops"] - _programs(model),
+        "programs": _programs(model),
         "orchestration": {
             "windows": report_.windows,
             "candidates": report_.candidates,

@@ -71,6 +71,8 @@ class Rates:
 
 
 FEW_TAPS = 9
+MOST_PROGRAMS = 12  # of a model whose groups have no times: each takes a second or two to choose and to compile
+LEAST_US = 2.0  # of a group, the mean over the requests, below which no program is made
 CORE = Rates(
     reuses_row=True,
     output_us=0.2,
@@ -89,6 +91,11 @@ GPU = Rates(
     reuses_row=False, output_us=0.0, step_us=3.0, bytes_moved=2e6, simple=1e7, hard=2e6, flops=2e7
 )  # of a server: a launch weighs as much as some megabytes
 HARD = TRANSCENDENTAL | {"div", "rsqrt", "sqrt", "reciprocal", "fmod", "mod"}
+
+
+def kernel_of(graph: Graph) -> Kernel:
+    """A group as a kernel."""
+    return graph.outputs, frozenset(node.output for node in graph.nodes)
 
 
 class Prices:
@@ -151,9 +158,20 @@ class Prices:
         """True if a kernel's price is a time."""
         return False
 
-    def form_of(self, graph: Graph) -> ProgramForm | None:
-        """The program that computes a group that a plan wants; None: plain loops do, of which less is expected."""
-        return None if self.programs is None or not prefers_program(graph) else self.programs.best(graph)
+    def forms_of(self, graphs: Sequence[Graph]) -> dict[Kernel, ProgramForm]:
+        """Programs of groups that a plan wants, by kernel; plain loops compute the others.
+
+        Of groups without a time the ``MOST_PROGRAMS`` different programs of those that are expected to take longest.
+        """
+        result: dict[Kernel, ProgramForm] = {}
+        if self.programs is None:
+            return result
+        usual = {kernel_of(graph): (float(np.mean(Prices.each_us(self, graph))), graph) for graph in graphs}
+        for kernel, (us, graph) in sorted(usual.items(), key=lambda item: -item[1][0]):
+            if us >= LEAST_US and prefers_program(graph) and len({form.kernel for form in result.values()}) < MOST_PROGRAMS:
+                form = self.programs.best(graph)
+                result |= {} if form is None else {kernel: form}
+        return result
 
     def expected_us(self, graph: Graph) -> list[float]:
         """Expected time of a group at each request, in us: a time, where prices are times."""

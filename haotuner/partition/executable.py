@@ -197,6 +197,7 @@ class _Writer:
                 )  # fmt: skip
             )
         document = {"do": "loops", "group": group_index, "tensors": [self.tensor(tensor) for tensor in group.tensors]}
+        document |= {} if form is None else {"form": form.words}
         return document | ({"outputs": count} if count > 1 else {})
 
     def _product(self, step: Product) -> dict[str, Any]:

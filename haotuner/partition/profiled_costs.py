@@ -28,7 +28,7 @@ from haotuner.graph.graph import Graph
 from haotuner.graph.types import numpy_dtype
 from haotuner.isolate import group as command
 from haotuner.isolate.answers import TimedOut
-from haotuner.partition.costs import Kernel, Prices
+from haotuner.partition.costs import LEAST_US, Kernel, Prices, kernel_of
 from haotuner.partition.group_times import NOTHING, GroupRecords, NamedGroup
 from haotuner.partition.program_forms import ProgramForm, ProgramSpace
 from haotuner.spec.record import Timed, Trial
@@ -37,7 +37,6 @@ BOUND = 0.4  # of what an unmeasured kernel is expected to take
 LARGEST_BYTES = 1 << 25  # of a kernel's tensors at a measured request
 BATCH, FIRST_BATCH = 24, 6  # groups compiled and timed at a time, at most: between two of them the clock is looked at
 CHILD_LIMIT_S, GRACE_S = 120.0, 5.0
-LEAST_US = 2.0  # of plain loops, the mean over the requests, below which no program is compiled: it takes a second
 MOST_OVER_LOOPS = 1.5  # of their time, what is expected of a program that is timed beside them
 
 
@@ -71,11 +70,11 @@ class ProfiledPrices(Prices):
     def each_us(self, graph: Graph) -> list[float]:
         """Measured, or a bound."""
         share = 1.0 if self._settled else BOUND
-        return self._known.get(_key(graph)) or [share * time_us for time_us in super().each_us(graph)]
+        return self._known.get(kernel_of(graph)) or [share * time_us for time_us in super().each_us(graph)]
 
     def expected_us(self, graph: Graph) -> list[float]:
         """Measured, or what the bound is a bound of."""
-        return self._known.get(_key(graph)) or super().each_us(graph)
+        return self._known.get(kernel_of(graph)) or super().each_us(graph)
 
     def each_of(self, kernel: Kernel, usual_us: Sequence[float]) -> Sequence[float]:
         """Measured, or a bound of what is expected; that itself once nothing more will be timed."""
@@ -105,18 +104,18 @@ class ProfiledPrices(Prices):
     def settle(self, graphs: Sequence[Graph]) -> bool:
         """From now on what has no time counts with what is expected of it; whether that changes anything."""
         late = not self.more()  # then what was learnt last is in no plan yet
-        changes = not self._settled and (late or any(_key(graph) not in self._known for graph in graphs))
+        changes = not self._settled and (late or any(kernel_of(graph) not in self._known for graph in graphs))
         self._settled = self._settled or changes
         return changes
 
-    def form_of(self, graph: Graph) -> ProgramForm | None:
-        """The form that took least; of a group without a time, as nothing was measured."""
-        key = _key(graph)
-        return self._forms[key] if key in self._forms else super().form_of(graph)
+    def forms_of(self, graphs: Sequence[Graph]) -> dict[Kernel, ProgramForm]:
+        """The forms that took least; of groups without a time, as where nothing is measured."""
+        timed = {key: form for graph in graphs if (form := self._forms.get(key := kernel_of(graph))) is not None}
+        return timed | super().forms_of([graph for graph in graphs if kernel_of(graph) not in self._forms])
 
     def measure(self, graphs: Sequence[Graph]) -> bool:
         """Time what has no time yet, what is expected to take longest first; False where nothing new is known."""
-        new = {_key(graph): graph for graph in graphs if _key(graph) not in self._known.keys() - self._half}
+        new = {kernel_of(graph): graph for graph in graphs if kernel_of(graph) not in self._known.keys() - self._half}
         waiting = [WaitingGroup(key, graph, self.requests, Prices.each_us(self, graph)) for key, graph in new.items()]
         waiting.sort(key=lambda item: -sum(item.usual))
         while waiting:
@@ -237,10 +236,6 @@ class ProfiledPrices(Prices):
                  "-I", str(RUNTIME_SOURCES), str(source), *more, "-o", str(library), "-lm"]  # fmt: skip
         if command.run(words, CHILD_LIMIT_S).code != 0:
             raise RuntimeError("the C compiler refused the groups")
-
-
-def _key(graph: Graph) -> Kernel:
-    return graph.outputs, frozenset(node.output for node in graph.nodes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,7 +25,7 @@ from haotuner.microkernels.cpu.generated import CpuGenerated
 from haotuner.microkernels.cpu.generated_program import VECTOR_MATH
 from haotuner.microkernels.index import families_for
 from haotuner.ops.dtypes import DTYPES
-from haotuner.ops.formula import COMPARISONS
+from haotuner.ops.formula import COMPARISONS, TRANSCENDENTAL
 from haotuner.ops.kind import OpKind
 from haotuner.spec.device import Device
 from haotuner.spec.kernel import MicroKernel
@@ -34,6 +34,8 @@ from haotuner.spec.shape import Shape
 
 STEM = "part"  # of the names of kinds that models' groups are
 MOST_NODES = 48  # of a group with a program
+EDGES = ("pad", "window", "concat", "slice", "reverse")
+HARD = (TRANSCENDENTAL | {"sqrt", "rsqrt"}) - {"cos", "sin"}  # functions of which a program is expected to take less
 FEW = 6  # schedules that are compared at every request
 ELEMENTS = ("fp32", "int32")  # of what is read and written
 MOVES = ("reshape", "transpose", "broadcast", "slice", "iota", "size", "pad", "concat", "reverse", "window")
@@ -45,8 +47,8 @@ OF_FLOATS = (*VECTOR_MATH, *FORMULAS, "div", "sqrt", "rsqrt", "reciprocal", "rou
 class ProgramForm:
     """A program that computes a group. ``tensors``: of a call, in its order, the first output last.
 
-    ``axes``: of each tensor the loop that each of its axes is, -1: none that threads may share.
-    ``us``: expected microseconds at each request.
+    ``axes``: of each tensor the loop that each of its axes is, -1: none that threads may share. ``us``: expected
+    microseconds at each request. ``types``: of the tensors, in the model's dimensions.
     """
 
     kernel: MicroKernel
@@ -54,6 +56,11 @@ class ProgramForm:
     axes: tuple[tuple[int, ...], ...]
     us: tuple[float, ...]
     types: tuple[TensorType, ...]
+
+    @property
+    def words(self) -> str:
+        """The form for people."""
+        return f"generated, schedule {self.kernel.name.partition('_fp32__')[2]}"
 
     @property
     def loops(self) -> tuple[Extent, ...]:
@@ -94,7 +101,7 @@ class ProgramSpace:
     ) -> None:
         """``compile_object``: what compiles kernels of a host, for an architecture, into an object file."""
         self.device, self.requests, self.compile_object = device, requests, compile_object
-        self._known: dict[tuple[tuple[str, ...], frozenset[str]], ProgramForm | None] = {}
+        self._known: dict[Hashable, ProgramForm | None] = {}
         self._chosen: dict[tuple[str, tuple[Shape, ...]], tuple[MicroKernel, tuple[float, ...]] | None] = {}
 
     def best(self, graph: Graph) -> ProgramForm | None:
@@ -192,8 +199,12 @@ class ExpressedGroup:
 
 def prefers_program(graph: Graph) -> bool:
     """True if less is expected of a program than of plain loops, as neither was timed."""
-    graph = collapsed(graph)
-    return True
+    if any(node.primitive in EDGES for node in graph.nodes):
+        return False  # plain loops have the middle of a row apart from its ends
+    folds = any(node.primitive == "reduce" for node in graph.nodes)
+    if any(node.primitive == "transpose" for node in graph.nodes):
+        return not folds  # plain loops compute a row's sums once where squares of it are turned
+    return folds or any(node.attributes.get("function") in HARD for node in graph.nodes)
 
 
 def has_program(graph: Graph, node: Node) -> bool:

@@ -16,7 +16,7 @@ from haotuner.errors import UsageError
 from haotuner.graph.extents import Extent, dimensions, evaluate
 from haotuner.graph.graph import Graph, bodies
 from haotuner.graph.types import NUMPY_NAMES
-from haotuner.partition.costs import CORE, GPU, Prices
+from haotuner.partition.costs import CORE, GPU, Prices, kernel_of
 from haotuner.partition.dim_ranges import requests, spans_of
 from haotuner.partition.executable import ExecutableModel, executable_chain, executable_specializations
 from haotuner.partition.greedy_fusion import Loops, Specialization, Step
@@ -199,15 +199,12 @@ def _assembled(
 
 def with_forms(ways: Sequence[Specialization], prices: Prices) -> tuple[Specialization, ...]:
     """The ways with each group in its cheapest form by some prices."""
-    return tuple(
-        replace(
-            way,
-            steps=tuple(
-                replace(step, form=prices.form_of(step.graph)) if isinstance(step, Loops) else step for step in way.steps
-            ),
-        )
-        for way in ways
-    )
+    forms = prices.forms_of([step.graph for way in ways for step in way.steps if isinstance(step, Loops)])
+
+    def formed(step: Step) -> Step:
+        return replace(step, form=forms.get(kernel_of(step.graph))) if isinstance(step, Loops) else step
+
+    return tuple(replace(way, steps=tuple(map(formed, way.steps))) for way in ways)
 
 
 def calls_of(model: ModelTask) -> dict[str, dict[Shape, float]]:

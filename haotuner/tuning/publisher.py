@@ -354,17 +354,26 @@ def _choice(tuned: Tuned) -> Choice:
 def _plan_of(model: ModelTask, tuned: Sequence[Tuned], device: Device, threads: Sequence[int]) -> dict[str, Any]:
     """Facts of how a model's groups were chosen, and what its requests are expected to take, for `haotuner explain`."""
     from haotuner.partition.cost_estimate import predicted_us
+    from haotuner.partition.greedy_fusion import Loops
 
     report = model.report
+    groups = [step for ways in model.ways for way in ways for step in way.steps if isinstance(step, Loops)]
+    forms = {step.output: step.form.words for step in groups if step.form is not None}
     return {
         "status": report.status,
         "measured": report.measured,
         "us": {"bound": report.bound_us, "chosen": report.chosen_us, "greedy": report.greedy_us},
         "requests": len(model.prices.requests),
         "predicted_us": {str(count): predicted_us(model, tuned, device, count) for count in threads},
-        "regions": [region for region in report.regions if region["chosen"]],
+        "regions": [_formed(region, forms) for region in report.regions if region["chosen"]],
         **({"ways": report.ways} if report.ways else {}),
     }
+
+
+def _formed(region: Mapping[str, Any], forms: Mapping[str, str]) -> dict[str, Any]:
+    """A region whose chosen kernels say their form."""
+    chosen = [{**kernel, "form": forms.get(kernel["output"], "plain loops")} for kernel in region["chosen"]]
+    return {**region, "chosen": chosen}
 
 
 def _ranges_of(models: Sequence[ModelTask]) -> dict[str, dict[str, list[int]]]:
