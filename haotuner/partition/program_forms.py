@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -103,6 +104,12 @@ class ProgramSpace:
         self.device, self.requests, self.compile_object = device, requests, compile_object
         self._known: dict[Hashable, ProgramForm | None] = {}
         self._chosen: dict[tuple[str, tuple[Shape, ...]], tuple[MicroKernel, tuple[float, ...]] | None] = {}
+
+    def compiled_by(self, compile_object: CompileObject) -> ProgramSpace:
+        """The same space, whose kernels something else compiles."""
+        result = copy(self)
+        result.compile_object = compile_object
+        return result
 
     def best(self, graph: Graph) -> ProgramForm | None:
         """The program of which least is expected over the requests; None where the space cannot express the graph."""

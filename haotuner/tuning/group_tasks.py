@@ -9,7 +9,6 @@ from haotuner.measure.device_measurer import DeviceMeasurer
 from haotuner.partition.cost_estimate import groups_us
 from haotuner.partition.group_times import GroupRecords
 from haotuner.partition.profiled_costs import ProfiledPrices
-from haotuner.partition.program_forms import ProgramSpace
 from haotuner.partition.tasks import ModelTask, repriced
 from haotuner.search.task_scheduler import Shared, TurnResult
 from haotuner.tuning.op_tasks import SIGNAL, Watch
@@ -65,8 +64,10 @@ class GroupTasks:
 
     def _prices_of(self, index: int) -> ProfiledPrices:
         if index not in self._profiled:
-            requests = self.models[index].prices.requests
-            programs = ProgramSpace(self._lab.device, requests, self._lab.compile_object)
+            prices = self.models[index].prices
+            requests, programs = prices.requests, prices.programs
+            if programs is not None:
+                programs = programs.compiled_by(self._lab.compile_object)
             self._profiled[index] = ProfiledPrices(requests, 0.0, self._records, self._goes_on, programs)
         return self._profiled[index]
 
