@@ -113,7 +113,7 @@ class ProgramSpace:
 
     def best(self, graph: Graph) -> ProgramForm | None:
         """The program of which least is expected over the requests; None where the space cannot express the graph."""
-        key = graph.outputs, frozenset(node.output for node in graph.nodes)
+        key = graph.inputs, graph.outputs, frozenset(node.output for node in graph.nodes)
         if key not in self._known:
             self._known[key] = self._best(collapsed(graph))
         return self._known[key]

@@ -145,8 +145,9 @@ _KINDS = {0: "int", 1: "uint", 2: "float", BFLOAT: "bfloat", 6: "bool"}
 NAMES = {(code, bits): _KINDS[code] + (str(bits) if code != 6 else "") for code, bits in TYPES.values()}
 _CODES = {np.dtype(name): code << 32 | bits << 40 | 1 << 48 for (code, bits), name in NAMES.items() if code != BFLOAT}
 _HALF = BFLOAT << 32 | 16 << 40 | 1 << 48  # of the type that numpy has from others
-_CPU, _WORDS = 1, 6  # of a tensor: address, device, rank and type, shape, strides, offset
-_SHAPES = 256  # of calls that are kept
+_CPU = 1
+TENSOR_WORDS = 6  # of a tensor: address, device, rank and type, shape, strides, offset
+SHAPES = 256  # of calls that are kept
 
 
 def address(array_: Any) -> int:
@@ -164,17 +165,21 @@ class Tensors:
         """``types``: words of each, as DLPack has them beside the rank."""
         extents = [extent for shape in shapes for extent in shape]
         self._extents = array("q", extents or (0,))  # a type of ctypes and a Struct would cost a new size 15 us
-        self._format = f"{_WORDS * len(shapes)}q"
+        self._format = f"{TENSOR_WORDS * len(shapes)}q"
         self._words: list[int] = []
         at, _ = self._extents.buffer_info()
         for shape, kind in zip(shapes, types, strict=True):
             self._words += (0, _CPU, len(shape) | kind, at, 0, 0)
             at += 8 * len(shape)
 
+    def words(self) -> array[int]:
+        """Words of all tensors, one behind the other, without addresses."""
+        return array("q", self._words)
+
     def packed(self, arrays: Sequence[Any]) -> bytes:
         """One tensor behind the other."""
         words = self._words[:]
-        words[::_WORDS] = [address(array_) for array_ in arrays]
+        words[::TENSOR_WORDS] = [address(array_) for array_ in arrays]
         return struct.pack(self._format, *words)
 
 
@@ -182,7 +187,7 @@ class Handed:
     """Tensors of arrays of certain types, by the arrays' shapes."""
 
     def __init__(self, types: Sequence[np.dtype[Any]]) -> None:
-        self._types = [_CODES.get(dtype, _HALF) for dtype in types]
+        self.types = [_CODES.get(dtype, _HALF) for dtype in types]
         self._known: dict[tuple[tuple[int, ...], ...], Tensors] = {}
 
     def of(self, arrays: Sequence[Any]) -> Tensors:
@@ -190,7 +195,7 @@ class Handed:
         shapes = tuple([array_.shape for array_ in arrays])
         result = self._known.get(shapes)
         if result is None:
-            if len(self._known) >= _SHAPES:
+            if len(self._known) >= SHAPES:
                 self._known.clear()
-            result = self._known[shapes] = Tensors(shapes, self._types)
+            result = self._known[shapes] = Tensors(shapes, self.types)
         return result

@@ -93,6 +93,8 @@ class OutputPool:
     def take(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
         """An array of undefined content; MemoryError or ValueError where it cannot be had."""
         need = math.prod(shape) * dtype.itemsize
+        if need < MANY and not self._free:
+            return np.empty(shape, dtype)
         self._rest(need)
         if need < MANY:
             return np.empty(shape, dtype)

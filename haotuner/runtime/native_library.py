@@ -7,7 +7,7 @@ import ctypes
 import importlib
 import weakref
 from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from haotuner.errors import EnvironmentMissing, HaotunerError, PackInvalid, UsageError
-from haotuner.runtime.arrays import NAMES, Handed, address
+from haotuner.runtime.arrays import NAMES, SHAPES, TENSOR_WORDS, Handed, Tensors, address
 from haotuner.runtime.compiled_schedules import VERSION as COMPILED_VERSION
 from haotuner.runtime.compiled_schedules import CompiledSchedules
 from haotuner.runtime.reprs import described_end
@@ -138,6 +138,30 @@ class _ErrorText:
         self.kind, self.text = ctypes.c_char_p(), ctypes.create_string_buffer(_TEXT)
         self.at = ctypes.addressof(self.kind), ctypes.addressof(self.text)
 
+    def error(self) -> HaotunerError:
+        """The message as an error of its kind."""
+        words = self.text.value.decode(errors="replace")
+        return HaotunerError(words) if self.kind.value == b"RuntimeError" else UsageError(words)
+
+
+class _ReadyCall:
+    """A call of arrays of certain shapes, of which only the addresses change; one at a time."""
+
+    def __init__(self, handle: Any, shapes: Sequence[tuple[int, ...]], types: Sequence[int], inputs: int) -> None:
+        self.error_text, self._tensors = _ErrorText(), Tensors(shapes, types)
+        self._words = self._tensors.words()
+        at, _ = self._words.buffer_info()
+        outputs_at = at + TENSOR_WORDS * self._words.itemsize * inputs
+        self._arguments = (handle, at, outputs_at, *self.error_text.at, _TEXT)
+
+    def fails(self, function: Callable[..., int], arrays: Sequence[Any]) -> int:
+        """0, or another number where the library refuses; ``error_text`` then says why."""
+        words, place = self._words, 0
+        for array_ in arrays:
+            words[place] = address(array_)
+            place += TENSOR_WORDS
+        return function(*self._arguments)
+
 
 class NativeModel:
     """An open model. Calls may come from any thread; each has memory of its own."""
@@ -180,6 +204,8 @@ class NativeModel:
         for position, end in enumerate(self.inputs):
             end.default = self._default(position, end)
         self._input_cache, self._output_cache = (Handed([end.dtype for end in ends]) for ends in (self.inputs, self.outputs))
+        self._types = (*self._input_cache.types, *self._output_cache.types)
+        self._idle: dict[tuple[tuple[int, ...], ...], list[_ReadyCall]] = {}
 
     @property
     def address(self) -> int:
@@ -212,8 +238,7 @@ class NativeModel:
             error_text = _ErrorText()
         try:
             if function(self._handle, first, second, *error_text.at, _TEXT):
-                words = error_text.text.value.decode(errors="replace")
-                raise HaotunerError(words) if error_text.kind.value == b"RuntimeError" else UsageError(words)
+                raise error_text.error()
         finally:
             self._error_text.append(error_text)
 
@@ -241,8 +266,22 @@ class NativeModel:
 
     def run(self, inputs: list[Any], outputs: list[Any]) -> None:
         """All steps; the arrays are contiguous, in the model's order. UsageError in the library's words."""
-        arguments, made = self._input_cache.of(inputs), self._output_cache.of(outputs)
-        self._call(self._run, arguments.packed(inputs), made.packed(outputs))
+        arrays = [*inputs, *outputs]
+        shapes = tuple([array_.shape for array_ in arrays])
+        idle = self._idle.get(shapes)
+        if idle is None:
+            if len(self._idle) >= SHAPES:
+                self._idle.clear()
+            idle = self._idle[shapes] = []
+        try:
+            ready = idle.pop()
+        except IndexError:  # as many as there were calls of these shapes at once
+            ready = _ReadyCall(self._handle, shapes, self._types, len(inputs))
+        try:
+            if ready.fails(self._run, arrays):
+                raise ready.error_text.error()
+        finally:
+            idle.append(ready)
 
     def times_us(self, inputs: list[Any], outputs: list[Any], steps: int) -> list[float]:
         """As ``run``: the microseconds of every step of the schedule."""

@@ -1,0 +1,221 @@
+"""Forms of a model's groups: programs of the searched space beside plain loops, at any sizes and in parts."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tvm")
+
+from haotuner.backends.cpu.compile import RUNTIME_SOURCES, object_code
+from haotuner.backends.index import own_device
+from haotuner.backends.toolchain import Toolchain
+from haotuner.codegen.loops.c_math import head_of
+from haotuner.graph import decompositions
+from haotuner.graph.error_bounds import bounded, wide
+from haotuner.graph.extents import dimension, evaluate, floor_division
+from haotuner.graph.graph import Graph, GraphBuilder
+from haotuner.host.processor import missing_flags
+from haotuner.partition import costs
+from haotuner.partition.costs import Prices
+from haotuner.partition.greedy_fusion import Loops, Specialization
+from haotuner.partition.group_times import AXES, NamedGroup
+from haotuner.partition.program_forms import ProgramForm, ProgramSpace, prefers_program
+from haotuner.partition.tasks import with_forms
+from haotuner.spec.device import Device
+
+B, T = dimension("b"), dimension("t")
+REQUESTS = ({"b": 2, "t": 33}, {"b": 1, "t": 200})
+SIZES = (*REQUESTS, {"b": 3, "t": 2}, {"b": 7, "t": 67})
+
+
+def device(name: str = "cpu") -> Device:
+    return own_device(name, measure=False, cache_dir=None)
+
+
+def softmax() -> Graph:
+    g = GraphBuilder()
+    return g.finish(decompositions.softmax(g, g.input("x", (B, T)), 1))
+
+
+def moments() -> Graph:
+    """A centred tensor and, beside it, the mean of each row: two outputs."""
+    g = GraphBuilder()
+    x = g.input("x", (B, T))
+    mean = g.map("div", g.add("reduce", x, how="sum", axes=(1,), keepdims=True), g.constant(np.float32(7)))
+    return g.finish(g.map("exp", g.map("sub", x, mean)), mean)
+
+
+def biased() -> Graph:
+    """A bias along an extent that is no dimension but follows from one, then a function, transposed."""
+    g = GraphBuilder()
+    half = floor_division(T, 2)
+    x, bias = g.input("x", (B, half)), g.input("bias", (half,))
+    return g.finish(g.add("transpose", g.map("tanh", g.map("add", x, bias)), order=(1, 0)))
+
+
+def elementwise() -> Graph:
+    g = GraphBuilder()
+    x, y = g.input("x", (B, T, 3)), g.input("y", (B, T, 3))
+    return g.finish(g.map("mul", g.map("sigmoid", x), y))
+
+
+GRAPHS: Mapping[str, Callable[[], Graph]] = {
+    "softmax": softmax, "moments": moments, "biased": biased, "elementwise": elementwise,
+}  # fmt: skip
+
+
+def library(graphs: Mapping[str, Graph], own: Device, folder: Path) -> dict[str, tuple[NamedGroup, Any]]:
+    """By name a group in its program, and its function."""
+    space = ProgramSpace(own, REQUESTS)
+    forms = {name: space.best(graph) for name, graph in graphs.items()}
+    groups = {name: NamedGroup(graphs[name], form) for name, form in forms.items() if form is not None}
+    assert groups.keys() == graphs.keys()
+    text = [head_of([]), "#include <stdlib.h>", '#include "programs.h"', *(g.source(f"ht_{n}") for n, g in groups.items())]
+    (folder / "groups.c").write_text("\n".join(text) + "\n")
+    object_code([form.kernel for form in forms.values() if form is not None], own.arch, folder / "kernels.o")
+    toolchain = Toolchain.find()
+    sources = [folder / "groups.c", *(RUNTIME_SOURCES / name for name in ("programs.c", "tvm_ffi_stubs.c"))]
+    words: list[str | Path] = [
+        toolchain.compiler,
+        "-std=c11",
+        "-O1",
+        "-fPIC",
+        "-shared",
+        "-I",
+        RUNTIME_SOURCES,
+        "-I",
+        toolchain.include,
+    ]
+    subprocess.run([*words, *sources, folder / "kernels.o", "-o", folder / "groups.so", "-lm"], check=True)
+    loaded = ctypes.CDLL(str(folder / "groups.so"))
+    return {name: (group, getattr(loaded, f"ht_{name}")) for name, group in groups.items()}
+
+
+def called(
+    group: NamedGroup, function: Any, sizes: Mapping[str, int], inputs: Mapping[str, Any], parts: int, loop: int
+) -> dict[str, Any]:
+    """Outputs of a call that ``parts`` of a loop share."""
+    graph, values = group.graph, group.sizes.values(sizes)
+    shapes = {tensor: [evaluate(extent, sizes) for extent in graph.types[tensor].shape] for tensor in group.group.tensors}
+    arrays = {t: inputs.get(t, np.full(shapes[t], np.nan, np.float32)) for t in group.group.tensors}
+    pointers = (ctypes.c_void_p * len(arrays))(*(array.ctypes.data for array in arrays.values()))
+    table = np.array(values, np.int64)
+    function.argtypes = [ctypes.c_void_p] * 4
+    extents = [values[line] for line in group.loops]
+    for part in range(parts):
+        low, high = np.zeros(AXES, np.int64), np.zeros(AXES, np.int64)
+        high[: len(extents)] = extents
+        if parts > 1:
+            low[loop], high[loop] = extents[loop] * part // parts, extents[loop] * (part + 1) // parts
+        if low[loop] < high[loop]:
+            function(table.ctypes.data, ctypes.addressof(pointers), low.ctypes.data, high.ctypes.data)
+    return {tensor: arrays[tensor] for tensor in graph.outputs}
+
+
+@pytest.mark.parametrize("level", ["sse", "avx2", "avx512"])
+def test_programs_of_groups_compute_what_the_graph_means_at_any_sizes_and_in_parts(level, tmp_path):
+    own = device(f"cpu:{level}")
+    if missing_flags(own.arch):
+        pytest.skip(f"this host does not run {own.arch}")
+    graphs = {name: graph() for name, graph in GRAPHS.items()}
+    rng = np.random.default_rng(0)
+    for name, (group, function) in library(graphs, own, tmp_path).items():
+        graph, form = group.graph, group.form
+        assert form is not None
+        for sizes in SIZES:
+            inputs = {
+                tensor: rng.standard_normal([evaluate(e, sizes) for e in graph.types[tensor].shape], np.float32)
+                for tensor in graph.inputs
+            }
+            exact = bounded(wide(graph), {tensor: array.astype(np.float64) for tensor, array in inputs.items()})
+            outputs = called(group, function, sizes, inputs, 1, 0)
+            for tensor, array in outputs.items():
+                value, error = exact[tensor]
+                assert (abs(array - value) <= error).all(), (name, sizes, tensor)
+            for loop in range(len(group.loops)):
+                if form.shared >> loop & 1:
+                    for tensor, array in called(group, function, sizes, inputs, 3, loop).items():
+                        np.testing.assert_array_equal(array, outputs[tensor], err_msg=f"{name} {sizes} loop {loop}")
+
+
+def shared_loops(graph: Graph) -> int:
+    form = ProgramSpace(device("cpu:avx2"), REQUESTS).best(graph)
+    assert form is not None
+    return form.shared
+
+
+def test_threads_share_only_loops_of_which_parts_are_calls():
+    assert shared_loops(softmax()) == 0b01, "rows, but never the axis that is summed"
+    assert shared_loops(elementwise()) == 0b1, "all axes as one"
+    assert shared_loops(moments()) == 0b01
+
+
+def test_equal_groups_are_one_program_whatever_their_tensors_are_called():
+    def scaled(name: str, axis: Any) -> Graph:
+        g = GraphBuilder()
+        return g.finish(g.map("exp", g.map("mul", g.input(name, (axis, 8)), 2.0)))
+
+    space = ProgramSpace(device("cpu:avx2"), REQUESTS)
+    first, second = space.best(scaled("x", T)), space.best(scaled("hidden_state", T))
+    assert first is not None and second is not None and first.kernel == second.kernel
+    assert first.tensors != second.tensors
+
+
+def without_program() -> dict[str, Graph]:
+    graphs = {}
+    g = GraphBuilder()
+    graphs["whole numbers"] = g.finish(g.map("add", g.input("x", (B, T), "int64"), 1))
+    g = GraphBuilder()
+    graphs["truths"] = g.finish(g.map("less", g.input("x", (B, T)), 0.0))
+    g = GraphBuilder()
+    graphs["no dimension"] = g.finish(g.map("exp", g.input("x", (3, 4))))
+    g = GraphBuilder()
+    graphs["a scalar"] = g.finish(g.add("reduce", g.input("x", (B,)), how="sum", axes=(0,)))
+    g = GraphBuilder()
+    x = g.input("x", (T, T))
+    graphs["a dimension twice"] = g.finish(g.add("reduce", x, how="max", axes=(1,)))
+    return graphs
+
+
+@pytest.mark.parametrize("name", without_program())
+def test_what_the_space_cannot_express_stays_plain_loops(name):
+    assert ProgramSpace(device("cpu:avx2"), REQUESTS).best(without_program()[name]) is None
+
+
+def test_without_times_programs_are_made_of_what_is_expected_to_take_longest(monkeypatch):
+    monkeypatch.setattr(costs, "MOST_PROGRAMS", 1)
+    own = device("cpu:avx2")
+    small, large = softmax(), elementwise()
+    prices = Prices(REQUESTS, programs=ProgramSpace(own, REQUESTS))
+    us = {graph.outputs[0]: prices.loops_us(graph) for graph in (small, large)}
+    monkeypatch.setattr(costs, "LEAST_US", 0.0)
+    forms = prices.forms_of([small, large])
+    assert [max(us, key=us.__getitem__)] == [kernel[0][0] for kernel in forms]
+    monkeypatch.setattr(costs, "LEAST_US", 1e9)
+    assert prices.forms_of([small, large]) == {}
+    assert Prices(REQUESTS).forms_of([small, large]) == {}, "without a device no program is made"
+
+
+def test_a_plan_says_the_form_of_each_group(monkeypatch):
+    monkeypatch.setattr(costs, "LEAST_US", 0.0)
+    prices = Prices(REQUESTS, programs=ProgramSpace(device("cpu:avx2"), REQUESTS))
+    ((step,),) = (way.steps for way in with_forms([Specialization((Loops(softmax()),))], prices))
+    assert isinstance(step, Loops) and isinstance(step.form, ProgramForm)
+    assert step.form.words.startswith("generated, schedule vl8_")
+
+
+def test_plain_loops_keep_what_they_do_better():
+    g = GraphBuilder()
+    x = g.input("x", (B, T))
+    centred = g.map("sub", x, g.add("reduce", x, how="sum", axes=(1,), keepdims=True))
+    assert not prefers_program(g.finish(g.add("transpose", centred, order=(1, 0))))
+    assert prefers_program(softmax()) and prefers_program(biased())
+    g = GraphBuilder()
+    assert not prefers_program(g.finish(g.map("add", g.input("x", (B, T)), 1.0))), "a compiler's loops are as fast"
