@@ -38,6 +38,7 @@ class Accesses:
 
     graph: Graph
     stored: Mapping[str, str] = field(default_factory=dict)  # tensors that lie in another one's memory, at the same indices
+    inverts: bool = False  # whether a softmax multiplies by the inverse of its sum, see ``softmax_sum``
     _known: dict[tuple[str, Indices, tuple[Extent, ...]], Expression] = field(default_factory=dict)
     _digits: MixedRadix = field(default_factory=MixedRadix)
     _variables: int = 0
@@ -95,6 +96,8 @@ class Accesses:
         arguments = tuple(self._aligned(tensor, indices) for tensor in node.inputs)
         function = node.attributes["function"]
         dtype = "bool" if function in COMPARISONS else dtype_of(arguments[-1])
+        if self.inverts and function == "div" and dtype == "fp32" and softmax_sum(self.graph, node):
+            return Apply("mul", (arguments[0], Apply("reciprocal", arguments[1:], dtype)), dtype)
         return Apply(function, arguments, dtype)
 
     def _aligned(self, tensor: str, indices: Indices) -> Expression:
@@ -291,3 +294,25 @@ class Accesses:
             moved = arithmetic("mul", indices[axis % rank], index(stride))
             result[axis % rank] = arithmetic("add", moved, arithmetic("mul", indices[rank + position], index(dilation)))
         return self.element(node.inputs[0], tuple(result))
+
+
+def softmax_sum(graph: Graph, quotient: Node) -> bool:
+    """True if a quotient is of exponentials of x - max x by their sum over the axes of that maximum.
+
+    The sum is NaN, or from 1 to the number of terms. So its inverse is a normal number, and a product with it is off by one
+    unit of the last place more than the quotient: two roundings instead of one.
+    """
+    total = graph.producer(quotient.inputs[1])
+    exponential = None if total is None else graph.producer(total.inputs[0])
+    if total is None or exponential is None or total.primitive != "reduce" or total.attributes["how"] != "sum":
+        return False
+    if exponential.attributes.get("function") != "exp" or quotient.inputs[0] != exponential.output:
+        return False
+    less = graph.producer(exponential.inputs[0])
+    if less is None or less.attributes.get("function") != "sub":
+        return False
+    largest = graph.producer(less.inputs[1])
+    if largest is None or largest.primitive != "reduce" or largest.attributes["how"] != "max":
+        return False
+    alike = all(largest.attributes.get(key) == total.attributes.get(key) for key in ("axes", "keepdims"))
+    return alike and largest.inputs[0] == less.inputs[0] and bool(total.attributes.get("keepdims"))

@@ -316,7 +316,7 @@ def planned(graph: Graph, schedule: Schedule) -> Plan:
     shared = schedule.parts > 1 and shareable(graph, schedule.lane_axis)
     if schedule.parts > 1 and schedule.kept:
         raise UsageError(f"workers cannot share the folds of {out} while a tensor is kept in its rows")
-    accesses = Accesses(graph, stored=dict.fromkeys(schedule.kept, out))
+    accesses = Accesses(graph, dict.fromkeys(schedule.kept, out), inverts=True)
     shape = graph.types[out].shape
     variables = tuple(accesses.variable("i") for _ in shape)
     value = accesses.computed(out, variables)

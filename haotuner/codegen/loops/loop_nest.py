@@ -84,7 +84,7 @@ def rows_before(graph: Graph) -> Elements | None:
 
 def _elements(graph: Graph, before: Collection[str]) -> Elements:
     first, *others = graph.outputs
-    shape, accesses = graph.types[first].shape, Accesses(graph, {sibling: sibling for sibling in before})
+    shape, accesses = graph.types[first].shape, Accesses(graph, {item: item for item in before}, inverts=True)
     variables = tuple(accesses.variable("i") for _ in shape)
     value = accesses.computed(first, variables)
     result, order = list[SiblingOutput](), {node.output: position for position, node in enumerate(graph.nodes)}
