@@ -303,10 +303,10 @@ def softmax_sum(graph: Graph, quotient: Node) -> bool:
     unit of the last place more than the quotient: two roundings instead of one.
     """
     total = graph.producer(quotient.inputs[1])
-    exponential = None if total is None else graph.producer(total.inputs[0])
-    if total is None or exponential is None or total.primitive != "reduce" or total.attributes["how"] != "sum":
+    if total is None or total.primitive != "reduce" or total.attributes["how"] != "sum":
         return False
-    if exponential.attributes.get("function") != "exp" or quotient.inputs[0] != exponential.output:
+    exponential = graph.producer(total.inputs[0])
+    if exponential is None or exponential.attributes.get("function") != "exp" or exponential.output != quotient.inputs[0]:
         return False
     less = graph.producer(exponential.inputs[0])
     if less is None or less.attributes.get("function") != "sub":
@@ -314,5 +314,6 @@ def softmax_sum(graph: Graph, quotient: Node) -> bool:
     largest = graph.producer(less.inputs[1])
     if largest is None or largest.primitive != "reduce" or largest.attributes["how"] != "max":
         return False
-    alike = all(largest.attributes.get(key) == total.attributes.get(key) for key in ("axes", "keepdims"))
-    return alike and largest.inputs[0] == less.inputs[0] and bool(total.attributes.get("keepdims"))
+    if not (largest.attributes.get("keepdims") and total.attributes.get("keepdims")):
+        return False
+    return bool(largest.attributes["axes"] == total.attributes["axes"] and largest.inputs[0] == less.inputs[0])
