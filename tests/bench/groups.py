@@ -1,10 +1,11 @@
 """Drawn groups inside a model, as operators of their own, and in ONNX Runtime.
 
-    python -m tests.bench.groups [--count 40] [--seed 0] [--page FILE]
+    python -m tests.bench.groups [--count 40] [--seed 0] [--page FILE] [--folder DIR]
 
-Each group is a file of a few nodes over a matrix ``x`` (m, n). It is tuned twice with ``--zero-measure``: as a model, whose
-groups are loops in C, and as the operator ``group:FILE``. All contenders take turns in one process, on one thread, at three
-shapes; results are compared with ONNX Runtime's first. Ratios are medians of rounds; a kind has their geometric mean.
+Each group is a file of a few nodes over a matrix ``x`` (m, n). All are tuned twice with ``--zero-measure``: as models of one
+pack, whose groups have a form each, and as the operators ``group:FILE`` of another. All contenders take turns in one process, on one thread, at three
+shapes; results are compared with ONNX Runtime's first. Ratios are medians of rounds; a kind has their geometric mean. Packs
+that lie in the folder are raced as they are, so that a quiet machine is taken for the race alone.
 """
 
 from __future__ import annotations
@@ -123,20 +124,26 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=40)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--page", type=Path)
+    parser.add_argument("--folder", type=Path, help="files and packs, kept; packs that are there are not tuned again")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     draw = random.Random(arguments.seed)
     groups = [(kind, KINDS[kind](draw)) for kind in [*KINDS] * math.ceil(arguments.count / len(KINDS))][: arguments.count]
     lines, ratios = [], dict[str, list[tuple[float, float]]]()
-    with tempfile.TemporaryDirectory() as folder:
-        for index, (kind, nodes) in enumerate(groups):
-            file = Path(folder) / f"g{index}.onnx"
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = arguments.folder or scratch
+        files = [Path(folder) / f"g{index}.onnx" for index in range(len(groups))]
+        for file, (_, nodes) in zip(files, groups, strict=True):
             file.write_bytes(model_of(nodes).SerializeToString())
-            own, inside = Path(folder) / f"op{index}", Path(folder) / f"model{index}"
-            tune(["--op", f"group:{file}"], own)
-            tune([str(file)], inside)
-            with load(own, threads=1) as operators, load(inside, threads=1) as models:
-                op, model = operators.op(next(iter(operators.ops))), models.model(models.models[0])
+        own, inside = Path(folder) / "operators", Path(folder) / "models"
+        if not own.exists():
+            tune([word for file in files for word in ("--op", f"group:{file}")], own)
+        if not inside.exists():
+            tune([str(file) for file in files], inside)
+        with load(own, threads=1) as operators, load(inside, threads=1) as models:
+            for file, (kind, nodes) in zip(files, groups, strict=True):
+                op = operators.op(next(name for name in operators.ops if name.startswith(f"group_{file.stem}_")))
+                model = models.model(file.stem)
                 for m, n in SHAPES:
                     us = raced(file, op, model, (m, n))
                     ratio = us["model"] / us["operator"], us["onnxruntime"] / us["model"]
