@@ -3,9 +3,10 @@
     python -m tests.bench.groups [--count 40] [--seed 0] [--page FILE] [--folder DIR]
 
 Each group is a file of a few nodes over a matrix ``x`` (m, n). All are tuned twice with ``--zero-measure``: as models of one
-pack, whose groups have a form each, and as the operators ``group:FILE`` of another. All contenders take turns in one process, on one thread, at three
-shapes; results are compared with ONNX Runtime's first. Ratios are medians of rounds; a kind has their geometric mean. Packs
-that lie in the folder are raced as they are, so that a quiet machine is taken for the race alone.
+pack, whose groups have a form each, and as the operators ``group:FILE`` of another. All contenders take turns in one
+process, on one thread, at three shapes; results are compared with ONNX Runtime's first. Ratios are medians of rounds; a kind
+has their geometric mean. Packs that lie in the folder are raced as they are, so that a quiet machine is taken for the race
+alone.
 """
 
 from __future__ import annotations
