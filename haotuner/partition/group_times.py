@@ -19,10 +19,13 @@ import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from haotuner import codegen
 from haotuner.backends.cpu.compile import RUNTIME_SOURCES
 from haotuner.backends.cpu.pack_source import GROUP_FLAGS
 from haotuner.backends.fingerprint import Policy, fingerprint, meaning
@@ -32,6 +35,7 @@ from haotuner.codegen.loops.c_math import head_of
 from haotuner.codegen.loops.loop_nest import Group, collapsed
 from haotuner.graph.graph import Graph
 from haotuner.measure.rekeying import rekeyed_whole
+from haotuner.microkernels import cpu as cpu_microkernels
 from haotuner.partition.program_forms import ProgramForm
 from haotuner.partition.segmented_model import SizeTable
 from haotuner.records import RecordStore
@@ -63,6 +67,7 @@ class NamedGroup:
             self.sizes.lines,
             head_of([self.group.source]),
             GROUP_FLAGS,
+            *([] if form is None else [generator()]),
         ]
         self.name = ("loops_" if form is None else "program_") + hashlib.sha256(json.dumps(values).encode()).hexdigest()[:20]
         self.dims = sorted({str(line[1]) for line in self.sizes.lines if line[0] == "dim"})
@@ -79,6 +84,14 @@ class NamedGroup:
         """Trial that times it at a request."""
         shape = Shape.of({name: request[name] for name in self.dims})
         return Trial.of(OpName(self.name), Composition.of(KERNEL, share=SERIAL), shape, cache="hot")
+
+
+@cache
+def generator() -> str:
+    """Hash of the sources that programs are made by: a kernel's name says its schedule, not what is made of it."""
+    folders = (Path(codegen.__file__).parent, Path(cpu_microkernels.__file__).parent)
+    texts = [path.read_bytes() for folder in folders for path in sorted(folder.glob("*.py"))]
+    return hashlib.sha256(b"\0".join(texts)).hexdigest()
 
 
 def groups_fingerprint(device: Device) -> str:

@@ -59,9 +59,9 @@ def test_other_quotients_stay_quotients(other: dict[str, Any]):
 def test_the_product_is_off_by_at_most_a_unit_more_at_all_exponents():
     draw = np.random.default_rng(0)
     e = np.concatenate([np.ldexp(draw.uniform(1, 2, 64), power) for power in range(-149, 1)]).astype(np.float32)
-    e = np.concatenate([np.minimum(e, np.float32(1)), np.float32([0, 2.0**-149, 2.0**-126, 1])])
+    e = np.concatenate([np.minimum(e, np.float32(1)), np.array([0, 2.0**-149, 2.0**-126, 1], np.float32)])
     totals = np.concatenate([np.ldexp(draw.uniform(1, 2, 64), power) for power in range(31)]).astype(np.float32)
-    totals = np.minimum(np.concatenate([totals, np.float32([1, MOST_TERMS])]), np.float32(MOST_TERMS))
+    totals = np.minimum(np.concatenate([totals, np.array([1, MOST_TERMS], np.float32)]), np.float32(MOST_TERMS))
     inverse = np.float32(1) / totals
     assert (inverse >= np.finfo(np.float32).tiny).all(), "a normal number"
     exact = e.astype(np.float64)[:, None] / totals.astype(np.float64)

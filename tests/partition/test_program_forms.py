@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,10 @@ from haotuner.graph.extents import dimension, evaluate, floor_division
 from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.host.processor import missing_flags
 from haotuner.partition import costs
-from haotuner.partition.costs import Prices
+from haotuner.partition.costs import Prices, kernel_of
 from haotuner.partition.greedy_fusion import Loops, Specialization
 from haotuner.partition.group_times import AXES, NamedGroup
+from haotuner.partition.profiled_costs import ProfiledPrices, TimedForm, WaitingGroup
 from haotuner.partition.program_forms import ProgramForm, ProgramSpace, prefers_program
 from haotuner.partition.tasks import with_forms
 from haotuner.spec.device import Device
@@ -219,3 +221,62 @@ def test_plain_loops_keep_what_they_do_better():
     assert prefers_program(softmax()) and prefers_program(biased())
     g = GraphBuilder()
     assert not prefers_program(g.finish(g.map("add", g.input("x", (B, T)), 1.0))), "a compiler's loops are as fast"
+
+
+class FakeTimes(ProfiledPrices):
+    """Prices whose kernels take what a table says by the first word of their names, in us."""
+
+    table: Mapping[str, float] = {}
+    built: list[str]
+
+    def _answers(self, groups: Sequence[NamedGroup], tasks: Sequence[Mapping[str, Any]]) -> list[str]:
+        self.built = [*getattr(self, "built", []), *(group.name.partition("_")[0] for group in groups)]
+        words = [groups[task["group"]].name.partition("_")[0] for task in tasks]
+        rows = zip(tasks, words, strict=True)
+        return [json.dumps([task["group"], task["request"], self.table[word]]) for task, word in rows]
+
+
+@pytest.mark.parametrize(
+    ("table", "form", "built"),
+    [
+        ({"loops": 50.0, "program": 20.0}, True, ["loops", "program"]),
+        ({"loops": 50.0, "program": 60.0}, False, ["loops", "program"]),
+        ({"loops": 1.0}, False, ["loops"]),  # too short for a second of compiling
+    ],
+    ids=["the program is faster", "plain loops are faster", "no program is built"],
+)
+def test_a_group_counts_with_the_form_that_took_less(monkeypatch, table, form, built):
+    monkeypatch.setattr(FakeTimes, "table", table)
+    prices, graph = FakeTimes(REQUESTS, 60.0, programs=ProgramSpace(device("cpu:avx2"), REQUESTS)), softmax()
+    assert prices.measure([graph])
+    assert prices.built == built
+    least = prices.rates.step_us + min(table.values())
+    assert prices.each_us(graph) == pytest.approx([least, least])
+    assert (kernel_of(graph) in prices.forms_of([graph])) == form
+    assert not prices.measure([graph]), "both forms have a time"
+
+
+def test_without_time_for_its_program_a_group_counts_with_plain_loops_until_there_is_time_again(monkeypatch):
+    monkeypatch.setattr(FakeTimes, "table", {"loops": 50.0, "program": 20.0})
+    prices, graph = FakeTimes(REQUESTS, 60.0, programs=ProgramSpace(device("cpu:avx2"), REQUESTS)), softmax()
+    answers = FakeTimes._answers
+
+    def last(self: FakeTimes, *arguments: Any) -> list[str]:
+        self.allow(0.0)
+        return answers(self, *arguments)
+
+    monkeypatch.setattr(FakeTimes, "_answers", last)
+    prices.measure([graph])
+    assert prices.each_us(graph) == pytest.approx([50.0 + prices.rates.step_us] * 2) and prices.built == ["loops"]
+    monkeypatch.setattr(FakeTimes, "_answers", answers)
+    prices.allow(60.0)
+    assert prices.measure([graph]) and prices.built == ["loops", "program"]
+    assert prices.each_us(graph) == pytest.approx([20.0 + prices.rates.step_us] * 2)
+
+
+def test_both_forms_are_built_and_timed_on_this_host():
+    prices, graph = ProfiledPrices(REQUESTS, 120.0, programs=ProgramSpace(device(), REQUESTS)), softmax()
+    waiting = WaitingGroup(kernel_of(graph), graph, REQUESTS, prices.expected_us(graph))
+    waiting.forms.append(TimedForm.of(graph, REQUESTS, prices.programs.best(graph) if prices.programs else None))
+    prices._time(waiting.forms)
+    assert all(len(prices._times(form)) == len(REQUESTS) for form in waiting.forms)
