@@ -56,9 +56,9 @@ class Function(NamedTuple):
         """Row of the library's table of groups."""
         run = "0" if self.lanes or self.program else self.name
         called, shared = ("0", 0xFFFFFFFF) if self.program is None else (f"&{self.name}_program", self.program.shared)
-        places = f"{self.name}_extents, {self.name}_ranks, {self.name}_shapes"
+        tables = f"{self.name}_extents, {self.name}_ranks, {self.name}_shapes"
         counts = f"{self.size_count}, {len(self.extents)}, {self.tensors}, {len(self.shapes)}"
-        return f'  {{{run}, "{self.name}", {counts}, {places}, {called}, {shared}u}},'
+        return f'  {{{run}, "{self.name}", {counts}, {tables}, {called}, {shared}u}},'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

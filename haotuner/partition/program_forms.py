@@ -71,13 +71,13 @@ class ProgramForm:
     def source(self, name: str, size: Callable[[Extent], int]) -> str:
         """C of the table ``NAME_program``; ``size``: the place of an extent among the sizes of a call."""
         function = f"__tvm_ffi_{self.kernel.name}"
-        places = [str(size(extent)) for kind in self.types for extent in kind.shape]
+        lines = [str(size(extent)) for kind in self.types for extent in kind.shape]
         loops = [str(loop) for own in self.axes for loop in own]
         rows = [f"{{{kind.rank}, {DTYPES[kind.dtype].code}, {DTYPES[kind.dtype].size * 8}}}" for kind in self.types]
         return "\n".join(
             (
                 f"extern int {function}(void*, const TVMFFIAny*, int32_t, TVMFFIAny*);",
-                f"static const int32_t {name}_places[] = {{{', '.join(places)}}};",
+                f"static const int32_t {name}_places[] = {{{', '.join(lines)}}};",
                 f"static const int8_t {name}_loops[] = {{{', '.join(loops)}}};",
                 f"static const ht_program_tensor {name}_tensors[] = {{{', '.join(rows)}}};",
                 f"static const ht_program {name}_program = {{{function}, {name}_tensors, {name}_places, {name}_loops}};",
@@ -90,7 +90,7 @@ class ProgramForm:
         return sum(1 << axis for axis in {axis for own in self.axes for axis in own if axis >= 0})
 
     def group(self, name: str, size: Callable[[Extent], int]) -> Group:
-        """What the executable holds of the group; see ``source``."""
+        """C of the group and what a call passes; see ``source``."""
         return Group(source=self.source(name, size), tensors=self.tensors, loops=self.loops)
 
 
@@ -106,7 +106,7 @@ class ProgramSpace:
         self._chosen: dict[tuple[str, tuple[Shape, ...]], tuple[MicroKernel, tuple[float, ...]] | None] = {}
 
     def compiled_by(self, compile_object: CompileObject) -> ProgramSpace:
-        """The same space, whose kernels something else compiles."""
+        """Copy of the space whose kernels something else compiles."""
         result = copy(self)
         result.compile_object = compile_object
         return result
@@ -155,8 +155,8 @@ class ExpressedGroup:
             return None
         try:
             kind = kind_of_part(plain, STEM)
-            op = Op.parse(kind.name)
-            family = families_for(op, "cpu")[0]
+            op = Op(kind=kind.name, static=())
+            family = families_for(op, CpuGenerated.backend)[0]
         except HaotunerError:
             return None
         return ExpressedGroup(graph, (*order, *written(graph)), kind, op, family) if type(family) is CpuGenerated else None

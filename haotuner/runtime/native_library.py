@@ -156,10 +156,10 @@ class _ReadyCall:
 
     def fails(self, function: Callable[..., int], arrays: Sequence[Any]) -> int:
         """0, or another number where the library refuses; ``error_text`` then says why."""
-        words, place = self._words, 0
+        words, position = self._words, 0
         for array_ in arrays:
-            words[place] = address(array_)
-            place += TENSOR_WORDS
+            words[position] = address(array_)
+            position += TENSOR_WORDS
         return function(*self._arguments)
 
 

@@ -372,7 +372,7 @@ def _plan_of(model: ModelTask, tuned: Sequence[Tuned], device: Device, threads: 
 
 def _formed(region: Mapping[str, Any], forms: Mapping[str, str]) -> dict[str, Any]:
     """A region whose chosen kernels say their form."""
-    chosen = [{**kernel, "form": forms.get(kernel["output"], "plain loops")} for kernel in region["chosen"]]
+    chosen = [{**group_, "form": forms.get(group_["output"], "plain loops")} for group_ in region["chosen"]]
     return {**region, "chosen": chosen}
 
 
