@@ -152,7 +152,7 @@ def ratio(
                     turn(who)
                     models.append(pack.model(name))
                 turn(BOTH)  # what is asked is neither's fault
-                calls = [_call(model, dims) for model in models]
+                calls = [call_of(model, dims) for model in models]
                 for who, call in zip((OLD, NEW), calls, strict=True):
                     turn(who)
                     call()
@@ -162,7 +162,8 @@ def ratio(
     return exp(sum(ratios) / max(1, len(ratios)))
 
 
-def _call(model: Any, dims: Mapping[str, int]) -> Callable[[], Any]:
+def call_of(model: Any, dims: Mapping[str, int]) -> Callable[[], Any]:
+    """A call of a model at a request, with inputs that are drawn once."""
     draw, inputs, alone = np.random.default_rng(SEED), {}, _alone(model)
     for end in (operand for operand in model.inputs if operand.default is None):
         shape = [dims[extent] if isinstance(extent, str) else extent for extent in end.shape]

@@ -17,17 +17,15 @@ HEADS, WIDTH = 4, 64  # of the block of linear attention
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A model of the page: its name, the range of its sizes, and three requests at which packs are raced.
+    """A model of the page: its name, and the range of its sizes.
 
     ``build`` writes its file; ``wheel``: the name of a model of ``wild_models``; neither: ``NAME.onnx`` of a folder.
     """
 
     name: str
     shapes: str
-    requests: tuple[str, str, str]
     build: Callable[[Path], None] | None = None
     wheel: str = ""
-    inputs: str = ""
 
 
 class _Builder:
@@ -128,25 +126,21 @@ def encoder(path: Path) -> None:
     b.write(path, ["b", "t", width], x)
 
 
-_RANGES = {model.name: model for model in EVERY}
+_OF_WHEELS = {model.name: model for model in EVERY}
 
 
-def _of_wheel(name: str, *requests: str) -> Subject:
-    first, middle, last = requests
-    return Subject(name, _RANGES[name].shapes, (first, middle, last), wheel=name, inputs=_RANGES[name].given)
+def _of_wheel(name: str) -> Subject:
+    return Subject(name, _OF_WHEELS[name].shapes, wheel=name)
 
 
 SUBJECTS = (
-    Subject("candy", "n=1..2;h=64..256:4;w=64..256:4", ("n=1;h=64;w=64", "n=1;h=128;w=96", "n=1;h=224;w=224")),
-    Subject("segformer", "n=1..4;h=64..512:32;w=64..512:32", ("n=1;h=64;w=64", "n=1;h=256;w=256", "n=2;h=512;w=512")),
-    Subject("yolov4", "n=1..2;h=32..320:2;w=32..320:2", ("n=1;h=32;w=32", "n=1;h=160;w=160", "n=2;h=64;w=96")),
-    Subject("decoder", "b=1..8;t=1..128;p=0..512", ("b=1;t=1;p=100", "b=1;t=64;p=0", "b=8;t=16;p=400")),
-    Subject("efficientvit", "n=1..2;h=8..64;w=8..64", ("n=1;h=8;w=8", "n=1;h=28;w=28", "n=2;h=64;w=64"), linear_attention),
-    Subject("encoder", "b=1..8;t=1..128", ("b=1;t=1", "b=1;t=37", "b=8;t=128"), encoder),
-    _of_wheel("ppocr_v4_rec", "n=1;w=32", "n=1;w=320", "n=6;w=640"),
-    _of_wheel("ppocr_v4_det", "h=32;w=32", "h=160;w=320", "h=640;w=640"),
-    _of_wheel("minilm_int8", "batch=1;sequence=1", "batch=1;sequence=37", "batch=4;sequence=128"),
-    _of_wheel("nakdimon", "b=1;t=8", "b=1;t=64", "b=4;t=256"),
+    Subject("candy", "n=1..2;h=64..256:4;w=64..256:4"),
+    Subject("segformer", "n=1..4;h=64..512:32;w=64..512:32"),
+    Subject("yolov4", "n=1..2;h=32..320:2;w=32..320:2"),
+    Subject("decoder", "b=1..8;t=1..128;p=0..512"),
+    Subject("efficientvit", "n=1..2;h=8..64;w=8..64", linear_attention),
+    Subject("encoder", "b=1..8;t=1..128", encoder),
+    *map(_of_wheel, ("ppocr_v4_rec", "ppocr_v4_det", "ppocr_v5_cls", "minilm_int8")),
 )
 
 
@@ -154,9 +148,9 @@ def file_of(subject: Subject, folder: Path) -> Path:
     """The model's file in a folder that keeps them. FileNotFoundError with the reason where it cannot be had."""
     if subject.wheel:
         try:
-            return fetched(_RANGES[subject.wheel], folder / "wheels")
+            return fetched(_OF_WHEELS[subject.wheel], folder / "wheels")
         except subprocess.CalledProcessError as error:
-            raise FileNotFoundError(f"pip has no wheel {_RANGES[subject.wheel].wheel}") from error
+            raise FileNotFoundError(f"pip has no wheel {_OF_WHEELS[subject.wheel].wheel}") from error
     path = folder / f"{subject.name}.onnx"
     if not path.exists() and subject.build is not None:
         folder.mkdir(parents=True, exist_ok=True)
