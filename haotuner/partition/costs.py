@@ -19,6 +19,7 @@ from haotuner.graph.types import numpy_dtype
 from haotuner.ops.convolution import is_convolution
 from haotuner.ops.formula import TRANSCENDENTAL
 from haotuner.partition.loop_counts import (
+    BYTES,
     DIVIDED,
     DIVIDED_BY_SIZE,
     FUNCTION,
@@ -29,6 +30,8 @@ from haotuner.partition.loop_counts import (
     ROW,
     SCALAR,
     SIMPLE,
+    STRIDED,
+    STRIDED_FAR,
     TURNED,
     LoopCounts,
     loop_counts,
@@ -49,8 +52,7 @@ class Rates:
     a row's terms wait in the result's row (``recompute.py``). ``output_us``: of each output beside a group's first.
     ``bytes_moved`` of what a step finds in cache, the first ``cache_bytes`` of it; ``bytes_far`` of the rest. ``simple``,
     ``quotient`` and ``function``: results in vectors; ``loops_ns``: nanoseconds of what else loops do, as ``loop_counts.py``
-    counts it; ``strided_ns`` of a load that finds another cache line in each step, near and far: where more than
-    ``again_bytes`` of lines are read before a line is met again.
+    counts it. A strided load is far where more than ``again_bytes`` of lines are read before a line is met again.
 
     Of products' flops, what convolutions reach: ``one_tap_first`` of one tap with channels first, which with channels last
     are dense layers; ``many_taps_last`` of a channel a feature with channels last, of windows of more than ``FEW_TAPS``.
@@ -68,7 +70,6 @@ class Rates:
     function: float
     flops: float
     loops_ns: Mapping[str, float] = field(default_factory=dict)
-    strided_ns: tuple[float, float] = (0.0, 0.0)
     again_bytes: float = float("inf")
     one_tap_first: float = 1.0
     many_taps_last: float = 1.0
@@ -89,6 +90,11 @@ class Rates:
         """Nanoseconds of what ``loop_counts.py`` counts once."""
         rate = {SIMPLE: self.simple, QUOTIENT: self.quotient, FUNCTION: self.function}.get(what)
         return self.loops_ns.get(what, 0.0) if rate is None else 1e3 / rate
+
+    def loops_us(self, work: Mapping[str, float], outputs: int = 1) -> float:
+        """Microseconds of a group: loops and what they move overlap, as far as a device can."""
+        loops_us = sum(count * self.counted_ns(what) for what, count in work.items()) / 1e3
+        return self.step_us + self.output_us * (outputs - 1) + together_us(loops_us, self.moved_us(work[BYTES]))
 
     def product_flops(self, op: Op) -> float:
         """Rate of a product's kernel, in flops per us."""
@@ -120,8 +126,8 @@ CORE = Rates(
     loops_ns={
         SCALAR[SIMPLE]: 0.05, SCALAR[QUOTIENT]: 0.3, SCALAR[FUNCTION]: 1.0, INDEXED: 0.29, DIVIDED: 0.67,
         DIVIDED_BY_SIZE: 2.3, TURNED: 0.34, ROW: 0.28, REDUCTION: 3.4,
+        STRIDED: 0.5, STRIDED_FAR: 0.9,
     },
-    strided_ns=(0.5, 0.9),
     again_bytes=1.3e5,
     one_tap_first=0.7,
     many_taps_last=0.5,
@@ -133,6 +139,11 @@ GPU = Rates(
     function=2e6, flops=2e7, loops_ns={SCALAR[SIMPLE]: 1e-4, SCALAR[QUOTIENT]: 5e-4, SCALAR[FUNCTION]: 5e-4},
 )  # fmt: skip  # of a server: a launch weighs as much as some megabytes
 OVERLAP = 4.0  # norm of the bytes' and the loops' time
+
+
+def together_us(us: float, other_us: float) -> float:
+    """Length of two times in the norm of ``OVERLAP``."""
+    return float((us**OVERLAP + other_us**OVERLAP) ** (1 / OVERLAP))
 
 
 class Prices:
@@ -206,8 +217,7 @@ class Prices:
                 self.rates.step_us + max(self.rates.moved_us(moved_bytes), self._recurrent_us(graph, ordered, index))
                 for index, moved_bytes in enumerate(moved)
             ]
-        counts = loop_counts(graph, reuses_row=self.rates.reuses_row)
-        return [self._loop_us(graph, counts, index) for index in range(len(self.requests))]
+        return [self.rates.loops_us(work, len(graph.outputs)) for work in self.work_of(graph)]
 
     def _recurrent_us(self, graph: Graph, node: Node, index: int) -> float:
         """A recurrent layer's products and activations, a token after the other; 0 of other primitives."""
@@ -230,22 +240,25 @@ class Prices:
             )
         return float(np.mean(times_us))
 
-    def _loop_us(self, graph: Graph, counts: LoopCounts, index: int) -> float:
-        rates, points = self.rates, {name: self._size(extent, index) for name, extent in counts.extents.items()}
+    def work_of(self, graph: Graph) -> list[dict[str, float]]:
+        """Numbers of what the loops of a group do at each request, as ``loop_counts.py`` names it, and the bytes."""
+        counts = loop_counts(graph, reuses_row=self.rates.reuses_row)
+        return [self._work(graph, counts, index) for index in range(len(self.requests))]
+
+    def _work(self, graph: Graph, counts: LoopCounts, index: int) -> dict[str, float]:
+        points = {name: self._size(extent, index) for name, extent in counts.extents.items()}
         moved = sum(self._bytes(graph, tensor, index) for tensor in graph.outputs)
         for tensor, loads in counts.loads.items():
             if tensor not in graph.outputs:  # of a large table a gather touches few rows
                 reach = sum(prod(points[name] for name in loops) * size for loops, size in loads)
                 moved += min(self._bytes(graph, tensor, index), reach)
-        loops_ns = sum(
-            count * rates.counted_ns(what) * prod(points[name] for name in loops)
-            for (what, loops), count in counts.counts.items()
-        )
+        work = {BYTES: moved}
+        for (what, loops), count in counts.counts.items():
+            work[what] = work.get(what, 0.0) + count * prod(points[name] for name in loops)
         for loops, again in counts.strided:
-            far = LINE * prod(points[name] for name in again) > rates.again_bytes
-            loops_ns += rates.strided_ns[far] * prod(points[name] for name in loops)
-        fixed = rates.step_us + rates.output_us * (len(graph.outputs) - 1)
-        return float(fixed + overlapped_us(rates.moved_us(moved), loops_ns / 1e3))
+            what = STRIDED_FAR if LINE * prod(points[name] for name in again) > self.rates.again_bytes else STRIDED
+            work[what] = work.get(what, 0.0) + prod(points[name] for name in loops)
+        return work
 
     def _bytes(self, graph: Graph, tensor: str, index: int) -> float:
         kind = graph.types[tensor]
@@ -258,8 +271,3 @@ class Prices:
             # Requests that make an extent negative are refused when they are served.
             self._extents[extent] = tuple(max(0, evaluate(extent, sizes)) for sizes in self.requests)
         return self._extents[extent][index]
-
-
-def overlapped_us(us: float, other_us: float) -> float:
-    """Time of two things that a device does side by side, as far as it can."""
-    return float((us**OVERLAP + other_us**OVERLAP) ** (1 / OVERLAP))

@@ -46,6 +46,7 @@ SIMPLE, QUOTIENT, FUNCTION = "simple", "quotient", "function"
 SCALAR = {SIMPLE: "simple scalar", QUOTIENT: "quotient scalar", FUNCTION: "function scalar"}
 INDEXED, DIVIDED, DIVIDED_BY_SIZE = "indexed", "divided", "divided by a size"  # of indices
 TURNED, ROW, REDUCTION = "turned", "row", "reduction"  # loads in squares; starts of an innermost loop, of a reduction
+STRIDED, STRIDED_FAR, BYTES = "strided", "strided far", "bytes"  # at a request; of bytes those of every tensor once
 
 
 @dataclass(frozen=True, slots=True)
