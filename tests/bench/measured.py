@@ -1,4 +1,4 @@
-"""What measuring adds to a pack of predictions: ``python -m tests.bench.measured --models FOLDER --scratch FOLDER``.
+"""Gain of measuring over a pack of predictions: ``python -m tests.bench.measured --models FOLDER --scratch FOLDER``.
 
     python -m tests.bench.measured --models FOLDER --scratch FOLDER [--only NAME …] [--budget 60s] [--page FILE]
 

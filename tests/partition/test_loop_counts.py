@@ -1,4 +1,4 @@
-"""What plain loops do is counted as their C does it: vectors, strides, divided indices, reductions, and what caches hold."""
+"""Loops are counted as their C does it: vectors, strides, divided indices, reductions, and what caches hold."""
 
 from __future__ import annotations
 
