@@ -120,7 +120,7 @@ class _GroupCounter:
         return [variable.name for variable in variables if self.extents[variable.name] != 1]
 
     def _pieces(self, value: Expression, last: Variable, extent: Extent) -> list[tuple[Expression | None, float]]:
-        """What a row is made of where it is written in parts: values with their shares; none where it is whole."""
+        """Values that a row is made of where it is written in parts, with their shares; none where it is whole."""
         if not any(isinstance(part, Apply) and part.function == "select" for part in parts(value)):
             return []
         if isinstance(extent, int) and (row := pieces(value, last, extent)):

@@ -213,7 +213,7 @@ def page(rows: Mapping[str, Any], budget: str) -> str:
 
 
 def _run(command: Sequence[str], limit_s: float, good: Sequence[int] = (0,)) -> str:
-    """What a module of Python prints. RuntimeError with its last words where it fails."""
+    """Text that a module of Python prints. RuntimeError with its last words where it fails."""
     done = subprocess.run([sys.executable, "-m", *command], capture_output=True, text=True, timeout=limit_s, check=False)
     if done.returncode not in good:
         raise RuntimeError(f"{command[0]} exits with {done.returncode}: {done.stderr.strip() or done.stdout.strip()}")
