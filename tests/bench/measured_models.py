@@ -137,7 +137,7 @@ SUBJECTS = (
     Subject("candy", "n=1..2;h=64..256:4;w=64..256:4"),
     Subject("segformer", "n=1..4;h=64..512:32;w=64..512:32"),
     Subject("yolov4", "n=1..2;h=32..320:2;w=32..320:2"),
-    Subject("decoder", "b=1..8;t=1..128;p=0..512"),
+    Subject("decoder", "b=1..8;t=1..128;p=1..512"),
     Subject("efficientvit", "n=1..2;h=8..64;w=8..64", linear_attention),
     Subject("encoder", "b=1..8;t=1..128", encoder),
     *map(_of_wheel, ("ppocr_v4_rec", "ppocr_v4_det", "ppocr_v5_cls", "minilm_int8")),

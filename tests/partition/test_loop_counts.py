@@ -7,7 +7,9 @@ import pytest
 from haotuner.graph import decompositions
 from haotuner.graph.extents import dimension
 from haotuner.graph.graph import Graph, GraphBuilder
+from haotuner.partition.convex_sets import ConvexSets, Floors
 from haotuner.partition.costs import CORE, GPU, Prices
+from haotuner.partition.ilp_partition import IlpPartitioner
 from haotuner.partition.loop_counts import (
     BYTES,
     DIVIDED,
@@ -105,3 +107,24 @@ def test_a_softmax_by_rows_waits_in_its_row():
     graph = g.finish(decompositions.softmax(g, g.input("x", (B, T))))
     assert work(graph)[FUNCTION] == 20 and work(graph)[REDUCTION] >= 4
     assert Prices([SMALL], GPU).work_of(graph)[0][FUNCTION] > 20
+
+
+@pytest.mark.parametrize("rates", [CORE, GPU], ids=["core", "gpu"])
+def test_bounds_of_column_generation_lie_under_expected_times(rates):
+    g = GraphBuilder()
+    x = g.input("x", (B, T, 64))
+    normed = decompositions.normalise(g, x, (2,), 1e-5)
+    turned = g.add("transpose", g.map("div", g.map("tanh", normed), x), order=(0, 2, 1))
+    joined = g.add("concat", turned, g.add("transpose", g.map("exp", x), order=(0, 2, 1)), axis=1)
+    graph = g.finish(decompositions.softmax(g, g.map("add", joined, joined)), g.map("neg", turned))
+    prices = Prices([SMALL, LARGE, {"b": 64, "t": 1}], rates)
+    plan, compared = IlpPartitioner(graph, prices), 0
+    for window in plan.windows:
+        sets = ConvexSets(window.nodes, plan.producers, plan.required(), frozenset())
+        floors = Floors.of(sets, graph, plan.producers, prices)
+        for kernel in (kernel for kernel in window.candidates if not kernel.alias and len(kernel.outputs) == 1):
+            root = sets.index[kernel.output]
+            bound = floors.us(root, sets.mask(kernel.nodes), floors.whole(root), -1)
+            assert bound <= prices.price_of(kernel.key, kernel.usual_us) * (1 + 1e-9), sorted(kernel.nodes)
+            compared += 1
+    assert compared > 20
