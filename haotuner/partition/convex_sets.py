@@ -171,4 +171,4 @@ class Floors:
         moved = self.bytes_of[root] + sum(self.outside_bytes[index] for index in bits(outside))
         moved += sum(self.bytes_of[index] for index in bits(inside & ~mask & stays))
         computed_us = sum(self.computed_us[index] for index in bits(mask & whole))
-        return self.prices.rates.step_us + max(moved / self.prices.rates.bytes_moved, computed_us)
+        return self.prices.rates.step_us + max(self.prices.rates.moved_us(moved), computed_us)

@@ -1,4 +1,4 @@
-"""Cost estimate of a kernel, from the bytes that it moves and the numbers that it computes (a roofline).
+"""Cost estimate of a kernel, from the bytes that it moves and what its loops do (a roofline).
 
 Only differences between plans count here. Every candidate is priced by the same rates, the greedy plan's kernels too.
 """
@@ -6,27 +6,42 @@ Only differences between plans count here. Every candidate is priced by the same
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import TypeAlias
 
 import numpy as np
 
-from haotuner.codegen.expressions import Apply, Expression, Fold, Load, Variable, dtype_of, free_variables, parts
 from haotuner.codegen.loops.c_ordered import ordered_node
-from haotuner.codegen.loops.loop_nest import elements_of, rows_before
-from haotuner.codegen.loops.recompute import row_buffer_of
-from haotuner.codegen.loops.strided_reads import reads_across
 from haotuner.graph.extents import Extent, evaluate
 from haotuner.graph.graph import Graph, Node
 from haotuner.graph.types import numpy_dtype
 from haotuner.ops.convolution import is_convolution
 from haotuner.ops.formula import TRANSCENDENTAL
+from haotuner.partition.loop_counts import (
+    BYTES,
+    DIVIDED,
+    DIVIDED_BY_SIZE,
+    FUNCTION,
+    INDEXED,
+    QUOTIENT,
+    QUOTIENTS,
+    REDUCTION,
+    ROW,
+    SCALAR,
+    SIMPLE,
+    STRIDED,
+    STRIDED_FAR,
+    TURNED,
+    LoopCounts,
+    loop_counts,
+)
 from haotuner.partition.products import Product
 from haotuner.partition.program_forms import ProgramForm, ProgramSpace, prefers_program
 from haotuner.spec.op import Op
 from haotuner.spec.shape import Shape
 
+LINE = 64  # bytes of a cache line
 Kernel: TypeAlias = tuple[tuple[str, ...], frozenset[str]]  # its outputs, and the tensors that its primitives make
 
 
@@ -34,26 +49,53 @@ Kernel: TypeAlias = tuple[tuple[str, ...], frozenset[str]]  # its outputs, and t
 class Rates:
     """Rates of a device, per us: bytes that are moved, results of arithmetic, of exp, erf and division, of products.
 
-    ``step_us``: of a step, whatever it does: a call, of a GPU a launch behind another one. ``kept``: whether loops let a
-    row's terms wait in the result's row (``kept.py``). ``output_us``: of each output beside a group's first. Of products'
-    flops, what convolutions reach: ``one_tap_first`` of one tap with channels first, which with channels last are dense
-    layers; ``many_taps_last`` of a channel a feature with channels last, where a window has more than ``FEW_TAPS``. Products
-    of bytes compute ``of_bytes`` times as much, with channels first ``bytes_first`` of that. ``across``: of the bytes that
-    are moved, what is moved where neighbours are read that lie apart.
+    ``step_us``: of a step, whatever it does: a call, of a GPU a launch behind another one. ``reuses_row``: whether loops let
+    a row's terms wait in the result's row (``recompute.py``). ``output_us``: of each output beside a group's first.
+    ``bytes_moved`` of what a step finds in cache, the first ``cache_bytes`` of it; ``bytes_far`` of the rest. ``simple``,
+    ``quotient`` and ``function``: results in vectors; ``loops_ns``: nanoseconds of what else loops do, as ``loop_counts.py``
+    counts it. A strided load is far where more than ``again_bytes`` of lines are read before a line is met again.
+
+    Of products' flops, what convolutions reach: ``one_tap_first`` of one tap with channels first, which with channels last
+    are dense layers; ``many_taps_last`` of a channel a feature with channels last, of windows of more than ``FEW_TAPS``.
+    Products of bytes compute ``of_bytes`` times as much, with channels first ``bytes_first`` of that.
     """
 
     reuses_row: bool
     output_us: float
     step_us: float
     bytes_moved: float
+    bytes_far: float
+    cache_bytes: float
     simple: float
-    hard: float
+    quotient: float
+    function: float
     flops: float
+    loops_ns: Mapping[str, float] = field(default_factory=dict)
+    again_bytes: float = float("inf")
     one_tap_first: float = 1.0
     many_taps_last: float = 1.0
     of_bytes: float = 1.0
     bytes_first: float = 1.0
-    across: float = 1.0
+
+    def moved_us(self, count: float) -> float:
+        """Microseconds in which so many bytes are moved."""
+        return min(count, self.cache_bytes) / self.bytes_moved + max(0.0, count - self.cache_bytes) / self.bytes_far
+
+    def map_us(self, function: str) -> float:
+        """Microseconds of a result in vectors."""
+        return 1.0 / (
+            self.function if function in TRANSCENDENTAL else self.quotient if function in QUOTIENTS else self.simple
+        )
+
+    def counted_ns(self, what: str) -> float:
+        """Nanoseconds of what ``loop_counts.py`` counts once."""
+        rate = {SIMPLE: self.simple, QUOTIENT: self.quotient, FUNCTION: self.function}.get(what)
+        return self.loops_ns.get(what, 0.0) if rate is None else 1e3 / rate
+
+    def loops_us(self, work: Mapping[str, float], outputs: int = 1) -> float:
+        """Microseconds of a group: loops and what they move overlap, as far as a device can."""
+        loops_us = sum(count * self.counted_ns(what) for what, count in work.items()) / 1e3
+        return self.step_us + self.output_us * (outputs - 1) + together_us(loops_us, self.moved_us(work[BYTES]))
 
     def product_flops(self, op: Op) -> float:
         """Rate of a product's kernel, in flops per us."""
@@ -77,20 +119,34 @@ CORE = Rates(
     reuses_row=True,
     output_us=0.2,
     step_us=0.2,
-    bytes_moved=15e3,
-    simple=12e3,
-    hard=4e3,
+    bytes_moved=54e3,
+    bytes_far=19e3,
+    cache_bytes=1.5e6,
+    simple=37e3,
+    quotient=10e3,
+    function=1.5e3,
     flops=60e3,
+    loops_ns={
+        SCALAR[SIMPLE]: 0.05, SCALAR[QUOTIENT]: 0.3, SCALAR[FUNCTION]: 1.0, INDEXED: 0.29, DIVIDED: 0.67,
+        DIVIDED_BY_SIZE: 2.3, TURNED: 0.34, ROW: 0.28, REDUCTION: 3.4,
+        STRIDED: 0.5, STRIDED_FAR: 0.9,
+    },
+    again_bytes=1.3e5,
     one_tap_first=0.7,
     many_taps_last=0.5,
     of_bytes=5.0,
     bytes_first=0.35,
-    across=0.5,
-)  # one core: streams, vectors
+)  # fmt: skip  # one core: fitted to 2,800 times of groups of nine models, see docs/design/model-planning.md
 GPU = Rates(
-    reuses_row=False, output_us=0.0, step_us=3.0, bytes_moved=2e6, simple=1e7, hard=2e6, flops=2e7
-)  # of a server: a launch weighs as much as some megabytes
-HARD = TRANSCENDENTAL | {"div", "rsqrt", "sqrt", "reciprocal", "fmod", "mod"}
+    reuses_row=False, output_us=0.0, step_us=3.0, bytes_moved=2e6, bytes_far=2e6, cache_bytes=0.0, simple=1e7, quotient=2e6,
+    function=2e6, flops=2e7, loops_ns={SCALAR[SIMPLE]: 1e-4, SCALAR[QUOTIENT]: 5e-4, SCALAR[FUNCTION]: 5e-4},
+)  # fmt: skip  # of a server: a launch weighs as much as some megabytes
+OVERLAP = 4.0  # norm of the bytes' and the loops' time
+
+
+def together_us(us: float, other_us: float) -> float:
+    """Length of two times in the norm of ``OVERLAP``."""
+    return float((us**OVERLAP + other_us**OVERLAP) ** (1 / OVERLAP))
 
 
 def kernel_of(graph: Graph) -> Kernel:
@@ -139,8 +195,8 @@ class Prices:
         if node.primitive not in ("map", "reduce") or graph.types[node.output].dtype == "int64":
             return 0.0
         tensor = node.output if node.primitive == "map" else node.inputs[0]
-        rate = self.rates.hard if node.attributes.get("function") in HARD else self.rates.simple
-        return self.mean_bytes(graph, tensor) / numpy_dtype(graph.types[tensor].dtype).itemsize / rate
+        count = self.mean_bytes(graph, tensor) / numpy_dtype(graph.types[tensor].dtype).itemsize
+        return count * self.rates.map_us(str(node.attributes.get("function")))
 
     def measure(self, graphs: Sequence[Graph]) -> bool:
         """Time kernels that a plan wants, where prices are times; False: nothing is known now that was not before."""
@@ -184,29 +240,17 @@ class Prices:
             names = (*ordered.inputs, ordered.output)
             moved = [sum(self._bytes(graph, tensor, index) for tensor in names) for index in range(len(self.requests))]
             return [
-                self.rates.step_us + max(moved_bytes / self.rates.bytes_moved, self._recurrent_us(graph, ordered, index))
+                self.rates.step_us + max(self.rates.moved_us(moved_bytes), self._recurrent_us(graph, ordered, index))
                 for index, moved_bytes in enumerate(moved)
             ]
-        elements = (rows_before(graph) if self.rates.reuses_row and len(graph.outputs) > 1 else None) or elements_of(graph)
-        variables, values = elements.variables, elements.values
-        row = row_buffer_of(graph, variables, elements.value) if self.rates.reuses_row and len(graph.outputs) == 1 else None
-        values = values if row is None else (row.value,)
-        extents: dict[str, Extent] = {
-            variable.name: extent for variable, extent in zip(variables, graph.types[graph.outputs[0]].shape, strict=True)
-        }
-        result = list({id(part): part for value in values for part in parts(value)}.values())  # each object once
-        for part in result:
-            if isinstance(part, Fold):
-                extents |= {variable.name: extent for variable, extent in part.axes}
-        counted = _counted(result, graph, variables)
-        return [self._loop_us(graph, counted, extents, index) for index in range(len(self.requests))]
+        return [self.rates.loops_us(work, len(graph.outputs)) for work in self.work_of(graph)]
 
     def _recurrent_us(self, graph: Graph, node: Node, index: int) -> float:
         """A recurrent layer's products and activations, a token after the other; 0 of other primitives."""
         if node.primitive != "recurrent":
             return 0.0
         gates = prod(self._size(extent, index) for extent in graph.types[node.inputs[0]].shape)  # of all tokens
-        return 2.0 * gates * int(node.attributes["hidden"]) / self.rates.flops + gates / self.rates.hard
+        return 2.0 * gates * int(node.attributes["hidden"]) / self.rates.flops + gates / self.rates.function
 
     def product_us(self, product: Product, graph: Graph) -> float:
         """Microseconds of a tuned kernel, the mean over the requests: of its operands' bytes, or of what it computes."""
@@ -218,21 +262,29 @@ class Prices:
             powers = flops / (4 * dict(op.static)["d"]) if product.kind == "online" else 0.0
             rates = self.rates
             times_us.append(
-                rates.step_us + max(moved / rates.bytes_moved, flops / rates.product_flops(op) + powers / rates.hard)
+                rates.step_us + max(rates.moved_us(moved), flops / rates.product_flops(op) + powers / rates.function)
             )
         return float(np.mean(times_us))
 
-    def _loop_us(self, graph: Graph, counted: _Counted, extents: Mapping[str, Extent], index: int) -> float:
-        points = {name: self._size(extent, index) for name, extent in extents.items()}
+    def work_of(self, graph: Graph) -> list[dict[str, float]]:
+        """Numbers of what the loops of a group do at each request, as ``loop_counts.py`` names it, and the bytes."""
+        counts = loop_counts(graph, reuses_row=self.rates.reuses_row)
+        return [self._work(graph, counts, index) for index in range(len(self.requests))]
+
+    def _work(self, graph: Graph, counts: LoopCounts, index: int) -> dict[str, float]:
+        points = {name: self._size(extent, index) for name, extent in counts.extents.items()}
         moved = sum(self._bytes(graph, tensor, index) for tensor in graph.outputs)
-        for tensor, loads in counted.loads.items():
+        for tensor, loads in counts.loads.items():
             if tensor not in graph.outputs:  # of a large table a gather touches few rows
-                reach = sum(prod(points[name] for name in free) * size for free, size in loads)
-                slower = self.rates.across if tensor in counted.across else 1.0
-                moved += min(self._bytes(graph, tensor, index), reach) / slower
-        simple, hard = (float(sum(prod(points[name] for name in free) for free in every)) for every in counted.results)
-        fixed = self.rates.step_us + self.rates.output_us * (len(graph.outputs) - 1)
-        return fixed + max(moved / self.rates.bytes_moved, simple / self.rates.simple + hard / self.rates.hard)
+                reach = sum(prod(points[name] for name in loops) * size for loops, size in loads)
+                moved += min(self._bytes(graph, tensor, index), reach)
+        work = {BYTES: moved}
+        for (what, loops), count in counts.counts.items():
+            work[what] = work.get(what, 0.0) + count * prod(points[name] for name in loops)
+        for loops, again in counts.strided:
+            what = STRIDED_FAR if LINE * prod(points[name] for name in again) > self.rates.again_bytes else STRIDED
+            work[what] = work.get(what, 0.0) + prod(points[name] for name in loops)
+        return work
 
     def _bytes(self, graph: Graph, tensor: str, index: int) -> float:
         kind = graph.types[tensor]
@@ -245,33 +297,3 @@ class Prices:
             # Requests that make an extent negative are refused when they are served.
             self._extents[extent] = tuple(max(0, evaluate(extent, sizes)) for sizes in self.requests)
         return self._extents[extent][index]
-
-
-@dataclass(frozen=True, slots=True)
-class _Counted:
-    """Reads and results of elements, each by the loop variables that it hangs on: as often as these have values.
-
-    ``loads``: by tensor, with bytes of an element; ``across``: tensors that no load reads as they lie; ``results``: of
-    simple arithmetic, and of dear functions.
-    """
-
-    loads: Mapping[str, Sequence[tuple[tuple[str, ...], int]]]
-    across: frozenset[str]
-    results: tuple[Sequence[tuple[str, ...]], Sequence[tuple[str, ...]]]
-
-
-def _counted(result: Sequence[Expression], graph: Graph, variables: Sequence[Variable]) -> _Counted:
-    loads: dict[str, list[tuple[tuple[str, ...], int]]] = {}
-    along = set[str]()  # tensors that are read as they lie
-    simple, hard = list[tuple[str, ...]](), list[tuple[str, ...]]()
-    for part in result:
-        if isinstance(part, Load):
-            size = numpy_dtype(part.dtype).itemsize
-            loads.setdefault(part.tensor, []).append((tuple(free_variables(part)), size))
-            if not reads_across(part, graph, variables):
-                along.add(part.tensor)
-        elif isinstance(part, Fold):
-            simple.append((*free_variables(part), *(variable.name for variable, _ in part.axes)))
-        elif isinstance(part, Apply) and dtype_of(part) != "int64":
-            (hard if part.function in HARD else simple).append(tuple(free_variables(part)))
-    return _Counted(loads, frozenset(loads.keys() - along), (simple, hard))

@@ -25,7 +25,7 @@ from haotuner.spec.device import Device
 from haotuner.spec.record import Record
 from haotuner.tuning.group_tasks import GroupTasks
 from haotuner.tuning.op_tasks import SIGNAL, Watch, Whole, stopped_of, tune_every, tune_one
-from haotuner.tuning.publisher import Publisher
+from haotuner.tuning.publisher import Plans, Publisher
 from haotuner.tuning.request import Request
 from haotuner.tuning.strategies import Tuned
 
@@ -45,6 +45,7 @@ def tune_models(
             watch("", publisher.reason_kept or f"a first pack lies in {request.out}", None)
         except PackInvalid as error:  # kernels that nobody ever ran; tuning leaves out those that fail
             watch("", f"no first pack: {error}", None)
+    publisher.predicted = lambda: Plans(guesses.every(), request.models)
     until = time.monotonic() + request.seconds
     name = _first(request)
     groups = GroupTasks(request, lab, watch, name)

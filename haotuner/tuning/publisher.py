@@ -1,7 +1,4 @@
-"""Publishing: from what was tuned to a pack that was verified in a process of its own and lies in its place.
-
-Facts of a plan that a manifest keeps for people: expected and measured microseconds.
-"""
+"""Publishing: from what was tuned to a pack that was verified in a process of its own and lies in its place."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
@@ -30,69 +27,23 @@ from haotuner.measure.measurer import Measurer
 from haotuner.ops.dtypes import DTYPES
 from haotuner.pack.manifest import ModelContent, read_manifest
 from haotuner.pack.write import write_pack
-from haotuner.plan.table import CellTable, Considered, PlanTable
-from haotuner.spec.composition import Composition
 from haotuner.spec.device import Device
 from haotuner.tuning.initial_model import Start
 from haotuner.tuning.op_tasks import SIGNAL, Watch
+from haotuner.tuning.plan_facts import plan_facts
 from haotuner.tuning.request import Request
 from haotuner.tuning.strategies import Tuned
-from haotuner.verify.pack_race import KeepPublishedPack, check_not_slower
+from haotuner.verify.pack_race import (
+    SLOWER,
+    SLOWER_THAN_PREDICTED,
+    KeepPublishedPack,
+    PredictedIsFaster,
+    check_not_slower,
+    check_predicted_not_faster,
+)
 
 if TYPE_CHECKING:
     from haotuner.partition.tasks import ModelTask
-
-PREDICTED_DIGITS = 4
-
-
-def plan_facts(table: PlanTable) -> dict[str, Any]:
-    """Facts of a plan for people: expected and measured microseconds."""
-    if isinstance(table, CellTable):
-        return {
-            "cells": {
-                "bounds": {axis: list(bounds) for axis, bounds in table.bounds.items()},
-                "entries": [entry.label for entry in table.entries],
-                **(
-                    {"considered": [[_considered(composition) for composition in cell] for cell in table.considered]}
-                    if table.considered
-                    else {}
-                ),
-            },
-            "measured_us": _of(table, guessed=False),
-            **({"expected_us": _of(table, guessed=True)} if table.guessed else {}),
-        }
-    return {
-        "predicted_us": [float(f"{entry.us:.{PREDICTED_DIGITS}g}") for entry in table.entries],
-        "measured_us": {str(m): _rounded(item) for m, item in table.measured.items()},
-        "curves": {
-            way: [{"kernel": c.kernel, "lead_us": list(map(list, c.lead_us)), "follow_us": c.follow_us} for c in curves]
-            for way, curves in table.curves.items()
-        },
-    }
-
-
-def _considered(considered: Considered) -> dict[str, Any]:
-    us = float(f"{considered.us:.{PREDICTED_DIGITS}g}")
-    return {
-        "way": considered.way,
-        "composition": considered.composition.label,
-        "us": us,
-        "from": "measured" if considered.measured else "predicted",
-    }
-
-
-def _of(table: CellTable, *, guessed: bool) -> dict[str, dict[str, float]]:
-    """Compared times, in us, by shape: what was timed, or what was only expected."""
-    some = {
-        shape: {composition: us for composition, us in item.items() if ((shape, composition) in table.guessed) == guessed}
-        for shape, item in table.measured.items()
-    }
-    return {str(shape): _rounded(item) for shape, item in some.items() if item}
-
-
-def _rounded(times: Mapping[Composition, float]) -> dict[str, float]:
-    return {composition.label: round(us, 3) for composition, us in times.items()}
-
 
 VERIFY_LIMIT_S = 300.0  # for each op: references in float64 of some forty shapes, of an op of 100 million weights too
 HURRIED_FLOPS = 1e7  # of one check of a run that was told to stop: a second for all; a tile of each kernel in any case
@@ -109,6 +60,7 @@ class Publisher:
     """Writes packs of one request, any number of times. ``begin``: when the run began, by ``time.monotonic``.
 
     ``seconds``: what the next one is expected to take by the last one, 0 before the first; ``when``: the end of that one.
+    ``predicted``: the plans of predictions that timed ones are held against; None where nothing is timed.
     """
 
     def __init__(self, request: Request, device: Device, lab: Measurer, start: Start, watch: Watch, begin: float) -> None:
@@ -116,6 +68,7 @@ class Publisher:
         self._begin = self.when = begin
         self.seconds = 0.0
         self.reason_kept = ""  # why the pack that lay in its place stays, where it answers faster than the last one, or may
+        self.predicted: Callable[[], Plans] | None = None
         self._warned_of_cache = False
         self._last: tuple[list[Tuned], list[ModelTask], Mapping[str, Any]] | None = None
 
@@ -131,7 +84,8 @@ class Publisher:
         """Build, verify and publish; what the manifest says. EnvironmentMissing or PackInvalid where nothing was published.
 
         What was published last is not published again. Where a pack of the same models lies already, and answers faster, or
-        could not be raced, it stays: what its manifest says is returned, and ``kept`` says why.
+        could not be raced, it stays: what its manifest says is returned, and ``reason_kept`` says why. Plans of which
+        something was measured are raced against the predicted ones, too, whole; the faster are published.
         """
         if self._last is not None and _same(self._last[0], tuned) and _same(self._last[1], models):
             return self._last[2]
@@ -140,30 +94,36 @@ class Publisher:
         document = self._document(tuned, models, lacking, unverified=unverified, stopped=stopped)
         self._watch("", f"building {what}", None)
         self.reason_kept = ""
-        with _building(request), self._better_stays(), scratch_folder() as scratch:
-            library = scratch / "pack.so"
-            objects = self._objects()
-            document |= lab.backend.write_library(
-                [_choice(t) for t in tuned],
-                self._device,
-                library,
-                lab.compile_object,
-                _groups_of(models, request.cache),
-                objects,
-            )
-            built = time.monotonic()
-            self._watch("", "checking what it computes", None)
-            write_pack(
-                request.out,
-                library,
-                document,
-                _check_of(lacking, request, models, self._watch, hurried=hurried),
-                {
-                    name: ModelContent(model_.schedule, model_.bytecode, model_.weights)
-                    for model in models
-                    for name, model_ in model.executables.items()
-                },
-            )
+        races = bool(models) and not (lacking or request.zero_measure or models[0].on_device)
+        predicted = self.predicted() if self.predicted is not None and races and not (unverified or hurried) else None
+        in_place = predicted is not None and self._last is not None and predicted.equal(*self._last[:2])
+        try:
+            with _building(request), self._better_stays(), scratch_folder() as scratch:
+                library = self._library(scratch / "pack.so", tuned, models, document)
+                built = time.monotonic()
+                self._watch("", "checking what it computes", None)
+
+                def check(aside: Path) -> None:
+                    _check_of(lacking, request, models, self._watch, hurried=hurried)(aside)
+                    if predicted is not None and not in_place:
+                        self._check_predicted(aside, predicted, scratch)
+                    if races:
+                        slower = SLOWER_THAN_PREDICTED if in_place else SLOWER
+                        if verdict := check_not_slower(request.out, aside, request.environment, slower):
+                            self._watch("", verdict, None)
+
+                write_pack(request.out, library, document, check, _contents(models))
+        except PredictedIsFaster as why:
+            assert predicted is not None
+            self._watch("", f"published instead of the timed plans: {why}", None)
+            try:
+                document = dict(self.publish(predicted.tuned, predicted.models, unverified=True, stopped=stopped, what=what))
+            except PackInvalid as error:  # it answers, but not rightly
+                self._watch("", f"the predicted plan is no pack: {error}", None)
+                self.predicted = None
+                return self.publish(tuned, models, unverified=unverified, stopped=stopped, what=what)
+            self.reason_kept = self.reason_kept or str(why)
+            return document
         if self.reason_kept:
             document = read_manifest(request.out).whole_document
         self.when = time.monotonic()
@@ -177,9 +137,40 @@ class Publisher:
     def _better_stays(self) -> Iterator[None]:
         try:
             yield
+        except PredictedIsFaster as why:
+            if self._last is None:  # else what this run published was held against it, too, and stays
+                raise
+            self._keep(why)
         except KeepPublishedPack as why:
-            self.reason_kept = str(why)
-            self._watch("", f"not published: {why}", None)
+            self._keep(why)
+
+    def _keep(self, why: KeepPublishedPack) -> None:
+        self.reason_kept = str(why)
+        self._watch("", f"not published: {why}", None)
+
+    def _library(self, path: Path, tuned: Sequence[Tuned], models: Sequence[ModelTask], document: dict[str, Any]) -> Path:
+        """The library of these plans; what is known of its code goes into the document."""
+        document |= self._lab.backend.write_library(
+            [_choice(t) for t in tuned],
+            self._device,
+            path,
+            self._lab.compile_object,
+            _groups_of(models, self._request.cache),
+            self._objects(),
+        )
+        return path
+
+    def _check_predicted(self, aside: Path, predicted: Plans, scratch: Path) -> None:
+        """PredictedIsFaster where a pack of the predicted plans, built for this race alone, answers faster."""
+        self._watch("", "racing the predicted plan", None)
+        document = self._document(predicted.tuned, predicted.models, "", unverified=True, stopped="budget")
+        try:
+            library = self._library(scratch / "predicted.so", predicted.tuned, predicted.models, document)
+            write_pack(scratch / "predicted", library, document, _read, _contents(predicted.models))
+        except (OSError, RuntimeError, PackInvalid) as error:  # kernels that nobody ever ran
+            self._watch("", f"the predicted plan is no pack: {error}", None)
+            return
+        check_predicted_not_faster(scratch / "predicted", aside, self._request.environment)
 
     def holds(self, models: Sequence[ModelTask]) -> bool:
         """True if a pack of these models' weights lies in its place already, from this run or an earlier one."""
@@ -244,6 +235,18 @@ class Publisher:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class Plans:
+    """Plans of a request: of its ops, and of its models' groups."""
+
+    tuned: Sequence[Tuned]
+    models: Sequence[ModelTask]
+
+    def equal(self, tuned: Sequence[Tuned], models: Sequence[ModelTask]) -> bool:
+        """True if these plans are the same objects."""
+        return _same(self.tuned, tuned) and _same(self.models, models)
+
+
 def next_seconds(building: float, checking: float, *, kept: bool, first: bool) -> float:
     """Expected seconds of the next pack by what the last one took.
 
@@ -270,6 +273,14 @@ def _building(request: Request) -> Iterator[None]:
             f"the pack {request.out} could not be built: {text[-SAID_MOST:]}; {selected}. If the disk is full, free space "
             f"in {tempfile.gettempdir()} or point TMPDIR elsewhere; then run the same command{again}"
         ) from error
+
+
+def _contents(models: Sequence[ModelTask]) -> dict[str, ModelContent]:
+    return {
+        name: ModelContent(model_.schedule, model_.bytecode, model_.weights)
+        for model in models
+        for name, model_ in model.executables.items()
+    }
 
 
 def _groups_of(models: Sequence[ModelTask], cache: Path | None) -> GroupSources | None:
@@ -321,10 +332,6 @@ def _check_of(
                 abandoned.set()
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
-        if models and not request.zero_measure and not models[0].on_device:
-            verdict = check_not_slower(request.out, aside, request.environment)
-            if verdict:
-                watch("", verdict, None)
 
     return check
 

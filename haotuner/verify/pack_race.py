@@ -26,6 +26,7 @@ from haotuner.pack.manifest import Manifest, read_manifest
 from haotuner.runtime.pack import Pack
 
 SLOWER = 1.05  # of the old pack's time: less is chance
+SLOWER_THAN_PREDICTED = 1.02  # of the time of a pack of predictions, where both are of one run
 SECONDS, LIMIT_S = 6.0, 90.0  # for all requests of all models; of the process
 ENOUGH_S = 25.0  # then no further request is begun: large ones come last
 LEAST_CALLS = 2
@@ -38,8 +39,14 @@ class KeepPublishedPack(Exception):  # noqa: N818  # nothing is wrong
     """The pack in its place stays, and why."""
 
 
-def check_not_slower(old: Path, new: Path, environment: Mapping[str, str]) -> str:
+class PredictedIsFaster(KeepPublishedPack):
+    """The plan of predictions answers faster than the timed one, and by how much."""
+
+
+def check_not_slower(old: Path, new: Path, environment: Mapping[str, str], slower: float = SLOWER) -> str:
     """Stays where the pack ``old`` serves the same models for the same sizes and is clearly faster, or nobody could judge.
+
+    ``slower``: of the old pack's time, from which on the new one is.
 
     PackInvalid where the new one fails. Returns what is to be told of an old one that fails: it stands in no pack's way.
     """
@@ -47,7 +54,7 @@ def check_not_slower(old: Path, new: Path, environment: Mapping[str, str]) -> st
         return ""
     outcome = raced_apart(old, new, environment)
     if outcome.ratio is not None:
-        if outcome.ratio > SLOWER:
+        if outcome.ratio > slower:
             raise KeepPublishedPack(
                 f"the pack that lies there answers faster ({outcome.ratio:.2f} of its time is what the new one takes)"
             )
@@ -60,6 +67,17 @@ def check_not_slower(old: Path, new: Path, environment: Mapping[str, str]) -> st
         f"the race with the pack that lies there came to nothing ({outcome.message}), so nobody knows which is faster; "
         "run the same command with --resume, or remove that pack"
     )
+
+
+def check_predicted_not_faster(predicted: Path, timed: Path, environment: Mapping[str, str]) -> None:
+    """PredictedIsFaster where the predicted plan answers faster than the timed one. A plan that fails the race is not."""
+    if comparable(predicted, timed):
+        ratio = raced_apart(predicted, timed, environment).ratio
+        if ratio is not None and ratio > SLOWER_THAN_PREDICTED:
+            raise PredictedIsFaster(
+                f"the plan that was predicted answers faster than the one that was timed ({ratio:.2f} of its time is what "
+                "that one takes)"
+            )
 
 
 def comparable(old: Path, new: Path) -> bool:
@@ -134,7 +152,7 @@ def ratio(
                     turn(who)
                     models.append(pack.model(name))
                 turn(BOTH)  # what is asked is neither's fault
-                calls = [_call(model, dims) for model in models]
+                calls = [call_of(model, dims) for model in models]
                 for who, call in zip((OLD, NEW), calls, strict=True):
                     turn(who)
                     call()
@@ -144,7 +162,8 @@ def ratio(
     return exp(sum(ratios) / max(1, len(ratios)))
 
 
-def _call(model: Any, dims: Mapping[str, int]) -> Callable[[], Any]:
+def call_of(model: Any, dims: Mapping[str, int]) -> Callable[[], Any]:
+    """A call of a model at a request, with inputs that are drawn once."""
     draw, inputs, alone = np.random.default_rng(SEED), {}, _alone(model)
     for end in (operand for operand in model.inputs if operand.default is None):
         shape = [dims[extent] if isinstance(extent, str) else extent for extent in end.shape]

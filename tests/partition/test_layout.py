@@ -18,6 +18,7 @@ from haotuner.partition.costs import CORE, Prices, Rates
 from haotuner.partition.greedy_fusion import Loops, Step
 from haotuner.partition.ilp_partition import IlpPartitioner
 from haotuner.partition.layout import LAYOUTS, Layouts
+from haotuner.partition.loop_counts import STRIDED, STRIDED_FAR
 from haotuner.partition.products import Product
 from haotuner.verify.model_check import drawn_inputs
 
@@ -259,7 +260,10 @@ def test_a_kernel_that_reads_across_is_dearer():
     us = [Prices([SIZES], CORE).loops_us(one) for one in (turned, plain)]
     assert us[0] > 1.3 * us[1]
     sums = g.finish(g.add("reduce", y, how="sum", axes=(2,), keepdims=False))
-    same = [Prices([SIZES], replace(CORE, across=across)).loops_us(sums) for across in (1.0, CORE.across)]
+    same = [
+        Prices([SIZES], replace(CORE, loops_ns={**CORE.loops_ns, STRIDED: ns, STRIDED_FAR: ns})).loops_us(sums)
+        for ns in (0.0, 100.0)
+    ]
     assert same[0] == same[1], "a row that is summed is read as it lies"
 
 

@@ -409,10 +409,10 @@ def test_terms_that_wait_in_the_row_count_once():
     g = GraphBuilder()
     graph = g.finish(decompositions.softmax(g, g.input("x", (B, T))))
     (kept,), (again,) = (
-        Prices([{"batch": 8, "seq": 256}], replace(CORE, reuses_row=kept, bytes_moved=1e9)).each_us(graph)
+        Prices([{"batch": 8, "seq": 256}], replace(CORE, reuses_row=kept, bytes_moved=1e9, bytes_far=1e9)).each_us(graph)
         for kept in (True, False)
     )
-    assert again - kept == pytest.approx(8 * 256 / CORE.hard + 8 * 256 / CORE.simple), "an exp and the difference in it"
+    assert again - kept == pytest.approx(8 * 256 / CORE.function + 8 * 256 / CORE.simple), "an exp and the difference in it"
 
 
 def test_what_has_no_elements_is_not_read_by_a_concatenation():

@@ -52,11 +52,14 @@ def drawn_graph(seed: int) -> Graph:
     return g.finish(*sorted(outputs, key=made.index))
 
 
+FREE = replace(CORE, step_us=0.0, bytes_moved=1e30, bytes_far=1e30, simple=1e30, quotient=1e30, function=1e30)
+
+
 class Drawn(Prices):
     """A price by chance for each kernel, the same for those that differ in names alone; bounds under them are 0."""
 
     def __init__(self, seed: int) -> None:
-        super().__init__(REQUESTS[:1], replace(CORE, step_us=0.0, bytes_moved=1e30, simple=1e30, hard=1e30))
+        super().__init__(REQUESTS[:1], FREE)
         self.seed = seed
 
     def usual_us(self, graph: Graph) -> tuple[float, ...]:

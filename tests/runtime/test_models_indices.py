@@ -16,7 +16,7 @@ from haotuner.graph.interpret import interpret
 from haotuner.partition.index_bounds import index_bounds, index_sources
 from haotuner.spec.shape import Span
 from haotuner.verify.model_check import check_model, drawn_inputs
-from haotuner.verify.pack_race import _call
+from haotuner.verify.pack_race import call_of
 from tests.runtime.model_packs import model_pack
 from tests.runtime.written_nodes import Nodes
 
@@ -103,7 +103,7 @@ def test_requests_that_are_drawn_hold_no_index_that_one_row_has_not(path):
     drawn = {name: drawn_inputs(NETS[name][0], {"b": 5, "t": 9})["at"] for name in ("one", "rows")}
     assert not drawn["one"].any() and drawn["rows"].any()
     with haotuner.load(path, threads=1) as pack:
-        call = _call(pack.model("one"), {"b": 5, "t": 9})
+        call = call_of(pack.model("one"), {"b": 5, "t": 9})
         np.testing.assert_array_equal(next(iter(call().values())), np.broadcast_to(TABLE[0], (5, 9, 4)))
 
 

@@ -111,7 +111,7 @@ def test_the_least_times_in_turns_decide(packs, monkeypatch):
 
         return run
 
-    monkeypatch.setattr(pack_race, "_call", call)
+    monkeypatch.setattr(pack_race, "call_of", call)
     one, other = packs
     turns: list[str] = []
     assert ratio(one, other, lambda: clock.now, turns.append) == pytest.approx(3.0) and turns[:3] == ["old", "new", "old"]
