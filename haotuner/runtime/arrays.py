@@ -14,7 +14,7 @@ import importlib
 import struct
 import sys
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
 
@@ -157,12 +157,26 @@ def address(array_: Any) -> int:
         return int(array_.__array_interface__["data"][0])
 
 
+def strides_of(array_: Any) -> tuple[int, ...]:
+    """Strides of an array in elements."""
+    return tuple([stride // array_.itemsize for stride in array_.strides])
+
+
+NO_STRIDES: Mapping[int, tuple[int, ...]] = {}
+
+
 class Tensors:
     """Tensors of certain shapes. It must live as long as anyone reads what it packed: shapes lie here."""
 
-    def __init__(self, shapes: Sequence[tuple[int, ...]], types: Sequence[int]) -> None:
-        """``types``: words of each, as DLPack has them beside the rank."""
+    def __init__(
+        self,
+        shapes: Sequence[tuple[int, ...]],
+        types: Sequence[int],
+        strides: Mapping[int, tuple[int, ...]] = NO_STRIDES,
+    ) -> None:
+        """``types``: words of each, as DLPack has them beside the rank; ``strides``: in elements, by index; else contiguous."""
         extents = [extent for shape in shapes for extent in shape]
+        extents += [stride for own in strides.values() for stride in own]
         self._extents = array("q", extents or (0,))  # a type of ctypes and a Struct would cost a new size 15 us
         self._format = f"{_WORDS * len(shapes)}q"
         self._words: list[int] = []
@@ -170,6 +184,9 @@ class Tensors:
         for shape, kind in zip(shapes, types, strict=True):
             self._words += (0, _CPU, len(shape) | kind, at, 0, 0)
             at += 8 * len(shape)
+        for index, own in strides.items():
+            self._words[_WORDS * index + 4] = at
+            at += 8 * len(own)
 
     def packed(self, arrays: Sequence[Any]) -> bytes:
         """One tensor behind the other."""
@@ -194,3 +211,7 @@ class Handed:
                 self._known.clear()
             result = self._known[shapes] = Tensors(shapes, self._types)
         return result
+
+    def strided(self, arrays: Sequence[Any], strides: Mapping[int, tuple[int, ...]]) -> Tensors:
+        """Those of arrays of which some, by index, have these strides in elements; of each call anew."""
+        return Tensors([array_.shape for array_ in arrays], self._types, strides)

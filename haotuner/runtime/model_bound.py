@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,6 +22,7 @@ from haotuner.errors import PackInvalid, UsageError
 from haotuner.host.files import open_regular
 from haotuner.pack.folder import MODELS, SIZE_LIMIT_BYTES, Folder, steadily
 from haotuner.pack.manifest import Manifest, ModelFiles
+from haotuner.runtime.arrays import strides_of
 from haotuner.runtime.host_memory import OutputPool
 from haotuner.runtime.native_library import NativeEnd, NativeLibrary, NativeModel
 from haotuner.runtime.reprs import described_model
@@ -88,6 +89,7 @@ def _checked(folder: Folder, name: str, sha256: str) -> bytes:
     return raw
 
 
+NO_BUFFERS: Mapping[int, Any] = {}
 SHAPES = 256  # of requests whose outputs' shapes are kept
 
 
@@ -188,6 +190,40 @@ class ModelBound:
     def _shapes_of(self, arrays: list[Any]) -> list[tuple[int, ...]]:
         return self._native.shapes(arrays)
 
+    def arguments(self, inputs: Mapping[str, Any], buffered: Mapping[int, Any]) -> list[Any]:
+        """The inputs in order; ``buffered``: by number those that lie in buffers of caches, which ``inputs`` leave out."""
+        own = {self._inputs[index].name: array for index, array in buffered.items()}
+        return self._inputs_in_order({**inputs, **own}, own.keys())
+
+    def answer_shapes(self, arguments: list[Any]) -> list[tuple[int, ...]]:
+        """Shapes of the outputs of such inputs."""
+        return self._known(tuple([array.shape for array in arguments]), arguments)
+
+    def run_in_buffers(
+        self,
+        arguments: list[Any],
+        shapes: list[tuple[int, ...]],
+        read: Iterable[int],
+        written: Mapping[int, Any],
+        out: Mapping[str, Any] | None,
+    ) -> dict[str, Any]:
+        """As ``run``, inputs ``read`` and outputs ``written`` being rows of buffers; the other outputs by name."""
+        others = dict(out or {})
+        buffered = [self._outputs[index].name for index in written if self._outputs[index].name in others]
+        if buffered:
+            raise UsageError(f"{self.name}: out[{buffered[0]!r}] lies in the state; leave it out")
+        outputs = self._output_arrays(shapes, others, written)
+        strides = [
+            {index: strides_of(arrays[index]) for index in own} for own, arrays in ((read, arguments), (written, outputs))
+        ]
+        self._native.run_strided(arguments, outputs, *strides)
+        answers = self._delivered(outputs, others)
+        return {end.name: answers[end.name] for index, end in enumerate(self._outputs) if index not in written}
+
+    def largest(self, dim: str) -> int:
+        """The largest size of a dimension that the model was tuned for; 0 where none is known."""
+        return int(self._ranges[dim][1]) if dim in self._ranges else 0
+
     def timed(self, inputs: Mapping[str, Any]) -> tuple[dict[str, Any], list[float]]:
         """One call: its outputs, and the microseconds of each step of the schedule; 0 of steps that have nothing to do.
 
@@ -243,11 +279,16 @@ class ModelBound:
         if unknown:
             raise UsageError(f"{self.name} has no output {unknown[0]!r}; it has {', '.join(e.name for e in self._outputs)}")
 
-    def _output_arrays(self, shapes: list[tuple[int, ...]], out: Mapping[str, Any]) -> list[Any]:
-        """Arrays that the library can write: the caller's where they are contiguous."""
+    def _output_arrays(
+        self, shapes: list[tuple[int, ...]], out: Mapping[str, Any], buffered: Mapping[int, Any] = NO_BUFFERS
+    ) -> list[Any]:
+        """Arrays that the library can write: the caller's where they are contiguous; ``buffered``: by number, as they are."""
         self._check_names(out)
         outputs = []
-        for end, shape in zip(self._outputs, shapes, strict=True):
+        for index, (end, shape) in enumerate(zip(self._outputs, shapes, strict=True)):
+            if index in buffered:
+                outputs.append(buffered[index])
+                continue
             array = out.get(end.name)
             if array is not None and not (
                 isinstance(array, np.ndarray) and array.shape == shape and array.dtype == end.dtype and array.flags.writeable
@@ -269,10 +310,14 @@ class ModelBound:
             by_name[end.name] = array if target is None else target
         return by_name
 
-    def _inputs_in_order(self, inputs: Mapping[str, Any]) -> list[Any]:
+    def _inputs_in_order(self, inputs: Mapping[str, Any], buffered: Collection[str] = ()) -> list[Any]:
+        """Contiguous arrays of the right types, but of ``buffered`` rows of buffers, which are."""
         arrays, left_out = [], 0
         for end in self._inputs:
             array: Any = inputs.get(end.name)
+            if end.name in buffered:
+                arrays.append(array)
+                continue
             if not isinstance(array, np.ndarray):
                 if end.name not in inputs:
                     if end.default is None:

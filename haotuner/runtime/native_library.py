@@ -244,6 +244,17 @@ class NativeModel:
         arguments, made = self._input_cache.of(inputs), self._output_cache.of(outputs)
         self._call(self._run, arguments.packed(inputs), made.packed(outputs))
 
+    def run_strided(
+        self,
+        inputs: list[Any],
+        outputs: list[Any],
+        read: Mapping[int, tuple[int, ...]],
+        written: Mapping[int, tuple[int, ...]],
+    ) -> None:
+        """As ``run``; some inputs and outputs, by index, are rows of buffers with these strides in elements."""
+        arguments, made = self._input_cache.strided(inputs, read), self._output_cache.strided(outputs, written)
+        self._call(self._run, arguments.packed(inputs), made.packed(outputs))
+
     def times_us(self, inputs: list[Any], outputs: list[Any], steps: int) -> list[float]:
         """As ``run``: the microseconds of every step of the schedule."""
         if self._mapped.times is None:
