@@ -1,8 +1,8 @@
 """Buffers of caches: past and present keys in the same memory, which has a capacity of rows.
 
-A caller may hand the same buffer in and out (ONNX Runtime calls this ``past_present_share_buffer``). Then the new rows alone
-are copied. What reads a cache reads it at the strides of the buffer: kernels of ops take strides, and generated loops see the
-capacity as an extent of the cache. Without a buffer the capacity is the number of rows that are there.
+A caller may hand the same buffer in and out (ONNX Runtime calls this ``past_present_share_buffer``). Then the new rows
+alone are copied. Every reader of a cache takes the strides of the buffer: kernels of ops take strides, and generated loops
+see the capacity as an extent of the cache. Without a buffer the capacity is the number of rows that are there.
 """
 
 from __future__ import annotations
@@ -87,7 +87,8 @@ def _axes(graph: Graph, steps: Iterable[Step], cache: Append) -> dict[str, int] 
             if views is None:
                 plain, views = list(step.reads), []
             shapes = [view.shape or graph.types[view.tensor].shape for view in views if view.tensor in result]
-            if any(name in result for name in plain) or None in [_axis_that_grows(shape, whole, cache.axis) for shape in shapes]:
+            grown = [_axis_that_grows(shape, whole, cache.axis) for shape in shapes]
+            if None in grown or any(name in result for name in plain):
                 return None
         elif not isinstance(step, Loops) and any(name in result for name in step.reads):
             return None

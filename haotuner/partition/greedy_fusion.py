@@ -266,7 +266,10 @@ class Greedy:
             step = steps[name]
             made = step.graph.outputs if isinstance(step, Loops) else (name,)
             begun.update(made)
-            reads = step.graph.inputs if isinstance(step, Loops) else step.reads if isinstance(step, Product | Append) else (step.of,)
+            if isinstance(step, Alias):
+                reads: tuple[str, ...] = (step.of,)
+            else:
+                reads = step.graph.inputs if isinstance(step, Loops) else step.reads
             for tensor in reads:
                 visit(tensor)
             done.update(made)

@@ -54,7 +54,7 @@ def _is_past(finder: Finder, node: Node, past: str, axis: int) -> bool:
 
 
 def _memory(finder: Finder, tensor: str) -> View:
-    """Where the elements of a tensor lie: those of its rows side by side."""
+    """View of a tensor in memory, in which elements of a row lie side by side."""
     view = finder.seen(tensor)
     if not view.order or view.order[-1] != len(view.order) - 1:
         return View(tensor, finder.graph.types[tensor].shape, tuple(range(finder.graph.types[tensor].rank)))

@@ -174,7 +174,7 @@ class Tensors:
         types: Sequence[int],
         strides: Mapping[int, tuple[int, ...]] = NO_STRIDES,
     ) -> None:
-        """``types``: words of each, as DLPack has them beside the rank; ``strides``: in elements, by index; else contiguous."""
+        """``types``: words of each, as DLPack has them beside the rank; ``strides``: by index, in elements."""
         extents = [extent for shape in shapes for extent in shape]
         extents += [stride for own in strides.values() for stride in own]
         self._extents = array("q", extents or (0,))  # a type of ctypes and a Struct would cost a new size 15 us

@@ -195,8 +195,8 @@ class DecoderState:
         if self._length:
             name = next(dim for dim in own if own[dim] != self._dims[dim])
             raise UsageError(
-                f"{bound.name}: {name} is {own[name]}, but {self._dims[name]} in the {self._length} tokens of the state; reset "
-                "it, or select rows of it"
+                f"{bound.name}: {name} is {own[name]}, but {self._dims[name]} in the {self._length} tokens of the state; "
+                "reset it, or select rows of it"
             )
         self._dims = own
         self._capacity = self._max_length or bound.largest(self._dim_that_grows()) or 1

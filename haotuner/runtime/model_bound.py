@@ -282,7 +282,7 @@ class ModelBound:
     def _output_arrays(
         self, shapes: list[tuple[int, ...]], out: Mapping[str, Any], buffered: Mapping[int, Any] = NO_BUFFERS
     ) -> list[Any]:
-        """Arrays that the library can write: the caller's where they are contiguous; ``buffered``: by number, as they are."""
+        """Arrays that the library can write: the caller's where contiguous; ``buffered``: by number, as they are."""
         self._check_names(out)
         outputs = []
         for index, (end, shape) in enumerate(zip(self._outputs, shapes, strict=True)):
