@@ -14,7 +14,7 @@ import importlib
 import struct
 import sys
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
 
@@ -157,26 +157,12 @@ def address(array_: Any) -> int:
         return int(array_.__array_interface__["data"][0])
 
 
-def strides_of(array_: Any) -> tuple[int, ...]:
-    """Strides of an array in elements."""
-    return tuple([stride // array_.itemsize for stride in array_.strides])
-
-
-NO_STRIDES: Mapping[int, tuple[int, ...]] = {}
-
-
 class Tensors:
     """Tensors of certain shapes. It must live as long as anyone reads what it packed: shapes lie here."""
 
-    def __init__(
-        self,
-        shapes: Sequence[tuple[int, ...]],
-        types: Sequence[int],
-        strides: Mapping[int, tuple[int, ...]] = NO_STRIDES,
-    ) -> None:
-        """``types``: words of each, as DLPack has them beside the rank; ``strides``: by index, in elements."""
+    def __init__(self, shapes: Sequence[tuple[int, ...]], types: Sequence[int]) -> None:
+        """``types``: words of each, as DLPack has them beside the rank."""
         extents = [extent for shape in shapes for extent in shape]
-        extents += [stride for own in strides.values() for stride in own]
         self._extents = array("q", extents or (0,))  # a type of ctypes and a Struct would cost a new size 15 us
         self._format = f"{_WORDS * len(shapes)}q"
         self._words: list[int] = []
@@ -184,9 +170,6 @@ class Tensors:
         for shape, kind in zip(shapes, types, strict=True):
             self._words += (0, _CPU, len(shape) | kind, at, 0, 0)
             at += 8 * len(shape)
-        for index, own in strides.items():
-            self._words[_WORDS * index + 4] = at
-            at += 8 * len(own)
 
     def packed(self, arrays: Sequence[Any]) -> bytes:
         """One tensor behind the other."""
@@ -212,6 +195,46 @@ class Handed:
             result = self._known[shapes] = Tensors(shapes, self._types)
         return result
 
-    def strided(self, arrays: Sequence[Any], strides: Mapping[int, tuple[int, ...]]) -> Tensors:
-        """Those of arrays of which some, by index, have these strides in elements; of each call anew."""
-        return Tensors([array_.shape for array_ in arrays], self._types, strides)
+    def growing(self, ranks: Sequence[int]) -> GrowingTensors:
+        """Those of arrays of these ranks of which some are rows of buffers."""
+        return GrowingTensors(ranks, self._types)
+
+
+class GrowingTensors:
+    """Tensors of one call after another, some of them the first rows of buffers. One caller has it at a time."""
+
+    def __init__(self, ranks: Sequence[int], types: Sequence[int]) -> None:
+        self._format = f"{_WORDS * len(ranks)}q"
+        self._extents = array("q", bytes(16 * max(1, sum(ranks))))  # the shape of each, and behind it its strides
+        self._words: list[int] = []
+        self._starts: list[int] = []
+        self._shapes: list[tuple[int, ...]] = [(0,) * rank for rank in ranks]
+        self._growing: dict[int, int] = {}  # by index the axis that grows
+        at, start = self._extents.buffer_info()[0], 0
+        for rank, kind in zip(ranks, types, strict=True):
+            self._words += (0, _CPU, rank | kind, at + 8 * start, 0, 0)
+            self._starts.append(start)
+            start += 2 * rank
+
+    def put(self, index: int, buffer: Any, axis: int) -> None:
+        """Have the tensor of this index be rows of a buffer along an axis."""
+        start, rank, shape = self._starts[index], buffer.ndim, buffer.shape
+        strides = [stride // buffer.itemsize for stride in buffer.strides]
+        self._extents[start : start + 2 * rank] = array("q", (*shape, *strides))
+        head = self._words[_WORDS * index + 3]
+        self._words[_WORDS * index], self._words[_WORDS * index + 4] = address(buffer), head + 8 * rank
+        self._growing[index] = start + axis
+
+    def packed(self, arrays: Sequence[Any], rows: int) -> bytes:
+        """One tensor behind the other, of buffers the first ``rows`` rows; these are None in ``arrays``."""
+        extents, words = self._extents, self._words
+        for place in self._growing.values():
+            extents[place] = rows
+        for index, array_ in enumerate(arrays):
+            if array_ is not None:
+                words[_WORDS * index] = address(array_)
+                if array_.shape != self._shapes[index]:
+                    self._shapes[index] = array_.shape
+                    start = self._starts[index]
+                    extents[start : start + array_.ndim] = array("q", array_.shape)
+        return struct.pack(self._format, *words)

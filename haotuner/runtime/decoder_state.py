@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, SupportsIndex
@@ -32,6 +32,10 @@ class Cache:
         """Shape of so many rows. KeyError of a dimension that is not known."""
         extents = [dims[extent] if isinstance(extent, str) else extent or 0 for extent in self._outer]
         return (*extents[: self.axis], rows, *extents[self.axis + 1 :])
+
+    def rows(self, buffer: Any, count: int) -> Any:
+        """The first rows of a buffer."""
+        return buffer[(slice(None),) * self.axis + (slice(0, count),)]
 
     @property
     def dims(self) -> list[str]:
@@ -64,14 +68,20 @@ class DecoderState:
         """See ``Model.state``."""
         self._model, self._bound = model, model.current()
         self._caches = caches_of(self._bound)
+        self._names = frozenset(cache.end.name for cache in self._caches)
+        self._presents = frozenset(self._bound.outputs[cache.present].name for cache in self._caches)
         self._max_length = None if max_length is None else _whole("max_length", max_length)
-        self._told, self._dims = dict(dims), dict[str, int]()
+        self._told = dict(dims)
+        self._sizes: tuple[int, ...] | None = None  # of the caches' dimensions, which the buffers are for
+        self._dims = tuple(dict.fromkeys(dim for cache in self._caches for dim in cache.dims))
+        self._sources = {dim: _source(self._bound.inputs, self._names, dim) for dim in self._dims}
         self._buffers: list[Any] = []
         self._length = self._capacity = 0
         self._running = threading.Lock()
-        unknown = [name for name in dims if name not in {dim for cache in self._caches for dim in cache.dims}]
+        self._tensors = self._bound.native.growing()
+        unknown = [name for name in dims if name not in self._dims]
         if unknown:
-            names = ", ".join(dict.fromkeys(dim for cache in self._caches for dim in cache.dims)) or "no dimensions"
+            names = ", ".join(self._dims) or "no dimensions"
             raise UsageError(f"{model.name}: caches have {names}; there is no {unknown[0]}")
 
     def __repr__(self) -> str:
@@ -94,31 +104,35 @@ class DecoderState:
 
     def caches(self) -> dict[str, Any]:
         """By input the rows that are there: views, which the next call writes behind."""
-        return {
-            cache.end.name: self._rows(buffer, cache, self._length)
-            for cache, buffer in zip(self._caches, self._buffers, strict=False)
-        }
+        buffers = zip(self._caches, self._buffers, strict=False)
+        return {cache.end.name: cache.rows(buffer, self._length) for cache, buffer in buffers}
 
     def run(self, inputs: Mapping[str, Any], out: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Outputs of the next tokens by name, without the caches. UsageError names what was expected and what was found.
 
         After an error the state is as it was before the call.
         """
-        with self._alone():
+        self._begin()  # a context manager would cost a call 3 us
+        try:
             bound = self._current()
-            self._settle(bound, inputs)
-            pasts = {c.past: self._rows(b, c, self._length) for c, b in zip(self._caches, self._buffers, strict=True)}
-            arguments = bound.arguments(inputs, pasts)
-            shapes = bound.answer_shapes(arguments)
-            rows = max(shapes[cache.present][cache.axis] for cache in self._caches)
+            if not self._names.isdisjoint(inputs):
+                name = next(name for name in inputs if name in self._names)
+                raise UsageError(f"{bound.name}: {name} is in the state; pass the other inputs alone")
+            arguments = bound.arguments(inputs, self._names)
+            self._settle(bound, arguments)
+            read = self._tensors[0].packed(arguments, self._length)
+            shapes = bound.native.shapes_of(read)
+            first = self._caches[0]
+            rows = shapes[first.present][first.axis]
             if rows > self._capacity:
                 self._grow(rows)
-                for cache, buffer in zip(self._caches, self._buffers, strict=True):
-                    arguments[cache.past] = self._rows(buffer, cache, self._length)
-            made = {c.present: self._rows(b, c, rows) for c, b in zip(self._caches, self._buffers, strict=True)}
-            result = bound.run_in_buffers(arguments, shapes, [cache.past for cache in self._caches], made, out)
+                read = self._tensors[0].packed(arguments, self._length)
+            outputs = bound.answers(shapes, out, self._presents)
+            bound.native.run_packed(read, self._tensors[1].packed(outputs, rows))
             self._length = rows
-            return result
+            return bound.delivered(outputs, out)
+        finally:
+            self._running.release()
 
     def truncate(self, length: SupportsIndex) -> None:
         """Forget all tokens but the first ``length``: a draft that was refused, say."""
@@ -134,41 +148,51 @@ class DecoderState:
 
     def copy(self) -> DecoderState:
         """Another state with the same tokens, in buffers of its own."""
-        return self._with(lambda rows: rows)
+        return self._with(None)
 
     def select(self, rows: Sequence[int]) -> DecoderState:
         """Another state with these rows of the batch (axis 0 of every cache), in any order, also repeated: beams, say."""
         chosen = [operator.index(row) for row in rows]
         most = min((int(buffer.shape[0]) for buffer in self._buffers), default=0)
-        if not chosen or any(not 0 <= row < most for row in chosen) or any(cache.axis == 0 for cache in self._caches):
+        batches = {cache.end.shape[0] for cache in self._caches}
+        batch = next(iter(batches))
+        whole = chosen and all(0 <= row < most for row in chosen)
+        if not whole or len(batches) > 1 or not isinstance(batch, str) or any(cache.axis == 0 for cache in self._caches):
             raise UsageError(f"{self._model.name}: rows {chosen} of a batch of {most}; pass some of 0..{most - 1}")
-        result = self._with(lambda own: own[chosen])
-        for cache in self._caches:
-            first = cache.end.shape[0]
-            if isinstance(first, str):
-                result._dims[first] = len(chosen)
-                result._told.pop(first, None)
+        result = self._with(chosen)
+        if batch in result._told:
+            result._told[batch] = len(chosen)
         return result
 
-    def _with(self, rows_of: Any) -> DecoderState:
+    def _with(self, chosen: list[int] | None) -> DecoderState:
         result = DecoderState(self._model, self._max_length, self._told)
         with self._alone():
-            result._dims, result._length, result._capacity = dict(self._dims), self._length, self._capacity
+            result._length, result._capacity = self._length, self._capacity
+            buffers = []
             for cache, buffer in zip(self._caches, self._buffers, strict=False):
-                own = rows_of(self._rows(buffer, cache, self._length))
-                made = np.empty((*own.shape[: cache.axis], self._capacity, *own.shape[cache.axis + 1 :]), buffer.dtype)
-                self._rows(made, cache, self._length)[...] = own
-                result._buffers.append(made)
+                made = np.empty((buffer.shape[0] if chosen is None else len(chosen), *buffer.shape[1:]), buffer.dtype)
+                own = cache.rows(buffer, self._length)
+                cache.rows(made, self._length)[...] = own if chosen is None else own[chosen]
+                buffers.append(made)
+            batch = None if chosen is None else self._caches[0].end.shape[0]
+            sizes = None if self._sizes is None else zip(self._dims, self._sizes, strict=True)
+            result._sizes = (
+                None if sizes is None else tuple(size if dim != batch else len(chosen or ()) for dim, size in sizes)
+            )
+            result._put(buffers)
         return result
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        if not self._running.acquire(blocking=False):
-            raise UsageError(f"{self._model.name}: a call of this state runs in another thread; use one state a sequence")
+        self._begin()
         try:
             yield
         finally:
             self._running.release()
+
+    def _begin(self) -> None:
+        if not self._running.acquire(blocking=False):
+            raise UsageError(f"{self._model.name}: a call of this state runs in another thread; use one state a sequence")
 
     def _current(self) -> ModelBound:
         """The model that serves a call now; UsageError where it was handed over to a pack with other caches."""
@@ -177,34 +201,51 @@ class DecoderState:
             own = [(cache.past, cache.present, cache.axis) for cache in caches_of(bound)]
             if own != [(cache.past, cache.present, cache.axis) for cache in self._caches]:
                 raise UsageError(f"{bound.name}: the pack that it was handed over to has other caches; begin a new state")
-            self._bound = bound
+            self._bound, self._tensors = bound, bound.native.growing()
+            self._put(self._buffers)
         return bound
 
-    def _settle(self, bound: ModelBound, inputs: Mapping[str, Any]) -> None:
+    def _settle(self, bound: ModelBound, arguments: list[Any]) -> None:
         """Buffers for a call of these inputs."""
-        names = [cache.end.name for cache in self._caches if cache.end.name in inputs]
-        if names:
-            raise UsageError(f"{bound.name}: {names[0]} is in the state; pass the other inputs alone")
-        dims = self._told | _dims(bound.inputs, inputs)
-        lacking = [dim for cache in self._caches for dim in cache.dims if dim not in dims]
-        if lacking:
-            raise UsageError(f"{bound.name}: no other input says what {lacking[0]} is; pass model.state({lacking[0]}=…)")
-        own = {dim: dims[dim] for cache in self._caches for dim in cache.dims}
-        if self._buffers and own == self._dims:
-            return
-        if self._length:
-            name = next(dim for dim in own if own[dim] != self._dims[dim])
-            raise UsageError(
-                f"{bound.name}: {name} is {own[name]}, but {self._dims[name]} in the {self._length} tokens of the state; "
-                "reset it, or select rows of it"
+        try:
+            sizes = tuple(
+                [
+                    self._told[dim] if source is None else arguments[source[0]].shape[source[1]]
+                    for dim, source in self._sources.items()
+                ]
             )
-        self._dims = own
-        self._capacity = self._max_length or bound.largest(self._dim_that_grows()) or 1
-        self._buffers = [np.empty(cache.shape(own, self._capacity), cache.end.dtype) for cache in self._caches]
+        except KeyError as error:
+            raise UsageError(
+                f"{bound.name}: no other input says what {error.args[0]} is; pass model.state({error.args[0]}=…)"
+            ) from error
+        except IndexError:
+            sizes = self._sizes or (1,) * len(self._dims)  # the library says which input has other axes
+        if sizes == self._sizes:
+            return
+        if self._length and self._sizes is not None:
+            name, new, old = next(item for item in zip(self._dims, sizes, self._sizes, strict=True) if item[1] != item[2])
+            raise UsageError(
+                f"{bound.name}: {name} is {new}, but {old} in the {self._length} tokens of the state; reset it, or select "
+                "rows of it"
+            )
+        first = self._caches[0]
+        capacity = self._max_length or bound.largest(str(first.end.shape[first.axis])) or 1
+        self._put(self._new(sizes, capacity))
+        self._sizes, self._capacity = sizes, capacity
 
-    def _dim_that_grows(self) -> str:
-        cache = self._caches[0]
-        return str(cache.end.shape[cache.axis])
+    def _new(self, sizes: tuple[int, ...], capacity: int) -> list[Any]:
+        dims = dict(zip(self._dims, sizes, strict=True))
+        try:
+            return [np.empty(cache.shape(dims, capacity), cache.end.dtype) for cache in self._caches]
+        except (MemoryError, ValueError) as error:
+            raise UsageError(f"{self._model.name}: buffers for {capacity} tokens cannot be had: {error}") from error
+
+    def _put(self, buffers: list[Any]) -> None:
+        """Have the next calls use these buffers."""
+        for cache, buffer in zip(self._caches, buffers, strict=False):
+            self._tensors[0].put(cache.past, buffer, cache.axis)
+            self._tensors[1].put(cache.present, buffer, cache.axis)
+        self._buffers = buffers
 
     def _grow(self, rows: int) -> None:
         """Room for so many rows, twice what there was at least."""
@@ -214,27 +255,17 @@ class DecoderState:
                 f"{self._max_length}; truncate or reset the state, or begin one that is longer"
             )
         capacity = max(rows, 2 * self._capacity)
-        try:
-            larger = [np.empty(cache.shape(self._dims, capacity), cache.end.dtype) for cache in self._caches]
-        except (MemoryError, ValueError) as error:
-            raise UsageError(f"{self._model.name}: buffers for {capacity} tokens cannot be had: {error}") from error
+        larger = self._new(self._sizes or (), capacity)
         for cache, old, new in zip(self._caches, self._buffers, larger, strict=True):
-            self._rows(new, cache, self._length)[...] = self._rows(old, cache, self._length)
-        self._buffers, self._capacity = larger, capacity
-
-    @staticmethod
-    def _rows(buffer: Any, cache: Cache, count: int) -> Any:
-        return buffer[(slice(None),) * cache.axis + (slice(0, count),)]
+            cache.rows(new, self._length)[...] = cache.rows(old, self._length)
+        self._put(larger)
+        self._capacity = capacity
 
 
-def _dims(ends: Iterable[NativeEnd], inputs: Mapping[str, Any]) -> dict[str, int]:
-    """Dimensions that inputs say by their shapes; one that is not right is refused when it is read."""
-    result = dict[str, int]()
-    for end in ends:
-        shape = getattr(inputs.get(end.name), "shape", ())
-        if len(shape) == len(end.shape):
-            result |= {name: int(size) for name, size in zip(end.shape, shape, strict=True) if isinstance(name, str)}
-    return result
+def _source(ends: Sequence[NativeEnd], caches: Collection[str], dim: str) -> tuple[int, int] | None:
+    """An input, by its number, and the axis of it that says how large a dimension is."""
+    places = ((index, end.shape.index(dim)) for index, end in enumerate(ends) if end.name not in caches and dim in end.shape)
+    return next(places, None)
 
 
 def _whole(name: str, value: SupportsIndex) -> int:

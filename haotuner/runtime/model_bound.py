@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,7 +22,6 @@ from haotuner.errors import PackInvalid, UsageError
 from haotuner.host.files import open_regular
 from haotuner.pack.folder import MODELS, SIZE_LIMIT_BYTES, Folder, steadily
 from haotuner.pack.manifest import Manifest, ModelFiles
-from haotuner.runtime.arrays import strides_of
 from haotuner.runtime.host_memory import OutputPool
 from haotuner.runtime.native_library import NativeEnd, NativeLibrary, NativeModel
 from haotuner.runtime.reprs import described_model
@@ -89,7 +88,6 @@ def _checked(folder: Folder, name: str, sha256: str) -> bytes:
     return raw
 
 
-NO_BUFFERS: Mapping[int, Any] = {}
 SHAPES = 256  # of requests whose outputs' shapes are kept
 
 
@@ -190,35 +188,25 @@ class ModelBound:
     def _shapes_of(self, arrays: list[Any]) -> list[tuple[int, ...]]:
         return self._native.shapes(arrays)
 
-    def arguments(self, inputs: Mapping[str, Any], buffered: Mapping[int, Any]) -> list[Any]:
-        """The inputs in order; ``buffered``: by number those that lie in buffers of caches, which ``inputs`` leave out."""
-        own = {self._inputs[index].name: array for index, array in buffered.items()}
-        return self._inputs_in_order({**inputs, **own}, own.keys())
+    def arguments(self, inputs: Mapping[str, Any], buffered: Collection[str]) -> list[Any]:
+        """The inputs in order; None of those that lie in buffers, which ``inputs`` leave out."""
+        return self._inputs_in_order(inputs, buffered)
 
-    def answer_shapes(self, arguments: list[Any]) -> list[tuple[int, ...]]:
-        """Shapes of the outputs of such inputs."""
-        return self._known(tuple([array.shape for array in arguments]), arguments)
+    def answers(self, shapes: list[tuple[int, ...]], out: Mapping[str, Any] | None, buffered: Collection[str]) -> list[Any]:
+        """Arrays for the outputs, in order; None of those that lie in buffers."""
+        if not out:
+            take, ends = self._answers.take, zip(self._outputs, shapes, strict=True)
+            return [None if end.name in buffered else take(shape, end.dtype) for end, shape in ends]
+        both = [name for name in buffered if name in out]
+        if both:
+            raise UsageError(f"{self.name}: out[{both[0]!r}] lies in the state; leave it out")
+        return self._output_arrays(shapes, out, buffered)
 
-    def run_in_buffers(
-        self,
-        arguments: list[Any],
-        shapes: list[tuple[int, ...]],
-        read: Iterable[int],
-        written: Mapping[int, Any],
-        out: Mapping[str, Any] | None,
-    ) -> dict[str, Any]:
-        """As ``run``, inputs ``read`` and outputs ``written`` being rows of buffers; the other outputs by name."""
-        others = dict(out or {})
-        buffered = [self._outputs[index].name for index in written if self._outputs[index].name in others]
-        if buffered:
-            raise UsageError(f"{self.name}: out[{buffered[0]!r}] lies in the state; leave it out")
-        outputs = self._output_arrays(shapes, others, written)
-        strides = [
-            {index: strides_of(arrays[index]) for index in own} for own, arrays in ((read, arguments), (written, outputs))
-        ]
-        self._native.run_strided(arguments, outputs, *strides)
-        answers = self._delivered(outputs, others)
-        return {end.name: answers[end.name] for index, end in enumerate(self._outputs) if index not in written}
+    def delivered(self, outputs: list[Any], out: Mapping[str, Any] | None) -> dict[str, Any]:
+        """The outputs by name, but of those in buffers; the caller's arrays where it passed some."""
+        if not out:
+            return {end.name: array for end, array in zip(self._outputs, outputs, strict=True) if array is not None}
+        return {name: array for name, array in self._delivered(outputs, out).items() if array is not None}
 
     def largest(self, dim: str) -> int:
         """The largest size of a dimension that the model was tuned for; 0 where none is known."""
@@ -280,14 +268,14 @@ class ModelBound:
             raise UsageError(f"{self.name} has no output {unknown[0]!r}; it has {', '.join(e.name for e in self._outputs)}")
 
     def _output_arrays(
-        self, shapes: list[tuple[int, ...]], out: Mapping[str, Any], buffered: Mapping[int, Any] = NO_BUFFERS
+        self, shapes: list[tuple[int, ...]], out: Mapping[str, Any], buffered: Collection[str] = ()
     ) -> list[Any]:
-        """Arrays that the library can write: the caller's where contiguous; ``buffered``: by number, as they are."""
+        """Arrays that the library can write: the caller's where contiguous; None of ``buffered``."""
         self._check_names(out)
-        outputs = []
-        for index, (end, shape) in enumerate(zip(self._outputs, shapes, strict=True)):
-            if index in buffered:
-                outputs.append(buffered[index])
+        outputs = list[Any]()
+        for end, shape in zip(self._outputs, shapes, strict=True):
+            if end.name in buffered:
+                outputs.append(None)
                 continue
             array = out.get(end.name)
             if array is not None and not (
@@ -311,17 +299,18 @@ class ModelBound:
         return by_name
 
     def _inputs_in_order(self, inputs: Mapping[str, Any], buffered: Collection[str] = ()) -> list[Any]:
-        """Contiguous arrays of the right types, but of ``buffered`` rows of buffers, which are."""
-        arrays, left_out = [], 0
+        """Contiguous arrays of the right types; None of ``buffered``, which the caller does not pass."""
+        arrays, left_out = list[Any](), 0
         for end in self._inputs:
-            array: Any = inputs.get(end.name)
             if end.name in buffered:
-                arrays.append(array)
+                arrays.append(None)
+                left_out += 1
                 continue
+            array: Any = inputs.get(end.name)
             if not isinstance(array, np.ndarray):
                 if end.name not in inputs:
                     if end.default is None:
-                        raise self._other_names(inputs)
+                        raise self._other_names(inputs, buffered)
                     array, left_out = end.default, left_out + 1
                 array = np.from_dlpack(array) if hasattr(array, "__dlpack__") else array
             if getattr(array, "dtype", None) != end.dtype:
@@ -330,12 +319,13 @@ class ModelBound:
             flags = array.flags
             arrays.append(array if flags.c_contiguous and flags.aligned else np.array(array, end.dtype, order="C"))
         if len(inputs) != len(arrays) - left_out:
-            raise self._other_names(inputs)
+            raise self._other_names(inputs, buffered)
         return arrays
 
-    def _other_names(self, inputs: Mapping[str, Any]) -> UsageError:
-        names = [operand.name for operand in self._inputs]
-        must = [operand.name for operand in self._inputs if operand.default is None]
+    def _other_names(self, inputs: Mapping[str, Any], buffered: Collection[str] = ()) -> UsageError:
+        own = [operand for operand in self._inputs if operand.name not in buffered]
+        names = [operand.name for operand in own]
+        must = [operand.name for operand in own if operand.default is None]
         lacking, unknown = [name for name in must if name not in inputs], [name for name in inputs if name not in names]
         return UsageError(
             f"{self.name} takes the inputs {', '.join(names)}; "

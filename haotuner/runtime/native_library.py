@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from haotuner.errors import EnvironmentMissing, HaotunerError, PackInvalid, UsageError
-from haotuner.runtime.arrays import NAMES, Handed, address
+from haotuner.runtime.arrays import NAMES, GrowingTensors, Handed, address
 from haotuner.runtime.compiled_schedules import VERSION as COMPILED_VERSION
 from haotuner.runtime.compiled_schedules import CompiledSchedules
 from haotuner.runtime.reprs import described_end
@@ -228,11 +228,13 @@ class NativeModel:
 
     def shapes(self, inputs: list[Any]) -> list[tuple[int, ...]]:
         """Shapes of the outputs that these inputs make."""
-        result, addresses = (
-            array("q", bytes(8 * max(1, sum([end.rank for end in self.outputs])))),
-            self._input_cache.of(inputs),
-        )
-        self._call(self._shapes, addresses.packed(inputs), result.buffer_info()[0])
+        addresses = self._input_cache.of(inputs)
+        return self.shapes_of(addresses.packed(inputs))
+
+    def shapes_of(self, inputs: bytes) -> list[tuple[int, ...]]:
+        """The same of packed tensors."""
+        result = array("q", bytes(8 * max(1, sum([end.rank for end in self.outputs]))))
+        self._call(self._shapes, inputs, result.buffer_info()[0])
         shapes, rest = [], result.tolist()
         for end in self.outputs:
             shapes.append(tuple(rest[: end.rank]))
@@ -244,16 +246,15 @@ class NativeModel:
         arguments, made = self._input_cache.of(inputs), self._output_cache.of(outputs)
         self._call(self._run, arguments.packed(inputs), made.packed(outputs))
 
-    def run_strided(
-        self,
-        inputs: list[Any],
-        outputs: list[Any],
-        read: Mapping[int, tuple[int, ...]],
-        written: Mapping[int, tuple[int, ...]],
-    ) -> None:
-        """As ``run``; some inputs and outputs, by index, are rows of buffers with these strides in elements."""
-        arguments, made = self._input_cache.strided(inputs, read), self._output_cache.strided(outputs, written)
-        self._call(self._run, arguments.packed(inputs), made.packed(outputs))
+    def growing(self) -> tuple[GrowingTensors, GrowingTensors]:
+        """Inputs and outputs of calls of which some are rows of buffers."""
+        ends = ((self._input_cache, self.inputs), (self._output_cache, self.outputs))
+        first, second = (cache.growing([end.rank for end in own]) for cache, own in ends)
+        return first, second
+
+    def run_packed(self, inputs: bytes, outputs: bytes) -> None:
+        """As ``run``, of packed tensors."""
+        self._call(self._run, inputs, outputs)
 
     def times_us(self, inputs: list[Any], outputs: list[Any], steps: int) -> list[float]:
         """As ``run``: the microseconds of every step of the schedule."""

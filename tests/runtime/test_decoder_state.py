@@ -51,7 +51,7 @@ def attended(g: GraphBuilder, q: str, k: str, v: str, how: str) -> str:
         for item in (k, v)
     ]
     mask = g.add("reshape", g.input("mask", (B, keys)), shape=(B, 1, 1, keys)) if how == "masked" else None
-    return decompositions.attention(g, q, *spread, DEPTH**-0.5, mask)
+    return decompositions.attention(g, q, spread[0], spread[1], DEPTH**-0.5, mask)
 
 
 def decoder(how: str, layers: int = 1) -> Graph:
@@ -94,10 +94,10 @@ def rows() -> Graph:
 def untold() -> Graph:
     """Caches whose batch no other input says; one of them is read by a product that takes rows one behind the other."""
     g = GraphBuilder()
-    past, other = g.input("past", (B, P, 16)), g.input("other", (B, P, 16))
+    past, other = g.input("past", (B, P, 16)), g.input("other", (1, P, 16))
     new = g.input("new", (1, T, 16))
     spread = g.add("broadcast", new, shape=(B, T, 16))
-    whole, more = g.add("concat", past, spread, axis=1), g.add("concat", other, spread, axis=1)
+    whole, more = g.add("concat", past, spread, axis=1), g.add("concat", other, new, axis=1)
     product = g.add("contract", more, g.constant(numbers(16, 16)), labels="btk,kn->btn")
     return g.finish(g.add("reduce", whole, how="max", axes=(1, 2)), product, whole, more)
 
@@ -143,7 +143,7 @@ class Plain:
                 self.past[end.name] = np.zeros(extents, np.float32)
 
     def run(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        answers = self.model.run(inputs | self.past)
+        answers: dict[str, Any] = self.model.run(inputs | self.past)
         presents = list(answers)[len(answers) - len(self.past) :]
         self.past = {past: answers.pop(name) for past, name in zip(self.past, presents, strict=True)}
         return answers
@@ -264,7 +264,7 @@ def test_a_state_refuses_in_words(pack: Any) -> None:
         (fed("grouped", 2, 3, 6), "6 tokens and 3 more are over max_length=8"),
         (fed("grouped", 1, 1, 6), "batch is 1, but 2 in the 6 tokens"),
         (fed("grouped", 2, 1, 6) | {"past_k0": numbers(2, GROUPS, 6, DEPTH)}, "past_k0 is in the state"),
-        ({}, "no other input says what batch is"),
+        ({}, "takes the inputs x; x is missing"),
         ({"x": numbers(2, 1, WIDE + 1)}, "must be"),
     ):
         with pytest.raises(UsageError, match=words):
@@ -279,39 +279,48 @@ def test_a_state_refuses_in_words(pack: Any) -> None:
 
 def test_a_dimension_that_no_other_input_says_is_passed(pack: Any) -> None:
     model = pack.model("untold")
-    other = np.zeros((2, 0, 16), np.float32)
+    other, past = np.zeros((1, 0, 16), np.float32), np.zeros((2, 0, 16), np.float32)
     with pytest.raises(UsageError, match=r"pass model.state\(batch=…\)"):
-        model.state().run({"new": numbers(1, 2, 16)})
+        model.state().run({"new": numbers(1, 2, 16), "other": other})
     state = model.state(batch=2)
     new = numbers(1, 2, 16)
     found = state.run({"new": new, "other": other})
     same(
         found,
-        {name: value for name, value in model.run({"new": new, "other": other, "past": other}).items() if name in found},
+        {name: value for name, value in model.run({"new": new, "other": other, "past": past}).items() if name in found},
     )
     assert len(found) == 3
 
 
+def in_buffers(bound: Any, new: Any, past: Any, rows: int, whole: Any) -> list[Any]:
+    """A call of ``rows`` with past and present as rows of buffers; its other outputs."""
+    read, made = bound.native.growing()
+    read.put(0, past, 1)
+    made.put(2, whole, 1)
+    packed = read.packed([None, new], rows)
+    shapes = bound.native.shapes_of(packed)
+    outputs = [*(np.empty(shape, np.float32) for shape in shapes[:2]), None]
+    bound.native.run_packed(packed, made.packed(outputs, rows + new.shape[1]))
+    return outputs[:2]
+
+
 def test_a_buffer_is_shared_by_strides_alone(pack: Any) -> None:
-    """What C callers do: rows of one buffer as past and as present."""
+    """Rows of one buffer as past and as present: a C caller says no more than that."""
     bound, graph = pack.model("rows").bound, GRAPHS["rows"]
     buffer, new = numbers(2, 10, 3, 5), numbers(2, 3, 3, 5)
     before = buffer.copy()
-    past = before[:, :4].copy()
-    arguments = bound.arguments({"new": new}, {0: buffer[:, :4]})
-    found = bound.run_in_buffers(arguments, bound.answer_shapes(arguments), [0], {2: buffer[:, :7]}, None)
-    for name, value in list(interpret(graph, {"past": past, "new": new}).items())[:2]:
-        np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=1e-5)
-    np.testing.assert_array_equal(buffer[:, :4], past)
-    np.testing.assert_array_equal(buffer[:, 4:7], new)
-    np.testing.assert_array_equal(buffer[:, 7:], before[:, 7:])
+    expected = list(interpret(graph, {"past": before[:, :4], "new": new}).values())[:2]
+    for found, value in zip(in_buffers(bound, new, buffer, 4, buffer), expected, strict=True):
+        np.testing.assert_allclose(found, value, rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(buffer, np.concatenate([before[:, :4], new, before[:, 7:]], axis=1))
     apart = numbers(2, 20, 3, 5)
-    bound.run_in_buffers(arguments, bound.answer_shapes(arguments), [0], {2: apart[:, :7]}, None)
-    np.testing.assert_array_equal(apart[:, :4], past)
+    for found, value in zip(in_buffers(bound, new, buffer, 4, apart), expected, strict=True):
+        np.testing.assert_allclose(found, value, rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(apart[:, :7], buffer[:, :7])
     for wrong, words in (
-        (buffer[:, 1:8], "shares memory"),
-        (buffer[:, :7, ::-1], "must be contiguous"),
-        (numbers(2, 8, 3, 5), "of another"),
+        (buffer[:, 1:], "shares memory"),
+        (buffer.reshape(3, 2, 10, 5).transpose(1, 2, 0, 3), "must be contiguous"),
+        (np.lib.stride_tricks.as_strided(buffer, (2, 6, 3, 5), (4 * 15 * 6, 60, 20, 4)), "must be contiguous"),
     ):
         with pytest.raises(UsageError, match=words):
-            bound.run_in_buffers(arguments, bound.answer_shapes(arguments), [0], {2: wrong}, None)
+            in_buffers(bound, new, buffer, 4, wrong)
