@@ -181,7 +181,8 @@ def timed_steps(model: Model | Chain, sizes: Mapping[str, int], text: str) -> St
 def _step_summary(step: Mapping[str, Any]) -> dict[str, Any]:
     """Summary of a step, by its words in the schedule."""
     makes = ", ".join(step["tensors"][: -step.get("outputs", 1) - 1 : -1]) if step["do"] == "loops" else step["out"]
-    return {"do": step["do"], "what": step.get("op") or f"group {step.get('group', '')}".strip(), "makes": makes}
+    what = "append to a cache" if step["do"] == "append" else step.get("op") or f"group {step.get('group', '')}".strip()
+    return {"do": step["do"], "what": what, "makes": makes}
 
 
 def print_steps(document: Mapping[str, Any]) -> None:

@@ -228,8 +228,8 @@ class GrowingTensors:
     def packed(self, arrays: Sequence[Any], rows: int) -> bytes:
         """One tensor behind the other, of buffers the first ``rows`` rows; these are None in ``arrays``."""
         extents, words = self._extents, self._words
-        for place in self._growing.values():
-            extents[place] = rows
+        for position in self._growing.values():
+            extents[position] = rows
         for index, array_ in enumerate(arrays):
             if array_ is not None:
                 words[_WORDS * index] = address(array_)

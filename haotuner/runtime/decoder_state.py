@@ -71,7 +71,7 @@ class DecoderState:
         self._names = frozenset(cache.end.name for cache in self._caches)
         self._presents = frozenset(self._bound.outputs[cache.present].name for cache in self._caches)
         self._max_length = None if max_length is None else _whole("max_length", max_length)
-        self._told = dict(dims)
+        self._passed_dims = dict(dims)
         self._sizes: tuple[int, ...] | None = None  # of the caches' dimensions, which the buffers are for
         self._dims = tuple(dict.fromkeys(dim for cache in self._caches for dim in cache.dims))
         self._sources = {dim: _source(self._bound.inputs, self._names, dim) for dim in self._dims}
@@ -160,12 +160,12 @@ class DecoderState:
         if not whole or len(batches) > 1 or not isinstance(batch, str) or any(cache.axis == 0 for cache in self._caches):
             raise UsageError(f"{self._model.name}: rows {chosen} of a batch of {most}; pass some of 0..{most - 1}")
         result = self._with(chosen)
-        if batch in result._told:
-            result._told[batch] = len(chosen)
+        if batch in result._passed_dims:
+            result._passed_dims[batch] = len(chosen)
         return result
 
     def _with(self, chosen: list[int] | None) -> DecoderState:
-        result = DecoderState(self._model, self._max_length, self._told)
+        result = DecoderState(self._model, self._max_length, self._passed_dims)
         with self._alone():
             result._length, result._capacity = self._length, self._capacity
             buffers = []
@@ -210,7 +210,7 @@ class DecoderState:
         try:
             sizes = tuple(
                 [
-                    self._told[dim] if source is None else arguments[source[0]].shape[source[1]]
+                    self._passed_dims[dim] if source is None else arguments[source[0]].shape[source[1]]
                     for dim, source in self._sources.items()
                 ]
             )
@@ -265,7 +265,7 @@ class DecoderState:
 def _source(ends: Sequence[NativeEnd], caches: Collection[str], dim: str) -> tuple[int, int] | None:
     """An input, by its number, and the axis of it that says how large a dimension is."""
     places = ((index, end.shape.index(dim)) for index, end in enumerate(ends) if end.name not in caches and dim in end.shape)
-    return next(places, None)
+    return next(axes, None)
 
 
 def _whole(name: str, value: SupportsIndex) -> int:

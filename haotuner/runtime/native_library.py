@@ -232,7 +232,7 @@ class NativeModel:
         return self.shapes_of(addresses.packed(inputs))
 
     def shapes_of(self, inputs: bytes) -> list[tuple[int, ...]]:
-        """The same of packed tensors."""
+        """Shapes of the outputs that packed inputs make."""
         result = array("q", bytes(8 * max(1, sum([end.rank for end in self.outputs]))))
         self._call(self._shapes, inputs, result.buffer_info()[0])
         shapes, rest = [], result.tolist()

@@ -133,7 +133,7 @@ def fed(name: str, batch: int, tokens: int, length: int) -> dict[str, Any]:
 
 
 class Plain:
-    """The same model called with past and present as arrays."""
+    """A model called with past and present as arrays."""
 
     def __init__(self, model: Any, batch: int) -> None:
         self.model, self.past = model, dict[str, Any]()
@@ -149,10 +149,10 @@ class Plain:
         return answers
 
 
-def same(found: dict[str, Any], expected: dict[str, Any]) -> None:
-    assert list(found) == list(expected)
+def same(answers: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert list(answers) == list(expected)
     for name, value in expected.items():
-        np.testing.assert_array_equal(found[name], value)
+        np.testing.assert_array_equal(answers[name], value)
 
 
 @pytest.mark.parametrize("name", [name for name in GRAPHS if name != "untold"])
@@ -176,9 +176,9 @@ def test_the_plain_call_is_right(pack: Any, name: str) -> None:
     for batch, tokens, past in ((1, 1, 0), (2, 3, 9), (1, 5, 40)):
         known = {"batch": batch, "tokens": tokens, "past": past}
         inputs = {end: numbers(*(evaluate(extent, known) for extent in graph.types[end].shape)) for end in graph.inputs}
-        found = model.run(inputs)
+        answers = model.run(inputs)
         for end, value in interpret(graph, inputs).items():
-            np.testing.assert_allclose(found[end], value, rtol=2e-4, atol=2e-4)
+            np.testing.assert_allclose(answers[end], value, rtol=2e-4, atol=2e-4)
 
 
 @pytest.mark.parametrize("name", GRAPHS)
@@ -242,8 +242,8 @@ def test_states_run_at_once_and_one_state_does_not(pack: Any) -> None:
         state, plain = model.state(), Plain(model, 1)
         for tokens in (11, 1, 1, 1, 1, 2):
             inputs = {"x": draw.standard_normal((1, tokens, WIDE)).astype(np.float32)}
-            found, expected = state.run(inputs), plain.run(inputs)
-            wrong.extend(name for name in expected if not np.array_equal(found[name], expected[name]))
+            answers, expected = state.run(inputs), plain.run(inputs)
+            wrong.extend(name for name in expected if not np.array_equal(answers[name], expected[name]))
 
     threads = [threading.Thread(target=sequence, args=(seed,)) for seed in range(4)]
     for thread in threads:
@@ -284,12 +284,12 @@ def test_a_dimension_that_no_other_input_says_is_passed(pack: Any) -> None:
         model.state().run({"new": numbers(1, 2, 16), "other": other})
     state = model.state(batch=2)
     new = numbers(1, 2, 16)
-    found = state.run({"new": new, "other": other})
+    answers = state.run({"new": new, "other": other})
     same(
-        found,
-        {name: value for name, value in model.run({"new": new, "other": other, "past": past}).items() if name in found},
+        answers,
+        {name: value for name, value in model.run({"new": new, "other": other, "past": past}).items() if name in answers},
     )
-    assert len(found) == 3
+    assert len(answers) == 3
 
 
 def in_buffers(bound: Any, new: Any, past: Any, rows: int, whole: Any) -> list[Any]:
@@ -310,12 +310,12 @@ def test_a_buffer_is_shared_by_strides_alone(pack: Any) -> None:
     buffer, new = numbers(2, 10, 3, 5), numbers(2, 3, 3, 5)
     before = buffer.copy()
     expected = list(interpret(graph, {"past": before[:, :4], "new": new}).values())[:2]
-    for found, value in zip(in_buffers(bound, new, buffer, 4, buffer), expected, strict=True):
-        np.testing.assert_allclose(found, value, rtol=1e-5, atol=1e-5)
+    for answers, value in zip(in_buffers(bound, new, buffer, 4, buffer), expected, strict=True):
+        np.testing.assert_allclose(answers, value, rtol=1e-5, atol=1e-5)
     np.testing.assert_array_equal(buffer, np.concatenate([before[:, :4], new, before[:, 7:]], axis=1))
     apart = numbers(2, 20, 3, 5)
-    for found, value in zip(in_buffers(bound, new, buffer, 4, apart), expected, strict=True):
-        np.testing.assert_allclose(found, value, rtol=1e-5, atol=1e-5)
+    for answers, value in zip(in_buffers(bound, new, buffer, 4, apart), expected, strict=True):
+        np.testing.assert_allclose(answers, value, rtol=1e-5, atol=1e-5)
     np.testing.assert_array_equal(apart[:, :7], buffer[:, :7])
     for wrong, words in (
         (buffer[:, 1:], "shares memory"),
