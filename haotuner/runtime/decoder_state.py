@@ -264,7 +264,7 @@ class DecoderState:
 
 def _source(ends: Sequence[NativeEnd], caches: Collection[str], dim: str) -> tuple[int, int] | None:
     """An input, by its number, and the axis of it that says how large a dimension is."""
-    places = ((index, end.shape.index(dim)) for index, end in enumerate(ends) if end.name not in caches and dim in end.shape)
+    axes = ((index, end.shape.index(dim)) for index, end in enumerate(ends) if end.name not in caches and dim in end.shape)
     return next(axes, None)
 
 
