@@ -324,3 +324,22 @@ def test_a_buffer_is_shared_by_strides_alone(pack: Any) -> None:
     ):
         with pytest.raises(UsageError, match=words):
             in_buffers(bound, new, buffer, 4, wrong)
+
+
+def test_a_state_goes_on_in_the_pack_that_its_model_was_handed_to(path: Any) -> None:
+    with haotuner.load(path, threads=1) as old, haotuner.load(path, threads=1) as new:
+        model = old.model("grouped")
+        state, plain = model.state(), Plain(new.model("grouped"), 1)
+        first, second = fed("grouped", 1, 4, 0), fed("grouped", 1, 1, 4)
+        same(state.run(first), plain.run(first))
+        old.hand_over(new)
+        same(state.run(second), plain.run(second))
+
+
+def test_a_model_without_caches_has_no_state(tmp_path: Any) -> None:
+    g = GraphBuilder()
+    x = g.input("x", (B, P, 8))
+    flat = g.finish(g.map("exp", x), g.add("concat", x, x, axis=1))
+    served = haotuner.load(model_pack(tmp_path / "pack", {"flat": flat}), threads=1)
+    with served, pytest.raises(UsageError, match="flat has no state"):
+        served.model("flat").state()

@@ -265,6 +265,7 @@ static int run_in(ht_model* m, ht_model_context* c, const ht_model_queue* q, con
                   ht_error* error) {
   *small = 0;
   if (ht_model_dims(m, inputs, c->dims, error) != 0) return -1;
+  c->dims[m->dim_count] = 0;
   if (ht_cache_capacities(m, outputs, c->dims, error) != 0) return -1;
   ht_model_plan* plan = plan_of(m, c, q, error);
   *small = plan == NULL && q->capturing;

@@ -78,7 +78,6 @@ static int refuse_place(const ht_model* m, int input, const DLTensor* given, ht_
 
 int ht_model_given(const ht_model* m, const DLTensor* inputs, int64_t* dims, ht_error* error) {
   for (int32_t i = 0; i < m->dim_count; ++i) dims[i] = -1;
-  dims[m->dim_count] = 0;
   for (int32_t i = 0; i < m->input_count; ++i) {
     const DLTensor* given = &inputs[i];
     const ht_model_tensor* t = &m->tensors[m->inputs[i].tensor];
