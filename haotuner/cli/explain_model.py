@@ -184,7 +184,8 @@ def timed_steps(model: Model | Chain, sizes: Mapping[str, int], text: str) -> St
 def _step_summary(step: Mapping[str, Any]) -> dict[str, Any]:
     """Summary of a step, by its words in the schedule."""
     makes = ", ".join(step["tensors"][: -step.get("outputs", 1) - 1 : -1]) if step["do"] == "loops" else step["out"]
-    return {"do": step["do"], "what": step.get("op") or _group_words(step), "makes": makes}
+    what = "append to a cache" if step["do"] == "append" else step.get("op") or _group_words(step)
+    return {"do": step["do"], "what": what, "makes": makes}
 
 
 def _group_words(step: Mapping[str, Any]) -> str:

@@ -18,9 +18,11 @@ from haotuner.errors import UsageError
 from haotuner.graph.extents import Extent, text
 from haotuner.graph.graph import Graph
 from haotuner.graph.types import dtype_named
+from haotuner.partition.cache_buffers import CAPACITY, CacheBuffers, cache_buffers
 from haotuner.partition.dim_ranges import shape_constraints
 from haotuner.partition.greedy_fusion import Alias, Loops, Specialization, Step
 from haotuner.partition.index_bounds import IndexBound, index_bounds
+from haotuner.partition.key_caches import Append
 from haotuner.partition.products import Product, View
 from haotuner.partition.program_forms import ProgramForm
 from haotuner.partition.scaled_bytes import scaled_bytes
@@ -98,6 +100,7 @@ class _Writer:
     graph: Graph
     first_group: int
     on_device: bool
+    buffers: CacheBuffers | None = None
     sizes: SizeTable = field(default_factory=SizeTable)
     tensors: dict[str, dict[str, Any]] = field(default_factory=dict)
     weights: bytearray = field(default_factory=bytearray)
@@ -106,6 +109,15 @@ class _Writer:
     functions: list[Function] = field(default_factory=list)
     known_groups: dict[tuple[Any, ...], int] = field(default_factory=dict)
     way: int = 0  # whose steps are written: tensors of the second way and on have names of their own
+
+    def caches(self) -> dict[str, Any]:
+        """The table of caches that may lie in buffers, and the line of the size table that is their capacity."""
+        buffers = self.buffers
+        if buffers is None:
+            return {}
+        capacity = self.sizes.capacity(CAPACITY, buffers.present)
+        table = [[self.graph.inputs.index(s.past), self.graph.outputs.index(s.output), s.axis] for s in buffers.appends]
+        return {"caches": {"capacity": capacity, "table": table}}
 
     def weight(self, value: Any, name: str) -> str:
         """The name under which an array lies in the blob; equal ones lie there once."""
@@ -161,17 +173,22 @@ class _Writer:
             return {"do": "alias", "out": self.tensor(step.tensor), "of": self.tensor(step.of)}
         if isinstance(step, Loops):
             return self._loops(step)
+        if isinstance(step, Append):
+            document = {"do": "append", "past": self.tensor(step.past), "new": self.view(step.new)}
+            return document | {"axis": step.axis, "out": self.tensor(step.output)}
         return self._product(step)
 
     def _loops(self, step: Loops) -> dict[str, Any]:
-        graph = step.graph if self.on_device else collapsed(step.graph)
+        graph = step.graph if self.buffers is None else self.buffers.pitched(step.graph)
+        graph = graph if self.on_device else collapsed(graph)
         lines: list[int] = []
 
         def line(extent: Extent) -> int:
             lines.append(self.sizes.index(extent))
             return lines[-1]
 
-        form = step.form
+        in_buffers = self.buffers is not None and self.buffers.reads(step.graph)
+        form = None if in_buffers else step.form  # programs read tensors without gaps
         write = device_loops_of if self.on_device else loops_of
         group = write(graph, "GROUP", line) if form is None else form.group("GROUP", line)
         extents = tuple(self.sizes.indices(group.loops))
@@ -229,7 +246,8 @@ def executable_specializations(
     name: str, graph: Graph, ways: Sequence[Specialization], first_group: int = 0, *, on_device: bool = False
 ) -> ExecutableModel:
     """The model of these ways, of which the first that serves a request's sizes is gone; the last serves any."""
-    writer = _Writer(name, graph, first_group, on_device)
+    writer = _Writer(name, graph, first_group, on_device, cache_buffers(graph, ways))
+    caches = writer.caches()
     values = [writer.step(step) for step in ways[0].steps]
     ends = [[writer.end(tensor) for tensor in names] for names in (graph.inputs, graph.outputs)]
     steps = [_way(writer, ways[0], values, 0)]
@@ -245,7 +263,7 @@ def executable_specializations(
     stored = [_indices(writer, bound) for bound in bounds]
     required = [[writer.sizes.index(requirement.extent), requirement.words] for requirement in graph.required]
     document = {
-        "equal": equal, **({"required": required} if required else {}), **({"indices": stored} if stored else {}),
+        "equal": equal, **caches, **({"required": required} if required else {}), **({"indices": stored} if stored else {}),
         "name": name, "dims": list(graph.dimensions), "sizes": writer.sizes.lines, "tensors": writer.tensors,
         "weights": writer.held, "steps": values, "inputs": ends[0], "outputs": ends[1],
         "weights_crc32": chunk_checksums(writer.weights), **({"ways": steps} if len(ways) > 1 else {}),

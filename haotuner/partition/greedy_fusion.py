@@ -10,6 +10,7 @@ from haotuner.codegen.loops.c_ordered import ORDERED
 from haotuner.codegen.loops.recompute import recomputed_reductions
 from haotuner.graph.extents import Extent, evaluate
 from haotuner.graph.graph import Graph, Node
+from haotuner.partition.key_caches import Append, appends_of
 from haotuner.partition.online_softmax import online_products
 from haotuner.partition.products import Finder, Product
 from haotuner.partition.program_forms import ProgramForm
@@ -45,7 +46,7 @@ class Loops:
         return self.graph.outputs[0]
 
 
-Step = Product | Loops | Alias
+Step = Product | Append | Loops | Alias
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,8 @@ class Greedy:
                 for name in parts:
                     del self.products[name]
                 self.products[product.output] = product
+        self.fixed: dict[str, Product | Append] = dict(self.products)  # steps that all plans have
+        self.fixed |= {step.output: step for step in (appends_of(self.finder) if tuned and serves is None else ())}
         self.inside = {
             name: product for product in self.products.values() for name in product.nodes if name != product.output
         }
@@ -101,11 +104,11 @@ class Greedy:
     def required(self) -> set[str]:
         """Tensors that lie in memory in every plan. What only nodes inside of products read, such as a pad, does not."""
         stored = set(self.graph.outputs)
-        for product in self.products.values():
+        for product in self.fixed.values():
             stored |= {product.output, *product.reads}
         read = set(stored)
         for node in reversed(self.graph.nodes):
-            if node.output in read and node.output not in self.inside and node.output not in self.products:
+            if node.output in read and node.output not in self.inside and node.output not in self.fixed:
                 read.update(node.inputs)
                 stored |= set(self._operands_to_store(node))
         return stored
@@ -125,7 +128,7 @@ class Greedy:
 
     def _operands_to_store(self, node: Node) -> Iterable[str]:
         """Operands that would be computed once for every element that reads them."""
-        if node.output in self.inside or node.output in self.products:
+        if node.output in self.inside or node.output in self.fixed:
             return ()
         if node.primitive in ORDERED:
             return [*node.inputs, node.output]
@@ -156,7 +159,7 @@ class Greedy:
     def _cheap(self, tensor: str) -> bool:
         """True if an element is a load, nothing but where to load it, or the real number that a loaded byte stands for."""
         node = self.producers.get(tensor)
-        if node is None or tensor in self.products:
+        if node is None or tensor in self.fixed:
             return True
         of = self._stands_for(node)
         if of is not None:
@@ -183,8 +186,8 @@ class Greedy:
             if name in self.inside:
                 continue
             readers = [item.output for item in self.finder.readers.get(name, [])]
-            roots = {group[reader] for reader in readers if reader in group and reader not in self.products}
-            if name not in stored and name not in self.products:
+            roots = {group[reader] for reader in readers if reader in group and reader not in self.fixed}
+            if name not in stored and name not in self.fixed:
                 if not roots:
                     continue  # a product reads through it, or nobody does
                 single = len(roots) == 1 and size[next(iter(roots))] < MOST_NODES
@@ -204,7 +207,7 @@ class Greedy:
 
     def _roots(self, stored: set[str]) -> list[str]:
         return [node.output for node in self.graph.nodes
-                if node.output in stored and node.output not in self.products and not self.alias(node, stored)]  # fmt: skip
+                if node.output in stored and node.output not in self.fixed and not self.alias(node, stored)]  # fmt: skip
 
     def alias(self, node: Node, stored: Collection[str]) -> str | None:
         """Tensor whose memory a stored reshape is, or None; an output is memory of its own."""
@@ -251,8 +254,8 @@ class Greedy:
         steps: dict[str, Step] = {}
         for node in self.graph.nodes:
             name = node.output
-            if name in self.products:
-                steps[name] = self.products[name]
+            if name in self.fixed:
+                steps[name] = self.fixed[name]
             elif name in loops:
                 steps[name] = loops[name]
             elif name in stored and (of := self.alias(node, stored)) is not None:
@@ -268,7 +271,10 @@ class Greedy:
             step = steps[name]
             made = step.graph.outputs if isinstance(step, Loops) else (name,)
             begun.update(made)
-            reads = step.graph.inputs if isinstance(step, Loops) else step.reads if isinstance(step, Product) else (step.of,)
+            if isinstance(step, Alias):
+                reads: tuple[str, ...] = (step.of,)
+            else:
+                reads = step.graph.inputs if isinstance(step, Loops) else step.reads
             for tensor in reads:
                 visit(tensor)
             done.update(made)

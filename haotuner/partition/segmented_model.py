@@ -73,6 +73,12 @@ class SizeTable:
         self._known[key] = int(result.index)
         return int(result.index)
 
+    def capacity(self, name: str, rows: Extent) -> int:
+        """Number of a new line that extents know by a dimension's name: ``rows``, or what buffers of caches have of them."""
+        line = self.line("capacity", self.index(rows)).index
+        self._known[name] = self._known["dim", name] = line
+        return line
+
     def values(self, dims: Mapping[str, int]) -> list[Any]:
         """The value of every line at a request; extents are whole."""
         result: list[Any] = []

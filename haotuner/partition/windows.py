@@ -55,7 +55,7 @@ class Windows:
         self.live = self._live()
         self._cut_large()
         self.alias = {name: of for name in self.live if (of := plan.alias(plan.producers[name], self.required)) is not None}
-        self.ways = Ways.of(plan.graph, {*plan.products, *plan.inside})
+        self.ways = Ways.of(plan.graph, {*plan.fixed, *plan.inside})
 
     @cached_property
     def windows(self) -> list[Window]:
@@ -67,12 +67,12 @@ class Windows:
         """Primitives outside of products that some tensor in memory needs, in the graph's order."""
         plan, needed = self.plan, set[str]()
         for node in reversed(plan.graph.nodes):
-            if node.output in plan.products or node.output in plan.inside:
+            if node.output in plan.fixed or node.output in plan.inside:
                 continue
             if node.output in self.required or node.output in needed:
                 needed.add(node.output)
                 needed.update(tensor for tensor in node.inputs if tensor in plan.producers and tensor not in self.required)
-        return [name for name in plan.order if name in needed and name not in plan.products and name not in plan.inside]
+        return [name for name in plan.order if name in needed and name not in plan.fixed and name not in plan.inside]
 
     def _tied_by_need(self) -> list[list[str]]:
         """Primitives that are tied together by tensors that need not lie in memory, in the graph's order."""

@@ -199,3 +199,47 @@ class Handed:
                 self._known.clear()
             result = self._known[shapes] = Tensors(shapes, self.types)
         return result
+
+    def growing(self, ranks: Sequence[int]) -> GrowingTensors:
+        """Those of arrays of these ranks of which some are rows of buffers."""
+        return GrowingTensors(ranks, self.types)
+
+
+class GrowingTensors:
+    """Tensors of one call after another, some of them the first rows of buffers. One caller has it at a time."""
+
+    def __init__(self, ranks: Sequence[int], types: Sequence[int]) -> None:
+        self._format = f"{TENSOR_WORDS * len(ranks)}q"
+        self._extents = array("q", bytes(16 * max(1, sum(ranks))))  # the shape of each, and behind it its strides
+        self._words: list[int] = []
+        self._starts: list[int] = []
+        self._shapes: list[tuple[int, ...]] = [(0,) * rank for rank in ranks]
+        self._growing: dict[int, int] = {}  # by index the axis that grows
+        at, start = self._extents.buffer_info()[0], 0
+        for rank, kind in zip(ranks, types, strict=True):
+            self._words += (0, _CPU, rank | kind, at + 8 * start, 0, 0)
+            self._starts.append(start)
+            start += 2 * rank
+
+    def put(self, index: int, buffer: Any, axis: int) -> None:
+        """Have the tensor of this index be rows of a buffer along an axis."""
+        start, rank, shape = self._starts[index], buffer.ndim, buffer.shape
+        strides = [stride // buffer.itemsize for stride in buffer.strides]
+        self._extents[start : start + 2 * rank] = array("q", (*shape, *strides))
+        head = self._words[TENSOR_WORDS * index + 3]
+        self._words[TENSOR_WORDS * index], self._words[TENSOR_WORDS * index + 4] = address(buffer), head + 8 * rank
+        self._growing[index] = start + axis
+
+    def packed(self, arrays: Sequence[Any], rows: int) -> bytes:
+        """One tensor behind the other, of buffers the first ``rows`` rows; these are None in ``arrays``."""
+        extents, words = self._extents, self._words
+        for position in self._growing.values():
+            extents[position] = rows
+        for index, array_ in enumerate(arrays):
+            if array_ is not None:
+                words[TENSOR_WORDS * index] = address(array_)
+                if array_.shape != self._shapes[index]:
+                    self._shapes[index] = array_.shape
+                    start = self._starts[index]
+                    extents[start : start + array_.ndim] = array("q", array_.shape)
+        return struct.pack(self._format, *words)

@@ -8,10 +8,11 @@ Model: a whole model as callers hold it, and the same under the names of ONNX Ru
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, SupportsIndex, TypeVar
 
 from haotuner.errors import UsageError
 from haotuner.runtime.chain_bound import ChainBound
+from haotuner.runtime.decoder_state import DecoderState
 from haotuner.runtime.model_bound import ModelBound, Ran
 from haotuner.runtime.reprs import described_model
 
@@ -151,6 +152,15 @@ class Model(ModelHandle[ModelBound]):
     def run(self, inputs: Mapping[str, Any], out: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Outputs by name; ``out``: arrays for them. UsageError names the input, what was expected and what was found."""
         return self.current().run(inputs, out)
+
+    def state(self, max_length: SupportsIndex | None = None, **dims: int) -> DecoderState:
+        """A sequence of calls whose keys and values lie in buffers: ``state.run`` takes no past and gives no present.
+
+        ``max_length``: tokens that it may have at most, for which memory is taken at once. None: as many as the model was
+        tuned for, and twice as many whenever that is not enough. ``dims``: of caches, where no other input says them.
+        UsageError of a model without caches.
+        """
+        return DecoderState(self, max_length, dims)
 
     @property
     def schedule(self) -> ExecutionPlan:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -188,6 +188,30 @@ class ModelBound:
     def _shapes_of(self, arrays: list[Any]) -> list[tuple[int, ...]]:
         return self._native.shapes(arrays)
 
+    def arguments(self, inputs: Mapping[str, Any], buffered: Collection[str]) -> list[Any]:
+        """The inputs in order; None of those that lie in buffers, which ``inputs`` leave out."""
+        return self._inputs_in_order(inputs, buffered)
+
+    def answers(self, shapes: list[tuple[int, ...]], out: Mapping[str, Any] | None, buffered: Collection[str]) -> list[Any]:
+        """Arrays for the outputs, in order; None of those that lie in buffers."""
+        if not out:
+            take, ends = self._answers.take, zip(self._outputs, shapes, strict=True)
+            return [None if end.name in buffered else take(shape, end.dtype) for end, shape in ends]
+        both = [name for name in buffered if name in out]
+        if both:
+            raise UsageError(f"{self.name}: out[{both[0]!r}] lies in the state; leave it out")
+        return self._output_arrays(shapes, out, buffered)
+
+    def delivered(self, outputs: list[Any], out: Mapping[str, Any] | None) -> dict[str, Any]:
+        """The outputs by name, but of those in buffers; the caller's arrays where it passed some."""
+        if not out:
+            return {end.name: array for end, array in zip(self._outputs, outputs, strict=True) if array is not None}
+        return {name: array for name, array in self._delivered(outputs, out).items() if array is not None}
+
+    def largest(self, dim: str) -> int:
+        """The largest size of a dimension that the model was tuned for; 0 where none is known."""
+        return int(self._ranges[dim][1]) if dim in self._ranges else 0
+
     def timed(self, inputs: Mapping[str, Any]) -> tuple[dict[str, Any], list[float]]:
         """One call: its outputs, and the microseconds of each step of the schedule; 0 of steps that have nothing to do.
 
@@ -243,11 +267,16 @@ class ModelBound:
         if unknown:
             raise UsageError(f"{self.name} has no output {unknown[0]!r}; it has {', '.join(e.name for e in self._outputs)}")
 
-    def _output_arrays(self, shapes: list[tuple[int, ...]], out: Mapping[str, Any]) -> list[Any]:
-        """Arrays that the library can write: the caller's where they are contiguous."""
+    def _output_arrays(
+        self, shapes: list[tuple[int, ...]], out: Mapping[str, Any], buffered: Collection[str] = ()
+    ) -> list[Any]:
+        """Arrays that the library can write: the caller's where contiguous; None of ``buffered``."""
         self._check_names(out)
-        outputs = []
+        outputs = list[Any]()
         for end, shape in zip(self._outputs, shapes, strict=True):
+            if end.name in buffered:
+                outputs.append(None)
+                continue
             array = out.get(end.name)
             if array is not None and not (
                 isinstance(array, np.ndarray) and array.shape == shape and array.dtype == end.dtype and array.flags.writeable
@@ -269,14 +298,19 @@ class ModelBound:
             by_name[end.name] = array if target is None else target
         return by_name
 
-    def _inputs_in_order(self, inputs: Mapping[str, Any]) -> list[Any]:
-        arrays, left_out = [], 0
+    def _inputs_in_order(self, inputs: Mapping[str, Any], buffered: Collection[str] = ()) -> list[Any]:
+        """Contiguous arrays of the right types; None of ``buffered``, which the caller does not pass."""
+        arrays, left_out = list[Any](), 0
         for end in self._inputs:
+            if end.name in buffered:
+                arrays.append(None)
+                left_out += 1
+                continue
             array: Any = inputs.get(end.name)
             if not isinstance(array, np.ndarray):
                 if end.name not in inputs:
                     if end.default is None:
-                        raise self._other_names(inputs)
+                        raise self._other_names(inputs, buffered)
                     array, left_out = end.default, left_out + 1
                 array = np.from_dlpack(array) if hasattr(array, "__dlpack__") else array
             if getattr(array, "dtype", None) != end.dtype:
@@ -285,12 +319,13 @@ class ModelBound:
             flags = array.flags
             arrays.append(array if flags.c_contiguous and flags.aligned else np.array(array, end.dtype, order="C"))
         if len(inputs) != len(arrays) - left_out:
-            raise self._other_names(inputs)
+            raise self._other_names(inputs, buffered)
         return arrays
 
-    def _other_names(self, inputs: Mapping[str, Any]) -> UsageError:
-        names = [operand.name for operand in self._inputs]
-        must = [operand.name for operand in self._inputs if operand.default is None]
+    def _other_names(self, inputs: Mapping[str, Any], buffered: Collection[str] = ()) -> UsageError:
+        own = [operand for operand in self._inputs if operand.name not in buffered]
+        names = [operand.name for operand in own]
+        must = [operand.name for operand in own if operand.default is None]
         lacking, unknown = [name for name in must if name not in inputs], [name for name in inputs if name not in names]
         return UsageError(
             f"{self.name} takes the inputs {', '.join(names)}; "

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from haotuner.errors import EnvironmentMissing, HaotunerError, PackInvalid, UsageError
-from haotuner.runtime.arrays import NAMES, SHAPES, TENSOR_WORDS, Handed, Tensors, address
+from haotuner.runtime.arrays import NAMES, SHAPES, TENSOR_WORDS, GrowingTensors, Handed, Tensors, address
 from haotuner.runtime.compiled_schedules import VERSION as COMPILED_VERSION
 from haotuner.runtime.compiled_schedules import CompiledSchedules
 from haotuner.runtime.reprs import described_end
@@ -253,11 +253,13 @@ class NativeModel:
 
     def shapes(self, inputs: list[Any]) -> list[tuple[int, ...]]:
         """Shapes of the outputs that these inputs make."""
-        result, addresses = (
-            array("q", bytes(8 * max(1, sum([end.rank for end in self.outputs])))),
-            self._input_cache.of(inputs),
-        )
-        self._call(self._shapes, addresses.packed(inputs), result.buffer_info()[0])
+        addresses = self._input_cache.of(inputs)
+        return self.shapes_of(addresses.packed(inputs))
+
+    def shapes_of(self, inputs: bytes) -> list[tuple[int, ...]]:
+        """Shapes of the outputs that packed inputs make."""
+        result = array("q", bytes(8 * max(1, sum([end.rank for end in self.outputs]))))
+        self._call(self._shapes, inputs, result.buffer_info()[0])
         shapes, rest = [], result.tolist()
         for end in self.outputs:
             shapes.append(tuple(rest[: end.rank]))
@@ -282,6 +284,16 @@ class NativeModel:
                 raise ready.error_text.error()
         finally:
             idle.append(ready)
+
+    def growing(self) -> tuple[GrowingTensors, GrowingTensors]:
+        """Inputs and outputs of calls of which some are rows of buffers."""
+        ends = ((self._input_cache, self.inputs), (self._output_cache, self.outputs))
+        first, second = (cache.growing([end.rank for end in own]) for cache, own in ends)
+        return first, second
+
+    def run_packed(self, inputs: bytes, outputs: bytes) -> None:
+        """As ``run``, of packed tensors."""
+        self._call(self._run, inputs, outputs)
 
     def times_us(self, inputs: list[Any], outputs: list[Any], steps: int) -> list[float]:
         """As ``run``: the microseconds of every step of the schedule."""

@@ -9,9 +9,9 @@ from typing import Any
 
 from haotuner.spec.size_arithmetic import OPERATIONS
 
-MAGIC, VERSION = 0x4C45444F4D5448, 5
+MAGIC, VERSION = 0x4C45444F4D5448, 6
 _SIZES = {op: index for index, op in enumerate(("dim", "number", *OPERATIONS))}
-_ALIAS, _LOOPS, _OP = 0, 1, 2
+_ALIAS, _LOOPS, _OP, _APPEND = 0, 1, 2, 3
 _X, _WEIGHT, _OUT, _NAMED = 0, 1, 2, 3
 # DLPack's codes of element types.
 TYPES: Mapping[str, tuple[int, int]] = {
@@ -22,9 +22,9 @@ TYPES: Mapping[str, tuple[int, int]] = {
 # Of a product's weight that lies as int8, and behind it a number in fp32 for each of the first axis.
 SCALED, _SCALED_TYPE = "scaled", (3, 8)
 
-_SEGMENT, _RANDOM, _LOOP = 3, 6, 7
-_BETWEEN = {"nonzero": 4, "counted": 5}
-_DECIDED, _CHOSEN, _WHEN, _REQUIRED = 8, 9, 10, 11
+_SEGMENT, _RANDOM, _LOOP = 4, 7, 8
+_BETWEEN = {"nonzero": 5, "counted": 6}
+_DECIDED, _CHOSEN, _WHEN, _REQUIRED = 9, 10, 11, 12
 _LAWS = ("normal", "uniform")
 
 
@@ -81,6 +81,8 @@ def schedule_words(document: Mapping[str, Any], weights_bytes: int) -> list[int]
         words += [tensor_index[item] for item in way["outputs"]] if index else []
         words.append(way["end"] - way["first"])
         words += [word for step in document["steps"][way["first"] : way["end"]] for word in _step(step, tensor_index)]
+    caches = document.get("caches", {"capacity": -1, "table": []})
+    words += [len(caches["table"]), caches["capacity"], *(word for row in caches["table"] for word in row)]
     indices, required, checks = (document.get(name, []) for name in ("indices", "required", "weights_crc32"))
     defaults = _defaults(document["inputs"])
     words += [len(indices)] if indices or required or checks or defaults else []
@@ -146,6 +148,10 @@ def _step(step: Mapping[str, Any], places: Mapping[str, int]) -> list[int]:
         return [_ALIAS, places[step["out"]], places[step["of"]]]
     if step["do"] == "loops":
         return [_LOOPS, *_text(group_name(step["group"])), *_counted([places[tensor] for tensor in step["tensors"]])]
+    if step["do"] == "append":
+        new = step["new"]
+        ends = (places[step["past"]], places[new["of"]], places[step["out"]])
+        return [_APPEND, *ends, step["axis"], *_counted(new["shape"]), *_counted(new["order"])]
     operands = _OPERANDS[step["do"]](step, places)
     return [_OP, *_text(step["op"]), len(operands), *(word for operand in operands for word in operand)]
 

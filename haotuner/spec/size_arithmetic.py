@@ -118,4 +118,5 @@ TYPED: Mapping[str, Operation] = {
 OPERATIONS: Mapping[str, Operation] = {
     **{name: Operation(compute, (WHOLE, WHOLE), WHOLE) for name, compute in _PLAIN.items()},
     **TYPED,
+    "capacity": Operation(int, (WHOLE,), WHOLE),  # rows of a cache; in a buffer those that it has room for
 }

@@ -21,6 +21,7 @@ from tests.runtime.conv_packs import packed_conv
 from tests.runtime.native_builds import content_of
 from tests.runtime.online_packs import online_op
 from tests.runtime.packs import LANES, best_level, document, packed_op
+from tests.runtime.product_packs import packed_product
 from tests.runtime.typed_packs import typed_op
 
 LAST = 512  # of every dimension
@@ -71,6 +72,8 @@ def _packed(name: str, lanes: int) -> Any:
         return online_op(name)
     if name.startswith("conv"):
         return packed_conv(name, lanes)
+    if name.startswith("batch_matmul"):
+        return packed_product(name, lanes)
     if Op.parse(name).dtype == "int8":
         return typed_op(name, lanes)
     return packed_op(name, lanes, lanes, (1, 2))

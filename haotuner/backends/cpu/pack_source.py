@@ -46,6 +46,7 @@ KINDS = ("dense.c", "dense_plan.c", "dense_run.c", "typed_run.c", "typed_pack.c"
 MODEL = (
     "host_ops",
     "branches",
+    "cache",
     "chain",
     "crc32",
     "model_api",

@@ -152,7 +152,9 @@ ht_status ht_model_memory(ht_model* model, const int64_t* dims, int64_t* bytes, 
 ht_status ht_model_shapes(ht_model* model, const DLTensor* inputs, int64_t* shapes, ht_error* error);
 
 /* Run it: one tensor for each input and for each output, in order, contiguous, on the CPU, outputs apart from everything else. Any
- * number of calls may run at once; each has a context of its own. A size that was seen lately allocates nothing. */
+ * number of calls may run at once; each has a context of its own. A size that was seen lately allocates nothing. Past and present rows of a
+ * cache (keys of a decoder, say) may be the first rows of one buffer: both then have its address and its strides, and new rows alone are
+ * copied; all caches of a call lie in buffers of as many rows. */
 ht_status ht_model_run(ht_model* model, const DLTensor* inputs, const DLTensor* outputs, ht_error* error);
 
 /* The same of a pack on a device: tensors lie there, and all is queued on `stream` (NULL: its legacy default stream). The first call on

@@ -18,6 +18,9 @@
  *            STEP_LOOPS: name of the group's function, count, tensors (the outputs last)
  *            STEP_OP:    name of the op, count, operands: role, [name if ROLE_NAMED,] tensor or -1, [a number's bits if -1,]
  *                        rank or -1, lines, axes reordered or 0, [order]
+ *            STEP_APPEND: tensor of the rows that are there, tensor of new ones, tensor of both, the axis, rank, lines and order of the
+ *                        view of the new ones
+ *   caches:  count, the line that is their capacity or -1, each: an input, an output whose first rows it may be, the axis that grows
  *   indices: [left out where none] count, each: an input of whole numbers, the line of the first of its elements that is an index,
  *            count, lines of each axis's extent and stride in elements, the line of how many rows they may choose from, name of
  *            the tensor that asks it
@@ -51,7 +54,7 @@
 #include <stdint.h>
 
 #define HT_MODEL_MAGIC 0x4c45444f4d5448 /* "HTMODEL" */
-#define HT_MODEL_VERSION 5 /* the only one that is read: a library with another reader lies in a pack with its own words */
+#define HT_MODEL_VERSION 6 /* the only one that is read: a library with another reader lies in a pack with its own words */
 #define HT_MODEL_CHUNK ((int64_t)1 << 20)
 #define HT_MODEL_HEAD 4 /* words before what the checksum covers */
 
@@ -59,8 +62,9 @@
 enum { SIZE_DIM, SIZE_NUMBER, SIZE_ADD, SIZE_SUB, SIZE_MUL, SIZE_DIV, SIZE_MOD, SIZE_MAXIMUM, SIZE_MINIMUM,
        SIZE_QUOTIENT, SIZE_REAL, SIZE_WHOLE, SIZE_REAL_ADD, SIZE_REAL_SUB, SIZE_REAL_MUL, SIZE_REAL_DIV, SIZE_REAL_MAX, SIZE_REAL_MIN,
        SIZE_REAL_FLOOR, SIZE_REAL_CEIL, SIZE_REAL_ROUND, SIZE_REAL_SQRT, SIZE_TO_FP32, SIZE_TO_FP16, SIZE_TO_BF16,
-       SIZE_TO_INT8, SIZE_TO_INT16, SIZE_TO_INT32, SIZE_TO_UINT8, SIZE_TO_UINT16, SIZE_TO_UINT32, SIZE_OPS };
-enum { STEP_ALIAS, STEP_LOOPS, STEP_OP, STEP_SEGMENT, STEP_NONZERO, STEP_COUNTED, STEP_RANDOM, STEP_TURNS, STEP_DECIDED, STEP_CHOSEN, STEP_WHEN, STEP_REQUIRED, STEP_KINDS };
+       SIZE_TO_INT8, SIZE_TO_INT16, SIZE_TO_INT32, SIZE_TO_UINT8, SIZE_TO_UINT16, SIZE_TO_UINT32,
+       SIZE_CAPACITY, SIZE_OPS };
+enum { STEP_ALIAS, STEP_LOOPS, STEP_OP, STEP_APPEND, STEP_SEGMENT, STEP_NONZERO, STEP_COUNTED, STEP_RANDOM, STEP_TURNS, STEP_DECIDED, STEP_CHOSEN, STEP_WHEN, STEP_REQUIRED, STEP_KINDS };
 enum { LAW_NORMAL, LAW_UNIFORM };
 enum { ROLE_X, ROLE_WEIGHT, ROLE_OUT, ROLE_NAMED, ROLE_COUNT };
 

@@ -39,12 +39,14 @@ typedef struct {
   int32_t external;     /* of a root: the caller's array it lies in, inputs before outputs; -1: none */
   int32_t slot;         /* of a root: its place among those in the arena; -1: it is not there */
   int32_t first, last;  /* of a root: the steps between which it is needed */
+  int32_t cache;        /* of a root: 1 + which cache it is; 0: none */
 } ht_model_tensor;
 
 typedef struct {
   const char* name;
   int32_t tensor;
   int32_t direct; /* of an output: steps write it into the caller's array; else it is copied at the end */
+  int32_t cache;  /* 1 + which cache it is; 0: none */
 } ht_model_end;
 
 typedef struct { /* a tensor as an op takes it: seen in another shape, its axes reordered */
@@ -97,6 +99,10 @@ typedef struct { /* whole numbers among the inputs that choose rows */
   const char* reader;
 } ht_model_indices;
 
+typedef struct { /* past and present keys, say: an input and the output that it is the first rows of, which may be one buffer */
+  int32_t input, output, axis;
+} ht_model_cache;
+
 typedef struct { /* what a request must be */
   int32_t line; /* not 0 */
   const char* words;
@@ -115,6 +121,7 @@ typedef struct ht_loaded_model {
   int32_t device; /* its number, of those of backend.h's kind */
   int32_t dim_count, size_count, equal_count, tensor_count, input_count, output_count, way_count, step_count;
   int32_t operand_count, loop_count, op_steps, fix_count, packed_count, index_count, required_count, check_count, default_count;
+  int32_t cache_count, capacity; /* capacity: the line of the size table that holds it; -1: none */
   int32_t chained, segment_count; /* whether it is a chain: steps are segments and what lies between */
   int32_t stack_count;               /* of all loops of a chain */
   struct ht_loaded_model** segments; /* the caller's, given once they are open */
@@ -129,6 +136,7 @@ typedef struct ht_loaded_model {
   int32_t* equal; /* pairs */
   ht_model_indices* indices;
   ht_model_required* required;
+  ht_model_cache* caches;
   ht_model_default* defaults;
   ht_model_tensor* tensors;
   ht_model_end *inputs, *outputs; /* outputs: of the first way, then of the others */
@@ -175,6 +183,13 @@ int ht_size_value(const ht_size_line* line, const int64_t* dims, const int64_t* 
 int ht_model_extents(const ht_model* model, const ht_model_tensor* t, const int64_t* sizes, int64_t* out, int64_t* count, ht_error* error);
 void ht_model_words(const ht_model* model, const ht_model_tensor* t, char* text, size_t room); /* a shape: "(batch, seq, 32)" */
 
+/* cache.c: buffers of caches. `dims` have their capacity behind the request's dimensions; 0: as many rows as there are. */
+int ht_cache_capacities(const ht_model* model, const DLTensor* outputs, int64_t* dims, ht_error* error); /* by the strides of the outputs */
+int ht_cache_lies(const DLTensor* t, int32_t axis, int64_t* capacity); /* whether rows lie as in a buffer, and in which; 0: no axis tells */
+int ht_cache_shared(const ht_model* model, int32_t input, int32_t output, const DLTensor* inputs, const DLTensor* outputs); /* whether both are one buffer */
+/* Strides of a shape of so many elements of a cache in a buffer. 0; -1: they are not evenly spaced. */
+int ht_cache_strides(const ht_model* model, const ht_model_tensor* root, const int64_t* sizes, int32_t rank, const int64_t* shape, int64_t* strides);
+
 /* The way that serves a request of these sizes. */
 const ht_model_way* ht_model_way_of(const ht_model* model, const int64_t* sizes);
 
@@ -195,6 +210,9 @@ typedef struct {
   char* skipped;            /* a step whose result has no elements */
   char** results;           /* of each output: where it lies before it is copied; NULL of direct ones */
 } ht_model_plan;
+
+/* cache.c: the rows of a call behind those that are there. */
+int ht_cache_append(const ht_model* model, const ht_model_plan* plan, const ht_model_step* step, ht_error* error);
 
 size_t ht_plan_bytes(const ht_model* model);
 void ht_plan_lay(const ht_model* model, ht_model_plan* plan, void* block);

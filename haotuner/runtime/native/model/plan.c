@@ -6,7 +6,7 @@
 static size_t round_up_64(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
 size_t ht_plan_bytes(const ht_model* m) {
-  return round_up_64((size_t)m->dim_count * 8) + round_up_64((size_t)m->size_count * 8) + round_up_64((size_t)m->operand_count * sizeof(DLTensor)) +
+  return round_up_64((size_t)(m->dim_count + 1) * 8) + round_up_64((size_t)m->size_count * 8) + round_up_64((size_t)m->operand_count * sizeof(DLTensor)) +
          round_up_64((size_t)m->axes * 2 * 8) + round_up_64((size_t)m->op_steps * HT_MAX_OPERANDS * sizeof(void*)) + round_up_64((size_t)m->loop_count * sizeof(void*)) +
          round_up_64((size_t)m->step_count) + round_up_64((size_t)m->output_count * sizeof(void*)) + 64;
 }
@@ -15,7 +15,7 @@ void ht_plan_lay(const ht_model* m, ht_model_plan* plan, void* block) {
   char* at = block;
   plan->used = 0;
 #define TAKE(member, bytes) plan->member = (void*)at, at += round_up_64(bytes)
-  TAKE(dims, (size_t)m->dim_count * 8);
+  TAKE(dims, (size_t)(m->dim_count + 1) * 8); /* and the capacity of caches */
   TAKE(sizes, (size_t)m->size_count * 8);
   TAKE(tensors, (size_t)m->operand_count * sizeof(DLTensor));
   TAKE(extents, (size_t)m->axes * 2 * 8);
@@ -55,6 +55,8 @@ static int fill_operand(const ht_model* m, ht_model_plan* plan, const ht_model_o
     strides[a] = run;
     run *= count == 0 ? 1 : shape[a];
   }
+  if (m->tensors[t->root].cache > 0 && count > 0 && ht_cache_strides(m, &m->tensors[t->root], plan->sizes, rank, shape, strides) != 0)
+    return ht_refuse(error, "RuntimeError", "%s: the model's schedule is damaged: %.60s is no shape of a cache in a buffer", m->name, t->name);
   for (int32_t a = 0; a < rank; ++a) {
     int64_t from = o->order == NULL ? a : o->order[a];
     extents[a] = shape[from];
@@ -87,6 +89,10 @@ int ht_plan_fill(const ht_model* m, ht_model_plan* plan, char* arena, const int6
     if (ht_model_extents(m, &m->tensors[step->out], plan->sizes, shape, &count, error) != 0) return -1;
     plan->skipped[s] = step->kind == STEP_ALIAS || count == 0;
     if (step->kind == STEP_OP && fill_op(m, plan, step, &extents, arena, offsets, error) != 0) return -1;
+    for (int32_t i = step->first; step->kind == STEP_APPEND && i < step->first + step->count; ++i) {
+      if (fill_operand(m, plan, &m->operands[i], &plan->tensors[i], extents, arena, offsets, error) != 0) return -1;
+      extents += 2 * plan->tensors[i].ndim;
+    }
     for (int32_t i = 0; step->kind == STEP_LOOPS && i < step->count; ++i)
       plan->loops[step->first + i] = address(m, m->loops[step->first + i], arena, offsets);
     if (step->kind != STEP_ALIAS) continue;

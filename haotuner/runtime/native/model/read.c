@@ -203,6 +203,29 @@ static void read_loops(ht_reader* r, ht_model* m, ht_model_step* step, char* mad
   if (!same) fail(r, "a group makes a tensor of another shape");
 }
 
+static void read_append(ht_reader* r, ht_model* m, ht_model_step* step, const char* made) {
+  step->first = m->operand_count;
+  step->count = 3;
+  for (int i = 0; i < 3; ++i) m->operands[m->operand_count++] = (ht_model_operand){.tensor = below(r, m->tensor_count), .place = i, .rank = -1, .packed = -1};
+  ht_model_operand* own = &m->operands[step->first];
+  step->index = below(r, HT_MODEL_AXES);
+  own[1].rank = (int32_t)word(r, 0, HT_MODEL_AXES);
+  own[1].shape = many(r, own[1].rank, 0, (int64_t)m->size_count - 1);
+  own[1].order = many(r, word(r, own[1].rank, own[1].rank), 0, (int64_t)own[1].rank - 1);
+  if (r->bad) return;
+  int32_t seen = 0, rank = own[1].rank;
+  for (int32_t a = 0; a < rank; ++a) seen |= 1 << own[1].order[a];
+  const ht_model_tensor *past = &m->tensors[own[0].tensor], *new = &m->tensors[own[1].tensor], *out = &m->tensors[own[2].tensor];
+  if (seen != (1 << rank) - 1) return (void)fail(r, "axes are reordered twice");
+  if (!there(m, made, own[0].tensor) || !there(m, made, own[1].tensor)) return (void)fail(r, "a tensor is read before it is made");
+  if (out->weight >= 0 || made[own[2].tensor]) return (void)fail(r, "a tensor is made twice");
+  if (past->weight >= 0 || past->rank != rank || out->rank != rank || step->index >= rank || past->bits != out->bits || past->code != out->code || new->bits != out->bits ||
+      new->code != out->code || new->weight >= 0 || ht_where_type != kDLCPU)
+    return (void)fail(r, "rows are put behind others that are unlike them");
+  step->out = own[2].tensor;
+  m->axes += 3 * rank;
+}
+
 static void read_steps(ht_reader* r, ht_model* m, char* made) {
   const int64_t* begin = r->at;
   int32_t first = m->step_count, count = count_of(r, 3);
@@ -217,6 +240,7 @@ static void read_steps(ht_reader* r, ht_model* m, char* made) {
     step->kind = below(r, STEP_SEGMENT); /* a chain has steps of its own */
     if (step->kind == STEP_LOOPS) read_loops(r, m, step, made);
     if (step->kind == STEP_OP) read_op(r, m, step, made);
+    if (step->kind == STEP_APPEND) read_append(r, m, step, made);
     if (step->kind == STEP_ALIAS) {
       step->out = below(r, m->tensor_count);
       step->index = below(r, m->tensor_count);
@@ -243,11 +267,11 @@ static void read_outputs(ht_reader* r, ht_model* m, ht_model_end* outputs) {
 }
 
 static void read_ways(ht_reader* r, ht_model* m, char* made) {
-  int64_t rest = r->end - r->at; /* a step takes three words, an operand five, a tensor of a group one */
+  int64_t rest = r->end - r->at; /* a step takes three words, an operand two or more, a tensor of a group one */
   int32_t count = (int32_t)word(r, 1, HT_MODEL_WAYS);
   m->ways = table(r, count, sizeof *m->ways);
   m->steps = table(r, rest / 3, sizeof *m->steps);
-  m->operands = table(r, rest / 5, sizeof *m->operands);
+  m->operands = table(r, rest / 2, sizeof *m->operands);
   m->loops = table(r, rest, sizeof *m->loops);
   for (; m->way_count < count && !r->bad; ++m->way_count) {
     int32_t own = m->way_count, last = own + 1 == count;
@@ -261,6 +285,38 @@ static void read_ways(ht_reader* r, ht_model* m, char* made) {
     way->end = m->step_count;
     for (int32_t i = 0; i < m->output_count && !r->bad; ++i)
       if (!there(m, made, way->outputs[i].tensor)) fail(r, "an output is never made");
+  }
+}
+
+/* An input of a cache is read by appends to its output alone, whatever way runs: so it may lie in the same buffer. */
+static void read_caches(ht_reader* r, ht_model* m) {
+  m->cache_count = count_of(r, 3);
+  m->capacity = (int32_t)word(r, m->cache_count > 0 ? 0 : -1, m->cache_count > 0 ? (int64_t)m->size_count - 1 : -1);
+  if ((m->caches = table(r, m->cache_count, sizeof *m->caches)) == NULL) return;
+  if (m->cache_count > 0 && !r->bad && m->sizes[m->capacity].op != SIZE_CAPACITY) fail(r, "caches have another capacity");
+  for (int32_t i = 0; i < m->cache_count && !r->bad; ++i) {
+    ht_model_cache* own = &m->caches[i];
+    own->input = below(r, m->input_count);
+    own->output = below(r, m->output_count);
+    own->axis = below(r, HT_MODEL_AXES);
+    if (r->bad) return;
+    if (m->inputs[own->input].cache != 0 || m->outputs[own->output].cache != 0) return (void)fail(r, "a cache is given twice");
+    m->inputs[own->input].cache = i + 1;
+    int32_t reads = 0, appends = 0;
+    for (const ht_model_way* way = m->ways; way < m->ways + m->way_count; ++way) {
+      way->outputs[own->output].cache = i + 1;
+      m->tensors[way->outputs[own->output].tensor].cache = i + 1;
+      for (int32_t s = way->first; s < way->end; ++s) {
+        const ht_model_step* step = &m->steps[s];
+        const ht_model_operand* of = step->kind == STEP_APPEND ? &m->operands[step->first] : NULL;
+        appends += of != NULL && of->tensor == m->inputs[own->input].tensor && step->out == way->outputs[own->output].tensor && step->index == own->axis;
+        for (int32_t k = 0; k < step->count; ++k)
+          reads += (step->kind == STEP_LOOPS ? m->loops[step->first + k] : m->operands[step->first + k].tensor) == m->inputs[own->input].tensor;
+        reads += step->kind == STEP_ALIAS && step->index == m->inputs[own->input].tensor;
+      }
+    }
+    for (int32_t k = 0; k < m->output_count * m->way_count; ++k) reads += m->outputs[k].tensor == m->inputs[own->input].tensor;
+    if (appends != m->way_count || reads != appends) fail(r, "a cache is read where no rows are put behind it");
   }
 }
 
@@ -337,6 +393,7 @@ int ht_model_read(ht_model* m, const int64_t* words, int64_t count, ht_error* er
   m->inputs = read_ends(&r, m, &m->input_count, made);
   m->outputs = read_ends(&r, m, &m->output_count, NULL);
   if (!r.bad) read_ways(&r, m, made);
+  if (!r.bad && !m->chained) read_caches(&r, m);
   if (!r.bad && !m->chained) read_indices(&r, m);
   if (!r.bad && !m->chained) read_required(&r, m);
   if (!r.bad && !m->chained) read_checks(&r, m);
@@ -350,7 +407,7 @@ int ht_model_read(ht_model* m, const int64_t* words, int64_t count, ht_error* er
 }
 
 void ht_model_clear(ht_model* m) {
-  void* const all[] = {m->dims, m->sizes, m->equal, m->indices, m->required, m->defaults, m->tensors, m->inputs, m->outputs, m->ways, m->steps, m->operands, m->loops,
+  void* const all[] = {m->dims, m->sizes, m->equal, m->indices, m->required, m->defaults, m->caches, m->tensors, m->inputs, m->outputs, m->ways, m->steps, m->operands, m->loops,
                        m->fixes, m->packed, m->segments, m->slots, m->beside_at, m->beside, m->compared};
   for (size_t i = 0; i < sizeof all / sizeof *all; ++i) free(all[i]);
 }

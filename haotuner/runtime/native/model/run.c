@@ -26,10 +26,10 @@ static void free_context(const ht_model* m, ht_model_context* c) {
 
 static ht_model_context* new_context(const ht_model* m) {
   ht_model_context* c = calloc(1, sizeof *c);
-  size_t words = (size_t)m->dim_count + (size_t)m->size_count + (size_t)m->slot_count + (size_t)ht_model_scratch(m) + 1;
+  size_t words = (size_t)m->dim_count + 1 + (size_t)m->size_count + (size_t)m->slot_count + (size_t)ht_model_scratch(m) + 1;
   if (c == NULL || (c->words = calloc(words, 8)) == NULL) return free(c), NULL;
   c->dims = c->words;
-  c->sizes = c->dims + m->dim_count;
+  c->sizes = c->dims + m->dim_count + 1; /* dims: and the capacity of caches */
   c->offsets = c->sizes + m->size_count;
   c->scratch = c->offsets + m->slot_count;
   return c;
@@ -130,7 +130,7 @@ static int grow(const ht_model* m, ht_model_context* c, int64_t need, const ht_m
 
 /* The plan of the context's dims: kept from before, or made in place of the one that was wanted least lately. */
 static ht_model_plan* plan_of(ht_model* m, ht_model_context* c, const ht_model_queue* q, ht_error* error) {
-  size_t bytes = (size_t)m->dim_count * sizeof *c->dims;
+  size_t bytes = (size_t)(m->dim_count + 1) * sizeof *c->dims;
   for (int i = 0; i < HT_MODEL_PLANS; ++i)
     if (c->plans[i].used != 0 && memcmp(c->plans[i].dims, c->dims, bytes) == 0)
       return ht_model_within(m, c->plans[i].bytes, error) != 0 ? NULL : (c->plans[i].used = ++c->tick, &c->plans[i]);
@@ -164,8 +164,10 @@ typedef struct {
 } span;
 
 static span span_of(const DLTensor* t) {
-  int64_t bytes = t->dtype.bits / 8;
+  int64_t bytes = t->dtype.bits / 8, last = 0;
   for (int a = 0; a < t->ndim; ++a) bytes *= t->shape[a];
+  for (int a = 0; a < t->ndim && t->strides != NULL; ++a) last += (t->shape[a] - 1) * t->strides[a];
+  if (bytes != 0 && t->strides != NULL) bytes = (last + 1) * (t->dtype.bits / 8); /* rows of a buffer: what lies between them, too */
   const char* low = bytes == 0 ? NULL : ht_data(t);
   return (span){low, low + bytes};
 }
@@ -179,7 +181,9 @@ int ht_model_fits(const ht_model* m, int32_t output, const DLTensor* wanted, con
               given->dtype.bits == wanted->dtype.bits && given->dtype.lanes == 1 && given->ndim == wanted->ndim && (given->shape != NULL || wanted->ndim == 0);
   for (int32_t a = 0; right && a < wanted->ndim; ++a) right = given->shape[a] == wanted->shape[a], count *= wanted->shape[a];
   if (!right) return ht_refuse(error, "ValueError", "%s: out[%s] is of another type or shape than this request makes", m->name, name);
-  if (!ht_contiguous(given) || (count > 0 && (given->data == NULL || (uintptr_t)ht_data(given) % (wanted->dtype.bits / 8) != 0)))
+  const int32_t cache = m->outputs[output].cache;
+  int64_t capacity;
+  if (!(cache > 0 ? ht_cache_lies(given, m->caches[cache - 1].axis, &capacity) : ht_contiguous(given)) || (count > 0 && (given->data == NULL || (uintptr_t)ht_data(given) % (wanted->dtype.bits / 8) != 0)))
     return ht_refuse(error, "ValueError", "%s: out[%s] must be contiguous, aligned to its elements, and have data", m->name, name);
   if (!ht_addressable(given)) return ht_refuse(error, "ValueError", "%s: " HT_NOT_ADDRESSABLE, m->name, name);
   return 0;
@@ -195,7 +199,8 @@ static int check_outputs(const ht_model* m, const ht_model_plan* plan, const DLT
     if (ht_model_fits(m, i, &wanted, &outputs[i], error) != 0) return -1;
     span mine = span_of(&outputs[i]);
     for (int32_t k = 0; k < m->input_count + i; ++k)
-      if (meet(mine, span_of(k < m->input_count ? &inputs[k] : &outputs[k - m->input_count])))
+      if ((k >= m->input_count || !ht_cache_shared(m, k, i, inputs, outputs)) &&
+          meet(mine, span_of(k < m->input_count ? &inputs[k] : &outputs[k - m->input_count])))
         return ht_refuse(error, "ValueError", "%s: out[%s] shares memory with another array of the call; pass one apart", m->name, m->outputs[i].name);
   }
   return 0;
@@ -205,8 +210,11 @@ static void connect(const ht_model* m, ht_model_plan* plan, const DLTensor* inpu
   for (int32_t i = plan->way->first_fix; i < plan->way->fix_end; ++i) {
     const ht_model_fix* fix = &m->fixes[i];
     const DLTensor* given = fix->external < m->input_count ? &inputs[fix->external] : &outputs[fix->external - m->input_count];
+    DLTensor* operand = &plan->tensors[fix->at];
     if (fix->loops) plan->loops[fix->at] = ht_data(given);
-    else plan->tensors[fix->at].data = ht_data(given);
+    else operand->data = ht_data(given);
+    if (fix->external < m->input_count && m->inputs[fix->external].cache > 0) /* an append alone reads it */
+      operand->strides = given->strides != NULL ? given->strides : operand->shape + operand->ndim;
   }
 }
 
@@ -223,13 +231,14 @@ static int run_steps(const ht_model* m, ht_model_plan* plan, void* stream, int64
     const ht_model_step* step = &m->steps[s];
     if (plan->skipped[s]) continue;
     int64_t begin = ns == NULL ? 0 : now_ns();
-    int rc = step->kind == STEP_LOOPS ? ht_where_group(m, plan, step, stream, error)
-                                      : ht_call_op(step->index, plan->given + (size_t)step->at * HT_MAX_OPERANDS, step->given, step->setting, stream, error);
+    int rc = step->kind == STEP_LOOPS    ? ht_where_group(m, plan, step, stream, error)
+             : step->kind == STEP_APPEND ? ht_cache_append(m, plan, step, error)
+                                         : ht_call_op(step->index, plan->given + (size_t)step->at * HT_MAX_OPERANDS, step->given, step->setting, stream, error);
     if (rc != 0) {
       char text[sizeof error->text]; /* the step's words, behind whose they are */
       memcpy(text, error->text, sizeof text);
       return ht_refuse(error, error->kind, "%s: step %d, %.60s: %s", m->name, (int)s,
-                       step->kind == STEP_LOOPS ? m->tensors[step->out].name : ht_ops[step->index].name, text);
+                       step->kind != STEP_OP ? m->tensors[step->out].name : ht_ops[step->index].name, text);
     }
     if (ns != NULL && ht_where_wait(m, stream, error) != 0) return -1;
     if (ns != NULL) ns[s] = now_ns() - begin;
@@ -256,6 +265,8 @@ static int run_in(ht_model* m, ht_model_context* c, const ht_model_queue* q, con
                   ht_error* error) {
   *small = 0;
   if (ht_model_dims(m, inputs, c->dims, error) != 0) return -1;
+  c->dims[m->dim_count] = 0;
+  if (ht_cache_capacities(m, outputs, c->dims, error) != 0) return -1;
   ht_model_plan* plan = plan_of(m, c, q, error);
   *small = plan == NULL && q->capturing;
   if (plan == NULL || check_outputs(m, plan, inputs, outputs, error) != 0) return -1;
@@ -328,6 +339,7 @@ ht_model* ht_model_open(const int64_t* words, int64_t count, int file, int check
   ht_model* m = calloc(1, sizeof *m);
   if (m == NULL) return ht_refuse(error, "RuntimeError", "no memory to open a model"), NULL;
   m->device = device;
+  m->capacity = -1;
   m->threads = threads < 1 ? 1 : threads > HT_MAX_THREADS ? HT_MAX_THREADS : threads;
   int read = ht_model_read(m, words, count, error) == 0;
   if (read && (m->chained || (ht_model_live(m, error) == 0 && ht_model_weights(m, file, check, error) == 0)) && ht_where_open(m, error) == 0 &&

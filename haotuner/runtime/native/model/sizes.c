@@ -97,7 +97,9 @@ int ht_model_given(const ht_model* m, const DLTensor* inputs, int64_t* dims, ht_
     }
     if (!empty && (given->data == NULL || (uintptr_t)ht_data(given) % (t->bits / 8) != 0))
       return ht_refuse(error, "ValueError", "%s: input %s has no data, or none that is aligned to its elements", m->name, m->inputs[i].name);
-    if (!ht_contiguous(given)) return ht_refuse(error, "ValueError", "%s: input %s must be contiguous; pass a contiguous copy", m->name, m->inputs[i].name);
+    const int32_t cache = m->inputs[i].cache;
+    int64_t capacity;
+    if (cache > 0 ? !ht_cache_lies(given, m->caches[cache - 1].axis, &capacity) : !ht_contiguous(given)) return ht_refuse(error, "ValueError", "%s: input %s must be contiguous; pass a contiguous copy", m->name, m->inputs[i].name);
     if (!ht_addressable(given)) return ht_refuse(error, "ValueError", "%s: input " HT_NOT_ADDRESSABLE, m->name, m->inputs[i].name);
   }
   return 0;
@@ -181,6 +183,7 @@ int ht_size_value(const ht_size_line* line, const int64_t* dims, const int64_t* 
     case SIZE_ADD: return __builtin_add_overflow(a, b, out);
     case SIZE_SUB: return __builtin_sub_overflow(a, b, out);
     case SIZE_MUL: return __builtin_mul_overflow(a, b, out);
+    case SIZE_CAPACITY: return *out = a, 0;
     case SIZE_MAXIMUM: return *out = a > b ? a : b, 0;
     case SIZE_MINIMUM: return *out = a < b ? a : b, 0;
     case SIZE_DIV:
@@ -222,6 +225,8 @@ int ht_model_sizes(const ht_model* m, const int64_t* dims, int64_t* sizes, ht_er
   for (int32_t i = 0; i < m->size_count; ++i)
     if (ht_size_value(&m->sizes[i], dims, sizes, &sizes[i]))
       return ht_refuse(error, "ValueError", "%s: an extent of this request cannot be computed; this model takes no such request", m->name);
+    else if (i == m->capacity && dims[m->dim_count] > sizes[i])
+      sizes[i] = dims[m->dim_count];
   for (int32_t i = 0; i < m->required_count; ++i)
     if (sizes[m->required[i].line] == 0) return ht_refuse(error, "ValueError", "%s: %s", m->name, m->required[i].words);
   for (int32_t i = 0; i < m->equal_count; ++i) {
