@@ -45,8 +45,8 @@ def pack_weight(pack: Packer, op: PackOp, weight: Any) -> tuple[NDArray[np.float
         floats = floats_of_panels(library, position)
         if floats and floats != panels.size:
             raise PackInvalid(
-                f"{op.name}: the manifest says {op.panels} panels of {op.pw} columns, {panels.size} floats; the library lays "
-                f"out {floats}: the manifest is of another library; copy or make the pack again"
+                f"{op.name}: the manifest says {op.panels} panels of {op.pw} columns, {panels.size} floats; the library "
+                f"lays out {floats}: the manifest is of another library; copy or make the pack again"
             )
         if floats:
             library.function("ht_pack")(position, _readable(values), panels.reshape(-1))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class NamedTensors(dict[str, Any]):
-    """Parameters by name, in torch's order: ``weight`` and ``bias`` of the layer as ``PackedWeight`` or tied, then its others.
+    """Parameters by name, in torch's order: ``weight`` and ``bias`` as ``PackedWeight`` or tied, then the layer's others.
 
     Loops over ``parameters()`` read and write what is served. Parametrizations and pruning look a weight up here and put
     another in its place. To set one is to serve it. While torch.export records, there is one parameter without elements
@@ -70,7 +70,10 @@ class NamedTensors(dict[str, Any]):
 
     def get(self, name: str, default: Any = None) -> Any:
         """The tensor of a name."""
-        return self[name] if name in self else default
+        try:
+            return self[name]
+        except KeyError:
+            return default
 
     def __setitem__(self, name: str, value: Any) -> None:
         if name in self._names:
@@ -205,8 +208,8 @@ class PackedWeight(torch.Tensor):  # type: ignore[misc]
                 "train the model before the swap, or leave its served layers out (requires_grad is False there)"
             )
         if func == _SET_GRAD and isinstance(args[0], PackedWeight) and args[0]._served and args[0]._view is None:
-            kept = args[0]._layer.graded
-            kept.pop(args[0]._name, None) if args[1] is None else kept.update({args[0]._name: args[0]})
+            graded = args[0]._layer.graded
+            graded.pop(args[0]._name, None) if args[1] is None else graded.update({args[0]._name: args[0]})
         if func == _SET_DATA and isinstance(args[0], PackedWeight):
             return args[0]._layer.serve_other(args[0]._name, _plain(args[1]))
         if func in _READERS and "out" not in kwargs:

@@ -138,8 +138,13 @@ class Words(nn.Module):  # type: ignore[misc, name-defined]
 TOKENS = torch.tensor([[3, 1, 23]])
 
 
-@pytest.mark.parametrize("loop", [*LOOPS, lambda model: model.head.weight.data.mul_(2), lambda model: model.words.weight.data.mul_(2),
-                                  lambda model: setattr(model.words.weight, "data", torch.ones(24, 16))])  # fmt: skip
+TIED_LOOPS = [
+    *LOOPS, lambda model: model.head.weight.data.mul_(2), lambda model: model.words.weight.data.mul_(2),
+    lambda model: setattr(model.words.weight, "data", torch.ones(24, 16)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("loop", TIED_LOOPS)
 def test_tied_weights_stay_one_parameter(chained, loop):
     plain, served, told = twins(Words(), chained)
     assert told.tied == {"head": "words.weight"} and served.head.weight is served.words.weight

@@ -317,11 +317,7 @@ def _range(c: NodeContext) -> str:
     if (step := c.g.numbers(c.tensor(2))) is not None and not np.all(step):
         raise c.bad("a step of 0; it must be another number")
     if "int" in kind:
-        if c.g.known(c.tensor(2)) is None:
-            return _in_steps(c, kind)
         (start,), (stop,), (step,) = c.numbers(0), c.numbers(1), c.numbers(2)
-        if not isinstance(step, int) and not _divides(step, canonical(stop - start)):
-            return _in_steps(c, kind)
         result = c.g.add("iota", extent=_whole_steps(start, stop, step), dtype=kind)
         result = result if step == 1 else c.g.map("mul", result, step if isinstance(step, int) else c.tensor(2))
         first = c.tensor(0)
@@ -343,25 +339,12 @@ def _steps(c: NodeContext) -> Extent:
     return c.g.whole_numbers(c.g.cast(count, "int64"), "Range: its end")[0]
 
 
-def _divides(step: Extent, span: Extent) -> bool:
+def divides(step: Extent, span: Extent) -> bool:
+    """True where a range of this span has a step that is a number, or a size that divides it."""
+    if isinstance(step, int):
+        return True
     steps = quotient(span, step)
     return steps is not None and never_negative(steps)
-
-
-def _in_steps(c: NodeContext, kind: str) -> str:
-    """A range in steps of any sign that a request tells: the number of them is computed as data are.
-
-    A step of 0 makes a size of -1, which a request is refused for.
-    """
-    g = c.g
-    start, stop, step = (reshaped(c, g.cast(c.tensor(index), "int64"), ()) for index in range(3))
-    size = g.map("abs", step)
-    span = g.map("select", g.map("less", step, 0), g.map("sub", start, stop), g.map("sub", stop, start))
-    over = g.map("floordiv", g.map("add", span, g.map("sub", size, 1)), g.map("max", size, 1))
-    count = g.map("select", g.map("equal", step, 0), -1, g.map("max", over, 0))
-    (extent,) = g.whole_numbers(count, "Range: the number of its steps")
-    steps = g.map("mul", g.add("iota", extent=extent, dtype="int64"), step)
-    return g.cast(g.map("add", steps, start), kind)
 
 
 def _whole_steps(start: Extent, stop: Extent, step: Extent) -> Extent:
