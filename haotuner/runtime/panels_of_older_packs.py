@@ -14,12 +14,12 @@ from haotuner.runtime.library import Library
 BLOCK_FLOATS = 1 << 22  # 16 MiB at a time, so that a memory-mapped weight is never in memory twice
 
 
-def packs_panels(library: Library, position: int) -> bool:
-    """True if the library lays out the fp32 weight of the op at this position itself."""
+def floats_of_panels(library: Library, position: int) -> int:
+    """Number of floats of the op's panels where the library lays out its fp32 weight itself, else 0."""
     try:
-        return bool(library.function("ht_pack")(position, None, None))
+        return int(library.function("ht_pack")(position, None, None))
     except (PackInvalid, ValueError):  # it has no such function, or none for this type
-        return False
+        return 0
 
 
 def panels_by_numpy(op: PackOp, weight: NDArray[Any], panels: NDArray[np.float32]) -> None:

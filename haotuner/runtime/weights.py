@@ -9,12 +9,13 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from haotuner.errors import PackInvalid
 from haotuner.ops.dtypes import DTYPES
 from haotuner.pack.op import PackOp
 from haotuner.runtime.arrays import numpy_type, typed_array
 from haotuner.runtime.host_memory import Arena
 from haotuner.runtime.library import Library
-from haotuner.runtime.panels_of_older_packs import packs_panels, panels_by_numpy
+from haotuner.runtime.panels_of_older_packs import floats_of_panels, panels_by_numpy
 from haotuner.spec.op import Op
 
 Unpack = Callable[[], NDArray[Any]]
@@ -41,7 +42,13 @@ def pack_weight(pack: Packer, op: PackOp, weight: Any) -> tuple[NDArray[np.float
     position, library = pack.table_index(op), pack.library()
     if "pw" in facts and "terms" not in facts:
         panels = pack.arena.take((op.panels, op.k, op.pw))
-        if packs_panels(library, position):
+        floats = floats_of_panels(library, position)
+        if floats and floats != panels.size:
+            raise PackInvalid(
+                f"{op.name}: the manifest says {op.panels} panels of {op.pw} columns, {panels.size} floats; the library "
+                f"lays out {floats}: the manifest is of another library; copy or make the pack again"
+            )
+        if floats:
             library.function("ht_pack")(position, _readable(values), panels.reshape(-1))
         else:
             panels_by_numpy(op, values, panels)

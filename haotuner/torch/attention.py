@@ -17,6 +17,7 @@ import torch
 
 from haotuner.torch.convolution import DTYPES
 from haotuner.torch.layer import PackedLinear
+from haotuner.torch.weights import PRESENCE, NamedTensors
 
 _FORWARD = torch.nn.MultiheadAttention.forward
 
@@ -59,13 +60,14 @@ class PackedAttention(torch.nn.Module):  # type: ignore[misc]
         self.kdim = self.vdim = source.embed_dim
         self.dropout, self.batch_first = source.dropout, source.batch_first
         self.__dict__["projection"] = projection  # no child: its names in a state_dict are this module's own
+        self._show_types()
         self.out_proj = torch.nn.Linear(self.embed_dim, self.embed_dim, bias=source.out_proj.bias is not None, device="meta")
         self.out_proj.weight, self.out_proj.bias = source.out_proj.weight, source.out_proj.bias
         self.train(source.training)
 
     @property
     def in_proj_weight(self) -> torch.Tensor:
-        """A new tensor ``(3 embed_dim, embed_dim)``, unpacked when it is read."""
+        """The weight ``(3 embed_dim, embed_dim)``; see ``PackedWeight``."""
         return self.projection.weight
 
     @property
@@ -135,8 +137,24 @@ class PackedAttention(torch.nn.Module):  # type: ignore[misc]
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> PackedAttention:
         self.projection._apply(fn)
+        self._show_types()
         super()._apply(fn, recurse)
         return self
+
+    def _show_types(self) -> None:
+        """Show the projection's parameters as this module's own."""
+        names = [f"in_proj_{name}" for name in self.projection.tensors()]
+        parameters = NamedTensors(self, self.projection.extra_repr(), names)
+        inner: Any = self.projection._parameters
+        parameters.typed = {f"in_proj_{name}": tensor for name, tensor in inner.typed.items()}
+        dict.update(parameters, {PRESENCE: inner[PRESENCE]})
+        self.__dict__["_parameters"] = parameters
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in ("in_proj_weight", "in_proj_bias"):
+            setattr(self.projection, name.removeprefix("in_proj_"), value)
+        else:
+            super().__setattr__(name, value)
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         self.projection._save_to_state_dict(destination, f"{prefix}in_proj_", keep_vars)
@@ -170,6 +188,7 @@ class PackedAttention(torch.nn.Module):  # type: ignore[misc]
         copy = PackedAttention.__new__(PackedAttention)
         memo[id(self)] = copy
         copy.__dict__.update({name: deepcopy(value, memo) for name, value in self.__dict__.items()})
+        copy._show_types()
         return copy
 
 

@@ -19,7 +19,8 @@ from haotuner.runtime.pack import Pack
 from haotuner.torch.folding import Fold, is_plain, step_of
 from haotuner.torch.op_definition import is_recorded, refuse_recording, refuse_tangent
 from haotuner.torch.ops import Registered, packed_tensor, tensor_of, torch_type
-from haotuner.torch.weights import NamedTensors, PackedWeight, no_other_weight
+from haotuner.torch.ties import Tie, served_with
+from haotuner.torch.weights import PRESENCE, NamedTensors, PackedWeight, no_other_weight
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_forward_hooks_with_kwargs", "_forward_pre_hooks_with_kwargs",
           "_forward_hooks_always_called", "_state_dict_hooks", "_state_dict_pre_hooks")  # fmt: skip
@@ -100,6 +101,8 @@ class PackedLinear(torch.nn.Module):  # type: ignore[misc]
             if self._biased:
                 self._numbers["bias"] = source.bias.detach().clone()
         self._handles: list[weakref.ref[PackedWeight]] = []
+        self._ties: dict[str, Tie] = {}  # parameters that other modules have, too
+        self.graded: dict[str, PackedWeight] = {}  # tensors whose gradient somebody set: they live as long as that
         self._registered = registered  # the operator lives as long as this
         packet = None if registered is None else getattr(torch.ops.haotuner, linear.name, None)
         self._operator = None if packet is None else packet.default
@@ -128,20 +131,23 @@ class PackedLinear(torch.nn.Module):  # type: ignore[misc]
     @property
     def weight(self) -> torch.Tensor:
         """The weight, of the layer's own shape, unpacked when its numbers are read; see ``PackedWeight``."""
-        return self._known("weight") if torch.compiler.is_compiling() else PackedWeight.of(self, "weight", self._shape)
+        return self._known("weight") if torch.compiler.is_compiling() else self._shown("weight", self._shape)
 
     @property
     def bias(self) -> torch.Tensor | None:
         """The bias ``(out_features,)``, or None."""
         if not self._biased:
             return None
-        return self._known("bias") if torch.compiler.is_compiling() else PackedWeight.of(self, "bias", self._bias_shape())
+        return self._known("bias") if torch.compiler.is_compiling() else self._shown("bias", self._bias_shape())
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in ("weight", "bias") and isinstance(value, torch.Tensor):
-            value = value.numbers() if isinstance(value, PackedWeight) else value
+            parameter, value = value, value.numbers() if isinstance(value, PackedWeight) else value
+            self._refuse_other(name, value)
             self._retire(name)
+            self.untie(name)
             self.serve_other(name, value)
+            self.tie(name, parameter)
         elif name in ("weight", "bias"):
             raise TypeError(
                 f"{self._linear.name}: {name} = {type(value).__name__}; a served layer takes a tensor there: "
@@ -155,6 +161,46 @@ class PackedLinear(torch.nn.Module):  # type: ignore[misc]
         if isinstance(param, PackedWeight):
             raise no_other_weight(self._linear.name, name)
         super().register_parameter(name, param)
+
+    def tie(self, name: str, parameter: torch.Tensor) -> None:
+        """Share a parameter of other modules; nothing where it is no plain parameter of the layer's type on the CPU."""
+        if isinstance(parameter, torch.nn.Parameter) and Tie.possible(parameter, self.dtype):
+            self._numbers[name] = parameter.detach()
+            self._ties[name] = Tie(self, name, parameter)
+
+    def untie(self, name: str) -> None:
+        """Serve the numbers of now, whatever becomes of the parameter that was shared."""
+        tie = self._ties.pop(name, None)
+        if tie is not None:
+            tie.end()
+            with torch.inference_mode(False):
+                self._numbers[name] = self._numbers[name].clone()
+
+    def _follow(self) -> None:
+        """Serve what was written into shared parameters."""
+        changed = [tie for tie in self._ties.values() if tie.changed()]
+        if changed and not torch._C._len_torch_dispatch_stack():
+            self.written()
+
+    def _follow_shared(self) -> None:
+        if not torch.compiler.is_compiling():
+            self._follow()
+        elif self._operator is None:  # the graph breaks here anyway
+            self._follow_apart()
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _follow_apart(self) -> None:
+        self._follow()
+
+    def _shown(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
+        """The tensor that shows weight or bias: the same one while anybody holds it."""
+        if name in self._ties:
+            return self._ties[name].parameter
+        for reference in self._handles:
+            handle = reference()
+            if handle is not None and handle.shows(name, self.dtype):
+                return handle
+        return PackedWeight.of(self, name, shape)
 
     def handed_out(self, tensor: PackedWeight) -> None:
         """Note a tensor that shows the layer's numbers until another is assigned."""
@@ -179,6 +225,11 @@ class PackedLinear(torch.nn.Module):  # type: ignore[misc]
 
     def serve_other(self, name: str, value: torch.Tensor) -> None:
         """Serve another weight or bias; a later change of ``value`` does not show. ValueError for another shape."""
+        self._refuse_other(name, value)
+        whole = {"weight": self.numbers("weight"), "bias": self.numbers("bias") if self._biased else None}
+        self._replace(**{**whole, name: value})
+
+    def _refuse_other(self, name: str, value: torch.Tensor) -> None:
         shape = self._shape if name == "weight" else self._bias_shape()
         refuse_tangent(self._linear.name, value)
         if torch._C._functorch.is_functorch_wrapped_tensor(value):
@@ -188,15 +239,22 @@ class PackedLinear(torch.nn.Module):  # type: ignore[misc]
                 f"{self._linear.name}: {name} has shape {tuple(value.shape)}; a served layer has "
                 f"{shape if name == 'weight' or self._biased else 'none'}: change the layer first, then swap"
             )
-        whole = {"weight": self.numbers("weight"), "bias": self.numbers("bias") if self._biased else None}
-        self._replace(**{**whole, name: value})
 
     def written(self) -> None:
-        """Serve what was written into the tensors that ``numbers`` gave."""
+        """Serve what was written into the tensors that ``numbers`` gave, or into shared parameters."""
+        for tie in self._ties.values():
+            self._numbers[tie.name] = tie.parameter.detach().to(self.dtype)
         self._replace(self.numbers("weight"), self.numbers("bias") if self._biased else None)
+
+    def written_all(self, name: str) -> None:
+        """Serve what was written, in every layer that shares the parameter of this name."""
+        for layer in [self] if name not in self._ties else [other for other, _ in served_with(self._ties[name].parameter)]:
+            layer.written()
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """``input`` times the weight, plus the bias."""
+        if self._ties:
+            self._follow_shared()
         if not self._count and self.dtype is not torch.float64:
             return self._typed(input)
         alone = None if self.dtype is torch.float64 else self._bind_alone()
@@ -213,6 +271,8 @@ class PackedLinear(torch.nn.Module):  # type: ignore[misc]
 
     def followers(self, modules: Sequence[Any], index: int) -> int:
         """Number of the modules behind ``modules[index]``, which this is, that its op computes as they are now."""
+        if self._ties:
+            self._follow_shared()
         if not self._count or index + self._count >= len(modules) or not is_plain(self) or self.dtype is torch.float64:
             return 0
         behind, fold = modules[index + 1 : index + 1 + self._count], self._fold
@@ -326,6 +386,7 @@ class PackedLinear(torch.nn.Module):  # type: ignore[misc]
         shared |= {
             "_parameters": parameters.moved(copy, memo),
             "_operator": self._operator, "_fold": None, "_buffers": dict(self._buffers), "_numbers": {}, "_former": None,
+            "_handles": [], "_ties": {}, "graded": {},
         }  # fmt: skip
         copy.__dict__.update(
             {key: shared[key] if key in shared else deepcopy(item, memo) for key, item in self.__dict__.items()}
@@ -333,6 +394,9 @@ class PackedLinear(torch.nn.Module):  # type: ignore[misc]
         if self._fold is not None:
             copy.__dict__["_numbers"] = {key: number.clone() for key, number in self._numbers.items()}
             copy.__dict__["_fold"] = self._fold.moved(deepcopy(self._fold.norm, memo))
+        for tie in self._ties.values():
+            copy.tie(tie.name, deepcopy(tie.parameter, memo))
+        copy._show_types()
         if self._alone is not None:
             copy.__dict__["_alone"] = deepcopy(self._alone)
         if copy._fold is not None and copy._registered is not None:
@@ -363,7 +427,12 @@ class PackedLinear(torch.nn.Module):  # type: ignore[misc]
     def _present(self) -> None:
         """One parameter without elements: of the layer's type, on its device."""
         nothing = torch.empty(0, dtype=self.dtype)
-        self.register_parameter("presence", torch.nn.Parameter(nothing, requires_grad=False))
+        self.register_parameter(PRESENCE, torch.nn.Parameter(nothing, requires_grad=False))
+        self._show_types()
+
+    def _show_types(self) -> None:
+        parameters: Any = self._parameters
+        parameters.typed = {name: PackedWeight.of(self, name, shape, types=True) for name, shape in self.tensors().items()}
 
     def _show(self) -> None:
         """Buffers that share the bound linear's memory: what the registered operator takes in a compiled model."""
@@ -398,6 +467,8 @@ class PackedLinear(torch.nn.Module):  # type: ignore[misc]
             self.dtype = requested.dtype
             # Of a fold they are the only ones: rounded, as torch rounds them.
             self._numbers = {key: number.to(requested.dtype) for key, number in self._numbers.items()} if self._fold else {}
+            for tie in self._ties.values():  # whichever of its modules comes first
+                tie.parameter.data = tie.parameter.detach().to(self.dtype)
             self._present()
             if self._alone is not None:
                 self._alone.dtype = requested.dtype
@@ -436,6 +507,8 @@ class PackedLinear(torch.nn.Module):  # type: ignore[misc]
             else:
                 self._linear.rebind(weight.to(self._own).contiguous(), None if bias is None else bias.float())
                 self._show()
+            for tie in self._ties.values():
+                tie.packed()
             self.__dict__["_alone"] = None
             if self._registered is not None and self._count:
                 self._bind_alone()

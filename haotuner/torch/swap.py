@@ -133,10 +133,7 @@ class Swapped:
         for name, reason in self.unfolded.items():
             stays.setdefault(reason, []).append(name)
         lines += [f"batch norm left: {_few(names)}: {why}" for why, names in stays.items()]
-        lines += [
-            f"tied: {name} was packed from {other}: a change of that in place does not reach it, load_state_dict does"
-            for name, other in self.tied.items()
-        ]
+        lines += [f"tied: {name} shares {other}: a change of either is served" for name, other in self.tied.items()]
         lines += [f"not looked through for norms and activations: {name}: {why}" for name, why in self.unread.items()]
         if self.replaced:
             lines.append("served weights are packed copies: a change, in place or by load_state_dict, packs them anew")
@@ -319,10 +316,21 @@ def _same(layer: Any, op: str) -> Any:
 
 
 def _tied(model: torch.nn.Module, weights: Mapping[str, torch.Tensor], replaced: list[str]) -> dict[str, str]:
-    """Replaced layers whose weight stays in the model as another module's parameter (an embedding's), and its name."""
-    still = {id(parameter): name for name, parameter in model.named_parameters(remove_duplicate=False)}
-    own = {name: weights.get(f"{name}.weight") for name in replaced}
-    return {name: still[id(weight)] for name, weight in own.items() if weight is not None and id(weight) in still}
+    """Replaced layers that share their weight with another module (an embedding), and its name there. They stay tied."""
+    layers = {name: model.get_submodule(name) for name in replaced if f"{name}.weight" in weights}
+    layers = {name: layer for name, layer in layers.items() if isinstance(layer, PackedLinear)}
+    shared: dict[int, list[str]] = {}
+    for key, parameter in weights.items():
+        shared.setdefault(id(parameter), []).append(key)
+    result: dict[str, str] = {}
+    for name, layer in layers.items():
+        for part in layer.tensors():
+            parameter = weights[f"{name}.{part}"]
+            others = [key for key in shared[id(parameter)] if layers.get(key.rpartition(".")[0]) is not layer]
+            if others:
+                layer.tie(part, parameter)
+                result[name] = others[0]
+    return result
 
 
 def _served(pack: Pack, op: str, layer: Any, norm: Any, registered: Registered | None, plain: str) -> torch.nn.Module:

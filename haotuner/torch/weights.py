@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
@@ -19,15 +20,45 @@ if TYPE_CHECKING:
 
 
 class NamedTensors(dict[str, Any]):
-    """Parameters by name; ``weight`` and ``bias`` by name only: whoever iterates does not meet them.
+    """Parameters by name, in torch's order: ``weight`` and ``bias`` as ``PackedWeight`` or tied, then the layer's others.
 
-    Parametrizations and pruning look a weight up here and put another in its place. To set one is to serve it.
+    Loops over ``parameters()`` read and write what is served. Parametrizations and pruning look a weight up here and put
+    another in its place. To set one is to serve it. While torch.export records, there is one parameter without elements
+    instead, for who asks for a type or device: a recorded program has the packed weight.
     UsageError: one is deleted, for it is packed and cannot be computed anew at each call.
     """
 
-    def __init__(self, layer: PackedLinear, op: str, names: Collection[str]) -> None:
+    def __init__(self, layer: torch.nn.Module, op: str, names: Collection[str]) -> None:
         super().__init__()
         self._layer, self._op, self._names = weakref.ref(layer), op, names
+        self.typed: dict[str, Any] = {}  # what a graph that is being compiled reads types and shapes of
+
+    def _named(self) -> dict[str, Any]:
+        own = {name: value for name, value in dict.items(self) if name != PRESENCE}
+        if torch.compiler.is_dynamo_compiling():
+            return {**self.typed, **own}
+        if _is_recorder(sys._getframe(2)):
+            return {PRESENCE: self[PRESENCE], **own}
+        layer = self._layer()
+        return {**{name: getattr(layer, name) for name in self._names}, **own}
+
+    def items(self) -> Any:
+        """Names and tensors."""
+        return self._named().items()
+
+    def values(self) -> Any:
+        """Tensors."""
+        return self._named().values()
+
+    def keys(self) -> Any:
+        """Names."""
+        return self._named().keys()
+
+    def __iter__(self) -> Any:
+        return iter(self._named())
+
+    def __len__(self) -> int:
+        return len(self._named())
 
     def __contains__(self, name: object) -> bool:
         return super().__contains__(name) or name in self._names
@@ -36,6 +67,13 @@ class NamedTensors(dict[str, Any]):
         if name in self._names:
             return getattr(self._layer(), name)
         raise KeyError(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The tensor of a name."""
+        try:
+            return self[name]
+        except KeyError:
+            return default
 
     def __setitem__(self, name: str, value: Any) -> None:
         if name in self._names:
@@ -49,16 +87,29 @@ class NamedTensors(dict[str, Any]):
         super().__delitem__(name)
 
     def __deepcopy__(self, memo: Any) -> dict[str, Any]:
-        return {name: deepcopy(value, memo) for name, value in self.items()}
+        return {name: deepcopy(value, memo) for name, value in dict.items(self)}
 
     def __reduce__(self) -> Any:
-        return dict, (dict(self),)
+        return dict, (dict(dict.items(self)),)
 
-    def moved(self, layer: PackedLinear, memo: dict[int, Any]) -> NamedTensors:
+    def moved(self, layer: torch.nn.Module, memo: dict[int, Any]) -> NamedTensors:
         """Copies of the parameters, as those of a copy of the layer."""
         other = NamedTensors(layer, self._op, self._names)
-        other.update(deepcopy(self, memo))
+        for name, value in deepcopy(self, memo).items():
+            dict.__setitem__(other, name, value)
         return other
+
+
+PRESENCE = "presence"
+_BETWEEN = {"torch.nn.modules.module", "torch.nn.utils.stateless", "torch.nn.utils._named_member_accessor", "contextlib"}
+_RECORDERS = ("torch.export.", "torch._export.", "torch._functorch.aot_autograd", "torch._functorch._aot_autograd.")
+
+
+def _is_recorder(frame: Any) -> bool:
+    """True where torch.export lists what its program is to hold. It sets no flag there: its frame is behind nn.Module's."""
+    while frame is not None and frame.f_globals.get("__name__") in _BETWEEN:
+        frame = frame.f_back
+    return frame is not None and f"{frame.f_globals.get('__name__')}.".startswith(_RECORDERS)
 
 
 def no_other_weight(layer: str, name: str) -> UsageError:
@@ -80,6 +131,8 @@ _READERS = {
 _COPIES = {_T.numpy, _T.__array__, _T.__dlpack__, _T.__deepcopy__, _T.__reduce_ex__}  # numbers that leave torch are apart
 _ARRAYS = {_T.numpy, _T.__array__}
 _SET_DATA = _T.data.__set__
+_SET_GRAD = _T.grad.__set__
+_GRADED = {_T.requires_grad_, _T.requires_grad.__set__}
 
 
 class PackedWeight(torch.Tensor):  # type: ignore[misc]
@@ -90,26 +143,41 @@ class PackedWeight(torch.Tensor):  # type: ignore[misc]
     another, this one is a plain tensor with the numbers that it had.
     """
 
-    _layer: PackedLinear
+    _owner: Callable[[], PackedLinear | None]
     _name: str
     _view: torch.Tensor | None
     _served: bool
 
     @staticmethod
-    def of(layer: PackedLinear, name: str, shape: Any, view: torch.Tensor | None = None) -> PackedWeight:
-        """``name`` of a layer, or a ``view`` of its numbers."""
+    def of(
+        layer: PackedLinear, name: str, shape: Any, view: torch.Tensor | None = None, *, types: bool = False
+    ) -> PackedWeight:
+        """``name`` of a layer, or a ``view`` of its numbers. ``types``: only type and shape, and it keeps no layer alive."""
         with torch.inference_mode(False):
             like = {"dtype": layer.dtype, "device": "cpu", "requires_grad": False}
             if view is not None:
                 like |= {"dtype": view.dtype, "strides": view.stride(), "storage_offset": view.storage_offset()}
             made = torch.Tensor._make_wrapper_subclass(PackedWeight, shape, **like)
-        made._layer, made._name, made._view, made._served = layer, name, view, True
-        layer.handed_out(made)
+        made._name, made._view, made._served = name, view, True
+        made._owner = weakref.ref(layer) if types else lambda: layer
+        if not types:
+            layer.handed_out(made)
         return made  # type: ignore[no-any-return]
+
+    @property
+    def _layer(self) -> PackedLinear:
+        layer = self._owner()
+        if layer is None:
+            raise ReferenceError(f"{self._name} of a served layer that is gone")
+        return layer
 
     def numbers(self) -> torch.Tensor:
         """The plain tensor that it stands for."""
         return self._layer.numbers(self._name) if self._view is None else self._view
+
+    def shows(self, name: str, dtype: torch.dtype) -> bool:
+        """True where it is the layer's whole tensor of that name, of that type, and not retired."""
+        return self._served and self._view is None and self._name == name and self.dtype is dtype
 
     def name_of(self) -> str:
         """Name of the layer's tensor that it is, or is a view of."""
@@ -127,8 +195,21 @@ class PackedWeight(torch.Tensor):  # type: ignore[misc]
         return self.numbers().clone().__reduce_ex__(protocol)
 
     @classmethod
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if (
+            func in _GRADED
+            and isinstance(args[0], PackedWeight)
+            and (args[1] if len(args) > 1 else kwargs.get("requires_grad", True))
+        ):
+            raise UsageError(
+                f"{args[0]._layer.extra_repr()}: {args[0]._name} of a served layer takes no gradient; a pack only infers: "
+                "train the model before the swap, or leave its served layers out (requires_grad is False there)"
+            )
+        if func == _SET_GRAD and isinstance(args[0], PackedWeight) and args[0]._served and args[0]._view is None:
+            graded = args[0]._layer.graded
+            graded.pop(args[0]._name, None) if args[1] is None else graded.update({args[0]._name: args[0]})
         if func == _SET_DATA and isinstance(args[0], PackedWeight):
             return args[0]._layer.serve_other(args[0]._name, _plain(args[1]))
         if func in _READERS and "out" not in kwargs:
@@ -159,7 +240,7 @@ class PackedWeight(torch.Tensor):  # type: ignore[misc]
         result = func(*plain, **named)
         for item in written:
             if item._served:
-                item._layer.written()
+                item._layer.written_all(item._name)
         if written:
             return args[0] if isinstance(args[0], PackedWeight) and args[0] is written[0] else result
         if views is None:

@@ -52,7 +52,7 @@ SAID_MOST = 600  # letters of what a compiler says
 # Of what the first pack of a run took to build, where objects are kept: MiniLM's, 70 and 7 s on a crowded machine.
 BUILT_AGAIN, BUILT_S = 0.2, 4.0
 RACE_S = 10.0  # at least, of the race with the pack in its place: so many seconds of calls, and the start of a process
-CHECKING_TOLD_S = 10.0  # between two words of how far the checks are
+CHECKING_SHOWN_S = 2.0  # between two words of how far the checks are
 OBJECTS = "objects"  # folder of the compiled runtime, in the cache
 
 
@@ -312,20 +312,24 @@ def _check_of(
 
     def check(aside: Path) -> None:
         abandoned = Event()
-        with ThreadPoolExecutor(2) as pool:  # each is a process of its own, mostly of one thread
+        with scratch_folder() as scratch, ThreadPoolExecutor(2) as pool:  # each a process of its own, mostly of one thread
+            counters = [scratch / f"{index}.count" for index in range(len(models))]
             try:
                 parts = [pool.submit(_verify, aside, request.environment, options, abandoned)]
                 if models:
                     from haotuner.verify.model_check import check_apart
 
                     parts += [
-                        pool.submit(check_apart, aside, model.file, model.shapes, request.environment, abandoned)
-                        for model in models
+                        pool.submit(check_apart, aside, model.file, model.shapes, request.environment, abandoned, counter)
+                        for model, counter in zip(models, counters, strict=True)
                     ]
-                while len(done := wait(parts, CHECKING_TOLD_S, FIRST_EXCEPTION).done) < len(parts):
+                shown = ""
+                while len(done := wait(parts, CHECKING_SHOWN_S, FIRST_EXCEPTION).done) < len(parts):
                     for part in done:
                         part.result()
-                    watch("", f"checking what it computes: {len(done)} of {len(parts)} checks done", None)
+                    before, shown = shown, _checked(len(done), len(parts), counters)
+                    if shown != before:
+                        watch("", shown, None)
                 for part in parts:
                     part.result()
             except BaseException:  # one has failed, or the user does not wait: the others are of no use
@@ -334,6 +338,17 @@ def _check_of(
                 raise
 
     return check
+
+
+def _checked(done: int, checks: int, counters: Sequence[Path]) -> str:
+    """Words of how far the checks of a new pack are; ``counters``: of its models."""
+    text = f"checking what it computes: {done} of {checks} checks done"
+    if not counters:
+        return text
+    from haotuner.verify.model_check import shapes_checked
+
+    shapes, every = shapes_checked(counters)
+    return f"{text}, {shapes} of {every} shapes of models" if every else text
 
 
 def _read(aside: Path) -> None:

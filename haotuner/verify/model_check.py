@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -98,9 +98,20 @@ def graph_of(file: Path, shapes: str, sizes: Mapping[str, int] | None = None, *,
     return read(file, ranges=lambda inputs: ranges_of(inputs, shapes), defaults=defaults, sizes=sizes)
 
 
-def check_apart(pack: Path, file: Path, shapes: str, environment: Mapping[str, str], abandoned: Event | None = None) -> None:
-    """``check_model`` in a process of its own. PackInvalid with its words."""
+def check_apart(
+    pack: Path,
+    file: Path,
+    shapes: str,
+    environment: Mapping[str, str],
+    abandoned: Event | None = None,
+    counter: Path | None = None,
+) -> None:
+    """``check_model`` in a process of its own. PackInvalid with its words.
+
+    ``counter``: a file that it writes how many shapes it has checked to, for ``shapes_checked``.
+    """
     words = [sys.executable, "-m", "haotuner.verify.model_check", str(pack), str(file), shapes]
+    words += [] if counter is None else [str(counter)]
     try:
         answer = group.run(words, CHECK_LIMIT_S, dict(environment) or None, abandoned=abandoned)
     except TimedOut as error:
@@ -111,6 +122,38 @@ def check_apart(pack: Path, file: Path, shapes: str, environment: Mapping[str, s
     if answer.code != 0:
         errors = answer.errors.strip()[-1500:] or how_it_ended(answer.code)
         raise PackInvalid(f"the model of the new pack did not pass its check and was not published: {errors}")
+
+
+def shapes_checked(counters: Iterable[Path]) -> tuple[int, int]:
+    """Shapes that checks of models have done, and all that they will do, as far as they have written them."""
+    pairs = []
+    for counter in counters:
+        words = counter.read_text().split() if counter.exists() else []
+        pairs.append((int(words[0]), int(words[1])) if len(words) == 2 else (0, 0))
+    return sum(done for done, _ in pairs), sum(every for _, every in pairs)
+
+
+class _Counted:
+    """A count of checked shapes, written to a file."""
+
+    def __init__(self, counter: Path | None) -> None:
+        self._counter, self._done, self._every = counter, 0, 0
+
+    def more(self, shapes: int) -> None:
+        """Note shapes that are to be checked, too."""
+        self._every += shapes
+        self._write()
+
+    def one_more(self) -> None:
+        """Note that a shape was checked."""
+        self._done += 1
+        self._write()
+
+    def _write(self) -> None:
+        if self._counter is not None:
+            aside = self._counter.with_suffix(".new")
+            aside.write_text(f"{self._done} {self._every}")
+            aside.replace(self._counter)  # whoever reads sees a whole count
 
 
 def drawn_inputs(graph: Graph, sizes: Mapping[str, int], seed: int = 0) -> dict[str, Any]:
@@ -139,12 +182,14 @@ def check_model(
     graph: Graph,
     spans: Mapping[str, Span],
     at_sizes: Callable[[Mapping[str, int]], Graph] | None = None,
+    counter: Path | None = None,
 ) -> None:
     """PackInvalid unless the pack's model computes what the reference does, at the smallest requests of its range.
 
     Of a model with branches both sides are computed, each where its sizes allow. ``at_sizes``: the graph of the file at one
-    request, whose sizes are numbers from the first node on; ``graph`` is held against it.
+    request, whose sizes are numbers from the first node on; ``graph`` is held against it. ``counter``: see ``check_apart``.
     """
+    counted = _Counted(counter)
     graph = graph if read_manifest(pack).on_device else fp16_to_fp32(graph)
     pairs = demands(graph)
     agreed = [request for request in requests(spans) if not unmet(pairs, request)]
@@ -156,8 +201,9 @@ def check_model(
     small = sorted(((_elements(graph, sizes), sizes) for sizes in agreed), key=lambda item: item[0])
     chosen = [sizes for elements, sizes in small if elements <= CHECKED_ELEMENTS][-CHECKS:] or [s for _, s in small[:1]]
     made = {node.output for node in graph.nodes}
+    counted.more(len(chosen))
     if at_sizes is not None:
-        check_reading(name, graph, at_sizes, chosen, [s for elements, s in small if elements <= CHECKED_ELEMENTS])
+        check_reading(name, graph, at_sizes, chosen, [s for elements, s in small if elements <= CHECKED_ELEMENTS], counted)
     named, whole, unanswered = False, False, list[str]()
     for sizes in chosen:
         inputs: Mapping[str, Any] = drawn_inputs(graph, sizes)
@@ -180,6 +226,7 @@ def check_model(
                         result = _whole(model, inputs)
                         whole |= not _too_far({end: result[end] for end in graph.outputs}, reference, whole=True)
                         named = True
+        counted.one_more()
     if unanswered and len(unanswered) == len(chosen):
         raise PackInvalid(
             f"model {name}: no request that was drawn has an answer, rows are chosen that no tensor has ({unanswered[0]}); "
@@ -195,6 +242,7 @@ def check_reading(
     at_sizes: Callable[[Mapping[str, int]], Graph],
     chosen: Sequence[Mapping[str, int]],
     small: Sequence[Mapping[str, int]],
+    counted: _Counted | None = None,
 ) -> None:
     """PackInvalid where the graph of all sizes answers otherwise than the file does, or not at all, read for one request.
 
@@ -207,7 +255,10 @@ def check_reading(
     guards = dict.fromkeys([(), *(segment.guard for segment in cut(graph))])
     stated = [pair for guard in guards for pair in demands(graph, dict(guard))]
     random = any(node.primitive == "random" for node in graph.nodes)  # whose numbers follow from the order of reading
+    counted = counted or _Counted(None)
+    counted.more(len(chosen) + len(more))
     for sizes in (*chosen, *more):
+        counted.one_more()
         inputs = drawn_inputs(graph, sizes)
         try:
             single = at_sizes(sizes)
@@ -327,7 +378,7 @@ def _elements(graph: Graph, sizes: Mapping[str, int]) -> float:
     return float(sum(count * prod(evaluate(extent, sizes) for extent in shape) for shape, count in shapes.items()))
 
 
-def main(pack: str, file: str, shapes: str) -> int:
+def main(pack: str, file: str, shapes: str, counter: str = "") -> int:
     """Check one pack's model; says what is wrong."""
     try:
         model_file, placed = Path(file), read_manifest(Path(pack)).on_device
@@ -337,7 +388,9 @@ def main(pack: str, file: str, shapes: str) -> int:
             return result if placed else fp16_to_fp32(result)
 
         graph = graph_of(model_file, shapes, defaults=not placed)
-        check_model(Path(pack), name_of(model_file), graph, spans_of(graph, shapes), at_sizes)
+        check_model(
+            Path(pack), name_of(model_file), graph, spans_of(graph, shapes), at_sizes, Path(counter) if counter else None
+        )
     except HaotunerError as error:
         print(error, file=sys.stderr)
         return error.exit_code
@@ -349,4 +402,4 @@ def main(pack: str, file: str, shapes: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:4]))
+    sys.exit(main(*sys.argv[1:5]))

@@ -172,3 +172,15 @@ def test_the_middle_of_two_pixels_is_the_middle_whatever_sizes_round(how: str) -
             x = np.tile(np.arange(width, dtype=np.float32), (1, 2, 1, 1))
             y = interpret(graph, {"x": x, "sizes": np.array([1, 2, 1, out])})["y"][0, 0, 0]
             assert [y[i] for i in middles] == [(2 * i + 1) * width // (2 * out) - 1 + up for i in middles], (width, out)
+
+
+@pytest.mark.parametrize("how", ["floor", "ceil"])
+def test_a_pixel_that_sizes_meet_exactly_is_that_one(how: str) -> None:
+    """Of 7 pixels to 17 the ninth lies at (8 + 1/2) * 7 / 17 - 1/2, which is 3: no rounding makes it the fourth."""
+    graph = graph_of(model({}, {"sizes": INT64}, mode="nearest", nearest_mode=how), None, {})
+    for width, out in itertools.product(range(1, 24, 3), range(1, 24, 4)):
+        x = np.tile(np.arange(width, dtype=np.float32), (1, 2, 1, 1))
+        y = interpret(graph, {"x": x, "sizes": np.array([1, 2, 1, out])})["y"][0, 0, 0]
+        parts = [(2 * i + 1) * width - out for i in range(out)]  # over 2 * out
+        exact = [part // (2 * out) if how == "floor" else -(-part // (2 * out)) for part in parts]
+        assert y.tolist() == [min(max(pixel, 0), width - 1) for pixel in exact], (width, out)

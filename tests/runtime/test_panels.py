@@ -11,7 +11,7 @@ import pytest
 import haotuner
 from haotuner.pack.op import PackOp
 from haotuner.runtime import weights
-from haotuner.runtime.panels_of_older_packs import packs_panels, panels_by_numpy
+from haotuner.runtime.panels_of_older_packs import floats_of_panels, panels_by_numpy
 from tests.runtime.native_builds import c_pack
 from tests.runtime.packs import packed_op
 
@@ -34,7 +34,7 @@ def weight_of(op: PackOp) -> np.ndarray[Any, Any]:
 def test_the_library_lays_out_what_numpy_does(pack, name, monkeypatch):
     with haotuner.load(pack) as opened:
         op = opened.op_entry(name)
-        assert packs_panels(opened.library(), opened.table_index(op))
+        assert floats_of_panels(opened.library(), opened.table_index(op))
         weight = weight_of(op)
         wide = np.zeros((2 * weight.shape[0], 3 * weight.shape[1]), np.float32)
         strided, frozen, column_major = wide[::2, ::3], weight.copy(), np.asfortranarray(weight)
@@ -46,14 +46,14 @@ def test_the_library_lays_out_what_numpy_does(pack, name, monkeypatch):
             panels = np.from_dlpack(linear.bound.packed)
             assert panels.shape == want.shape and panels.tobytes() == want.tobytes()
             assert linear.weight().tobytes() == weight.tobytes()
-        monkeypatch.setattr(weights, "packs_panels", lambda *_: False)
+        monkeypatch.setattr(weights, "floats_of_panels", lambda *_: 0)
         assert np.from_dlpack(opened.op(name).bind(weight).bound.packed).tobytes() == want.tobytes()
 
 
 def test_a_weight_moves_between_packs_whoever_laid_it_out(pack, monkeypatch):
     weight, x = weight_of(haotuner.load(pack).op_entry(OPS[2])), np.ones((3, 16), np.float32)
     with monkeypatch.context() as patch:
-        patch.setattr(weights, "packs_panels", lambda *_: False)
+        patch.setattr(weights, "floats_of_panels", lambda *_: 0)
         old = haotuner.load(pack)
         linear = old.op(OPS[2]).bind(np.nan_to_num(weight, nan=1, posinf=1, neginf=1))
     want, new = linear(x), haotuner.load(pack)

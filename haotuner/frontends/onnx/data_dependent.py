@@ -17,7 +17,7 @@ import numpy as np
 import sympy
 
 from haotuner.frontends.onnx.constant_folding import ConstantFolding
-from haotuner.frontends.onnx.layout import LAYOUT, cut, inside, reshaped
+from haotuner.frontends.onnx.layout import LAYOUT, cut, divides, inside, reshaped
 from haotuner.frontends.onnx.lengths import computed_length, length_at_least_0, lengths_of, new_dimension
 from haotuner.frontends.onnx.node_context import NodeContext, Rule
 from haotuner.frontends.onnx.typed_numbers import DataDependentError
@@ -188,18 +188,26 @@ def _clamped(c: NodeContext, bound: Extent | str, extent: Extent, low: int, less
 
 
 def _count(c: NodeContext, first: str, last: str, step: Extent | str) -> Extent:
-    """Number of whole numbers from ``first`` to before ``last``, none where they lie the other way."""
+    """Number of whole numbers from ``first`` to before ``last``, none where they lie the other way.
+
+    A step of 0 makes -1 of them, a size that requests are refused for.
+    """
     g, by = c.g, _scalar(c, step)
     each = g.map("max", g.map("abs", by), 1)
     span = g.map("sub", last, first)
     span = g.map("select", g.map("less", by, 0), g.map("neg", span), span)
     steps = g.map("floordiv", g.map("sub", g.map("add", span, each), 1), each)
-    return computed_length(g, g.plain("map", steps, g.constant(0, "int64"), function="max"))
+    count = g.plain("map", steps, g.constant(0, "int64"), function="max")
+    if isinstance(step, str):
+        zero, none = g.constant(0, "int64"), g.constant(-1, "int64")
+        count = g.plain("map", g.plain("map", by, zero, function="equal"), none, count, function="select")
+    return computed_length(g, count)
 
 
 def _range(c: NodeContext) -> str:
     g, kind = c.g, c.type(0).dtype
-    if all(g.known(c.tensor(index)) is not None for index in range(3)):
+    known = all(g.known(c.tensor(index)) is not None for index in range(3))
+    if known and ("int" not in kind or divides(c.numbers(2)[0], canonical(c.numbers(1)[0] - c.numbers(0)[0]))):
         return _laid_out("Range", c)
     start, step = (g.numbers(c.tensor(index)) for index in (0, 2))
     stop = _as_whole(c, c.tensor(1))
@@ -208,7 +216,7 @@ def _range(c: NodeContext) -> str:
         return g.add("iota", extent=length_at_least_0(g, stop), dtype=kind)
     if "int" not in kind:
         return _laid_out("Range", c)
-    if not any(_of_data(c, c.tensor(index)) for index in range(3)):
+    if not known and not any(_of_data(c, c.tensor(index)) for index in range(3)):
         return _laid_out("Range", c)
     first, last = (g.cast(reshaped(c, c.tensor(index), ()), "int64") for index in (0, 1))
     by = reshaped(c, c.tensor(2), ())

@@ -318,7 +318,7 @@ def _range(c: NodeContext) -> str:
         raise c.bad("a step of 0; it must be another number")
     if "int" in kind:
         (start,), (stop,), (step,) = c.numbers(0), c.numbers(1), c.numbers(2)
-        result = c.g.add("iota", extent=_whole_steps(c, start, stop, step), dtype=kind)
+        result = c.g.add("iota", extent=_whole_steps(start, stop, step), dtype=kind)
         result = result if step == 1 else c.g.map("mul", result, step if isinstance(step, int) else c.tensor(2))
         first = c.tensor(0)
         return result if same(start, 0) else c.g.map("add", result, first)
@@ -339,13 +339,18 @@ def _steps(c: NodeContext) -> Extent:
     return c.g.whole_numbers(c.g.cast(count, "int64"), "Range: its end")[0]
 
 
-def _whole_steps(c: NodeContext, start: Extent, stop: Extent, step: Extent) -> Extent:
-    """Number of whole numbers in a range. A step may be a size that divides the range."""
+def divides(step: Extent, span: Extent) -> bool:
+    """True where a range of this span has a step that is a number, or a size that divides it."""
+    if isinstance(step, int):
+        return True
+    steps = quotient(span, step)
+    return steps is not None and never_negative(steps)
+
+
+def _whole_steps(start: Extent, stop: Extent, step: Extent) -> Extent:
+    """Number of whole numbers in a range whose step is a number, or a size that divides it."""
     if not isinstance(step, int):
-        steps = quotient(canonical(stop - start), step)
-        if steps is None or not never_negative(steps):
-            raise c.bad(f"a step of {step}; it must be a number, or a size that divides the range")
-        return steps
+        return floor_division(canonical(stop - start), step)
     span = canonical(stop - start) if step > 0 else canonical(start - stop)
     return largest([ceiling_division(span, abs(step)), 0])
 

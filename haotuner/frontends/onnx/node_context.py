@@ -68,7 +68,8 @@ class NodeContext:
         if not all(isinstance(item, int) for item in result):
             text = ", ".join(map(shown, result))
             raise UsageError(
-                f"{self.op}: input {index} depends on the dimensions of the request, [{text}]; it must be fixed"
+                f"{self.op}: input {index} depends on the request, [{text}]; it must be the same for all: "
+                "export the model with a constant there"
             )
         return result
 
