@@ -9,6 +9,9 @@ TORCH ?=
 TORCH_VERSION ?= torch==2.13.0
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
+# Containers often forbid bytecode; every run would compile and rewrite the plugins of pytest anew.
+export PYTHONDONTWRITEBYTECODE =
+
 .PHONY: tune tune-model test test-device test-long test-all check docs bench gpu-bundle links clean
 
 # A zip unpacked by a tool that knows no links leaves text files in their place.

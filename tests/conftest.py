@@ -101,12 +101,17 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Files of a tier are marked; long files come first, so that no process ends a run with one alone."""
     for item in items:
-        if tiers.is_device(item.path.relative_to(Path(__file__).parent)):
+        if tiers.is_device(_inside(item.path)):
             item.add_marker("device")
     if config.getoption("--skipped"):
         skipped.keep_asked(config, items)
-    places = {name: place for place, name in enumerate(LONG)}
-    items.sort(key=lambda item: places.get(item.path.relative_to(Path(__file__).parent).as_posix(), len(LONG)))
+    ranks = {Path(name): rank for rank, name in enumerate(LONG)}
+    items.sort(key=lambda item: ranks.get(_inside(item.path), len(LONG)))
+
+
+@functools.cache
+def _inside(path: Path) -> Path:
+    return path.relative_to(Path(__file__).parent)
 
 
 def pytest_collection_finish() -> None:

@@ -66,10 +66,18 @@ class Variant:
 
 
 @cache
+def _schemas_by_operator() -> Mapping[str, tuple[Any, ...]]:
+    """Versions of every operator of ONNX's own domain. Each call of onnx copies all schemas of all domains."""
+    versions: dict[str, list[Any]] = {}
+    for schema in onnx.defs.get_all_schemas_with_history():
+        if schema.domain == "":
+            versions.setdefault(schema.name, []).append(schema)
+    return {op: tuple(sorted(schemas, key=lambda schema: -schema.since_version)) for op, schemas in versions.items()}
+
+
 def schemas(op: str) -> tuple[Any, ...]:
     """All versions of an operator, the newest first."""
-    found = [one for one in onnx.defs.get_all_schemas_with_history() if one.name == op and one.domain == ""]
-    return tuple(sorted(found, key=lambda one: -one.since_version))
+    return _schemas_by_operator().get(op, ())
 
 
 def supported() -> list[str]:
