@@ -44,6 +44,7 @@ REALS = (-1.0, 0.0, 0.5, 1.0, 2.0)
 TYPES = (1, 3, 6, 7, 9, 10, 11)  # elements: float, int8, int32, int64, bool, float16, double
 RANDOM = ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Dropout")
 BODIES = ("If", "Loop", "Scan", "SequenceMap")
+SEQUENCES = ("SplitToSequence",)  # what all of its cases give out, which no array is
 ENDS_RUNTIME = ("DFT", "LayerNormalization", "Split")  # variants of which end a process that has ONNX Runtime
 RUNTIME_OPSET = 23  # the newest that ONNX Runtime takes of every operator
 
@@ -81,8 +82,8 @@ def schemas(op: str) -> tuple[Any, ...]:
 
 
 def supported() -> list[str]:
-    """Operators with a rule and cases; without those of chance and of bodies."""
-    return sorted(op for op in RULES if schemas(op) and op not in RANDOM + BODIES)
+    """Operators with a rule and cases; without those of chance, of bodies, and that give out sequences."""
+    return sorted(op for op in RULES if schemas(op) and op not in RANDOM + BODIES + SEQUENCES)
 
 
 def bases(op: str) -> list[Any]:
