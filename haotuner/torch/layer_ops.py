@@ -63,8 +63,8 @@ def define_layer(library: torch.library.Library, pack: Pack, entry: PackOp, fold
                 refuse_grad(name, x, first, *others)
             try:  # the library asks torch for the output
                 if others:
-                    return call(x, packed, None, setting, first, *others)  # type: ignore[no-any-return]
-                return call(x, packed, None, setting) if first is None else call(x, packed, None, setting, first)  # type: ignore[no-any-return]
+                    return call(x, packed, None, setting, first, *others)
+                return call(x, packed, None, setting) if first is None else call(x, packed, None, setting, first)
             except REFUSED:  # or torch has no exchange table, and the output comes from here
                 if x.dim() == 0:
                     raise
