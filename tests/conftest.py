@@ -115,8 +115,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             raise pytest.UsageError(f"{item.nodeid} is slow, and its file does not say mark.slow: no part would run it")
     if config.getoption("--skipped"):
         skipped.keep_asked(config, items)
-    ranks = {Path(name): rank for rank, name in enumerate(LONG)}
-    items.sort(key=lambda item: ranks.get(_inside(item.path), len(LONG)))
+    longest = LONG
+    if config.getoption("--part"):
+        took = tiers.seconds()
+        longest = tuple(sorted(took, key=lambda name: -took[name]))
+    ranks = {Path(name): rank for rank, name in enumerate(longest)}
+    items.sort(key=lambda item: ranks.get(_inside(item.path), len(longest)))
 
 
 @functools.cache

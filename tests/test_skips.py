@@ -108,11 +108,9 @@ def test_a_part_that_is_none_is_refused(words, expected):
 
 
 def test_ci_runs_every_part_of_the_slow_tests():
-    every = ["1/4", "2/4", "3/4", "4/4"]
-    assert (
-        re.search(r"for part in (.+); do\n.* test-slow PART=\$part", (ROOT / ".ci" / "run").read_text())[1].split() == every
-    )
-    assert re.search(r"^SLOW_PARTS = (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[1].split() == every
+    ci, make = (ROOT / ".ci" / "run").read_text(), (ROOT / "Makefile").read_text()
+    assert "for part in 1/4 2/4 3/4 4/4; do" in ci and "test-slow PART=$part" in ci
+    assert "SLOW_PARTS = 1/4 2/4 3/4 4/4\n" in make
 
 
 def test_make_installs_torch_only_where_it_is_asked_for():
