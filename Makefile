@@ -9,7 +9,10 @@ TORCH ?=
 TORCH_VERSION ?= torch==2.13.0
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: tune tune-model test test-device test-long test-all check docs bench gpu-bundle links clean
+# Containers often forbid bytecode; every run would compile and rewrite the plugins of pytest anew.
+export PYTHONDONTWRITEBYTECODE =
+
+.PHONY: tune tune-model test test-device test-long test-slow test-all check docs bench gpu-bundle links clean
 
 # A zip unpacked by a tool that knows no links leaves text files in their place.
 links:
@@ -50,9 +53,19 @@ test-long: TESTS ?= long and not slow and not device
 test test-device test-long: $(VENV)/.installed $(if $(TORCH),$(VENV)/.torch)
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "$(TESTS)"
 
-# Every variant, fuzzers and soaks: up to an hour.
-test-all: $(VENV)/.installed $(if $(TORCH),$(VENV)/.torch)
-	$(BIN)/python -m pytest -q
+# Slow tests: every variant, fuzzers, soaks. PART=2/4 is one of four parts that take about as long as one another, by whole
+# files and by tests/slow_seconds.json. A part that takes longer than SLOW_LIMIT is ended, and make fails.
+PART ?= 1/1
+SLOW_LIMIT ?= $(if $(filter 1/1,$(PART)),90m,13m)
+test-slow: $(VENV)/.installed $(if $(TORCH),$(VENV)/.torch)
+	timeout --signal=INT --kill-after=60 $(SLOW_LIMIT) $(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder \
+	    -m slow --part $(PART) || { code=$$?; [ $$code -ne 124 ] || echo "part $(PART) of the slow tests took longer than $(SLOW_LIMIT)" >&2; exit $$code; }
+
+# Everything: the three tiers in one run, then the slow tests, part by part.
+SLOW_PARTS = 1/4 2/4 3/4 4/4
+test-all:
+	$(MAKE) test TESTS="not slow"
+	set -e; for part in $(SLOW_PARTS); do $(MAKE) test-slow PART=$$part; done
 
 check: $(VENV)/.installed
 	$(BIN)/ruff check .

@@ -88,6 +88,8 @@ def options_of_commands() -> str:
         commands.update({f"{name} {verb}": part for verb, part in getattr(command, "commands", {}).items()})
     for name in sorted(commands, key=lambda name: (list(commands).index(name.split()[0]), name)):
         command = commands[name]
+        if command.hidden:  # a former name, which says where its verb went
+            continue
         lines += ["", f"### haotuner {name}", "", _cell(command.help or command.short_help or ""), ""]
         rows = [param for param in command.params if param.name != "help"]
         if rows and not hasattr(command, "commands"):

@@ -72,6 +72,13 @@ settings.load_profile("no clock")
 
 def pytest_configure(config: pytest.Config) -> None:
     """What the tests' own processes inherit."""
+    if part := config.getoption("--part"):
+        if config.getoption("-m") != "slow":
+            raise pytest.UsageError(f"--part {part} is of slow tests: add -m slow")
+        try:
+            tiers.slow_files_of(part)
+        except ValueError as error:
+            raise pytest.UsageError(str(error)) from None
     # A shell's background job starts with Ctrl-C ignored, and so would its children: tests of Ctrl-C would hang.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     # Containers often forbid bytecode. Some hundred processes would compile all our sources again, 0.4 s each.
@@ -89,24 +96,36 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write what the tests produce to tests/golden")
     parser.addoption("--skipped", action="store_true", help="run what the last run skipped, no other test")
+    parser.addoption("--part", default="", metavar="K/N", help="with -m slow: a part of the files that have slow tests")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Files without a test that is asked for are not imported."""
     if config.getoption("--skipped") and not skipped.may_hold(config, collection_path):
         return True
-    return True if tiers.leaves_out(config.getoption("-m"), collection_path) else None
+    return True if tiers.leaves_out(config.getoption("-m"), collection_path, config.getoption("--part")) else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Files of a tier are marked; long files come first, so that no process ends a run with one alone."""
     for item in items:
-        if tiers.is_device(item.path.relative_to(Path(__file__).parent)):
+        if tiers.is_device(_inside(item.path)):
             item.add_marker("device")
+        if item.get_closest_marker("slow") and _inside(item.path) not in tiers.slow_files_of():
+            raise pytest.UsageError(f"{item.nodeid} is slow, and its file does not say mark.slow: no part would run it")
     if config.getoption("--skipped"):
         skipped.keep_asked(config, items)
-    places = {name: place for place, name in enumerate(LONG)}
-    items.sort(key=lambda item: places.get(item.path.relative_to(Path(__file__).parent).as_posix(), len(LONG)))
+    longest = LONG
+    if config.getoption("--part"):
+        took = tiers.seconds()
+        longest = tuple(sorted(took, key=lambda name: -took[name]))
+    ranks = {Path(name): rank for rank, name in enumerate(longest)}
+    items.sort(key=lambda item: ranks.get(_inside(item.path), len(longest)))
+
+
+@functools.cache
+def _inside(path: Path) -> Path:
+    return path.relative_to(Path(__file__).parent)
 
 
 def pytest_collection_finish() -> None:

@@ -71,6 +71,48 @@ def test_files_about_the_cuda_side_alone_are_imported_where_their_tests_are_aske
     assert not any(tiers.leaves_out(marks, device) for marks in ("", "device and not slow", "not device or long"))
 
 
+def test_files_without_slow_tests_are_not_imported_for_slow_ones():
+    slow, other = ROOT / "tests" / "runtime" / "test_soak.py", ROOT / "tests" / "spec" / "test_shape.py"
+    assert not tiers.leaves_out("slow", slow)
+    assert tiers.leaves_out("slow", other) and tiers.leaves_out("device and slow", other)
+    assert not any(tiers.leaves_out(marks, other) for marks in ("", "not slow", "slow or long"))
+
+
+@pytest.mark.parametrize("count", [1, 3, 4])
+def test_each_file_with_slow_tests_is_in_one_part(count):
+    parts = [tiers.slow_files_of(f"{number}/{count}") for number in range(1, count + 1)]
+    assert sum(map(len, parts)) == len(tiers.slow_files_of()) and frozenset().union(*parts) == tiers.slow_files_of()
+    took, longest = tiers.seconds(), max(tiers.seconds().values())
+    loads = [sum(took.get(path.as_posix(), tiers.UNKNOWN_S) for path in part) for part in parts]
+    assert max(loads) - min(loads) <= longest, "no part waits for another by more than a file"
+
+
+def test_the_seconds_of_slow_files_are_of_files_that_are_there():
+    assert set(tiers.seconds()) <= {path.as_posix() for path in tiers.slow_files_of()}
+
+
+@pytest.mark.parametrize(
+    "words, expected",
+    [
+        (["-m", "slow", "--part", "5/4"], "--part 5/4: expected K/N"),
+        (["-m", "slow", "--part", "two"], "--part two: expected K/N"),
+        (["--part", "1/4"], "add -m slow"),
+    ],
+)
+def test_a_part_that_is_none_is_refused(words, expected):
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *words, "tests/spec/test_shape.py"],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 4 and expected in ran.stderr
+
+
+def test_ci_runs_every_part_of_the_slow_tests():
+    ci, make = (ROOT / ".ci" / "run").read_text(), (ROOT / "Makefile").read_text()
+    assert "for part in 1/4 2/4 3/4 4/4; do" in ci and "test-slow PART=$part" in ci
+    assert "SLOW_PARTS = 1/4 2/4 3/4 4/4\n" in make
+
+
 def test_make_installs_torch_only_where_it_is_asked_for():
     def planned(*more: str) -> str:
         return subprocess.run(["make", "-n", "test", *more], cwd=ROOT, capture_output=True, text=True, check=True).stdout

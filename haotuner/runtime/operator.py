@@ -48,6 +48,7 @@ class Operator:
         self._derived = derived_of(op)
         self._names = tuple(operand.name for operand in op.inputs)
         self._optional = tuple(operand.name for operand in op.operands if operand.optional)
+        self._optional_set = frozenset(self._optional)
         several = len(op.written) > 1
         self._writes = {operand.name if several else "out": operand for operand in op.written}  # of the library's call
         self._order = {name: self.outputs.index(operand) for name, operand in self._writes.items()}
@@ -79,39 +80,59 @@ class Operator:
         """
         if not self._pack.is_open:
             self._pack.library()
-        try:  # What nearly every call of a server is: half of a small call's time was spent on names.
+        try:  # What nearly every call of a server is, by the number of operands: each name and loop is a twentieth of it.
             passed = operands
             if named:
                 passed = () if operands or len(named) != self._count else self._in_order(named)
-            if len(passed) == self._count and (not self._derived or out is None or self._fits(passed, out)):
-                first = passed[0]
+            count = len(passed)
+            if count != self._count or (out is not None and self._derived and not self._fits(passed, out)):
+                pass  # said below
+            elif count == 2:
+                first, second = passed
+                if type(first) is _ARRAY is type(second):
+                    y = self._for_arrays(passed) if out is None else out
+                    if type(y) is _ARRAY and self._addressed:
+                        self._call(self._addressed, id(first), id(second), id(y))
+                        return y
+                elif not (first.requires_grad or second.requires_grad or first.is_neg() or second.is_neg()):
+                    if out is None:
+                        if self.gives:
+                            return self._call(self._setting, first, second, None)
+                    elif not out.requires_grad:
+                        self._call(self._setting, first, second, out)
+                        return out
+            elif count == 1:
+                (first,) = passed
                 if type(first) is _ARRAY:
                     y = self._for_arrays(passed) if out is None else out
                     if type(y) is _ARRAY and self._addressed:
-                        if self._count == 1:  # as below, written out: that was a tenth of a small call's time
-                            self._call(self._addressed, id(first), id(y))
-                            return y
-                        if self._count == 2:
-                            if type(passed[1]) is _ARRAY:
-                                self._call(self._addressed, id(first), id(passed[1]), id(y))
-                                return y
-                        elif ARRAYS.issuperset(map(type, passed)):
-                            self._call(self._addressed, *map(id, passed), id(y))
-                            return y
-                else:
-                    for value in passed:
-                        if value.requires_grad or value.is_neg():
-                            break
-                    else:  # tensors of torch that may go to the library as they come
-                        if out is None:
-                            if self.gives:
-                                return self._call(self._setting, *passed, None)
-                        elif not getattr(out, "requires_grad", False):
-                            self._call(self._setting, *passed, out)
-                            return out
+                        self._call(self._addressed, id(first), id(y))
+                        return y
+                elif not (first.requires_grad or first.is_neg() or out is None or out.requires_grad):
+                    self._call(self._setting, first, out)
+                    return out
+            elif (y := self._of_many(passed, out)) is not None:
+                return y
         except (AttributeError, IndexError, KeyError, MemoryError, *REFUSED):  # said below
             pass
         return self._run_named(operands, out, named)
+
+    def _of_many(self, passed: tuple[Any, ...], out: Any) -> Any:
+        """The result of a call of three operands or more that may go to the library as they come; None of any other."""
+        if ARRAYS.issuperset(map(type, passed)):
+            y = self._for_arrays(passed) if out is None else out
+            if type(y) is not _ARRAY or not self._addressed:
+                return None
+            self._call(self._addressed, *map(id, passed), id(y))
+            return y
+        if any(value.requires_grad or value.is_neg() for value in passed):
+            return None
+        if out is None:
+            return self._call(self._setting, *passed, None) if self.gives else None
+        if out.requires_grad:
+            return None
+        self._call(self._setting, *passed, out)
+        return out
 
     def _fits(self, passed: tuple[Any, ...], out: Any) -> bool:
         """True if an output has the extents that follow from the operands."""
@@ -133,7 +154,8 @@ class Operator:
         """As ``run``, of any operands. Apart from the usual call: variables that comprehensions share cost it a tenth."""
         inputs = self._operands(operands, named)
         for name, value in inputs.items():
-            check_lazy(self.name, name, value)
+            if type(value) is not _ARRAY:
+                check_lazy(self.name, name, value)
         outs = self._written(inputs, out)
         self._signature.run(self._native, inputs, self._folded(inputs, outs))
         return self._result(outs)
@@ -151,8 +173,12 @@ class Operator:
     def _operands(self, operands: tuple[Any, ...], named: Mapping[str, Any]) -> dict[str, Any]:
         """A call's operands by name, in their order; optional ones behind, None where left out, if there is any."""
         names = self._names
-        if not named and len(operands) == len(names):
-            return dict(zip(names, operands, strict=True))
+        if len(operands) == len(names) and self._optional_set.issuperset(named):
+            inputs = dict(zip(names, operands, strict=True))
+            if any(value is not None for value in named.values()):
+                for name in self._optional:
+                    inputs[name] = _number(named.get(name))
+            return inputs
         beside = {name: named[name] for name in self._optional if named.get(name) is not None}
         required = {name: value for name, value in named.items() if name not in self._optional}
         inputs = dict(zip(names, operands, strict=False)) | required
@@ -246,8 +272,10 @@ class Operator:
 
 def _number(value: Any) -> Any:
     """A plain number as an array of no axes."""
+    if value is None or type(value) is _ARRAY:
+        return value
     plain = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
-    return np.full((), value, np.float32) if plain else value
+    return np.array(value, np.float32) if plain else value
 
 
 def derived_of(op: PackOp) -> dict[str, Callable[[Mapping[str, int]], int]]:

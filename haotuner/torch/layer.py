@@ -299,7 +299,7 @@ class PackedLinear(torch.nn.Module):  # type: ignore[misc]
             self._show()
         return True
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @torch._disable_dynamo  # type: ignore[untyped-decorator]  # imports dynamo, two seconds, in a compiled model alone
     def _refresh_apart(self) -> None:
         self.refresh()
 
@@ -351,7 +351,7 @@ class PackedLinear(torch.nn.Module):  # type: ignore[misc]
             return torch.nn.functional.linear(x, weight, bias)
         return x @ weight if bias is None else x @ weight + bias  # stored the other way, (in, out)
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @torch._disable_dynamo  # type: ignore[untyped-decorator]
     def _unpack_known(self, name: str) -> torch.Tensor:
         return self.numbers(name)
 

@@ -41,8 +41,8 @@ def define_layer(library: torch.library.Library, pack: Pack, entry: PackOp, fold
             layer.refresh()
             packed, first = layer.packed, layer.row
         try:
-            if first is None and is_dense:
-                call(x, packed, out, setting)  # as below: unpacking a tuple costs a call 3 %
+            if is_dense and not others:  # as below: unpacking a tuple costs a call 3 %
+                call(x, packed, out, setting) if first is None else call(x, packed, out, setting, first)
             elif first is None:
                 call(x, packed, out)
             elif reads_before_out:
@@ -62,10 +62,9 @@ def define_layer(library: torch.library.Library, pack: Pack, entry: PackOp, fold
             if x.requires_grad or (first is not None and (first.requires_grad or reads_more and torch.is_grad_enabled())):
                 refuse_grad(name, x, first, *others)
             try:  # the library asks torch for the output
-                result: torch.Tensor = (
-                    call(x, packed, None, setting) if first is None else call(x, packed, None, setting, first, *others)
-                )
-                return result
+                if others:
+                    return call(x, packed, None, setting, first, *others)
+                return call(x, packed, None, setting) if first is None else call(x, packed, None, setting, first)
             except REFUSED:  # or torch has no exchange table, and the output comes from here
                 if x.dim() == 0:
                     raise

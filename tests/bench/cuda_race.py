@@ -20,7 +20,7 @@ SHORT = 16  # rows of a decoding step
 HEAD = """# Races on a GPU
 
 Made by `python -m tests.bench.cuda_race RESULTS --page docs/results/cuda-race.md`, from what `haotuner bench PACK
---device cuda:0 --against torch,cublaslt,cublaslt16 --json` measured. Times are microseconds of one call in a captured graph,
+--device cuda:0 --peers torch,cublaslt,cublaslt16 --json` measured. Times are microseconds of one call in a captured graph,
 contenders interleaved; TF32 and sums in halves are off. Weights are cold: every call finds its weight out of the L2.
 *cublaslt* is the heuristic's first choice, *cublaslt16* the best of its 16 proposals, timed at every shape. Ratios are the
 peer's time over ours: above 1 ours is faster."""

@@ -44,6 +44,7 @@ REALS = (-1.0, 0.0, 0.5, 1.0, 2.0)
 TYPES = (1, 3, 6, 7, 9, 10, 11)  # elements: float, int8, int32, int64, bool, float16, double
 RANDOM = ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Dropout")
 BODIES = ("If", "Loop", "Scan", "SequenceMap")
+SEQUENCES = ("SplitToSequence",)  # what all of its cases give out, which no array is
 ENDS_RUNTIME = ("DFT", "LayerNormalization", "Split")  # variants of which end a process that has ONNX Runtime
 RUNTIME_OPSET = 23  # the newest that ONNX Runtime takes of every operator
 
@@ -66,15 +67,23 @@ class Variant:
 
 
 @cache
+def _schemas_by_operator() -> Mapping[str, tuple[Any, ...]]:
+    """Versions of every operator of ONNX's own domain. Each call of onnx copies all schemas of all domains."""
+    versions: dict[str, list[Any]] = {}
+    for schema in onnx.defs.get_all_schemas_with_history():
+        if schema.domain == "":
+            versions.setdefault(schema.name, []).append(schema)
+    return {op: tuple(sorted(schemas, key=lambda schema: -schema.since_version)) for op, schemas in versions.items()}
+
+
 def schemas(op: str) -> tuple[Any, ...]:
     """All versions of an operator, the newest first."""
-    found = [one for one in onnx.defs.get_all_schemas_with_history() if one.name == op and one.domain == ""]
-    return tuple(sorted(found, key=lambda one: -one.since_version))
+    return _schemas_by_operator().get(op, ())
 
 
 def supported() -> list[str]:
-    """Operators with a rule and cases; without those of chance and of bodies."""
-    return sorted(op for op in RULES if schemas(op) and op not in RANDOM + BODIES)
+    """Operators with a rule and cases; without those of chance, of bodies, and that give out sequences."""
+    return sorted(op for op in RULES if schemas(op) and op not in RANDOM + BODIES + SEQUENCES)
 
 
 def bases(op: str) -> list[Any]:

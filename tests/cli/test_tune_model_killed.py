@@ -22,7 +22,7 @@ pytest.importorskip("onnx")
 from tests.cli.test_tune_model import layers  # noqa: E402, after the skip
 from tests.standin.patience import WALL_S  # noqa: E402
 
-pytestmark = [pytest.mark.slow]
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:.*nothing was measured:UserWarning")]
 ASKED = ("net.onnx", "--shapes", "batch=1..8", "--threads", "1", "--peers", "none", "--resume")
 
 

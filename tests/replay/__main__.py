@@ -4,7 +4,7 @@
     python -m tests.replay [GROUP ...] --full FOLDER    also every text and number in full, to compare two trees with diff
     python -m tests.replay [GROUP ...] --write          rewrite the goldens; the commit says why they changed
 
-Nothing is timed. All of it takes about four minutes of one core, and bits of calls some minutes for each instruction set.
+Nothing is timed. All of it takes about four minutes of one core, and bits of calls five more for three instruction sets.
 """
 
 from __future__ import annotations

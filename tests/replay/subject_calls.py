@@ -13,8 +13,9 @@ import numpy as np
 
 from haotuner.backends.toolchain import Toolchain
 from haotuner.errors import HaotunerError
-from haotuner.hw_profiles.find import find_device
-from haotuner.hw_profiles.isa import parse_cpuinfo
+from haotuner.hw_profiles.cpu import cpu_info
+from haotuner.hw_profiles.isa import ISAS, CpuInfo, Isa, has_tiles
+from haotuner.hw_profiles.topology import Host
 from haotuner.microkernels.cpu.typed_source import DOTS
 from haotuner.pack.op import PackOp
 from haotuner.runtime.pack import Pack
@@ -26,35 +27,43 @@ from haotuner.tuning import session
 from haotuner.tuning.request import Request
 from haotuner.verify.pack_check import _call
 
-ISAS = ("sse", "avx2", "avx512")
 MOST_OF = {"b": 3, "c": 8}  # of axes of drawn shapes
 MOST = 20  # of all others: few cells, so that the tables of a pack compile fast
-TOGETHER = 5  # ops of a pack
+OPS_OF_PACK = 5
+WIDEST = max(isa.wave_width for isa in ISAS)
 
 
-def call_bits(ops: Sequence[str], shapes: int, isas: Sequence[str] = ISAS) -> dict[str, dict[str, str]]:
+def call_bits(ops: Sequence[str], shapes: int, isas: Sequence[Isa] = ISAS) -> dict[str, dict[str, str]]:
     """Digests of the results of served ops, by op and then by what bits depend on: instruction set, extensions, compilers.
 
     The packs are made without measuring; shapes and operands are drawn, the same on every host.
     """
-    found: dict[str, dict[str, str]] = {op: {} for op in ops}
+    digests: dict[str, dict[str, str]] = {op: {} for op in ops}
     compilers = Toolchain.find().words()
     versions = [re.sub(r".*?([0-9]+)\.[0-9.]+.*", r"\1", compilers["compiler"]), compilers["apache-tvm"]]
-    flags = parse_cpuinfo(Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")).flags
-    more = " ".join(sorted({dot.flag for dot in DOTS.values()} & set(flags)))
-    for isa in isas:
-        try:
-            find_device(f"cpu:{isa}", measure=False)
-        except HaotunerError:
-            continue
-        host = f"{isa}{f' with {more}' if more else ''}, compiler {versions[0]}, TVM {versions[1]}"
-        for first in range(0, len(ops), TOGETHER):
-            for text, bits in _bits_of_pack(ops[first : first + TOGETHER], isa, shapes).items():
-                found[text][host] = bits
-    return found
+    info = cpu_info(Host.here())
+    with tempfile.TemporaryDirectory() as cache:  # the runtime is compiled once, not once a pack
+        for isa in (isa for isa in isas if isa in info.isas()):
+            for first in range(0, len(ops), OPS_OF_PACK):
+                for op, bits in _bits_of_pack(ops[first : first + OPS_OF_PACK], isa.name, shapes, Path(cache)).items():
+                    more = " ".join(_extensions(Op.parse(op), isa, info))
+                    host = f"{isa.name}{f' with {more}' if more else ''}, compiler {versions[0]}, TVM {versions[1]}"
+                    digests[op][host] = bits
+    return digests
 
 
-def _bits_of_pack(ops: Sequence[str], isa: str, shapes: int) -> dict[str, str]:
+def _extensions(op: Op, isa: Isa, info: CpuInfo) -> list[str]:
+    """Flags beyond its instruction set that an op's kernels may use on this CPU, and that change the order of sums."""
+    if isa.wave_width == WIDEST and has_tiles(info):
+        return sorted(flag for flag in info.flags if flag.startswith("amx_")) + _dots(isa, info)
+    return [] if op.dtype == "fp32" and "bf16" not in op.name else _dots(isa, info)
+
+
+def _dots(isa: Isa, info: CpuInfo) -> list[str]:
+    return sorted(dot.flag for (_, lanes), dot in DOTS.items() if lanes == isa.wave_width and dot.flag in info.flags)
+
+
+def _bits_of_pack(ops: Sequence[str], isa: str, shapes: int, cache: Path) -> dict[str, str]:
     parsed = {text: Op.parse(text) for text in ops}
     ranges = dict.fromkeys(
         "; ".join(f"{axis}=1..{MOST_OF.get(axis, MOST)}" for axis in op.dynamic) for op in parsed.values()
@@ -62,7 +71,7 @@ def _bits_of_pack(ops: Sequence[str], isa: str, shapes: int) -> dict[str, str]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "pack"
         request = Request(ops=tuple(parsed.values()), arrivals=arrivals_of(*ranges), device=f"cpu:{isa}", threads=(1,),
-                          out=path, zero_measure=True, environment=dict(os.environ))  # fmt: skip
+                          out=path, zero_measure=True, cache=cache, environment=dict(os.environ))  # fmt: skip
         session.produce(request)
         with Pack(path, 1) as pack:
             served = {op.name: op for op in pack.manifest.ops}

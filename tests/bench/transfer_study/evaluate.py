@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.stats import bootstrap
 from threadpoolctl import threadpool_limits
 
 from haotuner.errors import UsageError
@@ -266,6 +265,8 @@ def interval_of_mean(values: ArrayLike) -> list[list[float]]:
     Args:
         values: ``(samples, columns)``; the same draws of samples for every column. One sample is its own interval.
     """
+    from scipy.stats import bootstrap  # half a second to import
+
     data = np.asarray(values, dtype=np.float64)
     if len(data) == 1:
         return [[float(value)] * 2 for value in data[0]]

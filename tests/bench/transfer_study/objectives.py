@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import lightgbm
 import numpy as np
 
 from haotuner.cost.features import NAMES, PROGRAM_NAMES
@@ -48,6 +47,8 @@ def compare(tables: Sequence[DeviceTable], seeds: int) -> dict[str, dict[str, di
 
 def _said(objective: str, table: DeviceTable, rows: Rows, target: DeviceTable, columns: Sequence[str], seed: int) -> Scores:
     """What a model of some rows of one table says of every row of another."""
+    import lightgbm  # a second to import
+
     parameters: dict[str, Any] = _SETTINGS.parameters(len(rows), seed=seed, threads=1)
     labels, group = table.labels[rows], None
     if objective != "regression":

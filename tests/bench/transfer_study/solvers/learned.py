@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import lightgbm
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,6 +18,9 @@ from haotuner.hw_profiles.table import Known
 from haotuner.records.miopen import Ids, Times
 from tests.bench.transfer_study.solvers.features import device_row
 from tests.bench.transfer_study.solvers.pool import Rows, SolverPool, Values
+
+if TYPE_CHECKING:
+    import lightgbm
 
 _WORST = -2.0  # a seventh of the best: how much worse does not matter
 _LEAST_MS = 0.02  # shorter problems measure the launch
@@ -66,6 +69,8 @@ class LearnedChoice:
         return there
 
     def _fit(self, half: int) -> lightgbm.Booster:
+        import lightgbm  # a second to import
+
         rng = np.random.default_rng([self.settings.seed, half])
         inputs, labels = [], []
         for source in self.sources:

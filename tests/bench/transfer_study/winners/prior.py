@@ -7,12 +7,15 @@ of the device; where few winners are known of a kind of program, nearness to any
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-import lightgbm
 import numpy as np
 
 from haotuner.records.clblast import Configs, Winner
 from tests.bench.transfer_study.winners.features import Values, analysis, facts, plain, program
+
+if TYPE_CHECKING:
+    import lightgbm
 
 _RANDOM = 300  # configurations drawn beside each winner
 _ROUNDS, _LEAVES, _SEEDS = 150, 7, 2  # a hundred winners bear no more
@@ -35,6 +38,8 @@ class WinnersPrior:
         return np.asarray(prediction + _NEAR * self._nearness(configs), np.float64)
 
     def _fit(self, winners: Sequence[Winner], space: Configs, seed: int) -> lightgbm.Booster:
+        import lightgbm  # a second to import
+
         rng = np.random.default_rng(seed)
         inputs = []
         for winner in winners:
