@@ -28,6 +28,7 @@ from haotuner.spec.shape import Shape
 from haotuner.spec.traffic import Traffic
 
 LAUNCH_US = 1.5  # from the end of a kernel to the first block of the next one on its stream (H100: 1 to 2)
+LEAST_SHARE = 0.2  # of a time that is the kernel's own, whatever adding up is thought to take
 PARTIAL_BYTES = 4  # sums of parts are kept in fp32
 
 
