@@ -27,7 +27,7 @@ def fit(
     db: _Db,
     target: _Target,
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The model to write.")],
-    family: Annotated[str | None, typer.Option("--family", help="The family, if the store has several.")] = None,
+    family: Annotated[str | None, typer.Option("--family", help="One family; of GPUs by default all, in one model.")] = None,
     seed: Annotated[int, typer.Option("--seed", help="Seed of the forests.")] = 0,
     json_output: Json = False,
     quiet: Quiet = False,
@@ -48,8 +48,7 @@ def fit(
             "out": str(out),
             "target": target,
             "family": fitted.family,
-            "mode": fitted.choice.mode,
-            "gauge": fitted.choice.accuracy,
+            "mode": fitted.mode,
             "sources": list(fitted.sources),
             "rows": fitted.rows,
             "note": fitted.note,
@@ -57,10 +56,7 @@ def fit(
         say(json.dumps(document, indent=1))
     elif not quiet:
         sources = ", ".join(fitted.sources) or "no other device"
-        say(f"{out}: {fitted.family} on {target}, {fitted.choice.mode} from {sources}, {fitted.rows} own rows")
-    if fitted.choice.accuracies and verbose and not quiet:
-        text = ", ".join(f"{mode} {share:.3f}" for mode, share in fitted.choice.accuracies.items())
-        tell(f"gauge, pairwise accuracy on own rows held out: {text}")
+        say(f"{out}: {fitted.family} on {target}, {fitted.mode} from {sources}, {fitted.rows} own rows")
     if fitted.note and not quiet:
         tell(f"note: {fitted.note}")
 

@@ -14,12 +14,12 @@ from haotuner.spec.composition import Composition
 from haotuner.spec.device import Device
 from haotuner.spec.record import Record, Timed
 from haotuner.transfer.fit import fit_model
-from haotuner.transfer.modes import Sample, choose_mode, make_pool
 from haotuner.transfer.reading import DeviceTables, read_records
 from haotuner.transfer.saved_model import load_model, save_model
 from haotuner.transfer.sources import learn_sources
 from tests.bench.transfer_study.ablation import ablate
 from tests.bench.transfer_study.evaluate import Evaluation, evaluate, evaluate_family
+from tests.bench.transfer_study.modes import Sample, choose_mode, make_pool
 from tests.bench.transfer_study.permutation import permute
 from tests.bench.transfer_study.survey import survey
 from tests.transfer.transfer_examples import COUSIN, KERNELS, NARROW, WIDE, find_device, read, records, tables

@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from haotuner.cost.forest import Forest
 from haotuner.cost.model_file import Saved, write
 from haotuner.errors import UsageError
-from haotuner.transfer.calibrate import TargetScores
 from haotuner.transfer.fit import fit_model
-from haotuner.transfer.modes import LEARNING, SAMPLE_FREE
 from haotuner.transfer.reading import DeviceTables
 from haotuner.transfer.saved_model import Transferred, load_model, save_model
 from haotuner.transfer.sources import learn_sources
 from tests.bench.transfer_study.ablation import ablate
+from tests.bench.transfer_study.calibrate import TargetScores
 from tests.bench.transfer_study.curves import curve_of, first_reaching, mean_of, walk_down
 from tests.bench.transfer_study.evaluate import Evaluation, evaluate, joined
+from tests.bench.transfer_study.modes import LEARNING, SAMPLE_FREE
 from tests.bench.transfer_study.objectives import GRADES, OBJECTIVES, _grades
 from tests.bench.transfer_study.permutation import permute
 from tests.bench.transfer_study.simulate import SimulatedRun, _note_legs
@@ -161,12 +161,17 @@ def test_families_are_joined_with_shares_that_add_up_to_one() -> None:
     other = {
         "seeds": 20,
         "chosen": {
-            "16": {"mode": "continue", "picked": {"residual": 0.2, "continue": 0.8}, "notes": {"few": 0.5}, "gauge": 0.5}
+            "16": {
+                "mode": "from-scratch",
+                "picked": {"residual": 0.2, "from-scratch": 0.8},
+                "notes": {"few": 0.5},
+                "gauge": 0.5,
+            }
         },
     }
     found = joined([one, other])
     assert found["seeds"] == 20 and isinstance(found["seeds"], int)
-    assert found["chosen"]["16"]["picked"] == {"residual": 0.6, "continue": 0.4}
+    assert found["chosen"]["16"]["picked"] == {"residual": 0.6, "from-scratch": 0.4}
     assert found["chosen"]["16"]["notes"] == {"few": 0.25} and found["chosen"]["16"]["gauge"] == 0.5
 
 

@@ -8,11 +8,11 @@ from math import comb
 
 import numpy as np
 
-from haotuner.transfer.calibrate import TargetScores
 from haotuner.transfer.device_table import DeviceTable
 from haotuner.transfer.experts import SHARES, Shares
-from haotuner.transfer.modes import make_pool
 from haotuner.transfer.sources import learn_sources, own_forests
+from tests.bench.transfer_study.calibrate import TargetScores
+from tests.bench.transfer_study.modes import make_pool
 
 SUBSETS = 6  # sets of sources of one size that are tried: with four sources that is every set
 KEY = "best@10"
