@@ -19,7 +19,6 @@ from haotuner.transfer.shared_model import (
     facts_of,
     fit_shared,
     held_out,
-    judged_tasks,
     runs_on_gpus,
     verdicts,
 )
@@ -108,7 +107,7 @@ def _shared(read: DeviceTables, target: Device, seed: int, tell: Callable[[str],
     tables = [table for table in read.tables if runs_on_gpus(table.device)]
     if not tables:
         raise _other_kind("the store's kernels", read.tables, target)
-    held = held_out([table for table in tables if judged_tasks(table)], lambda table: table.device.id, tell)
+    held = held_out(tables, lambda table: table.device.id, tell)
     found, share = verdicts(held, lambda item: item.table.family), chosen_share(held)
     model = fit_shared(tables, share=share, seed=seed)
     model.facts = {**facts_of(tables, found, share), "target": target.id}

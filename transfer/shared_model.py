@@ -72,11 +72,24 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """One held-out table with the forest's full correction of its rows, and the fold that it was held out in."""
+    """One held-out table with the forest's full correction of its rows, and what it is worth."""
 
-    fold: str
     table: DeviceTable
     correction: Scores
+    picks: Mapping[float, Scores]  # by share of the correction: first picks and the best of ten, ``(tasks, 2)``
+
+    @staticmethod
+    def of(table: DeviceTable, correction: Scores) -> Held:
+        """With what each share is worth; 0 is the roofline alone."""
+        tasks, prior, rate = judged_tasks(table), _prior(table), np.exp(table.labels)
+        picks = {
+            share: np.array(
+                [[best_at(prior[rows] + share * correction[rows], rate[rows], k) for k in (1, 10)] for rows in tasks],
+                dtype=np.float64,
+            )
+            for share in (0.0, *SHARES)
+        }
+        return Held(table=table, correction=correction, picks=picks)
 
 
 def fit_shared(tables: Sequence[DeviceTable], *, share: float = SHARE, seed: int = 0) -> Forest:
@@ -101,7 +114,7 @@ def fit_shared(tables: Sequence[DeviceTable], *, share: float = SHARE, seed: int
 def held_out(
     tables: Sequence[DeviceTable], key: Callable[[DeviceTable], str], tell: Callable[[str], None] = lambda _: None
 ) -> list[Held]:
-    """Corrections of each table by models of all tables of another key; groups that leave no other are left out."""
+    """Corrections of each table that can be judged by models of all tables of another key; keys without others are left out."""
     result = []
     for name in sorted({key(table) for table in tables}):
         sources = [table for table in tables if key(table) != name]
@@ -109,9 +122,9 @@ def held_out(
             continue
         forests = [fit_shared(sources, share=1.0, seed=seed) for seed in range(SEEDS)]
         for table in tables:
-            if key(table) == name:
+            if key(table) == name and judged_tasks(table):
                 predictions = np.mean([forest.predict(table.frame) for forest in forests], axis=0)
-                result.append(Held(fold=name, table=table, correction=predictions - _prior(table)))
+                result.append(Held.of(table, predictions - _prior(table)))
         tell(f"shared model: {name} held out")
     return result
 
@@ -125,17 +138,15 @@ def chosen_share(held: Iterable[Held], without: DeviceTable | None = None) -> fl
     ]
     if not others:
         return SHARE
-    means = [np.mean([_picks(item, share)[:, 0].mean() for item in others if judged_tasks(item.table)]) for share in SHARES]
+    means = [np.mean([item.picks[share][:, 0].mean() for item in others]) for share in SHARES]
     return SHARES[int(np.argmax(means))]
 
 
-def verdicts(held: Sequence[Held], name: Callable[[Held], str], share: float | None = None) -> dict[str, Verdict]:
-    """By name. ``share`` None: chosen for each table on other families of other devices, so that none judges its own."""
+def verdicts(held: Sequence[Held], name: Callable[[Held], str]) -> dict[str, Verdict]:
+    """By name. The share is chosen for each table on other families of other devices, so that none judges its own."""
     groups: dict[str, list[tuple[Held, float]]] = {}
     for item in held:
-        if judged_tasks(item.table):
-            own = chosen_share(held, item.table) if share is None else share
-            groups.setdefault(name(item), []).append((item, own))
+        groups.setdefault(name(item), []).append((item, chosen_share(held, item.table)))
     return {group: _verdict(items) for group, items in sorted(groups.items())}
 
 
@@ -189,17 +200,10 @@ def _centred(values: Scores, table: DeviceTable) -> Scores:
     return np.asarray(values - pd.Series(values).groupby(table.tasks).transform("mean"), dtype=np.float64)
 
 
-def _picks(item: Held, share: float) -> Scores:
-    """Shares of the best by the first pick and by the first ten, ``(tasks, 2)``."""
-    scores, rate = _prior(item.table) + share * item.correction, np.exp(item.table.labels)
-    tasks = judged_tasks(item.table)
-    return np.array([[best_at(scores[rows], rate[rows], k) for k in (1, 10)] for rows in tasks], dtype=np.float64)
-
-
 def _verdict(items: Sequence[tuple[Held, float]]) -> Verdict:
     """Of tables; each task counts alike."""
-    without = np.concatenate([_picks(item, 0.0) for item, _ in items])
-    learned = np.concatenate([_picks(item, share) for item, share in items])
+    without = np.concatenate([item.picks[0.0] for item, _ in items])
+    learned = np.concatenate([item.picks[share] for item, share in items])
     errors = np.concatenate(
         [_centred(item.table.labels - _prior(item.table) - share * item.correction, item.table) for item, share in items]
     )
