@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from haotuner.cost.forest import Forest, one_device
 from haotuner.cost.machine import machine
@@ -24,6 +26,7 @@ from haotuner.transfer.shared_model import (
 )
 from haotuner.transfer.sources import learn_sources
 
+OWN = 0.9  # say of the target's own records beside its neighbours', where there are enough
 FEWEST_OWN_ROWS = 64  # of the target itself, from which it is a source of its own: fewer are noise to a forest
 
 
@@ -78,6 +81,9 @@ def fit_model(
         return FittedModel(model=own, mode="own records", family=name, sources=(), rows=rows, note=note)
     enough = rows >= FEWEST_OWN_ROWS
     sources = learn_sources([*others, *mine] if enough else others, target, seed=seed)
+    if enough:  # what a device measured of itself outweighs what its neighbours say
+        priors = np.where(sources.distances == 0, OWN, (1.0 - OWN) * sources.priors)
+        sources = replace(sources, priors=priors / priors.sum(), joint_share=0.0)
     model = Transferred(sources, seed=seed)
     model.facts = _facts(target, name, rows if enough else 0, sources.ids)
     note = ""

@@ -114,7 +114,7 @@ def fit_shared(tables: Sequence[DeviceTable], *, share: float = SHARE, seed: int
 def held_out(
     tables: Sequence[DeviceTable], key: Callable[[DeviceTable], str], tell: Callable[[str], None] = lambda _: None
 ) -> list[Held]:
-    """Corrections of each table that can be judged by models of all tables of another key; keys without others are left out."""
+    """Corrections of each table that can be judged, by models of all tables of other keys."""
     result = []
     for name in sorted({key(table) for table in tables}):
         sources = [table for table in tables if key(table) != name]

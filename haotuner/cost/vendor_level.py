@@ -74,10 +74,10 @@ def vendor_us(device: Device, op: Op, rows: Sequence[int]) -> Column | None:
     at = at if len(at) else np.flatnonzero(deep)
     away = np.linalg.norm(np.log2(table.sizes[at] / wanted), axis=1)
     say = np.exp2(-away / _HALVING)
-    shares = np.stack([np.log(table.us[pair] / _least_us(device, *table.sizes[pair], table.rows)) for pair in at])
+    shares = np.stack([np.log(table.us[pair] / _least_us(device, table.sizes[pair], table.rows)) for pair in at])
     mean = say @ shares / say.sum()
     m = np.asarray(rows, np.float64)
-    return np.asarray(np.exp(np.interp(np.log(m), np.log(table.rows), mean)) * _least_us(device, *wanted, m), np.float64)
+    return np.asarray(np.exp(np.interp(np.log(m), np.log(table.rows), mean)) * _least_us(device, wanted, m), np.float64)
 
 
 def beside_vendor(device: Device, op: Op, rows: Sequence[int], expected: Sequence[float]) -> Beside | None:
@@ -90,8 +90,9 @@ def beside_vendor(device: Device, op: Op, rows: Sequence[int], expected: Sequenc
     return Beside(rows=compared, expected_us=tuple(us for _, us in pairs), vendor_us=tuple(vendor.tolist()))
 
 
-def _least_us(device: Device, n: float, k: float, m: Column) -> Column:
-    """Roofline of a product in bf16 and a launch; of shape ``(rows,)``."""
+def _least_us(device: Device, size: Column, m: Column) -> Column:
+    """Roofline of a product in bf16 of ``size`` (n, k), and a launch; of shape ``(rows,)``."""
+    n, k = float(size[0]), float(size[1])
     flops, moved = 2.0 * m * n * k, 2.0 * (n * k + m * n + m * k)
     tensor, memory = (device.tensor_tflops or 1.0) * 1e6, (device.memory_gbps or 1.0) * 1e3
     return np.asarray(np.maximum(flops / tensor, moved / memory) + _LAUNCH_US, np.float64)

@@ -130,13 +130,15 @@ def _shared(model: Forest | Transferred, name: str, file: str, device: Device, f
         )
         if not verdict.beats:
             why = f"{name} is not used for {family}: {certain}"
-            document = {"model": None, "why": why}
-            return Start(model=None, words=f"from the roofline: {why}", document=document, every_family=True)
+            return Start(
+                model=None, words=f"from the roofline: {why}", document={"model": None, "why": why}, every_family=True
+            )
         certain += f"; a prediction is off by {verdict.spread:.0%} (one standard deviation)"
     rows = sum(sum(families.values()) for families in sources.values())
     measured = f"{device.id} {'is' if device.id in sources else 'is not'} among them"
     words = f"from {name}, {rows:,} timings of {len(sources)} devices ({', '.join(sorted(sources))}; {measured}); {certain}"
-    document = {"model": file, "sources": sources, "held_out": None if verdict is None else asdict(verdict)}
+    document: dict[str, Any] = {"model": file, "sources": sources}
+    document["held_out"] = None if verdict is None else asdict(verdict)
     return Start(model=Started(model, seed=seed), words=words, document=document, every_family=True)
 
 

@@ -99,12 +99,9 @@ def test_a_place_that_can_be_written_is_left_as_it_is(tmp_path: Path) -> None:
     assert [path.read_text() for path in tmp_path.iterdir()] == ["kept"]
 
 
-def test_verbose_says_what_was_read_and_what_the_gauge_saw(
-    db: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_verbose_says_what_was_read(db: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["transfer", "fit", "--db", db, "--target", "a4000", "--out", str(tmp_path / "model")]
     for more in ([], ["-v"], ["-v", "-q"]):
-        assert run([*words, *more]) == 0
+        assert run([*words, "--family", "cpu_dense_fp32", *more]) == 0
         err = capsys.readouterr().err
         assert ("cpu_dense_fp32 on titan-rtx: 280 rows of 2 tasks" in err) == (more == ["-v"])
-        assert ("held out: residual 0." in err and "from-scratch 0." in err) == (more == ["-v"])
