@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from haotuner.errors import UnknownDevice, UsageError
+from haotuner.hw_profiles.typical import typical
 from haotuner.records.codec import trial_of
 from haotuner.records.importing import Loaded
 from haotuner.records.text import read_text
@@ -112,7 +113,7 @@ def _check_device(path: Path, device: Device, find_device: Callable[[str], Devic
         known = find_device(device.id)
     except UnknownDevice:  # a host whose records tell all that is known of it
         return
-    compared = ("kind", "arch") if device.kind == "cpu" else ("kind", "arch", "compute_units")
+    compared = ["kind", "arch", *(["compute_units"] if typical(device).waves_hide_latency else [])]  # hosts rent out cores
     for name in compared:
         there, here = getattr(device, name), getattr(known, name)
         if there != here:
