@@ -136,7 +136,8 @@ def _shared(model: Forest | Transferred, name: str, file: str, device: Device, f
         certain += f"; a prediction is off by {verdict.spread:.0%} (one standard deviation)"
     rows = sum(sum(families.values()) for families in sources.values())
     measured = f"{device.id} {'is' if device.id in sources else 'is not'} among them"
-    words = f"from {name}, {rows:,} timings of {len(sources)} device{'s' if len(sources) > 1 else ''} ({', '.join(sorted(sources))}; {measured}); {certain}"
+    devices = f"{len(sources)} device{'s' if len(sources) > 1 else ''} ({', '.join(sorted(sources))}; {measured})"
+    words = f"from {name}, {rows:,} timings of {devices}; {certain}"
     document: dict[str, Any] = {"model": file, "sources": sources}
     document["held_out"] = None if verdict is None else asdict(verdict)
     return Start(model=Started(model, seed=seed), words=words, document=document, every_family=True)
