@@ -113,13 +113,13 @@ def _shared(read: DeviceTables, target: Device, seed: int, tell: Callable[[str],
     tables = [table for table in read.tables if runs_on_gpus(table.device)]
     if not tables:
         raise _other_kind("the store's kernels", read.tables, target)
-    held = held_out(tables, lambda table: table.device.id, tell)
-    found, share = verdicts(held, lambda item: item.table.family), chosen_share(held)
+    left_out = held_out(tables, lambda table: table.device.id, tell)
+    by_family, share = verdicts(left_out, lambda item: item.table.family), chosen_share(left_out)
     model = fit_shared(tables, share=share, seed=seed)
-    model.facts = {**facts_of(tables, found, share), "target": target.id}
+    model.facts = {**facts_of(tables, by_family, share), "target": target.id}
     lines = [
         f"{name} {item.model:.3f} against {item.roofline:.3f}" + ("" if item.beats else ", so that it is not used there")
-        for name, item in found.items()
+        for name, item in by_family.items()
     ]
     note = "only one device: how well it ranks others is not known"
     if lines:

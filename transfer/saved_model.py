@@ -75,11 +75,11 @@ class Transferred:
             forests=tuple(give.forest(item) for item in s["forests"]),
             scales=tuple(Scale(mean=mean, spread=spread) for mean, spread in s["scales"]),
             analytic=Scale(mean=s["analytic"][0], spread=s["analytic"][1]),
-            priors=_priors(s["weights"], len(s["ids"])),
+            priors=_finite(s["weights"], len(s["ids"])),
             known_programs=tuple(_known_programs(keys, residuals) for keys, residuals in s["memories"]),
             joint=joint,
             joint_share=float(s["share"]),
-            distances=_distances(s["distances"], len(s["ids"])),
+            distances=_finite(s["distances"], len(s["ids"])),
         )
         model = Transferred(sources, seed=int(state["seed"]))
         model.facts = dict(state["facts"])
@@ -126,17 +126,11 @@ def _unpacked(text: str, kind: type[np.generic]) -> NDArray[Any]:
     return np.frombuffer(base64.b64decode(text), dtype=np.dtype(kind).newbyteorder("<")).astype(kind)
 
 
-def _priors(values: Sequence[float], sources: int) -> NDArray[np.float64]:
-    priors = np.array(values, dtype=np.float64)
-    if priors.shape != (sources,) or not np.isfinite(priors).all():
-        raise ValueError(f"{sources} sources need as many finite priors")
-    return priors
-
-
-def _distances(values: Sequence[float], sources: int) -> NDArray[np.float64]:
+def _finite(values: Sequence[float], sources: int) -> NDArray[np.float64]:
+    """Priors or distances; ValueError unless there is a finite number from 0 up for each source."""
     result = np.array(values, dtype=np.float64)
     if result.shape != (sources,) or not np.isfinite(result).all() or (result < 0).any():
-        raise ValueError(f"{sources} sources need as many distances from 0 up")
+        raise ValueError(f"{sources} sources need as many finite numbers from 0 up")
     return result
 
 

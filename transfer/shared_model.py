@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from haotuner.cost.features import FEATURES, NAMES
+from haotuner.cost.features import NAMES
 from haotuner.cost.forest import Forest, Settings
 from haotuner.cost.model import Scores
 from haotuner.cost.scores import best_at
@@ -48,7 +48,6 @@ ROWS = 2_500  # of one family on one device: exhaustive sets have 18,000, our se
 FEWEST = 6  # kernels of a task that is judged
 SEEDS = 2  # forests of a fold, averaged
 GAIN = 0.002  # of the best throughput, by which first picks must beat the roofline's for the model to be used
-assert {feature.name for feature in FEATURES} >= set(COLUMNS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,11 +128,11 @@ def held_out(
     return result
 
 
-def chosen_share(held: Iterable[Held], without: DeviceTable | None = None) -> float:
+def chosen_share(left_out: Iterable[Held], without: DeviceTable | None = None) -> float:
     """The share whose first picks are best in the mean of tables; those of one family and of one device may be left out."""
     others = [
         item
-        for item in held
+        for item in left_out
         if without is None or (item.table.family != without.family and item.table.device.id != without.device.id)
     ]
     if not others:
@@ -142,11 +141,11 @@ def chosen_share(held: Iterable[Held], without: DeviceTable | None = None) -> fl
     return SHARES[int(np.argmax(means))]
 
 
-def verdicts(held: Sequence[Held], name: Callable[[Held], str]) -> dict[str, Verdict]:
+def verdicts(left_out: Sequence[Held], name: Callable[[Held], str]) -> dict[str, Verdict]:
     """By name. The share is chosen for each table on other families of other devices, so that none judges its own."""
     groups: dict[str, list[tuple[Held, float]]] = {}
-    for item in held:
-        groups.setdefault(name(item), []).append((item, chosen_share(held, item.table)))
+    for item in left_out:
+        groups.setdefault(name(item), []).append((item, chosen_share(left_out, item.table)))
     return {group: _verdict(items) for group, items in sorted(groups.items())}
 
 
@@ -160,7 +159,7 @@ def runs_on_gpus(device: Device) -> bool:
     return typical(device).waves_hide_latency
 
 
-def facts_of(tables: Sequence[DeviceTable], found: Mapping[str, Verdict], share: float) -> dict[str, object]:
+def facts_of(tables: Sequence[DeviceTable], by_family: Mapping[str, Verdict], share: float) -> dict[str, object]:
     """Provenance that travels with the model: rows by device and family, share, and verdicts by family."""
     sources: dict[str, dict[str, int]] = {}
     for table in tables:
@@ -170,7 +169,7 @@ def facts_of(tables: Sequence[DeviceTable], found: Mapping[str, Verdict], share:
         "sources": sources,
         "share": share,
         "verdicts": {
-            name: {key: round(float(value), 4) for key, value in asdict(item).items()} for name, item in found.items()
+            name: {key: round(float(value), 4) for key, value in asdict(item).items()} for name, item in by_family.items()
         },
     }
 

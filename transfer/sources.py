@@ -130,22 +130,17 @@ class Sources:
         )
 
 
-def own_forests(tables: Sequence[DeviceTable], seed: int) -> list[Forest]:
-    """Each source's forest of its own rows; nothing of a target is in it, nor of the other sources."""
-    return [Forest(seed=seed, settings=SOURCE_TREES).fit(table.frame, table.labels) for table in tables]
-
-
 def learn_sources(
     tables: Sequence[DeviceTable], target: Device, *, seed: int, forests: Sequence[Forest] | None = None
 ) -> Sources:
-    """Fit the sources of one family for a target device; ``forests`` is what ``own_forests`` gave, if that is known.
+    """Fit the sources of one family for a target device; ``forests``: the sources' own, of their own rows alone, if known.
 
     Raises:
         UsageError: no source at all.
     """
     if not tables:
         raise UsageError(f"transfer to {target.id} needs records of at least one other device; found none")
-    forests = own_forests(tables, seed) if forests is None else forests
+    forests = forests or [Forest(seed=seed, settings=SOURCE_TREES).fit(table.frame, table.labels) for table in tables]
     scales = tuple(Scale.of(table.labels) for table in tables)
     return Sources(
         ids=tuple(table.device.id for table in tables),

@@ -50,7 +50,7 @@ def candidates(
     """Select micro-kernels for an op on a device; nothing is compiled or measured."""
     target = find_device(device, cache_dir=cache_folder(os.environ))
     result = [Selected.of(item, target, shapes) for item in ops_of(op, device)]
-    beside = {item.op.name: found for item in result if (found := item.beside_vendor(target, shapes)) is not None}
+    beside = {item.op.name: times for item in result if (times := item.beside_vendor(target, shapes)) is not None}
     lacking = "" if target.kind == "cpu" else why_not_built(target)
     if json_output:
         every = [item.document() for item in result]
@@ -58,7 +58,7 @@ def candidates(
         selected = [name for document in every for name in document["kept"]]
         document = {"device": target.id, **every[0], "not_built": lacking}
         if beside:
-            document["vendor"] = {name: {**asdict(found), "ratio": found.ratio} for name, found in beside.items()}
+            document["vendor"] = {name: {**asdict(times), "ratio": times.ratio} for name, times in beside.items()}
         if len(every) > 1:  # of a file of several outputs
             document |= {"kept": selected, "refused": refused, "ops": every}
         say(json.dumps(document, indent=1))

@@ -2,8 +2,8 @@
 
 ``hw_profiles/vendor_gemm_bf16.csv`` has medians in us of 24 (n, k) at 23 numbers of rows m, cut from
 ai-dynamo/aiconfigurator (commit 095f58a5, Apache-2.0). Another (n, k) takes the share of the roofline that its neighbours in
-log2(n), log2(k) reach. With each (n, k) left out in turn that is off by 5 to 9 % in the median from 256 rows on, by device,
-and by 15 to 24 % at the 90th percentile. Fewer rows are not compared: weights lie in caches there, ours come from memory.
+log2(n), log2(k) reach. From 256 rows on, with each (n, k) left out in turn, that is off by 5 to 9 % in the median by device.
+The 90th percentile is 15 to 24 %. Fewer rows are not compared: weights lie in caches there, ours come from memory.
 """
 
 from __future__ import annotations
@@ -68,16 +68,16 @@ def vendor_us(device: Device, op: Op, rows: Sequence[int]) -> Column | None:
     table = _tables().get(device.id)
     if table is None or op.dtype != "bf16" or not {"n", "k"} <= static.keys() or len(op.dynamic) != 1:
         return None
-    wanted = np.array([static["n"], static["k"]], np.float64)
+    size = np.array([static["n"], static["k"]], np.float64)
     deep = table.sizes[:, 1] >= LEAST_DEPTH
-    at = np.flatnonzero((table.sizes == wanted).all(axis=1))
+    at = np.flatnonzero((table.sizes == size).all(axis=1))
     at = at if len(at) else np.flatnonzero(deep)
-    away = np.linalg.norm(np.log2(table.sizes[at] / wanted), axis=1)
+    away = np.linalg.norm(np.log2(table.sizes[at] / size), axis=1)
     say = np.exp2(-away / _HALVING)
     shares = np.stack([np.log(table.us[pair] / _least_us(device, table.sizes[pair], table.rows)) for pair in at])
     mean = say @ shares / say.sum()
     m = np.asarray(rows, np.float64)
-    return np.asarray(np.exp(np.interp(np.log(m), np.log(table.rows), mean)) * _least_us(device, wanted, m), np.float64)
+    return np.asarray(np.exp(np.interp(np.log(m), np.log(table.rows), mean)) * _least_us(device, size, m), np.float64)
 
 
 def beside_vendor(device: Device, op: Op, rows: Sequence[int], expected: Sequence[float]) -> Beside | None:

@@ -15,10 +15,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from haotuner.errors import UnknownDevice, UsageError
+from haotuner.host.files import open_regular
 from haotuner.hw_profiles.typical import typical
 from haotuner.records.codec import trial_of
 from haotuner.records.importing import Loaded
-from haotuner.records.text import read_text
+from haotuner.records.text import SIZE_LIMIT_BYTES, read_text
 from haotuner.spec.device import Device
 from haotuner.spec.record import Record, Timed, Trial
 from haotuner.spec.shape import Shape
@@ -39,9 +40,8 @@ class Timings:
 def is_timings(path: Path) -> bool:
     """True if the first line of a file is the head of one device's timings."""
     try:
-        with path.open("rb") as file:
-            first = file.readline(1 << 20)
-        head = json.loads(first)
+        with open_regular(path, SIZE_LIMIT_BYTES) as file:
+            head = json.loads(file.readline(1 << 20))
     except (OSError, ValueError, RecursionError):  # whoever reads it says what is wrong
         return False
     return isinstance(head, dict) and {"date", "device", "kernels"} <= head.keys()

@@ -69,9 +69,9 @@ def vendor(table: DeviceTable) -> str:
     return "AMD" if table.device.kind == "hip" else "NVIDIA"
 
 
-def rows_of(label: str, found: dict[str, Verdict]) -> Iterator[list[str]]:
+def rows_of(label: str, by_name: dict[str, Verdict]) -> Iterator[list[str]]:
     """Lines of the page's table."""
-    for name, v in found.items():
+    for name, v in by_name.items():
         figures = (v.roofline, v.model, v.worst_roofline, v.worst_model, v.roofline_10, v.model_10)
         words = "better" if v.beats else "no better"
         yield [label, name, str(v.tasks), *(f"{figure:.3f}" for figure in figures), f"{v.spread:.2f}", words]
@@ -85,11 +85,11 @@ def judged(tables: Sequence[DeviceTable]) -> tuple[list[Held], list[list[str]]]:
         "its family": held_out(tables, lambda table: table.family, print),
         "its vendor": held_out(tables, vendor, print),
     }
-    lines = list(rows_of("its device", verdicts(by_device, lambda held: held.table.family)))
-    for label, held in splits.items():
-        lines += rows_of(label, verdicts(held, lambda item: item.table.family))
-    for label, held in {"its device": by_device, **splits}.items():
-        lines += rows_of(label, verdicts(held, lambda _: "**all**"))
+    lines = list(rows_of("its device", verdicts(by_device, lambda left_out: left_out.table.family)))
+    for label, left_out in splits.items():
+        lines += rows_of(label, verdicts(left_out, lambda item: item.table.family))
+    for label, left_out in {"its device": by_device, **splits}.items():
+        lines += rows_of(label, verdicts(left_out, lambda _: "**all**"))
     return by_device, lines
 
 
@@ -104,7 +104,7 @@ def main() -> None:
     by_device, lines = judged(tables)
     share = chosen_share(by_device)
     forest = fit_shared(tables, share=share)
-    forest.facts = facts_of(tables, verdicts(by_device, lambda held: held.table.family), share)
+    forest.facts = facts_of(tables, verdicts(by_device, lambda left_out: left_out.table.family), share)
     state, texts = forest.state()
     options.out.parent.mkdir(parents=True, exist_ok=True)
     write(options.out, Saved(kind="forest", state=state, texts=tuple(map(slim, texts)), columns=forest.uses))

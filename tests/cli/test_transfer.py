@@ -10,7 +10,6 @@ import pytest
 
 from haotuner.cli.app import run
 from haotuner.cli.output import check_output_path
-from haotuner.cli.transfer import MOVED
 from haotuner.cli.transfer_input import known_device
 from haotuner.errors import UnknownDevice
 from haotuner.transfer.models_shipped import models_shipped
@@ -82,14 +81,6 @@ def test_a_place_that_cannot_be_written_is_said_before_the_records_are_read(
         err = capsys.readouterr().err
         assert "--out" in err and said in err
     assert sorted(tmp_path.iterdir()) == before and (tmp_path / "pipe").is_fifo()
-
-
-@pytest.mark.parametrize("verb", MOVED)
-def test_a_verb_that_only_judges_says_where_it_went(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
-    for more in (["--db", "sqlite:///r.db", "-q"], ["--help"], []):
-        assert run(["transfer", verb, *more]) == 2
-        err = capsys.readouterr().err
-        assert err.count("\n") == 1 and f"run python -m tests.bench.transfer_study {verb}\n" in err
 
 
 def test_a_place_that_can_be_written_is_left_as_it_is(tmp_path: Path) -> None:

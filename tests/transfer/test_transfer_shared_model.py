@@ -66,11 +66,11 @@ def test_no_feature_names_a_device_and_every_one_is_computed() -> None:
 def test_what_the_roofline_gets_wrong_carries_over_to_a_device_that_was_held_out(
     two_devices: list[DeviceTable],
 ) -> None:
-    held = held_out(two_devices, lambda table: table.device.id)
-    assert {item.table.device.id for item in held} == {"h200", "l40s"}
-    found = verdicts(held, lambda item: item.table.family)
-    assert found["cuda_simt_fp32"].beats and found["cuda_simt_fp32"].model > 0.9 > found["cuda_simt_fp32"].roofline
-    assert found["cuda_simt_fp32"].spread < 0.3
+    left_out = held_out(two_devices, lambda table: table.device.id)
+    assert {item.table.device.id for item in left_out} == {"h200", "l40s"}
+    judged = verdicts(left_out, lambda item: item.table.family)
+    assert judged["cuda_simt_fp32"].beats and judged["cuda_simt_fp32"].model > 0.9 > judged["cuda_simt_fp32"].roofline
+    assert judged["cuda_simt_fp32"].spread < 0.3
 
 
 def test_the_roofline_keeps_the_level(two_devices: list[DeviceTable]) -> None:
@@ -86,11 +86,13 @@ def test_one_device_alone_is_judged_by_nobody(measured: list[DeviceTable]) -> No
 
 
 def test_the_share_of_a_table_is_chosen_on_other_families_of_other_devices(two_devices: list[DeviceTable]) -> None:
-    held = held_out(two_devices, lambda table: table.device.id)
-    judge = held[0].table
-    others = [item for item in held if item.table.family != judge.family and item.table.device.id != judge.device.id]
-    spoiled = [item if item in others else replace(item, picks=dict.fromkeys(item.picks, np.zeros((1, 2)))) for item in held]
-    assert chosen_share(spoiled, judge) == chosen_share(held, judge) == chosen_share(others)
+    left_out = held_out(two_devices, lambda table: table.device.id)
+    judge = left_out[0].table
+    others = [item for item in left_out if item.table.family != judge.family and item.table.device.id != judge.device.id]
+    spoiled = [
+        item if item in others else replace(item, picks=dict.fromkeys(item.picks, np.zeros((1, 2)))) for item in left_out
+    ]
+    assert chosen_share(spoiled, judge) == chosen_share(left_out, judge) == chosen_share(others)
     assert chosen_share(others) in SHARES
 
 
@@ -111,8 +113,8 @@ def test_a_start_says_sources_and_certainty_and_refuses_where_the_roofline_ranks
     measured: list[DeviceTable], tmp_path: Path
 ) -> None:
     forest = fit_shared(measured)
-    found = {"cuda_simt_fp32": verdict(0.9 + 2 * GAIN), "cuda_mma_bf16": verdict(0.9 + GAIN / 2)}
-    forest.facts = facts_of(measured, found, 0.5)
+    judged = {"cuda_simt_fp32": verdict(0.9 + 2 * GAIN), "cuda_mma_bf16": verdict(0.9 + GAIN / 2)}
+    forest.facts = facts_of(measured, judged, 0.5)
     save_model(forest, tmp_path / "model")
     starts = Starts(str(tmp_path / "model"), L40S)
     good, refused, unknown = (starts.of(name) for name in ("cuda_simt_fp32", "cuda_mma_bf16", "cuda_conv_fp32"))

@@ -41,8 +41,13 @@ def curve(
         return
     head = ["start", *(f"after {count}" for count in COUNTS), "measurements", f"to {SHARE:.0%} of the plan from cold"]
     lines = [
-        [name, *(f"{found['after'][str(count)]:.3f}" for count in COUNTS), f"{found['all']:.0f}", f"{found['needed']:.0f}"]
-        for name, found in document["starts"].items()
+        [
+            name,
+            *(f"{means['after'][str(count)]:.3f}" for count in COUNTS),
+            f"{means['all']:.0f}",
+            f"{means['needed']:.0f}",
+        ]
+        for name, means in document["starts"].items()
     ]
     say(f"{op} on {own.device.id}: speed of the plan by measurements, as a share of that with every recorded kernel")
     say("\n".join(markdown([head, *lines])))
