@@ -1,20 +1,33 @@
-"""Fit of one model for one target device from all records, in the mode that its own records prove best."""
+"""Fit of one model for one target device from records of other devices: of one family, or shared by all."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from haotuner.cost.forest import Forest, one_device
 from haotuner.cost.machine import machine
 from haotuner.errors import UsageError
+from haotuner.microkernels.index import FAMILIES
 from haotuner.spec.device import Device, is_standin
-from haotuner.transfer.calibrate import calibrated
 from haotuner.transfer.device_table import DeviceTable
-from haotuner.transfer.modes import ModeChoice, Sample, choose_mode, fit_continued, fit_refitted, make_pool
 from haotuner.transfer.reading import DeviceTables
 from haotuner.transfer.saved_model import Transferred
+from haotuner.transfer.shared_model import (
+    SHARED,
+    chosen_share,
+    facts_of,
+    fit_shared,
+    held_out,
+    runs_on_gpus,
+    verdicts,
+)
 from haotuner.transfer.sources import learn_sources
+
+OWN = 0.9  # say of the target's own records beside its neighbours', where there are enough
+FEWEST_OWN_ROWS = 64  # of the target itself, from which it is a source of its own: fewer are noise to a forest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,22 +35,11 @@ class FittedModel:
     """A model, and how it came about."""
 
     model: Forest | Transferred
-    choice: ModeChoice
+    mode: str  # zero-shot, own records, shared
     family: str
     sources: tuple[str, ...]
     rows: int  # measured on the target itself
-    note: str  # an announced fallback, or empty
-
-
-def family_of(read: DeviceTables, family: str | None) -> str:
-    """The family asked for, or the only one there is; UsageError otherwise."""
-    known = read.families()
-    if family is None and len(known) == 1:
-        return known[0]
-    if family not in known:
-        requested = "several families" if family is None else f"no records of family {family!r}"
-        raise UsageError(f"{requested}: the store has {', '.join(known)}; name one with --family")
-    return family
+    note: str  # an announced fallback, or how well it ranked devices that were held out; or empty
 
 
 def fit_model(
@@ -48,66 +50,97 @@ def fit_model(
     seed: int = 0,
     tell: Callable[[str], None] = lambda _: None,
 ) -> FittedModel:
-    """Learn from every device's records of one family, the target's own as the samples that choose the mode.
+    """Learn from every device's records of one family; for a GPU without ``family``, one model of all families.
 
-    Without records of the target the model is zero-shot; without records of other devices it is a forest of the target's
-    own rows, and the note says so. ``tell`` is told of what takes long.
+    A device is a source for itself, at distance 0. Records of fewer than ``FEWEST_OWN_ROWS`` kernels of the target are left
+    to ``tune``, which learns from them as it measures. ``tell`` is told of what takes long.
 
     Raises:
-        UsageError: no records of the family, several families and none named, a target that is a stand-in for tests, or
-            one on which no such kernel runs.
+        UsageError: no records of the family, several families on CPUs and none named, a target that is a stand-in for
+            tests, or one on which no such kernel runs.
     """
     if is_standin(target.id):
         raise UsageError(
             f"{target.id} is a stand-in for tests: no model is fitted for it; name a device of this host or a profile"
         )
-    name = family_of(read, family)
+    known = read.families()
+    ours = {item.name for item in FAMILIES}
+    if family is None and runs_on_gpus(target) and (len(known) > 1 or not ours & set(known)):
+        return _shared(read, target, seed, tell)
+    name = _family_of(known, family)
     tables = read.of(name)
+    if all(machine(table.device).waves_hide_latency != machine(target).waves_hide_latency for table in tables):
+        raise _other_kind(name, tables, target)
     mine = [table for table in tables if table.device.id == target.id]
     others = [table for table in tables if table.device.id != target.id]
-    if all(machine(table.device).waves_hide_latency != machine(target).waves_hide_latency for table in tables):
-        measured = ", ".join(sorted({table.device.id for table in tables})[:4])
-        raise UsageError(
-            f"{name} was measured on {measured}: its kernels do not run on {target.id}, which is another kind of machine; "
-            "name a target of their kind, or another --family or --db"
-        )
-    if not others:
-        own = Forest(seed=seed, settings=one_device(len(mine[0]))).fit(mine[0].frame, mine[0].labels)
-        own.facts = _facts(target, name, mine, ())
-        choice = ModeChoice(mode="from-scratch", accuracy=None, accuracies={})
-        note = "no other device measured this family: a model of the target's own records alone"
-        return FittedModel(model=own, choice=choice, family=name, sources=(), rows=len(mine[0]), note=note)
-    sources = learn_sources(others, target, seed=seed)
-    chosen: dict[str, object] = {}
-    if not mine:
-        # nobody has told yet who is right: a search shares its first kernels as the folds found best
-        chosen = {"shares": asdict(calibrated(read, target.id, "device", tell).shares)} if len(others) > 1 else {}
-        choice = ModeChoice(mode="zero-shot", accuracy=None, accuracies={})
-        model: Forest | Transferred = Transferred(sources, seed=seed)
-        note = f"no records of {target.id}: predictions rest on the other devices and its profile"
-    else:
-        table = mine[0]
-        pool = make_pool(sources, others, table)
-        sample = Sample(rows=table.every(), labels=table.labels)
-        choice = choose_mode(pool, sample, seed)
-        note = choice.note
-        if choice.mode == "continue":
-            model = fit_continued(pool, sample)
-        elif choice.mode == "refit":
-            model = fit_refitted(pool, sample)
-        elif choice.mode == "from-scratch":
-            model = Forest(seed=seed, settings=one_device(len(table))).fit(table.frame, table.labels)
-        else:
-            model = Transferred(sources, seed=seed)
-            if choice.mode == "residual":
-                model.fit(table.frame, table.labels)
-            elif choice.mode == "copy":
-                note = "copying ranks only kernels that a source measured; a model must rank any, so it is zero-shot"
-    model.facts = _facts(target, name, mine, sources.ids) | chosen
-    rows = len(mine[0]) if mine else 0
-    return FittedModel(model=model, choice=choice, family=name, sources=sources.ids, rows=rows, note=note)
-
-
-def _facts(target: Device, family: str, mine: Sequence[DeviceTable], sources: Sequence[str]) -> dict[str, object]:
     rows = sum(len(table) for table in mine)
+    if not others:
+        own = Forest(seed=seed, settings=one_device(rows)).fit(mine[0].frame, mine[0].labels)
+        own.facts = _facts(target, name, rows, ())
+        note = "no other device measured this family: a model of the target's own records alone"
+        return FittedModel(model=own, mode="own records", family=name, sources=(), rows=rows, note=note)
+    enough = rows >= FEWEST_OWN_ROWS
+    sources = learn_sources([*others, *mine] if enough else others, target, seed=seed)
+    if enough:  # what a device measured of itself outweighs what its neighbours say
+        priors = np.where(sources.distances == 0, OWN, (1.0 - OWN) * sources.priors)
+        sources = replace(sources, priors=priors / priors.sum(), joint_share=0.0)
+    model = Transferred(sources, seed=seed)
+    model.facts = _facts(target, name, rows if enough else 0, sources.ids)
+    note = ""
+    if not mine:
+        note = f"no records of {target.id}: predictions rest on the other devices and its profile"
+    elif not enough:
+        note = (
+            f"{rows} own rows are too few for a forest of their own ({FEWEST_OWN_ROWS}): predictions rest on the other "
+            "devices; haotuner tune learns from what it measures"
+        )
+    mode = "own records" if enough else "zero-shot"
+    return FittedModel(model=model, mode=mode, family=name, sources=sources.ids, rows=rows, note=note)
+
+
+def _family_of(known: Sequence[str], family: str | None) -> str:
+    """The family asked for, or the only one there is; UsageError otherwise."""
+    if family is None and len(known) == 1:
+        return known[0]
+    if family is None or family not in known:
+        requested = "several families" if family is None else f"no records of family {family!r}"
+        raise UsageError(f"{requested}: the store has {', '.join(known)}; name one with --family")
+    return family
+
+
+def _shared(read: DeviceTables, target: Device, seed: int, tell: Callable[[str], None]) -> FittedModel:
+    """One model of every family of the store's GPUs, judged on each of them held out."""
+    tables = [table for table in read.tables if runs_on_gpus(table.device)]
+    if not tables:
+        raise _other_kind("the store's kernels", read.tables, target)
+    left_out = held_out(tables, lambda table: table.device.id, tell)
+    by_family, share = verdicts(left_out, lambda item: item.table.family), chosen_share(left_out)
+    model = fit_shared(tables, share=share, seed=seed)
+    model.facts = {**facts_of(tables, by_family, share), "target": target.id}
+    lines = [
+        f"{name} {item.model:.3f} against {item.roofline:.3f}" + ("" if item.beats else ", so that it is not used there")
+        for name, item in by_family.items()
+    ]
+    note = "only one device: how well it ranks others is not known"
+    if lines:
+        note = "best throughput by first picks on devices held out, against the roofline's: " + "; ".join(lines)
+    return FittedModel(
+        model=model,
+        mode="shared",
+        family=SHARED,
+        sources=tuple(sorted({table.device.id for table in tables})),
+        rows=sum(len(table) for table in tables if table.device.id == target.id),
+        note=note,
+    )
+
+
+def _other_kind(name: str, tables: Sequence[DeviceTable], target: Device) -> UsageError:
+    measured = ", ".join(sorted({table.device.id for table in tables})[:4])
+    return UsageError(
+        f"{name} was measured on {measured}: its kernels do not run on {target.id}, which is another kind of machine; "
+        "name a target of their kind, or another --family or --db"
+    )
+
+
+def _facts(target: Device, family: str, rows: int, sources: Sequence[str]) -> dict[str, object]:
     return {"family": family, "target": target.id, "sources": list(sources), "target_rows": rows}

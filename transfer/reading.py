@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pandas as pd
 
+from haotuner.cost.expected import LEAST_SHARE, adding_us, in_parts_of
 from haotuner.cost.families import DEMANDS, demand, problem_of
 from haotuner.cost.features import frame as frame_of
 from haotuner.cost.machine import machine
@@ -17,7 +18,7 @@ from haotuner.cost.model import odd_values
 from haotuner.cost.roofline import arithmetic_us, least_us
 from haotuner.errors import UnknownDevice, UsageError
 from haotuner.hw_profiles.typical import typical
-from haotuner.spec.composition import is_composition
+from haotuner.spec.composition import is_composition, sum_parts
 from haotuner.spec.demand import Demand, Problem
 from haotuner.spec.device import Device, is_standin
 from haotuner.spec.kernel import MicroKernel
@@ -138,11 +139,13 @@ def _table(device: Device, family: str, times: dict[Trial, list[float]], left_ou
             raise UsageError(f"records of another schema: {family} on {device.id} has no row with features that are numbers")
         frame, least, arithmetic = frame[sound].reset_index(drop=True), least[sound], arithmetic[sound]
         trials = [trial for trial, item in zip(trials, sound.tolist(), strict=True) if item]
-    us = np.array([statistics.median(times[trial]) for trial in trials])
+    us = np.array([_kernel_us(trial, statistics.median(times[trial]), device) for trial in trials])
     labels = np.log(least / us)
     # What lies in caches comes faster than memory brings it: there arithmetic alone bounds a time.
     bounds = np.where([trial.weights == "hot" for trial in trials], np.minimum(arithmetic, least), least)
-    names = [f"{t.op} {t.shape} threads={t.threads} weights={t.weights}" for t in trials]
+    # Sums in other numbers of parts ask for other work, so that shares of their rooflines are no times of each other.
+    parts = [f" parts={count}" if (count := _parts(t)) > 1 else "" for t in trials]
+    names = [f"{t.op} {t.shape} threads={t.threads} weights={t.weights}{p}" for t, p in zip(trials, parts, strict=True)]
     known = {name: code for code, name in enumerate(sorted(set(names)))}
     table = DeviceTable(
         device=device,
@@ -155,6 +158,14 @@ def _table(device: Device, family: str, times: dict[Trial, list[float]], left_ou
     )
     _check_times(table, float((bounds / us).max()))
     return table
+
+
+def _kernel_us(trial: Trial, us: float, device: Device) -> float:
+    """Microseconds of the kernel itself, without the launch that adds the parts of its sum up."""
+    parts = _parts(trial)
+    if parts == 1 or not isinstance(trial.op, Op):
+        return us
+    return max(us - adding_us(trial.op, device, trial.shape, parts), LEAST_SHARE * us)
 
 
 def demands_of(device: Device, family: str, trials: list[Trial]) -> tuple[list[Trial], list[tuple[Device, Demand]]]:
@@ -180,20 +191,25 @@ def _missing_parameter(error: Exception) -> str:
 
 def groups_of(device: Device, family: str, trials: Sequence[Trial]) -> list[TrialGroup]:
     """Trials by op, thread count and state of weights, in that order."""
-    groups: dict[tuple[str, int, str], list[Trial]] = {}  # by the op's name, for their order
+    groups: dict[tuple[str, int, str, int], list[Trial]] = {}  # by the op's name, for their order
     for trial in trials:
-        groups.setdefault((trial.op.name, trial.threads, trial.weights), []).append(trial)
+        groups.setdefault((trial.op.name, trial.threads, trial.weights, _parts(trial)), []).append(trial)
     return [
         TrialGroup(
             part=device if typical(device).waves_hide_latency else device.with_units(min(threads, device.compute_units)),
             family=_FamilyName(family),
-            op=group[0].op,
+            op=in_parts_of(group[0].op, parts) if isinstance(group[0].op, Op) else group[0].op,
             cache=cache,
             trials=group,
             pairs=[(_kernel(trial), trial.shape) for trial in group],
         )
-        for (_, threads, cache), group in sorted(groups.items())
+        for (_, threads, cache, parts), group in sorted(groups.items())
     ]
+
+
+def _parts(trial: Trial) -> int:
+    """Parts into which a GPU's launch cuts the sum over k; 1 of every other op."""
+    return sum_parts(trial.split) if isinstance(trial.op, Op) and {"n", "k"} <= {axis for axis, _ in trial.op.static} else 1
 
 
 def _kernel(trial: Trial) -> MicroKernel:

@@ -13,49 +13,32 @@ from numpy.typing import ArrayLike, NDArray
 
 from haotuner.cost.features import NAMES
 from haotuner.cost.forest import Forest
-from haotuner.cost.model import Scores, check_columns, check_rows, predict_alike
+from haotuner.cost.model import Scores, check_columns, predict_alike
 from haotuner.cost.model_file import Saved, damaged, read, save, write
 from haotuner.errors import UsageError
-from haotuner.transfer.residual import Parts, Residual, Stack, fit_residual
-from haotuner.transfer.similarity import HALVING
 from haotuner.transfer.sources import KnownPrograms, Scale, Sources
 
-KIND = "transfer-2"  # 2: other keys of memories; those of the first would silently match nothing
+KIND = "transfer-3"  # 2: other keys of memories; 3: without a residual, which `tune` learns as it measures
 # What no ``save_model`` wrote shows when it is put together, or when it predicts this.
 _ROW = pd.DataFrame(np.zeros((1, len(NAMES))), columns=list(NAMES))
 
 
 class Transferred:
-    """A ``CostModel`` that starts from sources: zero-shot before ``fit``, the residual mode after it."""
+    """A ``CostModel`` of what sources say of a target; ``tune`` puts it right by what it measures (``warm_start.py``)."""
 
-    def __init__(self, sources: Sources, *, residual: Residual | None = None, seed: int = 0) -> None:
+    def __init__(self, sources: Sources, *, seed: int = 0) -> None:
         self.sources = sources
-        self.residual = residual
         self.seed = seed
         self.facts: dict[str, Any] = {}  # provenance that travels with the saved model
 
     def fit(self, frame: pd.DataFrame, log_efficiency: ArrayLike, sample_weight: ArrayLike | None = None) -> Transferred:
-        """Adapt to measured rows of the target; earlier ones are forgotten, the sources are not. Weights are not used."""
-        check_columns(frame)
-        labels, _ = check_rows(frame, log_efficiency, sample_weight)
-        self.residual = fit_residual(
-            frame,
-            self.sources.columns(frame),
-            labels,
-            priors=self.sources.column_priors(),
-            spread=self.sources.level().spread,
-            seed=self.seed,
-        )
+        """Learns nothing: what starts a run must not forget the rows that it was made of."""
         return self
 
     def predict(self, frame: pd.DataFrame) -> Scores:
         """Predicted log(throughput / roofline) of shape ``(rows,)``; higher is better."""
         check_columns(frame)
-        return predict_alike(frame, self._predict)
-
-    def _predict(self, frame: pd.DataFrame) -> Scores:
-        columns = self.sources.columns(frame)
-        return self.sources.zero_shot(columns) if self.residual is None else self.residual.predict(frame, columns)
+        return predict_alike(frame, lambda rows: self.sources.zero_shot(self.sources.columns(rows)))
 
     def state(self) -> tuple[Mapping[str, Any], tuple[str, ...]]:
         """State that saving keeps: values that JSON can hold, and LightGBM's texts."""
@@ -75,7 +58,6 @@ class Transferred:
                 "joint": keep.forest(s.joint),
                 "forests": [keep.forest(forest) for forest in s.forests],
             },
-            "residual": None if self.residual is None else _residual_state(self.residual, keep),
         }
         return state, tuple(keep.texts)
 
@@ -93,14 +75,13 @@ class Transferred:
             forests=tuple(give.forest(item) for item in s["forests"]),
             scales=tuple(Scale(mean=mean, spread=spread) for mean, spread in s["scales"]),
             analytic=Scale(mean=s["analytic"][0], spread=s["analytic"][1]),
-            priors=_priors(s["weights"], len(s["ids"])),
+            priors=_finite(s["weights"], len(s["ids"])),
             known_programs=tuple(_known_programs(keys, residuals) for keys, residuals in s["memories"]),
             joint=joint,
             joint_share=float(s["share"]),
-            distances=_distances(s.get("distances"), s["weights"], len(s["ids"])),
+            distances=_finite(s["distances"], len(s["ids"])),
         )
-        residual = None if state["residual"] is None else _residual_of(state["residual"], give)
-        model = Transferred(sources, residual=residual, seed=int(state["seed"]))
+        model = Transferred(sources, seed=int(state["seed"]))
         model.facts = dict(state["facts"])
         return model
 
@@ -145,21 +126,11 @@ def _unpacked(text: str, kind: type[np.generic]) -> NDArray[Any]:
     return np.frombuffer(base64.b64decode(text), dtype=np.dtype(kind).newbyteorder("<")).astype(kind)
 
 
-def _priors(values: Sequence[float], sources: int) -> NDArray[np.float64]:
-    priors = np.array(values, dtype=np.float64)
-    if priors.shape != (sources,) or not np.isfinite(priors).all():
-        raise ValueError(f"{sources} sources need as many finite priors")
-    return priors
-
-
-def _distances(values: Sequence[float] | None, weights: Sequence[float], sources: int) -> NDArray[np.float64]:
-    """As kept; of a file written before they were, what the priors tell of them: as far beyond the nearest."""
-    if values is None:
-        priors = np.maximum(np.array(weights, dtype=np.float64), 1e-9)
-        return np.asarray(HALVING * np.log2(priors.max() / priors), dtype=np.float64)
+def _finite(values: Sequence[float], sources: int) -> NDArray[np.float64]:
+    """Priors or distances; ValueError unless there is a finite number from 0 up for each source."""
     result = np.array(values, dtype=np.float64)
     if result.shape != (sources,) or not np.isfinite(result).all() or (result < 0).any():
-        raise ValueError(f"{sources} sources need as many distances from 0 up")
+        raise ValueError(f"{sources} sources need as many finite numbers from 0 up")
     return result
 
 
@@ -191,21 +162,3 @@ class _Give:
     def forest(self, selected: Mapping[str, Any]) -> Forest:
         texts = [self._remaining.pop(0) for _ in range(selected["texts"])]
         return Forest.restored(selected["state"], texts, threads=self._threads)
-
-
-def _residual_state(residual: Residual, keep: _Keep) -> dict[str, Any]:
-    parts, stack = residual.parts, residual.parts.stack
-    return {
-        "step": list(residual.step),
-        "stack": [stack.level, stack.centre.tolist(), stack.coefficients.tolist(), stack.penalty],
-        "trees": [keep.forest(forest) for forest in parts.trees],
-        "own": keep.forest(parts.own),
-    }
-
-
-def _residual_of(state: Mapping[str, Any], give: _Give) -> Residual:
-    level, centre, coefficients, penalty = state["stack"]
-    stack = Stack(level=level, centre=np.array(centre), coefficients=np.array(coefficients), penalty=penalty)
-    trees = tuple(give.forest(item) for item in state["trees"])
-    parts = Parts(stack=stack, trees=trees, own=give.forest(state["own"]))
-    return Residual(parts=parts, step=(state["step"][0], state["step"][1]), held_out=np.zeros(0))

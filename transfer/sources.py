@@ -19,7 +19,6 @@ from haotuner.cost.forest import Forest, Settings
 from haotuner.cost.model import Scores
 from haotuner.errors import UsageError
 from haotuner.spec.device import Device
-from haotuner.spec.record import Trial
 from haotuner.transfer.device_table import DeviceTable, Keys, program_keys
 from haotuner.transfer.similarity import distance, joint_share, priors_of
 
@@ -33,7 +32,6 @@ ANALYTIC_SLOPE = 0.5
 _GROWN = Settings(trees=70, leaves=63, learning_rate=0.14, feature_share=0.5, slope=ANALYTIC_SLOPE)
 SOURCE_TREES = replace(_GROWN, columns=PROGRAM_NAMES)
 JOINT_TREES = replace(_GROWN, columns=NAMES)
-PLAIN_TREES = Settings(trees=100, feature_share=0.5, slope=0.0)
 _PRIOR = "expected_log"
 
 
@@ -132,22 +130,17 @@ class Sources:
         )
 
 
-def own_forests(tables: Sequence[DeviceTable], seed: int) -> list[Forest]:
-    """Each source's forest of its own rows; nothing of a target is in it, nor of the other sources."""
-    return [Forest(seed=seed, settings=SOURCE_TREES).fit(table.frame, table.labels) for table in tables]
-
-
 def learn_sources(
     tables: Sequence[DeviceTable], target: Device, *, seed: int, forests: Sequence[Forest] | None = None
 ) -> Sources:
-    """Fit the sources of one family for a target device; ``forests`` is what ``own_forests`` gave, if that is known.
+    """Fit the sources of one family for a target device; ``forests``: the sources' own, of their own rows alone, if known.
 
     Raises:
         UsageError: no source at all.
     """
     if not tables:
         raise UsageError(f"transfer to {target.id} needs records of at least one other device; found none")
-    forests = own_forests(tables, seed) if forests is None else forests
+    forests = forests or [Forest(seed=seed, settings=SOURCE_TREES).fit(table.frame, table.labels) for table in tables]
     scales = tuple(Scale.of(table.labels) for table in tables)
     return Sources(
         ids=tuple(table.device.id for table in tables),
@@ -179,31 +172,11 @@ def _joint(tables: Sequence[DeviceTable], scales: Sequence[Scale], seed: int) ->
     )
 
 
-def plain(tables: Sequence[DeviceTable], target: DeviceTable, seed: int) -> Scores:
-    """Scores of a target's rows by one LightGBM forest over all features of all sources, without any of the above.
-
-    The way of TenSet's joint model (Zheng et al., 2021); the figure that transfer is to improve on.
-    """
-    frame = pd.concat([table.frame for table in tables], ignore_index=True)
-    labels = np.concatenate([Scale.of(table.labels).units(table.labels) for table in tables])
-    return Forest(seed=seed, settings=PLAIN_TREES).fit(frame[list(NAMES)], labels).predict(target.frame)
-
-
 def _pooled(scales: Sequence[Scale]) -> Scale:
     """The plain mean of the sources' scales: that of the joint forest."""
     return Scale(
         mean=float(np.mean([scale.mean for scale in scales])), spread=float(np.mean([scale.spread for scale in scales]))
     )
-
-
-def measured_by(sources: Sequence[DeviceTable], trials: Sequence[Trial]) -> Scores:
-    """Each source's measurement of each trial in standard units, ``(trials, sources)``; NaN where it has none."""
-    answer = np.full((len(trials), len(sources)), np.nan)
-    for column, table in enumerate(sources):
-        units = Scale.of(table.labels).units(table.labels)
-        known = dict(zip(table.trials, units.tolist(), strict=True))
-        answer[:, column] = [known.get(trial, np.nan) for trial in trials]
-    return answer
 
 
 def copied(text: Scores, priors: Scores) -> Scores:

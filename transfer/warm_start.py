@@ -15,7 +15,7 @@ the cost model.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import pandas as pd
@@ -24,7 +24,7 @@ from scipy.linalg import cho_solve
 
 from haotuner.cost.forest import Forest, Settings, line_through
 from haotuner.cost.model import Scores, check_columns, check_rows, predict_alike
-from haotuner.transfer.experts import ANALYSIS, COPY_MEAN, SHARES, Shares, weighted_opinions
+from haotuner.transfer.experts import ANALYSIS, COPY_MEAN, SHARES, weighted_opinions
 from haotuner.transfer.portfolio import Opinion, Portfolio, program_units
 from haotuner.transfer.saved_model import Transferred
 from haotuner.transfer.sources import Scale
@@ -183,9 +183,9 @@ FEWEST = 2  # sources, below which there is nobody to disagree
 class Shared(Started):
     """An ``HasSpread`` and ``HasEnsemble`` cost model: ``Started``, and the opinions that its start is made of."""
 
-    def __init__(self, start: Ranks, opinions: Opinions, *, shares: Shares = SHARES, seed: int = 0) -> None:
+    def __init__(self, start: Ranks, opinions: Opinions, *, seed: int = 0) -> None:
         super().__init__(start, seed)
-        self._opinions, self._shares = opinions, shares
+        self._opinions = opinions
 
     def opinions(self, frame: pd.DataFrame) -> Scores:
         """Opinions before any measurement, in log efficiency, ``(opinions, rows)``."""
@@ -200,7 +200,7 @@ class Shared(Started):
             program_units(frame),
             tasks,
             spread=Scale.of(self.start.predict(frame)).spread,
-            doubt=self._shares.doubt,
+            doubt=SHARES.doubt,
             rng=np.random.default_rng([self.seed, 2, len(measured)]),
         )
         portfolio.update(measured, np.asarray(labels, dtype=np.float64))
@@ -210,15 +210,14 @@ class Shared(Started):
 def shared_of_sources(model: Transferred, seed: int = 0) -> Started:
     """A start from what ``transfer fit`` wrote: its opinions as long as no sample of the target has told who is right."""
     sources = model.sources
-    if len(sources.ids) < FEWEST or model.residual is not None:
+    if len(sources.ids) < FEWEST or sources.distances.min() == 0:  # the device's own records have told who is right
         return Started(model, seed=seed)
 
     def opinions(frame: pd.DataFrame) -> list[Opinion]:
         columns = sources.columns(frame)
-        return weighted_opinions(sources, columns, sources.remembered(frame, columns), {}, shares)
+        return weighted_opinions(sources, columns, sources.remembered(frame, columns), {})
 
-    shares = shares_of(model.facts)
-    return Shared(model, opinions, shares=shares, seed=seed)
+    return Shared(model, opinions, seed=seed)
 
 
 def shared_of_models(models: Sequence[Ranks], distances: Sequence[float], blend: Blend, seed: int = 0) -> Started:
@@ -237,9 +236,3 @@ def shared_of_models(models: Sequence[Ranks], distances: Sequence[float], blend:
         return [*result, Opinion(name=ANALYSIS, prediction=analysis, weight=SHARES.analysis)]
 
     return Shared(blend, opinions, seed=seed)
-
-
-def shares_of(facts: dict[str, Any]) -> Shares:
-    """Prior weights of opinions, as ``transfer fit`` chose them on the sources; the default of files that do not say."""
-    selected = facts.get("shares")
-    return Shares(**{name: float(value) for name, value in selected.items()}) if isinstance(selected, dict) else SHARES

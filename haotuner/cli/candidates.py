@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from dataclasses import dataclass
-from typing import Annotated, Any
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,11 +14,11 @@ from haotuner.backends.cuda.compiler import why_not_built
 from haotuner.cli.cache_folder import cache_folder
 from haotuner.cli.devices import columns
 from haotuner.cli.options import Json, Quiet, Verbose
-from haotuner.cli.output import say
+from haotuner.cli.output import say, tell
 from haotuner.errors import NothingLegal
 from haotuner.hw_profiles.find import find_device
 from haotuner.microkernels.cuda.conv import conv_families
-from haotuner.microkernels.index import families_for
+from haotuner.microkernels.index import families_for, family_named
 from haotuner.select.fit import exact_axes
 from haotuner.select.funnel import Funnel, select
 from haotuner.spec.composition import sum_parts
@@ -30,6 +30,10 @@ from haotuner.spec.op import Op
 from haotuner.spec.traffic import Traffic, traffic_of
 from haotuner.tuning.request import ops_of
 
+if TYPE_CHECKING:
+    from haotuner.cost.vendor_level import Beside
+
+COMPARED_ROWS = (256, 512, 1024, 2048, 4096, 8192)  # at which the vendor's times are held against
 SHOWN = 20  # candidates printed for people without -v
 
 
@@ -45,13 +49,16 @@ def candidates(
 ) -> None:
     """Select micro-kernels for an op on a device; nothing is compiled or measured."""
     target = find_device(device, cache_dir=cache_folder(os.environ))
-    result = [Selected.of(op, target, shapes) for op in ops_of(op, device)]
+    result = [Selected.of(item, target, shapes) for item in ops_of(op, device)]
+    beside = {item.op.name: times for item in result if (times := item.beside_vendor(target, shapes)) is not None}
     lacking = "" if target.kind == "cpu" else why_not_built(target)
     if json_output:
         every = [item.document() for item in result]
         refused = sum((Counter(item.refused) for item in result), Counter[str]())
         selected = [name for document in every for name in document["kept"]]
         document = {"device": target.id, **every[0], "not_built": lacking}
+        if beside:
+            document["vendor"] = {name: {**asdict(times), "ratio": times.ratio} for name, times in beside.items()}
         if len(every) > 1:  # of a file of several outputs
             document |= {"kept": selected, "refused": refused, "ops": every}
         say(json.dumps(document, indent=1))
@@ -64,6 +71,17 @@ def candidates(
         say(columns([("kept", "expected share of roofline", "registers"), *listed]))
         if len(shown) < len(item.candidates):
             say(f"... and {len(item.candidates) - len(shown)} more; -v prints all")
+        if not quiet and item.op.name in beside:
+            _tell_vendor(beside[item.op.name], target)
+
+
+def _tell_vendor(beside: Beside, device: Device) -> None:
+    """Expected times of the best kernel beside the vendor's, and a warning where they are far apart."""
+    rows = zip(beside.rows, beside.expected_us, beside.vendor_us, strict=True)
+    table = [(str(m), f"{us:.1f}", f"{vendor:.1f}", f"{us / vendor:.2f}") for m, us, vendor in rows]
+    say(columns([("rows", "best expected us", "vendor's us", "ratio"), *table]))
+    if warning := beside.warning(device):
+        tell(f"warning: {warning}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +108,22 @@ class Selected:
     def refused(self) -> dict[str, int]:
         """Counts by law, of all families."""
         return dict(sum((Counter(funnel.refused) for funnel in self.funnels.values()), Counter[str]()))
+
+    def beside_vendor(self, device: Device, shapes: str) -> Beside | None:
+        """The best kernel's expected times beside the vendor's, at the traffic's ends and powers of two between."""
+        from haotuner.cost.expected import least_expected_us  # the models and their libraries take a second to import
+        from haotuner.cost.vendor_level import LEAST_ROWS, beside_vendor, vendor_us
+
+        if vendor_us(device, self.op, [LEAST_ROWS]) is None:
+            return None
+        last = max(shape[self.op.dynamic[0]] for shape in traffic_of(shapes, self.op).shapes())
+        rows = [m for m in COMPARED_ROWS if m <= last]
+        kernels = {family_named(name): [c.kernel for c in f.candidates] for name, f in self.funnels.items()}
+        return (
+            beside_vendor(device, self.op, rows, least_expected_us(self.op, device, kernels, rows).tolist())
+            if rows
+            else None
+        )
 
     def document(self) -> dict[str, Any]:
         """JSON form, for programs."""

@@ -20,8 +20,9 @@ import numpy as np
 
 from haotuner.cli.call_time import median_us, too_large, too_long
 from haotuner.cli.devices import columns
-from haotuner.cli.output import counted, say
+from haotuner.cli.output import counted, say, tell
 from haotuner.codegen.space import SLICES
+from haotuner.cost.vendor_level import LEAST_ROWS, WARN, vendor_us
 from haotuner.microkernels.cpu.conv_lines import LINES
 from haotuner.microkernels.cpu.conv_pixel_major import TURNED
 from haotuner.microkernels.cpu.generated import CpuGenerated
@@ -109,6 +110,8 @@ def device_document(manifest: Manifest, entry: PackOp, m: int) -> dict[str, Any]
     regions = composition.boxes(rows.__getitem__, {"m": m, "n": entry.n})
     chosen, *others = considered or [None]
     parts = sum_parts(composition.share)
+    device = Device(**manifest.document["device"])
+    vendor = vendor_us(device, Op.parse(entry.name), [bounds[at]]) if bounds[at] >= LEAST_ROWS else None
     shown = [_region(r.kernel, {axis: list(span) for axis, span in r.box.items()}, parts) for r in regions
              if r.box["m"][0] < m]  # fmt: skip
     return {
@@ -123,6 +126,7 @@ def device_document(manifest: Manifest, entry: PackOp, m: int) -> dict[str, Any]
         "regions": shown,
         **_launched(entry, m, composition.parts[0].kernel, len(shown), parts),
         "predicted_us": chosen["us"] if chosen else None,
+        **({} if vendor is None else {"vendor_us": round(float(vendor[0]), 3)}),
         "measured_us": None,
         "not_timed": WHY_NOT_TIMED,
         "runner_up": _device_runner_up(chosen, others),
@@ -188,6 +192,11 @@ def print_device(document: Mapping[str, Any]) -> None:
         )
     say(columns(table))
     say(f"times are of {last} rows, the most of the cell, weights {document['weights']}; {document['not_timed']}")
+    if "vendor_us" in document:
+        ratio = float(considered[0]["us"]) / document["vendor_us"]
+        say(f"the vendor's GEMM takes {document['vendor_us']:.2f} us there, by others' measurements: ratio {ratio:.2f}")
+        if ratio >= WARN:
+            tell("warning: no family here uses what this device is fastest with; prefer the vendor's library there")
 
 
 def _why(index: int, considered: Mapping[str, Any], chosen: Mapping[str, Any]) -> str:

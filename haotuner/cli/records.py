@@ -24,6 +24,7 @@ from haotuner.records.importing import Imported, Loaded, is_export, load_jsonl, 
 from haotuner.records.kernel_tuner import named
 from haotuner.records.miopen import is_find_database
 from haotuner.records.store import RecordStore
+from haotuner.records.timings import is_timings, load_timings
 from haotuner.spec.device import Device
 from haotuner.spec.record import Timed
 
@@ -187,7 +188,8 @@ def _loader(form: str, device: str | None, mapping: str | None) -> Callable[[Pat
     cache = partial(load_kernel_tuner, find_device=_absent_too, device=device, mapping=mapping)
     if form or device or mapping:
         return cache
-    return lambda path: load_jsonl(path) if is_export(path) else cache(path)
+    timings = partial(load_timings, find_device=_absent_too)
+    return lambda path: load_jsonl(path) if is_export(path) else timings(path) if is_timings(path) else cache(path)
 
 
 def _files_of(path: Path, form: str) -> list[Path]:

@@ -11,12 +11,9 @@ import typer
 from haotuner.cli.options import Json, Quiet, Verbose
 from haotuner.cli.output import check_output_path, say, status_messages, tell
 from haotuner.cli.transfer_input import known_device, known_families, read_store
-from haotuner.errors import UsageError
 
 # LightGBM, pandas and scikit-learn take a second to import: verbs import inside, and only these wait for them.
 transfer_app = typer.Typer(help="Learn a device from records of others.", no_args_is_help=True)
-# Verbs that only judge, and left for a checkout. For one release their names say so.
-MOVED = ("evaluate", "report", "shapes", "solvers", "winners")
 
 _Db = Annotated[str, typer.Option("--db", metavar="URL", help="The record store: sqlite:///FILE.")]
 _Target = Annotated[str, typer.Option("--target", metavar="ID", help="The device: a profile's id, cpu, cuda, cuda:N.")]
@@ -27,7 +24,7 @@ def fit(
     db: _Db,
     target: _Target,
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The model to write.")],
-    family: Annotated[str | None, typer.Option("--family", help="The family, if the store has several.")] = None,
+    family: Annotated[str | None, typer.Option("--family", help="One family; of GPUs by default all, in one model.")] = None,
     seed: Annotated[int, typer.Option("--seed", help="Seed of the forests.")] = 0,
     json_output: Json = False,
     quiet: Quiet = False,
@@ -48,8 +45,7 @@ def fit(
             "out": str(out),
             "target": target,
             "family": fitted.family,
-            "mode": fitted.choice.mode,
-            "gauge": fitted.choice.accuracy,
+            "mode": fitted.mode,
             "sources": list(fitted.sources),
             "rows": fitted.rows,
             "note": fitted.note,
@@ -57,26 +53,6 @@ def fit(
         say(json.dumps(document, indent=1))
     elif not quiet:
         sources = ", ".join(fitted.sources) or "no other device"
-        say(f"{out}: {fitted.family} on {target}, {fitted.choice.mode} from {sources}, {fitted.rows} own rows")
-    if fitted.choice.accuracies and verbose and not quiet:
-        text = ", ".join(f"{mode} {share:.3f}" for mode, share in fitted.choice.accuracies.items())
-        tell(f"gauge, pairwise accuracy on own rows held out: {text}")
+        say(f"{out}: {fitted.family} on {target}, {fitted.mode} from {sources}, {fitted.rows} own rows")
     if fitted.note and not quiet:
         tell(f"note: {fitted.note}")
-
-
-def _moved(context: typer.Context) -> None:
-    """Say where a verb went."""
-    verb = context.info_name
-    raise UsageError(
-        f"transfer {verb} is not part of the package: in a checkout, run python -m tests.bench.transfer_study {verb}"
-    )
-
-
-for _name in MOVED:
-    transfer_app.command(
-        _name,
-        hidden=True,
-        add_help_option=False,
-        context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-    )(_moved)

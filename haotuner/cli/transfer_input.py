@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # LightGBM, pandas and scikit-learn take a second to import: 
 
 
 _HEAD_BYTES = 64_000
-_CACHE_NAMES = (b'"device_name"', b'"kernel_name"', b'"tune_params_keys"', b'"cache"')
+_CACHE_NAMES = (b'"device_name"', b'"kernel_name"', b'"tune_params_keys"', b'"cache"', b'"kernels"')
 
 
 def read_store(db: str, *, quiet: bool, verbose: bool) -> DeviceTables:

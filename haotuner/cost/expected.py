@@ -7,7 +7,7 @@ So many times the columns with a part of the depth ask a device for the same blo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -27,7 +27,9 @@ from haotuner.spec.op import Op
 from haotuner.spec.shape import Shape
 from haotuner.spec.traffic import Traffic
 
+Floats = NDArray[np.float64]
 LAUNCH_US = 1.5  # from the end of a kernel to the first block of the next one on its stream (H100: 1 to 2)
+LEAST_SHARE = 0.2  # of a time that is the kernel's own, whatever adding up is thought to take
 PARTIAL_BYTES = 4  # sums of parts are kept in fp32
 
 
@@ -53,6 +55,20 @@ def adding_us(op: Op, device: Device, shape: Shape, parts: int) -> float:
 # H200 find narrower tiles as good or better (docs/decisions/132).
 DOUBT_US = 4.0
 ROWS = 20_000  # of a demand at a time: some tens of MB
+
+
+def least_expected_us(
+    op: Op, device: Device, by_family: Mapping[Family, Sequence[MicroKernel]], rows: Sequence[int]
+) -> Floats:
+    """Analytic microseconds of the best of some kernels at each number of rows, weights cold, ``(rows,)``."""
+    shapes, best = [Shape.of({op.dynamic[0]: m}) for m in rows], np.full(len(rows), np.inf)
+    for family, kernels in by_family.items():
+        step = max(1, ROWS // len(shapes))
+        for at in range(0, len(kernels), step):
+            part = kernels[at : at + step]
+            us = expected_us(device, demand(device, family, op, [(kernel, shape) for kernel in part for shape in shapes]))
+            best = np.minimum(best, us.reshape(len(part), -1).min(axis=0))
+    return best
 
 
 def over_traffic(

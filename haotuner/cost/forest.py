@@ -121,29 +121,6 @@ class Forest:
             total = total + (self._trees(frame) if self.settings.linear is None else predict_alike(frame, self._trees))
         return np.asarray(total, dtype=np.float64)
 
-    def continued(self, frame: pd.DataFrame, log_efficiency: ArrayLike, *, trees: int, learning_rate: float) -> Forest:
-        """A new forest: these trees, then more trees on other rows (continued boosting); the level is moved first."""
-        import lightgbm
-
-        moved = self._moved(frame, log_efficiency)
-        labels = np.asarray(log_efficiency, dtype=np.float64)
-        if self.booster is None or len(labels) < FEWEST_ROWS:
-            return moved
-        parameters = self.settings.parameters(len(labels), seed=self.seed, threads=self.threads)
-        data = self._data(frame, labels - moved._base(frame[_PRIOR].to_numpy(dtype=np.float64)), None)
-        moved.booster = lightgbm.train(
-            {**parameters, "learning_rate": learning_rate}, data, num_boost_round=trees, init_model=self.booster
-        )
-        return moved
-
-    def refitted(self, frame: pd.DataFrame, log_efficiency: ArrayLike, *, keep: float) -> Forest:
-        """A new forest of the same splits whose leaves moved to the rows: ``keep`` of the old value, the rest new."""
-        moved = self._moved(frame, log_efficiency)
-        if self.booster is not None:
-            labels = np.asarray(log_efficiency, dtype=np.float64) - moved._base(frame[_PRIOR].to_numpy(dtype=np.float64))
-            moved.booster = self.booster.refit(self._matrix(frame), labels, decay_rate=keep, verbosity=-1)
-        return moved
-
     def state(self) -> tuple[Mapping[str, Any], tuple[str, ...]]:
         """State to save: a mapping that JSON can hold, and LightGBM's text of the trees (none if there are none)."""
         if not self.fitted:
@@ -165,14 +142,6 @@ class Forest:
         forest.fitted = True
         return forest
 
-    def _moved(self, frame: pd.DataFrame, log_efficiency: ArrayLike) -> Forest:
-        """A copy of the forest, its intercept moved so that its mean error over the rows is 0."""
-        labels, _ = check_rows(frame, log_efficiency, None)
-        other = Forest(seed=self.seed, threads=self.threads, settings=self.settings)
-        other.line = (self.line[0] + float(np.mean(labels - self.predict(frame))), self.line[1])
-        other.booster, other.facts, other.fitted = self.booster, dict(self.facts), True
-        return other
-
     def _base(self, prior: Scores) -> Scores:
         return self.line[0] + self.line[1] * prior
 
@@ -186,10 +155,7 @@ class Forest:
     def _data(self, frame: pd.DataFrame, labels: Scores, weights: Scores | None) -> lightgbm.Dataset:
         import lightgbm
 
-        # free_raw_data: continued boosting predicts the rows with the old trees, which needs them once more
-        return lightgbm.Dataset(
-            self._matrix(frame), labels, weight=weights, feature_name=list(self.settings.columns), free_raw_data=False
-        )
+        return lightgbm.Dataset(self._matrix(frame), labels, weight=weights, feature_name=list(self.settings.columns))
 
 
 def line_through(prior: Scores, labels: Scores, weights: Scores | None, slope: float | None) -> tuple[float, float]:

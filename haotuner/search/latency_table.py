@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from haotuner.cost.expected import adding_us, in_parts_of
+from haotuner.cost.expected import LEAST_SHARE, adding_us, in_parts_of
 from haotuner.cost.features import features
 from haotuner.cost.forest import Forest
 from haotuner.cost.model import Analytic, CostModel, HasEnsemble
@@ -28,7 +28,6 @@ from haotuner.spec.shape import Shape
 Floats = NDArray[np.float64]
 Key = tuple[str, int, int, str]  # kernel, tiles along the axis, parts of the sum, state of the weights
 LEAST_ROWS = 24  # fewer measured rows teach a forest less than the analytic rule already knows
-LEAST_SHARE = 0.2  # of a time that is the kernel's own, whatever adding up is thought to take
 
 
 class LatencyTable:

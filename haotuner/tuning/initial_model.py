@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from haotuner.cost.forest import Forest
 from haotuner.cost.model import CostModel, HasEnsemble
 from haotuner.errors import HaotunerError, UsageError
 from haotuner.spec.device import Device
 from haotuner.transfer.models_shipped import ShippedModel, ShippedModels, starting_models
 from haotuner.transfer.saved_model import Transferred, load_model
+from haotuner.transfer.shared_model import SHARED, runs_on_gpus, shipped_file, verdict_on
 from haotuner.transfer.similarity import priors_at
 from haotuner.transfer.warm_start import Blend, Started, shared_of_models, shared_of_sources
 
@@ -25,6 +27,7 @@ class Start:
     model: CostModel | None
     words: str
     document: Mapping[str, Any] = field(default_factory=dict)
+    every_family: bool = False  # the model ranks micro-kernels of any family
 
 
 NOTHING = Start(model=None, words="", document={"model": None, "why": "no kernel is ranked"})  # of models without products
@@ -47,20 +50,25 @@ def start_of(requested: str | None, device: Device, family: str, *, seed: int = 
         return Start(model=None, words="from cold (--cost-model none)", document={"model": None, "why": "--cost-model none"})
     if requested is not None:
         named = load_model(Path(requested))
-        _same_family(requested, named.facts.get("family"), family)
+        _same_family(requested, named.facts.get("family"), family, device)
+        if named.facts.get("family") == SHARED:
+            return _shared(named, f"the model {requested}", requested, device, family, seed)
         # Whatever its kind, a model that is fitted again forgets the rows it was made of; what starts a run must not.
         if isinstance(named, Transferred):
             return _start(
                 shared_of_sources(named, seed), f"from the model {requested}", {"model": requested}, len(named.sources.ids)
             )
         return Start(model=Started(named, seed=seed), words=f"from the model {requested}", document={"model": requested})
-    return _shipped(starting_models(device, family), device, family, seed)
+    result = starting_models(device, family)
+    if not result.models and runs_on_gpus(device):
+        return _shared_shipped(device, family, seed)
+    return _shipped(result, device, family, seed)
 
 
 class Starts:
-    """Start of each family of a run: a model ranks the micro-kernels of one family only.
+    """Start of each family of a run: but for shared ones, a model ranks the micro-kernels of one family only.
 
-    A file that the user names is for the first family that is asked for; others start from what ships.
+    A file that the user names is for the first family that is asked for, if it is not shared; others start from what ships.
     """
 
     def __init__(self, asked: str | None, device: Device, *, seed: int = 0) -> None:
@@ -70,7 +78,8 @@ class Starts:
     def of(self, family: str) -> Start:
         """The start of one family. UsageError as ``start_of``, of the first one."""
         if family not in self._starts:
-            named = self._requested if self._requested == COLD or not self._starts else None
+            first = next(iter(self._starts.values()), None)
+            named = self._requested if self._requested == COLD or first is None or first.every_family else None
             self._starts[family] = start_of(named, self._device, family, seed=self._seed)
         return self._starts[family]
 
@@ -97,8 +106,47 @@ def _start(model: Started, words: str, document: Mapping[str, Any], sources: int
     return Start(model=model, words=words + text, document=document)
 
 
-def _same_family(requested: str, known: object, family: str) -> None:
+def _shared_shipped(device: Device, family: str, seed: int) -> Start:
+    """The shipped model of all GPUs where it beat the roofline on held-out devices; else the roofline, and the reason."""
+    try:
+        model = load_model(shipped_file())
+    except HaotunerError as error:
+        return Start(model=None, words=f"from the roofline: {error}", document={"model": None, "why": str(error)})
+    if verdict_on(model.facts, family) is None:
+        why = f"the shared model of GPUs is not used for {family}: no device with such kernels was held out of it"
+        return Start(model=None, words=f"from the roofline: {why}", document={"model": None, "why": why})
+    return _shared(model, "the shared model of GPUs", f"{SHARED}/{shipped_file().stem}", device, family, seed)
+
+
+def _shared(model: Forest | Transferred, name: str, file: str, device: Device, family: str, seed: int) -> Start:
+    """A start from a model of every family, or from the roofline where held-out devices say that it ranks no better."""
+    verdict, sources = verdict_on(model.facts, family), dict(model.facts.get("sources", {}))
+    if verdict is None:
+        certain = f"how well it ranks {family} is not known, as no device with such kernels was held out"
+    else:
+        certain = (
+            f"on held-out devices its first picks had {verdict.model:.3f} of the best throughput, "
+            f"the roofline's {verdict.roofline:.3f}"
+        )
+        if not verdict.beats:
+            why = f"{name} is not used for {family}: {certain}"
+            return Start(
+                model=None, words=f"from the roofline: {why}", document={"model": None, "why": why}, every_family=True
+            )
+        certain += f"; a prediction is off by {verdict.spread:.0%} (one standard deviation)"
+    rows = sum(sum(families.values()) for families in sources.values())
+    measured = f"{device.id} {'is' if device.id in sources else 'is not'} among them"
+    devices = f"{len(sources)} device{'s' if len(sources) > 1 else ''} ({', '.join(sorted(sources))}; {measured})"
+    words = f"from {name}, {rows:,} timings of {devices}; {certain}"
+    document: dict[str, Any] = {"model": file, "sources": sources}
+    document["held_out"] = None if verdict is None else asdict(verdict)
+    return Start(model=Started(model, seed=seed), words=words, document=document, every_family=True)
+
+
+def _same_family(requested: str, known: object, family: str, device: Device) -> None:
     """UsageError if a model is known to rank another family; files written before this was kept do not say."""
+    if known == SHARED and runs_on_gpus(device):
+        return
     if known is not None and known != family:
         raise UsageError(
             f"the model {requested} ranks {known} kernels, this run needs one for {family}; "

@@ -7,13 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from haotuner.records import RecordStore
-from haotuner.records.codec import trial_of
+from haotuner.records.timings import read_timings
 from haotuner.spec.device import Device
 from haotuner.spec.record import Record, Timed, Trial
-from haotuner.spec.shape import Shape
 
 FOLDER = Path(__file__).parent / "records"
 State = tuple[str, int, str, str]  # op, threads, weights, split
@@ -73,17 +71,8 @@ class OwnRecords:
     @staticmethod
     def read(path: Path) -> OwnRecords:
         """What ``write`` wrote."""
-        first, *lines = path.read_text(encoding="utf-8").splitlines()
-        head: dict[str, Any] = json.loads(first)
-        rounds: dict[Trial, tuple[float, ...]] = {}
-        for op, threads, weights, split, by in map(json.loads, lines):
-            for m, rows in by.items():
-                for at, *medians in rows:
-                    shape = Shape.of(m=int(m))
-                    kernel = head["kernels"][at]
-                    trial = trial_of(op=op, kernel=kernel, shape=shape, threads=threads, weights=weights, split=split)
-                    rounds[trial] = tuple(medians)
-        return OwnRecords(device=Device(**head["device"]), date=head["date"], rounds=rounds)
+        timings = read_timings(path)
+        return OwnRecords(device=timings.device, date=timings.date, rounds=timings.rounds)
 
     def records(self) -> Iterator[Record]:
         """As records with one sample each."""

@@ -35,7 +35,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     models = {
         "forest": Forest().fit(FRAME, FRAME["expected_log"] - 0.2 * FRAME["tile_rows_log2"]),
         "zero-shot": fit_model(read(WIDE, NARROW), COUSIN).model,
-        "residual": fit_model(read(WIDE, NARROW, COUSIN), COUSIN).model,
+        "own records": fit_model(read(WIDE, NARROW, COUSIN), COUSIN).model,
     }
     found = {}
     for name, model in models.items():
@@ -59,13 +59,13 @@ def refused(path: Path, said: str) -> None:
         load_model(path)
 
 
-@pytest.mark.parametrize("kind", ["forest", "zero-shot", "residual"])
+@pytest.mark.parametrize("kind", ["forest", "zero-shot", "own records"])
 def test_what_is_not_changed_is_opened(saved: dict[str, bytes], kind: str, tmp_path: Path) -> None:
     path = changed(saved[kind], tmp_path / "model", lambda header: None)
     assert np.isfinite(load_model(path).predict(FRAME)).all()
 
 
-@pytest.mark.parametrize("kind", ["forest", "zero-shot", "residual"])
+@pytest.mark.parametrize("kind", ["forest", "zero-shot", "own records"])
 @pytest.mark.parametrize(
     ("key", "value"),
     [
@@ -111,7 +111,7 @@ def test_a_kind_that_the_state_is_not_of_is_damage(saved: dict[str, bytes], kind
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), "text", None])
 def test_weights_of_sources_that_are_no_numbers_are_damage(saved: dict[str, bytes], bad: Any, tmp_path: Path) -> None:
-    for kind in ("zero-shot", "residual"):
+    for kind in ("zero-shot", "own records"):
         path = changed(saved[kind], tmp_path / "model", lambda header: header["state"]["sources"].update(weights=[bad, 0.5]))
         refused(path, "damaged")
 

@@ -14,12 +14,13 @@ from haotuner.spec.composition import Composition
 from haotuner.spec.device import Device
 from haotuner.spec.record import Record, Timed
 from haotuner.transfer.fit import fit_model
-from haotuner.transfer.modes import Sample, choose_mode, make_pool
 from haotuner.transfer.reading import DeviceTables, read_records
 from haotuner.transfer.saved_model import load_model, save_model
 from haotuner.transfer.sources import learn_sources
+from haotuner.transfer.warm_start import Started
 from tests.bench.transfer_study.ablation import ablate
 from tests.bench.transfer_study.evaluate import Evaluation, evaluate, evaluate_family
+from tests.bench.transfer_study.modes import Sample, choose_mode, make_pool
 from tests.bench.transfer_study.permutation import permute
 from tests.bench.transfer_study.survey import survey
 from tests.transfer.transfer_examples import COUSIN, KERNELS, NARROW, WIDE, find_device, read, records, tables
@@ -79,7 +80,7 @@ def test_labels_that_are_no_numbers_are_refused_before_any_tree_grows() -> None:
     broken = replace(wide, labels=np.where(np.arange(len(wide)) == 5, np.nan, wide.labels))
     with pytest.raises(ValueError, match="label 5 is nan"):
         learn_sources([broken], COUSIN, seed=0)
-    model = fit_model(DeviceTables(tables=[wide]), cousin.device).model
+    model = Started(fit_model(DeviceTables(tables=[wide]), cousin.device).model)  # as tuning does
     with pytest.raises(ValueError, match="NaN or infinity"):
         model.fit(cousin.frame.assign(streams=np.nan), cousin.labels)
 

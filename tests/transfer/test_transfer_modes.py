@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 from haotuner.cost.model import Scores
 from haotuner.cost.scores import pairwise_accuracy
 from haotuner.errors import UsageError
-from haotuner.transfer.calibrate import TargetScores
 from haotuner.transfer.device_table import NOTHING, DeviceTable, program_keys
-from haotuner.transfer.modes import LEARNING, MODES, Pool, Sample, choose_mode, make_pool, rank
 from haotuner.transfer.portfolio import program_units
-from haotuner.transfer.residual import PENALTIES, PROOF, _proved_penalty, fit_stack
 from haotuner.transfer.similarity import distance, joint_share, priors_of
 from haotuner.transfer.sources import KnownPrograms, learn_sources
+from tests.bench.transfer_study.calibrate import TargetScores
+from tests.bench.transfer_study.modes import LEARNING, MODES, Pool, Sample, choose_mode, make_pool, rank
+from tests.bench.transfer_study.residual import PENALTIES, PROOF, _proved_penalty, fit_stack
 from tests.bench.transfer_study.simulate import unaided_batch
 from tests.transfer.transfer_examples import COUSIN, NARROW, WIDE, tables
 

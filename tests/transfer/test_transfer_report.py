@@ -11,15 +11,16 @@ from hypothesis import strategies as st
 from haotuner.cost.forest import Forest
 from haotuner.cost.model_file import Saved, write
 from haotuner.errors import UsageError
-from haotuner.transfer.calibrate import TargetScores
 from haotuner.transfer.fit import fit_model
-from haotuner.transfer.modes import LEARNING, SAMPLE_FREE
 from haotuner.transfer.reading import DeviceTables
 from haotuner.transfer.saved_model import Transferred, load_model, save_model
 from haotuner.transfer.sources import learn_sources
+from haotuner.transfer.warm_start import Started
 from tests.bench.transfer_study.ablation import ablate
+from tests.bench.transfer_study.calibrate import TargetScores
 from tests.bench.transfer_study.curves import curve_of, first_reaching, mean_of, walk_down
 from tests.bench.transfer_study.evaluate import Evaluation, evaluate, joined
+from tests.bench.transfer_study.modes import LEARNING, SAMPLE_FREE
 from tests.bench.transfer_study.objectives import GRADES, OBJECTIVES, _grades
 from tests.bench.transfer_study.permutation import permute
 from tests.bench.transfer_study.simulate import SimulatedRun, _note_legs
@@ -161,12 +162,17 @@ def test_families_are_joined_with_shares_that_add_up_to_one() -> None:
     other = {
         "seeds": 20,
         "chosen": {
-            "16": {"mode": "continue", "picked": {"residual": 0.2, "continue": 0.8}, "notes": {"few": 0.5}, "gauge": 0.5}
+            "16": {
+                "mode": "from-scratch",
+                "picked": {"residual": 0.2, "from-scratch": 0.8},
+                "notes": {"few": 0.5},
+                "gauge": 0.5,
+            }
         },
     }
     found = joined([one, other])
     assert found["seeds"] == 20 and isinstance(found["seeds"], int)
-    assert found["chosen"]["16"]["picked"] == {"residual": 0.6, "continue": 0.4}
+    assert found["chosen"]["16"]["picked"] == {"residual": 0.6, "from-scratch": 0.4}
     assert found["chosen"]["16"]["notes"] == {"few": 0.25} and found["chosen"]["16"]["gauge"] == 0.5
 
 
@@ -212,20 +218,25 @@ def test_grades_keep_the_order_and_stay_within_what_lightgbm_takes(labels: list[
 
 def test_a_fitted_model_is_saved_and_predicts_the_same(three: DeviceTables, tmp_path: Path) -> None:
     fitted = fit_model(three, COUSIN)
-    assert isinstance(fitted.model, Transferred) and fitted.choice.mode == "residual" and fitted.rows > 0
+    assert isinstance(fitted.model, Transferred) and fitted.mode == "own records" and fitted.rows > 0
     save_model(fitted.model, tmp_path / "model")
     again = load_model(tmp_path / "model")
     (table,) = tables(COUSIN)
     assert (again.predict(table.frame) == fitted.model.predict(table.frame)).all()
-    facts = {"family": "cpu_dense_fp32", "target": "cousin", "sources": ["narrow", "wide"], "target_rows": len(table)}
+    facts = {
+        "family": "cpu_dense_fp32",
+        "target": "cousin",
+        "sources": ["narrow", "wide", "cousin"],
+        "target_rows": len(table),
+    }
     assert again.facts == facts
 
 
 def test_a_model_for_an_absent_device_is_zero_shot_and_learns_when_it_is_fitted(tmp_path: Path) -> None:
     fitted = fit_model(read(WIDE, NARROW), COUSIN)
-    assert fitted.choice.mode == "zero-shot" and "no records of cousin" in fitted.note
+    assert fitted.mode == "zero-shot" and "no records of cousin" in fitted.note
     save_model(fitted.model, tmp_path / "model")
-    model = load_model(tmp_path / "model")
+    model = Started(load_model(tmp_path / "model"))  # as tuning does
     (table,) = tables(COUSIN)
     scores, before = TargetScores.of(table), model.predict(table.frame)
     seen = np.random.default_rng(0).permutation(len(table))[:48]

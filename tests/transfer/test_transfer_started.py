@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from haotuner.cost.features import features
 from haotuner.cost.forest import Forest
 from haotuner.cost.model import Analytic, HasSpread, Scores
-from haotuner.transfer.modes import Sample, make_pool
 from haotuner.transfer.similarity import start_distance
 from haotuner.transfer.sources import learn_sources
 from haotuner.transfer.warm_start import SPREAD, TREE_ROWS, Remembered, Started
 from tests.bench.shipped_trees import SHIPPED_TREES, fit_start
+from tests.bench.transfer_study.modes import Sample, make_pool
 from tests.bench.transfer_study.started_mode import rank_started
 from tests.cost.cost_examples import BIG_CORE, CPU_DENSE, OP, PAIRS
 from tests.transfer.transfer_examples import COUSIN, NARROW, WIDE, tables

@@ -15,7 +15,6 @@ from haotuner.cost.model import HasEnsemble, HasSpread
 from haotuner.errors import UsageError
 from haotuner.search.observations import LEAST_STARTED_ROWS
 from haotuner.transfer import models_shipped as shipping
-from haotuner.transfer.calibrate import TargetScores
 from haotuner.transfer.fit import fit_model
 from haotuner.transfer.models_shipped import ShippedModel, ShippedModels, models_shipped, starting_models
 from haotuner.transfer.reading import read_records
@@ -23,6 +22,7 @@ from haotuner.transfer.saved_model import Transferred, load_model, save_model
 from haotuner.transfer.warm_start import TREE_ROWS, Started
 from haotuner.tuning import initial_model
 from haotuner.tuning.initial_model import Starts, start_of
+from tests.bench.transfer_study.calibrate import TargetScores
 from tests.cost.cost_examples import BIG_CORE, CPU_DENSE, KERNELS, OP, PAIRS
 from tests.search.fake_lab import CORE
 from tests.transfer.transfer_examples import COUSIN, NARROW, WIDE, find_device, records, tables
@@ -151,10 +151,10 @@ def test_a_named_forest_is_started_from_and_put_right(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What ``transfer fit`` writes in residual mode: the target's own records put far-off sources right."""
+    """What ``transfer fit`` writes where the target has records: it is a source for itself, beside far-off ones."""
     far = [*records(WIDE, odd=-0.6), *records(NARROW, odd=-0.6, seed=2), *records(COUSIN, seed=1)]
     found = fit_model(read_records(far, find_device), COUSIN)
-    assert isinstance(found.model, Transferred) and found.choice.mode == "residual"
+    assert isinstance(found.model, Transferred) and found.mode == "own records"
     path = tmp_path_factory.mktemp("fitted") / "model"
     save_model(found.model, path)
     return path
@@ -199,13 +199,9 @@ def test_what_transfer_learnt_of_several_sources_shares_what_is_measured_first_a
     model = load_model(tmp_path / "model")
     assert isinstance(model, Transferred) and isinstance(fitted.model, Transferred)
     assert model.sources.distances == pytest.approx(fitted.model.sources.distances)
-    state, texts = model.state()
-    del state["sources"]["distances"]  # as files before it were written
-    old = Transferred.restored(state, texts).sources.distances
-    assert old == pytest.approx(model.sources.distances - model.sources.distances.min())
 
 
-def test_once_samples_of_the_target_have_told_who_is_right_nobody_shares(fitted: Path) -> None:
+def test_where_the_target_s_own_records_tell_who_is_right_nobody_shares(fitted: Path) -> None:
     start = start_of(str(fitted), COUSIN, "cpu_dense_fp32")
     assert start.model is not None and not isinstance(start.model, HasEnsemble) and "share" not in start.words
 

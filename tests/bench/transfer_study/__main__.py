@@ -1,6 +1,7 @@
 """``python -m tests.bench.transfer_study``: how well transfer works, verb by verb.
 
     python -m tests.bench.transfer_study evaluate --db URL --target a4000 --samples 0,16,32,64,128 --json
+    python -m tests.bench.transfer_study curve --model FILE --records FILE [--op NAME]
     python -m tests.bench.transfer_study report --data FOLDER [--out page.md]
     python -m tests.bench.transfer_study shapes --db URL
     python -m tests.bench.transfer_study solvers --data FOLDER
@@ -27,6 +28,7 @@ from tests.bench.transfer_study.report_verb import report
 from tests.bench.transfer_study.shapes_verb import shapes
 from tests.bench.transfer_study.solvers_verb import solvers
 from tests.bench.transfer_study.study_verbs import ablate, permute, speed, study
+from tests.bench.transfer_study.tuning_curve import curve
 from tests.bench.transfer_study.winners_verb import winners
 
 
@@ -40,7 +42,7 @@ def study_app(_arguments: Sequence[str]) -> typer.Typer:
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
     )
-    for verb in (evaluate, report, shapes, solvers, winners, study, ablate, permute, speed):
+    for verb in (curve, evaluate, report, shapes, solvers, winners, study, ablate, permute, speed):
         app.command()(verb)
     return app
 

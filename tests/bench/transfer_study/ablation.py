@@ -12,13 +12,14 @@ from haotuner.cost.features import PROGRAM_NAMES
 from haotuner.cost.forest import Forest
 from haotuner.cost.model import Scores
 from haotuner.errors import UsageError
-from haotuner.transfer.calibrate import KEYS, TargetScores
 from haotuner.transfer.device_table import DeviceTable
 from haotuner.transfer.reading import DeviceTables
 from haotuner.transfer.similarity import priors_of
-from haotuner.transfer.sources import ANALYTIC_SLOPE, PLAIN_TREES, KnownPrograms, Scale, learn_sources, plain
+from haotuner.transfer.sources import ANALYTIC_SLOPE, KnownPrograms, Scale, learn_sources
+from tests.bench.transfer_study.calibrate import KEYS, TargetScores
 from tests.bench.transfer_study.curves import mean_of
 from tests.bench.transfer_study.objectives import compare
+from tests.bench.transfer_study.opinions import PLAIN_TREES, plain
 from tests.bench.transfer_study.splits import check_rankable
 
 SEEDS = 5  # of the forests

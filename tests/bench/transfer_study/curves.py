@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from haotuner.cost.model import Scores
-from haotuner.transfer.calibrate import KEYS, TargetScores
 from haotuner.transfer.device_table import Rows
+from tests.bench.transfer_study.calibrate import KEYS, TargetScores
 
 
 def curve_of(scores: TargetScores, order: Rows) -> Scores:

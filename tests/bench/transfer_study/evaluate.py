@@ -13,12 +13,12 @@ from threadpoolctl import threadpool_limits
 
 from haotuner.errors import UsageError
 from haotuner.hw_profiles.profile import architecture
-from haotuner.transfer.calibrate import CANDIDATES, KEYS, Calibration, calibrated
 from haotuner.transfer.device_table import DeviceTable
 from haotuner.transfer.experts import SHARES, Shares
-from haotuner.transfer.modes import MODES
 from haotuner.transfer.reading import DeviceTables, table_of
 from tests.bench.shipped_trees import fit_start
+from tests.bench.transfer_study.calibrate import CANDIDATES, KEYS, Calibration, calibrated
+from tests.bench.transfer_study.modes import MODES
 from tests.bench.transfer_study.simulate import LONGEST_WALK, REACH, Point, SimulatedRun, simulate
 from tests.bench.transfer_study.splits import half_of_kernels, rows_within
 from tests.bench.transfer_study.started_mode import GUIDED, STARTED
@@ -101,7 +101,7 @@ def settings_document(calibration: Calibration) -> dict[str, Any]:
 
 
 def _named(shares: Shares) -> str:
-    return f"halving {shares.halving:g}, analysis {shares.analysis:g}, agreed {shares.agreed:g}"
+    return f"halving {shares.halving:g}, analysis {shares.analysis:g}"
 
 
 def runs_of(

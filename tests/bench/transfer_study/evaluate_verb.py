@@ -33,7 +33,7 @@ def evaluate(
 ) -> None:
     """Score every mode on a target whose records are known.
 
-    Modes: zero-shot, residual, continue, refit, copy, from-scratch; and started, which is what `haotuner tune` runs.
+    Modes: zero-shot, residual, copy, from-scratch; and started, which is what `haotuner tune` runs.
     """
     requested = evaluation.Evaluation(
         target=known_device(target).id,

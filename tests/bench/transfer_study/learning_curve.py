@@ -8,11 +8,12 @@ from math import comb
 
 import numpy as np
 
-from haotuner.transfer.calibrate import TargetScores
+from haotuner.cost.forest import Forest
 from haotuner.transfer.device_table import DeviceTable
 from haotuner.transfer.experts import SHARES, Shares
-from haotuner.transfer.modes import make_pool
-from haotuner.transfer.sources import learn_sources, own_forests
+from haotuner.transfer.sources import SOURCE_TREES, learn_sources
+from tests.bench.transfer_study.calibrate import TargetScores
+from tests.bench.transfer_study.modes import make_pool
 
 SUBSETS = 6  # sets of sources of one size that are tried: with four sources that is every set
 KEY = "best@10"
@@ -23,7 +24,7 @@ def learning_curve(
 ) -> dict[str, list[float]]:
     """Zero-shot best@10 by the number of sources, one value for each of at most ``SUBSETS`` sets of that size."""
     scores, rng = TargetScores.of(target), np.random.default_rng([seed, 9])
-    forests = own_forests(tables, seed)
+    forests = [Forest(seed=seed, settings=SOURCE_TREES).fit(table.frame, table.labels) for table in tables]
     result: dict[str, list[float]] = {}
     for size in range(1, len(tables) + 1):
         for chosen in _subsets(len(tables), size, rng):

@@ -10,10 +10,10 @@ import numpy as np
 from haotuner.cost.features import NAMES, PROGRAM_NAMES
 from haotuner.cost.forest import Settings
 from haotuner.cost.model import Scores
-from haotuner.transfer.calibrate import TargetScores
 from haotuner.transfer.device_table import DeviceTable, Rows
 from haotuner.transfer.similarity import priors_of
 from haotuner.transfer.sources import Scale
+from tests.bench.transfer_study.calibrate import TargetScores
 from tests.bench.transfer_study.curves import mean_of
 
 OBJECTIVES = ("regression", "lambdarank", "rank_xendcg")  # Burges 2010; Bruch et al. 2021

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from haotuner.transfer.calibrate import KEYS
 from tests.bench.markdown import markdown_table
 from tests.bench.transfer_study.ablation import SEEDS
 from tests.bench.transfer_study.bars import bars
+from tests.bench.transfer_study.calibrate import KEYS
 from tests.bench.transfer_study.objectives import SAMPLES
 from tests.bench.transfer_study.report_page import Plots, family_page, header
 

@@ -13,10 +13,10 @@ import pandas as pd
 from haotuner.cost.features import frame as frame_of
 from haotuner.errors import UsageError
 from haotuner.spec.device import Device
-from haotuner.transfer.calibrate import TargetScores
 from haotuner.transfer.device_table import DeviceTable
 from haotuner.transfer.reading import DeviceTables, demands_of
 from haotuner.transfer.sources import learn_sources
+from tests.bench.transfer_study.calibrate import TargetScores
 from tests.bench.transfer_study.evaluate import interval_of_mean
 from tests.bench.transfer_study.splits import check_rankable
 

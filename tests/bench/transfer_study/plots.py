@@ -17,8 +17,6 @@ WORST = 3.0  # times the best latency at which the axis ends; slower first guess
 _LINES: Mapping[str, tuple[str, str, float]] = {
     "chosen": ("black", "-", 2.4),
     "residual": ("tab:blue", "-", 1.3),
-    "continue": ("tab:green", "-", 1.1),
-    "refit": ("tab:olive", "-", 1.1),
     "zero-shot": ("tab:orange", "--", 1.3),
     "copy": ("tab:red", "--", 1.3),
     "from-scratch": ("tab:gray", "-.", 1.8),

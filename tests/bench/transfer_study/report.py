@@ -16,12 +16,11 @@ from threadpoolctl import threadpool_limits
 
 from haotuner.errors import HaotunerError, UsageError
 from haotuner.hw_profiles.profile import architecture
-from haotuner.transfer.calibrate import Calibration, chosen, folds_for, scores_of
 from haotuner.transfer.device_table import DeviceTable
 from haotuner.transfer.experts import SHARES, Shares
-from haotuner.transfer.modes import ModeChoice
 from haotuner.transfer.reading import DeviceTables, table_of
 from tests.bench.transfer_study.across_devices import across_devices
+from tests.bench.transfer_study.calibrate import Calibration, chosen, folds_for, scores_of
 from tests.bench.transfer_study.evaluate import (
     CURVE_AT,
     SPLITS,
@@ -33,6 +32,7 @@ from tests.bench.transfer_study.evaluate import (
     without_relatives,
 )
 from tests.bench.transfer_study.learning_curve import learning_curve
+from tests.bench.transfer_study.modes import ModeChoice
 from tests.bench.transfer_study.simulate import LONGEST_WALK, SimulatedRun
 
 # A few seconds of work, which is what an interruption costs. First seeds come first on every target, so what a long report

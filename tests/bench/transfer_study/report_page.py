@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from haotuner.transfer.calibrate import KEYS
-from haotuner.transfer.modes import MODES
 from tests.bench.markdown import markdown_table
+from tests.bench.transfer_study.calibrate import KEYS
+from tests.bench.transfer_study.modes import MODES
 from tests.bench.transfer_study.report_summary import in_short
 from tests.bench.transfer_study.started_mode import GUIDED, STARTED
 

@@ -8,10 +8,15 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from haotuner.cost.model import Scores
-from haotuner.transfer.calibrate import TargetScores
 from haotuner.transfer.device_table import NOTHING, DeviceTable, Rows
-from haotuner.transfer.experts import ANALYSIS, COPY_OF, SHARES, Shares, single_opinions
-from haotuner.transfer.modes import (
+from haotuner.transfer.experts import ANALYSIS, COPY_OF, SHARES, Shares
+from haotuner.transfer.portfolio import Opinion, Portfolio
+from haotuner.transfer.similarity import priors_of
+from haotuner.transfer.sources import learn_sources
+from haotuner.transfer.warm_start import Ranks
+from tests.bench.transfer_study.calibrate import TargetScores
+from tests.bench.transfer_study.curves import curve_of, first_reaching, mean_of, walk_down
+from tests.bench.transfer_study.modes import (
     HEAD,
     LEARNING,
     SAMPLE_FREE,
@@ -25,11 +30,7 @@ from haotuner.transfer.modes import (
     rank,
     with_heads,
 )
-from haotuner.transfer.portfolio import Opinion, Portfolio
-from haotuner.transfer.similarity import priors_of
-from haotuner.transfer.sources import learn_sources, measured_by
-from haotuner.transfer.warm_start import Ranks
-from tests.bench.transfer_study.curves import curve_of, first_reaching, mean_of, walk_down
+from tests.bench.transfer_study.opinions import measured_by, single_opinions
 from tests.bench.transfer_study.samples import grow
 from tests.bench.transfer_study.started_mode import GUIDED, STARTED, rank_started
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from haotuner.cost.model import Scores
-from haotuner.transfer.modes import Pool, Sample
 from haotuner.transfer.warm_start import Ranks, Started
+from tests.bench.transfer_study.modes import Pool, Sample
 
 STARTED = "started"  # what ``tune`` runs: it is not chosen from, for a search has no other
 GUIDED = "guided"  # from scratch, the samples chosen with the help of the analysis

@@ -19,10 +19,11 @@ from haotuner.cost.model import Scores
 from haotuner.cost.scores import pairwise_accuracy
 from haotuner.hw_profiles.profile import architecture
 from haotuner.transfer.device_table import NOTHING, DeviceTable, Rows
-from haotuner.transfer.experts import SHARES, Shares, single_opinions
-from haotuner.transfer.modes import make_pool
+from haotuner.transfer.experts import SHARES, Shares
 from haotuner.transfer.reading import DeviceTables, table_of
-from haotuner.transfer.sources import learn_sources, measured_by
+from haotuner.transfer.sources import learn_sources
+from tests.bench.transfer_study.modes import make_pool
+from tests.bench.transfer_study.opinions import measured_by, single_opinions
 
 KEYS = ("pairwise", "best@1", "best@5", "best@10")
 _AT = {"best@1": 1, "best@5": 5, "best@10": 10}
@@ -63,11 +64,13 @@ class TargetScores:
 
 
 KEY = "best@10"
-# Coarse, as a dozen devices cannot tell finer ones apart. First the shares of the head for what opinions agree on: none is
-# the default and wins ties; not all, for one row in ten stays a hedge. Then other weights of the kinds of opinions.
-AGREED = (0.0, 0.5, 0.7, 0.9)
-_WEIGHTS = (replace(SHARES, analysis=0.5), replace(SHARES, halving=4.0), replace(SHARES, halving=16.0))
-CANDIDATES: tuple[Shares, ...] = (*(replace(SHARES, agreed=share) for share in AGREED), *_WEIGHTS)
+# Coarse, as a dozen devices cannot tell finer ones apart: the default, then other weights of the kinds of opinions.
+CANDIDATES: tuple[Shares, ...] = (
+    SHARES,
+    replace(SHARES, analysis=0.5),
+    replace(SHARES, halving=4.0),
+    replace(SHARES, halving=16.0),
+)
 SEEDS = 4  # of forests and draws, in each fold: one alone moves by 0.02
 PROOF = 0.005  # by which other weights must beat the best with the default ones, in the mean of the folds
 
@@ -115,7 +118,7 @@ def scores_on(target: DeviceTable, sources: Sequence[DeviceTable]) -> list[float
     for seed in range(SEEDS):
         single = single_opinions(target, sources, known, seed)
         pool = make_pool(learn_sources(sources, target.device, seed=seed), sources, target, known=known, single=single)
-        answer = pool.zero_shots(seed, AGREED) + [replace(pool, shares=shares).zero_shot(seed) for shares in _WEIGHTS]
+        answer = [replace(pool, shares=shares).zero_shot(seed) for shares in CANDIDATES]
         result.append([scores.score(each)[KEY] for each in answer])
     return [float(mean) for mean in np.mean(result, axis=0)]
 
@@ -132,13 +135,13 @@ class Calibration:
 def chosen(result: Mapping[Fold, Sequence[float]]) -> Calibration:
     """The candidate that is best in the mean over folds, with other weights only if these are proved better.
 
-    Without any fold, or where none can tell, it is the default: the portfolio alone.
+    Without any fold, or where none can tell, it is the default.
     """
     if not result:
         return Calibration(shares=SHARES, means=(), folds={})
     means = np.mean(list(result.values()), axis=0)
-    best, usual = int(np.argmax(means)), int(np.argmax(means[: len(AGREED)]))
-    at = best if means[best] > means[usual] + PROOF else usual
+    best = int(np.argmax(means))
+    at = best if means[best] > means[0] + PROOF else 0
     folds = {f"{fold.family} {fold.target}": float(scores[at]) for fold, scores in result.items()}
     return Calibration(shares=CANDIDATES[at], means=tuple(means.tolist()), folds=folds)
 

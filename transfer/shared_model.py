@@ -1,0 +1,218 @@
+"""Shared model: one forest for kernels of any family on any GPU, of what the roofline gets wrong of them.
+
+It reads only features that every product-like family has: work, waves and fill, occupancy, traffic and instruction mix of a
+step, spills, shape of the tile. Nothing in it names a family or a device. The label is log(roofline's time / measured time)
+less its mean over the task, so that the roofline keeps the level and the forest moves kernels against each other; a held-out
+share of that correction is applied. Families and devices that were left out say where it ranks better than the roofline
+alone; it is used for those and for no others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from haotuner.cost.features import NAMES
+from haotuner.cost.forest import Forest, Settings
+from haotuner.cost.model import Scores
+from haotuner.cost.scores import best_at
+from haotuner.hw_profiles.typical import typical
+from haotuner.spec.device import Device
+from haotuner.transfer.device_table import DeviceTable, Rows
+
+SHARED = "shared"  # stands for the family in the facts of such a model
+# Left out: numbers of the device alone, by which a forest of nine devices tells them apart and learns nothing for a tenth;
+# switches whose bits mean something else in every family; what only CPUs have.
+_LEFT_OUT = {"flags", "streams", "ahead_lines_log2", "fetched", "exposed_share"}
+_OF_DEVICE = {
+    "units_log2",
+    "balance_log2",
+    "pipes",
+    "wave_width",
+    "l1_per_pipe_log2",
+    "l2_per_unit_log2",
+    "threads_limit_log2",
+}
+COLUMNS = tuple(name for name in NAMES if name not in _LEFT_OUT | _OF_DEVICE)
+TREES = Settings(
+    trees=80, leaves=15, learning_rate=0.06, rows_per_leaf=40, feature_share=0.5, l2=5.0, slope=1.0, columns=COLUMNS
+)
+SHARES = (0.25, 0.5, 0.75, 1.0)  # of the forest's correction that may be applied
+SHARE = 0.5  # where no other device tells
+ROWS = 2_500  # of one family on one device: exhaustive sets have 18,000, our searches a hundred
+FEWEST = 6  # kernels of a task that is judged
+SEEDS = 2  # forests of a fold, averaged
+GAIN = 0.002  # of the best throughput, by which first picks must beat the roofline's for the model to be used
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """First picks on tasks that were left out, as shares of the best throughput; means over ``tasks``."""
+
+    roofline: float
+    model: float
+    worst_roofline: float
+    worst_model: float
+    roofline_10: float  # the best of the first ten
+    model_10: float
+    spread: float  # standard deviation of log(predicted / measured) within a task
+    tasks: int
+
+    @property
+    def beats(self) -> bool:
+        """True where the model's first picks beat the roofline's."""
+        return self.model >= self.roofline + GAIN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """One held-out table with the forest's full correction of its rows, and what it is worth."""
+
+    table: DeviceTable
+    correction: Scores
+    picks: Mapping[float, Scores]  # by share of the correction: first picks and the best of ten, ``(tasks, 2)``
+
+    @staticmethod
+    def of(table: DeviceTable, correction: Scores) -> Held:
+        """With what each share is worth; 0 is the roofline alone."""
+        tasks, prior, rate = judged_tasks(table), _prior(table), np.exp(table.labels)
+        picks = {
+            share: np.array(
+                [[best_at(prior[rows] + share * correction[rows], rate[rows], k) for k in (1, 10)] for rows in tasks],
+                dtype=np.float64,
+            )
+            for share in (0.0, *SHARES)
+        }
+        return Held(table=table, correction=correction, picks=picks)
+
+
+def fit_shared(tables: Sequence[DeviceTable], *, share: float = SHARE, seed: int = 0) -> Forest:
+    """The model of all rows of the tables, ``ROWS`` of each at most; rows near the best of their task weigh most."""
+    rng = np.random.default_rng(seed)
+    frames, labels, weights = [], [], []
+    for table in tables:
+        rows = np.sort(rng.permutation(len(table))[:ROWS])
+        prior = _prior(table)
+        part = prior + share * _centred(table.labels - prior, table)
+        mass = np.exp(table.labels - _best(table)) / np.sqrt(len(table))
+        frames.append(table.frame.iloc[rows][list(COLUMNS)])
+        labels.append(part[rows])
+        weights.append(mass[rows])
+    mass = np.concatenate(weights)
+    forest = Forest(seed=seed, settings=TREES)
+    forest.fit(pd.concat(frames, ignore_index=True), np.concatenate(labels), mass / mass.mean())
+    forest.line = (0.0, 1.0)  # the level is the roofline's
+    return forest
+
+
+def held_out(
+    tables: Sequence[DeviceTable], key: Callable[[DeviceTable], str], tell: Callable[[str], None] = lambda _: None
+) -> list[Held]:
+    """Corrections of each table that can be judged, by models of all tables of other keys."""
+    result = []
+    for name in sorted({key(table) for table in tables}):
+        sources = [table for table in tables if key(table) != name]
+        if not sources:
+            continue
+        forests = [fit_shared(sources, share=1.0, seed=seed) for seed in range(SEEDS)]
+        for table in tables:
+            if key(table) == name and judged_tasks(table):
+                predictions = np.mean([forest.predict(table.frame) for forest in forests], axis=0)
+                result.append(Held.of(table, predictions - _prior(table)))
+        tell(f"shared model: {name} held out")
+    return result
+
+
+def chosen_share(left_out: Iterable[Held], without: DeviceTable | None = None) -> float:
+    """The share whose first picks are best in the mean of tables; those of one family and of one device may be left out."""
+    others = [
+        item
+        for item in left_out
+        if without is None or (item.table.family != without.family and item.table.device.id != without.device.id)
+    ]
+    if not others:
+        return SHARE
+    means = [np.mean([item.picks[share][:, 0].mean() for item in others]) for share in SHARES]
+    return SHARES[int(np.argmax(means))]
+
+
+def verdicts(left_out: Sequence[Held], name: Callable[[Held], str]) -> dict[str, Verdict]:
+    """By name. The share is chosen for each table on other families of other devices, so that none judges its own."""
+    groups: dict[str, list[tuple[Held, float]]] = {}
+    for item in left_out:
+        groups.setdefault(name(item), []).append((item, chosen_share(left_out, item.table)))
+    return {group: _verdict(items) for group, items in sorted(groups.items())}
+
+
+def judged_tasks(table: DeviceTable) -> list[Rows]:
+    """Rows of each task that has enough kernels to be judged."""
+    return [rows for rows in table.groups() if len(rows) >= FEWEST]
+
+
+def runs_on_gpus(device: Device) -> bool:
+    """True of devices whose units hide latency behind other waves: the model is of those."""
+    return typical(device).waves_hide_latency
+
+
+def facts_of(tables: Sequence[DeviceTable], by_family: Mapping[str, Verdict], share: float) -> dict[str, object]:
+    """Provenance that travels with the model: rows by device and family, share, and verdicts by family."""
+    sources: dict[str, dict[str, int]] = {}
+    for table in tables:
+        sources.setdefault(table.device.id, {})[table.family] = len(table)
+    return {
+        "family": SHARED,
+        "sources": sources,
+        "share": share,
+        "verdicts": {
+            name: {key: round(float(value), 4) for key, value in asdict(item).items()} for name, item in by_family.items()
+        },
+    }
+
+
+def shipped_file() -> Path:
+    """The shipped model's file; its facts are in its header."""
+    return Path(str(files("haotuner.transfer").joinpath("models"))) / SHARED / "gpu.txt"
+
+
+def verdict_on(facts: Mapping[str, object], family: str) -> Verdict | None:
+    """The verdict of a model's facts on a family; None where no device with such kernels was held out."""
+    known = facts.get("verdicts")
+    item = known.get(family) if isinstance(known, Mapping) else None
+    return Verdict(**{**item, "tasks": int(item["tasks"])}) if isinstance(item, Mapping) else None
+
+
+def _prior(table: DeviceTable) -> Scores:
+    return np.asarray(table.frame["expected_log"], dtype=np.float64)
+
+
+def _best(table: DeviceTable) -> Scores:
+    best = pd.Series(table.labels).groupby(table.tasks).transform("max")
+    return np.asarray(best, dtype=np.float64)
+
+
+def _centred(values: Scores, table: DeviceTable) -> Scores:
+    return np.asarray(values - pd.Series(values).groupby(table.tasks).transform("mean"), dtype=np.float64)
+
+
+def _verdict(items: Sequence[tuple[Held, float]]) -> Verdict:
+    """Of tables; each task counts alike."""
+    without = np.concatenate([item.picks[0.0] for item, _ in items])
+    learned = np.concatenate([item.picks[share] for item, share in items])
+    errors = np.concatenate(
+        [_centred(item.table.labels - _prior(item.table) - share * item.correction, item.table) for item, share in items]
+    )
+    return Verdict(
+        roofline=float(without[:, 0].mean()),
+        model=float(learned[:, 0].mean()),
+        worst_roofline=float(without[:, 0].min()),
+        worst_model=float(learned[:, 0].min()),
+        roofline_10=float(without[:, 1].mean()),
+        model_10=float(learned[:, 1].mean()),
+        spread=float(errors.std()),
+        tasks=len(learned),
+    )
