@@ -66,6 +66,7 @@ class Copies(Values):
         variable, span = read.variables[axis], spans[axis]
         size = self._number(span) if isinstance(span, int) else span
         if level < len(read.order) - 1:
+
             def body(i: Value) -> None:
                 inner = {**at, variable.name: self._index("add", corner[axis], i)}
                 place = self._index("add", where, self._index("mul", i, self._number(strides[axis])))

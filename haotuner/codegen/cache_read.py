@@ -110,7 +110,9 @@ def cache_read(accesses: Accesses, fold: Fold, value: Expression, tensor: str, o
     graph = accesses.graph
     refused = UsageError(f"what a tile reads of {tensor} is no box of a known size: it cannot be copied")
     loads = _loads(fold, tensor)
-    outside = [part for part in parts(value, into_folds=False) if isinstance(part, Load) and part.tensor == copy_name(tensor)]
+    outside = [
+        part for part in parts(value, into_folds=False) if isinstance(part, Load) and part.tensor == copy_name(tensor)
+    ]
     if len(loads) != 1 or outside or loads[0].nonempty or graph.types[tensor].dtype != "fp32":
         raise refused
     terms = [(variable, extent) for variable, extent in fold.axes if isinstance(extent, int)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeAlias
 
 from haotuner.codegen.builder import Builder, Cell, Value
@@ -86,8 +87,12 @@ class _Tiled(Copies):
         outer = list(self.plan.loops[:-2])
         copied = [read for read in self.plan.reads if read.own == self.column]
         if not copied:
-            self._outer(outer, Frame(), lambda frame: self._rows(frame, lambda row, rows: self._split(
-                self.column_extent, self.tile_columns, lambda column, wide: self._tile(frame, row, rows, column, wide))))  # fmt: skip
+
+            def across(frame: Frame, row: Value, rows: int | Value) -> None:
+                body = partial(self._tile, frame, row, rows)
+                self._split(self.column_extent, self.tile_columns, body)
+
+            self._outer(outer, Frame(), lambda frame: self._rows(frame, partial(across, frame)))
             return
         own = frozenset[str]().union(*(free_variables(index) for index in copied[0].indices))
         inner = [loop for loop in outer if loop[0].name not in own]
@@ -162,8 +167,9 @@ class _Tiled(Copies):
         if isinstance(part.rows, int):
             whole, left = divmod(part.rows, height)
             if whole:
-                step = lambda i: self._across(part, self._index("mul", i, number(height)), height, body)  # noqa: E731
-                self.machine.loop(number(whole), step)
+                self.machine.loop(
+                    number(whole), lambda i: self._across(part, self._index("mul", i, number(height)), height, body)
+                )
             if left:
                 self._across(part, number(whole * height), left, body)
             return
@@ -249,8 +255,9 @@ class _Tiled(Copies):
         first = self._index("add", part.row, block.row)
         rows = [self._index("add", first, self._number(row)) for row in range(block.height)]
         places = [self._index("add", part.column, column) for column in block.columns]
-        lanes = {"lanes": width, "along": self.along if width > 1 else frozenset()}
-        frames = [[replace(part.frame.inner(**{self.row.name: row, self.column.name: column}), mask=mask, **lanes)
+        along = self.along if width > 1 else frozenset()
+        frames = [[replace(part.frame.inner(**{self.row.name: row, self.column.name: column}), mask=mask, lanes=width,
+                           along=along)
                    for column, mask in zip(places, block.masks, strict=True)] for row in rows]  # fmt: skip
         cells = []
         for row in range(block.height):

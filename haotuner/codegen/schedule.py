@@ -373,11 +373,12 @@ def _with_copies(plan: Plan) -> Plan:
         raise UsageError(f"tiles of {plan.output} read no operand that could be copied so ({ask}): ask for other copies")
     accesses = Accesses(graph, stored={tensor: copy_name(tensor) for tensor in tensors.values()})
     plan = replace(plan, value=accesses.computed(plan.output, plan.indices))
-    fold, high, wide = tiled_fold(plan), schedule.tiles[0] * schedule.rows, schedule.tiles[1] * schedule.lanes * schedule.unroll
+    high, wide = schedule.tiles[0] * schedule.rows, schedule.tiles[1] * schedule.lanes * schedule.unroll
     own = {bit: (column, wide) if bit == COLUMNS else (row, high) for bit in tensors}
+    fold = tiled_fold(plan)
     reads = [cache_read(accesses, fold, plan.value, tensors[bit], own[bit][0]) for bit in sorted(tensors)]
     if floats(reads, [own[bit][1] for bit in sorted(tensors)]) > MOST_COPIED:
-        raise UsageError(f"copies of a tile are more than the {MOST_COPIED} elements that they may be: ask for smaller tiles")
+        raise UsageError(f"a tile's copies are more than the {MOST_COPIED} elements that they may be; ask for smaller tiles")
     return replace(plan, reads=tuple(reads))
 
 

@@ -78,7 +78,12 @@ def offsets(count: int, lanes: int, pitch: int) -> list[int]:
 
 
 def maskable(
-    value: Expression, indices: Sequence[Expression], along: frozenset[str], *, but: Container[str] = (), padded: bool = False
+    value: Expression,
+    indices: Sequence[Expression],
+    along: frozenset[str],
+    *,
+    but: Container[str] = (),
+    padded: bool = False,
 ) -> bool:
     """True if all that a vector touches is one row of neighbours, so that masked instructions can leave lanes out.
 
@@ -203,7 +208,6 @@ class Values:
             return self._masked(*padded, frame)
         arguments = [self.evaluate(argument, frame) for argument in e.arguments]
         return machine.apply(e.function, arguments, e.dtype, frame.lanes if free_variables(e) & frame.along else 1)
-
 
     def _masked(self, inside: Expression, load: Load, fill: Number, frame: Frame) -> Value:
         """Neighbours of a padded tensor: lanes outside of it are not touched, where clamped indices would be gathered."""
