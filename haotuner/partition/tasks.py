@@ -24,6 +24,7 @@ from haotuner.partition.ilp_partition import IlpPartitioner, PartitionReport, to
 from haotuner.partition.layout import LAYOUTS
 from haotuner.partition.products import Product
 from haotuner.partition.profiled_costs import ProfiledPrices
+from haotuner.partition.rewrites import with_rewrites
 from haotuner.partition.segmented_model import RANDOM
 from haotuner.partition.segments import chained, cut, flattened
 from haotuner.partition.specializations import ways_of
@@ -123,7 +124,7 @@ def model_task(
     prices = ProfiledPrices(at, measure_s) if measure_s and serves is None else Prices(at, CORE if serves is None else GPU)
     kinds: dict[Hashable, Any] = {}
     plans = tuple(
-        LAYOUTS[layout](IlpPartitioner(segment.graph, prices, serves=serves, kinds=kinds))
+        LAYOUTS[layout](with_rewrites(IlpPartitioner(segment.graph, prices, serves=serves, kinds=kinds)))
         for segment in flattened(cut(graph))
         if segment.graph is not None
     )

@@ -361,6 +361,7 @@ def _plan_of(model: ModelTask, tuned: Sequence[Tuned], device: Device, threads: 
         "predicted_us": {str(count): predicted_us(model, tuned, device, count) for count in threads},
         "regions": [region for region in report.regions if region["chosen"]],
         **({"ways": report.ways} if report.ways else {}),
+        **({"rewrites": report.rewrites} if report.rewrites else {}),
     }
 
 
