@@ -67,9 +67,8 @@ def print_model(document: dict[str, Any], *, every: bool) -> None:
         say(f"plan for {way['where']}: {way['us']:,.0f} us of its {len(way['requests'])} requests, by the one plan "
             f"{way['one_plan_us']:,.0f}; {way['own_kernels']} kernels of its own")  # fmt: skip
     for item in document.get("rewrites", []):
-        say(
-            f"rewritten: {item['tensor']}, {item['rule']}; its region {item['us']:,.1f} us, without {item['without_us']:,.1f}"
-        )
+        us = f"{item['us']:,.1f} us, without {item['without_us']:,.1f}"
+        say(f"rewritten: {item['tensor']}, {item['rule']}; its region {us}")
     apart = [
         region
         for region in document["regions"]

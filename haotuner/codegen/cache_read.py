@@ -28,7 +28,7 @@ class CacheRead:
     """Copy of a box of a tensor. ``name``: of the copy; ``own``: the variable of the tile's axis that it follows.
 
     ``indices``: of the tensor, as the fold reads it; ``slopes``: of each index in each variable of ``terms`` and in
-    ``own``; ``variables`` and ``value``: an element of the tensor; ``order``: axes as they lie in the copy, last the nearest.
+    ``own``; ``variables`` and ``value``: an element of the tensor; ``order``: axes as they lie in the copy.
     """
 
     name: str

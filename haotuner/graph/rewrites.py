@@ -81,7 +81,7 @@ def sites(graph: Graph) -> Iterator[Site]:
             if weights is not None and readers[weights.output] == [node] and weights.output not in graph.outputs:
                 yield Site(DIVISION, node.output, frozenset({node.output, weights.output}))
                 total = weights.inputs[1]
-                if readers[total] == [weights] and total not in graph.outputs and _columns(graph, node) is not None:
+                if readers[total] == [weights] and total not in graph.outputs and columns_of(graph, node) is not None:
                     yield Site(COLUMN, node.output, frozenset({node.output, weights.output, total}))
         elif node.primitive == "reduce":
             extents = _terms(graph, node)
@@ -129,7 +129,7 @@ def _weights(graph: Graph, made: Mapping[str, Node], node: Node) -> Node | None:
     return weights if _folds(graph, total, "sum", summed, powers.output) else None
 
 
-def _columns(graph: Graph, node: Node) -> tuple[int, int] | None:
+def columns_of(graph: Graph, node: Node) -> tuple[int, int] | None:
     """Axis of a product's second operand that its first one has not, and that axis of the output; None: there is none."""
     labels, _, output = node.attributes["labels"].partition("->")
     own, other = labels.split(",")
@@ -188,7 +188,7 @@ def _divide_behind(graph: Graph, node: Node, writer: _Writer) -> None:
 
 
 def _add_column(graph: Graph, node: Node, writer: _Writer) -> None:
-    weights, columns = graph.producer(node.inputs[0]), _columns(graph, node)
+    weights, columns = graph.producer(node.inputs[0]), columns_of(graph, node)
     assert weights is not None and columns is not None, "a site's product reads a division, and has columns"
     axis, across = columns
     of, value = graph.types[node.inputs[1]], graph.constants.get(node.inputs[1])

@@ -12,8 +12,8 @@ from dataclasses import replace
 from itertools import chain, combinations
 from typing import Any
 
-from haotuner.graph.graph import Graph
-from haotuner.graph.rewrites import BEHIND, Site, rewritten, sites
+from haotuner.graph.graph import Graph, Node
+from haotuner.graph.rewrites import BEHIND, COLUMN, Site, columns_of, rewritten, sites
 from haotuner.partition.costs import Prices
 from haotuner.partition.ilp_partition import IlpPartitioner
 from haotuner.partition.multi_output_fusion import joined
@@ -22,26 +22,34 @@ from haotuner.partition.window_ilp import Candidate
 from haotuner.partition.windows import Window
 
 MOST_SITES = 4  # of a region, of which every set is looked at; of more each alone, one after the other
-GAIN = 1e-6  # of a region's price: less is none
+NEAR = 1e-6  # of a region's price, below which two are the same
+GAIN = 0.02  # of a region's expected price: a form that is expected to save less is not taken, for expectations err
+VECTOR = 16  # columns of a product that its kernels compute together
 
 
 class Rewrites:
-    """The cheapest forms of a plan's regions. ``prices``: None for those that are expected of the plan's requests."""
+    """The cheapest forms of a plan's regions.
 
-    def __init__(self, plan: IlpPartitioner, prices: Prices | None = None) -> None:
+    ``prices``: None for those that are expected of the plan's requests; ``gain``: share that a form must save.
+    """
+
+    def __init__(self, plan: IlpPartitioner, prices: Prices | None = None, gain: float = NEAR) -> None:
         self.plan, self.graph = plan, plan.graph
         self.prices = Prices(plan.prices.requests, plan.prices.rates) if prices is None else prices
+        self.gain = gain
         self._costs: dict[Hashable, float] = {}
         self._kinds: dict[Hashable, Window] = {}  # windows at these prices
         self.report: list[dict[str, Any]] = []
 
     def offered(self) -> Iterator[Site]:
-        """Sites whose other form may pay: of what they make alone it is cheaper, or the tensor that is divided is smaller."""
+        """Sites whose other form may pay: alone it is cheaper, or what is divided is smaller and takes no vector more."""
         for site in sites(self.graph):
             node, moved = self.plan.producers[site.tensor], site.nodes - {site.tensor} or site.nodes
             if any(name in product.nodes for product in self.plan.products.values() for name in moved):
                 continue  # a kernel of its own computes it with what lies around it
             if site.rule in BEHIND:
+                if site.rule == COLUMN and self._new_vector(node):
+                    continue
                 less = [self.prices.mean_bytes(self.graph, tensor) for tensor in (site.tensor, node.inputs[0])]
                 if less[0] < less[1]:
                     yield site
@@ -49,6 +57,12 @@ class Rewrites:
             alone = self._region(frozenset({site.tensor}))
             if self.us(rewritten(alone, [site])) < self.us(alone):
                 yield site
+
+    def _new_vector(self, node: Node) -> bool:
+        """True if one more column of a product may be a vector more."""
+        columns = columns_of(self.graph, node)
+        width = None if columns is None else self.graph.types[node.output].shape[columns[1]]
+        return not isinstance(width, int) or width % VECTOR == 0
 
     def regions(self, offered: Sequence[Site]) -> list[tuple[frozenset[str], list[Site]]]:
         """Primitives of each region, by what they make, and its sites."""
@@ -75,7 +89,7 @@ class Rewrites:
             graph = self._region(nodes)
             before = self.us(graph)
             us, best = min(self._forms(graph, own), key=lambda form: (form[0], len(form[1])))
-            if us < before * (1 - GAIN):
+            if us < before * (1 - self.gain):
                 chosen += best
                 self.report += [{"rule": site.rule, "tensor": site.tensor, "us": us, "without_us": before} for site in best]
         return chosen
@@ -93,7 +107,7 @@ class Rewrites:
         for site in own:
             if all(site.tensor != other.tensor for other in taken):
                 us = self.us(rewritten(graph, [*taken, site]))
-                if us < least * (1 - GAIN):
+                if us < least * (1 - NEAR):
                     taken, least = [*taken, site], us
                     yield us, list(taken)
 
@@ -125,7 +139,7 @@ def _us(kernels: Sequence[Candidate]) -> float:
 
 def with_rewrites(plan: IlpPartitioner) -> IlpPartitioner:
     """The plan of the same graph in the cheapest forms; itself where no rewrite pays."""
-    forms = Rewrites(plan)
+    forms = Rewrites(plan, gain=GAIN)
     chosen = forms.cheapest()
     if not chosen:
         return plan

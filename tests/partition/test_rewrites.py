@@ -40,7 +40,7 @@ def rules(plan: IlpPartitioner) -> list[str]:
 
 @pytest.mark.parametrize("after", [True, False])
 def test_a_division_moves_behind_a_product_that_is_smaller(after: bool) -> None:
-    graph = softmax_product(1024, 16, after)
+    graph = softmax_product(1024, 8, after)
     before = IlpPartitioner(graph, Prices(REQUESTS))
     plan = with_rewrites(before)
     assert rules(plan) == [COLUMN]
@@ -49,7 +49,7 @@ def test_a_division_moves_behind_a_product_that_is_smaller(after: bool) -> None:
     assert sum(isinstance(step, Product) for step in plan.steps) == 1
     last = plan.steps[-1]
     assert isinstance(last, Loops) and any(node.attributes.get("function") == "div" for node in last.graph.nodes)
-    wider = with_rewrites(IlpPartitioner(softmax_product(16, 1024, after), Prices(REQUESTS)))
+    wider = with_rewrites(IlpPartitioner(softmax_product(16, 1000, after), Prices(REQUESTS)))
     assert rules(wider) == [], "the product is larger than what was divided"
 
 
