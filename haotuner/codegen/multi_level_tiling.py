@@ -194,7 +194,8 @@ class _Tiled(Copies):
             masks = [None] * count
             left = None
             if last:
-                masks[-1], left = self.machine.mask(places[-1], columns, lanes), self._index("sub", columns, places[-1])
+                masks[-1] = self.machine.mask(places[-1], columns, lanes)
+                left = self._index("min", self._index("sub", columns, places[-1]), number(lanes))
             body(part, _Block(row, height, places, lanes, masks, left))
 
         def single(base: Value) -> None:
