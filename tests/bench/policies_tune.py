@@ -15,6 +15,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -80,9 +81,7 @@ def raced(packs: Mapping[str, Path], op: Op, shapes: Sequence[str]) -> dict[str,
         shape = Shape.parse(text)
         arrays = numerics.draw(op, shape, np.random.default_rng(0), whole=False)
         out = np.empty(op.operand_shape(op.meaning.output, shape), np.float32)
-        calls: dict[str, Callable[[], Any]] = {
-            p: (lambda run=item.run: run(**arrays, out=out)) for p, item in served.items()
-        }
+        calls: dict[str, Callable[[], Any]] = {p: partial(item.run, **arrays, out=out) for p, item in served.items()}
         least = dict.fromkeys(calls, np.inf)
         for _ in range(ROUNDS):
             for policy, call in calls.items():
