@@ -32,7 +32,7 @@ POLICIES = ("evolution", "random")
 BLOCK_S, ROUNDS = 0.05, 9
 NORMS = ("layer_norm_scalebias", "rms_norm", "softmax")
 ROWS = ("m=1..512;n=16..2048", ("m=3;n=100", "m=60;n=800", "m=500;n=2000"))
-ONNX = {  # nodes, inputs and output, shapes of the tune, shapes that are raced
+ONNX: dict[str, Any] = {  # nodes, inputs and output, shapes of the tune, shapes that are raced
     "conv_relu": (
         [("Conv", ["x", "w"], "c", {"pads": [1, 1, 1, 1]}), ("Relu", ["c"], "y", {})],
         {"x": ["b", 64, 56, 56], "w": [64, 64, 3, 3]}, ["b", 64, 56, 56], "b=1..4", ("b=1", "b=3"),
@@ -64,8 +64,8 @@ def tuned(op: str, shapes: str, policy: str, seconds: float, out: Path, seed: in
     """Tune by a policy; kernels that were measured."""
     words = ["--op", op, "--shapes", shapes, "--search", policy, "--budget", f"{seconds:g}s", "--threads", "1"]
     more = ["--peers", "none", "--cache-state", "hot", "--out", str(out), "--seed", str(seed), "--json", "-q"]
-    environment = {"check": False, "capture_output": True, "text": True}
-    answer: Any = subprocess.run([sys.executable, "-m", "haotuner", "tune", *words, *more], **environment)
+    command = [sys.executable, "-m", "haotuner", "tune", *words, *more]
+    answer = subprocess.run(command, check=False, capture_output=True, text=True)
     if answer.returncode not in (0, 3):
         raise SystemExit(f"{op} by {policy}: exit {answer.returncode}: {answer.stderr[-800:]}")
     return int(sum(row["measured"] for row in json.loads(answer.stdout)["ops"]))
@@ -78,7 +78,7 @@ def raced(packs: Mapping[str, Path], op: Op, shapes: Sequence[str]) -> dict[str,
         warnings.simplefilter("ignore")
         served = {policy: haotuner.load(path).op(op.name) for policy, path in packs.items()}
     for text in shapes:
-        shape = Shape.parse(text)
+        shape = Shape.of({axis: int(size) for axis, _, size in (part.partition("=") for part in text.split(";"))})
         arrays = numerics.draw(op, shape, np.random.default_rng(0), whole=False)
         out = np.empty(op.operand_shape(op.meaning.output, shape), np.float32)
         calls: dict[str, Callable[[], Any]] = {p: partial(item.run, **arrays, out=out) for p, item in served.items()}

@@ -17,7 +17,7 @@ from haotuner.codegen.op_counter import Access, Loop, OpCounter
 from haotuner.codegen.schedule import Plan, Schedule, planned
 from haotuner.codegen.space import CACHE_READ, Space
 from haotuner.errors import UsageError
-from haotuner.graph.extents import dimension
+from haotuner.graph.extents import dimension, evaluate
 from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.graph.interpret import interpret
 from tests.codegen.interpreter import run
@@ -32,7 +32,7 @@ def convolution(side: int, channels: int, filters: int, stride: int = 1, dilatio
     x, w = g.input("x", (B, channels, side, side)), g.input("w", (filters, channels, 3, 3))
     own = (0, 0, pad, pad)
     padded = g.add("pad", x, before=own, after=own, mode="constant", value=0.0)
-    both = {"strides": (stride, stride), "dilations": (dilation, dilation)}
+    both: dict[str, Any] = {"strides": (stride, stride), "dilations": (dilation, dilation)}
     seen = g.add("window", padded, axes=(2, 3), sizes=(3, 3), **both)
     return g.finish(g.map("max", g.add("contract", seen, w, labels="bcpquv,fcuv->bfpq"), 0.0))
 
@@ -58,7 +58,7 @@ CASES = {
 
 def arrays(graph: Graph) -> dict[str, Any]:
     rng, sizes = np.random.default_rng(0), {"b": 2, "m": 5}
-    shapes = {name: [sizes.get(str(e), e) for e in graph.types[name].shape] for name in graph.inputs}
+    shapes = {name: [evaluate(extent, sizes) for extent in graph.types[name].shape] for name in graph.inputs}
     return {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
 
 
