@@ -54,6 +54,7 @@ def _is_whole(plan: dict[str, Any]) -> bool:
         and all(region.get("outputs") for region in regions)
         and all({"output", "primitives", "us"} <= kernel.keys() for kernel in kernels)
         and all({"where", "us", "requests", "one_plan_us", "own_kernels"} <= way.keys() for way in ways)
+        and all({"rule", "tensor", "us", "without_us"} <= item.keys() for item in plan.get("rewrites", ()))
     )
 
 
@@ -65,6 +66,9 @@ def print_model(document: dict[str, Any], *, every: bool) -> None:
     for way in document.get("ways", []):
         say(f"plan for {way['where']}: {way['us']:,.0f} us of its {len(way['requests'])} requests, by the one plan "
             f"{way['one_plan_us']:,.0f}; {way['own_kernels']} kernels of its own")  # fmt: skip
+    for item in document.get("rewrites", []):
+        us = f"{item['us']:,.1f} us, without {item['without_us']:,.1f}"
+        say(f"rewritten: {item['tensor']}, {item['rule']}; its region {us}")
     apart = [
         region
         for region in document["regions"]

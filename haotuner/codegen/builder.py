@@ -23,7 +23,12 @@ class Cell(Protocol):
 
 
 class Builder(Protocol):
-    """Instructions that programs are made of. ``lanes`` is 1 for scalars; ``mask``: the lanes that exist, None for all."""
+    """Instructions that programs are made of. ``lanes`` is 1 for scalars; ``mask``: the lanes that exist, None for all.
+
+    ``predicates``: whether a vector whose mask leaves lanes out is cheaper than one of clamped indices.
+    """
+
+    predicates: bool
 
     def number(self, value: float, dtype: str) -> Value: ...  # noqa: D102
     def size(self, extent: Extent) -> Value: ...  # noqa: D102

@@ -21,10 +21,12 @@ def in_place(plan: Plan) -> tuple[str, ...]:
     if plan.beside:
         return ()
     graph, out = plan.graph, plan.graph.types[plan.output]
+    copied = {part.tensor for read in plan.reads for part in parts(read.value) if isinstance(part, Load)}
     alike = (
         name
         for name in graph.inputs
-        if graph.types[name].dtype == out.dtype
+        if name not in copied
+        and graph.types[name].dtype == out.dtype
         and graph.types[name].rank == out.rank
         and all(same(extent, other) for extent, other in zip(graph.types[name].shape, out.shape, strict=True))
     )

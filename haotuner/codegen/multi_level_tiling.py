@@ -9,14 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeAlias
 
 from haotuner.codegen.builder import Builder, Cell, Value
-from haotuner.codegen.expressions import INDEX, Apply, Expression, Fold, Load, children, dtype_of, free_variables
+from haotuner.codegen.cache_copies import Copies
+from haotuner.codegen.expressions import INDEX, Apply, Expression, Fold, Load, Variable, children, dtype_of, free_variables
 from haotuner.codegen.register_transpose import emit_register_transpose
 from haotuner.codegen.schedule import Plan, tiled_fold
-from haotuner.codegen.values import Frame, Values, maskable, offsets
+from haotuner.codegen.values import Frame, maskable, offsets
+from haotuner.graph.extents import Extent
 
-SUMS = "tile of sums"  # scratch memory
+SUMS, EDGE = "tile of sums", "lanes at an end"  # scratch memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,24 @@ class _Part:
     last: bool
 
 
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """Block of registers of a part: its first row and their number, where each vector begins, and the mask of each.
+
+    ``left``: columns from the masked vector on.
+    """
+
+    row: Value
+    height: int
+    columns: Sequence[Value]
+    lanes: int
+    masks: Sequence[Value]
+    left: Value = None
+
+
+Body: TypeAlias = Callable[[_Part, _Block], None]
+
+
 def emit_multi_level_tiling(plan: Plan, machine: Builder) -> None:
     """Say the program of a plan with tiles to a machine: of a fold, or of squares (``register_transpose.py``)."""
     if plan.turns:
@@ -41,43 +63,79 @@ def emit_multi_level_tiling(plan: Plan, machine: Builder) -> None:
         _Tiled(plan, machine).run()
 
 
-class _Tiled(Values):
+class _Tiled(Copies):
     def __init__(self, plan: Plan, machine: Builder) -> None:
-        super().__init__(machine)
-        self.plan, self.fold = plan, tiled_fold(plan)
         schedule = plan.schedule
         blocks, vectors, self.terms = schedule.tiles
         self.lanes, self.unroll, self.height = schedule.lanes, schedule.unroll, schedule.rows
         self.tile_rows, self.tile_columns = blocks * schedule.rows, vectors * schedule.lanes * schedule.unroll
         (self.row, self.row_extent), (self.column, self.column_extent) = plan.loops[-2:]
+        tiles = {self.row: self.tile_rows, self.column: self.tile_columns}
+        super().__init__(machine, {read.name: (read, tiles[read.own]) for read in plan.reads}, schedule.lanes)
+        self.plan, self.fold = plan, tiled_fold(plan)
         self.along = frozenset({self.column.name})
         self.of_row = list(_shared(self.fold.value, self.column.name))
         self.of_column = list(_shared(self.fold.value, self.row.name))
 
     def run(self) -> None:
-        """All outer axes one by one, then tiles."""
+        """Loops around tiles, then tiles. Columns that are copied are copied once for all rows, so theirs come first."""
         if self.terms:
             self.machine.scratch(SUMS, self.tile_rows * self.tile_columns, self.fold.dtype)
+        if not self._even:
+            self.machine.scratch(EDGE, self.lanes, dtype_of(self.plan.value))
+        self.allocate()
+        outer = list(self.plan.loops[:-2])
+        copied = [read for read in self.plan.reads if read.own == self.column]
+        if not copied:
 
-        self._outer(0, Frame())
+            def across(frame: Frame, row: Value, rows: int | Value) -> None:
+                body = partial(self._tile, frame, row, rows)
+                self._split(self.column_extent, self.tile_columns, body)
 
-    def _outer(self, index: int, frame: Frame) -> None:
-        """The loops around a tile, from one on. A method, as ``_terms`` is: see ``emit``'s ``_level``."""
-        if index < len(self.plan.loops) - 2:
-            variable, extent = self.plan.loops[index]
-            count = self.machine.size(extent)
-            self.machine.loop(count, lambda i: self._outer(index + 1, frame.inner(**{variable.name: i})))
+            self._outer(outer, Frame(), lambda frame: self._rows(frame, partial(across, frame)))
             return
-        size, columns = self.machine.size, self.machine.size(self.column_extent)
+        own = frozenset[str]().union(*(free_variables(index) for index in copied[0].indices))
+        inner = [loop for loop in outer if loop[0].name not in own]
 
-        def tiles(row: Value, rows: int | Value) -> None:
-            self._split(columns, self.tile_columns, lambda column, wide: self._tile(frame, row, rows, column, wide))
+        def columns(frame: Frame) -> None:
+            self._split(self.column_extent, self.tile_columns, lambda column, wide: panel(frame, column, wide))
 
-        self._split(size(self.row_extent), self.tile_rows, tiles)
+        def panel(frame: Frame, column: Value, wide: int | Value) -> None:
+            self.fill(copied[0], frame, column, wide, clear=wide != self.tile_columns)
+            self._outer(inner, frame, lambda frame: self._rows(
+                frame, lambda row, rows: self._tile(frame, row, rows, column, wide)))  # fmt: skip
 
-    def _split(self, size: Value, tile: int, body: Callable[[Value, int | Value], None]) -> None:
+        self._outer([loop for loop in outer if loop not in inner], Frame(), columns)
+
+    def _outer(self, loops: Sequence[tuple[Variable, Extent]], frame: Frame, body: Callable[[Frame], None]) -> None:
+        """The loops around tiles, from one on. A method, as ``_terms`` is: see ``emit``'s ``_level``."""
+        if not loops:
+            body(frame)
+            return
+        variable, extent = loops[0]
+        count = self.machine.size(extent)
+        self.machine.loop(count, lambda i: self._outer(loops[1:], frame.inner(**{variable.name: i}), body))
+
+    def _rows(self, frame: Frame, body: Callable[[Value, int | Value], None]) -> None:
+        """Tiles of rows, with what they read copied."""
+
+        def tile(row: Value, rows: int | Value) -> None:
+            for read in self.plan.reads:
+                if read.own == self.row:
+                    self.fill(read, frame, row, rows, clear=False)
+            body(row, rows)
+
+        self._split(self.row_extent, self.tile_rows, tile)
+
+    def _split(self, extent: Extent, tile: int, body: Callable[[Value, int | Value], None]) -> None:
         """Whole tiles of an axis, then one of what is left."""
-        number = self._number
+        number, size = self._number, self.machine.size(extent)
+        if isinstance(extent, int):
+            if extent >= tile:
+                self.machine.loop(number(extent // tile), lambda i: body(self._index("mul", i, number(tile)), tile))
+            if extent % tile:
+                body(number(extent // tile * tile), extent % tile)
+            return
         whole = self._index("floordiv", size, number(tile))
         self.machine.loop(whole, lambda i: body(self._index("mul", i, number(tile)), tile))
         done = self._index("mul", whole, number(tile))
@@ -103,79 +161,118 @@ class _Tiled(Values):
         begin = self._index("mul", steps, number(self.terms))
         self._blocks(replace(part, begin=begin, count=self._index("sub", size, begin)), self._sum)
 
-    def _blocks(self, part: _Part, body: Callable[[_Part, Value, int, Sequence[Value], int, Value], None]) -> None:
-        """Blocks of registers that cover a part: ``body(part, first row, rows, first columns, lanes, mask)``."""
-        number, wide = self._number, self.lanes * self.unroll
-        steps = [number(offset) for offset in offsets(self.unroll, self.lanes, 1)]
-
-        def columns(i: Value, height: int) -> None:
-            def whole(step: Value) -> None:
-                base = self._index("mul", step, number(wide))
-                body(part, i, height, [self._index("add", base, step) for step in steps], self.lanes, None)
-
-            if isinstance(part.columns, int):
-                self.machine.loop(number(part.columns // wide), whole)
-                return
-            count = self._index("floordiv", part.columns, number(wide))
-            self.machine.loop(count, whole)
-            done = self._index("mul", count, number(wide))
-            masked = self.lanes > 1 and self.plan.schedule.masked and self._can_mask
-            width = self.lanes if masked else 1
-            left = self._index("add", self._index("sub", part.columns, done), number(width - 1))
-
-            def rest(step: Value) -> None:
-                base = self._index("add", done, self._index("mul", step, number(width)))
-                mask = self.machine.mask(base, part.columns, width) if masked else None
-                body(part, i, height, [base], width, mask)
-
-            self.machine.loop(self._index("floordiv", left, number(width)), rest)
-
+    def _blocks(self, part: _Part, body: Body) -> None:
+        """Blocks of registers that cover a part, rows outside."""
+        number, height = self._number, self.height
         if isinstance(part.rows, int):
-            self.machine.loop(
-                number(part.rows // self.height),
-                lambda step: columns(self._index("mul", step, number(self.height)), self.height),
-            )
+            whole, left = divmod(part.rows, height)
+            if whole:
+                self.machine.loop(
+                    number(whole), lambda i: self._across(part, self._index("mul", i, number(height)), height, body)
+                )
+            if left:
+                self._across(part, number(whole * height), left, body)
             return
-        count = self._index("floordiv", part.rows, number(self.height))
-        self.machine.loop(count, lambda step: columns(self._index("mul", step, number(self.height)), self.height))
-        done = self._index("mul", count, number(self.height))
-        if self.height > 1:
-            self.machine.loop(self._index("sub", part.rows, done), lambda i: columns(self._index("add", done, i), 1))
+        count = self._index("floordiv", part.rows, number(height))
+        self.machine.loop(count, lambda i: self._across(part, self._index("mul", i, number(height)), height, body))
+        done = self._index("mul", count, number(height))
+        if height > 1:
+            rest = self._index("sub", part.rows, done)
+            self.machine.loop(rest, lambda i: self._across(part, self._index("add", done, i), 1, body))
+
+    def _across(self, part: _Part, row: Value, height: int, body: Body) -> None:
+        """The blocks of a part that have these rows."""
+        number, lanes, wide = self._number, self.lanes, self.lanes * self.unroll
+        masked = lanes > 1 and self.plan.schedule.masked and self._can_mask
+        columns = self._number(part.columns) if isinstance(part.columns, int) else part.columns
+
+        def whole(step: Value) -> None:
+            vectors(self._index("mul", step, number(wide)), self.unroll)
+
+        def vectors(base: Value, count: int, last: bool = False) -> None:
+            places = [self._index("add", base, number(offset)) for offset in offsets(count, lanes, 1)]
+            masks = [None] * count
+            left = None
+            if last:
+                masks[-1] = self.machine.mask(places[-1], columns, lanes)
+                left = self._index("min", self._index("sub", columns, places[-1]), number(lanes))
+            body(part, _Block(row, height, places, lanes, masks, left))
+
+        def single(base: Value) -> None:
+            body(part, _Block(row, height, [base], 1, [None]))
+
+        if isinstance(part.columns, int):
+            count, rest = divmod(part.columns, wide)
+            if count:
+                self.machine.loop(number(count), whole)
+            full = -(-rest // lanes) if masked else rest // lanes
+            if full:
+                vectors(number(count * wide), full, last=masked and rest % lanes > 0)
+            if not masked and rest % lanes:
+                done = number(part.columns - rest % lanes)
+                self.machine.loop(number(rest % lanes), lambda i: single(self._index("add", done, i)))
+            return
+        count = self._index("floordiv", columns, number(wide))
+        self.machine.loop(count, whole)
+        done = self._index("mul", count, number(wide))
+        width = lanes if masked else 1
+        left = self._index("add", self._index("sub", columns, done), number(width - 1))
+
+        def rest_of(step: Value) -> None:
+            base = self._index("add", done, self._index("mul", step, number(width)))
+            if masked:
+                vectors(base, 1, last=True)
+            else:
+                single(base)
+
+        self.machine.loop(self._index("floordiv", left, number(width)), rest_of)
 
     @property
     def _can_mask(self) -> bool:
         """True if masked instructions can leave lanes out: of the fold's terms and of what is made of its result."""
-        along = self.along
-        return maskable(self.fold.value, (), along) and maskable(self.plan.value, self.plan.indices, along)
+        but = {read.name for read in self.plan.reads}
+        padded = self.machine.predicates
+        if not self._even and not self.plan.reads:
+            return False
+        return maskable(self.fold.value, (), self.along, but=but, padded=padded) and maskable(
+            self.plan.value, (), self.along, but=but, padded=padded
+        )
 
-    def _started(self, part: _Part, i: Value, height: int, columns: Sequence[Value], width: int, mask: Value) -> None:
+    @property
+    def _even(self) -> bool:
+        """True if lanes are neighbours in the output."""
+        return self.plan.indices[-1] == self.column
+
+    def _started(self, part: _Part, block: _Block) -> None:
         """A block's sums of nothing."""
         neutral = self.machine.neutral(self.fold.how, self.fold.dtype)
-        for row in range(height):
-            for column in columns:
-                self._put(self._sum_index(i, row, column), neutral, width)
+        for row in range(block.height):
+            for column in block.columns:
+                self._put(self._sum_index(block.row, row, column), neutral, block.lanes)
 
-    def _sum(self, part: _Part, i: Value, height: int, columns: Sequence[Value], width: int, mask: Value) -> None:
+    def _sum(self, part: _Part, block: _Block) -> None:
         """A block's terms of this part; with the last of them its elements of the output."""
-        machine, fold = self.machine, self.fold
-        rows = [self._index("add", self._index("add", part.row, i), self._number(row)) for row in range(height)]
-        places = [self._index("add", part.column, column) for column in columns]
-        lanes = {"lanes": width, "along": self.along if width > 1 else frozenset(), "mask": mask}
-        frames = [[replace(part.frame.inner(**{self.row.name: row, self.column.name: column}), **lanes) for column in places]
-                  for row in rows]  # fmt: skip
+        machine, fold, width = self.machine, self.fold, block.lanes
+        first = self._index("add", part.row, block.row)
+        rows = [self._index("add", first, self._number(row)) for row in range(block.height)]
+        places = [self._index("add", part.column, column) for column in block.columns]
+        along = self.along if width > 1 else frozenset()
+        frames = [[replace(part.frame.inner(**{self.row.name: row, self.column.name: column}), mask=mask, lanes=width,
+                           along=along)
+                   for column, mask in zip(places, block.masks, strict=True)] for row in rows]  # fmt: skip
         cells = []
-        for row in range(height):
-            before = [self._near(self._sum_index(i, row, column), width) if self.terms
-                      else machine.neutral(fold.how, fold.dtype) for column in columns]  # fmt: skip
+        for row in range(block.height):
+            before = [self._near(SUMS, self._sum_index(block.row, row, column), width) if self.terms
+                      else machine.neutral(fold.how, fold.dtype) for column in block.columns]  # fmt: skip
             cells.append([machine.cell(fold.dtype, width, item) for item in before])
 
         self._terms(part, frames, cells, 0, {})
         for row, (own, accumulators) in enumerate(zip(frames, cells, strict=True)):
-            for frame, cell, column in zip(own, accumulators, columns, strict=True):
+            for frame, cell, column in zip(own, accumulators, block.columns, strict=True):
                 if part.last:
-                    self._store(frame, cell)
+                    self._store(frame, cell, block.left)
                 else:
-                    self._put(self._sum_index(i, row, column), cell.get(), width)
+                    self._put(self._sum_index(block.row, row, column), cell.get(), width)
 
     def _terms(
         self,
@@ -217,29 +314,32 @@ class _Tiled(Values):
             return self.machine.fma(first, other, cell.get(), fold.dtype, frame.lanes)
         return self.machine.join(fold.how, cell.get(), self.evaluate(value, frame), fold.dtype, frame.lanes)
 
-    def _store(self, frame: Frame, cell: Cell) -> None:
+    def _store(self, frame: Frame, cell: Cell, left: Value) -> None:
         frame.folds[self.fold] = cell.get()
         value = self.evaluate(self.plan.value, frame)
         indices = [self.scalar(index, frame) for index in self.plan.indices]
         steps = [int(index == self.column and frame.lanes > 1) for index in self.plan.indices]
-        self.machine.store(self.plan.output, indices, steps, value, frame.lanes, frame.mask)
+        if frame.mask is None or self._even:
+            self.machine.store(self.plan.output, indices, steps, value, frame.lanes, frame.mask)
+            return
+        self.machine.store(EDGE, [self._number(0)], [1], value, frame.lanes, None)  # no mask scatters: lane by lane
+
+        def lane(i: Value) -> None:
+            own = [self._index("add", item, i) if step else item for item, step in zip(indices, steps, strict=True)]
+            self.machine.store(self.plan.output, own, [0] * len(own), self.machine.load(EDGE, [i], [0], 1, None), 1, None)
+
+        self.machine.loop(left, lane)
 
     def _sum_index(self, i: Value, row: int, column: Value) -> Value:
         """Index of a block's sums in scratch memory."""
         line = self._index("mul", self._index("add", i, self._number(row)), self._number(self.tile_columns))
         return self._index("add", line, column)
 
-    def _near(self, index: Value, lanes: int) -> Value:
-        return self.machine.load(SUMS, [index], [1], lanes, None)
+    def _near(self, name: str, index: Value, lanes: int) -> Value:
+        return self.machine.load(name, [index], [1], lanes, None)
 
     def _put(self, index: Value, value: Value, lanes: int) -> None:
         self.machine.store(SUMS, [index], [1], value, lanes, None)
-
-    def _number(self, value: int) -> Value:
-        return self.machine.number(value, INDEX)
-
-    def _index(self, function: str, value: Value, other: Value) -> Value:
-        return self.machine.apply(function, [value, other], INDEX, 1)
 
 
 def _shared(e: Expression, without: str) -> Iterator[Expression]:

@@ -100,6 +100,8 @@ class CounterCell:
 class OpCounter:
     """Counter of the module. ``top`` is the program's body once it was emitted."""
 
+    predicates = True
+
     def __init__(self, sizes: Mapping[str, int], types: Mapping[str, TensorType]) -> None:
         self.sizes, self.types = sizes, types
         self._sized: dict[Extent, np.int64] = {}
@@ -178,7 +180,7 @@ class OpCounter:
                 extents=self._shape(tensor),
                 lanes=lanes if wide else 1,
                 even=not wide or (steps is not None and steps[-1] == 1 and not any(steps[:-1])),
-                mask=None if mask is None or not wide else _spread(mask),
+                mask=None if mask is None or mask is UNKNOWN or not wide else _spread(mask),
                 store=store,
                 bytes=numpy_dtype(self.types[tensor].dtype).itemsize,
             )
@@ -210,7 +212,8 @@ class OpCounter:
             self.here.body.append(Work(function, lanes, dtype))
         if function == "cast" and dtype == INDEX:
             return arguments[0]  # of an index; of data it is data
-        if dtype == INDEX and not any(argument is UNKNOWN for argument in arguments) and function in FUNCTIONS:
+        known = dtype in (INDEX, "bool") and not any(argument is UNKNOWN for argument in arguments)
+        if known and function in FUNCTIONS:  # of masks, too
             return self._bounded(PLAIN.get(function) or FUNCTIONS[function], *arguments)
         return UNKNOWN
 

@@ -15,10 +15,12 @@ the end of an axis is computed.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from haotuner.codegen.access import Accesses
+from haotuner.codegen.cache_read import COLUMNS, CacheRead, cache_read, copy_name, floats, reading, sources
+from haotuner.codegen.cache_read import MOST_FLOATS as MOST_COPIED
 from haotuner.codegen.expressions import Apply, Expression, Fold, Load, Variable, free_variables, parts, slope
 from haotuner.codegen.rfactor import joined
 from haotuner.codegen.sibling_outputs import SiblingOutput, sibling_outputs
@@ -90,7 +92,8 @@ class Schedule:
     Ansor's rule 6). ``tiles``: of a fold whose operands are used again, blocks of rows and of vectors in a tile of the
     cache, and terms that come at a time, 0 for all (``multi_level_tiling.py``; Ansor's rule 3); empty: one level, in
     registers. Of a program that folds nothing, squares of elements in a tile that are turned in registers: along the axis
-    that loads follow, along the lanes, and 0 (``register_transpose.py``).
+    that loads follow, along the lanes, and 0 (``register_transpose.py``). ``cache_read``: operands of tiles that are copied
+    (``cache_read.py``), as bits.
     """
 
     lane_axis: int
@@ -104,6 +107,7 @@ class Schedule:
     held: bool = False
     parts: int = 1
     tiles: tuple[int, ...] = ()
+    cache_read: int = 0
 
     @property
     def step(self) -> int:
@@ -142,6 +146,7 @@ class Plan:
     keeps: tuple[CachedRow, ...]
     first: dict[Fold, Expression]  # folds that run with a keep: their values, computed from what is being kept
     beside: tuple[SiblingOutput, ...] = ()  # other outputs that it writes
+    reads: tuple[CacheRead, ...] = ()  # copies that its tiles read, that of the columns first
 
     @property
     def output(self) -> str:
@@ -156,7 +161,8 @@ class Plan:
     def values(self) -> tuple[Expression, ...]:
         """Every expression that the program computes."""
         others = (sibling.value for sibling in self.beside)
-        return (self.value, *others, *(keep.value for keep in self.keeps), *self.first.values())
+        copies = (read.value for read in self.reads)
+        return (self.value, *others, *(keep.value for keep in self.keeps), *self.first.values(), *copies)
 
 
 def merges(plan: Plan) -> bool:
@@ -200,6 +206,7 @@ def describe(plan: Plan) -> dict[str, str]:
         high, wide = schedule.tiles[0] * schedule.rows, schedule.tiles[1] * schedule.lanes * schedule.unroll
         terms = f"{schedule.tiles[2]} terms at a time" if schedule.tiles[2] else "all terms at once"
         end += f"; tiles of {high} x {wide} elements, {terms}"
+        lines += [f"what a tile reads of {read.name.removeprefix('copy of ')} is copied first" for read in plan.reads]
     if schedule.parts > 1:
         levels = () if shareable(graph, schedule.lane_axis) else levels_of_folds(plan)
         end += f"; workers fold {schedule.parts} parts" + (f" of a row, in {len(levels) + 1} stages" if levels else "")
@@ -338,10 +345,41 @@ def planned(graph: Graph, schedule: Schedule) -> Plan:
     if plan.turns:
         _check_transpose(plan)
     elif schedule.tiles:
-        tiled_fold(plan)  # refuses what has no tiles
+        plan = _with_copies(_by_reuse(plan, tiled_fold(plan)))  # refuses what has no tiles
     if schedule.parts > 1 and not shared and (schedule.tiles or not levels_of_folds(plan)):
         raise UsageError(f"{out} is neither one fold nor rows that are folded along their own axis: workers cannot share it")
     return plan
+
+
+def _by_reuse(plan: Plan, fold: Fold) -> Plan:
+    """The plan with that axis next to the lanes along which most operands are used again; the last of those alike."""
+    *outer, column = plan.loops
+    loads = [part for part in parts(fold.value) if isinstance(part, Load) and column[0].name in free_variables(part)]
+    apart = [sum(variable.name in free_variables(load) for load in loads) for variable, _ in outer]
+    row = max(range(len(outer)), key=lambda axis: (not same(outer[axis][1], 1), -apart[axis], axis))
+    return replace(plan, loops=(*outer[:row], *outer[row + 1 :], outer[row], column))
+
+
+def _with_copies(plan: Plan) -> Plan:
+    """The plan of tiles that read copies, where the schedule has some. UsageError where an operand cannot be copied."""
+    graph, schedule, ask = plan.graph, plan.schedule, plan.schedule.cache_read
+    if not ask:
+        return plan
+    (row, _), (column, _) = plan.loops[-2:]
+    every = {tensor: copy_name(tensor) for tensor in sources(graph, tiled_fold(plan).tensor)}
+    probe = replace(plan, value=Accesses(graph, stored=every).computed(plan.output, plan.indices))
+    tensors = {bit: tensor for bit, tensor in reading(graph, tiled_fold(probe), row, column).items() if bit & ask}
+    if sum(tensors) != ask:
+        raise UsageError(f"tiles of {plan.output} read no operand that could be copied so ({ask}): ask for other copies")
+    accesses = Accesses(graph, stored={tensor: copy_name(tensor) for tensor in tensors.values()})
+    plan = replace(plan, value=accesses.computed(plan.output, plan.indices))
+    high, wide = schedule.tiles[0] * schedule.rows, schedule.tiles[1] * schedule.lanes * schedule.unroll
+    own = {bit: (column, wide) if bit == COLUMNS else (row, high) for bit in tensors}
+    fold = tiled_fold(plan)
+    reads = [cache_read(accesses, fold, plan.value, tensors[bit], own[bit][0]) for bit in sorted(tensors)]
+    if floats(reads, [own[bit][1] for bit in sorted(tensors)]) > MOST_COPIED:
+        raise UsageError(f"a tile's copies are more than the {MOST_COPIED} elements that they may be; ask for smaller tiles")
+    return replace(plan, reads=tuple(reads))
 
 
 def _cached_rows(

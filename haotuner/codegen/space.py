@@ -7,7 +7,7 @@ equal points.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
 from math import prod
@@ -15,6 +15,9 @@ from typing import TypeAlias
 
 import numpy as np
 
+from haotuner.codegen.cache_read import COLUMNS, CacheRead, floats
+from haotuner.codegen.cache_read import MOST_FLOATS as MOST_COPIED
+from haotuner.codegen.cache_read import ROWS as ROW_BIT
 from haotuner.codegen.schedule import FOLDS, MOST_FLOATS, Schedule, planned, shareable, stageable, tileable, turnable
 from haotuner.codegen.sketch import Sketch, lane_axes, sketches
 from haotuner.codegen.template import FOLD_UNROLL, Template
@@ -24,11 +27,13 @@ from haotuner.graph.graph import Graph
 Point: TypeAlias = tuple[int, ...]  # the place of each hole's choice
 VECTORS = (1, 2, 4, 8)  # an iteration: an addition takes 3 to 4 cycles and two start in each, so 8 keep every pipe busy
 ROWS = (1, 2, 4)
+TILE_ROWS = (1, 2, 4, 6, 8)  # of blocks in registers, where operands are used again
 SLICES = 2  # parts of a folded axis for each worker: a free one helps a late one (runtime/native/kinds/sliced.c)
 BLOCKS = (1, 4, 16)  # of rows, and of vectors, in a tile of the cache
 SQUARES = (0, 1, 4, 16)  # that are turned in a tile, along either axis; 0: none is turned
 TERMS = (0, 64, 256)  # that come at a time; 0: all
 TILES = ("row blocks", "vector blocks", "terms")  # holes, in the order of ``Schedule.tiles``
+CACHE_READ = "cache read"  # hole of the operands that tiles read copies of
 ALONE = ("sketch", "axis", "unroll", "parts")  # holes of rows that workers share in stages
 STRUCTURE = "structure"  # the node of holes that are the whole program's
 
@@ -48,7 +53,8 @@ class Space:
 
     ``scratch``: whether sums may wait in memory of the thread's own; ``parts``: of a fold or of rows that are shared, where
     workers do not say;
-    ``turns``: whether squares of elements may be turned in registers; ``template``: values that a user allows.
+    ``turns``: whether squares of elements may be turned in registers; ``copies``: whether tiles may read copies of operands;
+    ``template``: values that a user allows.
     """
 
     graph: Graph
@@ -57,6 +63,7 @@ class Space:
     scratch: bool = field(default=True, kw_only=True)
     parts: tuple[int, ...] = field(default=(), kw_only=True)
     turns: bool = field(default=True, kw_only=True)
+    copies: bool = field(default=True, kw_only=True)
     template: Template | None = field(default=None, kw_only=True)
 
     @cached_property
@@ -85,7 +92,7 @@ class Space:
             Hole("axis", STRUCTURE, tuple(range(max(len(axes) for axes in self.axes)))),
             *(Hole("unroll", fold, VECTORS) for fold in self.folds),
             Hole("unroll", out, VECTORS),
-            Hole("rows", out, ROWS if rank > 1 else (1,)),
+            Hole("rows", out, (TILE_ROWS if self._tiled_axes and self.copies else ROWS) if rank > 1 else (1,)),
             Hole("masked", out, (1, 0)),
             *([Hole("parts", out, self.parts or (1, SLICES * self.workers))] if self._shared_axes else []),
             *(self._tile_holes(out) if self._tiled_axes else self._square_holes(out) if self._turned_axes else []),
@@ -93,7 +100,9 @@ class Space:
 
     def _tile_holes(self, out: str) -> list[Hole]:
         terms = TERMS if self.scratch else TERMS[:1]
-        return [Hole("row blocks", out, BLOCKS), Hole("vector blocks", out, BLOCKS[:2]), Hole("terms", out, terms)]
+        tiles = [Hole("row blocks", out, BLOCKS), Hole("vector blocks", out, BLOCKS[:2]), Hole("terms", out, terms)]
+        copies = sorted({bits for some in self._copied.values() for bits in some})
+        return [*tiles, *([Hole(CACHE_READ, out, (0, *copies))] if copies else [])]
 
     def _square_holes(self, out: str) -> list[Hole]:
         return [Hole("row blocks", out, SQUARES), Hole("vector blocks", out, SQUARES[1:])]
@@ -109,6 +118,19 @@ class Space:
         """Axes of lanes whose programs may be tiled in two levels."""
         tiled = [axes for axes, sketch in zip(self.axes, self.sketches, strict=True) if sketch.tiled]
         return frozenset(axis for axis in set().union(*tiled) if tileable(self.graph, axis))
+
+    @cached_property
+    def _copied(self) -> dict[int, dict[int, tuple[CacheRead, ...]]]:
+        """Of axes whose tiles may read copies: the copies, by the bits of the operands."""
+        result: dict[int, dict[int, tuple[CacheRead, ...]]] = {}
+        for axis in self._tiled_axes if self.copies else ():
+            item = Schedule(lane_axis=axis, lanes=1, unroll=1, tiles=(1, 1, 0))
+            for bits in (COLUMNS, ROW_BIT, COLUMNS | ROW_BIT):
+                try:
+                    result.setdefault(axis, {})[bits] = planned(self.graph, replace(item, cache_read=bits)).reads
+                except UsageError:
+                    continue
+        return result
 
     @cached_property
     def _shared_axes(self) -> frozenset[int]:
@@ -178,10 +200,20 @@ class Space:
         if axis in self._turned_axes:
             return self._squared(values)
         if axis not in self._tiled_axes or not self.sketches[point[0]].tiled:
-            values = [0 if hole.name in TILES else at for hole, at in zip(self.holes, values, strict=True)]
-        elif self._sums(values) > MOST_FLOATS:
+            values = [0 if hole.name in (*TILES, CACHE_READ) else at for hole, at in zip(self.holes, values, strict=True)]
+        elif self._sums(values) > MOST_FLOATS or not self._copies_fit(axis, values):
             return None
         return tuple(values)
+
+    def _copies_fit(self, axis: int, point: Sequence[int]) -> bool:
+        """True if a program has the copies that a point asks for, and memory for them."""
+        value = {hole.name: hole.choices[at] for hole, at in zip(self.holes, point, strict=True)}  # the output's come last
+        bits = value.get(CACHE_READ, 0)
+        if not bits:
+            return True
+        reads = self._copied.get(axis, {}).get(bits, ())
+        tile = {COLUMNS: value["vector blocks"] * value["unroll"] * self.lanes, ROW_BIT: value["row blocks"] * value["rows"]}
+        return bool(reads) and floats(reads, [tile[bit] for bit in (COLUMNS, ROW_BIT) if bits & bit]) <= MOST_COPIED
 
     def _value(self, point: Sequence[int], name: str) -> int:
         """Value of a hole of the output."""
@@ -206,6 +238,7 @@ class Space:
         value = {(hole.name, hole.node): hole.choices[at] for hole, at in zip(self.holes, point, strict=True)}
         out = self.graph.outputs[0]
         tiles = tuple(value.get((name, out), first) for name, first in zip(TILES, (1, 1, 0), strict=True))
+        copies = value.get((CACHE_READ, out), 0)
         return Schedule(
             lane_axis=self.axes[point[0]][point[1]],
             lanes=self.lanes,
@@ -215,7 +248,8 @@ class Space:
             masked=bool(value["masked", out]),
             kept=self.sketches[point[0]].cached,
             parts=value.get(("parts", out), 1),
-            tiles=() if not tiles[0] or (tiles == (1, 1, 0) and not self._turned_axes) else tiles,
+            tiles=() if not tiles[0] or (tiles == (1, 1, 0) and not self._turned_axes and not copies) else tiles,
+            cache_read=copies,
         )
 
     def has_program(self, point: Point) -> bool:

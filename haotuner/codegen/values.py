@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 
 from haotuner.codegen.builder import Builder, Value
 from haotuner.codegen.expressions import (
+    Apply,
     Expression,
     Fold,
     Load,
@@ -28,6 +29,7 @@ from haotuner.codegen.expressions import (
     children,
     free_variables,
     has_folds,
+    index,
     parts,
     slope,
 )
@@ -75,12 +77,23 @@ def offsets(count: int, lanes: int, pitch: int) -> list[int]:
     return [index // pitch * lanes * pitch + index % pitch for index in range(count)]
 
 
-def maskable(value: Expression, indices: Sequence[Expression], along: frozenset[str]) -> bool:
-    """True if all that a vector touches is one row of neighbours, so that masked instructions can leave lanes out."""
+def maskable(
+    value: Expression,
+    indices: Sequence[Expression],
+    along: frozenset[str],
+    *,
+    but: Container[str] = (),
+    padded: bool = False,
+) -> bool:
+    """True if all that a vector touches is one row of neighbours, so that masked instructions can leave lanes out.
+
+    ``but``: tensors whose loads need no mask; ``padded``: whether elements of padded tensors are loaded with a mask.
+    """
+    clamped = {id(item.arguments[1]) for item in parts(value) if isinstance(item, Apply) and _padded(item, along)}
     for part in parts(value):
-        if isinstance(part, Load) and free_variables(part) & along:
+        if isinstance(part, Load) and free_variables(part) & along and part.tensor not in but:
             steps = [step_along(index, along) for index in part.indices]
-            if steps[-1] != 1 or any(steps[:-1]):
+            if (steps[-1] != 1 or any(steps[:-1])) and not (padded and id(part) in clamped):
                 return False
         if isinstance(part, Fold):
             axes = {variable.name for variable, _ in part.axes}
@@ -190,8 +203,45 @@ class Values:
             known = [step * frame.pitch for step in steps if step is not None]
             first = [self.scalar(index, frame) for index in e.indices]
             return machine.load(e.tensor, first, known, frame.lanes, frame.mask, conditions)
+        padded = _padded(e, frame.along) if machine.predicates else None
+        if padded is not None:
+            return self._masked(*padded, frame)
         arguments = [self.evaluate(argument, frame) for argument in e.arguments]
         return machine.apply(e.function, arguments, e.dtype, frame.lanes if free_variables(e) & frame.along else 1)
+
+    def _masked(self, inside: Expression, load: Load, fill: Number, frame: Frame) -> Value:
+        """Neighbours of a padded tensor: lanes outside of it are not touched, where clamped indices would be gathered."""
+        machine, lanes = self.machine, frame.lanes
+        mask = self.evaluate(inside, frame)
+        both = mask if frame.mask is None else machine.apply("and", [mask, frame.mask], "bool", lanes)
+        indices = [self.scalar(index, frame) for index in load.indices]
+        steps = [step_along(index, frame.along) or 0 for index in load.indices]
+        conditions = [machine.size(condition) for condition in load.nonempty]
+        value = machine.load(load.tensor, indices, [step * frame.pitch for step in steps], lanes, both, conditions)
+        return machine.apply("select", [mask, value, machine.number(fill.value, fill.dtype)], load.dtype, lanes)
+
+
+def _padded(e: Expression, along: frozenset[str]) -> tuple[Expression, Load, Number] | None:
+    """Of an element of a padded tensor: where it is inside, the load that is meant there, and what is outside.
+
+    None where elements are no neighbours along the lanes, or none of them can be outside.
+    """
+    if not isinstance(e, Apply) or e.function != "select" or e.dtype == "bool":
+        return None
+    inside, load, fill = e.arguments
+    if not isinstance(load, Load) or not isinstance(fill, Number) or not load.indices or not free_variables(load) & along:
+        return None
+    *outer, last = load.indices
+    if any(free_variables(index) & along for index in outer) or not isinstance(last, Apply) or last.function != "max":
+        return None
+    least = last.arguments[0]
+    if not isinstance(least, Apply) or least.function != "min" or step_along(least.arguments[0], along) != 1:
+        return None
+    moved = least.arguments[0]
+    asked = [part for part in parts(inside) if isinstance(part, Apply) and part.function == "less_equal"]
+    if not {(index(0), moved), least.arguments} <= {part.arguments for part in asked}:
+        return None
+    return inside, Load(load.tensor, (*outer, moved), load.dtype, load.nonempty), fill
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,7 @@ MODEL_PLAN: dict[str, Any] = {
     "predicted_us": {str: {str: {str: NUMBER}}},  # by threads, request and kind of step
     "regions": [{"outputs": [str], "chosen": [_KERNEL], "greedy": [_KERNEL]}],
     "ways": [{"where": str, "us": NUMBER, "requests": [{str: NUMBER}], "one_plan_us": NUMBER, "own_kernels": NUMBER}],
+    "rewrites": [{"rule": str, "tensor": str, "us": NUMBER, "without_us": NUMBER}],
 }
 DOCUMENT: dict[str, Any] = {
     "haotuner": str,

@@ -42,6 +42,7 @@ class PartitionReport:
     longest_s: float = 0.0  # that a window's program took
     regions: list[dict[str, Any]] = field(default_factory=list)  # of each window its kernels beside greedy fusion's
     ways: list[dict[str, Any]] = field(default_factory=list)  # plans by region of sizes, where there are several
+    rewrites: list[dict[str, Any]] = field(default_factory=list)  # primitives that others stand for (rewrites.py)
 
     @property
     def status(self) -> str:
@@ -59,7 +60,7 @@ class PartitionReport:
 def together(every: Sequence[PartitionReport]) -> PartitionReport:
     """Report for all segments of a model."""
     lists: dict[str, Any] = {
-        name: [report for report_ in every for report in getattr(report_, name)] for name in ("regions", "ways")
+        name: [report for report_ in every for report in getattr(report_, name)] for name in ("regions", "ways", "rewrites")
     }
     counts = [field_.name for field_ in fields(PartitionReport) if field_.name not in lists and field_.name != "longest_s"]
     numbers: dict[str, Any] = {name: sum(getattr(report, name) for report in every) for name in counts}
@@ -161,11 +162,14 @@ class IlpPartitioner(Greedy):
         """``kinds``: windows by what they mean, which segments of a model share; the others are as of ``Greedy``."""
         self.prices, self.report = prices, PartitionReport()
         self.kinds = {} if kinds is None else kinds
+        self.rewrites: list[dict[str, Any]] = []  # of the graph, for the report
         super().__init__(graph, tuned=tuned, serves=serves)
 
     def of(self, graph: Graph, prices: Prices, *, tuned: bool = True) -> IlpPartitioner:
         """The plan of another graph, served by the same kernels; windows that mean the same are shared."""
-        return IlpPartitioner(graph, prices, tuned=tuned, serves=self.finder.serves, kinds=self.kinds)
+        result = IlpPartitioner(graph, prices, tuned=tuned, serves=self.finder.serves, kinds=self.kinds)
+        result.rewrites = self.rewrites
+        return result
 
     def prefers(self, product: Product, parts: Sequence[Product]) -> bool:
         """True if the one kernel is priced below the products and the loops that they leave."""
@@ -207,7 +211,7 @@ class IlpPartitioner(Greedy):
     def solved(self) -> list[list[Candidate]]:
         """Of each window its kernels and aliases."""
         plans = self._priced(self.windows)
-        self.report.windows = len(self.windows)
+        self.report.windows, self.report.rewrites = len(self.windows), self.rewrites
         self.report.candidates = sum(len(window.candidates) for window in self.windows)
         for window, plan in zip(self.windows, plans, strict=True):
             self.report.greedy_us += sum(kernel.us for kernel in window.greedy_plan)

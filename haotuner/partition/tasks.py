@@ -25,6 +25,7 @@ from haotuner.partition.layout import LAYOUTS
 from haotuner.partition.products import Product
 from haotuner.partition.profiled_costs import ProfiledPrices
 from haotuner.partition.program_forms import ProgramSpace
+from haotuner.partition.rewrites import with_rewrites
 from haotuner.partition.segmented_model import RANDOM
 from haotuner.partition.segments import chained, cut, flattened
 from haotuner.partition.specializations import ways_of
@@ -130,7 +131,7 @@ def model_task(
         prices = Prices(at, CORE if serves is None else GPU, programs)
     kinds: dict[Hashable, Any] = {}
     plans = tuple(
-        LAYOUTS[layout](IlpPartitioner(segment.graph, prices, serves=serves, kinds=kinds))
+        LAYOUTS[layout](with_rewrites(IlpPartitioner(segment.graph, prices, serves=serves, kinds=kinds)))
         for segment in flattened(cut(graph))
         if segment.graph is not None
     )

@@ -34,6 +34,7 @@ ROUND = 8  # programs: two builders, one library each
 QUIET = 4  # rounds without a better program before the exploration ends
 BETTER = 0.005  # log units of the mean: a smaller gain is noise
 HOPELESS = 20.0  # times the best expectation at some shape: such a program is not timed, it may take seconds
+PRICED = 2  # shapes at which all that a policy looks at is expected: counting a program takes as long as tens of timings
 FOUND = 10  # programs that go on to the race, the best on the mean; the best at each shape besides
 
 
@@ -64,18 +65,19 @@ def explored(task: Task, lab: Measurer, family: Explorable, shapes: Sequence[Sha
     ways = Ways.of(task, lab.device, family)
     space = replace(family.space(task.op, lab.device), workers=ways.threads, template=task.template)
     single_unit = lab.device.with_units(1)
+    ends = shapes if len(shapes) <= PRICED else (shapes[0], shapes[-1])
 
     def expected(points: Sequence[Point]) -> NDArray[np.float64]:
         schedules = [space.schedule(point) for point in points]
-        pairs = [(family.kernel_of(schedule, task.op), shape) for schedule in schedules for shape in shapes]
+        pairs = [(family.kernel_of(schedule, task.op), shape) for schedule in schedules for shape in ends]
         us = expected_us(single_unit, demand(single_unit, family, task.op, pairs, weights=task.cache))
-        workers = [[ways.workers(schedule, task.op, shape) for shape in shapes] for schedule in schedules]
-        result: NDArray[np.float64] = np.log(us.reshape(len(points), len(shapes)) / np.array(workers))
+        workers = [[ways.workers(schedule, task.op, shape) for shape in ends] for schedule in schedules]
+        result: NDArray[np.float64] = np.log(us.reshape(len(points), len(ends)) / np.array(workers))
         return result
 
     policy = POLICIES[task.search](space, expected, task.seed)
     logs: dict[Point, NDArray[np.float64]] = {}
-    best, quiet, least_said = np.inf, 0, np.full(len(shapes), np.inf)
+    best, quiet, least_said = np.inf, 0, np.full(len(ends), np.inf)
     while quiet < QUIET and clock.goes_on():
         points_ = policy.ask(ROUND)
         if not points_:

@@ -389,6 +389,7 @@ def _plan_of(model: ModelTask, tuned: Sequence[Tuned], device: Device, threads: 
         "predicted_us": {str(count): predicted_us(model, tuned, device, count) for count in threads},
         "regions": [_formed(region, forms) for region in report.regions if region["chosen"]],
         **({"ways": report.ways} if report.ways else {}),
+        **({"rewrites": report.rewrites} if report.rewrites else {}),
     }
 
 

@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from haotuner.codegen.cache_read import COLUMNS
+from haotuner.codegen.cache_read import ROWS as ROW_BIT
 from haotuner.codegen.in_place import in_place
 from haotuner.codegen.kinds import graph_of, has_graph
 from haotuner.codegen.multi_stage import StagePlan
@@ -47,10 +49,11 @@ FP32_BYTES = 4
 # Vectors an iteration: an addition takes 3 to 4 cycles and two start in each, so 8 keep every pipe busy.
 UNROLLS = (1, 2, 4, 8)
 ROWS = (1, 4)  # that an iteration writes
-TILED = ((2, 4), (4, 4), (4, 2))  # vectors and rows of a block of registers, where operands are used again
+TILED = ((2, 4), (4, 4), (4, 2), (2, 8))  # vectors and rows of a block of registers, where operands are used again
 STAGED = (2, 4)  # vectors an iteration of rows that are shared in stages
 TILES = ((4, 1, 0), (16, 1, 256), (16, 4, 256))  # blocks of rows and of vectors in a tile, terms at a time; 0: all
 
+COPIED = ((4, 1, 0), (16, 1, 0))  # the same of tiles that read copies
 TURNED = ((4, 1, 0), (4, 4, 0), (16, 4, 0), (1, 16, 0))  # squares in a tile, along the axis of loads and that of stores
 
 
@@ -61,7 +64,8 @@ class CpuGenerated:
     kp (the tensor that is kept in the output's rows, from 1 on; 0: none); oa, ob, …: the op's options, in the kind's order.
     Only where they differ from the first choice: fu (vectors an iteration of each fold, powers of two as digits behind a 1;
     first choice: as u), rw (rows an iteration writes; 1), sc (1: the end of an axis is scalar code, not masked); tr, tv, tt
-    (blocks of rows and of vectors in a tile, terms that come at a time; none: no tiles). On GPUs
+    (blocks of rows and of vectors in a tile, terms that come at a time; none: no tiles), cr (operands of tiles that are
+    copied, as bits; 0). On GPUs
     pk (neighbours that a thread takes at a time; 1), hd (1: a row's first iteration stays in registers).
     pt (parts of a folded axis that workers share; 1): on CPUs of rows in stages alone, other folds are cut by the runtime.
     """
@@ -158,6 +162,8 @@ class CpuGenerated:
             more.append(("sc", 1))
         if schedule.tiles:
             more += zip(("tr", "tv", "tt"), schedule.tiles, strict=True)
+        if schedule.cache_read:
+            more.append(("cr", schedule.cache_read))
         if schedule.packed > 1:
             more.append(("pk", schedule.packed))
         if schedule.held:
@@ -211,6 +217,7 @@ class CpuGenerated:
             held=bool(inputs.get("hd", 0)),
             parts=inputs.get("pt", 1),
             tiles=tuple(inputs[name] for name in ("tr", "tv", "tt")) if "tr" in inputs else (),
+            cache_read=inputs.get("cr", 0),
         )
         try:
             return planned(graph, schedule)
@@ -317,15 +324,32 @@ class CpuGenerated:
 
 
 def _tiled(space: Space) -> Iterator[Schedule]:
-    """Some tiles of two levels along the innermost axis, of folds whose operands are used again."""
+    """Some tiles of two levels, of folds whose operands are used again: with copies where they are of a known size."""
     graph = space.graph
-    axis = graph.types[graph.outputs[0]].rank - 1
-    if any(sketch.tiled for sketch in space.sketches) and tileable(graph, axis):
-        many = sum(node.primitive in FOLDS for node in graph.nodes)
+    rank = graph.types[graph.outputs[0]].rank
+    if not any(sketch.tiled for sketch in space.sketches):
+        return
+    many = sum(node.primitive in FOLDS for node in graph.nodes)
+    for axis in reversed(range(rank)):
+        if not tileable(graph, axis):
+            continue
         for unroll, rows in TILED:
             item = Schedule(lane_axis=axis, lanes=space.lanes, unroll=unroll, rows=rows, folds=(unroll,) * many)
-            for tiles in TILES:
-                yield replace(item, tiles=tiles)
+            if axis == rank - 1:
+                yield from (replace(item, tiles=tiles) for tiles in TILES)
+            for tiles in COPIED:
+                for copies in (COLUMNS, COLUMNS | ROW_BIT):
+                    made = replace(item, tiles=tiles, cache_read=copies)
+                    if _has_plan(graph, made):
+                        yield made
+
+
+def _has_plan(graph: Graph, schedule: Schedule) -> bool:
+    try:
+        planned(graph, schedule)
+    except UsageError:
+        return False
+    return True
 
 
 def _transposing(space: Space) -> Iterator[Schedule]:

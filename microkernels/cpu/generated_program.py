@@ -107,6 +107,8 @@ class TirCell:
 class Tir:
     """Builder of TVM expressions; a loop's body is emitted once."""
 
+    predicates = True
+
     def __init__(self, plan: AnyPlan, buffers: dict[str, Buffer], dimensions: dict[str, Any]) -> None:
         from tvm import tirx
         from tvm.script.ir_builder import tirx as T

@@ -139,7 +139,7 @@ class CudaGenerated(CpuGenerated):
 
     def space(self, op: Op, device: Device) -> Space:
         """Space for blocks that share folds, without sums that wait in memory: a thread keeps them in registers."""
-        return replace(super().space(op, device), scratch=False, parts=PARTS, turns=False)
+        return replace(super().space(op, device), scratch=False, parts=PARTS, turns=False, copies=False)
 
     def _schedules(self, graph: Graph, folds: int, space: Space) -> Iterator[Schedule]:
         rank = graph.types[graph.outputs[0]].rank

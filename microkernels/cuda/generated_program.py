@@ -56,6 +56,8 @@ class _Cell:
 class CudaText:
     """Builder of CUDA C++: values are expressions; each step is a statement of its own, so none is there twice."""
 
+    predicates = False
+
     def __init__(self, plan: AnyPlan, kept_as: str = "fp32", *, in_parts: bool = False) -> None:
         self._in_parts = in_parts
         self.stored_as = ELEMENTS[kept_as]  # the type of floats in memory; they are computed in fp32

@@ -38,6 +38,7 @@ class Interpreter:
     sizes: Mapping[str, int]
     loaded: dict[str, int] = field(default_factory=dict)
     stored: dict[str, int] = field(default_factory=dict)
+    predicates: bool = True
 
     def number(self, value: float, dtype: str) -> Any:
         """A constant."""

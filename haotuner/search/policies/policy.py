@@ -47,6 +47,7 @@ class Fitness:
         self.known: dict[Point, float] = {}
         self._booster: lightgbm.Booster | None = None
         self._level = 0.0
+        self._trust = 1.0  # in expectations: the slope of what was measured over them
 
     def tell(self, scores: Sequence[tuple[Point, float]]) -> None:
         """Take in what was measured and learn from all of it."""
@@ -57,7 +58,9 @@ class Fitness:
             return
         points = list(self.known)
         rows = self._features(points)
-        labels = np.array([self.known[point] for point in points]) - self._prior(rows)
+        scores_ = np.array([self.known[point] for point in points])
+        self._trust = _slope(rows[:, len(self.space.holes) :].mean(axis=1), scores_)
+        labels = scores_ - self._prior(rows)
         data = lightgbm.Dataset(rows, labels - labels.mean(), params={"verbosity": -1})
         self._level = float(labels.mean())
         parameters = TREES.parameters(len(points), seed=self._seed, threads=1)
@@ -72,7 +75,7 @@ class Fitness:
         return np.asarray(result, np.float64)
 
     def _prior(self, rows: Floats) -> Floats:
-        return np.asarray(rows[:, len(self.space.holes) :].mean(axis=1), np.float64)
+        return self._trust * np.asarray(rows[:, len(self.space.holes) :].mean(axis=1), np.float64)
 
     def _features(self, points: Sequence[Point]) -> Floats:
         new = [point for point in dict.fromkeys(points) if point not in self._rows]
@@ -80,6 +83,13 @@ class Fitness:
             for point, expected in zip(new, self._expected(new), strict=True):
                 self._rows[point] = np.concatenate([np.array(point, np.float64), expected])
         return np.array([self._rows[point] for point in points], np.float64)
+
+
+def _slope(expected: Floats, measured: Floats) -> float:
+    """Slope of least squares between 0 and 1; 1 where all that was expected is alike."""
+    moved = expected - expected.mean()
+    spread = float(moved @ moved)
+    return float(np.clip(moved @ measured / spread, 0.0, 1.0)) if spread > 0 else 1.0
 
 
 class Random:

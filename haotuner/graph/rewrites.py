@@ -1,0 +1,232 @@
+"""Rewrites of primitives: other primitives of the same result, but for rounding (Korch, ASPLOS 2024, section 4).
+
+Each rule is a condition on primitives and their attributes. Error bounds are against exact arithmetic, u = 2^-24:
+
+- *division behind the product*: sum_k (e_k / z) v_k = (sum_k e_k v_k) / z. The conditions say that e = exp(x - max x) and
+  z = sum e over the axes that the product sums: 0 <= e <= 1 <= z, so nothing overflows that did not. Both forms are within
+  (K + 4) u sum_k |e_k v_k| / z of the exact value.
+- *division and sum in the product*: the same, with z as one more column of the product, of ones.
+- *sum as a product*: sum_k x_k = sum_k x_k 1. Products by 1 are exact; both are within K u sum_k |x_k|.
+- *reduction in two*: the sum of P sums of Q terms, K = P Q: within (P + Q) u sum_k |x_k|. Extremes are exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import isqrt
+from string import ascii_lowercase
+from typing import Any
+
+import numpy as np
+
+from haotuner.graph.extents import Extent, canonical, same
+from haotuner.graph.graph import Graph, Node, free_name
+from haotuner.graph.primitives import PRIMITIVES
+from haotuner.graph.types import TensorType
+
+DIVISION, COLUMN = "division behind the product", "division behind the product, the sum as its last column"
+PRODUCT, SPLIT = "sum as a product with ones", "reduction in two"
+BEHIND = (DIVISION, COLUMN)
+LEAST_SPLIT = 64  # terms of a reduction that is cut
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Tensor that a rule makes otherwise; ``nodes``: primitives that it looks at, by what they make."""
+
+    rule: str
+    tensor: str
+    nodes: frozenset[str]
+
+
+class _Writer:
+    """Adds the primitives that stand for one node to a graph."""
+
+    def __init__(self, graph: Graph, of: str) -> None:
+        self.types, self.constants, self.guards = dict(graph.types), dict(graph.constants), dict(graph.guards)
+        self.nodes: list[Node] = []
+        self._of = of
+
+    def add(self, primitive: str, *inputs: str, name: str = "", **attributes: Any) -> str:
+        """A primitive's result; with ``name`` that tensor."""
+        chosen = name or free_name(f"{self._of} {primitive}", self.types)
+        self.types[chosen] = PRIMITIVES[primitive].infer([self.types[tensor] for tensor in inputs], attributes)
+        if self._of in self.guards:
+            self.guards[chosen] = self.guards[self._of]
+        self.nodes.append(Node(primitive, inputs, chosen, attributes))
+        return chosen
+
+    def ones(self, shape: Sequence[int]) -> str:
+        """A constant of ones."""
+        return self.constant(np.ones(tuple(shape), np.float32))
+
+    def constant(self, value: Any) -> str:
+        """A constant of floats."""
+        chosen = free_name(f"{self._of} constant", self.types)
+        self.types[chosen], self.constants[chosen] = TensorType(np.shape(value), "fp32"), value
+        return chosen
+
+
+def sites(graph: Graph) -> Iterator[Site]:
+    """Every place where a rule applies, in the graph's order."""
+    made = {node.output: node for node in graph.nodes}
+    readers: dict[str, list[Node]] = {}
+    for node in graph.nodes:
+        for tensor in dict.fromkeys(node.inputs):
+            readers.setdefault(tensor, []).append(node)
+    for node in graph.nodes:
+        if node.primitive == "contract":
+            weights = _weights(graph, made, node)
+            if weights is not None and readers[weights.output] == [node] and weights.output not in graph.outputs:
+                yield Site(DIVISION, node.output, frozenset({node.output, weights.output}))
+                total = weights.inputs[1]
+                if readers[total] == [weights] and total not in graph.outputs and columns_of(graph, node) is not None:
+                    yield Site(COLUMN, node.output, frozenset({node.output, weights.output, total}))
+        elif node.primitive == "reduce":
+            extents = _terms(graph, node)
+            if extents and node.attributes["how"] == "sum" and graph.types[node.output].dtype == "fp32":
+                yield Site(PRODUCT, node.output, frozenset({node.output}))
+            if len(extents) == 1 and node.attributes["how"] in ("sum", "max", "min") and _parts(extents[0]) > 1:
+                yield Site(SPLIT, node.output, frozenset({node.output}))
+
+
+def _terms(graph: Graph, node: Node) -> tuple[int, ...]:
+    """Extents of the axes that a reduction folds; none where one of them is not known."""
+    shape = graph.types[node.inputs[0]].shape
+    extents = tuple(shape[axis] for axis in _axes(graph, node))
+    known = tuple(extent for extent in extents if isinstance(extent, int) and extent > 1)
+    return known if len(known) == len(extents) else ()
+
+
+def _axes(graph: Graph, node: Node) -> tuple[int, ...]:
+    rank = graph.types[node.inputs[0]].rank
+    return tuple(sorted({axis % rank for axis in node.attributes["axes"]}))
+
+
+def _parts(extent: int) -> int:
+    """The largest divisor up to the square root; 1 where there is none, or there are few terms."""
+    return 1 if extent < LEAST_SPLIT else next(count for count in range(isqrt(extent), 0, -1) if extent % count == 0)
+
+
+def _weights(graph: Graph, made: Mapping[str, Node], node: Node) -> Node | None:
+    """The division of a softmax along the axes that a product sums, which its first operand is; None: there is none."""
+    labels, _, output = node.attributes["labels"].partition("->")
+    own = labels.split(",")[0]
+    weights = made.get(node.inputs[0])
+    if len(node.inputs) != 2 or weights is None or not _is_map(weights, "div") or weights.output in node.inputs[1:]:
+        return None
+    powers, total = (made.get(tensor) for tensor in weights.inputs)
+    summed = tuple(axis for axis, label in enumerate(own) if label not in output)
+    if powers is None or total is None or not summed or graph.types[weights.output].dtype != "fp32":
+        return None
+    moved = made.get(powers.inputs[0])
+    if not _is_map(powers, "exp") or moved is None or not _is_map(moved, "sub"):
+        return None
+    most = made.get(moved.inputs[1])
+    if most is None or not _folds(graph, most, "max", summed, moved.inputs[0]):
+        return None
+    return weights if _folds(graph, total, "sum", summed, powers.output) else None
+
+
+def columns_of(graph: Graph, node: Node) -> tuple[int, int] | None:
+    """Axis of a product's second operand that its first one has not, and that axis of the output; None: there is none."""
+    labels, _, output = node.attributes["labels"].partition("->")
+    own, other = labels.split(",")
+    free = [label for label in other if label in output and label not in own]
+    return (other.index(free[-1]), output.index(free[-1])) if free else None
+
+
+def _is_map(node: Node, function: str) -> bool:
+    return node.primitive == "map" and node.attributes["function"] == function
+
+
+def _folds(graph: Graph, node: Node, how: str, axes: tuple[int, ...], tensor: str) -> bool:
+    """True if a node folds a tensor so, over these axes, and keeps them as ones."""
+    alike = node.primitive == "reduce" and node.attributes["how"] == how and node.inputs == (tensor,)
+    return alike and bool(node.attributes.get("keepdims", False)) and _axes(graph, node) == axes
+
+
+def rewritten(graph: Graph, chosen: Sequence[Site]) -> Graph:
+    """The graph with some of its sites made otherwise; of one tensor one site alone."""
+    for site in chosen:
+        graph = _replaced(graph, site)
+    return graph
+
+
+def _replaced(graph: Graph, site: Site) -> Graph:
+    node = graph.producer(site.tensor)
+    assert node is not None, "a site is a node of the graph"
+    writer = _Writer(graph, site.tensor)
+    {DIVISION: _divide_behind, COLUMN: _add_column, PRODUCT: _as_product, SPLIT: _in_two}[site.rule](graph, node, writer)
+    nodes = [item for other in graph.nodes for item in (writer.nodes if other is node else [other])]
+    needed, live = set(graph.outputs), list[Node]()
+    for item in reversed(nodes):
+        if item.output in needed or item.output not in site.nodes:  # what the rule took away goes, nothing else
+            live.append(item)
+            needed.update(item.inputs)
+    return replace(graph, nodes=tuple(reversed(live)), types=writer.types, constants=writer.constants, guards=writer.guards)
+
+
+def _divide_behind(graph: Graph, node: Node, writer: _Writer) -> None:
+    weights = graph.producer(node.inputs[0])
+    assert weights is not None, "a site's product reads a division"
+    labels, _, output = node.attributes["labels"].partition("->")
+    own = labels.split(",")[0]
+    product = writer.add("contract", weights.inputs[0], *node.inputs[1:], **node.attributes)
+    total, shape = weights.inputs[1], graph.types[weights.inputs[1]].shape
+    extents = dict(zip(own, shape, strict=True))
+    order = tuple(own.index(label) for label in output if label in own)
+    if list(order) != sorted(order):
+        rest = tuple(axis for axis in range(len(own)) if axis not in order)
+        total = writer.add("transpose", total, order=(*order, *rest))
+    target: tuple[Extent, ...] = tuple(extents.get(label, 1) for label in output)
+    before = writer.types[total].shape
+    if len(before) != len(target) or not all(same(extent, other) for extent, other in zip(before, target, strict=True)):
+        total = writer.add("reshape", total, shape=target)
+    writer.add("map", product, total, name=node.output, function="div")
+
+
+def _add_column(graph: Graph, node: Node, writer: _Writer) -> None:
+    weights, columns = graph.producer(node.inputs[0]), columns_of(graph, node)
+    assert weights is not None and columns is not None, "a site's product reads a division, and has columns"
+    axis, across = columns
+    of, value = graph.types[node.inputs[1]], graph.constants.get(node.inputs[1])
+    one = tuple(int(index == axis) for index in range(of.rank))
+    if value is None:
+        wider = writer.add("pad", node.inputs[1], mode="constant", value=1.0, before=(0,) * of.rank, after=one)
+    else:
+        wider = writer.constant(np.pad(value, [(0, width) for width in one], constant_values=1.0))
+    both, out = writer.add("contract", weights.inputs[0], wider, **node.attributes), graph.types[node.output]
+
+    def part(start: Extent, stop: Extent) -> str:
+        return writer.add("slice", both, axes=(across,), starts=(start,), stops=(stop,), steps=(1,))
+
+    width = out.shape[across]
+    writer.add("map", part(0, width), part(width, canonical(width + 1)), name=node.output, function="div")
+
+
+def _as_product(graph: Graph, node: Node, writer: _Writer) -> None:
+    of, axes = graph.types[node.inputs[0]], _axes(graph, node)
+    letters = ascii_lowercase[: of.rank]
+    extents = [extent for extent in (of.shape[axis] for axis in axes) if isinstance(extent, int)]
+    summed = "".join(letters[axis] for axis in axes)
+    rest = "".join(letter for letter in letters if letter not in summed)
+    target = graph.types[node.output].shape
+    shaped = len(rest) + 1 == len(target) and all(
+        same(extent, other) for extent, other in zip((*(of.shape[letters.index(x)] for x in rest), 1), target, strict=True)
+    )
+    ones, labels = writer.ones((*extents, 1)), f"{letters},{summed}z->{rest}z"
+    made = writer.add("contract", node.inputs[0], ones, name=node.output if shaped else "", labels=labels)
+    if not shaped:
+        writer.add("reshape", made, name=node.output, shape=target)
+
+
+def _in_two(graph: Graph, node: Node, writer: _Writer) -> None:
+    of, (axis,) = graph.types[node.inputs[0]], _axes(graph, node)
+    extent = of.shape[axis]
+    assert isinstance(extent, int), "a site's terms are known"
+    parts = _parts(extent)
+    cut = writer.add("reshape", node.inputs[0], shape=(*of.shape[:axis], parts, extent // parts, *of.shape[axis + 1 :]))
+    inner = writer.add("reduce", cut, **{**node.attributes, "axes": (axis + 1,), "keepdims": False})
+    writer.add("reduce", inner, name=node.output, **{**node.attributes, "axes": (axis,)})

@@ -1,0 +1,148 @@
+"""Rewrites of primitives as candidates: each region of a plan in each of its forms, the cheapest one by price.
+
+A region is what rewrites may change: products and windows of the plan, with the windows that read what a product makes.
+Its forms have the same outputs and other kernels. What lies between regions is in memory in every form, so the optimum over
+forms of the optima of their binary programs is that of one program which has the kernels of all forms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Iterator, Sequence
+from dataclasses import replace
+from itertools import chain, combinations
+from typing import Any
+
+from haotuner.graph.graph import Graph, Node
+from haotuner.graph.rewrites import BEHIND, COLUMN, Site, columns_of, rewritten, sites
+from haotuner.partition.costs import Prices
+from haotuner.partition.ilp_partition import IlpPartitioner
+from haotuner.partition.multi_output_fusion import joined
+from haotuner.partition.structural_hash import structural_hash
+from haotuner.partition.window_ilp import Candidate
+from haotuner.partition.windows import Window
+
+MOST_SITES = 4  # of a region, of which every set is looked at; of more each alone, one after the other
+NEAR = 1e-6  # of a region's price, below which two are the same
+GAIN = 0.02  # of a region's expected price: a form that is expected to save less is not taken, for expectations err
+VECTOR = 16  # columns of a product that its kernels compute together
+
+
+class Rewrites:
+    """The cheapest forms of a plan's regions.
+
+    ``prices``: None for those that are expected of the plan's requests; ``gain``: share that a form must save.
+    """
+
+    def __init__(self, plan: IlpPartitioner, prices: Prices | None = None, gain: float = NEAR) -> None:
+        self.plan, self.graph = plan, plan.graph
+        self.prices = Prices(plan.prices.requests, plan.prices.rates) if prices is None else prices
+        self.gain = gain
+        self._costs: dict[Hashable, float] = {}
+        self._kinds: dict[Hashable, Window] = {}  # windows at these prices
+        self.report: list[dict[str, Any]] = []
+
+    def offered(self) -> Iterator[Site]:
+        """Sites whose other form may pay: alone it is cheaper, or what is divided is smaller and takes no vector more."""
+        for site in sites(self.graph):
+            node, moved = self.plan.producers[site.tensor], site.nodes - {site.tensor} or site.nodes
+            if any(name in product.nodes for product in self.plan.products.values() for name in moved):
+                continue  # a kernel of its own computes it with what lies around it
+            if site.rule in BEHIND:
+                if site.rule == COLUMN and self._new_vector(node):
+                    continue
+                less = [self.prices.mean_bytes(self.graph, tensor) for tensor in (site.tensor, node.inputs[0])]
+                if less[0] < less[1]:
+                    yield site
+                continue
+            alone = self._region(frozenset({site.tensor}))
+            if self.us(rewritten(alone, [site])) < self.us(alone):
+                yield site
+
+    def _new_vector(self, node: Node) -> bool:
+        """True if one more column of a product may be a vector more."""
+        columns = columns_of(self.graph, node)
+        width = None if columns is None else self.graph.types[node.output].shape[columns[1]]
+        return not isinstance(width, int) or width % VECTOR == 0
+
+    def regions(self, offered: Sequence[Site]) -> list[tuple[frozenset[str], list[Site]]]:
+        """Primitives of each region, by what they make, and its sites."""
+        units = [frozenset(product.nodes) for product in self.plan.products.values()]
+        units += [window.inside for window in self.plan.windows]
+        at = {name: index for index, unit in enumerate(units) for name in unit}
+        touched = []
+        for site in offered:
+            ends = {site.tensor, *(item.output for item in self.plan.products.values() if site.tensor in item.nodes)}
+            readers = [reader for end in ends for reader in self.plan.finder.readers.get(end, []) if site.rule in BEHIND]
+            names = (*site.nodes, *(reader.output for reader in readers))
+            touched.append({str(at[name]) for name in names if name in at})
+        result = []
+        for part in sorted(sorted(map(int, part)) for part in joined(touched)):
+            nodes = frozenset[str]().union(*(units[index] for index in part))
+            result.append((nodes, [site for site in offered if site.tensor in nodes]))
+        return result
+
+    def cheapest(self) -> list[Site]:
+        """The sites of the cheapest forms; ``report`` says what each region gains."""
+        chosen: list[Site] = []
+        offered = list(self.offered())
+        for nodes, own in self.regions(offered) if offered else ():
+            graph = self._region(nodes)
+            before = self.us(graph)
+            us, best = min(self._forms(graph, own), key=lambda form: (form[0], len(form[1])))
+            if us < before * (1 - self.gain):
+                chosen += best
+                self.report += [{"rule": site.rule, "tensor": site.tensor, "us": us, "without_us": before} for site in best]
+        return chosen
+
+    def _forms(self, graph: Graph, own: Sequence[Site]) -> Iterator[tuple[float, list[Site]]]:
+        """Forms of a region: every set of sites of a few, else sites that pay one after the other."""
+        yield self.us(graph), []
+        if len(own) <= MOST_SITES:
+            for some in chain.from_iterable(combinations(own, count) for count in range(1, len(own) + 1)):
+                if len({site.tensor for site in some}) == len(some):
+                    yield self.us(rewritten(graph, some)), list(some)
+            return
+        taken: list[Site] = []
+        least = self.us(graph)
+        for site in own:
+            if all(site.tensor != other.tensor for other in taken):
+                us = self.us(rewritten(graph, [*taken, site]))
+                if us < least * (1 - NEAR):
+                    taken, least = [*taken, site], us
+                    yield us, list(taken)
+
+    def _region(self, nodes: Collection[str]) -> Graph:
+        """The graph of some primitives; what others read of them are its outputs, known tensors stay known."""
+        outside = {tensor for node in self.graph.nodes if node.output not in nodes for tensor in node.inputs}
+        outputs = [name for name in self.plan.order if name in nodes and (name in outside or name in self.graph.outputs)]
+        graph = self.plan.subgraph(outputs, nodes)
+        known = {name: self.graph.constants[name] for name in graph.inputs if name in self.graph.constants}
+        inputs = tuple(name for name in graph.inputs if name not in known)
+        return replace(graph, inputs=inputs, constants={**graph.constants, **known}, required=(), defaults={})
+
+    def us(self, graph: Graph) -> float:
+        """The price of a graph's cheapest plan."""
+        made = {node.output: node for node in graph.nodes}
+        known = tuple(str(graph.types[name]) for name in sorted(graph.constants))
+        key = structural_hash(graph, made, tuple(made), graph.outputs), known
+        if key not in self._costs:
+            serves, tuned = self.plan.finder.serves, bool(self.plan.products)
+            plan = IlpPartitioner(graph, self.prices, tuned=tuned, serves=serves, kinds=self._kinds)
+            products = sum(self.prices.product_us(product, graph) for product in plan.products.values())
+            self._costs[key] = products + sum(_us(kernels) for kernels in plan.solved)
+        return self._costs[key]
+
+
+def _us(kernels: Sequence[Candidate]) -> float:
+    return sum(kernel.us for kernel in kernels)
+
+
+def with_rewrites(plan: IlpPartitioner) -> IlpPartitioner:
+    """The plan of the same graph in the cheapest forms; itself where no rewrite pays."""
+    forms = Rewrites(plan, gain=GAIN)
+    chosen = forms.cheapest()
+    if not chosen:
+        return plan
+    result = plan.of(rewritten(plan.graph, chosen), plan.prices)
+    result.rewrites = forms.report
+    return result
