@@ -90,7 +90,7 @@ class Preferring(Prices):
     """Kernels that hold one primitive with an attribute are dear, all others cheap."""
 
     def __init__(self, dear: str) -> None:
-        super().__init__(REQUESTS, replace(CORE, step_us=0.0, bytes_moved=1e30, simple=1e30, hard=1e30))
+        super().__init__(REQUESTS, replace(CORE, step_us=0.0, bytes_moved=1e30, bytes_far=1e30, simple=1e30, function=1e30))
         self.dear = dear
 
     def usual_us(self, graph: Graph) -> tuple[float, ...]:
