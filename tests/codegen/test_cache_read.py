@@ -86,8 +86,8 @@ def test_tiles_of_copies_compute_the_graph(name: str) -> None:
 
 
 def test_bits_are_those_of_the_program_without_copies() -> None:
-    graph, inputs = CASES["convolution"], arrays(CASES["convolution"])
-    for plan in plans(graph):
+    graph, inputs = CASES["no pads"], arrays(CASES["no pads"])
+    for plan in plans(graph)[::4]:
         found, _ = run(plan, inputs)
         other, _ = run(planned(graph, replace(plan.schedule, cache_read=0)), inputs)
         np.testing.assert_array_equal(found, other)
@@ -117,7 +117,8 @@ def test_copied_operands_are_read_once_a_tile_and_pads_with_masks() -> None:
     copied = replace(item, cache_read=BOTH)
     assert loads_of(copied, "w") == 64 * 64 * 9, "every weight once"
     assert loads_of(item, "w") == 56 * 14 * 64 * 64 * 9, "once a block of rows"
-    assert loads_of(copied, "x") < loads_of(item, "x") / 10
+    assert loads_of(copied, "x") == 56 * 64 * 3 * 64, "three rows of the image in whole vectors, for each row of the output"
+    assert loads_of(item, "x") == 56 * 56 * 64 * 9, "once a point and term"
 
 
 def test_a_product_is_computed_on_tiles_whose_rows_are_of_another_operand() -> None:
