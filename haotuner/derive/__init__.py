@@ -1,0 +1,1 @@
+"""Derivation: other expressions of what a model computes, by rules that name no operator, chosen by price."""
