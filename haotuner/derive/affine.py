@@ -245,6 +245,15 @@ def mapped(e: Affine, of: Callable[[str], str]) -> Affine:
     return _normal({}, tuple((named(atom), factor) for atom, factor in e.terms), e.const)
 
 
+def mapped_extents(e: Affine, of: Callable[[Extent], Extent]) -> Affine:
+    """Copy with other extents as summands."""
+
+    def inner(atom: Atom) -> Atom:
+        return atom if isinstance(atom, str) else type(atom)(mapped_extents(atom.of, of), atom.by)
+
+    return _normal({}, tuple((inner(atom), factor) for atom, factor in e.terms), of(e.const))
+
+
 def dimensions_of(e: Affine) -> frozenset[str]:
     """Names of dimensions in an index."""
     inner = (dimensions_of(atom.of) for atom, _ in e.terms if not isinstance(atom, str))
