@@ -80,8 +80,10 @@ class _Reader:
         """Element of a tensor, 0 outside of it."""
         loops = self.loops(self.graph.types[tensor].shape)
         inner = self.value(tensor, [iterator(loop.name) for loop in loops])
-        if isinstance(inner, Read) and isinstance(inner.source, Tensor) and inner.index == tuple(
-            iterator(loop.name) for loop in loops
+        if (
+            isinstance(inner, Read)
+            and isinstance(inner.source, Tensor)
+            and inner.index == tuple(iterator(loop.name) for loop in loops)
         ):
             return Read(inner.source, tuple(index))
         return Read(Scope(loops, (), inner), tuple(index))

@@ -8,13 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from haotuner.derive.affine import Affine, at_most, plus
+from haotuner.derive.affine import Affine, at_most, number, plus, substituted
 from haotuner.derive.expression import Loop, Read, box_of
 from haotuner.derive.kernels import Window
 from haotuner.errors import UsageError
-from haotuner.graph.extents import Extent, canonical, evaluate, is_symbolic, largest, product, same
+from haotuner.graph.extents import Extent, canonical, evaluate, is_symbolic, largest, product, same, text
 from haotuner.graph.graph import GraphBuilder
 from haotuner.graph.primitives import PRIMITIVES
+
+MOST_SLICES = 64  # side by side, of one operand
 
 
 @dataclass(slots=True)
@@ -40,9 +42,7 @@ class Folding(GraphBuilder):
         if before != 0 or after != 0:
             rank = self.types[tensor].rank
             pads = [[width if at == axis else 0 for at in range(rank)] for width in (before, after)]
-            tensor = self.add(
-                "pad", tensor, before=tuple(pads[0]), after=tuple(pads[1]), mode="constant", value=0.0
-            )
+            tensor = self.add("pad", tensor, before=tuple(pads[0]), after=tuple(pads[1]), mode="constant", value=0.0)
             start, stop = plus(start, before), plus(stop, before)
             extent = self.types[tensor].shape[axis]
         if start == 0 and step == 1 and same(stop, extent):
@@ -80,9 +80,12 @@ def at_axes(g: Folding, tensor: str, there: Sequence[bool]) -> str:
 def gathered(g: Folding, tensor: str, read: Read, loops: Sequence[Loop]) -> str:
     """All elements that a read has for the values of its iterators, an axis for each of them.
 
-    UsageError where an iterator stands in two axes, or an index is no sum of iterators.
+    UsageError where an iterator of many values stands in two axes, or an index is no sum of iterators.
     """
     ranges = {loop.name: loop for loop in loops}
+    for at, loop in enumerate(loops):
+        if sum(loop.name in e.names for e in read.index) > 1:
+            return _diagonal(g, tensor, read, loops, at)
     order: list[str] = []  # iterators of the axes that are laid out
     shift = 0  # axes that became none
     for position, (e, (low, _)) in enumerate(zip(read.index, box_of(read.source), strict=True)):
@@ -104,6 +107,19 @@ def gathered(g: Folding, tensor: str, read: Read, loops: Sequence[Loop]) -> str:
             order += taps[1:]
             shift -= len(taps) - 1
     return g.ordered(tensor, [order.index(loop.name) for loop in loops])
+
+
+def _diagonal(g: Folding, tensor: str, read: Read, loops: Sequence[Loop], at: int) -> str:
+    """The same where one of the iterators stands in two axes: a slice for each of its values, side by side."""
+    loop, rest = loops[at], [*loops[:at], *loops[at + 1 :]]
+    if is_symbolic(loop.extent) or loop.extent > MOST_SLICES:
+        raise UsageError(f"an axis on which two axes of an operand hang, of {text(loop.extent)} elements, has no primitives")
+    parts = []
+    for value in range(int(loop.low), int(loop.high)):
+        index = tuple(substituted(e, {loop.name: number(value)}, {}) for e in read.index)
+        part = gathered(g, tensor, Read(read.source, index), rest)
+        parts.append(at_axes(g, part, [position != at for position in range(len(loops))]))
+    return parts[0] if len(parts) == 1 else g.add("concat", *parts, axis=at)
 
 
 def _beside(g: Folding, tensor: str, axis: int, count: int) -> str:
@@ -149,9 +165,7 @@ def _axis(
     tensor = g.cut(tensor, axis, first, plus(first, span))
     for at, (name, factor) in enumerate(taps):
         stride = main[1] if at == len(taps) - 1 else 1
-        tensor = g.add(
-            "window", tensor, axes=(axis,), sizes=(ranges[name].extent,), strides=(stride,), dilations=(factor,)
-        )
+        tensor = g.add("window", tensor, axes=(axis,), sizes=(ranges[name].extent,), strides=(stride,), dilations=(factor,))
     return tensor, [main[0], *(name for name, _ in taps)]
 
 
@@ -175,7 +189,9 @@ def of_windows(
     for at, side in enumerate(windows):
         e, (low, high) = read.index[side.axis], box_of(read.source)[side.axis]
         start = plus(plus(plus(e.const, low, -1), loops[side.position].low, side.stride), loops[side.tap].low, side.dilation)
-        stop = plus(plus(start, plus(loops[side.position].extent, -1), side.stride), plus(loops[side.tap].extent, -1), side.dilation)
+        stop = plus(
+            plus(start, plus(loops[side.position].extent, -1), side.stride), plus(loops[side.tap].extent, -1), side.dilation
+        )
         before[first + at] = plus(0, start, -1)
         after[first + at] = plus(plus(stop, 1), plus(high, low, -1), -1)
     if any(width != 0 for width in (*before, *after)):

@@ -14,15 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from haotuner.derive.affine import Affine, Quotient, Remainder, bounds, divided, iterator, number, plus
+from haotuner.derive.affine import Affine, Quotient, Remainder, iterator, number, plus
 from haotuner.derive.expression import Apply, Body, Loop, Number, Read, Scope, Tensor, fresh, names, put, reads, tensors
 from haotuner.derive.kernels import Kernel, hangs_on
 from haotuner.derive.lay_out import Folding, at_axes, flat, gathered, of_windows
 from haotuner.derive.price import kernel_of
 from haotuner.derive.rules import swapped
 from haotuner.errors import UsageError
-from haotuner.graph.extents import Extent, canonical, floor_division, is_symbolic
-from haotuner.graph.extents import product as elements
+from haotuner.graph.extents import canonical, floor_division, is_symbolic
 from haotuner.graph.graph import Graph
 
 MOST_TERMS = 64  # of a sum that is written out
@@ -77,7 +76,10 @@ class _Lowering:
             return self.conv(scope, kernel)
         if kernel is not None and kernel.kind in ("matmul", "batch_matmul"):
             return self.matmul(scope, kernel)
-        small = not any(is_symbolic(loop.extent) for loop in scope.sums) and prod(l.extent for l in scope.sums) <= MOST_TERMS
+        small = (
+            not any(is_symbolic(loop.extent) for loop in scope.sums)
+            and prod(loop.extent for loop in scope.sums) <= MOST_TERMS
+        )
         if small and (kernel is None or kernel.kind != "band"):
             return self.terms(scope)
         return self.contraction(scope)
@@ -211,5 +213,3 @@ def _parted(scope: Scope) -> tuple[str, Affine, int] | None:
                         raise UsageError(f"an index with {e} has no primitives")
                     return name, atom.of, atom.by
     return None
-
-
