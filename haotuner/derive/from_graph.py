@@ -123,11 +123,10 @@ class _Reader:
 
 def _bare(scope: Scope) -> Scope:
     """The nest that another one reads all of, as it lies."""
-    inner = scope.body.source if isinstance(scope.body, Read) and not scope.sums else None
-    if isinstance(scope.body, Read) and isinstance(inner, Scope):
-        if scope.body.index == tuple(iterator(loop.name) for loop in scope.spatial) and inner.box == scope.box:
-            return inner
-    return scope
+    if not isinstance(scope.body, Read) or scope.sums or not isinstance(scope.body.source, Scope):
+        return scope
+    inner, as_it_lies = scope.body.source, tuple(iterator(loop.name) for loop in scope.spatial)
+    return inner if scope.body.index == as_it_lies and inner.box == scope.box else scope
 
 
 def _narrow(index: Sequence[Affine], shape: Sequence[Extent]) -> list[Affine]:

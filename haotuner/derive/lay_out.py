@@ -188,10 +188,9 @@ def of_windows(
     before, after = [0] * rank, [0] * rank
     for at, side in enumerate(windows):
         e, (low, high) = read.index[side.axis], box_of(read.source)[side.axis]
-        start = plus(plus(plus(e.const, low, -1), loops[side.position].low, side.stride), loops[side.tap].low, side.dilation)
-        stop = plus(
-            plus(start, plus(loops[side.position].extent, -1), side.stride), plus(loops[side.tap].extent, -1), side.dilation
-        )
+        spot, tap = loops[side.position], loops[side.tap]
+        start = plus(plus(plus(e.const, low, -1), spot.low, side.stride), tap.low, side.dilation)
+        stop = plus(plus(start, plus(spot.extent, -1), side.stride), plus(tap.extent, -1), side.dilation)
         before[first + at] = plus(0, start, -1)
         after[first + at] = plus(plus(stop, 1), plus(high, low, -1), -1)
     if any(width != 0 for width in (*before, *after)):

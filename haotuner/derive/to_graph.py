@@ -27,28 +27,27 @@ from haotuner.graph.graph import Graph
 MOST_TERMS = 64  # of a sum that is written out
 
 
-def graph_of(
-    scope: Scope, constants: Mapping[str, Any], sizes: Mapping[str, int], types: Mapping[str, str] | None = None
-) -> Graph:
-    """The graph whose output is the expression; its inputs are the tensors that are no constants.
+def graph_of(scopes: Sequence[Scope], constants: Mapping[str, Any], sizes: Mapping[str, int]) -> Graph:
+    """The graph whose outputs are the expressions; its inputs are the tensors that are no constants, in fp32.
 
     Args:
-        scope: the expression.
+        scopes: the expressions; a nest that several read is computed once.
         constants: numbers of tensors that are constants; of another one zeros are taken.
         sizes: of a request, by which a kernel is chosen where a nest may be several.
-        types: element types of tensors that are not fp32.
 
     Raises:
-        UsageError: no primitives say what it computes.
+        UsageError: no primitives say what they compute.
     """
     g = Folding()
-    for name, tensor in sorted(tensors(scope).items()):
+    every_ = {name: tensor for scope in scopes for name, tensor in tensors(scope).items()}
+    for name, tensor in sorted(every_.items()):
         if tensor.constant:
             numbers = constants.get(name)
             g.constant(np.zeros([int(e) for e in tensor.shape]) if numbers is None else numbers, "fp32", name=name)
         else:
-            g.input(name, tensor.shape, (types or {}).get(name, "fp32"))
-    return g.finish(_Lowering(g, sizes).scope(scope))
+            g.input(name, tensor.shape)
+    lowering = _Lowering(g, sizes)
+    return g.finish(*(lowering.scope(scope) for scope in scopes))
 
 
 class _Lowering:
