@@ -12,14 +12,18 @@ from typing import Any
 from haotuner.derive.canonical import structural_hash
 from haotuner.derive.expression import Read, Scope, tensors, with_reads
 from haotuner.derive.from_graph import concrete, expression_of, generalised
+from haotuner.derive.price import utilisation
 from haotuner.derive.search import Check, Derived, Found, Limits, search
 from haotuner.derive.to_graph import graph_of
 from haotuner.derive.together import sharing, together
 from haotuner.errors import UsageError
+from haotuner.graph.extents import evaluate
 from haotuner.graph.graph import Graph
+from haotuner.ops.convolution import is_convolution
 from haotuner.partition.costs import Prices
 from haotuner.partition.greedy_fusion import Greedy, Loops
 from haotuner.partition.products import Product
+from haotuner.spec.shape import Shape
 
 TRIED = 6  # cheapest states that become graphs
 MOST_WEIGHT = 1 << 22  # numbers of a constant that a form is planned with; of larger ones zeros of that shape
@@ -121,7 +125,7 @@ class Derivation:
                 original = self.form(tuple(parts), ())
             except UsageError:
                 continue
-            yield NodeForms(tuple(own), original, (form,) if checked else (), "1 state" if checked else "not shown")
+            yield NodeForms(tuple(own), original, (form,) if checked else (), "checked" if checked else "not shown")
 
     def form(self, scopes: tuple[Scope, ...], steps: tuple[tuple[str, str], ...]) -> Form:
         """A form as a graph, with its times. UsageError where no primitives say it."""
@@ -141,8 +145,21 @@ class Derivation:
 def planned_us(graph: Graph, request: Mapping[str, int]) -> float:
     """Expected microseconds of a graph in greedy fusion's plan for a request."""
     prices, plan = Prices([request]), Greedy(graph)
-    products = sum(prices.product_us(step, plan.graph) for step in plan.steps if isinstance(step, Product))
+    products = sum(_product_us(step, plan.graph, prices) for step in plan.steps if isinstance(step, Product))
     return products + sum(sum(prices.expected_us(step.graph)) for step in plan.steps if isinstance(step, Loops))
+
+
+def _product_us(step: Product, graph: Graph, prices: Prices) -> float:
+    """A product's price with what its features and depth leave idle; plans compare products with groups alone."""
+    op, (request,) = step.op, prices.requests
+    static, sizes = dict(op.static), {axis: evaluate(extent, request) for axis, extent in step.extents.items()}
+    rest = {**static, **sizes}
+    convolves = is_convolution(op.kind)
+    depth = rest["c"] * rest.get("r", 1) * rest["s"] if convolves else rest["k"]
+    side = rest["f"] if convolves else max(rest["n"], rest["m"])
+    share = utilisation(side, depth, 0 if convolves else min(rest["n"], rest["m"]))
+    flops = max(0.0, float(op.flops(Shape.of(sizes))))
+    return max(prices.product_us(step, graph), flops / (prices.rates.product_flops(op) * max(share, 1e-3)))
 
 
 def _neutral(scope: Scope) -> tuple[Scope, dict[str, str]]:
@@ -158,5 +175,3 @@ def _named(scope: Scope, names: Mapping[str, str]) -> Scope:
         return Read(new, read.index)
 
     return replace(scope, body=with_reads(scope.body, of))
-
-

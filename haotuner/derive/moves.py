@@ -23,7 +23,6 @@ from haotuner.derive.rules import (
     divisors,
     factored,
     layout_split,
-    prepared,
     sum_skew,
     sum_split,
     summation_split,
@@ -177,7 +176,8 @@ def _sum_splits(root: Scope, site: Site, used: set[str]) -> Iterator[Move]:
     for loop in site.scope.sums:
         if is_symbolic(loop.extent) or loop.extent > MOST_SPLIT:
             continue
-        for by in sorted(beside.get(loop.name, set()) | {WINDOW}):
+        slides = any(loop.name in e.names and len(e.terms) > 1 for read in reads(site.scope.body) for e in read.index)
+        for by in sorted(beside.get(loop.name, set()) | ({WINDOW} if slides else set())):
             if by < loop.extent:
                 yield _of_scope(root, site, sum_split(site.scope, loop.name, by, used))
 
@@ -221,9 +221,3 @@ def _summation_splits(root: Scope, site: Site, used: set[str]) -> Iterator[Move]
     for count in range(1, len(own)):
         for outer in combinations(own, count):
             yield _of_scope(root, site, summation_split(site.scope, outer, used))
-
-
-def materialised(root: Scope, site: Site, read: Read) -> Move:
-    """The expression with an operand laid out by the iterators that it is read by."""
-    step = prepared(read, site.scope.ranges, names(root))
-    return _in_body(root, site, read, step)

@@ -80,10 +80,15 @@ def _kernel_us(scope: Scope, kernel: Kernel, sizes: Mapping[str, int], rates: Ra
     n = prod(extents[name] for name in kernel.roles["n"])
     m = prod(extents[name] for name in kernel.roles["m"])
     k = prod(extents[name] for name in kernel.roles["k"])
-    wide = max(n, m) if kernel.kind != "conv" else n
-    share = wide / (ceil(wide / LANES) * LANES) * k / (k + SHORT_DEPTH)
-    if kernel.kind != "conv":
-        least = min(n, m)
-        share *= least / (least + 1)  # of a single row nothing is used twice
+    share = utilisation(n if kernel.kind == "conv" else max(n, m), k, 0 if kernel.kind == "conv" else min(n, m))
     flops = 2.0 * points((*scope.spatial, *scope.sums), sizes)
     return total + max(flops / (rates.flops * share), moved * ELEMENT / rates.bytes_moved)
+
+
+def utilisation(side: int, depth: int, rows: int = 0) -> float:
+    """Share of a product's rate that is reached: results ``side`` by side, sums of a ``depth``, ``rows`` that share them.
+
+    Of one row nothing is used twice; ``rows`` 0: enough.
+    """
+    share = side / (ceil(side / LANES) * LANES) * depth / (depth + SHORT_DEPTH)
+    return share * rows / (rows + 1) if rows else share

@@ -295,35 +295,6 @@ def axis_merge(read: Read, name: str, other: str, factor: int, around: Ranges, u
     return Step("iterator merge", detail, Read(Scope(spatial, scope.sums, body), tuple(index)))
 
 
-def axis_flatten(read: Read, name: str, other: str, around: Ranges, used: Collection[str]) -> Step:
-    """Iterator merge of neighbours: ``t = x * extent(y) + y``, with ``t // extent`` and ``t % extent`` for both."""
-    scope = read.source
-    assert isinstance(scope, Scope)
-    order = [loop.name for loop in scope.spatial]
-    at, beside = order.index(name), order.index(other)
-    outer, inner = scope.spatial[at], scope.spatial[beside]
-    detail = f"({name}, {other})"
-    size = inner.extent
-    if is_symbolic(size) or inner.low != 0 or not inside(read.index[beside], 0, size, around):
-        return Step("iterator merge", detail, None)
-    moved = fresh("t", used)
-    spatial = tuple(
-        Loop(moved, canonical(outer.low * size), canonical(outer.high * size)) if loop.name == name else loop
-        for loop in scope.spatial
-        if loop.name != other
-    )
-    ranges = {**scope.ranges, moved: (canonical(outer.low * size), canonical(outer.high * size))}
-    flat = iterator(moved)
-    values = {name: divided(flat, size, ranges), other: remainder(flat, size, ranges)}
-    body = put(scope.body, values, ranges)
-    index = tuple(
-        read.index[at] * size + read.index[beside] if position == at else e
-        for position, e in enumerate(read.index)
-        if position != beside
-    )
-    return Step("iterator merge", detail, Read(Scope(spatial, scope.sums, body), index))
-
-
 # Layouts
 
 
@@ -358,14 +329,6 @@ def layout_split(read: Read, axis: int, by: int, ranges: Ranges, used: Collectio
     laid = Scope(tuple(inner), (), Read(source, tuple(index)))
     outer = (*read.index[:axis], outside, phase, *read.index[axis + 1 :])
     return Step("layout substitution", detail, Read(laid, outer))
-
-
-def prepared(read: Read, ranges: Ranges, used: Collection[str]) -> Step:
-    """Variable substitution of an operand: all its elements in the order of the iterators that it is read by."""
-    own = [name for name in ranges if any(name in e.names for e in read.index)]
-    loops = tuple(Loop(name, *ranges[name]) for name in own)
-    laid = apart(Scope(loops, (), read), used)
-    return Step("layout substitution", f"{_label(read)} by {', '.join(own)}", Read(laid, tuple(map(iterator, own))))
 
 
 def _label(read: Read) -> str:

@@ -251,13 +251,20 @@ def _index(tree: ast.AST, own: Ranges) -> Affine:
         if isinstance(tree.op, (ast.Add, ast.Sub)):
             left, right = _index(tree.left, own), _index(tree.right, own)
             return left + right if isinstance(tree.op, ast.Add) else left - right
-        first, other = tree.left, tree.right
-        if isinstance(tree.op, ast.Mult) and isinstance(first, ast.Constant):
-            first, other = other, first
-        if isinstance(other, ast.Constant) and type(other.value) is int:
-            if isinstance(tree.op, ast.Mult):
-                return _index(first, own) * other.value
-            if isinstance(tree.op, (ast.FloorDiv, ast.Mod)) and other.value > 0:
-                make = divided if isinstance(tree.op, ast.FloorDiv) else remainder
-                return make(_index(first, own), other.value, own)
+        first, size = tree.left, _whole(tree.right)
+        if isinstance(tree.op, ast.Mult) and size is None:
+            first, size = tree.right, _whole(tree.left)
+        if size is not None and isinstance(tree.op, ast.Mult):
+            return _index(first, own) * size
+        if size is not None and size > 0 and isinstance(tree.op, (ast.FloorDiv, ast.Mod)):
+            make = divided if isinstance(tree.op, ast.FloorDiv) else remainder
+            return make(_index(first, own), size, own)
     raise ValueError("it is no sum of iterators times numbers, of their // and %")
+
+
+def _whole(tree: ast.AST) -> int | None:
+    """The number that a tree is; None for another one."""
+    if isinstance(tree, ast.UnaryOp) and isinstance(tree.op, ast.USub):
+        size = _whole(tree.operand)
+        return None if size is None else -size
+    return tree.value if isinstance(tree, ast.Constant) and type(tree.value) is int else None
