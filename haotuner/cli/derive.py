@@ -15,7 +15,7 @@ from haotuner.derive.expression import Scope, scopes
 from haotuner.derive.from_graph import sizes_needed
 from haotuner.derive.model import Derivation, Form, NodeForms
 from haotuner.derive.price import kernel_of
-from haotuner.derive.search import Derived, Found, Limits, search
+from haotuner.derive.search import Derived, Limits, SearchResult, search
 from haotuner.derive.text import lines, parse
 from haotuner.errors import UsageError
 from haotuner.frontends.onnx.read import read
@@ -119,7 +119,7 @@ def _print_scope(scope: Scope, sizes: Mapping[str, int]) -> None:
     say(f"  kernels: {', '.join(dict.fromkeys(map(str, kernels))) or 'generated loops alone'}")
 
 
-def _print_states(result: Found, at: Sequence[Mapping[str, int]], *, trace: bool) -> None:
+def _print_states(result: SearchResult, at: Sequence[Mapping[str, int]], *, trace: bool) -> None:
     """States of one expression, the cheapest first."""
     say(f"{result.statistics}")
     shown: list[Derived] = [result.original, *(state for state in result.states if state.steps)][: SHOWN + 1]

@@ -25,7 +25,7 @@ class Loop:
 
     @property
     def extent(self) -> Extent:
-        """How many values it has."""
+        """Number of its values."""
         return plus(self.high, self.low, -1)
 
 

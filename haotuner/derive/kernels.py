@@ -60,10 +60,10 @@ def hangs_on(read: Read) -> frozenset[str]:
 
 def table(scope: Scope, first: Read, second: Read) -> dict[str, str]:
     """Role of every iterator; empty for one that has none."""
-    one, other = hangs_on(first), hangs_on(second)
+    left, other = hangs_on(first), hangs_on(second)
     axes = {loop.name for loop in scope.spatial}
     return {
-        loop.name: ROLES.get((loop.name in one, loop.name in other, loop.name in axes), "")
+        loop.name: ROLES.get((loop.name in left, loop.name in other, loop.name in axes), "")
         for loop in (*scope.spatial, *scope.sums)
     }
 
@@ -86,7 +86,7 @@ def is_plain(read: Read) -> bool:
 
 
 def kernels(scope: Scope) -> Iterator[Kernel]:
-    """What a nest is, a product first; its operands in either order."""
+    """Kernels of a nest, a product first; its operands in either order."""
     operands = product_of(scope)
     if operands is None:
         return

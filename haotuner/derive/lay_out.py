@@ -110,7 +110,7 @@ def gathered(g: Folding, tensor: str, read: Read, loops: Sequence[Loop]) -> str:
 
 
 def _diagonal(g: Folding, tensor: str, read: Read, loops: Sequence[Loop], at: int) -> str:
-    """The same where one of the iterators stands in two axes: a slice for each of its values, side by side."""
+    """A read of which one iterator stands in two axes: a slice for each of its values, side by side."""
     loop, rest = loops[at], [*loops[:at], *loops[at + 1 :]]
     if is_symbolic(loop.extent) or loop.extent > MOST_SLICES:
         raise UsageError(f"an axis on which two axes of an operand hang, of {text(loop.extent)} elements, has no primitives")

@@ -13,7 +13,7 @@ from haotuner.derive.canonical import structural_hash
 from haotuner.derive.expression import Read, Scope, tensors, with_reads
 from haotuner.derive.from_graph import concrete, expression_of, generalised
 from haotuner.derive.price import utilisation
-from haotuner.derive.search import Check, Derived, Found, Limits, search
+from haotuner.derive.search import Check, Derived, Limits, SearchResult, search
 from haotuner.derive.to_graph import graph_of
 from haotuner.derive.together import sharing, together
 from haotuner.errors import UsageError
@@ -60,7 +60,7 @@ class Derivation:
     graph: Graph
     requests: Sequence[Mapping[str, int]]
     limits: Limits = field(default_factory=Limits)
-    derived: dict[int, Found] = field(default_factory=dict)
+    derived: dict[int, SearchResult] = field(default_factory=dict)
 
     def products(self) -> list[str]:
         """Tensors that products make, in the graph's order."""
@@ -89,10 +89,10 @@ class Derivation:
             except UsageError:
                 continue  # a state that no primitives say
         others.sort(key=lambda form: sum(form.us))
-        told = "derived before, for an equal product" if again else str(result.statistics)
-        return NodeForms((tensor,), original, tuple(others[:TRIED]), told)
+        summary = "derived before, for an equal product" if again else str(result.statistics)
+        return NodeForms((tensor,), original, tuple(others[:TRIED]), summary)
 
-    def cheapest(self, result: Found) -> Iterator[Derived]:
+    def cheapest(self, result: SearchResult) -> Iterator[Derived]:
         """States of the least price, and the least of each way to end: rules of one path often lead to one graph."""
         ways: dict[tuple[str, ...], int] = {}
         for state in result.states:

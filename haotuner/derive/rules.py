@@ -174,16 +174,16 @@ def tightened(scope: Scope) -> Scope:
 def tightened_read(read: Read, around: Ranges) -> Read:
     """Boundary tightening of a nest's axes: ranges without what is 0 or never read, each from 0 on.
 
-    Boundary relaxing, too: where reads are shown to stay within the range, and which end is tighter is not shown, an end
-    that is a number is taken instead of one that is not.
+    Boundary relaxing, too. Where reads are shown to stay within the range, and not which end is tighter, an end that is a
+    number is taken.
     """
     scope = read.source
     assert isinstance(scope, Scope)
     index = list(read.index)
     for at, loop in enumerate(scope.spatial):
-        asked = bounds(index[at], around)
-        cut = loop if asked is None else _cut(loop, *asked)
-        within = asked is not None and at_most(loop.low, asked[0]) and at_most(asked[1], loop.high)
+        read_span = bounds(index[at], around)
+        cut = loop if read_span is None else _cut(loop, *read_span)
+        within = read_span is not None and at_most(loop.low, read_span[0]) and at_most(read_span[1], loop.high)
         for low, high in supports(scope.body, loop.name, scope.ranges):
             cut = _cut(cut, low, high)
             if within and is_symbolic(cut.extent) and isinstance(low, int) and isinstance(high, int) and low < high:

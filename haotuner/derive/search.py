@@ -49,7 +49,7 @@ class Derived:
 
 @dataclass(slots=True)
 class Statistics:
-    """What a search did: states by what became of them, steps by rule, seconds."""
+    """Statistics of a search: states by what became of them, steps by rule, seconds."""
 
     states: int = 0
     pruned: Counter[str] = field(default_factory=Counter)  # known, not shown, too many, wrong
@@ -65,8 +65,8 @@ class Statistics:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What a search gives: every state by price, the first among them, and statistics."""
+class SearchResult:
+    """Result of a search: every state by price, the first among them, and statistics."""
 
     original: Derived
     states: tuple[Derived, ...]
@@ -78,7 +78,7 @@ class Found:
         return self.states[0]
 
 
-def search(root: Scope, requests: Sequence[Mapping[str, int]], limits: Limits | None = None) -> Found:
+def search(root: Scope, requests: Sequence[Mapping[str, int]], limits: Limits | None = None) -> SearchResult:
     """The states that a budget reaches. ``requests``: sizes of all dimensions, for prices."""
     return _Search(normal(root), requests, limits or Limits()).run()
 
@@ -93,7 +93,7 @@ class _Search:
         self.waiting: list[tuple[int, float, int, Derived]] = []
         self.by_depth: Counter[int] = Counter()
 
-    def run(self) -> Found:
+    def run(self) -> SearchResult:
         begin = time.monotonic()
         first = Derived(self.root, price_us(self.root, self.requests))
         self.add(first, 0)
@@ -112,7 +112,7 @@ class _Search:
                 self.statistics.stopped = f"{self.limits.states} states"
                 break
         self.statistics.seconds = time.monotonic() - begin
-        return Found(first, tuple(sorted(self.states, key=lambda item: item.price_us)), self.statistics)
+        return SearchResult(first, tuple(sorted(self.states, key=lambda item: item.price_us)), self.statistics)
 
     def moves(self, state: Derived, depth: int) -> Iterator[Move]:
         """Steps of a state. Behind a summation splitting come guided ones alone: splits commute with it and stand before."""

@@ -42,7 +42,7 @@ def _loops(loops: Sequence[Loop]) -> str:
 
 
 def body_text(body: Body) -> str:
-    """What a nest computes."""
+    """A body, as it stands behind the iterators of its nest."""
     if isinstance(body, Number):
         return repr(float(body.value))
     if isinstance(body, Read):

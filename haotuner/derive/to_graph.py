@@ -196,7 +196,7 @@ class _Lowering:
         return result
 
     def read(self, read: Read, loops: Sequence[Loop]) -> str:
-        """What is read as a tensor with an axis for each iterator."""
+        """Tensor of all that is read, with an axis for each iterator."""
         return gathered(self.g, self.source(read), read, loops)
 
 

@@ -53,11 +53,11 @@ def _part(whole: Scope, scope: Scope, position: int, start: object) -> Scope:
 
 def _joined(first: Scope, other: Scope, position: int) -> tuple[Scope, int] | None:
     """One nest of two products, and the axis along which the second lies behind the first."""
-    for one in _products(first):
-        for two in _products(other):
-            source = one.shared.source
-            if source == two.shared.source and isinstance(source, Tensor) and not source.constant:
-                result = _merged(one, _same_windows(one, two), position)
+    for lead in _products(first):
+        for follower in _products(other):
+            source = lead.shared.source
+            if source == follower.shared.source and isinstance(source, Tensor) and not source.constant:
+                result = _merged(lead, _same_windows(lead, follower), position)
                 if result is not None:
                     return result
     return None
@@ -68,12 +68,12 @@ def _products(scope: Scope) -> list[_Product]:
     return [] if operands is None else [_Product(scope, *operands), _Product(scope, *operands[::-1])]
 
 
-def _same_windows(one: _Product, two: _Product) -> _Product:
+def _same_windows(lead: _Product, follower: _Product) -> _Product:
     """The second product with a sum of one element wherever the first one sums along an axis and it does not."""
-    sums, index, axes = list(two.scope.sums), list(two.shared.index), list[Loop]()
-    taken = names(one.scope) | names(two.scope)
-    own = {loop.name for loop in one.scope.sums}
-    for at, (e, f) in enumerate(zip(one.shared.index, index, strict=True)):
+    sums, index, axes = list(follower.scope.sums), list(follower.shared.index), list[Loop]()
+    taken = names(lead.scope) | names(follower.scope)
+    own = {loop.name for loop in lead.scope.sums}
+    for at, (e, f) in enumerate(zip(lead.shared.index, index, strict=True)):
         summed = [(str(atom), factor) for atom, factor in e.terms if atom in own]
         if len(e.terms) == len(f.terms) + 1 and len(summed) == 1:
             name = fresh("u", taken)
@@ -81,21 +81,21 @@ def _same_windows(one: _Product, two: _Product) -> _Product:
             axes.append(Loop(name, 0, 1))
             index[at] = f + iterator(name) * summed[0][1]
     if not axes:
-        return two
-    inner = [*axes, *(Loop(name, *two.scope.ranges[name]) for name in sorted(hangs_on(two.own)))]
-    laid = apart(Scope(tuple(inner), (), two.own), taken)
-    shared, read = Read(two.shared.source, tuple(index)), Read(laid, tuple(iterator(loop.name) for loop in inner))
-    return _Product(Scope(two.scope.spatial, (*sums, *axes), apply("mul", shared, read)), shared, read)
+        return follower
+    inner = [*axes, *(Loop(name, *follower.scope.ranges[name]) for name in sorted(hangs_on(follower.own)))]
+    laid = apart(Scope(tuple(inner), (), follower.own), taken)
+    shared, read = Read(follower.shared.source, tuple(index)), Read(laid, tuple(iterator(loop.name) for loop in inner))
+    return _Product(Scope(follower.scope.spatial, (*sums, *axes), apply("mul", shared, read)), shared, read)
 
 
-def _merged(one: _Product, two: _Product, position: int) -> tuple[Scope, int] | None:
-    first, other = one.scope, two.scope
-    paired = _paired(one, two)
+def _merged(lead: _Product, follower: _Product, position: int) -> tuple[Scope, int] | None:
+    first, other = lead.scope, follower.scope
+    paired = _paired(lead, follower)
     if paired is None or len(first.spatial) != len(other.spatial):
         return None
     values, sums = paired
-    left = [at for at, loop in enumerate(first.spatial) if loop.name not in hangs_on(one.shared)]
-    right = [at for at, loop in enumerate(other.spatial) if loop.name not in hangs_on(two.shared)]
+    left = [at for at, loop in enumerate(first.spatial) if loop.name not in hangs_on(lead.shared)]
+    right = [at for at, loop in enumerate(other.spatial) if loop.name not in hangs_on(follower.shared)]
     for at, (x, y) in enumerate(zip(first.spatial, other.spatial, strict=True)):
         if at not in left and values.get(y.name) != iterator(x.name):
             return None
@@ -111,10 +111,10 @@ def _merged(one: _Product, two: _Product, position: int) -> tuple[Scope, int] | 
     values[y.name] = iterator(x.name) - number(x.high) + number(y.low)
     wide = Loop(x.name, x.low, plus(x.high, y.extent))
     ranges = {**first.ranges, **{loop.name: (loop.low, loop.high) for loop in (*sums, wide)}}
-    weights = apply("add", one.own, put(two.own, values, ranges))
+    weights = apply("add", lead.own, put(follower.own, values, ranges))
     loops = tuple(Loop(name, *ranges[name]) for name in ranges if name in iterators(weights))
     beside = inlined(apart(Scope(loops, (), weights), names(first) | names(other)))
-    body = apply("mul", one.shared, Read(beside, tuple(iterator(loop.name) for loop in loops)))
+    body = apply("mul", lead.shared, Read(beside, tuple(iterator(loop.name) for loop in loops)))
     return Scope(swapped(first.spatial, x.name, wide), tuple(sums), body), along
 
 
@@ -122,12 +122,12 @@ def _alike(x: Loop, y: Loop) -> bool:
     return same(x.low, y.low) and same(x.high, y.high)
 
 
-def _paired(one: _Product, two: _Product) -> tuple[dict[str, Affine], list[Loop]] | None:
+def _paired(lead: _Product, follower: _Product) -> tuple[dict[str, Affine], list[Loop]] | None:
     """Iterators of the second product by those of the first, and the sums over what both need."""
     values: dict[str, Affine] = {}
-    sums = {loop.name: loop for loop in one.scope.sums}
-    theirs = {loop.name: loop for loop in two.scope.sums}
-    for e, f in zip(one.shared.index, two.shared.index, strict=True):
+    sums = {loop.name: loop for loop in lead.scope.sums}
+    theirs = {loop.name: loop for loop in follower.scope.sums}
+    for e, f in zip(lead.shared.index, follower.shared.index, strict=True):
         pairs = _terms(e, f, sums, theirs)
         if pairs is None:
             return None
@@ -146,24 +146,24 @@ def _paired(one: _Product, two: _Product) -> tuple[dict[str, Affine], list[Loop]
                 sums[x] = Loop(x, low, high)
         if gap != 0:
             return None
-    if not all(substituted(f, values, {}) == e for e, f in zip(one.shared.index, two.shared.index, strict=True)):
+    if not all(substituted(f, values, {}) == e for e, f in zip(lead.shared.index, follower.shared.index, strict=True)):
         return None
-    if values.keys() < theirs.keys() or not all(loop.name in hangs_on(one.shared) for loop in one.scope.sums):
+    if values.keys() < theirs.keys() or not all(loop.name in hangs_on(lead.shared) for loop in lead.scope.sums):
         return None
-    return (values, list(sums.values())) if _relaxed(one, two, values, sums) else None
+    return (values, list(sums.values())) if _relaxed(lead, follower, values, sums) else None
 
 
-def _relaxed(one: _Product, two: _Product, values: Mapping[str, Affine], sums: Mapping[str, Loop]) -> bool:
+def _relaxed(lead: _Product, follower: _Product, values: Mapping[str, Affine], sums: Mapping[str, Loop]) -> bool:
     """True where both products are shown to be 0 in what the sums have more than they need."""
-    for loop in one.scope.sums:
+    for loop in lead.scope.sums:
         wide = sums[loop.name]
-        if not _alike(wide, loop) and not covers(one.own, loop, one.scope.ranges):
+        if not _alike(wide, loop) and not covers(lead.own, loop, lead.scope.ranges):
             return False
-    for loop in two.scope.sums:
+    for loop in follower.scope.sums:
         x = next(name for name in sums if name in values[loop.name].names)
         shift = plus(0, values[loop.name].const, -1)
         moved = Loop(x, plus(loop.low, shift), plus(loop.high, shift))
-        if not _alike(sums[x], moved) and not covers(two.own, loop, two.scope.ranges):
+        if not _alike(sums[x], moved) and not covers(follower.own, loop, follower.scope.ranges):
             return False
     return True
 

@@ -24,7 +24,7 @@ VALUES = st.fixed_dictionaries({name: st.integers(low, high - 1) for name, (low,
 
 
 def value(e: Affine, at: dict[str, int]) -> int:
-    """What an index is."""
+    """Number that an index is."""
     result = int(e.const)
     for atom, factor in e.terms:
         if isinstance(atom, str):
