@@ -60,7 +60,7 @@ class Statistics:
     def __str__(self) -> str:
         pruned = ", ".join(f"{number} {why}" for why, number in self.pruned.most_common()) or "none"
         return (
-            f"{self.states} states in {self.seconds:.1f} s, pruned: {pruned}{self.stopped and f'; stopped: {self.stopped}'}"
+            f"states: {self.states} in {self.seconds:.1f} s, pruned: {pruned}{self.stopped and f'; stopped: {self.stopped}'}"
         )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -36,7 +38,7 @@ def value(e: Affine, at: dict[str, int]) -> int:
 
 
 @st.composite
-def indices(draw: st.DrawFn, depth: int = 3) -> tuple[Affine, object]:
+def indices(draw: st.DrawFn, depth: int = 3) -> tuple[Affine, Callable[[dict[str, int]], int]]:
     """An index, and what it must be as a function of the iterators."""
     kind = draw(st.sampled_from(["name", "number", *["add", "mul", "div", "mod", "put"] * (depth > 0)]))
     if kind == "name":

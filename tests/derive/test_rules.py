@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from haotuner.derive.expression import Read, Scope, names, whole
+from haotuner.derive.expression import Apply, Read, Scope, names, whole
 from haotuner.derive.moves import moves
 from haotuner.derive.nests import normal
 from haotuner.derive.rules import (
@@ -53,6 +53,12 @@ def body_read(scope: Scope) -> Read:
     return scope.body
 
 
+def first_factor(scope: Scope) -> Read:
+    """The read that stands first in a product."""
+    assert isinstance(scope.body, Apply) and isinstance(scope.body.operands[0], Read)
+    return scope.body.operands[0]
+
+
 def test_a_sum_splits_where_its_body_is_zero_behind_its_range():
     within = parse("A(n), B(5); L[i:0..n] S[r:0..5] A[i + r] * B[r]")
     result = sum_split(within, "r", 3, names(within)).result
@@ -99,11 +105,10 @@ def test_an_axis_is_split():
 
 def test_a_layout_has_an_axis_for_whole_parts_where_the_rest_is_less_than_one():
     scope = parse("A(2*n), B(2); L[i:0..n] S[r:0..2] A[2*i + r - 1] * B[r]")
-    read = scope.body.operands[0]  # type: ignore[union-attr]
-    step = layout_split(read, 0, 2, scope.ranges, names(scope))
+    step = layout_split(first_factor(scope), 0, 2, scope.ranges, names(scope))
     assert isinstance(step.result, Read) and [str(e) for e in step.result.index] == ["i - 1", "r"]
     wide = parse("A(2*n), B(3); L[i:0..n] S[r:0..3] A[2*i + r - 1] * B[r]")
-    assert layout_split(wide.body.operands[0], 0, 2, wide.ranges, names(wide)).result is None  # type: ignore[union-attr]
+    assert layout_split(first_factor(wide), 0, 2, wide.ranges, names(wide)).result is None
 
 
 def test_a_sum_over_much_is_shifted_along_what_bounds_it():
