@@ -26,7 +26,7 @@ FLOORS = {
             "errors extras host spec ops",  # 0
             "microkernels hw_profiles isolate graph codegen frontends",  # 1
             "select cost plan transfer",  # 2
-            "backends measure records search partition",  # 3
+            "backends measure records search partition derive",  # 3
             "runtime pack verify bench torch",  # 4
             "cli entry tuning",  # 5
             "__main__",  # and so does this

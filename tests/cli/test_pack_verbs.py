@@ -129,6 +129,8 @@ def test_candidates_counts_what_was_refused(cache: Path, tmp_path: Path) -> None
     assert document["refused"]["registers"] > 0
 
 
-@pytest.mark.parametrize("verb", ["", "doctor", "devices", "candidates", "tune", "bench", "inspect", "explain", "verify"])
+@pytest.mark.parametrize(
+    "verb", ["", "doctor", "devices", "candidates", "derive", "tune", "bench", "inspect", "explain", "verify"]
+)
 def test_help(verb: str, cache: Path, tmp_path: Path, golden: Any) -> None:
     golden(haotuner(*verb.split(), "--help", cache=cache, cwd=tmp_path).out)

@@ -1,0 +1,260 @@
+"""Affine: indices of tensors as sums of iterators, of whole parts and of remainders, with exact division and bounds.
+
+Coefficients and divisors are whole numbers; the summand without an iterator is an extent. Sums are normal: terms are
+sorted, and ``k*(x // k) + x % k`` is ``x``. Proofs hold for all dimensions of at least 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TypeAlias
+
+from haotuner.graph.extents import Extent, canonical, dimension, dimensions, floor_division, is_symbolic, quotient, text
+from haotuner.graph.typed_extents import never_negative
+
+
+@dataclass(frozen=True, slots=True)
+class Quotient:
+    """``of // by``, rounded down; ``by`` at least 2."""
+
+    of: Affine
+    by: int
+
+
+@dataclass(frozen=True, slots=True)
+class Remainder:
+    """``of % by``, at least 0; ``by`` at least 2."""
+
+    of: Affine
+    by: int
+
+
+Atom: TypeAlias = str | Quotient | Remainder
+Bounds: TypeAlias = tuple[Extent, Extent]  # the least value and the one behind the largest
+
+
+@dataclass(frozen=True, slots=True)
+class Affine:
+    """``terms``: atoms with their coefficients, none 0, sorted; ``const``: an extent."""
+
+    terms: tuple[tuple[Atom, int], ...] = ()
+    const: Extent = 0
+
+    def __add__(self, other: Affine) -> Affine:
+        return _normal({**dict(self.terms)}, other.terms, plus(self.const, other.const))
+
+    def __sub__(self, other: Affine) -> Affine:
+        return self + other * -1
+
+    def __mul__(self, factor: int) -> Affine:
+        if factor == 0:
+            return Affine()
+        return Affine(tuple((atom, item * factor) for atom, item in self.terms), plus(0, self.const, factor))
+
+    def of(self, atom: Atom) -> int:
+        """The coefficient of an atom."""
+        return dict(self.terms).get(atom, 0)
+
+    def without(self, name: str) -> Affine:
+        """The sum less the iterator's own term."""
+        return Affine(tuple(item for item in self.terms if item[0] != name), self.const)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Iterators in it."""
+        return _names(self)
+
+    def __str__(self) -> str:
+        result = ""
+        for atom, factor in self.terms:
+            size = f"{abs(factor)}*" if abs(factor) != 1 else ""
+            sign = ("-" if factor < 0 else "") if not result else (" - " if factor < 0 else " + ")
+            result += f"{sign}{size}{atom_text(atom)}"
+        if not result:
+            return text(self.const)
+        if self.const == 0:
+            return result
+        if isinstance(self.const, int):
+            return f"{result} {'-' if self.const < 0 else '+'} {abs(self.const)}"
+        return f"{result} + {text(self.const)}"
+
+
+def atom_text(atom: Atom) -> str:
+    """The atom as ``text.py`` reads it."""
+    if isinstance(atom, str):
+        return atom
+    return f"(({atom.of}) {'//' if isinstance(atom, Quotient) else '%'} {atom.by})"
+
+
+@lru_cache(1 << 14)
+def _names(e: Affine) -> frozenset[str]:
+    parts = (frozenset({atom}) if isinstance(atom, str) else atom.of.names for atom, _ in e.terms)
+    return frozenset().union(*parts)
+
+
+def iterator(name: str) -> Affine:
+    """An iterator alone."""
+    return Affine(((name, 1),))
+
+
+def number(value: Extent) -> Affine:
+    """An extent alone."""
+    return Affine((), value)
+
+
+def _normal(terms: dict[Atom, int], more: tuple[tuple[Atom, int], ...], const: Extent) -> Affine:
+    for atom, factor in more:
+        terms[atom] = terms.get(atom, 0) + factor
+    result = Affine(tuple(sorted(((a, f) for a, f in terms.items() if f), key=_order)), const)
+    for atom, factor in result.terms:
+        if isinstance(atom, str):
+            continue
+        of, by = atom.of, atom.by
+        if isinstance(atom, Remainder) and terms.get(Quotient(of, by), 0) == factor * by:  # k * (x // k) + x % k is x
+            return _less(result, {atom: factor, Quotient(of, by): factor * by}) + of * factor
+        if isinstance(atom, Quotient) and factor % by == 0:  # x - k * (x // k) is x % k
+            size = -factor // by
+            if all(terms.get(part, 0) == size * own for part, own in of.terms):
+                return _less(result, {atom: factor}) - of * size + Affine(((Remainder(of, by), size),))
+    return result
+
+
+def _less(e: Affine, terms: Mapping[Atom, int]) -> Affine:
+    """The sum without some terms, which it has just so."""
+    return Affine(tuple((atom, factor) for atom, factor in e.terms if atom not in terms), e.const)
+
+
+def _order(item: tuple[Atom, int]) -> tuple[bool, str]:
+    return not isinstance(item[0], str), atom_text(item[0])
+
+
+Ranges: TypeAlias = Mapping[str, Bounds]
+
+
+def substituted(e: Affine, values: Mapping[str, Affine], ranges: Ranges) -> Affine:
+    """The index with sums for some iterators; ``ranges`` of what is in these, by which whole parts become simpler."""
+    if not e.names & values.keys():
+        return e
+    result = number(e.const)
+    for atom, factor in e.terms:
+        if isinstance(atom, str):
+            result += values.get(atom, iterator(atom)) * factor
+        else:
+            make = divided if isinstance(atom, Quotient) else remainder
+            result += make(substituted(atom.of, values, ranges), atom.by, ranges) * factor
+    return result
+
+
+def divided(e: Affine, by: int, ranges: Ranges) -> Affine:
+    """``e // by``: what ``by`` divides stands outside, what is within 0 and ``by`` is nothing."""
+    if by == 1:
+        return e
+    whole, rest = parted(e, by)
+    extent = bounds(rest, ranges)
+    if extent is not None and at_most(0, extent[0]) and at_most(extent[1], by):
+        return whole
+    return whole + Affine(((Quotient(rest, by), 1),))
+
+
+def remainder(e: Affine, by: int, ranges: Ranges) -> Affine:
+    """``e % by``, simpler where ranges show it."""
+    if by == 1:
+        return Affine()
+    _, rest = parted(e, by)
+    extent = bounds(rest, ranges)
+    if extent is not None and at_most(0, extent[0]) and at_most(extent[1], by):
+        return rest
+    return Affine(((Remainder(rest, by), 1),))
+
+
+def parted(e: Affine, by: int) -> tuple[Affine, Affine]:
+    """``whole`` and ``rest`` of ``by * whole + rest``."""
+    outside = tuple((atom, factor // by) for atom, factor in e.terms if factor % by == 0)
+    inside = tuple((atom, factor) for atom, factor in e.terms if factor % by)
+    if isinstance(e.const, int):
+        return Affine(outside, e.const // by), Affine(inside, e.const % by)
+    exact = quotient(e.const, by)
+    return (Affine(outside, exact), Affine(inside, 0)) if exact is not None else (Affine(outside), Affine(inside, e.const))
+
+
+@lru_cache(1 << 16)  # sympy's sums take tens of microseconds, and a search asks for few different ones
+def plus(extent: Extent, other: Extent, factor: int = 1) -> Extent:
+    """``extent + factor * other``."""
+    return (
+        extent + factor * other if isinstance(extent, int) and isinstance(other, int) else canonical(extent + factor * other)
+    )
+
+
+def bounds(e: Affine, ranges: Ranges) -> Bounds | None:
+    """The least value and the one behind the largest; None where a range is not known."""
+    low = high = e.const
+    for atom, factor in e.terms:
+        if isinstance(atom, str):
+            if atom not in ranges:
+                return None
+            first, behind = ranges[atom]
+        elif isinstance(atom, Remainder):
+            first, behind = 0, atom.by
+        else:
+            inner = bounds(atom.of, ranges)
+            if inner is None:
+                return None
+            first, behind = floor_division(inner[0], atom.by), plus(floor_division(plus(inner[1], -1), atom.by), 1)
+        last = plus(behind, -1)
+        low = plus(low, first if factor > 0 else last, factor)
+        high = plus(high, last if factor > 0 else first, factor)
+    return low, plus(high, 1)
+
+
+@lru_cache(1 << 16)
+def at_most(extent: Extent, other: Extent) -> bool:
+    """True where ``extent <= other`` is shown for all dimensions of at least 1."""
+    if isinstance(extent, int) and isinstance(other, int):
+        return extent <= other
+    gap = plus(other, extent, -1)
+    if isinstance(gap, int):
+        return gap >= 0
+    symbols = {dimension(name): dimension(name) + 1 for name in dimensions(gap)}
+    return never_negative(gap.subs(symbols, simultaneous=True))
+
+
+def inside(e: Affine, low: Extent, high: Extent, ranges: Ranges) -> bool:
+    """True where the index is shown to lie in ``low <= e < high``."""
+    extent = bounds(e, ranges)
+    return extent is not None and at_most(low, extent[0]) and at_most(extent[1], high)
+
+
+def least(first: Extent, other: Extent) -> Extent | None:
+    """The smaller of two extents; None where neither is shown to be."""
+    return first if at_most(first, other) else other if at_most(other, first) else None
+
+
+def most(first: Extent, other: Extent) -> Extent | None:
+    """The larger of two extents; None where neither is shown to be."""
+    return other if at_most(first, other) else first if at_most(other, first) else None
+
+
+def mapped(e: Affine, of: Callable[[str], str]) -> Affine:
+    """Copy with other names of iterators."""
+
+    def named(atom: Atom) -> Atom:
+        return of(atom) if isinstance(atom, str) else type(atom)(mapped(atom.of, of), atom.by)
+
+    return _normal({}, tuple((named(atom), factor) for atom, factor in e.terms), e.const)
+
+
+def mapped_extents(e: Affine, of: Callable[[Extent], Extent]) -> Affine:
+    """Copy with other extents as summands."""
+
+    def inner(atom: Atom) -> Atom:
+        return atom if isinstance(atom, str) else type(atom)(mapped_extents(atom.of, of), atom.by)
+
+    return _normal({}, tuple((inner(atom), factor) for atom, factor in e.terms), of(e.const))
+
+
+def dimensions_of(e: Affine) -> frozenset[str]:
+    """Names of dimensions in an index."""
+    inner = (dimensions_of(atom.of) for atom, _ in e.terms if not isinstance(atom, str))
+    return frozenset().union(dimensions(e.const) if is_symbolic(e.const) else frozenset(), *inner)

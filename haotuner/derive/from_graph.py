@@ -1,0 +1,279 @@
+"""Expressions of a model graph's primitives: products and sums, with the layouts that they read through.
+
+Tensors that other primitives make are what an expression reads. Extents that are large numbers may become dimensions, so
+that derivation holds for all of them, and its check is small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from haotuner.derive.affine import Affine, dimensions_of, divided, iterator, mapped_extents, number, remainder
+from haotuner.derive.expression import Body, Loop, Number, Read, Scope, Tensor, apply, fresh, scopes, tensors, with_reads
+from haotuner.derive.rules import inlined
+from haotuner.errors import UsageError
+from haotuner.graph.extents import Extent, canonical, dimension, is_symbolic, same
+from haotuner.graph.extents import product as elements
+from haotuner.graph.graph import Graph, Node
+
+SMALL = 16  # numbers up to this stay numbers: windows, strides, heads
+NEAR = 16  # how far an axis may be from a multiple of a loop's extent, and still follow from it
+MOST_STRIDE = 4
+
+
+def expression_of(graph: Graph, output: str, *, functions: bool = False) -> Scope:
+    """The expression of a tensor, from what its product or sum reads through layouts; ``functions``: and through these.
+
+    UsageError where it is no sum of products, or in whole numbers or booleans.
+    """
+    return _Reader(graph, functions).scope(output)
+
+
+class _Reader:
+    """Walks from a tensor towards the inputs."""
+
+    def __init__(self, graph: Graph, functions: bool) -> None:
+        self.graph, self.functions = graph, functions
+        self.producers = {node.output: node for node in graph.nodes}
+        self.taken: set[str] = set(graph.dimensions)
+
+    def scope(self, output: str) -> Scope:
+        kind = self.graph.types.get(output)
+        if kind is None:
+            raise UsageError(f"the model has no tensor {output!r}")
+        if kind.dtype not in ("fp32", "fp64"):
+            raise UsageError(f"tensor {output!r} is {kind}; expressions of real numbers alone are derived from")
+        node = self.producers.get(output)
+        if node is None:
+            raise UsageError(f"tensor {output!r} is not computed; name one that a node makes")
+        axes = self.loops(kind.shape)
+        return _bare(inlined(Scope(axes, (), self.made(node, [iterator(loop.name) for loop in axes], walks=True))))
+
+    def loops(self, shape: Sequence[Extent], letters: str = "") -> tuple[Loop, ...]:
+        result = []
+        for at, extent in enumerate(shape):
+            stem = letters[at] if letters else "i"
+            name = stem if letters and stem not in self.taken else fresh(stem, self.taken)
+            self.taken.add(name)
+            result.append(Loop(name, 0, extent))
+        return tuple(result)
+
+    def value(self, tensor: str, index: Sequence[Affine]) -> Body:
+        """Element of a tensor at an index that is inside of it."""
+        node = self.producers.get(tensor)
+        if node is not None and self.graph.types[tensor].dtype in ("fp32", "fp64"):
+            try:
+                return self.made(node, index, walks=self.functions)
+            except UsageError:
+                pass  # it is what the expression reads
+        constant = self.graph.constants.get(tensor)
+        if constant is not None and np.asarray(constant).size == 1:
+            return Number(float(np.asarray(constant).reshape(())))
+        return Read(Tensor(tensor, tuple(self.graph.types[tensor].shape), constant is not None), tuple(index))
+
+    def around(self, tensor: str, index: Sequence[Affine]) -> Body:
+        """Element of a tensor, 0 outside of it."""
+        loops = self.loops(self.graph.types[tensor].shape)
+        inner = self.value(tensor, [iterator(loop.name) for loop in loops])
+        if (
+            isinstance(inner, Read)
+            and isinstance(inner.source, Tensor)
+            and inner.index == tuple(iterator(loop.name) for loop in loops)
+        ):
+            return Read(inner.source, tuple(index))
+        return Read(Scope(loops, (), inner), tuple(index))
+
+    def made(self, node: Node, index: Sequence[Affine], *, walks: bool) -> Body:
+        a, shape = node.attributes, self.graph.types[node.output].shape
+        if node.primitive in _LAYOUTS:
+            return _LAYOUTS[node.primitive](self, node, index)
+        if walks and node.primitive == "contract":
+            labels = a["labels"].partition("->")
+            letters = list(dict.fromkeys(labels[0].replace(",", "")))
+            extents = {
+                letter: extent
+                for own, name in zip(labels[0].split(","), node.inputs, strict=True)
+                for letter, extent in zip(own, self.graph.types[name].shape, strict=True)
+            }
+            loops = dict(zip(letters, self.loops([extents[item] for item in letters], "".join(letters)), strict=True))
+            parts = [
+                self.value(name, [iterator(loops[item].name) for item in own])
+                for own, name in zip(labels[0].split(","), node.inputs, strict=True)
+            ]
+            sums = tuple(loops[item] for item in letters if item not in labels[2])
+            return Read(Scope(tuple(loops[item] for item in labels[2]), sums, apply("mul", *parts)), tuple(index))
+        if walks and node.primitive == "reduce" and a["how"] == "sum":
+            inner_shape = self.graph.types[node.inputs[0]].shape
+            axes = {axis % len(inner_shape) for axis in a["axes"]}
+            loops_ = self.loops(inner_shape)
+            outer = [e for at, e in enumerate(index) if not (a.get("keepdims", False) and at in axes)]
+            spatial = tuple(loop for at, loop in enumerate(loops_) if at not in axes)
+            body = self.value(node.inputs[0], [iterator(loop.name) for loop in loops_])
+            return Read(Scope(spatial, tuple(loops_[at] for at in sorted(axes)), body), tuple(outer))
+        if walks and node.primitive == "map":
+            parts = [self.value(name, _narrow(index, self.graph.types[name].shape)) for name in node.inputs]
+            return apply(a["function"], *parts)
+        raise UsageError(f"{node.primitive} of {node.output!r} (with {shape}) is no sum of products")
+
+
+def _bare(scope: Scope) -> Scope:
+    """The nest that another one reads all of, as it lies."""
+    if not isinstance(scope.body, Read) or scope.sums or not isinstance(scope.body.source, Scope):
+        return scope
+    inner, as_it_lies = scope.body.source, tuple(iterator(loop.name) for loop in scope.spatial)
+    return inner if scope.body.index == as_it_lies and inner.box == scope.box else scope
+
+
+def _narrow(index: Sequence[Affine], shape: Sequence[Extent]) -> list[Affine]:
+    """An index of a broadcast tensor as one of the tensor."""
+    behind = index[len(index) - len(shape) :]
+    return [Affine() if extent == 1 else e for e, extent in zip(behind, shape, strict=True)]
+
+
+def _transpose(r: _Reader, node: Node, index: Sequence[Affine]) -> Body:
+    order = list(node.attributes["order"])
+    return r.value(node.inputs[0], [index[order.index(axis)] for axis in range(len(order))])
+
+
+def _broadcast(r: _Reader, node: Node, index: Sequence[Affine]) -> Body:
+    return r.value(node.inputs[0], _narrow(index, r.graph.types[node.inputs[0]].shape))
+
+
+def _slice(r: _Reader, node: Node, index: Sequence[Affine]) -> Body:
+    a, result = node.attributes, list(index)
+    for axis, start, step in zip(a["axes"], a["starts"], a["steps"], strict=True):
+        result[axis] = index[axis] * step + number(start)
+    return r.value(node.inputs[0], result)
+
+
+def _pad(r: _Reader, node: Node, index: Sequence[Affine]) -> Body:
+    a = node.attributes
+    if a["mode"] != "constant" or a.get("value", 0) != 0:
+        raise UsageError(f"pad of {node.output!r} is not by zeros")
+    return r.around(node.inputs[0], [e - number(before) for e, before in zip(index, a["before"], strict=True)])
+
+
+def _concat(r: _Reader, node: Node, index: Sequence[Affine]) -> Body:
+    axis, parts, start = node.attributes["axis"] % len(index), [], 0
+    for name in node.inputs:
+        moved = [e - number(start) if at == axis else e for at, e in enumerate(index)]
+        parts.append(r.around(name, moved))
+        start = canonical(start + r.graph.types[name].shape[axis])
+    return apply("add", *parts)
+
+
+def _window(r: _Reader, node: Node, index: Sequence[Affine]) -> Body:
+    a, rank = node.attributes, len(r.graph.types[node.inputs[0]].shape)
+    result = list(index[:rank])
+    for at, (axis, stride, dilation) in enumerate(zip(a["axes"], a["strides"], a["dilations"], strict=True)):
+        result[axis] = index[axis] * stride + index[rank + at] * dilation
+    return r.value(node.inputs[0], result)
+
+
+def _reshape(r: _Reader, node: Node, index: Sequence[Affine]) -> Body:
+    """Runs of axes of equal size before and after, each counted through; sizes inside a run must be numbers."""
+    before, after = r.graph.types[node.inputs[0]].shape, r.graph.types[node.output].shape
+    ranges = {name: (0, extent) for e, extent in zip(index, after, strict=True) for name in e.names if e == iterator(name)}
+    result: list[Affine] = []
+    at = 0
+    while len(result) < len(before):
+        mine, theirs = [before[len(result)]], list[Extent]()
+        first = at
+        while not (theirs or mine == [1]) or not same(elements(mine), elements(theirs or [1])):
+            grows = isinstance(elements(mine), int) and isinstance(elements(theirs), int)
+            if at < len(after) and (not grows or elements(theirs) < elements(mine) or not theirs):
+                theirs.append(after[at])
+                at += 1
+            elif len(result) + len(mine) < len(before):
+                mine.append(before[len(result) + len(mine)])
+            else:
+                raise UsageError(f"reshape of {node.output!r} has no runs of equal size")
+        if len(mine) == len(theirs) == 1:
+            result.append(index[first])
+            continue
+        if any(is_symbolic(extent) for extent in (*mine[1:], *theirs[1:])):
+            raise UsageError(f"reshape of {node.output!r} counts through sizes that are not fixed")
+        flat = Affine()
+        for e, extent in zip(index[first:at], theirs, strict=True):
+            flat = (flat * extent if not is_symbolic(extent) else flat) + e
+        for position in range(len(mine)):
+            size = prod(int(extent) for extent in mine[position + 1 :])
+            part = divided(flat, size, ranges)
+            result.append(part if position == 0 else remainder(part, int(mine[position]), ranges))
+    return r.value(node.inputs[0], result)
+
+
+_LAYOUTS: Mapping[str, Callable[[_Reader, Node, Sequence[Affine]], Body]] = {
+    "transpose": _transpose, "broadcast": _broadcast, "slice": _slice, "pad": _pad, "concat": _concat, "window": _window,
+    "reshape": _reshape,
+}  # fmt: skip
+
+
+# Extents
+
+
+def with_extents(scope: Scope, of: Callable[[Extent], Extent], of_axis: Callable[[Extent], Extent] | None = None) -> Scope:
+    """Copy with other extents of loops and summands of indices, and of tensors."""
+
+    def read(item: Read) -> Read:
+        source = item.source
+        if isinstance(source, Scope):
+            new: Tensor | Scope = with_extents(source, of, of_axis)
+        else:
+            new = replace(source, shape=tuple(map(of_axis or of, source.shape)))
+        return Read(new, tuple(mapped_extents(e, of) for e in item.index))
+
+    loops = [tuple(Loop(loop.name, of(loop.low), of(loop.high)) for loop in part) for part in (scope.spatial, scope.sums)]
+    return Scope(loops[0], loops[1], with_reads(scope.body, read))
+
+
+def generalised(scope: Scope) -> tuple[Scope, dict[str, int]]:
+    """The expression with dimensions for large numbers, and the numbers that these stand for."""
+    loops = {loop.high for inner in scopes(scope) for loop in (*inner.spatial, *inner.sums) if _large(loop.high)}
+    known = {size: dimension(f"d{size}") for size in loops}
+
+    def of_axis(extent: Any) -> Extent:
+        if not _large(extent) or extent in known:
+            return known.get(extent, extent) if isinstance(extent, int) else extent
+        near = [
+            (abs(extent - stride * size), stride, size)
+            for size in known
+            for stride in range(1, MOST_STRIDE + 1)
+            if abs(extent - stride * size) <= NEAR
+        ]
+        if near:
+            _, stride, size = min(near)
+            return canonical(stride * known[size] + extent - stride * size)
+        return extent
+
+    def of(extent: Any) -> Extent:
+        return known.get(extent, extent) if isinstance(extent, int) else extent
+
+    result = with_extents(scope, of, of_axis)
+    return result, {f"d{size}": size for size in loops}
+
+
+def _large(extent: Any) -> bool:
+    return isinstance(extent, int) and extent > SMALL
+
+
+def concrete(scope: Scope, sizes: Mapping[str, int]) -> Scope:
+    """Copy with numbers for some dimensions."""
+    values = {dimension(name): size for name, size in sizes.items()}
+    return with_extents(scope, lambda e: canonical(e.subs(values)) if is_symbolic(e) else e)
+
+
+def sizes_needed(scope: Scope) -> set[str]:
+    """Names of all dimensions in an expression."""
+    ends = {name for inner in scopes(scope) for low, high in inner.ranges.values() for name in _dims(low) | _dims(high)}
+    axes = {name for tensor in tensors(scope).values() for extent in tensor.shape for name in _dims(extent)}
+    return ends | axes
+
+
+def _dims(extent: Extent) -> frozenset[str]:
+    return dimensions_of(number(extent))

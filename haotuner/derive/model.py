@@ -1,0 +1,177 @@
+"""Derivation of a model's products: each by itself, and those of one tensor together; equal ones are derived once.
+
+A form counts for what a graph of it is expected to take: products by their rates, greedy fusion's groups by theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from haotuner.derive.canonical import structural_hash
+from haotuner.derive.expression import Read, Scope, tensors, with_reads
+from haotuner.derive.from_graph import concrete, expression_of, generalised
+from haotuner.derive.price import utilisation
+from haotuner.derive.search import Check, Derived, Limits, SearchResult, search
+from haotuner.derive.to_graph import graph_of
+from haotuner.derive.together import sharing, together
+from haotuner.errors import UsageError
+from haotuner.graph.extents import evaluate
+from haotuner.graph.graph import Graph
+from haotuner.ops.convolution import is_convolution
+from haotuner.partition.costs import Prices
+from haotuner.partition.greedy_fusion import Greedy, Loops
+from haotuner.partition.products import Product
+from haotuner.spec.shape import Shape
+
+TRIED = 6  # cheapest states that become graphs
+MOST_WEIGHT = 1 << 22  # numbers of a constant that a form is planned with; of larger ones zeros of that shape
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A form of one or more tensors: expressions, the graph, microseconds at each request, and the steps to it."""
+
+    scopes: tuple[Scope, ...]
+    graph: Graph
+    us: tuple[float, ...]
+    steps: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeForms:
+    """Forms of some tensors of a model: the model's own, and the cheapest others; with what the search did."""
+
+    tensors: tuple[str, ...]
+    original: Form
+    others: tuple[Form, ...]
+    statistics: str
+
+    def best_at(self, request: int) -> Form:
+        """The cheapest form for a request."""
+        return min((self.original, *self.others), key=lambda form: form.us[request])
+
+
+@dataclass(slots=True)
+class Derivation:
+    """Derivations of a graph's products at some requests; ``derived``: by hash, for all of them."""
+
+    graph: Graph
+    requests: Sequence[Mapping[str, int]]
+    limits: Limits = field(default_factory=Limits)
+    derived: dict[int, SearchResult] = field(default_factory=dict)
+
+    def products(self) -> list[str]:
+        """Tensors that products make, in the graph's order."""
+        return [
+            node.output
+            for node in self.graph.nodes
+            if node.primitive == "contract" and self.graph.types[node.output].dtype == "fp32"
+        ]
+
+    def of(self, tensor: str) -> NodeForms:
+        """Forms of one product. UsageError where it is none, or cannot be said as an expression."""
+        scope = expression_of(self.graph, tensor)
+        general, sizes = generalised(scope)
+        neutral, names = _neutral(general)
+        key = structural_hash(neutral)
+        again = key in self.derived
+        if not again:
+            at = [{**request, **sizes} for request in self.requests]
+            self.derived[key] = search(neutral, at, self.limits)
+        result = self.derived[key]
+        original = self.form((scope,), ())
+        others = []
+        for state in self.cheapest(result):
+            try:
+                others.append(self.form((concrete(_named(state.scope, names), sizes),), state.steps))
+            except UsageError:
+                continue  # a state that no primitives say
+        others.sort(key=lambda form: sum(form.us))
+        summary = "derived before, for an equal product" if again else str(result.statistics)
+        return NodeForms((tensor,), original, tuple(others[:TRIED]), summary)
+
+    def cheapest(self, result: SearchResult) -> Iterator[Derived]:
+        """States of the least price, and the least of each way to end: rules of one path often lead to one graph."""
+        ways: dict[tuple[str, ...], int] = {}
+        for state in result.states:
+            way = tuple(sorted(rule for rule, _ in state.steps))
+            if not state.steps or ways.get(way, 0) >= 1:
+                continue
+            ways[way] = ways.get(way, 0) + 1
+            yield state
+            if len(ways) >= 2 * TRIED:
+                return
+
+    def merged(self) -> Iterator[NodeForms]:
+        """Products of one tensor as one product."""
+        scopes = {}
+        for tensor in self.products():
+            try:
+                scopes[tensor] = expression_of(self.graph, tensor)
+            except UsageError:
+                continue
+        for own in sharing(scopes):
+            parts = [scopes[name] for name in own]
+            joined = together(parts)
+            if joined is None:
+                continue
+            general = [generalised(scope)[0] for scope in parts]
+            shown = together(general)
+            checked = shown is not None and all(Check(*general).holds(part, at) for at, part in enumerate(shown))
+            try:
+                form = self.form(joined, (("expression merging", f"{len(own)} products of one tensor"),))
+                original = self.form(tuple(parts), ())
+            except UsageError:
+                continue
+            yield NodeForms(tuple(own), original, (form,) if checked else (), "checked" if checked else "not shown")
+
+    def form(self, scopes: tuple[Scope, ...], steps: tuple[tuple[str, str], ...]) -> Form:
+        """A form as a graph, with its times. UsageError where no primitives say it."""
+        graph = graph_of(scopes, self.constants(scopes), self.requests[-1])
+        return Form(scopes, graph, tuple(planned_us(graph, request) for request in self.requests), steps)
+
+    def constants(self, scopes: Sequence[Scope]) -> dict[str, Any]:
+        """Numbers of the constants that some expressions read."""
+        every = {name: tensor for scope in scopes for name, tensor in tensors(scope).items()}
+        return {
+            name: self.graph.constants[name]
+            for name, tensor in every.items()
+            if tensor.constant and self.graph.constants[name].size <= MOST_WEIGHT
+        }
+
+
+def planned_us(graph: Graph, request: Mapping[str, int]) -> float:
+    """Expected microseconds of a graph in greedy fusion's plan for a request."""
+    prices, plan = Prices([request]), Greedy(graph)
+    products = sum(_product_us(step, plan.graph, prices) for step in plan.steps if isinstance(step, Product))
+    return products + sum(sum(prices.expected_us(step.graph)) for step in plan.steps if isinstance(step, Loops))
+
+
+def _product_us(step: Product, graph: Graph, prices: Prices) -> float:
+    """A product's price with what its features and depth leave idle; plans compare products with groups alone."""
+    op, (request,) = step.op, prices.requests
+    static, sizes = dict(op.static), {axis: evaluate(extent, request) for axis, extent in step.extents.items()}
+    rest = {**static, **sizes}
+    convolves = is_convolution(op.kind)
+    depth = rest["c"] * rest.get("r", 1) * rest["s"] if convolves else rest["k"]
+    side = rest["f"] if convolves else max(rest["n"], rest["m"])
+    share = utilisation(side, depth, 0 if convolves else min(rest["n"], rest["m"]))
+    flops = max(0.0, float(op.flops(Shape.of(sizes))))
+    return max(prices.product_us(step, graph), flops / (prices.rates.product_flops(op) * max(share, 1e-3)))
+
+
+def _neutral(scope: Scope) -> tuple[Scope, dict[str, str]]:
+    """The expression with names of tensors that say nothing, and the names that these stand for."""
+    names = {name: f"X{at}" for at, name in enumerate(tensors(scope))}
+    return _named(scope, names), {new: old for old, new in names.items()}
+
+
+def _named(scope: Scope, names: Mapping[str, str]) -> Scope:
+    def of(read: Read) -> Read:
+        source = read.source
+        new = _named(source, names) if isinstance(source, Scope) else replace(source, name=names[source.name])
+        return Read(new, read.index)
+
+    return replace(scope, body=with_reads(scope.body, of))

@@ -1,0 +1,172 @@
+"""Search of a cheaper expression: explorative steps with hash pruning, guided steps at once after each.
+
+Every state that is counted in is computed at small extents and compared with the first. States come in the order of their
+explorative steps, then of their price; so a budget that ends leaves what few steps can reach.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+
+import numpy as np
+
+from haotuner.derive.canonical import structural_hash
+from haotuner.derive.expression import Scope, scopes, tensors
+from haotuner.derive.interpret import interpret
+from haotuner.derive.moves import Move, moves
+from haotuner.derive.nests import normal
+from haotuner.derive.price import price_us
+from haotuner.errors import HaotunerError
+from haotuner.graph.extents import dimensions, evaluate
+
+TOLERANCE = 1e-9  # of double sums in another order, over the largest number
+SEED = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """``explorative``: most steps that no table asks for; ``states``; ``seconds``; ``beam``: most states of one depth."""
+
+    explorative: int = 3
+    states: int = 2_000
+    seconds: float = 60.0
+    beam: int = 160
+
+
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """An expression, its price in microseconds, and the steps that led to it, as rule and detail."""
+
+    scope: Scope
+    price_us: float
+    steps: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(slots=True)
+class Statistics:
+    """Statistics of a search: states by what became of them, steps by rule, seconds."""
+
+    states: int = 0
+    pruned: Counter[str] = field(default_factory=Counter)  # known, not shown, too many, wrong
+    rules: Counter[str] = field(default_factory=Counter)
+    seconds: float = 0.0
+    stopped: str = ""
+
+    def __str__(self) -> str:
+        pruned = ", ".join(f"{number} {why}" for why, number in self.pruned.most_common()) or "none"
+        return (
+            f"states: {self.states} in {self.seconds:.1f} s, pruned: {pruned}{self.stopped and f'; stopped: {self.stopped}'}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SearchResult:
+    """Result of a search: every state by price, the first among them, and statistics."""
+
+    original: Derived
+    states: tuple[Derived, ...]
+    statistics: Statistics
+
+    @property
+    def best(self) -> Derived:
+        """The cheapest state."""
+        return self.states[0]
+
+
+def search(root: Scope, requests: Sequence[Mapping[str, int]], limits: Limits | None = None) -> SearchResult:
+    """The states that a budget reaches. ``requests``: sizes of all dimensions, for prices."""
+    return _Search(normal(root), requests, limits or Limits()).run()
+
+
+class _Search:
+    def __init__(self, root: Scope, requests: Sequence[Mapping[str, int]], limits: Limits) -> None:
+        self.root, self.requests, self.limits = root, requests, limits
+        self.statistics, self.number = Statistics(), count()
+        self.check = Check(root)
+        self.seen: set[int] = set()
+        self.states: list[Derived] = []
+        self.waiting: list[tuple[int, float, int, Derived]] = []
+        self.by_depth: Counter[int] = Counter()
+
+    def run(self) -> SearchResult:
+        begin = time.monotonic()
+        first = Derived(self.root, price_us(self.root, self.requests))
+        self.add(first, 0)
+        while self.waiting:
+            depth, _, _, state = heapq.heappop(self.waiting)
+            if self.by_depth[depth] >= self.limits.beam:
+                self.statistics.pruned["beyond the beam"] += 1
+                continue
+            self.by_depth[depth] += 1
+            for move in self.moves(state, depth):
+                self.follow(state, move, depth)
+            if time.monotonic() - begin > self.limits.seconds:
+                self.statistics.stopped = f"{self.limits.seconds:g} s are over"
+                break
+            if self.statistics.states >= self.limits.states:
+                self.statistics.stopped = f"{self.limits.states} states"
+                break
+        self.statistics.seconds = time.monotonic() - begin
+        return SearchResult(first, tuple(sorted(self.states, key=lambda item: item.price_us)), self.statistics)
+
+    def moves(self, state: Derived, depth: int) -> Iterator[Move]:
+        """Steps of a state. Behind a summation splitting come guided ones alone: splits commute with it and stand before."""
+        split = any(rule == "summation splitting" for rule, _ in state.steps)
+        return moves(state.scope, depth < self.limits.explorative and not split)
+
+    def follow(self, state: Derived, move: Move, depth: int) -> None:
+        if move.result is None:
+            self.statistics.pruned["side condition not shown"] += 1
+            return
+        deeper = depth if move.guided else depth + 1
+        if deeper > self.limits.explorative:
+            return
+        key = structural_hash(move.result)
+        if key in self.seen:
+            self.statistics.pruned["seen before"] += 1
+            return
+        self.seen.add(key)
+        if not self.check.holds(move.result):
+            self.statistics.pruned["wrong"] += 1
+            return
+        self.statistics.rules[move.rule] += 1
+        steps = (*state.steps, (move.rule, move.detail))
+        self.add(Derived(move.result, price_us(move.result, self.requests), steps), deeper)
+
+    def add(self, state: Derived, depth: int) -> None:
+        self.seen.add(structural_hash(state.scope))
+        self.statistics.states += 1
+        self.states.append(state)
+        heapq.heappush(self.waiting, (depth, state.price_us, next(self.number), state))
+
+
+class Check:
+    """Comparison of expressions with the first ones, at small extents and random numbers."""
+
+    def __init__(self, *roots: Scope, seed: int = SEED) -> None:
+        draw = np.random.default_rng(seed)
+        every = {name: tensor for root in roots for name, tensor in tensors(root).items()}
+        loops = [loop for root in roots for scope in scopes(root) for loop in (*scope.spatial, *scope.sums)]
+        extents = [*(end for loop in loops for end in (loop.low, loop.high)), *(e for t in every.values() for e in t.shape)]
+        dims = sorted(set().union(*map(dimensions, extents)))
+        self.sizes = {name: int(draw.integers(2, 5)) for name in dims}
+        self.arrays = {
+            name: draw.normal(size=[evaluate(extent, self.sizes) for extent in tensor.shape])
+            for name, tensor in sorted(every.items())
+        }
+        self.expected = [interpret(root, self.arrays, self.sizes) for root in roots]
+
+    def holds(self, scope: Scope, at: int = 0) -> bool:
+        """True if an expression gives the numbers of the first one, or of another of the roots."""
+        expected = self.expected[at]
+        try:
+            answer = interpret(scope, self.arrays, self.sizes)
+        except HaotunerError:
+            return False
+        scale = max(1.0, float(np.abs(expected).max(initial=0.0)))
+        return answer.shape == expected.shape and bool(np.abs(answer - expected).max(initial=0.0) <= TOLERANCE * scale)
