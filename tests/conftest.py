@@ -115,7 +115,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             raise pytest.UsageError(f"{item.nodeid} is slow, and its file does not say mark.slow: no part would run it")
     if config.getoption("--skipped"):
         skipped.keep_asked(config, items)
-    longest = LONG
+    longest: tuple[str, ...] = LONG
     if config.getoption("--part"):
         took = tiers.seconds()
         longest = tuple(sorted(took, key=lambda name: -took[name]))

@@ -139,6 +139,11 @@ def test_changed_and_sealed_manifests_are_served_right_or_refused_in_words(pack,
     assert served > 5 and refused > 10
 
 
+def test_a_packed_weight_of_another_size_than_the_library_makes_is_refused(pack, tmp_path):
+    served, refused = fuzzed(Path(shutil.copytree(pack, tmp_path / "pack")), range(1493, 1494), numbers=True)
+    assert (served, refused) == (0, 1)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_many_changed_and_sealed_manifests(pack, tmp_path):
