@@ -148,7 +148,7 @@ def test_a_packed_weight_of_another_size_than_the_library_makes_is_refused(pack,
 @pytest.mark.timeout(900)
 def test_many_changed_and_sealed_manifests(pack, tmp_path):
     served, refused = fuzzed(Path(shutil.copytree(pack, tmp_path / "pack")), range(1000, 1600), numbers=True)
-    assert served > 100 and refused > 100
+    assert served > 50 and refused > 100
 
 
 def kernel_of(document: Any) -> Any:
