@@ -56,7 +56,7 @@ test test-device test-long: $(VENV)/.installed $(if $(TORCH),$(VENV)/.torch)
 # Slow tests: every variant, fuzzers, soaks. PART=2/4 is one of four parts that take about as long as one another, by whole
 # files and by tests/slow_seconds.json. A part that takes longer than SLOW_LIMIT is ended, and make fails.
 PART ?= 1/1
-SLOW_LIMIT ?= $(if $(filter 1/1,$(PART)),90m,13m)
+SLOW_LIMIT ?= $(if $(filter 1/1,$(PART)),90m,25m)
 test-slow: $(VENV)/.installed $(if $(TORCH),$(VENV)/.torch)
 	timeout --signal=INT --kill-after=60 $(SLOW_LIMIT) $(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder \
 	    -m slow --part $(PART) || { code=$$?; [ $$code -ne 124 ] || echo "part $(PART) of the slow tests took longer than $(SLOW_LIMIT)" >&2; exit $$code; }

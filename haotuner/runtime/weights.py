@@ -43,18 +43,16 @@ def pack_weight(pack: Packer, op: PackOp, weight: Any) -> tuple[NDArray[np.float
     if "pw" in facts and "terms" not in facts:
         panels = pack.arena.take((op.panels, op.k, op.pw))
         floats = floats_of_panels(library, position)
-        if floats and floats != panels.size:
-            raise PackInvalid(
-                f"{op.name}: the manifest says {op.panels} panels of {op.pw} columns, {panels.size} floats; the library "
-                f"lays out {floats}: the manifest is of another library; copy or make the pack again"
-            )
         if floats:
+            _check_floats(op, panels.size, floats)
             library.function("ht_pack")(position, _readable(values), panels.reshape(-1))
         else:
             panels_by_numpy(op, values, panels)
         return panels, lambda: _from_panels(op, panels)
     function = library.function("ht_pack")
-    packed = pack.arena.take((int(facts.get("floats", 0) or function(position, None, None)),))
+    floats = int(function(position, None, None))
+    _check_floats(op, int(facts.get("floats", 0) or floats), floats)
+    packed = pack.arena.take((floats,))
 
     def into(array: NDArray[Any], out: NDArray[np.float32]) -> None:
         function(position, _readable(array), out)
@@ -66,6 +64,15 @@ def pack_weight(pack: Packer, op: PackOp, weight: Any) -> tuple[NDArray[np.float
         return packed, values.copy().view(numpy_type(op.operands[1].dtype)).copy
     plain = int(facts.get("plain", packed.size))  # transformed copies follow
     return packed, lambda: _from_places(packed, values.shape, plain, into)
+
+
+def _check_floats(op: PackOp, described: int, packed: int) -> None:
+    """PackInvalid where the manifest and the library do not mean the same packed weight."""
+    if described != packed:
+        raise PackInvalid(
+            f"{op.name}: the manifest has a packed weight of {described} floats, the library makes one of {packed}; "
+            "tune the pack again"
+        )
 
 
 def stored_weight(op: PackOp, weight: Any) -> NDArray[Any]:
