@@ -257,7 +257,7 @@ static void read_steps(ht_reader* r, ht_model* m, char* made) {
 static void read_outputs(ht_reader* r, ht_model* m, ht_model_end* outputs) {
   for (int32_t i = 0; i < m->output_count && !r->bad; ++i) {
     const ht_model_tensor* first = &m->tensors[m->outputs[i].tensor];
-    outputs[i] = (ht_model_end){m->outputs[i].name, below(r, m->tensor_count), 0};
+    outputs[i] = (ht_model_end){m->outputs[i].name, below(r, m->tensor_count), 0, 0};
     if (r->bad) return;
     const ht_model_tensor* t = &m->tensors[outputs[i].tensor];
     int same = t->code == first->code && t->bits == first->bits && t->rank == first->rank && (t->weight < 0) == (first->weight < 0);
