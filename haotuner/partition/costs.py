@@ -136,7 +136,7 @@ CORE = Rates(
     many_taps_last=0.5,
     of_bytes=5.0,
     bytes_first=0.35,
-)  # fmt: skip  # one core: fitted to 2,800 times of groups of nine models, see docs/design/model-planning.md
+)  # fmt: skip  # one core: fitted to 2,765 times of groups of eight models, see docs/design/model-planning.md
 GPU = Rates(
     reuses_row=False, output_us=0.0, step_us=3.0, bytes_moved=2e6, bytes_far=2e6, cache_bytes=0.0, simple=1e7, quotient=2e6,
     function=2e6, flops=2e7, loops_ns={SCALAR[SIMPLE]: 1e-4, SCALAR[QUOTIENT]: 5e-4, SCALAR[FUNCTION]: 5e-4},

@@ -123,12 +123,13 @@ def raced_apart(old: Path, new: Path, environment: Mapping[str, str]) -> Outcome
 def ratio(
     old: Path,
     new: Path,
-    now: Callable[[], float] = time.perf_counter,
+    now: Callable[[], float] | None = None,
     turn: Callable[[str], None] = lambda _: None,
 ) -> float:
     """Time of ``new`` over that of ``old``: geometric mean over the requests of all models. HaotunerErrors as of packs.
 
-    ``turn`` is told which of both is at work, before it is.
+    ``now`` times calls; None: the processor's time of the calling thread where packs have one, which other programs do not
+    lengthen, else wall time. ``turn`` is told which of both is at work, before it is.
     """
     models_ = read_manifest(new).tuning["models"]
     threads = min(int(count) for plan in models_.values() for count in plan["predicted_us"])
@@ -137,14 +138,15 @@ def ratio(
         for name, plan in models_.items()
         for sizes_text, us in next(iter(plan["predicted_us"].values())).items()
     ]
+    clock = now or (time.thread_time if threads == 1 else time.perf_counter)
     ratios: list[float] = []
-    begin = now()
+    begin = time.monotonic()
     turn(OLD)
     with Pack(old, threads) as old_pack:
         turn(NEW)
         with Pack(new, threads) as other:
             for _, name, sizes_text in sorted(requests):
-                if ratios and now() - begin > ENOUGH_S:
+                if ratios and time.monotonic() - begin > ENOUGH_S:
                     break
                 dims = {key: int(size) for key, _, size in (part.partition("=") for part in sizes_text.split(";"))}
                 models: list[Any] = []
@@ -157,7 +159,7 @@ def ratio(
                     turn(who)
                     call()
                 turn(BOTH)
-                before, after = _least(calls, SECONDS / len(requests), now)
+                before, after = _least(calls, SECONDS / len(requests), clock)
                 ratios.append(log(after / before))
     return exp(sum(ratios) / max(1, len(ratios)))
 
@@ -187,8 +189,8 @@ def _alone(model: Any) -> set[str]:
 
 def _least(calls: list[Callable[[], Any]], seconds: float, now: Callable[[], float]) -> list[float]:
     """The least time of each, in turns: what else runs here meets both. Each ran once before."""
-    least, begin, count = [float("inf")] * len(calls), now(), 0
-    while count < LEAST_CALLS or now() - begin < seconds:
+    least, begin, count = [float("inf")] * len(calls), time.monotonic(), 0
+    while count < LEAST_CALLS or time.monotonic() - begin < seconds:
         count += 1
         for index, call in enumerate(calls):
             start = now()

@@ -43,10 +43,11 @@ HEAD = """# What measuring adds to a pack of predictions
 
 Made by `python -m tests.bench.measured --models FOLDER --scratch FOLDER --page docs/results/measured.md`. Each model is
 tuned with `--zero-measure`, and with `--budget {budget}`. Both packs answer the same requests in turns in one process. A
-number is the time of the predicted pack over that of the other one, the median of turns: above 1 measuring made the model
-faster. Three numbers are of the smallest, a middle and the largest of nine requests drawn of the range. *crowded*: beside
-one busy process a core, which the command starts. *served*: the plan that tuning published; it races the timed plan
-against the predicted one and publishes the faster. *timed*: ops and groups that have times.
+number is the least time of the predicted pack over that of the other one: above 1 measuring made the model faster. With one
+thread it is the processor's time, with two wall time. Three numbers are of the smallest, a middle and the largest of nine
+requests drawn of the range. *crowded*: beside one busy process a core, which the command starts. *served*: the plan that
+tuning published; it races the timed plan against the predicted one and publishes the faster. *timed*: ops and groups that
+have times.
 """
 
 
@@ -120,7 +121,7 @@ def _measured(subject: Subject, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def raced(job: Mapping[str, Any]) -> dict[str, Any]:
-    """Requests, and of each the microseconds of both packs: medians of turns, and the median of their ratios."""
+    """Requests, and of each the least microseconds of both packs; with one thread the processor's time."""
     spans = spans_of(graph_of(Path(job["file"]), job["shapes"]), job["shapes"])
     before, rows = machine_load.read(()), []
     with load(job["predicted"], threads=job["threads"]) as first, load(job["timed"], threads=job["threads"]) as second:
@@ -132,18 +133,16 @@ def raced(job: Mapping[str, Any]) -> dict[str, Any]:
             calls = [call_of(model, request) for model in models]
             for call in calls:
                 call()
+            clock = time.thread_time if job["threads"] == 1 else time.perf_counter
             times: list[list[float]] = [[], []]
             begin = time.perf_counter()
             while len(times[0]) < LEAST_TURNS or time.perf_counter() - begin < job["seconds"]:
                 for position in (0, 1) if len(times[0]) % 2 else (1, 0):
-                    start = time.perf_counter()
+                    start = clock()
                     calls[position]()
-                    times[position].append((time.perf_counter() - start) * 1e6)
-            rows.append({
-                "request": request,
-                "us": [statistics.median(column) for column in times],
-                "ratio": statistics.median(first / second for first, second in zip(*times, strict=True)),
-            })  # fmt: skip
+                    times[position].append((clock() - start) * 1e6)
+            us = [min(column) for column in times]
+            rows.append({"request": request, "us": us, "ratio": us[0] / us[1]})
     return {"rows": rows, "foreign_cores": machine_load.foreign_cores(before, machine_load.read(()))}
 
 
