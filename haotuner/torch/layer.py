@@ -19,7 +19,7 @@ from haotuner.runtime.pack import Pack
 from haotuner.torch.folding import Fold, is_plain, step_of
 from haotuner.torch.op_definition import is_recorded, refuse_recording, refuse_tangent
 from haotuner.torch.ops import Registered, packed_tensor, tensor_of, torch_type
-from haotuner.torch.ties import Tie, served_with
+from haotuner.torch.ties import SharesParameters
 from haotuner.torch.weights import PRESENCE, NamedTensors, PackedWeight, no_other_weight
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_forward_hooks_with_kwargs", "_forward_pre_hooks_with_kwargs",
@@ -59,7 +59,7 @@ def groups_of(layer: Any) -> int | None:
     return layer.groups if getattr(layer, "transposed", False) else None
 
 
-class PackedLinear(torch.nn.Module):  # type: ignore[misc]
+class PackedLinear(SharesParameters, torch.nn.Module):  # type: ignore[misc]
     """An ``nn.Linear`` served from a pack; inference only. Takes any strides that ``nn.Linear`` takes.
 
     The product is computed in the op's type, sums in float32; the result has the type that ``nn.Linear`` would give: under
@@ -101,7 +101,7 @@ class PackedLinear(torch.nn.Module):  # type: ignore[misc]
             if self._biased:
                 self._numbers["bias"] = source.bias.detach().clone()
         self._handles: list[weakref.ref[PackedWeight]] = []
-        self._ties: dict[str, Tie] = {}  # parameters that other modules have, too
+        self._ties = {}  # parameters that other modules have, too
         self.graded: dict[str, PackedWeight] = {}  # tensors whose gradient somebody set: they live as long as that
         self._registered = registered  # the operator lives as long as this
         packet = None if registered is None else getattr(torch.ops.haotuner, linear.name, None)
@@ -162,36 +162,6 @@ class PackedLinear(torch.nn.Module):  # type: ignore[misc]
             raise no_other_weight(self._linear.name, name)
         super().register_parameter(name, param)
 
-    def tie(self, name: str, parameter: torch.Tensor) -> None:
-        """Share a parameter of other modules; nothing where it is no plain parameter of the layer's type on the CPU."""
-        if isinstance(parameter, torch.nn.Parameter) and Tie.possible(parameter, self.dtype):
-            self._numbers[name] = parameter.detach()
-            self._ties[name] = Tie(self, name, parameter)
-
-    def untie(self, name: str) -> None:
-        """Serve the numbers of now, whatever becomes of the parameter that was shared."""
-        tie = self._ties.pop(name, None)
-        if tie is not None:
-            tie.end()
-            with torch.inference_mode(False):
-                self._numbers[name] = self._numbers[name].clone()
-
-    def _follow(self) -> None:
-        """Serve what was written into shared parameters."""
-        changed = [tie for tie in self._ties.values() if tie.changed()]
-        if changed and not torch._C._len_torch_dispatch_stack():
-            self.written()
-
-    def _follow_shared(self) -> None:
-        if not torch.compiler.is_compiling():
-            self._follow()
-        elif self._operator is None:  # the graph breaks here anyway
-            self._follow_apart()
-
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def _follow_apart(self) -> None:
-        self._follow()
-
     def _shown(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
         """The tensor that shows weight or bias: the same one while anybody holds it."""
         if name in self._ties:
@@ -245,11 +215,6 @@ class PackedLinear(torch.nn.Module):  # type: ignore[misc]
         for tie in self._ties.values():
             self._numbers[tie.name] = tie.parameter.detach().to(self.dtype)
         self._replace(self.numbers("weight"), self.numbers("bias") if self._biased else None)
-
-    def written_all(self, name: str) -> None:
-        """Serve what was written, in every layer that shares the parameter of this name."""
-        for layer in [self] if name not in self._ties else [other for other, _ in served_with(self._ties[name].parameter)]:
-            layer.written()
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """``input`` times the weight, plus the bias."""

@@ -7,6 +7,7 @@ copy of it. The version that torch counts shows a change in place, and ``data`` 
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -84,3 +85,47 @@ class Tie:
 
 def _state(parameter: torch.Tensor) -> tuple[int, int]:
     return parameter._version, parameter.data_ptr()
+
+
+class SharesParameters:
+    """A served layer's ties: parameters that other modules have, too, by the names that they have in the layer."""
+
+    _ties: dict[str, Tie]
+    _numbers: dict[str, torch.Tensor]
+    dtype: torch.dtype
+    written: Callable[[], None]
+
+    def tie(self, name: str, parameter: torch.Tensor) -> None:
+        """Share a parameter of other modules; nothing where it is no plain parameter of the layer's type on the CPU."""
+        if isinstance(parameter, torch.nn.Parameter) and Tie.possible(parameter, self.dtype):
+            self._numbers[name] = parameter.detach()
+            self._ties[name] = Tie(self, name, parameter)  # type: ignore[arg-type]
+
+    def untie(self, name: str) -> None:
+        """Serve the numbers of now, whatever becomes of the parameter that was shared."""
+        tie = self._ties.pop(name, None)
+        if tie is not None:
+            tie.end()
+            with torch.inference_mode(False):
+                self._numbers[name] = self._numbers[name].clone()
+
+    def _follow(self) -> None:
+        """Serve what was written into shared parameters."""
+        changed = [tie for tie in self._ties.values() if tie.changed()]
+        if changed and not torch._C._len_torch_dispatch_stack():
+            self.written()
+
+    def _follow_shared(self) -> None:
+        if not torch.compiler.is_compiling():
+            self._follow()
+        elif self._operator is None:  # type: ignore[attr-defined]  # the graph breaks here anyway
+            self._follow_apart()
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _follow_apart(self) -> None:
+        self._follow()
+
+    def written_all(self, name: str) -> None:
+        """Serve what was written, in every layer that shares the parameter of this name."""
+        for layer in [self] if name not in self._ties else [other for other, _ in served_with(self._ties[name].parameter)]:
+            layer.written()

@@ -27,6 +27,7 @@ from haotuner.graph.fp16_to_fp32 import fp16_to_fp32
 from haotuner.graph.graph import Graph
 from haotuner.graph.interpret import interpret
 from haotuner.graph.types import FLOATS, numpy_dtype
+from haotuner.host.files import read_regular, written_aside
 from haotuner.isolate import group
 from haotuner.isolate.answers import TimedOut
 from haotuner.isolate.group import how_it_ended
@@ -52,6 +53,7 @@ CHECKS = 3
 REREAD_NODES = 2_000  # of a file that is read again for one request after the other, beside the checked ones
 REREAD_BYTES = 1 << 28  # of constants; a file of more is read again for one request alone
 CHECK_LIMIT_S = 900.0
+COUNT_BYTES = 100  # of a file that counts checked shapes
 
 
 def model_of(
@@ -128,7 +130,7 @@ def shapes_checked(counters: Iterable[Path]) -> tuple[int, int]:
     """Shapes that checks of models have done, and all that they will do, as far as they have written them."""
     pairs = []
     for counter in counters:
-        words = counter.read_text().split() if counter.exists() else []
+        words = read_regular(counter, COUNT_BYTES).split() if counter.exists() else []
         pairs.append((int(words[0]), int(words[1])) if len(words) == 2 else (0, 0))
     return sum(done for done, _ in pairs), sum(every for _, every in pairs)
 
@@ -151,9 +153,8 @@ class _Counted:
 
     def _write(self) -> None:
         if self._counter is not None:
-            aside = self._counter.with_suffix(".new")
-            aside.write_text(f"{self._done} {self._every}")
-            aside.replace(self._counter)  # whoever reads sees a whole count
+            with written_aside(self._counter) as aside:  # whoever reads sees a whole count
+                aside.write_text(f"{self._done} {self._every}")
 
 
 def drawn_inputs(graph: Graph, sizes: Mapping[str, int], seed: int = 0) -> dict[str, Any]:
