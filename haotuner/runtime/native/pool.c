@@ -19,7 +19,7 @@
 
 #define HT_SPIN_US 50      /* a server's next layer follows within this; longer burns a core that others could use */
 #define HT_GATE_CLOSED INT_MIN
-#define HT_STACK_BYTES (1024 * 1024) /* a generated program's copies take 512 KiB at most; untouched pages cost nothing */
+#define HT_STACK_BYTES (1024 * 1024) /* copies of a generated program: 512 KiB at most */
 
 typedef struct { /* the chunks of one participant: [next, end) */
   _Alignas(64) atomic_llong next;
