@@ -1,12 +1,9 @@
-"""``PackedLinear``: an ``nn.Linear`` served from a pack; torch's own code reads, writes, copies, casts and saves it.
-
-A served layer's state: what is loaded is checked as torch does, and the layer that it stands for is made again.
-"""
+"""``PackedLinear``: an ``nn.Linear`` served from a pack; torch's own code reads, writes, copies, casts and saves it."""
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from functools import cache
 from typing import Any
@@ -17,6 +14,7 @@ from haotuner.runtime.convolution import Convolution
 from haotuner.runtime.linear import Linear
 from haotuner.runtime.pack import Pack
 from haotuner.torch.folding import Fold, is_plain, step_of
+from haotuner.torch.layer_state import checked_state, plain_layer
 from haotuner.torch.op_definition import is_recorded, refuse_recording, refuse_tangent
 from haotuner.torch.ops import Registered, packed_tensor, tensor_of, torch_type
 from haotuner.torch.ties import SharesParameters
@@ -24,34 +22,6 @@ from haotuner.torch.weights import PRESENCE, NamedTensors, PackedWeight, no_othe
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_forward_hooks_with_kwargs", "_forward_pre_hooks_with_kwargs",
           "_forward_hooks_always_called", "_state_dict_hooks", "_state_dict_pre_hooks")  # fmt: skip
-
-
-def checked_state(
-    state: Mapping[str, Any], prefix: str, required: Mapping[str, tuple[int, ...]], strict: bool,
-    missing: list[str], unexpected: list[str], errors: list[str],
-) -> dict[str, Any]:  # fmt: skip
-    """Tensors of a layer by name, out of a ``state_dict``; none where a shape is wrong, which is noted as torch does."""
-    inputs = {key: state[f"{prefix}{key}"] for key in required if f"{prefix}{key}" in state}
-    missing += [f"{prefix}{key}" for key in required if key not in inputs and strict]
-    if strict:
-        mine = {f"{prefix}{key}" for key in required}
-        unexpected += [key for key in state if key.startswith(prefix) and key not in mine]
-    wrong = [key for key, value in inputs.items() if tuple(value.shape) != required[key]]
-    errors += [
-        f"size mismatch for {prefix}{key}: copying a param with shape {tuple(inputs[key].shape)}, "
-        f"the shape in current model is {required[key]}."
-        for key in wrong
-    ]
-    return {} if wrong else inputs
-
-
-def plain_layer(kind: Any, weight: torch.Tensor, bias: torch.Tensor | None, training: bool) -> torch.nn.Module:
-    """A layer of ``kind`` with these parameters; its other attributes follow."""
-    layer: torch.nn.Module = kind.__new__(kind)
-    torch.nn.Module.__init__(layer)
-    layer.register_parameter("weight", torch.nn.Parameter(weight))
-    layer.register_parameter("bias", None if bias is None else torch.nn.Parameter(bias))
-    return layer.train(training)
 
 
 def groups_of(layer: Any) -> int | None:
