@@ -121,7 +121,7 @@ class SharesParameters:
         elif self._operator is None:  # type: ignore[attr-defined]  # the graph breaks here anyway
             self._follow_apart()
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @torch._disable_dynamo  # type: ignore[untyped-decorator]
     def _follow_apart(self) -> None:
         self._follow()
 
