@@ -195,7 +195,7 @@ class PackedWeight(torch.Tensor):  # type: ignore[misc]
         return self.numbers().clone().__reduce_ex__(protocol)
 
     @classmethod
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @torch._disable_dynamo  # type: ignore[untyped-decorator]
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if (
