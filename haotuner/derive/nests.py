@@ -21,7 +21,7 @@ class Site:
 
 
 def sites(root: Scope) -> Iterator[Site]:
-    """Every nest that is there, the whole first."""
+    """Every nest, the whole expression first."""
     yield Site(root)
     yield from _inside(root)
 
@@ -75,14 +75,14 @@ def normal(root: Scope) -> Scope:
 def _normal(scope: Scope) -> Scope:
     scope = tightened(scope)
 
-    def of(read: Read) -> Body:
+    def tightened_nest(read: Read) -> Body:
         if not isinstance(read.source, Scope):
             return read
         tight = tightened_read(read, scope.ranges)
         assert isinstance(tight.source, Scope)
         return Read(_joined(_normal(tight.source)), tight.index)
 
-    return replace(scope, body=with_reads(scope.body, of))
+    return replace(scope, body=with_reads(scope.body, tightened_nest))
 
 
 def _joined(scope: Scope) -> Scope:
