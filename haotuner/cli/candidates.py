@@ -33,7 +33,7 @@ from haotuner.tuning.request import ops_of
 if TYPE_CHECKING:
     from haotuner.cost.vendor_level import Beside
 
-COMPARED_ROWS = (256, 512, 1024, 2048, 4096, 8192)  # at which the vendor's times are held against
+COMPARED_ROWS = (256, 512, 1024, 2048, 4096, 8192)  # at which expected times are compared with the vendor's
 SHOWN = 20  # candidates printed for people without -v
 
 
