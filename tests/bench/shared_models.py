@@ -23,7 +23,7 @@ from haotuner.spec.record import Record
 from haotuner.transfer.device_table import DeviceTable
 from haotuner.transfer.reading import read_records
 from haotuner.transfer.shared_model import (
-    Held,
+    HeldOutTable,
     Verdict,
     chosen_share,
     facts_of,
@@ -77,7 +77,7 @@ def rows_of(label: str, by_name: dict[str, Verdict]) -> Iterator[list[str]]:
         yield [label, name, str(v.tasks), *(f"{figure:.3f}" for figure in figures), f"{v.spread:.2f}", words]
 
 
-def judged(tables: Sequence[DeviceTable]) -> tuple[list[Held], list[list[str]]]:
+def judged(tables: Sequence[DeviceTable]) -> tuple[list[HeldOutTable], list[list[str]]]:
     """Devices held out, and the lines of all splits."""
     by_device = held_out(tables, lambda table: table.device.id, print)
     splits = {
