@@ -291,7 +291,10 @@ class _Tiled(Copies):
                 **at, variable.name: k if begin is None else self._index("add", begin, k)}))  # fmt: skip
             return
         inner = [[frame.inner(**at) for frame in row_frames] for row_frames in frames]
-        by_row = [self._ahead(self.row_parts, replace(row_frames[0], lanes=1, along=frozenset(), mask=None)) for row_frames in inner]
+        by_row = [
+            self._ahead(self.row_parts, replace(row_frames[0], lanes=1, along=frozenset(), mask=None))
+            for row_frames in inner
+        ]
         by_column = [self._ahead(self.column_parts, frame) for frame in inner[0]]
         for row_frames, known, accumulators in zip(inner, by_row, cells, strict=True):
             for frame, more, cell in zip(row_frames, by_column, accumulators, strict=True):
