@@ -106,7 +106,7 @@ def _loads(fold: Fold, tensor: str) -> list[Load]:
 
 
 def cache_read(accesses: Accesses, fold: Fold, value: Expression, tensor: str, tile_variable: Variable) -> CacheRead:
-    """The copy of a tensor that a fold reads. UsageError where what a tile reads is no box of a known size."""
+    """The copy of a tensor that a fold reads. UsageError where a tile's elements of it are no box of a known size."""
     graph = accesses.graph
     refused = UsageError(f"what a tile reads of {tensor} is no box of a known size: it cannot be copied")
     loads = _loads(fold, tensor)

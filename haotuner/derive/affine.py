@@ -135,7 +135,7 @@ Ranges: TypeAlias = Mapping[str, Bounds]
 
 
 def substituted(e: Affine, values: Mapping[str, Affine], ranges: Ranges) -> Affine:
-    """The index with sums for some iterators; ``ranges`` of what is in these, by which whole parts become simpler."""
+    """The index with sums for some iterators; ``ranges``: of the iterators in these sums, to simplify quotients."""
     if not e.names & values.keys():
         return e
     result = number(e.const)

@@ -84,7 +84,7 @@ Body: TypeAlias = Number | Read | Apply
 
 
 def box_of(source: Tensor | Scope) -> tuple[Bounds, ...]:
-    """Ranges of the axes of what is read."""
+    """Ranges of the axes of a source."""
     return source.box if isinstance(source, Scope) else tuple((0, extent) for extent in source.shape)
 
 
@@ -191,7 +191,7 @@ Support: TypeAlias = tuple[Extent | None, Extent | None]  # ends where they are 
 
 
 def supports(body: Body, name: str, ranges: Ranges) -> tuple[Support, ...]:
-    """Ranges of an iterator, outside of each of which a body is 0, whatever the other iterators are in their ranges."""
+    """Ranges of an iterator, outside of each of which a body is 0 for all values of the other iterators."""
     if isinstance(body, Number):
         return ((0, 0),) if body.value == 0 else ()
     if isinstance(body, Read):

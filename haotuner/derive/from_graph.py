@@ -27,7 +27,7 @@ MOST_STRIDE = 4
 
 
 def expression_of(graph: Graph, output: str, *, functions: bool = False) -> Scope:
-    """The expression of a tensor, from what its product or sum reads through layouts; ``functions``: and through these.
+    """The expression of a tensor: its product or sum of tensors behind layouts; ``functions``: and behind functions.
 
     UsageError where it is no sum of products, or in whole numbers or booleans.
     """

@@ -150,7 +150,7 @@ def planned_us(graph: Graph, request: Mapping[str, int]) -> float:
 
 
 def _product_us(step: Product, graph: Graph, prices: Prices) -> float:
-    """A product's price with what its features and depth leave idle; plans compare products with groups alone."""
+    """A product's price, longer by the idle share of its kernel; plans compare products with groups alone."""
     op, (request,) = step.op, prices.requests
     static, sizes = dict(op.static), {axis: evaluate(extent, request) for axis, extent in step.extents.items()}
     rest = {**static, **sizes}

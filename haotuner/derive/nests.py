@@ -1,4 +1,4 @@
-"""Nests inside of nests: where they lie, how one is changed, and the normal form of a whole expression."""
+"""Nests inside of nests: their sites, changes at a site, and the normal form of an expression."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _deeper(walk: Callable[[Scope], Scope]) -> Callable[[Read], Body]:
 
 
 def is_layout(scope: Scope) -> bool:
-    """True if a nest only says where elements lie."""
+    """True if a nest moves elements and computes nothing."""
     return not scope.sums and isinstance(scope.body, Read)
 
 

@@ -99,7 +99,7 @@ def summation_split(scope: Scope, outer: Collection[str], used: Collection[str])
 
 
 def sum_skew(scope: Scope, name: str, e: Affine, used: Collection[str]) -> Step:
-    """``y`` as ``z`` less the whole part of what stands beside it in an index ``a*y + rest``, so that few ``z`` remain."""
+    """``y`` as ``z - rest // a`` where an index is ``a*y + rest``, so that the sum has few values of ``z``."""
     loop, factor = loop_of(scope.sums, name), e.coefficient(name)
     rest, size = e.without(name), abs(factor)
     detail = f"{name} shifted along {e}"
@@ -164,7 +164,7 @@ def distributed(scope: Scope, used: Collection[str]) -> Iterator[Step]:
 
 
 def tightened(scope: Scope) -> Scope:
-    """Boundary tightening of sums: ranges without what is 0, each from 0 on."""
+    """Boundary tightening of sums: ranges without the values where the body is 0, each from 0 on."""
     for loop in scope.sums:
         cut = loop
         for ends in supports(scope.body, loop.name, scope.ranges):
@@ -174,7 +174,7 @@ def tightened(scope: Scope) -> Scope:
 
 
 def tightened_read(read: Read, around: Ranges) -> Read:
-    """Boundary tightening of a nest's axes: ranges without what is 0 or never read, each from 0 on.
+    """Boundary tightening of a nest's axes: ranges without elements that are 0 or never read, each from 0 on.
 
     Boundary relaxing, too. Where reads are shown to stay within the range, and not which end is tighter, an end that is a
     number is taken.
@@ -338,7 +338,7 @@ def _label(read: Read) -> str:
 
 
 def divisors(e: Affine) -> set[int]:
-    """Factors by which an index has whole parts: coefficients over 1, and what several have in common."""
+    """Factors by which an index has quotients: coefficients over 1, and common divisors of two of them."""
     sizes = [abs(factor) for _, factor in e.terms]
     result = {size for size in sizes if size > 1}
     return result | {size for a in sizes for b in sizes if a is not b and (size := gcd(a, b)) > 1}

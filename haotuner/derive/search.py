@@ -49,7 +49,7 @@ class Derived:
 
 @dataclass(slots=True)
 class Statistics:
-    """Statistics of a search: states by what became of them, steps by rule, seconds."""
+    """Statistics of a search: states, pruned states by reason, steps by rule, seconds."""
 
     states: int = 0
     pruned: Counter[str] = field(default_factory=Counter)  # known, not shown, too many, wrong

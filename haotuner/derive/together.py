@@ -123,7 +123,7 @@ def _alike(x: Loop, y: Loop) -> bool:
 
 
 def _paired(lead: _Product, follower: _Product) -> tuple[dict[str, Affine], list[Loop]] | None:
-    """Iterators of the second product by those of the first, and the sums over what both need."""
+    """Iterators of the second product by those of the first, and sums over the ranges that both need."""
     values: dict[str, Affine] = {}
     sums = {loop.name: loop for loop in lead.scope.sums}
     follower_sums = {loop.name: loop for loop in follower.scope.sums}
@@ -155,7 +155,7 @@ def _paired(lead: _Product, follower: _Product) -> tuple[dict[str, Affine], list
 
 
 def _relaxed(lead: _Product, follower: _Product, values: Mapping[str, Affine], sums: Mapping[str, Loop]) -> bool:
-    """True where both products are shown to be 0 in what the sums have more than they need."""
+    """True where both products are shown to be 0 at the values of the merged sums that they did not have."""
     for loop in lead.scope.sums:
         wide = sums[loop.name]
         if not _alike(wide, loop) and not covers(lead.other, loop, lead.scope.ranges):

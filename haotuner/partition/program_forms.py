@@ -90,7 +90,7 @@ class ProgramForm:
         return sum(1 << axis for axis in {axis for tensor_loops in self.axes for axis in tensor_loops if axis >= 0})
 
     def group(self, name: str, size: Callable[[Extent], int]) -> Group:
-        """C of the group and what a call passes; see ``source``."""
+        """C of the group and a call's tensors and loops; see ``source``."""
         return Group(source=self.source(name, size), tensors=self.tensors, loops=self.loops)
 
 

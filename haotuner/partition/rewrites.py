@@ -82,7 +82,7 @@ class Rewrites:
         return result
 
     def cheapest(self) -> list[Site]:
-        """The sites of the cheapest forms; ``report`` says what each region gains."""
+        """The sites of the cheapest forms; ``report`` receives the prices of each region."""
         chosen: list[Site] = []
         offered = list(self.offered())
         for nodes, region_sites in self.regions(offered) if offered else ():

@@ -181,7 +181,7 @@ class PackedLinear(SharesParameters, torch.nn.Module):  # type: ignore[misc]
             )
 
     def written(self) -> None:
-        """Serve what was written into the tensors that ``numbers`` gave, or into shared parameters."""
+        """Serve changes of the tensors that ``numbers`` gave, or of shared parameters."""
         for tie in self._ties.values():
             self._numbers[tie.name] = tie.parameter.detach().to(self.dtype)
         self._replace(self.numbers("weight"), self.numbers("bias") if self._biased else None)

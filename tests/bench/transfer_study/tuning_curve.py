@@ -26,7 +26,7 @@ def curve(
     seeds: Annotated[int, typer.Option("--seeds", help="Searches to average over.")] = 1,
     json_output: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """Replay the search on recorded times, from cold and from the model: what a plan is worth by measurements made."""
+    """Replay the search on recorded times, from cold and from the model: speed of the plan by number of measurements."""
     device_records = OwnRecords.read(records)
     repeated = {trial.kernel for trial, us in device_records.rounds.items() if trial.op.name == op and len(us) > 1}
     if len(repeated) < ENOUGH:
