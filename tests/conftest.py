@@ -117,8 +117,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         skipped.keep_asked(config, items)
     longest: tuple[str, ...] = LONG
     if config.getoption("--part"):
-        took = tiers.seconds()
-        longest = tuple(sorted(took, key=lambda name: -took[name]))
+        seconds = tiers.seconds()
+        longest = tuple(sorted(seconds, key=lambda name: -seconds[name]))
     ranks = {Path(name): rank for rank, name in enumerate(longest)}
     items.sort(key=lambda item: ranks.get(_inside(item.path), len(longest)))
 

@@ -15,7 +15,7 @@ _CALL = re.compile(r"(?:python -m ((?:tests|haotuner)\.[\w.]+)|\b(haotuner) )([^
 
 def calls() -> list[tuple[str, str, list[str]]]:
     """Page, module or ``haotuner``, and words behind it, of every command on a page of results."""
-    found = []
+    commands = []
     for page in sorted((ROOT / "docs" / "results").glob("*.md")):
         text = page.read_text(encoding="utf-8")
         spans = re.findall(r"```.*?\n(.*?)```", text, re.DOTALL)
@@ -23,8 +23,8 @@ def calls() -> list[tuple[str, str, list[str]]]:
         for span in spans:
             for match in _CALL.finditer(span.replace("\\\n", " ")):
                 words = match[3].splitlines()[0] if span.count("python -m") > 1 else match[3]
-                found.append((page.name, match[1] or match[2], words.split()))
-    return found
+                commands.append((page.name, match[1] or match[2], words.split()))
+    return commands
 
 
 def options_of(module: str) -> set[str]:

@@ -82,8 +82,8 @@ def test_files_without_slow_tests_are_not_imported_for_slow_ones():
 def test_each_file_with_slow_tests_is_in_one_part(count):
     parts = [tiers.slow_files_of(f"{number}/{count}") for number in range(1, count + 1)]
     assert sum(map(len, parts)) == len(tiers.slow_files_of()) and frozenset().union(*parts) == tiers.slow_files_of()
-    took, longest = tiers.seconds(), max(tiers.seconds().values())
-    loads = [sum(took.get(path.as_posix(), tiers.UNKNOWN_S) for path in part) for part in parts]
+    seconds, longest = tiers.seconds(), max(tiers.seconds().values())
+    loads = [sum(seconds.get(path.as_posix(), tiers.UNKNOWN_S) for path in part) for part in parts]
     assert max(loads) - min(loads) <= longest, "no part waits for another by more than a file"
 
 

@@ -29,7 +29,7 @@ def is_device(path: PurePath) -> bool:
 
 
 def leaves_out(marks: str, path: Path, part: str = "") -> bool:
-    """Whether ``pytest -m MARKS --part PART`` can run nothing of a file: it need not be imported."""
+    """True if ``pytest -m MARKS --part PART`` can run nothing of a file: it need not be imported."""
     if path.suffix != ".py" or not path.is_relative_to(TESTS) or path.name == "conftest.py" or " or " in marks:
         return False
     inside = path.relative_to(TESTS)
@@ -59,28 +59,28 @@ def seconds() -> dict[str, float]:
     return dict(json.loads(SECONDS.read_text(encoding="utf-8"))) if SECONDS.exists() else {}
 
 
-def parts_of(names: Iterable[str], took: Mapping[str, float], count: int) -> list[list[str]]:
+def parts_of(names: Iterable[str], seconds_by_file: Mapping[str, float], count: int) -> list[list[str]]:
     """The files in so many parts: the longest first, each to the part that has least (Graham 1969, LPT)."""
     parts: list[list[str]] = [[] for _ in range(count)]
     loads = [0.0] * count
-    for name in sorted(names, key=lambda name: (-took.get(name, UNKNOWN_S), name)):
+    for name in sorted(names, key=lambda name: (-seconds_by_file.get(name, UNKNOWN_S), name)):
         least = loads.index(min(loads))
         parts[least].append(name)
-        loads[least] += took.get(name, UNKNOWN_S)
+        loads[least] += seconds_by_file.get(name, UNKNOWN_S)
     return parts
 
 
 def note(reports: Iterable[Path]) -> None:
     """Replace the seconds of the files in these reports; files without slow tests go."""
-    took = seconds()
+    recorded = seconds()
     names = {path.as_posix() for path in slow_files_of()}
     reported: dict[str, float] = {}
     for report in reports:
         for case in ElementTree.parse(report).getroot().iter("testcase"):
             name = f"{case.get('classname', '').removeprefix('tests.').replace('.', '/')}.py"
             reported[name] = reported.get(name, 0.0) + float(case.get("time", "0"))
-    whole = {name: round(took_s, 1) for name, took_s in sorted((took | reported).items()) if name in names}
-    SECONDS.write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
+    all_seconds = {name: round(value, 1) for name, value in sorted((recorded | reported).items()) if name in names}
+    SECONDS.write_text(json.dumps(all_seconds, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from haotuner.transfer.shared_model import (
 )
 from haotuner.transfer.sources import learn_sources
 
-OWN = 0.9  # say of the target's own records beside its neighbours', where there are enough
+OWN_WEIGHT = 0.9  # of the target's own records beside its neighbours', where there are enough
 FEWEST_OWN_ROWS = 64  # of the target itself, from which it is a source of its own: fewer are noise to a forest
 
 
@@ -39,7 +39,7 @@ class FittedModel:
     family: str
     sources: tuple[str, ...]
     rows: int  # measured on the target itself
-    note: str  # an announced fallback, or how well it ranked devices that were held out; or empty
+    note: str  # an announced fallback, or its ranking of held-out devices; or empty
 
 
 def fit_model(
@@ -53,7 +53,7 @@ def fit_model(
     """Learn from every device's records of one family; for a GPU without ``family``, one model of all families.
 
     A device is a source for itself, at distance 0. Records of fewer than ``FEWEST_OWN_ROWS`` kernels of the target are left
-    to ``tune``, which learns from them as it measures. ``tell`` is told of what takes long.
+    to ``tune``, which learns from them as it measures. ``tell`` receives the progress of long steps.
 
     Raises:
         UsageError: no records of the family, several families on CPUs and none named, a target that is a stand-in for
@@ -71,23 +71,23 @@ def fit_model(
     tables = read.of(name)
     if all(machine(table.device).waves_hide_latency != machine(target).waves_hide_latency for table in tables):
         raise _other_kind(name, tables, target)
-    mine = [table for table in tables if table.device.id == target.id]
+    own_tables = [table for table in tables if table.device.id == target.id]
     others = [table for table in tables if table.device.id != target.id]
-    rows = sum(len(table) for table in mine)
+    rows = sum(len(table) for table in own_tables)
     if not others:
-        own = Forest(seed=seed, settings=one_device(rows)).fit(mine[0].frame, mine[0].labels)
-        own.facts = _facts(target, name, rows, ())
+        forest = Forest(seed=seed, settings=one_device(rows)).fit(own_tables[0].frame, own_tables[0].labels)
+        forest.facts = _facts(target, name, rows, ())
         note = "no other device measured this family: a model of the target's own records alone"
-        return FittedModel(model=own, mode="own records", family=name, sources=(), rows=rows, note=note)
+        return FittedModel(model=forest, mode="own records", family=name, sources=(), rows=rows, note=note)
     enough = rows >= FEWEST_OWN_ROWS
-    sources = learn_sources([*others, *mine] if enough else others, target, seed=seed)
-    if enough:  # what a device measured of itself outweighs what its neighbours say
-        priors = np.where(sources.distances == 0, OWN, (1.0 - OWN) * sources.priors)
+    sources = learn_sources([*others, *own_tables] if enough else others, target, seed=seed)
+    if enough:  # a device's own measurements outweigh those of its neighbours
+        priors = np.where(sources.distances == 0, OWN_WEIGHT, (1.0 - OWN_WEIGHT) * sources.priors)
         sources = replace(sources, priors=priors / priors.sum(), joint_share=0.0)
     model = Transferred(sources, seed=seed)
     model.facts = _facts(target, name, rows if enough else 0, sources.ids)
     note = ""
-    if not mine:
+    if not own_tables:
         note = f"no records of {target.id}: predictions rest on the other devices and its profile"
     elif not enough:
         note = (
@@ -114,12 +114,12 @@ def _shared(read: DeviceTables, target: Device, seed: int, tell: Callable[[str],
     if not tables:
         raise _other_kind("the store's kernels", read.tables, target)
     left_out = held_out(tables, lambda table: table.device.id, tell)
-    by_family, share = verdicts(left_out, lambda item: item.table.family), chosen_share(left_out)
+    family_verdicts, share = verdicts(left_out, lambda item: item.table.family), chosen_share(left_out)
     model = fit_shared(tables, share=share, seed=seed)
-    model.facts = {**facts_of(tables, by_family, share), "target": target.id}
+    model.facts = {**facts_of(tables, family_verdicts, share), "target": target.id}
     lines = [
         f"{name} {item.model:.3f} against {item.roofline:.3f}" + ("" if item.beats else ", so that it is not used there")
-        for name, item in by_family.items()
+        for name, item in family_verdicts.items()
     ]
     note = "only one device: how well it ranks others is not known"
     if lines:

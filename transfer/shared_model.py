@@ -1,10 +1,10 @@
-"""Shared model: one forest for kernels of any family on any GPU, of what the roofline gets wrong of them.
+"""Shared model: one forest of the roofline's errors, for kernels of any family on any GPU.
 
 It reads only features that every product-like family has: work, waves and fill, occupancy, traffic and instruction mix of a
 step, spills, shape of the tile. Nothing in it names a family or a device. The label is log(roofline's time / measured time)
-less its mean over the task, so that the roofline keeps the level and the forest moves kernels against each other; a held-out
-share of that correction is applied. Families and devices that were left out say where it ranks better than the roofline
-alone; it is used for those and for no others.
+less its mean over the task: the level is the roofline's, the forest ranks kernels of a task. A share of that correction is
+applied, chosen on held-out tables. The model is used for families that it ranks better than the roofline on held-out
+devices, and for no others.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SHARED = "shared"  # stands for the family in the facts of such a model
 # Left out: numbers of the device alone, by which a forest of nine devices tells them apart and learns nothing for a tenth;
 # switches whose bits mean something else in every family; what only CPUs have.
 _LEFT_OUT = {"flags", "streams", "ahead_lines_log2", "fetched", "exposed_share"}
-_OF_DEVICE = {
+_DEVICE_COLUMNS = {
     "units_log2",
     "balance_log2",
     "pipes",
@@ -38,12 +38,12 @@ _OF_DEVICE = {
     "l2_per_unit_log2",
     "threads_limit_log2",
 }
-COLUMNS = tuple(name for name in NAMES if name not in _LEFT_OUT | _OF_DEVICE)
+COLUMNS = tuple(name for name in NAMES if name not in _LEFT_OUT | _DEVICE_COLUMNS)
 TREES = Settings(
     trees=80, leaves=15, learning_rate=0.06, rows_per_leaf=40, feature_share=0.5, l2=5.0, slope=1.0, columns=COLUMNS
 )
 SHARES = (0.25, 0.5, 0.75, 1.0)  # of the forest's correction that may be applied
-SHARE = 0.5  # where no other device tells
+SHARE = 0.5  # where there is no other device to choose it on
 ROWS = 2_500  # of one family on one device: exhaustive sets have 18,000, our searches a hundred
 FEWEST = 6  # kernels of a task that is judged
 SEEDS = 2  # forests of a fold, averaged
@@ -70,16 +70,16 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
-    """One held-out table with the forest's full correction of its rows, and what it is worth."""
+class HeldOutTable:
+    """One held-out table with the forest's full correction of its rows, and the throughput of its first picks."""
 
     table: DeviceTable
     correction: Scores
     picks: Mapping[float, Scores]  # by share of the correction: first picks and the best of ten, ``(tasks, 2)``
 
     @staticmethod
-    def of(table: DeviceTable, correction: Scores) -> Held:
-        """With what each share is worth; 0 is the roofline alone."""
+    def of(table: DeviceTable, correction: Scores) -> HeldOutTable:
+        """With the first picks by each share; 0 is the roofline alone."""
         tasks, prior, rate = judged_tasks(table), _prior(table), np.exp(table.labels)
         picks = {
             share: np.array(
@@ -88,7 +88,7 @@ class Held:
             )
             for share in (0.0, *SHARES)
         }
-        return Held(table=table, correction=correction, picks=picks)
+        return HeldOutTable(table=table, correction=correction, picks=picks)
 
 
 def fit_shared(tables: Sequence[DeviceTable], *, share: float = SHARE, seed: int = 0) -> Forest:
@@ -112,7 +112,7 @@ def fit_shared(tables: Sequence[DeviceTable], *, share: float = SHARE, seed: int
 
 def held_out(
     tables: Sequence[DeviceTable], key: Callable[[DeviceTable], str], tell: Callable[[str], None] = lambda _: None
-) -> list[Held]:
+) -> list[HeldOutTable]:
     """Corrections of each table that can be judged, by models of all tables of other keys."""
     result = []
     for name in sorted({key(table) for table in tables}):
@@ -123,12 +123,12 @@ def held_out(
         for table in tables:
             if key(table) == name and judged_tasks(table):
                 predictions = np.mean([forest.predict(table.frame) for forest in forests], axis=0)
-                result.append(Held.of(table, predictions - _prior(table)))
+                result.append(HeldOutTable.of(table, predictions - _prior(table)))
         tell(f"shared model: {name} held out")
     return result
 
 
-def chosen_share(left_out: Iterable[Held], without: DeviceTable | None = None) -> float:
+def chosen_share(left_out: Iterable[HeldOutTable], without: DeviceTable | None = None) -> float:
     """The share whose first picks are best in the mean of tables; those of one family and of one device may be left out."""
     others = [
         item
@@ -141,9 +141,9 @@ def chosen_share(left_out: Iterable[Held], without: DeviceTable | None = None) -
     return SHARES[int(np.argmax(means))]
 
 
-def verdicts(left_out: Sequence[Held], name: Callable[[Held], str]) -> dict[str, Verdict]:
+def verdicts(left_out: Sequence[HeldOutTable], name: Callable[[HeldOutTable], str]) -> dict[str, Verdict]:
     """By name. The share is chosen for each table on other families of other devices, so that none judges its own."""
-    groups: dict[str, list[tuple[Held, float]]] = {}
+    groups: dict[str, list[tuple[HeldOutTable, float]]] = {}
     for item in left_out:
         groups.setdefault(name(item), []).append((item, chosen_share(left_out, item.table)))
     return {group: _verdict(items) for group, items in sorted(groups.items())}
@@ -159,7 +159,7 @@ def runs_on_gpus(device: Device) -> bool:
     return typical(device).waves_hide_latency
 
 
-def facts_of(tables: Sequence[DeviceTable], by_family: Mapping[str, Verdict], share: float) -> dict[str, object]:
+def facts_of(tables: Sequence[DeviceTable], family_verdicts: Mapping[str, Verdict], share: float) -> dict[str, object]:
     """Provenance that travels with the model: rows by device and family, share, and verdicts by family."""
     sources: dict[str, dict[str, int]] = {}
     for table in tables:
@@ -169,7 +169,8 @@ def facts_of(tables: Sequence[DeviceTable], by_family: Mapping[str, Verdict], sh
         "sources": sources,
         "share": share,
         "verdicts": {
-            name: {key: round(float(value), 4) for key, value in asdict(item).items()} for name, item in by_family.items()
+            name: {key: round(float(value), 4) for key, value in asdict(item).items()}
+            for name, item in family_verdicts.items()
         },
     }
 
@@ -180,7 +181,7 @@ def shipped_file() -> Path:
 
 
 def verdict_on(facts: Mapping[str, object], family: str) -> Verdict | None:
-    """The verdict of a model's facts on a family; None where no device with such kernels was held out."""
+    """Verdict of a model's facts on a family; None where no device with such kernels was held out."""
     known = facts.get("verdicts")
     item = known.get(family) if isinstance(known, Mapping) else None
     return Verdict(**{**item, "tasks": int(item["tasks"])}) if isinstance(item, Mapping) else None
@@ -199,7 +200,7 @@ def _centred(values: Scores, table: DeviceTable) -> Scores:
     return np.asarray(values - pd.Series(values).groupby(table.tasks).transform("mean"), dtype=np.float64)
 
 
-def _verdict(items: Sequence[tuple[Held, float]]) -> Verdict:
+def _verdict(items: Sequence[tuple[HeldOutTable, float]]) -> Verdict:
     """Of tables; each task counts alike."""
     without = np.concatenate([item.picks[0.0] for item, _ in items])
     learned = np.concatenate([item.picks[share] for item, share in items])

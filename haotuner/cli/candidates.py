@@ -33,7 +33,7 @@ from haotuner.tuning.request import ops_of
 if TYPE_CHECKING:
     from haotuner.cost.vendor_level import Beside
 
-COMPARED_ROWS = (256, 512, 1024, 2048, 4096, 8192)  # at which the vendor's times are held against
+COMPARED_ROWS = (256, 512, 1024, 2048, 4096, 8192)  # at which expected times are compared with the vendor's
 SHOWN = 20  # candidates printed for people without -v
 
 
@@ -76,7 +76,7 @@ def candidates(
 
 
 def _tell_vendor(beside: Beside, device: Device) -> None:
-    """Expected times of the best kernel beside the vendor's, and a warning where they are far apart."""
+    """Table of expected times of the best kernel beside the vendor's, and a warning where they are far apart."""
     rows = zip(beside.rows, beside.expected_us, beside.vendor_us, strict=True)
     table = [(str(m), f"{us:.1f}", f"{vendor:.1f}", f"{us / vendor:.2f}") for m, us, vendor in rows]
     say(columns([("rows", "best expected us", "vendor's us", "ratio"), *table]))

@@ -74,13 +74,13 @@ def _model(graph: Graph, node: str, shapes: str, budget: float, *, trace: bool) 
     until = time.monotonic() + budget
     chosen = [node] if node else products
     for position, tensor in enumerate(chosen):
-        left = until - time.monotonic()
-        if left <= 0:
+        seconds_left = until - time.monotonic()
+        if seconds_left <= 0:
             say(f"\n{counted(len(chosen) - position, 'product')} left out: {budget:g} s are over; raise --budget")
             break
-        derivation.limits = Limits(seconds=left)
+        derivation.limits = Limits(seconds=seconds_left)
         try:
-            forms = derivation.of(tensor)
+            forms = derivation.forms_of(tensor)
         except UsageError as error:
             say(f"\n{tensor}: stays as it is: {error}")
             continue
@@ -92,14 +92,14 @@ def _model(graph: Graph, node: str, shapes: str, budget: float, *, trace: bool) 
 
 def _print_forms(forms: NodeForms, at: Sequence[Mapping[str, int]], *, trace: bool) -> None:
     say(f"\n{', '.join(forms.tensors)}: {forms.statistics}")
-    every = [("as the model has it", forms.original), *((f"form {n}", form) for n, form in enumerate(forms.others, 1))]
+    named_forms = [("as the model has it", forms.original), *((f"form {n}", form) for n, form in enumerate(forms.others, 1))]
     heads = tuple(f"us at {_words(request)}" for request in at)
-    rows = [(name, *(f"{us:,.1f}" for us in form.us)) for name, form in every[: SHOWN + 1]]
+    rows = [(name, *(f"{us:,.1f}" for us in form.us)) for name, form in named_forms[: SHOWN + 1]]
     say(columns([("expected", *heads), *rows]))
     best = {_words(request): forms.best_at(index) for index, request in enumerate(at)}
-    better = [where for where, form in best.items() if form is not forms.original]
-    say(f"cheapest: {'a derived form at ' + ', '.join(better) if better else 'the model as it is, at every size'}")
-    for name, form in every[: SHOWN + 1]:
+    better = [words for words, form in best.items() if form is not forms.original]
+    say(f"cheapest: {'a derived form at ' + ', '.join(better) if better else 'the model as it is, at named_forms size'}")
+    for name, form in named_forms[: SHOWN + 1]:
         say(f"{name}:")
         _print_form(form, at[-1], trace=trace)
 

@@ -25,7 +25,7 @@ class Copies(Values):
             self.machine.scratch(name, read.floats(tile), "fp32")
 
     def fill(self, read: CacheRead, frame: Frame, start: Value, extent: int | Value, *, clear: bool) -> None:
-        """Copy what a tile reads: from ``start`` on, so many points of the axis that the copy follows.
+        """Copy the elements that a tile reads: from ``start`` on, so many points of the axis that the copy follows.
 
         ``clear``: whether vectors read beyond them, where memory holds anything: sums of subnormals are slow.
         """
@@ -33,24 +33,24 @@ class Copies(Values):
         self._start[read.name] = start
         if clear:
             self._clear(read)
-        first = {variable.name: self._number(0) for variable, _ in read.terms} | {read.own.name: start}
+        first = {variable.name: self._number(0) for variable, _ in read.terms} | {read.tile_variable.name: start}
         corner = [self.evaluate(index, Frame({**frame.variables, **first})) for index in read.indices]
         fixed = read.spans(1)
-        spans = [span if not own[-1] else self._span(span, own[-1], extent)
-                 for span, own in zip(fixed, read.slopes, strict=True)]  # fmt: skip
+        spans = [span if not slopes[-1] else self._span(span, slopes[-1], extent)
+                 for span, slopes in zip(fixed, read.slopes, strict=True)]  # fmt: skip
         self._fill(read, corner, spans, read.strides(tile), 0, {}, self._number(0))
 
     def _clear(self, read: CacheRead) -> None:
-        """Zeros in a whole copy."""
-        whole, rest = divmod(read.floats(self._reads[read.name][1]), self._width)
+        """Zeros in all elements of a copy."""
+        vectors, rest = divmod(read.floats(self._reads[read.name][1]), self._width)
         zero, number = self.machine.number(0, "fp32"), self._number
 
-        def put(place: Value, lanes: int) -> None:
-            self.machine.store(read.name, [place], [1], zero, lanes, None)
+        def put(position: Value, lanes: int) -> None:
+            self.machine.store(read.name, [position], [1], zero, lanes, None)
 
-        self.machine.loop(number(whole), lambda i: put(self._index("mul", i, number(self._width)), self._width))
+        self.machine.loop(number(vectors), lambda i: put(self._index("mul", i, number(self._width)), self._width))
         if rest:
-            self.machine.loop(number(rest), lambda i: put(self._index("add", number(whole * self._width), i), 1))
+            self.machine.loop(number(rest), lambda i: put(self._index("add", number(vectors * self._width), i), 1))
 
     def _span(self, least: int, slope: int, extent: int | Value) -> int | Value:
         if isinstance(extent, int):
@@ -59,9 +59,9 @@ class Copies(Values):
 
     def _fill(
         self, read: CacheRead, corner: list[Value], spans: list[Any], strides: tuple[int, ...], level: int,
-        at: dict[str, Value], where: Value,
+        at: dict[str, Value], offset: Value,
     ) -> None:  # fmt: skip
-        """The loops over a box, from one on: the last goes by vectors."""
+        """The loops over a box from ``level`` on: the last goes by vectors."""
         axis, machine = read.order[level], self.machine
         variable, span = read.variables[axis], spans[axis]
         size = self._number(span) if isinstance(span, int) else span
@@ -69,8 +69,8 @@ class Copies(Values):
 
             def body(i: Value) -> None:
                 inner = {**at, variable.name: self._index("add", corner[axis], i)}
-                place = self._index("add", where, self._index("mul", i, self._number(strides[axis])))
-                self._fill(read, corner, spans, strides, level + 1, inner, place)
+                inner_offset = self._index("add", offset, self._index("mul", i, self._number(strides[axis])))
+                self._fill(read, corner, spans, strides, level + 1, inner, inner_offset)
 
             if span == 1:
                 body(self._number(0))
@@ -78,38 +78,38 @@ class Copies(Values):
                 machine.loop(size, body)
             return
         along, wide = frozenset({variable.name}), self._width
-        whole = self._index("floordiv", size, self._number(wide))
+        vectors = self._index("floordiv", size, self._number(wide))
         masked = wide > 1 and maskable(read.value, (), along, padded=machine.predicates)
 
         def vector(base: Value, lanes: int, mask: Value) -> None:
             start = self._index("add", corner[axis], base)
             frame = Frame({**at, variable.name: start}, lanes=lanes, along=along if lanes > 1 else frozenset(), mask=mask)
             value = self.evaluate(read.value, frame)
-            machine.store(read.name, [self._index("add", where, base)], [1], value, lanes, mask)
+            machine.store(read.name, [self._index("add", offset, base)], [1], value, lanes, mask)
 
-        machine.loop(whole, lambda step: vector(self._index("mul", step, self._number(wide)), wide, None))
+        machine.loop(vectors, lambda step: vector(self._index("mul", step, self._number(wide)), wide, None))
         if isinstance(span, int) and span % wide == 0:
             return
-        done = self._index("mul", whole, self._number(wide))
-        left = self._index("sub", size, done)
+        first_left = self._index("mul", vectors, self._number(wide))
+        tail = self._index("sub", size, first_left)
         if masked:
-            count = self._index("min", left, self._number(1))
-            machine.loop(count, lambda _: vector(done, wide, machine.mask(done, size, wide)))
+            count = self._index("min", tail, self._number(1))
+            machine.loop(count, lambda _: vector(first_left, wide, machine.mask(first_left, size, wide)))
         else:
-            machine.loop(left, lambda i: vector(self._index("add", done, i), 1, None))
+            machine.loop(tail, lambda i: vector(self._index("add", first_left, i), 1, None))
 
     def _lowered(self, e: Expression, frame: Frame) -> Value:
         if not isinstance(e, Load) or e.tensor not in self._reads:
             return super()._lowered(e, frame)
         read, tile = self._reads[e.tensor]
-        *terms, own = read.steps(tile)
-        place = self._index("sub", frame.variables[read.own.name], self._start[e.tensor])
-        place = self._index("mul", place, self._number(own))
+        *terms, tile_step = read.steps(tile)
+        position = self._index("sub", frame.variables[read.tile_variable.name], self._start[e.tensor])
+        position = self._index("mul", position, self._number(tile_step))
         for (variable, _), step in zip(read.terms, terms, strict=True):
             part = self._index("mul", frame.variables[variable.name], self._number(step))
-            place = self._index("add", place, part)
-        wide = read.own.name in frame.along
-        return self.machine.load(e.tensor, [place], [own if wide else 0], frame.lanes, None)
+            position = self._index("add", position, part)
+        wide = read.tile_variable.name in frame.along
+        return self.machine.load(e.tensor, [position], [tile_step if wide else 0], frame.lanes, None)
 
     def _number(self, value: int) -> Value:
         return self.machine.number(value, INDEX)

@@ -1,8 +1,8 @@
 """Cache reads: copies of a tiled fold's operands in memory near the core, in the order in which its blocks read them.
 
 Ansor's caching rule (OSDI 2020, section 4.1) and what libraries call packing (Goto and van de Geijn, TOMS 2008). A copy
-holds what one tile reads of a tensor: a box, as every index of the tensor grows evenly with each loop. What makes the
-tensor, such as a pad, is computed once for each element of the box and not once for each read.
+holds the elements of a tensor that a tile reads: a box, as every index of the tensor grows evenly with each loop. A pad, or
+another primitive that makes the tensor, is computed once for each element of the box and not once for each read.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ Axis = tuple[Variable, Extent]
 
 @dataclass(frozen=True, slots=True)
 class CacheRead:
-    """Copy of a box of a tensor. ``name``: of the copy; ``own``: the variable of the tile's axis that it follows.
+    """Copy of a box of a tensor. ``name``: of the copy; ``tile_variable``: that of the tile's axis that it follows.
 
     ``indices``: of the tensor, as the fold reads it; ``slopes``: of each index in each variable of ``terms`` and in
-    ``own``; ``variables`` and ``value``: an element of the tensor; ``order``: axes as they lie in the copy.
+    ``tile_variable``; ``variables`` and ``value``: an element of the tensor; ``order``: axes as they lie in the copy.
     """
 
     name: str
-    own: Variable
+    tile_variable: Variable
     terms: tuple[tuple[Variable, int], ...]
     indices: tuple[Expression, ...]
     slopes: tuple[tuple[int, ...], ...]
@@ -44,7 +44,7 @@ class CacheRead:
         """Extents of the box for a tile of so many points, by axis of the tensor."""
         extents = (*(extent for _, extent in self.terms), tile)
         return tuple(
-            1 + sum(own * (extent - 1) for own, extent in zip(slopes, extents, strict=True)) for slopes in self.slopes
+            1 + sum(factor * (extent - 1) for factor, extent in zip(slopes, extents, strict=True)) for slopes in self.slopes
         )
 
     def floats(self, tile: int) -> int:
@@ -60,7 +60,7 @@ class CacheRead:
         return tuple(result)
 
     def steps(self, tile: int) -> tuple[int, ...]:
-        """Steps in the copy of each variable of ``terms``, then of ``own``."""
+        """Steps in the copy of each variable of ``terms``, then of ``tile_variable``."""
         strides = self.strides(tile)
         return tuple(
             sum(slopes[at] * stride for slopes, stride in zip(self.slopes, strides, strict=True))
@@ -73,10 +73,10 @@ def sources(graph: Graph, fold: str) -> tuple[str, ...]:
     node = graph.producer(fold)
     result = []
     for tensor in node.inputs if node is not None and node.primitive == "contract" else ():
-        made = graph.producer(tensor)
-        while made is not None and made.primitive in VIEWS:
-            tensor = made.inputs[0]
-            made = graph.producer(tensor)
+        producer = graph.producer(tensor)
+        while producer is not None and producer.primitive in VIEWS:
+            tensor = producer.inputs[0]
+            producer = graph.producer(tensor)
         result.append(tensor)
     return tuple(dict.fromkeys(result))
 
@@ -105,8 +105,8 @@ def _loads(fold: Fold, tensor: str) -> list[Load]:
     return [part for part in parts(fold.value) if isinstance(part, Load) and part.tensor in (tensor, copy_name(tensor))]
 
 
-def cache_read(accesses: Accesses, fold: Fold, value: Expression, tensor: str, own: Variable) -> CacheRead:
-    """The copy of a tensor that a fold reads. UsageError where what a tile reads is no box of a known size."""
+def cache_read(accesses: Accesses, fold: Fold, value: Expression, tensor: str, tile_variable: Variable) -> CacheRead:
+    """The copy of a tensor that a fold reads. UsageError where a tile's elements of it are no box of a known size."""
     graph = accesses.graph
     refused = UsageError(f"what a tile reads of {tensor} is no box of a known size: it cannot be copied")
     loads = _loads(fold, tensor)
@@ -119,7 +119,7 @@ def cache_read(accesses: Accesses, fold: Fold, value: Expression, tensor: str, o
     if len(terms) < len(fold.axes):
         raise refused
     indices = loads[0].indices
-    rows = [[slope(index, variable.name) for variable in (*(name for name, _ in terms), own)] for index in indices]
+    rows = [[slope(index, variable.name) for variable in (*(name for name, _ in terms), tile_variable)] for index in indices]
     slopes = [tuple(item for item in row if item is not None and item >= 0) for row in rows]
     if any(len(item) < len(terms) + 1 for item in slopes):
         raise refused
@@ -129,7 +129,8 @@ def cache_read(accesses: Accesses, fold: Fold, value: Expression, tensor: str, o
     if any(isinstance(part, Fold) for part in parts(element)):
         raise refused
     order = sorted(range(len(indices)), key=lambda axis: slopes[axis][-1] > 0)
-    return CacheRead(copy_name(tensor), own, tuple(terms), indices, tuple(slopes), variables, element, tuple(order))
+    name, element_order = copy_name(tensor), tuple(order)
+    return CacheRead(name, tile_variable, tuple(terms), indices, tuple(slopes), variables, element, element_order)
 
 
 def floats(reads: Sequence[CacheRead], tiles: Sequence[int]) -> int:

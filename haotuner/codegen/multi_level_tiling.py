@@ -39,9 +39,9 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Block of registers of a part: its first row and their number, where each vector begins, and the mask of each.
+    """Block of registers of a part: its first row, the number of rows, the first column and the mask of each vector.
 
-    ``left``: columns from the masked vector on.
+    ``columns_left``: columns from the masked vector on.
     """
 
     row: Value
@@ -49,7 +49,7 @@ class _Block:
     columns: Sequence[Value]
     lanes: int
     masks: Sequence[Value]
-    left: Value = None
+    columns_left: Value = None
 
 
 Body: TypeAlias = Callable[[_Part, _Block], None]
@@ -71,11 +71,11 @@ class _Tiled(Copies):
         self.tile_rows, self.tile_columns = blocks * schedule.rows, vectors * schedule.lanes * schedule.unroll
         (self.row, self.row_extent), (self.column, self.column_extent) = plan.loops[-2:]
         tiles = {self.row: self.tile_rows, self.column: self.tile_columns}
-        super().__init__(machine, {read.name: (read, tiles[read.own]) for read in plan.reads}, schedule.lanes)
+        super().__init__(machine, {read.name: (read, tiles[read.tile_variable]) for read in plan.reads}, schedule.lanes)
         self.plan, self.fold = plan, tiled_fold(plan)
         self.along = frozenset({self.column.name})
-        self.of_row = list(_shared(self.fold.value, self.column.name))
-        self.of_column = list(_shared(self.fold.value, self.row.name))
+        self.row_parts = list(_shared(self.fold.value, self.column.name))
+        self.column_parts = list(_shared(self.fold.value, self.row.name))
 
     def run(self) -> None:
         """Loops around tiles, then tiles. Columns that are copied are copied once for all rows, so theirs come first."""
@@ -85,7 +85,7 @@ class _Tiled(Copies):
             self.machine.scratch(EDGE, self.lanes, dtype_of(self.plan.value))
         self.allocate()
         outer = list(self.plan.loops[:-2])
-        copied = [read for read in self.plan.reads if read.own == self.column]
+        copied = [read for read in self.plan.reads if read.tile_variable == self.column]
         if not copied:
 
             def across(frame: Frame, row: Value, rows: int | Value) -> None:
@@ -94,8 +94,8 @@ class _Tiled(Copies):
 
             self._outer(outer, Frame(), lambda frame: self._rows(frame, partial(across, frame)))
             return
-        own = frozenset[str]().union(*(free_variables(index) for index in copied[0].indices))
-        inner = [loop for loop in outer if loop[0].name not in own]
+        column_variables = frozenset[str]().union(*(free_variables(index) for index in copied[0].indices))
+        inner = [loop for loop in outer if loop[0].name not in column_variables]
 
         def columns(frame: Frame) -> None:
             self._split(self.column_extent, self.tile_columns, lambda column, wide: panel(frame, column, wide))
@@ -108,7 +108,7 @@ class _Tiled(Copies):
         self._outer([loop for loop in outer if loop not in inner], Frame(), columns)
 
     def _outer(self, loops: Sequence[tuple[Variable, Extent]], frame: Frame, body: Callable[[Frame], None]) -> None:
-        """The loops around tiles, from one on. A method, as ``_terms`` is: see ``emit``'s ``_level``."""
+        """The loops around tiles. A method, as ``_terms`` is: see ``emit``'s ``_level``."""
         if not loops:
             body(frame)
             return
@@ -117,11 +117,11 @@ class _Tiled(Copies):
         self.machine.loop(count, lambda i: self._outer(loops[1:], frame.inner(**{variable.name: i}), body))
 
     def _rows(self, frame: Frame, body: Callable[[Value, int | Value], None]) -> None:
-        """Tiles of rows, with what they read copied."""
+        """Tiles of rows, after the copies that they read."""
 
         def tile(row: Value, rows: int | Value) -> None:
             for read in self.plan.reads:
-                if read.own == self.row:
+                if read.tile_variable == self.row:
                     self.fill(read, frame, row, rows, clear=False)
             body(row, rows)
 
@@ -165,20 +165,20 @@ class _Tiled(Copies):
         """Blocks of registers that cover a part, rows outside."""
         number, height = self._number, self.height
         if isinstance(part.rows, int):
-            whole, left = divmod(part.rows, height)
-            if whole:
+            full_blocks, rows_left = divmod(part.rows, height)
+            if full_blocks:
                 self.machine.loop(
-                    number(whole), lambda i: self._across(part, self._index("mul", i, number(height)), height, body)
+                    number(full_blocks), lambda i: self._across(part, self._index("mul", i, number(height)), height, body)
                 )
-            if left:
-                self._across(part, number(whole * height), left, body)
+            if rows_left:
+                self._across(part, number(full_blocks * height), rows_left, body)
             return
         count = self._index("floordiv", part.rows, number(height))
         self.machine.loop(count, lambda i: self._across(part, self._index("mul", i, number(height)), height, body))
-        done = self._index("mul", count, number(height))
+        first_left = self._index("mul", count, number(height))
         if height > 1:
-            rest = self._index("sub", part.rows, done)
-            self.machine.loop(rest, lambda i: self._across(part, self._index("add", done, i), 1, body))
+            rest = self._index("sub", part.rows, first_left)
+            self.machine.loop(rest, lambda i: self._across(part, self._index("add", first_left, i), 1, body))
 
     def _across(self, part: _Part, row: Value, height: int, body: Body) -> None:
         """The blocks of a part that have these rows."""
@@ -186,17 +186,17 @@ class _Tiled(Copies):
         masked = lanes > 1 and self.plan.schedule.masked and self._can_mask
         columns = self._number(part.columns) if isinstance(part.columns, int) else part.columns
 
-        def whole(step: Value) -> None:
+        def full_block(step: Value) -> None:
             vectors(self._index("mul", step, number(wide)), self.unroll)
 
         def vectors(base: Value, count: int, last: bool = False) -> None:
-            places = [self._index("add", base, number(offset)) for offset in offsets(count, lanes, 1)]
+            starts = [self._index("add", base, number(offset)) for offset in offsets(count, lanes, 1)]
             masks = [None] * count
-            left = None
+            columns_left = None
             if last:
-                masks[-1] = self.machine.mask(places[-1], columns, lanes)
-                left = self._index("min", self._index("sub", columns, places[-1]), number(lanes))
-            body(part, _Block(row, height, places, lanes, masks, left))
+                masks[-1] = self.machine.mask(starts[-1], columns, lanes)
+                columns_left = self._index("min", self._index("sub", columns, starts[-1]), number(lanes))
+            body(part, _Block(row, height, starts, lanes, masks, columns_left))
 
         def single(base: Value) -> None:
             body(part, _Block(row, height, [base], 1, [None]))
@@ -204,38 +204,38 @@ class _Tiled(Copies):
         if isinstance(part.columns, int):
             count, rest = divmod(part.columns, wide)
             if count:
-                self.machine.loop(number(count), whole)
+                self.machine.loop(number(count), full_block)
             full = -(-rest // lanes) if masked else rest // lanes
             if full:
                 vectors(number(count * wide), full, last=masked and rest % lanes > 0)
             if not masked and rest % lanes:
-                done = number(part.columns - rest % lanes)
-                self.machine.loop(number(rest % lanes), lambda i: single(self._index("add", done, i)))
+                first_left = number(part.columns - rest % lanes)
+                self.machine.loop(number(rest % lanes), lambda i: single(self._index("add", first_left, i)))
             return
         count = self._index("floordiv", columns, number(wide))
-        self.machine.loop(count, whole)
-        done = self._index("mul", count, number(wide))
+        self.machine.loop(count, full_block)
+        first_left = self._index("mul", count, number(wide))
         width = lanes if masked else 1
-        left = self._index("add", self._index("sub", columns, done), number(width - 1))
+        columns_left = self._index("add", self._index("sub", columns, first_left), number(width - 1))
 
-        def rest_of(step: Value) -> None:
-            base = self._index("add", done, self._index("mul", step, number(width)))
+        def tail_block(step: Value) -> None:
+            base = self._index("add", first_left, self._index("mul", step, number(width)))
             if masked:
                 vectors(base, 1, last=True)
             else:
                 single(base)
 
-        self.machine.loop(self._index("floordiv", left, number(width)), rest_of)
+        self.machine.loop(self._index("floordiv", columns_left, number(width)), tail_block)
 
     @property
     def _can_mask(self) -> bool:
         """True if masked instructions can leave lanes out: of the fold's terms and of what is made of its result."""
-        but = {read.name for read in self.plan.reads}
+        copied = {read.name for read in self.plan.reads}
         padded = self.machine.predicates
         if not self._even and not self.plan.reads:
             return False
-        return maskable(self.fold.value, (), self.along, but=but, padded=padded) and maskable(
-            self.plan.value, (), self.along, but=but, padded=padded
+        return maskable(self.fold.value, (), self.along, unmasked=copied, padded=padded) and maskable(
+            self.plan.value, (), self.along, unmasked=copied, padded=padded
         )
 
     @property
@@ -255,11 +255,11 @@ class _Tiled(Copies):
         machine, fold, width = self.machine, self.fold, block.lanes
         first = self._index("add", part.row, block.row)
         rows = [self._index("add", first, self._number(row)) for row in range(block.height)]
-        places = [self._index("add", part.column, column) for column in block.columns]
+        columns = [self._index("add", part.column, column) for column in block.columns]
         along = self.along if width > 1 else frozenset()
         frames = [[replace(part.frame.inner(**{self.row.name: row, self.column.name: column}), mask=mask, lanes=width,
                            along=along)
-                   for column, mask in zip(places, block.masks, strict=True)] for row in rows]  # fmt: skip
+                   for column, mask in zip(columns, block.masks, strict=True)] for row in rows]  # fmt: skip
         cells = []
         for row in range(block.height):
             before = [self._near(SUMS, self._sum_index(block.row, row, column), width) if self.terms
@@ -270,7 +270,7 @@ class _Tiled(Copies):
         for row, (own, accumulators) in enumerate(zip(frames, cells, strict=True)):
             for frame, cell, column in zip(own, accumulators, block.columns, strict=True):
                 if part.last:
-                    self._store(frame, cell, block.left)
+                    self._store(frame, cell, block.columns_left)
                 else:
                     self._put(self._sum_index(block.row, row, column), cell.get(), width)
 
@@ -290,11 +290,14 @@ class _Tiled(Copies):
             self.machine.loop(count, lambda k: self._terms(part, frames, cells, index + 1, {
                 **at, variable.name: k if begin is None else self._index("add", begin, k)}))  # fmt: skip
             return
-        inner = [[frame.inner(**at) for frame in own] for own in frames]
-        by_row = [self._ahead(self.of_row, replace(own[0], lanes=1, along=frozenset(), mask=None)) for own in inner]
-        by_column = [self._ahead(self.of_column, frame) for frame in inner[0]]
-        for own, known, accumulators in zip(inner, by_row, cells, strict=True):
-            for frame, more, cell in zip(own, by_column, accumulators, strict=True):
+        inner = [[frame.inner(**at) for frame in row_frames] for row_frames in frames]
+        by_row = [
+            self._ahead(self.row_parts, replace(row_frames[0], lanes=1, along=frozenset(), mask=None))
+            for row_frames in inner
+        ]
+        by_column = [self._ahead(self.column_parts, frame) for frame in inner[0]]
+        for row_frames, known, accumulators in zip(inner, by_row, cells, strict=True):
+            for frame, more, cell in zip(row_frames, by_column, accumulators, strict=True):
                 frame.known.update({**known, **more})
                 cell.set(self._joined(cell, frame))
 
@@ -314,7 +317,7 @@ class _Tiled(Copies):
             return self.machine.fma(first, other, cell.get(), fold.dtype, frame.lanes)
         return self.machine.join(fold.how, cell.get(), self.evaluate(value, frame), fold.dtype, frame.lanes)
 
-    def _store(self, frame: Frame, cell: Cell, left: Value) -> None:
+    def _store(self, frame: Frame, cell: Cell, columns_left: Value) -> None:
         frame.folds[self.fold] = cell.get()
         value = self.evaluate(self.plan.value, frame)
         indices = [self.scalar(index, frame) for index in self.plan.indices]
@@ -325,10 +328,11 @@ class _Tiled(Copies):
         self.machine.store(EDGE, [self._number(0)], [1], value, frame.lanes, None)  # no mask scatters: lane by lane
 
         def lane(i: Value) -> None:
-            own = [self._index("add", item, i) if step else item for item, step in zip(indices, steps, strict=True)]
-            self.machine.store(self.plan.output, own, [0] * len(own), self.machine.load(EDGE, [i], [0], 1, None), 1, None)
+            lane_indices = [self._index("add", item, i) if step else item for item, step in zip(indices, steps, strict=True)]
+            element = self.machine.load(EDGE, [i], [0], 1, None)
+            self.machine.store(self.plan.output, lane_indices, [0] * len(lane_indices), element, 1, None)
 
-        self.machine.loop(left, lane)
+        self.machine.loop(columns_left, lane)
 
     def _sum_index(self, i: Value, row: int, column: Value) -> Value:
         """Index of a block's sums in scratch memory."""

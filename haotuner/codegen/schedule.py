@@ -90,10 +90,10 @@ class Schedule:
     stays in registers from pass to pass.
     ``parts``: of the axis that the output is one fold over, which workers fold side by side (``split_reduction.py``;
     Ansor's rule 6). ``tiles``: of a fold whose operands are used again, blocks of rows and of vectors in a tile of the
-    cache, and terms that come at a time, 0 for all (``multi_level_tiling.py``; Ansor's rule 3); empty: one level, in
-    registers. Of a program that folds nothing, squares of elements in a tile that are turned in registers: along the axis
-    that loads follow, along the lanes, and 0 (``register_transpose.py``). ``cache_read``: operands of tiles that are copied
-    (``cache_read.py``), as bits.
+    cache, and terms at a time, 0 for all (``multi_level_tiling.py``; Ansor's rule 3); empty: one level, in registers. Of a
+    program that folds nothing, squares of elements in a tile that are turned in registers: along the axis that loads
+    follow, along the lanes, and 0 (``register_transpose.py``). ``cache_read``: operands of tiles that are copied, as bits
+    (``cache_read.py``).
     """
 
     lane_axis: int
@@ -345,14 +345,14 @@ def planned(graph: Graph, schedule: Schedule) -> Plan:
     if plan.turns:
         _check_transpose(plan)
     elif schedule.tiles:
-        plan = _with_copies(_by_reuse(plan, tiled_fold(plan)))  # refuses what has no tiles
+        plan = _with_copies(_rows_by_reuse(plan, tiled_fold(plan)))  # refuses what has no tiles
     if schedule.parts > 1 and not shared and (schedule.tiles or not levels_of_folds(plan)):
         raise UsageError(f"{out} is neither one fold nor rows that are folded along their own axis: workers cannot share it")
     return plan
 
 
-def _by_reuse(plan: Plan, fold: Fold) -> Plan:
-    """The plan with that axis next to the lanes along which most operands are used again; the last of those alike."""
+def _rows_by_reuse(plan: Plan, fold: Fold) -> Plan:
+    """The plan with the axis next to the lanes along which most operands are used again; of equal axes the last."""
     *outer, column = plan.loops
     loads = [part for part in parts(fold.value) if isinstance(part, Load) and column[0].name in free_variables(part)]
     apart = [sum(variable.name in free_variables(load) for load in loads) for variable, _ in outer]
@@ -361,23 +361,23 @@ def _by_reuse(plan: Plan, fold: Fold) -> Plan:
 
 
 def _with_copies(plan: Plan) -> Plan:
-    """The plan of tiles that read copies, where the schedule has some. UsageError where an operand cannot be copied."""
-    graph, schedule, ask = plan.graph, plan.schedule, plan.schedule.cache_read
-    if not ask:
+    """The plan with the copies that the schedule asks for. UsageError where an operand cannot be copied."""
+    graph, schedule, bits = plan.graph, plan.schedule, plan.schedule.cache_read
+    if not bits:
         return plan
     (row, _), (column, _) = plan.loops[-2:]
-    every = {tensor: copy_name(tensor) for tensor in sources(graph, tiled_fold(plan).tensor)}
-    probe = replace(plan, value=Accesses(graph, stored=every).computed(plan.output, plan.indices))
-    tensors = {bit: tensor for bit, tensor in reading(graph, tiled_fold(probe), row, column).items() if bit & ask}
-    if sum(tensors) != ask:
-        raise UsageError(f"tiles of {plan.output} read no operand that could be copied so ({ask}): ask for other copies")
+    copy_names = {tensor: copy_name(tensor) for tensor in sources(graph, tiled_fold(plan).tensor)}
+    probe = replace(plan, value=Accesses(graph, stored=copy_names).computed(plan.output, plan.indices))
+    tensors = {bit: tensor for bit, tensor in reading(graph, tiled_fold(probe), row, column).items() if bit & bits}
+    if sum(tensors) != bits:
+        raise UsageError(f"tiles of {plan.output} read no operand that could be copied so ({bits}): ask for other copies")
     accesses = Accesses(graph, stored={tensor: copy_name(tensor) for tensor in tensors.values()})
     plan = replace(plan, value=accesses.computed(plan.output, plan.indices))
     high, wide = schedule.tiles[0] * schedule.rows, schedule.tiles[1] * schedule.lanes * schedule.unroll
-    own = {bit: (column, wide) if bit == COLUMNS else (row, high) for bit in tensors}
+    tiles = {bit: (column, wide) if bit == COLUMNS else (row, high) for bit in tensors}
     fold = tiled_fold(plan)
-    reads = [cache_read(accesses, fold, plan.value, tensors[bit], own[bit][0]) for bit in sorted(tensors)]
-    if floats(reads, [own[bit][1] for bit in sorted(tensors)]) > MOST_COPIED:
+    reads = [cache_read(accesses, fold, plan.value, tensors[bit], tiles[bit][0]) for bit in sorted(tensors)]
+    if floats(reads, [tiles[bit][1] for bit in sorted(tensors)]) > MOST_COPIED:
         raise UsageError(f"a tile's copies are more than the {MOST_COPIED} elements that they may be; ask for smaller tiles")
     return replace(plan, reads=tuple(reads))
 

@@ -101,7 +101,7 @@ class Space:
     def _tile_holes(self, out: str) -> list[Hole]:
         terms = TERMS if self.scratch else TERMS[:1]
         tiles = [Hole("row blocks", out, BLOCKS), Hole("vector blocks", out, BLOCKS[:2]), Hole("terms", out, terms)]
-        copies = sorted({bits for some in self._copied.values() for bits in some})
+        copies = sorted({bits for axis_copies in self._copied.values() for bits in axis_copies})
         return [*tiles, *([Hole(CACHE_READ, out, (0, *copies))] if copies else [])]
 
     def _square_holes(self, out: str) -> list[Hole]:

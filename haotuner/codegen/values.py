@@ -82,16 +82,16 @@ def maskable(
     indices: Sequence[Expression],
     along: frozenset[str],
     *,
-    but: Container[str] = (),
+    unmasked: Container[str] = (),
     padded: bool = False,
 ) -> bool:
     """True if all that a vector touches is one row of neighbours, so that masked instructions can leave lanes out.
 
-    ``but``: tensors whose loads need no mask; ``padded``: whether elements of padded tensors are loaded with a mask.
+    ``unmasked``: tensors whose loads need no mask; ``padded``: whether elements of padded tensors are loaded with a mask.
     """
     clamped = {id(item.arguments[1]) for item in parts(value) if isinstance(item, Apply) and _padded(item, along)}
     for part in parts(value):
-        if isinstance(part, Load) and free_variables(part) & along and part.tensor not in but:
+        if isinstance(part, Load) and free_variables(part) & along and part.tensor not in unmasked:
             steps = [step_along(index, along) for index in part.indices]
             if (steps[-1] != 1 or any(steps[:-1])) and not (padded and id(part) in clamped):
                 return False
@@ -210,19 +210,19 @@ class Values:
         return machine.apply(e.function, arguments, e.dtype, frame.lanes if free_variables(e) & frame.along else 1)
 
     def _masked(self, inside: Expression, load: Load, fill: Number, frame: Frame) -> Value:
-        """Neighbours of a padded tensor: lanes outside of it are not touched, where clamped indices would be gathered."""
+        """Neighbours of a padded tensor by a masked load: lanes outside of it are not touched, and none is gathered."""
         machine, lanes = self.machine, frame.lanes
         mask = self.evaluate(inside, frame)
-        both = mask if frame.mask is None else machine.apply("and", [mask, frame.mask], "bool", lanes)
+        combined = mask if frame.mask is None else machine.apply("and", [mask, frame.mask], "bool", lanes)
         indices = [self.scalar(index, frame) for index in load.indices]
         steps = [step_along(index, frame.along) or 0 for index in load.indices]
         conditions = [machine.size(condition) for condition in load.nonempty]
-        value = machine.load(load.tensor, indices, [step * frame.pitch for step in steps], lanes, both, conditions)
+        value = machine.load(load.tensor, indices, [step * frame.pitch for step in steps], lanes, combined, conditions)
         return machine.apply("select", [mask, value, machine.number(fill.value, fill.dtype)], load.dtype, lanes)
 
 
 def _padded(e: Expression, along: frozenset[str]) -> tuple[Expression, Load, Number] | None:
-    """Of an element of a padded tensor: where it is inside, the load that is meant there, and what is outside.
+    """Of an element of a padded tensor: the condition that it is inside, its load without clamps, and the fill outside.
 
     None where elements are no neighbours along the lanes, or none of them can be outside.
     """
@@ -238,8 +238,8 @@ def _padded(e: Expression, along: frozenset[str]) -> tuple[Expression, Load, Num
     if not isinstance(least, Apply) or least.function != "min" or step_along(least.arguments[0], along) != 1:
         return None
     moved = least.arguments[0]
-    asked = [part for part in parts(inside) if isinstance(part, Apply) and part.function == "less_equal"]
-    if not {(index(0), moved), least.arguments} <= {part.arguments for part in asked}:
+    comparisons = [part for part in parts(inside) if isinstance(part, Apply) and part.function == "less_equal"]
+    if not {(index(0), moved), least.arguments} <= {part.arguments for part in comparisons}:
         return None
     return inside, Load(load.tensor, (*outer, moved), load.dtype, load.nonempty), fill
 

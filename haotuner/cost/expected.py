@@ -58,11 +58,11 @@ ROWS = 20_000  # of a demand at a time: some tens of MB
 
 
 def least_expected_us(
-    op: Op, device: Device, by_family: Mapping[Family, Sequence[MicroKernel]], rows: Sequence[int]
+    op: Op, device: Device, kernels_by_family: Mapping[Family, Sequence[MicroKernel]], rows: Sequence[int]
 ) -> Floats:
-    """Analytic microseconds of the best of some kernels at each number of rows, weights cold, ``(rows,)``."""
+    """Analytic microseconds of the best kernel at each number of rows, weights cold, ``(rows,)``."""
     shapes, best = [Shape.of({op.dynamic[0]: m}) for m in rows], np.full(len(rows), np.inf)
-    for family, kernels in by_family.items():
+    for family, kernels in kernels_by_family.items():
         step = max(1, ROWS // len(shapes))
         for at in range(0, len(kernels), step):
             part = kernels[at : at + step]

@@ -1,4 +1,4 @@
-"""Vendors' measured GEMM times on five GPUs: the level that an expectation is held against.
+"""Vendors' measured GEMM times on five GPUs, to compare expected times with.
 
 ``hw_profiles/vendor_gemm_bf16.csv`` has medians in us of 24 (n, k) at 23 numbers of rows m, cut from
 ai-dynamo/aiconfigurator (commit 095f58a5, Apache-2.0). Another (n, k) takes the share of the roofline that its neighbours in
@@ -24,7 +24,7 @@ LEAST_ROWS = 256  # from which times are comparable
 WARN = 1.5  # times the vendor's, in the geometric mean, from which an expectation is called slow
 LEAST_DEPTH = 256  # of (n, k) that others are judged by: shallow sums are another regime
 _LAUNCH_US = 3.0  # that every call takes beside its roofline; the choice moves errors by less than a percent
-_HALVING = 0.5  # doublings of n or k that halve a neighbour's say
+_HALVING = 0.5  # doublings of n or k that halve a neighbour's weight
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +72,10 @@ def vendor_us(device: Device, op: Op, rows: Sequence[int]) -> Column | None:
     deep = table.sizes[:, 1] >= LEAST_DEPTH
     at = np.flatnonzero((table.sizes == size).all(axis=1))
     at = at if len(at) else np.flatnonzero(deep)
-    away = np.linalg.norm(np.log2(table.sizes[at] / size), axis=1)
-    say = np.exp2(-away / _HALVING)
+    distances = np.linalg.norm(np.log2(table.sizes[at] / size), axis=1)
+    neighbour_weights = np.exp2(-distances / _HALVING)
     shares = np.stack([np.log(table.us[pair] / _least_us(device, table.sizes[pair], table.rows)) for pair in at])
-    mean = say @ shares / say.sum()
+    mean = neighbour_weights @ shares / neighbour_weights.sum()
     m = np.asarray(rows, np.float64)
     return np.asarray(np.exp(np.interp(np.log(m), np.log(table.rows), mean)) * _least_us(device, size, m), np.float64)
 

@@ -17,18 +17,18 @@ from haotuner.graph.typed_extents import never_negative
 
 @dataclass(frozen=True, slots=True)
 class Quotient:
-    """``of // by``, rounded down; ``by`` at least 2."""
+    """``dividend // divisor``, rounded down; the divisor at least 2."""
 
-    of: Affine
-    by: int
+    dividend: Affine
+    divisor: int
 
 
 @dataclass(frozen=True, slots=True)
 class Remainder:
-    """``of % by``, at least 0; ``by`` at least 2."""
+    """``dividend % divisor``, at least 0; the divisor at least 2."""
 
-    of: Affine
-    by: int
+    dividend: Affine
+    divisor: int
 
 
 Atom: TypeAlias = str | Quotient | Remainder
@@ -53,7 +53,7 @@ class Affine:
             return Affine()
         return Affine(tuple((atom, item * factor) for atom, item in self.terms), plus(0, self.const, factor))
 
-    def of(self, atom: Atom) -> int:
+    def coefficient(self, atom: Atom) -> int:
         """The coefficient of an atom."""
         return dict(self.terms).get(atom, 0)
 
@@ -85,12 +85,12 @@ def atom_text(atom: Atom) -> str:
     """The atom as ``text.py`` reads it."""
     if isinstance(atom, str):
         return atom
-    return f"(({atom.of}) {'//' if isinstance(atom, Quotient) else '%'} {atom.by})"
+    return f"(({atom.dividend}) {'//' if isinstance(atom, Quotient) else '%'} {atom.divisor})"
 
 
 @lru_cache(1 << 14)
 def _names(e: Affine) -> frozenset[str]:
-    parts = (frozenset({atom}) if isinstance(atom, str) else atom.of.names for atom, _ in e.terms)
+    parts = (frozenset({atom}) if isinstance(atom, str) else atom.dividend.names for atom, _ in e.terms)
     return frozenset().union(*parts)
 
 
@@ -104,25 +104,26 @@ def number(value: Extent) -> Affine:
     return Affine((), value)
 
 
-def _normal(terms: dict[Atom, int], more: tuple[tuple[Atom, int], ...], const: Extent) -> Affine:
-    for atom, factor in more:
+def _normal(terms: dict[Atom, int], others: tuple[tuple[Atom, int], ...], const: Extent) -> Affine:
+    for atom, factor in others:
         terms[atom] = terms.get(atom, 0) + factor
     result = Affine(tuple(sorted(((a, f) for a, f in terms.items() if f), key=_order)), const)
     for atom, factor in result.terms:
         if isinstance(atom, str):
             continue
-        of, by = atom.of, atom.by
-        if isinstance(atom, Remainder) and terms.get(Quotient(of, by), 0) == factor * by:  # k * (x // k) + x % k is x
-            return _less(result, {atom: factor, Quotient(of, by): factor * by}) + of * factor
-        if isinstance(atom, Quotient) and factor % by == 0:  # x - k * (x // k) is x % k
-            size = -factor // by
-            if all(terms.get(part, 0) == size * own for part, own in of.terms):
-                return _less(result, {atom: factor}) - of * size + Affine(((Remainder(of, by), size),))
+        dividend, divisor = atom.dividend, atom.divisor
+        same_quotient = Quotient(dividend, divisor)
+        if isinstance(atom, Remainder) and terms.get(same_quotient, 0) == factor * divisor:  # k * (x // k) + x % k is x
+            return _less(result, {atom: factor, same_quotient: factor * divisor}) + dividend * factor
+        if isinstance(atom, Quotient) and factor % divisor == 0:  # x - k * (x // k) is x % k
+            size = -factor // divisor
+            if all(terms.get(part, 0) == size * coefficient for part, coefficient in dividend.terms):
+                return _less(result, {atom: factor}) - dividend * size + Affine(((Remainder(dividend, divisor), size),))
     return result
 
 
 def _less(e: Affine, terms: Mapping[Atom, int]) -> Affine:
-    """The sum without some terms, which it has just so."""
+    """The sum without some of its terms."""
     return Affine(tuple((atom, factor) for atom, factor in e.terms if atom not in terms), e.const)
 
 
@@ -134,7 +135,7 @@ Ranges: TypeAlias = Mapping[str, Bounds]
 
 
 def substituted(e: Affine, values: Mapping[str, Affine], ranges: Ranges) -> Affine:
-    """The index with sums for some iterators; ``ranges`` of what is in these, by which whole parts become simpler."""
+    """The index with sums for some iterators; ``ranges``: of the iterators in these sums, to simplify quotients."""
     if not e.names & values.keys():
         return e
     result = number(e.const)
@@ -143,39 +144,39 @@ def substituted(e: Affine, values: Mapping[str, Affine], ranges: Ranges) -> Affi
             result += values.get(atom, iterator(atom)) * factor
         else:
             make = divided if isinstance(atom, Quotient) else remainder
-            result += make(substituted(atom.of, values, ranges), atom.by, ranges) * factor
+            result += make(substituted(atom.dividend, values, ranges), atom.divisor, ranges) * factor
     return result
 
 
-def divided(e: Affine, by: int, ranges: Ranges) -> Affine:
-    """``e // by``: what ``by`` divides stands outside, what is within 0 and ``by`` is nothing."""
-    if by == 1:
+def divided(e: Affine, divisor: int, ranges: Ranges) -> Affine:
+    """``e // divisor``: terms that the divisor divides stand outside; a rest between 0 and the divisor is dropped."""
+    if divisor == 1:
         return e
-    whole, rest = parted(e, by)
+    quotients, rest = parted(e, divisor)
     extent = bounds(rest, ranges)
-    if extent is not None and at_most(0, extent[0]) and at_most(extent[1], by):
-        return whole
-    return whole + Affine(((Quotient(rest, by), 1),))
+    if extent is not None and at_most(0, extent[0]) and at_most(extent[1], divisor):
+        return quotients
+    return quotients + Affine(((Quotient(rest, divisor), 1),))
 
 
-def remainder(e: Affine, by: int, ranges: Ranges) -> Affine:
-    """``e % by``, simpler where ranges show it."""
-    if by == 1:
+def remainder(e: Affine, divisor: int, ranges: Ranges) -> Affine:
+    """``e % divisor``, simpler where ranges show it."""
+    if divisor == 1:
         return Affine()
-    _, rest = parted(e, by)
+    _, rest = parted(e, divisor)
     extent = bounds(rest, ranges)
-    if extent is not None and at_most(0, extent[0]) and at_most(extent[1], by):
+    if extent is not None and at_most(0, extent[0]) and at_most(extent[1], divisor):
         return rest
-    return Affine(((Remainder(rest, by), 1),))
+    return Affine(((Remainder(rest, divisor), 1),))
 
 
-def parted(e: Affine, by: int) -> tuple[Affine, Affine]:
-    """``whole`` and ``rest`` of ``by * whole + rest``."""
-    outside = tuple((atom, factor // by) for atom, factor in e.terms if factor % by == 0)
-    inside = tuple((atom, factor) for atom, factor in e.terms if factor % by)
+def parted(e: Affine, divisor: int) -> tuple[Affine, Affine]:
+    """``quotients`` and ``rest`` of ``divisor * quotients + rest``."""
+    outside = tuple((atom, factor // divisor) for atom, factor in e.terms if factor % divisor == 0)
+    inside = tuple((atom, factor) for atom, factor in e.terms if factor % divisor)
     if isinstance(e.const, int):
-        return Affine(outside, e.const // by), Affine(inside, e.const % by)
-    exact = quotient(e.const, by)
+        return Affine(outside, e.const // divisor), Affine(inside, e.const % divisor)
+    exact = quotient(e.const, divisor)
     return (Affine(outside, exact), Affine(inside, 0)) if exact is not None else (Affine(outside), Affine(inside, e.const))
 
 
@@ -196,12 +197,12 @@ def bounds(e: Affine, ranges: Ranges) -> Bounds | None:
                 return None
             first, behind = ranges[atom]
         elif isinstance(atom, Remainder):
-            first, behind = 0, atom.by
+            first, behind = 0, atom.divisor
         else:
-            inner = bounds(atom.of, ranges)
+            inner = bounds(atom.dividend, ranges)
             if inner is None:
                 return None
-            first, behind = floor_division(inner[0], atom.by), plus(floor_division(plus(inner[1], -1), atom.by), 1)
+            first, behind = floor_division(inner[0], atom.divisor), plus(floor_division(plus(inner[1], -1), atom.divisor), 1)
         last = plus(behind, -1)
         low = plus(low, first if factor > 0 else last, factor)
         high = plus(high, last if factor > 0 else first, factor)
@@ -236,25 +237,25 @@ def most(first: Extent, other: Extent) -> Extent | None:
     return other if at_most(first, other) else first if at_most(other, first) else None
 
 
-def mapped(e: Affine, of: Callable[[str], str]) -> Affine:
+def mapped(e: Affine, rename: Callable[[str], str]) -> Affine:
     """Copy with other names of iterators."""
 
     def named(atom: Atom) -> Atom:
-        return of(atom) if isinstance(atom, str) else type(atom)(mapped(atom.of, of), atom.by)
+        return rename(atom) if isinstance(atom, str) else type(atom)(mapped(atom.dividend, rename), atom.divisor)
 
     return _normal({}, tuple((named(atom), factor) for atom, factor in e.terms), e.const)
 
 
-def mapped_extents(e: Affine, of: Callable[[Extent], Extent]) -> Affine:
+def mapped_extents(e: Affine, change: Callable[[Extent], Extent]) -> Affine:
     """Copy with other extents as summands."""
 
     def inner(atom: Atom) -> Atom:
-        return atom if isinstance(atom, str) else type(atom)(mapped_extents(atom.of, of), atom.by)
+        return atom if isinstance(atom, str) else type(atom)(mapped_extents(atom.dividend, change), atom.divisor)
 
-    return _normal({}, tuple((inner(atom), factor) for atom, factor in e.terms), of(e.const))
+    return _normal({}, tuple((inner(atom), factor) for atom, factor in e.terms), change(e.const))
 
 
 def dimensions_of(e: Affine) -> frozenset[str]:
     """Names of dimensions in an index."""
-    inner = (dimensions_of(atom.of) for atom, _ in e.terms if not isinstance(atom, str))
+    inner = (dimensions_of(atom.dividend) for atom, _ in e.terms if not isinstance(atom, str))
     return frozenset().union(dimensions(e.const) if is_symbolic(e.const) else frozenset(), *inner)

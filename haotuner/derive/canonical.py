@@ -1,7 +1,7 @@
 """Canonical form and structural hash: equal for expressions that differ in names, in the order of factors, sums and axes.
 
-Iterators are told apart by where they stand, in rounds of refinement (Weisfeiler and Leman 1968); equals that remain are
-told apart by choosing the first. So a hash of two different expressions differs, up to 64 bits; two writings of the same
+Iterators differ by where they stand, in rounds of refinement (Weisfeiler and Leman 1968); of equals that remain the first
+is marked. So a hash of two different expressions differs, up to 64 bits; two writings of the same
 one may rarely differ, which costs a state and nothing else.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from hashlib import blake2b
 
-from haotuner.derive.affine import Affine, mapped
+from haotuner.derive.affine import Affine, Atom, Quotient, Remainder, mapped
 from haotuner.derive.expression import Apply, Body, Loop, Number, Read, Scope, renamed, scopes, with_reads
 from haotuner.derive.text import body_text, text
 from haotuner.graph import extents
@@ -65,18 +65,19 @@ def _refined(scope: Scope, colours: Mapping[str, str]) -> dict[str, str]:
 
 
 def _spots(scope: Scope, colours: Mapping[str, str], path: str, result: dict[str, list[object]]) -> str:
-    """Puts what each iterator stands in; returns the nest by colours."""
+    """The nest by colours; ``result`` receives for each iterator the reads that it stands in."""
 
-    def of_index(e: Affine) -> tuple[str, ...]:
+    def index_colours(e: Affine) -> tuple[str, ...]:
         return (*sorted(f"{factor}*{_atom(atom, colours)}" for atom, factor in e.terms), extents.text(e.const))
 
-    def of_body(body: Body, path: str) -> str:
+    def body_colour(body: Body, path: str) -> str:
         if isinstance(body, Number):
             return repr(body.value)
         if isinstance(body, Apply):
-            where = f"{path}/{body.function}"
+            operand_path = f"{path}/{body.function}"
             parts = [
-                of_body(operand, where if _commutes(body) else f"{where}{at}") for at, operand in enumerate(body.operands)
+                body_colour(operand, operand_path if _commutes(body) else f"{operand_path}{at}")
+                for at, operand in enumerate(body.operands)
             ]
             return _digest((body.function, sorted(parts) if _commutes(body) else parts))
         if isinstance(body.source, Scope):
@@ -84,28 +85,33 @@ def _spots(scope: Scope, colours: Mapping[str, str], path: str, result: dict[str
             axes = [colours[loop.name] for loop in body.source.spatial]
         else:
             inner, axes = f"{body.source.name}{body.source.constant}", [str(at) for at in range(len(body.index))]
-        indices = list(zip(axes, map(of_index, body.index), strict=True))
-        own = _digest((inner, sorted(indices)))
+        indices = list(zip(axes, map(index_colours, body.index), strict=True))
+        read_colour = _digest((inner, sorted(indices)))
         for (axis, _), e in zip(indices, body.index, strict=True):
-            here = of_index(e)
+            index_colour = index_colours(e)
             for atom, factor in e.terms:
-                for name in {atom} if isinstance(atom, str) else atom.of.names:
-                    shape = "" if isinstance(atom, str) else type(atom).__name__ + str(atom.by) + str(of_index(atom.of))
-                    result[name].append((path, own, axis, factor, shape, here))
+                for name in {atom} if isinstance(atom, str) else atom.dividend.names:
+                    shape = "" if isinstance(atom, str) else _division(atom) + str(index_colours(atom.dividend))
+                    result[name].append((path, read_colour, axis, factor, shape, index_colour))
         if isinstance(body.source, Scope):
             for loop, e in zip(body.source.spatial, body.index, strict=True):
-                result[loop.name].append((path, "axis", of_index(e)))
-        return own
+                result[loop.name].append((path, "axis", index_colours(e)))
+        return read_colour
 
-    own_body = of_body(scope.body, path)
-    return _digest((sorted(colours[loop.name] for loop in (*scope.spatial, *scope.sums)), own_body))
+    nest_colour = body_colour(scope.body, path)
+    return _digest((sorted(colours[loop.name] for loop in (*scope.spatial, *scope.sums)), nest_colour))
 
 
-def _atom(atom: object, colours: Mapping[str, str]) -> str:
+def _division(atom: Quotient | Remainder) -> str:
+    return f"{type(atom).__name__}{atom.divisor}"
+
+
+def _atom(atom: Atom, colours: Mapping[str, str]) -> str:
     if isinstance(atom, str):
         return colours[atom]
-    inner = (*sorted(f"{factor}*{_atom(a, colours)}" for a, factor in atom.of.terms), extents.text(atom.of.const))  # type: ignore[attr-defined]
-    return f"{type(atom).__name__}{atom.by}{inner}"  # type: ignore[attr-defined]
+    dividend = atom.dividend
+    inner = (*sorted(f"{factor}*{_atom(a, colours)}" for a, factor in dividend.terms), extents.text(dividend.const))
+    return f"{_division(atom)}{inner}"
 
 
 def _commutes(body: Apply) -> bool:
@@ -117,14 +123,14 @@ def _key(loop: Loop) -> int:
 
 
 def _sorted(scope: Scope, root: bool = True) -> Scope:
-    def of(read: Read) -> Read:
+    def sorted_read(read: Read) -> Read:
         if not isinstance(read.source, Scope):
             return read
         inner = _sorted(read.source, root=False)
         order = {loop.name: e for loop, e in zip(read.source.spatial, read.index, strict=True)}
         return Read(inner, tuple(order[loop.name] for loop in inner.spatial))
 
-    body = _ordered(with_reads(scope.body, of))
+    body = _ordered(with_reads(scope.body, sorted_read))
     spatial = scope.spatial if root else tuple(sorted(scope.spatial, key=_key))
     return Scope(spatial, tuple(sorted(scope.sums, key=_key)), body)
 

@@ -84,7 +84,7 @@ Body: TypeAlias = Number | Read | Apply
 
 
 def box_of(source: Tensor | Scope) -> tuple[Bounds, ...]:
-    """Ranges of the axes of what is read."""
+    """Ranges of the axes of a source."""
     return source.box if isinstance(source, Scope) else tuple((0, extent) for extent in source.shape)
 
 
@@ -120,12 +120,12 @@ def names(scope: Scope) -> set[str]:
     return {loop.name for inner in scopes(scope) for loop in (*inner.spatial, *inner.sums)}
 
 
-def with_reads(body: Body, of: Callable[[Read], Body]) -> Body:
+def with_reads(body: Body, replacement: Callable[[Read], Body]) -> Body:
     """The body with something else for each read."""
     if isinstance(body, Read):
-        return of(body)
+        return replacement(body)
     if isinstance(body, Apply):
-        return apply(body.function, *(with_reads(operand, of) for operand in body.operands))
+        return apply(body.function, *(with_reads(operand, replacement) for operand in body.operands))
     return body
 
 
@@ -164,24 +164,24 @@ def fresh(stem: str, used: Collection[str]) -> str:
     return next(name for number in range(1, len(used) + 3) if (name := f"{letters}{number}") not in used)
 
 
-def renamed(scope: Scope, of: Callable[[str], str]) -> Scope:
+def renamed(scope: Scope, rename: Callable[[str], str]) -> Scope:
     """Copy with other names of iterators, in all nests."""
 
     def source(read: Read) -> Read:
-        inner = renamed(read.source, of) if isinstance(read.source, Scope) else read.source
-        return Read(inner, tuple(mapped(e, of) for e in read.index))
+        inner = renamed(read.source, rename) if isinstance(read.source, Scope) else read.source
+        return Read(inner, tuple(mapped(e, rename) for e in read.index))
 
-    loops = [tuple(replace(loop, name=of(loop.name)) for loop in part) for part in (scope.spatial, scope.sums)]
+    loops = [tuple(replace(loop, name=rename(loop.name)) for loop in part) for part in (scope.spatial, scope.sums)]
     return Scope(loops[0], loops[1], with_reads(scope.body, source))
 
 
 def apart(scope: Scope, used: Collection[str]) -> Scope:
     """Copy none of whose iterators has a used name."""
-    taken, own = set(used), names(scope)
+    unavailable, scope_names = set(used), names(scope)
     other: dict[str, str] = {}
-    for name in sorted(own & taken):
-        other[name] = fresh(name, taken | own)
-        taken.add(other[name])
+    for name in sorted(scope_names & unavailable):
+        other[name] = fresh(name, unavailable | scope_names)
+        unavailable.add(other[name])
     return renamed(scope, lambda name: other.get(name, name)) if other else scope
 
 
@@ -191,23 +191,23 @@ Support: TypeAlias = tuple[Extent | None, Extent | None]  # ends where they are 
 
 
 def supports(body: Body, name: str, ranges: Ranges) -> tuple[Support, ...]:
-    """Ranges of an iterator, outside of each of which a body is 0, whatever the other iterators are in their ranges."""
+    """Ranges of an iterator, outside of each of which a body is 0 for all values of the other iterators."""
     if isinstance(body, Number):
         return ((0, 0),) if body.value == 0 else ()
     if isinstance(body, Read):
-        own = (_of_index(e, name, *ends, ranges) for e, ends in zip(body.index, box_of(body.source), strict=True))
-        return tuple(dict.fromkeys(item for item in own if item != (None, None)))
+        spans = (_index_support(e, name, *ends, ranges) for e, ends in zip(body.index, box_of(body.source), strict=True))
+        return tuple(dict.fromkeys(item for item in spans if item != (None, None)))
     parts = [supports(operand, name, ranges) for operand in body.operands]
     if body.function == "mul":
         return tuple(dict.fromkeys(item for part in parts for item in part))
     if body.function in ("add", "sub"):
         lows, highs = (tuple(part[0][end] if part else None for part in parts) for end in (0, 1))
-        return ((_each(lows, least), _each(highs, most)),)
+        return ((_combined(lows, least), _combined(highs, most)),)
     return parts[0] if body.function in ZERO_OF_ZERO else ()
 
 
-def _of_index(e: Affine, name: str, low: Extent, high: Extent, ranges: Ranges) -> Support:
-    factor, rest = e.of(name), e.without(name)
+def _index_support(e: Affine, name: str, low: Extent, high: Extent, ranges: Ranges) -> Support:
+    factor, rest = e.coefficient(name), e.without(name)
     if factor == 0 or name in rest.names:
         return None, None
     extent = bounds(rest, ranges)
@@ -220,27 +220,27 @@ def _of_index(e: Affine, name: str, low: Extent, high: Extent, ranges: Ranges) -
 
 
 @lru_cache(1 << 14)
-def _ceiling(value: Extent, by: int) -> Extent:
-    return ceiling_division(value, by)
+def _ceiling(value: Extent, divisor: int) -> Extent:
+    return ceiling_division(value, divisor)
 
 
 @lru_cache(1 << 14)
-def _floor(value: Extent, by: int) -> Extent:
-    return floor_division(value, by)
+def _floor(value: Extent, divisor: int) -> Extent:
+    return floor_division(value, divisor)
 
 
-def _each(ends: tuple[Extent | None, ...], of: Callable[[Extent, Extent], Extent | None]) -> Extent | None:
+def _combined(ends: tuple[Extent | None, ...], choose: Callable[[Extent, Extent], Extent | None]) -> Extent | None:
     result = ends[0]
     for end in ends[1:]:
-        result = None if result is None or end is None else of(result, end)
+        result = None if result is None or end is None else choose(result, end)
     return result
 
 
-def whole(scope: Scope, used: Collection[str]) -> Scope:
+def surrounded(scope: Scope, used: Collection[str]) -> Scope:
     """A nest around another one that reads all of it."""
-    taken = set(used) | names(scope)
+    unavailable = set(used) | names(scope)
     outer: list[Loop] = []
     for loop in scope.spatial:
-        outer.append(replace(loop, name=fresh(loop.name, taken)))
-        taken.add(outer[-1].name)
+        outer.append(replace(loop, name=fresh(loop.name, unavailable)))
+        unavailable.add(outer[-1].name)
     return Scope(tuple(outer), (), Read(scope, tuple(iterator(loop.name) for loop in outer)))

@@ -27,7 +27,7 @@ MOST_STRIDE = 4
 
 
 def expression_of(graph: Graph, output: str, *, functions: bool = False) -> Scope:
-    """The expression of a tensor, from what its product or sum reads through layouts; ``functions``: and through these.
+    """The expression of a tensor: its product or sum of tensors behind layouts; ``functions``: and behind functions.
 
     UsageError where it is no sum of products, or in whole numbers or booleans.
     """
@@ -40,7 +40,7 @@ class _Reader:
     def __init__(self, graph: Graph, functions: bool) -> None:
         self.graph, self.functions = graph, functions
         self.producers = {node.output: node for node in graph.nodes}
-        self.taken: set[str] = set(graph.dimensions)
+        self.iterator_names: set[str] = set(graph.dimensions)
 
     def scope(self, output: str) -> Scope:
         kind = self.graph.types.get(output)
@@ -52,14 +52,14 @@ class _Reader:
         if node is None:
             raise UsageError(f"tensor {output!r} is not computed; name one that a node makes")
         axes = self.loops(kind.shape)
-        return _bare(inlined(Scope(axes, (), self.made(node, [iterator(loop.name) for loop in axes], walks=True))))
+        return _bare(inlined(Scope(axes, (), self.node_element(node, [iterator(loop.name) for loop in axes], walks=True))))
 
     def loops(self, shape: Sequence[Extent], letters: str = "") -> tuple[Loop, ...]:
         result = []
         for at, extent in enumerate(shape):
             stem = letters[at] if letters else "i"
-            name = stem if letters and stem not in self.taken else fresh(stem, self.taken)
-            self.taken.add(name)
+            name = stem if letters and stem not in self.iterator_names else fresh(stem, self.iterator_names)
+            self.iterator_names.add(name)
             result.append(Loop(name, 0, extent))
         return tuple(result)
 
@@ -68,7 +68,7 @@ class _Reader:
         node = self.producers.get(tensor)
         if node is not None and self.graph.types[tensor].dtype in ("fp32", "fp64"):
             try:
-                return self.made(node, index, walks=self.functions)
+                return self.node_element(node, index, walks=self.functions)
             except UsageError:
                 pass  # it is what the expression reads
         constant = self.graph.constants.get(tensor)
@@ -88,7 +88,7 @@ class _Reader:
             return Read(inner.source, tuple(index))
         return Read(Scope(loops, (), inner), tuple(index))
 
-    def made(self, node: Node, index: Sequence[Affine], *, walks: bool) -> Body:
+    def node_element(self, node: Node, index: Sequence[Affine], *, walks: bool) -> Body:
         a, shape = node.attributes, self.graph.types[node.output].shape
         if node.primitive in _LAYOUTS:
             return _LAYOUTS[node.primitive](self, node, index)
@@ -97,13 +97,13 @@ class _Reader:
             letters = list(dict.fromkeys(labels[0].replace(",", "")))
             extents = {
                 letter: extent
-                for own, name in zip(labels[0].split(","), node.inputs, strict=True)
-                for letter, extent in zip(own, self.graph.types[name].shape, strict=True)
+                for labels_, name in zip(labels[0].split(","), node.inputs, strict=True)
+                for letter, extent in zip(labels_, self.graph.types[name].shape, strict=True)
             }
             loops = dict(zip(letters, self.loops([extents[item] for item in letters], "".join(letters)), strict=True))
             parts = [
-                self.value(name, [iterator(loops[item].name) for item in own])
-                for own, name in zip(labels[0].split(","), node.inputs, strict=True)
+                self.value(name, [iterator(loops[item].name) for item in labels_])
+                for labels_, name in zip(labels[0].split(","), node.inputs, strict=True)
             ]
             sums = tuple(loops[item] for item in letters if item not in labels[2])
             return Read(Scope(tuple(loops[item] for item in labels[2]), sums, apply("mul", *parts)), tuple(index))
@@ -182,29 +182,29 @@ def _reshape(r: _Reader, node: Node, index: Sequence[Affine]) -> Body:
     result: list[Affine] = []
     at = 0
     while len(result) < len(before):
-        mine, theirs = [before[len(result)]], list[Extent]()
+        run, other_run = [before[len(result)]], list[Extent]()
         first = at
-        while not (theirs or mine == [1]) or not same(elements(mine), elements(theirs or [1])):
-            grows = isinstance(elements(mine), int) and isinstance(elements(theirs), int)
-            if at < len(after) and (not grows or elements(theirs) < elements(mine) or not theirs):
-                theirs.append(after[at])
+        while not (other_run or run == [1]) or not same(elements(run), elements(other_run or [1])):
+            grows = isinstance(elements(run), int) and isinstance(elements(other_run), int)
+            if at < len(after) and (not grows or elements(other_run) < elements(run) or not other_run):
+                other_run.append(after[at])
                 at += 1
-            elif len(result) + len(mine) < len(before):
-                mine.append(before[len(result) + len(mine)])
+            elif len(result) + len(run) < len(before):
+                run.append(before[len(result) + len(run)])
             else:
                 raise UsageError(f"reshape of {node.output!r} has no runs of equal size")
-        if len(mine) == len(theirs) == 1:
+        if len(run) == len(other_run) == 1:
             result.append(index[first])
             continue
-        if any(is_symbolic(extent) for extent in (*mine[1:], *theirs[1:])):
+        if any(is_symbolic(extent) for extent in (*run[1:], *other_run[1:])):
             raise UsageError(f"reshape of {node.output!r} counts through sizes that are not fixed")
         flat = Affine()
-        for e, extent in zip(index[first:at], theirs, strict=True):
+        for e, extent in zip(index[first:at], other_run, strict=True):
             flat = (flat * extent if not is_symbolic(extent) else flat) + e
-        for position in range(len(mine)):
-            size = prod(int(extent) for extent in mine[position + 1 :])
+        for position in range(len(run)):
+            size = prod(int(extent) for extent in run[position + 1 :])
             part = divided(flat, size, ranges)
-            result.append(part if position == 0 else remainder(part, int(mine[position]), ranges))
+            result.append(part if position == 0 else remainder(part, int(run[position]), ranges))
     return r.value(node.inputs[0], result)
 
 
@@ -217,18 +217,23 @@ _LAYOUTS: Mapping[str, Callable[[_Reader, Node, Sequence[Affine]], Body]] = {
 # Extents
 
 
-def with_extents(scope: Scope, of: Callable[[Extent], Extent], of_axis: Callable[[Extent], Extent] | None = None) -> Scope:
+def with_extents(
+    scope: Scope, loop_extent: Callable[[Extent], Extent], axis_extent: Callable[[Extent], Extent] | None = None
+) -> Scope:
     """Copy with other extents of loops and summands of indices, and of tensors."""
 
     def read(item: Read) -> Read:
         source = item.source
         if isinstance(source, Scope):
-            new: Tensor | Scope = with_extents(source, of, of_axis)
+            new: Tensor | Scope = with_extents(source, loop_extent, axis_extent)
         else:
-            new = replace(source, shape=tuple(map(of_axis or of, source.shape)))
-        return Read(new, tuple(mapped_extents(e, of) for e in item.index))
+            new = replace(source, shape=tuple(map(axis_extent or loop_extent, source.shape)))
+        return Read(new, tuple(mapped_extents(e, loop_extent) for e in item.index))
 
-    loops = [tuple(Loop(loop.name, of(loop.low), of(loop.high)) for loop in part) for part in (scope.spatial, scope.sums)]
+    loops = [
+        tuple(Loop(loop.name, loop_extent(loop.low), loop_extent(loop.high)) for loop in part)
+        for part in (scope.spatial, scope.sums)
+    ]
     return Scope(loops[0], loops[1], with_reads(scope.body, read))
 
 
@@ -237,7 +242,7 @@ def generalised(scope: Scope) -> tuple[Scope, dict[str, int]]:
     loops = {loop.high for inner in scopes(scope) for loop in (*inner.spatial, *inner.sums) if _large(loop.high)}
     known = {size: dimension(f"d{size}") for size in loops}
 
-    def of_axis(extent: Any) -> Extent:
+    def axis_extent(extent: Any) -> Extent:
         if not _large(extent) or extent in known:
             return known.get(extent, extent) if isinstance(extent, int) else extent
         near = [
@@ -251,10 +256,10 @@ def generalised(scope: Scope) -> tuple[Scope, dict[str, int]]:
             return canonical(stride * known[size] + extent - stride * size)
         return extent
 
-    def of(extent: Any) -> Extent:
+    def loop_extent(extent: Any) -> Extent:
         return known.get(extent, extent) if isinstance(extent, int) else extent
 
-    result = with_extents(scope, of, of_axis)
+    result = with_extents(scope, loop_extent, axis_extent)
     return result, {f"d{size}": size for size in loops}
 
 

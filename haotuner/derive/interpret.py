@@ -69,12 +69,12 @@ class _Run:
             raise UsageError(f"tensor {read.source.name} is missing")
         if array.size == 0:
             return np.float64(0.0)
-        index, there = [], np.bool_(True)
+        index, within = [], np.bool_(True)
         for e, (low, _), extent in zip(read.index, box_of(read.source), array.shape, strict=True):
             position = self.index(e, axes) - evaluate(low, self.sizes)
-            there = there & (position >= 0) & (position < extent)
+            within = within & (position >= 0) & (position < extent)
             index.append(np.clip(position, 0, extent - 1))
-        return np.where(there, array[tuple(index)], 0.0)
+        return np.where(within, array[tuple(index)], 0.0)
 
     def index(self, e: Affine, axes: Mapping[str, Any]) -> Any:
         result: Any = np.int64(evaluate(e.const, self.sizes))
@@ -82,7 +82,7 @@ class _Run:
             if isinstance(atom, str):
                 value = axes[atom]
             else:
-                inner = self.index(atom.of, axes)
-                value = inner // atom.by if isinstance(atom, Quotient) else inner % atom.by
+                inner = self.index(atom.dividend, axes)
+                value = inner // atom.divisor if isinstance(atom, Quotient) else inner % atom.divisor
             result = result + factor * value
         return result

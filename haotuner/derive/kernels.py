@@ -1,4 +1,4 @@
-"""Kernels that a nest is: by the iterator mapping table (OLLIE, section 4.3), matched to what haotuner has kernels for.
+"""Kernels that compute a nest, by the iterator mapping table (OLLIE, section 4.3).
 
 The table says of each iterator whether the first operand, the second and the result hang on it. A matrix product has ``m``
 in the first and the result, ``n`` in the second and the result, ``k`` in both operands, ``b`` in all. A convolution also has
@@ -20,7 +20,7 @@ MOST_SIDES = 2  # axes of an image that convolutions have kernels for
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """An axis of the first operand: its place, iterators of position and window, stride, dilation, and the offset."""
+    """An axis of the first operand: its number, iterators of position and window, stride and dilation."""
 
     axis: int
     position: str
@@ -40,7 +40,7 @@ class Kernel:
     windows: tuple[Window, ...] = ()
 
     def __str__(self) -> str:
-        named = "; ".join(f"{role} = {', '.join(own)}" for role, own in sorted(self.roles.items()) if own)
+        named = "; ".join(f"{role} = {', '.join(iterators)}" for role, iterators in sorted(self.roles.items()) if iterators)
         return f"{self.kind} ({named})"
 
 
@@ -79,9 +79,9 @@ def is_constant(read: Read) -> bool:
 def is_plain(read: Read) -> bool:
     """True if each axis is an iterator of its own, whatever is added to it."""
     heads = [e.terms for e in read.index if e.terms]
-    own = [terms[0][0] for terms in heads]
+    atoms = [terms[0][0] for terms in heads]
     return all(len(terms) == 1 and terms[0][1] == 1 and isinstance(terms[0][0], str) for terms in heads) and (
-        len(set(own)) == len(own)
+        len(set(atoms)) == len(atoms)
     )
 
 
@@ -94,7 +94,7 @@ def kernels(scope: Scope) -> Iterator[Kernel]:
     roles = table(scope, first, second)
     if "" in roles.values():
         return
-    grouped = {role: tuple(name for name, own in roles.items() if own == role) for role in "bmnk"}
+    grouped = {role: tuple(name for name, role_ in roles.items() if role_ == role) for role in "bmnk"}
     if grouped["k"]:
         yield Kernel("batch_matmul" if grouped["b"] else "matmul", grouped, first, second)
     for data, other in ((first, second), (second, first)):

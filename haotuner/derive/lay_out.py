@@ -21,7 +21,7 @@ MOST_SLICES = 64  # side by side, of one operand
 
 @dataclass(slots=True)
 class Folding(GraphBuilder):
-    """Builder that computes at once what it knows all operands of."""
+    """Builder that computes a primitive at once if all its operands are constants."""
 
     def add(self, primitive: str, *inputs: str, name: str = "", **attributes: Any) -> str:
         """A primitive's result."""
@@ -37,8 +37,8 @@ class Folding(GraphBuilder):
     def cut(self, tensor: str, axis: int, start: Extent, stop: Extent, step: int = 1) -> str:
         """Elements of an axis, with zeros where it has none."""
         extent = self.types[tensor].shape[axis]
-        before = _more(plus(0, start, -1))
-        after = _more(plus(stop, extent, -1))
+        before = _missing(plus(0, start, -1))
+        after = _missing(plus(stop, extent, -1))
         if before != 0 or after != 0:
             rank = self.types[tensor].rank
             pads = [[width if at == axis else 0 for at in range(rank)] for width in (before, after)]
@@ -54,7 +54,7 @@ class Folding(GraphBuilder):
         return tensor if list(order) == sorted(order) else self.add("transpose", tensor, order=tuple(order))
 
 
-def _more(width: Extent) -> Extent:
+def _missing(width: Extent) -> Extent:
     if at_most(width, 0):
         return 0
     return width if at_most(0, width) else largest([width, 0])
@@ -62,19 +62,19 @@ def _more(width: Extent) -> Extent:
 
 def flat(g: Folding, tensor: str, counts: Sequence[int]) -> str:
     """The tensor with runs of so many axes as one axis each; of none as an axis of one element."""
-    shape, own, at = list[Extent](), g.types[tensor].shape, 0
+    shape, extents, at = list[Extent](), g.types[tensor].shape, 0
     for count in counts:
-        shape.append(product(own[at : at + count]))
+        shape.append(product(extents[at : at + count]))
         at += count
-    return tensor if tuple(shape) == own else g.add("reshape", tensor, shape=tuple(shape))
+    return tensor if tuple(shape) == extents else g.add("reshape", tensor, shape=tuple(shape))
 
 
-def at_axes(g: Folding, tensor: str, there: Sequence[bool]) -> str:
+def at_axes(g: Folding, tensor: str, present: Sequence[bool]) -> str:
     """The tensor with axes of one element where it has none."""
-    if all(there):
+    if all(present):
         return tensor
-    own = iter(g.types[tensor].shape)
-    return g.add("reshape", tensor, shape=tuple(next(own) if here else 1 for here in there))
+    extents = iter(g.types[tensor].shape)
+    return g.add("reshape", tensor, shape=tuple(next(extents) if has_axis else 1 for has_axis in present))
 
 
 def gathered(g: Folding, tensor: str, read: Read, loops: Sequence[Loop]) -> str:
@@ -89,12 +89,12 @@ def gathered(g: Folding, tensor: str, read: Read, loops: Sequence[Loop]) -> str:
     order: list[str] = []  # iterators of the axes that are laid out
     shift = 0  # axes that became none
     for position, (e, (low, _)) in enumerate(zip(read.index, box_of(read.source), strict=True)):
-        own = [str(atom) for atom, _ in e.terms if isinstance(atom, str)]
-        if len(own) != len(e.terms) or set(own) & set(order):
+        index_iterators = [str(atom) for atom, _ in e.terms if isinstance(atom, str)]
+        if len(index_iterators) != len(e.terms) or set(index_iterators) & set(order):
             raise UsageError(f"an index with {e} has no primitives")
         axis = position - shift
         start = plus(e.const, low, -1)
-        if not own:
+        if not index_iterators:
             tensor = g.cut(tensor, axis, start, plus(start, 1))
             shape = g.types[tensor].shape
             tensor = g.add("reshape", tensor, shape=(*shape[:axis], *shape[axis + 1 :]))
@@ -155,9 +155,9 @@ def _axis(
     for name, factor in terms:
         first = plus(first, ranges[name].low, factor)
         span = plus(span, plus(ranges[name].extent, -1), factor)
-    whole = canonical(main[1] * ranges[main[0]].extent)
+    parts_span = canonical(main[1] * ranges[main[0]].extent)
     if len(taps) == 1 and taps[0][1] == 1 and ranges[taps[0][0]].extent == main[1]:  # parts that do not overlap
-        tensor = g.cut(tensor, axis, first, plus(first, whole))
+        tensor = g.cut(tensor, axis, first, plus(first, parts_span))
         shape = g.types[tensor].shape
         shape = (*shape[:axis], ranges[main[0]].extent, main[1], *shape[axis + 1 :])
         tensor = g.add("reshape", tensor, shape=shape)
@@ -169,7 +169,7 @@ def _axis(
     return tensor, [main[0], *(name for name, _ in taps)]
 
 
-def of_windows(
+def windowed_image(
     g: Folding,
     tensor: str,
     read: Read,
@@ -180,9 +180,9 @@ def of_windows(
 ) -> str:
     """An image with a batch and channels before its sides, in windows of a convolution."""
     sides = [side.axis for side in windows]
-    whole = {side.axis: Loop(side.position, *box_of(read.source)[side.axis]) for side in windows}
-    index = tuple(Affine(((whole[at].name, 1),)) if at in sides else e for at, e in enumerate(read.index))
-    image = gathered(g, tensor, Read(read.source, index), [*batch, *channels, *(whole[at] for at in sides)])
+    side_loops = {side.axis: Loop(side.position, *box_of(read.source)[side.axis]) for side in windows}
+    index = tuple(Affine(((side_loops[at].name, 1),)) if at in sides else e for at, e in enumerate(read.index))
+    image = gathered(g, tensor, Read(read.source, index), [*batch, *channels, *(side_loops[at] for at in sides)])
     image = flat(g, image, [len(batch), len(channels), *[1] * len(sides)])
     first, rank = 2, 2 + len(sides)
     before, after = [0] * rank, [0] * rank

@@ -41,7 +41,7 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class NodeForms:
-    """Forms of some tensors of a model: the model's own, and the cheapest others; with what the search did."""
+    """Forms of tensors of a model: the model's own and the cheapest others, with the search's statistics."""
 
     tensors: tuple[str, ...]
     original: Form
@@ -70,14 +70,14 @@ class Derivation:
             if node.primitive == "contract" and self.graph.types[node.output].dtype == "fp32"
         ]
 
-    def of(self, tensor: str) -> NodeForms:
-        """Forms of one product. UsageError where it is none, or cannot be said as an expression."""
+    def forms_of(self, tensor: str) -> NodeForms:
+        """Forms of one product. UsageError where it is none, or no expression describes it."""
         scope = expression_of(self.graph, tensor)
         general, sizes = generalised(scope)
         neutral, names = _neutral(general)
         key = structural_hash(neutral)
-        again = key in self.derived
-        if not again:
+        derived_before = key in self.derived
+        if not derived_before:
             at = [{**request, **sizes} for request in self.requests]
             self.derived[key] = search(neutral, at, self.limits)
         result = self.derived[key]
@@ -87,9 +87,9 @@ class Derivation:
             try:
                 others.append(self.form((concrete(_named(state.scope, names), sizes),), state.steps))
             except UsageError:
-                continue  # a state that no primitives say
+                continue  # a state that no primitives compute
         others.sort(key=lambda form: sum(form.us))
-        summary = "derived before, for an equal product" if again else str(result.statistics)
+        summary = "derived before, for an equal product" if derived_before else str(result.statistics)
         return NodeForms((tensor,), original, tuple(others[:TRIED]), summary)
 
     def cheapest(self, result: SearchResult) -> Iterator[Derived]:
@@ -112,8 +112,8 @@ class Derivation:
                 scopes[tensor] = expression_of(self.graph, tensor)
             except UsageError:
                 continue
-        for own in sharing(scopes):
-            parts = [scopes[name] for name in own]
+        for members in sharing(scopes):
+            parts = [scopes[name] for name in members]
             joined = together(parts)
             if joined is None:
                 continue
@@ -121,23 +121,23 @@ class Derivation:
             shown = together(general)
             checked = shown is not None and all(Check(*general).holds(part, at) for at, part in enumerate(shown))
             try:
-                form = self.form(joined, (("expression merging", f"{len(own)} products of one tensor"),))
+                form = self.form(joined, (("expression merging", f"{len(members)} products of one tensor"),))
                 original = self.form(tuple(parts), ())
             except UsageError:
                 continue
-            yield NodeForms(tuple(own), original, (form,) if checked else (), "checked" if checked else "not shown")
+            yield NodeForms(tuple(members), original, (form,) if checked else (), "checked" if checked else "not shown")
 
     def form(self, scopes: tuple[Scope, ...], steps: tuple[tuple[str, str], ...]) -> Form:
-        """A form as a graph, with its times. UsageError where no primitives say it."""
+        """A form as a graph, with its times. UsageError where no primitives compute it."""
         graph = graph_of(scopes, self.constants(scopes), self.requests[-1])
         return Form(scopes, graph, tuple(planned_us(graph, request) for request in self.requests), steps)
 
     def constants(self, scopes: Sequence[Scope]) -> dict[str, Any]:
         """Numbers of the constants that some expressions read."""
-        every = {name: tensor for scope in scopes for name, tensor in tensors(scope).items()}
+        read_tensors = {name: tensor for scope in scopes for name, tensor in tensors(scope).items()}
         return {
             name: self.graph.constants[name]
-            for name, tensor in every.items()
+            for name, tensor in read_tensors.items()
             if tensor.constant and self.graph.constants[name].size <= MOST_WEIGHT
         }
 
@@ -150,7 +150,7 @@ def planned_us(graph: Graph, request: Mapping[str, int]) -> float:
 
 
 def _product_us(step: Product, graph: Graph, prices: Prices) -> float:
-    """A product's price with what its features and depth leave idle; plans compare products with groups alone."""
+    """A product's price, longer by the idle share of its kernel; plans compare products with groups alone."""
     op, (request,) = step.op, prices.requests
     static, sizes = dict(op.static), {axis: evaluate(extent, request) for axis, extent in step.extents.items()}
     rest = {**static, **sizes}
@@ -163,15 +163,15 @@ def _product_us(step: Product, graph: Graph, prices: Prices) -> float:
 
 
 def _neutral(scope: Scope) -> tuple[Scope, dict[str, str]]:
-    """The expression with names of tensors that say nothing, and the names that these stand for."""
+    """The expression with tensors ``X0``, ``X1`` …, and the names that these stand for."""
     names = {name: f"X{at}" for at, name in enumerate(tensors(scope))}
     return _named(scope, names), {new: old for old, new in names.items()}
 
 
 def _named(scope: Scope, names: Mapping[str, str]) -> Scope:
-    def of(read: Read) -> Read:
+    def renamed_read(read: Read) -> Read:
         source = read.source
         new = _named(source, names) if isinstance(source, Scope) else replace(source, name=names[source.name])
         return Read(new, read.index)
 
-    return replace(scope, body=with_reads(scope.body, of))
+    return replace(scope, body=with_reads(scope.body, renamed_read))

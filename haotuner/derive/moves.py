@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from haotuner.derive.affine import at_most
-from haotuner.derive.expression import Body, Loop, Read, Scope, names, reads, whole, with_reads
+from haotuner.derive.expression import Body, Loop, Read, Scope, names, reads, surrounded, with_reads
 from haotuner.derive.kernels import is_constant, product_of, table
 from haotuner.derive.nests import Site, is_layout, normal, sites, with_read, with_scope
 from haotuner.derive.rules import (
@@ -37,7 +37,7 @@ MOST_SPLIT = 16  # larger ranges of sums are channels, which kernels cut themsel
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A step's rule, what it did, the expression that came of it; None where a condition was not shown."""
+    """A step's rule, its detail, and the resulting expression; None where a condition was not shown."""
 
     rule: str
     detail: str
@@ -63,19 +63,19 @@ def guided(root: Scope) -> Iterator[Move]:
         yield from _layouts(root, site, used)
         yield from _skews(root, site, used)
         for step in factored(site.scope, used):
-            yield _of_scope(root, site, step, guided_=True)
+            yield _scope_move(root, site, step, guided_=True)
 
 
-def _of_scope(root: Scope, site: Site, step: Step, *, guided_: bool = False) -> Move:
+def _scope_move(root: Scope, site: Site, step: Step, *, guided_: bool = False) -> Move:
     result = step.result
-    whole_ = None if not isinstance(result, Scope) else normal(with_scope(root, site, result))
-    return Move(step.rule, step.detail, whole_, guided_)
+    expression = None if not isinstance(result, Scope) else normal(with_scope(root, site, result))
+    return Move(step.rule, step.detail, expression, guided_)
 
 
-def _of_read(root: Scope, site: Site, step: Step, *, guided_: bool = False) -> Move:
+def _read_move(root: Scope, site: Site, step: Step, *, guided_: bool = False) -> Move:
     result = step.result
-    whole_ = None if not isinstance(result, Read) else normal(with_read(root, site, result))
-    return Move(step.rule, step.detail, whole_, guided_)
+    expression = None if not isinstance(result, Read) else normal(with_read(root, site, result))
+    return Move(step.rule, step.detail, expression, guided_)
 
 
 def _merges(root: Scope, site: Site, used: set[str]) -> Iterator[Move]:
@@ -94,7 +94,7 @@ def _merges(root: Scope, site: Site, used: set[str]) -> Iterator[Move]:
         if roles.get(x) in ("m", "n") and roles.get(y) == "b"
     )
     for x, y, size in pairs:
-        yield _of_read(root, site, axis_merge(site.read, x, y, size, site.outer.ranges, used), guided_=True)
+        yield _read_move(root, site, axis_merge(site.read, x, y, size, site.outer.ranges, used), guided_=True)
 
 
 def _layouts(root: Scope, site: Site, used: set[str]) -> Iterator[Move]:
@@ -105,19 +105,19 @@ def _layouts(root: Scope, site: Site, used: set[str]) -> Iterator[Move]:
         if is_constant(read):
             continue
         for axis, e in enumerate(read.index):
-            for by in sorted(divisors(e)):
-                step = layout_split(read, axis, by, site.scope.ranges, used)
+            for size in sorted(divisors(e)):
+                step = layout_split(read, axis, size, site.scope.ranges, used)
                 yield _in_body(root, site, read, step)
 
 
 def _in_body(root: Scope, site: Site, read: Read, step: Step) -> Move:
-    def of(item: Read) -> Body:
+    def replaced(item: Read) -> Body:
         assert isinstance(step.result, Read)
         return step.result if item == read else item
 
     if step.result is None:
         return Move(step.rule, step.detail, None, True)
-    changed = Scope(site.scope.spatial, site.scope.sums, with_reads(site.scope.body, of))
+    changed = Scope(site.scope.spatial, site.scope.sums, with_reads(site.scope.body, replaced))
     return Move(step.rule, step.detail, normal(with_scope(root, site, changed)), True)
 
 
@@ -127,15 +127,15 @@ def _skews(root: Scope, site: Site, used: set[str]) -> Iterator[Move]:
         return
     for loop in site.scope.sums:
         for e in dict.fromkeys(e for read in reads(site.scope.body) for e in read.index):
-            if loop.name in e.names and len(e.terms) > 1 and e.of(loop.name):
+            if loop.name in e.names and len(e.terms) > 1 and e.coefficient(loop.name):
                 step = sum_skew(site.scope, loop.name, e, used)
                 if isinstance(step.result, Scope) and not _shorter(loop, step.result):
                     continue
-                yield _of_scope(root, site, step, guided_=True)
+                yield _scope_move(root, site, step, guided_=True)
 
 
 def _shorter(loop: Loop, scope: Scope) -> bool:
-    """True if the sum that took a loop's place has fewer values."""
+    """True if the sum in place of a loop has fewer values."""
     sizes = [item.extent for item in scope.sums if item.name != loop.name]
     new = sizes[-1] if sizes else loop.extent
     return (is_symbolic(loop.extent) and not is_symbolic(new)) or (new != loop.extent and at_most(new, loop.extent))
@@ -154,7 +154,7 @@ def explorative(root: Scope) -> Iterator[Move]:
         yield from _axis_splits(root, site, used)
         yield from _summation_splits(root, site, used)
         for step in (*distributed(site.scope, used), *unsplit(site.scope)):
-            yield _of_scope(root, site, step)
+            yield _scope_move(root, site, step)
 
 
 def _beside(scope: Scope) -> dict[str, set[int]]:
@@ -162,10 +162,10 @@ def _beside(scope: Scope) -> dict[str, set[int]]:
     result: dict[str, set[int]] = {}
     for read in reads(scope.body):
         for e in read.index:
-            for by in divisors(e):
+            for size in divisors(e):
                 for atom, factor in e.terms:
-                    if isinstance(atom, str) and factor % by:
-                        result.setdefault(atom, set()).add(by)
+                    if isinstance(atom, str) and factor % size:
+                        result.setdefault(atom, set()).add(size)
     return result
 
 
@@ -177,9 +177,9 @@ def _sum_splits(root: Scope, site: Site, used: set[str]) -> Iterator[Move]:
         if is_symbolic(loop.extent) or loop.extent > MOST_SPLIT:
             continue
         slides = any(loop.name in e.names and len(e.terms) > 1 for read in reads(site.scope.body) for e in read.index)
-        for by in sorted(beside.get(loop.name, set()) | ({WINDOW} if slides else set())):
-            if by < loop.extent:
-                yield _of_scope(root, site, sum_split(site.scope, loop.name, by, used))
+        for size in sorted(beside.get(loop.name, set()) | ({WINDOW} if slides else set())):
+            if size < loop.extent:
+                yield _scope_move(root, site, sum_split(site.scope, loop.name, size, used))
 
 
 def _axis_splits(root: Scope, site: Site, used: set[str]) -> Iterator[Move]:
@@ -193,31 +193,31 @@ def _axis_splits(root: Scope, site: Site, used: set[str]) -> Iterator[Move]:
             shared = [
                 str(atom) for atom, factor in e.terms if isinstance(atom, str) and roles.get(atom) == "b" and factor == 1
             ]
-            alone = [
+            unshared = [
                 atom for atom, factor in e.terms if isinstance(atom, str) and roles.get(atom) in ("m", "n") and factor == 1
             ]
-            if shared and alone and len(e.terms) == len(shared) + len(alone):
+            if shared and unshared and len(e.terms) == len(shared) + len(unshared):
                 factors.setdefault(shared[0], set()).add(BLOCK)
     for loop in site.scope.spatial:
-        for by in sorted(factors.get(loop.name, set())):
-            if not is_symbolic(loop.extent) and loop.extent <= by:
+        for size in sorted(factors.get(loop.name, set())):
+            if not is_symbolic(loop.extent) and loop.extent <= size:
                 continue
             inner = site
             top = root
             if site.read is None:
-                top = whole(root, used)
+                top = surrounded(root, used)
                 assert isinstance(top.body, Read)
                 inner = Site(site.scope, top, top.body)
             assert inner.outer is not None and inner.read is not None
-            step = axis_split(inner.read, loop.name, by, inner.outer.ranges, used | names(top))
-            yield _of_read(top, inner, step)
+            step = axis_split(inner.read, loop.name, size, inner.outer.ranges, used | names(top))
+            yield _read_move(top, inner, step)
 
 
 def _summation_splits(root: Scope, site: Site, used: set[str]) -> Iterator[Move]:
     """Of sums, every part that may stand outside; only where the whole is one nest."""
     if product_of(site.scope) is None or len(site.scope.sums) < 2:
         return
-    own = [loop.name for loop in site.scope.sums]
-    for count in range(1, len(own)):
-        for outer in combinations(own, count):
-            yield _of_scope(root, site, summation_split(site.scope, outer, used))
+    sum_names = [loop.name for loop in site.scope.sums]
+    for count in range(1, len(sum_names)):
+        for outer in combinations(sum_names, count):
+            yield _scope_move(root, site, summation_split(site.scope, outer, used))

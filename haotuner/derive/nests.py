@@ -1,4 +1,4 @@
-"""Nests inside of nests: where they lie, how one is changed, and the normal form of a whole expression."""
+"""Nests inside of nests: their sites, changes at a site, and the normal form of an expression."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Site:
 
 
 def sites(root: Scope) -> Iterator[Site]:
-    """Every nest that is there, the whole first."""
+    """Every nest, the whole expression first."""
     yield Site(root)
     yield from _inside(root)
 
@@ -58,7 +58,7 @@ def _deeper(walk: Callable[[Scope], Scope]) -> Callable[[Read], Body]:
 
 
 def is_layout(scope: Scope) -> bool:
-    """True if a nest only says where elements lie."""
+    """True if a nest moves elements and computes nothing."""
     return not scope.sums and isinstance(scope.body, Read)
 
 
@@ -75,14 +75,14 @@ def normal(root: Scope) -> Scope:
 def _normal(scope: Scope) -> Scope:
     scope = tightened(scope)
 
-    def of(read: Read) -> Body:
+    def tightened_nest(read: Read) -> Body:
         if not isinstance(read.source, Scope):
             return read
         tight = tightened_read(read, scope.ranges)
         assert isinstance(tight.source, Scope)
         return Read(_joined(_normal(tight.source)), tight.index)
 
-    return replace(scope, body=with_reads(scope.body, of))
+    return replace(scope, body=with_reads(scope.body, tightened_nest))
 
 
 def _joined(scope: Scope) -> Scope:

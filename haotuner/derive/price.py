@@ -1,4 +1,4 @@
-"""Price of an expression: what its nests are expected to take on a core, by the rates that plans of models have.
+"""Price of an expression: expected time of its nests on a core, by the rates that plans of models have.
 
 It orders the states of a search. What a model's plan takes is the price of the graph that an expression becomes.
 """
@@ -22,8 +22,8 @@ SHORT_DEPTH = 8  # of a product whose sums are so short, half of the time goes i
 
 def price_us(root: Scope, requests: Sequence[Mapping[str, int]], rates: Rates = CORE) -> float:
     """Expected microseconds, the mean over some requests; each nest counts once, however often it is read."""
-    own = dict.fromkeys(scopes(root))
-    return sum(sum(_scope_us(scope, sizes, rates) for scope in own) for sizes in requests) / len(requests)
+    nests = dict.fromkeys(scopes(root))
+    return sum(sum(_scope_us(scope, sizes, rates) for scope in nests) for sizes in requests) / len(requests)
 
 
 def kernel_of(scope: Scope, sizes: Mapping[str, int], rates: Rates = CORE) -> Kernel | None:
@@ -52,13 +52,13 @@ def _elements(source: Tensor | Scope, sizes: Mapping[str, int]) -> int:
 
 def _loops_us(scope: Scope, sizes: Mapping[str, int], rates: Rates) -> float:
     """Generated loops: bytes of all that they read once, or an addition and the body's arithmetic for each point."""
-    every = (*scope.spatial, *scope.sums)
+    all_loops = (*scope.spatial, *scope.sums)
     moved = points(scope.spatial, sizes)
     for read in dict.fromkeys(reads(scope.body)):
-        own = hangs_on(read)
-        reach = points([loop for loop in every if loop.name in own], sizes)
+        read_iterators = hangs_on(read)
+        reach = points([loop for loop in all_loops if loop.name in read_iterators], sizes)
         moved += min(_elements(read.source, sizes), reach)
-    arithmetic = points(every, sizes) * (operations(scope.body) + (1 if scope.sums else 0))
+    arithmetic = points(all_loops, sizes) * (operations(scope.body) + (1 if scope.sums else 0))
     return rates.step_us + max(moved * ELEMENT / rates.bytes_moved, arithmetic / rates.simple)
 
 
@@ -72,11 +72,11 @@ def _kernel_us(scope: Scope, kernel: Kernel, sizes: Mapping[str, int], rates: Ra
     for read in (kernel.first, kernel.second):
         laid = prod(extents[name] for name in hangs_on(read))
         plain = is_plain(read) or bool(kernel.windows) and read is kernel.first
-        own = _elements(read.source, sizes)
-        moved += own if plain else laid
+        source_elements = _elements(read.source, sizes)
+        moved += source_elements if plain else laid
         fixed = is_constant(read) and not symbolic & hangs_on(read)
-        if not plain and (not fixed or laid > MOST_COPIES * own):
-            total += rates.step_us + (own + laid) * ELEMENT / rates.bytes_moved
+        if not plain and (not fixed or laid > MOST_COPIES * source_elements):
+            total += rates.step_us + (source_elements + laid) * ELEMENT / rates.bytes_moved
     n = prod(extents[name] for name in kernel.roles["n"])
     m = prod(extents[name] for name in kernel.roles["m"])
     k = prod(extents[name] for name in kernel.roles["k"])

@@ -45,7 +45,7 @@ from haotuner.graph.extents import Extent, canonical, ceiling_division, floor_di
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A rule's name, what it did, and the nest or the read that came of it; None where a condition was not shown."""
+    """A rule's name, its detail, and the resulting nest or read; None where a condition was not shown."""
 
     rule: str
     detail: str
@@ -64,26 +64,27 @@ def swapped(loops: Sequence[Loop], name: str, *others: Loop) -> tuple[Loop, ...]
 
 def covers(body: Body, loop: Loop, ranges: Ranges) -> bool:
     """True where a body is shown to be 0 outside of an iterator's range."""
-    every = supports(body, loop.name, ranges)
-    below = any(low is not None and at_most(loop.low, low) for low, _ in every)
-    return below and any(high is not None and at_most(high, loop.high) for _, high in every)
+    spans = supports(body, loop.name, ranges)
+    below = any(low is not None and at_most(loop.low, low) for low, _ in spans)
+    return below and any(high is not None and at_most(high, loop.high) for _, high in spans)
 
 
 # Sums
 
 
-def sum_split(scope: Scope, name: str, by: int, used: Collection[str]) -> Step:
-    """``y`` as ``by * y1 + y2``; a range that ``by`` does not divide is relaxed first, where the body is 0 behind it."""
+def sum_split(scope: Scope, name: str, size: int, used: Collection[str]) -> Step:
+    """``y`` as ``size * y1 + y2``; a range that ``size`` does not divide is relaxed first, where the body is 0 behind it."""
     loop = loop_of(scope.sums, name)
-    whole, exact = ceiling_division(loop.extent, by), same(canonical(ceiling_division(loop.extent, by) * by), loop.extent)
-    detail = f"{name} = {by}*{name}' + {name}''" + ("" if exact else ", range relaxed")
+    steps = ceiling_division(loop.extent, size)
+    exact = same(canonical(steps * size), loop.extent)
+    detail = f"{name} = {size}*{name}' + {name}''" + ("" if exact else ", range relaxed")
     if not exact and not covers(scope.body, loop, scope.ranges):
         return Step("summation iterator split", detail, None)
     first = fresh(name, used)
     second = fresh(name, {*used, first})
-    loops = swapped(scope.sums, name, Loop(first, 0, whole), Loop(second, 0, by))
+    loops = swapped(scope.sums, name, Loop(first, 0, steps), Loop(second, 0, size))
     result = replace(scope, sums=loops)
-    value = iterator(first) * by + iterator(second) + number(loop.low)
+    value = iterator(first) * size + iterator(second) + number(loop.low)
     return Step("summation iterator split", detail, replace(result, body=put(scope.body, {name: value}, result.ranges)))
 
 
@@ -98,8 +99,8 @@ def summation_split(scope: Scope, outer: Collection[str], used: Collection[str])
 
 
 def sum_skew(scope: Scope, name: str, e: Affine, used: Collection[str]) -> Step:
-    """``y`` as ``z`` less the whole part of what stands beside it in an index ``a*y + rest``, so that few ``z`` remain."""
-    loop, factor = loop_of(scope.sums, name), e.of(name)
+    """``y`` as ``z - rest // a`` where an index is ``a*y + rest``, so that the sum has few values of ``z``."""
+    loop, factor = loop_of(scope.sums, name), e.coefficient(name)
     rest, size = e.without(name), abs(factor)
     detail = f"{name} shifted along {e}"
     if not covers(scope.body, loop, scope.ranges):
@@ -120,10 +121,10 @@ def _along(e: Affine, value: Affine, moved: str, scope: Scope, free: Ranges) -> 
     name = next(iter(e.names - free.keys() - {moved}), "")
     for read in reads(scope.body):
         if e in read.index:
-            there = replace(
+            moved_read = replace(
                 read, index=tuple(substituted(item, {name: value}, free) if item == e else number(0) for item in read.index)
             )
-            for low, high in supports(there, moved, free):
+            for low, high in supports(moved_read, moved, free):
                 if low is not None and high is not None:
                     return low, high
     return None, None
@@ -139,30 +140,31 @@ def factored(scope: Scope, used: Collection[str]) -> Iterator[Step]:
         inside_ = [part for part in parts if loop.name in iterators(part)]
         if not apart_ or not inside_ or all(isinstance(part, Number) for part in apart_):
             continue
-        own = iterators(apply("mul", *inside_))
-        alone = {item.name for item in scope.sums if not any(item.name in iterators(part) for part in apart_)}
-        inner_sums = tuple(item for item in scope.sums if item.name in alone)
-        axes = tuple(item for item in (*scope.spatial, *scope.sums) if item.name in own and item.name not in alone)
+        inner_sum_names = {item.name for item in scope.sums if not any(item.name in iterators(part) for part in apart_)}
+        inner_sums = tuple(item for item in scope.sums if item.name in inner_sum_names)
+        axis_names = iterators(apply("mul", *inside_)) - inner_sum_names
+        axes = tuple(item for item in (*scope.spatial, *scope.sums) if item.name in axis_names)
         inner = apart(Scope(axes, inner_sums, apply("mul", *inside_)), used)
         body = apply("mul", *apart_, Read(inner, tuple(iterator(item.name) for item in axes)))
-        outer = tuple(item for item in scope.sums if item.name not in alone)
-        yield Step("factoring", f"{', '.join(sorted(alone))} summed before the product", Scope(scope.spatial, outer, body))
+        outer = tuple(item for item in scope.sums if item.name not in inner_sum_names)
+        detail = f"{', '.join(sorted(inner_sum_names))} summed before the product"
+        yield Step("factoring", detail, Scope(scope.spatial, outer, body))
         return
 
 
 def distributed(scope: Scope, used: Collection[str]) -> Iterator[Step]:
     """Expression splitting: a sum of terms as terms of which each is a nest of its own."""
     if not isinstance(scope.body, (Number, Read)) and scope.body.function == "add" and scope.sums:
-        taken, terms = set(used), []
+        unavailable, terms = set(used), []
         for part in scope.body.operands:
-            inner = apart(Scope(scope.spatial, scope.sums, part), taken)
-            taken |= names(inner)
+            inner = apart(Scope(scope.spatial, scope.sums, part), unavailable)
+            unavailable |= names(inner)
             terms.append(Read(inner, tuple(iterator(loop.name) for loop in scope.spatial)))
         yield Step("expression splitting", f"{len(terms)} terms", Scope(scope.spatial, (), apply("add", *terms)))
 
 
 def tightened(scope: Scope) -> Scope:
-    """Boundary tightening of sums: ranges without what is 0, each from 0 on."""
+    """Boundary tightening of sums: ranges without the values where the body is 0, each from 0 on."""
     for loop in scope.sums:
         cut = loop
         for ends in supports(scope.body, loop.name, scope.ranges):
@@ -172,7 +174,7 @@ def tightened(scope: Scope) -> Scope:
 
 
 def tightened_read(read: Read, around: Ranges) -> Read:
-    """Boundary tightening of a nest's axes: ranges without what is 0 or never read, each from 0 on.
+    """Boundary tightening of a nest's axes: ranges without elements that are 0 or never read, each from 0 on.
 
     Boundary relaxing, too. Where reads are shown to stay within the range, and not which end is tighter, an end that is a
     number is taken.
@@ -213,7 +215,7 @@ def _cut(loop: Loop, low: Extent | None, high: Extent | None) -> Loop:
 def inlined(scope: Scope) -> Scope:
     """Traversal merging of nests without sums: their formulas stand where they were read."""
 
-    def of(read: Read) -> Body:
+    def replaced(read: Read) -> Body:
         if not isinstance(read.source, Scope):
             return read
         inner = inlined(read.source)
@@ -221,7 +223,7 @@ def inlined(scope: Scope) -> Scope:
             return Read(inner, read.index)
         return put(inner.body, dict(zip((loop.name for loop in inner.spatial), read.index, strict=True)), scope.ranges)
 
-    return replace(scope, body=with_reads(scope.body, of))
+    return replace(scope, body=with_reads(scope.body, replaced))
 
 
 def unsplit(scope: Scope) -> Iterator[Step]:
@@ -251,23 +253,23 @@ def _readable(inner: Scope, index: Sequence[Affine], ranges: Ranges) -> bool:
 # Axes
 
 
-def axis_split(read: Read, name: str, by: int, around: Ranges, used: Collection[str]) -> Step:
-    """Iterator split of an axis: ``x = by * x1 + x2 + low``; a last part is relaxed to a whole one where that is right."""
+def axis_split(read: Read, name: str, size: int, around: Ranges, used: Collection[str]) -> Step:
+    """Iterator split of an axis: ``x = size * x1 + x2 + low``; a last part is relaxed to a full one where that is right."""
     scope = read.source
     assert isinstance(scope, Scope)
     at = [loop.name for loop in scope.spatial].index(name)
     loop, e = scope.spatial[at], read.index[at] - number(scope.spatial[at].low)
-    parts = ceiling_division(loop.extent, by)
-    exact = same(canonical(parts * by), loop.extent)
-    detail = f"{name} = {by}*{name}' + {name}''" + ("" if exact else ", range relaxed")
+    parts = ceiling_division(loop.extent, size)
+    exact = same(canonical(parts * size), loop.extent)
+    detail = f"{name} = {size}*{name}' + {name}''" + ("" if exact else ", range relaxed")
     if not exact and not (covers(scope.body, loop, scope.ranges) or inside(read.index[at], loop.low, loop.high, around)):
         return Step("iterator split", detail, None)
     first = fresh(name, used)
     second = fresh(name, {*used, first})
-    spatial = swapped(scope.spatial, name, Loop(first, 0, parts), Loop(second, 0, by))
+    spatial = swapped(scope.spatial, name, Loop(first, 0, parts), Loop(second, 0, size))
     ranges = {**scope.ranges, **{loop.name: (loop.low, loop.high) for loop in spatial}}
-    body = put(scope.body, {name: iterator(first) * by + iterator(second) + number(loop.low)}, ranges)
-    index = (*read.index[:at], divided(e, by, around), remainder(e, by, around), *read.index[at + 1 :])
+    body = put(scope.body, {name: iterator(first) * size + iterator(second) + number(loop.low)}, ranges)
+    index = (*read.index[:at], divided(e, size, around), remainder(e, size, around), *read.index[at + 1 :])
     return Step("iterator split", detail, Read(Scope(spatial, scope.sums, body), index))
 
 
@@ -298,34 +300,34 @@ def axis_merge(read: Read, name: str, other: str, factor: int, around: Ranges, u
 # Layouts
 
 
-def layout_split(read: Read, axis: int, by: int, ranges: Ranges, used: Collection[str]) -> Step:
-    """Variable substitution of an operand: one axis as ``by * q + p``, so that an index ``by * e + f`` becomes ``e, f``."""
+def layout_split(read: Read, axis: int, size: int, ranges: Ranges, used: Collection[str]) -> Step:
+    """Variable substitution of an operand: an axis as ``size * q + p``; an index ``size * e + f`` becomes ``e, f``."""
     e = read.index[axis]
-    detail = f"axis {axis} of {_label(read)} in steps of {by}"
-    outside, rest = parted(e, by)
+    detail = f"axis {axis} of {_label(read)} in steps of {size}"
+    outside, rest = parted(e, size)
     extent = bounds(rest, ranges)
     if extent is None or is_symbolic(extent[0]):
         return Step("layout substitution", detail, None)
-    offset = extent[0] % by  # the rest of its least value moves whole steps
-    outside += number((extent[0] - offset) // by)
+    offset = extent[0] % size  # the rest of its least value moves whole steps
+    outside += number((extent[0] - offset) // size)
     phase = rest - number(extent[0])
-    if not outside.terms or not inside(phase, 0, by, ranges):
+    if not outside.terms or not inside(phase, 0, size, ranges):
         return Step("layout substitution", detail, None)
-    inner, index, taken = [], [], set(used)
+    inner, index, unavailable = [], [], set(used)
     box = read.source.box if isinstance(read.source, Scope) else tuple((0, extent) for extent in read.source.shape)
     for position, (low, high) in enumerate(box):
-        name = fresh("a", taken)
-        taken.add(name)
+        name = fresh("a", unavailable)
+        unavailable.add(name)
         if position != axis:
             inner.append(Loop(name, low, high))
             index.append(iterator(name))
             continue
-        parts = fresh("p", taken)
-        taken.add(parts)
-        first, last = floor_division(canonical(low - offset), by), floor_division(canonical(high - 1 - offset), by)
-        inner += [Loop(name, first, canonical(last + 1)), Loop(parts, 0, by)]
-        index.append(iterator(name) * by + iterator(parts) + number(offset))
-    source = apart(read.source, taken) if isinstance(read.source, Scope) else read.source
+        parts = fresh("p", unavailable)
+        unavailable.add(parts)
+        first, last = floor_division(canonical(low - offset), size), floor_division(canonical(high - 1 - offset), size)
+        inner += [Loop(name, first, canonical(last + 1)), Loop(parts, 0, size)]
+        index.append(iterator(name) * size + iterator(parts) + number(offset))
+    source = apart(read.source, unavailable) if isinstance(read.source, Scope) else read.source
     laid = Scope(tuple(inner), (), Read(source, tuple(index)))
     outer = (*read.index[:axis], outside, phase, *read.index[axis + 1 :])
     return Step("layout substitution", detail, Read(laid, outer))
@@ -336,7 +338,7 @@ def _label(read: Read) -> str:
 
 
 def divisors(e: Affine) -> set[int]:
-    """Factors by which an index has whole parts: coefficients over 1, and what several have in common."""
+    """Factors by which an index has quotients: coefficients over 1, and common divisors of two of them."""
     sizes = [abs(factor) for _, factor in e.terms]
     result = {size for size in sizes if size > 1}
     return result | {size for a in sizes for b in sizes if a is not b and (size := gcd(a, b)) > 1}

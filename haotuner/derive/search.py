@@ -49,7 +49,7 @@ class Derived:
 
 @dataclass(slots=True)
 class Statistics:
-    """Statistics of a search: states by what became of them, steps by rule, seconds."""
+    """Statistics of a search: states, pruned states by reason, steps by rule, seconds."""
 
     states: int = 0
     pruned: Counter[str] = field(default_factory=Counter)  # known, not shown, too many, wrong
@@ -88,10 +88,10 @@ class _Search:
         self.root, self.requests, self.limits = root, requests, limits
         self.statistics, self.number = Statistics(), count()
         self.check = Check(root)
-        self.seen: set[int] = set()
+        self.hashes: set[int] = set()
         self.states: list[Derived] = []
         self.waiting: list[tuple[int, float, int, Derived]] = []
-        self.by_depth: Counter[int] = Counter()
+        self.expanded: Counter[int] = Counter()
 
     def run(self) -> SearchResult:
         begin = time.monotonic()
@@ -99,10 +99,10 @@ class _Search:
         self.add(first, 0)
         while self.waiting:
             depth, _, _, state = heapq.heappop(self.waiting)
-            if self.by_depth[depth] >= self.limits.beam:
+            if self.expanded[depth] >= self.limits.beam:
                 self.statistics.pruned["beyond the beam"] += 1
                 continue
-            self.by_depth[depth] += 1
+            self.expanded[depth] += 1
             for move in self.moves(state, depth):
                 self.follow(state, move, depth)
             if time.monotonic() - begin > self.limits.seconds:
@@ -127,10 +127,10 @@ class _Search:
         if deeper > self.limits.explorative:
             return
         key = structural_hash(move.result)
-        if key in self.seen:
+        if key in self.hashes:
             self.statistics.pruned["seen before"] += 1
             return
-        self.seen.add(key)
+        self.hashes.add(key)
         if not self.check.holds(move.result):
             self.statistics.pruned["wrong"] += 1
             return
@@ -139,7 +139,7 @@ class _Search:
         self.add(Derived(move.result, price_us(move.result, self.requests), steps), deeper)
 
     def add(self, state: Derived, depth: int) -> None:
-        self.seen.add(structural_hash(state.scope))
+        self.hashes.add(structural_hash(state.scope))
         self.statistics.states += 1
         self.states.append(state)
         heapq.heappush(self.waiting, (depth, state.price_us, next(self.number), state))
@@ -150,14 +150,15 @@ class Check:
 
     def __init__(self, *roots: Scope, seed: int = SEED) -> None:
         draw = np.random.default_rng(seed)
-        every = {name: tensor for root in roots for name, tensor in tensors(root).items()}
+        read_tensors = {name: tensor for root in roots for name, tensor in tensors(root).items()}
         loops = [loop for root in roots for scope in scopes(root) for loop in (*scope.spatial, *scope.sums)]
-        extents = [*(end for loop in loops for end in (loop.low, loop.high)), *(e for t in every.values() for e in t.shape)]
-        dims = sorted(set().union(*map(dimensions, extents)))
+        ends = [end for loop in loops for end in (loop.low, loop.high)]
+        shapes = [extent for tensor in read_tensors.values() for extent in tensor.shape]
+        dims = sorted(set().union(*map(dimensions, [*ends, *shapes])))
         self.sizes = {name: int(draw.integers(2, 5)) for name in dims}
         self.arrays = {
             name: draw.normal(size=[evaluate(extent, self.sizes) for extent in tensor.shape])
-            for name, tensor in sorted(every.items())
+            for name, tensor in sorted(read_tensors.items())
         }
         self.expected = [interpret(root, self.arrays, self.sizes) for root in roots]
 

@@ -92,7 +92,7 @@ def parse(source: str) -> Scope:
     if len(source) > _LONGEST:
         raise UsageError(f"expression of {len(source)} characters; at most {_LONGEST} are read")
     try:
-        return _Parser(source).whole()
+        return _Parser(source).expression()
     except RecursionError as error:
         raise UsageError("expression: its nests lie too deep in each other") from error
 
@@ -103,7 +103,7 @@ class _Parser:
     def __init__(self, source: str) -> None:
         self.source, self.at = source, 0
         self.tensors: dict[str, Tensor] = {}
-        self.taken: set[str] = set()
+        self.iterator_names: set[str] = set()
 
     def bad(self, what: str) -> UsageError:
         rest = self.source[self.at : self.at + 30]
@@ -153,7 +153,7 @@ class _Parser:
                 return parts
             self.need(",")
 
-    def whole(self) -> Scope:
+    def expression(self) -> Scope:
         while not self.has(";"):
             name = self.name()
             if name in self.tensors:
@@ -172,8 +172,8 @@ class _Parser:
         self.need("L[")
         spatial = self.loops()
         sums = self.loops() if self.has("S[") else ()
-        own = {loop.name: (loop.low, loop.high) for loop in (*spatial, *sums)}
-        return Scope(spatial, sums, self.product(own))
+        ranges = {loop.name: (loop.low, loop.high) for loop in (*spatial, *sums)}
+        return Scope(spatial, sums, self.product(ranges))
 
     def loops(self) -> tuple[Loop, ...]:
         result = []
@@ -184,30 +184,30 @@ class _Parser:
             low, high = extents.parse(match[2]), extents.parse(match[3])
             if isinstance(low, int) and isinstance(high, int) and high <= low:
                 raise self.bad(f"iterator {match[1]} has the empty range {low}..{high}")
-            if match[1] in self.taken:
+            if match[1] in self.iterator_names:
                 raise self.bad(f"iterator {match[1]} is there twice")
-            self.taken.add(match[1])
+            self.iterator_names.add(match[1])
             result.append(Loop(match[1], low, high))
         return tuple(result)
 
-    def product(self, own: Ranges) -> Body:
-        parts = [self.operand(own)]
+    def product(self, ranges: Ranges) -> Body:
+        parts = [self.operand(ranges)]
         while self.has("*"):
-            parts.append(self.operand(own))
+            parts.append(self.operand(ranges))
         return apply("mul", *parts)
 
-    def operand(self, own: Ranges) -> Body:
+    def operand(self, ranges: Ranges) -> Body:
         if self.has("("):
-            parts = [self.product(own)]
+            parts = [self.product(ranges)]
             while self.has("+"):
-                parts.append(self.product(own))
+                parts.append(self.product(ranges))
             self.need(")")
             return apply("add", *parts)
         if self.has("{"):
-            inner = self.scope(own)
+            inner = self.scope(ranges)
             self.need("}")
             self.need("[")
-            return self.read(inner, own)
+            return self.read(inner, ranges)
         self.skip()
         if match := _NUMBER.match(self.source, self.at):
             self.at = match.end()
@@ -216,55 +216,55 @@ class _Parser:
         if self.has("["):
             if name not in self.tensors:
                 raise self.bad(f"tensor {name} has no shape")
-            return self.read(self.tensors[name], own)
+            return self.read(self.tensors[name], ranges)
         if name not in FUNCTIONS:
             raise self.bad(f"unknown function {name}")
         self.need("(")
-        operands = [self.product(own)]
+        operands = [self.product(ranges)]
         while self.has(","):
-            operands.append(self.product(own))
+            operands.append(self.product(ranges))
         self.need(")")
         return apply(name, *operands)
 
-    def read(self, source: Tensor | Scope, own: Ranges) -> Read:
-        index = tuple(self.index(part, own) for part in self.list_of("]"))
+    def read(self, source: Tensor | Scope, ranges: Ranges) -> Read:
+        index = tuple(self.index(part, ranges) for part in self.list_of("]"))
         rank = len(source.spatial if isinstance(source, Scope) else source.shape)
         if len(index) != rank:
             raise self.bad(f"{len(index)} indices for {rank} axes")
         return Read(source, index)
 
-    def index(self, part: str, own: Ranges) -> Affine:
+    def index(self, part: str, ranges: Ranges) -> Affine:
         try:
-            return _index(ast.parse(part, mode="eval").body, own)
+            return _index(ast.parse(part, mode="eval").body, ranges)
         except (SyntaxError, ValueError) as error:
             raise self.bad(f"index {part!r} cannot be read: {error}") from error
 
 
-def _index(tree: ast.AST, own: Ranges) -> Affine:
-    if not any(isinstance(node, ast.Name) and node.id in own for node in ast.walk(tree)):
+def _index(tree: ast.AST, ranges: Ranges) -> Affine:
+    if not any(isinstance(node, ast.Name) and node.id in ranges for node in ast.walk(tree)):
         return number(extents.parse(ast.unparse(tree)))
     if isinstance(tree, ast.Name):
         return iterator(tree.id)
     if isinstance(tree, ast.UnaryOp) and isinstance(tree.op, ast.USub):
-        return _index(tree.operand, own) * -1
+        return _index(tree.operand, ranges) * -1
     if isinstance(tree, ast.BinOp):
         if isinstance(tree.op, (ast.Add, ast.Sub)):
-            left, right = _index(tree.left, own), _index(tree.right, own)
+            left, right = _index(tree.left, ranges), _index(tree.right, ranges)
             return left + right if isinstance(tree.op, ast.Add) else left - right
-        first, size = tree.left, _whole(tree.right)
+        first, size = tree.left, _whole_number(tree.right)
         if isinstance(tree.op, ast.Mult) and size is None:
-            first, size = tree.right, _whole(tree.left)
+            first, size = tree.right, _whole_number(tree.left)
         if size is not None and isinstance(tree.op, ast.Mult):
-            return _index(first, own) * size
+            return _index(first, ranges) * size
         if size is not None and size > 0 and isinstance(tree.op, (ast.FloorDiv, ast.Mod)):
             make = divided if isinstance(tree.op, ast.FloorDiv) else remainder
-            return make(_index(first, own), size, own)
+            return make(_index(first, ranges), size, ranges)
     raise ValueError("it is no sum of iterators times numbers, of their // and %")
 
 
-def _whole(tree: ast.AST) -> int | None:
+def _whole_number(tree: ast.AST) -> int | None:
     """The number that a tree is; None for another one."""
     if isinstance(tree, ast.UnaryOp) and isinstance(tree.op, ast.USub):
-        size = _whole(tree.operand)
+        size = _whole_number(tree.operand)
         return None if size is None else -size
     return tree.value if isinstance(tree, ast.Constant) and type(tree.value) is int else None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import string
 from collections.abc import Mapping, Sequence
-from itertools import product as every
+from itertools import product as every_combination
 from math import prod
 from typing import Any
 
@@ -17,7 +17,7 @@ import numpy as np
 from haotuner.derive.affine import Affine, Quotient, Remainder, iterator, number, plus
 from haotuner.derive.expression import Apply, Body, Loop, Number, Read, Scope, Tensor, fresh, names, put, reads, tensors
 from haotuner.derive.kernels import Kernel, hangs_on
-from haotuner.derive.lay_out import Folding, at_axes, flat, gathered, of_windows
+from haotuner.derive.lay_out import Folding, at_axes, flat, gathered, windowed_image
 from haotuner.derive.price import kernel_of
 from haotuner.derive.rules import swapped
 from haotuner.errors import UsageError
@@ -36,11 +36,11 @@ def graph_of(scopes: Sequence[Scope], constants: Mapping[str, Any], sizes: Mappi
         sizes: of a request, by which a kernel is chosen where a nest may be several.
 
     Raises:
-        UsageError: no primitives say what they compute.
+        UsageError: no primitives compute them.
     """
     g = Folding()
-    every_ = {name: tensor for scope in scopes for name, tensor in tensors(scope).items()}
-    for name, tensor in sorted(every_.items()):
+    tensor_types = {name: tensor for scope in scopes for name, tensor in tensors(scope).items()}
+    for name, tensor in sorted(tensor_types.items()):
         if tensor.constant:
             numbers = constants.get(name)
             g.constant(np.zeros([int(e) for e in tensor.shape]) if numbers is None else numbers, "fp32", name=name)
@@ -85,22 +85,22 @@ class _Lowering:
 
     # Whole parts and remainders of an axis
 
-    def unparted(self, scope: Scope, name: str, of: Affine, by: int) -> str:
-        """The axis as two, then as one again, without what it has not."""
+    def unparted(self, scope: Scope, name: str, dividend: Affine, divisor: int) -> str:
+        """The axis as two, then as one again, cut to its range."""
         at = [loop.name for loop in scope.spatial].index(name)
-        loop, shift = scope.spatial[at], of.const
+        loop, shift = scope.spatial[at], dividend.const
         used = names(scope)
         outer = fresh(name, used)
         inner = fresh(name, {*used, outer})
-        first = floor_division(canonical(loop.low + shift), by)
-        last = floor_division(canonical(loop.high - 1 + shift), by)
-        spatial = swapped(scope.spatial, name, Loop(outer, 0, canonical(last - first + 1)), Loop(inner, 0, by))
+        first = floor_division(canonical(loop.low + shift), divisor)
+        last = floor_division(canonical(loop.high - 1 + shift), divisor)
+        spatial = swapped(scope.spatial, name, Loop(outer, 0, canonical(last - first + 1)), Loop(inner, 0, divisor))
         ranges = {**scope.ranges, **{item.name: (item.low, item.high) for item in spatial}}
-        start = canonical(first * by - shift)
-        body = put(scope.body, {name: iterator(outer) * by + iterator(inner) + number(start)}, ranges)
+        start = canonical(first * divisor - shift)
+        body = put(scope.body, {name: iterator(outer) * divisor + iterator(inner) + number(start)}, ranges)
         tensor = self.scope(Scope(spatial, scope.sums, body))
         shape = list(self.g.types[tensor].shape)
-        shape[at : at + 2] = [canonical(shape[at] * by)]
+        shape[at : at + 2] = [canonical(shape[at] * divisor)]
         tensor = self.g.add("reshape", tensor, shape=tuple(shape))
         begin = canonical(loop.low - start)
         return self.g.cut(tensor, at, begin, plus(begin, loop.extent))
@@ -129,8 +129,8 @@ class _Lowering:
         shape = tuple(loop.extent for loop in loops)
         if self.g.types[tensor].shape != shape:
             tensor = self.g.add("reshape", tensor, shape=shape)
-        own = [loop.name for loop in loops]
-        return self.g.ordered(tensor, [own.index(loop.name) for loop in scope.spatial])
+        order = [loop.name for loop in loops]
+        return self.g.ordered(tensor, [order.index(loop.name) for loop in scope.spatial])
 
     def conv(self, scope: Scope, kernel: Kernel) -> str:
         """``bc`` and sides times ``fc`` and windows, as the planner knows convolutions."""
@@ -141,7 +141,7 @@ class _Lowering:
         channels = [loops[name] for name in kernel.roles["k"] if name not in taps]
         features = [loops[name] for name in kernel.roles["n"]]
         windows = [loops[name] for name in taps]
-        image = of_windows(self.g, self.source(data), data, kernel.windows, loops, batch, channels)
+        image = windowed_image(self.g, self.source(data), data, kernel.windows, loops, batch, channels)
         weight = self.read(kernel.second, [*features, *channels, *windows])
         weight = flat(self.g, weight, [len(features), len(channels), *[1] * len(taps)])
         sides, window = "pq"[: len(taps)], "uv"[: len(taps)]
@@ -153,16 +153,16 @@ class _Lowering:
         parts = scope.body.operands if isinstance(scope.body, Apply) and scope.body.function == "mul" else (scope.body,)
         factor = prod(part.value for part in parts if isinstance(part, Number))
         operands = [part for part in parts if isinstance(part, Read)]
-        every_ = [*scope.spatial, *scope.sums]
+        all_loops = [*scope.spatial, *scope.sums]
         if len(operands) + sum(isinstance(part, Number) for part in parts) != len(parts):
             raise UsageError("a sum over a range that is not fixed, of what is no product, has no primitives")
-        letters = {loop.name: letter for loop, letter in zip(every_, string.ascii_letters, strict=False)}
-        own = [[loop for loop in every_ if loop.name in hangs_on(read)] for read in operands]
-        seen = {loop.name for part in own for loop in part}
-        if not {loop.name for loop in every_} <= seen:
+        letters = {loop.name: letter for loop, letter in zip(all_loops, string.ascii_letters, strict=False)}
+        operand_loops = [[loop for loop in all_loops if loop.name in hangs_on(read)] for read in operands]
+        seen = {loop.name for part in operand_loops for loop in part}
+        if not {loop.name for loop in all_loops} <= seen:
             raise UsageError("an axis on which no operand hangs")
-        tensors_ = [self.read(read, loops) for read, loops in zip(operands, own, strict=True)]
-        inputs = ",".join("".join(letters[loop.name] for loop in loops) for loops in own)
+        tensors_ = [self.read(read, loops) for read, loops in zip(operands, operand_loops, strict=True)]
+        inputs = ",".join("".join(letters[loop.name] for loop in loops) for loops in operand_loops)
         labels = f"{inputs}->{''.join(letters[loop.name] for loop in scope.spatial)}"
         result = self.g.add("contract", *tensors_, labels=labels)
         return result if factor == 1 else self.g.map("mul", result, factor)
@@ -173,7 +173,7 @@ class _Lowering:
         """Sums written out, element-wise; the result has every axis."""
         total = ""
         spans = [range(int(loop.low), int(loop.high)) for loop in scope.sums]
-        for values in every(*spans):
+        for values in every_combination(*spans):
             put_ = {loop.name: number(value) for loop, value in zip(scope.sums, values, strict=True)}
             term = self.body(put(scope.body, put_, scope.ranges), scope.spatial)
             total = self.g.map("add", total, term) if total else term
@@ -184,9 +184,9 @@ class _Lowering:
         if isinstance(body, Number):
             return self.g.constant(body.value, "fp32")
         if isinstance(body, Read):
-            own = [loop for loop in spatial if loop.name in hangs_on(body)]
-            tensor = self.read(body, own)
-            return at_axes(self.g, tensor, [loop in own for loop in spatial])
+            read_loops = [loop for loop in spatial if loop.name in hangs_on(body)]
+            tensor = self.read(body, read_loops)
+            return at_axes(self.g, tensor, [loop in read_loops for loop in spatial])
         parts = [self.body(operand, spatial) for operand in body.operands]
         if body.function not in ("add", "mul"):
             return self.g.map(body.function, *parts)
@@ -201,14 +201,14 @@ class _Lowering:
 
 
 def _parted(scope: Scope) -> tuple[str, Affine, int] | None:
-    """An axis of which whole parts are read, what they are parts of, and their size."""
+    """An axis of which quotients or remainders are read, their dividend and their divisor."""
     axes = {loop.name for loop in scope.spatial}
     for read in reads(scope.body):
         for e in read.index:
             for atom, _ in e.terms:
                 if isinstance(atom, (Quotient, Remainder)):
-                    name = next(iter(atom.of.names))
-                    if atom.of.without(name).terms or atom.of.of(name) != 1 or name not in axes:
+                    name = next(iter(atom.dividend.names))
+                    if atom.dividend.without(name).terms or atom.dividend.coefficient(name) != 1 or name not in axes:
                         raise UsageError(f"an index with {e} has no primitives")
-                    return name, atom.of, atom.by
+                    return name, atom.dividend, atom.divisor
     return None

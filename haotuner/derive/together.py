@@ -23,32 +23,32 @@ class _Product:
 
     scope: Scope
     shared: Read
-    own: Read
+    other: Read
 
 
 def together(scopes: Sequence[Scope]) -> tuple[Scope, ...] | None:
     """The expressions as parts of one nest; None where they are no such products or a condition is not shown."""
-    whole, starts, position = scopes[0], [0], -1
+    merged, starts, position = scopes[0], [0], -1
     for scope in scopes[1:]:
-        joined = _joined(whole, apart(scope, names(whole)), position)
+        joined = _joined(merged, apart(scope, names(merged)), position)
         if joined is None:
             return None
-        high = whole.spatial[joined[1]].high
-        whole, position = joined
+        high = merged.spatial[joined[1]].high
+        merged, position = joined
         starts.append(high)
-    whole = normal(whole)
-    return tuple(_part(whole, scope, position, start) for scope, start in zip(scopes, starts, strict=True))
+    merged = normal(merged)
+    return tuple(_part(merged, scope, position, start) for scope, start in zip(scopes, starts, strict=True))
 
 
-def _part(whole: Scope, scope: Scope, position: int, start: object) -> Scope:
+def _part(merged: Scope, scope: Scope, position: int, start: object) -> Scope:
     """The elements of a nest from a start on, as an expression of its own."""
-    taken, outer = names(whole), list[Loop]()
+    unavailable, outer = names(merged), list[Loop]()
     for loop in scope.spatial:
-        outer.append(replace(loop, name=fresh(loop.name, taken)))
-        taken.add(outer[-1].name)
+        outer.append(replace(loop, name=fresh(loop.name, unavailable)))
+        unavailable.add(outer[-1].name)
     index = [iterator(loop.name) for loop in outer]
     index[position] += number(start)
-    return Scope(tuple(outer), (), Read(whole, tuple(index)))
+    return Scope(tuple(outer), (), Read(merged, tuple(index)))
 
 
 def _joined(first: Scope, other: Scope, position: int) -> tuple[Scope, int] | None:
@@ -71,19 +71,19 @@ def _products(scope: Scope) -> list[_Product]:
 def _same_windows(lead: _Product, follower: _Product) -> _Product:
     """The second product with a sum of one element wherever the first one sums along an axis and it does not."""
     sums, index, axes = list(follower.scope.sums), list(follower.shared.index), list[Loop]()
-    taken = names(lead.scope) | names(follower.scope)
-    own = {loop.name for loop in lead.scope.sums}
+    unavailable = names(lead.scope) | names(follower.scope)
+    lead_sums = {loop.name for loop in lead.scope.sums}
     for at, (e, f) in enumerate(zip(lead.shared.index, index, strict=True)):
-        summed = [(str(atom), factor) for atom, factor in e.terms if atom in own]
+        summed = [(str(atom), factor) for atom, factor in e.terms if atom in lead_sums]
         if len(e.terms) == len(f.terms) + 1 and len(summed) == 1:
-            name = fresh("u", taken)
-            taken.add(name)
+            name = fresh("u", unavailable)
+            unavailable.add(name)
             axes.append(Loop(name, 0, 1))
             index[at] = f + iterator(name) * summed[0][1]
     if not axes:
         return follower
-    inner = [*axes, *(Loop(name, *follower.scope.ranges[name]) for name in sorted(hangs_on(follower.own)))]
-    laid = apart(Scope(tuple(inner), (), follower.own), taken)
+    inner = [*axes, *(Loop(name, *follower.scope.ranges[name]) for name in sorted(hangs_on(follower.other)))]
+    laid = apart(Scope(tuple(inner), (), follower.other), unavailable)
     shared, read = Read(follower.shared.source, tuple(index)), Read(laid, tuple(iterator(loop.name) for loop in inner))
     return _Product(Scope(follower.scope.spatial, (*sums, *axes), apply("mul", shared, read)), shared, read)
 
@@ -111,7 +111,7 @@ def _merged(lead: _Product, follower: _Product, position: int) -> tuple[Scope, i
     values[y.name] = iterator(x.name) - number(x.high) + number(y.low)
     wide = Loop(x.name, x.low, plus(x.high, y.extent))
     ranges = {**first.ranges, **{loop.name: (loop.low, loop.high) for loop in (*sums, wide)}}
-    weights = apply("add", lead.own, put(follower.own, values, ranges))
+    weights = apply("add", lead.other, put(follower.other, values, ranges))
     loops = tuple(Loop(name, *ranges[name]) for name in ranges if name in iterators(weights))
     beside = inlined(apart(Scope(loops, (), weights), names(first) | names(other)))
     body = apply("mul", lead.shared, Read(beside, tuple(iterator(loop.name) for loop in loops)))
@@ -123,12 +123,12 @@ def _alike(x: Loop, y: Loop) -> bool:
 
 
 def _paired(lead: _Product, follower: _Product) -> tuple[dict[str, Affine], list[Loop]] | None:
-    """Iterators of the second product by those of the first, and the sums over what both need."""
+    """Iterators of the second product by those of the first, and sums over the ranges that both need."""
     values: dict[str, Affine] = {}
     sums = {loop.name: loop for loop in lead.scope.sums}
-    theirs = {loop.name: loop for loop in follower.scope.sums}
+    follower_sums = {loop.name: loop for loop in follower.scope.sums}
     for e, f in zip(lead.shared.index, follower.shared.index, strict=True):
-        pairs = _terms(e, f, sums, theirs)
+        pairs = _terms(e, f, sums, follower_sums)
         if pairs is None:
             return None
         gap = plus(f.const, e.const, -1)
@@ -140,7 +140,8 @@ def _paired(lead: _Product, follower: _Product) -> tuple[dict[str, Affine], list
             if values.setdefault(y, value) != value:
                 return None
             if x in sums:
-                low, high = least(sums[x].low, plus(theirs[y].low, shift)), most(sums[x].high, plus(theirs[y].high, shift))
+                low = least(sums[x].low, plus(follower_sums[y].low, shift))
+                high = most(sums[x].high, plus(follower_sums[y].high, shift))
                 if low is None or high is None:
                     return None
                 sums[x] = Loop(x, low, high)
@@ -148,32 +149,34 @@ def _paired(lead: _Product, follower: _Product) -> tuple[dict[str, Affine], list
             return None
     if not all(substituted(f, values, {}) == e for e, f in zip(lead.shared.index, follower.shared.index, strict=True)):
         return None
-    if values.keys() < theirs.keys() or not all(loop.name in hangs_on(lead.shared) for loop in lead.scope.sums):
+    if values.keys() < follower_sums.keys() or not all(loop.name in hangs_on(lead.shared) for loop in lead.scope.sums):
         return None
     return (values, list(sums.values())) if _relaxed(lead, follower, values, sums) else None
 
 
 def _relaxed(lead: _Product, follower: _Product, values: Mapping[str, Affine], sums: Mapping[str, Loop]) -> bool:
-    """True where both products are shown to be 0 in what the sums have more than they need."""
+    """True where both products are shown to be 0 at the values of the merged sums that they did not have."""
     for loop in lead.scope.sums:
         wide = sums[loop.name]
-        if not _alike(wide, loop) and not covers(lead.own, loop, lead.scope.ranges):
+        if not _alike(wide, loop) and not covers(lead.other, loop, lead.scope.ranges):
             return False
     for loop in follower.scope.sums:
         x = next(name for name in sums if name in values[loop.name].names)
         shift = plus(0, values[loop.name].const, -1)
         moved = Loop(x, plus(loop.low, shift), plus(loop.high, shift))
-        if not _alike(sums[x], moved) and not covers(follower.own, loop, follower.scope.ranges):
+        if not _alike(sums[x], moved) and not covers(follower.other, loop, follower.scope.ranges):
             return False
     return True
 
 
-def _terms(e: Affine, f: Affine, mine: Mapping[str, Loop], theirs: Mapping[str, Loop]) -> list[tuple[str, str, int]] | None:
+def _terms(
+    e: Affine, f: Affine, lead_sums: Mapping[str, Loop], follower_sums: Mapping[str, Loop]
+) -> list[tuple[str, str, int]] | None:
     """Pairs of iterators of two indices with one coefficient, spatial ones with spatial ones."""
     if any(not isinstance(atom, str) for atom, _ in (*e.terms, *f.terms)):
         return None
-    left = sorted((str(atom) in mine, factor, str(atom)) for atom, factor in e.terms)
-    right = sorted((str(atom) in theirs, factor, str(atom)) for atom, factor in f.terms)
+    left = sorted((str(atom) in lead_sums, factor, str(atom)) for atom, factor in e.terms)
+    right = sorted((str(atom) in follower_sums, factor, str(atom)) for atom, factor in f.terms)
     if [item[:2] for item in left] != [item[:2] for item in right]:
         return None
     return [(x, y, factor) for (_, factor, x), (_, _, y) in zip(left, right, strict=True)]
@@ -186,4 +189,4 @@ def sharing(scopes: Mapping[str, Scope]) -> list[list[str]]:
         for operand in product_of(scope) or ():
             if isinstance(operand.source, Tensor) and not operand.source.constant:
                 readers.setdefault(operand.source, []).append(name)
-    return [own for own in readers.values() if len(own) > 1]
+    return [members for members in readers.values() if len(members) > 1]

@@ -3,7 +3,7 @@
 Each rule is a condition on primitives and their attributes. Error bounds are against exact arithmetic, u = 2^-24:
 
 - *division behind the product*: sum_k (e_k / z) v_k = (sum_k e_k v_k) / z. The conditions say that e = exp(x - max x) and
-  z = sum e over the axes that the product sums: 0 <= e <= 1 <= z, so nothing overflows that did not. Both forms are within
+  z = sum e over the axes that the product sums: 0 <= e <= 1 <= z, so no overflow is new. Both forms are within
   (K + 4) u sum_k |e_k v_k| / z of the exact value.
 - *division and sum in the product*: the same, with z as one more column of the product, of ones.
 - *sum as a product*: sum_k x_k = sum_k x_k 1. Products by 1 are exact; both are within K u sum_k |x_k|.
@@ -33,7 +33,7 @@ LEAST_SPLIT = 64  # terms of a reduction that is cut
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Tensor that a rule makes otherwise; ``nodes``: primitives that it looks at, by what they make."""
+    """Tensor that a rule computes by other primitives; ``nodes``: outputs of the primitives that the rule replaces."""
 
     rule: str
     tensor: str
@@ -41,19 +41,19 @@ class Site:
 
 
 class _Writer:
-    """Adds the primitives that stand for one node to a graph."""
+    """Writer of the primitives that replace one node of a graph."""
 
-    def __init__(self, graph: Graph, of: str) -> None:
+    def __init__(self, graph: Graph, replaced_tensor: str) -> None:
         self.types, self.constants, self.guards = dict(graph.types), dict(graph.constants), dict(graph.guards)
         self.nodes: list[Node] = []
-        self._of = of
+        self._replaced_tensor = replaced_tensor
 
     def add(self, primitive: str, *inputs: str, name: str = "", **attributes: Any) -> str:
         """A primitive's result; with ``name`` that tensor."""
-        chosen = name or free_name(f"{self._of} {primitive}", self.types)
+        chosen = name or free_name(f"{self._replaced_tensor} {primitive}", self.types)
         self.types[chosen] = PRIMITIVES[primitive].infer([self.types[tensor] for tensor in inputs], attributes)
-        if self._of in self.guards:
-            self.guards[chosen] = self.guards[self._of]
+        if self._replaced_tensor in self.guards:
+            self.guards[chosen] = self.guards[self._replaced_tensor]
         self.nodes.append(Node(primitive, inputs, chosen, attributes))
         return chosen
 
@@ -63,21 +63,21 @@ class _Writer:
 
     def constant(self, value: Any) -> str:
         """A constant of floats."""
-        chosen = free_name(f"{self._of} constant", self.types)
+        chosen = free_name(f"{self._replaced_tensor} constant", self.types)
         self.types[chosen], self.constants[chosen] = TensorType(np.shape(value), "fp32"), value
         return chosen
 
 
 def sites(graph: Graph) -> Iterator[Site]:
-    """Every place where a rule applies, in the graph's order."""
-    made = {node.output: node for node in graph.nodes}
+    """Every site of a rule, in the graph's order."""
+    producers = {node.output: node for node in graph.nodes}
     readers: dict[str, list[Node]] = {}
     for node in graph.nodes:
         for tensor in dict.fromkeys(node.inputs):
             readers.setdefault(tensor, []).append(node)
     for node in graph.nodes:
         if node.primitive == "contract":
-            weights = _weights(graph, made, node)
+            weights = _weights(graph, producers, node)
             if weights is not None and readers[weights.output] == [node] and weights.output not in graph.outputs:
                 yield Site(DIVISION, node.output, frozenset({node.output, weights.output}))
                 total = weights.inputs[1]
@@ -109,21 +109,21 @@ def _parts(extent: int) -> int:
     return 1 if extent < LEAST_SPLIT else next(count for count in range(isqrt(extent), 0, -1) if extent % count == 0)
 
 
-def _weights(graph: Graph, made: Mapping[str, Node], node: Node) -> Node | None:
+def _weights(graph: Graph, producers: Mapping[str, Node], node: Node) -> Node | None:
     """The division of a softmax along the axes that a product sums, which its first operand is; None: there is none."""
     labels, _, output = node.attributes["labels"].partition("->")
-    own = labels.split(",")[0]
-    weights = made.get(node.inputs[0])
+    first_labels = labels.split(",")[0]
+    weights = producers.get(node.inputs[0])
     if len(node.inputs) != 2 or weights is None or not _is_map(weights, "div") or weights.output in node.inputs[1:]:
         return None
-    powers, total = (made.get(tensor) for tensor in weights.inputs)
-    summed = tuple(axis for axis, label in enumerate(own) if label not in output)
+    powers, total = (producers.get(tensor) for tensor in weights.inputs)
+    summed = tuple(axis for axis, label in enumerate(first_labels) if label not in output)
     if powers is None or total is None or not summed or graph.types[weights.output].dtype != "fp32":
         return None
-    moved = made.get(powers.inputs[0])
+    moved = producers.get(powers.inputs[0])
     if not _is_map(powers, "exp") or moved is None or not _is_map(moved, "sub"):
         return None
-    most = made.get(moved.inputs[1])
+    most = producers.get(moved.inputs[1])
     if most is None or not _folds(graph, most, "max", summed, moved.inputs[0]):
         return None
     return weights if _folds(graph, total, "sum", summed, powers.output) else None
@@ -132,9 +132,9 @@ def _weights(graph: Graph, made: Mapping[str, Node], node: Node) -> Node | None:
 def columns_of(graph: Graph, node: Node) -> tuple[int, int] | None:
     """Axis of a product's second operand that its first one has not, and that axis of the output; None: there is none."""
     labels, _, output = node.attributes["labels"].partition("->")
-    own, other = labels.split(",")
-    free = [label for label in other if label in output and label not in own]
-    return (other.index(free[-1]), output.index(free[-1])) if free else None
+    first_labels, second_labels = labels.split(",")
+    free = [label for label in second_labels if label in output and label not in first_labels]
+    return (second_labels.index(free[-1]), output.index(free[-1])) if free else None
 
 
 def _is_map(node: Node, function: str) -> bool:
@@ -142,13 +142,13 @@ def _is_map(node: Node, function: str) -> bool:
 
 
 def _folds(graph: Graph, node: Node, how: str, axes: tuple[int, ...], tensor: str) -> bool:
-    """True if a node folds a tensor so, over these axes, and keeps them as ones."""
+    """True if a node folds a tensor by ``how`` over these axes, and keeps them with extent 1."""
     alike = node.primitive == "reduce" and node.attributes["how"] == how and node.inputs == (tensor,)
     return alike and bool(node.attributes.get("keepdims", False)) and _axes(graph, node) == axes
 
 
 def rewritten(graph: Graph, chosen: Sequence[Site]) -> Graph:
-    """The graph with some of its sites made otherwise; of one tensor one site alone."""
+    """The graph with the chosen sites rewritten; at most one site of a tensor."""
     for site in chosen:
         graph = _replaced(graph, site)
     return graph
@@ -172,13 +172,13 @@ def _divide_behind(graph: Graph, node: Node, writer: _Writer) -> None:
     weights = graph.producer(node.inputs[0])
     assert weights is not None, "a site's product reads a division"
     labels, _, output = node.attributes["labels"].partition("->")
-    own = labels.split(",")[0]
+    first_labels = labels.split(",")[0]
     product = writer.add("contract", weights.inputs[0], *node.inputs[1:], **node.attributes)
     total, shape = weights.inputs[1], graph.types[weights.inputs[1]].shape
-    extents = dict(zip(own, shape, strict=True))
-    order = tuple(own.index(label) for label in output if label in own)
+    extents = dict(zip(first_labels, shape, strict=True))
+    order = tuple(first_labels.index(label) for label in output if label in first_labels)
     if list(order) != sorted(order):
-        rest = tuple(axis for axis in range(len(own)) if axis not in order)
+        rest = tuple(axis for axis in range(len(first_labels)) if axis not in order)
         total = writer.add("transpose", total, order=(*order, *rest))
     target: tuple[Extent, ...] = tuple(extents.get(label, 1) for label in output)
     before = writer.types[total].shape
@@ -191,42 +191,45 @@ def _add_column(graph: Graph, node: Node, writer: _Writer) -> None:
     weights, columns = graph.producer(node.inputs[0]), columns_of(graph, node)
     assert weights is not None and columns is not None, "a site's product reads a division, and has columns"
     axis, across = columns
-    of, value = graph.types[node.inputs[1]], graph.constants.get(node.inputs[1])
-    one = tuple(int(index == axis) for index in range(of.rank))
+    second_type, value = graph.types[node.inputs[1]], graph.constants.get(node.inputs[1])
+    one_more = tuple(int(index == axis) for index in range(second_type.rank))
     if value is None:
-        wider = writer.add("pad", node.inputs[1], mode="constant", value=1.0, before=(0,) * of.rank, after=one)
+        wider = writer.add("pad", node.inputs[1], mode="constant", value=1.0, before=(0,) * second_type.rank, after=one_more)
     else:
-        wider = writer.constant(np.pad(value, [(0, width) for width in one], constant_values=1.0))
-    both, out = writer.add("contract", weights.inputs[0], wider, **node.attributes), graph.types[node.output]
+        wider = writer.constant(np.pad(value, [(0, width) for width in one_more], constant_values=1.0))
+    with_sum, out = writer.add("contract", weights.inputs[0], wider, **node.attributes), graph.types[node.output]
 
     def part(start: Extent, stop: Extent) -> str:
-        return writer.add("slice", both, axes=(across,), starts=(start,), stops=(stop,), steps=(1,))
+        return writer.add("slice", with_sum, axes=(across,), starts=(start,), stops=(stop,), steps=(1,))
 
     width = out.shape[across]
     writer.add("map", part(0, width), part(width, canonical(width + 1)), name=node.output, function="div")
 
 
 def _as_product(graph: Graph, node: Node, writer: _Writer) -> None:
-    of, axes = graph.types[node.inputs[0]], _axes(graph, node)
-    letters = ascii_lowercase[: of.rank]
-    extents = [extent for extent in (of.shape[axis] for axis in axes) if isinstance(extent, int)]
+    input_type, axes = graph.types[node.inputs[0]], _axes(graph, node)
+    letters = ascii_lowercase[: input_type.rank]
+    extents = [extent for extent in (input_type.shape[axis] for axis in axes) if isinstance(extent, int)]
     summed = "".join(letters[axis] for axis in axes)
     rest = "".join(letter for letter in letters if letter not in summed)
     target = graph.types[node.output].shape
     shaped = len(rest) + 1 == len(target) and all(
-        same(extent, other) for extent, other in zip((*(of.shape[letters.index(x)] for x in rest), 1), target, strict=True)
+        same(extent, other)
+        for extent, other in zip((*(input_type.shape[letters.index(x)] for x in rest), 1), target, strict=True)
     )
     ones, labels = writer.ones((*extents, 1)), f"{letters},{summed}z->{rest}z"
-    made = writer.add("contract", node.inputs[0], ones, name=node.output if shaped else "", labels=labels)
+    summed_tensor = writer.add("contract", node.inputs[0], ones, name=node.output if shaped else "", labels=labels)
     if not shaped:
-        writer.add("reshape", made, name=node.output, shape=target)
+        writer.add("reshape", summed_tensor, name=node.output, shape=target)
 
 
 def _in_two(graph: Graph, node: Node, writer: _Writer) -> None:
-    of, (axis,) = graph.types[node.inputs[0]], _axes(graph, node)
-    extent = of.shape[axis]
+    input_type, (axis,) = graph.types[node.inputs[0]], _axes(graph, node)
+    extent = input_type.shape[axis]
     assert isinstance(extent, int), "a site's terms are known"
     parts = _parts(extent)
-    cut = writer.add("reshape", node.inputs[0], shape=(*of.shape[:axis], parts, extent // parts, *of.shape[axis + 1 :]))
+    cut = writer.add(
+        "reshape", node.inputs[0], shape=(*input_type.shape[:axis], parts, extent // parts, *input_type.shape[axis + 1 :])
+    )
     inner = writer.add("reduce", cut, **{**node.attributes, "axes": (axis + 1,), "keepdims": False})
     writer.add("reduce", inner, name=node.output, **{**node.attributes, "axes": (axis,)})

@@ -17,7 +17,7 @@ from haotuner.partition.greedy_fusion import Alias, Loops, Specialization, Step
 from haotuner.partition.key_caches import Append
 from haotuner.partition.products import Product, View
 
-CAPACITY = "capacity_of_caches"  # the dimension that generated loops see in the place of the axis that grows
+CAPACITY = "capacity_of_caches"  # the dimension of generated loops instead of the axis that grows
 ROWS = " rows"  # behind the name of a cache: the rows that are there
 
 
@@ -38,7 +38,7 @@ class CacheBuffers:
         return any(name in self.axes for name in graph.inputs)
 
     def pitched(self, graph: Graph) -> Graph:
-        """A group that reads rows of buffers in the place of caches."""
+        """The group with reads of rows of buffers instead of caches."""
         read = [name for name in graph.inputs if name in self.axes]
         if not read:
             return graph
@@ -46,8 +46,8 @@ class CacheBuffers:
         for name in read:
             kind, axis = types[name], self.axes[name]
             bounds = {"axes": (axis,), "starts": (0,), "stops": (kind.shape[axis],), "steps": (1,)}
-            whole = (*kind.shape[:axis], dimension(CAPACITY), *kind.shape[axis + 1 :])
-            types[name], types[name + ROWS] = TensorType(whole, kind.dtype), kind
+            buffer_shape = (*kind.shape[:axis], dimension(CAPACITY), *kind.shape[axis + 1 :])
+            types[name], types[name + ROWS] = TensorType(buffer_shape, kind.dtype), kind
             nodes.append(Node("slice", (name,), name + ROWS, bounds))
         renamed = {name: name + ROWS for name in read}
         nodes += [replace(node, inputs=tuple(renamed.get(name, name) for name in node.inputs)) for node in graph.nodes]
@@ -56,31 +56,32 @@ class CacheBuffers:
 
 def cache_buffers(graph: Graph, ways: Sequence[Specialization]) -> CacheBuffers | None:
     """Caches of a model whose steps can all read them from buffers; None where there are none."""
-    of_ways = [{step.output: step for step in way.steps if isinstance(step, Append)} for way in ways]
-    appends = {name: step for name, step in of_ways[0].items() if all(name in own for own in of_ways)}
+    appends_by_way = [{step.output: step for step in way.steps if isinstance(step, Append)} for way in ways]
+    first, *others = appends_by_way
+    appends = {name: step for name, step in first.items() if all(name in way for way in others)}
     extents = {
         name: (graph.types[step.past].shape[step.axis], graph.types[name].shape[step.axis]) for name, step in appends.items()
     }
     axes: dict[str, dict[str, int]] = {}
     for name, step in appends.items():
         alike = all(same(*pair) for pair in zip(extents[name], next(iter(extents.values())), strict=True))
-        own = _axes(graph, (step for way in ways for step in way.steps), appends[name]) if alike else None
-        if own is not None:
-            axes[name] = own
+        grown_axes = _axes(graph, (step for way in ways for step in way.steps), appends[name]) if alike else None
+        if grown_axes is not None:
+            axes[name] = grown_axes
     if not axes:
         return None
     past, present = extents[next(iter(axes))]
-    every = {tensor: axis for own in axes.values() for tensor, axis in own.items()}
-    return CacheBuffers(tuple(appends[name] for name in axes), past, present, every)
+    axis_by_tensor = {tensor: axis for grown_axes in axes.values() for tensor, axis in grown_axes.items()}
+    return CacheBuffers(tuple(appends[name] for name in axes), past, present, axis_by_tensor)
 
 
 def _axes(graph: Graph, steps: Iterable[Step], cache: Append) -> dict[str, int] | None:
     """The axis that grows, of the cache and of its other shapes; None where a step cannot read it at strides."""
-    whole = graph.types[cache.output].shape
+    cache_shape = graph.types[cache.output].shape
     result = {cache.output: cache.axis}
     for step in steps:
         if isinstance(step, Alias):
-            axis = _axis_that_grows(graph.types[step.tensor].shape, whole, cache.axis) if step.of in result else 0
+            axis = _axis_that_grows(graph.types[step.tensor].shape, cache_shape, cache.axis) if step.of in result else 0
             if axis is None:
                 return None
             if step.of in result:
@@ -91,7 +92,7 @@ def _axes(graph: Graph, steps: Iterable[Step], cache: Append) -> dict[str, int] 
             if views is None:
                 plain, views = list(step.reads), []
             shapes = [view.shape or graph.types[view.tensor].shape for view in views if view.tensor in result]
-            grown = [_axis_that_grows(shape, whole, cache.axis) for shape in shapes]
+            grown = [_axis_that_grows(shape, cache_shape, cache.axis) for shape in shapes]
             if None in grown or any(name in result for name in plain):
                 return None
         elif not isinstance(step, Loops) and any(name in result for name in step.reads):
@@ -106,10 +107,10 @@ def _views(step: Product) -> list[View] | None:
     return [step.x, step.w] if step.kind == "product" and step.w is not None else None
 
 
-def _axis_that_grows(shape: Sequence[Extent], whole: Sequence[Extent], axis: int) -> int | None:
+def _axis_that_grows(shape: Sequence[Extent], cache_shape: Sequence[Extent], axis: int) -> int | None:
     """The axis of another shape of the same memory that is ``axis`` of ``whole``, with as much behind it; None: none is."""
-    inner = product(whole[axis + 1 :])
+    inner = product(cache_shape[axis + 1 :])
     for index, extent in enumerate(shape):
-        if same(extent, whole[axis]) and same(product(shape[index + 1 :]), inner):
+        if same(extent, cache_shape[axis]) and same(product(shape[index + 1 :]), inner):
             return index
     return None

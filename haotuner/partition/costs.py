@@ -1,4 +1,4 @@
-"""Cost estimate of a kernel, from the bytes that it moves and what its loops do (a roofline).
+"""Cost estimate of a kernel, from the bytes that it moves and the operations of its loops (a roofline).
 
 Only differences between plans count here. Every candidate is priced by the same rates, the greedy plan's kernels too.
 """
@@ -51,9 +51,9 @@ class Rates:
 
     ``step_us``: of a step, whatever it does: a call, of a GPU a launch behind another one. ``reuses_row``: whether loops let
     a row's terms wait in the result's row (``recompute.py``). ``output_us``: of each output beside a group's first.
-    ``bytes_moved`` of what a step finds in cache, the first ``cache_bytes`` of it; ``bytes_far`` of the rest. ``simple``,
-    ``quotient`` and ``function``: results in vectors; ``loops_ns``: nanoseconds of what else loops do, as ``loop_counts.py``
-    counts it. A strided load is far where more than ``again_bytes`` of lines are read before a line is met again.
+    ``bytes_moved`` of the first ``cache_bytes`` of a step, which lie in cache; ``bytes_far`` of the rest. ``simple``,
+    ``quotient`` and ``function``: results in vectors; ``loops_ns``: nanoseconds of all else that ``loop_counts.py`` counts.
+    A strided load is far where more than ``again_bytes`` of lines are read before the same line is read again.
 
     Of products' flops, what convolutions reach: ``one_tap_first`` of one tap with channels first, which with channels last
     are dense layers; ``many_taps_last`` of a channel a feature with channels last, of windows of more than ``FEW_TAPS``.
@@ -87,14 +87,14 @@ class Rates:
             self.function if function in TRANSCENDENTAL else self.quotient if function in QUOTIENTS else self.simple
         )
 
-    def counted_ns(self, what: str) -> float:
-        """Nanoseconds of what ``loop_counts.py`` counts once."""
-        rate = {SIMPLE: self.simple, QUOTIENT: self.quotient, FUNCTION: self.function}.get(what)
-        return self.loops_ns.get(what, 0.0) if rate is None else 1e3 / rate
+    def counted_ns(self, count_name: str) -> float:
+        """Nanoseconds of one count of ``loop_counts.py``."""
+        rate = {SIMPLE: self.simple, QUOTIENT: self.quotient, FUNCTION: self.function}.get(count_name)
+        return self.loops_ns.get(count_name, 0.0) if rate is None else 1e3 / rate
 
     def loops_us(self, work: Mapping[str, float], outputs: int = 1) -> float:
-        """Microseconds of a group: loops and what they move overlap, as far as a device can."""
-        loops_us = sum(count * self.counted_ns(what) for what, count in work.items()) / 1e3
+        """Microseconds of a group: arithmetic and memory traffic overlap, as far as a device can."""
+        loops_us = sum(count * self.counted_ns(count_name) for count_name, count in work.items()) / 1e3
         return self.step_us + self.output_us * (outputs - 1) + together_us(loops_us, self.moved_us(work[BYTES]))
 
     def product_flops(self, op: Op) -> float:
@@ -222,8 +222,8 @@ class Prices:
         result: dict[Kernel, ProgramForm] = {}
         if self.programs is None:
             return result
-        usual = {kernel_of(graph): (float(np.mean(Prices.each_us(self, graph))), graph) for graph in graphs}
-        for kernel, (us, graph) in sorted(usual.items(), key=lambda item: -item[1][0]):
+        expected = {kernel_of(graph): (float(np.mean(Prices.each_us(self, graph))), graph) for graph in graphs}
+        for kernel, (us, graph) in sorted(expected.items(), key=lambda item: -item[1][0]):
             if us >= LEAST_US and prefers_program(graph) and len({form.kernel for form in result.values()}) < MOST_PROGRAMS:
                 form = self.programs.best(graph)
                 result |= {} if form is None else {kernel: form}
@@ -267,7 +267,7 @@ class Prices:
         return float(np.mean(times_us))
 
     def work_of(self, graph: Graph) -> list[dict[str, float]]:
-        """Numbers of what the loops of a group do at each request, as ``loop_counts.py`` names it, and the bytes."""
+        """Counts of a group's loops at each request, by the names of ``loop_counts.py``, and its bytes."""
         counts = loop_counts(graph, reuses_row=self.rates.reuses_row)
         return [self._work(graph, counts, index) for index in range(len(self.requests))]
 
@@ -279,11 +279,12 @@ class Prices:
                 reach = sum(prod(points[name] for name in loops) * size for loops, size in loads)
                 moved += min(self._bytes(graph, tensor, index), reach)
         work = {BYTES: moved}
-        for (what, loops), count in counts.counts.items():
-            work[what] = work.get(what, 0.0) + count * prod(points[name] for name in loops)
-        for loops, again in counts.strided:
-            what = STRIDED_FAR if LINE * prod(points[name] for name in again) > self.rates.again_bytes else STRIDED
-            work[what] = work.get(what, 0.0) + prod(points[name] for name in loops)
+        for (count_name, loops), count in counts.counts.items():
+            work[count_name] = work.get(count_name, 0.0) + count * prod(points[name] for name in loops)
+        for loops, revisit_loops in counts.strided:
+            is_far = LINE * prod(points[name] for name in revisit_loops) > self.rates.again_bytes
+            count_name = STRIDED_FAR if is_far else STRIDED
+            work[count_name] = work.get(count_name, 0.0) + prod(points[name] for name in loops)
         return work
 
     def _bytes(self, graph: Graph, tensor: str, index: int) -> float:

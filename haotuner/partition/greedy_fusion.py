@@ -32,7 +32,7 @@ class Alias:
 
 @dataclass(frozen=True, slots=True)
 class Loops:
-    """A generated group; ``graph`` has the output whose loops they are, and what is written beside it.
+    """A generated group; ``graph`` has the output whose loops they are, and the outputs beside it.
 
     ``form``: the program that computes it; None: plain loops do.
     """

@@ -73,7 +73,7 @@ class NamedGroup:
         self.dims = sorted({str(line[1]) for line in self.sizes.lines if line[0] == "dim"})
 
     def source(self, name: str) -> str:
-        """C of the group as the exported function ``name``, and of what it calls."""
+        """C of the group as the exported function ``name``, with the tables that it uses."""
         if self.form is None:
             return self.group.source.replace(f"static void {NAMELESS}", f"void {name}", 1)
         arguments = "const int64_t* s, void* const* t, const int64_t* lo, const int64_t* hi"
@@ -88,7 +88,7 @@ class NamedGroup:
 
 @cache
 def generator() -> str:
-    """Hash of the sources that programs are made by: a kernel's name says its schedule, not what is made of it."""
+    """Hash of the sources that generate programs: a kernel's name has its schedule, not its code."""
     folders = (Path(codegen.__file__).parent, Path(cpu_microkernels.__file__).parent)
     texts = [path.read_bytes() for folder in folders for path in sorted(folder.glob("*.py"))]
     return hashlib.sha256(b"\0".join(texts)).hexdigest()

@@ -49,8 +49,8 @@ def appends_of(finder: Finder) -> Iterator[Append]:
 def _is_past(finder: Finder, node: Node, past: str, axis: int) -> bool:
     """True if a tensor is an input that nothing else reads, and grows along the axis."""
     graph = finder.graph
-    alone = past in graph.inputs and past not in graph.constants and past not in graph.outputs
-    return alone and len(finder.readers[past]) == 1 and not isinstance(graph.types[past].shape[axis], int)
+    graph_input = past in graph.inputs and past not in graph.constants and past not in graph.outputs
+    return graph_input and len(finder.readers[past]) == 1 and not isinstance(graph.types[past].shape[axis], int)
 
 
 def _memory(finder: Finder, tensor: str) -> View:

@@ -1,4 +1,4 @@
-"""Counts of what a group's plain loops do, by the loops around it: the features of its expected time.
+"""Counts of operations in a group's plain loops, by the loops around them: the features of its expected time.
 
 A C compiler makes vectors of a loop whose loads lie side by side or are the same for all its steps. A loop that divides
 indices, keeps them inside of a tensor, or holds another loop computes an element at a time.
@@ -51,9 +51,9 @@ STRIDED, STRIDED_FAR, BYTES = "strided", "strided far", "bytes"  # at a request;
 
 @dataclass(frozen=True, slots=True)
 class LoopCounts:
-    """``counts``: how often, by what and by the loops; ``loads``: by tensor the loops, with the bytes of an element.
+    """``counts``: numbers by kind and loops; ``loads``: by tensor the loops, with the bytes of an element.
 
-    ``strided``: loads that find another cache line in each step: the loops, and those after which a line is met again.
+    ``strided``: loads that read another cache line in each step: the loops, and those after which a line is read again.
     ``extents``: of every variable.
     """
 
@@ -88,7 +88,7 @@ class _Nest:
 
 
 class _GroupCounter:
-    """Counts of one group, as they are found. ``writes_out`` is false where a compiler writes no reduction out."""
+    """Counter of one group. ``writes_out`` is false where a compiler writes no reduction out."""
 
     def __init__(self, graph: Graph, *, reuses_row: bool) -> None:
         self.graph, self.reuses_row = graph, reuses_row
@@ -96,7 +96,7 @@ class _GroupCounter:
         self.loads: dict[str, dict[tuple[LoopNames, int], None]] = {}
         self.strided: list[tuple[LoopNames, LoopNames]] = []
         self.extents: dict[str, Extent] = {}
-        self.of_fold: dict[int, _Nest] = {}
+        self.fold_nests: dict[int, _Nest] = {}
         self.writes_out = True
         self._indexed = set[Expression]()
         self._digits: dict[int, list[tuple[Expression, Extent]]] = {}
@@ -113,14 +113,14 @@ class _GroupCounter:
         for value, share in (self._pieces(values[0], variables[-1], shape[-1]) if plain else []) or [(None, 1.0)]:
             self._count(values if value is None else (value,), variables, share)
         self._add(ROW, self._looped(variables[:-1]), 1.0)
-        loads = {tensor: tuple(every) for tensor, every in self.loads.items()}
+        loads = {tensor: tuple(tensor_loads) for tensor, tensor_loads in self.loads.items()}
         return LoopCounts(self.counts, loads, self.strided, self.extents)
 
     def _looped(self, variables: Iterable[Variable]) -> list[str]:
         return [variable.name for variable in variables if self.extents[variable.name] != 1]
 
     def _pieces(self, value: Expression, last: Variable, extent: Extent) -> list[tuple[Expression | None, float]]:
-        """Values that a row is made of where it is written in parts, with their shares; none where it is whole."""
+        """Values of the parts that a row is written in, with their shares; none where it is written at once."""
         if not any(isinstance(part, Apply) and part.function == "select" for part in parts(value)):
             return []
         if isinstance(extent, int) and (row := pieces(value, last, extent)):
@@ -131,8 +131,8 @@ class _GroupCounter:
 
     def _count(self, values: Sequence[Expression], variables: Sequence[Variable], share: float) -> None:
         """Count the parts of values, each object once; ``share`` of the last variable's steps."""
-        every = list({id(part): part for value in values for part in parts(value)}.values())
-        folds = [part for part in every if isinstance(part, Fold)]
+        all_parts = list({id(part): part for value in values for part in parts(value)}.values())
+        folds = [part for part in all_parts if isinstance(part, Fold)]
         for fold in folds:
             self.extents |= {variable.name: extent for variable, extent in fold.axes}
         last = variables[-1].name if variables else ""
@@ -142,13 +142,13 @@ class _GroupCounter:
         squares = set[int]() if turned is None else {id(load.load) for load in turned.loads}
         outer = _Nest({name: depth for depth, name in enumerate(self._looped(variables))})
         nests = self._nests(folds, outer, last, {id(fold) for fold in across})
-        for part in every:
+        for part in all_parts:
             nest = nests.get(id(part), outer)
             if isinstance(part, Load) and id(part) not in squares and self._uneven(part, inner := nest.innermost(part.free)):
                 nest.scalar.add(inner)
         if single and interleaved_parts(values[0], variables[-1]) is not None:
             outer.scalar.discard(last)  # its strands are written side by side
-        for part in every:
+        for part in all_parts:
             nest = nests.get(id(part), outer)
             loops = nest.around(free_variables(part))
             self._part(part, nest, loops, share if last in loops else 1.0, turned=id(part) in squares)
@@ -159,30 +159,30 @@ class _GroupCounter:
         for fold in reversed(folds):  # inner ones come first
             around = result.get(id(fold), outer)
             at = around.depth.get(around.innermost(fold.free), -1)
-            own = _Nest({name: depth for name, depth in around.depth.items() if depth <= at})
-            if self.writes_out and _few(fold) and not summed_by_function(fold):
-                own = around  # the loop around it has all terms in each step
+            inner = _Nest({name: depth for name, depth in around.depth.items() if depth <= at})
+            if self.writes_out and _is_unrolled(fold) and not summed_by_function(fold):
+                inner = around  # the loop around it has all terms in each step
             else:
                 if id(fold) in across:
-                    own.depth.pop(last, None)
+                    inner.depth.pop(last, None)
                 elif at >= 0:
                     around.scalar.add(around.innermost(fold.free))
-                own.depth |= {name: at + 1 + depth for depth, name in enumerate(self._looped(v for v, _ in fold.axes))}
+                inner.depth |= {name: at + 1 + depth for depth, name in enumerate(self._looped(v for v, _ in fold.axes))}
                 if id(fold) in across:
-                    own.depth[last] = ACROSS
-            self.of_fold[id(fold)] = own
-            result |= dict.fromkeys(map(id, parts(fold.value)), own)
+                    inner.depth[last] = ACROSS
+            self.fold_nests[id(fold)] = inner
+            result |= dict.fromkeys(map(id, parts(fold.value)), inner)
         return result
 
     def _part(self, part: Expression, nest: _Nest, loops: frozenset[str], share: float, *, turned: bool) -> None:
         if isinstance(part, Load):
             self._load(part, nest, loops, share, turned=turned)
         elif isinstance(part, Fold):
-            own, axes = self.of_fold[id(part)], {variable.name for variable, _ in part.axes}
-            terms = own.around(part.free | axes)
-            self._add(SCALAR[SIMPLE] if own.innermost(terms) in own.scalar else SIMPLE, terms, share)
-            if own is not nest:
-                self._add(REDUCTION, terms - {own.innermost(terms)}, share)
+            fold_nest, axes = self.fold_nests[id(part)], {variable.name for variable, _ in part.axes}
+            terms = fold_nest.around(part.free | axes)
+            self._add(SCALAR[SIMPLE] if fold_nest.innermost(terms) in fold_nest.scalar else SIMPLE, terms, share)
+            if fold_nest is not nest:
+                self._add(REDUCTION, terms - {fold_nest.innermost(terms)}, share)
         elif isinstance(part, Apply) and dtype_of(part) != INDEX:
             self._index(nest, (argument for argument in part.arguments if dtype_of(argument) == INDEX))
             kind = FUNCTION if part.function in TRANSCENDENTAL else QUOTIENT if part.function in QUOTIENTS else SIMPLE
@@ -198,8 +198,8 @@ class _GroupCounter:
         self._index(nest, digits)
         if inner and any(inner in free_variables(digit) for digit in digits[:-1]):
             along = nest.depth.get(nest.innermost(free_variables(digits[-1])), -1)
-            again = (name for name in loops if nest.depth.get(name, -1) > along)
-            self.strided.append((tuple(sorted(loops)), tuple(sorted(again))))
+            revisit_loops = (name for name in loops if nest.depth.get(name, -1) > along)
+            self.strided.append((tuple(sorted(loops)), tuple(sorted(revisit_loops))))
 
     def _digits_of(self, load: Load) -> list[tuple[Expression, Extent]]:
         """A load's indices with their extents, those of one element left out."""
@@ -209,7 +209,7 @@ class _GroupCounter:
         return self._digits[id(load)]
 
     def _uneven(self, load: Load, inner: str) -> bool:
-        """True if the places that a load reads do not grow evenly in its innermost loop."""
+        """True if the indices of a load do not grow evenly in its innermost loop."""
         return bool(inner) and any(slope(digit, inner) is None for digit, _ in self._digits_of(load))
 
     def _index(self, nest: _Nest, indices: Iterable[Expression]) -> None:
@@ -221,16 +221,16 @@ class _GroupCounter:
                 if isinstance(part, Apply) and part.free and part not in self._indexed:
                     self._indexed.add(part)
                     divides = part.function in ("floordiv", "mod")
-                    by_number = divides and isinstance(part.arguments[1], Number)
-                    what = DIVIDED if by_number else DIVIDED_BY_SIZE if divides else INDEXED
-                    self._add(what, nest.around(part.free), 1.0)
+                    number_divisor = divides and isinstance(part.arguments[1], Number)
+                    kind = DIVIDED if number_divisor else DIVIDED_BY_SIZE if divides else INDEXED
+                    self._add(kind, nest.around(part.free), 1.0)
 
-    def _add(self, what: str, loops: Iterable[str], share: float) -> None:
-        key = what, tuple(sorted(loops))
+    def _add(self, kind: str, loops: Iterable[str], share: float) -> None:
+        key = kind, tuple(sorted(loops))
         self.counts[key] = self.counts.get(key, 0.0) + share
 
 
-def _few(fold: Fold) -> bool:
+def _is_unrolled(fold: Fold) -> bool:
     """True if a compiler writes a reduction's terms out."""
     extents = [extent for _, extent in fold.axes if isinstance(extent, int)]
     return len(extents) == len(fold.axes) and prod(extents) <= MOST_UNROLLED

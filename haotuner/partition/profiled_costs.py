@@ -43,8 +43,8 @@ MOST_OVER_LOOPS = 1.5  # of their time, what is expected of a program that is ti
 class ProfiledPrices(Prices):
     """Prices at some requests; ``measure`` times kernels on this host, one thread, until ``limit_s`` is over.
 
-    ``records``: what is known before and is kept of it; ``goes_on``: False to stop early. ``programs``: of groups, timed
-    beside plain loops.
+    ``records``: times that are known before, and where new ones go; ``goes_on``: False to stop early. ``programs``: of
+    groups, timed beside plain loops.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class ProfiledPrices(Prices):
         self._records, self._goes_on = records or GroupRecords(), goes_on
         self._known: dict[Kernel, list[float]] = {}
         self._forms: dict[Kernel, ProgramForm | None] = {}
-        self._half: set[Kernel] = set()  # known by the time of plain loops alone
+        self._loops_only: set[Kernel] = set()  # known by the time of plain loops alone
         self._settled = self._records_only = False
         self._group_s = 0.0  # what compiling and timing a group took in the last batch
         self._silent: set[str] = set()  # trials that did not answer in this run
@@ -115,27 +115,29 @@ class ProfiledPrices(Prices):
 
     def measure(self, graphs: Sequence[Graph]) -> bool:
         """Time what has no time yet, what is expected to take longest first; False where nothing new is known."""
-        new = {kernel_of(graph): graph for graph in graphs if kernel_of(graph) not in self._known.keys() - self._half}
+        new = {kernel_of(graph): graph for graph in graphs if kernel_of(graph) not in self._known.keys() - self._loops_only}
         waiting = [WaitingGroup(key, graph, self.requests, Prices.each_us(self, graph)) for key, graph in new.items()]
-        waiting.sort(key=lambda item: -sum(item.usual))
+        waiting.sort(key=lambda item: -sum(item.expected))
         while waiting:
-            left = [group for group in waiting if self._open(group)]
+            open_groups = [group for group in waiting if self._open(group)]
             for group in waiting:
-                if group not in left:
+                if group not in open_groups:
                     self._learn(group)
-            open_forms = [form for group in left for form in group.forms if self._lacks(form)]
+            open_forms = [form for group in open_groups for form in group.forms if self._lacks(form)]
             apart = list({form.group.name: form for form in reversed(open_forms)}.values())[::-1]  # equal ones once
-            if not left or time.monotonic() > self._until or not self._goes_on():
-                again = self._records_only or time.monotonic() <= self._until  # else there is no time to plan again
-                half = [group for group in left if group.key not in self._known and not self._lacks(group.forms[0])]
-                for group in half:  # its program has no time yet
+            if not open_groups or time.monotonic() > self._until or not self._goes_on():
+                may_continue = self._records_only or time.monotonic() <= self._until  # else there is no time to plan again
+                timed_loops = [
+                    group for group in open_groups if group.key not in self._known and not self._lacks(group.forms[0])
+                ]
+                for group in timed_loops:  # its program has no time yet
                     self._learn(group)
-                    self._half.add(group.key)
-                return (len(left) - len(half) < len(new)) and again
-            some, began = apart[: self._fitting()], time.monotonic()
-            self._time(some)
-            self._group_s = (time.monotonic() - began) / len(some)
-            waiting = left
+                    self._loops_only.add(group.key)
+                return (len(open_groups) - len(timed_loops) < len(new)) and may_continue
+            batch, began = apart[: self._fitting()], time.monotonic()
+            self._time(batch)
+            self._group_s = (time.monotonic() - began) / len(batch)
+            waiting = open_groups
         return False
 
     def _fitting(self) -> int:
@@ -160,7 +162,7 @@ class ProfiledPrices(Prices):
         if not loops or fmean(loops.values()) < LEAST_US:
             return False
         program = self.programs.best(waiting.graph)
-        if program is None or sum(program.us) > MOST_OVER_LOOPS * sum(loops.values()) * len(waiting.usual) / len(loops):
+        if program is None or sum(program.us) > MOST_OVER_LOOPS * sum(loops.values()) * len(waiting.expected) / len(loops):
             return False
         waiting.forms.append(TimedForm.of(waiting.graph, self.requests, program))
         return self._lacks(waiting.forms[1])
@@ -172,20 +174,20 @@ class ProfiledPrices(Prices):
 
     def _learn(self, waiting: WaitingGroup) -> None:
         """The price at each request: of the form that takes least at those at which all have times."""
-        every = [(form, times) for form in waiting.forms if (times := self._times(form))]
-        form, raw = min(every, key=lambda item: fmean(item[1].values()), default=(waiting.forms[0], {}))
+        timed_forms = [(form, times) for form in waiting.forms if (times := self._times(form))]
+        form, raw = min(timed_forms, key=lambda item: fmean(item[1].values()), default=(waiting.forms[0], {}))
         times = {number: self.rates.step_us + us for number, us in raw.items()}
-        ratios = [us / waiting.usual[number] for number, us in times.items()]
+        ratios = [us / waiting.expected[number] for number, us in times.items()]
         scale = float(np.exp(np.mean(np.log(ratios)))) if ratios else 1.0
         self.ratios += ratios
         self.count += bool(ratios)
-        self._known[waiting.key] = [times.get(number, scale * usual) for number, usual in enumerate(waiting.usual)]
-        self._half.discard(waiting.key)
+        self._known[waiting.key] = [times.get(number, scale * expected) for number, expected in enumerate(waiting.expected)]
+        self._loops_only.discard(waiting.key)
         if ratios:
             self._forms[waiting.key] = form.group.form
 
     def _time(self, forms: Sequence[TimedForm]) -> None:
-        """Compile and time forms at the requests at which they have no time; whatever comes of it is kept."""
+        """Compile and time forms at the requests at which they have no time; every outcome is recorded."""
         trials: dict[tuple[int, int], Trial] = {}
         tasks: list[dict[str, Any]] = []
         for at, form in enumerate(forms):
@@ -223,24 +225,24 @@ class ProfiledPrices(Prices):
         kernels = list(dict.fromkeys(group.form.kernel for group in groups if group.form is not None))
         text = "\n".join(group.source(f"ht_group_{at}") for at, group in enumerate(groups))
         empty = f"void {NOTHING}(const int64_t* s, void* const* t, const int64_t* lo, const int64_t* hi) {{}}"
-        heads, more = [head_of([text])], list[str]()
+        heads, link_arguments = [head_of([text])], list[str]()
         toolchain = Toolchain.find()
         if kernels and self.programs is not None:
             compiled = library.with_suffix(".o")
             self.programs.compile_object(kernels, self.programs.device.arch, compiled)
             heads += ["#include <stdlib.h>", '#include "programs.h"']
-            more = [str(RUNTIME_SOURCES / name) for name in ("programs.c", "tvm_ffi_stubs.c")]
-            more += [str(compiled), "-I", str(toolchain.include)]
+            link_arguments = [str(RUNTIME_SOURCES / name) for name in ("programs.c", "tvm_ffi_stubs.c")]
+            link_arguments += [str(compiled), "-I", str(toolchain.include)]
         source.write_text("\n".join((*heads, text, empty, "")), encoding="utf-8")
         words = [toolchain.compiler, "-std=c11", "-O3", "-march=native", *GROUP_FLAGS, "-fPIC", "-shared",
-                 "-I", str(RUNTIME_SOURCES), str(source), *more, "-o", str(library), "-lm"]  # fmt: skip
+                 "-I", str(RUNTIME_SOURCES), str(source), *link_arguments, "-o", str(library), "-lm"]  # fmt: skip
         if command.run(words, CHILD_LIMIT_S).code != 0:
             raise RuntimeError("the C compiler refused the groups")
 
 
 @dataclass(frozen=True, slots=True)
 class TimedForm:
-    """A form of a group. ``trials``: by the number of the request what times it there, and its tensors."""
+    """A form of a group. ``trials``: by the number of the request the trial that times it, and its tensors."""
 
     group: NamedGroup
     trials: Mapping[int, tuple[Trial, Any]]
@@ -249,16 +251,16 @@ class TimedForm:
     def of(graph: Graph, requests: Sequence[Mapping[str, int]], form: ProgramForm | None = None) -> TimedForm:
         """Without trials where tensors are too large or empty."""
         group = NamedGroup(graph, form)
-        every = {number: _tensors(group, request) for number, request in enumerate(requests)}
-        trials = {n: (group.trial(requests[n]), tensors) for n, tensors in every.items() if tensors is not None}
+        tensors_by_request = {number: _tensors(group, request) for number, request in enumerate(requests)}
+        trials = {n: (group.trial(requests[n]), tensors) for n, tensors in tensors_by_request.items() if tensors is not None}
         return TimedForm(group, trials)
 
 
 class WaitingGroup:
     """A group without a time. ``forms``: plain loops, and a program where it is to be timed; ``closed``: none will join."""
 
-    def __init__(self, key: Kernel, graph: Graph, requests: Sequence[Mapping[str, int]], usual: Sequence[float]) -> None:
-        self.key, self.graph, self.usual = key, graph, usual
+    def __init__(self, key: Kernel, graph: Graph, requests: Sequence[Mapping[str, int]], expected: Sequence[float]) -> None:
+        self.key, self.graph, self.expected = key, graph, expected
         self.forms, self.closed = [TimedForm.of(graph, requests)], False
 
 

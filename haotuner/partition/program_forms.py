@@ -37,11 +37,11 @@ STEM = "part"  # of the names of kinds that models' groups are
 MOST_NODES = 48  # of a group with a program
 EDGES = ("pad", "window", "concat", "slice", "reverse")
 HARD = (TRANSCENDENTAL | {"sqrt", "rsqrt"}) - {"cos", "sin"}  # functions of which a program is expected to take less
-FEW = 6  # schedules that are compared at every request
+COMPARED_SCHEDULES = 6  # schedules that are compared at every request
 ELEMENTS = ("fp32", "int32")  # of what is read and written
 MOVES = ("reshape", "transpose", "broadcast", "slice", "iota", "size", "pad", "concat", "reverse", "window")
-ALWAYS = ("add", "sub", "mul", "neg", "abs", "max", "min", "select", *COMPARISONS)  # of whole numbers, too
-OF_FLOATS = (*VECTOR_MATH, *FORMULAS, "div", "sqrt", "rsqrt", "reciprocal", "round", "floor", "ceil", "sign")
+EXACT_FUNCTIONS = ("add", "sub", "mul", "neg", "abs", "max", "min", "select", *COMPARISONS)  # of whole numbers, too
+FLOAT_FUNCTIONS = (*VECTOR_MATH, *FORMULAS, "div", "sqrt", "rsqrt", "reciprocal", "round", "floor", "ceil", "sign")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +69,10 @@ class ProgramForm:
         return self.types[-1].shape
 
     def source(self, name: str, size: Callable[[Extent], int]) -> str:
-        """C of the table ``NAME_program``; ``size``: the place of an extent among the sizes of a call."""
+        """C of the table ``NAME_program``; ``size``: the index of an extent among the sizes of a call."""
         function = f"__tvm_ffi_{self.kernel.name}"
         lines = [str(size(extent)) for kind in self.types for extent in kind.shape]
-        loops = [str(loop) for own in self.axes for loop in own]
+        loops = [str(loop) for tensor_loops in self.axes for loop in tensor_loops]
         rows = [f"{{{kind.rank}, {DTYPES[kind.dtype].code}, {DTYPES[kind.dtype].size * 8}}}" for kind in self.types]
         return "\n".join(
             (
@@ -87,32 +87,32 @@ class ProgramForm:
     @property
     def shared(self) -> int:
         """Loops of the first output that threads may share, a bit for each."""
-        return sum(1 << axis for axis in {axis for own in self.axes for axis in own if axis >= 0})
+        return sum(1 << axis for axis in {axis for tensor_loops in self.axes for axis in tensor_loops if axis >= 0})
 
     def group(self, name: str, size: Callable[[Extent], int]) -> Group:
-        """C of the group and what a call passes; see ``source``."""
+        """C of the group and a call's tensors and loops; see ``source``."""
         return Group(source=self.source(name, size), tensors=self.tensors, loops=self.loops)
 
 
 class ProgramSpace:
-    """The programs of groups for one device, at some requests. Equal groups are looked at once."""
+    """The programs of groups for one device, at some requests. Equal groups are searched once."""
 
     def __init__(
         self, device: Device, requests: Sequence[Mapping[str, int]], compile_object: CompileObject = object_code
     ) -> None:
-        """``compile_object``: what compiles kernels of a host, for an architecture, into an object file."""
+        """``compile_object``: compiler of a host's kernels, for an architecture, into an object file."""
         self.device, self.requests, self.compile_object = device, requests, compile_object
         self._known: dict[Hashable, ProgramForm | None] = {}
         self._chosen: dict[tuple[str, tuple[Shape, ...]], tuple[MicroKernel, tuple[float, ...]] | None] = {}
 
     def compiled_by(self, compile_object: CompileObject) -> ProgramSpace:
-        """Copy of the space whose kernels something else compiles."""
+        """Copy of the space with another compiler of kernels."""
         result = copy(self)
         result.compile_object = compile_object
         return result
 
     def best(self, graph: Graph) -> ProgramForm | None:
-        """The program of which least is expected over the requests; None where the space cannot express the graph."""
+        """The program with the least expected time over the requests; None where the space cannot express the graph."""
         key = graph.inputs, graph.outputs, frozenset(node.output for node in graph.nodes)
         if key not in self._known:
             self._known[key] = self._best(collapsed(graph))
@@ -170,11 +170,11 @@ class ExpressedGroup:
         extents: dict[str, Extent] = {}
         for tensor, axes in zip(self.tensors, self._axes, strict=True):
             extents |= dict(zip(axes, self.graph.types[tensor].shape, strict=True))
-        every = [{axis: evaluate(extents[axis], request) for axis in self.op.dynamic} for request in requests]
-        return tuple(map(Shape.of, every)) if all(min(sizes.values()) > 0 for sizes in every) else ()
+        axis_sizes = [{axis: evaluate(extents[axis], request) for axis in self.op.dynamic} for request in requests]
+        return tuple(map(Shape.of, axis_sizes)) if all(min(sizes.values()) > 0 for sizes in axis_sizes) else ()
 
     def fastest(self, device: Device, shapes: Sequence[Shape]) -> tuple[MicroKernel, tuple[float, ...]] | None:
-        """The schedule of which least is expected, and its microseconds at each shape.
+        """The schedule with the least expected time, and its microseconds at each shape.
 
         All are compared at two shapes, then a few at every one.
         """
@@ -184,10 +184,10 @@ class ExpressedGroup:
             return None
         ordered = sorted(shapes, key=lambda shape: self.op.flops(shape))
         first = self._expected(kernels, device, list(dict.fromkeys((ordered[len(ordered) // 2], ordered[-1]))))
-        few = [kernels[at] for at in (first / first.min(axis=0)).sum(axis=1).argsort()[:FEW]]
-        us = self._expected(few, device, shapes)
+        compared = [kernels[at] for at in (first / first.min(axis=0)).sum(axis=1).argsort()[:COMPARED_SCHEDULES]]
+        us = self._expected(compared, device, shapes)
         best = int(us.sum(axis=1).argmin())
-        return few[best], tuple(us[best].tolist())
+        return compared[best], tuple(us[best].tolist())
 
     def _expected(self, kernels: Sequence[MicroKernel], device: Device, shapes: Sequence[Shape]) -> NDArray[np.float64]:
         """Microseconds on one thread, ``(kernels, shapes)``."""
@@ -197,15 +197,15 @@ class ExpressedGroup:
         return np.asarray(us, np.float64).reshape(len(kernels), -1)
 
     def form(self, kernel: MicroKernel, us: tuple[float, ...]) -> ProgramForm:
-        """Form that a kernel is, of which so much is expected."""
+        """Form of a kernel, with its expected microseconds."""
         spatial = {axis for axis, role in self.kind.axes.items() if role == "spatial"}
         loops = {axis: index for index, axis in enumerate(self.kind.output.axes({})) if axis in spatial}
-        axes = tuple(tuple(loops.get(axis, -1) for axis in own) for own in self._axes)
+        axes = tuple(tuple(loops.get(axis, -1) for axis in operand_axes) for operand_axes in self._axes)
         return ProgramForm(kernel, self.tensors, axes, us, tuple(self.graph.types[tensor] for tensor in self.tensors))
 
 
 def prefers_program(graph: Graph) -> bool:
-    """True if less is expected of a program than of plain loops, as neither was timed."""
+    """True if a program is expected to be faster than plain loops, where neither was timed."""
     if any(node.primitive in EDGES for node in graph.nodes):
         return False  # plain loops have the middle of a row apart from its ends
     folds = any(node.primitive == "reduce" for node in graph.nodes)
@@ -216,37 +216,39 @@ def prefers_program(graph: Graph) -> bool:
 
 def has_program(graph: Graph, node: Node) -> bool:
     """True if a program can compute a primitive on the types that it has here."""
-    every = {graph.types[tensor].dtype for tensor in (*node.inputs, node.output)}
+    dtypes = {graph.types[tensor].dtype for tensor in (*node.inputs, node.output)}
     if node.primitive not in ("map", "reduce", "cast"):
-        return node.primitive in MOVES and every <= {*ELEMENTS, "int64", "bool"}
-    if not every <= {*ELEMENTS, "int64", "bool"}:
+        return node.primitive in MOVES and dtypes <= {*ELEMENTS, "int64", "bool"}
+    if not dtypes <= {*ELEMENTS, "int64", "bool"}:
         return False
     function = node.attributes.get("function")
     if node.primitive == "cast" and graph.types[node.output].dtype != "fp32":
-        return False  # what a number beyond the type becomes is the loops' to say
-    if node.primitive == "map" and function not in ALWAYS:
-        return function in OF_FLOATS and every == {"fp32"}
-    return node.primitive != "reduce" or every == {"fp32"}
+        return False  # the loops define what a number beyond the type becomes
+    if node.primitive == "map" and function not in EXACT_FUNCTIONS:
+        return function in FLOAT_FUNCTIONS and dtypes == {"fp32"}
+    return node.primitive != "reduce" or dtypes == {"fp32"}
 
 
 def _in_own_names(graph: Graph) -> Graph | None:
-    """The graph with names by place, and a dimension for each extent of its inputs that is no number.
+    """The graph with numbered names, and a dimension for each extent of its inputs that is no number.
 
     None where an extent of another tensor does not follow from them.
     """
-    own: dict[Extent, Extent] = {}
+    dimensions_by_extent: dict[Extent, Extent] = {}
     for tensor in graph.inputs:
         for extent in graph.types[tensor].shape:
-            if not isinstance(extent, int) and extent not in own:
-                own[extent] = dimension(f"n{len(own)}")
-    known = {str(symbol) for symbol in own.values()}
+            if not isinstance(extent, int) and extent not in dimensions_by_extent:
+                dimensions_by_extent[extent] = dimension(f"n{len(dimensions_by_extent)}")
+    known = {str(symbol) for symbol in dimensions_by_extent.values()}
 
-    def of(value: Any) -> Any:
+    def renamed_value(value: Any) -> Any:
         if isinstance(value, (list, tuple)):
-            return tuple(map(of, value))
+            return tuple(map(renamed_value, value))
         if not is_symbolic(value):
             return value
-        result = own[value] if value in own else canonical(value.subs(own, simultaneous=True))
+        if value in dimensions_by_extent:
+            return dimensions_by_extent[value]
+        result = canonical(value.subs(dimensions_by_extent, simultaneous=True))
         if not dimensions(result) <= known:
             raise KeyError(str(value))
         return result
@@ -255,9 +257,12 @@ def _in_own_names(graph: Graph) -> Graph | None:
     names = {tensor: f"t{index}" for index, tensor in enumerate(tensors)}
     try:
         nodes = tuple(
-            replace(node, attributes={key: of(value) for key, value in node.attributes.items()}) for node in graph.nodes
+            replace(node, attributes={key: renamed_value(value) for key, value in node.attributes.items()})
+            for node in graph.nodes
         )
-        types = {tensor: TensorType(of(graph.types[tensor].shape), graph.types[tensor].dtype) for tensor in tensors}
+        types = {
+            tensor: TensorType(renamed_value(graph.types[tensor].shape), graph.types[tensor].dtype) for tensor in tensors
+        }
     except KeyError:
         return None
     plain = replace(graph, nodes=nodes, types=types, guards={}, required=(), defaults={})

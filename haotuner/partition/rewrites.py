@@ -1,8 +1,8 @@
-"""Rewrites of primitives as candidates: each region of a plan in each of its forms, the cheapest one by price.
+"""Rewrites of primitives as candidates: each region of a plan in each of its forms, the cheapest by price.
 
-A region is what rewrites may change: products and windows of the plan, with the windows that read what a product makes.
-Its forms have the same outputs and other kernels. What lies between regions is in memory in every form, so the optimum over
-forms of the optima of their binary programs is that of one program which has the kernels of all forms.
+A region is the part of a plan that rewrites may change: products and windows, with the windows that read a product's
+result. Its forms have the same outputs and other kernels. Tensors between regions are in memory in every form. So the best
+of the optima of all forms' binary programs is the optimum of a program with the kernels of all forms.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ VECTOR = 16  # columns of a product that its kernels compute together
 class Rewrites:
     """The cheapest forms of a plan's regions.
 
-    ``prices``: None for those that are expected of the plan's requests; ``gain``: share that a form must save.
+    ``prices``: None for prices that are expected at the plan's requests; ``gain``: share that a form must save.
     """
 
     def __init__(self, plan: IlpPartitioner, prices: Prices | None = None, gain: float = NEAR) -> None:
@@ -42,7 +42,7 @@ class Rewrites:
         self.report: list[dict[str, Any]] = []
 
     def offered(self) -> Iterator[Site]:
-        """Sites whose other form may pay: alone it is cheaper, or what is divided is smaller and takes no vector more."""
+        """Sites whose other form may pay: it is cheaper by itself, or divides a smaller tensor without one more vector."""
         for site in sites(self.graph):
             node, moved = self.plan.producers[site.tensor], site.nodes - {site.tensor} or site.nodes
             if any(name in product.nodes for product in self.plan.products.values() for name in moved):
@@ -54,8 +54,8 @@ class Rewrites:
                 if less[0] < less[1]:
                     yield site
                 continue
-            alone = self._region(frozenset({site.tensor}))
-            if self.us(rewritten(alone, [site])) < self.us(alone):
+            region = self._region(frozenset({site.tensor}))
+            if self.us(rewritten(region, [site])) < self.us(region):
                 yield site
 
     def _new_vector(self, node: Node) -> bool:
@@ -65,7 +65,7 @@ class Rewrites:
         return not isinstance(width, int) or width % VECTOR == 0
 
     def regions(self, offered: Sequence[Site]) -> list[tuple[frozenset[str], list[Site]]]:
-        """Primitives of each region, by what they make, and its sites."""
+        """Primitives of each region, by their outputs, and its sites."""
         units = [frozenset(product.nodes) for product in self.plan.products.values()]
         units += [window.inside for window in self.plan.windows]
         at = {name: index for index, unit in enumerate(units) for name in unit}
@@ -82,37 +82,38 @@ class Rewrites:
         return result
 
     def cheapest(self) -> list[Site]:
-        """The sites of the cheapest forms; ``report`` says what each region gains."""
+        """The sites of the cheapest forms; ``report`` receives the prices of each region."""
         chosen: list[Site] = []
         offered = list(self.offered())
-        for nodes, own in self.regions(offered) if offered else ():
+        for nodes, region_sites in self.regions(offered) if offered else ():
             graph = self._region(nodes)
             before = self.us(graph)
-            us, best = min(self._forms(graph, own), key=lambda form: (form[0], len(form[1])))
+            us, best = min(self._forms(graph, region_sites), key=lambda form: (form[0], len(form[1])))
             if us < before * (1 - self.gain):
                 chosen += best
                 self.report += [{"rule": site.rule, "tensor": site.tensor, "us": us, "without_us": before} for site in best]
         return chosen
 
-    def _forms(self, graph: Graph, own: Sequence[Site]) -> Iterator[tuple[float, list[Site]]]:
-        """Forms of a region: every set of sites of a few, else sites that pay one after the other."""
+    def _forms(self, graph: Graph, region_sites: Sequence[Site]) -> Iterator[tuple[float, list[Site]]]:
+        """Forms of a region: every set of up to ``MOST_SITES`` sites, else sites that pay one after the other."""
         yield self.us(graph), []
-        if len(own) <= MOST_SITES:
-            for some in chain.from_iterable(combinations(own, count) for count in range(1, len(own) + 1)):
-                if len({site.tensor for site in some}) == len(some):
-                    yield self.us(rewritten(graph, some)), list(some)
+        if len(region_sites) <= MOST_SITES:
+            counts = range(1, len(region_sites) + 1)
+            for subset in chain.from_iterable(combinations(region_sites, count) for count in counts):
+                if len({site.tensor for site in subset}) == len(subset):
+                    yield self.us(rewritten(graph, subset)), list(subset)
             return
-        taken: list[Site] = []
+        accepted: list[Site] = []
         least = self.us(graph)
-        for site in own:
-            if all(site.tensor != other.tensor for other in taken):
-                us = self.us(rewritten(graph, [*taken, site]))
+        for site in region_sites:
+            if all(site.tensor != other.tensor for other in accepted):
+                us = self.us(rewritten(graph, [*accepted, site]))
                 if us < least * (1 - NEAR):
-                    taken, least = [*taken, site], us
-                    yield us, list(taken)
+                    accepted, least = [*accepted, site], us
+                    yield us, list(accepted)
 
     def _region(self, nodes: Collection[str]) -> Graph:
-        """The graph of some primitives; what others read of them are its outputs, known tensors stay known."""
+        """The graph of some primitives; its outputs are the tensors that others read; constants stay constants."""
         outside = {tensor for node in self.graph.nodes if node.output not in nodes for tensor in node.inputs}
         outputs = [name for name in self.plan.order if name in nodes and (name in outside or name in self.graph.outputs)]
         graph = self.plan.subgraph(outputs, nodes)
@@ -122,9 +123,9 @@ class Rewrites:
 
     def us(self, graph: Graph) -> float:
         """The price of a graph's cheapest plan."""
-        made = {node.output: node for node in graph.nodes}
+        producers = {node.output: node for node in graph.nodes}
         known = tuple(str(graph.types[name]) for name in sorted(graph.constants))
-        key = structural_hash(graph, made, tuple(made), graph.outputs), known
+        key = structural_hash(graph, producers, tuple(producers), graph.outputs), known
         if key not in self._costs:
             serves, tuned = self.plan.finder.serves, bool(self.plan.products)
             plan = IlpPartitioner(graph, self.prices, tuned=tuned, serves=serves, kinds=self._kinds)

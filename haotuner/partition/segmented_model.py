@@ -74,7 +74,7 @@ class SizeTable:
         return int(result.index)
 
     def capacity(self, name: str, rows: Extent) -> int:
-        """Number of a new line that extents know by a dimension's name: ``rows``, or what buffers of caches have of them."""
+        """Number of a new line for a dimension's name: ``rows``, or the capacity of the caches' buffers."""
         line = self.line("capacity", self.index(rows)).index
         self._known[name] = self._known["dim", name] = line
         return line

@@ -24,7 +24,7 @@ from haotuner.spec.device import Device
 from haotuner.spec.record import Record, Timed, Trial
 from haotuner.spec.shape import Shape
 
-WHAT = "a file of one device's timings"
+FILE_KIND = "a file of one device's timings"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,9 +52,9 @@ def read_timings(path: Path) -> Timings:
 
     Raises:
         EnvironmentMissing: the file cannot be read.
-        UsageError: a line of it is not what this module's head says.
+        UsageError: a line of it is not in the form of this module's docstring.
     """
-    first, *lines = read_text(path, WHAT)[0].splitlines() or [""]
+    first, *lines = read_text(path, FILE_KIND)[0].splitlines() or [""]
     refused: Counter[str] = Counter()
     rounds: dict[Trial, tuple[float, ...]] = {}
     number = 1
@@ -62,8 +62,8 @@ def read_timings(path: Path) -> Timings:
         head = json.loads(first)
         device, date, kernels = Device(**head["device"]), str(head["date"]), head["kernels"]
         for number, line in enumerate(lines, start=2):  # noqa: B007  named by the error below
-            op, threads, weights, split, by_rows = json.loads(line)
-            for m, rows in by_rows.items():
+            op, threads, weights, split, times_by_rows = json.loads(line)
+            for m, rows in times_by_rows.items():
                 shape = Shape.of(m=int(m))
                 for at, *medians in rows:
                     sound = tuple(us for us in medians if math.isfinite(us) and us > 0)
@@ -74,7 +74,7 @@ def read_timings(path: Path) -> Timings:
                         rounds[trial] = sound
     except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
         raise UsageError(
-            f"{path}: line {number} is not one of {WHAT} ({type(error).__name__}: {error}); get the file again"
+            f"{path}: line {number} is not one of {FILE_KIND} ({type(error).__name__}: {error}); get the file again"
         ) from error
     return Timings(device=device, date=date, rounds=rounds, refused=+refused)
 
@@ -115,9 +115,9 @@ def _check_device(path: Path, device: Device, find_device: Callable[[str], Devic
         return
     compared = ["kind", "arch", *(["compute_units"] if typical(device).waves_hide_latency else [])]  # hosts rent out cores
     for name in compared:
-        there, here = getattr(device, name), getattr(known, name)
-        if there != here:
+        file_value, profile_value = getattr(device, name), getattr(known, name)
+        if file_value != profile_value:
             raise UsageError(
-                f"{path}: two devices under the name {device.id}: {name} is {there} in the file and {here} in the profile; "
-                "give the file's device another id, and add a profile of it"
+                f"{path}: two devices under the name {device.id}: {name} is {file_value} in the file and {profile_value} in "
+                "the profile; give the file's device another id, and add a profile of it"
             )

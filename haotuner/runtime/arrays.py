@@ -222,7 +222,7 @@ class GrowingTensors:
             start += 2 * rank
 
     def put(self, index: int, buffer: Any, axis: int) -> None:
-        """Have the tensor of this index be rows of a buffer along an axis."""
+        """Make the tensor of this index rows of a buffer along an axis."""
         start, rank, shape = self._starts[index], buffer.ndim, buffer.shape
         strides = [stride // buffer.itemsize for stride in buffer.strides]
         self._extents[start : start + 2 * rank] = array("q", (*shape, *strides))

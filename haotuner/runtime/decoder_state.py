@@ -59,7 +59,7 @@ def caches_of(bound: ModelBound) -> list[Cache]:
 
 
 class DecoderState:
-    """Keys and values of the tokens so far. A call passes no past and gets no present; ``length`` says how many there are.
+    """Keys and values of the tokens so far, ``length`` of them. A call passes no past and gets no present.
 
     One state serves one sequence of calls: a call while another runs is a UsageError. Several states may run at once.
     """
@@ -70,7 +70,7 @@ class DecoderState:
         self._caches = caches_of(self._bound)
         self._names = frozenset(cache.end.name for cache in self._caches)
         self._presents = frozenset(self._bound.outputs[cache.present].name for cache in self._caches)
-        self._max_length = None if max_length is None else _whole("max_length", max_length)
+        self._max_length = None if max_length is None else _checked_count("max_length", max_length)
         self._passed_dims = dict(dims)
         self._sizes: tuple[int, ...] | None = None  # of the caches' dimensions, which the buffers are for
         self._dims = tuple(dict.fromkeys(dim for cache in self._caches for dim in cache.dims))
@@ -89,7 +89,7 @@ class DecoderState:
 
     @property
     def length(self) -> int:
-        """Tokens whose keys and values are there."""
+        """Tokens whose keys and values are in the buffers."""
         return self._length
 
     @property
@@ -103,12 +103,12 @@ class DecoderState:
         return sum(int(buffer.nbytes) for buffer in self._buffers)
 
     def caches(self) -> dict[str, Any]:
-        """By input the rows that are there: views, which the next call writes behind."""
+        """Rows of the tokens so far by input: views, behind which the next call writes."""
         buffers = zip(self._caches, self._buffers, strict=False)
         return {cache.end.name: cache.rows(buffer, self._length) for cache, buffer in buffers}
 
     def run(self, inputs: Mapping[str, Any], out: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Outputs of the next tokens by name, without the caches. UsageError names what was expected and what was found.
+        """Outputs of the next tokens by name, without the caches. UsageError names expected and actual inputs.
 
         After an error the state is as it was before the call.
         """
@@ -136,8 +136,8 @@ class DecoderState:
 
     def truncate(self, length: SupportsIndex) -> None:
         """Forget all tokens but the first ``length``: a draft that was refused, say."""
-        count = _whole("length", length)
-        with self._alone():
+        count = _checked_count("length", length)
+        with self._locked():
             if count > self._length:
                 raise UsageError(f"{self._model.name}: the state has {self._length} tokens, it cannot be cut to {count}")
             self._length = count
@@ -156,8 +156,8 @@ class DecoderState:
         most = min((int(buffer.shape[0]) for buffer in self._buffers), default=0)
         batches = {cache.end.shape[0] for cache in self._caches}
         batch = next(iter(batches))
-        whole = chosen and all(0 <= row < most for row in chosen)
-        if not whole or len(batches) > 1 or not isinstance(batch, str) or any(cache.axis == 0 for cache in self._caches):
+        valid = chosen and all(0 <= row < most for row in chosen)
+        if not valid or len(batches) > 1 or not isinstance(batch, str) or any(cache.axis == 0 for cache in self._caches):
             raise UsageError(f"{self._model.name}: rows {chosen} of a batch of {most}; pass some of 0..{most - 1}")
         result = self._with(chosen)
         if batch in result._passed_dims:
@@ -166,14 +166,14 @@ class DecoderState:
 
     def _with(self, chosen: list[int] | None) -> DecoderState:
         result = DecoderState(self._model, self._max_length, self._passed_dims)
-        with self._alone():
+        with self._locked():
             result._length, result._capacity = self._length, self._capacity
             buffers = []
             for cache, buffer in zip(self._caches, self._buffers, strict=False):
-                made = np.empty((buffer.shape[0] if chosen is None else len(chosen), *buffer.shape[1:]), buffer.dtype)
-                own = cache.rows(buffer, self._length)
-                cache.rows(made, self._length)[...] = own if chosen is None else own[chosen]
-                buffers.append(made)
+                copied = np.empty((buffer.shape[0] if chosen is None else len(chosen), *buffer.shape[1:]), buffer.dtype)
+                rows = cache.rows(buffer, self._length)
+                cache.rows(copied, self._length)[...] = rows if chosen is None else rows[chosen]
+                buffers.append(copied)
             batch = None if chosen is None else self._caches[0].end.shape[0]
             sizes = None if self._sizes is None else zip(self._dims, self._sizes, strict=True)
             result._sizes = (
@@ -183,7 +183,7 @@ class DecoderState:
         return result
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _locked(self) -> Iterator[None]:
         self._begin()
         try:
             yield
@@ -198,8 +198,8 @@ class DecoderState:
         """The model that serves a call now; UsageError where it was handed over to a pack with other caches."""
         bound = self._model.current()
         if bound is not self._bound:
-            own = [(cache.past, cache.present, cache.axis) for cache in caches_of(bound)]
-            if own != [(cache.past, cache.present, cache.axis) for cache in self._caches]:
+            caches = [(cache.past, cache.present, cache.axis) for cache in caches_of(bound)]
+            if caches != [(cache.past, cache.present, cache.axis) for cache in self._caches]:
                 raise UsageError(f"{bound.name}: the pack that it was handed over to has other caches; begin a new state")
             self._bound, self._tensors = bound, bound.native.growing()
             self._put(self._buffers)
@@ -241,14 +241,14 @@ class DecoderState:
             raise UsageError(f"{self._model.name}: buffers for {capacity} tokens cannot be had: {error}") from error
 
     def _put(self, buffers: list[Any]) -> None:
-        """Have the next calls use these buffers."""
+        """Buffers of the next calls."""
         for cache, buffer in zip(self._caches, buffers, strict=False):
             self._tensors[0].put(cache.past, buffer, cache.axis)
             self._tensors[1].put(cache.present, buffer, cache.axis)
         self._buffers = buffers
 
     def _grow(self, rows: int) -> None:
-        """Room for so many rows, twice what there was at least."""
+        """Room for so many rows, at least twice as many as before."""
         if self._max_length is not None:
             raise UsageError(
                 f"{self._model.name}: {self._length} tokens and {rows - self._length} more are over max_length="
@@ -263,12 +263,12 @@ class DecoderState:
 
 
 def _source(ends: Sequence[NativeEnd], caches: Collection[str], dim: str) -> tuple[int, int] | None:
-    """An input, by its number, and the axis of it that says how large a dimension is."""
+    """An input, by its number, and the axis of it that has a dimension's size."""
     axes = ((index, end.shape.index(dim)) for index, end in enumerate(ends) if end.name not in caches and dim in end.shape)
     return next(axes, None)
 
 
-def _whole(name: str, value: SupportsIndex) -> int:
+def _checked_count(name: str, value: SupportsIndex) -> int:
     try:
         count = operator.index(value)
     except TypeError:

@@ -157,7 +157,7 @@ class Model(ModelHandle[ModelBound]):
         """A sequence of calls whose keys and values lie in buffers: ``state.run`` takes no past and gives no present.
 
         ``max_length``: tokens that it may have at most, for which memory is taken at once. None: as many as the model was
-        tuned for, and twice as many whenever that is not enough. ``dims``: of caches, where no other input says them.
+        tuned for, and twice as many whenever that is not enough. ``dims``: of caches, where no other input has them.
         UsageError of a model without caches.
         """
         return DecoderState(self, max_length, dims)

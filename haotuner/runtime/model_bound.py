@@ -197,9 +197,9 @@ class ModelBound:
         if not out:
             take, ends = self._answers.take, zip(self._outputs, shapes, strict=True)
             return [None if end.name in buffered else take(shape, end.dtype) for end, shape in ends]
-        both = [name for name in buffered if name in out]
-        if both:
-            raise UsageError(f"{self.name}: out[{both[0]!r}] lies in the state; leave it out")
+        buffered_outputs = [name for name in buffered if name in out]
+        if buffered_outputs:
+            raise UsageError(f"{self.name}: out[{buffered_outputs[0]!r}] lies in the state; leave it out")
         return self._output_arrays(shapes, out, buffered)
 
     def delivered(self, outputs: list[Any], out: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -323,9 +323,9 @@ class ModelBound:
         return arrays
 
     def _other_names(self, inputs: Mapping[str, Any], buffered: Collection[str] = ()) -> UsageError:
-        own = [operand for operand in self._inputs if operand.name not in buffered]
-        names = [operand.name for operand in own]
-        must = [operand.name for operand in own if operand.default is None]
+        passed_inputs = [operand for operand in self._inputs if operand.name not in buffered]
+        names = [operand.name for operand in passed_inputs]
+        must = [operand.name for operand in passed_inputs if operand.default is None]
         lacking, unknown = [name for name in must if name not in inputs], [name for name in inputs if name not in names]
         return UsageError(
             f"{self.name} takes the inputs {', '.join(names)}; "

@@ -288,7 +288,7 @@ class NativeModel:
     def growing(self) -> tuple[GrowingTensors, GrowingTensors]:
         """Inputs and outputs of calls of which some are rows of buffers."""
         ends = ((self._input_cache, self.inputs), (self._output_cache, self.outputs))
-        first, second = (cache.growing([end.rank for end in own]) for cache, own in ends)
+        first, second = (cache.growing([end.rank for end in side_ends]) for cache, side_ends in ends)
         return first, second
 
     def run_packed(self, inputs: bytes, outputs: bytes) -> None:

@@ -111,13 +111,13 @@ class Operator:
                 elif not (first.requires_grad or first.is_neg() or out is None or out.requires_grad):
                     self._call(self._setting, first, out)
                     return out
-            elif (y := self._of_many(passed, out)) is not None:
+            elif (y := self._run_many(passed, out)) is not None:
                 return y
         except (AttributeError, IndexError, KeyError, MemoryError, *REFUSED):  # said below
             pass
         return self._run_named(operands, out, named)
 
-    def _of_many(self, passed: tuple[Any, ...], out: Any) -> Any:
+    def _run_many(self, passed: tuple[Any, ...], out: Any) -> Any:
         """The result of a call of three operands or more that may go to the library as they come; None of any other."""
         if ARRAYS.issuperset(map(type, passed)):
             y = self._for_arrays(passed) if out is None else out

@@ -77,14 +77,14 @@ def explored(task: Task, lab: Measurer, family: Explorable, shapes: Sequence[Sha
 
     policy = POLICIES[task.search](space, expected, task.seed)
     logs: dict[Point, NDArray[np.float64]] = {}
-    best, quiet, least_said = np.inf, 0, np.full(len(ends), np.inf)
+    best, quiet, least_predicted = np.inf, 0, np.full(len(ends), np.inf)
     while quiet < QUIET and clock.goes_on():
         points_ = policy.ask(ROUND)
         if not points_:
             break
         predicted = dict(zip(points_, expected(points_), strict=True))
-        least_said = np.minimum(least_said, np.min(list(predicted.values()), axis=0))
-        hopeless = [point for point in points_ if (predicted[point] - least_said).max() > np.log(HOPELESS)]
+        least_predicted = np.minimum(least_predicted, np.min(list(predicted.values()), axis=0))
+        hopeless = [point for point in points_ if (predicted[point] - least_predicted).max() > np.log(HOPELESS)]
         schedules = {point: space.schedule(point) for point in points_ if point not in hopeless}
         kernels = {point: family.kernel_of(schedule, task.op) for point, schedule in schedules.items()}
         lab.prepare([kernel.name for kernel in kernels.values()])

@@ -166,8 +166,8 @@ class PackedLinear(SharesParameters, torch.nn.Module):  # type: ignore[misc]
     def serve_other(self, name: str, value: torch.Tensor) -> None:
         """Serve another weight or bias; a later change of ``value`` does not show. ValueError for another shape."""
         self._refuse_other(name, value)
-        whole = {"weight": self.numbers("weight"), "bias": self.numbers("bias") if self._biased else None}
-        self._replace(**{**whole, name: value})
+        numbers = {"weight": self.numbers("weight"), "bias": self.numbers("bias") if self._biased else None}
+        self._replace(**{**numbers, name: value})
 
     def _refuse_other(self, name: str, value: torch.Tensor) -> None:
         shape = self._shape if name == "weight" else self._bias_shape()
@@ -181,7 +181,7 @@ class PackedLinear(SharesParameters, torch.nn.Module):  # type: ignore[misc]
             )
 
     def written(self) -> None:
-        """Serve what was written into the tensors that ``numbers`` gave, or into shared parameters."""
+        """Serve changes of the tensors that ``numbers`` gave, or of shared parameters."""
         for tie in self._ties.values():
             self._numbers[tie.name] = tie.parameter.detach().to(self.dtype)
         self._replace(self.numbers("weight"), self.numbers("bias") if self._biased else None)

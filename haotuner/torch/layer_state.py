@@ -1,4 +1,4 @@
-"""State of a served layer: what is loaded is checked as torch does, and the layer that it stands for is made again."""
+"""State of a served layer: a loaded ``state_dict``, checked as torch does, and the plain layer of a served one."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ def checked_state(
     state: Mapping[str, Any], prefix: str, required: Mapping[str, tuple[int, ...]], strict: bool,
     missing: list[str], unexpected: list[str], errors: list[str],
 ) -> dict[str, Any]:  # fmt: skip
-    """Tensors of a layer by name, out of a ``state_dict``; none where a shape is wrong, which is noted as torch does."""
+    """Tensors of a layer by name, out of a ``state_dict``; none where a shape is wrong, an error in torch's words."""
     inputs = {key: state[f"{prefix}{key}"] for key in required if f"{prefix}{key}" in state}
     missing += [f"{prefix}{key}" for key in required if key not in inputs and strict]
     if strict:
-        mine = {f"{prefix}{key}" for key in required}
-        unexpected += [key for key in state if key.startswith(prefix) and key not in mine]
+        known_keys = {f"{prefix}{key}" for key in required}
+        unexpected += [key for key in state if key.startswith(prefix) and key not in known_keys]
     wrong = [key for key, value in inputs.items() if tuple(value.shape) != required[key]]
     errors += [
         f"size mismatch for {prefix}{key}: copying a param with shape {tuple(inputs[key].shape)}, "

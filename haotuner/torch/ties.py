@@ -26,7 +26,7 @@ class TiedParameter(torch.nn.Parameter):  # type: ignore[misc]
 
     @property
     def data(self) -> torch.Tensor:
-        """Numbers without history, in the same memory. What is written there is served."""
+        """Numbers without history, in the same memory. Writes to them are served."""
         numbers: torch.Tensor = _DATA.__get__(self)
         layers = [] if torch.compiler.is_compiling() else served_with(self)
         return PackedWeight.of(*layers[0], self.shape, numbers) if layers else numbers
@@ -65,15 +65,15 @@ class Tie:
     @staticmethod
     def possible(parameter: torch.nn.Parameter, dtype: torch.dtype) -> bool:
         """True for a parameter of torch's own class, in memory of the CPU, of this type, whose changes torch counts."""
-        own = type(parameter) in (torch.nn.Parameter, TiedParameter) and not parameter.is_inference()
-        return own and parameter.dtype is dtype and parameter.device.type == "cpu" and parameter.layout is torch.strided
+        is_plain = type(parameter) in (torch.nn.Parameter, TiedParameter) and not parameter.is_inference()
+        return is_plain and parameter.dtype is dtype and parameter.device.type == "cpu" and parameter.layout is torch.strided
 
     def changed(self) -> bool:
         """True where the parameter was changed since ``packed``."""
         return _state(self.parameter) != self._state
 
     def packed(self) -> None:
-        """Note that the numbers of now are served."""
+        """Note that the current numbers are served."""
         self._state = _state(self.parameter)
 
     def end(self) -> None:
@@ -102,7 +102,7 @@ class SharesParameters:
             self._ties[name] = Tie(self, name, parameter)  # type: ignore[arg-type]
 
     def untie(self, name: str) -> None:
-        """Serve the numbers of now, whatever becomes of the parameter that was shared."""
+        """Serve the current numbers, whatever becomes of the parameter that was shared."""
         tie = self._ties.pop(name, None)
         if tie is not None:
             tie.end()
@@ -110,7 +110,7 @@ class SharesParameters:
                 self._numbers[name] = self._numbers[name].clone()
 
     def _follow(self) -> None:
-        """Serve what was written into shared parameters."""
+        """Serve changes of shared parameters."""
         changed = [tie for tie in self._ties.values() if tie.changed()]
         if changed and not torch._C._len_torch_dispatch_stack():
             self.written()
@@ -126,6 +126,6 @@ class SharesParameters:
         self._follow()
 
     def written_all(self, name: str) -> None:
-        """Serve what was written, in every layer that shares the parameter of this name."""
+        """Serve changes in every layer that shares the parameter of this name."""
         for layer in [self] if name not in self._ties else [other for other, _ in served_with(self._ties[name].parameter)]:
             layer.written()

@@ -34,13 +34,13 @@ class NamedTensors(dict[str, Any]):
         self.typed: dict[str, Any] = {}  # what a graph that is being compiled reads types and shapes of
 
     def _named(self) -> dict[str, Any]:
-        own = {name: value for name, value in dict.items(self) if name != PRESENCE}
+        other_tensors = {name: value for name, value in dict.items(self) if name != PRESENCE}
         if torch.compiler.is_dynamo_compiling():
-            return {**self.typed, **own}
+            return {**self.typed, **other_tensors}
         if _is_recorder(sys._getframe(2)):
-            return {PRESENCE: self[PRESENCE], **own}
+            return {PRESENCE: self[PRESENCE], **other_tensors}
         layer = self._layer()
-        return {**{name: getattr(layer, name) for name in self._names}, **own}
+        return {**{name: getattr(layer, name) for name in self._names}, **other_tensors}
 
     def items(self) -> Any:
         """Names and tensors."""
@@ -106,7 +106,7 @@ _RECORDERS = ("torch.export.", "torch._export.", "torch._functorch.aot_autograd"
 
 
 def _is_recorder(frame: Any) -> bool:
-    """True where torch.export lists what its program is to hold. It sets no flag there: its frame is behind nn.Module's."""
+    """True where torch.export lists the tensors of its program. It sets no flag there: its frame is behind nn.Module's."""
     while frame is not None and frame.f_globals.get("__name__") in _BETWEEN:
         frame = frame.f_back
     return frame is not None and f"{frame.f_globals.get('__name__')}.".startswith(_RECORDERS)
@@ -157,12 +157,12 @@ class PackedWeight(torch.Tensor):  # type: ignore[misc]
             like = {"dtype": layer.dtype, "device": "cpu", "requires_grad": False}
             if view is not None:
                 like |= {"dtype": view.dtype, "strides": view.stride(), "storage_offset": view.storage_offset()}
-            made = torch.Tensor._make_wrapper_subclass(PackedWeight, shape, **like)
-        made._name, made._view, made._served = name, view, True
-        made._owner = weakref.ref(layer) if types else lambda: layer
+            handle = torch.Tensor._make_wrapper_subclass(PackedWeight, shape, **like)
+        handle._name, handle._view, handle._served = name, view, True
+        handle._owner = weakref.ref(layer) if types else lambda: layer
         if not types:
-            layer.handed_out(made)
-        return made  # type: ignore[no-any-return]
+            layer.handed_out(handle)
+        return handle  # type: ignore[no-any-return]
 
     @property
     def _layer(self) -> PackedLinear:

@@ -24,8 +24,8 @@ def plan_facts(table: PlanTable) -> dict[str, Any]:
                     else {}
                 ),
             },
-            "measured_us": _of(table, guessed=False),
-            **({"expected_us": _of(table, guessed=True)} if table.guessed else {}),
+            "measured_us": _compared_times(table, guessed=False),
+            **({"expected_us": _compared_times(table, guessed=True)} if table.guessed else {}),
         }
     return {
         "predicted_us": [float(f"{entry.us:.{PREDICTED_DIGITS}g}") for entry in table.entries],
@@ -47,13 +47,13 @@ def _considered(considered: Considered) -> dict[str, Any]:
     }
 
 
-def _of(table: CellTable, *, guessed: bool) -> dict[str, dict[str, float]]:
-    """Compared times, in us, by shape: what was timed, or what was only expected."""
-    some = {
+def _compared_times(table: CellTable, *, guessed: bool) -> dict[str, dict[str, float]]:
+    """Compared times, in us, by shape: those that were timed, or those that were only expected."""
+    selected = {
         shape: {composition: us for composition, us in item.items() if ((shape, composition) in table.guessed) == guessed}
         for shape, item in table.measured.items()
     }
-    return {str(shape): _rounded(item) for shape, item in some.items() if item}
+    return {str(shape): _rounded(item) for shape, item in selected.items() if item}
 
 
 def _rounded(times: Mapping[Composition, float]) -> dict[str, float]:

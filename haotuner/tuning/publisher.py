@@ -1,4 +1,4 @@
-"""Publishing: from what was tuned to a pack that was verified in a process of its own and lies in its place."""
+"""Publishing of tuned plans as a pack, which a process of its own verifies before it replaces the last one."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ SAID_MOST = 600  # letters of what a compiler says
 # Of what the first pack of a run took to build, where objects are kept: MiniLM's, 70 and 7 s on a crowded machine.
 BUILT_AGAIN, BUILT_S = 0.2, 4.0
 RACE_S = 10.0  # at least, of the race with the pack in its place: so many seconds of calls, and the start of a process
-CHECKING_SHOWN_S = 2.0  # between two words of how far the checks are
+CHECKING_SHOWN_S = 2.0  # between two messages of the checks' progress
 OBJECTS = "objects"  # folder of the compiled runtime, in the cache
 
 
@@ -60,7 +60,7 @@ class Publisher:
     """Writes packs of one request, any number of times. ``begin``: when the run began, by ``time.monotonic``.
 
     ``seconds``: what the next one is expected to take by the last one, 0 before the first; ``when``: the end of that one.
-    ``predicted``: the plans of predictions that timed ones are held against; None where nothing is timed.
+    ``predicted``: the plans of predictions that timed ones are raced against; None where nothing is timed.
     """
 
     def __init__(self, request: Request, device: Device, lab: Measurer, start: Start, watch: Watch, begin: float) -> None:
@@ -149,7 +149,7 @@ class Publisher:
         self._watch("", f"not published: {why}", None)
 
     def _library(self, path: Path, tuned: Sequence[Tuned], models: Sequence[ModelTask], document: dict[str, Any]) -> Path:
-        """The library of these plans; what is known of its code goes into the document."""
+        """The library of these plans; facts of its code go into the document."""
         document |= self._lab.backend.write_library(
             [_choice(t) for t in tuned],
             self._device,
@@ -324,10 +324,10 @@ def _check_of(
                         for model, counter in zip(models, counters, strict=True)
                     ]
                 shown = ""
-                while len(done := wait(parts, CHECKING_SHOWN_S, FIRST_EXCEPTION).done) < len(parts):
-                    for part in done:
+                while len(finished := wait(parts, CHECKING_SHOWN_S, FIRST_EXCEPTION).done) < len(parts):
+                    for part in finished:
                         part.result()
-                    before, shown = shown, _checked(len(done), len(parts), counters)
+                    before, shown = shown, _checked(len(finished), len(parts), counters)
                     if shown != before:
                         watch("", shown, None)
                 for part in parts:
@@ -340,15 +340,15 @@ def _check_of(
     return check
 
 
-def _checked(done: int, checks: int, counters: Sequence[Path]) -> str:
-    """Words of how far the checks of a new pack are; ``counters``: of its models."""
-    text = f"checking what it computes: {done} of {checks} checks done"
+def _checked(checks_done: int, checks: int, counters: Sequence[Path]) -> str:
+    """Progress of the checks of a new pack in words; ``counters``: of its models."""
+    text = f"checking what it computes: {checks_done} of {checks} checks done"
     if not counters:
         return text
     from haotuner.verify.model_check import shapes_checked
 
-    shapes, every = shapes_checked(counters)
-    return f"{text}, {shapes} of {every} shapes of models" if every else text
+    shapes, shape_count = shapes_checked(counters)
+    return f"{text}, {shapes} of {shape_count} shapes of models" if shape_count else text
 
 
 def _read(aside: Path) -> None:

@@ -127,34 +127,34 @@ def check_apart(
 
 
 def shapes_checked(counters: Iterable[Path]) -> tuple[int, int]:
-    """Shapes that checks of models have done, and all that they will do, as far as they have written them."""
+    """Shapes that checks of models have checked so far, and all shapes that they are to check, by their files."""
     pairs = []
     for counter in counters:
         words = read_regular(counter, COUNT_BYTES).split() if counter.exists() else []
         pairs.append((int(words[0]), int(words[1])) if len(words) == 2 else (0, 0))
-    return sum(done for done, _ in pairs), sum(every for _, every in pairs)
+    return sum(checked for checked, _ in pairs), sum(total for _, total in pairs)
 
 
-class _Counted:
+class _ShapeCounter:
     """A count of checked shapes, written to a file."""
 
     def __init__(self, counter: Path | None) -> None:
-        self._counter, self._done, self._every = counter, 0, 0
+        self._counter, self._checked, self._total = counter, 0, 0
 
-    def more(self, shapes: int) -> None:
-        """Note shapes that are to be checked, too."""
-        self._every += shapes
+    def add_shapes(self, shapes: int) -> None:
+        """Add shapes that are to be checked, too."""
+        self._total += shapes
         self._write()
 
-    def one_more(self) -> None:
-        """Note that a shape was checked."""
-        self._done += 1
+    def count_shape(self) -> None:
+        """Count a shape as checked."""
+        self._checked += 1
         self._write()
 
     def _write(self) -> None:
         if self._counter is not None:
-            with written_aside(self._counter) as aside:  # whoever reads sees a whole count
-                aside.write_text(f"{self._done} {self._every}")
+            with written_aside(self._counter) as aside:  # a reader never sees half a count
+                aside.write_text(f"{self._checked} {self._total}")
 
 
 def drawn_inputs(graph: Graph, sizes: Mapping[str, int], seed: int = 0) -> dict[str, Any]:
@@ -190,7 +190,7 @@ def check_model(
     Of a model with branches both sides are computed, each where its sizes allow. ``at_sizes``: the graph of the file at one
     request, whose sizes are numbers from the first node on; ``graph`` is held against it. ``counter``: see ``check_apart``.
     """
-    counted = _Counted(counter)
+    counted = _ShapeCounter(counter)
     graph = graph if read_manifest(pack).on_device else fp16_to_fp32(graph)
     pairs = demands(graph)
     agreed = [request for request in requests(spans) if not unmet(pairs, request)]
@@ -202,7 +202,7 @@ def check_model(
     small = sorted(((_elements(graph, sizes), sizes) for sizes in agreed), key=lambda item: item[0])
     chosen = [sizes for elements, sizes in small if elements <= CHECKED_ELEMENTS][-CHECKS:] or [s for _, s in small[:1]]
     made = {node.output for node in graph.nodes}
-    counted.more(len(chosen))
+    counted.add_shapes(len(chosen))
     if at_sizes is not None:
         check_reading(name, graph, at_sizes, chosen, [s for elements, s in small if elements <= CHECKED_ELEMENTS], counted)
     named, whole, unanswered = False, False, list[str]()
@@ -227,7 +227,7 @@ def check_model(
                         result = _whole(model, inputs)
                         whole |= not _too_far({end: result[end] for end in graph.outputs}, reference, whole=True)
                         named = True
-        counted.one_more()
+        counted.count_shape()
     if unanswered and len(unanswered) == len(chosen):
         raise PackInvalid(
             f"model {name}: no request that was drawn has an answer, rows are chosen that no tensor has ({unanswered[0]}); "
@@ -243,7 +243,7 @@ def check_reading(
     at_sizes: Callable[[Mapping[str, int]], Graph],
     chosen: Sequence[Mapping[str, int]],
     small: Sequence[Mapping[str, int]],
-    counted: _Counted | None = None,
+    counted: _ShapeCounter | None = None,
 ) -> None:
     """PackInvalid where the graph of all sizes answers otherwise than the file does, or not at all, read for one request.
 
@@ -256,10 +256,10 @@ def check_reading(
     guards = dict.fromkeys([(), *(segment.guard for segment in cut(graph))])
     stated = [pair for guard in guards for pair in demands(graph, dict(guard))]
     random = any(node.primitive == "random" for node in graph.nodes)  # whose numbers follow from the order of reading
-    counted = counted or _Counted(None)
-    counted.more(len(chosen) + len(more))
+    counted = counted or _ShapeCounter(None)
+    counted.add_shapes(len(chosen) + len(more))
     for sizes in (*chosen, *more):
-        counted.one_more()
+        counted.count_shape()
         inputs = drawn_inputs(graph, sizes)
         try:
             single = at_sizes(sizes)

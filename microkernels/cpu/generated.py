@@ -329,19 +329,19 @@ def _tiled(space: Space) -> Iterator[Schedule]:
     rank = graph.types[graph.outputs[0]].rank
     if not any(sketch.tiled for sketch in space.sketches):
         return
-    many = sum(node.primitive in FOLDS for node in graph.nodes)
+    fold_count = sum(node.primitive in FOLDS for node in graph.nodes)
     for axis in reversed(range(rank)):
         if not tileable(graph, axis):
             continue
         for unroll, rows in TILED:
-            item = Schedule(lane_axis=axis, lanes=space.lanes, unroll=unroll, rows=rows, folds=(unroll,) * many)
+            item = Schedule(lane_axis=axis, lanes=space.lanes, unroll=unroll, rows=rows, folds=(unroll,) * fold_count)
             if axis == rank - 1:
                 yield from (replace(item, tiles=tiles) for tiles in TILES)
             for tiles in COPIED:
                 for copies in (COLUMNS, COLUMNS | ROW_BIT):
-                    made = replace(item, tiles=tiles, cache_read=copies)
-                    if _has_plan(graph, made):
-                        yield made
+                    schedule = replace(item, tiles=tiles, cache_read=copies)
+                    if _has_plan(graph, schedule):
+                        yield schedule
 
 
 def _has_plan(graph: Graph, schedule: Schedule) -> bool:

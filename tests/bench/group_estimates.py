@@ -120,8 +120,8 @@ def fitted(rows: Sequence[Mapping[str, Any]]) -> Rates:
 
     def rates_of(point: Any) -> Rates:
         ns = dict(zip(names, np.exp(point).tolist(), strict=True))
-        vectors = {field: 1e3 / ns[what] for what, field in VECTORS.items()}
-        loops = {what: ns[what] for what in CORE.loops_ns}
+        vectors = {field: 1e3 / ns[kind] for kind, field in VECTORS.items()}
+        loops = {kind: ns[kind] for kind in CORE.loops_ns}
         return replace(CORE, **vectors, loops_ns=loops, bytes_moved=1e3 / ns["near"], bytes_far=1e3 / ns["far"])
 
     def errors(point: Any) -> Any:
@@ -134,22 +134,22 @@ def fitted(rows: Sequence[Mapping[str, Any]]) -> Rates:
 
 def page(rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     """The page's text."""
-    known = {name: own for name, own in rows.items() if own}
-    lines, every = [], dict[str, list[float]]()
-    for name, own in known.items():
-        by = {"as shipped": CORE}
+    known = {name: model_rows for name, model_rows in rows.items() if model_rows}
+    lines, errors_by_rates = [], dict[str, list[float]]()
+    for name, model_rows in known.items():
+        rates_by_name = {"as shipped": CORE}
         if len(known) > 1:
-            by["left out"] = fitted([row for other, others in known.items() if other != name for row in others])
+            rates_by_name["left out"] = fitted([row for other, others in known.items() if other != name for row in others])
         cells = []
-        for word, rates in by.items():
-            off = [abs(math.log(rates.loops_us(row["work"], row["outputs"]) / row["us"])) for row in own]
-            every.setdefault(word, []).extend(off)
+        for word, rates in rates_by_name.items():
+            off = [abs(math.log(rates.loops_us(row["work"], row["outputs"]) / row["us"])) for row in model_rows]
+            errors_by_rates.setdefault(word, []).extend(off)
             cells += _distribution(off)
-        lines.append([name, str(len(own)), *cells])
-    lines.append(
-        ["**all**", str(sum(map(len, known.values()))), *(cell for off in every.values() for cell in _distribution(off))]
-    )
-    names = [f"{word}: {what}" for word in every for what in ("median", "mean", "nine in ten", "within 2x")]
+        lines.append([name, str(len(model_rows)), *cells])
+    cells = [cell for off in errors_by_rates.values() for cell in _distribution(off)]
+    lines.append(["**all**", str(sum(map(len, known.values()))), *cells])
+    statistics_ = ("median", "mean", "nine in ten", "within 2x")
+    names = [f"{word}: {statistic}" for word in errors_by_rates for statistic in statistics_]
     return HEAD + "\n".join(markdown_table(["model", "times", *names], lines))
 
 

@@ -136,12 +136,12 @@ def main() -> None:
         files = [Path(folder) / f"g{index}.onnx" for index in range(len(groups))]
         for file, (_, nodes) in zip(files, groups, strict=True):
             file.write_bytes(model_of(nodes).SerializeToString())
-        own, inside = Path(folder) / "operators", Path(folder) / "models"
-        if not own.exists():
-            tune([word for file in files for word in ("--op", f"group:{file}")], own)
-        if not inside.exists():
-            tune([str(file) for file in files], inside)
-        with load(own, threads=1) as operators, load(inside, threads=1) as models:
+        op_pack, models_pack = Path(folder) / "operators", Path(folder) / "models"
+        if not op_pack.exists():
+            tune([word for file in files for word in ("--op", f"group:{file}")], op_pack)
+        if not models_pack.exists():
+            tune([str(file) for file in files], models_pack)
+        with load(op_pack, threads=1) as operators, load(models_pack, threads=1) as models:
             for file, (kind, nodes) in zip(files, groups, strict=True):
                 op = operators.op(next(name for name in operators.ops if name.startswith(f"group_{file.stem}_")))
                 model = models.model(file.stem)

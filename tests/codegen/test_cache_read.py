@@ -23,18 +23,18 @@ from haotuner.graph.interpret import interpret
 from tests.codegen.interpreter import run
 
 B, M = dimension("b"), dimension("m")
-BOTH = COLUMNS | ROWS
+BOTH_OPERANDS = COLUMNS | ROWS
 
 
 def convolution(side: int, channels: int, filters: int, stride: int = 1, dilation: int = 1, pad: int = 1) -> Graph:
     """A 3x3 convolution of images with channels first, and a ReLU."""
     g = GraphBuilder()
     x, w = g.input("x", (B, channels, side, side)), g.input("w", (filters, channels, 3, 3))
-    own = (0, 0, pad, pad)
-    padded = g.add("pad", x, before=own, after=own, mode="constant", value=0.0)
-    both: dict[str, Any] = {"strides": (stride, stride), "dilations": (dilation, dilation)}
-    seen = g.add("window", padded, axes=(2, 3), sizes=(3, 3), **both)
-    return g.finish(g.map("max", g.add("contract", seen, w, labels="bcpquv,fcuv->bfpq"), 0.0))
+    pads = (0, 0, pad, pad)
+    padded = g.add("pad", x, before=pads, after=pads, mode="constant", value=0.0)
+    steps: dict[str, Any] = {"strides": (stride, stride), "dilations": (dilation, dilation)}
+    windows = g.add("window", padded, axes=(2, 3), sizes=(3, 3), **steps)
+    return g.finish(g.map("max", g.add("contract", windows, w, labels="bcpquv,fcuv->bfpq"), 0.0))
 
 
 def product(labels: str = "mk,kn->mn", k: int = 37) -> Graph:
@@ -66,7 +66,7 @@ def plans(graph: Graph) -> list[Plan]:
     """Every axis of lanes, every copy, of tiles that end within the tensors."""
     result = []
     axes = range(graph.types[graph.outputs[0]].rank)
-    for number, (axis, bits) in enumerate(itertools.product(axes, (COLUMNS, ROWS, BOTH))):
+    for number, (axis, bits) in enumerate(itertools.product(axes, (COLUMNS, ROWS, BOTH_OPERANDS))):
         item = Schedule(lane_axis=axis, lanes=4, unroll=2, rows=2, tiles=(2, 1, 0), cache_read=bits)
         other = replace(item, unroll=1, rows=4, tiles=(1, 2, 2), masked=False)
         with suppress(UsageError):
@@ -77,20 +77,20 @@ def plans(graph: Graph) -> list[Plan]:
 @pytest.mark.parametrize("name", CASES)
 def test_tiles_of_copies_compute_the_graph(name: str) -> None:
     graph, inputs = CASES[name], arrays(CASES[name])
-    want = interpret(graph, inputs)[graph.outputs[0]]
-    every = plans(graph)
-    assert {plan.schedule.cache_read for plan in every} == {COLUMNS, ROWS, BOTH}
-    for plan in every:
-        found, _ = run(plan, inputs)
-        np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-5, err_msg=str(plan.schedule))
+    expected = interpret(graph, inputs)[graph.outputs[0]]
+    all_plans = plans(graph)
+    assert {plan.schedule.cache_read for plan in all_plans} == {COLUMNS, ROWS, BOTH_OPERANDS}
+    for plan in all_plans:
+        result, _ = run(plan, inputs)
+        np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5, err_msg=str(plan.schedule))
 
 
 def test_bits_are_those_of_the_program_without_copies() -> None:
     graph, inputs = CASES["no pads"], arrays(CASES["no pads"])
     for plan in plans(graph)[::4]:
-        found, _ = run(plan, inputs)
+        result, _ = run(plan, inputs)
         other, _ = run(planned(graph, replace(plan.schedule, cache_read=0)), inputs)
-        np.testing.assert_array_equal(found, other)
+        np.testing.assert_array_equal(result, other)
 
 
 def accesses(loop: Loop, tensor: str, times: int = 1) -> list[tuple[Access, int]]:
@@ -114,7 +114,7 @@ def loads_of(schedule: Schedule, tensor: str) -> int:
 
 def test_copied_operands_are_read_once_a_tile_and_pads_with_masks() -> None:
     item = Schedule(lane_axis=1, lanes=16, unroll=4, rows=4, tiles=(14, 1, 0))
-    copied = replace(item, cache_read=BOTH)
+    copied = replace(item, cache_read=BOTH_OPERANDS)
     assert loads_of(copied, "w") == 64 * 64 * 9, "every weight once"
     assert loads_of(item, "w") == 56 * 14 * 64 * 64 * 9, "once a block of rows"
     assert loads_of(copied, "x") == 56 * 64 * 3 * 64, "three rows of the image in whole vectors, for each row of the output"
@@ -139,9 +139,9 @@ def test_copies_are_of_known_size_and_fit() -> None:
     reads = [planned(large, space.schedule(point)).reads for point in space.points[::501]]
     assert any(reads) and MOST_FLOATS < 512 * 9 * 64
     with pytest.raises(UsageError, match="no operand that could be copied"):
-        same = GraphBuilder()
-        x = same.input("x", (M, 8))
-        gram = same.finish(same.add("contract", x, x, labels="mk,nk->mn"))
+        builder = GraphBuilder()
+        x = builder.input("x", (M, 8))
+        gram = builder.finish(builder.add("contract", x, x, labels="mk,nk->mn"))
         planned(gram, Schedule(lane_axis=1, lanes=4, unroll=1, tiles=(1, 1, 0), cache_read=COLUMNS))
 
 
@@ -150,7 +150,7 @@ def test_what_is_copied_is_not_written_over() -> None:
     x, w = g.input("x", (8, 8)), g.input("w", (8, 8))
     graph = g.finish(g.add("contract", x, w, labels="mk,kn->mn"))
     item = Schedule(lane_axis=1, lanes=4, unroll=1, rows=2, tiles=(4, 2, 0))
-    for bits in (0, COLUMNS, ROWS, BOTH):
+    for bits in (0, COLUMNS, ROWS, BOTH_OPERANDS):
         assert in_place(planned(graph, replace(item, cache_read=bits))) == ()
 
 
@@ -158,5 +158,5 @@ def test_points_of_copies_are_planned() -> None:
     space, rng = Space(CASES["convolution"], 4), np.random.default_rng(0)
     for point in [space.drawn(rng) for _ in range(40)]:
         assert space.has_program(point), space.schedule(point)
-    assert {space.schedule(point).cache_read for point in space.points} == {0, COLUMNS, ROWS, BOTH}
+    assert {space.schedule(point).cache_read for point in space.points} == {0, COLUMNS, ROWS, BOTH_OPERANDS}
     assert all(hole.name != CACHE_READ for hole in replace(space, copies=False).holes)

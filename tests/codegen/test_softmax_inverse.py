@@ -15,7 +15,7 @@ from haotuner.graph.graph import Graph, GraphBuilder
 
 B, T = dimension("b"), dimension("t")
 MOST_TERMS = 2.0**31  # of a row: kernels take no longer ones
-MORE = 1.0  # unit of the last place that the product may be off more than the quotient, which is off by a half
+EXTRA_UNITS = 1.0  # unit of the last place that the product may be off more than the quotient, which is off by a half
 
 
 def quotient_of(how: str = "sum", axis: int = 1, *, moved: bool = True, other: bool = False) -> Graph:
@@ -67,5 +67,5 @@ def test_the_product_is_off_by_at_most_a_unit_more_at_all_exponents():
     exact = e.astype(np.float64)[:, None] / totals.astype(np.float64)
     unit = np.maximum(np.spacing(exact.astype(np.float32)), np.float32(2.0**-149)).astype(np.float64)
     off = np.abs((e[:, None] * inverse).astype(np.float64) - exact) / unit
-    assert off.max() <= 0.5 + MORE
+    assert off.max() <= 0.5 + EXTRA_UNITS
     assert off.max() > 0.5, "more than a quotient: it is another number somewhere"

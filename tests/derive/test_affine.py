@@ -32,14 +32,18 @@ def value(e: Affine, at: dict[str, int]) -> int:
         if isinstance(atom, str):
             part = at[atom]
         else:
-            part = value(atom.of, at) // atom.by if isinstance(atom, Quotient) else value(atom.of, at) % atom.by
+            part = (
+                value(atom.dividend, at) // atom.divisor
+                if isinstance(atom, Quotient)
+                else value(atom.dividend, at) % atom.divisor
+            )
         result += factor * part
     return result
 
 
 @st.composite
 def indices(draw: st.DrawFn, depth: int = 3) -> tuple[Affine, Callable[[dict[str, int]], int]]:
-    """An index, and what it must be as a function of the iterators."""
+    """An index, and its expected value as a function of the iterators."""
     kind = draw(st.sampled_from(["name", "number", *["add", "mul", "div", "mod", "put"] * (depth > 0)]))
     if kind == "name":
         name = draw(st.sampled_from(sorted(RANGES)))
@@ -47,24 +51,24 @@ def indices(draw: st.DrawFn, depth: int = 3) -> tuple[Affine, Callable[[dict[str
     if kind == "number":
         size = draw(st.integers(-5, 5))
         return number(size), lambda at: size
-    e, of = draw(indices(depth - 1))
+    e, expected = draw(indices(depth - 1))
     if kind == "add":
-        other, of_other = draw(indices(depth - 1))
-        return e + other, lambda at: of(at) + of_other(at)
+        other, expected_other = draw(indices(depth - 1))
+        return e + other, lambda at: expected(at) + expected_other(at)
     size = draw(st.integers(1, 4))
     if kind == "mul":
-        return e * size, lambda at: of(at) * size
+        return e * size, lambda at: expected(at) * size
     if kind == "put":
-        other, of_other = draw(indices(depth - 1))
-        return substituted(e, {"x": other}, RANGES), lambda at: of({**at, "x": of_other(at)})
+        other, expected_other = draw(indices(depth - 1))
+        return substituted(e, {"x": other}, RANGES), lambda at: expected({**at, "x": expected_other(at)})
     make = divided if kind == "div" else remainder
-    return make(e, size, RANGES), (lambda at: of(at) // size) if kind == "div" else (lambda at: of(at) % size)
+    return make(e, size, RANGES), (lambda at: expected(at) // size) if kind == "div" else (lambda at: expected(at) % size)
 
 
 @given(indices(), VALUES)
 def test_an_index_is_what_its_arithmetic_says(pair, at):
-    e, of = pair
-    assert value(e, at) == of(at)
+    e, expected = pair
+    assert value(e, at) == expected(at)
     extent = bounds(e, RANGES)
     assert extent is not None and extent[0] <= value(e, at) < extent[1]
 

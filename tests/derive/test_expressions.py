@@ -32,27 +32,27 @@ def nests(draw: st.DrawFn, depth: int = 2) -> Scope:
         high = [draw(st.sampled_from([2, 3, dimension("n"), dimension("n") + 1])) for _ in range(count)]
         return tuple(Loop(f"i{next(counter)}", draw(st.integers(-1, 1)), extent) for extent in high)
 
-    def index(own: dict[str, tuple[object, object]]):
+    def index(ranges: dict[str, tuple[object, object]]):
         e = number(draw(st.integers(-2, 2)))
-        for name in draw(st.lists(st.sampled_from(sorted(own)), max_size=2, unique=True)):
+        for name in draw(st.lists(st.sampled_from(sorted(ranges)), max_size=2, unique=True)):
             e += iterator(name) * draw(st.sampled_from([-2, -1, 1, 2, 3]))
         size = draw(st.sampled_from([1, 1, 2, 4]))
-        return draw(st.sampled_from([divided, remainder]))(e, size, own) if size > 1 else e
+        return draw(st.sampled_from([divided, remainder]))(e, size, ranges) if size > 1 else e
 
-    def body(own, left: int) -> Body:
+    def body(ranges, left: int) -> Body:
         kind = draw(st.sampled_from(["read", "number", *["mul", "add", "nest", "exp"] * (left > 0)]))
         if kind == "number":
             return Number(draw(st.sampled_from([0.5, 2.0, -1.0])))
         if kind == "exp":
-            return Apply("exp", (body(own, left - 1),))
+            return Apply("exp", (body(ranges, left - 1),))
         if kind in ("mul", "add"):
-            return apply(kind, *(body(own, left - 1) for _ in range(2)))
+            return apply(kind, *(body(ranges, left - 1) for _ in range(2)))
         if kind == "nest":
             inner = scope(left - 1)
-            return Read(inner, tuple(index(own) for _ in inner.spatial))
+            return Read(inner, tuple(index(ranges) for _ in inner.spatial))
         name = draw(st.sampled_from(["A", "B"]))
         shape = {"A": (3, dimension("n")), "B": (4,)}[name]
-        return Read(Tensor(name, shape, name == "B"), tuple(index(own) for _ in shape))
+        return Read(Tensor(name, shape, name == "B"), tuple(index(ranges) for _ in shape))
 
     def scope(left: int) -> Scope:
         spatial, sums = loops(1), loops(0)
@@ -82,9 +82,9 @@ def test_the_canonical_form_computes_the_same(scope):
 def shuffled(scope: Scope, draw: random.Random, *, root: bool = True) -> Scope:
     """Copy with sums, factors and axes of inner nests in another order."""
 
-    def of(body: Body) -> Body:
+    def shuffled_body(body: Body) -> Body:
         if isinstance(body, Apply):
-            operands = [of(operand) for operand in body.operands]
+            operands = [shuffled_body(operand) for operand in body.operands]
             if body.function in ("mul", "add"):
                 draw.shuffle(operands)
             return Apply(body.function, tuple(operands))
@@ -98,14 +98,14 @@ def shuffled(scope: Scope, draw: random.Random, *, root: bool = True) -> Scope:
     draw.shuffle(sums)
     if not root:
         draw.shuffle(spatial)
-    return Scope(tuple(spatial), tuple(sums), of(scope.body))
+    return Scope(tuple(spatial), tuple(sums), shuffled_body(scope.body))
 
 
 def test_hashes_of_different_expressions_differ():
-    every = [*PLAIN, conv(3, 1, 3), conv(3, 2), conv(5), band(4, 3)]
+    scopes = [*PLAIN, conv(3, 1, 3), conv(3, 2), conv(5), band(4, 3)]
     turned = text(conv()).replace("K[r, s, o, i]", "K[s, r, o, i]")
-    assert len({structural_hash(scope) for scope in [*every, parse(turned)]}) == len(every) + 1
-    assert all(structural_hash(scope) < 1 << 64 for scope in every)
+    assert len({structural_hash(scope) for scope in [*scopes, parse(turned)]}) == len(scopes) + 1
+    assert all(structural_hash(scope) < 1 << 64 for scope in scopes)
 
 
 def test_a_convolution_is_what_einsum_says():

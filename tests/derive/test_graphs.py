@@ -68,8 +68,8 @@ def test_an_expression_of_a_graph_is_the_graph(at):
 
 def same_numbers(scopes: tuple[Scope, ...]) -> Graph:
     """The graph of some expressions, after both computed the same."""
-    every = {name: tensor for scope in scopes for name, tensor in tensors(scope).items()}
-    arrays = {name: drawn(tensor.shape) for name, tensor in every.items()}
+    read_tensors = {name: tensor for scope in scopes for name, tensor in tensors(scope).items()}
+    arrays = {name: drawn(tensor.shape) for name, tensor in read_tensors.items()}
     graph = graph_of(scopes, arrays, SIZES)
     answers = interpret_graph(graph, {name: arrays[name] for name in graph.inputs})
     for scope, output in zip(scopes, graph.outputs, strict=True):
@@ -119,7 +119,7 @@ def test_forms_of_a_model_compute_what_its_products_do():
     derivation = Derivation(graph, [{"n": 1, "h": 7, "w": 7}, {"n": 1, "h": 56, "w": 56}], Limits(explorative=1))
     products = derivation.products()
     assert len(products) == 3
-    for forms in [*map(derivation.of, products), *derivation.merged()]:
+    for forms in [*map(derivation.forms_of, products), *derivation.merged()]:
         read = {name for form in (forms.original, *forms.others) for name in form.graph.inputs}
         values = {**inputs, **interpret_graph(graph, inputs, keep=[*read, *forms.tensors])}
         assert forms.others
@@ -133,7 +133,7 @@ def test_forms_of_a_model_compute_what_its_products_do():
 def test_a_layer_of_one_feature_is_cheaper_as_a_product_and_a_shifted_add():
     graph = model()
     derivation = Derivation(graph, [{"n": 1, "h": 56, "w": 56}], Limits(explorative=1))
-    forms = derivation.of(derivation.products()[1])
+    forms = derivation.forms_of(derivation.products()[1])
     assert forms.best_at(0) is not forms.original
 
 
@@ -142,7 +142,7 @@ def test_equal_products_are_derived_once():
     x = g.input("x", (N, 32, H, W))
     graph = g.finish(convolution(g, convolution(g, x, 32), 32))
     derivation = Derivation(graph, [{"n": 1, "h": 7, "w": 7}], Limits(explorative=1))
-    first, other = map(derivation.of, derivation.products())
+    first, other = map(derivation.forms_of, derivation.products())
     assert len(derivation.derived) == 1 and "derived before" in other.statistics
     assert len(first.others) == len(other.others)
     assert set(tensors(first.others[0].scopes[0])) != set(tensors(other.others[0].scopes[0]))
@@ -160,11 +160,11 @@ def test_what_is_no_sum_of_products_is_refused_in_words():
     g = GraphBuilder()
     x = g.input("x", (N, 4), "int32")
     y = g.input("y", (N, 4))
-    whole = g.add("contract", x, x, labels="ab,cb->ac")
+    integers = g.add("contract", x, x, labels="ab,cb->ac")
     largest = g.add("reduce", y, how="max", axes=(0,))
-    graph = g.finish(whole, largest)
+    graph = g.finish(integers, largest)
     with pytest.raises(UsageError, match="expressions of real numbers alone"):
-        expression_of(graph, whole)
+        expression_of(graph, integers)
     with pytest.raises(UsageError, match="is no sum of products"):
         expression_of(graph, largest)
     with pytest.raises(UsageError, match="is not computed"):

@@ -19,7 +19,7 @@ LIMITS = Limits(explorative=3, seconds=60.0)
 SIZES = {"n": 2, "h": 14, "w": 14, "c": 64, "f": 32, "b": 8, "s": 256, "k": 64, "m": 32}
 
 
-def of_kind(scope: Scope, kind: str) -> Iterator[tuple[Scope, Kernel]]:
+def kernels_of_kind(scope: Scope, kind: str) -> Iterator[tuple[Scope, Kernel]]:
     """Nests of an expression that are a kernel of a kind, with operands that lie as it reads them."""
     for inner in scopes(scope):
         for kernel in kernels(inner):
@@ -51,7 +51,7 @@ def matmul_and_shifted_add(count: int) -> Callable[[Scope], bool]:
     def holds(scope: Scope) -> bool:
         return sums_shifted(scope, count) and any(
             inner == scope.body.source and is_plain(kernel.first) and is_plain(kernel.second) and len(kernel.roles["k"]) == 1
-            for inner, kernel in of_kind(scope, "matmul")
+            for inner, kernel in kernels_of_kind(scope, "matmul")
             if isinstance(scope.body, Read)
         )
 
@@ -68,7 +68,7 @@ def smaller_windows(window: int, count: int, channels: int) -> Callable[[Scope],
             and all(side.stride == side.dilation == 1 for side in kernel.windows)
             and {inner.ranges[side.tap] for side in kernel.windows} == {(0, window)}
             and len(kernel.roles["n"]) == channels
-            for inner, kernel in of_kind(scope, "conv")
+            for inner, kernel in kernels_of_kind(scope, "conv")
             if isinstance(scope.body, Read)
         )
 
@@ -83,7 +83,7 @@ def phases_as_channels(scope: Scope) -> bool:
         and isinstance(kernel.first.source, Scope)
         and is_layout(kernel.first.source)
         and len(kernel.roles["k"]) == 5
-        for _, kernel in of_kind(scope, "conv")
+        for _, kernel in kernels_of_kind(scope, "conv")
     )
 
 
@@ -94,7 +94,7 @@ def residues_as_batch(scope: Scope) -> bool:
         and all(side.stride == side.dilation == 1 for side in kernel.windows)
         and isinstance(kernel.first.source, Scope)
         and len(kernel.roles["m"]) == 5
-        for _, kernel in of_kind(scope, "conv")
+        for _, kernel in kernels_of_kind(scope, "conv")
     )
 
 
@@ -102,7 +102,7 @@ def dense_band(scope: Scope) -> bool:
     """A dense band of two operands laid out in residues."""
     return any(
         is_layout(operand.source) if isinstance(operand.source, Scope) else False
-        for _, kernel in of_kind(scope, "band")
+        for _, kernel in kernels_of_kind(scope, "band")
         for operand in (kernel.first, kernel.second)
         if not isinstance(operand.source, Tensor)
     )
@@ -110,7 +110,9 @@ def dense_band(scope: Scope) -> bool:
 
 def block_products(scope: Scope) -> bool:
     """A batch of products whose rows are blocks of the band's."""
-    return any(kernel.roles["m"] and kernel.roles["n"] and kernel.roles["b"] for _, kernel in of_kind(scope, "batch_matmul"))
+    return any(
+        kernel.roles["m"] and kernel.roles["n"] and kernel.roles["b"] for _, kernel in kernels_of_kind(scope, "batch_matmul")
+    )
 
 
 CASES: dict[str, tuple[Scope, Callable[[Scope], bool]]] = {
@@ -172,24 +174,24 @@ def are_one(scopes_: list[Scope], kind: str) -> Scope:
     assert all(check.holds(part, at) for at, part in enumerate(parts))
     inner = {part.body.source for part in parts if isinstance(part.body, Read)}
     assert len(inner) == 1
-    whole = inner.pop()
-    assert isinstance(whole, Scope)
-    kernel = next(kernel for kernel in kernels(whole) if kernel.kind == kind)
+    merged = inner.pop()
+    assert isinstance(merged, Scope)
+    kernel = next(kernel for kernel in kernels(merged) if kernel.kind == kind)
     assert is_constant(kernel.second)
-    return whole
+    return merged
 
 
 def test_three_matmuls_of_one_input_are_one():
-    whole = are_one([matmul(1, "f"), matmul(2, "f"), other_names(matmul(3, "2*g"), 1)], "matmul")
-    assert str(whole.spatial[1].extent) == "2*f + 2*g"
+    merged = are_one([matmul(1, "f"), matmul(2, "f"), other_names(matmul(3, "2*g"), 1)], "matmul")
+    assert str(merged.spatial[1].extent) == "2*f + 2*g"
 
 
 @pytest.mark.parametrize("windows", [(3, 3), (3, 5), (7, 3), (1, 3)])
 @pytest.mark.parametrize("stride, dilation", [(1, 1), (2, 1), (1, 3)])
 def test_two_convolutions_of_one_image_are_one(windows: tuple[int, int], stride: int, dilation: int):
     first, other = (conv(size, stride, dilation, f"K{at}", f"f{at}") for at, size in enumerate(windows))
-    whole = are_one([first, other_names(other, 2)], "conv")
-    assert {loop.extent for loop in whole.sums if not is_symbolic(loop.extent)} == {max(windows)}
+    merged = are_one([first, other_names(other, 2)], "conv")
+    assert {loop.extent for loop in merged.sums if not is_symbolic(loop.extent)} == {max(windows)}
 
 
 def test_products_of_different_inputs_are_not_one():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from haotuner.derive.expression import Apply, Read, Scope, names, whole
+from haotuner.derive.expression import Apply, Read, Scope, names, surrounded
 from haotuner.derive.moves import moves
 from haotuner.derive.nests import normal
 from haotuner.derive.rules import (
@@ -73,8 +73,8 @@ def test_a_sum_split_in_two_is_one_again():
     scope = conv()
     split = summation_split(scope, {"r", "s"}, names(scope)).result
     assert isinstance(split, Scope)
-    (again,) = [step.result for step in unsplit(split)]
-    assert isinstance(again, Scope) and Check(scope).holds(again) and len(again.sums) == 3
+    (joined,) = [step.result for step in unsplit(split)]
+    assert isinstance(joined, Scope) and Check(scope).holds(joined) and len(joined.sums) == 3
     assert not isinstance(body_read(split).source.body.operands[0].source, Scope)  # type: ignore[union-attr]
 
 
@@ -97,7 +97,7 @@ def test_ranges_shrink_to_what_is_not_zero_and_is_read():
 
 def test_an_axis_is_split():
     scope = parse("A(12); L[i:0..12] S[r:0..2] A[i + r]")
-    outer = whole(scope, names(scope))
+    outer = surrounded(scope, names(scope))
     split = axis_split(body_read(outer), "i", 4, outer.ranges, names(outer)).result
     assert isinstance(split, Read) and isinstance(split.source, Scope)
     assert split.source.box == ((0, 3), (0, 4)) and Check(scope).holds(Scope(outer.spatial, (), split))

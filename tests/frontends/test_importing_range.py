@@ -22,14 +22,14 @@ SIZES = [n("Shape", ["x"], ["s"]), n("Gather", ["s", "zero"], ["a"]), n("Gather"
 NUMBERS = {"zero": np.array(0), "one": np.array(1)}
 
 
-def answers(made: Any, graph: Any, inputs: dict[str, Any]) -> list[Any]:
+def answers(onnx_model: Any, graph: Any, inputs: dict[str, Any]) -> list[Any]:
     """Of the reference, of ONNX Runtime where it is there, and ours."""
-    results = [ReferenceEvaluator(made).run(None, inputs)[0], interpret(graph, inputs)["y"]]
+    results = [ReferenceEvaluator(onnx_model).run(None, inputs)[0], interpret(graph, inputs)["y"]]
     try:
         import onnxruntime
     except ImportError:
         return results
-    return [*results, onnxruntime.InferenceSession(made.SerializeToString()).run(None, inputs)[0]]
+    return [*results, onnxruntime.InferenceSession(onnx_model.SerializeToString()).run(None, inputs)[0]]
 
 
 @pytest.mark.parametrize(
@@ -37,14 +37,14 @@ def answers(made: Any, graph: Any, inputs: dict[str, Any]) -> list[Any]:
     [("zero", "a", "b"), ("one", "aa", "b"), ("a", "zero", "nb"), ("zero", "a", "nb"), ("b", "a", "b"), ("a", "b", "nb")],
 )
 def test_a_step_of_a_size(ends: tuple[str, str, str]) -> None:
-    made = model([*SIZES, n("Range", [*ends], ["y"])], {"x": ["h", "w"]}, ["y"], NUMBERS)
-    made.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.INT64
-    graph = graph_of(made, None, {})
+    onnx_model = model([*SIZES, n("Range", [*ends], ["y"])], {"x": ["h", "w"]}, ["y"], NUMBERS)
+    onnx_model.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.INT64
+    graph = graph_of(onnx_model, None, {})
     for shape in [(7, 2), (4, 4), (3, 5), (9, 3), (1, 1)]:
-        want, *others = answers(made, graph, {"x": np.zeros(shape, np.float32)})
+        expected, *others = answers(onnx_model, graph, {"x": np.zeros(shape, np.float32)})
         for other in others:
-            np.testing.assert_array_equal(other, want)
-            assert other.dtype == want.dtype
+            np.testing.assert_array_equal(other, expected)
+            assert other.dtype == expected.dtype
 
 
 def test_a_step_that_comes_with_the_request() -> None:
@@ -52,19 +52,20 @@ def test_a_step_that_comes_with_the_request() -> None:
     node = n("Range", ["first", "last", "step"], ["y"])
     inputs = [info(name, onnx.TensorProto.INT64, []) for name in ("first", "last", "step")]
     graph_ = onnx.helper.make_graph([node], "g", inputs, [info("y", onnx.TensorProto.INT64, None)])
-    made = onnx.helper.make_model(graph_, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
-    graph = graph_of(made, None, {})
+    onnx_model = onnx.helper.make_model(graph_, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    graph = graph_of(onnx_model, None, {})
     for first, last, step in [(0, 10, 3), (5, 1, -1), (-4, 9, 4), (2, 2, 1), (3, 1, 2), (0, 9, 9)]:
-        want, *others = answers(made, graph, {"first": np.array(first), "last": np.array(last), "step": np.array(step)})
+        values = {"first": np.array(first), "last": np.array(last), "step": np.array(step)}
+        expected, *others = answers(onnx_model, graph, values)
         for other in others:
-            np.testing.assert_array_equal(other, want)
+            np.testing.assert_array_equal(other, expected)
     with pytest.raises(UsageError, match="a size of -1"):
         interpret(graph, {"first": np.array(0), "last": np.array(4), "step": np.array(0)})
 
 
 def test_axes_that_the_request_tells_are_refused_in_words() -> None:
-    made = model(
+    onnx_model = model(
         [n("Cast", ["t"], ["axes"], to=7), n("ReduceSum", ["x", "axes"], ["y"])], {"x": ["h", "w"], "t": [1]}, ["y"], {}
     )
     with pytest.raises(UsageError, match="export the model with a constant there"):
-        graph_of(made, None, {})
+        graph_of(onnx_model, None, {})

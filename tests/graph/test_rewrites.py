@@ -23,12 +23,12 @@ def drawn_graph(seed: int) -> Graph:
     """A softmax, a product of it, and reductions over axes of fixed extents."""
     draw, g = random.Random(seed), GraphBuilder()
     labels = draw.choice(LABELS)
-    own, other = labels.partition("->")[0].split(",")
+    first_labels, second_labels = labels.partition("->")[0].split(",")
     extents: dict[str, Any] = {"b": B, "m": draw.choice([1, 5]), "k": draw.choice([64, 72, 7]), "n": draw.choice([2, 6])}
-    x, v = (g.input(name, [extents[label] for label in word]) for name, word in (("x", own), ("v", other)))
-    weights = decompositions.softmax(g, x, own.index("k"))
+    x, v = (g.input(name, [extents[label] for label in word]) for name, word in (("x", first_labels), ("v", second_labels)))
+    weights = decompositions.softmax(g, x, first_labels.index("k"))
     product = g.add("contract", weights, v, labels=labels)
-    axes = draw.choice([(own.index("k"),), (own.index("k"), own.index("m"))])
+    axes = draw.choice([(first_labels.index("k"),), (first_labels.index("k"), first_labels.index("m"))])
     how = draw.choice(["sum", "max", "min"])
     reduced = g.add("reduce", g.map("neg", x), how=how, axes=axes, keepdims=draw.random() < 0.5)
     return g.finish(g.map("neg", product), reduced)
@@ -63,10 +63,10 @@ def test_a_rewritten_graph_is_within_the_bounds_of_both_forms(seed: int) -> None
 
 def test_all_sites_of_a_graph_at_once() -> None:
     graph = drawn_graph(3)
-    every = list({site.tensor: site for site in sites(graph)}.values())
-    assert len(every) > 2
+    all_sites = list({site.tensor: site for site in sites(graph)}.values())
+    assert len(all_sites) > 2
     inputs = arrays(graph, 3)
-    values, before = interpret(rewritten(graph, every), inputs), interpret(graph, inputs)
+    values, before = interpret(rewritten(graph, all_sites), inputs), interpret(graph, inputs)
     for name in graph.outputs:
         np.testing.assert_allclose(values[name], before[name], rtol=1e-4, atol=1e-5)
 

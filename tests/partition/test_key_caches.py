@@ -30,13 +30,13 @@ def joined(reader: str) -> Graph:
     """A cache of rows (batch, past, 16) that one step reads in some way."""
     g = GraphBuilder()
     past, new = g.input("past", (B, P, 16)), g.input("new", (B, T, 16))
-    whole = g.add("concat", *((new, past) if reader == "in front" else (past, new)), axis=1)
-    outputs = [whole]
+    cache = g.add("concat", *((new, past) if reader == "in front" else (past, new)), axis=1)
+    outputs = [cache]
     if reader == "dense":
-        outputs.append(g.add("contract", whole, g.constant(np.ones((16, 8), np.float32)), labels="btk,kn->btn"))
+        outputs.append(g.add("contract", cache, g.constant(np.ones((16, 8), np.float32)), labels="btk,kn->btn"))
     if reader in ("loops", "read elsewhere"):
-        outputs.append(g.add("reduce", past if reader == "read elsewhere" else whole, how="sum", axes=(1,)))
-    return g.finish(*(outputs if reader != "no output" else [g.map("exp", whole)]))
+        outputs.append(g.add("reduce", past if reader == "read elsewhere" else cache, how="sum", axes=(1,)))
+    return g.finish(*(outputs if reader != "no output" else [g.map("exp", cache)]))
 
 
 @pytest.mark.parametrize(

@@ -260,11 +260,11 @@ def test_a_kernel_that_reads_across_is_dearer():
     us = [Prices([SIZES], CORE).loops_us(one) for one in (turned, plain)]
     assert us[0] > 1.3 * us[1]
     sums = g.finish(g.add("reduce", y, how="sum", axes=(2,), keepdims=False))
-    same = [
+    expected_us = [
         Prices([SIZES], replace(CORE, loops_ns={**CORE.loops_ns, STRIDED: ns, STRIDED_FAR: ns})).loops_us(sums)
         for ns in (0.0, 100.0)
     ]
-    assert same[0] == same[1], "a row that is summed is read as it lies"
+    assert expected_us[0] == expected_us[1], "a row that is summed is read as it lies"
 
 
 @pytest.mark.parametrize("layout", ["cheapest", "last"])

@@ -37,8 +37,8 @@ def work(graph: Graph, request: dict[str, int] = SMALL) -> dict[str, float]:
 def test_maps_are_vectors_and_move_each_tensor_once():
     g = GraphBuilder()
     x, scale = g.input("x", (B, T, 8)), g.input("scale", (8,))
-    found = work(g.finish(g.map("exp", g.map("mul", g.map("add", x, x), scale))))
-    assert found == {BYTES: 4.0 * (2 * 160 + 8), SIMPLE: 320.0, FUNCTION: 160.0, ROW: 20.0}
+    counts = work(g.finish(g.map("exp", g.map("mul", g.map("add", x, x), scale))))
+    assert counts == {BYTES: 4.0 * (2 * 160 + 8), SIMPLE: 320.0, FUNCTION: 160.0, ROW: 20.0}
 
 
 def test_a_transpose_is_turned_in_squares_and_a_short_one_is_strided():
@@ -61,13 +61,13 @@ def test_lines_that_are_met_again_after_many_others_are_far():
     assert large.get(STRIDED_FAR, 0.0) + large.get(TURNED, 0.0) == 2 * 20_000 * 4
 
 
-@pytest.mark.parametrize(("shape", "what"), [((B, 12, T), DIVIDED), ((B, T, 12), DIVIDED_BY_SIZE)])
-def test_indices_that_are_divided_are_counted_once_an_element(shape, what):
+@pytest.mark.parametrize(("shape", "kind"), [((B, 12, T), DIVIDED), ((B, T, 12), DIVIDED_BY_SIZE)])
+def test_indices_that_are_divided_are_counted_once_an_element(shape, kind):
     g = GraphBuilder()
     turned = g.add("transpose", g.input("x", shape), order=(0, 2, 1))
-    found = work(g.finish(g.map("exp", g.add("reshape", turned, shape=(B, 12 * T)))))
-    assert found[what] == 2 * 2 * 120, "a quotient and a rest"
-    assert found[SCALAR[FUNCTION]] == 2 * 120 and FUNCTION not in found
+    counts = work(g.finish(g.map("exp", g.add("reshape", turned, shape=(B, 12 * T)))))
+    assert counts[kind] == 2 * 2 * 120, "a quotient and a rest"
+    assert counts[SCALAR[FUNCTION]] == 2 * 120 and FUNCTION not in counts
 
 
 def test_a_long_reduction_is_a_loop_and_a_window_of_few_taps_is_written_out():
@@ -90,10 +90,10 @@ def test_pieces_of_a_row_ask_nothing_and_channels_put_together_across_do():
     x, y = g.input("x", (B, T, 8)), g.input("y", (B, T, 8))
     assert INDEXED not in work(g.finish(g.add("concat", x, y, axis=2)))
     g = GraphBuilder()
-    both = g.add("concat", g.input("x", (B, T, 24)), g.input("y", (B, T, 24)), axis=2)
-    heads = g.add("transpose", g.add("reshape", both, shape=(B, T, 3, 16)), order=(0, 2, 1, 3))
-    found = work(g.finish(heads))
-    assert found[INDEXED] > 2 * 10 * 48 and found[SCALAR[SIMPLE]] >= 2 * 10 * 48
+    channels = g.add("concat", g.input("x", (B, T, 24)), g.input("y", (B, T, 24)), axis=2)
+    heads = g.add("transpose", g.add("reshape", channels, shape=(B, T, 3, 16)), order=(0, 2, 1, 3))
+    counts = work(g.finish(heads))
+    assert counts[INDEXED] > 2 * 10 * 48 and counts[SCALAR[SIMPLE]] >= 2 * 10 * 48
 
 
 def test_bytes_beyond_the_cache_are_dearer():

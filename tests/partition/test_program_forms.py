@@ -72,15 +72,15 @@ GRAPHS: Mapping[str, Callable[[], Graph]] = {
 }  # fmt: skip
 
 
-def library(graphs: Mapping[str, Graph], own: Device, folder: Path) -> dict[str, tuple[NamedGroup, Any]]:
+def library(graphs: Mapping[str, Graph], cpu: Device, folder: Path) -> dict[str, tuple[NamedGroup, Any]]:
     """By name a group in its program, and its function."""
-    space = ProgramSpace(own, REQUESTS)
+    space = ProgramSpace(cpu, REQUESTS)
     forms = {name: space.best(graph) for name, graph in graphs.items()}
     groups = {name: NamedGroup(graphs[name], form) for name, form in forms.items() if form is not None}
     assert groups.keys() == graphs.keys()
     text = [head_of([]), "#include <stdlib.h>", '#include "programs.h"', *(g.source(f"ht_{n}") for n, g in groups.items())]
     (folder / "groups.c").write_text("\n".join(text) + "\n")
-    object_code([form.kernel for form in forms.values() if form is not None], own.arch, folder / "kernels.o")
+    object_code([form.kernel for form in forms.values() if form is not None], cpu.arch, folder / "kernels.o")
     toolchain = Toolchain.find()
     sources = [folder / "groups.c", *(RUNTIME_SOURCES / name for name in ("programs.c", "tvm_ffi_stubs.c"))]
     words: list[str | Path] = [
@@ -122,12 +122,12 @@ def called(
 
 @pytest.mark.parametrize("level", ["sse", "avx2", "avx512"])
 def test_programs_of_groups_compute_what_the_graph_means_at_any_sizes_and_in_parts(level, tmp_path):
-    own = device(f"cpu:{level}")
-    if missing_flags(own.arch):
-        pytest.skip(f"this host does not run {own.arch}")
+    cpu = device(f"cpu:{level}")
+    if missing_flags(cpu.arch):
+        pytest.skip(f"this host does not run {cpu.arch}")
     graphs = {name: graph() for name, graph in GRAPHS.items()}
     rng = np.random.default_rng(0)
-    for name, (group, function) in library(graphs, own, tmp_path).items():
+    for name, (group, function) in library(graphs, cpu, tmp_path).items():
         graph, form = group.graph, group.form
         assert form is not None
         for sizes in SIZES:
@@ -193,9 +193,9 @@ def test_what_the_space_cannot_express_stays_plain_loops(name):
 
 def test_without_times_programs_are_made_of_what_is_expected_to_take_longest(monkeypatch):
     monkeypatch.setattr(costs, "MOST_PROGRAMS", 1)
-    own = device("cpu:avx2")
+    cpu = device("cpu:avx2")
     small, large = softmax(), elementwise()
-    prices = Prices(REQUESTS, programs=ProgramSpace(own, REQUESTS))
+    prices = Prices(REQUESTS, programs=ProgramSpace(cpu, REQUESTS))
     us = {graph.outputs[0]: prices.loops_us(graph) for graph in (small, large)}
     monkeypatch.setattr(costs, "LEAST_US", 0.0)
     forms = prices.forms_of([small, large])

@@ -146,13 +146,13 @@ def test_the_cheapest_form_equals_brute_force_over_forms_and_partitions() -> Non
         assert len(offered) <= MOST_SITES
         chosen = forms.cheapest()
         best = min(
-            least_us(IlpPartitioner(rewritten(graph, some), prices, tuned=False))
+            least_us(IlpPartitioner(rewritten(graph, subset), prices, tuned=False))
             for count in range(len(offered) + 1)
-            for some in combinations(offered, count)
-            if len({site.tensor for site in some}) == count
+            for subset in combinations(offered, count)
+            if len({site.tensor for site in subset}) == count
         )
-        found = IlpPartitioner(rewritten(graph, chosen), prices, tuned=False)
-        assert found.steps and found.report.chosen_us == pytest.approx(best, rel=1e-6)
+        chosen_plan = IlpPartitioner(rewritten(graph, chosen), prices, tuned=False)
+        assert chosen_plan.steps and chosen_plan.report.chosen_us == pytest.approx(best, rel=1e-6)
         rewritten_plans += bool(chosen)
     assert rewritten_plans > 3
 

@@ -15,7 +15,7 @@ from haotuner.records.timings import is_timings, load_timings, read_timings
 from haotuner.transfer.reading import read_records
 
 H200 = Path(__file__).parents[1] / "bench" / "records" / "cuda" / "h200.json"
-by_name = partial(find_device, measure=False)
+device_named = partial(find_device, measure=False)
 
 
 def changed(tmp_path: Path, line: int, content: str) -> Path:
@@ -27,11 +27,11 @@ def changed(tmp_path: Path, line: int, content: str) -> Path:
 
 
 def test_timings_of_the_h200_become_records_that_transfer_reads() -> None:
-    loaded = load_timings(H200, find_device=by_name)
+    loaded = load_timings(H200, find_device=device_named)
     store = MemoryStore()
     assert is_timings(H200) and loaded.into(store).new == len(loaded.records) > 1000
     assert loaded.into(store).new == 0, "a second import stores nothing twice"
-    read = read_records(store.records(), by_name)
+    read = read_records(store.records(), device_named)
     assert {"cuda_simt_fp32", "cuda_mma_bf16", "cuda_wgmma_bf16"} <= set(read.families())
     (table,) = read.of("cuda_simt_fp32")
     assert any("parts=" in name for name in table.task_names), "sums in parts compete among themselves"
@@ -55,7 +55,7 @@ def test_two_devices_under_one_name_are_refused(tmp_path: Path) -> None:
     head = json.loads(H200.read_text().splitlines()[0])
     head["device"]["compute_units"] = 78
     with pytest.raises(UsageError, match="two devices under the name h200: compute_units is 78 in the file and 132"):
-        load_timings(changed(tmp_path, 0, json.dumps(head)), find_device=by_name)
+        load_timings(changed(tmp_path, 0, json.dumps(head)), find_device=device_named)
 
 
 def test_other_files_are_not_taken_for_timings(tmp_path: Path) -> None:

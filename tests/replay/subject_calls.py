@@ -46,8 +46,9 @@ def call_bits(ops: Sequence[str], shapes: int, isas: Sequence[Isa] = ISAS) -> di
         for isa in (isa for isa in isas if isa in info.isas()):
             for first in range(0, len(ops), OPS_OF_PACK):
                 for op, bits in _bits_of_pack(ops[first : first + OPS_OF_PACK], isa.name, shapes, Path(cache)).items():
-                    more = " ".join(_extensions(Op.parse(op), isa, info))
-                    host = f"{isa.name}{f' with {more}' if more else ''}, compiler {versions[0]}, TVM {versions[1]}"
+                    extensions = " ".join(_extensions(Op.parse(op), isa, info))
+                    name = f"{isa.name} with {extensions}" if extensions else isa.name
+                    host = f"{name}, compiler {versions[0]}, TVM {versions[1]}"
                     digests[op][host] = bits
     return digests
 

@@ -30,14 +30,14 @@ def dense(g: GraphBuilder, x: str, inner: int, outer: int) -> str:
     return g.add("contract", x, g.constant(numbers(inner, outer) / np.float32(inner**0.5)), labels="btk,kn->btn")
 
 
-def by_head(g: GraphBuilder, x: str, heads: int) -> str:
+def split_heads(g: GraphBuilder, x: str, heads: int) -> str:
     return g.add("transpose", g.add("reshape", x, shape=(B, T, heads, DEPTH)), order=(0, 2, 1, 3))
 
 
-def attended(g: GraphBuilder, q: str, k: str, v: str, how: str) -> str:
+def attended(g: GraphBuilder, q: str, k: str, v: str, form: str) -> str:
     """(batch, heads, tokens, depth): queries of a group side by side, or keys and values spread over heads."""
     keys: Extent = g.types[k].shape[2]
-    if how == "grouped":
+    if form == "grouped":
         q = g.add("reshape", q, shape=(B, GROUPS, T * (HEADS // GROUPS), DEPTH))
         result = decompositions.attention(g, q, k, v, DEPTH**-0.5)
         return g.add("reshape", result, shape=(B, HEADS, T, DEPTH))
@@ -50,11 +50,11 @@ def attended(g: GraphBuilder, q: str, k: str, v: str, how: str) -> str:
         )
         for item in (k, v)
     ]
-    mask = g.add("reshape", g.input("mask", (B, keys)), shape=(B, 1, 1, keys)) if how == "masked" else None
+    mask = g.add("reshape", g.input("mask", (B, keys)), shape=(B, 1, 1, keys)) if form == "masked" else None
     return decompositions.attention(g, q, spread[0], spread[1], DEPTH**-0.5, mask)
 
 
-def decoder(how: str, layers: int = 1) -> Graph:
+def decoder(form: str, layers: int = 1) -> Graph:
     """Layers of attention with past keys and values, which stand first in the inputs and last in the outputs."""
     g = GraphBuilder()
     x = g.input("x", (B, T, WIDE))
@@ -63,10 +63,10 @@ def decoder(how: str, layers: int = 1) -> Graph:
     ]
     presents: list[str] = []
     for past in pasts:
-        q = by_head(g, dense(g, x, WIDE, WIDE), HEADS)
-        own = [by_head(g, dense(g, x, WIDE, GROUPS * DEPTH), GROUPS) for _ in range(2)]
-        k, v = (g.add("concat", first, item, axis=2) for first, item in zip(past, own, strict=True))
-        mixed = g.add("transpose", attended(g, q, k, v, how), order=(0, 2, 1, 3))
+        q = split_heads(g, dense(g, x, WIDE, WIDE), HEADS)
+        new_rows = [split_heads(g, dense(g, x, WIDE, GROUPS * DEPTH), GROUPS) for _ in range(2)]
+        k, v = (g.add("concat", first, item, axis=2) for first, item in zip(past, new_rows, strict=True))
+        mixed = g.add("transpose", attended(g, q, k, v, form), order=(0, 2, 1, 3))
         x = g.map("add", dense(g, g.add("reshape", mixed, shape=(B, T, WIDE)), WIDE, WIDE), x)
         presents += [k, v]
     return g.finish(x, *presents)
@@ -86,27 +86,27 @@ def rows() -> Graph:
     """A cache that plain loops alone read: its sum, its largest elements, all of it in another shape."""
     g = GraphBuilder()
     past, new = g.input("past", (B, P, 3, 5)), g.input("new", (B, T, 3, 5))
-    whole = g.add("concat", past, new, axis=1)
-    flat = g.add("reshape", whole, shape=(B, P + T, 15))
-    return g.finish(g.add("reduce", flat, how="sum", axes=(1,)), g.map("exp", g.map("mul", flat, 0.25)), whole)
+    cache = g.add("concat", past, new, axis=1)
+    flat = g.add("reshape", cache, shape=(B, P + T, 15))
+    return g.finish(g.add("reduce", flat, how="sum", axes=(1,)), g.map("exp", g.map("mul", flat, 0.25)), cache)
 
 
-def untold() -> Graph:
-    """Caches whose batch no other input says; one of them is read by a product that takes rows one behind the other."""
+def unknown_batch() -> Graph:
+    """Caches whose batch no other input has; a product that takes contiguous rows reads one of them."""
     g = GraphBuilder()
     past, other = g.input("past", (B, P, 16)), g.input("other", (1, P, 16))
     new = g.input("new", (1, T, 16))
     spread = g.add("broadcast", new, shape=(B, T, 16))
-    whole, more = g.add("concat", past, spread, axis=1), g.add("concat", other, new, axis=1)
-    product = g.add("contract", more, g.constant(numbers(16, 16)), labels="btk,kn->btn")
-    return g.finish(g.add("reduce", whole, how="max", axes=(1, 2)), product, whole, more)
+    cache, other_cache = g.add("concat", past, spread, axis=1), g.add("concat", other, new, axis=1)
+    product = g.add("contract", other_cache, g.constant(numbers(16, 16)), labels="btk,kn->btn")
+    return g.finish(g.add("reduce", cache, how="max", axes=(1, 2)), product, cache, other_cache)
 
 
 GRAPHS = {
     "grouped": decoder("grouped"), "spread": decoder("spread"), "masked": decoder("masked"), "deep": decoder("grouped", 3),
-    "turned": turned(), "rows": rows(), "untold": untold(),
+    "turned": turned(), "rows": rows(), "unknown_batch": unknown_batch(),
 }  # fmt: skip
-CACHES = {"grouped": 2, "spread": 2, "masked": 2, "deep": 6, "turned": 1, "rows": 1, "untold": 1}
+CACHES = {"grouped": 2, "spread": 2, "masked": 2, "deep": 6, "turned": 1, "rows": 1, "unknown_batch": 1}
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +132,7 @@ def fed(name: str, batch: int, tokens: int, length: int) -> dict[str, Any]:
     return {"x": numbers(batch, tokens, WIDE), **mask}
 
 
-class Plain:
+class PlainCalls:
     """A model called with past and present as arrays."""
 
     def __init__(self, model: Any, batch: int) -> None:
@@ -149,24 +149,24 @@ class Plain:
         return answers
 
 
-def same(answers: dict[str, Any], expected: dict[str, Any]) -> None:
+def assert_same(answers: dict[str, Any], expected: dict[str, Any]) -> None:
     assert list(answers) == list(expected)
     for name, value in expected.items():
         np.testing.assert_array_equal(answers[name], value)
 
 
-@pytest.mark.parametrize("name", [name for name in GRAPHS if name != "untold"])
+@pytest.mark.parametrize("name", [name for name in GRAPHS if name != "unknown_batch"])
 @pytest.mark.parametrize("batch", [1, 3])
 def test_a_prefill_and_steps_have_the_bits_of_the_plain_call(pack: Any, name: str, batch: int) -> None:
     model = pack.model(name)
-    state, plain = model.state(), Plain(model, batch)
+    state, plain = model.state(), PlainCalls(model, batch)
     for tokens in (7, 1, 1, 30, 2, 1, LAST - 43, 1, 5, 1):  # beyond the tuned range, too
         inputs = fed(name, batch, tokens, state.length)
-        same(state.run(inputs), plain.run(inputs))
+        assert_same(state.run(inputs), plain.run(inputs))
         assert (
             state.capacity >= state.length == plain.past[next(iter(plain.past))].shape[{"turned": 3, "rows": 1}.get(name, 2)]
         )
-        same(state.caches(), plain.past)
+        assert_same(state.caches(), plain.past)
     assert state.capacity == 2 * LAST
 
 
@@ -189,7 +189,7 @@ def test_the_document_lists_the_caches_that_lie_in_buffers(pack: Any, name: str)
 
 def test_a_state_is_cut_copied_and_begun_anew(pack: Any) -> None:
     model = pack.model("deep")
-    state, plain = model.state(max_length=64), Plain(model, 2)
+    state, plain = model.state(max_length=64), PlainCalls(model, 2)
     first, draft, last = (fed("deep", 2, tokens, 0) for tokens in (9, 4, 3))
     plain.run(first)
     state.run(first)
@@ -197,25 +197,25 @@ def test_a_state_is_cut_copied_and_begun_anew(pack: Any) -> None:
     state.run(draft)
     state.truncate(9)
     expected = plain.run(last)
-    same(state.run(last), expected)
-    same(other.run(last), expected)
+    assert_same(state.run(last), expected)
+    assert_same(other.run(last), expected)
     assert (state.length, other.length, other.capacity, state.nbytes) == (12, 12, 64, 6 * 2 * GROUPS * 64 * DEPTH * 4)
     state.reset()
-    same(state.run(first), Plain(model, 2).run(first))
+    assert_same(state.run(first), PlainCalls(model, 2).run(first))
     state.reset()
-    alone = fed("deep", 1, 3, 0)
-    same(state.run(alone), Plain(model, 1).run(alone))
+    single = fed("deep", 1, 3, 0)
+    assert_same(state.run(single), PlainCalls(model, 1).run(single))
 
 
 def test_rows_of_a_batch_become_beams(pack: Any) -> None:
     model = pack.model("grouped")
-    state, plain = model.state(), Plain(model, 2)
+    state, plain = model.state(), PlainCalls(model, 2)
     first, step = fed("grouped", 2, 6, 0), fed("grouped", 3, 1, 6)
     state.run(first)
     plain.run(first)
     plain.past = {name: np.ascontiguousarray(value[[1, 1, 0]]) for name, value in plain.past.items()}
     beams = state.select([1, 1, 0])
-    same(beams.run(step), plain.run(step))
+    assert_same(beams.run(step), plain.run(step))
     assert (beams.length, state.length) == (7, 6)
     with pytest.raises(UsageError, match=r"rows \[2\] of a batch of 2"):
         state.select([2])
@@ -225,11 +225,11 @@ def test_outputs_go_where_the_caller_says(pack: Any) -> None:
     model = pack.model("grouped")
     state, inputs = model.state(), fed("grouped", 1, 2, 0)
     output = model.outputs[0].name
-    mine = np.empty((1, 2, WIDE), np.float32)
-    assert state.run(inputs, out={output: mine})[output] is mine
-    same({output: mine}, Plain(model, 1).run(inputs))
+    buffer = np.empty((1, 2, WIDE), np.float32)
+    assert state.run(inputs, out={output: buffer})[output] is buffer
+    assert_same({output: buffer}, PlainCalls(model, 1).run(inputs))
     with pytest.raises(UsageError, match="lies in the state"):
-        state.run(fed("grouped", 1, 1, 2), out={model.outputs[1].name: mine})
+        state.run(fed("grouped", 1, 1, 2), out={model.outputs[1].name: buffer})
     assert state.length == 2
 
 
@@ -239,7 +239,7 @@ def test_states_run_at_once_and_one_state_does_not(pack: Any) -> None:
 
     def sequence(seed: int) -> None:
         draw = np.random.default_rng(seed)
-        state, plain = model.state(), Plain(model, 1)
+        state, plain = model.state(), PlainCalls(model, 1)
         for tokens in (11, 1, 1, 1, 1, 2):
             inputs = {"x": draw.standard_normal((1, tokens, WIDE)).astype(np.float32)}
             answers, expected = state.run(inputs), plain.run(inputs)
@@ -278,29 +278,29 @@ def test_a_state_refuses_in_words(pack: Any) -> None:
 
 
 def test_a_dimension_that_no_other_input_says_is_passed(pack: Any) -> None:
-    model = pack.model("untold")
+    model = pack.model("unknown_batch")
     other, past = np.zeros((1, 0, 16), np.float32), np.zeros((2, 0, 16), np.float32)
     with pytest.raises(UsageError, match=r"pass model.state\(batch=…\)"):
         model.state().run({"new": numbers(1, 2, 16), "other": other})
     state = model.state(batch=2)
     new = numbers(1, 2, 16)
     answers = state.run({"new": new, "other": other})
-    same(
+    assert_same(
         answers,
         {name: value for name, value in model.run({"new": new, "other": other, "past": past}).items() if name in answers},
     )
     assert len(answers) == 3
 
 
-def in_buffers(bound: Any, new: Any, past: Any, rows: int, whole: Any) -> list[Any]:
+def in_buffers(bound: Any, new: Any, past: Any, rows: int, present: Any) -> list[Any]:
     """A call of ``rows`` with past and present as rows of buffers; its other outputs."""
-    read, made = bound.native.growing()
-    read.put(0, past, 1)
-    made.put(2, whole, 1)
-    packed = read.packed([None, new], rows)
+    past_tensors, written = bound.native.growing()
+    past_tensors.put(0, past, 1)
+    written.put(2, present, 1)
+    packed = past_tensors.packed([None, new], rows)
     shapes = bound.native.shapes_of(packed)
     outputs = [*(np.empty(shape, np.float32) for shape in shapes[:2]), None]
-    bound.native.run_packed(packed, made.packed(outputs, rows + new.shape[1]))
+    bound.native.run_packed(packed, written.packed(outputs, rows + new.shape[1]))
     return outputs[:2]
 
 
@@ -329,11 +329,11 @@ def test_a_buffer_is_shared_by_strides_alone(pack: Any) -> None:
 def test_a_state_goes_on_in_the_pack_that_its_model_was_handed_to(path: Any) -> None:
     with haotuner.load(path, threads=1) as old, haotuner.load(path, threads=1) as new:
         model = old.model("grouped")
-        state, plain = model.state(), Plain(new.model("grouped"), 1)
+        state, plain = model.state(), PlainCalls(new.model("grouped"), 1)
         first, second = fed("grouped", 1, 4, 0), fed("grouped", 1, 1, 4)
-        same(state.run(first), plain.run(first))
+        assert_same(state.run(first), plain.run(first))
         old.hand_over(new)
-        same(state.run(second), plain.run(second))
+        assert_same(state.run(second), plain.run(second))
 
 
 def test_a_model_without_caches_has_no_state(tmp_path: Any) -> None:

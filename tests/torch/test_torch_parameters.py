@@ -146,18 +146,18 @@ TIED_LOOPS = [
 
 @pytest.mark.parametrize("loop", TIED_LOOPS)
 def test_tied_weights_stay_one_parameter(chained, loop):
-    plain, served, told = twins(Words(), chained)
-    assert told.tied == {"head": "words.weight"} and served.head.weight is served.words.weight
-    twin, other = copy.deepcopy(served), copy.deepcopy(plain)
+    plain, served, report = twins(Words(), chained)
+    assert report.tied == {"head": "words.weight"} and served.head.weight is served.words.weight
+    copied, other = copy.deepcopy(served), copy.deepcopy(plain)
     with torch.no_grad():
         before = plain(TOKENS)
     for net in (plain, served):
         loop(net)
     with torch.no_grad():
-        assert close(served(TOKENS), plain(TOKENS)) and not close(plain(TOKENS), before) and close(twin(TOKENS), before)
-        for net in (other, twin):
+        assert close(served(TOKENS), plain(TOKENS)) and not close(plain(TOKENS), before) and close(copied(TOKENS), before)
+        for net in (other, copied):
             loop(net)
-        assert close(twin(TOKENS), other(TOKENS))
+        assert close(copied(TOKENS), other(TOKENS))
         assert [*served.state_dict()] == [*plain.state_dict()]
         back = pickle.loads(pickle.dumps(served))
         assert type(back.words.weight) is nn.Parameter and close(back(TOKENS), plain(TOKENS))

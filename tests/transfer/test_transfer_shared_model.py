@@ -47,7 +47,7 @@ def measured() -> list[DeviceTable]:
 
 @pytest.fixture(scope="module")
 def two_devices(measured: list[DeviceTable]) -> list[DeviceTable]:
-    """What staging costs beyond the roofline on both devices: 0.4 log units a doubling of the tile's rows."""
+    """Tables of two devices on which staging costs 0.4 log units beyond the roofline a doubling of the tile's rows."""
     changed = []
     for device in (H200, L40S):
         for table in measured:

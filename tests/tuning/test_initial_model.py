@@ -151,7 +151,7 @@ def test_a_named_forest_is_started_from_and_put_right(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What ``transfer fit`` writes where the target has records: it is a source for itself, beside far-off ones."""
+    """Model file of ``transfer fit`` for a target with records: it is a source for itself, beside far-off ones."""
     far = [*records(WIDE, odd=-0.6), *records(NARROW, odd=-0.6, seed=2), *records(COUSIN, seed=1)]
     found = fit_model(read_records(far, find_device), COUSIN)
     assert isinstance(found.model, Transferred) and found.mode == "own records"

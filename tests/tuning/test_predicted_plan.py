@@ -37,7 +37,7 @@ def wrong_times(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ProfiledPrices, "_answers", answers)
 
 
-def tuned(folder: Path, said: list[str]) -> Report:
+def tuned(folder: Path, messages: list[str]) -> Report:
     from onnx import TensorProto, helper, save
 
     kinds = ["Add", "Mul", "Sub", "Add", "Mul", "Sub"]
@@ -56,7 +56,7 @@ def tuned(folder: Path, said: list[str]) -> Report:
     )  # fmt: skip
 
     def watch(name: str, phase: str, record: object) -> bool:
-        said.append(phase)
+        messages.append(phase)
         return True
 
     return produce(request, watch)
@@ -70,9 +70,9 @@ def kernels(pack: Path) -> int:
 @pytest.mark.long
 def test_the_predicted_plan_is_served_where_times_were_wrong(tmp_path, monkeypatch):
     wrong_times(monkeypatch)
-    said = list[str]()
-    report = tuned(tmp_path, said)
-    assert any("predicted answers faster" in words for words in said), said
+    messages = list[str]()
+    report = tuned(tmp_path, messages)
+    assert any("predicted answers faster" in words for words in messages), messages
     assert "predicted answers faster" in report.document["kept"]
     assert kernels(tmp_path / "pack") == 1 and read_manifest(tmp_path / "pack").unverified
 
@@ -80,9 +80,9 @@ def test_the_predicted_plan_is_served_where_times_were_wrong(tmp_path, monkeypat
 @pytest.mark.long
 def test_the_timed_plan_is_served_where_it_wins_or_the_predicted_one_is_wrong(tmp_path, monkeypatch):
     wrong_times(monkeypatch)
-    own = pack_race.raced_apart
+    race = pack_race.raced_apart
     ratios = iter([0.9])
-    monkeypatch.setattr(pack_race, "raced_apart", lambda *packs: replace(own(*packs), ratio=next(ratios)))
+    monkeypatch.setattr(pack_race, "raced_apart", lambda *packs: replace(race(*packs), ratio=next(ratios)))
     won = list[str]()
     (tmp_path / "won").mkdir()
     tuned(tmp_path / "won", won)

@@ -28,8 +28,8 @@ def test_shapes_are_counted_where_they_are_checked(tmp_path: Path) -> None:
         lambda sizes: graph,
         counter,
     )
-    done, every = shapes_checked([counter])
-    assert done == every > 3
+    checked, total = shapes_checked([counter])
+    assert checked == total > 3
     (tmp_path / "1.count").write_text("2 7")
     words = _checked(1, 3, [counter, tmp_path / "1.count"])
-    assert words == f"checking what it computes: 1 of 3 checks done, {done + 2} of {every + 7} shapes of models"
+    assert words == f"checking what it computes: 1 of 3 checks done, {checked + 2} of {total + 7} shapes of models"

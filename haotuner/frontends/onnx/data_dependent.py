@@ -199,8 +199,8 @@ def _count(c: NodeContext, first: str, last: str, step: Extent | str) -> Extent:
     steps = g.map("floordiv", g.map("sub", g.map("add", span, each), 1), each)
     count = g.plain("map", steps, g.constant(0, "int64"), function="max")
     if isinstance(step, str):
-        zero, none = g.constant(0, "int64"), g.constant(-1, "int64")
-        count = g.plain("map", g.plain("map", by, zero, function="equal"), none, count, function="select")
+        zero, refused_size = g.constant(0, "int64"), g.constant(-1, "int64")
+        count = g.plain("map", g.plain("map", by, zero, function="equal"), refused_size, count, function="select")
     return computed_length(g, count)
 
 

@@ -276,21 +276,21 @@ def _coordinates(c: NodeContext, where: str, axis: Axis, bounds: tuple[float, fl
     own = g.add("iota", extent=axis.out, dtype=kind)
     if where == "half_pixel_symmetric":
         return _symmetric(c, axis, kind)
-    by_sizes = mode == "nearest" and kind == PRECISE and not axis.rounded
+    exact_ratio = mode == "nearest" and kind == PRECISE and not axis.rounded
 
-    def places(numbers: str) -> str:
-        """Numbers over the scale. Of two extents that is a product over one of them: a whole number is then exact."""
-        if not by_sizes:
+    def over_scale(numbers: str) -> str:
+        """Numbers over the scale; by both extents where the scale is their ratio, so that whole numbers are exact."""
+        if not exact_ratio:
             return g.map("div", numbers, scale)
         return g.map("div", g.map("mul", numbers, _number(c, axis.extent, kind)), _number(c, axis.out, kind))
 
     if where in ("half_pixel", "pytorch_half_pixel"):
-        line = g.map("sub", places(g.map("add", own, 0.5)), 0.5)
+        line = g.map("sub", over_scale(g.map("add", own, 0.5)), 0.5)
         if where == "pytorch_half_pixel":
             line = g.map("select", g.map("greater", _number(c, axis.out, kind), 1.0), line, 0.0)
         return g.cast(line, PRECISE)
     if where == "asymmetric":
-        return g.cast(places(own), PRECISE)
+        return g.cast(over_scale(own), PRECISE)
     if where == "align_corners":
         last = _number(c, canonical(axis.extent - 1), kind)
         end = _number(c, canonical(axis.out - 1), kind)

@@ -16,10 +16,10 @@ int ht_program_run(const ht_program* program, int32_t count, const int64_t* s, v
   const int32_t* shape = program->shapes;
   const int8_t* loops = program->loops;
   for (int32_t i = 0; i < count; ++i) {
-    const ht_program_tensor* own = &program->tensors[i];
+    const ht_program_tensor* tensor = &program->tensors[i];
     char* data = t[i];
-    int64_t run = own->bits / 8, step = 1;
-    for (int a = own->rank - 1; a >= 0; --a) {
+    int64_t run = tensor->bits / 8, step = 1;
+    for (int a = tensor->rank - 1; a >= 0; --a) {
       const int64_t extent = s[shape[a]];
       const int loop = loops[a];
       if (extent > LARGEST) return -1;
@@ -29,11 +29,11 @@ int ht_program_run(const ht_program* program, int32_t count, const int64_t* s, v
       run *= extent;
       step *= extent;
     }
-    tensors[i] = (DLTensor){data, {kDLCPU, 0}, own->rank, {own->code, own->bits, 1}, shapes[i], strides[i], 0};
+    tensors[i] = (DLTensor){data, {kDLCPU, 0}, tensor->rank, {tensor->code, tensor->bits, 1}, shapes[i], strides[i], 0};
     args[i].type_index = kTVMFFIDLTensorPtr;
     args[i].v_ptr = &tensors[i];
-    shape += own->rank;
-    loops += own->rank;
+    shape += tensor->rank;
+    loops += tensor->rank;
   }
   return program->run(NULL, args, count, &result) == 0 ? 0 : -1;
 }

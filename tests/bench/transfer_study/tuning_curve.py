@@ -26,13 +26,13 @@ def curve(
     seeds: Annotated[int, typer.Option("--seeds", help="Searches to average over.")] = 1,
     json_output: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """Replay the search on recorded times, from cold and from the model: what a plan is worth by measurements made."""
-    own = OwnRecords.read(records)
-    repeated = {trial.kernel for trial, us in own.rounds.items() if trial.op.name == op and len(us) > 1}
+    """Replay the search on recorded times, from cold and from the model: speed of the plan by number of measurements."""
+    device_records = OwnRecords.read(records)
+    repeated = {trial.kernel for trial, us in device_records.rounds.items() if trial.op.name == op and len(us) > 1}
     if len(repeated) < ENOUGH:
         raise UsageError(f"{records} has {len(repeated)} kernels of {op} that were timed twice; a curve needs {ENOUGH}")
-    case = Case.of(own, op)
-    start = start_of(str(model), own.device, FAMILY)
+    case = Case.of(device_records, op)
+    start = start_of(str(model), device_records.device, FAMILY)
     if start.model is None:
         raise UsageError(f"no curve {start.words}")
     document = compared(case, start.model, seeds)
@@ -49,7 +49,8 @@ def curve(
         ]
         for name, means in document["starts"].items()
     ]
-    say(f"{op} on {own.device.id}: speed of the plan by measurements, as a share of that with every recorded kernel")
+    device = device_records.device.id
+    say(f"{op} on {device}: speed of the plan by measurements, as a share of that with every recorded kernel")
     say("\n".join(markdown([head, *lines])))
     say(f"from the model {document['fewer']:.1f}x fewer measurements than from cold")
 
@@ -61,18 +62,18 @@ def compared(case: Case, start: Ranks, seeds: int) -> dict[str, Any]:
         "cold": [case.search(None, seed) for seed in range(seeds)],
         "model": [case.search(start, seed) for seed in range(seeds)],
     }
-    usual = _mean([run.value() for run in runs["cold"]])
-    starts = {name: _document(group, full, usual) for name, group in runs.items()}
+    cold_us = _mean([run.value() for run in runs["cold"]])
+    starts = {name: _document(group, full, cold_us) for name, group in runs.items()}
     return {"op": case.op.name, "device": case.own.device.id, "starts": starts,
             "fewer": starts["cold"]["needed"] / starts["model"]["needed"]}  # fmt: skip
 
 
-def _document(runs: list[Run], full: float, usual: float) -> dict[str, Any]:
+def _document(runs: list[Run], full: float, cold_us: float) -> dict[str, Any]:
     after = {str(count): _mean([full / run.value(count) for run in runs]) for count in COUNTS}
     return {
         "after": after,
         "all": _mean([len(run.order) for run in runs]),
-        "needed": _mean([run.needed(usual / SHARE) for run in runs]),
+        "needed": _mean([run.needed(cold_us / SHARE) for run in runs]),
     }
 
 

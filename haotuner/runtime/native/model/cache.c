@@ -13,7 +13,7 @@ static int64_t stride_of(const DLTensor* t, int32_t axis) {
   return stride;
 }
 
-/* -1: it has no elements, or no axis outside of the rows that would tell. */
+/* Capacity -1: the tensor has no elements, or no axis outside of the rows. */
 int ht_cache_lies(const DLTensor* t, int32_t axis, int64_t* capacity) {
   int64_t run = 1, inner = 1;
   *capacity = -1;
@@ -36,16 +36,16 @@ int ht_cache_lies(const DLTensor* t, int32_t axis, int64_t* capacity) {
 int ht_cache_capacities(const ht_model* m, const DLTensor* outputs, int64_t* dims, ht_error* error) {
   int64_t known = -1;
   for (int32_t i = 0; i < m->cache_count; ++i) {
-    const ht_model_cache* own = &m->caches[i];
-    const DLTensor* out = &outputs[own->output];
+    const ht_model_cache* cache = &m->caches[i];
+    const DLTensor* out = &outputs[cache->output];
     int64_t capacity;
-    if (out->ndim != m->tensors[m->outputs[own->output].tensor].rank || out->shape == NULL || !ht_cache_lies(out, own->axis, &capacity) || capacity < 0)
-      continue; /* one that is not right is refused where outputs are looked at */
+    if (out->ndim != m->tensors[m->outputs[cache->output].tensor].rank || out->shape == NULL || !ht_cache_lies(out, cache->axis, &capacity) || capacity < 0)
+      continue; /* a wrong output is refused where outputs are checked */
     if (known >= 0 && known != capacity)
       return ht_refuse(error, "ValueError", "%s: out[%s] lies in a buffer of %lld rows, another cache in one of %lld; pass buffers of one capacity", m->name,
-                       m->outputs[own->output].name, (long long)capacity, (long long)known);
+                       m->outputs[cache->output].name, (long long)capacity, (long long)known);
     known = capacity;
-    dims[m->dim_count] = capacity > out->shape[own->axis] ? capacity : 0;
+    dims[m->dim_count] = capacity > out->shape[cache->axis] ? capacity : 0;
   }
   return 0;
 }

@@ -207,22 +207,22 @@ static void read_append(ht_reader* r, ht_model* m, ht_model_step* step, const ch
   step->first = m->operand_count;
   step->count = 3;
   for (int i = 0; i < 3; ++i) m->operands[m->operand_count++] = (ht_model_operand){.tensor = below(r, m->tensor_count), .place = i, .rank = -1, .packed = -1};
-  ht_model_operand* own = &m->operands[step->first];
+  ht_model_operand* operands = &m->operands[step->first];
   step->index = below(r, HT_MODEL_AXES);
-  own[1].rank = (int32_t)word(r, 0, HT_MODEL_AXES);
-  own[1].shape = many(r, own[1].rank, 0, (int64_t)m->size_count - 1);
-  own[1].order = many(r, word(r, own[1].rank, own[1].rank), 0, (int64_t)own[1].rank - 1);
+  operands[1].rank = (int32_t)word(r, 0, HT_MODEL_AXES);
+  operands[1].shape = many(r, operands[1].rank, 0, (int64_t)m->size_count - 1);
+  operands[1].order = many(r, word(r, operands[1].rank, operands[1].rank), 0, (int64_t)operands[1].rank - 1);
   if (r->bad) return;
-  int32_t seen = 0, rank = own[1].rank;
-  for (int32_t a = 0; a < rank; ++a) seen |= 1 << own[1].order[a];
-  const ht_model_tensor *past = &m->tensors[own[0].tensor], *new = &m->tensors[own[1].tensor], *out = &m->tensors[own[2].tensor];
+  int32_t seen = 0, rank = operands[1].rank;
+  for (int32_t a = 0; a < rank; ++a) seen |= 1 << operands[1].order[a];
+  const ht_model_tensor *past = &m->tensors[operands[0].tensor], *new = &m->tensors[operands[1].tensor], *out = &m->tensors[operands[2].tensor];
   if (seen != (1 << rank) - 1) return (void)fail(r, "axes are reordered twice");
-  if (!there(m, made, own[0].tensor) || !there(m, made, own[1].tensor)) return (void)fail(r, "a tensor is read before it is made");
-  if (out->weight >= 0 || made[own[2].tensor]) return (void)fail(r, "a tensor is made twice");
+  if (!there(m, made, operands[0].tensor) || !there(m, made, operands[1].tensor)) return (void)fail(r, "a tensor is read before it is made");
+  if (out->weight >= 0 || made[operands[2].tensor]) return (void)fail(r, "a tensor is made twice");
   if (past->weight >= 0 || past->rank != rank || out->rank != rank || step->index >= rank || past->bits != out->bits || past->code != out->code || new->bits != out->bits ||
       new->code != out->code || new->weight >= 0 || ht_where_type != kDLCPU)
     return (void)fail(r, "rows are put behind others that are unlike them");
-  step->out = own[2].tensor;
+  step->out = operands[2].tensor;
   m->axes += 3 * rank;
 }
 
@@ -295,27 +295,27 @@ static void read_caches(ht_reader* r, ht_model* m) {
   if ((m->caches = table(r, m->cache_count, sizeof *m->caches)) == NULL) return;
   if (m->cache_count > 0 && !r->bad && m->sizes[m->capacity].op != SIZE_CAPACITY) fail(r, "caches have another capacity");
   for (int32_t i = 0; i < m->cache_count && !r->bad; ++i) {
-    ht_model_cache* own = &m->caches[i];
-    own->input = below(r, m->input_count);
-    own->output = below(r, m->output_count);
-    own->axis = below(r, HT_MODEL_AXES);
+    ht_model_cache* cache = &m->caches[i];
+    cache->input = below(r, m->input_count);
+    cache->output = below(r, m->output_count);
+    cache->axis = below(r, HT_MODEL_AXES);
     if (r->bad) return;
-    if (m->inputs[own->input].cache != 0 || m->outputs[own->output].cache != 0) return (void)fail(r, "a cache is given twice");
-    m->inputs[own->input].cache = i + 1;
+    if (m->inputs[cache->input].cache != 0 || m->outputs[cache->output].cache != 0) return (void)fail(r, "a cache is given twice");
+    m->inputs[cache->input].cache = i + 1;
     int32_t reads = 0, appends = 0;
     for (const ht_model_way* way = m->ways; way < m->ways + m->way_count; ++way) {
-      way->outputs[own->output].cache = i + 1;
-      m->tensors[way->outputs[own->output].tensor].cache = i + 1;
+      way->outputs[cache->output].cache = i + 1;
+      m->tensors[way->outputs[cache->output].tensor].cache = i + 1;
       for (int32_t s = way->first; s < way->end; ++s) {
         const ht_model_step* step = &m->steps[s];
-        const ht_model_operand* of = step->kind == STEP_APPEND ? &m->operands[step->first] : NULL;
-        appends += of != NULL && of->tensor == m->inputs[own->input].tensor && step->out == way->outputs[own->output].tensor && step->index == own->axis;
+        const ht_model_operand* past_operand = step->kind == STEP_APPEND ? &m->operands[step->first] : NULL;
+        appends += past_operand != NULL && past_operand->tensor == m->inputs[cache->input].tensor && step->out == way->outputs[cache->output].tensor && step->index == cache->axis;
         for (int32_t k = 0; k < step->count; ++k)
-          reads += (step->kind == STEP_LOOPS ? m->loops[step->first + k] : m->operands[step->first + k].tensor) == m->inputs[own->input].tensor;
-        reads += step->kind == STEP_ALIAS && step->index == m->inputs[own->input].tensor;
+          reads += (step->kind == STEP_LOOPS ? m->loops[step->first + k] : m->operands[step->first + k].tensor) == m->inputs[cache->input].tensor;
+        reads += step->kind == STEP_ALIAS && step->index == m->inputs[cache->input].tensor;
       }
     }
-    for (int32_t k = 0; k < m->output_count * m->way_count; ++k) reads += m->outputs[k].tensor == m->inputs[own->input].tensor;
+    for (int32_t k = 0; k < m->output_count * m->way_count; ++k) reads += m->outputs[k].tensor == m->inputs[cache->input].tensor;
     if (appends != m->way_count || reads != appends) fail(r, "a cache is read where no rows are put behind it");
   }
 }
