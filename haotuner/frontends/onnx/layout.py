@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from haotuner.frontends.onnx.node_context import NodeContext, Rule
-from haotuner.frontends.onnx.proofs import Proof
 from haotuner.frontends.onnx.types import dtype_of_onnx
 from haotuner.graph.extents import (
     Extent,
@@ -245,7 +244,7 @@ def _expand(c: NodeContext) -> str:
     own, target = list(c.shape()), list(c.numbers(1))
     for at in range(1, min(len(own), len(target)) + 1):  # from the last axis
         if 1 not in (own[-at], target[-at]) and not same(own[-at], target[-at]):
-            own[-at], target[-at] = _one_if_shown(c, own[-at]), _one_if_shown(c, target[-at])
+            own[-at], target[-at] = c.g.one_if_shown(own[-at]), c.g.one_if_shown(target[-at])
     shape = broadcast([own, target], c.op)
     for extent, other in zip(shape[len(shape) - len(target) :], target, strict=True):
         _equals_or_is_one(c, extent, other)
@@ -253,14 +252,6 @@ def _expand(c: NodeContext) -> str:
     if len(own) == len(shape) and all(same(extent, other) for extent, other in zip(own, shape, strict=True)):
         return x
     return c.g.add("broadcast", x, shape=shape)
-
-
-def _one_if_shown(c: NodeContext, extent: Extent) -> Extent:
-    """1 where the asked ranges show that an extent is; requests that make it something else are refused then."""
-    if isinstance(extent, int) or not (proof := Proof(c.g.ranges)).within(extent, 1, 1):
-        return extent
-    c.g.require(proof)
-    return 1
 
 
 def _equals_or_is_one(c: NodeContext, extent: Extent, target: Extent) -> None:
