@@ -24,7 +24,7 @@ from haotuner.spec.shape import Span
 
 _HELD = (  # of a builder, by name
     "types", "constants", "guards", "extents", "reals", "assumed", "lengths", "clamped", "written", "stored", "joined",
-    "narrow", "sequences",
+    "narrow", "sequences", "shape_reads",
 )  # fmt: skip
 # What files make weights by: numbers of fewer bits times a scale, most of all. A walk back ends after so many steps.
 WEIGHTS_MADE_BY, MOST_STEPS = frozenset({"broadcast", "cast", "concat", "map", "reshape", "slice", "transpose"}), 64
@@ -57,6 +57,7 @@ class ConstantFolding(GraphBuilder):
     sequences: dict[str, tuple[str, ...] | None] = field(default_factory=dict)  # tensors of each; None: an empty optional
     narrow: dict[str, Narrow] = field(default_factory=dict)  # of tensors that the file holds in a type which graphs lack
     joined: dict[str, tuple[tuple[str, ...], int]] = field(default_factory=dict)  # of concatenations: parts, and the axis
+    shape_reads: dict[str, None] = field(default_factory=dict)  # tensors whose shape the file reads, whatever reads them
 
     def known(self, tensor: str) -> Any:
         """Elements of a tensor where they are known: numbers, or extents in an array of objects; else None."""
@@ -210,9 +211,7 @@ class ConstantFolding(GraphBuilder):
                     if len(shape) >= at and shape[-at] in single:
                         shape[-at] = 1
         return tuple(
-            operand
-            if tuple(shape) == tuple(self.types[operand].shape)
-            else self.add("reshape", operand, shape=tuple(shape))
+            operand if tuple(shape) == tuple(self.types[operand].shape) else self.add("reshape", operand, shape=tuple(shape))
             for operand, shape in zip(inputs, shapes, strict=True)
         )
 

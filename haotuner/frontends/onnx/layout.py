@@ -14,6 +14,7 @@ from haotuner.graph.extents import (
     canonical,
     ceiling_division,
     floor_division,
+    is_zero,
     largest,
     product,
     quotient,
@@ -261,15 +262,9 @@ def _equals_or_is_one(c: NodeContext, extent: Extent, target: Extent) -> None:
     """
     if same(extent, target) or target == 1:
         return
-    equal, single = (_is_zero(canonical(target - other)) for other in (extent, 1))
+    equal, single = (is_zero(canonical(target - other)) for other in (extent, 1))
     words = f"the model expands an axis of {shown(extent)} to {shown(target)}; send a request where both are equal"
     c.g.required.append(Required(largest([equal, single]), words, c.g.guard))
-
-
-def _is_zero(extent: Extent) -> Extent:
-    """1 where an extent is 0, else 0."""
-    not_less, not_more = (smallest([1, largest([0, canonical(side + 1)])]) for side in (extent, -extent))
-    return canonical(not_less * not_more)
 
 
 def _tile(c: NodeContext) -> str:
@@ -285,6 +280,7 @@ def _shape(c: NodeContext) -> str:
     start, stop = (
         min(max(at + rank if at < 0 else at, 0), rank) for at in (c.attribute("start", 0), c.attribute("end", rank))
     )
+    c.g.shape_reads[c.tensor(0)] = None
     return c.g.of_extents(_objects(c.shape()[start : max(start, stop)]), "int64")
 
 
@@ -295,6 +291,7 @@ def _objects(values: Sequence[Any]) -> Any:
 
 
 def _size(c: NodeContext) -> str:
+    c.g.shape_reads[c.tensor(0)] = None
     return c.g.of_extents(_objects([product(c.shape())]).reshape(()), "int64")
 
 
@@ -383,6 +380,7 @@ def _trilu(c: NodeContext) -> str:
 
 
 def _eye_like(c: NodeContext) -> str:
+    c.g.shape_reads[c.tensor(0)] = None
     kind = dtype_of_onnx(c.attributes["dtype"], c.op) if "dtype" in c.attributes else c.type().dtype
     return c.g.add("cast", c.g.map("equal", _below(c, c.shape()[0], c.shape()[1], c.attribute("k", 0)), 0), dtype=kind)
 
