@@ -128,6 +128,11 @@ def _undominated(parts: Iterable[Any], function: str) -> list[Any]:
     return selected
 
 
+def is_zero(extent: Extent) -> Extent:
+    """1 where a whole number is 0, else 0."""
+    return canonical(1 - smallest([1, largest([extent, canonical(-extent)])]))
+
+
 def product(shape: Iterable[Extent]) -> Extent:
     """Elements of a shape."""
     result: Extent = 1

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from haotuner.errors import UsageError
 from haotuner.graph.control_flow import HOST, MAKING, TELLING, run_loop
-from haotuner.graph.extents import Extent, dimensions, evaluate
+from haotuner.graph.extents import Extent, dimensions, evaluate, shown
 from haotuner.graph.graph import Graph, is_taken
 from haotuner.graph.primitives import PRIMITIVES
 
@@ -49,6 +49,8 @@ def interpret(
             values[node.output] = PRIMITIVES[node.primitive].compute(
                 arguments, node.attributes if seed is None else {"seed": seed, **node.attributes}, sizes
             )
+        if node.primitive == "map":
+            _refuse_other_extents(graph.types[node.output].shape, np.shape(values[node.output]), known)
         if node.primitive == "decided":
             branch = node.attributes["branch"]
             known[branch] = (branches or {}).get(branch, int(values[node.output]))
@@ -63,6 +65,16 @@ def interpret(
             if last_use[name] == index and name not in tensors:
                 values.pop(name, None)
     return {name: np.ascontiguousarray(values[name]).reshape(np.shape(values[name])) for name in tensors if name in values}
+
+
+def _refuse_other_extents(shape: Sequence[Extent], sizes: Sequence[int], known: Mapping[str, int]) -> None:
+    """UsageError where operands are broadcast to other extents than all that follows was built for."""
+    for extent, size in zip(shape, sizes, strict=True):
+        if dimensions(extent) <= known.keys() and (expected := evaluate(extent, known)) != size:
+            raise UsageError(
+                f"this request makes {shown(extent)} = {expected} and another extent {size}, which must be equal; "
+                "send a request in which they are"
+            )
 
 
 def _refuse_unserved(graph: Graph, known: Mapping[str, int]) -> None:

@@ -24,7 +24,7 @@ from haotuner.frontends.onnx.lengths import new_dimension
 from haotuner.frontends.onnx.proofs import TRIED, every_request, interval_of, of_spans
 from haotuner.frontends.onnx.typed_numbers import exact
 from haotuner.frontends.onnx.value_analysis import PASSED, number_held
-from haotuner.graph.extents import SHOWN, Extent, canonical, dimensions, evaluate, largest, same, smallest, text
+from haotuner.graph.extents import SHOWN, Extent, canonical, dimensions, evaluate, is_zero, largest, same, smallest, text
 from haotuner.graph.graph import NEVER, GraphBuilder, Node, Required
 from haotuner.spec.shape import Span
 
@@ -123,15 +123,11 @@ def _mapped(g: ConstantFolding, node: Node) -> Condition | None:
 def _differ(extent: Extent, other: Extent) -> Condition | None:
     if not sympy.sympify(extent - other).is_integer:
         return None
-    return Condition(canonical(1 - _is_zero(canonical(extent - other))), f"{text(extent)} != {text(other)}")
+    return Condition(canonical(1 - is_zero(canonical(extent - other))), f"{text(extent)} != {text(other)}")
 
 
 def _number_of(g: ConstantFolding, tensor: str) -> Extent | None:
     return number_held(g, {node.output: node for node in g.nodes}, tensor)
-
-
-def _is_zero(gap: Extent) -> Extent:
-    return canonical(1 - smallest([1, largest([gap, canonical(-gap)])]))
 
 
 def _above(gap: Extent) -> Extent:
@@ -139,7 +135,7 @@ def _above(gap: Extent) -> Extent:
 
 
 _COMPARED: Mapping[str, tuple[Callable[[Extent], Extent], str]] = {
-    "equal": (_is_zero, "=="),
+    "equal": (is_zero, "=="),
     "less": (lambda gap: _above(canonical(-gap)), "<"),
     "greater": (_above, ">"),
     "less_equal": (lambda gap: canonical(1 - _above(gap)), "<="),

@@ -24,7 +24,7 @@ from haotuner.spec.shape import Span
 
 _HELD = (  # of a builder, by name
     "types", "constants", "guards", "extents", "reals", "assumed", "lengths", "clamped", "written", "stored", "joined",
-    "narrow", "sequences",
+    "narrow", "sequences", "shape_reads",
 )  # fmt: skip
 # What files make weights by: numbers of fewer bits times a scale, most of all. A walk back ends after so many steps.
 WEIGHTS_MADE_BY, MOST_STEPS = frozenset({"broadcast", "cast", "concat", "map", "reshape", "slice", "transpose"}), 64
@@ -57,6 +57,7 @@ class ConstantFolding(GraphBuilder):
     sequences: dict[str, tuple[str, ...] | None] = field(default_factory=dict)  # tensors of each; None: an empty optional
     narrow: dict[str, Narrow] = field(default_factory=dict)  # of tensors that the file holds in a type which graphs lack
     joined: dict[str, tuple[tuple[str, ...], int]] = field(default_factory=dict)  # of concatenations: parts, and the axis
+    shape_reads: dict[str, None] = field(default_factory=dict)  # tensors whose shape the file reads, whatever reads them
 
     def known(self, tensor: str) -> Any:
         """Elements of a tensor where they are known: numbers, or extents in an array of objects; else None."""
@@ -94,6 +95,8 @@ class ConstantFolding(GraphBuilder):
         """A primitive's result, computed now if all that it needs is known."""
         if primitive == "contract":
             inputs = tuple(self._as_weight(operand) for operand in inputs)
+        if primitive == "map":
+            inputs = self.with_single_axes(inputs)
         known = [self.reals.get(operand, self.known(operand)) for operand in inputs]
         if all(item is not None for item in known):
             folded = self._folded(primitive, inputs, known, attributes)
@@ -186,6 +189,31 @@ class ConstantFolding(GraphBuilder):
             text = f"this pack serves requests where {words}; tune with --shapes that hold others"
             self.required.append(Required(holds, text, self.guard))
             self.assumed[gap] = (*self.assumed.get(gap, ()), self.guard)
+
+    def one_if_shown(self, extent: Extent) -> Extent:
+        """1 where the asked ranges show that an extent is; requests that make it something else are refused then."""
+        if isinstance(extent, int) or not (proof := Proof(self.ranges)).is_one(extent):
+            return extent
+        self.require(proof)
+        return 1
+
+    def with_single_axes(self, inputs: Sequence[str], last: int = 0) -> tuple[str, ...]:
+        """Operands that are to be broadcast, in shapes that say which axes are shown to have one element.
+
+        ``x[:1]`` has ``min(1, n)`` rows: one, as long as x has any. ``last``: axes at the end that are left as they are.
+        """
+        shapes = [list(self.types[operand].shape) for operand in inputs]
+        for at in range(last + 1, max(map(len, shapes), default=0) + 1):
+            wide = {shape[-at] for shape in shapes if len(shape) >= at and shape[-at] != 1}
+            if len(wide) > 1:
+                single = {extent for extent in wide if self.one_if_shown(extent) == 1}
+                for shape in shapes:
+                    if len(shape) >= at and shape[-at] in single:
+                        shape[-at] = 1
+        return tuple(
+            operand if tuple(shape) == tuple(self.types[operand].shape) else self.add("reshape", operand, shape=tuple(shape))
+            for operand, shape in zip(inputs, shapes, strict=True)
+        )
 
     def _is_size(self, extent: Extent) -> bool:
         """True if some tensor has that extent."""

@@ -66,6 +66,7 @@ def _random(c: NodeContext, law: str, shape: Sequence[Extent], dtype: str) -> st
 def _like(law: str) -> Rule:
     def rule(c: NodeContext) -> str:
         kind = c.type()
+        c.g.shape_reads[c.tensor(0)] = None
         return _random(
             c, law, kind.shape, dtype_of_onnx(c.attributes["dtype"], c.op) if "dtype" in c.attributes else kind.dtype
         )

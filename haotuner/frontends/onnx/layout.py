@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from haotuner.frontends.onnx.node_context import NodeContext, Rule
-from haotuner.frontends.onnx.proofs import Proof
 from haotuner.frontends.onnx.types import dtype_of_onnx
 from haotuner.graph.extents import (
     Extent,
     canonical,
     ceiling_division,
     floor_division,
+    is_zero,
     largest,
     product,
     quotient,
@@ -245,7 +245,7 @@ def _expand(c: NodeContext) -> str:
     own, target = list(c.shape()), list(c.numbers(1))
     for at in range(1, min(len(own), len(target)) + 1):  # from the last axis
         if 1 not in (own[-at], target[-at]) and not same(own[-at], target[-at]):
-            own[-at], target[-at] = _one_if_shown(c, own[-at]), _one_if_shown(c, target[-at])
+            own[-at], target[-at] = c.g.one_if_shown(own[-at]), c.g.one_if_shown(target[-at])
     shape = broadcast([own, target], c.op)
     for extent, other in zip(shape[len(shape) - len(target) :], target, strict=True):
         _equals_or_is_one(c, extent, other)
@@ -255,14 +255,6 @@ def _expand(c: NodeContext) -> str:
     return c.g.add("broadcast", x, shape=shape)
 
 
-def _one_if_shown(c: NodeContext, extent: Extent) -> Extent:
-    """1 where the asked ranges show that an extent is; requests that make it something else are refused then."""
-    if isinstance(extent, int) or not (proof := Proof(c.g.ranges)).within(extent, 1, 1):
-        return extent
-    c.g.require(proof)
-    return 1
-
-
 def _equals_or_is_one(c: NodeContext, extent: Extent, target: Extent) -> None:
     """Have requests refused that expand an axis to another extent than it is taken to have.
 
@@ -270,15 +262,9 @@ def _equals_or_is_one(c: NodeContext, extent: Extent, target: Extent) -> None:
     """
     if same(extent, target) or target == 1:
         return
-    equal, single = (_is_zero(canonical(target - other)) for other in (extent, 1))
+    equal, single = (is_zero(canonical(target - other)) for other in (extent, 1))
     words = f"the model expands an axis of {shown(extent)} to {shown(target)}; send a request where both are equal"
     c.g.required.append(Required(largest([equal, single]), words, c.g.guard))
-
-
-def _is_zero(extent: Extent) -> Extent:
-    """1 where an extent is 0, else 0."""
-    not_less, not_more = (smallest([1, largest([0, canonical(side + 1)])]) for side in (extent, -extent))
-    return canonical(not_less * not_more)
 
 
 def _tile(c: NodeContext) -> str:
@@ -294,6 +280,7 @@ def _shape(c: NodeContext) -> str:
     start, stop = (
         min(max(at + rank if at < 0 else at, 0), rank) for at in (c.attribute("start", 0), c.attribute("end", rank))
     )
+    c.g.shape_reads[c.tensor(0)] = None
     return c.g.of_extents(_objects(c.shape()[start : max(start, stop)]), "int64")
 
 
@@ -304,6 +291,7 @@ def _objects(values: Sequence[Any]) -> Any:
 
 
 def _size(c: NodeContext) -> str:
+    c.g.shape_reads[c.tensor(0)] = None
     return c.g.of_extents(_objects([product(c.shape())]).reshape(()), "int64")
 
 
@@ -392,6 +380,7 @@ def _trilu(c: NodeContext) -> str:
 
 
 def _eye_like(c: NodeContext) -> str:
+    c.g.shape_reads[c.tensor(0)] = None
     kind = dtype_of_onnx(c.attributes["dtype"], c.op) if "dtype" in c.attributes else c.type().dtype
     return c.g.add("cast", c.g.map("equal", _below(c, c.shape()[0], c.shape()[1], c.attribute("k", 0)), 0), dtype=kind)
 

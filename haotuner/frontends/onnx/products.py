@@ -12,6 +12,7 @@ from haotuner.graph.extents import same
 
 def matmul(c: NodeContext, a: str, b: str) -> str:
     """Numpy's matmul: axes before the last two go together as element-wise ones do."""
+    a, b = c.g.with_single_axes((a, b), last=2)
     first, second = c.g.types[a].shape, c.g.types[b].shape
     letters = string.ascii_lowercase[: max(len(first), len(second), 2) - 2]
     tails = ("k" if len(first) == 1 else "mk").upper(), ("k" if len(second) == 1 else "kn").upper()

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from haotuner.errors import UsageError
-from haotuner.graph.extents import Extent, canonical, dimensions, evaluate, lowered, shown
+from haotuner.graph.extents import Extent, canonical, dimension, dimensions, evaluate, lowered, shown
 from haotuner.graph.typed_extents import never_negative
 from haotuner.spec.shape import Span
 from haotuner.spec.size_arithmetic import TYPED
@@ -148,6 +148,17 @@ class Proof:
         """True if an extent is shown to lie between two numbers; both included."""
         return self.holds((extent, "<=", high), (extent, ">=", low))
 
+    def is_one(self, extent: Extent) -> bool:
+        """True if an extent is shown to be 1; the ends of the ranges are tried first."""
+        spans = {name: self.ranges.get(name, ASSUMED) for name in dimensions(extent)}
+        for ends in ({name: span.first for name, span in spans.items()}, {name: span.last for name, span in spans.items()}):
+            try:
+                if evaluate(extent, ends) != 1:
+                    return False
+            except (UsageError, ZeroDivisionError, OverflowError):
+                return False
+        return self.within(extent, 1, 1)
+
     def holds(self, *bounds: tuple[Extent, str, int]) -> bool:
         """True if all bounds, by ``>=`` or ``<=``, are shown; only then anything is assumed."""
         assumed: dict[Extent, str] = {}
@@ -164,7 +175,10 @@ class Proof:
         return True
 
     def _in_ranges(self, gap: Extent) -> bool:
-        interval = exact_interval(gap, {name: self.ranges.get(name, ASSUMED) for name in dimensions(gap)})
+        spans = {name: self.ranges.get(name, ASSUMED) for name in dimensions(gap)}
+        if never_negative(gap.xreplace({dimension(name): dimension(name) + span.first for name, span in spans.items()})):
+            return True
+        interval = exact_interval(gap, spans)
         return interval is not None and interval.low >= 0
 
 

@@ -23,6 +23,7 @@ from haotuner.frontends.onnx.loops import loop_results
 from haotuner.frontends.onnx.node_context import NodeContext
 from haotuner.frontends.onnx.proofs import ANY, Interval, interval_of
 from haotuner.frontends.onnx.scan import scan_results
+from haotuner.frontends.onnx.shape_reads import with_read_shapes
 from haotuner.frontends.onnx.table import MAIN, refuse, rule_of
 from haotuner.frontends.onnx.tensor_sequences import mapped_results, refuse_sequences
 from haotuner.frontends.onnx.types import NARROW, dtype_of_onnx
@@ -370,7 +371,8 @@ def finished(g: ConstantFolding, outputs: Sequence[tuple[str, str]]) -> Graph:
     for name, tensor in chosen:
         if name in g.types and name != tensor and name not in new:
             new[name] = g._free(f"{name}_inner")
-    graph = dequantised_by_rows(scaled_weights(GraphBuilder.finish(g, *(tensor for _, tensor in chosen))))
+    whole = with_read_shapes(g, GraphBuilder.finish(g, *(tensor for _, tensor in chosen)))
+    graph = dequantised_by_rows(scaled_weights(whole))
     _refuse_absurd(graph)
     for node in graph.nodes:
         extents = [extent for extent in graph.types[node.output].shape if isinstance(extent, int)]
