@@ -13,8 +13,8 @@ from typing import Any
 from haotuner.derive.bounds import bounds_of
 from haotuner.derive.canonical import structural_hash
 from haotuner.derive.expression import Read, Scope, tensors, with_reads
-from haotuner.derive.from_graph import concrete, expression_of, generalised
 from haotuner.derive.form_prices import PricesOfForms
+from haotuner.derive.from_graph import concrete, expression_of, generalised
 from haotuner.derive.search import Check, Derived, Limits, SearchResult, search
 from haotuner.derive.to_graph import graph_of
 from haotuner.derive.together import sharing, together
@@ -157,9 +157,7 @@ class Derivation:
                 continue
             yield NodeForms(tuple(own), original, (form,) if checked else (), "checked" if checked else "not shown")
 
-    def form(
-        self, scopes: tuple[Scope, ...], steps: tuple[tuple[str, str], ...], us: tuple[float, ...] = ()
-    ) -> Form:
+    def form(self, scopes: tuple[Scope, ...], steps: tuple[tuple[str, str], ...], us: tuple[float, ...] = ()) -> Form:
         """A form as a graph, with its times, where ``us`` does not say them. UsageError where no primitives say it."""
         graph = graph_of(scopes, self.constants(scopes), self.requests[-1])
         return Form(scopes, graph, us or tuple(planned_us(graph, request) for request in self.requests), steps)
