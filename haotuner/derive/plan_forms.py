@@ -1,7 +1,7 @@
 """Derived forms of a model's products as candidates of its plan, beside the original of each.
 
-The longest products come first, so that a budget that ends leaves the short ones. A form is a candidate where it is
-expected to be shorter than the product alone, where it refuses no request that the model takes, and where its numbers are
+The longest products come first, so that a budget that ends leaves the short ones. A form is a candidate
+where it is expected to be shorter than the product alone and refuses no request that the model takes. Its numbers must be
 the product's at sizes of a few elements, empty ones among them.
 """
 
