@@ -21,6 +21,7 @@ from haotuner.cli.call_time import MOST_S
 from haotuner.cli.devices import columns
 from haotuner.cli.output import counted, say
 from haotuner.errors import UsageError
+from haotuner.graph.rewrites import DERIVED
 from haotuner.pack.manifest import Manifest
 from haotuner.runtime.model import Chain, Model
 from haotuner.runtime.pack import Pack
@@ -68,7 +69,9 @@ def print_model(document: dict[str, Any], *, every: bool) -> None:
             f"{way['one_plan_us']:,.0f}; {way['own_kernels']} kernels of its own")  # fmt: skip
     for item in document.get("rewrites", []):
         us = f"{item['us']:,.1f} us, without {item['without_us']:,.1f}"
-        say(f"rewritten: {item['tensor']}, {item['rule']}; its region {us}")
+        is_derived = item["rule"].startswith(DERIVED)
+        how = DERIVED if is_derived else "rewritten: "
+        say(f"{how}{item['tensor']}, {item['rule'].removeprefix(DERIVED)}; its region {us}")
     apart = [
         region
         for region in document["regions"]

@@ -147,10 +147,12 @@ def read_models(
     device: Device | None = None,
     *,
     quiet: bool,
+    derive_s: float = 0.0,
 ) -> ModelReport:
     """The models of files, each with its own shapes or all with the same. UsageError says what in them is wrong.
 
     ``serves``: of a device, whether it has kernels for an op; ``device``: the CPU that they are tuned for, otherwise.
+    ``derive_s``: seconds for derived forms of products, all models together; 0: none are derived.
     """
     if len(shapes) not in (1, len(files)):
         raise UsageError(
@@ -159,9 +161,15 @@ def read_models(
     from haotuner.partition.tasks import arrivals_of_models, ops_of
     from haotuner.verify.model_check import model_of
 
+    derived = None
+    if derive_s:
+        from haotuner.derive.plan_forms import DerivedForms
+
+        derived = DerivedForms(derive_s)
     result: list[ModelTask] = []
     for file, shape in zip(files, [*shapes] * (1 if len(shapes) > 1 else len(files)), strict=True):
-        model = model_of(file, shape, sum(len(model.written.functions) for model in result), serves=serves, device=device)
+        groups = sum(len(model.written.functions) for model in result)
+        model = model_of(file, shape, groups, serves=serves, device=device, rewrites=derived)
         result.append(model)
         if not quiet:
             steps = _steps(model)
@@ -169,4 +177,6 @@ def read_models(
                 f"{file.name}: {len(model.graph.nodes)} primitives, {steps['Product']} products in {len(model.uses)} ops, "
                 f"{steps['Loops']} groups of the rest"
             )
+    if derived is not None and not quiet:
+        tell(str(derived))
     return ModelReport(tuple(result), ops_of(result), arrivals_of_models(result, "; ".join(shapes)))

@@ -25,7 +25,15 @@ from haotuner.search.policies.names import NAMES, TEMPLATE
 from haotuner.search.task_scheduler import GRADIENT, STRATEGIES
 from haotuner.spec.traffic import arrivals_of
 from haotuner.spec.workloads import DEFAULT, WORKLOADS, workload_shapes
-from haotuner.tuning.request import BUDGET_OF_MODELS_S, BUDGET_PER_OP_S, Request, cpu_named, ops_asked, serves_on
+from haotuner.tuning.request import (
+    BUDGET_OF_MODELS_S,
+    BUDGET_PER_OP_S,
+    Request,
+    cpu_named,
+    derivation_s,
+    ops_asked,
+    serves_on,
+)
 
 PEERS_HERE = "torch,onnxruntime,numpy"
 
@@ -118,6 +126,10 @@ def tune(
     early_stopping: Annotated[
         int, typer.Option("--early-stopping", metavar="N", help="Leave a model's task after N turns without gain; 0: never.")
     ] = 0,
+    derive: Annotated[
+        bool,
+        typer.Option("--derive", help="Of models: derive other forms of their products, and take those expected faster."),
+    ] = False,
     against: Annotated[
         str | None, typer.Option("--peers", help=f"Peers on a CPU for the closing table, or none [default: {PEERS_HERE}].")
     ] = None,
@@ -133,11 +145,15 @@ def tune(
             raise UsageError("--op and --workload exclude each other; name the ops, or the workload")
         if file and (op or workload):
             raise UsageError("a model brings its own ops; leave --op and --workload out")
+        if derive and not (file and device.startswith("cpu")):
+            raise UsageError("--derive is of models on CPUs; name a model's file, and leave --device out or say cpu")
         peers = peers_of(PEERS_HERE if against is None else against)
         ranges = shapes or ["dynamic"]
         seconds = None if budget is None else seconds_of(budget)
         began = time.monotonic()
-        from_files = read_models(file, ranges, serves_on(device), cpu_named(device), quiet=quiet) if file else None
+        derive_s = derivation_s(seconds) if derive else 0.0
+        of_device = serves_on(device), cpu_named(device)
+        from_files = read_models(file, ranges, *of_device, quiet=quiet, derive_s=derive_s) if file else None
         arrivals = arrivals_of(*ranges) if from_files is None else from_files.arrivals
         if workload is not None:
             arrivals = arrivals.with_own(workload_shapes(workload))

@@ -18,7 +18,7 @@ from haotuner.graph.extents import Extent
 from haotuner.graph.graph import Graph
 
 COLUMNS, ROWS = 1, 2  # bits: the operand that is read along the lanes, and the one that is read row by row
-MOST_FLOATS = 1 << 17  # of a program's copies: 512 KiB of a thread's stack (runtime/native/pool.c)
+MOST_FLOATS = 1 << 15  # of a program's copies: 128 KiB, half of a pool thread's stack (runtime/native/pool.c)
 VIEWS = ("window", "transpose", "broadcast", "slice")  # primitives that read an element at an even place
 Axis = tuple[Variable, Extent]
 

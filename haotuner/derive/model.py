@@ -1,29 +1,27 @@
 """Derivation of a model's products: each by itself, and those of one tensor together; equal ones are derived once.
 
 A form counts for what a graph of it is expected to take: products by their rates, greedy fusion's groups by theirs.
+Forms whose error bound is above the original's are refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from haotuner.derive.bounds import bounds_of
 from haotuner.derive.canonical import structural_hash
 from haotuner.derive.expression import Read, Scope, tensors, with_reads
+from haotuner.derive.form_prices import PricesOfForms
 from haotuner.derive.from_graph import concrete, expression_of, generalised
-from haotuner.derive.price import utilisation
 from haotuner.derive.search import Check, Derived, Limits, SearchResult, search
 from haotuner.derive.to_graph import graph_of
 from haotuner.derive.together import sharing, together
 from haotuner.errors import UsageError
-from haotuner.graph.extents import evaluate
 from haotuner.graph.graph import Graph
-from haotuner.ops.convolution import is_convolution
-from haotuner.partition.costs import Prices
 from haotuner.partition.greedy_fusion import Greedy, Loops
 from haotuner.partition.products import Product
-from haotuner.spec.shape import Shape
 
 TRIED = 6  # cheapest states that become graphs
 MOST_WEIGHT = 1 << 22  # numbers of a constant that a form is planned with; of larger ones zeros of that shape
@@ -53,14 +51,23 @@ class NodeForms:
         return min((self.original, *self.others), key=lambda form: form.us[request])
 
 
+@dataclass(frozen=True, slots=True)
+class _Ranked:
+    """Forms of equal products: microseconds of the original, and states with theirs, the cheapest first."""
+
+    us: tuple[float, ...]
+    states: tuple[tuple[Derived, tuple[float, ...]], ...]
+
+
 @dataclass(slots=True)
 class Derivation:
-    """Derivations of a graph's products at some requests; ``derived``: by hash, for all of them."""
+    """Derivations of a graph's products at some requests; ``derived`` and ``ranked``: by hash, for all of them."""
 
     graph: Graph
     requests: Sequence[Mapping[str, int]]
     limits: Limits = field(default_factory=Limits)
     derived: dict[int, SearchResult] = field(default_factory=dict)
+    ranked: dict[Hashable, _Ranked] = field(default_factory=dict)
 
     def products(self) -> list[str]:
         """Tensors that products make, in the graph's order."""
@@ -81,16 +88,39 @@ class Derivation:
             at = [{**request, **sizes} for request in self.requests]
             self.derived[key] = search(neutral, at, self.limits)
         result = self.derived[key]
-        original = self.form((scope,), ())
-        others = []
-        for state in self.cheapest(result):
+
+        def form_of(state: Derived, us: tuple[float, ...] = ()) -> Form:
+            return self.form((concrete(_named(state.scope, names), sizes),), state.steps, us)
+
+        sized = key, tuple(sorted(sizes.items()))
+        if sized not in self.ranked:
+            original = self.form((scope,), ())
+            self.ranked[sized] = _Ranked(original.us, tuple(self._within_bounds(result, form_of)))
+        ranked = self.ranked[sized]
+        others = tuple(form_of(state, us) for state, us in ranked.states)
+        summary = "derived before, for an equal product" if derived_before else str(result.statistics)
+        return NodeForms((tensor,), self.form((scope,), (), ranked.us), others, summary)
+
+    def _within_bounds(
+        self, result: SearchResult, form_of: Callable[[Derived], Form]
+    ) -> Iterator[tuple[Derived, tuple[float, ...]]]:
+        """The cheapest states that are graphs, with their times; those with larger error bounds are counted as pruned."""
+        priced: list[tuple[float, int, Derived, tuple[float, ...]]] = []
+        for number, state in enumerate(self.cheapest(result)):
             try:
-                others.append(self.form((concrete(_named(state.scope, names), sizes),), state.steps))
+                us = form_of(state).us
             except UsageError:
                 continue  # a state that no primitives compute
-        others.sort(key=lambda form: sum(form.us))
-        summary = "derived before, for an equal product" if derived_before else str(result.statistics)
-        return NodeForms((tensor,), original, tuple(others[:TRIED]), summary)
+            priced.append((sum(us), number, state, us))
+        bounds, count = bounds_of(result.original.scope), 0
+        for _, _, state, us in sorted(priced, key=lambda item: item[:2]):
+            if bounds is None or not bounds.hold(state.scope):
+                result.statistics.pruned["beyond the error bound"] += 1
+                continue
+            yield state, us
+            count += 1
+            if count == TRIED:
+                return
 
     def cheapest(self, result: SearchResult) -> Iterator[Derived]:
         """States of the least price, and the least of each way to end: rules of one path often lead to one graph."""
@@ -127,10 +157,10 @@ class Derivation:
                 continue
             yield NodeForms(tuple(members), original, (form,) if checked else (), "checked" if checked else "not shown")
 
-    def form(self, scopes: tuple[Scope, ...], steps: tuple[tuple[str, str], ...]) -> Form:
-        """A form as a graph, with its times. UsageError where no primitives compute it."""
+    def form(self, scopes: tuple[Scope, ...], steps: tuple[tuple[str, str], ...], us: tuple[float, ...] = ()) -> Form:
+        """A form as a graph, with its times, where ``us`` does not say them. UsageError where no primitives compute it."""
         graph = graph_of(scopes, self.constants(scopes), self.requests[-1])
-        return Form(scopes, graph, tuple(planned_us(graph, request) for request in self.requests), steps)
+        return Form(scopes, graph, us or tuple(planned_us(graph, request) for request in self.requests), steps)
 
     def constants(self, scopes: Sequence[Scope]) -> dict[str, Any]:
         """Numbers of the constants that some expressions read."""
@@ -144,22 +174,9 @@ class Derivation:
 
 def planned_us(graph: Graph, request: Mapping[str, int]) -> float:
     """Expected microseconds of a graph in greedy fusion's plan for a request."""
-    prices, plan = Prices([request]), Greedy(graph)
-    products = sum(_product_us(step, plan.graph, prices) for step in plan.steps if isinstance(step, Product))
+    prices, plan = PricesOfForms([request]), Greedy(graph)
+    products = sum(prices.product_us(step, plan.graph) for step in plan.steps if isinstance(step, Product))
     return products + sum(sum(prices.expected_us(step.graph)) for step in plan.steps if isinstance(step, Loops))
-
-
-def _product_us(step: Product, graph: Graph, prices: Prices) -> float:
-    """A product's price, longer by the idle share of its kernel; plans compare products with groups alone."""
-    op, (request,) = step.op, prices.requests
-    static, sizes = dict(op.static), {axis: evaluate(extent, request) for axis, extent in step.extents.items()}
-    rest = {**static, **sizes}
-    convolves = is_convolution(op.kind)
-    depth = rest["c"] * rest.get("r", 1) * rest["s"] if convolves else rest["k"]
-    side = rest["f"] if convolves else max(rest["n"], rest["m"])
-    share = utilisation(side, depth, 0 if convolves else min(rest["n"], rest["m"]))
-    flops = max(0.0, float(op.flops(Shape.of(sizes))))
-    return max(prices.product_us(step, graph), flops / (prices.rates.product_flops(op) * max(share, 1e-3)))
 
 
 def _neutral(scope: Scope) -> tuple[Scope, dict[str, str]]:

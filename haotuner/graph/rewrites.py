@@ -8,12 +8,13 @@ Each rule is a condition on primitives and their attributes. Error bounds are ag
 - *division and sum in the product*: the same, with z as one more column of the product, of ones.
 - *sum as a product*: sum_k x_k = sum_k x_k 1. Products by 1 are exact; both are within K u sum_k |x_k|.
 - *reduction in two*: the sum of P sums of Q terms, K = P Q: within (P + Q) u sum_k |x_k|. Extremes are exact.
+- *derived form*: a graph that stands for one tensor, as somebody else found it (``haotuner/derive``) and showed its bound.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import isqrt
 from string import ascii_lowercase
 from typing import Any
@@ -27,17 +28,23 @@ from haotuner.graph.types import TensorType
 
 DIVISION, COLUMN = "division behind the product", "division behind the product, the sum as its last column"
 PRODUCT, SPLIT = "sum as a product with ones", "reduction in two"
+DERIVED = "derived: "  # rules of derived forms begin so, the chain of rules behind it
 BEHIND = (DIVISION, COLUMN)
 LEAST_SPLIT = 64  # terms of a reduction that is cut
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Tensor that a rule computes by other primitives; ``nodes``: outputs of the primitives that the rule replaces."""
+    """Tensor that a rule computes by other primitives; ``nodes``: outputs of the primitives that the rule replaces.
+
+    ``form``: of a derived form the graph that computes the tensor; its inputs, and constants that are the same arrays, are
+    the tensors of these names.
+    """
 
     rule: str
     tensor: str
     nodes: frozenset[str]
+    form: Graph | None = field(default=None, compare=False)
 
 
 class _Writer:
@@ -158,7 +165,12 @@ def _replaced(graph: Graph, site: Site) -> Graph:
     node = graph.producer(site.tensor)
     assert node is not None, "a site is a node of the graph"
     writer = _Writer(graph, site.tensor)
-    {DIVISION: _divide_behind, COLUMN: _add_column, PRODUCT: _as_product, SPLIT: _in_two}[site.rule](graph, node, writer)
+    if site.form is not None:
+        read = [name for name in site.form.inputs if name not in graph.types]  # of a part of a graph new inputs
+        graph = replace(graph, inputs=(*graph.inputs, *read))
+        _spliced(graph, site.form, node, writer)
+    else:
+        {DIVISION: _divide_behind, COLUMN: _add_column, PRODUCT: _as_product, SPLIT: _in_two}[site.rule](graph, node, writer)
     nodes = [item for other in graph.nodes for item in (writer.nodes if other is node else [other])]
     needed, live = set(graph.outputs), list[Node]()
     for item in reversed(nodes):
@@ -166,6 +178,26 @@ def _replaced(graph: Graph, site: Site) -> Graph:
             live.append(item)
             needed.update(item.inputs)
     return replace(graph, nodes=tuple(reversed(live)), types=writer.types, constants=writer.constants, guards=writer.guards)
+
+
+def _spliced(graph: Graph, form: Graph, node: Node, writer: _Writer) -> None:
+    """The form's primitives, under free names; the tensor keeps its name and its type."""
+    names = {name: name for name in form.inputs}
+    for name in form.inputs:
+        writer.types.setdefault(name, form.types[name])
+    for name, value in form.constants.items():
+        names[name] = name if graph.constants.get(name) is value else free_name(f"{node.output} {name}", writer.types)
+        writer.types.setdefault(names[name], form.types[name])
+        writer.constants[names[name]] = value
+    for item in form.nodes:
+        made = writer.add(
+            item.primitive,
+            *(names[tensor] for tensor in item.inputs),
+            name=node.output if item.output == form.outputs[0] else "",
+            **item.attributes,
+        )
+        names[item.output] = made
+    writer.types[node.output] = graph.types[node.output]
 
 
 def _divide_behind(graph: Graph, node: Node, writer: _Writer) -> None:

@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from haotuner.codegen.access import softmax_sum
 from haotuner.codegen.loops.c_ordered import ordered_node
 from haotuner.graph.extents import Extent, evaluate
 from haotuner.graph.graph import Graph, Node
@@ -191,12 +192,14 @@ class Prices:
         return float(np.mean([self._bytes(graph, tensor, index) for index in range(len(self.requests))]))
 
     def computed_us(self, graph: Graph, node: Node) -> float:
-        """Arithmetic of a primitive, once an element, the mean over the requests; 0 where there may be none."""
+        """Least arithmetic of a primitive, once an element, the mean over the requests; 0 where there may be none."""
         if node.primitive not in ("map", "reduce") or graph.types[node.output].dtype == "int64":
             return 0.0
         tensor = node.output if node.primitive == "map" else node.inputs[0]
         count = self.mean_bytes(graph, tensor) / numpy_dtype(graph.types[tensor].dtype).itemsize
-        return count * self.rates.map_us(str(node.attributes.get("function")))
+        function = str(node.attributes.get("function"))
+        inverts = function == "div" and softmax_sum(graph, node)  # once a row: the elements are products
+        return count * self.rates.map_us("mul" if inverts else function)
 
     def measure(self, graphs: Sequence[Graph]) -> bool:
         """Time kernels that a plan wants, where prices are times; False: nothing is known now that was not before."""

@@ -112,6 +112,7 @@ def model_task(
     serves: Callable[[Op], bool] | None = None,
     layout: str = "cheapest",
     device: Device | None = None,
+    rewrites: Callable[[IlpPartitioner], IlpPartitioner] = with_rewrites,
 ) -> ModelTask:
     """The model of a graph, in the cheapest groups. UsageError for shapes that do not fit it, or what no kernel computes.
 
@@ -119,6 +120,7 @@ def model_task(
     timed on this host wherever a plan wants them; 0: prices are expectations, see ``repriced``. ``serves``: of a device,
     whether it has kernels for an op; None: the model runs on CPUs. ``layout``: a key of ``LAYOUTS``, where images have their
     channels. ``device``: the CPU whose programs compute groups where less is expected of them; None: no program does.
+    ``rewrites``: of a plan that of the same graph in its cheapest forms.
     """
     if serves is not None:
         check_draws(name, graph)
@@ -131,7 +133,7 @@ def model_task(
         prices = Prices(at, CORE if serves is None else GPU, programs)
     kinds: dict[Hashable, Any] = {}
     plans = tuple(
-        LAYOUTS[layout](with_rewrites(IlpPartitioner(segment.graph, prices, serves=serves, kinds=kinds)))
+        LAYOUTS[layout](rewrites(IlpPartitioner(segment.graph, prices, serves=serves, kinds=kinds)))
         for segment in flattened(cut(graph))
         if segment.graph is not None
     )

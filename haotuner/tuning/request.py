@@ -29,9 +29,15 @@ if TYPE_CHECKING:
 
 BUDGET_PER_OP_S = 50.0  # four ops, the report and a fresh environment then end within five minutes on two busy cores
 BUDGET_OF_MODELS_S = 600.0  # at most, whatever models have ops
+DERIVING, DERIVING_LEAST_S, DERIVING_MOST_S = 0.05, 5.0, 60.0  # of a budget, for derived forms of a model's products
 
 
 SEED_MOST = 2**31 - 1  # what every library that draws takes
+
+
+def derivation_s(budget_s: float | None) -> float:
+    """Seconds for derivation out of a budget of models; None: the usual one."""
+    return min(DERIVING_MOST_S, max(DERIVING_LEAST_S, DERIVING * (budget_s or BUDGET_OF_MODELS_S)))
 
 
 def ops_of(text: str, device: str = "cpu") -> tuple[Op, ...]:

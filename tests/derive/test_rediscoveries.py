@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from haotuner.derive.expression import Read, Scope, Tensor, scopes
 from haotuner.derive.kernels import Kernel, is_constant, is_plain, kernels
+from haotuner.derive.moves import Move, moves
 from haotuner.derive.nests import is_layout
 from haotuner.derive.search import Check, Derived, Limits, search
 from haotuner.derive.text import parse
@@ -164,6 +166,28 @@ OFTEN = ("conv3x3 is a matmul and a shifted add", "a dense band is a batch of pr
 def test_a_form_is_derived_whatever_iterators_are_called(name: str):
     scope, holds = CASES[name]
     assert derivation(other_names(scope, 1), holds).steps
+
+
+SHUFFLED = (
+    "conv3x3 is a matmul and a shifted add",
+    "transposed conv4x4 of stride 2 is a matmul and a gathered add",
+    "a dense band is a batch of products",
+)
+
+
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.long)])
+@pytest.mark.parametrize("name", SHUFFLED)
+def test_a_form_is_derived_in_whatever_order_rules_are_tried(name: str, seed: int, monkeypatch: pytest.MonkeyPatch):
+    draw = random.Random(seed)
+
+    def shuffled(root: Scope, explores: bool) -> list[Move]:
+        every = list(moves(root, explores))
+        draw.shuffle(every)
+        return every
+
+    monkeypatch.setattr("haotuner.derive.search.moves", shuffled)
+    scope, holds = CASES[name]
+    assert derivation(scope, holds).steps
 
 
 def are_one(scopes_: list[Scope], kind: str) -> Scope:

@@ -19,7 +19,7 @@
 
 #define HT_SPIN_US 50      /* a server's next layer follows within this; longer burns a core that others could use */
 #define HT_GATE_CLOSED INT_MIN
-#define HT_STACK_BYTES (1024 * 1024) /* copies of a generated program: 512 KiB at most */
+#define HT_STACK_BYTES (256 * 1024) /* a chunk needs under 8 KiB */
 
 typedef struct { /* the chunks of one participant: [next, end) */
   _Alignas(64) atomic_llong next;
