@@ -256,6 +256,7 @@ class GraphBuilder:
         """The graph of these outputs."""
         needed, nodes = set(outputs), []
         sizes: set[str] = set().union(*(dimensions(extent) for name in outputs for extent in self.types[name].shape))
+        sizes |= set().union(*(dimensions(requirement.extent) for requirement in self.required))  # or nobody could check it
         refused = {branch for requirement in self.required if requirement.extent == NEVER for branch, _ in requirement.guard}
         for node in reversed(self.nodes):
             decided = node.primitive == "decided" and node.attributes["branch"] in refused

@@ -87,6 +87,24 @@ def test_a_shape_that_is_read_alone_is_that_of_its_tensor_or_refused() -> None:
         interpret(graph, drawn(1, 4))
 
 
+def expanded() -> Graph:
+    """x of (n, 1), expanded to a shape that comes with the request."""
+    file = model([n("Cast", ["s"], ["t"], to=onnx.TensorProto.INT64), n("Expand", ["x", "t"], ["y"])],
+                 {"x": ["n", 1], "s": [3]}, ["y"])  # fmt: skip
+    return graph_of(file, None, {}, lambda inputs: {"n": Span(first=1, last=LAST)})
+
+
+def test_packs_expand_to_a_shape_of_the_request(tmp_path: Path) -> None:
+    path = model_pack(tmp_path / "pack", {"expanded": expanded()}, tuned=False, exact=False)
+    with haotuner.load(path, threads=1) as pack:
+        for rows, shape in ((1, (2, 1, 3)), (4, (2, 4, 3)), (4, (2, 1, 3))):
+            x = np.arange(rows, dtype=np.float32).reshape(rows, 1)
+            answer = pack.model("expanded").run({"x": x, "s": np.array(shape, np.float32)})["y"]
+            np.testing.assert_array_equal(answer, np.broadcast_to(x, (2, rows, 3)))
+        with pytest.raises(UsageError, match="the model expands an axis"):
+            pack.model("expanded").run({"x": np.zeros((1, 1), np.float32), "s": np.array([2, 4, 3], np.float32)})
+
+
 def test_the_interpreter_refuses_other_extents_than_the_graph_was_built_for() -> None:
     file = model([n("Add", ["x", "z"], ["y"])], {"x": ["n", 3], "z": ["m", 3]}, ["y"])
     graph = graph_of(file, None, {})
