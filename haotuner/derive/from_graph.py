@@ -34,6 +34,19 @@ def expression_of(graph: Graph, output: str, *, functions: bool = False) -> Scop
     return _Reader(graph, functions).scope(output)
 
 
+def part_of(graph: Graph, tensor: str, inputs: Sequence[str]) -> Graph:
+    """The primitives through which a tensor comes of these, or of constants."""
+    made = {node.output: node for node in graph.nodes}
+    names, waiting = set[str](), [tensor]
+    while waiting:
+        name = waiting.pop()
+        if name in made and name not in inputs and name not in names:
+            names.add(name)
+            waiting.extend(made[name].inputs)
+    nodes = tuple(node for node in graph.nodes if node.output in names)
+    return Graph(tuple(inputs), (tensor,), nodes, graph.types, graph.constants)
+
+
 class _Reader:
     """Walks from a tensor towards the inputs."""
 

@@ -14,7 +14,7 @@ from haotuner.derive.bounds import bounds_of
 from haotuner.derive.canonical import structural_hash
 from haotuner.derive.expression import Read, Scope, tensors, with_reads
 from haotuner.derive.form_prices import PricesOfForms
-from haotuner.derive.from_graph import concrete, expression_of, generalised
+from haotuner.derive.from_graph import concrete, expression_of, generalised, part_of
 from haotuner.derive.search import Check, Derived, Limits, SearchResult, search
 from haotuner.derive.to_graph import graph_of
 from haotuner.derive.together import sharing, together
@@ -80,6 +80,7 @@ class Derivation:
     def forms_of(self, tensor: str) -> NodeForms:
         """Forms of one product. UsageError where it is none, or no expression describes it."""
         scope = expression_of(self.graph, tensor)
+        own = part_of(self.graph, tensor, [item.name for item in tensors(scope).values() if not item.constant])
         general, sizes = generalised(scope)
         neutral, names = _neutral(general)
         key = structural_hash(neutral)
@@ -94,12 +95,12 @@ class Derivation:
 
         sized = key, tuple(sorted(sizes.items()))
         if sized not in self.ranked:
-            original = self.form((scope,), ())
-            self.ranked[sized] = _Ranked(original.us, tuple(self._within_bounds(result, form_of)))
+            us = tuple(planned_us(own, request) for request in self.requests)
+            self.ranked[sized] = _Ranked(us, tuple(self._within_bounds(result, form_of)))
         ranked = self.ranked[sized]
         others = tuple(form_of(state, us) for state, us in ranked.states)
         summary = "derived before, for an equal product" if derived_before else str(result.statistics)
-        return NodeForms((tensor,), self.form((scope,), (), ranked.us), others, summary)
+        return NodeForms((tensor,), Form((scope,), own, ranked.us), others, summary)
 
     def _within_bounds(
         self, result: SearchResult, form_of: Callable[[Derived], Form]

@@ -18,7 +18,7 @@ import numpy as np
 
 from haotuner.derive.expression import tensors
 from haotuner.derive.form_prices import PricesOfForms
-from haotuner.derive.from_graph import expression_of
+from haotuner.derive.from_graph import expression_of, part_of
 from haotuner.derive.model import MOST_WEIGHT, Derivation, Form, NodeForms
 from haotuner.derive.search import Limits, SearchResult
 from haotuner.errors import HaotunerError, UsageError
@@ -104,7 +104,8 @@ class DerivedForms:
                 self.count[f"forms {why}"] += 1
                 continue
             self.count["forms"] += 1
-            yield Site(DERIVED + chain(form), tensor, _behind(graph, tensor, form.graph.inputs), form.graph)
+            nodes = frozenset(node.output for node in part_of(graph, tensor, form.graph.inputs).nodes)
+            yield Site(DERIVED + chain(form), tensor, nodes, form.graph)
 
 
 def _some(requests: Sequence[Mapping[str, int]]) -> list[Mapping[str, int]]:
@@ -128,18 +129,6 @@ def chain(form: Form) -> str:
     return ", ".join(rules)
 
 
-def _behind(graph: Graph, tensor: str, inputs: Sequence[str]) -> frozenset[str]:
-    """Primitives through which a product reads these tensors, itself among them."""
-    made = {node.output: node for node in graph.nodes}
-    result, waiting = set[str](), [tensor]
-    while waiting:
-        name = waiting.pop()
-        if name in made and name not in inputs and name not in result:
-            result.add(name)
-            waiting.extend(made[name].inputs)
-    return frozenset(result)
-
-
 def unfit(graph: Graph, tensor: str, form: Form, known: set[tuple[str, str]]) -> str:
     """Reason why a form is not served: conditions on requests beside the ``known`` ones, or other numbers; empty: none."""
     shape, other = graph.types[tensor].shape, form.graph.types[form.graph.outputs[0]].shape
@@ -147,14 +136,7 @@ def unfit(graph: Graph, tensor: str, form: Form, known: set[tuple[str, str]]) ->
         return "of another shape"
     if any((text(first), text(second)) not in known for first, second in shape_constraints(form.graph)):
         return "with conditions on requests"
-    nodes = _behind(graph, tensor, form.graph.inputs)
-    part = Graph(
-        inputs=form.graph.inputs,
-        outputs=(tensor,),
-        nodes=tuple(node for node in graph.nodes if node.output in nodes),
-        types=graph.types,
-        constants=graph.constants,
-    )
+    part = part_of(graph, tensor, form.graph.inputs)
     fixed = [extent for extent in shape if isinstance(extent, int)]
     if prod(fixed) > MOST_COMPARED:
         return ""
