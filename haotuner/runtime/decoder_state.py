@@ -157,6 +157,8 @@ class DecoderState:
         batches = {cache.end.shape[0] for cache in self._caches}
         batch = next(iter(batches))
         valid = chosen and all(0 <= row < most for row in chosen)
+        if not self._buffers:
+            raise UsageError(f"{self._model.name}: the state has no rows before its first call; run it, then select")
         if not valid or len(batches) > 1 or not isinstance(batch, str) or any(cache.axis == 0 for cache in self._caches):
             raise UsageError(f"{self._model.name}: rows {chosen} of a batch of {most}; pass some of 0..{most - 1}")
         result = self._with(chosen)
@@ -228,6 +230,13 @@ class DecoderState:
                 f"{bound.name}: {name} is {new}, but {old} in the {self._length} tokens of the state; reset it, or select "
                 "rows of it"
             )
+        for dim, size in zip(self._dims, sizes, strict=True):
+            if self._passed_dims.get(dim, size) != size:
+                passed = self._passed_dims[dim]
+                raise UsageError(
+                    f"{bound.name}: {dim} is {size} in the inputs, and the state was made with {dim}={passed}; "
+                    f"make another state, or pass inputs of {passed}"
+                )
         first = self._caches[0]
         capacity = self._max_length or bound.largest(str(first.end.shape[first.axis])) or 1
         self._put(self._new(sizes, capacity))

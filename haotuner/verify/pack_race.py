@@ -55,9 +55,7 @@ def check_not_slower(old: Path, new: Path, environment: Mapping[str, str], slowe
     outcome = raced_apart(old, new, environment)
     if outcome.ratio is not None:
         if outcome.ratio > slower:
-            raise KeepPublishedPack(
-                f"the pack that lies there answers faster ({outcome.ratio:.2f} of its time is what the new one takes)"
-            )
+            raise KeepPublishedPack(f"the pack that lies there answers faster than the new one: {outcome.ratio:.2f}x")
         return ""
     if outcome.failed == OLD:
         return f"the pack that lay there does not run any more and is replaced: {outcome.message}"

@@ -26,9 +26,12 @@ static void run_chunk(void* arg, int64_t index) {
     lo[j->axis] = j->extents[j->axis] * index / j->chunks;
     hi[j->axis] = j->extents[j->axis] * (index + 1) / j->chunks;
   }
-  if (j->group->program == NULL) j->group->run(j->sizes, j->tensors, lo, hi);
-  else if (ht_program_run(j->group->program, j->group->tensors, j->sizes, j->tensors, lo, hi) != 0)
-    atomic_store_explicit(&j->failed, 1, memory_order_relaxed);
+  if (j->group->program == NULL) {
+    j->group->run(j->sizes, j->tensors, lo, hi);
+    return;
+  }
+  const int failed = ht_program_run(j->group->program, j->group->tensors, j->sizes, j->tensors, lo, hi);
+  if (failed != 0) atomic_store_explicit(&j->failed, failed, memory_order_relaxed);
 }
 
 int ht_group_run(const ht_group* group, const int64_t* sizes, void* const* tensors, int threads) {
@@ -43,5 +46,5 @@ int ht_group_run(const ht_group* group, const int64_t* sizes, void* const* tenso
     if (j.axis >= 0) j.chunks = j.extents[j.axis] < 4 * (int64_t)threads ? j.extents[j.axis] : 4 * (int64_t)threads;
   }
   ht_pool_run(run_chunk, &j, j.chunks, threads);
-  return atomic_load_explicit(&j.failed, memory_order_relaxed) ? -1 : 0;
+  return atomic_load_explicit(&j.failed, memory_order_relaxed);
 }

@@ -18,7 +18,7 @@ typedef struct { /* s: the request's sizes; t: tensors, the outputs last; lo, hi
   uint32_t shared;        /* a bit for each loop that threads may share */
 } ht_group;
 
-/* s and t as above; threads share an axis of the output. 0, or -1 where a program refuses its tensors. */
+/* s and t as above; threads share an axis of the output. 0, or what ht_program_run says. */
 int ht_group_run(const ht_group* group, const int64_t* sizes, void* const* tensors, int threads);
 
 extern const ht_group ht_groups[];

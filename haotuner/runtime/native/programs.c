@@ -22,7 +22,7 @@ int ht_program_run(const ht_program* program, int32_t count, const int64_t* s, v
     for (int a = tensor->rank - 1; a >= 0; --a) {
       const int64_t extent = s[shape[a]];
       const int loop = loops[a];
-      if (extent > LARGEST) return -1;
+      if (extent > LARGEST) return HT_PROGRAM_LARGE;
       shapes[i][a] = loop < 0 ? extent : hi[loop] - lo[loop];
       strides[i][a] = step;
       if (loop >= 0) data += lo[loop] * run;
@@ -35,5 +35,5 @@ int ht_program_run(const ht_program* program, int32_t count, const int64_t* s, v
     shape += tensor->rank;
     loops += tensor->rank;
   }
-  return program->run(NULL, args, count, &result) == 0 ? 0 : -1;
+  return program->run(NULL, args, count, &result) == 0 ? 0 : HT_PROGRAM_REFUSED;
 }

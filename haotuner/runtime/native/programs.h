@@ -16,7 +16,9 @@ typedef struct ht_program {
   const int8_t* loops;              /* likewise which loop of the group an axis is; -1: threads never share it */
 } ht_program;
 
-/* s, t, lo and hi as of ht_group; loops that no axis names must be whole. 0, or -1 where the kernel refuses its tensors. */
+enum { HT_PROGRAM_LARGE = 1, HT_PROGRAM_REFUSED }; /* an extent beyond 32 bits; the kernel refused its tensors */
+
+/* s, t, lo and hi as of ht_group; loops that no axis names must be whole. 0, or one of the above. */
 int ht_program_run(const ht_program* program, int32_t count, const int64_t* s, void* const* t, const int64_t* lo, const int64_t* hi);
 
 #endif /* HT_PROGRAMS_H_ */

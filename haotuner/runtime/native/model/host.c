@@ -6,6 +6,7 @@
 
 #include "c_api.h"
 #include "model/backend.h"
+#include "programs.h"
 
 #define HUGE ((size_t)2 << 20)
 #define PAGE ((uintptr_t)4096)
@@ -194,8 +195,10 @@ void ht_where_drop(const ht_model* m, ht_model_context* c) {
 
 int ht_where_group(const ht_model* m, const ht_model_plan* plan, const ht_model_step* step, void* stream, ht_error* error) {
   (void)stream;
-  if (ht_group_run(&ht_groups[step->index], plan->sizes, plan->loops + step->first, m->threads) == 0) return 0;
-  return ht_refuse(error, "ValueError", "an axis of the group has more than 2^31-1 elements; send a smaller request");
+  const int failed = ht_group_run(&ht_groups[step->index], plan->sizes, plan->loops + step->first, m->threads);
+  if (failed == 0) return 0;
+  if (failed == HT_PROGRAM_LARGE) return ht_refuse(error, "ValueError", "an axis of the group has more than 2^31-1 elements; send a smaller request");
+  return ht_refuse(error, "RuntimeError", "%s: the kernel of a group refused its tensors; the pack is damaged, tune it again", m->name);
 }
 
 int ht_where_copy(const ht_model* m, void* to, const void* from, int64_t bytes, void* stream, ht_error* error) {
