@@ -20,7 +20,7 @@ SECONDS = TESTS / "slow_seconds.json"  # that the slow tests of each file take i
 UNKNOWN_S = 30.0  # of a file that is not in it
 # The CUDA side without a GPU: over the stand-in driver, in the emulator, as text for nvcc.
 _DEVICE = re.compile(r"cuda|gpu|bundle|standin|emulator|on_devices|op_kernel_device|test_driver")
-_PART = re.compile(r"([1-9][0-9]*)/([1-9][0-9]*)")
+_PART = re.compile(r"([1-9][0-9]*)/([1-9][0-9]*)(-timed)?")
 
 
 def is_device(path: PurePath) -> bool:
@@ -42,6 +42,8 @@ def leaves_out(marks: str, path: Path, part: str = "") -> bool:
 def slow_files_of(part: str = "") -> frozenset[PurePath]:
     """The test files of a part such as ``2/4``, relative to ``tests/``; of an empty one all that have slow tests.
 
+    ``2/4-timed``: of the files whose seconds are known alone, which CI runs.
+
     ValueError where the part is none.
     """
     files = [path for path in TESTS.rglob("test_*.py") if "mark.slow" in path.read_text(encoding="utf-8")]
@@ -50,8 +52,10 @@ def slow_files_of(part: str = "") -> frozenset[PurePath]:
         return frozenset(map(PurePath, names))
     match = _PART.fullmatch(part)
     if match is None or not int(match[1]) <= int(match[2]):
-        raise ValueError(f"--part {part}: expected K/N with K from 1 to N, such as 2/4")
-    return frozenset(map(PurePath, parts_of(names, seconds(), int(match[2]))[int(match[1]) - 1]))
+        raise ValueError(f"--part {part}: expected K/N with K from 1 to N, such as 2/4 or 2/4-timed")
+    took = seconds()
+    names = [name for name in names if name in took or not match[3]]
+    return frozenset(map(PurePath, parts_of(names, took, int(match[2]))[int(match[1]) - 1]))
 
 
 def seconds() -> dict[str, float]:
