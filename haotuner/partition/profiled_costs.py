@@ -175,13 +175,10 @@ class ProfiledPrices(Prices):
     def _learn(self, waiting: WaitingGroup) -> None:
         """The price at each request: of the form that takes least at those at which all have times."""
         timed_forms = [(form, times) for form in waiting.forms if (times := self._times(form))]
-        common = set.intersection(*(set(times) for _, times in timed_forms)) if timed_forms else set()
-        if not common:  # none can be compared: the first that has times, plain loops where they have
-            timed_forms = timed_forms[:1]
+        common = set.intersection(*(set(times) for _, times in timed_forms)) if timed_forms else set[int]()
+        comparable = timed_forms if common else timed_forms[:1]  # plain loops come first
         form, raw = min(
-            timed_forms,
-            key=lambda item: fmean(us for number, us in item[1].items() if number in common or not common),
-            default=(waiting.forms[0], {}),
+            comparable, key=lambda item: sum(item[1][number] for number in common), default=(waiting.forms[0], {})
         )
         times = {number: self.rates.step_us + us for number, us in raw.items()}
         ratios = [us / waiting.expected[number] for number, us in times.items()]
