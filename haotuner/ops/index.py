@@ -12,7 +12,7 @@ A new built-in kind is one file and one line here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
@@ -89,11 +89,14 @@ def kind_named(name: str) -> OpKind | None:
 
 def kind_in(text: str) -> str:
     """The name of the kind that an op's name begins with, the longest one; empty where there is none."""
-    for names in (KINDS, GROUPS, installed()) if text else ():
-        result = max((name for name in names if f"{text}_".startswith(f"{name}_")), key=len, default="")
-        if result:
-            return result
-    return ""
+    if not text:
+        return ""
+    # Installed kinds come last: looking for them reads the metadata of every package, which costs a load milliseconds.
+    return _longest_prefix(text, KINDS) or _longest_prefix(text, GROUPS) or _longest_prefix(text, installed())
+
+
+def _longest_prefix(text: str, names: Iterable[str]) -> str:
+    return max((name for name in names if f"{text}_".startswith(f"{name}_")), key=len, default="")
 
 
 def kind_names() -> list[str]:

@@ -80,3 +80,10 @@ def test_an_unknown_kind_is_told_with_the_nearest(package):
         Op.parse("own_row_sums:")
     with pytest.raises(NothingLegal):
         families_for(Op.parse("dense:n=8"), "cpu")
+
+
+def test_names_of_built_in_kinds_are_read_without_the_metadata_of_packages(monkeypatch):
+    index.installed.cache_clear()
+    monkeypatch.setattr(index, "entry_points", lambda **_: pytest.fail("the metadata of every package was read"))
+    assert kind_in("dense_n8_k8") == "dense" and kind_in("") == ""
+    assert Op.parse("softmax").kind == "softmax"
