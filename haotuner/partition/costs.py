@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import prod
+from math import ceil, prod
 from typing import TypeAlias
 
 import numpy as np
@@ -17,7 +17,9 @@ from haotuner.codegen.loops.c_ordered import ordered_node
 from haotuner.graph.extents import Extent, evaluate
 from haotuner.graph.graph import Graph, Node
 from haotuner.graph.types import numpy_dtype
-from haotuner.ops.convolution import is_convolution
+from haotuner.microkernels.cpu.conv import channels_last
+from haotuner.microkernels.cpu.conv_direct import is_direct
+from haotuner.ops.convolution import is_convolution, windows
 from haotuner.ops.formula import TRANSCENDENTAL
 from haotuner.partition.loop_counts import (
     BYTES,
@@ -58,6 +60,7 @@ class Rates:
 
     Of products' flops, what convolutions reach: ``one_tap_first`` of one tap with channels first, which with channels last
     are dense layers; ``many_taps_last`` of a channel a feature with channels last, of windows of more than ``FEW_TAPS``.
+    Depthwise with channels first: a tile waits as long as ``waiting_rows`` of its rows compute; sums of few rows are chains.
     Products of bytes compute ``of_bytes`` times as much, with channels first ``bytes_first`` of that.
     """
 
@@ -75,6 +78,7 @@ class Rates:
     again_bytes: float = float("inf")
     one_tap_first: float = 1.0
     many_taps_last: float = 1.0
+    waiting_rows: float = 0.0
     of_bytes: float = 1.0
     bytes_first: float = 1.0
 
@@ -112,8 +116,28 @@ class Rates:
         grouped = int(op.option("groups")) > 1
         return self.flops * (self.many_taps_last if grouped and taps > FEW_TAPS else 1.0)
 
+    def waiting_share(self, op: Op, sizes: Mapping[str, int]) -> float:
+        """How much longer a depthwise convolution takes than in full tiles of ``TILE_ROWS`` rows; 1 of other products."""
+        extents = dict(op.static) | dict(sizes)
+        is_image = self.waiting_rows > 0 and is_convolution(op.kind) and "h" in extents
+        if not is_image or channels_last(op) or not is_direct(op):
+            return 1.0
+        sides = windows(op.kind, extents, op.all_options())
+        rows, columns = (sides[axis].out(extents[axis]) for axis in ("h", "w"))
+        if rows < 1 or columns < 1:
+            return 1.0
+        tile_rows = rows / ceil(rows / TILE_ROWS)
+        waiting = (1.0 + self.waiting_rows / tile_rows) / (1.0 + self.waiting_rows / TILE_ROWS)
+        vector_fill = columns / (TILE_LANES * ceil(columns / TILE_LANES))
+        channel_fill = extents["c"] / (TILE_LANES * ceil(extents["c"] / TILE_LANES))  # of small images, lanes are channels
+        small = extents["h"] * extents["w"] <= SMALL_IMAGE and vector_fill < CHANNELS_PAY * channel_fill
+        return 1.0 / channel_fill if small else waiting / vector_fill
+
 
 FEW_TAPS = 9
+TILE_ROWS = 8  # of depthwise kernels with channels first: ROWS of microkernels/cpu/conv_direct.py
+TILE_LANES = 16  # columns of such a tile, of the widest vectors
+SMALL_IMAGE, CHANNELS_PAY = 512, 0.75  # pixels, and share of the fill: ht_direct_is_small of conv_direct.c
 MOST_PROGRAMS = 12  # of a model whose groups have no times: each takes a second or two to choose and to compile
 LEAST_US = 2.0  # of a group, the mean over the requests, below which no program is made
 CORE = Rates(
@@ -135,6 +159,7 @@ CORE = Rates(
     again_bytes=1.3e5,
     one_tap_first=0.7,
     many_taps_last=0.5,
+    waiting_rows=6.0,
     of_bytes=5.0,
     bytes_first=0.35,
 )  # fmt: skip  # one core: fitted to 2,765 times of groups of eight models, see docs/design/model-planning.md
@@ -264,9 +289,8 @@ class Prices:
             flops = max(0.0, float(op.flops(Shape.of(sizes))))  # a window larger than its image leaves nothing
             powers = flops / (4 * dict(op.static)["d"]) if product.kind == "online" else 0.0
             rates = self.rates
-            times_us.append(
-                rates.step_us + max(rates.moved_us(moved), flops / rates.product_flops(op) + powers / rates.function)
-            )
+            computed_us = flops / rates.product_flops(op) * rates.waiting_share(op, sizes)
+            times_us.append(rates.step_us + max(rates.moved_us(moved), computed_us + powers / rates.function))
         return float(np.mean(times_us))
 
     def work_of(self, graph: Graph) -> list[dict[str, float]]:

@@ -20,6 +20,7 @@ from haotuner.partition.ilp_partition import IlpPartitioner
 from haotuner.partition.layout import LAYOUTS, Layouts
 from haotuner.partition.loop_counts import STRIDED, STRIDED_FAR
 from haotuner.partition.products import Product
+from haotuner.spec.op import Op
 from haotuner.verify.model_check import drawn_inputs
 
 SIZES = {"b": 2, "h": 40, "w": 36}
@@ -280,3 +281,15 @@ def test_answers_and_their_layouts_do_not_change(net, layout):
     given = {"x": np.random.default_rng(0).standard_normal(shape).astype(np.float32)}
     for found, want in zip(interpret(own, given).values(), interpret(graph, given).values(), strict=True):
         np.testing.assert_allclose(found, want, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("taps", [3, 5])
+def test_a_depthwise_tile_of_few_rows_or_columns_costs_more_for_each_result(taps):
+    op = Op.parse(f"conv2d:c=96,f=96,r={taps},s={taps},pad={taps // 2},groups=96")
+    last = Op.parse(f"conv2d:c=96,f=96,r={taps},s={taps},pad={taps // 2},groups=96,layout=nhwc")
+    by_rows = [CORE.waiting_share(op, {"b": 1, "h": rows, "w": 96}) for rows in (1, 2, 4, 8, 16)]
+    assert by_rows == sorted(by_rows, reverse=True) and by_rows[-2:] == [1.0, 1.0] and by_rows[0] == 4.0
+    assert CORE.waiting_share(op, {"b": 1, "h": 40, "w": 17}) > 1.5 * CORE.waiting_share(op, {"b": 1, "h": 40, "w": 32})
+    assert CORE.waiting_share(op, {"b": 1, "h": 7, "w": 7}) == 1.0  # lanes are channels, which fill them
+    assert CORE.waiting_share(op, {"b": 1, "h": 0, "w": 96}) == CORE.waiting_share(last, {"b": 1, "h": 1, "w": 96}) == 1.0
+    assert replace(CORE, waiting_rows=0.0).waiting_share(op, {"b": 1, "h": 1, "w": 96}) == 1.0

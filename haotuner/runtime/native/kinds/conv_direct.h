@@ -5,7 +5,7 @@
  * HT_V: a vector of fp32; HT_N: its lanes; HT_LOAD(p); HT_LANES(low, high): lanes [low, high), of type lanes_N; HT_PART(p, low, high): these
  * lanes and zeros; HT_STORE(p, v, n): the first n; HT_EVERY(p): a number in all lanes; HT_FMA(a, b, c). Of the lanes that
  * an image has, a sum is HT_FMA_OF(lanes, a, HT_ONLY(lanes, b), c). HT_EVEN(a, b), HT_ODD(a, b): every other element of both, in an
- * order that HT_IN_ORDER(v) mends, and in which HT_MIXED(low, high) are lanes. HT_STORE_OF(p, v, HT_SOME(tile)): a tile's columns. HT_UP_TO:
+ * order that HT_IN_ORDER(v) mends, and in which HT_MIXED(low, high) are lanes. HT_STORE_OF(p, v, HT_SOME(columns)): a tile's columns. HT_UP_TO:
  * programs for tiles of up to so many rows, channels first. HT_IN_REGISTER(v): is in one from there on.
  *
  * HT_X: an element of the image; HT_LOAD_X(p): a vector of them, widened; HT_LOAD_W(p), HT_EVERY_W(p): of weights; HT_SUM(v): sums as they
@@ -34,6 +34,7 @@
 #define HT_EVERY_PROGRAM(kind, table)  \
   HT_WINDOWS(HT_PROGRAMS_OF, kind)     \
   static void (*const HT_WIDE(table)[][HT_ROWS])(const HT_WIDE(kind) *) = {HT_WINDOWS(HT_ROW_OF, kind)};
+#define HT_DIRECT_COLUMNS 16 /* vectors of columns that a call remembers: images of 256 columns in AVX-512 */
 #define HT_DIRECT_TAPS 16    /* of a line: what ht_conv_is_direct lets through */
 #define HT_DIRECT_PAIR 2     /* `mr` of kernels that take two pixels of four rows, channels last */
 #define HT_DIRECT_SMALL 512  /* pixels at most of an image whose channels are lanes (conv_direct_lanes.h), and of its output: */

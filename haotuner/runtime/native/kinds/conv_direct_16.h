@@ -14,7 +14,7 @@
 #define HT_UP_TO HT_UP_TO_8
 #define HT_PART(p, low, high) _mm512_maskz_loadu_ps(HT_LANES(low, high), p)
 #define HT_STORE(p, v, n) _mm512_mask_storeu_ps(p, HT_LANES(0, n), v)
-#define HT_SOME(tile) ((tile)->stored)
+#define HT_SOME(columns) ((columns)->stored)
 #define HT_STORE_OF(p, v, some) _mm512_mask_storeu_ps(p, some, v)
 #define HT_EVERY(p) _mm512_set1_ps(*(p))
 #define HT_FMA(a, b, c) _mm512_fmadd_ps(a, b, c)

@@ -14,7 +14,7 @@
 #define HT_UP_TO HT_UP_TO_4
 #define HT_PART(p, low, high) part_4(p, low, high)
 #define HT_STORE(p, v, n) store_4(p, v, n)
-#define HT_SOME(tile) ((tile)->count)
+#define HT_SOME(columns) ((columns)->count)
 #define HT_STORE_OF(p, v, some) store_4(p, v, some)
 #define HT_EVERY(p) _mm_set1_ps(*(p))
 #define HT_FMA(a, b, c) _mm_add_ps(_mm_mul_ps(a, b), c)

@@ -14,7 +14,7 @@
 #define HT_UP_TO HT_UP_TO_8
 #define HT_PART(p, low, high) _mm256_maskload_ps(p, _mm256_castps_si256(HT_LANES(low, high)))
 #define HT_STORE(p, v, n) store_8(p, v, n)
-#define HT_SOME(tile) ((tile)->count)
+#define HT_SOME(columns) ((columns)->count)
 #define HT_STORE_OF(p, v, some) store_8(p, v, some)
 #define HT_EVERY(p) _mm256_broadcast_ss(p)
 #define HT_FMA(a, b, c) _mm256_fmadd_ps(a, b, c)

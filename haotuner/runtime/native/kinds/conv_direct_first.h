@@ -3,18 +3,21 @@
  * A tile is one vector of columns in several output rows, whose sums stay in registers. Its taps are taken a column of the window at a
  * time: the column's weights stay in registers, and a line of the image that is loaded serves every row whose window it lies in. */
 
+typedef struct { /* of a vector of columns: the same in every plane, and too dear to find again for each */
+  int64_t q, left, count;                  /* its first column, and the image's that the first tap of it meets; columns that are stored */
+  HT_WIDE(lanes) keep[HT_DIRECT_TAPS + 1]; /* of each tap, the lanes whose columns are in the image */
+  HT_WIDE(lanes) stored;                   /* the first `count` */
+} HT_WIDE(tile_columns);
+
 typedef struct {
   const HT_X* x; /* of line 0, where the columns of the tile's first tap begin */
   const float* w; /* taps lie a vector apart */
   float* y;
   const ht_direct_lines* of;
-  const int64_t* at;                       /* of each tap along a line, how far it is from the first */
-  int64_t line, stride, count;             /* from one line to the next; from one output row to the next; columns that are stored */
-  int64_t low, inside;                     /* lines [low, low + inside) are in the image */
-  int64_t q, left;                         /* its first column, and the image's that the first tap of it meets */
-  int apart;                               /* lines are laid out, and read there */
-  HT_WIDE(lanes) keep[HT_DIRECT_TAPS + 1]; /* of each tap, the lanes whose columns are in the image */
-  HT_WIDE(lanes) stored;                   /* the first `count` */
+  const int64_t* at;    /* of each tap along a line, how far it is from the first */
+  int64_t line, stride; /* from one line to the next; from one output row to the next */
+  int64_t low, inside;  /* lines [low, low + inside) are in the image */
+  const HT_WIDE(tile_columns) * columns;
   float bias;
 } HT_WIDE(tile);
 
@@ -26,8 +29,8 @@ HT_TARGET static inline __attribute__((always_inline)) void HT_WIDE(tile_of)(con
   const HT_X* zeros = tile->of->zeros;
   const uint64_t inside = (uint64_t)tile->inside;
   const int64_t stride = tile->stride, below = (int64_t)taps * HT_N; /* from one line's taps to the next one's */
-  const HT_WIDE(lanes)* keep = tile->keep;
-  const HT_WIDE(some) stored = HT_SOME(tile);
+  const HT_WIDE(lanes)* keep = tile->columns->keep;
+  const HT_WIDE(some) stored = HT_SOME(tile->columns);
   float* y = tile->y;
   int64_t above = -tile->low, line = tile->line;
   HT_V sums[HT_ROWS], w[7], other[7];
@@ -75,9 +78,9 @@ HT_TARGET static void HT_WIDE(row_of)(const HT_WIDE(tile) * tile) {
   HT_V sum = HT_EVERY(&tile->bias);
   for (int u = 0; u < taps; ++u)
     for (int64_t t = tile->low; t < tile->low + tile->inside; ++t)
-      sum = HT_FMA_OF(tile->keep[u], HT_EVERY(tile->w + (t * taps + u) * HT_N),
-                      HT_ONLY(tile->keep[u], HT_LOAD(tile->x + tile->at[u] + t * tile->line)), sum);
-  HT_STORE(tile->y, sum, tile->count);
+      sum = HT_FMA_OF(tile->columns->keep[u], HT_EVERY(tile->w + (t * taps + u) * HT_N),
+                      HT_ONLY(tile->columns->keep[u], HT_LOAD(tile->x + tile->at[u] + t * tile->line)), sum);
+  HT_STORE(tile->y, sum, tile->columns->count);
 }
 
 #endif
@@ -102,42 +105,44 @@ HT_TARGET static void HT_WIDE(lines_of)(const ht_direct_lines* of, const ht_conv
       }
 }
 
-/* The columns of a tile that starts at column q. */
-HT_TARGET static void HT_WIDE(columns_of)(HT_WIDE(tile) * tile, const ht_conv_call* call, int64_t q, int64_t count) {
-  const ht_direct_lines* of = tile->of;
-  tile->q = q;
-  tile->left = q * of->right - of->before;
-  tile->apart = of->across > 1;
-  tile->count = count;
-  tile->stored = HT_LANES(0, tile->count);
+/* A vector of columns from q on. */
+HT_TARGET static void HT_WIDE(columns_of)(const ht_direct_lines* of, const ht_conv_call* call, int64_t q, int64_t count, HT_WIDE(tile_columns) * columns) {
+  columns->q = q;
+  columns->left = q * of->right - of->before;
+  columns->count = count;
+  columns->stored = HT_LANES(0, count);
   for (int u = 0; u < of->taps; ++u) {
-    int64_t from = tile->left + of->at[u], low = from < 0 ? -from : 0, high = call->w - from;
+    int64_t from = columns->left + of->at[u], low = from < 0 ? -from : 0, high = call->w - from;
     if (of->pairs) low = (low + 1) >> 1, high = (high + 1) >> 1;
     low = low < HT_N ? low : HT_N;
     high = high < 0 ? 0 : high < HT_N ? high : HT_N;
-    tile->keep[u] = tile->apart ? HT_LANES(0, HT_N) : of->pairs ? HT_MIXED(low, high) : HT_LANES(low, high);
+    columns->keep[u] = of->across > 1 ? HT_LANES(0, HT_N) : of->pairs ? HT_MIXED(low, high) : HT_LANES(low, high);
   }
 }
 
-/* Of one plane of the output the tiles of rows [first, last), and of them columns [q, end); y: of the first of all these. */
-HT_TARGET static void HT_WIDE(plane)(HT_WIDE(tile) * tile, const ht_conv_call* call, const HT_X* x, float* y, int64_t first, int64_t last, int64_t q,
-                                     int64_t end) {
+/* Of one plane of the output the tiles of rows [first, last), and of them columns [q, end); y: of the first of all these. `known`: vectors
+ * of columns of planes before, HT_DIRECT_COLUMNS of them. */
+HT_TARGET static void HT_WIDE(plane)(HT_WIDE(tile) * tile, const ht_conv_call* call, HT_WIDE(tile_columns) * known, const HT_X* x, float* y, int64_t first,
+                                     int64_t last, int64_t q, int64_t end) {
   const ht_direct_lines* of = tile->of;
   for (const int64_t p0 = ht_direct_row(of, first); q < end; q += HT_N, y += HT_N) {
-    if (q != tile->q) HT_WIDE(columns_of)(tile, call, q, end - q < HT_N ? end - q : HT_N);
+    HT_WIDE(tile_columns)* columns = &known[q / HT_N % HT_DIRECT_COLUMNS];
+    if (q != columns->q) HT_WIDE(columns_of)(of, call, q, end - q < HT_N ? end - q : HT_N, columns);
+    const int64_t left = columns->left;
+    tile->columns = columns;
     for (int64_t p = p0, index = first, rows; index < last; p += rows, ++index) {
       rows = of->rows + (index < of->more);
       const int64_t top = p * of->down - of->top, bottom = top + (rows - 1) * of->down + of->r;
       const int64_t low = top < 0 ? -top : 0, inside = (bottom < call->h ? bottom : call->h) - top - low;
-      const HT_X* from = x + top * call->xh + tile->left;
+      const HT_X* from = x + top * call->xh + left;
       tile->low = low;
       tile->inside = inside > 0 ? inside : 0;
       tile->x = from;
       tile->line = call->xh;
       tile->at = of->at;
-      if (inside > 0 && (tile->apart || (const char*)(from + low * call->xh) < of->begin ||
+      if (inside > 0 && (of->across > 1 || (const char*)(from + low * call->xh) < of->begin ||
                          (const char*)(from + (low + inside - 1) * call->xh + of->span) > of->end)) {
-        HT_WIDE(lines_of)(of, call, from - tile->left + low * call->xh, inside, tile->left);
+        HT_WIDE(lines_of)(of, call, from - left + low * call->xh, inside, left);
         tile->line = of->length * of->across;
         tile->x = (const HT_X*)of->room - low * tile->line;
         tile->at = of->laid;

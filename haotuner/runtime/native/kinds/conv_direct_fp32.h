@@ -16,13 +16,15 @@ HT_TARGET static void HT_WIDE(planes)(ht_direct_job* j, int64_t first, int64_t l
   const int most = HT_N == 4 ? 4 : HT_ROWS;
   const ht_direct_lines of = ht_direct_lines_of(conv, call, j->kernel->mr < most ? j->kernel->mr : most, sizeof(float));
   const int64_t each = conv->features / conv->channels;
-  HT_WIDE(tile) tile = {.of = &of, .stride = call->yh, .q = -1};
+  HT_WIDE(tile) tile = {.of = &of, .stride = call->yh};
+  HT_WIDE(tile_columns) known[HT_DIRECT_COLUMNS];
+  for (int i = 0; i < HT_DIRECT_COLUMNS; ++i) known[i].q = -1;
   const int64_t fit = HT_DIRECT_FINISHED / (call->p * call->q + 1), together = fit < 1 ? 1 : fit < HT_DIRECT_PLANES ? fit : HT_DIRECT_PLANES;
   int64_t b = first / conv->features, f = first % conv->features, waiting = 0;
   for (int64_t at = first; at < last; ++at) {
     tile.w = call->weight + ht_conv_direct_at(conv, f);
     tile.bias = call->bias == NULL ? 0 : call->bias[f];
-    HT_WIDE(plane)(&tile, call, call->x + b * call->xb + (each == 1 ? f : f / each) * call->xc, call->y + b * call->yb + f * call->yf, 0, of.tiles, 0, call->q);
+    HT_WIDE(plane)(&tile, call, known, call->x + b * call->xb + (each == 1 ? f : f / each) * call->xc, call->y + b * call->yb + f * call->yf, 0, of.tiles, 0, call->q);
     if (++waiting == together || f + 1 == conv->features || at + 1 == last) {
       ht_direct_finish(j, (ht_conv_part){b, f + 1 - waiting, 0, 0, waiting, call->q, 1}, call->p);
       waiting = 0;

@@ -25,11 +25,13 @@ HT_TARGET static void HT_WIDE(squares)(const ht_conv* conv, const ht_conv_call* 
 HT_TARGET static void HT_WIDE(planes)(const ht_conv* conv, const ht_conv_call* call, const ht_direct_lines* of, const ht_direct_band* band, float* sums) {
   const int64_t each = conv->features / conv->channels;
   const int64_t rows = ht_direct_row(of, band->last) - ht_direct_row(of, band->first), wide = band->end - band->q;
-  HT_WIDE(tile) tile = {.of = of, .stride = wide, .q = -1};
+  HT_WIDE(tile) tile = {.of = of, .stride = wide};
+  HT_WIDE(tile_columns) known[HT_DIRECT_COLUMNS];
+  for (int i = 0; i < HT_DIRECT_COLUMNS; ++i) known[i].q = -1;
   for (int64_t f = band->f; f < band->f + band->planes; ++f, sums += rows * wide) {
     const HT_X* x = (const HT_X*)(const void*)call->x + band->b * call->xb + f / each * call->xc;
     tile.w = call->weight + ht_conv_direct_at(conv, f);
-    HT_WIDE(plane)(&tile, call, x, sums, band->first, band->last, band->q, band->end);
+    HT_WIDE(plane)(&tile, call, known, x, sums, band->first, band->last, band->q, band->end);
   }
 }
 
