@@ -38,9 +38,24 @@ def _reshape(c: NodeContext) -> str:
     if len(left) > 1:
         raise c.bad(f"shape {requested} leaves more than one extent open")
     if left:
+        _need_elements(c, before, shape, zero_is_kept=zero_is_kept)
         rest = product(extent for extent in shape if extent != -1)
         shape[left[0]] = 0 if rest == 0 else _quotient(before, shape, left[0])
     return reshaped(c, c.tensor(0), shape)
+
+
+def _need_elements(c: NodeContext, before: Sequence[Extent], shape: Sequence[Extent], *, zero_is_kept: bool) -> None:
+    """Have requests refused that put a 0 beside an open extent: it would stand for the axis before, and not for nothing."""
+    for index, extent in enumerate(shape):
+        own = before[index] if zero_is_kept and index < len(before) else 1
+        if isinstance(extent, int) or same(extent, own) or never_negative(extent - 1):
+            continue
+        words = (
+            f"the model reshapes a tensor to an extent of {shown(extent)} and an open one; send a request where it is not 0"
+        )
+        required = Required(largest([extent, is_zero(own)]), words, c.g.guard)
+        if required not in c.g.required:
+            c.g.required.append(required)
 
 
 def _fed_shape(c: NodeContext, *, zero_is_kept: bool) -> str:
