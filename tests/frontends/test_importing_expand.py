@@ -54,6 +54,7 @@ def test_an_extent_of_0_beside_an_open_one_is_refused(shape: str, size: tuple[in
         "n=1..9;m=1..9;k=1..9",
     )
     empty = np.empty((0, 6), np.float32)
+    assert [bool(unmet(demands(graph), {"n": 4, "m": 6, "k": k})) for k in range(4)] == [True, False, False, False]
     assert interpret(graph, {"x": np.ones((4, 6), np.float32), "z": np.ones(3, np.float32)})["y"].shape == size
     assert interpret(graph, {"x": empty, "z": np.ones(3, np.float32)})["y"].size == 0
     for x in (np.ones((4, 6), np.float32), empty, np.ones((4, 0), np.float32)):
@@ -95,8 +96,17 @@ def test_a_convolution_of_one_channel_is_not_repeated_for_those_of_its_weight() 
 
 
 def test_rows_that_a_tensor_has_not_are_refused_as_rows() -> None:
-    graph = graph_from(
-        "g (float[n,4] x) => (float[1,4] y) { i = Constant<value_ints=[2]>()  y = Gather<axis=0>(x, i) }", "n=1..9"
-    )
+    graph = graph_from("g (float[n,4] x, int64[k] i) => (float[k,4] y) { y = Gather<axis=0>(x, i) }", "n=1..9;k=1..9")
     with pytest.raises(MissingRows, match=r"y \(gather of \(2, 4\) and .*no answer to this request"):
-        interpret(graph, {"x": np.ones((2, 4), np.float32)})
+        interpret(graph, {"x": np.ones((2, 4), np.float32), "i": np.array([2])})
+
+
+@pytest.mark.parametrize(("index", "rows"), [("0", 1), ("-1", 1), ("1, 2", 3), ("-3, 0", 3)])
+def test_requests_without_the_rows_of_constant_indices_are_refused(index: str, rows: int) -> None:
+    """ONNX Runtime has no answer; loops took the nearest row, without a word."""
+    graph = graph_from(
+        f"g (float[n,4] x) => (float[p,4] y) {{ i = Constant<value_ints=[{index}]>()  y = Gather<axis=0>(x, i) }}", "n=3..9"
+    )
+    assert [bool(unmet(demands(graph), {"n": n})) for n in range(5)] == [n < rows for n in range(5)]
+    with pytest.raises(UsageError, match=f"of an axis of n; send a request that has {rows} or more there"):
+        interpret(graph, {"x": np.ones((rows - 1, 4), np.float32)})
