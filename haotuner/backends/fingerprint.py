@@ -194,7 +194,7 @@ class _Object:
             _Section(_text(bodies[names], head[0]), head[1], head[2], body, head[5], head[6], head[7])
             for head, body in zip(heads, bodies, strict=True)
         ]
-        table = next((one for one in self.sections if one.kind == _SYMTAB), None)
+        table = next((section for section in self.sections if section.kind == _SYMTAB), None)
         self.symbols: list[_Symbol] = []
         if table is not None:
             texts = self.sections[table.link].data

@@ -360,7 +360,7 @@ def _expected_us(plan: Mapping[str, Any], op: Op, shape: Shape, chosen: Composit
     timed: Mapping[str, Mapping[str, float]] = {**plan.get("expected_us", {}), **plan.get("measured_us", {})}
     own = {text: times[chosen.label] for text, times in timed.items() if chosen.label in times}
     shapes = {text: Shape.of({axis: span.first for axis, span in ShapeRange.parse(text).spans}) for text in own}
-    near = [(abs(math.log(_bytes(op, one) / _bytes(op, shape))), text) for text, one in shapes.items()]
+    near = [(abs(math.log(_bytes(op, other) / _bytes(op, shape))), text) for text, other in shapes.items()]
     if not near:
         return None
     _, text = min(near)

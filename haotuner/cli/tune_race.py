@@ -218,8 +218,8 @@ class ModelSpeed:
         lines, cells = [], dict[tuple[str, str, int], list[str]]()
         for row in self.rows:
             where = ";".join(f"{name}={size}" for name, size in row["shape"].items()) or "every request"
-            for peer, one in row["peers"].items():
-                ratio = "~" if row["contended"] else f"{one['ratio']:.2f}x"
+            for peer, against in row["peers"].items():
+                ratio = "~" if row["contended"] else f"{against['ratio']:.2f}x"
                 cells.setdefault((row["model"], peer, row["threads"]), []).append(f"{ratio} at {where}")
         for (model, peer, threads), own in cells.items():
             lines.append(f"{model} against {peer}, threads {threads}: {', '.join(own)}")

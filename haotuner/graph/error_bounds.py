@@ -213,7 +213,7 @@ MOVED = 2.0**-9  # of a step: one byte of 500 becomes another one
 SEED = 0  # of random numbers in a checked model
 
 
-def tolerance_of(graph: Graph, given: Mapping[str, Any], branches: Mapping[str, int] | None = None) -> float:
+def tolerance_of(graph: Graph, inputs: Mapping[str, Any], branches: Mapping[str, int] | None = None) -> float:
     """Tolerance of answers to a request, as a share of the largest; ``branches`` taken so.
 
     Of models that round to bytes: as far as other roundings of one byte in 500 take the reference itself. Of those that
@@ -230,7 +230,7 @@ def tolerance_of(graph: Graph, given: Mapping[str, Any], branches: Mapping[str, 
     least = max([TOLERANCE, *(ULPS_OF_HALVES * eps for eps in halves)])
     if not rounds:
         return least
-    plain, moved = (interpret(variant, given, SEED, (), branches) for variant in (graph, rounded_apart(graph, MOVED)))
+    plain, moved = (interpret(variant, inputs, SEED, (), branches) for variant in (graph, rounded_apart(graph, MOVED)))
     far = [difference(moved[output], plain[output]) for output in graph.outputs]
     return min(max([TOLERANCE_OF_BYTES, least, *(distance for distance in far if np.isfinite(distance))]), MOST_OF_BYTES)
 
@@ -248,11 +248,11 @@ def difference(answer: Any, reference: Any) -> float:
 
 
 def in_double(
-    graph: Graph, given: Mapping[str, Any], branches: Mapping[str, int], keep: Collection[str]
+    graph: Graph, inputs: Mapping[str, Any], branches: Mapping[str, int], keep: Collection[str]
 ) -> Mapping[str, Any]:
     """Outputs and tensors to ``keep``, by name, each step in float64; none where those steps have no answer."""
     widened = wide(graph)
-    inputs = {name: np.asarray(value).astype(numpy_dtype(widened.types[name].dtype)) for name, value in given.items()}
+    inputs = {name: np.asarray(value).astype(numpy_dtype(widened.types[name].dtype)) for name, value in inputs.items()}
     try:
         return interpret(widened, inputs, SEED, keep, branches)
     except (HaotunerError, ValueError, IndexError):

@@ -152,14 +152,22 @@ def _names(extent: Any) -> frozenset[str]:
 
 
 def evaluate(extent: Extent, sizes: Mapping[str, int]) -> int:
-    """The extent for known dimensions. UsageError where one is missing."""
+    """The extent for known dimensions. UsageError where one is missing, or where it is divided by 0."""
     if isinstance(extent, int):
         return extent
     missing = sorted(dimensions(extent) - sizes.keys())
     if missing:
         raise UsageError(f"extent {text(extent)}: the size of {', '.join(missing)} is not known")
     program = _program(extent)
-    return program.of(sizes) if program else int(extent.subs({symbol: sizes[str(symbol)] for symbol in extent.free_symbols}))
+    if program is None:
+        return int(extent.subs({symbol: sizes[str(symbol)] for symbol in extent.free_symbols}))
+    try:
+        return program.of(sizes)
+    except ZeroDivisionError:
+        request = ", ".join(f"{name}={sizes[name]}" for name in sorted(dimensions(extent)))
+        raise UsageError(
+            f"extent {shown(extent)} of a request of {request}: a division by 0; send a larger request"
+        ) from None
 
 
 @dataclass(frozen=True, slots=True)

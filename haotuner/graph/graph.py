@@ -219,6 +219,11 @@ class GraphBuilder:
         self.inputs.append(name)
         return name
 
+    def need(self, extent: Extent, words: str) -> None:
+        """Have requests refused, with these words, for which an extent of 0 or 1 is 0, where what follows is computed."""
+        if all((item.extent, item.guard) != (extent, self.guard) for item in self.required):
+            self.required.append(Required(extent, words, self.guard))
+
     def constant(self, value: Any, dtype: str | None = None, name: str = "") -> str:
         """A tensor whose elements are known; scalars need ``dtype``, or are of their numpy type."""
         array = np.asarray(value, numpy_dtype(dtype) if dtype else None)

@@ -10,8 +10,12 @@ import numpy as np
 from haotuner.errors import UsageError
 from haotuner.graph.control_flow import HOST, MAKING, TELLING, run_loop
 from haotuner.graph.extents import Extent, dimensions, evaluate, shown
-from haotuner.graph.graph import Graph, is_taken
+from haotuner.graph.graph import Graph, Node, is_taken
 from haotuner.graph.primitives import PRIMITIVES
+
+
+class MissingRows(UsageError, IndexError):
+    """A request whose indices choose rows that a tensor has not."""
 
 
 def interpret(
@@ -46,9 +50,11 @@ def interpret(
         if node.primitive == "loop":
             values[node.output] = run_loop(node.attributes, arguments, lambda body, facts: interpret(body, facts, seed))
         else:
-            values[node.output] = PRIMITIVES[node.primitive].compute(
-                arguments, node.attributes if seed is None else {"seed": seed, **node.attributes}, sizes
-            )
+            attributes = node.attributes if seed is None else {"seed": seed, **node.attributes}
+            try:
+                values[node.output] = PRIMITIVES[node.primitive].compute(arguments, attributes, sizes)
+            except (ValueError, IndexError) as error:
+                raise _refused(node, arguments, error) from error
         if node.primitive == "map":
             _refuse_other_extents(graph.types[node.output].shape, np.shape(values[node.output]), known)
         if node.primitive == "decided":
@@ -65,6 +71,14 @@ def interpret(
             if last_use[name] == index and name not in tensors:
                 values.pop(name, None)
     return {name: np.ascontiguousarray(values[name]).reshape(np.shape(values[name])) for name in tensors if name in values}
+
+
+def _refused(node: Node, arguments: Sequence[Any], error: Exception) -> UsageError:
+    shapes = " and ".join(str(np.shape(argument)) for argument in arguments) or "nothing"
+    kind = MissingRows if isinstance(error, IndexError) else UsageError
+    return kind(
+        f"{node.output} ({node.primitive} of {shapes}): {error}; the model has no answer to this request, send another"
+    )
 
 
 def _refuse_other_extents(shape: Sequence[Extent], sizes: Sequence[int], known: Mapping[str, int]) -> None:

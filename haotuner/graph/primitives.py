@@ -157,6 +157,11 @@ def _infer_contract(types: Types, attributes: Attributes) -> TensorType:
 
 def _compute_contract(arrays: Arrays, attributes: Attributes, sizes: Sizes) -> Any:
     own = np.asarray(arrays[0]).dtype
+    extents: dict[str, int] = {}
+    for labels, array in zip(attributes["labels"].partition("->")[0].split(","), arrays, strict=True):
+        for label, extent in zip(labels, np.shape(array), strict=True):
+            if extents.setdefault(label, extent) != extent:  # einsum repeats what has one element
+                raise ValueError(f"{label} is {extents[label]} and {extent}")
     known = arrays if own.kind != "V" else [np.asarray(array, np.float32) for array in arrays]  # einsum has no bf16
     with np.errstate(all="ignore"):
         return np.asarray(np.einsum(attributes["labels"], *known, optimize=True)).astype(own, copy=False)

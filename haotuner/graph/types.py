@@ -86,7 +86,7 @@ def broadcast(shapes: Sequence[Sequence[Extent]], what: str) -> tuple[Extent, ..
 
 
 _WORDS = {"//": "over", "*": "times", "+": "plus", " - ": "minus", "%": "mod"}
-_SPLIT = re.compile("|".join(re.escape(one) for one in _WORDS))
+_SPLIT = re.compile("|".join(re.escape(sign) for sign in _WORDS))
 _ONE_STEP = re.compile(r"_?(.+?)_(times|plus|minus)_(.+)")
 LONGEST = 64
 

@@ -39,7 +39,7 @@ class Child:
     def __init__(
         self,
         program: str,
-        told: Mapping[str, Any] | None = None,
+        arguments: Mapping[str, Any] | None = None,
         *,
         environment: Mapping[str, str] | None = None,
         limits: Limits | None = None,
@@ -50,13 +50,13 @@ class Child:
 
         Args:
             program: ``module:function``; see `haotuner.isolate.program`.
-            told: what the function is called with, as JSON can say it.
+            arguments: of the function, as JSON can say them.
             environment: of the process; None for ours.
             limits: of the process; None for ours.
             path: where the process imports from; None for our ``sys.path``.
             rests: the whole group is stopped (SIGSTOP) unless it is asked something.
         """
-        self._program, self._told, self._path, self._rests = program, dict(told or {}), path, rests
+        self._program, self._arguments, self._path, self._rests = program, dict(arguments or {}), path, rests
         self._environment = None if environment is None else dict(environment)
         self._limits = limits
         self._group: Group | None = None
@@ -73,7 +73,7 @@ class Child:
         self.close()
         path = [str(entry) for entry in (sys.path if self._path is None else self._path)]
         limits = None if self._limits is None else asdict(self._limits)
-        words = [json.dumps(part) for part in (self._told, limits)]
+        words = [json.dumps(part) for part in (self._arguments, limits)]
         command = [sys.executable, "-P", "-c", BOOT, json.dumps(path), self._program, *words]
         try:
             self._group = Group(command, self._environment, stdin=subprocess.PIPE)
@@ -109,7 +109,7 @@ class Child:
     def begin(self, request: Mapping[str, Any]) -> None:
         """Hand a request to the present process; `finish` takes the answer. Several children may have begun at once.
 
-        Crashed if there is no such process any more: what it was told before is lost with it.
+        Crashed if there is no such process any more: what it was sent before is lost with it.
         """
         if not self._ready():
             raise Crashed(self._why_not_ready())

@@ -19,10 +19,10 @@ import numpy as np
 from haotuner.ops.kind import Arrays, Operand, OpKind, Option, Options, plain, sum_rounding
 
 _OPTIONS = {
-    "causal": Option(default="none", choices=("none", "end", "start"), said=True),
-    "mask": Option(default="none", choices=("none", "keys", "full"), said=True),  # added: b x s, or b x t x s
-    "heads": Option(default="folded", choices=("folded", "apart"), said=True),
-    "scale": Option(default="sqrt", choices=("sqrt", "one"), said=True),  # 1 / sqrt(d), or none
+    "causal": Option(default="none", choices=("none", "end", "start"), prefixed=True),
+    "mask": Option(default="none", choices=("none", "keys", "full"), prefixed=True),  # added: b x s, or b x t x s
+    "heads": Option(default="folded", choices=("folded", "apart"), prefixed=True),
+    "scale": Option(default="sqrt", choices=("sqrt", "one"), prefixed=True),  # 1 / sqrt(d), or none
 }
 
 

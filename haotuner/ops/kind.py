@@ -25,14 +25,14 @@ Arrays: TypeAlias = Mapping[str, Any]  # float64 arrays by operand, axes in the 
 class Option:
     """One more word of a spec beside axes, ``KEY=VALUE``: one of ``choices``, or whole numbers where there are none.
 
-    ``counts``: how many whole numbers, joined by dots, it may be. ``said``: a name has the option's word before its choice,
-    which alone would be read as another thing.
+    ``counts``: how many whole numbers, joined by dots, it may be. ``prefixed``: a name has the option's word before its
+    choice, which alone would be read as another thing.
     """
 
     default: str
     choices: tuple[str, ...] = ()
     counts: tuple[int, ...] = (1,)
-    said: bool = False
+    prefixed: bool = False
 
     def allows(self, value: str) -> bool:
         """True if the option can have this value."""

@@ -19,9 +19,9 @@ import numpy as np
 from haotuner.ops.kind import Arrays, Operand, OpKind, Option, Options, plain, sum_rounding
 
 # The element type of the result: of floats the op's own, of int8 the sums' int32, unless another is asked for.
-OUTPUT_TYPE = Option(default="own", choices=("own", "fp32", "bf16", "fp16", "int32", "int8", "uint8"), said=True)
+OUTPUT_TYPE = Option(default="own", choices=("own", "fp32", "bf16", "fp16", "int32", "int8", "uint8"), prefixed=True)
 # int8: bytes that come in have a sign, as the weight's do; of ops in int8 only.
-INPUT_TYPE = Option(default="own", choices=("own", "int8"), said=True)
+INPUT_TYPE = Option(default="own", choices=("own", "int8"), prefixed=True)
 
 PRODUCT_OPTIONS = {"out": OUTPUT_TYPE, "in": INPUT_TYPE}
 

@@ -58,7 +58,10 @@ def unmet(pairs: Iterable[tuple[Extent, Extent]], sizes: Mapping[str, int]) -> s
     """
     for first, other in pairs:
         if (dimensions(first) | dimensions(other)) <= sizes.keys():
-            result = evaluate(first, sizes), evaluate(other, sizes)
+            try:
+                result = evaluate(first, sizes), evaluate(other, sizes)
+            except UsageError as error:  # a division by 0
+                return str(error)
             if result[0] != result[1]:
                 return f"{shown(first)} = {result[0]} and {shown(other)} = {result[1]}"
     return ""

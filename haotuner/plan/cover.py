@@ -192,7 +192,7 @@ class _Aim:
 class Cover:
     """The kept curves, the traffic-weighted cost with them, and with every measured candidate (any layout)."""
 
-    kept: tuple[Curve, ...]
+    curves: tuple[Curve, ...]
     objective_us: float
     unlimited_us: float
 
@@ -228,7 +228,7 @@ def cover(
             other = _solve(greedy[layout], listed[layout], rows, aim)
             selected = min(selected, other, key=lambda result: _value(result, rows, aim))
     cost = best_us(selected, rows)[0]
-    return Cover(kept=selected, objective_us=float(shares @ cost), unlimited_us=float(shares @ unlimited))
+    return Cover(curves=selected, objective_us=float(shares @ cost), unlimited_us=float(shares @ unlimited))
 
 
 def sketch(

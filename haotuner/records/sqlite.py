@@ -30,7 +30,7 @@ _PROC = Path("/proc")
 class Owner:
     """One store object in one process. The text form is what the store keeps."""
 
-    place: str  # boot and process-id namespace: only inside one place can a process id be looked up
+    host: str  # boot and process-id namespace: only inside one can a process id be looked up
     pid: int
     born: str  # start time in clock ticks since boot, so that a reused process id is not taken for the owner
     token: str  # tells store objects of one process apart
@@ -38,21 +38,21 @@ class Owner:
     @staticmethod
     def mine() -> Owner:
         """A new owner in this process."""
-        return Owner(place=_host_id(), pid=os.getpid(), born=_born(os.getpid()) or "?", token=uuid.uuid4().hex[:12])
+        return Owner(host=_host_id(), pid=os.getpid(), born=_born(os.getpid()) or "?", token=uuid.uuid4().hex[:12])
 
     @staticmethod
     def parse(text: str) -> Owner:
         """The owner of that text."""
         host, pid, born, token = text.split("/")
-        return Owner(place=host, pid=int(pid), born=born, token=token)
+        return Owner(host=host, pid=int(pid), born=born, token=token)
 
     def __str__(self) -> str:
         """Text that parses back."""
-        return f"{self.place}/{self.pid}/{self.born}/{self.token}"
+        return f"{self.host}/{self.pid}/{self.born}/{self.token}"
 
     def lives(self) -> bool:
         """False only when its process is known to be gone; another host or container is presumed alive."""
-        return self.place != _host_id() or _born(self.pid) == self.born
+        return self.host != _host_id() or _born(self.pid) == self.born
 
 
 def _host_id() -> str:

@@ -57,8 +57,8 @@ class Operator:
         element_type = DTYPES[op.output.dtype].numpy
         self._folds = len(op.output.dims) == 1  # an output that may have the leading axes of its operands
         self._result_dtype = np.dtype(element_type) if element_type in ADDRESSED_TYPES and not self._folds else None
-        names = self._names  # an itemgetter of one name gives no tuple
-        self._in_order = itemgetter(*names) if len(names) > 1 else lambda named: tuple(named[name] for name in names)
+        self._keeps_type = all(operand.dtype == op.output.dtype for operand in op.inputs[:1]) and not self._folds
+        self._in_order: Callable[[Mapping[str, Any]], Any] = itemgetter(*self._names) if self._names else tuple
 
     def __repr__(self) -> str:
         return described_op(self)
@@ -83,35 +83,39 @@ class Operator:
         try:  # What nearly every call of a server is, by the number of operands: each name and loop is a twentieth of it.
             passed = operands
             if named:
-                passed = () if operands or len(named) != self._count else self._in_order(named)
-            count = len(passed)
-            if count != self._count or (out is not None and self._derived and not self._fits(passed, out)):
+                if operands or len(named) != self._count:
+                    passed = ()
+                else:  # an itemgetter of one name gives no tuple
+                    passed = (named[self._names[0]],) if self._count == 1 else self._in_order(named)
+            if self._derived and out is not None and not self._fits(passed, out):
                 pass  # said below
-            elif count == 2:
-                first, second = passed
-                if type(first) is _ARRAY is type(second):
-                    y = self._for_arrays(passed) if out is None else out
-                    if type(y) is _ARRAY and self._addressed:
-                        self._call(self._addressed, id(first), id(second), id(y))
-                        return y
-                elif not (first.requires_grad or second.requires_grad or first.is_neg() or second.is_neg()):
-                    if out is None:
-                        if self.gives:
-                            return self._call(self._setting, first, second, None)
-                    elif not out.requires_grad:
-                        self._call(self._setting, first, second, out)
-                        return out
-            elif count == 1:
+            elif self._count == 1:
                 (first,) = passed
                 if type(first) is _ARRAY:
                     y = self._for_arrays(passed) if out is None else out
                     if type(y) is _ARRAY and self._addressed:
                         self._call(self._addressed, id(first), id(y))
                         return y
-                elif not (first.requires_grad or first.is_neg() or out is None or out.requires_grad):
-                    self._call(self._setting, first, out)
-                    return out
-            elif (y := self._run_many(passed, out)) is not None:
+                elif not first.is_neg():
+                    y = self._for_tensors(passed) if out is None else out
+                    if not (first.requires_grad or y.requires_grad):
+                        self._call(self._setting, first, y)
+                        return y
+            elif self._count == 2:
+                first, second = passed
+                if type(first) is _ARRAY is type(second):
+                    y = self._for_arrays(passed) if out is None else out
+                    if type(y) is _ARRAY and self._addressed:
+                        self._call(self._addressed, id(first), id(second), id(y))
+                        return y
+                elif not (first.is_neg() or second.is_neg() or first.requires_grad or second.requires_grad):
+                    if out is None and self.gives:
+                        return self._call(self._setting, first, second, None)
+                    y = self._for_tensors(passed) if out is None else out
+                    if not y.requires_grad:
+                        self._call(self._setting, first, second, y)
+                        return y
+            elif len(passed) == self._count and (y := self._run_many(passed, out)) is not None:
                 return y
         except (AttributeError, IndexError, KeyError, MemoryError, *REFUSED):  # said below
             pass
@@ -127,12 +131,13 @@ class Operator:
             return y
         if any(value.requires_grad or value.is_neg() for value in passed):
             return None
-        if out is None:
-            return self._call(self._setting, *passed, None) if self.gives else None
-        if out.requires_grad:
+        if out is None and self.gives:
+            return self._call(self._setting, *passed, None)
+        y = self._for_tensors(passed) if out is None else out
+        if y.requires_grad:
             return None
-        self._call(self._setting, *passed, out)
-        return out
+        self._call(self._setting, *passed, y)
+        return y
 
     def _fits(self, passed: tuple[Any, ...], out: Any) -> bool:
         """True if an output has the extents that follow from the operands."""
@@ -141,6 +146,11 @@ class Operator:
     def _for_arrays(self, passed: tuple[Any, ...]) -> Any:
         """An output for arrays; None where its type or its one axis is found out by looking at names."""
         return None if self._result_dtype is None else np.empty(self._size_of(passed), self._result_dtype)
+
+    def _for_tensors(self, passed: tuple[Any, ...]) -> Any:
+        """An output for torch's tensors, of the first one's type; None where names or types must be looked at."""
+        # Whole numbers instead of a tuple save half of new_empty's time.
+        return passed[0].new_empty(*self._size_of(passed)) if self._keeps_type else None
 
     def _size_of(self, passed: tuple[Any, ...]) -> tuple[int, ...]:
         shapes = [value.shape for value in passed]

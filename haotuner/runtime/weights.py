@@ -15,10 +15,10 @@ from haotuner.pack.op import PackOp
 from haotuner.runtime.arrays import numpy_type, typed_array
 from haotuner.runtime.host_memory import Arena
 from haotuner.runtime.library import Library
-from haotuner.runtime.panels_of_older_packs import floats_of_panels, panels_by_numpy
 from haotuner.spec.op import Op
 
 Unpack = Callable[[], NDArray[Any]]
+BLOCK_FLOATS = 1 << 22  # 16 MiB at a time, so that a memory-mapped weight is never in memory twice
 
 
 class Packer(Protocol):
@@ -131,3 +131,26 @@ def _from_places(
     result, selected = np.zeros(count, np.float32), numbers > 0
     result[numbers[selected] - 1] = packed[:plain][selected]
     return result.reshape(shape)
+
+
+def floats_of_panels(library: Library, position: int) -> int:
+    """Number of floats of the op's panels where the library lays out its fp32 weight itself, else 0."""
+    try:
+        return int(library.function("ht_pack")(position, None, None))
+    except (PackInvalid, ValueError):  # it has no such function, or none for this type
+        return 0
+
+
+def panels_by_numpy(op: PackOp, weight: NDArray[Any], panels: NDArray[np.float32]) -> None:
+    """Fill panels ``(panels, k, pw)`` with a weight ``(n, k)`` or ``(k, n)``, zero padded, where a library has none."""
+    rows = weight.T if op.weight == "kn" else weight
+    step = max(1, BLOCK_FLOATS // (op.k * op.pw))
+    for first in range(0, op.panels, step):
+        block = rows[first * op.pw : (first + step) * op.pw]
+        whole = len(block) // op.pw
+        part = panels[first : first + step]
+        part[:whole] = block[: whole * op.pw].reshape(whole, op.pw, op.k).transpose(0, 2, 1)
+        left = len(block) - whole * op.pw
+        part[whole:] = 0
+        if left:
+            part[whole, :, :left] = block[whole * op.pw :].T

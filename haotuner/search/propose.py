@@ -172,7 +172,7 @@ def foreseen(
     layouts = book.layouts(ordered)
     if not any(can_serve(curves) for curves in layouts.values()):
         return ()
-    return tuple(curve.kernel for curve in cover(layouts, rows, shares, exact=False).kept)
+    return tuple(curve.kernel for curve in cover(layouts, rows, shares, exact=False).curves)
 
 
 def _uses(curves: Sequence[Curve], rows: NDArray[np.int64], shares: NDArray[np.float64]) -> tuple[dict[str, float], float]:

@@ -60,7 +60,7 @@ def tune(task: Task, lab: Measurer, families: Sequence[Family], watch: Watch, mo
         family=family,
         strategy=NAME,
         funnel=funnel,
-        kernels=tuple(curve.micro_kernel for curve in cover_.kept),
+        kernels=tuple(curve.micro_kernel for curve in cover_.curves),
         tables=tables,
         measured=len(search.judged()),
         timings=len(search.book.us),
@@ -209,7 +209,7 @@ class Search:
             sketched = sketch(layouts, self.rows, self.shares)
             fresh, stands = [curve.kernel for curve in sketched if curve.kernel not in confirmed], False
             if not fresh and confirmed and clock.goes_on():  # the sketch stands; the exact program may still choose others
-                exact = cover(layouts, self.rows, self.shares).kept
+                exact = cover(layouts, self.rows, self.shares).curves
                 fresh = [curve.kernel for curve in exact if curve.kernel not in confirmed]
             # What would be kept without a measurement is confirmed, too, whatever noise said of it.
             if not fresh and confirmed and clock.goes_on():
@@ -307,7 +307,7 @@ def _tables(task: Task, lab: Measurer, family: Family, cover_: Cover, clock: Clo
     The time that is left is shared by what there is to time, so that none goes without. What remains serves all together.
     """
     clock.move(part(until, task.effort.curves_share))
-    timings = curves(lab, task, family, cover_.kept, clock.goes_on)
+    timings = curves(lab, task, family, cover_.curves, clock.goes_on)
     clock.move(part(until, task.effort.contend_share))
     timings = time_candidates(lab, timings, clock.goes_on, lambda: clock.given_up)
     clock.move(until)

@@ -214,8 +214,8 @@ class Search:
         trials = {name: [trial_of(self.task, key, self.grids[name]) for key in keys] for name, keys in batch}
         unknown = [name for name, trial in trials.items() if any(self.lab.known(trial) is None for trial in trial)]
         self.lab.prepare(unknown, self.clock.goes_on)
-        for place, (name, keys) in enumerate(batch):
-            goes_on = self.clock.not_given_up if place < whatever else self.clock.goes_on
+        for index, (name, keys) in enumerate(batch):
+            goes_on = self.clock.not_given_up if index < whatever else self.clock.goes_on
             for key, trial in zip(keys, trials[name], strict=True):
                 for record in self.lab.measure([trial], goes_on):
                     self._note(key, record)

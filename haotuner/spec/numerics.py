@@ -42,14 +42,14 @@ class Verdict:
     worst: float
     wrong: int
     at: tuple[int, ...] = ()  # the first wrong element, what it is and what it should be
-    found: float = 0.0
-    wanted: float = 0.0
+    actual: float = 0.0
+    expected: float = 0.0
 
     def __str__(self) -> str:
         """In words, for a message."""
         if not self.wrong:
             return f"right: the largest error is {self.worst:.2g} of what is allowed"
-        return f"{self.wrong} wrong results, the first at {list(self.at)}: {self.found}, want {self.wanted}"
+        return f"{self.wrong} wrong results, the first at {list(self.at)}: {self.actual}, want {self.expected}"
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
@@ -193,7 +193,7 @@ def compare(result: Array, want: NDArray[np.float64], allowed: NDArray[np.float6
     over = np.where(np.isnan(error - allowed), np.inf, error - allowed)
     at = tuple(int(i) for i in np.unravel_index(int(np.argmax(np.where(wrong, over, -np.inf))), error.shape))
     return Verdict(
-        worst=float("inf"), wrong=int(wrong.sum()), at=at, found=float(np.asarray(result)[at]), wanted=float(want[at])
+        worst=float("inf"), wrong=int(wrong.sum()), at=at, actual=float(np.asarray(result)[at]), expected=float(want[at])
     )
 
 

@@ -226,7 +226,7 @@ def _worded(value: str) -> str:
 
 def _word_of(name: str, option: Option, value: str) -> str:
     """An option as a name has it: a choice alone, where that says what it is, else behind the option's word."""
-    return _worded(value) if option.choices and not option.said else f"{name}{_worded(value)}"
+    return _worded(value) if option.choices and not option.prefixed else f"{name}{_worded(value)}"
 
 
 def _kind(name: str) -> OpKind:

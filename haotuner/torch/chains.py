@@ -194,7 +194,7 @@ def _names_of(caller: torch.nn.Module) -> tuple[frozenset[str], frozenset[str]]:
     """Names of children that are or have a layer, and of those that are or have what may follow one."""
     children = {key: list(child.modules()) for key, child in caller._modules.items() if child is not None}
     layers = frozenset(key for key, inside in children.items() if any(map(is_layer, inside)))
-    return layers, frozenset(key for key, inside in children.items() if any(is_norm(one) or step_of(one) for one in inside))
+    return layers, frozenset(key for key, inside in children.items() if any(is_norm(m) or step_of(m) for m in inside))
 
 
 def _methods(kind: type, layers: Set[str], behind: Set[str]) -> Iterator[tuple[str, type, FunctionType]]:

@@ -136,7 +136,7 @@ class Fold:
     def moved(self, norm: Any) -> Fold:
         """Fold of a copy of the norm, with the same numbers."""
         other = Fold(norm)
-        other._eps, other._seen = self._eps, tuple(None if one is None else one.of_none() for one in self._seen)
+        other._eps, other._seen = self._eps, tuple(seen and seen.of_none() for seen in self._seen)
         return other
 
     def usable(self) -> bool:

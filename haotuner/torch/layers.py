@@ -143,7 +143,7 @@ def _of_a_child(module: torch.nn.Module, weight: torch.Tensor) -> bool:
     """True if a module shows the weight of a layer in it as its own, as an adapter of peft does."""
     if isinstance(weight, PackedWeight):
         return True
-    return any(weight is one for child in module.children() for one in child.parameters())
+    return any(weight is parameter for child in module.children() for parameter in child.parameters())
 
 
 def _matrix(child: torch.nn.Module, weight: torch.Tensor) -> bool:

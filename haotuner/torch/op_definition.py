@@ -66,7 +66,8 @@ def define_group(
 
 def refuse_grad(name: str, *inputs: torch.Tensor | None) -> None:
     """ValueError where torch would want a gradient of an input, backwards or forwards."""
-    refuse_tangent(name, *inputs)
+    if forward_ad._current_level >= 0:
+        refuse_tangent(name, *inputs)
     if torch.is_grad_enabled() and any(operand is not None and operand.requires_grad for operand in inputs):
         raise ValueError(f"{name}: an input requires grad; a pack only infers: call it under torch.inference_mode()")
 

@@ -26,9 +26,15 @@ def define_product(library: Any, op: ProductOp | DeviceProductOp) -> None:
 
     def into(x: Any, w: Any, bias: Any = None, scale: Any = None, mask: Any = None, *, out: Any) -> None:
         refuse_grad(name, x, w, bias, scale, mask)
-        op.run(x, w, out=out, bias=bias, scale=scale, mask=mask)
+        if bias is None and scale is None and mask is None:  # names of what is not there take longer than a small product
+            op.run(x, w, out=out)
+        else:
+            op.run(x, w, out=out, bias=bias, scale=scale, mask=mask)
 
     def fresh(x: Any, w: Any, bias: Any = None, scale: Any = None, mask: Any = None) -> Any:
+        if op.gives and bias is None and scale is None and mask is None and x.shape[:-2] == w.shape[:-2]:
+            refuse_grad(name, x, w)
+            return op.run(x, w)
         out = shape(x, w)
         into(x, w, bias, scale, mask, out=out)
         return out
@@ -54,28 +60,42 @@ def define_operator(library: Any, op: Operator) -> None:
     operands = ", ".join(f"Tensor {operand.name}" for operand in entry.inputs)
     outputs = op.outputs
 
-    def queued(inputs: Sequence[Any], outs: tuple[Any, ...]) -> None:
+    def into(*inputs: Any, out: Any) -> None:
         refuse_grad(name, *inputs)
-        rows = [tensor if tensor.dim() == 0 or tensor.stride(-1) == 1 else tensor.contiguous() for tensor in inputs]
-        op.run(*rows, out=outs if len(outs) > 1 else outs[0])
+        try:
+            op.run(*inputs, out=out)
+        except ValueError:
+            rows = [tensor if tensor.dim() == 0 or tensor.stride(-1) == 1 else tensor.contiguous() for tensor in inputs]
+            if all(row is tensor for row, tensor in zip(rows, inputs, strict=True)):
+                raise
+            op.run(*rows, out=out)  # torch's own ops take any strides
 
     def shapes(*inputs: Any) -> tuple[Any, ...]:
         return tuple(_empty(op, output, inputs) for output in outputs)
 
     def every(*inputs: Any) -> tuple[Any, ...]:
         outs = shapes(*inputs)
-        queued(inputs, outs)
+        into(*inputs, out=outs if len(outs) > 1 else outs[0])
         return outs
+
+    def fresh(*inputs: Any) -> Any:
+        if key == "CPU":
+            refuse_grad(name, *inputs)
+            try:
+                return op.run(*inputs)
+            except ValueError:  # strides, or what is said below
+                pass
+        return every(*inputs)[0]
 
     if len(outputs) > 1:
         define_group(
             library, name, operands, key, len(outputs), fresh=every, shape=shapes,
-            into=lambda *inputs, **outs: queued(inputs, tuple(outs[f"out{index}"] for index in range(len(outputs)))),
+            into=lambda *inputs, **outs: into(*inputs, out=tuple(outs[f"out{index}"] for index in range(len(outputs)))),
         )  # fmt: skip
         return
     define_pair(
-        library, name, operands, key, fresh=lambda *inputs: every(*inputs)[0], shape=lambda *inputs: shapes(*inputs)[0],
-        into=lambda *inputs, out: queued(inputs, (out,)), nothing=lambda *inputs, out: None,
+        library, name, operands, key, fresh=fresh, shape=lambda *inputs: shapes(*inputs)[0], into=into,
+        nothing=lambda *inputs, out: None,
     )  # fmt: skip
 
 

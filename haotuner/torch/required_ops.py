@@ -109,7 +109,7 @@ def ops_of(model: torch.nn.Module, *example: Any, fuse: bool = False) -> Needed:
     def note(name: str, layer: Any, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> None:
         specs = _ops_of_layer(layer, steps, others)
         counts.update(specs)
-        tensors = [one for one in (*inputs, *named.values()) if isinstance(one, torch.Tensor)]
+        tensors = [operand for operand in (*inputs, *named.values()) if isinstance(operand, torch.Tensor)]
         seen.update((name, spec, shape) for spec, shape in _shapes(layer, specs, tensors) if shape is not None)
 
     names = {id(child): name.removeprefix("attention ") for name, child in reversed(layers.items())}

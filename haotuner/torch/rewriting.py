@@ -349,7 +349,7 @@ def _in_order(first: Any, second: Any) -> ast.Call:
 def _chain_call(first: Any, second: Any, modules: list[Any], later: list[Any]) -> ast.Call:
     rewritten = isinstance(first.func, ast.Name) and first.func.id == RUN_CHAIN
     arguments = first.args[1:] if rewritten else first.args
-    keywords = [one for one in first.keywords if one.arg != THEN]
+    keywords = [keyword for keyword in first.keywords if keyword.arg != THEN]
     if later:
         keywords.append(ast.keyword(THEN, ast.Tuple(later, ast.Load())))
     call = ast.Call(ast.Name(RUN_CHAIN, ast.Load()), [ast.Tuple(modules, ast.Load()), *arguments], keywords)

@@ -71,8 +71,8 @@ class Starts:
     A file that the user names is for the first family that is asked for, if it is not shared; others start from what ships.
     """
 
-    def __init__(self, asked: str | None, device: Device, *, seed: int = 0) -> None:
-        self._requested, self._device, self._seed = asked, device, seed
+    def __init__(self, requested: str | None, device: Device, *, seed: int = 0) -> None:
+        self._requested, self._device, self._seed = requested, device, seed
         self._starts: dict[str, Start] = {}
 
     def of(self, family: str) -> Start:

@@ -128,7 +128,7 @@ class Publisher:
             document = read_manifest(request.out).whole_document
         self.when = time.monotonic()
         self.seconds = next_seconds(
-            built - begin, self.when - built, kept=request.cache is not None, first=bool(models) and self._last is None
+            built - begin, self.when - built, cached=request.cache is not None, first=bool(models) and self._last is None
         )
         self._last = list(tuned), list(models), document
         return document
@@ -247,12 +247,12 @@ class Plans:
         return _same(self.tuned, tuned) and _same(self.models, models)
 
 
-def next_seconds(building: float, checking: float, *, kept: bool, first: bool) -> float:
+def next_seconds(building: float, checking: float, *, cached: bool, first: bool) -> float:
     """Expected seconds of the next pack by what the last one took.
 
-    ``kept``: what was compiled is, and so are the kernels that tasks time meanwhile. ``first``: there was none to race.
+    ``cached``: what was compiled is kept, and so are the kernels that tasks time meanwhile. ``first``: none was raced.
     """
-    again = min(building, max(BUILT_AGAIN * building, BUILT_S)) if kept and first else building
+    again = min(building, max(BUILT_AGAIN * building, BUILT_S)) if cached and first else building
     return again + checking + (max(RACE_S, checking) if first else 0.0)  # slow checks are of a machine that is busy
 
 

@@ -42,15 +42,15 @@ def op_name(depth: int, use: str) -> str:
 
 def shapes(count: int, seed: int, use: str) -> list[Shape]:
     """Heads 4..32, tokens 1..2048; keys of a decode 16..4096."""
-    rng, found = np.random.default_rng([seed, USES.index(use)]), list[Shape]()
-    while len(found) < count:
+    rng, result = np.random.default_rng([seed, USES.index(use)]), list[Shape]()
+    while len(result) < count:
         b = int(rng.choice([4, 8, 12, 16, 32]))
         low, high = (16, 4096) if use == "decode" else (1, 2048)
         tokens = int(np.exp(rng.uniform(np.log(low), np.log(high))))
         t = 1 if use == "decode" else tokens
         if b * t * tokens * 128 <= MOST:
-            found.append(Shape.of(b=b, t=t, s=tokens))
-    return found
+            result.append(Shape.of(b=b, t=t, s=tokens))
+    return result
 
 
 def tune(pack: Path, budget: str) -> None:
@@ -80,9 +80,9 @@ def race(served: Any, name: str, shape: Shape, threads: int) -> dict[str, float]
     assert verdict.wrong == 0, f"{name} {shape}: {verdict}"
     for peer in [peer for peer in calls if peer != "ours"]:
         calls[peer]()
-    found = timed(calls)
-    found["onnxruntime"] = min(found.pop(way) for way in ("multi_head", "plain") if way in found)
-    return found
+    result = timed(calls)
+    result["onnxruntime"] = min(result.pop(way) for way in ("multi_head", "plain") if way in result)
+    return result
 
 
 Row = tuple[int, int, str, Shape, dict[str, float]]  # threads, depth, use
@@ -111,7 +111,7 @@ def told(rows: list[Row], command: str, host: str, tuned: str) -> str:
                 f"| {threads} | {use} | {len(own)} | {statistics.geometric_mean(ratios):.2f} | {min(ratios):.2f} | "
                 f"d={worst[1]} {worst[3]} | {max(ratios):.2f} | the stack |"
             )
-    means = ", ".join(f"{statistics.geometric_mean(found):.2f} with {count}" for count, found in every.items())
+    means = ", ".join(f"{statistics.geometric_mean(values):.2f} with {count}" for count, values in every.items())
     text += ["", f"All shapes: geometric mean {means} thread(s).", ""]
     text += ["| threads | use | depth | shape | ours us | torch us | ONNX Runtime us | OpenVINO us |", "|---" * 8 + "|"]
     for threads, depth, use, shape, times in rows:
@@ -130,29 +130,29 @@ def main() -> None:
     parser.add_argument("--budget", default="200s", help="of tuning all ops of the pack")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--tuned", default="", help="a sentence for the page: how the pack was tuned")
-    given = parser.parse_args()
-    if not given.pack.exists():
-        tune(given.pack, given.budget)
+    inputs = parser.parse_args()
+    if not inputs.pack.exists():
+        tune(inputs.pack, inputs.budget)
     import torch
 
     torch.inference_mode().__enter__()  # for the life of this process
     begin, rows = time.monotonic(), list[Row]()
-    for place in range(given.shapes):  # so that every depth and use has some where the time ends
+    for index in range(inputs.shapes):  # so that every depth and use has some where the time ends
         for threads in (1, 2):
             torch.set_num_threads(threads)
-            with haotuner.load(given.pack, threads=threads) as pack:
+            with haotuner.load(inputs.pack, threads=threads) as pack:
                 for depth in DEPTHS:
                     for use in USES:
-                        if time.monotonic() - begin > given.seconds or op_name(depth, use) not in pack.ops:
+                        if time.monotonic() - begin > inputs.seconds or op_name(depth, use) not in pack.ops:
                             continue
-                        shape = shapes(given.shapes, given.seed + depth, use)[place]
+                        shape = shapes(inputs.shapes, inputs.seed + depth, use)[index]
                         times = race(pack.op(op_name(depth, use)), op_name(depth, use), shape, threads)
                         rows.append((threads, depth, use, shape, times))
                         print(threads, depth, use, shape, {who: round(us, 1) for who, us in times.items()}, flush=True)
     command = "python -m tests.bench.attention --pack DIR --page docs/results/generated.md"
-    text = told(rows, command, find_device("cpu", measure=False).id, given.tuned)
-    if given.page:
-        section_written(given.page, "Attention", text)
+    text = told(rows, command, find_device("cpu", measure=False).id, inputs.tuned)
+    if inputs.page:
+        section_written(inputs.page, "Attention", text)
     print(text)
 
 

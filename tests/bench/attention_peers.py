@@ -57,8 +57,8 @@ def _written(graph: Any) -> bytes:
     opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid("com.microsoft", 1)]
     made = helper.make_model(graph, opset_imports=opsets)
     made.ir_version = IR
-    found: bytes = made.SerializeToString()
-    return found
+    serialized: bytes = made.SerializeToString()
+    return serialized
 
 
 def onnxruntime_call(model: bytes, arrays: Arrays, out: Any, threads: int) -> Call:
@@ -72,10 +72,10 @@ def onnxruntime_call(model: bytes, arrays: Arrays, out: Any, threads: int) -> Ca
     for name in "qkv":
         binding.bind_input(name, "cpu", 0, np.float32, arrays[name].shape, arrays[name].ctypes.data)
     binding.bind_output("y", "cpu", 0, np.float32, out.shape, out.ctypes.data)
-    held = (arrays, out)  # what is bound lives as long as the call
+    bound = (arrays, out)  # what is bound lives as long as the call
 
     def call() -> Any:
-        assert held
+        assert bound
         session.run_with_iobinding(binding)
 
     return call
@@ -97,7 +97,7 @@ def openvino_call(arrays: Arrays, out: Any, causal: bool, threads: int) -> Call:
     settings = {"INFERENCE_NUM_THREADS": threads, "NUM_STREAMS": 1, "PERFORMANCE_HINT": "LATENCY",
                 "INFERENCE_PRECISION_HINT": "f32"}  # fmt: skip
     request = openvino.Core().compile_model(model, "CPU", settings).create_infer_request()
-    for place, name in enumerate("qkv"):
-        request.set_input_tensor(place, openvino.Tensor(arrays[name][None], shared_memory=True))
+    for index, name in enumerate("qkv"):
+        request.set_input_tensor(index, openvino.Tensor(arrays[name][None], shared_memory=True))
     request.set_output_tensor(openvino.Tensor(out[None], shared_memory=True))
     return lambda: request.infer()

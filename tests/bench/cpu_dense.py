@@ -44,32 +44,34 @@ def main() -> None:
     words.add_argument("--shapes", default=ROWS)
     words.add_argument("--isas", default="avx2,sse")
     words.add_argument("--out", type=Path, default=Path("docs/results"))
-    asked = words.parse_args()
-    asked.out.mkdir(parents=True, exist_ok=True)
-    command = f"python -m tests.bench.cpu_dense --seconds-per-row {asked.seconds_per_row} --ops {asked.ops} "
-    command += f"--shapes {asked.shapes} --against {asked.against} --isas {asked.isas}"
+    args = words.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    command = f"python -m tests.bench.cpu_dense --seconds-per-row {args.seconds_per_row} --ops {args.ops} "
+    command += f"--shapes {args.shapes} --against {args.against} --isas {args.isas}"
     text = ["# Dense fp32 on the CPU: the race", "", f"Made by `{command}`", ""]
     with tempfile.TemporaryDirectory() as folder:
         for state in STATES:
-            tuned, found = raced(
-                Path(folder) / state, asked.ops.split(","), state, asked.seconds_per_row,
-                ["--peers", asked.against, "--shapes", asked.shapes, "--threads", "1,all",
-                 "--plot", str(asked.out / f"cpu-dense-{state}.png")],
+            tuned, rows = raced(
+                Path(folder) / state, args.ops.split(","), state, args.seconds_per_row,
+                ["--peers", args.against, "--shapes", args.shapes, "--threads", "1,all",
+                 "--plot", str(args.out / f"cpu-dense-{state}.png")],
             )  # fmt: skip
-            text += section(f"Weights {state}", tuned, found, plot=f"cpu-dense-{state}.png")
-        for isa in filter(None, asked.isas.split(",")):
-            narrow, found = raced(
-                Path(folder) / isa, asked.ops.split(",")[:1], "cold", asked.seconds_per_row,
+            text += section(f"Weights {state}", tuned, rows, plot=f"cpu-dense-{state}.png")
+        for isa in filter(None, args.isas.split(",")):
+            narrow, rows = raced(
+                Path(folder) / isa, args.ops.split(",")[:1], "cold", args.seconds_per_row,
                 ["--peers", NARROW_PEERS, "--shapes", NARROW_ROWS, "--threads", "1", "--isa", isa], f"cpu:{isa}",
             )  # fmt: skip
-            text += section(f"Limited to {isa}, weights cold", narrow, found)
-    (asked.out / "cpu-dense.md").write_text("\n".join([*text[:4], machine(tuned), "", *text[4:]]) + "\n")
+            text += section(f"Limited to {isa}, weights cold", narrow, rows)
+    (args.out / "cpu-dense.md").write_text("\n".join([*text[:4], machine(tuned), "", *text[4:]]) + "\n")
 
 
 def raced(pack: Path, ops: list[str], state: str, seconds: str, words: list[str], device: str = "cpu") -> tuple[Any, Any]:
     """Tune a pack and race it: the documents of both."""
-    asked = [word for name in ops for word in ("--op", name)]
-    tuned = haotuner("tune", *asked, "--device", device, "--cache-state", state, "--out", str(pack), "--peers", "none", "-q")
+    words_of_ops = [word for name in ops for word in ("--op", name)]
+    tuned = haotuner(
+        "tune", *words_of_ops, "--device", device, "--cache-state", state, "--out", str(pack), "--peers", "none", "-q"
+    )
     answer = haotuner("bench", str(pack), *words, "--cache-state", state, "--seconds-per-row", seconds, "-q")
     return tuned, answer
 
@@ -99,13 +101,13 @@ def sharing(rows: Any) -> str:
     return f"{most} threads over one, m >= 8: {math.exp(sum(map(math.log, gains)) / len(gains)):.2f}x."
 
 
-def section(title: str, tuned: Any, found: Any, plot: str | None = None) -> list[str]:
+def section(title: str, tuned: Any, rows: Any, plot: str | None = None) -> list[str]:
     """Markdown of one race."""
     text = [f"## {title}", "", *([f"![time over m]({plot})", ""] if plot else [])]
     text += ["| threads | best peer at each shape over ours | rows lost | of FMA peak, m >= 64 | of bandwidth, m <= 8 |",
              "|---|---|---|---|---|"]  # fmt: skip
-    text += [group_row(group) for group in found["groups"]]
-    text += ["", sharing(found["rows"]), ""]
+    text += [group_row(group) for group in rows["groups"]]
+    text += ["", sharing(rows["rows"]), ""]
     text += ["| op | candidates | measured | kernels | regret | packed | tuned in | model |", "|" + "---|" * 8]
     for op in tuned["ops"]:
         regret = "-" if op["regret_mean"] is None else f"{op['regret_mean']:.1%}"
@@ -114,14 +116,14 @@ def section(title: str, tuned: Any, found: Any, plot: str | None = None) -> list
             f"| {op['name']} | {op['candidates']} | {op['measured']} | {len(op['kernels'])} | {regret} | "
             f"{op['packed_ratio']:.3f}x | {op['seconds']:.0f} s | {model} |"
         )
-    summary = found["summary"]
-    missing = ", ".join(found["missing"]) or "none"
+    summary = rows["summary"]
+    missing = ", ".join(rows["missing"]) or "none"
     text += ["", f"Missing peers: {missing}. Summary over all rows that were not contended:", ""]
     text += ["```", json.dumps(summary, indent=1), "```", ""]
-    peers = sorted({peer for row in found["rows"] for peer in row["peers_us"]})
+    peers = sorted({peer for row in rows["rows"] for peer in row["peers_us"]})
     text += [f"| op | m | threads | ours us | {' | '.join(peers)} | best/ours | of peak | contended |",
              f"|---|---|---|---|{'---|' * len(peers)}---|---|---|"]  # fmt: skip
-    for row in found["rows"]:
+    for row in rows["rows"]:
         times = {peer: us for peer, us in row["peers_us"].items() if us}
         ours = row["ours_us"]
         best = f"{min(times.values()) / ours:.2f}" if times and ours else "-"

@@ -86,11 +86,11 @@ def digest(paths: tuple[Path, ...]) -> str:
 
 def wanted(folder: Path, ops: Sequence[str], shapes: str) -> list[tuple[str, str]]:
     """(architecture, kernel) of all devices and these ops, each once; kept until selection changes."""
-    kept = folder / f"proposed-{hashlib.sha256(repr(ops).encode()).hexdigest()[:8]}-{digest(SELECT)}.json"
-    if not kept.exists():
-        found = {(DEVICES[device], kernel.name) for device in DEVICES for kernel in proposed(device, None, ops, shapes)}
-        kept.write_text(json.dumps(sorted(found)))
-    return [(arch, name) for arch, name in json.loads(kept.read_text())]
+    cache = folder / f"proposed-{hashlib.sha256(repr(ops).encode()).hexdigest()[:8]}-{digest(SELECT)}.json"
+    if not cache.exists():
+        keys = {(DEVICES[device], kernel.name) for device in DEVICES for kernel in proposed(device, None, ops, shapes)}
+        cache.write_text(json.dumps(sorted(keys)))
+    return [(arch, name) for arch, name in json.loads(cache.read_text())]
 
 
 def class_of(arch: str, name: str) -> tuple[str, str]:
@@ -105,7 +105,9 @@ def of_classes(every: list[tuple[str, str]], seed: int) -> list[tuple[str, str]]
         classes[class_of(arch, name)].append((arch, name))
     several = [members for _, members in sorted(classes.items()) if len(members) > 1]
     whole = draw.sample(several, len(several) // WHOLE_CLASSES)
-    return sorted({draw.choice(members) for members in classes.values()} | {one for members in whole for one in members})
+    return sorted(
+        {draw.choice(members) for members in classes.values()} | {member for members in whole for member in members}
+    )
 
 
 def in_families(every: Sequence[tuple[str, str]]) -> dict[tuple[str, str], list[str]]:
@@ -125,7 +127,7 @@ def some(every: Sequence[tuple[str, str]], each: int, seed: int) -> list[tuple[s
 
 def for_steps(every: Sequence[tuple[str, str]], seed: int) -> list[tuple[str, str]]:
     """Of each architecture and family some, by seed, in both builds."""
-    return [(arch, one) for arch, name in some(every, STEPPED, seed) for one in (name, with_steps(name))]
+    return [(arch, variant) for arch, name in some(every, STEPPED, seed) for variant in (name, with_steps(name))]
 
 
 def with_steps(name: str) -> str:
@@ -135,12 +137,12 @@ def with_steps(name: str) -> str:
 
 def longer(loops: Mapping[tuple[str, str], list[int] | None]) -> dict[tuple[str, str], list[float]]:
     """Instructions of a loop for each that multiplies, with steps over plain, by architecture and family."""
-    found = defaultdict(list)
+    ratios = defaultdict(list)
     for (arch, name), loop in loops.items():
         other = loops.get((arch, with_steps(name)))
         if loop and other and name != with_steps(name):
-            found[arch, MicroKernel.parse(name).family].append(other[0] / other[1] / (loop[0] / loop[1]))
-    return found
+            ratios[arch, MicroKernel.parse(name).family].append(other[0] / other[1] / (loop[0] / loop[1]))
+    return ratios
 
 
 def unlike(loops: Mapping[tuple[str, str], list[int] | None]) -> list[str]:
@@ -148,11 +150,11 @@ def unlike(loops: Mapping[tuple[str, str], list[int] | None]) -> list[str]:
 
     Rings of two stages are apart: where ptxas unrolls the loop twice, their addresses are constants.
     """
-    found = defaultdict(set)
+    reasons = defaultdict(set)
     for (arch, name), loop in loops.items():
         if loop is not None:
-            found[*class_of(arch, name), "_st2_" in name].add(tuple(loop))
-    return [f"{arch} {name}: {sorted(seen)}" for (arch, name, _), seen in sorted(found.items()) if len(seen) > 1]
+            reasons[*class_of(arch, name), "_st2_" in name].add(tuple(loop))
+    return [f"{arch} {name}: {sorted(seen)}" for (arch, name, _), seen in sorted(reasons.items()) if len(seen) > 1]
 
 
 def units(every: list[tuple[str, str]], seed: int, ahead: Sequence[tuple[str, str]] = ()) -> list[tuple[str, list[str]]]:
@@ -173,13 +175,13 @@ def units(every: list[tuple[str, str]], seed: int, ahead: Sequence[tuple[str, st
 
 def seen(folder: Path, sources: str, what: str = "broken") -> dict[tuple[str, str], Any]:
     """The broken gates (or ``loop``) of each kernel that was looked at in this state of the sources."""
-    found: dict[tuple[str, str], Any] = {}
+    results: dict[tuple[str, str], Any] = {}
     for path in sorted(folder.glob("verdicts-*.jsonl")):
         for line in path.read_text().splitlines():
             entry = json.loads(line)
             if entry["sources"] == sources:
-                found[entry["arch"], entry["kernel"]] = entry.get(what)
-    return found
+                results[entry["arch"], entry["kernel"]] = entry.get(what)
+    return results
 
 
 def verdicts(arch: str, names: list[str], folder: Path) -> Iterator[tuple[str, list[str], list[int]]]:
@@ -211,41 +213,43 @@ def main() -> None:
     parser.add_argument("--convolutions", type=int, metavar="N", help="what is proposed for convolutions, N of each family")
     parser.add_argument("--page", type=Path, help="write what was read as a page")
     parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
-    end = time.monotonic() + given.seconds
-    given.folder.mkdir(parents=True, exist_ok=True)
-    convolutions, sources = given.convolutions, digest(GENERATE)
+    args = parser.parse_args()
+    end = time.monotonic() + args.seconds
+    args.folder.mkdir(parents=True, exist_ok=True)
+    convolutions, sources = args.convolutions, digest(GENERATE)
     ops, shapes = ((*OPS, *KN_OPS), SHAPES) if convolutions is None else (CONV_OPS, CONV_SHAPES)
-    proposals = wanted(given.folder, ops, shapes)
-    every = of_classes(proposals, given.seed) if given.classes else proposals
+    proposals = wanted(args.folder, ops, shapes)
+    every = of_classes(proposals, args.seed) if args.classes else proposals
     if convolutions is not None:
-        every = some(proposals, convolutions, given.seed)
-    beside = for_steps(every, given.seed) if convolutions is None else []
+        every = some(proposals, convolutions, args.seed)
+    beside = for_steps(every, args.seed) if convolutions is None else []
     every = sorted({*every, *beside})
-    done = seen(given.folder, sources)
-    journal = given.folder / f"verdicts-{given.part[0]}-{given.part[1]}.jsonl"
-    for arch, names in units(every, given.seed, beside)[given.part[0] :: given.part[1]]:
+    done = seen(args.folder, sources)
+    journal = args.folder / f"verdicts-{args.part[0]}-{args.part[1]}.jsonl"
+    for arch, names in units(every, args.seed, beside)[args.part[0] :: args.part[1]]:
         if time.monotonic() > end:
             break
         if all((arch, name) in done for name in names):
             continue
         with journal.open("a") as out:
-            for name, why, loop in verdicts(arch, names, given.folder):
+            for name, why, loop in verdicts(arch, names, args.folder):
                 entry = {"arch": arch, "kernel": name, "broken": why, "loop": loop, "sources": sources}
                 out.write(json.dumps(entry) + "\n")
-    found = {key: why for key, why in seen(given.folder, sources).items() if key in set(every)}
-    read_loops = seen(given.folder, sources, "loop")
+    reasons = {key: why for key, why in seen(args.folder, sources).items() if key in set(every)}
+    read_loops = seen(args.folder, sources, "loop")
     loops = {key: loop for key, loop in read_loops.items() if key in set(proposals)}
-    broken_ones = [f"{arch} {name}: {'; '.join(why)}" for (arch, name), why in sorted(found.items()) if why]
+    broken_ones = [f"{arch} {name}: {'; '.join(why)}" for (arch, name), why in sorted(reasons.items()) if why]
     other = [f"a class of unlike loops: {line}" for line in unlike(loops)]
     classes, reached = ({class_of(*key) for key in keys} for keys in (proposals, loops))
-    said = [f"{len(proposals)} proposals in {len(classes)} classes; {len(reached)} classes have a kernel that was looked at"]
-    said.append(f"{len(found)} of {len(every)} kernels looked at, {len(broken_ones) + len(other)} break a gate")
-    print("\n".join([*broken_ones, *other, *said]))
-    if given.page is not None:
+    lines = [
+        f"{len(proposals)} proposals in {len(classes)} classes; {len(reached)} classes have a kernel that was looked at"
+    ]
+    lines.append(f"{len(reasons)} of {len(every)} kernels looked at, {len(broken_ones) + len(other)} break a gate")
+    print("\n".join([*broken_ones, *other, *lines]))
+    if args.page is not None:
         head, steps = (HEAD, of_steps(longer(read_loops))) if convolutions is None else (CONV_HEAD, "")
-        given.page.write_text(page(head, proposals, loops, [*broken_ones, *other]) + steps)
-    sys.exit(1 if broken_ones or other else 0 if len(found) == len(every) else 3)
+        args.page.write_text(page(head, proposals, loops, [*broken_ones, *other]) + steps)
+    sys.exit(1 if broken_ones or other else 0 if len(reasons) == len(every) else 3)
 
 
 def page(head: str, proposals: Sequence[tuple[str, str]], loops: Mapping[tuple[str, str], Any], bad: Sequence[str]) -> str:
@@ -259,7 +263,7 @@ def page(head: str, proposals: Sequence[tuple[str, str]], loops: Mapping[tuple[s
             read_here.add(key)
             reached.add(class_of(*key))
     lines = [
-        f"| {arch} | `{family}` | {' | '.join(str(len(one)) for one in sets)} |"
+        f"| {arch} | `{family}` | {' | '.join(str(len(members)) for members in sets)} |"
         for (arch, family), sets in sorted(rows.items())
     ]
     total = " | ".join(str(len(set().union(*(sets[at] for sets in rows.values())))) for at in range(4))
@@ -282,8 +286,8 @@ def page(head: str, proposals: Sequence[tuple[str, str]], loops: Mapping[tuple[s
 def of_steps(ratios: Mapping[tuple[str, str], Sequence[float]]) -> str:
     """What the code of an epilogue's steps costs main loops, as a section of the page."""
     lines = [
-        f"| {arch} | `{family}` | {len(found)} | {statistics.median(found):.2f} | {max(found):.2f} |"
-        for (arch, family), found in sorted(ratios.items())
+        f"| {arch} | `{family}` | {len(values)} | {statistics.median(values):.2f} | {max(values):.2f} |"
+        for (arch, family), values in sorted(ratios.items())
     ]
     return "\n".join(["", STEPS_HEAD, *lines, ""])
 

@@ -80,15 +80,15 @@ class Clock:
         assert isinstance(family, CudaDense)
         launch = family.launch(kernel)
         n, k, matrix = self.op["n"], self.op["k"], "_mma_" in kernel.family
-        held = max(resident_blocks(self.device, threads=launch.threads, registers=self.registers[name],
+        resident = max(resident_blocks(self.device, threads=launch.threads, registers=self.registers[name],
                                    shared_bytes=launch.shared_bytes), 1)  # fmt: skip
         tile_m, tile_n, mhz = kernel["bm"], kernel["bn"], float(sizes.clock_mhz)
         memory, cache = 2e-3 * sizes.memory_mhz * 1000 * sizes.bus_bits / 8, 64 * mhz
         grid = Grid.of(kernel, family, self.op, self.device)
         blocks = grid.tiles(m) * grid.across * parts
         bytes_ = 2.0 if matrix else 4.0
-        share, warps = math.ceil(k / parts), held * -(-launch.threads // 32)
-        flight = max(held * launch.shared_bytes, 512 * warps)
+        share, warps = math.ceil(k / parts), resident * -(-launch.threads // 32)
+        flight = max(resident * launch.shared_bytes, 512 * warps)
         arithmetic = tile_m * tile_n * share / ((1024 if matrix else 128) * mhz * warps / (warps + 4))
         loads = (tile_m + tile_n) * share * bytes_ / (cache * flight / (flight + 16384))
         stores = tile_m * tile_n * (4 if parts > 1 else bytes_) / cache
@@ -96,8 +96,8 @@ class Clock:
         def round_us(on_a_unit: int) -> float:
             return 0.4 + on_a_unit * (max(arithmetic, loads) + stores) + share * 4e-4
 
-        whole, rest = divmod(blocks, held * UNITS)
-        us = whole * round_us(held) + (round_us(-(-rest // UNITS)) if rest else 0.0)
+        whole, rest = divmod(blocks, resident * UNITS)
+        us = whole * round_us(resident) + (round_us(-(-rest // UNITS)) if rest else 0.0)
         once = (n * k * bytes_ + m * k * bytes_ / 3 + m * n * bytes_) / memory
         total = START_US + max(us, once)
         if parts > 1:
@@ -137,12 +137,12 @@ class CountedLab(FakeLab):
 
     def measure(self, trials: Iterable[Trial], goes_on: GoesOn = lambda _: True) -> list[Record]:
         """One at a time."""
-        found: list[Record] = []
+        records: list[Record] = []
         for trial in trials:
             new = self.known(trial) is None
-            found += super().measure([trial], goes_on)
+            records += super().measure([trial], goes_on)
             self.seconds += TIMING_S * new
-        return found
+        return records
 
     def true_us(self, trial: Trial) -> float:
         """By the clock."""
@@ -167,33 +167,33 @@ def task(budget_s: float, seed: int) -> Task:
 
 def searched(clock: Clock, best: Mapping[int, float], build_s: float, budget_s: float, seed: int) -> Ended:
     """Search once on the clock, and hold the plan to the best there is."""
-    lab, asked = CountedLab(clock, build_s, seed), task(budget_s, seed)
+    lab, request = CountedLab(clock, build_s, seed), task(budget_s, seed)
     with mock.patch("haotuner.search.task.time", lab):
-        tuned = tune(asked, lab.as_lab(), backend_for(clock.device).searched(clock.op, clock.device))
+        tuned = tune(request, lab.as_lab(), backend_for(clock.device).searched(clock.op, clock.device))
     (table,) = tuned.tables
     assert isinstance(table, CellTable)
-    ratios = {shape["m"]: clock.us(table.at(shape), shape["m"]) / best[shape["m"]] for shape, _ in asked.traffic}
-    mean = sum(np.log(ratios[shape["m"]]) * share for shape, share in asked.traffic)
+    ratios = {shape["m"]: clock.us(table.at(shape), shape["m"]) / best[shape["m"]] for shape, _ in request.traffic}
+    mean = sum(np.log(ratios[shape["m"]]) * share for shape, share in request.traffic)
     return Ended(tuned.measured, len(lab.measured), float(np.exp(mean)), max(ratios.values()), tuned.stopped)
 
 
 def brute_force(clock: Clock, kernels: Sequence[MicroKernel]) -> dict[int, float]:
     """The least time of every kernel, sum in parts and pair of regions, by rows."""
     grids = [Grid.of(kernel, family_named(kernel.family), clock.op, clock.device) for kernel in kernels]
-    found: dict[int, float] = {}
+    best: dict[int, float] = {}
     two_launches = 2 * min(clock.launch_us(grid.kernel, 1, 1) for grid in grids)  # no pair takes less
     for shape, _ in task(0, 0).traffic:
         m = shape["m"]
-        found[m] = min(clock.us(one, m) for grid in grids for one in alone(grid, m, PARTS))
-        if found[m] > two_launches:
-            found[m] = min([found[m], *(clock.us(one, m) for one in pairs(grids, m))])
-    return found
+        best[m] = min(clock.us(candidate, m) for grid in grids for candidate in alone(grid, m, PARTS))
+        if best[m] > two_launches:
+            best[m] = min([best[m], *(clock.us(candidate, m) for candidate in pairs(grids, m))])
+    return best
 
 
 def registers(folder: Path, kernels: Sequence[MicroKernel], recorded: Mapping[str, int]) -> dict[str, int]:
     """Of each kernel's thread: as the records have them, as FOLDER has them, or from a build."""
-    kept = folder / "registers.json"
-    known: dict[str, int] = json.loads(kept.read_text()) if kept.exists() else {}
+    cache = folder / "registers.json"
+    known: dict[str, int] = json.loads(cache.read_text()) if cache.exists() else {}
     known |= recorded
     left = [kernel.name for kernel in kernels if kernel.name not in known]
     build = building({"cache": str(folder / "code")}).verbs["build"] if left else None
@@ -202,19 +202,19 @@ def registers(folder: Path, kernels: Sequence[MicroKernel], recorded: Mapping[st
         names = left[at : at + UNIT]
         answer = build({"kernels": names, "arch": ARCH, "out": str(folder / "unit.cubin")})
         known |= {name: int(answer["resources"][name]["registers"]) for name in names}
-        kept.write_text(json.dumps(known))
+        cache.write_text(json.dumps(known))
     return known
 
 
 def recorded(store: str) -> dict[tuple[str, int], tuple[int, float]]:
     """Registers and microseconds of each kernel alone in one part, by its name and rows."""
-    found: dict[tuple[str, int], tuple[int, float]] = {}
+    times: dict[tuple[str, int], tuple[int, float]] = {}
     with closing(open_store(store)) as records:
         for record in records.records():
-            one, shape = record.trial.composition, record.trial.shape
-            if isinstance(record.outcome, Timed) and len(one.parts) == 1 and sum_parts(one.share) == 1:
-                found[one.parts[0].kernel, shape["m"]] = int(record.facts["registers"]), record.outcome.median_us
-    return found
+            composed, shape = record.trial.composition, record.trial.shape
+            if isinstance(record.outcome, Timed) and len(composed.parts) == 1 and sum_parts(composed.share) == 1:
+                times[composed.parts[0].kernel, shape["m"]] = int(record.facts["registers"]), record.outcome.median_us
+    return times
 
 
 def inside(folder: Path, store: str) -> str:
@@ -258,20 +258,20 @@ def main() -> None:
     parser.add_argument("--records", default="", metavar="STORE", help="times of a stand-in, as sqlite:///PATH")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    given.folder.mkdir(parents=True, exist_ok=True)
-    if given.inside:
-        print(inside(given.folder, given.records), end="")
+    args = parser.parse_args()
+    args.folder.mkdir(parents=True, exist_ok=True)
+    if args.inside:
+        print(inside(args.folder, args.records), end="")
         return
-    where = environment(given.folder / "images", device=ARCH, units=UNITS, noise=0.0, execute="never")
-    command = [sys.executable, "-m", "tests.bench.cuda_plans", str(given.folder), "--inside", "--records", given.records]
+    where = environment(args.folder / "images", device=ARCH, units=UNITS, noise=0.0, execute="never")
+    command = [sys.executable, "-m", "tests.bench.cuda_plans", str(args.folder), "--inside", "--records", args.records]
     page = subprocess.run(command, env={**os.environ, **where}, capture_output=True, text=True, check=False)
     if page.returncode:
         sys.exit(page.stderr)
-    if given.out is None:
+    if args.out is None:
         print(page.stdout, end="")
     else:
-        given.out.write_text(page.stdout)
+        args.out.write_text(page.stdout)
 
 
 if __name__ == "__main__":

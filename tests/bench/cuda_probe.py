@@ -78,7 +78,7 @@ class Probe:
         with torch.cuda.graph(graph, stream=self.stream):
             for _ in range(calls):
                 call()
-        found: list[float] = []
+        times: list[float] = []
         with torch.cuda.stream(self.stream):
             graph.replay()
             for _ in range(REPLAYS):
@@ -87,14 +87,16 @@ class Probe:
                 graph.replay()
                 last.record()
                 last.synchronize()
-                found.append(first.elapsed_time(last) * 1000 / calls)
-        return statistics.median(found)
+                times.append(first.elapsed_time(last) * 1000 / calls)
+        return statistics.median(times)
 
     def probed(self, pack: Any, op: Op, shape: Shape) -> dict[str, Any]:
         """One op at one shape."""
         torch, served, stream = self.torch, pack.op(op.name), self.stream.cuda_stream
-        inputs = [one for one in op.meaning.inputs if one.name != "offsets"]
-        operands = [self.drawn(op.operand_shape(one, shape), op.dtype_of(one), seed) for seed, one in enumerate(inputs)]
+        inputs = [operand for operand in op.meaning.inputs if operand.name != "offsets"]
+        operands = [
+            self.drawn(op.operand_shape(operand, shape), op.dtype_of(operand), seed) for seed, operand in enumerate(inputs)
+        ]
         if "bias" in op.epilogue:
             operands.append(self.drawn((op["n"] if op.kind == "dense" else op["f"],), op.dtype, 9))
         ends = [shape["m"] * (group + 1) // op["g"] for group in range(op["g"])] if op.kind == "grouped" else []
@@ -114,7 +116,7 @@ class Probe:
             self.stream.synchronize()
             peer: Callable[[], Any] | None
             if ends:
-                x, w = (one.double() for one in operands[:2])
+                x, w = (operand.double() for operand in operands[:2])
                 parts = zip([0, *ends[:-1]], ends, w, strict=True)
                 want = torch.cat([x[first:last] @ matrix.T for first, last, matrix in parts])
                 peer = partial(torch._grouped_mm, operands[0], operands[1].transpose(1, 2), offs=offsets)
@@ -122,14 +124,14 @@ class Probe:
                 computed = expression(torch, op)
                 wide = torch.float64 if op.dtype == "fp32" or not is_convolution(op.kind) else torch.float32
                 more = {"bias": operands[-1]} if "bias" in op.epilogue else {}
-                given = operands[: len(operands) - len(more)]
+                passed = operands[: len(operands) - len(more)]
                 last = is_convolution(op.kind) and ConvAttributes.of(op).last
                 if last:
-                    given[0] = given[0].movedim(-1, 1)
-                exact = {name: one.to(wide) for name, one in more.items()}
-                want = computed(*(one.to(wide) for one in given), **exact).double()
+                    passed[0] = passed[0].movedim(-1, 1)
+                exact = {name: operand.to(wide) for name, operand in more.items()}
+                want = computed(*(operand.to(wide) for operand in passed), **exact).double()
                 want = want.movedim(1, -1) if last else want
-                peer = partial(computed, *given, **more) if op.dtype != "int8" else None
+                peer = partial(computed, *passed, **more) if op.dtype != "int8" else None
             error = float((y.double() - want).norm() / (want.norm() + 1e-30))
         ours = self.timed(call)
         theirs = self.timed(peer) if peer is not None else None
@@ -143,7 +145,7 @@ def run(folder: Path, out: Path) -> int:
     probe, wrong = Probe(), 0
     named = probe.torch.cuda.get_device_name()
     with out.open("a") as file, probe.torch.inference_mode():
-        for path in sorted(one for one in folder.iterdir() if one.is_dir()):
+        for path in sorted(entry for entry in folder.iterdir() if entry.is_dir()):
             pack = haotuner.load(path, device="cuda:0")
             for op in map(Op.parse, pack.ops):
                 for extents in SHAPES[kind_of(op)]:
@@ -168,8 +170,8 @@ def page(files: Sequence[Path], walks: Sequence[Path], note: str) -> Iterator[st
         yield from (note, "")
     walked = [json.loads(line) for path in walks for line in path.read_text().splitlines()]
     if walked:
-        right = {(one["walk"], one["pack"]) for one in walked if one["exit"] == 0}
-        wrong = {(one["walk"], one["pack"]) for one in walked} - right
+        right = {(row_["walk"], row_["pack"]) for row_ in walked if row_["exit"] == 0}
+        wrong = {(row_["walk"], row_["pack"]) for row_ in walked} - right
         yield f"**Walks** (`tests.runtime.cuda_silicon`): {len(right)} right, {len(wrong)} not."
         yield from (f"Not right: {walk}, {pack}." for walk, pack in sorted(wrong))
         yield ""
@@ -187,8 +189,8 @@ def page(files: Sequence[Path], walks: Sequence[Path], note: str) -> Iterator[st
         yield from ("| model | size | ours | torch | ratio | queued: ours | torch |", "|---|---|---|---|---|---|---|")
     for row in models:
         ours, theirs = row["ours_graph"], row["torch_graph"]
-        told = f"{ours:.0f} | {theirs:.0f} | {theirs / ours:.2f} | {row['ours']:.0f} | {row['torch']:.0f}"
-        yield f"| {row['model']} | {' x '.join(map(str, row['size']))} | {told} |"
+        cells = f"{ours:.0f} | {theirs:.0f} | {theirs / ours:.2f} | {row['ours']:.0f} | {row['torch']:.0f}"
+        yield f"| {row['model']} | {' x '.join(map(str, row['size']))} | {cells} |"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -203,11 +205,11 @@ def main(arguments: Sequence[str]) -> int:
     pages.add_argument("--walks", type=Path, nargs="*", default=[])
     pages.add_argument("--note", default="")
     pages.add_argument("--page", type=Path, required=True)
-    wanted = parser.parse_args(arguments)
-    if wanted.verb == "run":
-        return int(run(wanted.packs, wanted.out) > 0)
-    with written_aside(wanted.page) as aside:
-        aside.write_text("\n".join(page(wanted.files, wanted.walks, wanted.note)) + "\n")
+    args = parser.parse_args(arguments)
+    if args.verb == "run":
+        return int(run(args.packs, args.out) > 0)
+    with written_aside(args.page) as aside:
+        aside.write_text("\n".join(page(args.files, args.walks, args.note)) + "\n")
     return 0
 
 

@@ -38,11 +38,14 @@ class Layer(nn.Module):  # type: ignore[misc]
     def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         """(batch, tokens, width)."""
         b, t, width = x.shape
-        q, k, v = (one(x).view(b, t, self.heads, width // self.heads).transpose(1, 2) for one in (self.q, self.k, self.v))
+        q, k, v = (
+            projection(x).view(b, t, self.heads, width // self.heads).transpose(1, 2)
+            for projection in (self.q, self.k, self.v)
+        )
         shares = torch.softmax(q @ k.transpose(-1, -2) / (width // self.heads) ** 0.5 + mask, -1)
         x = self.first(x + self.out((shares @ v).transpose(1, 2).reshape(b, t, width)))
-        found: torch.Tensor = self.second(x + self.down(functional.gelu(self.up(x))))
-        return found
+        result: torch.Tensor = self.second(x + self.down(functional.gelu(self.up(x))))
+        return result
 
 
 class Encoder(nn.Module):  # type: ignore[misc]
@@ -91,8 +94,8 @@ class Kept(nn.Module):  # type: ignore[misc]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(rows, width)."""
-        found: torch.Tensor = self.down(functional.gelu(self.up(x[x.amax(1) > 2.7])))
-        return found
+        result: torch.Tensor = self.down(functional.gelu(self.up(x[x.amax(1) > 2.7])))
+        return result
 
 
 MODELS: dict[str, Callable[[], nn.Module]] = {"encoder": Encoder, "net": Net, "kept": Kept}
@@ -124,10 +127,10 @@ def feeds(kind: str, size: Sequence[int], device: str = "cpu") -> dict[str, torc
 
 def export(kind: str, path: Path) -> None:
     """Write the model as ONNX with open dimensions."""
-    given = feeds(kind, SIZES[kind][1])
+    inputs = feeds(kind, SIZES[kind][1])
     axes = {"net": {"x": {0: "batch", 2: "h", 3: "w"}}, "kept": {"x": {0: "rows"}}}.get(kind)
-    axes = axes or {name: {0: "batch", 1: "seq"} for name in given}
-    torch.onnx.export(made(kind), tuple(given.values()), str(path), input_names=list(given), output_names=["y"],
+    axes = axes or {name: {0: "batch", 1: "seq"} for name in inputs}
+    torch.onnx.export(made(kind), tuple(inputs.values()), str(path), input_names=list(inputs), output_names=["y"],
                       dynamic_axes=axes, opset_version=17, dynamo=False)  # fmt: skip
 
 
@@ -139,7 +142,7 @@ def run(kind: str, path: Path, name: str, out: Path) -> int:
     served = haotuner.load(path, device="cuda:0").model(name)
 
     def queued(call: Callable[[], Any]) -> float:
-        found: list[float] = []
+        result: list[float] = []
         with torch.cuda.stream(probe.stream):
             call()
             for _ in range(REPLAYS):
@@ -149,15 +152,15 @@ def run(kind: str, path: Path, name: str, out: Path) -> int:
                     call()
                 last.record()
                 last.synchronize()
-                found.append(first.elapsed_time(last) * 1000 / QUEUED)
-        return statistics.median(found)
+                result.append(first.elapsed_time(last) * 1000 / QUEUED)
+        return statistics.median(result)
 
     with torch.inference_mode(), out.open("a") as file:
         for size in SIZES[kind]:
-            given = feeds(kind, size, "cuda")
-            want = model(**given)
+            inputs = feeds(kind, size, "cuda")
+            want = model(**inputs)
             y = torch.full_like(want, 77.0)
-            call, peer = partial(served.run, given, out={"y": y}, stream=probe.stream.cuda_stream), partial(model, **given)
+            call, peer = partial(served.run, inputs, out={"y": y}, stream=probe.stream.cuda_stream), partial(model, **inputs)
             torch.cuda.synchronize()
             began = time.perf_counter()
             call()
@@ -178,16 +181,16 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.cuda_probe_models", description=__doc__)
     verbs = parser.add_subparsers(dest="verb", required=True)
     exports, runs = verbs.add_parser("export"), verbs.add_parser("run")
-    for one in (exports, runs):
-        one.add_argument("kind", choices=sorted(MODELS))
-        one.add_argument("path", type=Path)
+    for command in (exports, runs):
+        command.add_argument("kind", choices=sorted(MODELS))
+        command.add_argument("path", type=Path)
     runs.add_argument("name")
     runs.add_argument("--out", type=Path, required=True)
-    wanted = parser.parse_args(arguments)
-    if wanted.verb == "export":
-        export(wanted.kind, wanted.path)
+    args = parser.parse_args(arguments)
+    if args.verb == "export":
+        export(args.kind, args.path)
         return 0
-    return int(run(wanted.kind, wanted.path, wanted.name, wanted.out) > 0)
+    return int(run(args.kind, args.path, args.name, args.out) > 0)
 
 
 if __name__ == "__main__":

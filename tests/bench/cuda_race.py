@@ -32,19 +32,17 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("results", type=Path)
     parser.add_argument("--page", type=Path, required=True)
     parser.add_argument("--note", default="")
-    wanted = parser.parse_args(arguments)
-    found = {
-        path.stem: json.loads(path.read_text()) for path in sorted(wanted.results.glob("*.json")) if path.stat().st_size
-    }
-    races = {stem: race for stem, race in found.items() if race.get("rows")}
+    args = parser.parse_args(arguments)
+    rows = {path.stem: json.loads(path.read_text()) for path in sorted(args.results.glob("*.json")) if path.stat().st_size}
+    races = {stem: race for stem, race in rows.items() if race.get("rows")}
     if not races:
         print(
-            f"cuda_race: no race in {wanted.results}: pass the folder of files that `haotuner bench --json` wrote",
+            f"cuda_race: no race in {args.results}: pass the folder of files that `haotuner bench --json` wrote",
             file=sys.stderr,
         )
         return 2
-    with written_aside(wanted.page) as aside:
-        aside.write_text(page(races, wanted.note))
+    with written_aside(args.page) as aside:
+        aside.write_text(page(races, args.note))
     return 0
 
 

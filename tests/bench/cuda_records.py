@@ -68,39 +68,39 @@ def _priced(group: pd.DataFrame, device: Device) -> pd.DataFrame:
     adding = np.array([adding_us(op, device, shape, parts) for shape in shapes])
     roof = np.asarray(roofline_us(device, problem, shapes), np.float64)
     us = group["us"].to_numpy()
-    told = group.assign(
+    priced = group.assign(
         expected=expected_us(device, demand(device, family, problem, pairs)) + adding,
         roof=roof,
         adding=adding,
         label=np.log(roof / np.maximum(us - adding, 0.2 * us)),  # as the search's surface has it
     )
     frame = features(device, family, problem, pairs, weights="cold")
-    return pd.concat([told.reset_index(drop=True), frame.reset_index(drop=True)], axis=1)
+    return pd.concat([priced.reset_index(drop=True), frame.reset_index(drop=True)], axis=1)
 
 
 def learned(frame: pd.DataFrame, op: str) -> Scores:
     """Microseconds of an op's rows, by a forest of all other ops' rows."""
     mine = frame["op"] == op
     forest = Forest(settings=Settings(columns=COLUMNS)).fit(frame.loc[~mine, list(COLUMNS)], frame.loc[~mine, "label"])
-    said = forest.predict(frame.loc[mine, list(COLUMNS)])
+    predicted = forest.predict(frame.loc[mine, list(COLUMNS)])
     rows = frame[mine]
-    return np.asarray(rows["roof"] / np.exp(said) + rows["adding"], np.float64)
+    return np.asarray(rows["roof"] / np.exp(predicted) + rows["adding"], np.float64)
 
 
-def ranked(rows: pd.DataFrame, said: Scores) -> list[str]:
+def ranked(rows: pd.DataFrame, scores: Scores) -> list[str]:
     """Rank correlation, best@1, its worst, best@3 and @10, trials to be near: means over tasks."""
-    found = []
-    for _, task in rows.assign(said=said).groupby("m"):
+    lines = []
+    for _, task in rows.assign(said=scores).groupby("m"):
         if len(task) >= FEWEST:
             rate, score = 1.0 / task["us"].to_numpy(), -task["said"].to_numpy()
             near = next(k for k in range(1, len(task) + 1) if best_at(score, rate, k) >= NEAR)
-            found.append(
+            lines.append(
                 (task["said"].corr(task["us"], method="spearman"), *(best_at(score, rate, k) for k in (1, 3, 10)), near)
             )
-    means = np.mean(found, axis=0)
-    worst = min(row[1] for row in found)
+    means = np.mean(lines, axis=0)
+    worst = min(row[1] for row in lines)
     return [f"{means[0]:.2f}", f"{means[1]:.3f}", f"{worst:.3f}", f"{means[2]:.3f}", f"{means[3]:.3f}", f"{means[4]:.1f}",
-            str(len(found))]  # fmt: skip
+            str(len(lines))]  # fmt: skip
 
 
 def ratios(frame: pd.DataFrame) -> Iterator[list[str]]:
@@ -135,13 +135,13 @@ def main() -> None:
     words.add_argument("--db", action="append", default=[])
     words.add_argument("--records", type=Path, default=RECORDS)
     words.add_argument("--out", type=Path, default=Path("docs/results"))
-    asked = words.parse_args()
-    if asked.db:
-        gathered(asked.db, asked.records)
-    for path in sorted(asked.records.glob("*.json")):
+    args = words.parse_args()
+    if args.db:
+        gathered(args.db, args.records)
+    for path in sorted(args.records.glob("*.json")):
         own = OwnRecords.read(path)
         device = find_device(own.device.id, measure=False)
-        frame, page = table(own, device), asked.out / f"cuda-{device.id}.md"
+        frame, page = table(own, device), args.out / f"cuda-{device.id}.md"
         if not page.exists():
             page.write_text(f"# CUDA kernels on {own.device.name}\n", encoding="utf-8")
         head = ["op", "family", "rows", "times", "median", "10 %", "90 %", "deviation of the log"]

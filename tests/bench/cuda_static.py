@@ -71,16 +71,16 @@ class Seen:
 def first_choices(device: Device, dtype: str) -> Iterator[Row]:
     """For each number of rows, the best by expectation of what selection keeps for the whole range, of all families."""
     op, traffic = Op.parse(f"{OP},dtype={dtype}"), Traffic.of_range(ShapeRange.parse(RANGE), SAMPLES)
-    kept: dict[CudaDense, list[MicroKernel]] = {}
+    choices: dict[CudaDense, list[MicroKernel]] = {}
     for family in DENSE_FAMILIES:
         if family.serves(op) and family.runs_on(device):
             with contextlib.suppress(NothingLegal):
                 funnel = select(op, family, device, traffic, over_traffic(op, family, device, traffic))
-                kept[family] = [candidate.kernel for candidate in funnel.candidates]
+                choices[family] = [candidate.kernel for candidate in funnel.candidates]
     for m in ROWS:
         alone = Traffic.of_range(ShapeRange.parse(f"m={m}"))
         best: list[tuple[float, Row]] = []
-        for family, kernels in kept.items():
+        for family, kernels in choices.items():
             scores = over_traffic(op, family, device, alone)(kernels)
             at = int(scores.argmax())
             best.append((float(scores[at]), Row(device=device, m=m, family=family, kernel=kernels[at])))
@@ -91,7 +91,7 @@ def built(rows: Sequence[Row], folder: Path, cache: Path | None) -> dict[tuple[s
     """Each kernel's code and the facts of its cubin, by architecture and kernel."""
     nvdisasm = find_nvdisasm()
     assert nvdisasm is not None, "nvdisasm: neither on the PATH nor in a wheel nvidia-cuda-nvdisasm"
-    found: dict[tuple[str, str], tuple[Seen, Cubin]] = {}
+    cubins: dict[tuple[str, str], tuple[Seen, Cubin]] = {}
     for arch in sorted({row.device.arch for row in rows}):
         every: Programs = {row.kernel.name: (row.family, row.kernel) for row in rows if row.device.arch == arch}
         names = sorted(every)
@@ -99,8 +99,8 @@ def built(rows: Sequence[Row], folder: Path, cache: Path | None) -> dict[tuple[s
             some = {name: every[name] for name in names[at : at + UNIT]}
             cubin = build_cubin(some, folder / f"{arch}-{at}.cubin", arch=arch, cache=cache)
             for name, code in read(cubin.path, nvdisasm).items():
-                found[arch, name] = Seen(code, int(cubin.resources[name]["registers"])), cubin
-    return found
+                cubins[arch, name] = Seen(code, int(cubin.resources[name]["registers"])), cubin
+    return cubins
 
 
 def of_triton(rows: Sequence[Row], folder: Path, triton: Path | None) -> dict[tuple[str, str], Seen]:
@@ -118,42 +118,42 @@ def of_triton(rows: Sequence[Row], folder: Path, triton: Path | None) -> dict[tu
         ):
             continue  # its tiles are powers of two
         warps = row.family.launch(kernel).threads // 32 - (4 if row.operation == "HGMMA" else 0)  # ours has one that copies
-        place = folder / f"triton-{row.device.arch}-{kernel.name}.cubin"
+        cubin = folder / f"triton-{row.device.arch}-{kernel.name}.cubin"
         jobs[row.device.arch, kernel.name] = [
-            capability, row.family.dtype, params["bm"], params["bn"], params["bk"], warps, params.get("st", 2), str(place),
+            capability, row.family.dtype, params["bm"], params["bn"], params["bk"], warps, params.get("st", 2), str(cubin),
         ]  # fmt: skip
     root = Path(__file__).resolve().parents[2]
     paths = os.pathsep.join(str(path) for path in (root, triton) if path is not None)
-    wanted = {key: job for key, job in jobs.items() if not Path(str(job[-1])).exists()}  # others are kept from before
+    missing = {key: job for key, job in jobs.items() if not Path(str(job[-1])).exists()}  # others are kept from before
     done = subprocess.run(
-        [sys.executable, "-m", "tests.bench.triton_ahead"], input=json.dumps(list(wanted.values())), text=True,
+        [sys.executable, "-m", "tests.bench.triton_ahead"], input=json.dumps(list(missing.values())), text=True,
         capture_output=True, timeout=TRITON_SECONDS, check=False,
         env={**os.environ, "PYTHONPATH": paths, "TRITON_CACHE_DIR": str(folder / "triton")},
     )  # fmt: skip
-    said = json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else ["failed"] * len(wanted)
-    failed = {key: why for key, why in zip(wanted, said, strict=True) if why}
-    found: dict[tuple[str, str], Seen] = {}
+    answers = json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else ["failed"] * len(missing)
+    failed = {key: why for key, why in zip(missing, answers, strict=True) if why}
+    results: dict[tuple[str, str], Seen] = {}
     for key, job in jobs.items():
         if why := failed.get(key):
             print(f"Triton: {key[1]}: {why}", file=sys.stderr)
             continue
         path = Path(str(job[-1]))
         (name, code), *_ = read(path, nvdisasm).items()
-        found[key] = Seen(code, read_cubin(path.read_bytes()).kernels[name].registers)
-    return found
+        results[key] = Seen(code, read_cubin(path.read_bytes()).kernels[name].registers)
+    return results
 
 
 def cells(row: Row, mine: Seen, cubin: Cubin, triton: Seen | None) -> list[str]:
     """A line of the table."""
     kernel, facts, launch = row.kernel, cubin.resources[row.kernel.name], row.family.launch(row.kernel)
     loop, stores = mine.code.main_loop(row.operation), mine.code.stores()
-    held = resident_blocks(
+    blocks = resident_blocks(
         row.device, threads=launch.threads, registers=mine.registers,
         shared_bytes=launch.shared_bytes + int(facts["static_shared_bytes"]),
     )  # fmt: skip
     return [
         row.device.id, row.family.dtype, str(row.m), f"`{kernel.name}`", str(mine.registers), f"{facts['spill_bytes']:.0f}",
-        str(launch.threads), str(held), str((kernel["bm"] + kernel["bn"]) * kernel["bk"] * row.family.bytes_per_element()),
+        str(launch.threads), str(blocks), str((kernel["bm"] + kernel["bn"]) * kernel["bk"] * row.family.bytes_per_element()),
         f"{loop.count(row.operation)} {row.operation}", others(mine, row.operation), str(loop.count("LDL")),
         str(stores["128"]), str(sum(stores.values()) - stores["128"]),
         *([ABSENT] * 3 if triton is None else
@@ -202,21 +202,21 @@ def main() -> None:
     )
     parser.add_argument("--triton", type=Path, help="folder of an unpacked wheel of Triton")
     parser.add_argument("--devices", default=",".join(DEVICES))
-    asked = parser.parse_args()
-    if asked.cache is not None:
-        asked.cache.mkdir(parents=True, exist_ok=True)
+    args = parser.parse_args()
+    if args.cache is not None:
+        args.cache.mkdir(parents=True, exist_ok=True)
     rows = [
         row
-        for device in asked.devices.split(",")
+        for device in args.devices.split(",")
         for dtype in DTYPES
         for row in first_choices(find_device(device, measure=False), dtype)
     ]
     with tempfile.TemporaryDirectory() as folder:
-        text = page(rows, Path(folder), asked.cache, asked.triton)
-    if asked.out is None:
+        text = page(rows, Path(folder), args.cache, args.triton)
+    if args.out is None:
         print(text, end="")
     else:
-        asked.out.write_text(text)
+        args.out.write_text(text)
 
 
 if __name__ == "__main__":

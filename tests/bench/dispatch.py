@@ -37,8 +37,8 @@ def from_c(pack: Path, folder: Path) -> dict[str, float]:
     (library,) = (pack / "lib").iterdir()
     command = [program, pack, library, kernel, widths["nr"][2:], widths["pw"][2:]]
     answer = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=True)
-    found: dict[str, float] = json.loads(answer.stdout)
-    return found
+    times: dict[str, float] = json.loads(answer.stdout)
+    return times
 
 
 def medians(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
@@ -85,7 +85,7 @@ def main() -> None:
     """Print every figure, then those that have a bar."""
     reader = argparse.ArgumentParser(description=__doc__)
     reader.add_argument("--json", action="store_true")
-    asked = reader.parse_args()
+    args = reader.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         folder, level = Path(scratch), best_level()
         ops = [
@@ -102,7 +102,7 @@ def main() -> None:
         "torch.ops / empty (1.3)": python["torch.ops"] / python["empty torch.ops"],
         "torch.ops out / empty (1.3)": python["torch.ops out"] / python["empty torch.ops out"],
     }
-    if asked.json:
+    if args.json:
         print(json.dumps({"c_ns": c, "python_us": python, "bars": bars}, indent=1))
         return
     for name, value in (*c.items(), *python.items(), *bars.items()):

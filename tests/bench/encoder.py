@@ -83,11 +83,11 @@ def encoder(size: Size, seed: int = 0) -> Encoder:
 def lengths(count: int, seed: int = 0) -> list[int]:
     """Sentence lengths: tasks in turn, each from its three quantiles by straight lines between them."""
     draw = random.Random(seed)
-    found = []
+    drawn = []
     for index in range(count):
         low, middle, high = list(GLUE.values())[index % len(GLUE)]
-        place = draw.random()
-        found.append(
-            round(low + (middle - low) * place / 0.5 if place < 0.5 else middle + (high - middle) * (place - 0.5) / 0.5)
+        draw_ = draw.random()
+        drawn.append(
+            round(low + (middle - low) * draw_ / 0.5 if draw_ < 0.5 else middle + (high - middle) * (draw_ - 0.5) / 0.5)
         )
-    return found
+    return drawn

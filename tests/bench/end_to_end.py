@@ -58,21 +58,21 @@ def load(port: int, requests: list[list[int]], concurrency: int) -> tuple[list[f
 
     clients = [threading.Thread(target=client) for _ in range(concurrency)]
     begin = time.perf_counter()
-    for one in clients:
-        one.start()
-    for one in clients:
-        one.join()
+    for child in clients:
+        child.start()
+    for child in clients:
+        child.join()
     if problems:
         raise problems[0]
     return latency, time.perf_counter() - begin, answers
 
 
-def serve(name: str, asked: argparse.Namespace, requests: list[list[int]]) -> dict[str, Any]:
+def serve(name: str, args: argparse.Namespace, requests: list[list[int]]) -> dict[str, Any]:
     """Start a contender, load it, stop it."""
-    command = [sys.executable, "-m", "tests.bench.server", name, str(asked.threads), *(["--tiny"] if asked.tiny else [])]
+    command = [sys.executable, "-m", "tests.bench.server", name, str(args.threads), *(["--tiny"] if args.tiny else [])]
     if name in OURS:
-        command += ["--pack", asked.pack]
-    environment = {**os.environ, "OMP_NUM_THREADS": str(asked.threads)}
+        command += ["--pack", args.pack]
+    environment = {**os.environ, "OMP_NUM_THREADS": str(args.threads)}
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
     watchdog = threading.Timer(START_LIMIT_S, server.kill)
     watchdog.start()
@@ -82,8 +82,8 @@ def serve(name: str, asked: argparse.Namespace, requests: list[list[int]]) -> di
         if not port:
             return {"missing": f"{name} did not start (exit {server.wait()})"}
         watchdog.cancel()
-        load(int(port), requests[: max(8, asked.concurrency)], asked.concurrency)  # connections and caches
-        latency, wall, answers = load(int(port), requests, asked.concurrency)
+        load(int(port), requests[: max(8, args.concurrency)], args.concurrency)  # connections and caches
+        latency, wall, answers = load(int(port), requests, args.concurrency)
     finally:
         watchdog.cancel()
         server.terminate()
@@ -99,13 +99,13 @@ def percentile(values: list[float], share: float) -> float:
 def document(rounds: dict[str, list[dict[str, Any]]], count: int) -> dict[str, Any]:
     """Rows by contender, and ratios to ours (over 1: ours is faster)."""
     rows: dict[str, dict[str, float]] = {}
-    for name, found in rounds.items():
-        if found:
-            latency = [ms for one in found for ms in one["latency"]]
+    for name, results in rounds.items():
+        if results:
+            latency = [ms for result in results for ms in result["latency"]]
             rows[name] = {
                 "p50_ms": percentile(latency, 0.50),
                 "p99_ms": percentile(latency, 0.99),
-                "requests_per_s": count * len(found) / sum(one["wall"] for one in found),
+                "requests_per_s": count * len(results) / sum(result["wall"] for result in results),
             }
     ours = rows["ours"]
     ratios = {
@@ -115,10 +115,12 @@ def document(rounds: dict[str, list[dict[str, Any]]], count: int) -> dict[str, A
     }  # fmt: skip
     reference = rounds["eager"][0]["answers"] if rounds.get("eager") else rounds["ours"][0]["answers"]
     apart = {
-        name: max(abs(a - b) for a, b in zip(found[0]["answers"], reference, strict=True))
-        for name, found in rounds.items() if found
+        name: max(abs(a - b) for a, b in zip(results[0]["answers"], reference, strict=True))
+        for name, results in rounds.items() if results
     }  # fmt: skip
-    by_round = {name: [percentile(one["latency"], 0.50) for one in found] for name, found in rounds.items() if found}
+    by_round = {
+        name: [percentile(result["latency"], 0.50) for result in results] for name, results in rounds.items() if results
+    }
     return {"rows": rows, "ratios": ratios, "largest_difference": apart, "p50_by_round": by_round}
 
 
@@ -127,7 +129,7 @@ def busy_s() -> tuple[float, float]:
     fields = [int(word) for word in Path("/proc/stat").read_text(encoding="utf-8").splitlines()[0].split()[1:9]]
     mine = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     worked = sum(fields) - fields[3] - fields[4]  # all but idle and iowait
-    return worked / os.sysconf("SC_CLK_TCK"), sum(one.ru_utime + one.ru_stime for one in mine)
+    return worked / os.sysconf("SC_CLK_TCK"), sum(usage.ru_utime + usage.ru_stime for usage in mine)
 
 
 def cpu_name() -> str:
@@ -150,45 +152,45 @@ def main() -> int:
     reader.add_argument("--tiny", action="store_true")
     reader.add_argument("--json", action="store_true")
     reader.add_argument("--page", type=Path, help="write the result there, e.g. docs/results/end-to-end.md")
-    asked = reader.parse_args()
-    size, draw = TINY if asked.tiny else Size(), random.Random(1)
-    requests = [[draw.randrange(size.words) for _ in range(tokens)] for tokens in lengths(asked.requests)]
-    wanted = [
+    args = reader.parse_args()
+    size, draw = TINY if args.tiny else Size(), random.Random(1)
+    requests = [[draw.randrange(size.words) for _ in range(tokens)] for tokens in lengths(args.requests)]
+    names = [
         name
-        for name in asked.contenders.split(",")
+        for name in args.contenders.split(",")
         if name not in ("onnxruntime", "openvino") or importlib.util.find_spec(name)
     ]
-    rounds: dict[str, list[dict[str, Any]]] = {name: [] for name in wanted}
+    rounds: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     begin, (worked, mine) = time.monotonic(), busy_s()
-    missing = [name for name in asked.contenders.split(",") if name not in wanted]
-    for turn in range(asked.rounds):
-        for name in wanted if turn % 2 == 0 else reversed(wanted):
+    missing = [name for name in args.contenders.split(",") if name not in names]
+    for turn in range(args.rounds):
+        for name in names if turn % 2 == 0 else reversed(names):
             if any(word.startswith(f"{name} did not start") for word in missing):
                 continue
-            found = serve(name, asked, requests)
-            if "missing" in found:
-                missing.append(found["missing"])
+            result = serve(name, args, requests)
+            if "missing" in result:
+                missing.append(result["missing"])
             else:
-                rounds[name].append(found)
+                rounds[name].append(result)
     if not rounds.get("ours"):
         print(f"ours was not measured: {'; '.join(missing)}", file=sys.stderr)
         return 1
     worked, mine = (now - before for now, before in zip(busy_s(), (worked, mine), strict=True))
     others = max(0.0, worked - mine) / (time.monotonic() - begin) / (os.cpu_count() or 1)
-    answer = {"threads": asked.threads, "concurrency": asked.concurrency, "requests": asked.requests, "rounds": asked.rounds,
+    answer = {"threads": args.threads, "concurrency": args.concurrency, "requests": args.requests, "rounds": args.rounds,
               "load_of_others": others, "missing": list(dict.fromkeys(missing)),
-              **document(rounds, asked.requests)}  # fmt: skip
-    if asked.json:
+              **document(rounds, args.requests)}  # fmt: skip
+    if args.json:
         print(json.dumps(answer, indent=1))
     else:
         for name, row in answer["rows"].items():
             times = f"p50 {row['p50_ms']:8.2f} ms   p99 {row['p99_ms']:8.2f} ms"
             print(f"{name:12} {times}   {row['requests_per_s']:8.1f} requests/s")
-    if asked.page is not None:
+    if args.page is not None:
         cores = len(os.sched_getaffinity(0))
         host = f"{cores} cores of {cpu_name()}, torch {version('torch')}"
-        told = f"python -m tests.bench.end_to_end --pack PACK --threads {asked.threads} --requests {asked.requests}"
-        asked.page.write_text(page(answer, f"{told} --rounds {asked.rounds} --page {asked.page}", host), encoding="utf-8")
+        command = f"python -m tests.bench.end_to_end --pack PACK --threads {args.threads} --requests {args.requests}"
+        args.page.write_text(page(answer, f"{command} --rounds {args.rounds} --page {args.page}", host), encoding="utf-8")
     return 0 if all(apart < 1e-3 for apart in answer["largest_difference"].values()) else 1
 
 

@@ -20,12 +20,12 @@ BARS = (("p50_ms", "eager", 1.30), ("p50_ms", "best", 1.05), ("p99_ms", "best", 
 
 def ratios(rows: Mapping[str, Mapping[str, float]], mine: str) -> dict[str, float]:
     """Each bar's figure for one of our rows: how many times faster than eager, or than the best of the others."""
-    found = {}
+    result = {}
     for key, against, bar in BARS:
         others = [row[key] for name, row in rows.items() if (name == against or (against == "best" and name not in OURS))]
         if others:
-            found[f"{key.removesuffix('_ms')} against {against}, bar {bar:.2f}x"] = min(others) / rows[mine][key]
-    return found
+            result[f"{key.removesuffix('_ms')} against {against}, bar {bar:.2f}x"] = min(others) / rows[mine][key]
+    return result
 
 
 def page(document: Mapping[str, Any], command: str, host: str) -> str:
@@ -55,11 +55,9 @@ def page(document: Mapping[str, Any], command: str, host: str) -> str:
     figures = {name: ratios(rows, name) for name in OURS if name in rows}
     for words in next(iter(figures.values())):
         bar = float(words.rpartition(" ")[2][:-1])
-        told = [f"{found[words]:.2f}x {'met' if found[words] >= bar else 'short'}" for found in figures.values()]
-        lines.append(f"| {words} | " + " | ".join(told) + " |")
-    spread = "; ".join(
-        f"{name} {', '.join(f'{ms:.1f}' for ms in found)}" for name, found in document["p50_by_round"].items()
-    )
+        cells = [f"{own[words]:.2f}x {'met' if own[words] >= bar else 'short'}" for own in figures.values()]
+        lines.append(f"| {words} | " + " | ".join(cells) + " |")
+    spread = "; ".join(f"{name} {', '.join(f'{ms:.1f}' for ms in own)}" for name, own in document["p50_by_round"].items())
     lines += ["", f"p50 in ms, round by round: {spread}."]
     lines += [
         "",

@@ -49,12 +49,12 @@ def spans(name: str) -> tuple[str, Span, Span]:
 def shapes(name: str, count: int, seed: int) -> list[tuple[int, int]]:
     """Rows and columns, log-uniform."""
     rng = np.random.default_rng(seed)
-    found: list[tuple[int, int]] = []
-    while len(found) < count:
+    drawn: list[tuple[int, int]] = []
+    while len(drawn) < count:
         m, n = (int(np.exp(rng.uniform(np.log(low), np.log(high)))) for low, high in spans(name)[1:])
         if m * n * (4 if "_d4" in name else 1) <= LARGEST:
-            found.append((m, n))
-    return found
+            drawn.append((m, n))
+    return drawn
 
 
 def folders(pack: Path) -> dict[Path, list[str]]:
@@ -83,14 +83,14 @@ def timed(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
         begin = time.perf_counter()
         call()
         counts[name] = max(1, int(BLOCK_S / max(time.perf_counter() - begin, 1e-7)))
-    found: dict[str, list[float]] = {name: [] for name in calls}
+    samples: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(ROUNDS):
         for name, call in calls.items():
             begin = time.perf_counter()
             for _ in range(counts[name]):
                 call()
-            found[name].append((time.perf_counter() - begin) / counts[name] * 1e6)
-    return {name: statistics.median(times) for name, times in found.items()}
+            samples[name].append((time.perf_counter() - begin) / counts[name] * 1e6)
+    return {name: statistics.median(times) for name, times in samples.items()}
 
 
 def race(packs: list[Any], name: str, m: int, n: int, threads: int) -> dict[str, float]:
@@ -125,18 +125,18 @@ def page(rows: dict[str, list[tuple[int, int, dict[str, float]]]], command: str,
         "|---|---|---|---|---|---|",
     ]
     every: list[float] = []
-    for name, found in rows.items():
-        ratios = [min(us for who, us in times.items() if who != "ours") / times["ours"] for _, _, times in found]
+    for name, shapes_ in rows.items():
+        ratios = [min(us for who, us in times.items() if who != "ours") / times["ours"] for _, _, times in shapes_]
         every += ratios
-        worst = found[ratios.index(min(ratios))]
+        worst = shapes_[ratios.index(min(ratios))]
         mean = statistics.geometric_mean(ratios)
         text.append(
-            f"| {name} | {len(found)} | {mean:.2f} | {min(ratios):.2f} | {worst[0]} x {worst[1]} | {max(ratios):.2f} |"
+            f"| {name} | {len(shapes_)} | {mean:.2f} | {min(ratios):.2f} | {worst[0]} x {worst[1]} | {max(ratios):.2f} |"
         )
     text += ["", f"All {len(every)} shapes: geometric mean {statistics.geometric_mean(every):.2f}."]
     text += ["", "| op | rows x columns | ours us | torch us | ONNX Runtime us | OpenVINO us |", "|---|---|---|---|---|---|"]
-    for name, found in rows.items():
-        for m, n, times in found:
+    for name, shapes_ in rows.items():
+        for m, n, times in shapes_:
             cells = [f"{times[who]:.1f}" if who in times else "-" for who in ("ours", "torch", "onnxruntime", "openvino")]
             text.append(f"| {name} | {m} x {n} | {' | '.join(cells)} |")
     return "\n".join([*text, ""])
@@ -153,30 +153,30 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--tune", default="", metavar="THREADS", help="tune for these thread counts, such as 1,2, and stop")
     parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
-    tune(given.pack, given.budget, given.tune or str(given.threads))
-    if given.tune:
+    args = parser.parse_args()
+    tune(args.pack, args.budget, args.tune or str(args.threads))
+    if args.tune:
         return
     import torch
 
-    torch.set_num_threads(given.threads)
+    torch.set_num_threads(args.threads)
     torch.inference_mode().__enter__()  # for the life of this process
-    packs = [haotuner.load(folder, threads=given.threads) for folder in folders(given.pack)]
+    packs = [haotuner.load(folder, threads=args.threads) for folder in folders(args.pack)]
     begin = time.monotonic()
     rows: dict[str, list[tuple[int, int, dict[str, float]]]] = {}
     for name in TORCH:
-        if time.monotonic() - begin > given.seconds:
+        if time.monotonic() - begin > args.seconds:
             print(f"{name}: no time was left")
             continue
         rows[name] = []
-        for m, n in shapes(name, given.shapes, given.seed):
-            rows[name].append((m, n, race(packs, name, m, n, given.threads)))
+        for m, n in shapes(name, args.shapes, args.seed):
+            rows[name].append((m, n, race(packs, name, m, n, args.threads)))
             print(name, m, n, {who: round(us, 1) for who, us in rows[name][-1][2].items()}, flush=True)
-    command = f"python -m tests.bench.generated --pack DIR --threads {given.threads} --shapes {given.shapes}"
-    told = page(rows, command, find_device("cpu", measure=False).id, given.threads)
-    if given.page:
-        given.page.write_text(told + sections_of_others(given.page), encoding="utf-8")
-    print(told)
+    command = f"python -m tests.bench.generated --pack DIR --threads {args.threads} --shapes {args.shapes}"
+    text = page(rows, command, find_device("cpu", measure=False).id, args.threads)
+    if args.page:
+        args.page.write_text(text + sections_of_others(args.page), encoding="utf-8")
+    print(text)
 
 
 if __name__ == "__main__":

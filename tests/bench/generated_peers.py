@@ -74,10 +74,10 @@ def model(name: str, arrays: Mapping[str, Any], output: tuple[int, ...]) -> byte
     from onnx import TensorProto, helper, numpy_helper
 
     nodes = [
-        helper.make_node(op, inputs, ["y" if place == len(ONNX[name]) - 1 else f"t{place}"], **attributes)
-        for place, (op, inputs, attributes) in enumerate(ONNX[name])
+        helper.make_node(op, inputs, ["y" if index == len(ONNX[name]) - 1 else f"t{index}"], **attributes)
+        for index, (op, inputs, attributes) in enumerate(ONNX[name])
     ]
-    read = {one for node in nodes for one in node.input}
+    read = {tensor for node in nodes for tensor in node.input}
     bound = {key: value for key, value in arrays.items() if key in ("scale", "bias")} | CONSTANTS
     initializers = [numpy_helper.from_array(np.asarray(value), key) for key, value in bound.items() if key in read]
     fed = [key for key in arrays if key not in bound]
@@ -90,8 +90,8 @@ def model(name: str, arrays: Mapping[str, Any], output: tuple[int, ...]) -> byte
     made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)])
     made.ir_version = IR
     onnx.checker.check_model(made)
-    found: bytes = made.SerializeToString()
-    return found
+    serialized: bytes = made.SerializeToString()
+    return serialized
 
 
 def onnxruntime_call(name: str, arrays: Mapping[str, Any], out: Any, threads: int) -> Call:
@@ -102,9 +102,9 @@ def onnxruntime_call(name: str, arrays: Mapping[str, Any], out: Any, threads: in
     options.intra_op_num_threads, options.log_severity_level = threads, 3
     session = onnxruntime.InferenceSession(model(name, arrays, out.shape), options, providers=["CPUExecutionProvider"])
     binding = session.io_binding()
-    for one in session.get_inputs():
-        array = arrays[one.name]
-        binding.bind_input(one.name, "cpu", 0, np.float32, array.shape, array.ctypes.data)
+    for end in session.get_inputs():
+        array = arrays[end.name]
+        binding.bind_input(end.name, "cpu", 0, np.float32, array.shape, array.ctypes.data)
     binding.bind_output("y", "cpu", 0, np.float32, out.shape, out.ctypes.data)
     return lambda: session.run_with_iobinding(binding)
 
@@ -118,7 +118,7 @@ def openvino_call(name: str, arrays: Mapping[str, Any], out: Any, threads: int) 
     settings = {"INFERENCE_NUM_THREADS": threads, "NUM_STREAMS": 1, "PERFORMANCE_HINT": "LATENCY",
                 "INFERENCE_PRECISION_HINT": "f32"}  # fmt: skip
     request = core.compile_model(read, "CPU", settings).create_infer_request()
-    for one in read.inputs:
-        request.set_tensor(one.get_any_name(), openvino.Tensor(arrays[one.get_any_name()], shared_memory=True))
+    for end in read.inputs:
+        request.set_tensor(end.get_any_name(), openvino.Tensor(arrays[end.get_any_name()], shared_memory=True))
     request.set_output_tensor(openvino.Tensor(out, shared_memory=True))
     return lambda: request.infer()

@@ -97,11 +97,11 @@ def measure(rounds: int, db: str, out: Path, isas: Sequence[str] = ISAS) -> None
 def halves(device: Device, records: Iterable[Record]) -> OwnRecords:
     """Two figures a trial: the medians over every other round, from the first and from the second on (one: the only one)."""
     every = OwnRecords.of(device, records, most=None)
-    found = {}
+    result = {}
     for trial, us in every.rounds.items():
         parts = (us[0::2], us[1::2])
-        found[trial] = tuple(float(np.median(part)) for part in parts if part)
-    return OwnRecords(device=device, date=every.date, rounds=found)
+        result[trial] = tuple(float(np.median(part)) for part in parts if part)
+    return OwnRecords(device=device, date=every.date, rounds=result)
 
 
 def asked(rows: int) -> int:
@@ -136,24 +136,26 @@ def page(owns: Sequence[OwnRecords], alone: Settings = ONE_DEVICE) -> Iterator[s
         table = table_of_held(own)
         folds = shape_folds(table)
         second = replace(table, labels=half(own, table, -1))
-        for name, said, truth in (
+        for name, scores, truth in (
             ("shapes held out", held_out(table, folds, alone), table),
             ("shapes held out, as it ships", held_out(table, folds), table),
             ("ops held out", held_out(table, ops_of(table)), table),
             ("analytic", np.asarray(table.frame["expected_log"], np.float64), table),
             ("half of the rounds, against the other half", half(own, table, 0), second),
         ):
-            found = scored(truth, said)
-            rows.append([short(own.device), name, *(f"{found[key]:.3f}" for key in HEAD[2:5]), f"{found['tasks']:.0f}"])
-            by.append([short(own.device), name, *(f"{figure:.3f}" for figure in by_rows(truth, said))])
+            accuracies = scored(truth, scores)
+            rows.append(
+                [short(own.device), name, *(f"{accuracies[key]:.3f}" for key in HEAD[2:5]), f"{accuracies['tasks']:.0f}"]
+            )
+            by.append([short(own.device), name, *(f"{figure:.3f}" for figure in by_rows(truth, scores))])
     yield from (*markdown(rows), "", "## Pairwise accuracy by rows m", "", *markdown(by), "")
 
 
-def by_rows(table: DeviceTable, said: Scores) -> list[float]:
+def by_rows(table: DeviceTable, scores: Scores) -> list[float]:
     """Mean pairwise accuracy of the tasks of each of ``ROWS``."""
     of = np.array([asked(trial.shape["m"]) for trial in table.trials])
     parts = (np.flatnonzero(of == m) for m in ROWS)
-    return [scored(table.take(part), said[part])["pairwise"] for part in parts]
+    return [scored(table.take(part), scores[part])["pairwise"] for part in parts]
 
 
 def main() -> None:

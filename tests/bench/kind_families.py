@@ -30,28 +30,30 @@ MARGINS = (0.8, 0.9, 1.0, 1.1, 1.25, UNTIMED, np.inf)  # inf: the first family a
 Candidate = tuple[bool, float, float]  # of the first family; logarithms of the share of the roofline expected, and reached
 
 
-def contests(tables: Sequence[DeviceTable], said: Mapping[str, Scores]) -> list[list[Candidate]]:
+def contests(tables: Sequence[DeviceTable], scores: Mapping[str, Scores]) -> list[list[Candidate]]:
     """Candidates of every op and shape that two families were timed at."""
-    found: dict[str, dict[str, list[Candidate]]] = {}
+    candidates: dict[str, dict[str, list[Candidate]]] = {}
     for table in tables:
         for row, trial in enumerate(table.trials):
             op = trial.known_op
             first = backend_for(table.device).searched(op, table.device)[0].name
-            one = (table.family == first, float(said[table.family][row]), float(table.labels[row]))
-            found.setdefault(f"{trial.op.name} {trial.shape}", {}).setdefault(table.family, []).append(one)
-    several = [families.values() for families in found.values() if len(families) > 1]
-    return [[one for family in each for one in family] for each in several]
+            candidate = (table.family == first, float(scores[table.family][row]), float(table.labels[row]))
+            candidates.setdefault(f"{trial.op.name} {trial.shape}", {}).setdefault(table.family, []).append(candidate)
+    several = [families.values() for families in candidates.values() if len(families) > 1]
+    return [[candidate for family in each for candidate in family] for each in several]
 
 
 def loss(candidates: Sequence[Sequence[Candidate]], margin: float) -> tuple[float, ...]:
     """Time lost, share of the contests in which another family was taken, and in which one was best."""
-    taken = [max(each, key=lambda one: one[1] - (0.0 if one[0] else np.log(margin))) for each in candidates]
-    best = [max(each, key=lambda one: one[2]) for each in candidates]
-    lost = np.mean([right[2] - one[2] for one, right in zip(taken, best, strict=True)])
+    taken = [
+        max(each, key=lambda candidate: candidate[1] - (0.0 if candidate[0] else np.log(margin))) for each in candidates
+    ]
+    best = [max(each, key=lambda candidate: candidate[2]) for each in candidates]
+    lost = np.mean([right[2] - candidate[2] for candidate, right in zip(taken, best, strict=True)])
     return (
         float(np.exp(lost) - 1),
-        float(np.mean([not one[0] for one in taken])),
-        float(np.mean([not one[0] for one in best])),
+        float(np.mean([not candidate[0] for candidate in taken])),
+        float(np.mean([not candidate[0] for candidate in best])),
     )
 
 
@@ -60,21 +62,21 @@ def rows(tables: Sequence[DeviceTable]) -> list[list[str]]:
     analytic = {table.family: np.asarray(table.frame["expected_log"], np.float64) for table in tables}
     enough = [table for table in tables if len(set(ops_of(table))) >= LEAST_OPS]
     models = analytic | {table.family: held_out(table, ops_of(table)) for table in enough}
-    found = [["expected by", "margin", "contests", "lost", "another taken", "another best"]]
-    for name, said in (("analysis", analytic), ("models, op held out", models)):
-        every = contests(tables, said)
+    lines = [["expected by", "margin", "contests", "lost", "another taken", "another best"]]
+    for name, scores in (("analysis", analytic), ("models, op held out", models)):
+        every = contests(tables, scores)
         for margin in MARGINS if every else ():
             lost, taken, best = loss(every, margin)
-            found.append([name, f"{margin:.2f}", str(len(every)), f"{lost:.1%}", f"{taken:.0%}", f"{best:.0%}"])
-    return found
+            lines.append([name, f"{margin:.2f}", str(len(every)), f"{lost:.1%}", f"{taken:.0%}", f"{best:.0%}"])
+    return lines
 
 
 def main() -> None:
     """Print a table."""
     words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     words.add_argument("stores", nargs="+")
-    asked = words.parse_args()
-    records = records_of(asked.stores)
+    args = words.parse_args()
+    records = records_of(args.stores)
     read = read_records(records, lambda name: find_device(name, cache_dir=cache_folder(os.environ)))
     print("\n".join(markdown(rows(read.tables))))
 

@@ -40,14 +40,14 @@ def records_of(stores: Sequence[str]) -> list[Record]:
     twice; what the least of many differs by is a few percent.
     """
     every = (record for url in stores for record in open_store(url).records())
-    found: dict[Trial, Record] = {}
+    by_trial: dict[Trial, Record] = {}
     for record in every:
         if isinstance(record.outcome, Timed):
             trial, us = replace(record.trial, repeat=0), min(record.outcome.samples_us)
-            known = found[trial].outcome if trial in found else None
+            known = by_trial[trial].outcome if trial in by_trial else None
             if not isinstance(known, Timed) or us < known.median_us:
-                found[trial] = replace(record, trial=trial, outcome=Timed(samples_us=(us,)))
-    return list(found.values())
+                by_trial[trial] = replace(record, trial=trial, outcome=Timed(samples_us=(us,)))
+    return list(by_trial.values())
 
 
 def judged(table: DeviceTable) -> tuple[dict[str, float], dict[str, float]]:
@@ -58,14 +58,14 @@ def judged(table: DeviceTable) -> tuple[dict[str, float], dict[str, float]]:
     )
 
 
-def ship(table: DeviceTable, date: str, place: Path) -> dict[str, Any]:
+def ship(table: DeviceTable, date: str, folder: Path) -> dict[str, Any]:
     """Fit and write the model of one family and its provenance, which is returned; not where analysis ranks better."""
     learnt, analytic = judged(table)
     if learnt["best@1"] < analytic["best@1"]:
         return {"family": table.family, "held_out_ops": learnt, "analytic": analytic}
     forest = fit(table)
     forest.facts = {"device": table.device.id, "date": date}
-    path, sha = ship_text(forest, place, f"{table.device.id}-{table.family}")
+    path, sha = ship_text(forest, folder, f"{table.device.id}-{table.family}")
     device = table.device
     named = {"id": device.id, "kind": device.kind, "name": device.name, "arch": device.arch}
     facts = {
@@ -92,21 +92,23 @@ def main() -> None:
     words.add_argument("stores", nargs="+")
     words.add_argument("--out", type=Path, default=folder())
     words.add_argument("--judge", action="store_true", help="ship nothing: say how what ships ranks these kernels")
-    asked = words.parse_args()
-    records = records_of(asked.stores)
+    args = words.parse_args()
+    records = records_of(args.stores)
     date = datetime.fromtimestamp(max(record.when for record in records), UTC).date().isoformat()
     read = read_records(records, lambda name: find_device(name, cache_dir=cache_folder(os.environ)))
     for table in read.tables:
         if table.family == DENSE or len(table) < LEAST_ROWS or len(set(ops_of(table))) < LEAST_OPS or not tasks_of(table):
             print(table.family, len(table), "rows: too few")
             continue
-        if asked.judge:
+        if args.judge:
             analytic = np.asarray(table.frame["expected_log"], np.float64)
             print(table.family, "analytic", scored(table, analytic))
-            for one in near(table.device, table.family).models:
-                print(f"  {one.name} ({one.distance:.1f} away)", scored(table, load_model(one.path).predict(table.frame)))
+            for model in near(table.device, table.family).models:
+                print(
+                    f"  {model.name} ({model.distance:.1f} away)", scored(table, load_model(model.path).predict(table.frame))
+                )
             continue
-        facts = ship(table, date, asked.out)
+        facts = ship(table, date, args.out)
         what = f"{facts['model']} {facts['rows']} rows" if "model" in facts else f"{facts['family']} not shipped:"
         print(what, facts["held_out_ops"], "analytic", facts["analytic"])
 

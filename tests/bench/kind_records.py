@@ -84,7 +84,7 @@ def drawn(seed: int, types: tuple[str, ...] = ("fp32", "bf16", "int8")) -> Itera
     """Rounds without an end: in each an op of every kind and of these types."""
     draw, judged = np.random.default_rng(seed), {Op.parse(text).name for text, _ in OPS}
     while True:
-        for kind in (one for one in TYPES if (one.removeprefix(",dtype=") or "fp32") in types):
+        for kind in (dtype for dtype in TYPES if (dtype.removeprefix(",dtype=") or "fp32") in types):
             makers = TYPED if kind else PLAIN
             for made in (maker(draw, kind) for maker in makers):
                 if Op.parse(made[0]).name not in judged:
@@ -100,28 +100,28 @@ def main() -> None:
     words.add_argument("--types", default="fp32,bf16,int8", help="of ops, to measure some alone")
     words.add_argument("--kernels", type=int, default=10**6, help="of an op at most so many, drawn: more ops in the time")
     words.add_argument("--only", default="", help="kinds of ops, as in dense,batch_matmul; by default all")
-    asked = words.parse_args()
-    device, end = find_device("cpu", cache_dir=cache_folder(os.environ)), time.monotonic() + 60 * asked.minutes
-    for text, sizes in drawn(asked.seed, tuple(asked.types.split(","))):
+    args = words.parse_args()
+    device, end = find_device("cpu", cache_dir=cache_folder(os.environ)), time.monotonic() + 60 * args.minutes
+    for text, sizes in drawn(args.seed, tuple(args.types.split(","))):
         if time.monotonic() > end:
             return
         op = Op.parse(text)
-        if asked.only and op.kind not in asked.only.split(","):
+        if args.only and op.kind not in args.only.split(","):
             continue
         traffic = Traffic.of([(Shape.of(size), 1.0) for size in sizes])
         for family in backend_for(device).searched(op, device):
             task = Task(op=op, traffic=traffic, threads=(1,), cache="hot", budget_s=60.0)
             score = expectation(task, family, device, start_of(None, device, family.name).model)
-            survivors = [one.kernel for one in select(op, family, device, traffic, score).candidates]
-            rest = [one.kernel for one in select(op, family, device, traffic, score, most=10**6).candidates]
+            survivors = [candidate.kernel for candidate in select(op, family, device, traffic, score).candidates]
+            rest = [candidate.kernel for candidate in select(op, family, device, traffic, score, most=10**6).candidates]
             rest = [kernel for kernel in rest if kernel not in survivors]
-            more = np.random.default_rng(asked.seed).permutation(len(rest))[:MORE]
+            more = np.random.default_rng(args.seed).permutation(len(rest))[:MORE]
             kernels = [*survivors, *(rest[at] for at in more)]
-            if len(kernels) > asked.kernels:
-                places = np.random.default_rng(asked.seed).choice(len(kernels), asked.kernels, replace=False)
+            if len(kernels) > args.kernels:
+                places = np.random.default_rng(args.seed).choice(len(kernels), args.kernels, replace=False)
                 kernels = [kernels[at] for at in sorted(places)]
             begun = time.monotonic()
-            us = times(op, device, kernels, traffic, asked.db)
+            us = times(op, device, kernels, traffic, args.db)
             print(f"{op.name} {family.name}: {us.size} timed in {time.monotonic() - begun:.0f} s", flush=True)
 
 

@@ -71,17 +71,17 @@ def main() -> None:
     words.add_argument("--most", type=int, default=10**6, help="of these at most so many, drawn: where there is less time")
     words.add_argument("--out", type=Path, default=Path("docs/results/kinds-search.md"))
     words.add_argument("--db", default="", help="a store that keeps the records, for kind_models")
-    asked = words.parse_args()
+    args = words.parse_args()
     device = find_device("cpu", cache_dir=cache_folder(os.environ))
     rows: list[str] = []
-    for text in asked.ops:
+    for text in args.ops:
         op, shapes = Op.parse(text), dict(OPS)[text]
         traffic = Traffic.of([(Shape.of(shape), 1.0) for shape in shapes])
         for family in backend_for(device).searched(op, device):
-            rows += rows_of(op, family, device, traffic, asked.db, asked.random, asked.most)
+            rows += rows_of(op, family, device, traffic, args.db, args.random, args.most)
             date = datetime.now(UTC).date().isoformat()
-            asked.out.write_text(
-                HEAD.format(device=device.id, date=date, orders=ORDERS, rounds=ROUNDS, random=asked.random)
+            args.out.write_text(
+                HEAD.format(device=device.id, date=date, orders=ORDERS, rounds=ROUNDS, random=args.random)
                 + "\n".join(rows)
                 + "\n"
             )
@@ -102,20 +102,20 @@ def rows_of(op: Op, family: Family, device: Device, traffic: Traffic, db: str, c
     us = times(op, device, kernels, traffic, db)
     sound = np.isfinite(us.max(axis=1)).tolist()
     kernels, us = [kernel for kernel, right in zip(kernels, sound, strict=True) if right], us[sound]
-    found: list[tuple[str, NDArray[np.float64] | None]] = []
-    for name, said in (("analytic", None), ("model", model)):
-        if name == "model" and said is None:
-            found.append(("model", None))
+    scored: list[tuple[str, NDArray[np.float64] | None]] = []
+    for name, scorer in (("analytic", None), ("model", model)):
+        if name == "model" and scorer is None:
+            scored.append(("model", None))
             continue
-        found.append((name, losses(us, order_of(task, family, device, said, kernels))))
+        scored.append((name, losses(us, order_of(task, family, device, scorer, kernels))))
     draw = np.random.default_rng(1)
     every_order = np.array([losses(us, draw.permutation(len(kernels))) for _ in range(ORDERS)])
-    found.append(("random", np.median(every_order, axis=0)))
+    scored.append(("random", np.median(every_order, axis=0)))
     return [
         f"| {op.name} | {family.name} | {len(kernels)} | {name} | "
-        + " | ".join("-" if loss is None else f"{one:.1%}" for one in (loss if loss is not None else FIRST))
+        + " | ".join("-" if loss is None else f"{share:.1%}" for share in (loss if loss is not None else FIRST))
         + " |"
-        for name, loss in found
+        for name, loss in scored
     ]
 
 
@@ -141,7 +141,7 @@ def times(op: Op, device: Device, kernels: list[MicroKernel], traffic: Traffic, 
         try:
             lab.prepare([kernel.name for kernel in kernels])
             rounds = [
-                [[_us(one) for one in lab.measure(_trials(op, kernel, traffic, repeat))] for kernel in kernels]
+                [[_us(record) for record in lab.measure(_trials(op, kernel, traffic, repeat))] for kernel in kernels]
                 for repeat in range(ROUNDS)
             ]
             return np.asarray(np.min(rounds, axis=0), np.float64)
@@ -150,8 +150,8 @@ def times(op: Op, device: Device, kernels: list[MicroKernel], traffic: Traffic, 
 
 
 def _trials(op: Op, kernel: MicroKernel, traffic: Traffic, repeat: int = 0) -> list[Trial]:
-    one = Composition.of(kernel.name, share=SERIAL)
-    return [Trial.of(op, one, shape, cache="hot", repeat=repeat) for shape in traffic.shapes()]
+    composition = Composition.of(kernel.name, share=SERIAL)
+    return [Trial.of(op, composition, shape, cache="hot", repeat=repeat) for shape in traffic.shapes()]
 
 
 def _us(record: Record) -> float:

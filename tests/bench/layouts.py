@@ -63,21 +63,21 @@ def raced(pack: Path, model: Path, graph: Graph, sizes: Sequence[Mapping[str, in
     with haotuner.load(pack, threads=1) as opened:
         models = {layout: opened.model(name_of(Path(f"{model.stem}_{layout}.onnx"))) for layout in LAYOUTS}
         for dims in sizes:
-            given = drawn_inputs(graph, dims)
-            answers = {layout: one.run(given) for layout, one in models.items()}
+            inputs = drawn_inputs(graph, dims)
+            answers = {layout: bound.run(inputs) for layout, bound in models.items()}
             least = dict.fromkeys(models, float("inf"))
             for _ in range(TURNS):
-                for layout, one in models.items():
+                for layout, bound in models.items():
                     begin = time.process_time()
-                    one.run(given)
+                    bound.run(inputs)
                     least[layout] = min(least[layout], (time.process_time() - begin) * 1e3)
             far = max(
-                float(np.max(np.abs(found[name] - want)) / max(1.0, float(np.max(np.abs(want)))))
-                for found in answers.values()
+                float(np.max(np.abs(answer[name] - want)) / max(1.0, float(np.max(np.abs(want)))))
+                for answer in answers.values()
                 for name, want in answers["first"].items()
             )
-            said = " x ".join(map(str, dims.values()))
-            rows.append(f"| {model.stem} | {said} | {' | '.join(f'{least[one]:.2f}' for one in LAYOUTS)} "
+            size_text = " x ".join(map(str, dims.values()))
+            rows.append(f"| {model.stem} | {size_text} | {' | '.join(f'{least[bound]:.2f}' for bound in LAYOUTS)} "
                         f"| {least['first'] / least['cheapest']:.2f} | {far:.0e} |")  # fmt: skip
     return rows
 
@@ -89,11 +89,11 @@ def plans(model: Path, graph: Graph, sizes: Sequence[Mapping[str, int]]) -> list
         begin, prices = time.process_time(), Prices(sizes)
         plan = laid_out(IlpPartitioner(graph, prices))
         steps = plan.steps
-        products = [one for one in steps if isinstance(one, Product)]
-        us = plan.report.chosen_us + sum(prices.product_us(one, plan.graph) for one in products)
-        last = sum(one.kind == "dense" or dict(one.op.options).get("layout", "").startswith("n") for one in products)
+        products = [step for step in steps if isinstance(step, Product)]
+        us = plan.report.chosen_us + sum(prices.product_us(step, plan.graph) for step in products)
+        last = sum(step.kind == "dense" or dict(step.op.options).get("layout", "").startswith("n") for step in products)
         rows.append(f"| {model.stem} | {layout} | {us:,.0f} | {len(products)}, {last} | "
-                    f"{sum(isinstance(one, Loops) for one in steps)} | {time.process_time() - begin:.1f} |")  # fmt: skip
+                    f"{sum(isinstance(step, Loops) for step in steps)} | {time.process_time() - begin:.1f} |")  # fmt: skip
     return rows
 
 
@@ -105,19 +105,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--pack", type=Path, help="that an earlier run left")
     parser.add_argument("--plans", action="store_true", help="plan alone, run nothing")
     parser.add_argument("--page", type=Path, help="append the rows to")
-    asked = parser.parse_args(arguments)
-    graph = read(asked.model)
-    sizes = requests(spans_of(graph, asked.shapes), REQUESTS)
-    rows = plans(asked.model, graph, sizes)
+    args = parser.parse_args(arguments)
+    graph = read(args.model)
+    sizes = requests(spans_of(graph, args.shapes), REQUESTS)
+    rows = plans(args.model, graph, sizes)
     with tempfile.TemporaryDirectory() as scratch:
-        pack = asked.pack or Path(scratch) / "pack"
-        if not asked.plans:
+        pack = args.pack or Path(scratch) / "pack"
+        if not args.plans:
             if not pack.exists():
-                packed(asked.model, asked.shapes, pack)
-            rows += raced(pack, asked.model, graph, sorted(sizes, key=lambda one: float(np.prod(list(one.values())))))
+                packed(args.model, args.shapes, pack)
+            rows += raced(pack, args.model, graph, sorted(sizes, key=lambda dims: float(np.prod(list(dims.values())))))
     print("\n".join(rows))
-    if asked.page:
-        with asked.page.open("a", encoding="utf-8") as page:
+    if args.page:
+        with args.page.open("a", encoding="utf-8") as page:
             page.write("\n".join(rows) + "\n")
     return 0
 

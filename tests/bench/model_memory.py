@@ -33,18 +33,18 @@ def resident_mb() -> float:
     return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * 4096 / 1e6
 
 
-def measured(pack_path: str, name: str, shapes: str, given: str = "", *, keep: bool) -> dict[str, Any]:
+def measured(pack_path: str, name: str, shapes: str, input_text: str = "", *, keep: bool) -> dict[str, Any]:
     """The figures of one model, in this process."""
-    spans = {dim: dict(ShapeRange.parse(f"e={said}").spans)["e"] for dim, _, said in
+    spans = {dim: dict(ShapeRange.parse(f"e={extent_text}").spans)["e"] for dim, _, extent_text in
              (part.partition("=") for part in shapes.split(";"))}  # fmt: skip
     begin, cpu = time.perf_counter(), time.process_time()
     with load(pack_path, threads=1) as pack:
         model: Any = pack.model(name)
         loaded = (time.perf_counter() - begin) * 1e3, (time.process_time() - cpu) * 1e3
         inputs = [{"name": end.name, "dtype": end.dtype.name, "shape": list(end.shape)} for end in model.inputs]
-        fixed = parse_inputs(given, [end.name for end in model.inputs], dims_of(model))
+        fixed = parse_inputs(input_text, [end.name for end in model.inputs], dims_of(model))
         seed = {"seed": 0} if isinstance(model, Chain) else {}
-        kept: list[Any] = []
+        answers: list[Any] = []
 
         def call(sizes: Mapping[str, int]) -> float:
             feeds = feeds_of(inputs, sizes, 0, fixed)
@@ -52,7 +52,7 @@ def measured(pack_path: str, name: str, shapes: str, given: str = "", *, keep: b
             answer = model.run(feeds, **seed)
             taken = time.thread_time() - begin
             if keep:
-                kept[:] = [answer]
+                answers[:] = [answer]
             return taken
 
         draw, largest = random.Random(0), {dim: spans[dim].last for dim in dims_of(model)}
@@ -60,12 +60,12 @@ def measured(pack_path: str, name: str, shapes: str, given: str = "", *, keep: b
         for _ in range(2):
             call(largest)
         before, ratios = resident_mb(), []
-        for sizes in [dict(zip(largest, one, strict=True)) for one in drawn][:SIZES]:
+        for sizes in [dict(zip(largest, extents, strict=True)) for extents in drawn][:SIZES]:
             first = call(sizes)
             ratios.append(first / min(call(sizes) for _ in range(AGAIN)))
-        after, held = resident_mb(), model.stats()
+        after, arena = resident_mb(), model.stats()
     return {
-        "count": len(ratios), "before": before, "after": after, "arena": held["arena_bytes"] / 1e6,
+        "count": len(ratios), "before": before, "after": after, "arena": arena["arena_bytes"] / 1e6,
         "new": statistics.median(ratios), "load_ms": loaded[0], "load_cpu_ms": loaded[1],
     }  # fmt: skip
 
@@ -73,13 +73,13 @@ def measured(pack_path: str, name: str, shapes: str, given: str = "", *, keep: b
 def row(of: Sequence[str], keep: bool) -> str:
     """A line of the table, each load in a new process."""
     every = [json.loads(_apart([*of], keep, loads_only=number > 0)) for number in range(LOADS)]
-    found, (wall, cpu) = every[0], (min(one[key] for one in every) for key in ("load_ms", "load_cpu_ms"))
+    first, (wall, cpu) = every[0], (min(run[key] for run in every) for key in ("load_ms", "load_cpu_ms"))
     pack = Path(of[0])
     weights = sum(path.stat().st_size for path in (pack / "models").glob("*.weights"))
     whole = sum(path.stat().st_size for path in pack.rglob("*") if path.is_file())
     return (
-        f"| {of[1]} | {of[2]} | {'kept' if keep else 'dropped'} | {found['count']} | {found['before']:.1f} / "
-        f"{found['after']:.1f} | {found['after'] / found['before']:.3f} | {found['arena']:.1f} | {found['new']:.3f} | "
+        f"| {of[1]} | {of[2]} | {'kept' if keep else 'dropped'} | {first['count']} | {first['before']:.1f} / "
+        f"{first['after']:.1f} | {first['after'] / first['before']:.3f} | {first['arena']:.1f} | {first['new']:.3f} | "
         f"{wall:.0f} / {cpu:.0f} | {(whole - weights) / 1e6:.1f} |"
     )
 
@@ -105,15 +105,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--keep", action="store_true")
     parser.add_argument("--page", type=Path)
     parser.add_argument("--child", type=json.loads, help=argparse.SUPPRESS)
-    asked = parser.parse_args(arguments)
-    if asked.child:
-        print(json.dumps(_child(*asked.child)))
+    args = parser.parse_args(arguments)
+    if args.child:
+        print(json.dumps(_child(*args.child)))
         return 0
-    for of in asked.of:
-        line = row(of, asked.keep)
+    for of in args.of:
+        line = row(of, args.keep)
         print(line, flush=True)
-        if asked.page:
-            with asked.page.open("a", encoding="utf-8") as page:
+        if args.page:
+            with args.page.open("a", encoding="utf-8") as page:
                 page.write(line + "\n")
     return 0
 

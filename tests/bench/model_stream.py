@@ -40,28 +40,28 @@ def main() -> None:
     words.add_argument("--requests", type=int, default=1000)
     words.add_argument("--threads", type=int, default=1)
     words.add_argument("--page", type=Path)
-    asked = words.parse_args()
-    files = [one for one in (asked.file, asked.torch) if one is not None]
-    with load(asked.pack, threads=asked.threads) as pack:
-        model = pack.model(asked.name)
-        requests = _requests(asked, dims_of(model))
+    args = words.parse_args()
+    files = [item for item in (args.file, args.torch) if item is not None]
+    with load(args.pack, threads=args.threads) as pack:
+        model = pack.model(args.name)
+        requests = _requests(args, dims_of(model))
         with contenders(
-            model, files, requests, MODEL_PEERS, threads=asked.threads, environment=dict(os.environ), watch=print
+            model, files, requests, MODEL_PEERS, threads=args.threads, environment=dict(os.environ), watch=print
         ) as (racing, _):
             times = streamed(racing, len(requests))
-    text = "\n".join(table(asked.name, times, len({tuple(one.items()) for one in requests}), asked.threads)) + "\n"
+    text = "\n".join(table(args.name, times, len({tuple(item.items()) for item in requests}), args.threads)) + "\n"
     print(text)
-    if asked.page:
-        with asked.page.open("a", encoding="utf-8") as page:
+    if args.page:
+        with args.page.open("a", encoding="utf-8") as page:
             page.write(text)
 
 
 def streamed(racing: Mapping[str, Any], count: int) -> dict[str, list[float]]:
     """Milliseconds of each request, by each contender that answered all."""
     turns, times = ExclusiveRunner(racing, print), dict[str, list[float]]()
-    for place in range(count):
-        for name, told in turns.round(place, {"do": "answer", "place": place, "calls": 1, "seconds": 0.0}).items():
-            times.setdefault(name, []).append(told["us"][0] / 1e3)
+    for index in range(count):
+        for name, answer in turns.round(index, {"do": "answer", "place": index, "calls": 1, "seconds": 0.0}).items():
+            times.setdefault(name, []).append(answer["us"][0] / 1e3)
     return {name: some for name, some in times.items() if len(some) == count}
 
 
@@ -86,13 +86,13 @@ def ratio(peer: Sequence[float], ours: Sequence[float]) -> tuple[float, float, f
     return math.exp(low), math.exp(logs.mean()), math.exp(high)
 
 
-def _requests(asked: argparse.Namespace, dims: Sequence[str]) -> list[dict[str, int]]:
+def _requests(args: argparse.Namespace, dims: Sequence[str]) -> list[dict[str, int]]:
     """The stream: rows of a trace, draws of ranges, or sentences, one a request."""
-    if asked.shapes is None:
-        return [{name: 1 if name == BATCH else tokens for name in dims} for tokens in lengths(asked.requests)]
-    found = requests_of(asked.shapes, dims)
+    if args.shapes is None:
+        return [{name: 1 if name == BATCH else tokens for name in dims} for tokens in lengths(args.requests)]
+    drawn = requests_of(args.shapes, dims)
     draw = np.random.default_rng(0)
-    return found if len(found) >= asked.requests else [found[at] for at in draw.choice(len(found), asked.requests)]
+    return drawn if len(drawn) >= args.requests else [drawn[at] for at in draw.choice(len(drawn), args.requests)]
 
 
 if __name__ == "__main__":

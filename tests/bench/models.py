@@ -34,41 +34,41 @@ def main() -> int:
     parser.add_argument("--given", default="", help="inputs whose elements matter: scales=0,1,0;lengths=seq")
     parser.add_argument("--torch", type=Path, help="the same model as torch.export.save wrote it")
     parser.add_argument("--page", type=Path)
-    asked = parser.parse_args()
-    files = [one for one in (asked.file, asked.torch) if one is not None]
-    with load(asked.pack, threads=asked.threads) as pack:
-        model = pack.model(asked.name)
-        predicted = _predicted(asked.tuned, asked.name, asked.threads)
-        requests = [dict(sizes) for sizes in predicted] or requests_of(asked.shapes, dims_of(model))
-        found = race(
-            model, files, requests, MODEL_PEERS, threads=asked.threads, seconds=asked.seconds,
+    args = parser.parse_args()
+    files = [item for item in (args.file, args.torch) if item is not None]
+    with load(args.pack, threads=args.threads) as pack:
+        model = pack.model(args.name)
+        predicted = _predicted(args.tuned, args.name, args.threads)
+        requests = [dict(sizes) for sizes in predicted] or requests_of(args.shapes, dims_of(model))
+        document = race(
+            model, files, requests, MODEL_PEERS, threads=args.threads, seconds=args.seconds,
             environment=dict(os.environ),
-            given=parse_inputs(asked.given, [end.name for end in model.inputs], dims_of(model)),
+            given=parse_inputs(args.given, [end.name for end in model.inputs], dims_of(model)),
         )  # fmt: skip
-    peers = [peer for peer in MODEL_PEERS if peer not in found["missing"]]
-    lines = [f"\n## {asked.name}, {asked.shapes}, threads: {asked.threads}\n"]
+    peers = [peer for peer in MODEL_PEERS if peer not in document["missing"]]
+    lines = [f"\n## {args.name}, {args.shapes}, threads: {args.threads}\n"]
     lines.append(f"| size | new, ms | steady, ms | {' | '.join(f'{peer} new / steady' for peer in peers)} | vs best |")
     lines.append("|---" * (4 + len(peers)) + "|")
-    for row in sorted(found["rows"], key=lambda one: list(one["shape"].values())):
-        best = min((one["ratio"] for one in row["peers"].values()), default=float("nan"))
+    for row in sorted(document["rows"], key=lambda item: list(item["shape"].values())):
+        best = min((item["ratio"] for item in row["peers"].values()), default=float("nan"))
         times = [f"{row['peers'][p]['first_us'] / 1e3:.1f} / {row['peers'][p]['steady_us'] / 1e3:.1f}" for p in peers]
         size = " x ".join(map(str, row["shape"].values()))
         lines.append(
             f"| {size} | {row['first_us'] / 1e3:.1f} | {row['steady_us'] / 1e3:.1f} | {' | '.join(times)} | {best:.2f} |"
         )
-    lines += _beside(predicted, found["rows"])
-    told = found["summary"]
-    if told["geomean_vs_best"] is not None:
-        stream = ", ".join(f"{peer} {ratio:.2f}" for peer, ratio in told["stream_vs"].items())
-        mean = f"{told['geomean_vs_best']:.2f}"
+    lines += _beside(predicted, document["rows"])
+    summary = document["summary"]
+    if summary["geomean_vs_best"] is not None:
+        stream = ", ".join(f"{peer} {ratio:.2f}" for peer, ratio in summary["stream_vs"].items())
+        mean = f"{summary['geomean_vs_best']:.2f}"
         lines.append(f"\nSteady against the best peer, geometric mean: **{mean}**. All new sizes once: {stream}.")
     for word, scale, key in (("Load, ms", 1, "load_ms"), ("Peak memory, MB", 1e6, "peak_bytes")):
-        lines.append(f"{word}: " + ", ".join(f"{who} {value / scale:,.0f}" for who, value in told[key].items()) + ".")
-    lines += [_absent(peer, asked.torch) for peer in found["missing"]]
+        lines.append(f"{word}: " + ", ".join(f"{who} {value / scale:,.0f}" for who, value in summary[key].items()) + ".")
+    lines += [_absent(peer, args.torch) for peer in document["missing"]]
     text = "\n".join(lines) + "\n"
     print(text)
-    if asked.page:
-        with asked.page.open("a", encoding="utf-8") as page:
+    if args.page:
+        with args.page.open("a", encoding="utf-8") as page:
             page.write(text)
     return 0
 
@@ -85,23 +85,23 @@ def _predicted(tuned: Path | None, name: str, threads: int) -> dict[Sizes, dict[
     """What tuning expected of each of its requests, by their sizes; nothing without its JSON."""
     if tuned is None:
         return {}
-    (model,) = [one for one in json.loads(tuned.read_text())["models"] if one["name"] == name]
+    (model,) = [entry for entry in json.loads(tuned.read_text())["models"] if entry["name"] == name]
     return {
-        tuple((part.split("=")[0], int(part.split("=")[1])) for part in said.split(";")): us
-        for said, us in model["predicted_us"][str(threads)].items()
+        tuple((part.split("=")[0], int(part.split("=")[1])) for part in shape_text.split(";")): us
+        for shape_text, us in model["predicted_us"][str(threads)].items()
     }
 
 
 def _beside(predicted: Mapping[Sizes, Mapping[str, float]], rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Predicted times beside those of the race."""
-    found = {tuple(row["shape"].items()): row["steady_us"] for row in rows}
+    measured = {tuple(row["shape"].items()): row["steady_us"] for row in rows}
     lines = ["", "| size | predicted ms: products + groups | measured ms | predicted / measured |", "|---|---|---|---|"]
     ratios = []
     for sizes, us in predicted.items():
-        ratios.append(us["all"] / found[sizes])
-        size = " x ".join(str(one) for _, one in sizes)
+        ratios.append(us["all"] / measured[sizes])
+        size = " x ".join(str(extent) for _, extent in sizes)
         parts = f"{us['products'] / 1e3:.1f} + {us['groups'] / 1e3:.1f}"
-        lines.append(f"| {size} | {parts} | {found[sizes] / 1e3:.1f} | {ratios[-1]:.2f} |")
+        lines.append(f"| {size} | {parts} | {measured[sizes] / 1e3:.1f} | {ratios[-1]:.2f} |")
     return [*lines, f"\nPredicted over measured, median: **{statistics.median(ratios):.2f}**."] if ratios else []
 
 

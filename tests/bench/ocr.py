@@ -43,7 +43,7 @@ class PackSession:
 
         self._session = session
         stored = onnx.load(file, load_external_data=False)
-        self.custom_metadata_map = {one.key: one.value for one in stored.metadata_props}
+        self.custom_metadata_map = {entry.key: entry.value for entry in stored.metadata_props}
         self.run, self.get_inputs, self.get_outputs = session.run, session.get_inputs, session.get_outputs
 
     def get_modelmeta(self) -> PackSession:
@@ -60,11 +60,11 @@ def replaced(pack: Any) -> Callable[..., PackSession]:
     return lambda path, **_: PackSession(pack.session(Path(path).stem), path)
 
 
-def drawn(place: int) -> Any:
+def drawn(index: int) -> Any:
     """An image of an odd size, (height, width, 3), with one to five lines of text."""
     cv2: Any = importlib.import_module("cv2")
 
-    draw = np.random.default_rng(place)
+    draw = np.random.default_rng(index)
     height, width = (2 * int(draw.integers(low, high)) + 1 for low, high in ((40, 320), (80, 480)))
     image = np.full((height, width, 3), int(draw.integers(190, 256)), np.uint8)
     lines = int(draw.integers(1, 6))
@@ -82,65 +82,67 @@ def _status(key: str) -> int:
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(key)), 0)
 
 
-def contender(told: Mapping[str, Any]) -> Program:
-    """RapidOCR on the sessions that ``told`` names. It greets with the seconds of loading, and serves two verbs.
+def contender(config: Mapping[str, Any]) -> Program:
+    """RapidOCR on the sessions that ``config`` names. It greets with the seconds of loading, and serves two verbs.
 
     ``answer``: image ``place``; its milliseconds, texts, and resident memory behind it. ``peak``: the most memory so far.
     """
     rapidocr: Any = importlib.import_module("rapidocr")
 
-    threads = told["threads"]
+    threads = config["threads"]
     params: dict[str, Any] = {
-        "Global.log_level": "error", "Det.limit_type": "max", "Det.limit_side_len": told["side"],
+        "Global.log_level": "error", "Det.limit_type": "max", "Det.limit_side_len": config["side"],
         "EngineConfig.onnxruntime.intra_op_num_threads": threads, "EngineConfig.openvino.inference_num_threads": threads,
     }  # fmt: skip
-    if told["contender"] in ("openvino", AS_FP32):
+    if config["contender"] in ("openvino", AS_FP32):
         params |= {f"{part}.engine_type": rapidocr.EngineType.OPENVINO for part in ("Det", "Cls", "Rec")}
-    if told["contender"] == AS_FP32:
+    if config["contender"] == AS_FP32:
         settings: Any = importlib.import_module("rapidocr.inference_engine.openvino.device_config").CPUConfig
         default = settings.get_config
         settings.get_config = lambda self: {**default(self), "INFERENCE_PRECISION_HINT": "f32"}
     begin = time.perf_counter()
-    if told["contender"] == OURS:
+    if config["contender"] == OURS:
         import haotuner
 
         sessions: Any = importlib.import_module("rapidocr.inference_engine.onnxruntime.main")
 
-        sessions.InferenceSession = replaced(haotuner.load(told["pack"], threads=threads))
+        sessions.InferenceSession = replaced(haotuner.load(config["pack"], threads=threads))
     engine = rapidocr.RapidOCR(params=params)
     load_s = time.perf_counter() - begin
 
     def answer(job: Job) -> Job:
         image = drawn(job["place"])
         begin = time.perf_counter()
-        found = engine(image)
+        result = engine(image)
         ms = (time.perf_counter() - begin) * 1e3
-        return {"ms": ms, "texts": list(found.txts or ()), "rss": _status("VmRSS")}
+        return {"ms": ms, "texts": list(result.txts or ()), "rss": _status("VmRSS")}
 
     return Program(verbs={"answer": answer, "peak": lambda _: {"bytes": _status("VmHWM")}}, greeting={"load_s": load_s})
 
 
-def race(told: Mapping[str, Any], images: int) -> dict[str, dict[str, Any]]:
+def race(config: Mapping[str, Any], images: int) -> dict[str, dict[str, Any]]:
     """What each contender took and read; one that fails is left out, HaotunerError if ours does."""
     warn = partial(print, file=sys.stderr)
-    own = child_environment({**os.environ, "TVM_FFI_DISABLE_TORCH_C_DLPACK": "1"}, Setting(threads=told["threads"]))
-    children = {name: Child(PROGRAM, {**told, "contender": name}, environment=own, rests=True) for name in CONTENDERS}
+    own = child_environment({**os.environ, "TVM_FFI_DISABLE_TORCH_C_DLPACK": "1"}, Setting(threads=config["threads"]))
+    children = {name: Child(PROGRAM, {**config, "contender": name}, environment=own, rests=True) for name in CONTENDERS}
     try:
-        found = {name: {**said, "ms": [], "texts": [], "rss": []} for name, said in greetings(children, warn).items()}
-        turns = ExclusiveRunner({name: children[name] for name in found}, warn)
-        for place in range(images):
-            for name, answer in turns.round(place, {"do": "answer", "place": place}).items():
+        results = {
+            name: {**greeting, "ms": [], "texts": [], "rss": []} for name, greeting in greetings(children, warn).items()
+        }
+        turns = ExclusiveRunner({name: children[name] for name in results}, warn)
+        for index in range(images):
+            for name, answer in turns.round(index, {"do": "answer", "place": index}).items():
                 for key, value in answer.items():
-                    found[name][key].append(value)
-        return {name: found[name] | {"peak": one["bytes"]} for name, one in turns.round(0, {"do": "peak"}).items()}
+                    results[name][key].append(value)
+        return {name: results[name] | {"peak": reply["bytes"]} for name, reply in turns.round(0, {"do": "peak"}).items()}
     finally:
         for child in children.values():
             child.close()
 
 
-def page(found: Mapping[str, Mapping[str, Any]], images: int, command: str, threads: int) -> str:
+def page(results: Mapping[str, Mapping[str, Any]], images: int, command: str, threads: int) -> str:
     """The page's text."""
-    kept = next((name for name in ("onnxruntime", "openvino") if name in found), "ours")
+    reference = next((name for name in ("onnxruntime", "openvino") if name in results), "ours")
     cpu = next((line.split(":", 1)[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines()
                 if line.startswith("model name")), platform.machine())  # fmt: skip
     lines = [
@@ -155,14 +157,14 @@ def page(found: Mapping[str, Mapping[str, Any]], images: int, command: str, thre
         "| sessions | p50 ms | p99 ms | all, s | load, s | MB, first 10 | MB, after all | peak MB | same texts |",
         "|---|---|---|---|---|---|---|---|---|",
     ]  # fmt: skip
-    for name, one in found.items():
-        ms = sorted(one["ms"])
-        alike = sum(a == b for a, b in zip(one["texts"], found[kept]["texts"], strict=True)) / images
+    for name, result in results.items():
+        ms = sorted(result["ms"])
+        alike = sum(a == b for a, b in zip(result["texts"], results[reference]["texts"], strict=True)) / images
         lines.append(
             f"| {name} | {statistics.median(ms):.1f} | {ms[min(len(ms) - 1, int(0.99 * len(ms)))]:.1f} | "
             f"{sum(ms) / 1e3:.1f} | "
-            f"{one['load_s']:.1f} | {one['rss'][min(9, images - 1)] / 1e6:.0f} | {one['rss'][-1] / 1e6:.0f} | "
-            f"{one['peak'] / 1e6:.0f} | {alike:.1%} |"
+            f"{result['load_s']:.1f} | {result['rss'][min(9, images - 1)] / 1e6:.0f} | {result['rss'][-1] / 1e6:.0f} | "
+            f"{result['peak'] / 1e6:.0f} | {alike:.1%} |"
         )
     return "\n".join(lines) + "\n"
 
@@ -175,12 +177,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--side", type=int, default=640, help="the detector's longest side")
     parser.add_argument("--page", type=Path)
-    asked = parser.parse_args(arguments)
-    found = race({"pack": asked.pack, "threads": asked.threads, "side": asked.side}, asked.images)
-    text = page(found, asked.images, f"python -m tests.bench.ocr PACK --images {asked.images}", asked.threads)
+    args = parser.parse_args(arguments)
+    results = race({"pack": args.pack, "threads": args.threads, "side": args.side}, args.images)
+    text = page(results, args.images, f"python -m tests.bench.ocr PACK --images {args.images}", args.threads)
     print(text)
-    if asked.page:
-        asked.page.write_text(text, encoding="utf-8")
+    if args.page:
+        args.page.write_text(text, encoding="utf-8")
     return 0
 
 

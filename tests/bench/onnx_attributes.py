@@ -88,51 +88,51 @@ def supported() -> list[str]:
 
 def bases(op: str) -> list[Any]:
     """Cases of an operator whose nodes differ most: by attributes that they give and inputs that they have."""
-    found: dict[Any, Any] = {}
+    cases: dict[Any, Any] = {}
     for case in cases_of(op):
-        arrays = [plain(one) for one in case.data_sets[0][0]]
-        if not all(isinstance(one, np.ndarray) for one in arrays) or sum(one.size for one in arrays) > LARGEST:
+        arrays = [plain(item) for item in case.data_sets[0][0]]
+        if not all(isinstance(item, np.ndarray) for item in arrays) or sum(item.size for item in arrays) > LARGEST:
             continue
         node = case.model.graph.node[0]
-        said = tuple(sorted(one.name for one in node.attribute)), tuple(map(bool, node.input))
-        shape = tuple((one.ndim, one.dtype.kind) for one in arrays)
-        found.setdefault((said, shape), case)
-    return list(found.values())[:CASES]
+        signature = tuple(sorted(item.name for item in node.attribute)), tuple(map(bool, node.input))
+        shape = tuple((item.ndim, item.dtype.kind) for item in arrays)
+        cases.setdefault((signature, shape), case)
+    return list(cases.values())[:CASES]
 
 
 def variants(op: str) -> Iterator[Variant]:
     """Every variant of an operator's cases."""
     for case in bases(op):
-        arrays = [plain(one) for one in case.data_sets[0][0]]
+        arrays = [plain(item) for item in case.data_sets[0][0]]
         node = case.model.graph.node[0]
-        shapes = [one.shape for one in arrays]
+        shapes = [item.shape for item in arrays]
         yield variant_of(case, node, f"{case.name}", arrays)
         for attribute in schemas(op)[0].attributes.values():
             for word, value in _values(attribute, node, shapes):
                 changed = _with(node, attribute.name, value)
                 yield variant_of(case, changed, f"{case.name} {attribute.name}={word}", arrays)
-        for place, one in enumerate(schemas(op)[0].inputs):
-            optional = one.option == onnx.defs.OpSchema.FormalParameterOption.Optional
-            if optional and place < len(node.input) and node.input[place]:
+        for index, item in enumerate(schemas(op)[0].inputs):
+            optional = item.option == onnx.defs.OpSchema.FormalParameterOption.Optional
+            if optional and index < len(node.input) and node.input[index]:
                 changed = onnx.NodeProto()
                 changed.CopyFrom(node)
-                changed.input[place] = ""
-                yield variant_of(case, changed, f"{case.name} without {one.name}", arrays)
+                changed.input[index] = ""
+                yield variant_of(case, changed, f"{case.name} without {item.name}", arrays)
         yield from _older(op, case, node, arrays)
 
 
 def _older(op: str, case: Any, node: Any, arrays: Sequence[Any]) -> Iterator[Variant]:
     """The same node by earlier versions of its operator, which had as attributes what now are inputs."""
-    given = dict(zip([one.name for one in case.model.graph.input], arrays, strict=False))
+    feeds = dict(zip([item.name for item in case.model.graph.input], arrays, strict=False))
     newest = schemas(op)[0]
     for later, schema in zip(schemas(op), schemas(op)[1:], strict=False):
         changed = onnx.NodeProto()
         changed.CopyFrom(node)
-        for place, one in enumerate(newest.inputs[: len(node.input)]):
-            if one.name in schema.attributes and one.name not in newest.attributes and node.input[place] in given:
-                value = given[node.input[place]]
-                changed = _with(changed, one.name, value.tolist())
-                changed.input[place] = ""
+        for index, item in enumerate(newest.inputs[: len(node.input)]):
+            if item.name in schema.attributes and item.name not in newest.attributes and node.input[index] in feeds:
+                value = feeds[node.input[index]]
+                changed = _with(changed, item.name, value.tolist())
+                changed.input[index] = ""
         while changed.input and not changed.input[-1]:
             del changed.input[-1]
         names = set(schema.attributes)
@@ -142,8 +142,8 @@ def _older(op: str, case: Any, node: Any, arrays: Sequence[Any]) -> Iterator[Var
         opset = later.since_version - 1
         yield variant_of(case, changed, f"{case.name} opset {opset}", arrays, opset)
         for attribute in schema.attributes.values():
-            said = {one.name for one in changed.attribute}
-            if attribute.name in said and not attribute.required:
+            present = {item.name for item in changed.attribute}
+            if attribute.name in present and not attribute.required:
                 yield variant_of(case, _with(changed, attribute.name, None),
                                f"{case.name} opset {opset} without {attribute.name}", arrays, opset)  # fmt: skip
 
@@ -152,9 +152,9 @@ def _with(node: Any, name: str, value: Any) -> Any:
     """The node with an attribute at a value; None leaves it out."""
     changed = onnx.NodeProto()
     changed.CopyFrom(node)
-    for one in list(changed.attribute):
-        if one.name == name:
-            changed.attribute.remove(one)
+    for item in list(changed.attribute):
+        if item.name == name:
+            changed.attribute.remove(item)
     if value is not None:
         empty = AttributeProto.INTS if value == [] else None  # of which onnx cannot tell the type
         changed.attribute.append(helper.make_attribute(name, value, attr_type=empty))
@@ -163,38 +163,38 @@ def _with(node: Any, name: str, value: Any) -> Any:
 
 def _values(attribute: Any, node: Any, shapes: Sequence[tuple[int, ...]]) -> Iterator[tuple[str, Any]]:
     """What is tried for an attribute, with a word for each."""
-    now = {one.name: helper.get_attribute_value(one) for one in node.attribute}.get(attribute.name)
+    now = {item.name: helper.get_attribute_value(item) for item in node.attribute}.get(attribute.name)
     default = helper.get_attribute_value(attribute.default_value) if attribute.default_value.name else None
     if not attribute.required and now is not None:
         yield "none", None
-    found: list[Any] = [] if default is None else [default]
-    kind, rank = attribute.type, max((len(one) for one in shapes), default=0)
+    values: list[Any] = [] if default is None else [default]
+    kind, rank = attribute.type, max((len(item) for item in shapes), default=0)
     if kind == onnx.defs.OpSchema.AttrType.INT:
         if attribute.name in ("to", "dtype", "output_dtype", "stash_type"):
-            found += TYPES
+            values += TYPES
         elif "axis" in attribute.name:
-            found += range(-rank, rank)
+            values += range(-rank, rank)
         elif attribute.name != "training_mode":
-            found += NUMBERS if attribute.name in COUNTS or default not in (0, 1, None) else (0, 1)
+            values += NUMBERS if attribute.name in COUNTS or default not in (0, 1, None) else (0, 1)
     elif kind == onnx.defs.OpSchema.AttrType.FLOAT:
-        found += REALS
+        values += REALS
     elif kind == onnx.defs.OpSchema.AttrType.STRING:
-        found += sorted(set(re.findall(r"[\"'`]([A-Za-z_]+)[\"'`]|\b([A-Z_]{4,})\b", attribute.description)))
-        found = [max(one, key=len) if isinstance(one, tuple) else one for one in found]
-        found = [one for one in found if len(one) > 2]
+        values += sorted(set(re.findall(r"[\"'`]([A-Za-z_]+)[\"'`]|\b([A-Z_]{4,})\b", attribute.description)))
+        values = [max(item, key=len) if isinstance(item, tuple) else item for item in values]
+        values = [item for item in values if len(item) > 2]
     elif kind == onnx.defs.OpSchema.AttrType.INTS:
         count = len(now) if isinstance(now, (list, tuple)) else max(1, rank - 2)
         if attribute.name == "pads" and now is None:
             count *= 2
-        found += [[1] * count, [2] * count, [0] * count, list(range(1, count + 1)), [1 + (at % 2) for at in range(count)]]
+        values += [[1] * count, [2] * count, [0] * count, list(range(1, count + 1)), [1 + (at % 2) for at in range(count)]]
         if attribute.name in ("axes", "perm"):
-            found += [[-1], [0], list(range(rank)), list(range(rank))[::-1], [-1, -2], [1, 0]]
-        if isinstance(now, (list, tuple)) and all(isinstance(one, int) for one in now):
-            found += [list(now)[::-1]]
+            values += [[-1], [0], list(range(rank)), list(range(rank))[::-1], [-1, -2], [1, 0]]
+        if isinstance(now, (list, tuple)) and all(isinstance(item, int) for item in now):
+            values += [list(now)[::-1]]
         if attribute.name in LEAST_ONE:
-            found = [one for one in found if min(one) > 0]
+            values = [item for item in values if min(item) > 0]
     seen = [now]
-    for value in found:
+    for value in values:
         if value not in seen:
             seen.append(value)
             yield re.sub(r"^b'(.*)'$", r"\1", str(value)).replace(" ", ""), value
@@ -203,10 +203,10 @@ def _values(attribute: Any, node: Any, shapes: Sequence[tuple[int, ...]]) -> Ite
 def variant_of(case: Any, node: Any, name: str, arrays: Sequence[Any], opset: int | None = None) -> Variant:
     """A case with this node, of an opset that ONNX Runtime takes unless one is given."""
     graph = case.model.graph
-    outputs = [helper.make_empty_tensor_value_info(one) for one in node.output if one]
+    outputs = [helper.make_empty_tensor_value_info(end) for end in node.output if end]
     used = set(node.input)
-    inputs = [(one, array) for one, array in zip(graph.input, arrays, strict=False) if one.name in used]
-    made = helper.make_graph([node], "variant", [one for one, _ in inputs], outputs)
+    inputs = [(end, array) for end, array in zip(graph.input, arrays, strict=False) if end.name in used]
+    made = helper.make_graph([node], "variant", [end for end, _ in inputs], outputs)
     version = case.model.opset_import[0].version if opset is None else opset
     if opset is None and version > RUNTIME_OPSET:
         version = max(RUNTIME_OPSET, schemas(node.op_type)[0].since_version)
@@ -215,55 +215,59 @@ def variant_of(case: Any, node: Any, name: str, arrays: Sequence[Any], opset: in
     return Variant(name.removeprefix("test_"), node.op_type, model, [array for _, array in inputs], loose)
 
 
-def by_reference(one: Variant) -> Sequence[Any] | None:
+def by_reference(variant: Variant) -> Sequence[Any] | None:
     """What ``onnx.reference`` answers."""
     from onnx.reference import ReferenceEvaluator
 
     try:
-        feeds = dict(zip([one.name for one in one.model.graph.input], one.inputs, strict=True))
-        found = [np.asarray(value) for value in ReferenceEvaluator(one.model).run(None, feeds)]
+        feeds = dict(zip([variant.name for variant in variant.model.graph.input], variant.inputs, strict=True))
+        results = [np.asarray(value) for value in ReferenceEvaluator(variant.model).run(None, feeds)]
     except Exception:
         return None
-    return found if all(value.dtype != object for value in found) else None
+    return results if all(value.dtype != object for value in results) else None
 
 
-def by_runtime(one: Variant) -> Sequence[Any] | None:
+def by_runtime(variant: Variant) -> Sequence[Any] | None:
     """What ONNX Runtime answers."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level, options.intra_op_num_threads = 4, 1
     try:
-        feeds = dict(zip([one.name for one in one.model.graph.input], one.inputs, strict=True))
-        session = onnxruntime.InferenceSession(one.model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-        found = session.run(None, feeds)
+        feeds = dict(zip([variant.name for variant in variant.model.graph.input], variant.inputs, strict=True))
+        session = onnxruntime.InferenceSession(
+            variant.model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
+        results = session.run(None, feeds)
     except Exception:
         return None
-    return [np.asarray(value) for value in found] if all(isinstance(value, np.ndarray) for value in found) else None
+    return [np.asarray(value) for value in results] if all(isinstance(value, np.ndarray) for value in results) else None
 
 
-def verdict(one: Variant) -> tuple[str, str]:
+def verdict(variant: Variant) -> tuple[str, str]:
     """A word for what came of a variant, and why: same, wrong, refused, reference, runtime (whom it agrees with), none."""
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
-        judges = {"reference": by_reference(one)} | ({} if one.op in ENDS_RUNTIME else {"runtime": by_runtime(one)})
+        judges = {"reference": by_reference(variant)} | (
+            {} if variant.op in ENDS_RUNTIME else {"runtime": by_runtime(variant)}
+        )
         answers = {name: values for name, values in judges.items() if values}
         if not answers:
             return "none", ""
-        made = imported(one, one.op)
-        found = made if isinstance(made, Answer) else interpreted(made)
-        if isinstance(found, (Answer, str)):
-            return "refused", f"{'+'.join(answers)}: {found.why if isinstance(found, Answer) else found}"
+        made = imported(variant, variant.op)
+        answer = made if isinstance(made, Answer) else interpreted(made)
+        if isinstance(answer, (Answer, str)):
+            return "refused", f"{'+'.join(answers)}: {answer.why if isinstance(answer, Answer) else answer}"
         assert isinstance(made, Imported)
-        why = {name: _differs(made, found, want, one) for name, want in answers.items()}
+        why = {name: _differs(made, answer, want, variant) for name, want in answers.items()}
         agree = [name for name, words in why.items() if not words]
-        told = "; ".join(f"{name}: {words}" for name, words in why.items() if words)
-        return ("same" if not told else agree[0] if agree else "wrong"), told
+        text = "; ".join(f"{name}: {words}" for name, words in why.items() if words)
+        return ("same" if not text else agree[0] if agree else "wrong"), text
 
 
-def _differs(made: Imported, found: Mapping[str, Any], wanted: Sequence[Any], one: Variant) -> str:
-    for name, want in zip(made.graph.outputs, wanted, strict=False):
-        why = differs(found[name], want, one)
+def _differs(made: Imported, answer: Mapping[str, Any], expected: Sequence[Any], variant: Variant) -> str:
+    for name, want in zip(made.graph.outputs, expected, strict=False):
+        why = differs(answer[name], want, variant)
         if why:
             return why
     return ""
@@ -273,14 +277,14 @@ def main() -> int:
     """Print every variant that is not the same everywhere."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--op", action="append")
-    asked = parser.parse_args()
-    for op in asked.op or supported():
+    args = parser.parse_args()
+    for op in args.op or supported():
         counts: dict[str, int] = {}
-        for one in variants(op):
-            word, why = verdict(one)
+        for variant in variants(op):
+            word, why = verdict(variant)
             counts[word] = counts.get(word, 0) + 1
             if word not in ("same", "none"):
-                print(f"{word:9} {op:20} {one.name}: {why[:170]}", flush=True)
+                print(f"{word:9} {op:20} {variant.name}: {why[:170]}", flush=True)
         print(f"# {op}: {counts}", flush=True)
     return 0
 

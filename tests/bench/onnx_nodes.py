@@ -102,12 +102,12 @@ class Imported:
         """Whether anything is left to compute: a graph without inputs was computed while it was read."""
         return bool(self.graph.inputs and self.graph.nodes)
 
-    def judged(self, found: dict[str, Any] | str) -> Answer:
+    def judged(self, results: dict[str, Any] | str) -> Answer:
         """The outputs beside the expected ones; words say why there are none."""
-        if isinstance(found, str):
-            return Answer(self.case.name, self.op, found)
+        if isinstance(results, str):
+            return Answer(self.case.name, self.op, results)
         for name, want in zip(self.graph.outputs, self.expected, strict=False):
-            why = differs(found[name], np.asarray(want), self.case)
+            why = differs(results[name], np.asarray(want), self.case)
             if why:
                 return Answer(self.case.name, self.op, why)
         return Answer(self.case.name, self.op, "")
@@ -115,25 +115,25 @@ class Imported:
 
 def answer(case: Any, op: str) -> Answer:
     """Import a case, compute it by the reference, compare."""
-    one = imported(case, op)
-    return one if isinstance(one, Answer) else one.judged(interpreted(one))
+    read = imported(case, op)
+    return read if isinstance(read, Answer) else read.judged(interpreted(read))
 
 
 def imported(case: Any, op: str) -> Imported | Answer:
     """The case as a graph, or why it is none."""
     inputs, expected = case.data_sets[0]
-    names = [one.name for one in case.model.graph.input]
+    names = [end.name for end in case.model.graph.input]
     try:
-        given = {name: plain(value) for name, value in zip(names, inputs, strict=False)}
+        feeds = {name: plain(value) for name, value in zip(names, inputs, strict=False)}
         expected = [plain(value) for value in expected]
-        if any(not isinstance(value, np.ndarray) and not np.isscalar(value) for value in given.values()):
+        if any(not isinstance(value, np.ndarray) and not np.isscalar(value) for value in feeds.values()):
             return Answer(case.name, op, NO_TENSOR)
         fixed: dict[str, Any] = {}
         graph = None
-        order = sorted(given, key=lambda name: (np.asarray(given[name]).dtype.kind == "f", np.asarray(given[name]).size))
+        order = sorted(feeds, key=lambda name: (np.asarray(feeds[name]).dtype.kind == "f", np.asarray(feeds[name]).size))
         for name in [None, *order]:  # fix one input more each time, small whole numbers first
             if name is not None:
-                fixed[name] = given[name]
+                fixed[name] = feeds[name]
             try:
                 graph = graph_of(case.model, None, fixed)
                 break
@@ -143,17 +143,17 @@ def imported(case: Any, op: str) -> Imported | Answer:
         assert graph is not None
         if set(fixed) >= set(names) and len(names) > 1 and not graph.nodes and op not in ("Range", "ConstantOfShape"):
             return Answer(case.name, op, "only with every input fixed")
-        return Imported(case, op, graph, given, expected)
+        return Imported(case, op, graph, feeds, expected)
     except Exception as error:  # a case must not end the list
         return Answer(case.name, op, f"{type(error).__name__}: {str(error)[:160]}")
 
 
-def interpreted(one: Imported) -> dict[str, Any] | str:
+def interpreted(read: Imported) -> dict[str, Any] | str:
     """Outputs by the reference, or in words why there are none."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return interpret(one.graph, {name: np.asarray(one.given[name]) for name in one.graph.inputs})
+            return interpret(read.graph, {name: np.asarray(read.given[name]) for name in read.graph.inputs})
     except Exception as error:
         return f"{type(error).__name__}: {str(error)[:160]}"
 
@@ -165,16 +165,16 @@ def by_packs(every: list[Imported | Answer], *, queued: bool = False) -> list[An
     else:
         from tests.bench.onnx_nodes_served import served  # it needs a C compiler
 
-    runs = {f"case{place}": one for place, one in enumerate(every) if isinstance(one, Imported) and one.runs}
-    found = served({name: (one.graph, one.given) for name, one in runs.items()})
+    runs = {f"case{index}": read for index, read in enumerate(every) if isinstance(read, Imported) and read.runs}
+    results = served({name: (read.graph, read.given) for name, read in runs.items()})
     print(f"{len(runs)} cases ran in packs; what the others compute was known when they were read, or they are not read")
-    told = []
-    for place, one in enumerate(every):
-        if isinstance(one, Answer):
-            told.append(one)
+    answers = []
+    for index, read in enumerate(every):
+        if isinstance(read, Answer):
+            answers.append(read)
         else:
-            told.append(one.judged(found[f"case{place}"] if f"case{place}" in found else interpreted(one)))
-    return told
+            answers.append(read.judged(results[f"case{index}"] if f"case{index}" in results else interpreted(read)))
+    return answers
 
 
 def plain(value: Any) -> Any:
@@ -184,25 +184,25 @@ def plain(value: Any) -> Any:
     return numpy_helper.to_array(value) if isinstance(value, TensorProto) else value
 
 
-def differs(found: Any, want: Any, case: Any) -> str:
+def differs(results: Any, want: Any, case: Any) -> str:
     """In words; empty where they agree."""
-    if found.dtype != want.dtype:
-        return f"type {found.dtype}, expected {want.dtype}"
-    if found.shape != want.shape:
-        return f"shape {found.shape}, expected {want.shape}"
+    if results.dtype != want.dtype:
+        return f"type {results.dtype}, expected {want.dtype}"
+    if results.shape != want.shape:
+        return f"shape {results.shape}, expected {want.shape}"
     if want.dtype.kind not in "fV":
-        return "" if np.array_equal(found, want) else "other numbers"
+        return "" if np.array_equal(results, want) else "other numbers"
     loose = {"float16": 1e-2, "bfloat16": 5e-2}.get(want.dtype.name, 0.0)
     rtol, atol = max(case.rtol, loose, 1e-5), max(case.atol, loose, 1e-7)
-    if np.allclose(found.astype(np.float64), want.astype(np.float64), rtol=rtol, atol=max(atol, 1e-6), equal_nan=True):
+    if np.allclose(results.astype(np.float64), want.astype(np.float64), rtol=rtol, atol=max(atol, 1e-6), equal_nan=True):
         return ""
     with np.errstate(all="ignore"):
-        return f"off by {np.nanmax(np.abs(found.astype(np.float64) - want.astype(np.float64))):.2g}"
+        return f"off by {np.nanmax(np.abs(results.astype(np.float64) - want.astype(np.float64))):.2g}"
 
 
-def other_type(one: Answer) -> bool:
+def other_type(answer: Answer) -> bool:
     """Whether a case failed because graphs have no such elements: text, sequences, eight-bit floats, parts of a byte."""
-    return one.why == NO_TENSOR or re.search(r"element(s of)? type", one.why) is not None
+    return answer.why == NO_TENSOR or re.search(r"element(s of)? type", answer.why) is not None
 
 
 def page(packs: list[Answer], reference: list[Answer]) -> str:
@@ -215,18 +215,18 @@ def page(packs: list[Answer], reference: list[Answer]) -> str:
     ]
     lines += ["| computed by | cases | pass | of element types that graphs have | pass |", "|---|---|---|---|---|"]
     for name, answers in (("packs: plain loops in C", packs), ("the interpreter", reference)):
-        passed, whole = sum(not one.why for one in answers), sum(not other_type(one) for one in answers)
+        passed, whole = sum(not answer.why for answer in answers), sum(not other_type(answer) for answer in answers)
         lines.append(
             f"| {name} | {len(answers)} | {passed} ({passed / len(answers):.1%}) | {whole} | **{passed / whole:.1%}** |"
         )
-    ops, some = {one.op for one in packs}, {one.op for one in packs if not one.why}
+    ops, some = {answer.op for answer in packs}, {answer.op for answer in packs if not answer.why}
     lines += ["", f"{len(ops)} operators. No case passes of: {', '.join(sorted(ops - some)) or 'none'}.", ""]
-    others = Counter(one.op for one in packs if other_type(one))
-    told = ", ".join(f"{op} {count}" for op, count in others.most_common())
-    lines += [f"Of other element types (text, sequences, eight-bit floats, parts of a byte): {told}.", ""]
+    others = Counter(answer.op for answer in packs if other_type(answer))
+    text = ", ".join(f"{op} {count}" for op, count in others.most_common())
+    lines += [f"Of other element types (text, sequences, eight-bit floats, parts of a byte): {text}.", ""]
     lines += ["What else does not pass in packs:", ""]
-    lines += [f"- `{one.name}`: {one.why}" for one in packs if one.why and not other_type(one)]
-    only = [one.name for one, other in zip(packs, reference, strict=True) if bool(one.why) != bool(other.why)]
+    lines += [f"- `{answer.name}`: {answer.why}" for answer in packs if answer.why and not other_type(answer)]
+    only = [answer.name for answer, other in zip(packs, reference, strict=True) if bool(answer.why) != bool(other.why)]
     lines += ["", f"Cases that one way passes and the other does not: {', '.join(only) or 'none'}."]
     return "\n".join(lines) + "\n"
 
@@ -239,7 +239,7 @@ def main() -> int:
     parser.add_argument("--page", type=Path, help="both ways, into this file")
     parser.add_argument("--packs", action="store_true", help="compute by plain loops in packs, not by the reference")
     parser.add_argument("--queued", action="store_true", help="compute by CUDA launches over the stand-in driver")
-    asked = parser.parse_args()
+    args = parser.parse_args()
     import ml_dtypes  # noqa: F401, gives numpy a bfloat16
 
     every = cases()
@@ -247,21 +247,21 @@ def main() -> int:
     read: list[Imported | Answer] = []
     for case in every:
         op = op_of(case, single)
-        if (asked.op and op in asked.op) or (not asked.op and (asked.all or op in NAMED)):
+        if (args.op and op in args.op) or (not args.op and (args.all or op in NAMED)):
             read.append(imported(case, op))
-    made = asked.packs or asked.queued
-    if made or asked.page:
-        answers = by_packs(read, queued=asked.queued)
-    if asked.page or not made:
-        of_reference = [one if isinstance(one, Answer) else one.judged(interpreted(one)) for one in read]
-    if asked.page:
-        asked.page.write_text(page(answers, of_reference), encoding="utf-8")
+    made = args.packs or args.queued
+    if made or args.page:
+        answers = by_packs(read, queued=args.queued)
+    if args.page or not made:
+        of_reference = [answer if isinstance(answer, Answer) else answer.judged(interpreted(answer)) for answer in read]
+    if args.page:
+        args.page.write_text(page(answers, of_reference), encoding="utf-8")
         return 0
     answers = answers if made else of_reference
-    total, passed = Counter(one.op for one in answers), Counter(one.op for one in answers if not one.why)
-    for one in answers:
-        if one.why:
-            print(f"  {one.name}: {one.why}")
+    total, passed = Counter(answer.op for answer in answers), Counter(answer.op for answer in answers if not answer.why)
+    for answer in answers:
+        if answer.why:
+            print(f"  {answer.name}: {answer.why}")
     short: dict[str, str] = defaultdict(str)
     for op in sorted(total):
         if passed[op] < total[op]:
@@ -270,9 +270,9 @@ def main() -> int:
     print("no case passed:", ", ".join(op for op in sorted(total) if not passed[op]) or "none")
     share = sum(passed.values()) / len(answers)
     print(f"{len(total)} operators, {sum(passed.values())} of {len(answers)} cases ({share:.1%})")
-    other = [one for one in answers if other_type(one)]
-    told = sum(passed.values()) / (len(answers) - len(other))
-    print(f"{len(other)} of them are of element types that graphs do not have; of the others {told:.1%} pass")
+    other = [answer for answer in answers if other_type(answer)]
+    passed_share = sum(passed.values()) / (len(answers) - len(other))
+    print(f"{len(other)} of them are of element types that graphs do not have; of the others {passed_share:.1%} pass")
     return 0
 
 

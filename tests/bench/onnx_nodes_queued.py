@@ -30,63 +30,65 @@ Found = dict[str, dict[str, Any] | str]
 
 def served(cases: Mapping[str, tuple[Graph, Given]]) -> Found:
     """Outputs by name of every graph on its inputs, or in words why there are none."""
-    found: Found = {}
+    results: Found = {}
     ready: list[str] = []
     for name, (graph, _) in cases.items():
         try:
             planned(name, graph, tuned=False)
             ready.append(name)
         except Exception as error:  # a graph must not end the list
-            found[name] = f"no plan: {type(error).__name__}: {str(error)[:140]}"
-    with tempfile.TemporaryDirectory() as place:
+            results[name] = f"no plan: {type(error).__name__}: {str(error)[:140]}"
+    with tempfile.TemporaryDirectory() as folder:
         for at in range(0, len(ready), BATCH):
-            found |= _together({name: cases[name] for name in ready[at : at + BATCH]}, Path(place), str(at))
+            results |= _together({name: cases[name] for name in ready[at : at + BATCH]}, Path(folder), str(at))
             print(f"{at + BATCH} of {len(ready)}", file=sys.stderr, flush=True)
-    return found
+    return results
 
 
-def _together(cases: Mapping[str, tuple[Graph, Given]], place: Path, called: str) -> Found:
+def _together(cases: Mapping[str, tuple[Graph, Given]], folder: Path, called: str) -> Found:
     """Of graphs in one pack, or of its halves where it does not build, or where one of them ends the process."""
-    told = "the process ended"
+    text = "the process ended"
     try:
-        pack = model_pack(place / called, ARCH, place / "code", {name: one[0] for name, one in cases.items()}, tuned=False)
-        return _asked(pack, cases, place)
+        pack = model_pack(
+            folder / called, ARCH, folder / "code", {name: case[0] for name, case in cases.items()}, tuned=False
+        )
+        return _asked(pack, cases, folder)
     except Exception as error:
-        told = f"{type(error).__name__}: {str(error)[-300:]}"
+        text = f"{type(error).__name__}: {str(error)[-300:]}"
     if len(cases) == 1:
-        return dict.fromkeys(cases, told)
+        return dict.fromkeys(cases, text)
     names = list(cases)
     half = len(names) // 2
-    parts = [_together({name: cases[name] for name in part}, place, f"{called}-{len(part)}-{part[0]}")
+    parts = [_together({name: cases[name] for name in part}, folder, f"{called}-{len(part)}-{part[0]}")
              for part in (names[:half], names[half:])]  # fmt: skip
     return parts[0] | parts[1]
 
 
-def _asked(pack: Path, cases: Mapping[str, tuple[Graph, Given]], place: Path) -> Found:
-    given = {name: {one: np.asarray(inputs[one]) for one in graph.inputs} for name, (graph, inputs) in cases.items()}
-    asked, told = place / "asked", place / "told"
-    asked.write_bytes(pickle.dumps(given))
-    where = environment(place / "images", device=ARCH, sources=place / "code")
+def _asked(pack: Path, cases: Mapping[str, tuple[Graph, Given]], folder: Path) -> Found:
+    feeds = {name: {name_: np.asarray(inputs[name_]) for name_ in graph.inputs} for name, (graph, inputs) in cases.items()}
+    request, answer = folder / "asked", folder / "told"
+    request.write_bytes(pickle.dumps(feeds))
+    where = environment(folder / "images", device=ARCH, sources=folder / "code")
     done = subprocess.run(
-        [sys.executable, "-m", "tests.bench.onnx_nodes_queued", str(pack), str(asked), str(told)],
+        [sys.executable, "-m", "tests.bench.onnx_nodes_queued", str(pack), str(request), str(answer)],
         cwd=ROOT, env={**os.environ, **where}, capture_output=True, text=True, timeout=SECONDS, check=False,
     )  # fmt: skip
     if done.returncode != 0:
         raise RuntimeError(done.stderr.strip()[-300:])
-    found: Found = pickle.loads(told.read_bytes())
-    return found
+    results: Found = pickle.loads(answer.read_bytes())
+    return results
 
 
-def main(pack: str, asked: str, told: str) -> None:
+def main(pack: str, request: str, answer: str) -> None:
     """What a pack's models answer to arrays; a fault of the device ends the process."""
-    found: Found = {}
+    results: Found = {}
     with haotuner.load(pack, device="cuda:0") as opened:
-        for name, given in pickle.loads(Path(asked).read_bytes()).items():
+        for name, feeds in pickle.loads(Path(request).read_bytes()).items():
             try:
-                found[name] = answered(opened.model(name), given)
+                results[name] = answered(opened.model(name), feeds)
             except haotuner.errors.UsageError as error:
-                found[name] = f"{type(error).__name__}: {str(error)[:140]}"
-    Path(told).write_bytes(pickle.dumps(found))
+                results[name] = f"{type(error).__name__}: {str(error)[:140]}"
+    Path(answer).write_bytes(pickle.dumps(results))
 
 
 if __name__ == "__main__":

@@ -25,28 +25,28 @@ Given = Mapping[str, Any]
 
 def served(cases: Mapping[str, tuple[Graph, Given]]) -> dict[str, dict[str, Any] | str]:
     """Outputs by name of every graph on its inputs, or in words why there are none."""
-    found: dict[str, dict[str, Any] | str] = {}
+    results: dict[str, dict[str, Any] | str] = {}
     ready: list[str] = []
     for name, (graph, _) in cases.items():
         try:
             planned({name: graph}, LANES[best_level()], tuned=False, exact=False)
             ready.append(name)
         except Exception as error:  # a graph must not end the list
-            found[name] = f"no plan: {type(error).__name__}: {str(error)[:140]}"
+            results[name] = f"no plan: {type(error).__name__}: {str(error)[:140]}"
     for at in range(0, len(ready), BATCH):
-        found |= _together({name: cases[name] for name in ready[at : at + BATCH]})
-    return found
+        results |= _together({name: cases[name] for name in ready[at : at + BATCH]})
+    return results
 
 
 def _together(cases: Mapping[str, tuple[Graph, Given]]) -> dict[str, dict[str, Any] | str]:
     """Of graphs in one pack, or of its halves where it does not build."""
-    with tempfile.TemporaryDirectory() as place:
+    with tempfile.TemporaryDirectory() as folder:
         try:
             path = model_pack(
-                Path(place) / "pack", {name: graph for name, (graph, _) in cases.items()}, tuned=False, exact=False
+                Path(folder) / "pack", {name: graph for name, (graph, _) in cases.items()}, tuned=False, exact=False
             )
             with haotuner.load(path, threads=1) as pack:
-                return {name: _one(pack.model(name), graph, given) for name, (graph, given) in cases.items()}
+                return {name: _one(pack.model(name), graph, feeds) for name, (graph, feeds) in cases.items()}
         except Exception as error:
             if len(cases) == 1:
                 return dict.fromkeys(cases, f"no pack: {type(error).__name__}: {str(error)[:140]}")
@@ -56,9 +56,9 @@ def _together(cases: Mapping[str, tuple[Graph, Given]]) -> dict[str, dict[str, A
     return parts[0] | parts[1]
 
 
-def _one(model: Any, graph: Graph, given: Given) -> dict[str, Any] | str:
+def _one(model: Any, graph: Graph, feeds: Given) -> dict[str, Any] | str:
     try:
-        out: dict[str, Any] = model.run({name: np.asarray(given[name]) for name in graph.inputs})
+        out: dict[str, Any] = model.run({name: np.asarray(feeds[name]) for name in graph.inputs})
         return out
     except Exception as error:
         return f"{type(error).__name__}: {str(error)[:140]}"

@@ -38,49 +38,49 @@ def main() -> None:
     words.add_argument("--threads", default="1")
     words.add_argument("--db", default="", help="a store that keeps the records of sections timed here, for kind_models")
     words.add_argument("--out", type=Path, default=Path("docs/results/operators.md"))
-    asked = words.parse_args()
-    for name in asked.sections:
+    args = words.parse_args()
+    for name in args.sections:
         module = importlib.import_module(f"tests.bench.operators_{name}")
-        for text in section(name, module, asked):  # case by case: what was raced is kept however the run ends
-            page = asked.out.read_text(encoding="utf-8") if asked.out.exists() else HEAD
-            asked.out.write_text(with_section(page, module.TITLE, text), encoding="utf-8")
+        for text in section(name, module, args):  # case by case: what was raced is kept however the run ends
+            page = args.out.read_text(encoding="utf-8") if args.out.exists() else HEAD
+            args.out.write_text(with_section(page, module.TITLE, text), encoding="utf-8")
 
 
 def with_section(page: str, title: str, text: str) -> str:
     """The page with a section in place of the one of that title, or behind all others."""
     parts = re.split(r"(?m)^(?=## )", page)
-    kept = [part for part in parts if not part.startswith(f"## {title}\n")]
-    return "\n\n".join(part.strip() for part in [*kept, text]) + "\n"
+    others = [part for part in parts if not part.startswith(f"## {title}\n")]
+    return "\n\n".join(part.strip() for part in [*others, text]) + "\n"
 
 
-def section(name: str, module: Any, asked: argparse.Namespace) -> Iterator[str]:
+def section(name: str, module: Any, args: argparse.Namespace) -> Iterator[str]:
     """Markdown of one kind, after each of its cases: a row a shape, and the mean."""
-    command = f"python -m tests.bench.operators {name} --seconds-per-row {asked.seconds_per_row} --budget {asked.budget}"
-    command += f" --weights {asked.weights} --threads {asked.threads}"
+    command = f"python -m tests.bench.operators {name} --seconds-per-row {args.seconds_per_row} --budget {args.budget}"
+    command += f" --weights {args.weights} --threads {args.threads}"
     if hasattr(module, "section"):
-        yield module.section(command, asked)
+        yield module.section(command, args)
         return
     rows: list[Any] = []
     with tempfile.TemporaryDirectory() as folder:
-        for place, (op, tune_at, race_at) in enumerate(module.CASES):
-            pack = str(Path(folder) / str(place))
+        for index, (op, tune_at, race_at) in enumerate(module.CASES):
+            pack = str(Path(folder) / str(index))
             words = (
                 "--threads",
-                asked.threads,
+                args.threads,
                 "--budget",
-                asked.budget,
+                args.budget,
                 "--cache-state",
-                asked.weights,
+                args.weights,
                 "--peers",
                 "none",
                 "-q",
             )
             tuned = haotuner("tune", "--op", op, "--shapes", tune_at, "--out", pack, *words)
             more = () if race_at is None else ("--shapes", race_at)
-            race = ("--peers", module.PEERS, "--threads", asked.threads, "--cache-state", asked.weights)
-            raced = haotuner("bench", pack, *more, *race, "--seconds-per-row", asked.seconds_per_row, "-q")
+            race = ("--peers", module.PEERS, "--threads", args.threads, "--cache-state", args.weights)
+            raced = haotuner("bench", pack, *more, *race, "--seconds-per-row", args.seconds_per_row, "-q")
             rows += raced["rows"]
-            yield _text(module, command, machine(tuned), rows, place + 1)
+            yield _text(module, command, machine(tuned), rows, index + 1)
 
 
 def _text(module: Any, command: str, where: str, rows: list[Any], cases: int) -> str:

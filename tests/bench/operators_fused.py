@@ -24,7 +24,7 @@ PAIRS = (
 SIZES = {_ROWS: ({"m": 16}, {"m": 128}), _IMAGES: ({"b": 1, "h": 14, "w": 14}, {"b": 2, "h": 28, "w": 28})}
 
 
-def section(command: str, asked: Any) -> str:
+def section(command: str, args: Any) -> str:
     """Tune, then a row a pair and size."""
     import haotuner
 
@@ -32,8 +32,8 @@ def section(command: str, asked: Any) -> str:
     fused = [(f"{spec},epilogue={steps}", shapes) for spec, steps, shapes in PAIRS]
     every = [*bare.items(), *fused]
     with tempfile.TemporaryDirectory() as folder:
-        paths, where = tuned_pack([op for op, _ in every], [shapes for _, shapes in every], asked, folder)
-        packs = [haotuner.load(path, threads=int(asked.threads)) for path in paths]
+        paths, where = tuned_pack([op for op, _ in every], [shapes for _, shapes in every], args, folder)
+        packs = [haotuner.load(path, threads=int(args.threads)) for path in paths]
         for spec, steps, shapes in PAIRS:
             for size in SIZES[shapes]:
                 calls = [_call(packs, Op.parse(text), size) for text in (spec, f"{spec},epilogue={steps}")]
@@ -45,7 +45,7 @@ def section(command: str, asked: Any) -> str:
 
 
 def _call(packs: Any, op: Op, size: dict[str, int]) -> Any:
-    pack = next(one for one in packs if op.name in one.ops)
+    pack = next(pack_ for pack_ in packs if op.name in pack_.ops)
     inputs = numerics.draw(op, Shape.of(size), np.random.default_rng(0))
     constants = {name: inputs[name] for name in op.epilogue_operands}
     served = pack.op(op.name).bind(inputs["weight"], **constants)

@@ -16,17 +16,17 @@ ROUNDS = 31
 LEAST_S = 0.004  # of one turn
 
 
-def tuned_pack(ops: Sequence[str], shapes: Sequence[str], asked: Any, folder: str) -> tuple[list[str], str]:
+def tuned_pack(ops: Sequence[str], shapes: Sequence[str], args: Any, folder: str) -> tuple[list[str], str]:
     """Packs of ops, those of one range together; where they lie, and a line about the machine."""
-    packs, found = [], {}
-    for place, one in enumerate(dict.fromkeys(shapes)):
-        path = str(Path(folder) / str(place))
-        words = [word for op, range_ in zip(ops, shapes, strict=True) if range_ == one for word in ("--op", op)]
-        budget = f"{float(asked.budget.rstrip('s')) * (len(words) // 2):.0f}s"
-        more = ("--budget", budget, "--peers", "none", "-q", *(("--db", asked.db) if asked.db else ()))
-        found = haotuner("tune", *words, "--shapes", one, "--out", path, "--threads", asked.threads, *more)
+    packs, document = [], {}
+    for index, shape_text in enumerate(dict.fromkeys(shapes)):
+        path = str(Path(folder) / str(index))
+        words = [word for op, range_ in zip(ops, shapes, strict=True) if range_ == shape_text for word in ("--op", op)]
+        budget = f"{float(args.budget.rstrip('s')) * (len(words) // 2):.0f}s"
+        more = ("--budget", budget, "--peers", "none", "-q", *(("--db", args.db) if args.db else ()))
+        document = haotuner("tune", *words, "--shapes", shape_text, "--out", path, "--threads", args.threads, *more)
         packs.append(path)
-    return packs, machine(found)
+    return packs, machine(document)
 
 
 def paired(ours: Call, other: Call) -> tuple[float, float, float, float]:

@@ -22,20 +22,20 @@ OPS = (
 IMAGES, TOKENS = ((1, 7), (1, 28), (4, 14), (1, 57)), ((12, 16), (12, 128), (48, 256))
 
 
-def section(command: str, asked: Any) -> str:
+def section(command: str, args: Any) -> str:
     """Tune, then a row an op and size."""
     import torch
 
     import haotuner
 
-    torch.set_num_threads(int(asked.threads))
+    torch.set_num_threads(int(args.threads))
     rows = []
     with tempfile.TemporaryDirectory() as folder, torch.inference_mode():
-        paths, where = tuned_pack([op for op, _ in OPS], [shapes for _, shapes in OPS], asked, folder)
-        packs = [haotuner.load(path, threads=int(asked.threads)) for path in paths]
+        paths, where = tuned_pack([op for op, _ in OPS], [shapes for _, shapes in OPS], args, folder)
+        packs = [haotuner.load(path, threads=int(args.threads)) for path in paths]
         for spec, _ in OPS:
             name = Op.parse(spec).name
-            pack = next(one for one in packs if name in one.ops)
+            pack = next(item for item in packs if name in item.ops)
             for size in TOKENS if spec.startswith("batch") else IMAGES:
                 ours, other, flops = (_product if spec.startswith("batch") else _image)(torch, pack, name, size)
                 us, ratio, low, high = paired(ours, other)
@@ -65,12 +65,12 @@ def _image(torch: Any, pack: Any, name: str, size: tuple[int, int]) -> tuple[Any
     if op.dtype == "int8":
         scale, bias = torch.full((f,), 0.001), torch.zeros(f)
         served = pack.op(name).bind((weight * 20).clamp(-127, 127).to(torch.int8), bias=bias, scale=scale)
-        given = torch.quantize_per_tensor(x, 0.02, 128, torch.quint8).contiguous(memory_format=memory)
-        kept = torch.quantize_per_channel(weight, torch.full((f,), 0.02).double(), torch.zeros(f).long(), 0, torch.qint8)
-        packed = torch.ops.quantized.conv2d_prepack(kept, bias, [1, 1], [r // 2, r // 2], [1, 1], groups)
-        image = given.int_repr().permute(0, 2, 3, 1).contiguous()
+        pixels = torch.quantize_per_tensor(x, 0.02, 128, torch.quint8).contiguous(memory_format=memory)
+        weights = torch.quantize_per_channel(weight, torch.full((f,), 0.02).double(), torch.zeros(f).long(), 0, torch.qint8)
+        packed = torch.ops.quantized.conv2d_prepack(weights, bias, [1, 1], [r // 2, r // 2], [1, 1], groups)
+        image = pixels.int_repr().permute(0, 2, 3, 1).contiguous()
         y = torch.empty(b, side, side, f, dtype=torch.uint8)
-        return lambda: served(image, out=y), lambda: torch.ops.quantized.conv2d_relu(given, packed, 0.1, 0), flops
+        return lambda: served(image, out=y), lambda: torch.ops.quantized.conv2d_relu(pixels, packed, 0.1, 0), flops
     layer = torch.nn.Conv2d(c, f, r, padding=r // 2, groups=groups, bias=False).bfloat16().to(memory_format=memory)
     layer.weight.copy_(weight)
     served, image = pack.op(name).bind(layer.weight.contiguous()), x.bfloat16().contiguous(memory_format=memory)

@@ -32,9 +32,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("shapes")
     parser.add_argument("--seconds", type=float, default=180.0, help="for measuring prices of the one plan")
     parser.add_argument("--page", type=Path)
-    asked = parser.parse_args(arguments)
-    graph = read(asked.model)
-    prices = ProfiledPrices(requests(spans_of(graph, asked.shapes), PRICED), asked.seconds)
+    args = parser.parse_args(arguments)
+    graph = read(args.model)
+    prices = ProfiledPrices(requests(spans_of(graph, args.shapes), PRICED), args.seconds)
     plan = IlpPartitioner(graph, prices)
     whole = Specialization(plan.steps)
     prices.allow(WAYS_S)
@@ -42,24 +42,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     choice.add_own()
     least = choice.costs.min(axis=0)
 
-    def us(steps: Sequence[Step], place: int) -> float:
-        return sum(prices.expected_us(one.graph)[place] for one in steps if isinstance(one, Loops))
+    def us(steps: Sequence[Step], at: int) -> float:
+        return sum(prices.expected_us(item.graph)[at] for item in steps if isinstance(item, Loops))
 
     rows = []
-    for place, dims in enumerate(prices.requests):
-        way = next(one for one in ways if one.serves(dims))
-        again = [timed_us(graph, one.steps, [dims]) for one in (whole, way)] if len(ways) > 1 else []
-        one_us, way_us = us(whole.steps, place), us(way.steps, place)
+    for at, dims in enumerate(prices.requests):
+        way = next(part for part in ways if part.serves(dims))
+        again = [timed_us(graph, part.steps, [dims]) for part in (whole, way)] if len(ways) > 1 else []
+        one_us, way_us = us(whole.steps, at), us(way.steps, at)
         rows.append(
-            f"| {asked.model.stem} | {_said(dims)} | {one_us:,.1f} | {least[place]:,.1f} | {one_us / least[place] - 1:.1%} "
-            f"| {way_us:,.1f} ({ways.index(way) + 1} of {len(ways)}) | {' / '.join(f'{one:,.0f}' for one in again) or '-'} |"
+            f"| {args.model.stem} | {_said(dims)} | {one_us:,.1f} | {least[at]:,.1f} | {one_us / least[at] - 1:.1%} "
+            f"| {way_us:,.1f} ({ways.index(way) + 1} of {len(ways)}) | {' / '.join(f'{us_:,.0f}' for us_ in again) or '-'} |"
         )
     text = "\n".join(rows)
-    lines = [f"{one['where']}: {one['own_kernels']} kernels of its own" for one in plan.report.ways]
+    lines = [f"{item['where']}: {item['own_kernels']} kernels of its own" for item in plan.report.ways]
     print(text)
-    print(f"{asked.model.stem}: {'; '.join(lines) or 'one plan dominates'}")
-    if asked.page:
-        with asked.page.open("a", encoding="utf-8") as page:
+    print(f"{args.model.stem}: {'; '.join(lines) or 'one plan dominates'}")
+    if args.page:
+        with args.page.open("a", encoding="utf-8") as page:
             page.write(text + "\n")
     return 0
 

@@ -68,7 +68,7 @@ def plan_us(
     layouts = [curves for curves in book.layouts(names, Effort().caution).values() if can_serve(curves)]
     if not layouts:
         return float("inf")
-    curves = min(layouts, key=lambda found: mean_us(best_us(found, rows)[0], shares))
+    curves = min(layouts, key=lambda layout: mean_us(best_us(layout, rows)[0], shares))
     us = []
     for planned in choose(curves, rows.tolist()):
         (first, tiles), *others = planned.composition.parts

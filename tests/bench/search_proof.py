@@ -93,15 +93,15 @@ def main() -> None:
     words.add_argument("--db", default="search.records.db")
     words.add_argument("--seeds", type=int, default=20)
     words.add_argument("--out", type=Path, default=Path("docs/results"))
-    asked = words.parse_args()
+    args = words.parse_args()
     device = find_device("cpu")
-    store, twice = open_store(f"sqlite:///{asked.db}"), open_store(f"sqlite:///{asked.db}.again")
+    store, twice = open_store(f"sqlite:///{args.db}"), open_store(f"sqlite:///{args.db}.again")
     text = ["# Do selection and the cost model earn their place?", "",
-            f"Made by `python -m tests.bench.search_proof --ops {asked.ops} --random {asked.random} --seeds {asked.seeds}` "
+            f"Made by `python -m tests.bench.search_proof --ops {args.ops} --random {args.random} --seeds {args.seeds}` "
             f"on `{device.id}`, weights {CACHE}, one core, m log-uniform in 1..{MOST_ROWS}.", ""]  # fmt: skip
     regrets, replays = list[str](), list[str]()
     summary: dict[str, dict[str, Any]] = {}
-    cases = [case_of(Op.parse(name), device, asked.random) for name in asked.ops.split(",")]
+    cases = [case_of(Op.parse(name), device, args.random) for name in args.ops.split(",")]
     records = [measured(case, device, store, case.everybody) for case in cases]
     for case, known in zip(cases, records, strict=True):  # everything that is timed comes first
         regret = regrets_of(case, known, device, store)
@@ -110,14 +110,14 @@ def main() -> None:
         summary[case.op.name] = {"regrets": regret}
     again = [measured(case, device, twice, case.replayed) for case in cases]
     for case, known, other in zip(cases, records, again, strict=True):
-        found = replayed(case, known, other, device, asked.seeds)
-        replays += replay_rows(case, found)
-        summary[case.op.name]["timings_to_98"] = {key: counts.tolist() for key, counts in found.items()}
+        results = replayed(case, known, other, device, args.seeds)
+        replays += replay_rows(case, results)
+        summary[case.op.name]["timings_to_98"] = {key: counts.tolist() for key, counts in results.items()}
     text += ["## Three regrets", "", REGRET_TEXT, "", REGRET_HEAD, "|" + "---|" * 10, *regrets, ""]
     text += ["## Timings until the plan is within 2 % of the best", "", REPLAY_TEXT, "",
              REPLAY_HEAD, "|" + "---|" * 7, *replays, ""]  # fmt: skip
-    asked.out.mkdir(parents=True, exist_ok=True)
-    (asked.out / "search.md").write_text("\n".join(text))
+    args.out.mkdir(parents=True, exist_ok=True)
+    (args.out / "search.md").write_text("\n".join(text))
     print(json.dumps(summary))
 
 
@@ -171,14 +171,14 @@ def measured(case: Case, device: Device, store: RecordStore, names: Sequence[str
     """Records of every probe of these kernels by trial key; what the store holds is not measured again."""
     lab = lab_of(device, store, resume=True, what=f"search proof {case.op.name}")
     try:
-        found: dict[str, Record] = {}
+        records: dict[str, Record] = {}
         for start in range(0, len(names), CHUNK):
             chunk = names[start : start + CHUNK]
             lab.prepare([n for n in chunk if any(lab.known(t) is None for t in case.probes[n].trials())])
             for name in chunk:
-                found |= {r.trial.key(): r for r in lab.measure(case.probes[name].trials())}
+                records |= {r.trial.key(): r for r in lab.measure(case.probes[name].trials())}
             print(f"{case.op.name}: {start + len(chunk)}/{len(names)}", file=sys.stderr, flush=True)
-        return found
+        return records
     finally:
         lab.close()
 
@@ -187,8 +187,8 @@ def book_of(case: Case, known: dict[str, Record], device: Device, *, note: bool)
     """A book over everybody; with ``note`` it knows all records."""
     book = ObservationTable(case.op, CpuDense(), device, list(case.probes.values()), cache=CACHE, seed=0)
     if note:
-        for one in case.probes.values():
-            for trial in one.trials():
+        for probe in case.probes.values():
+            for trial in probe.trials():
                 book.note(known[trial.key()])
     return book
 
@@ -206,15 +206,15 @@ def regrets_of(case: Case, known: dict[str, Record], device: Device, store: Reco
     every = [name for name in case.everybody if name not in book.failed]
     rows = sorted({shape["m"] for shape in case.traffic.shapes()})
     shapes = sorted({rows[round(i)] for i in np.linspace(0, len(rows) - 1, SHAPES).tolist()})
-    kept = book.layouts([kernel.name for kernel in tuned.kernels])
-    layouts = {"kept": kept, "survivors": book.layouts(list(case.survivors)), "all": book.layouts(every)}
-    finalists = {(stage, m): _best(found, m) for stage, found in layouts.items() for m in shapes}
+    selected = book.layouts([kernel.name for kernel in tuned.kernels])
+    layouts = {"kept": selected, "survivors": book.layouts(list(case.survivors)), "all": book.layouts(every)}
+    finalists = {(stage, m): _best(result, m) for stage, result in layouts.items() for m in shapes}
     finalists |= {("plan", m): [tuned.row_tables[0].at(Shape.of(m=m))] for m in shapes}
-    wanted = {m: {one.composition for stage in STAGES for one in finalists[stage, m]} for m in shapes}
+    expected = {m: {item.composition for stage in STAGES for item in finalists[stage, m]} for m in shapes}
     finals = lab_of(device, open_store("memory://"), resume=False, what="finals")
     try:
-        finals.gather(sorted({kernel for every_ in wanted.values() for one in every_ for kernel, _ in one.parts}))
-        first = [_timed(case.op, finals, wanted) for _ in range(CHOOSING)]
+        finals.gather(sorted({kernel for every_ in expected.values() for item in every_ for kernel, _ in item.parts}))
+        first = [_timed(case.op, finals, expected) for _ in range(CHOOSING)]
         best = {m: _stages(finalists, first, m) for m in shapes}
         passes = [_timed(case.op, finals, {m: set(best[m].values()) for m in shapes}) for _ in range(PASSES)]
     finally:
@@ -222,19 +222,19 @@ def regrets_of(case: Case, known: dict[str, Record], device: Device, store: Reco
     losses: dict[str, dict[int, float]] = {"dispatch": {}, "cover": {}, "selection": {}, "noise": {}}
     pairs = dict(zip(losses, zip(STAGES, STAGES[1:], strict=False), strict=False))
     for m in shapes:
-        for loss, (one, other) in pairs.items():
-            seen = [(found[m, best[m][one], i], found[m, best[m][other], i]) for found in passes for i in range(TIMES)]
+        for loss, (item, other) in pairs.items():
+            seen = [(result[m, best[m][item], i], result[m, best[m][other], i]) for result in passes for i in range(TIMES)]
             ratios = [us / least for us, least in seen]
             losses[loss][m] = float(np.median(ratios)) - 1
-        again = [found[m, best[m]["plan"], 1] / found[m, best[m]["plan"], 0] for found in passes]
+        again = [result[m, best[m]["plan"], 1] / result[m, best[m]["plan"], 0] for result in passes]
         losses["noise"][m] = abs(float(np.median(again)) - 1)
-    for name, (one, other) in pairs.items():
+    for name, (item, other) in pairs.items():
         for m in sorted(shapes, key=lambda m: -losses[name][m])[:WORST]:
             print(
-                f"{case.op.name} {name} m={m}: {losses[name][m]:.1%}, {best[m][one].text} against {best[m][other].text}",
+                f"{case.op.name} {name} m={m}: {losses[name][m]:.1%}, {best[m][item].text} against {best[m][other].text}",
                 file=sys.stderr,
             )
-    return {name: _figures(found) for name, found in losses.items()} | {"kept": {"count": float(len(tuned.kernels))}}
+    return {name: _figures(result) for name, result in losses.items()} | {"kept": {"count": float(len(tuned.kernels))}}
 
 
 def _figures(losses: Mapping[int, float]) -> dict[str, float]:
@@ -245,8 +245,8 @@ def _figures(losses: Mapping[int, float]) -> dict[str, float]:
 
 
 def _best(layouts: Mapping[Layout, Sequence[Curve]], m: int) -> list[Planned]:
-    found = [planned for curves in layouts.values() for planned in alternatives(curves, m, FINALISTS, SERIAL)]
-    return sorted(found, key=lambda planned: planned.us)[:FINALISTS]
+    plans = [planned for curves in layouts.values() for planned in alternatives(curves, m, FINALISTS, SERIAL)]
+    return sorted(plans, key=lambda planned: planned.us)[:FINALISTS]
 
 
 def _stages(
@@ -256,8 +256,8 @@ def _stages(
 ) -> dict[str, Composition]:
     """Every stage's best composition by its median; what a stage may choose, the next may choose too."""
 
-    def median(one: Composition) -> float:
-        return float(np.median([found.get((m, one, i), np.inf) for found in passes for i in range(TIMES)]))
+    def median(item: Composition) -> float:
+        return float(np.median([result.get((m, item, i), np.inf) for result in passes for i in range(TIMES)]))
 
     best: dict[str, Composition] = {}
     for stage in STAGES:
@@ -266,17 +266,19 @@ def _stages(
     return best
 
 
-def _timed(op: Op, lab: DeviceMeasurer, wanted: dict[int, set[Composition]]) -> dict[tuple[int, Composition, int], float]:
+def _timed(
+    op: Op, lab: DeviceMeasurer, compositions: dict[int, set[Composition]]
+) -> dict[tuple[int, Composition, int], float]:
     """One pass, measured anew in a process of its own: the compositions of a shape one after the other, twice."""
-    found: dict[tuple[int, Composition, int], float] = {}
+    times: dict[tuple[int, Composition, int], float] = {}
     lab.anew("finals")
-    for m, every in sorted(wanted.items()):
+    for m, every in sorted(compositions.items()):
         for repeat in range(TIMES):
-            trials = [Trial.of(op, one, Shape.of(m=m), cache=CACHE, repeat=repeat) for one in every]
+            trials = [Trial.of(op, item, Shape.of(m=m), cache=CACHE, repeat=repeat) for item in every]
             for trial, record in zip(trials, lab.measure(trials), strict=True):
                 if isinstance(record.outcome, Timed):
-                    found[m, trial.composition, repeat] = record.outcome.median_us
-    return found
+                    times[m, trial.composition, repeat] = record.outcome.median_us
+    return times
 
 
 def replayed(
@@ -291,7 +293,7 @@ def replayed(
         "": [n for n in case.survivors if n in usable],
         " without the funnel": [n for n in case.replayed if n in usable],
     }
-    found = {}
+    results = {}
     start = started(device, case.op)
     for suffix, members in pools.items():
         pool = Pool(op=case.op, device=device, probes=[case.probes[n] for n in members], known=known, again=again,
@@ -301,17 +303,17 @@ def replayed(
             ways["started"] = (replace(pool, start=start), STRATEGIES["model"])
         for name, (among, strategy) in ways.items():
             begin = time.monotonic()
-            found[name + suffix] = np.array([timings_to(SHARE, among, strategy, seed) for seed in range(seeds)], np.int64)
+            results[name + suffix] = np.array([timings_to(SHARE, among, strategy, seed) for seed in range(seeds)], np.int64)
             print(f"{case.op.name}: {name}{suffix} {time.monotonic() - begin:.0f} s", file=sys.stderr, flush=True)
-    return found
+    return results
 
 
 def regret_row(case: Case, known: dict[str, Record], regret: dict[str, dict[str, float]]) -> str:
     """One line of the first table."""
     failed = {r.trial.kernel for r in known.values() if not isinstance(r.outcome, Timed)}
     shares = " | ".join(
-        f"{found['mean']:.1%}, {found['p99']:.1%} ({worst(found)})"
-        for found in (regret[name] for name in ("dispatch", "cover", "selection"))
+        f"{figures['mean']:.1%}, {figures['p99']:.1%} ({worst(figures)})"
+        for figures in (regret[name] for name in ("dispatch", "cover", "selection"))
     )
     return (
         f"| {case.op.name} | {case.points:,} | {len(case.survivors)} | {len(case.drawn):,} | {len(failed)} | "
@@ -319,17 +321,17 @@ def regret_row(case: Case, known: dict[str, Record], regret: dict[str, dict[str,
     )
 
 
-def worst(found: Mapping[str, float]) -> str:
+def worst(figures: Mapping[str, float]) -> str:
     """The shapes that lose most, and how much."""
-    return ", ".join(f"{key} {loss:.0%}" for key, loss in found.items() if key.startswith("m="))
+    return ", ".join(f"{key} {loss:.0%}" for key, loss in figures.items() if key.startswith("m="))
 
 
-def replay_rows(case: Case, found: dict[str, NDArray[np.int64]]) -> list[str]:
+def replay_rows(case: Case, results: dict[str, NDArray[np.int64]]) -> list[str]:
     """Lines of the second table."""
     text = []
-    for name, counts in found.items():
+    for name, counts in results.items():
         low, middle, high = np.percentile(counts, (5, 50, 95))
-        least = float(np.median(found["model" + (" without the funnel" if "without" in name else "")]))
+        least = float(np.median(results["model" + (" without the funnel" if "without" in name else "")]))
         size = len(case.replayed) if "without" in name else len(case.survivors)
         text.append(
             f"| {case.op.name} | {name} | {size:,} | {middle:.0f} | {low:.0f} | {high:.0f} | {middle / least:.1f}x |"

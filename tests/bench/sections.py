@@ -10,8 +10,8 @@ def section_written(page: Path, heading: str, body: str) -> None:
     """Put a section, ``## heading`` and its body, in the place of the one of that heading, else at the end of the page."""
     text = page.read_text(encoding="utf-8") if page.exists() else ""
     parts = re.split(r"(?m)^(?=## )", text)
-    kept = [part.rstrip("\n") for part in parts if part.strip() and not part.startswith(f"## {heading}\n")]
-    page.write_text("\n\n".join([*kept, f"## {heading}\n\n{body.strip()}"]) + "\n", encoding="utf-8")
+    others = [part.rstrip("\n") for part in parts if part.strip() and not part.startswith(f"## {heading}\n")]
+    page.write_text("\n\n".join([*others, f"## {heading}\n\n{body.strip()}"]) + "\n", encoding="utf-8")
 
 
 def sections_of_others(page: Path) -> str:

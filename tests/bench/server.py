@@ -93,9 +93,9 @@ def main() -> None:
     reader.add_argument("threads", type=int)
     reader.add_argument("--pack")
     reader.add_argument("--tiny", action="store_true")
-    asked = reader.parse_args()
+    args = reader.parse_args()
     worker = ThreadPoolExecutor(1)
-    model = worker.submit(contender, asked.contender, TINY if asked.tiny else Size(), asked.threads, asked.pack).result()
+    model = worker.submit(contender, args.contender, TINY if args.tiny else Size(), args.threads, args.pack).result()
 
     def compute(ids: list[int]) -> float:
         with torch.inference_mode():

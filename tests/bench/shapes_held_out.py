@@ -13,8 +13,8 @@ from tests.bench.transfer_study.shapes_verb import section
 def document() -> dict[str, Any]:
     """Scores of every device whose records lie in this folder."""
     own = all_records()
-    devices = {one.device.id: one.device for one in own}
-    read = read_records((record for one in own for record in one.records()), devices.__getitem__)
+    devices = {source.device.id: source.device for source in own}
+    read = read_records((record for source in own for record in source.records()), devices.__getitem__)
     return evaluate_held_out(read.tables)
 
 

@@ -33,9 +33,9 @@ LEAST_ROWS_OF_A_TASK = 10  # fewer kernels are no ranking
 UNUSED = ("split_gain", "leaf_weight", "leaf_count", "internal_value", "internal_weight", "internal_count")
 
 
-def table_of(own: OwnRecords, wanted: Callable[[Trial], bool] = lambda trial: trial.op.name in OPS) -> DeviceTable:
+def table_of(own: OwnRecords, selects: Callable[[Trial], bool] = lambda trial: trial.op.name in OPS) -> DeviceTable:
     """Features and labels of the trials wanted; column blocks, timed for plans only, are left out."""
-    read = read_records((r for r in own.records() if wanted(r.trial)), lambda _: own.device)
+    read = read_records((r for r in own.records() if selects(r.trial)), lambda _: own.device)
     (table,) = read.tables
     return table
 
@@ -53,11 +53,11 @@ def fit_without(own: OwnRecords, op: str, seed: int = 0) -> Forest:
 
 def held_out(table: DeviceTable, folds: Scores, settings: Settings = SHIPPED_TREES) -> Scores:
     """What a model says of each row that was fitted to the other folds; ``folds`` of shape ``(rows,)``."""
-    said = np.zeros(len(table))
+    predicted = np.zeros(len(table))
     for fold in np.unique(folds):
         out = np.flatnonzero(folds == fold)
-        said[out] = fit(table, np.flatnonzero(folds != fold), settings=settings).predict(table.frame.iloc[out])
-    return said
+        predicted[out] = fit(table, np.flatnonzero(folds != fold), settings=settings).predict(table.frame.iloc[out])
+    return predicted
 
 
 def ops_of(table: DeviceTable) -> Scores:
@@ -71,14 +71,14 @@ def tasks_of(table: DeviceTable) -> list[Rows]:
     return [rows for rows in table.groups() if len(rows) >= LEAST_ROWS_OF_A_TASK]
 
 
-def scored(table: DeviceTable, said: Scores) -> dict[str, float]:
+def scored(table: DeviceTable, scores: Scores) -> dict[str, float]:
     """Means over tasks (op, shape, state) of at least ten kernels."""
-    found: dict[str, list[float]] = {"pairwise": [], "best@1": [], "best@10": []}
+    shares: dict[str, list[float]] = {"pairwise": [], "best@1": [], "best@10": []}
     for rows in tasks_of(table):
-        found["pairwise"].append(pairwise_accuracy(said[rows], table.labels[rows]))
-        found["best@1"].append(best_at(said[rows], np.exp(table.labels[rows]), 1))
-        found["best@10"].append(best_at(said[rows], np.exp(table.labels[rows]), 10))
-    return {**{name: round(float(np.mean(values)), 4) for name, values in found.items()}, "tasks": len(found["pairwise"])}
+        shares["pairwise"].append(pairwise_accuracy(scores[rows], table.labels[rows]))
+        shares["best@1"].append(best_at(scores[rows], np.exp(table.labels[rows]), 1))
+        shares["best@10"].append(best_at(scores[rows], np.exp(table.labels[rows]), 10))
+    return {**{name: round(float(np.mean(values)), 4) for name, values in shares.items()}, "tasks": len(shares["pairwise"])}
 
 
 def slim(text: str) -> str:
@@ -87,29 +87,29 @@ def slim(text: str) -> str:
     def short(match: re.Match[str]) -> str:
         return match[1] + " ".join(f"{float(value):.7g}" for value in match[2].split())
 
-    kept = "\n".join(line for line in text.split("\n") if line.partition("=")[0] not in UNUSED)
-    kept = re.sub(r"^(threshold=|leaf_value=)(.*)$", short, kept, flags=re.MULTILINE)
-    head, *trees = re.split(r"(?=^Tree=\d+$)", kept, flags=re.MULTILINE)
+    slimmed = "\n".join(line for line in text.split("\n") if line.partition("=")[0] not in UNUSED)
+    slimmed = re.sub(r"^(threshold=|leaf_value=)(.*)$", short, slimmed, flags=re.MULTILINE)
+    head, *trees = re.split(r"(?=^Tree=\d+$)", slimmed, flags=re.MULTILINE)
     trees[-1] = trees[-1].partition("end of trees")[0]
     sizes = " ".join(str(len(tree)) for tree in trees)
     return re.sub(r"^tree_sizes=.*$", f"tree_sizes={sizes}", head, flags=re.MULTILINE) + "".join(trees) + "end of trees\n\n"
 
 
-def ship_text(forest: Forest, place: Path, name: str) -> tuple[Path, str]:
+def ship_text(forest: Forest, folder: Path, name: str) -> tuple[Path, str]:
     """Write a model's text; where it lies, and its hash."""
     state, texts = forest.state()
-    place.mkdir(parents=True, exist_ok=True)
-    path = place / f"{name}.txt"
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}.txt"
     write(path, Saved(kind="forest", state=state, texts=tuple(map(slim, texts)), columns=forest.uses))
     return path, hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def ship(own: OwnRecords, place: Path) -> dict[str, Any]:
+def ship(own: OwnRecords, folder: Path) -> dict[str, Any]:
     """Fit and write the model of one device and its provenance, which is returned."""
     table = table_of(own)
     forest = fit(table)
     forest.facts = {"device": own.device.id, "date": own.date}
-    path, sha = ship_text(forest, place, own.device.id)
+    path, sha = ship_text(forest, folder, own.device.id)
     named = {"id": own.device.id, "kind": own.device.kind, "name": own.device.name, "arch": own.device.arch}
     facts = {
         "model": path.name,

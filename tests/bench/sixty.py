@@ -103,35 +103,35 @@ def main() -> None:
     words.add_argument("--seed", type=int, default=1)
     words.add_argument("--cold", action="store_true", help="weights come from memory at each call")
     words.add_argument("--page", type=Path, default=Path("docs/results/sixty.md"))
-    asked = words.parse_args()
-    for kind in asked.kinds:
+    args = words.parse_args()
+    for kind in args.kinds:
         rows: list[Any] = []
-        command = f"python -m tests.bench.sixty {kind} --threads {asked.threads} --budget {asked.budget}"
-        command += f" --seconds-per-row {asked.seconds_per_row} --seed {asked.seed}" + " --cold" * asked.cold
+        command = f"python -m tests.bench.sixty {kind} --threads {args.threads} --budget {args.budget}"
+        command += f" --seconds-per-row {args.seconds_per_row} --seed {args.seed}" + " --cold" * args.cold
         with tempfile.TemporaryDirectory() as folder:
-            for place, (spec, shapes) in enumerate(KINDS[kind]):
-                pack = Path(folder) / str(place)
+            for index, (spec, shapes) in enumerate(KINDS[kind]):
+                pack = Path(folder) / str(index)
                 tuned = haotuner(
-                    "tune", "--op", spec, "--shapes", shapes, "--out", str(pack), "--threads", asked.threads,
-                    "--budget", asked.budget, "--peers", "none", "-q",
+                    "tune", "--op", spec, "--shapes", shapes, "--out", str(pack), "--threads", args.threads,
+                    "--budget", args.budget, "--peers", "none", "-q",
                 )  # fmt: skip
-                rows += raced(pack, Op.parse(spec), ShapeRange.parse(shapes), -(-SIZES // len(KINDS[kind])), asked)
-        page = asked.page.read_text(encoding="utf-8") if asked.page.exists() else HEAD
-        title = f"{kind}, weights cold" if asked.cold else kind
+                rows += raced(pack, Op.parse(spec), ShapeRange.parse(shapes), -(-SIZES // len(KINDS[kind])), args)
+        page = args.page.read_text(encoding="utf-8") if args.page.exists() else HEAD
+        title = f"{kind}, weights cold" if args.cold else kind
         text = [f"## {title}", "", f"`{command}`", "", machine(tuned), "", *section(rows)]
-        asked.page.write_text(with_section(page, title, "\n".join(text)), encoding="utf-8")
+        args.page.write_text(with_section(page, title, "\n".join(text)), encoding="utf-8")
 
 
-def raced(pack: Path, op: Op, shapes: ShapeRange, count: int, asked: argparse.Namespace) -> list[Any]:
+def raced(pack: Path, op: Op, shapes: ShapeRange, count: int, args: argparse.Namespace) -> list[Any]:
     """The rows of one op at so many drawn sizes."""
     contest = contest_of(
-        pack, environment=dict(os.environ), ops=[op], shapes=drawn(op, shapes, count, asked.seed), against=PEERS,
-        device=find_device("cpu", measure=False), threads=tuple(int(count) for count in asked.threads.split(",")),
-        weights=("cold" if asked.cold else "hot",), block_s=BLOCK_S,
-        seconds_per_row=float(asked.seconds_per_row), noise_floor=False,
+        pack, environment=dict(os.environ), ops=[op], shapes=drawn(op, shapes, count, args.seed), against=PEERS,
+        device=find_device("cpu", measure=False), threads=tuple(int(count) for count in args.threads.split(",")),
+        weights=("cold" if args.cold else "hot",), block_s=BLOCK_S,
+        seconds_per_row=float(args.seconds_per_row), noise_floor=False,
     )  # fmt: skip
-    found: list[Any] = finish(contest, facts_of(pack, None), _told)["rows"]
-    return found
+    rows: list[Any] = finish(contest, facts_of(pack, None), _told)["rows"]
+    return rows
 
 
 def _told(row: Any, done: int, rows: int) -> None:
@@ -140,15 +140,15 @@ def _told(row: Any, done: int, rows: int) -> None:
 
 def drawn(op: Op, shapes: ShapeRange, count: int, seed: int) -> list[Shape]:
     """Sizes of an op, log-uniform in its ranges; each once."""
-    draw, found = np.random.default_rng([seed, *op.name.encode()]), dict[Shape, None]()
+    draw, shapes_ = np.random.default_rng([seed, *op.name.encode()]), dict[Shape, None]()
     for _ in range(100 * count):  # a narrow range may hold fewer
         logs = {axis: draw.uniform(math.log(span.first), math.log(span.last)) for axis, span in shapes.spans}
         own = {axis: round(math.exp(value)) for axis, value in logs.items()}
         own |= {axis: own[to] for axis, to in shapes.tied}
-        found[Shape.of(own)] = None
-        if len(found) == count:
+        shapes_[Shape.of(own)] = None
+        if len(shapes_) == count:
             break
-    return list(found)
+    return list(shapes_)
 
 
 def section(rows: Sequence[Any]) -> list[str]:
@@ -165,7 +165,7 @@ def section(rows: Sequence[Any]) -> list[str]:
             name = "**all**" if op is None else op
             lines.append(f"| {name} | {threads} | {len(some)} | {best} | {' | '.join(means)} | {lost[0]} | {lost[1]} |")
     worst = sorted((row for row in rows if row["best"]), key=lambda row: row["best"]["ratio"])[:WORST]
-    told = [
+    text = [
         f"{row['op']} {' '.join(f'{axis}={size}' for axis, size in row['shape'].items())} on {row['threads']}: "
         f"{row['best']['ratio']:.2f} ({row['best']['peer']})"
         for row in worst
@@ -173,7 +173,7 @@ def section(rows: Sequence[Any]) -> list[str]:
     contended = sum(bool(row["contended"]) for row in rows)
     evicted = sum(bool(row["evicted_bytes"]) for row in rows)
     read = f" Other memory was read between rounds of too few copies in {evicted} of them." if evicted else ""
-    return [*lines, "", f"Worst: {'; '.join(told)}. Contended: {contended} of {len(rows)} rows.{read}"]
+    return [*lines, "", f"Worst: {'; '.join(text)}. Contended: {contended} of {len(rows)} rows.{read}"]
 
 
 def _mean(ratios: Sequence[float]) -> str:

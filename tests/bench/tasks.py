@@ -55,17 +55,17 @@ Curve = list[float]
 
 def curves_of(path: Path) -> tuple[list[Op], list[Curve]]:
     """Tasks of a device's records and their time after each turn."""
-    held = OwnRecords.read(path)
-    found: dict[tuple[str, str], dict[str, dict[Shape, float]]] = {}
-    for trial, us in held.us.items():
+    own = OwnRecords.read(path)
+    by_op: dict[tuple[str, str], dict[str, dict[Shape, float]]] = {}
+    for trial, us in own.us.items():
         if trial.threads == 1:
-            found.setdefault((trial.op.name, trial.weights), {}).setdefault(trial.kernel, {})[trial.shape] = us
+            by_op.setdefault((trial.op.name, trial.weights), {}).setdefault(trial.kernel, {})[trial.shape] = us
     ops, curves = [], []
-    for (name, weights), kernels in sorted(found.items()):
+    for (name, weights), kernels in sorted(by_op.items()):
         shapes = sorted({shape for times in kernels.values() for shape in times}, key=lambda shape: shape["m"])
         if len(kernels) >= LEAST and len(shapes) > 1:
             ops.append(Op.parse(name))
-            curves.append(_curve(held.device.with_units(1), ops[-1], weights, kernels, shapes))
+            curves.append(_curve(own.device.with_units(1), ops[-1], weights, kernels, shapes))
     return ops, curves
 
 
@@ -79,8 +79,8 @@ def _curve(
     worst = [max(times.get(shape, 0.0) for times in kernels.values()) for shape in shapes]
     best, curve = np.array(worst), []
     for first in range(0, len(order), A_TURN):
-        for place in order[first : first + A_TURN]:
-            us = kernels[names[place]]
+        for index in order[first : first + A_TURN]:
+            us = kernels[names[index]]
             best = np.minimum(best, [us.get(shape, math.inf) for shape in shapes])
         curve.append(float(best.mean()))
     return curve
@@ -88,13 +88,13 @@ def _curve(
 
 def replayed(scheduler: Scheduler, curves: Sequence[Curve], first: Sequence[float]) -> list[float]:
     """The objective after each turn, from the first at which every task has one."""
-    found = []
-    while (place := scheduler.next()) is not None:
-        at = len(scheduler.times[place])
-        scheduler.tell(place, curves[place][at], finished=at + 1 == len(curves[place]))
+    order_ = []
+    while (index := scheduler.next()) is not None:
+        at = len(scheduler.times[index])
+        scheduler.tell(index, curves[index][at], finished=at + 1 == len(curves[index]))
         if all(scheduler.times):
-            found.append(scheduler.objective.value(scheduler.latencies(), first))
-    return found
+            order_.append(scheduler.objective.value(scheduler.latencies(), first))
+    return order_
 
 
 def of_seed(ops: Sequence[Op], curves: Sequence[Curve], objective: Objective, seed: int) -> dict[str, list[float]]:
@@ -114,9 +114,9 @@ def row(path: Path, objective: Objective, seeds: int) -> str:
     to: dict[str, dict[float, list[int]]] = {name: {share: [] for share in CLOSE} for name in STRATEGIES}
     halfway: dict[str, list[float]] = {name: [] for name in STRATEGIES}
     for seed in range(seeds):
-        found = of_seed(ops, curves, objective, seed)
-        end = min(min(one) for one in found.values())
-        for name, values in found.items():
+        curves_ = of_seed(ops, curves, objective, seed)
+        end = min(min(curve) for curve in curves_.values())
+        for name, values in curves_.items():
             for share in CLOSE:
                 limit = end + share * abs(end)
                 to[name][share].append(next(at for at, value in enumerate(values, len(ops)) if value <= limit))
@@ -134,14 +134,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--page", type=Path)
-    asked: Any = parser.parse_args(arguments)
+    args: Any = parser.parse_args(arguments)
     paths = sorted(FOLDER.glob("*.json"))
-    rows = [row(path, Objective(kind), asked.seeds) for path in paths for kind in ("sum", "geomean")]
+    rows = [row(path, Objective(kind), args.seeds) for path in paths for kind in ("sum", "geomean")]
     heads = [f"turns to {share:.0%}, gradient / round robin" for share in CLOSE]
-    text = PAGE.format(seeds=asked.seeds, heads=" | ".join(heads), rows="\n".join(rows))
+    text = PAGE.format(seeds=args.seeds, heads=" | ".join(heads), rows="\n".join(rows))
     print(text)
-    if asked.page:
-        asked.page.write_text(text, encoding="utf-8")
+    if args.page:
+        args.page.write_text(text, encoding="utf-8")
     return 0
 
 

@@ -34,20 +34,20 @@ FAR = 1e-4  # of float32, over the largest number of a result
 def main(arguments: Sequence[str] | None = None) -> int:
     """Tune, swap, compare, time; a line each."""
     warnings.simplefilter("ignore")  # of torch and transformers
-    asked = _parser().parse_args(arguments)
+    args = _parser().parse_args(arguments)
     torch.set_num_threads(1)
-    nets = [net for net in NETS if not asked.names or any(net.name.startswith(name) for name in asked.names)]
+    nets = [net for net in NETS if not args.names or any(net.name.startswith(name) for name in args.names)]
     with tempfile.TemporaryDirectory() as folder:
-        out = asked.pack or Path(folder) / "pack"
+        out = args.pack or Path(folder) / "pack"
         if not out.exists():
-            _tune(nets, asked.width, out)
+            _tune(nets, args.width, out)
         pack = haotuner.load(out, threads=1)
-        registered = haotuner.torch.register(pack) if asked.compiled else None
+        registered = haotuner.torch.register(pack) if args.compiled else None
         print("| model | served | fused, folded | far | times | compiled | left |\n|---|---|---|---|---|---|---|")
         failed = 0
         for net in nets:
             try:
-                row = _row(net, pack, registered, asked)
+                row = _row(net, pack, registered, args)
             except Exception as error:  # a row of its own: the other models go on
                 row = f"| {net.name} | **{type(error).__name__}: {' '.join(str(error).split())[:200]}** |"
             failed += "**" in row
@@ -78,16 +78,16 @@ def _built(net: Net, width: int) -> torch.nn.Module:
     return net.build(width).eval()
 
 
-def _row(net: Net, pack: Any, registered: Any, asked: argparse.Namespace) -> str:
-    plain = _built(net, asked.width)
+def _row(net: Net, pack: Any, registered: Any, args: argparse.Namespace) -> str:
+    plain = _built(net, args.width)
     swapped = copy.deepcopy(plain)
     requests = [net.request(size) for size in net.sizes]
     done = haotuner.torch.swap(swapped, pack, registered=registered)
     with torch.inference_mode():
         far = max(_far(plain(*request), swapped(*request)) for request in requests)
-        ratio = min(_ratio(plain, swapped, request, asked.rounds) for request in requests)
+        ratio = min(_ratio(plain, swapped, request, args.rounds) for request in requests)
         compiled = "–"
-        if asked.compiled and net.compiles:
+        if args.compiled and net.compiles:
             torch._dynamo.reset()
             made = torch.compile(swapped, backend="aot_eager")
             compiled = _said(max(_far(plain(*request), made(*request)) for request in requests))
@@ -104,10 +104,11 @@ def _said(far: float) -> str:
     return f"{far:.1e}" if far <= FAR else f"**{far:.1e}**"
 
 
-def _far(want: Any, found: Any) -> float:
+def _far(want: Any, answer: Any) -> float:
     """The largest difference of two results over the largest number of each; infinite where they are not alike at all."""
     ours, theirs = (
-        [leaf for leaf in torch.utils._pytree.tree_leaves(one) if isinstance(leaf, torch.Tensor)] for one in (found, want)
+        [leaf for leaf in torch.utils._pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+        for value in (answer, want)
     )
     if [(leaf.shape, leaf.dtype) for leaf in ours] != [(leaf.shape, leaf.dtype) for leaf in theirs]:
         return float("inf")
@@ -128,10 +129,10 @@ def _ratio(plain: Any, swapped: Any, request: Any, rounds: int) -> float:
     """The plain model's time over the swapped one's, the best of so many in turns."""
     best = [float("inf"), float("inf")]
     for _ in range(rounds):
-        for place, model in enumerate((plain, swapped)):
+        for index, model in enumerate((plain, swapped)):
             began = time.process_time()
             model(*request)
-            best[place] = min(best[place], time.process_time() - began)
+            best[index] = min(best[index], time.process_time() - began)
     return best[0] / best[1]
 
 

@@ -37,9 +37,9 @@ class Generating(torch.nn.Module):  # type: ignore[misc]
         super().__init__()
         self.model, self.tokens = model, tokens
 
-    def forward(self, given: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = self.model.generate(given, max_new_tokens=self.tokens, do_sample=False)
-        return found
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.model.generate(ids, max_new_tokens=self.tokens, do_sample=False)
+        return result
 
 
 class Keyed(torch.nn.Module):  # type: ignore[misc]

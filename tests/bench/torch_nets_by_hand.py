@@ -30,8 +30,8 @@ class Bottleneck(torch.nn.Module):  # type: ignore[misc]
         out = self.conv3(out)
         out = self.bn3(out)
         out += self.downsample(x)
-        found: torch.Tensor = self.relu(out)
-        return found
+        result: torch.Tensor = self.relu(out)
+        return result
 
 
 def resnet() -> torch.nn.Module:
@@ -78,16 +78,16 @@ class UNet(torch.nn.Module):  # type: ignore[misc]
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         first = self.down[0](self.stem(x))
         second = self.down[1](self.pool(first))
-        found: torch.Tensor = self.out(self.last(torch.cat([self.up(second), first], 1)))
-        return found
+        result: torch.Tensor = self.out(self.last(torch.cat([self.up(second), first], 1)))
+        return result
 
 
 def normed(model: torch.nn.Module) -> torch.nn.Module:
     """With norms that are not the identity."""
-    for one in model.modules():
-        if isinstance(one, nn.BatchNorm2d):
-            one.running_mean.normal_(std=0.2)
-            one.running_var.uniform_(0.5, 2)
-            nn.init.uniform_(one.weight, 0.5, 1.5)
-            nn.init.normal_(one.bias, std=0.2)
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.running_mean.normal_(std=0.2)
+            module.running_var.uniform_(0.5, 2)
+            nn.init.uniform_(module.weight, 0.5, 1.5)
+            nn.init.normal_(module.bias, std=0.2)
     return model.eval()

@@ -85,7 +85,7 @@ class Replay:
         pass
 
     def measure(self, trials: Iterable[Trial], goes_on: GoesOn = lambda _: True) -> list[Record]:
-        found = []
+        records = []
         for trial in trials:
             (name, _), *_ = trial.composition.parts  # a kernel timed once more takes as long again
             first = replace(trial, composition=Composition.of(name, share=trial.composition.share), repeat=0)
@@ -93,9 +93,9 @@ class Replay:
             record = Record(trial=trial, outcome=Timed(samples_us=(us,)), device_id=self.device.id,
                             fingerprint="replay", session="replay", when=0.0)  # fmt: skip
             self.order[first] = None
-            found.append(record)
+            records.append(record)
             goes_on(record)
-        return found
+        return records
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,13 +181,13 @@ def _book(
     """A book of these kernels that knows these times."""
     probes = [_probe(name, op, device) for name in names]
     book = ObservationTable(op, CpuDense(), device, probes, cache="cold", seed=0, model=model)
-    for trial in (trial for one in probes for trial in one.trials() if trial in us):
+    for trial in (trial for item in probes for trial in item.trials() if trial in us):
         book.note(Record(trial=trial, outcome=Timed(samples_us=(us[trial],)), fingerprint="replay",
                          device_id=device.id, session="replay", when=0.0))  # fmt: skip
     return book
 
 
-def compared(case: Case, sources: Mapping[str, OwnRecords], seeds: int, asked: Sequence[str] = ()) -> list[list[str]]:
+def compared(case: Case, sources: Mapping[str, OwnRecords], seeds: int, starts_: Sequence[str] = ()) -> list[list[str]]:
     """A row for each start, or for those asked for: kernels measured, what they were needed for, loss."""
     cold = [case.search(None, seed) for seed in range(seeds)]
     full, usual = case.full(), float(np.mean([run.value() for run in cold]))
@@ -196,7 +196,7 @@ def compared(case: Case, sources: Mapping[str, OwnRecords], seeds: int, asked: S
     rows = [_row(case, "cold", cold, usual, full)]
     forests = {name: fit_without(source, case.op.name) for name, source in sources.items()}
     starts: dict[str, Ranks] = {**forests, OTHERS: _others(case, sources, forests)}
-    for name, start in ((name, start) for name, start in starts.items() if not asked or name in asked):
+    for name, start in ((name, start) for name, start in starts.items() if not starts_ or name in starts_):
         runs = [case.search(start, seed) for seed in range(seeds)]
         row = _row(case, name, runs, usual, full)
         row[5] = f"{float(row[4]) / count:.2f}"
@@ -221,11 +221,11 @@ def _others(case: Case, sources: Mapping[str, OwnRecords], forests: Mapping[str,
     return shared_of_models(models, distances, Blend(models, priors_at(distances)))
 
 
-def _compared(records: Path, at: int, op: str, seeds: int, asked: Sequence[str]) -> list[list[str]]:
+def _compared(records: Path, at: int, op: str, seeds: int, starts_: Sequence[str]) -> list[list[str]]:
     """The same in a process of its own, which reads the records itself; nothing for an op with few of them."""
     owns = all_records(records)
     case = Case.of(owns[at], op)
-    return compared(case, {short(own.device): own for own in owns}, seeds, asked) if len(case.kernels) >= ENOUGH else []
+    return compared(case, {short(own.device): own for own in owns}, seeds, starts_) if len(case.kernels) >= ENOUGH else []
 
 
 def short(device: Device) -> str:
@@ -253,13 +253,13 @@ def ranking(owns: Sequence[OwnRecords]) -> list[list[str]]:
     for own in owns:
         table = table_of(own, lambda trial: trial.op.name in OPS and trial.weights == "cold" and trial.threads == 1)
         shapes = np.random.default_rng(0).integers(0, 5, int(table.tasks.max()) + 1)[table.tasks].astype(np.float64)
-        for name, said in (
+        for name, scores in (
             ("shapes held out", held_out(table, shapes)),
             ("shapes held out, larger trees of all columns", held_out(table, shapes, LARGER)),
             ("ops held out", held_out(table, ops_of(table))),
             ("analytic", np.asarray(table.frame["expected_log"], np.float64)),
         ):
-            rows.append(rank_row(own, name, table, said))
+            rows.append(rank_row(own, name, table, scores))
         twice = [row for row, trial in enumerate(table.trials) if len(own.rounds[trial]) > 1]
         if len(twice) >= ENOUGH:
             part = table.take(np.array(twice, np.int64))
@@ -269,41 +269,41 @@ def ranking(owns: Sequence[OwnRecords]) -> list[list[str]]:
     return rows
 
 
-def rank_row(own: OwnRecords, name: str, table: DeviceTable, said: Scores) -> list[str]:
+def rank_row(own: OwnRecords, name: str, table: DeviceTable, predicted: Scores) -> list[str]:
     """One line of the table of rankings."""
-    scores = scored(table, said)
-    agreed, share = agreed_pairwise(own, table, said)
-    over = [pooled_pairwise(table, said), clear_pairwise(table, said), agreed, share]
+    scores = scored(table, predicted)
+    agreed, share = agreed_pairwise(own, table, predicted)
+    over = [pooled_pairwise(table, predicted), clear_pairwise(table, predicted), agreed, share]
     figures = [*(scores[key] for key in ("pairwise", "best@1", "best@10")), *over]
     return [short(own.device), name, *(f"{figure:.3f}" for figure in figures), f"{scores['tasks']:.0f}"]
 
 
-def pooled_pairwise(table: DeviceTable, said: Scores) -> float:
+def pooled_pairwise(table: DeviceTable, scores: Scores) -> float:
     """Pairwise accuracy where every pair counts alike, whatever its task: tasks of many kernels weigh more."""
     groups = tasks_of(table)
     pairs = [len(rows) * (len(rows) - 1) / 2 for rows in groups]
-    return float(np.average([pairwise_accuracy(said[rows], table.labels[rows]) for rows in groups], weights=pairs))
+    return float(np.average([pairwise_accuracy(scores[rows], table.labels[rows]) for rows in groups], weights=pairs))
 
 
-def clear_pairwise(table: DeviceTable, said: Scores) -> float:
+def clear_pairwise(table: DeviceTable, scores: Scores) -> float:
     """Pairwise accuracy over pairs whose measured times differ by more than ``CLEAR``; mean over tasks that have any."""
-    found = []
+    shares = []
     for rows in tasks_of(table):
         left, right = np.triu_indices(len(rows), 1)
-        truth, guess = table.labels[rows], said[rows]
+        truth, guess = table.labels[rows], scores[rows]
         gap = truth[left] - truth[right]
         clear = np.abs(gap) > np.log1p(CLEAR)
         if clear.any():
-            found.append(float(np.mean((guess[left] - guess[right])[clear] * gap[clear] > 0)))
-    return float(np.mean(found))
+            shares.append(float(np.mean((guess[left] - guess[right])[clear] * gap[clear] > 0)))
+    return float(np.mean(shares))
 
 
-def agreed_pairwise(own: OwnRecords, table: DeviceTable, said: Scores) -> tuple[float, float]:
+def agreed_pairwise(own: OwnRecords, table: DeviceTable, scores: Scores) -> tuple[float, float]:
     """Pairwise accuracy over pairs that every round of measurements orders alike, and the share of pairs that are so.
 
     No threshold: the measurements themselves say which pairs they tell apart. Means over tasks.
     """
-    found = []
+    pairs_ = []
     for rows in tasks_of(table):
         left, right = np.triu_indices(len(rows), 1)
         times = [own.rounds[table.trials[row]] for row in rows.tolist()]
@@ -311,9 +311,9 @@ def agreed_pairwise(own: OwnRecords, table: DeviceTable, said: Scores) -> tuple[
         signs = np.sign(logs[right] - logs[left])
         agreed = np.abs(signs.sum(axis=1)) == signs.shape[1]
         if agreed.any():
-            right_way = (said[rows][left] - said[rows][right])[agreed] * signs[agreed, 0] > 0
-            found.append((float(np.mean(right_way)), float(np.mean(agreed))))
-    accuracy, share = np.mean(found, axis=0)
+            right_way = (scores[rows][left] - scores[rows][right])[agreed] * signs[agreed, 0] > 0
+            pairs_.append((float(np.mean(right_way)), float(np.mean(agreed))))
+    accuracy, share = np.mean(pairs_, axis=0)
     return float(accuracy), float(share)
 
 
@@ -331,24 +331,24 @@ def main() -> None:
     words.add_argument("--seeds", type=int, default=5)
     words.add_argument("--starts", default="", help=f"only these, such as '{OTHERS}': a quarter of the time")
     words.add_argument("--out", type=Path, default=Path("docs/results"))
-    asked = words.parse_args()
-    starts = asked.starts.split(",") if asked.starts else []
-    owns = all_records(asked.records)
-    places = [at for at, own in enumerate(owns) if asked.on in own.device.id]
-    wanted = [(asked.records, at, name, asked.seeds, starts) for name in asked.ops.split(",") for at in places]
+    args = words.parse_args()
+    starts = args.starts.split(",") if args.starts else []
+    owns = all_records(args.records)
+    places = [at for at, own in enumerate(owns) if args.on in own.device.id]
+    jobs = [(args.records, at, name, args.seeds, starts) for name in args.ops.split(",") for at in places]
     rows = [HEAD]
     with ProcessPoolExecutor() as pool:
-        for found in pool.map(_compared, *zip(*wanted, strict=True)):
-            rows += found
-            print("\n".join(" | ".join(row) for row in found), flush=True)
+        for part in pool.map(_compared, *zip(*jobs, strict=True)):
+            rows += part
+            print("\n".join(" | ".join(row) for row in part), flush=True)
     text = ["# What a shipped model saves", "",
-            f"Made by `python -m tests.bench.transfer_use --ops {asked.ops} --seeds {asked.seeds} --on '{asked.on}'`.", "",
+            f"Made by `python -m tests.bench.transfer_use --ops {args.ops} --seeds {args.seeds} --on '{args.on}'`.", "",
             TEXT.format(devices=", ".join(short(own.device) for own in owns)), "", *markdown(rows), "",
             "## Ranking on the same device", "",
             "Weights cold, one thread; means over tasks (op, shape) of at least ten kernels.", "",
             *markdown([RANKED, *ranking([owns[at] for at in places])]), ""]  # fmt: skip
-    asked.out.mkdir(parents=True, exist_ok=True)
-    (asked.out / "transfer-use.md").write_text("\n".join(text), encoding="utf-8")
+    args.out.mkdir(parents=True, exist_ok=True)
+    (args.out / "transfer-use.md").write_text("\n".join(text), encoding="utf-8")
 
 
 if __name__ == "__main__":

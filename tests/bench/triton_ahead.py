@@ -34,14 +34,14 @@ def build(capability: int, dtype: str, rows: int, columns: int, step: int, warps
 
 def main() -> None:
     """Answer each job."""
-    said = []
+    answers = []
     for job in json.load(sys.stdin):
         try:
             build(*job)
-            said.append("")
+            answers.append("")
         except Exception as error:  # what Triton refuses is a cell of the page
-            said.append(f"{type(error).__name__}: {error}"[:200] or "failed")
-    print(json.dumps(said))
+            answers.append(f"{type(error).__name__}: {error}"[:200] or "failed")
+    print(json.dumps(answers))
 
 
 if __name__ == "__main__":

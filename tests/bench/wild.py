@@ -54,36 +54,36 @@ most memory, ours / ONNX Runtime's. *kept*: the pack of an earlier run.
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Tune, judge, race; a line each. Exit 1 if a model is refused, fails or is wrong."""
-    asked = _parser().parse_args(arguments)
+    args = _parser().parse_args(arguments)
     failed = 0
-    for file, model in _models(asked):
-        row = _row(file, model, asked)
+    for file, model in _models(args):
+        row = _row(file, model, args)
         failed += "**" in row
         print(row, flush=True)
-        if asked.page:
-            _put(asked.page, row)
+        if args.page:
+            _put(args.page, row)
     return int(failed > 0)
 
 
 def drawn(spans: Mapping[str, Span], count: int) -> list[dict[str, int]]:
     """Different requests of the ranges: both ends, and odd ones between, each dimension drawn log-uniformly."""
     draw = random.Random(0)
-    found: dict[tuple[tuple[str, int], ...], dict[str, int]] = {}
-    ends = [{name: one.first for name, one in spans.items()}, {name: one.last for name, one in spans.items()}]
+    requests: dict[tuple[tuple[str, int], ...], dict[str, int]] = {}
+    ends = [{name: span_.first for name, span_ in spans.items()}, {name: span_.last for name, span_ in spans.items()}]
     for at in range(8 * count):
-        one = ends[at] if at < 2 else {name: draw.choice(span.sample(400)) for name, span in spans.items()}
-        found.setdefault(tuple(one.items()), one)
-    return list(found.values())[:count]
+        span_ = ends[at] if at < 2 else {name: draw.choice(span.sample(400)) for name, span in spans.items()}
+        requests.setdefault(tuple(span_.items()), span_)
+    return list(requests.values())[:count]
 
 
 def taken(spans: Mapping[str, Span], count: int, agreed: ShapeConstraints) -> list[dict[str, int]]:
     """Of ``drawn`` what a model takes: dimensions that it joins are alike, and no request is one that it refuses."""
     own = drawn({name: span for name, span in spans.items() if name not in agreed.alike}, 8 * count)
-    whole = ({name: one[agreed.alike.get(name, name)] for name in spans} for one in own)
-    return [one for one in whole if not agreed.refused(one)][:count]
+    whole = ({name: request[agreed.alike.get(name, name)] for name in spans} for request in own)
+    return [request for request in whole if not agreed.refused(request)][:count]
 
 
-def judged(pack: str, name: str, file: str, requests: Sequence[Mapping[str, int]], given: str) -> Judged:
+def judged(pack: str, name: str, file: str, requests: Sequence[Mapping[str, int]], input_text: str) -> Judged:
     """How far our answers are from ONNX Runtime's at each request, as a share of the largest number of an output.
 
     Then the same of ONNX Runtime's own answers to an input, and by weights, that moved by a rounding, and by one thread:
@@ -97,8 +97,8 @@ def judged(pack: str, name: str, file: str, requests: Sequence[Mapping[str, int]
     alone = onnxruntime.SessionOptions()
     alone.intra_op_num_threads = 1
     peer, *others = (
-        onnxruntime.InferenceSession(one, options, providers=["CPUExecutionProvider"])
-        for one, options in ((file, None), (_moved_weights(file), None), (file, alone))
+        onnxruntime.InferenceSession(item, options, providers=["CPUExecutionProvider"])
+        for item, options in ((file, None), (_moved_weights(file), None), (file, alone))
     )
     far: list[float] = []
     free: list[float] = []
@@ -107,12 +107,12 @@ def judged(pack: str, name: str, file: str, requests: Sequence[Mapping[str, int]
         inputs = [{"name": end.name, "dtype": end.dtype.name, "shape": list(end.shape)} for end in model.inputs]
         names = [end.name for end in peer.get_outputs()]
         for seed, sizes in enumerate(requests):
-            feeds = feeds_of(inputs, sizes, seed, parse_inputs(given, [end.name for end in model.inputs], list(sizes)))
+            feeds = feeds_of(inputs, sizes, seed, parse_inputs(input_text, [end.name for end in model.inputs], list(sizes)))
             runs = ((peer, feeds), (peer, _moved(feeds)), *((other, feeds) for other in others))
-            theirs, *moved = (dict(zip(names, session.run(names, one), strict=True)) for session, one in runs)
+            theirs, *moved = (dict(zip(names, session.run(names, item), strict=True)) for session, item in runs)
             ours = model.run(feeds)
-            far.append(max(difference(ours[one], theirs[one]) for one in names))
-            free.append(max(difference(of[one], theirs[one]) for of in moved for one in names))
+            far.append(max(difference(ours[item], theirs[item]) for item in names))
+            free.append(max(difference(of[item], theirs[item]) for of in moved for item in names))
     return far, free
 
 
@@ -140,8 +140,8 @@ def _moved_weights(file: str) -> bytes:
     scales = {name for node in resized for name in node.input[1:]}
     for weight in model.graph.initializer:
         if weight.data_type == onnx.TensorProto.FLOAT and weight.name not in scales:
-            held = onnx.numpy_helper.to_array(weight)
-            moved = (held * (1 + draw.choice([-ROUNDING, ROUNDING], held.shape))).astype(np.float32)
+            array = onnx.numpy_helper.to_array(weight)
+            moved = (array * (1 + draw.choice([-ROUNDING, ROUNDING], array.shape))).astype(np.float32)
             weight.CopyFrom(onnx.numpy_helper.from_array(moved, weight.name))
     return bytes(model.SerializeToString())
 
@@ -152,7 +152,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--shapes", default="")
     parser.add_argument("--given", default="", help="inputs whose elements matter: sr=16000;lengths=seq")
     parser.add_argument("--cache", type=Path, help="keeps the ONNX files of wheels")
-    parser.add_argument("--only", nargs="*", default=[], help=f"of {', '.join(one.name for one in EVERY)}")
+    parser.add_argument("--only", nargs="*", default=[], help=f"of {', '.join(model.name for model in EVERY)}")
     parser.add_argument("--packs", type=Path, default=Path("packs-wild"), help="keeps packs; one that is there is taken")
     parser.add_argument("--budget", default="", help="tune for so long instead of --zero-measure")
     parser.add_argument("--sizes", type=int, default=SIZES)
@@ -163,30 +163,30 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _models(asked: argparse.Namespace) -> Iterator[tuple[Path, Wild]]:
-    for given in asked.files:
-        for file in sorted(given.rglob("*.onnx")) if given.is_dir() else [given]:
-            yield file, Wild(name_of(file), "", file.name, asked.shapes, asked.given)
-    unknown = set(asked.only) - {one.name for one in EVERY}
-    if unknown or not (asked.files or asked.cache):
+def _models(args: argparse.Namespace) -> Iterator[tuple[Path, Wild]]:
+    for path_ in args.files:
+        for file in sorted(path_.rglob("*.onnx")) if path_.is_dir() else [path_]:
+            yield file, Wild(name_of(file), "", file.name, args.shapes, args.given)
+    unknown = set(args.only) - {wild.name for wild in EVERY}
+    if unknown or not (args.files or args.cache):
         sys.exit(f"no model {', '.join(unknown)}" if unknown else "give files with --shapes, or --cache FOLDER")
-    if asked.cache:
+    if args.cache:
         for model in EVERY:
-            if not asked.only or model.name in asked.only:
-                yield fetched(model, asked.cache), model
+            if not args.only or model.name in args.only:
+                yield fetched(model, args.cache), model
 
 
-def _row(file: Path, model: Wild, asked: argparse.Namespace) -> str:
+def _row(file: Path, model: Wild, args: argparse.Namespace) -> str:
     """The line of a model. Whatever goes wrong is said in it, in bold."""
-    asked.packs.mkdir(parents=True, exist_ok=True)
-    pack = asked.packs / model.name
+    args.packs.mkdir(parents=True, exist_ok=True)
+    pack = args.packs / model.name
     about = f"| {model.name} | {model.wheel.replace('==', ' ')} | {_nodes(file)} | {model.shapes} "
     begin = time.perf_counter()
     try:
         if not pack.exists():
-            _tune(file, model, pack, asked.budget)
+            _tune(file, model, pack, args.budget)
         took = f"{time.perf_counter() - begin:.0f}" if time.perf_counter() - begin > 1 else "kept"
-        return f"{about}| {_raced(file, model, pack, asked)} | {took} |"
+        return f"{about}| {_raced(file, model, pack, args)} | {took} |"
     except (HaotunerError, RuntimeError, subprocess.TimeoutExpired) as error:
         words = " ".join(str(error).split()).replace("|", "/")[-300:]
         return f"{about}| **{words}** | | | | | | | {time.perf_counter() - begin:.0f} |"
@@ -204,27 +204,27 @@ def _tune(file: Path, model: Wild, pack: Path, budget: str) -> None:
     _run(["haotuner", *command], TUNE_LIMIT_S, good=(0, 3))
 
 
-def _raced(file: Path, model: Wild, pack: Path, asked: argparse.Namespace) -> str:
+def _raced(file: Path, model: Wild, pack: Path, args: argparse.Namespace) -> str:
     spans, name = spans_of(graph_of(file, model.shapes), model.shapes), name_of(file)
-    given, peers = model.given, asked.against.split(",")
+    input_text, peers = model.given, args.against.split(",")
     with load(pack, threads=1) as opened:
         served = opened.model(name)
-        dims = [one for one in spans if any(one in end.shape for end in served.inputs)]
-        requests = taken({one: spans[one] for one in dims}, asked.sizes, shape_constraints_of(served, dims))
-        judge = json.dumps([str(pack), name, str(file), requests, given])
+        dims = [item for item in spans if any(item in end.shape for end in served.inputs)]
+        requests = taken({item: spans[item] for item in dims}, args.sizes, shape_constraints_of(served, dims))
+        judge = json.dumps([str(pack), name, str(file), requests, input_text])
         far, free = json.loads(_run(["tests.bench.wild", "--judge", judge], JUDGE_LIMIT_S).splitlines()[-1])
-        found = race(
-            served, [file], requests, peers, threads=1, seconds=asked.seconds, environment=dict(os.environ),
-            given=parse_inputs(given, [end.name for end in served.inputs], list(dims)),
+        document = race(
+            served, [file], requests, peers, threads=1, seconds=args.seconds, environment=dict(os.environ),
+            given=parse_inputs(input_text, [end.name for end in served.inputs], list(dims)),
         )  # fmt: skip
-    _tell(found, far)
-    away, summary = max(far), found["summary"]
-    wrong = any(one > max(NEAR, 3 * own) for one, own in zip(far, free, strict=True))
-    ratios = [[row["peers"][peer]["ratio"] for row in found["rows"]] for peer in peers]
+    _tell(document, far)
+    away, summary = max(far), document["summary"]
+    wrong = any(item > max(NEAR, 3 * own) for item, own in zip(far, free, strict=True))
+    ratios = [[row["peers"][peer]["ratio"] for row in document["rows"]] for peer in peers]
     cells = [
         f"**{away:.0e}**" if wrong else f"{away:.0e}",
-        " / ".join(f"{math.exp(statistics.fmean(map(math.log, one))):.2f}" for one in ratios),
-        " / ".join(f"{min(one):.2f}" for one in ratios),
+        " / ".join(f"{math.exp(statistics.fmean(map(math.log, item))):.2f}" for item in ratios),
+        " / ".join(f"{min(item):.2f}" for item in ratios),
         " / ".join(f"{summary['stream_vs'][peer]:.2f}" for peer in peers),
         " / ".join(f"{value:.0f}" for value in summary["load_ms"].values()),
         _megabytes(pack),
@@ -233,11 +233,11 @@ def _raced(file: Path, model: Wild, pack: Path, asked: argparse.Namespace) -> st
     return " | ".join(cells)
 
 
-def _tell(found: Mapping[str, Any], far: Sequence[float]) -> None:
+def _tell(document: Mapping[str, Any], far: Sequence[float]) -> None:
     """Each size, on stderr."""
-    for row, away in zip(found["rows"], far, strict=True):
+    for row, away in zip(document["rows"], far, strict=True):
         sizes = "x".join(map(str, row["shape"].values()))
-        beside = ", ".join(f"{p} {one['steady_us'] / 1e3:.2f} ({one['ratio']:.2f})" for p, one in row["peers"].items())
+        beside = ", ".join(f"{p} {peer['steady_us'] / 1e3:.2f} ({peer['ratio']:.2f})" for p, peer in row["peers"].items())
         times = f"new {row['first_us'] / 1e3:.2f} steady {row['steady_us'] / 1e3:.2f} ms, {beside}"
         print(f"  {sizes}: {times}, {away:.1e} away", file=sys.stderr, flush=True)
 
@@ -262,8 +262,8 @@ def _put(page: Path, row: str) -> None:
     text = page.read_text(encoding="utf-8") if page.exists() else f"{HEAD}\n{where}\n"
     name = row.split("|")[1]
     rows = [line for line in text[text.index("|---") :].splitlines()[1:] if line.startswith("|")]
-    kept = [line for line in rows if line.split("|")[1] != name]
-    page.write_text(HEAD + "\n".join([*kept, row]) + f"\n\n{where}\n", encoding="utf-8")
+    others = [line for line in rows if line.split("|")[1] != name]
+    page.write_text(HEAD + "\n".join([*others, row]) + f"\n\n{where}\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

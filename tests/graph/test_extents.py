@@ -72,6 +72,11 @@ def test_a_size_that_is_missing_is_named():
         evaluate(M + N, {"m": 3})
 
 
+def test_a_division_by_a_size_of_0_is_refused_with_the_request():
+    with pytest.raises(UsageError, match=r"extent .* of a request of m=3, n=0: a division by 0"):
+        evaluate(floor_division(M, N), {"m": 3, "n": 0})
+
+
 def test_a_share_of_a_size_is_rounded_down_also_by_1():
     import sympy
 

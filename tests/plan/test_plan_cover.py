@@ -60,11 +60,11 @@ _MIDDLING = [
 def test_no_subset_of_any_layout_is_better(first: list[Curve], second: list[Curve], rows: list[int]) -> None:
     m, weights = np.array(sorted(rows)), np.full(len(rows), 1 / len(rows))
     found = cover({(32,): first, (64,): second}, m, weights)
-    assert any(set(found.kept) <= set(layout) for layout in (first, second))
-    assert any(covers_every(c) for c in found.kept)
-    own = objective(found.kept, [first, second], m, weights)
+    assert any(set(found.curves) <= set(layout) for layout in (first, second))
+    assert any(covers_every(c) for c in found.curves)
+    own = objective(found.curves, [first, second], m, weights)
     assert own <= best_subset([first, second], m, weights) * (1 + 1e-3)  # the gap of the solver and of its shortlists
-    assert found.objective_us == pytest.approx(float(weights @ best_us(found.kept, m)[0]))
+    assert found.objective_us == pytest.approx(float(weights @ best_us(found.curves, m)[0]))
     assert found.unlimited_us <= found.objective_us * (1 + 1e-12) and found.regret >= -1e-12
 
 
@@ -73,9 +73,9 @@ def test_a_kernel_that_gains_less_than_its_price_is_left_out() -> None:
     one, four = curve("mr1", 1, 3.0), curve("mr4", 4, 4.0)
     eight = curve("mr8", 8, 7.999)  # gains 0.0125 % where two tiles of four also fit
     found = cover({(16,): [one, four, eight]}, rows, weights)
-    assert {c.rows for c in found.kept} == {1, 4}
+    assert {c.rows for c in found.curves} == {1, 4}
     worth_it = curve("mr8", 8, 7.0)
-    assert {c.rows for c in cover({(16,): [one, four, worth_it]}, rows, weights).kept} == {1, 4, 8}
+    assert {c.rows for c in cover({(16,): [one, four, worth_it]}, rows, weights).curves} == {1, 4, 8}
 
 
 def test_one_shape_far_behind_is_worse_than_all_a_little_behind() -> None:
@@ -83,14 +83,14 @@ def test_one_shape_far_behind_is_worse_than_all_a_little_behind() -> None:
     least = Curve.of("cpu_dense_fp32__mr2", 2, {1: 1.0, 2: 1.0}, 9.0)
     uneven = Curve.of("cpu_dense_fp32__mr1", 1, {1: 1.0, 2: 1.0, 4: 1.25}, 9.0)
     even = Curve.of("cpu_dense_fp32__mr1_id2", 1, {1: 1.0, 2: 1.13, 4: 1.13}, 9.0)  # 13 % behind in the mean, not 12.5
-    assert cover({(16,): [least], (32,): [uneven], (64,): [even]}, rows, weights).kept == (even,)
+    assert cover({(16,): [least], (32,): [uneven], (64,): [even]}, rows, weights).curves == (even,)
 
 
 def test_equal_kernels_are_kept_once() -> None:
     rows, weights = np.arange(1, 33), np.full(32, 1 / 32)
     same = [curve(f"mr4_id{i}", 4, 4.0) for i in range(3)]
     found = cover({(16,): [curve("mr1", 1, 3.0), *same]}, rows, weights)
-    assert sorted(c.rows for c in found.kept) == [1, 4]
+    assert sorted(c.rows for c in found.curves) == [1, 4]
 
 
 def test_a_layout_without_a_one_row_kernel_is_not_chosen_but_counts_for_the_regret() -> None:
@@ -98,7 +98,7 @@ def test_a_layout_without_a_one_row_kernel_is_not_chosen_but_counts_for_the_regr
     fast = [curve("mr4", 4, 1.0)]
     slow = [curve("mr1", 1, 3.0), curve("mr4_id2", 4, 4.0)]
     found = cover({(16,): fast, (32,): slow}, rows, weights)
-    assert set(found.kept) == set(slow)  # the one row is never needed here, but any m must be served
+    assert set(found.curves) == set(slow)  # the one row is never needed here, but any m must be served
     assert found.regret > 0
 
 
@@ -112,8 +112,8 @@ def test_no_more_than_the_limit_is_kept_and_small_shapes_are_not_drowned() -> No
     weights = np.full(len(rows), 1 / len(rows))
     layout = [curve(f"mr{mr}", mr, 2.0 + mr * (1.0 - 0.02 * mr)) for mr in range(1, 25)]
     found = cover({(16,): layout}, rows, weights)
-    assert len(found.kept) <= MAX_KEPT < len(layout)
-    slow_down = best_us(found.kept, rows)[0] / best_us(layout, rows)[0]
+    assert len(found.curves) <= MAX_KEPT < len(layout)
+    slow_down = best_us(found.curves, rows)[0] / best_us(layout, rows)[0]
     assert slow_down.max() < 1.5 and float(np.mean(slow_down)) < 1.06  # all kernels would be 1
     assert slow_down[rows >= 512].max() < 1.01
 
@@ -121,4 +121,4 @@ def test_no_more_than_the_limit_is_kept_and_small_shapes_are_not_drowned() -> No
 def test_the_answer_does_not_depend_on_the_order_of_kernels() -> None:
     rows, weights = np.arange(1, 40), np.full(39, 1 / 39)
     layout = [curve(f"mr{mr}", mr, 2.0 + mr * (1.0 - 0.03 * mr)) for mr in range(1, 9)]
-    assert set(cover({(16,): layout}, rows, weights).kept) == set(cover({(16,): layout[::-1]}, rows, weights).kept)
+    assert set(cover({(16,): layout}, rows, weights).curves) == set(cover({(16,): layout[::-1]}, rows, weights).curves)

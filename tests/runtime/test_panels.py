@@ -11,7 +11,7 @@ import pytest
 import haotuner
 from haotuner.pack.op import PackOp
 from haotuner.runtime import weights
-from haotuner.runtime.panels_of_older_packs import floats_of_panels, panels_by_numpy
+from haotuner.runtime.weights import floats_of_panels, panels_by_numpy
 from tests.runtime.native_builds import c_pack
 from tests.runtime.packs import packed_op
 

@@ -34,7 +34,7 @@ def test_a_report_of_two_processes_is_that_of_one_and_goes_on_where_it_stopped(t
     assert len(kept) == 2 * 2 * 2 + 2, "targets, splits, and seeds by twos; a learning curve a target"
     half = dict(list(json.loads(json.dumps(kept)).items())[:3])
     told: list[str] = []
-    again = report(two, counts=(0,), seeds=3, kept=half, keep=lambda key, _: told.append(key))
+    again = report(two, counts=(0,), seeds=3, earlier=half, keep=lambda key, _: told.append(key))
     assert again["families"] == whole["families"] and set(told) == kept.keys() - half.keys()
     seeds = [key.split(" seeds ")[1].split()[0] for key in told if " seeds " in key]
     assert seeds == sorted(seeds), "an interrupted report of many seeds is a whole one of fewer"

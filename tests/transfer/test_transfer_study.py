@@ -52,7 +52,7 @@ def test_what_was_kept_is_not_computed_again(
     two: DeviceTables, document: dict[str, Any], kept: dict[str, dict[str, Any]]
 ) -> None:
     again: list[str] = []
-    other = survey(two, counts=(0, 16, 32), seeds=1, kept=kept, keep=lambda key, _: again.append(key))
+    other = survey(two, counts=(0, 16, 32), seeds=1, earlier=kept, keep=lambda key, _: again.append(key))
     assert other == document and again == []
 
 

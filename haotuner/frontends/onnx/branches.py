@@ -180,7 +180,7 @@ class Rest:
     """Nodes behind a node in its graph, and the tensors that they give."""
 
     nodes: Sequence[Any]
-    wanted: Sequence[str]
+    outputs: Sequence[str]
 
 
 def branched(
@@ -283,12 +283,12 @@ class _Branch:
         if self.reader.splits > MOST_SPLITS:
             raise UsageError(f"more than {MOST_SPLITS} branches whose sides have other ranks; {self._advice()}")
         flag, branch = self._decided()
-        names = [name for name in dict.fromkeys(self.rest.wanted) if name not in self.names]
+        names = [name for name in dict.fromkeys(self.rest.outputs) if name not in self.names]
 
         def whole(value: int) -> list[str]:
             inner = dict(self.names)
             inner |= {name: item for name, item in zip(self.outputs, self.side(value), strict=False) if name}
-            self.reader.walk(self.rest.nodes, inner, self.rest.wanted, self.opset, self.depth + 1)
+            self.reader.walk(self.rest.nodes, inner, self.rest.outputs, self.opset, self.depth + 1)
             return [self._stored(inner[item]) for item in names]
 
         sides = self._tried(branch, whole)

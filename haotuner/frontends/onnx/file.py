@@ -62,7 +62,7 @@ def open_model(path: Path) -> Any:
 
 def opset_of(imports: Any, what: str) -> int:
     """The version of the main operators. UsageError where it is older or newer than what is read."""
-    result = next((one.version for one in imports if one.domain in ("", "ai.onnx")), 1)
+    result = next((opset.version for opset in imports if opset.domain in ("", "ai.onnx")), 1)
     if not OPSETS[0] <= result <= OPSETS[1]:
         raise UsageError(f"{what}: opset {result}; {OPSETS[0]} to {OPSETS[1]} are read; export the model again")
     return int(result)
@@ -105,7 +105,7 @@ def _narrow(tensor: Any, folder: Path | None, kind: Narrow, count: int) -> Any:
     if kind.bits < 8:
         raw = np.stack([(raw >> low) & ((1 << kind.bits) - 1) for low in range(0, 8, kind.bits)], -1).reshape(-1)[:count]
     result = numbers_of(kind)[raw] if len(raw) else np.zeros(0)
-    return result.astype(numpy_dtype(kind.held)).reshape(tuple(tensor.dims))
+    return result.astype(numpy_dtype(kind.stored)).reshape(tuple(tensor.dims))
 
 
 def _external(tensor: Any, folder: Path | None, dtype: np.dtype[Any], count: int, *, flat: bool = False) -> Any:

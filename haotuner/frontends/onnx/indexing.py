@@ -15,15 +15,30 @@ from haotuner.frontends.onnx.data_dependent import places_of
 from haotuner.frontends.onnx.layout import cut, padded, reshaped, transposed
 from haotuner.frontends.onnx.node_context import NodeContext, Rule
 from haotuner.frontends.onnx.types import dtype_of_onnx
-from haotuner.graph.extents import Extent, canonical, floor_division, product
+from haotuner.graph.extents import Extent, canonical, floor_division, largest, product, shown, smallest
+from haotuner.graph.typed_extents import never_negative
 
 
 def _within(c: NodeContext, indices: str, extent: Extent) -> None:
-    """UsageError where indices that are known now choose rows that a tensor of this extent has not."""
+    """UsageError where indices that are known now choose rows that a tensor of this extent has not.
+
+    Requests that give it too few are refused: loops take the nearest row.
+    """
     stored = c.g.numbers(indices)
-    if stored is None or stored.size == 0 or not isinstance(extent, int):
+    if (
+        stored is None
+        or stored.size == 0
+        or (not isinstance(extent, int) and not all(isinstance(index, int | np.integer) for index in stored.flat))
+    ):
         return
     least, most = int(stored.min()), int(stored.max())
+    if not isinstance(extent, int):
+        rows = max(most + 1, -least)
+        if not never_negative(extent - rows):
+            holds = smallest([1, largest([0, canonical(extent - rows + 1)])])
+            words = f"the model takes an element at {most if most + 1 == rows else least} of an axis of {shown(extent)}"
+            c.g.need(holds, f"{words}; send a request that has {rows} or more there")
+        return
     if least < -extent or most >= extent:
         result = least if least < -extent else most
         raise c.bad(f"the index {result}, but there are {extent} rows: {-extent} to {extent - 1}; mend the model's constant")

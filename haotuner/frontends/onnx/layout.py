@@ -22,7 +22,6 @@ from haotuner.graph.extents import (
     shown,
     smallest,
 )
-from haotuner.graph.graph import Required
 from haotuner.graph.typed_extents import never_negative
 from haotuner.graph.types import broadcast
 
@@ -38,9 +37,22 @@ def _reshape(c: NodeContext) -> str:
     if len(left) > 1:
         raise c.bad(f"shape {requested} leaves more than one extent open")
     if left:
+        _need_elements(c, before, shape, zero_is_kept=zero_is_kept)
         rest = product(extent for extent in shape if extent != -1)
         shape[left[0]] = 0 if rest == 0 else _quotient(before, shape, left[0])
     return reshaped(c, c.tensor(0), shape)
+
+
+def _need_elements(c: NodeContext, before: Sequence[Extent], shape: Sequence[Extent], *, zero_is_kept: bool) -> None:
+    """Have requests refused that put a 0 beside an open extent: it would stand for the axis before, and not for nothing."""
+    for index, extent in enumerate(shape):
+        own = before[index] if zero_is_kept and index < len(before) else 1
+        if isinstance(extent, int) or same(extent, own) or never_negative(extent - 1):
+            continue
+        words = (
+            f"the model reshapes a tensor to an extent of {shown(extent)} and an open one; send a request where it is not 0"
+        )
+        c.g.need(smallest([1, largest([extent, is_zero(own)])]), words)
 
 
 def _fed_shape(c: NodeContext, *, zero_is_kept: bool) -> str:
@@ -215,8 +227,7 @@ def _leaves_elements(c: NodeContext, extent: Extent, off: int) -> None:
     if not isinstance(rest, int) and not never_negative(rest):
         holds = smallest([1, largest([0, canonical(rest + 1)])])
         words = f"the model's negative pads take {off} elements off an axis of {shown(extent)}; send a larger request"
-        if all((item.extent, item.guard) != (holds, c.g.guard) for item in c.g.required):
-            c.g.required.append(Required(holds, words, c.g.guard))
+        c.g.need(holds, words)
 
 
 def _pad(c: NodeContext) -> str:
@@ -264,7 +275,7 @@ def _equals_or_is_one(c: NodeContext, extent: Extent, target: Extent) -> None:
         return
     equal, single = (is_zero(canonical(target - other)) for other in (extent, 1))
     words = f"the model expands an axis of {shown(extent)} to {shown(target)}; send a request where both are equal"
-    c.g.required.append(Required(largest([equal, single]), words, c.g.guard))
+    c.g.need(largest([equal, single]), words)
 
 
 def _tile(c: NodeContext) -> str:

@@ -77,7 +77,7 @@ def runs_once(t: LoopReader) -> bool:
     limit = None if t.limit is None else t.g.numbers(t.limit)
     counts = [t.g.types[row].shape[0] for row in t.rows]
     known = t.limit is None or (limit is not None and int(np.asarray(limit).reshape(-1)[0]) > 0)
-    return known and t.asked is None and all(isinstance(count, int) and count > 0 for count in counts)
+    return known and t.goes_on is None and all(isinstance(count, int) and count > 0 for count in counts)
 
 
 UNROLLED = 16  # turns that are written out; more make a model that takes long to compile for a gain of a microsecond a turn
@@ -98,7 +98,7 @@ class LoopReader:
     rows: list[str]  # along their first axis
     counts: bool  # Loop: the body's first inputs are the turn and the condition, its first output is the condition
     limit: str | None = None
-    asked: str | None = None
+    goes_on: str | None = None
     fixed: dict[int, str] = field(default_factory=dict)  # states that no turn changes
     first: int = 0  # turns that were written out before
     changing: dict[tuple[int, int], Extent] = field(default_factory=dict)  # of a state and its axis: the size in a turn
@@ -170,7 +170,7 @@ def loop_outputs(t: LoopReader) -> list[str]:
         count is not None
         and (lists or count > 0)
         and count <= most
-        and t.asked is None
+        and t.goes_on is None
         and t.reader.turns * count <= UNROLLED_INSIDE
     ):
         t.reader.turns *= count
@@ -248,7 +248,7 @@ def _behind_first(t: LoopReader) -> list[str]:
         states=states,
         rows=[cut(c, row, 0, 1, g.types[row].shape[0]) for row in t.rows],
         limit=None if t.limit is None else g.map("sub", t.limit, 1),
-        asked=None if goes_on is None or always(g, goes_on) else goes_on,
+        goes_on=None if goes_on is None or always(g, goes_on) else goes_on,
         first=1,
         fixed={},
         changing={},
@@ -279,11 +279,11 @@ def _turns(t: LoopReader, goes_on: str | None, pairs: Sequence[tuple[str, str]],
     elif t.limit is not None:
         return None
     if goes_on is not None and not always(g, goes_on):
-        by_count = counted(g, goes_on, t.asked, pairs, firsts)
+        by_count = counted(g, goes_on, t.goes_on, pairs, firsts)
         if by_count is None:
             return None
         most.append(by_count)
-    elif t.asked is not None:
+    elif t.goes_on is not None:
         return None
     if not most:
         raise UsageError("it never ends: there is no limit, and its condition is always true")
@@ -319,8 +319,8 @@ class _Loop:
         changing = [(moving.index(position), axis, extent) for (position, axis), extent in t.changing.items()]
         body = replace(body, changing=tuple(changing))
         _same_rows(g, body)
-        ends: dict[str, Any] = {"limited": t.limit is not None, "asked": t.asked is not None, "body": body}
-        inputs = [*([t.limit] if t.limit else []), *([t.asked] if t.asked else []), *self.firsts, *t.rows, *body.shared]
+        ends: dict[str, Any] = {"limited": t.limit is not None, "asked": t.goes_on is not None, "body": body}
+        inputs = [*([t.limit] if t.limit else []), *([t.goes_on] if t.goes_on else []), *self.firsts, *t.rows, *body.shared]
         extent = facts if facts is not None else new_dimension(g, "turns")
         if facts is not None:
             ends["turns"] = facts

@@ -156,7 +156,7 @@ def quantised(
 def _quantise(c: NodeContext) -> str:
     zero, requested = c.maybe(2), int(c.attribute("output_dtype", 0))
     narrow = c.g.narrow.get(zero) if zero is not None else NARROW.get(requested)
-    known = "uint8" if not requested else narrow.held if narrow is not None else dtype_of_onnx(requested, c.op)
+    known = "uint8" if not requested else narrow.stored if narrow is not None else dtype_of_onnx(requested, c.op)
     dtype = c.type(2).dtype if zero is not None else known
     if dtype in FLOATS and narrow is None:
         raise c.bad(f"to {dtype}; whole numbers of 2 to 16 bits and floats of 4 and 8 bits are known")

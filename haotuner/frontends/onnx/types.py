@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Narrow:
-    """``name``: numpy's, with ml_dtypes; ``held``: the graph's type; ``low``, ``high``: the least and largest number.
+    """``name``: numpy's, with ml_dtypes; ``stored``: the graph's type; ``low``, ``high``: the least and largest number.
 
     Of floats: ``digits`` behind the point of a normal number, ``least`` exponent of these; ``beyond``: what overflows to.
     """
 
     name: str
-    held: str
+    stored: str
     bits: int
     low: float
     high: float
@@ -40,7 +40,7 @@ class Narrow:
     @property
     def whole(self) -> bool:
         """True if its numbers are whole."""
-        return self.held != "fp32"
+        return self.stored != "fp32"
 
 
 def _float(name: str, high: float, digits: int, least: int, beyond: float = math.nan, bits: int = 8) -> Narrow:
@@ -101,7 +101,7 @@ def wrapped(g: ConstantFolding, x: str, kind: Narrow) -> str:
     """The low bits of a tensor's whole numbers, floats cut towards zero, as a narrow type of whole numbers has them."""
     wide, count = g.cast(g.cast(x, "int32"), "int32"), 1 << kind.bits
     moved = g.map("sub", wide, int(kind.low))
-    return g.add("cast", g.map("add", g.map("bitand", moved, count - 1), int(kind.low)), dtype=kind.held)
+    return g.add("cast", g.map("add", g.map("bitand", moved, count - 1), int(kind.low)), dtype=kind.stored)
 
 
 # The numbers of TensorProto.DataType (onnx.proto).

@@ -20,7 +20,6 @@ from haotuner.frontends.torch_export.aten_recurrent import RECURRENT
 from haotuner.frontends.torch_export.aten_rows import ROWS
 from haotuner.frontends.torch_export.aten_special import SPECIAL
 from haotuner.graph.extents import Extent, canonical, largest, same, smallest
-from haotuner.graph.graph import Required
 from haotuner.graph.types import FLOATS
 
 
@@ -121,10 +120,8 @@ def _squeezed(a: AtenContext) -> str:
 def _last(a: AtenContext, axis: int, begin: Extent, count: int) -> str:
     """A part counted from the end, of as many as torch found there; requests that have not so many are refused."""
     there = smallest([largest([canonical(begin + 1), 0]), 1])
-    if not same(there, 1) and all(item.extent != there for item in a.g.required):
-        a.g.required.append(
-            Required(there, "the model takes more from the end of a tensor than there is; send a larger request")
-        )
+    if not same(there, 1):
+        a.g.need(there, "the model takes more from the end of a tensor than there is; send a larger request")
     return a.g.add("slice", a.at(0), axes=(axis,), starts=(begin,), stops=(canonical(begin + count),), steps=(1,))
 
 

@@ -25,12 +25,12 @@ DONE_CODE, FAILED_CODE, MORE_CODE, NO_DEVICE_CODE = 0, 1, 3, 4
 class Run:
     """One run of ``gpu_run.py``."""
 
-    def __init__(self, place: RunContext, suite: Suite, *, minutes: float, limits: dict[str, float]) -> None:
-        self._place, self._suite, self._limits = place, suite, limits
+    def __init__(self, context: RunContext, suite: Suite, *, minutes: float, limits: dict[str, float]) -> None:
+        self._place, self._suite, self._limits = context, suite, limits
         self._end = time.monotonic() + 60 * minutes
-        self._state = State(place.out)
+        self._state = State(context.out)
         self._stopped = False
-        cache = str(place.root / "cache")
+        cache = str(context.root / "cache")
         self._environment = {**os.environ, "XDG_CACHE_HOME": cache, "PYTHONUNBUFFERED": "1"}
 
     def stop(self, number: int, frame: FrameType | None) -> None:

@@ -37,21 +37,23 @@ def ablate(read: DeviceTables, family: str, *, seeds: int = SEEDS) -> dict[str, 
     if len(tables) < 2:
         raise UsageError(f"the ablation of {family} needs at least two devices; found {len(tables)}")
     check_rankable(tables, family)
-    found: dict[str, dict[str, dict[str, float]]] = {}
+    results: dict[str, dict[str, dict[str, float]]] = {}
     for at, target in enumerate(tables):
         if not target.groups():
             continue  # a source, but nothing to rank
-        scores, others = TargetScores.of(target), [table for place, table in enumerate(tables) if place != at]
-        runs = [{name: scores.score(said) for name, said in _said(others, target, seed).items()} for seed in range(seeds)]
+        scores, others = TargetScores.of(target), [table for index, table in enumerate(tables) if index != at]
+        runs = [
+            {name: scores.score(scores_) for name, scores_ in _said(others, target, seed).items()} for seed in range(seeds)
+        ]
         for name in runs[0]:
-            found.setdefault(name, {})[target.device.id] = mean_of([run[name] for run in runs])
+            results.setdefault(name, {})[target.device.id] = mean_of([run[name] for run in runs])
     means = {
         name: {key: float(np.mean([scores[key] for scores in by_device.values()])) for key in KEYS}
-        for name, by_device in found.items()
+        for name, by_device in results.items()
     }
     return {
         "family": family,
-        "devices": found,
+        "devices": results,
         "means": means,
         "analytic_slope": ANALYTIC_SLOPE,
         "objectives": compare(tables, seeds),
@@ -62,7 +64,7 @@ def _said(others: Sequence[DeviceTable], target: DeviceTable, seed: int) -> dict
     """What each variant says of the target's rows."""
     trees = replace(PLAIN_TREES, columns=PROGRAM_NAMES)
     forests = [Forest(seed=seed, settings=trees).fit(table.frame, table.labels) for table in others]
-    said = np.stack([
+    predicted = np.stack([
         Scale.of(table.labels).units(forest.predict(target.frame)) for table, forest in zip(others, forests, strict=True)
     ])  # fmt: skip
     nothing = KnownPrograms(keys=np.zeros(0, dtype=np.uint64), residuals=np.zeros(0))
@@ -70,8 +72,8 @@ def _said(others: Sequence[DeviceTable], target: DeviceTable, seed: int) -> dict
     forgetful = replace(whole, known_programs=tuple(nothing for _ in others))
     analysed = replace(forgetful, joint_share=0.0)
     return {
-        "program": said.mean(axis=0),
-        "program+near": priors_of([table.device for table in others], target.device) @ said,
+        "program": predicted.mean(axis=0),
+        "program+near": priors_of([table.device for table in others], target.device) @ predicted,
         "program+near+analysis": analysed.zero_shot(analysed.columns(target.frame)),
         "program+near+analysis+joint": forgetful.zero_shot(forgetful.columns(target.frame)),
         "program+near+analysis+joint+memory": whole.zero_shot(whole.columns(target.frame)),

@@ -41,9 +41,9 @@ def bars(document: Mapping[str, Any]) -> Iterator[Bar]:
                     )
             if all("zero-shot" in report["modes"] for report in reports.values()):
                 yield _improved(family, split, reports)
-            for rival, said in (("from-scratch", "from scratch"), (GUIDED, "from scratch guided by the analysis")):
+            for rival, words in (("from-scratch", "from scratch"), (GUIDED, "from scratch guided by the analysis")):
                 if all({"chosen", rival} <= report["measurements_to"].keys() for report in reports.values()):
-                    yield _fewer(family, split, reports, rival, said)
+                    yield _fewer(family, split, reports, rival, words)
         yield _hardware(family, facts)
         yield _funnel(family, facts)
 
@@ -53,15 +53,15 @@ def _at(report: Report, count: str, key: str) -> float:
 
 
 def _chosen(family: str, split: str, reports: Mapping[str, Report]) -> Bar:
-    found = [
+    chosen = [
         (gap, device, count, best)
         for device, report in reports.items()
         for count, (gap, best) in gaps(report, "best@10").items()
     ]
-    gap, device, count, best = max(found)
-    within = sum(entry[0] <= SLACK for entry in found)
+    gap, device, count, best = max(chosen)
+    within = sum(entry[0] <= SLACK for entry in chosen)
     text = f"chosen within {SLACK} of the best mode, copy and from scratch (best@10)"
-    worst = f"{within} of {len(found)}; widest gap {max(gap, 0.0):.3f} ({device}, {count} samples, {best})"
+    worst = f"{within} of {len(chosen)}; widest gap {max(gap, 0.0):.3f} ({device}, {count} samples, {best})"
     return Bar(family=family, split=split, text=text, found=worst, met=gap <= SLACK)
 
 
@@ -78,13 +78,13 @@ def _improved(family: str, split: str, reports: Mapping[str, Report]) -> Bar:
     )
 
 
-def _fewer(family: str, split: str, reports: Mapping[str, Report], rival: str, said: str) -> Bar:
+def _fewer(family: str, split: str, reports: Mapping[str, Report], rival: str, words: str) -> Bar:
     ours = _mean(reports.values(), lambda r: float(r["measurements_to"]["chosen"]["0.97"]))
     scratch = _mean(reports.values(), lambda r: float(r["measurements_to"][rival]["0.97"]))
     return Bar(
         family=family,
         split=split,
-        text=f"2.5x fewer measurements than {said} to 97 %",
+        text=f"2.5x fewer measurements than {words} to 97 %",
         found=f"{scratch / ours:.1f}x ({ours:.0f} against {scratch:.0f})",
         met=scratch >= 2.5 * ours,
     )
@@ -102,7 +102,7 @@ def _hardware(family: str, facts: Mapping[str, Any]) -> Bar:
 
 
 def _funnel(family: str, facts: Mapping[str, Any]) -> Bar:
-    worst = min(facts["funnel"], key=lambda found: float(found["best_kept"]))
+    worst = min(facts["funnel"], key=lambda entry: float(entry["best_kept"]))
     return Bar(
         family=family,
         split="",

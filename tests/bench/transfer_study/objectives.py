@@ -29,7 +29,7 @@ def compare(tables: Sequence[DeviceTable], seeds: int) -> dict[str, dict[str, di
     ``device out``: the other devices, near ones first, program features. ``own samples``: ``SAMPLES`` random rows of the
     device itself, all features. Both once a seed.
     """
-    found: dict[str, dict[str, dict[str, float]]] = {}
+    results: dict[str, dict[str, dict[str, float]]] = {}
     for objective in OBJECTIVES:
         out, own = [], []
         for target in (table for table in tables if table.groups()):
@@ -37,12 +37,14 @@ def compare(tables: Sequence[DeviceTable], seeds: int) -> dict[str, dict[str, di
             others = [table for table in tables if table is not target]
             priors = priors_of([table.device for table in others], target.device)
             for seed in range(seeds):
-                said = [_said(objective, table, table.every(), target, PROGRAM_NAMES, seed) for table in others]
-                out.append(scores.score(np.asarray(priors @ np.stack([Scale.of(one).units(one) for one in said]))))
+                predicted = [_said(objective, table, table.every(), target, PROGRAM_NAMES, seed) for table in others]
+                out.append(
+                    scores.score(np.asarray(priors @ np.stack([Scale.of(scores_).units(scores_) for scores_ in predicted])))
+                )
                 rows = np.random.default_rng([0, seed]).permutation(len(target))[:SAMPLES]
                 own.append(scores.score(_said(objective, target, rows, target, NAMES, seed), rows))
-        found[objective] = {"device out": mean_of(out), "own samples": mean_of(own)}
-    return found
+        results[objective] = {"device out": mean_of(out), "own samples": mean_of(own)}
+    return results
 
 
 def _said(objective: str, table: DeviceTable, rows: Rows, target: DeviceTable, columns: Sequence[str], seed: int) -> Scores:
@@ -57,8 +59,8 @@ def _said(objective: str, table: DeviceTable, rows: Rows, target: DeviceTable, c
         parameters |= {"objective": objective}
     matrix = np.asarray(table.frame[list(columns)].iloc[rows], dtype=np.float64)
     booster = lightgbm.train(parameters, lightgbm.Dataset(matrix, labels, group=group), num_boost_round=_SETTINGS.trees)
-    said = booster.predict(np.asarray(target.frame[list(columns)], dtype=np.float64), num_threads=1)
-    return np.asarray(said, dtype=np.float64)
+    predicted = booster.predict(np.asarray(target.frame[list(columns)], dtype=np.float64), num_threads=1)
+    return np.asarray(predicted, dtype=np.float64)
 
 
 def _queries(table: DeviceTable, rows: Rows, seed: int) -> tuple[Rows, list[int]]:

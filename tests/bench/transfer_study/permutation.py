@@ -39,15 +39,17 @@ def permute(read: DeviceTables, family: str, *, seeds: int = SEEDS) -> dict[str,
     accuracies = _accuracies(tables, [at for at in range(len(tables)) if tables[at].groups()], seeds)
     true = {tables[at].device.id: accuracy for at, accuracy in accuracies.items()}
     swaps = []
-    for one, other in combinations(range(len(tables)), 2):
+    for first, other in combinations(range(len(tables)), 2):
         profiles = [table.device for table in tables]
-        profiles[one], profiles[other] = profiles[other], profiles[one]
-        told = [table if at not in (one, other) else retold(table, profiles[at]) for at, table in enumerate(tables)]
-        for at, swapped in _accuracies(told, [at for at in (one, other) if tables[at].groups()], seeds).items():
+        profiles[first], profiles[other] = profiles[other], profiles[first]
+        retold_tables = [
+            table if at not in (first, other) else retold(table, profiles[at]) for at, table in enumerate(tables)
+        ]
+        for at, swapped in _accuracies(retold_tables, [at for at in (first, other) if tables[at].groups()], seeds).items():
             target = tables[at].device.id
             swaps.append(
                 {
-                    "swapped": [tables[one].device.id, tables[other].device.id],
+                    "swapped": [tables[first].device.id, tables[other].device.id],
                     "target": target,
                     "true": true[target],
                     "pairwise": swapped,
@@ -68,16 +70,16 @@ def permute(read: DeviceTables, family: str, *, seeds: int = SEEDS) -> dict[str,
 
 def _accuracies(tables: Sequence[DeviceTable], targets: Iterable[int], seeds: int) -> dict[int, float]:
     """Zero-shot pairwise accuracy of some tables, each as the target of all others; means over seeds."""
-    found = {}
+    results = {}
     for at in targets:
         target = tables[at]
-        others = [table for place, table in enumerate(tables) if place != at]
+        others = [table for index, table in enumerate(tables) if index != at]
         scores, accuracies = TargetScores.of(target), []
         for seed in range(seeds):
             sources = learn_sources(others, target.device, seed=seed)
             accuracies.append(scores.score(sources.zero_shot(sources.columns(target.frame)))["pairwise"])
-        found[at] = float(np.mean(accuracies))
-    return found
+        results[at] = float(np.mean(accuracies))
+    return results
 
 
 def retold(table: DeviceTable, device: Device) -> DeviceTable:

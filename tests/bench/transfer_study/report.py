@@ -88,7 +88,7 @@ def report(
     seeds: int = 20,
     processes: int = 1,
     tell: Callable[[str], None] = lambda _: None,
-    kept: Mapping[str, Answer] = MappingProxyType({}),
+    earlier: Mapping[str, Answer] = MappingProxyType({}),
     keep: Callable[[str, Answer], None] = lambda _key, _answer: None,
 ) -> dict[str, Any]:
     """Every split on every target of every family that two devices measured.
@@ -101,7 +101,7 @@ def report(
         seeds: seeds of every evaluation.
         processes: how many work at the same time.
         tell: told after each part.
-        kept: answers of an earlier, interrupted report on the same records, by key.
+        earlier: answers of an earlier, interrupted report on the same records, by key.
         keep: given each new answer with its key.
 
     Raises:
@@ -116,14 +116,14 @@ def report(
             f"no family was measured on two devices, with two kernels of one task on one; the store has {result}"
             + (f"; left out: {left}" if left else "")
         )
-    settings = _settings(read, shared, splits, processes=processes, tell=tell, kept=kept, keep=keep)
+    settings = _settings(read, shared, splits, processes=processes, tell=tell, earlier=earlier, keep=keep)
     todo = sorted(_jobs(read, shared, splits, tuple(counts), seeds, settings, tell), key=lambda job: job.seeds)
     jobs = {job.key: job for job in todo}
-    answers = answers_of(_runs, read, jobs, processes=processes, tell=tell, kept=kept, keep=keep)
+    answers = answers_of(_runs, read, jobs, processes=processes, tell=tell, earlier=earlier, keep=keep)
     curves = {
         job.key: job for name in shared for job in _curves(read, name, next(s for s in SPLITS if s in splits), settings)
     }
-    learnt = answers_of(_curve, read, curves, processes=processes, tell=tell, kept=kept, keep=keep)
+    learnt = answers_of(_curve, read, curves, processes=processes, tell=tell, earlier=earlier, keep=keep)
     runs: dict[tuple[str, str, str], list[SimulatedRun]] = {}
     for key, job in jobs.items():
         requested = job.evaluation
@@ -158,7 +158,7 @@ def answers_of(
     *,
     processes: int,
     tell: Callable[[str], None] = lambda _: None,
-    kept: Mapping[str, Answer] = MappingProxyType({}),
+    earlier: Mapping[str, Answer] = MappingProxyType({}),
     keep: Callable[[str, Answer], None] = lambda _key, _answer: None,
 ) -> dict[str, Answer]:
     """``work(given, job)`` of every job with the seconds it took, by key; what was kept is not worked out again.
@@ -166,8 +166,8 @@ def answers_of(
     Raises:
         HaotunerError: a process died. What ``work`` raises comes through as it is.
     """
-    answers = {key: kept[key] for key in jobs if key in kept}
-    for key, answer in _worked_out(work, inputs, {key: job for key, job in jobs.items() if key not in kept}, processes):
+    answers = {key: earlier[key] for key in jobs if key in earlier}
+    for key, answer in _worked_out(work, inputs, {key: job for key, job in jobs.items() if key not in earlier}, processes):
         keep(key, answer)
         answers[key] = answer
         tell(f"{key}: {answer['seconds']:.0f} s")

@@ -81,7 +81,7 @@ def report(
             seeds=seeds,
             processes=jobs or os.cpu_count() or 1,
             tell=status,
-            kept=partial,
+            earlier=partial,
             keep=keep,
         )
         judged = others.judged(problems, status) if others else {}

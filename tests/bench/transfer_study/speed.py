@@ -36,27 +36,27 @@ def time_scoring(read: DeviceTables, target: str, family: str, counts: Sequence[
     cold = Transferred(learn_sources(others, table.device, seed=0))
     warm = Transferred(cold.sources).fit(table.frame.iloc[:SAMPLE], table.labels[:SAMPLE])
     own = Forest(settings=one_device(len(table))).fit(table.frame, table.labels)
-    found: dict[str, dict[str, float]] = {}
+    results: dict[str, dict[str, float]] = {}
     groups = groups_of(table.device, family, table.trials)
     every = [(at, pair) for at, group in enumerate(groups) for pair in group.pairs]
     for count in counts:
-        asked: list[list[tuple[MicroKernel, Shape]]] = [[] for _ in groups]
+        requests: list[list[tuple[MicroKernel, Shape]]] = [[] for _ in groups]
         for at, pair in islice(cycle(every), count):
-            asked[at].append(pair)
+            requests[at].append(pair)
 
-        def frames(asked: Any = asked) -> list[pd.DataFrame]:
+        def frames(requests: Any = requests) -> list[pd.DataFrame]:
             """As a search makes them: from kernels and shapes."""
             return [
                 features(group.part, group.family, group.problem(), pairs, weights=group.cache)
-                for group, pairs in zip(groups, asked, strict=True)
+                for group, pairs in zip(groups, requests, strict=True)
                 if pairs
             ]
 
-        found[str(count)] = {"features": _least(frames)} | {
+        results[str(count)] = {"features": _least(frames)} | {
             name: _least(lambda m=model, f=frames: [m.predict(part) for part in f()])  # type: ignore[misc]
             for name, model in (("zero-shot", cold), ("residual", warm), ("own forest", own))
         }
-    return {"target": target, "family": family, "sources": list(cold.sources.ids), "rows": found}
+    return {"target": target, "family": family, "sources": list(cold.sources.ids), "rows": results}
 
 
 def _least(of: Callable[[], object]) -> float:

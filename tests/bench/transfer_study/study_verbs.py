@@ -52,7 +52,7 @@ def study(
             seeds=seeds,
             processes=jobs or os.cpu_count() or 1,
             tell=tell,
-            kept=partial,
+            earlier=partial,
             keep=keep,
         )
     plots = {}

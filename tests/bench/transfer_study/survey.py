@@ -22,17 +22,17 @@ def survey(
     seeds: int = 20,
     processes: int = 1,
     tell: Callable[[str], None] = lambda _: None,
-    kept: Mapping[str, Answer] = MappingProxyType({}),
+    earlier: Mapping[str, Answer] = MappingProxyType({}),
     keep: Callable[[str, Answer], None] = lambda _key, _answer: None,
 ) -> dict[str, Any]:
     """The document of ``report``, its arguments and errors; each family has "funnel", "ablate" and "permute", too."""
     document = report(
-        read, families=families, counts=counts, seeds=seeds, processes=processes, tell=tell, kept=kept, keep=keep
+        read, families=families, counts=counts, seeds=seeds, processes=processes, tell=tell, earlier=earlier, keep=keep
     )
     jobs = {f"{test} {family}": (test, family) for family in document["families"] for test in ("permute", "ablate")}
-    answers = answers_of(_tested, read, jobs, processes=processes, tell=tell, kept=kept, keep=keep)
+    answers = answers_of(_tested, read, jobs, processes=processes, tell=tell, earlier=earlier, keep=keep)
     for family, facts in document["families"].items():
-        facts["funnel"] = [asdict(found) for table in read.of(family) for found in survivors(table)]
+        facts["funnel"] = [asdict(survivor) for table in read.of(family) for survivor in survivors(table)]
         facts |= {test: answers[f"{test} {family}"]["found"] for test in ("permute", "ablate")}
     document["work_s"] += sum(answer["seconds"] for answer in answers.values())
     return document

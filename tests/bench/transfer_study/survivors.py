@@ -37,24 +37,24 @@ class Survived:
 
 def survivors(table: DeviceTable, *, most: int = MOST) -> list[Survived]:
     """The funnel on every task of a table that has at least two kernels."""
-    found = []
+    rows_ = []
     expected = np.asarray(table.frame["expected_log"], dtype=np.float64)
     broken = _laws(table)
     efficiency = table.efficiency()
     for rows in table.groups():
-        kept, refused = _funnel(rows, broken, expected, most)
-        found.append(
+        selected, refused = _funnel(rows, broken, expected, most)
+        rows_.append(
             Survived(
                 device=table.device.id,
                 family=table.family,
                 task=table.task_names[int(table.tasks[rows[0]])],
                 measured=len(rows),
                 refused=refused,
-                kept=len(kept),
-                best_kept=float(efficiency[kept].max() / efficiency[rows].max()) if len(kept) else 0.0,
+                kept=len(selected),
+                best_kept=float(efficiency[selected].max() / efficiency[rows].max()) if len(selected) else 0.0,
             )
         )
-    return found
+    return rows_
 
 
 def _funnel(rows: Rows, broken: Sequence[tuple[str, Broken]], expected: Scores, most: int) -> tuple[Rows, dict[str, int]]:
@@ -62,9 +62,9 @@ def _funnel(rows: Rows, broken: Sequence[tuple[str, Broken]], expected: Scores, 
     for law, breaks in broken:
         refused[law] = int(breaks[left].sum())
         left = left[~breaks[left]]
-    kept = left[np.argsort(-expected[left], kind="stable")][:most]
-    refused["frontier"] = len(left) - len(kept)
-    return kept, refused
+    selected = left[np.argsort(-expected[left], kind="stable")][:most]
+    refused["frontier"] = len(left) - len(selected)
+    return selected, refused
 
 
 def _laws(table: DeviceTable) -> list[tuple[str, Broken]]:
@@ -72,14 +72,14 @@ def _laws(table: DeviceTable) -> list[tuple[str, Broken]]:
     trials, demands = demands_of(table.device, table.family, list(table.trials))
     at = {trial: row for row, trial in enumerate(trials)}
     order = [at[trial] for trial in table.trials]
-    parts = [_breaks(part, wanted) for part, wanted in demands]
+    parts = [_breaks(part, demand) for part, demand in demands]
     laws = [law for law, _ in parts[0]]
     return [(law, np.concatenate([dict(part)[law] for part in parts])[order]) for law in laws]
 
 
-def _breaks(device: Device, wanted: Demand) -> list[tuple[str, Broken]]:
+def _breaks(device: Device, demand: Demand) -> list[tuple[str, Broken]]:
     m: Machine = machine(device)
-    tiles = wanted.tiles
+    tiles = demand.tiles
     block = tiles.waves * m.wave_threads
     return [
         ("threads", tiles.threads > m.threads_per_block),
