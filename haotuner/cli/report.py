@@ -20,7 +20,9 @@ LIMIT_BYTES = 5 << 20  # what mail and reviews take
 def report(
     names: Annotated[
         list[str],
-        typer.Argument(metavar="PACK|DB|JSON...", help="Packs, record stores, JSON of tune, bench or explain; shown together."),
+        typer.Argument(
+            metavar="PACK|DB|JSON...", help="Packs, record stores, JSON of tune, bench or explain; shown together."
+        ),
     ],
     out: Annotated[Path, typer.Option("--out", metavar="FILE.html", help="The file to write.")] = Path("report.html"),
     compare: Annotated[
@@ -43,7 +45,9 @@ def report(
         document = document_of(own, ", ".join(names), other)
     text = html_of(document)
     if len(text) > LIMIT_BYTES:
-        raise UsageError(f"the report of {', '.join(names)} has {len(text) / 1e6:.1f} MB; name fewer sources, or one --session")
+        raise UsageError(
+            f"the report of {', '.join(names)} has {len(text) / 1e6:.1f} MB; name fewer sources, or one --session"
+        )
     try:
         with written_aside(out) as aside:
             aside.write_text(text, encoding="utf-8")

@@ -19,6 +19,7 @@ from haotuner.cli.model_report import read_models
 from haotuner.cli.options import Json, Quiet, Verbose, peers_of, seconds_of, threads_of
 from haotuner.cli.output import counted, say, tell
 from haotuner.cli.progress import Watcher
+from haotuner.cli.run_status import StatusWriter, status_file
 from haotuner.cli.stopping import STOPPED, Stopping
 from haotuner.errors import UsageError
 from haotuner.search.policies.names import NAMES, TEMPLATE
@@ -195,7 +196,8 @@ def tune(
         if request.models and not zero_measure and not quiet and budget_s < enough:
             ops = counted(len(request.ops), "op")
             tell(f"{_seconds(budget_s)} is little for {ops}: --budget {_seconds(enough)} measures each")
-        stopping.watcher = Watcher(request.ops, budget_s, quiet=quiet)
+        status = StatusWriter(status_file(out), request.records)
+        stopping.watcher = Watcher(request.ops, budget_s, quiet=quiet, status=status)
         with stopping.watcher:
             report = produce(request, stopping.watcher)
         speed, of_models = None, None

@@ -131,7 +131,9 @@ class Statistics:
 
     def timings(self, device: str, most: int) -> Iterator[tuple[str, str, str, str, float]]:
         """At most so many times of single kernels on one thread, spread evenly: op, kernel, shape, cache state, us."""
-        where = "FROM record WHERE median_us IS NOT NULL AND threads = 1 AND device_id = :device AND :session IN ('', session)"
+        where = (
+            "FROM record WHERE median_us IS NOT NULL AND threads = 1 AND device_id = :device AND :session IN ('', session)"
+        )
         (total,) = next(self._rows(f"SELECT COUNT(*) {where}", device=device))
         step = max(1, math.ceil(total / most))
         statement = f"SELECT op, kernel, shape, weights, median_us {where} AND seq % {step} = 0 ORDER BY seq LIMIT {most}"
@@ -174,4 +176,3 @@ def _lives(owner: str) -> bool:
         return Owner.parse(owner).lives()
     except ValueError:
         return True
-

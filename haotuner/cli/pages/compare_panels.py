@@ -40,12 +40,14 @@ def compare_page(own: Sources, other: Sources, own_name: str, other_name: str) -
             gains, losses = (sum(ratio > 1 + SAME for ratio in known), sum(ratio < 1 - SAME for ratio in known))
             rows.append((kind, f"{mean:.3f}x", str(gains), str(losses), str(len(known) - gains - losses)))
     worst = sorted(ratios, key=lambda row: row[0])
-    table = [(f"{ratio:.3f}x", op, str(shape), kind, us_text(us), us_text(before))
-             for ratio, op, kind, shape, us, before in (*worst[:WORST], *worst[max(WORST, len(worst) - WORST) :])]  # fmt: skip
+    ends = (*worst[:WORST], *worst[max(WORST, len(worst) - WORST) :])
+    table = [
+        (f"{ratio:.3f}x", op, str(shape), kind, us_text(us), us_text(before)) for ratio, op, kind, shape, us, before in ends
+    ]
     about = f"Time of {other_name} over time of {own_name}: above 1, {own_name} is faster."
-    only = [f"only in {name}: {', '.join(sorted({op for op, *_ in left})[:20])}"
-            for name, left in ((own_name, mine.keys() - theirs.keys()), (other_name, theirs.keys() - mine.keys())) if left]  # fmt: skip
-    nothing = "both have no time of one op, thread count and shape in common; race both with haotuner bench --json and name the files"
+    left_out = ((own_name, mine.keys() - theirs.keys()), (other_name, theirs.keys() - mine.keys()))
+    only = [f"only in {name}: {', '.join(sorted({op for op, *_ in left})[:20])}" for name, left in left_out if left]
+    nothing = "both have no time of one op, thread count and shape in common; race both with haotuner bench --json"
     source = f"{own_name}, {other_name}{'; ' if only else ''}{'; '.join(only)}"
     return Page(
         title="Compare",

@@ -8,7 +8,7 @@ import html
 import json
 import re
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
 from importlib.util import find_spec
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from haotuner import __version__
+from haotuner.cli.options import facts_of
 from haotuner.cli.output import safe
 from haotuner.cli.pages.compare_panels import compare_page
 from haotuner.cli.pages.figures import EVERY, Page, Panel, Table, cleaned
@@ -29,18 +30,20 @@ from haotuner.extras import how_to_get
 _HERE = "haotuner.cli.pages"
 
 
-def document_of(sources: Sources, name: str, other: tuple[Sources, str] | None = None) -> dict[str, Any]:
-    """The pages of a report as JSON. ``other``: what ``sources`` are compared with, and its name."""
-    plans = plans_of(sources)
-    made: list[Page | None] = [
-        None if other is None else compare_page(sources, other[0], name, other[1]),
-        _first_page(sources),
-        op_page(sources, plans) if plans else None,
-        model_page(sources),
-        search_page(sources),
-        device_page(sources),
-        failure_page(sources),
-    ]
+def document_of(
+    sources: Sources, name: str, other: tuple[Sources, str] | None = None, live: Page | None = None
+) -> dict[str, Any]:
+    """The pages of a report as JSON. PackInvalid for facts that haotuner does not write.
+
+    ``other``: what ``sources`` are compared with, and its name. ``live``: the first page of a run that goes on; predictions
+    of the cost model are left out then, because they take seconds of a core.
+    """
+    with facts_of(sources.packs[0].path) if sources.packs else nullcontext():
+        plans = plans_of(sources)
+        of_packs = [_first_page(sources), op_page(sources, plans) if plans else None, model_page(sources)]
+        compared = None if other is None else compare_page(sources, other[0], name, other[1])
+    made = [live, compared, *of_packs, search_page(sources, calibrates=live is None), device_page(sources)]
+    made.append(failure_page(sources))
     pages = [page.document() for page in made if page is not None]
     result: dict[str, Any] = cleaned({"title": f"haotuner report: {name}", "haotuner": __version__, "pages": pages})
     return result
@@ -50,7 +53,9 @@ def _first_page(sources: Sources) -> Page:
     facts = [(label, text) for source in sources.packs for label, text in _pack_facts(source.name, source.manifest)]
     for store in sources.stores:
         sessions = store.statistics.store.sessions()
-        facts.append(("records", f"{store.url}, {len(sessions)} sessions{' (one is shown)' * bool(store.statistics.session)}"))
+        facts.append(
+            ("records", f"{store.url}, {len(sessions)} sessions{' (one is shown)' * bool(store.statistics.session)}")
+        )
     facts += [(kind, file) for kind, file, _ in sources.documents]
     facts += [("not read", note) for note in sources.notes]
     ops = overview(sources)
@@ -66,7 +71,7 @@ def _first_page(sources: Sources) -> Page:
             ),
             Panel(
                 title="Operators of the pack",
-                about="Measured: kernels that were timed, of those that selection left. Regret: loss against the best timed.",
+                about="Measured: kernels that were timed, of those that selection left. Regret: loss against the best.",
                 source="the pack's manifest",
                 tables={EVERY: ops} if ops.rows else {},
                 missing={} if ops.rows else {EVERY: "no pack was named: haotuner report PACK"},

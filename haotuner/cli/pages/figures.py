@@ -85,8 +85,9 @@ def cleaned(value: Any) -> Any:
 
 def line(name: str, x: Numbers, y: Numbers, texts: Sequence[str], colour: str, *, dash: str = "solid") -> Figure:
     """A line through points; ``texts`` are shown beside the pointer."""
+    stroke = {"color": colour, "width": 2.5 if dash == "solid" else 1.5, "dash": dash}
     return {"type": "scatter", "mode": "lines", "name": name, "x": list(x), "y": list(y), "text": list(texts),
-            "hovertemplate": HOVER, "line": {"color": colour, "width": 2.5 if dash == "solid" else 1.5, "dash": dash}}  # fmt: skip
+            "hovertemplate": HOVER, "line": stroke}  # fmt: skip
 
 
 def points(

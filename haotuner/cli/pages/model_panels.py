@@ -32,7 +32,9 @@ def model_page(sources: Sources) -> Page | None:
     steps = {d["model"]: timeline(d) for _, _, d in _of(sources, STEPS)}
     plans = {name: plan for source in sources.packs for name, plan in source.manifest.tuning.get("models", {}).items()}
     groups = {name: made for name, plan in plans.items() if (made := group_figure(plan)) is not None}
-    predictions = {name: made for name in names if (made := prediction_figure(name, plans.get(name, {}), sources)) is not None}
+    predictions = {
+        name: made for name in names if (made := prediction_figure(name, plans.get(name, {}), sources)) is not None
+    }
     races = {name: made for name in names if (made := race_figure(name, sources)) is not None}
     pack = str(sources.packs[0].path) if sources.packs else "PACK"
     explain = f"haotuner explain {pack} --model"
@@ -46,14 +48,15 @@ def model_page(sources: Sources) -> Page | None:
                 about="Steps in the order of their data, each with what computes it. Zoom in to read the names.",
                 source="the model's schedule in the pack",
                 figures=graphs,
-                missing={name: no_graph.get(name, "no pack with this model was named") for name in names if name not in graphs},
+                missing={name: no_graph.get(name, "no pack with this model was named") 
+                         for name in names if name not in graphs},
             ),
             Panel(
                 title="Time by step",
                 about="One request: every step, as wide as it takes.",
                 source=sources.files(STEPS) or "explain --shape --json",
                 figures=steps,
-                missing={n: f"no step was timed: {explain} {n} --shape SIZES --json > steps.json, then name steps.json here, too"
+                missing={n: f"no step was timed: {explain} {n} --shape SIZES --json > steps.json, then name it here, too"
                          for n in names if n not in steps},
             ),
             Panel(
@@ -68,7 +71,7 @@ def model_page(sources: Sources) -> Page | None:
                 about="What tuning expected of requests, and what they take.",
                 source=f"the pack's manifest{', ' * bool(sources.files(PREDICTIONS))}{sources.files(PREDICTIONS)}",
                 figures=predictions,
-                missing={n: f"nothing was measured: {explain} {n} --predicted --json > predicted.json, then name that file, too"
+                missing={n: f"nothing was measured: {explain} {n} --predicted --json > times.json, then name it here, too"
                          for n in names if n not in {d["model"] for _, _, d in _of(sources, PREDICTIONS)}},
             ),
             Panel(
@@ -172,8 +175,9 @@ def timeline(document: Mapping[str, Any]) -> Figure:
     for kind in dict.fromkeys(row["do"] for row in rows):
         own = [(start, row) for start, row in spans if row["do"] == kind]
         texts = [f"{row['what']}\nmakes {row['makes']}\n{us_text(row['us'])} from {us_text(start)}" for start, row in own]
-        drawn = bars({"loops": "generated groups"}.get(kind, kind), [row["us"] for _, row in own], ["steps"] * len(own), texts,
-                     _KINDS.get(kind, COLOURS[0]))  # fmt: skip
+        words = {"loops": "generated groups"}.get(kind, kind)
+        widths = [row["us"] for _, row in own]
+        drawn = bars(words, widths, ["steps"] * len(own), texts, _KINDS.get(kind, COLOURS[0]))
         drawn["base"] = [start for start, _ in own]
         data.append(drawn)
     where = str(Shape.of(document["shape"])) or "fixed sizes"

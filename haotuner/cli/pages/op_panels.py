@@ -67,7 +67,7 @@ class OpPlan:
 
     @cached_property
     def expected(self) -> dict[Shape, dict[str, float]]:
-        """The same of what was expected and not timed; of a plan by rows only what serves, without a label."""
+        """Expected microseconds by shape and label, of what was not timed; of a plan by rows only what serves, without a label."""
         if not self.by_rows:
             return _by_shape(self.facts.get("expected_us", {}), self.axes) | self._weighed
         times = self.facts.get("predicted_us", [])
@@ -354,7 +354,7 @@ def regret_figure(plan: OpPlan, races: Sequence[Mapping[str, Any]]) -> Figure | 
     if rows:
         rows.sort(key=lambda row: plan.x(row[0]))
         data.append(points("while tuning", [plan.x(s) for s, *_ in rows], [lost for _, lost, _ in rows],
-                           [f"{s}: {lost:.1f} % behind the best of {count}" for s, lost, count in rows], COLOURS[0]))  # fmt: skip
+                           [f"{s}: {lost:.1f} % behind the best of {n}" for s, lost, n in rows], COLOURS[0]))  # fmt: skip
     raced = [(Shape.of(row["shape"]), 100 * row["regret"]) for row in races_of(plan, races)
              if row.get("regret") is not None]  # fmt: skip
     if raced:

@@ -124,6 +124,7 @@
     if (missing) section.append(element("p", { class: "missing" }, (figure || table ? "Not shown: " : "No data: ") + missing));
     if (!figure && !table && !missing) section.append(element("p", { class: "missing" }, "No data of this choice."));
     section.append(element("p", { class: "source" }, `Source: ${panel.source || "none"}`));
+    section.series = JSON.stringify([name, missing, figure && figure.data.map((trace) => trace.name), Boolean(table)]);
     return section;
   }
 
@@ -142,6 +143,28 @@
     main.replaceChildren(...parts);
     main.setAttribute("aria-labelledby", `tab-${page}`);
     for (const plot of main.querySelectorAll(".plot")) plot.draw();
+  }
+
+  // Of a run that goes on: what has the same series is drawn again where it stands, so that zoom and open tables stay.
+  function refreshed() {
+    const owner = report.pages[page], sections = [...main.querySelectorAll("section")];
+    const select = byId("choice"), choices = select ? [...select.options].map((option) => option.value) : [];
+    if (JSON.stringify(choices) !== JSON.stringify(owner.choices) || sections.length !== owner.panels.length) return drawn();
+    owner.panels.forEach((panel, at) => {
+      const section = panelOf(owner, panel, chosen[owner.title]), old = sections[at];
+      const plot = old.querySelector(".plot"), newer = section.querySelector(".plot");
+      if (old.series === section.series && plot && newer) {
+        plot.report = newer.report;
+        Plotly.react(plot, literal(plot.report.data), layoutOf(plot.report, `${owner.title} ${section.getAttribute("aria-label")}`), config);
+        const tables = [old, section].map((part) => part.querySelector(":scope > .scroll"));
+        if (tables[0] && tables[1]) tables[0].firstChild.replaceWith(tables[1].firstChild);
+      } else {
+        if (plot) Plotly.purge(plot);
+        old.replaceWith(section);
+        if (newer) newer.draw();
+      }
+    });
+    return undefined;
   }
 
   const anchor = (title) => title.toLowerCase().replace(/[^a-z]+/g, "-");
@@ -188,7 +211,7 @@
       report = JSON.parse(event.data);
       status.textContent = report.status;
       const now = report.pages.findIndex((owner) => owner.title === place), focused = document.activeElement && document.activeElement.id;
-      if (JSON.stringify(report.pages.map((owner) => owner.title)) !== titles) { tabbed(); show(Math.max(0, now)); } else drawn();
+      if (JSON.stringify(report.pages.map((owner) => owner.title)) !== titles) { tabbed(); show(Math.max(0, now)); } else refreshed();
       if (focused && byId(focused)) byId(focused).focus();
     };
     events.onerror = () => { status.textContent = `${report.status}. The watch does not answer: it was ended, or it will be asked again.`; };

@@ -33,11 +33,12 @@ _MODEL_ROW = {
     "peers": {str: {"first_us": NUMBER, "steady_us": NUMBER}}, "contended": bool,
 }  # fmt: skip
 _PREDICTED_ROW = {"shape": SHAPE, "predicted_us": {str: NUMBER}, "measured_us": {str: NUMBER}, "call_us": NUMBER}
+_OF_MODEL = {"model": str, "threads": int}
 RACE, STEPS, MODEL_RACE, PREDICTIONS = "race", "steps", "model race", "predictions"
 _FORMS: Mapping[str, tuple[frozenset[str], dict[str, Any]]] = {
     RACE: (frozenset({"op", "ours_us", "peers_us", "shape", "threads"}), {"rows": [_RACE_ROW]}),
     MODEL_RACE: (frozenset({"model", "steady_us", "peers", "shape", "threads"}), {"rows": [_MODEL_ROW]}),
-    PREDICTIONS: (frozenset({"predicted_us", "measured_us", "shape"}), {"model": str, "threads": int, "rows": [_PREDICTED_ROW]}),
+    PREDICTIONS: (frozenset({"predicted_us", "measured_us", "shape"}), {**_OF_MODEL, "rows": [_PREDICTED_ROW]}),
     STEPS: (frozenset({"what", "makes", "us", "do"}), {"model": str, "shape": SHAPE, "call_us": NUMBER, "steps": [_STEP]}),
 }  # fmt: skip
 HOW = "name a pack's folder, a record store (sqlite:///FILE or FILE.db), or a .json file of tune, bench or explain --json"
@@ -129,7 +130,7 @@ def opened(names: Sequence[str], session: str = "", *, serve: bool = True) -> It
 
 
 def records_beside(pack: Path) -> Path:
-    """Where `haotuner tune` keeps the records of a pack, if it is not told otherwise."""
+    """The record store that `haotuner tune` writes beside a pack, unless another one is named."""
     return pack.with_name(f"{pack.name}.records.db")
 
 

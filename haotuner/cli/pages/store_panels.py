@@ -27,14 +27,15 @@ LETTERS = 400  # of a log in a table; the whole text is in the store
 NO_STORE = "no record store: name one, sqlite:///PACK.records.db, which haotuner tune writes"
 
 
-def search_page(sources: Sources) -> Page:
-    """The page of the search: what measurements brought, and how near predictions were."""
+def search_page(sources: Sources, *, calibrates: bool = True) -> Page:
+    """The page of the search: what measurements brought, and how near predictions of the cost model were."""
     counts = {source.url: source.statistics.counts() for source in sources.stores}
     urls = ", ".join(counts)
     empty = {EVERY: NO_STORE if not counts else "the store has no record yet: haotuner tune --db URL"}
     curves = {name: made for source in sources.stores for name, made in _improvements(source, counts[source.url]).items()}
     timed = Table(("device", "operator", "timed", "failed", "first", "last"), _count_rows(counts))
-    calibrated, why = _calibration(sources)
+    later = "not of a run that goes on: haotuner report makes it"
+    calibrated, why = _calibration(sources) if calibrates else (None, later)
     return Page(
         title="Search",
         noun="operator",
@@ -120,7 +121,9 @@ def device_page(sources: Sources) -> Page | None:
                 about="The least time of each shape on each device.",
                 source=", ".join(source.url for source in sources.stores),
                 figures={name: _device_figure(shared[name], devices) for name in selected},
-                missing={} if selected else {EVERY: "no op was timed on two devices: haotuner records import, or tune there"},
+                missing={}
+                if selected
+                else {EVERY: "no op was timed on two devices: haotuner records import, or tune there"},
             ),
         ),
     )
@@ -215,7 +218,9 @@ def _calibration(sources: Sources) -> tuple[Figure | None, str]:
                 name = str(kernel).partition("*")[0]
                 if shape is not None and "+" not in str(kernel):
                     try:
-                        groups.setdefault((str(device), str(op), str(cache)), []).append((MicroKernel.parse(name), shape, us))
+                        groups.setdefault((str(device), str(op), str(cache)), []).append(
+                            (MicroKernel.parse(name), shape, us)
+                        )
                     except ValueError:
                         continue
     devices = {source.manifest.device_id: Device(**source.manifest.document["device"]) for source in sources.packs}
@@ -223,7 +228,9 @@ def _calibration(sources: Sources) -> tuple[Figure | None, str]:
     for (device, op, cache), rows in groups.items():
         for family in {kernel.family for kernel, _, _ in rows}:
             own = [row for row in rows if row[0].family == family]
-            for (kernel, shape, us), predicted in zip(own, _predicted(devices, device, op, cache, family, own), strict=False):
+            for (kernel, shape, us), predicted in zip(
+                own, _predicted(devices, device, op, cache, family, own), strict=False
+            ):
                 text = f"{op} {shape}\n{kernel}\npredicted {us_text(predicted)}, measured {us_text(us)}"
                 times.setdefault(f"{family} on {device}", []).append((us, predicted, text))
     if not times:
