@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -21,7 +22,8 @@ from haotuner.cli.output import counted, say, tell
 from haotuner.cli.progress import Watcher
 from haotuner.cli.run_status import StatusWriter, status_file
 from haotuner.cli.stopping import STOPPED, Stopping
-from haotuner.errors import UsageError
+from haotuner.cli.terminal_plot import WITHOUT, has_plotext, pack_plots
+from haotuner.errors import HaotunerError, UsageError
 from haotuner.search.policies.names import NAMES, TEMPLATE
 from haotuner.search.task_scheduler import GRADIENT, STRATEGIES
 from haotuner.spec.traffic import arrivals_of
@@ -227,6 +229,7 @@ def tune(
                 say(speed.note())
             if by_op:
                 say(f"\n{times_table(report, speed)}")
+                _plot(report, speed)
             if from_files is not None:
                 say(from_files.table(report))
             if of_models is not None:
@@ -234,6 +237,17 @@ def tune(
             say(_closing(report, time.monotonic() - began, budget_s, verbose=verbose))
         if stopping.requested or not report.complete:
             raise typer.Exit(STOPPED)
+
+
+def _plot(report: Report, speed: Speed | None) -> None:
+    """Time over shape of the first op, in letters; on a terminal without plotext how to get it."""
+    if has_plotext():
+        with suppress(HaotunerError):  # the run is done; a pack for another device is not loaded here
+            races = [] if speed is None else speed.document["rows"]
+            for text in pack_plots(report.pack, report.tuned[0].task.op.name, races):
+                say(f"\n{text}")
+    elif sys.stdout.isatty():
+        tell(WITHOUT)
 
 
 def _table(report: Report, speed: Speed | None) -> str:
@@ -320,5 +334,5 @@ def _closing(report: Report, seconds: float, budget_s: float, *, verbose: bool) 
             lines.append(f"{entry['name']}: {entry['funnel']}; refused {entry['refused']}; model {entry['model']}")
             lines += [f"  {kernel}" for kernel in entry["kernels"]]
     where = "" if report.device.kind == "cpu" else ', device="cuda:0"'
-    lines.append(f'serve it: haotuner.load("{report.pack}"{where}); look closer: haotuner explain, inspect, bench')
+    lines.append(f'serve it: haotuner.load("{report.pack}"{where}); look closer: haotuner explain, report, bench')
     return "\n".join(lines)

@@ -17,7 +17,7 @@ from typing import Any
 
 from haotuner import __version__
 from haotuner.cli.options import facts_of
-from haotuner.cli.output import safe
+from haotuner.cli.output import counted, safe
 from haotuner.cli.pages.compare_panels import compare_page
 from haotuner.cli.pages.figures import EVERY, Page, Panel, Table, cleaned
 from haotuner.cli.pages.model_panels import model_page
@@ -52,10 +52,8 @@ def document_of(
 def _first_page(sources: Sources) -> Page:
     facts = [(label, text) for source in sources.packs for label, text in _pack_facts(source.name, source.manifest)]
     for store in sources.stores:
-        sessions = store.statistics.store.sessions()
-        facts.append(
-            ("records", f"{store.url}, {len(sessions)} sessions{' (one is shown)' * bool(store.statistics.session)}")
-        )
+        sessions, shown = store.statistics.store.sessions(), store.statistics.session
+        facts.append(("records", f"{store.url}, {f'session {shown}' if shown else counted(len(sessions), 'session')}"))
     facts += [(kind, file) for kind, file, _ in sources.documents]
     facts += [("not read", note) for note in sources.notes]
     ops = overview(sources)

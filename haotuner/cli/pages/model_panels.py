@@ -45,7 +45,7 @@ def model_page(sources: Sources) -> Page | None:
         panels=(
             Panel(
                 title="Graph",
-                about="Steps in the order of their data, each with what computes it. Zoom in to read the names.",
+                about="Steps in the order of their data, each with what computes it. Names stand beside the pointer.",
                 source="the model's schedule in the pack",
                 figures=graphs,
                 missing={name: no_graph.get(name, "no pack with this model was named") 
@@ -218,7 +218,9 @@ def prediction_figure(name: str, plan: Mapping[str, Any], sources: Sources) -> F
                      for where, us, row in zip(labels, values, document["rows"], strict=True)]  # fmt: skip
             data.append(bars(f"measured, threads: {document.get('threads', '?')}", values, labels, texts, COLOURS[1]))
     rows = len({label for drawn in data for label in drawn["y"]})
-    return figure(data, "microseconds", "", y_type="category", rows=(1 + len(data)) * rows) if rows else None
+    if not rows:
+        return None
+    return figure(data, "microseconds", "", x_type="linear", y_type="category", rows=(1 + len(data)) * rows)
 
 
 def race_figure(name: str, sources: Sources) -> Figure | None:
@@ -230,4 +232,6 @@ def race_figure(name: str, sources: Sources) -> Figure | None:
         values = [row["steady_us"] if index == 0 else row["peers"].get(who, {}).get("steady_us") for row in rows]
         texts = [f"{label}: {us_text(us or 0)}" for label, us in zip(labels, values, strict=True)]
         data.append(bars(who, values, labels, texts, COLOURS[index % len(COLOURS)]))
-    return figure(data, "microseconds", "", y_type="category", rows=(1 + len(data)) * len(rows)) if rows else None
+    if not rows:
+        return None
+    return figure(data, "microseconds", "", x_type="linear", y_type="category", rows=(1 + len(data)) * len(rows))

@@ -25,6 +25,7 @@ from haotuner.verify.pack_groups import meaning_of
 CURVE_SHAPES = 160  # of a curve over a range, spread in log scale
 MOST_CHOICES = 240  # ops times thread counts of a page
 KERNELS_SHOWN = len(COLOURS) - 1  # with a colour of their own; the rest share grey
+BAR_STARTS = 0.7  # where bars on a log axis begin, so that one kernel has a bar
 MAP_CELLS = 120  # of an axis of a map: as many as can be told apart
 NO_RACE = "no race of this op: haotuner bench {pack} --json > bench.json, then name bench.json here, too"
 
@@ -67,7 +68,7 @@ class OpPlan:
 
     @cached_property
     def expected(self) -> dict[Shape, dict[str, float]]:
-        """Expected microseconds by shape and label, of what was not timed; of a plan by rows only what serves, without a label."""
+        """Expected microseconds by shape and label, of what was not timed; of a plan by rows without a label."""
         if not self.by_rows:
             return _by_shape(self.facts.get("expected_us", {}), self.axes) | self._weighed
         times = self.facts.get("predicted_us", [])
@@ -257,7 +258,7 @@ def time_figure(plan: OpPlan, races: Sequence[Mapping[str, Any]]) -> Figure | No
         texts = [f"{Shape.of(row['shape'])}, {row['weights']}: {us_text(us)}{', contended' if row.get('contended') else ''}"
                  for row, us in ran]  # fmt: skip
         x = [plan.x(Shape.of(row["shape"])) for row, _ in ran]
-        colour = COLOURS[0] if not index else COLOURS[3 + (index - 1) % (len(COLOURS) - 4)]
+        colour = COLOURS[1] if not index else COLOURS[3 + (index - 1) % (len(COLOURS) - 4)]
         symbol = "diamond" if index == 0 else "square-open"
         data.append(points(name, x, [us for _, us in ran], texts, colour, symbol=symbol, joined=True))
     every = sorted({*shapes, *(Shape.of(row["shape"]) for row in rows)}, key=plan.x)
@@ -320,7 +321,9 @@ def _shares(plan: OpPlan) -> Figure:
     for index, name in enumerate(ordered):
         colour = COLOURS[min(index, KERNELS_SHOWN)]
         drawn = line(short(name), extents, shares[name], texts, colour)
-        data.append({**drawn, "stackgroup": "kernels", "line": {"color": colour, "width": 0.5, "shape": "hvh"}})
+        data.append(
+            {**drawn, "stackgroup": "kernels", "fillcolor": colour, "line": {"color": colour, "width": 0.5, "shape": "hvh"}}
+        )
     return figure(data, axis, "share of the call, %", y_type="linear")
 
 
@@ -339,8 +342,10 @@ def funnel_figure(plan: OpPlan) -> Figure | None:
     rows = [*stages[:1], *laws, *stages[1:], *behind]
     colours = [COLOURS[1] if name.startswith("refused") else COLOURS[0] for name, _ in rows]
     texts = [f"{count:,} {name}" for name, count in rows]
-    drawn = bars("kernels", [max(count, 0.5) for _, count in rows], [name for name, _ in rows], texts, colours)
-    return figure([drawn], "kernels", "", y_type="category", rows=len(rows), showlegend=False)
+    drawn = bars("kernels", [count or None for _, count in rows], [name for name, _ in rows], texts, colours)
+    result = figure([drawn], "kernels", "", y_type="category", rows=len(rows), showlegend=False)
+    result["layout"]["xaxis"]["range"] = [math.log10(BAR_STARTS), math.log10(2 * max(count for _, count in rows))]
+    return result
 
 
 def regret_figure(plan: OpPlan, races: Sequence[Mapping[str, Any]]) -> Figure | None:
@@ -360,4 +365,6 @@ def regret_figure(plan: OpPlan, races: Sequence[Mapping[str, Any]]) -> Figure | 
     if raced:
         data.append(points("as raced", [plan.x(s) for s, _ in raced], [lost for _, lost in raced],
                            [f"{s}: {lost:.1f} %" for s, lost in raced], COLOURS[1], symbol="diamond"))  # fmt: skip
-    return figure(data, plan.x_title, "regret, %", y_type="linear") if data else None
+    result = figure(data, plan.x_title, "regret, %", y_type="linear")
+    result["layout"]["yaxis"]["rangemode"] = "nonnegative"
+    return result if data else None

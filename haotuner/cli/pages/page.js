@@ -31,7 +31,7 @@
   const styled = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const merged = (axis) => ({
     gridcolor: styled("--grid"), linecolor: styled("--line"), zerolinecolor: styled("--line"), automargin: true,
-    exponentformat: "none", separatethousands: true, ...axis, title: { standoff: 10, ...(axis.title || {}) },
+    exponentformat: "none", separatethousands: true, nticks: window.innerWidth < 600 ? 5 : 9, ...axis, title: { standoff: 10, ...(axis.title || {}) },
   });
 
   function layoutOf(figure, revision) {
@@ -45,7 +45,9 @@
       modebar: { color: styled("--quiet"), activecolor: styled("--accent"), bgcolor: "rgba(0,0,0,0)" },
     };
   }
-  const config = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["lasso2d", "select2d"] };
+  // Buttons are listed, because one of Plotly's own sends the data to its makers' server.
+  const buttons = [["toImage"], ["zoom2d", "pan2d"], ["zoomIn2d", "zoomOut2d", "resetScale2d"]];
+  const config = { responsive: true, displaylogo: false, showSendToCloud: false, plotlyServerURL: "", modeBarButtons: buttons };
 
   function tableOf(table, name) {
     const numeric = table.head.map((_, at) => table.rows.every((row) => /^(|-|and .*|[\d.,]+ ?(%|x|us|ms|s)?)$/.test(row[at] ?? "")));
