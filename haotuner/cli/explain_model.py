@@ -238,7 +238,7 @@ def predicted_document(manifest: Manifest, pack: Path, name: str, text: str, thr
         used = count if count in predictions else next(iter(predictions))
         dims = dims_of(model)
         for sizes_text, expected in predictions[used].items():
-            every = {key: int(size) for key, _, size in (part.partition("=") for part in sizes_text.split(";"))}
+            every = {key: int(size) for key, _, size in (part.partition("=") for part in sizes_text.split(";") if part)}
             sizes = {dim: every[dim] for dim in dims}
             steps, call_us, calls = timed_steps(model, sizes, text)
             least = min(least, calls)

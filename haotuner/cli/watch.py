@@ -255,7 +255,7 @@ def watch(
 
     plotly_source()
     page = page_of(name)
-    with contextlib.closing(Server(address, port, page)) as server:
+    with Server(address, port, page) as server:
         with contextlib.suppress(OSError):
             os.nice(NICE)
         page.refresh()

@@ -31,7 +31,7 @@
   const styled = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const merged = (axis) => ({
     gridcolor: styled("--grid"), linecolor: styled("--line"), zerolinecolor: styled("--line"), automargin: true,
-    exponentformat: "none", separatethousands: true, nticks: window.innerWidth < 600 ? 5 : 9, ...axis, title: { standoff: 10, ...(axis.title || {}) },
+    exponentformat: "none", separatethousands: true, ...(axis.type === "log" ? { nticks: window.innerWidth < 600 ? 5 : 9 } : {}), ...axis, title: { standoff: 10, ...(axis.title || {}) },
   });
 
   function layoutOf(figure, revision) {
