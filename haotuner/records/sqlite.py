@@ -173,7 +173,7 @@ class SqliteStore:
                 [(session, key, self._owner) for key in keys],
             )
 
-    def select(self, statement: str, values: Mapping[str, str]) -> list[tuple[Any, ...]]:
+    def select(self, statement: str, values: Mapping[str, str | int]) -> list[tuple[Any, ...]]:
         """Rows of an aggregate over the tables (``statistics.py``). Only of a store that was opened for reading."""
         if self._write:
             raise ValueError("statistics are read from a store that was opened with write=False")

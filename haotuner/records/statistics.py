@@ -1,4 +1,4 @@
-"""Statistics of a record store for reports, aggregated by SQLite: a million records pass no Python loop.
+"""Statistics of a record store for reports. No record is decoded for them.
 
 They rest on columns that are derived when a row is written (``status``, ``median_us``), which no digest covers;
 ``haotuner records check`` reads every record.
@@ -9,12 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import cached_property
+from typing import Any, NamedTuple
 
 from haotuner.records.sqlite import Owner, SqliteStore
 
 LOG_LETTERS = 2000  # of a failure's text: the end of a compiler's output is what says the reason
 LOGS = 3  # texts of a class of failures
+PAGE_ROWS = 50_000  # read at once: some tens of megabytes
 CURVE_POINTS = 300  # of an improvement curve
 
 
@@ -62,47 +64,62 @@ class Claim(NamedTuple):
     expires: float
 
 
-@dataclass(frozen=True, slots=True)
+class Summary(NamedTuple):
+    """Records by device and op, the best time of each cell, and improvement curves by device and op."""
+
+    counts: list[Count]
+    best: list[Best]
+    improvements: dict[tuple[str, str], list[tuple[int, float]]]
+
+
+@dataclass(frozen=True)
 class Statistics:
     """Aggregates over a store, of one session or of all. ``session``: empty for all."""
 
     store: SqliteStore
     session: str = ""
 
-    def counts(self) -> list[Count]:
-        """Records by device and op."""
-        statement = (
-            "SELECT device_id, op, SUM(median_us IS NOT NULL), SUM(median_us IS NULL), MIN(measured_at), MAX(measured_at) "
-            "FROM record WHERE :session IN ('', session) GROUP BY device_id, op ORDER BY device_id, op"
-        )
-        return [Count(*row) for row in self._rows(statement)]
+    @cached_property
+    def summary(self) -> Summary:
+        """Sums of one pass in the order of the rows, without an index or a sort: a million take some seconds.
 
-    def best(self) -> list[Best]:
-        """The least time at each shape; SQLite takes the other columns from the row of the minimum."""
-        statement = (
-            "SELECT device_id, op, shape, threads, weights, MIN(median_us), kernel, COUNT(*) FROM record "
-            "WHERE median_us IS NOT NULL AND :session IN ('', session) GROUP BY device_id, op, shape, threads, weights"
-        )
-        return [Best(*row) for row in self._rows(statement)]
-
-    def improvements(self) -> dict[tuple[str, str], list[tuple[int, float]]]:
-        """Curves by device and op: measurements made, and how far the best times then were behind the last ones.
-
-        The value is a geometric mean over shapes of the best time so far over the least of all; a shape that has no time
-        yet counts with its first one. So a curve never rises, and ends at 1.
+        A curve says for numbers of measurements how far the best times then were behind the last ones: a geometric mean
+        over shapes of the best time so far over the least of all. A shape that has no time yet counts with its first one.
+        So a curve never rises, and ends at 1.
         """
-        statement = """
-            SELECT device_id, op, turn, cell, us FROM (
-                SELECT device_id, op, shape || threads || weights AS cell, median_us AS us,
-                    ROW_NUMBER() OVER (PARTITION BY device_id, op ORDER BY seq) AS turn,
-                    MIN(median_us) OVER (PARTITION BY device_id, op, shape, threads, weights ORDER BY seq
-                        ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS best
-                FROM record WHERE :session IN ('', session))
-            WHERE us IS NOT NULL AND (best IS NULL OR us < best) ORDER BY device_id, op, turn"""
-        steps: dict[tuple[str, str], list[tuple[int, str, float]]] = {}
-        for device, op, turn, cell, us in self._rows(statement):
-            steps.setdefault((device, op), []).append((turn, cell, us))
-        return {key: _thinned(_improvement(rows)) for key, rows in steps.items()}
+        counts: dict[tuple[str, str], list[float]] = {}
+        best: dict[tuple[str, str, str, int, str], list[Any]] = {}
+        steps: dict[tuple[str, str], list[tuple[int, tuple[Any, ...], float]]] = {}
+        for _, device, op, shape, threads, cache, us, kernel, when in self._scan():
+            device, op = str(device), str(op)  # a store of others may have bytes in any column, or texts for numbers
+            us, when = (value if isinstance(value, float) else other for value, other in ((us, None), (when, 0.0)))
+            count = counts.setdefault((device, op), [0, 0, when, when])
+            count[us is None] += 1
+            count[2:] = min(count[2], when), max(count[3], when)
+            if us is None:
+                continue
+            cell = device, op, shape, threads, cache
+            least = best.setdefault(cell, [math.inf, "", 0])
+            least[2] += 1
+            if us < least[0]:
+                least[:2] = us, kernel
+                steps.setdefault((device, op), []).append((int(count[0] + count[1]), cell, us))
+        return Summary(
+            sorted(
+                Count(*key, int(timed), int(failed), first, last) for key, (timed, failed, first, last) in counts.items()
+            ),
+            [Best(*cell, *least) for cell, least in best.items()],
+            {key: _thinned(_improvement(rows)) for key, rows in steps.items()},
+        )
+
+    def _scan(self) -> Iterator[tuple[Any, ...]]:
+        """Rows in the order of arrival, some at a time, so that none of a large store has to stay."""
+        after = 0
+        columns = "seq, device_id, op, shape, threads, weights, median_us, kernel, measured_at"
+        where = f"seq > :after AND :session IN ('', session) ORDER BY seq LIMIT {PAGE_ROWS}"
+        while rows := list(self._rows(f"SELECT {columns} FROM record WHERE {where}", after=after)):
+            yield from rows
+            after = rows[-1][0]
 
     def failures(self) -> list[FailureClass]:
         """Failures by device, stage and reason, the most common first."""
@@ -144,13 +161,13 @@ class Statistics:
         rows = self._rows("SELECT session, trial_key, owner, expires FROM claim WHERE :session IN ('', session)")
         return [Claim(session, trial, owner, _lives(owner), expires) for session, trial, owner, expires in rows]
 
-    def _rows(self, statement: str, **values: str) -> Iterator[tuple]:  # type: ignore[type-arg]
+    def _rows(self, statement: str, **values: str | int) -> Iterator[tuple[Any, ...]]:
         return iter(self.store.select(statement, {"session": self.session, **values}))
 
 
-def _improvement(rows: list[tuple[int, str, float]]) -> list[tuple[int, float]]:
-    first: dict[str, float] = {}
-    last: dict[str, float] = {}
+def _improvement(rows: list[tuple[int, tuple[Any, ...], float]]) -> list[tuple[int, float]]:
+    first: dict[tuple[Any, ...], float] = {}
+    last: dict[tuple[Any, ...], float] = {}
     for _, cell, us in rows:
         first.setdefault(cell, us)
         last[cell] = us  # every row is the best so far

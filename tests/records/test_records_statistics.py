@@ -47,7 +47,7 @@ def test_sums_are_those_of_the_records(rows: list[tuple[str, str, int, float | N
         statistics = Statistics(store)
         timed = Counter((r.device_id, r.trial.op.name) for r in every if isinstance(r.outcome, Timed))
         failed = Counter((r.device_id, r.trial.op.name) for r in every if isinstance(r.outcome, Failed))
-        assert {(c.device, c.op): (c.timed, c.failed) for c in statistics.counts()} == {
+        assert {(c.device, c.op): (c.timed, c.failed) for c in statistics.summary.counts} == {
             key: (timed[key], failed[key]) for key in {*timed, *failed}
         }
         least: dict[tuple[str, str, str], float] = {}
@@ -55,9 +55,9 @@ def test_sums_are_those_of_the_records(rows: list[tuple[str, str, int, float | N
             if isinstance(r.outcome, Timed):
                 key = r.device_id, r.trial.op.name, f'{{"m":{r.trial.shape["m"]}}}'
                 least[key] = min(least.get(key, math.inf), r.outcome.median_us)
-        assert {(b.device, b.op, b.shape): b.us for b in statistics.best()} == least
+        assert {(b.device, b.op, b.shape): b.us for b in statistics.summary.best} == least
         assert sum(failure.count for failure in statistics.failures()) == sum(failed.values())
-        curves = statistics.improvements()
+        curves = statistics.summary.improvements
         assert curves.keys() == timed.keys()
         for points in curves.values():
             behind = [value for _, value in points]
@@ -69,7 +69,7 @@ def test_sums_are_those_of_the_records(rows: list[tuple[str, str, int, float | N
 def test_a_curve_says_how_far_the_first_times_were_behind(tmp_path: Path) -> None:
     every = [record(1, us=8.0), record(2, us=10.0), record(1, us=2.0, session="t"), record(1, us=4.0, session="u")]
     with closing(SqliteStore(filled(tmp_path, every), write=False)) as store:
-        (points,) = Statistics(store).improvements().values()
+        (points,) = Statistics(store).summary.improvements.values()
     assert [turn for turn, _ in points] == [1, 2, 3], "what is no improvement has no point"
     medians = [r.outcome.median_us for r in every if isinstance(r.outcome, Timed)]
     first = math.sqrt(medians[0] / medians[2])
@@ -78,9 +78,9 @@ def test_a_curve_says_how_far_the_first_times_were_behind(tmp_path: Path) -> Non
 
 def test_a_session_alone_is_looked_at(tmp_path: Path) -> None:
     with closing(SqliteStore(filled(tmp_path, [record(1), record(2, session="other")]), write=False)) as store:
-        (count,) = Statistics(store, "other").counts()
+        (count,) = Statistics(store, "other").summary.counts
         assert (count.timed, count.failed) == (1, 0)
-        assert Statistics(store, "none").counts() == []
+        assert Statistics(store, "none").summary.counts == []
 
 
 def test_failures_have_the_latest_texts(tmp_path: Path) -> None:
@@ -94,11 +94,11 @@ def test_failures_have_the_latest_texts(tmp_path: Path) -> None:
 def test_what_others_put_into_columns_ends_no_report(tmp_path: Path) -> None:
     path = filled(tmp_path, [record(1), record(2, outcome=FAILURE)])
     with closing(sqlite3.connect(path)) as db, db:
-        db.execute("UPDATE record SET outcome = x'00ff', op = x'00ff' WHERE seq = 2")
+        db.execute("UPDATE record SET outcome = x'00ff', op = x'00ff', measured_at = 'then' WHERE seq = 2")
         db.execute("INSERT INTO claim VALUES ('s', 'no key', 'no owner', 1.0)")
     with closing(SqliteStore(path, write=False)) as store:
         statistics = Statistics(store)
-        assert sum(count.failed for count in statistics.counts()) == 1
+        assert sum(count.failed for count in statistics.summary.counts) == 1
         (failure,) = statistics.failures()
         assert (failure.stage, failure.count) == ("?", 1) and "not JSON" in failure.logs[0][3]
         (claim,) = statistics.claims()
@@ -108,10 +108,10 @@ def test_what_others_put_into_columns_ends_no_report(tmp_path: Path) -> None:
 def test_long_curves_are_thinned(tmp_path: Path) -> None:
     every = [record(1, us=1000.0 - at, session=f"s{at}") for at in range(2 * CURVE_POINTS)]
     with closing(SqliteStore(filled(tmp_path, every), write=False)) as store:
-        (points,) = Statistics(store).improvements().values()
+        (points,) = Statistics(store).summary.improvements.values()
     assert len(points) == CURVE_POINTS and points[0][0] == 1 and points[-1] == (2 * CURVE_POINTS, 1.0)
 
 
 def test_statistics_are_not_read_beside_writing(tmp_path: Path) -> None:
     with closing(SqliteStore(tmp_path / "r.db")) as store, pytest.raises(ValueError, match="write=False"):
-        Statistics(store).counts()
+        assert Statistics(store).summary

@@ -86,7 +86,7 @@ def _times(sources: Sources) -> Times:
     for row in sources.rows(MODEL_RACE):
         times.setdefault((row["model"], f"threads: {row['threads']}", RACED), {})[Shape.of(row["shape"])] = row["steady_us"]
     for store in sources.stores:
-        for best in store.statistics.best():
+        for best in store.statistics.summary.best:
             if (shape := shape_of(best.shape)) is not None:
                 key = str(best.op), f"{best.device}, threads: {best.threads}, {best.cache}", STORED
                 times.setdefault(key, {})[shape] = best.us

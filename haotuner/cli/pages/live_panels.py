@@ -17,10 +17,10 @@ RECENT_S = 15.0  # a worker that wrote nothing for longer is said to be silent
 def now_page(sources: Sources, status: RunStatus | None, name: str) -> Page:
     """The page of a run. ``status``: what its process says of itself; None where only its records are known."""
     now = time.time()
-    counts = [count for store in sources.stores for count in store.statistics.counts()]
+    counts = [count for store in sources.stores for count in store.statistics.summary.counts]
     claims = [claim for store in sources.stores for claim in store.statistics.claims()]
     gains = {key: steps[0][1] / steps[-1][1] for store in sources.stores
-             for key, steps in store.statistics.improvements().items() if steps}  # fmt: skip
+             for key, steps in store.statistics.summary.improvements.items() if steps}  # fmt: skip
     urls = ", ".join(store.url for store in sources.stores)
     source = f"{urls or 'no record store yet'}{'' if status is None else '; the status that tune writes beside its pack'}"
     ops = [f"{count.op} on {count.device}" for count in counts]

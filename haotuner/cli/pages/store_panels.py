@@ -29,7 +29,7 @@ NO_STORE = "no record store: name one, sqlite:///PACK.records.db, which haotuner
 
 def search_page(sources: Sources, *, calibrates: bool = True) -> Page:
     """The page of the search: what measurements brought, and how near predictions of the cost model were."""
-    counts = {source.url: source.statistics.counts() for source in sources.stores}
+    counts = {source.url: source.statistics.summary.counts for source in sources.stores}
     urls = ", ".join(counts)
     empty = {EVERY: NO_STORE if not counts else "the store has no record yet: haotuner tune --db URL"}
     curves = {name: made for source in sources.stores for name, made in _improvements(source, counts[source.url]).items()}
@@ -85,7 +85,7 @@ def _improvements(source: StoreSource, counts: Sequence[Count]) -> dict[str, Fig
         totals[str(count.op)] = totals.get(str(count.op), 0) + count.timed + count.failed
     selected = sorted(totals, key=lambda op: -totals[op])[:MOST_OPS]
     lines: dict[str, list[Figure]] = {op: [] for op in selected}
-    for (device, op), steps in source.statistics.improvements().items():
+    for (device, op), steps in source.statistics.summary.improvements.items():
         drawn = lines.get(str(op))
         if drawn is None:
             continue
@@ -102,7 +102,7 @@ def _improvements(source: StoreSource, counts: Sequence[Count]) -> dict[str, Fig
 
 def device_page(sources: Sources) -> Page | None:
     """Devices side by side; None of one device alone."""
-    best = [row for source in sources.stores for row in source.statistics.best()]
+    best = [row for source in sources.stores for row in source.statistics.summary.best]
     devices = sorted({str(row.device) for row in best})
     if len(devices) < 2:
         return None
@@ -212,7 +212,7 @@ def _calibration(sources: Sources) -> tuple[Figure | None, str]:
     """Predicted against measured times of kernels, by family; without data the reason."""
     groups: dict[tuple[str, str, str], list[tuple[MicroKernel, Shape, float]]] = {}
     for source in sources.stores:
-        for device in {count.device for count in source.statistics.counts()}:
+        for device in {count.device for count in source.statistics.summary.counts}:
             for op, kernel, text, cache, us in source.statistics.timings(device, CALIBRATED):
                 shape = shape_of(text)
                 name = str(kernel).partition("*")[0]
