@@ -188,7 +188,7 @@ def timeline(document: Mapping[str, Any]) -> Figure:
 
 def group_figure(plan: Mapping[str, Any]) -> Figure | None:
     """Cost of each region; None of a plan without regions."""
-    regions = [(region["outputs"][0], *(sum(kernel["us"] for kernel in region.get(who, ())) for who in ("chosen", "greedy")))
+    regions = [(region["outputs"][0], *(sum(item["us"] for item in region.get(who, ())) for who in ("chosen", "greedy")))
                for region in plan.get("regions", ()) if region.get("outputs")]  # fmt: skip
     if not regions:
         return None

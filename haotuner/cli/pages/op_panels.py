@@ -25,6 +25,7 @@ from haotuner.verify.pack_groups import meaning_of
 CURVE_SHAPES = 160  # of a curve over a range, spread in log scale
 MOST_CHOICES = 240  # ops times thread counts of a page
 KERNELS_SHOWN = len(COLOURS) - 1  # with a colour of their own; the rest share grey
+PALE = 0.35  # opacity of a point that counts for nothing
 BAR_STARTS = 0.7  # where bars on a log axis begin, so that one kernel has a bar
 MAP_CELLS = 120  # of an axis of a map: as many as can be told apart
 NO_RACE = "no race of this op: haotuner bench {pack} --json > bench.json, then name bench.json here, too"
@@ -194,7 +195,8 @@ def op_page(sources: Sources, plans: Sequence[OpPlan]) -> Page:
         panels=(
             Panel(
                 title="Time over shape",
-                about="Microseconds of one call. Below the dashed line no call of this device can be.",
+                about="Microseconds of one call. Below the dashed line no call of this device can be. Pale points were "
+                "raced beside other programs.",
                 source=f"expected and timed: {manifest}; roofline: its device{f'; peers: {raced}' if raced else ''}",
                 figures={choice: made for choice, made in times.items() if made is not None},
                 missing={choice: "the pack has no time of this op: tune without --zero-measure"
@@ -261,6 +263,7 @@ def time_figure(plan: OpPlan, races: Sequence[Mapping[str, Any]]) -> Figure | No
         colour = COLOURS[1] if not index else COLOURS[3 + (index - 1) % (len(COLOURS) - 4)]
         symbol = "diamond" if index == 0 else "square-open"
         data.append(points(name, x, [us for _, us in ran], texts, colour, symbol=symbol, joined=True))
+        data[-1]["marker"]["opacity"] = [PALE if row.get("contended") else 1 for row, _ in ran]
     every = sorted({*shapes, *(Shape.of(row["shape"]) for row in rows)}, key=plan.x)
     if roof := plan.roofline(every):
         texts = [f"{s}: at least {us_text(us)}" for s, us in zip(every, roof, strict=True)]
