@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from urllib.parse import unquote_to_bytes
 
@@ -34,6 +35,7 @@ def open_store(url: str, *, write: bool = True, busy_s: float = BUSY_S) -> Recor
                 f"--db {url!r} names no file; write sqlite:///records.db or sqlite:////absolute/path/records.db"
             )
         return SqliteStore(Path(text), write=write, busy_s=busy_s)
+    url = re.sub(r"//[^/?#]*@", "//***@", url)  # a password is never printed
     scheme, colon, _ = url.partition("://")
     if not colon or scheme == "sqlite":
         raise UsageError(

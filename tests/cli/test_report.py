@@ -207,8 +207,12 @@ def test_sources_that_are_none_are_refused(tmp_path: Path) -> None:
         ("missing.db", RecordsUnusable, "does not exist"),
         ("postgresql://me:secret@host/db", UsageError, "not built"),
     ):
-        with pytest.raises(error, match=words), opened([name if "://" in name else str(tmp_path / name)]):
+        with (
+            pytest.raises(error, match=words) as refused,
+            opened([name if "://" in name else str(tmp_path / name)]),
+        ):
             pass
+        assert "secret" not in str(refused.value)
     SqliteStore(tmp_path / "r.db").close()
     with pytest.raises(UsageError, match="has no session"), opened([str(tmp_path / "r.db")], "s"):
         pass

@@ -99,7 +99,7 @@ def opened(names: Sequence[str], session: str = "", *, serve: bool = True) -> It
     documents: list[tuple[str, str, Mapping[str, Any]]] = []
     notes: list[str] = []
     with ExitStack() as stack:
-        urls = [name if name.startswith(URL) else f"{URL}{name}" for name in names if _is_store(name)]
+        urls = [name if "://" in name else f"{URL}{name}" for name in names if _is_store(name)]
         for name in names:
             if _is_store(name):
                 continue
