@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
-from haotuner.cli.pages.figures import COLOURS, EVERY, ROOF, Figure, Page, Panel, Table, figure, line, points, us_text
+from haotuner.cli.pages.figures import COLOURS, EVERY, ROOF, Figure, Page, Panel, Table, figure, points, us_text
 from haotuner.cli.pages.op_panels import OpPlan, plans_of
 from haotuner.cli.pages.sources import MODEL_RACE, RACE, Sources
 from haotuner.cli.pages.store_panels import position, shape_of
@@ -14,6 +14,7 @@ from haotuner.spec.shape import Shape
 Times = dict[tuple[str, str, str], dict[Shape, float]]  # op, conditions, source of the times -> by shape
 PLANNED, TIMED, RACED, STORED = "as planned", "timed while tuning", "as raced", "best of the records"
 SAME = 0.01  # a difference of less is noise
+NAMED = 20  # ops that only one of both has
 WORST = 25  # rows of the table
 
 
@@ -33,7 +34,7 @@ def compare_page(own: Sources, other: Sources, own_name: str, other_name: str) -
     for choice, lines in by_op.items():
         figures[choice] = _figure(choice.partition(",")[0], lines)
     rows = []
-    for kind in (PLANNED, TIMED, RACED, STORED):
+    for kind in dict.fromkeys(of for _, _, of, *_ in ratios):
         known = [ratio for ratio, _, of, *_ in ratios if of == kind]
         if known:
             mean = math.exp(math.fsum(map(math.log, known)) / len(known))
@@ -45,8 +46,9 @@ def compare_page(own: Sources, other: Sources, own_name: str, other_name: str) -
         (f"{ratio:.3f}x", op, str(shape), kind, us_text(us), us_text(before)) for ratio, op, kind, shape, us, before in ends
     ]
     about = f"Time of {other_name} over time of {own_name}: above 1, {own_name} is faster."
-    left_out = ((own_name, mine.keys() - theirs.keys()), (other_name, theirs.keys() - mine.keys()))
-    only = [f"only in {name}: {', '.join(sorted({op for op, *_ in left})[:20])}" for name, left in left_out if left]
+    ops, other_ops = ({op for op, *_ in times} for times in (mine, theirs))
+    left_out = ((own_name, ops - other_ops), (other_name, other_ops - ops))
+    only = [f"only in {name}: {', '.join(sorted(left)[:NAMED])}" for name, left in left_out if left]
     nothing = "both have no time of one op, thread count and shape in common; race both with haotuner bench --json"
     source = f"{own_name}, {other_name}{'; ' if only else ''}{'; '.join(only)}"
     return Page(
@@ -81,7 +83,8 @@ def _times(sources: Sources) -> Times:
             times[f"{plan.entry.name}", f"threads: {plan.threads}", kind] = known
     for row in sources.rows(RACE):
         if row["ours_us"]:
-            key = row["op"], f"threads: {row['threads']}", f"{RACED}{'' if row['weights'] == 'cold' else ', hot'}"
+            kind = f"{RACED}{'' if row['weights'] == 'cold' else ', hot'}{', contended' * bool(row.get('contended'))}"
+            key = row["op"], f"threads: {row['threads']}", kind
             times.setdefault(key, {})[Shape.of(row["shape"])] = row["ours_us"]
     for row in sources.rows(MODEL_RACE):
         times.setdefault((row["model"], f"threads: {row['threads']}", RACED), {})[Shape.of(row["shape"])] = row["steady_us"]
@@ -99,7 +102,7 @@ def _of_plan(plan: OpPlan) -> Iterator[tuple[str, dict[Shape, float]]]:
 
 
 def _figure(op: str, lines: list[tuple[str, dict[Shape, float]]]) -> Figure:
-    data, titles, ends = [], set(), list[float]()
+    data, titles = [], set()
     for index, (kind, ratios) in enumerate(lines):
         rows = []
         for shape, ratio in ratios.items():
@@ -108,8 +111,6 @@ def _figure(op: str, lines: list[tuple[str, dict[Shape, float]]]) -> Figure:
             rows.append((x, ratio, f"{shape}: {ratio:.3f}x"))
         rows.sort()
         x, y, texts = zip(*rows, strict=True)
-        ends += [x[0], x[-1]]
         data.append(points(kind, x, y, texts, COLOURS[index % len(COLOURS)], joined=True))
-    span: Mapping[str, float] = {"low": min(ends), "high": max(ends)}
-    data.append(line("as fast", list(span.values()), [1, 1], ["", ""], ROOF, dash="dash"))
-    return figure(data, " or ".join(sorted(titles)), "times as fast", y_type="linear")
+    equal = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": 1, "y1": 1, "line": {"color": ROOF, "dash": "dash"}}
+    return figure(data, " or ".join(sorted(titles)), "times as fast", y_type="linear", shapes=[equal])

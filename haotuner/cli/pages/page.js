@@ -51,8 +51,8 @@
 
   function tableOf(table, name) {
     const numeric = table.head.map((_, at) => table.rows.every((row) => /^(|-|and .*|[\d.,]+ ?(%|x|us|ms|s)?)$/.test(row[at] ?? "")));
-    const head = element("tr", {}, ...table.head.map((text) => element("th", { scope: "col" }, text)));
-    const body = table.rows.map((row) => element("tr", {}, ...row.map((text, at) => element("td", numeric[at] && row.length > 2 ? { class: "number" } : {}, String(text)))));
+    const head = element("tr", {}, ...table.head.map((text, at) => element("th", numeric[at] && table.head.length > 2 ? { scope: "col", class: "number" } : { scope: "col" }, text)));
+    const body = table.rows.map((row) => element("tr", {}, ...row.map((text, at) => element("td", { class: numeric[at] && row.length > 2 ? "number" : String(text).length < 32 ? "short" : "long" }, String(text)))));
     const made = element("table", { "aria-label": name }, element("thead", {}, head), element("tbody", {}, ...body));
     return element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `${name}, table` }, made);
   }
