@@ -6,7 +6,9 @@ They rest on columns that are derived when a row is written (``status``, ``media
 
 from __future__ import annotations
 
+import json
 import math
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -65,11 +67,12 @@ class Claim(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """Records by device and op, the best time of each cell, and improvement curves by device and op."""
+    """Records by device and op, the best time of each cell, improvement curves by device and op, classes of failures."""
 
     counts: list[Count]
     best: list[Best]
     improvements: dict[tuple[str, str], list[tuple[int, float]]]
+    failures: list[FailureClass]  # the most common first
 
 
 @dataclass(frozen=True)
@@ -90,13 +93,18 @@ class Statistics:
         counts: dict[tuple[str, str], list[float]] = {}
         best: dict[tuple[str, str, str, int, str], list[Any]] = {}
         steps: dict[tuple[str, str], list[tuple[int, tuple[Any, ...], float]]] = {}
-        for _, device, op, shape, threads, cache, us, kernel, when in self._scan():
+        failed: dict[tuple[str, str, str], list[Any]] = {}
+        for _, device, op, shape, threads, cache, us, kernel, when, outcome in self._scan():
             device, op = str(device), str(op)  # a store of others may have bytes in any column, or texts for numbers
             us, when = (value if isinstance(value, float) else other for value, other in ((us, None), (when, 0.0)))
             count = counts.setdefault((device, op), [0, 0, when, when])
             count[us is None] += 1
             count[2:] = min(count[2], when), max(count[3], when)
             if us is None:
+                stage, reason, detail = _failure(outcome)
+                of_class = failed.setdefault((device, stage, reason), [0, deque(maxlen=LOGS)])
+                of_class[0] += 1
+                of_class[1].appendleft((op, str(kernel), str(shape), detail))
                 continue
             cell = device, op, shape, threads, cache
             least = best.setdefault(cell, [math.inf, "", 0])
@@ -110,41 +118,19 @@ class Statistics:
             ),
             [Best(*cell, *least) for cell, least in best.items()],
             {key: _thinned(_improvement(rows)) for key, rows in steps.items()},
-        )
+            sorted((FailureClass(*key, count, tuple(logs)) for key, (count, logs) in failed.items()),
+                   key=lambda failure: (-failure.count, failure)),
+        )  # fmt: skip
 
     def _scan(self) -> Iterator[tuple[Any, ...]]:
         """Rows in the order of arrival, some at a time, so that none of a large store has to stay."""
         after = 0
-        columns = "seq, device_id, op, shape, threads, weights, median_us, kernel, measured_at"
+        columns = "seq, device_id, op, shape, threads, weights, median_us, kernel, measured_at, "
+        columns += "CASE WHEN median_us IS NULL THEN outcome END"
         where = f"seq > :after AND :session IN ('', session) ORDER BY seq LIMIT {PAGE_ROWS}"
         while rows := list(self._rows(f"SELECT {columns} FROM record WHERE {where}", after=after)):
             yield from rows
             after = rows[-1][0]
-
-    def failures(self) -> list[FailureClass]:
-        """Failures by device, stage and reason, the most common first."""
-        failed = f"""
-            SELECT device_id, op, kernel, shape, seq,
-                CASE WHEN json_valid(outcome) THEN COALESCE(json_extract(outcome, '$.stage'), '?') ELSE '?' END AS stage,
-                CASE WHEN json_valid(outcome) THEN COALESCE(json_extract(outcome, '$.reason'), '?') ELSE '?' END AS reason,
-                CASE WHEN json_valid(outcome) THEN substr(COALESCE(json_extract(outcome, '$.detail'), ''), -{LOG_LETTERS})
-                    ELSE 'the outcome of this row is not JSON' END AS detail
-            FROM record WHERE median_us IS NULL AND :session IN ('', session)"""
-        logs: dict[tuple[str, str, str], list[tuple[str, str, str, str]]] = {}
-        latest = f"""
-            SELECT device_id, stage, reason, op, kernel, shape, detail FROM (
-                SELECT *, ROW_NUMBER() OVER (PARTITION BY device_id, stage, reason ORDER BY seq DESC) AS age FROM ({failed}))
-            WHERE age <= {LOGS} ORDER BY age"""
-        for device, stage, reason, *log in self._rows(latest):
-            logs.setdefault((str(device), str(stage), str(reason)), []).append(
-                (str(log[0]), str(log[1]), str(log[2]), str(log[3]))
-            )
-        counted = f"SELECT device_id, stage, reason, COUNT(*) FROM ({failed}) GROUP BY device_id, stage, reason"
-        result = [
-            FailureClass(*map(str, row[:3]), int(row[3]), tuple(logs[tuple(map(str, row[:3]))]))  # type: ignore[arg-type, index]
-            for row in self._rows(counted)
-        ]
-        return sorted(result, key=lambda failure: (-failure.count, failure))
 
     def timings(self, device: str, most: int) -> Iterator[tuple[str, str, str, str, float]]:
         """At most so many times of single kernels on one thread, spread evenly: op, kernel, shape, cache state, us."""
@@ -163,6 +149,15 @@ class Statistics:
 
     def _rows(self, statement: str, **values: str | int) -> Iterator[tuple[Any, ...]]:
         return iter(self.store.select(statement, {"session": self.session, **values}))
+
+
+def _failure(outcome: object) -> tuple[str, str, str]:
+    """Stage, reason and the end of the text; of what others wrote question marks."""
+    try:
+        document = json.loads(outcome) if isinstance(outcome, str) else None
+        return str(document["stage"]), str(document["reason"]), str(document["detail"])[-LOG_LETTERS:]  # type: ignore[index]
+    except (KeyError, TypeError, ValueError, RecursionError):
+        return "?", "?", "the outcome of this row is no failure's JSON"
 
 
 def _improvement(rows: list[tuple[int, tuple[Any, ...], float]]) -> list[tuple[int, float]]:

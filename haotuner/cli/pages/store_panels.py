@@ -171,7 +171,7 @@ def position(op: str, shape: Shape) -> tuple[str, float]:
 
 def failure_page(sources: Sources) -> Page:
     """Failures by class, with what was seen."""
-    failures = [failure for source in sources.stores for failure in source.statistics.failures()]
+    failures = [failure for source in sources.stores for failure in source.statistics.summary.failures]
     urls = ", ".join(source.url for source in sources.stores)
     logs = [(f"{failure.stage}: {failure.reason}", failure.device, *log[:3], log[3][-LETTERS:])
             for failure in failures for log in failure.logs]  # fmt: skip
