@@ -13,6 +13,7 @@ from haotuner.cli.options import Json, Quiet
 from haotuner.cli.output import check_output_path, say
 from haotuner.errors import UsageError
 from haotuner.host.files import written_aside
+from haotuner.records.address import without_password
 
 LIMIT_BYTES = 5 << 20  # what mail and reviews take
 
@@ -41,13 +42,11 @@ def report(
     plotly_source()  # before a large store is read
     with ExitStack() as stack:
         own = stack.enter_context(opened(names, session))
-        other = (stack.enter_context(opened(compare)), ", ".join(compare)) if compare else None
-        document = document_of(own, ", ".join(names), other)
+        other = (stack.enter_context(opened(compare)), _title(compare)) if compare else None
+        document = document_of(own, _title(names), other)
     text = html_of(document)
     if len(text) > LIMIT_BYTES:
-        raise UsageError(
-            f"the report of {', '.join(names)} has {len(text) / 1e6:.1f} MB; name fewer sources, or one --session"
-        )
+        raise UsageError(f"the report of {_title(names)} has {len(text) / 1e6:.1f} MB; name fewer sources, or one --session")
     try:
         with written_aside(out) as aside:
             aside.write_text(text, encoding="utf-8")
@@ -65,3 +64,7 @@ def report(
         say(f"{out}: {', '.join(page['title'].lower() for page in document['pages'])}; {len(text) / 1e6:.1f} MB")
         for row in missing:
             say(f"  without data: {row['page']}, {row['panel']}: {row['why']}")
+
+
+def _title(names: list[str]) -> str:
+    return ", ".join(map(without_password, names))

@@ -24,6 +24,7 @@ from haotuner.cli.run_status import StatusWriter, status_file
 from haotuner.cli.stopping import STOPPED, Stopping
 from haotuner.cli.terminal_plot import WITHOUT, has_plotext, pack_plots
 from haotuner.errors import HaotunerError, UsageError
+from haotuner.records.address import without_password
 from haotuner.search.policies.names import NAMES, TEMPLATE
 from haotuner.search.task_scheduler import GRADIENT, STRATEGIES
 from haotuner.spec.traffic import arrivals_of
@@ -198,7 +199,7 @@ def tune(
         if request.models and not zero_measure and not quiet and budget_s < enough:
             ops = counted(len(request.ops), "op")
             tell(f"{_seconds(budget_s)} is little for {ops}: --budget {_seconds(enough)} measures each")
-        status = StatusWriter(status_file(out), request.records)
+        status = StatusWriter(status_file(out), without_password(request.records))
         stopping.watcher = Watcher(request.ops, budget_s, quiet=quiet, status=status)
         with stopping.watcher:
             report = produce(request, stopping.watcher)

@@ -24,6 +24,7 @@ from haotuner.cli.options import Quiet
 from haotuner.cli.output import say, tell
 from haotuner.cli.run_status import read_status, status_file
 from haotuner.errors import HaotunerError, UsageError
+from haotuner.records.address import POSTGRES, without_password
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,7 +45,7 @@ HEADERS = {
 
 
 class LivePage:
-    """The newest document of a run, made anew whenever one of its files has changed."""
+    """The newest document of a run, made anew whenever one of its files has changed; without files at every look."""
 
     def __init__(self, make: Callable[[], dict[str, Any]], files: Sequence[Path]) -> None:
         self._make, self._files = make, files
@@ -56,7 +57,7 @@ class LivePage:
         """Look once, and make a new document if anything changed; seconds until the next look is worth it."""
         state = [_state_of(path) for path in self._files]
         begin = time.monotonic()
-        if state != self._state or not self.version:
+        if state != self._state or not state:
             document = self._make()
             with self._changed:
                 self._state, self.document, self.version = state, document, self.version + 1
@@ -204,41 +205,41 @@ def page_of(name: str) -> LivePage:
     """The page of a run that is named by its pack or its record store. UsageError where that can be neither."""
     from haotuner.cli.pages.document import document_of
     from haotuner.cli.pages.live_panels import now_page
-    from haotuner.cli.pages.sources import URL, opened, records_beside
+    from haotuner.cli.pages.sources import URL, opened, records_beside, url_of
 
-    is_url = "://" in name
-    if is_url and not name.startswith(URL):
-        raise UsageError(f"{name}: only stores in files can be watched; write sqlite:///FILE, or the --out of a run")
-    path = Path(unquote(name.removeprefix(URL)))
-    if is_url or path.suffix in (".db", ".sqlite"):
-        store, pack = (
-            path,
-            path.with_name(path.name.removesuffix(".records.db")) if path.name.endswith(".records.db") else None,
-        )
+    title, in_server = without_password(name), name.startswith(POSTGRES)
+    if "://" in name and not (in_server or name.startswith(URL)):
+        raise UsageError(f"{title}: name the --out of a run, sqlite:///FILE or postgresql://HOST/DATABASE")
+    path, pack = Path(unquote(name.removeprefix(URL))), None
+    if in_server:
+        store = path  # no file is there: the page is made anew at every look
+    elif name.startswith(URL) or path.suffix in (".db", ".sqlite"):
+        store = path
+        pack = path.with_name(stem) if (stem := path.name.removesuffix(".records.db")) != path.name else None
     else:
         store, pack = records_beside(path), path
-    if not path.parent.is_dir():
-        raise UsageError(f"{name}: there is no folder {path.parent}; name the --out or the --db of a run")
+    if not in_server and not path.parent.is_dir():
+        raise UsageError(f"{title}: there is no folder {path.parent}; name the --out or the --db of a run")
 
     def make() -> dict[str, Any]:
         status = None if pack is None else read_status(status_file(pack))
         used = Path(unquote(status.db.removeprefix(URL))) if status is not None and status.db.startswith(URL) else store
         names = [str(pack)] if pack is not None and pack.is_dir() else []
-        names += [f"{URL}{used}"] if used.is_file() else []
+        names += [name] if in_server else [url_of(used)] if used.is_file() else []
         try:
             with opened(names, serve=False) as sources:
-                document = document_of(sources, name, live=now_page(sources, status, name))
+                document = document_of(sources, title, live=now_page(sources, status, title))
         except HaotunerError as error:  # a pack or a store that is just being replaced, or is damaged
-            document = {"title": f"haotuner watch: {name}", "haotuner": "", "pages": [], "status": str(error)}
+            document = {"title": f"haotuner watch: {title}", "haotuner": "", "pages": [], "status": str(error)}
             with opened([]) as sources:
-                document |= document_of(sources, name, live=now_page(sources, status, name)) | {"status": str(error)}
+                document |= document_of(sources, title, live=now_page(sources, status, title)) | {"status": str(error)}
             return document
-        document["title"] = f"haotuner watch: {name}"
+        document["title"] = f"haotuner watch: {title}"
         document["status"] = f"made at {time.strftime('%H:%M:%S')}, refreshed when something changes"
         return document
 
     files = [store, store.with_name(f"{store.name}-wal"), *([] if pack is None else [status_file(pack), pack])]
-    return LivePage(make, files)
+    return LivePage(make, () if in_server else files)
 
 
 def watch(
@@ -261,7 +262,10 @@ def watch(
         page.refresh()
         threading.Thread(target=partial(_serve, server), daemon=True).start()
         host = f"[{address}]" if ":" in address else address
-        say(f"http://{host}:{server.server_address[1]}/" + ("" if quiet else f" shows {name}; Ctrl-C ends it"))
+        say(
+            f"http://{host}:{server.server_address[1]}/"
+            + ("" if quiet else f" shows {without_password(name)}; Ctrl-C ends it")
+        )
         if not server.any_address and not ipaddress.ip_address(server.server_address[0]).is_loopback or server.any_address:  # type: ignore[arg-type]
             tell(f"--address {address}: whoever reaches this host can read the page")
         with contextlib.suppress(KeyboardInterrupt):

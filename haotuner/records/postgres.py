@@ -50,13 +50,18 @@ class PostgresStore:
         settings |= {"synchronous_commit": "off"} if write else {"default_transaction_read_only": "on"}
         options = " ".join(f"-c {name}={value}" for name, value in settings.items())
         try:
-            self._engine: sa.Engine | None = sa.create_engine(
+            engine = sa.create_engine(
                 address, hide_parameters=True, pool_pre_ping=True,
                 connect_args={"connect_timeout": CONNECT_S, "application_name": "haotuner", "options": options},
             )  # fmt: skip
         except ImportError as error:
             raise UsageError(f"--db {self.name!r}: psycopg cannot be loaded ({error})") from error
-        self._version = self._opened()
+        self._engine: sa.Engine | None = engine
+        try:
+            self._version = self._opened()
+        except BaseException:
+            engine.dispose()
+            raise
 
     def start(self, fingerprint: str, *, resume: bool = False, what: str = "") -> Session:
         """See ``RecordStore.start``."""

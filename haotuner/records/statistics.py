@@ -9,17 +9,27 @@ from __future__ import annotations
 import json
 import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from haotuner.records.sqlite import Owner, SqliteStore
+from haotuner.records.sqlite import Owner
+from haotuner.records.store import RecordStore
 
 LOG_LETTERS = 2000  # of a failure's text: the end of a compiler's output is what says the reason
 LOGS = 3  # texts of a class of failures
 PAGE_ROWS = 50_000  # read at once: some tens of megabytes
 CURVE_POINTS = 300  # of an improvement curve
+
+
+@runtime_checkable
+class Queryable(RecordStore, Protocol):
+    """A store that answers aggregates over its tables; those of all stores have the same columns."""
+
+    def select(self, statement: str, values: Mapping[str, str | int]) -> list[tuple[Any, ...]]:
+        """Rows of a statement with named values."""
+        ...
 
 
 class Count(NamedTuple):
@@ -79,7 +89,7 @@ class Summary(NamedTuple):
 class Statistics:
     """Aggregates over a store, of one session or of all. ``session``: empty for all."""
 
-    store: SqliteStore
+    store: Queryable
     session: str = ""
 
     @cached_property

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from haotuner.errors import HaotunerError, RecordsUnusable, UsageError
 from haotuner.host.files import read_regular
 from haotuner.pack.facts import NUMBER, check_facts
 from haotuner.pack.manifest import Manifest, read_level, read_levels, read_manifest
-from haotuner.records.address import open_store
-from haotuner.records.sqlite import SqliteStore
-from haotuner.records.statistics import Statistics
+from haotuner.records.address import open_store, without_password
+from haotuner.records.statistics import Queryable, Statistics
 from haotuner.runtime.pack import Pack
 from haotuner.spec.composition import Composition
 
@@ -99,7 +100,7 @@ def opened(names: Sequence[str], session: str = "", *, serve: bool = True) -> It
     documents: list[tuple[str, str, Mapping[str, Any]]] = []
     notes: list[str] = []
     with ExitStack() as stack:
-        urls = [name if "://" in name else f"{URL}{name}" for name in names if _is_store(name)]
+        urls = [name if "://" in name else url_of(Path(name)) for name in names if _is_store(name)]
         for name in names:
             if _is_store(name):
                 continue
@@ -110,10 +111,11 @@ def opened(names: Sequence[str], session: str = "", *, serve: bool = True) -> It
                 documents += documents_of(path)
             else:
                 raise UsageError(f"{name} is {'of no kind that is known' if path.exists() else 'not there'}; {HOW}")
-        beside = [] if urls else [(f"{URL}{records_beside(pack.path)}", pack) for pack in packs]
-        stores = [StoreSource(url, Statistics(_store(url, stack), session)) for url in urls]
-        for url, pack in dict(beside).items():
-            if Path(url.removeprefix(URL)).is_file():
+        beside = {} if urls else {records_beside(pack.path): pack for pack in packs}
+        stores = [StoreSource(without_password(url), Statistics(_store(url, stack), session)) for url in urls]
+        for path, pack in beside.items():
+            if path.is_file():
+                url = url_of(path)
                 try:
                     store = _store(url, stack)
                 except RecordsUnusable as error:  # nobody named it: the pack is reported without it
@@ -132,6 +134,11 @@ def opened(names: Sequence[str], session: str = "", *, serve: bool = True) -> It
 def records_beside(pack: Path) -> Path:
     """The record store that `haotuner tune` writes beside a pack, unless another one is named."""
     return pack.with_name(f"{pack.name}.records.db")
+
+
+def url_of(path: Path) -> str:
+    """URL of a store in a file."""
+    return f"{URL}{quote(os.fsencode(path))}"
 
 
 def documents_of(path: Path) -> list[tuple[str, str, Mapping[str, Any]]]:
@@ -162,10 +169,10 @@ def _is_store(name: str) -> bool:
     return "://" in name or Path(name).suffix in (".db", ".sqlite")
 
 
-def _store(url: str, stack: ExitStack) -> SqliteStore:
+def _store(url: str, stack: ExitStack) -> Queryable:
     store = open_store(url, write=False)
     stack.callback(store.close)
-    if not isinstance(store, SqliteStore):
+    if not isinstance(store, Queryable):
         raise UsageError(f"{url} holds nothing that outlives its process; {HOW}")
     return store
 
