@@ -62,7 +62,7 @@ class FailureClass(NamedTuple):
     device: str
     stage: str
     reason: str
-    count: int
+    failures: int
     logs: tuple[tuple[str, str, str, str], ...]  # op, kernel, shape, text
 
 
@@ -106,7 +106,7 @@ class Statistics:
         failed: dict[tuple[str, str, str], list[Any]] = {}
         for _, device, op, shape, threads, cache, us, kernel, when, outcome in self._scan():
             device, op = str(device), str(op)  # a store of others may have bytes in any column, or texts for numbers
-            us, when = (value if isinstance(value, float) else other for value, other in ((us, None), (when, 0.0)))
+            us, when = us if isinstance(us, float) else None, when if isinstance(when, float) else 0.0
             count = counts.setdefault((device, op), [0, 0, when, when])
             count[us is None] += 1
             count[2:] = min(count[2], when), max(count[3], when)
@@ -129,7 +129,7 @@ class Statistics:
             [Best(*cell, *least) for cell, least in best.items()],
             {key: _thinned(_improvement(rows)) for key, rows in steps.items()},
             sorted((FailureClass(*key, count, tuple(logs)) for key, (count, logs) in failed.items()),
-                   key=lambda failure: (-failure.count, failure)),
+                   key=lambda failure: (-failure.failures, failure)),
         )  # fmt: skip
 
     def _scan(self) -> Iterator[tuple[Any, ...]]:

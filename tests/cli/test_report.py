@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Mapping
 from contextlib import closing
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,7 @@ from haotuner.spec.shape import Shape
 from tests.cli.command import haotuner
 from tests.contract.record_examples import record
 
-needs_plotly = pytest.mark.skipif(
-    not list(Path(page_document.__file__).parents) or page_document.find_spec("plotly") is None,
-    reason="plotly: not installed",
-)
+needs_plotly = pytest.mark.skipif(find_spec("plotly") is None, reason="plotly: not installed")
 HOSTILE = "</script><img src=x onerror=alert(1)>\"'&amp;{{DATA}}\u202egnp"
 Tuned = tuple[Path, Any]
 

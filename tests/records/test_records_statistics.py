@@ -56,7 +56,7 @@ def test_sums_are_those_of_the_records(rows: list[tuple[str, str, int, float | N
                 key = r.device_id, r.trial.op.name, f'{{"m":{r.trial.shape["m"]}}}'
                 least[key] = min(least.get(key, math.inf), r.outcome.median_us)
         assert {(b.device, b.op, b.shape): b.us for b in statistics.summary.best} == least
-        assert sum(failure.count for failure in statistics.summary.failures) == sum(failed.values())
+        assert sum(failure.failures for failure in statistics.summary.failures) == sum(failed.values())
         curves = statistics.summary.improvements
         assert curves.keys() == timed.keys()
         for points in curves.values():
@@ -87,7 +87,7 @@ def test_failures_have_the_latest_texts(tmp_path: Path) -> None:
     every = [record(m, outcome=Failed(stage="run", reason="crash", detail=f"signal {m}")) for m in range(1, 9)]
     with closing(SqliteStore(filled(tmp_path, [*every, record(9, outcome=FAILURE)]), write=False)) as store:
         crash, build = Statistics(store).summary.failures
-    assert (crash.stage, crash.reason, crash.count, build.count) == ("run", "crash", 8, 1)
+    assert (crash.stage, crash.reason, crash.failures, build.failures) == ("run", "crash", 8, 1)
     assert [log[3] for log in crash.logs] == [f"signal {m}" for m in range(8, 8 - LOGS, -1)]
 
 
@@ -100,7 +100,7 @@ def test_what_others_put_into_columns_ends_no_report(tmp_path: Path) -> None:
         statistics = Statistics(store)
         assert sum(count.failed for count in statistics.summary.counts) == 1
         (failure,) = statistics.summary.failures
-        assert (failure.stage, failure.count) == ("?", 1) and "JSON" in failure.logs[0][3]
+        assert (failure.stage, failure.failures) == ("?", 1) and "JSON" in failure.logs[0][3]
         (claim,) = statistics.claims()
         assert claim.alive
 

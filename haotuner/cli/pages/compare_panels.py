@@ -110,7 +110,7 @@ def _figure(op: str, lines: list[tuple[str, dict[Shape, float]]]) -> Figure:
             titles.add(title)
             rows.append((x, ratio, f"{shape}: {ratio:.3f}x"))
         rows.sort()
-        x, y, texts = zip(*rows, strict=True)
-        data.append(points(kind, x, y, texts, COLOURS[index % len(COLOURS)], joined=True))
+        xs, ys, texts = zip(*rows, strict=True)
+        data.append(points(kind, xs, ys, texts, COLOURS[index % len(COLOURS)], joined=True))
     equal = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": 1, "y1": 1, "line": {"color": ROOF, "dash": "dash"}}
     return figure(data, " or ".join(sorted(titles)), "times as fast", y_type="linear", shapes=[equal])

@@ -114,7 +114,7 @@ def graph(plan: ExecutionPlan) -> Figure:
     steps = [step for step in every if step["do"] != "alias"][:MOST_STEPS]
     ends = [{"do": "input", "what": "input", "makes": end.tensor} for end in plan.inputs]
     nodes = [*ends, *({"do": step["do"], **step_summary(step)} for step in steps)]
-    reads = [[] for _ in ends] + [_read(step, tensors, alias) for step in steps]
+    reads = [list[str]() for _ in ends] + [_read(step, tensors, alias) for step in steps]
     maker: dict[str, int] = {}
     depth: list[int] = []
     lanes: dict[int, int] = {}

@@ -69,8 +69,11 @@ def search_page(sources: Sources, *, calibrates: bool = True) -> Page:
 
 def _count_rows(counts: Mapping[str, Sequence[Count]]) -> list[tuple[str, ...]]:
     every = sorted((count for rows in counts.values() for count in rows), key=lambda count: -count.timed - count.failed)
-    rows = [(count.device, count.op, f"{count.timed:,}", f"{count.failed:,}", _when(count.first), _when(count.last))
-            for count in every[:MOST_OPS]]  # fmt: skip
+    rows: list[tuple[str, ...]] = []
+    for count in every[:MOST_OPS]:
+        rows.append(
+            (count.device, count.op, f"{count.timed:,}", f"{count.failed:,}", *map(_when, (count.first, count.last)))
+        )
     more = len(every) - len(rows)
     return [*rows, (f"and {more:,} more", "", "", "", "", "")] if more else rows
 
@@ -143,8 +146,8 @@ def _device_figure(rows: Sequence[Best], devices: Sequence[str]) -> Figure:
         step = -(-len(own) // MOST_SHAPES)
         own = own[:: max(1, step)]
         if own:
-            x, us, texts = zip(*own, strict=True)
-            data.append(points(device, x, us, texts, COLOURS[index % len(COLOURS)], joined=True))
+            xs, us, texts = zip(*own, strict=True)
+            data.append(points(device, xs, us, texts, COLOURS[index % len(COLOURS)], joined=True))
     return figure(data, " or ".join(sorted(titles)), "microseconds")
 
 
@@ -201,7 +204,7 @@ def _failure_figure(failures: Sequence[FailureClass]) -> Figure:
     classes = list(dict.fromkeys(f"{failure.stage}: {failure.reason}" for failure in failures))
     data = []
     for index, device in enumerate(dict.fromkeys(failure.device for failure in failures)):
-        own = {f"{f.stage}: {f.reason}": f.count for f in failures if f.device == device}
+        own = {f"{f.stage}: {f.reason}": f.failures for f in failures if f.device == device}
         values = [own.get(name) for name in classes]
         texts = [f"{own.get(name, 0):,} on {device}" for name in classes]
         data.append(bars(str(device), values, classes, texts, COLOURS[index % len(COLOURS)]))
@@ -228,10 +231,10 @@ def _calibration(sources: Sources) -> tuple[Figure | None, str]:
     for (device, op, cache), rows in groups.items():
         for family in {kernel.family for kernel, _, _ in rows}:
             own = [row for row in rows if row[0].family == family]
-            for (kernel, shape, us), predicted in zip(
+            for (parsed, shape, us), predicted in zip(
                 own, _predicted(devices, device, op, cache, family, own), strict=False
             ):
-                text = f"{op} {shape}\n{kernel}\npredicted {us_text(predicted)}, measured {us_text(us)}"
+                text = f"{op} {shape}\n{parsed}\npredicted {us_text(predicted)}, measured {us_text(us)}"
                 times.setdefault(f"{family} on {device}", []).append((us, predicted, text))
     if not times:
         why = "no kernel of a known family was timed on one thread" if sources.stores else NO_STORE
