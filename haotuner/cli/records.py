@@ -30,7 +30,9 @@ from haotuner.spec.record import Timed
 
 records_app = typer.Typer(help="Look at a record store, bring measurements in, take them out.", no_args_is_help=True)
 
-_Db = Annotated[str, typer.Option("--db", metavar="URL", help="The record store: sqlite:///FILE or postgresql://USER@HOST/DATABASE.")]
+_Db = Annotated[
+    str, typer.Option("--db", metavar="URL", help="The record store: sqlite:///FILE or postgresql://USER@HOST/DATABASE.")
+]
 _Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 _Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print as little as possible.")]
 _Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Print more.")]

@@ -133,7 +133,9 @@ class OpPlan:
             return []
         try:
             device = Device(**self.source.manifest.document["device"])
-            return list(map(float, roofline_us(device.with_units(min(self.threads, device.compute_units)), self.op, shapes)))
+            if not self.source.manifest.on_device:  # a call on another device has all of it
+                device = device.with_units(min(self.threads, device.compute_units))
+            return list(map(float, roofline_us(device, self.op, shapes)))
         except (ArithmeticError, KeyError, TypeError, ValueError, HaotunerError):
             return []
 
