@@ -117,8 +117,9 @@ def test_every_step_stands_behind_what_it_reads(reads: list[set[int]]) -> None:
     for at, indices in enumerate(reads):
         edges.append((f"t{at}", *dict.fromkeys(names[index % len(names)] for index in indices)))
         names.append(f"t{at}")
-    lines, *nodes = graph(schedule(edges))["data"]
+    lines, *nodes = graph(schedule(edges), {"group 0, plain loops": ["kernel"]})["data"]
     spots = [(x, y) for trace in nodes for x, y in zip(trace["x"], trace["y"], strict=True)]
+    assert any("kernel" in text for trace in nodes for text in trace["text"])
     assert len(spots) == len(set(spots)) == len(edges) + 1, "no two steps lie on one another"
     ends = [x for x in lines["x"] if x is not None]
     assert len(ends) == 2 * sum(len(edge) - 1 for edge in edges)

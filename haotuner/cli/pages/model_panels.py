@@ -15,6 +15,7 @@ from haotuner.runtime.schedule import ExecutionPlan
 from haotuner.spec.shape import Shape
 
 MOST_STEPS = 1200  # of a graph: more are a cloud
+KERNELS_NAMED = 4  # of an op beside the pointer
 MOST_REGIONS = 40  # of the groups' costs, the dearest
 _KINDS = {"loops": COLOURS[2], "append": COLOURS[6], "conv": COLOURS[1], "attention": COLOURS[4]}
 Step = Mapping[str, Any]
@@ -100,14 +101,15 @@ def _graphs(models: Sequence[tuple[PackSource, str]]) -> tuple[dict[str, Figure]
                 if is_chain(files.schedule):
                     reasons[name] = "its sizes depend on data: its segments are models of their own here"
                     continue
-                graphs[name] = graph(ExecutionPlan.of(files.schedule, files.where))
+                kernels = {entry.name: entry.kernels for entry in source.manifest.ops}
+                graphs[name] = graph(ExecutionPlan.of(files.schedule, files.where), kernels)
         except HaotunerError as error:
             reasons[name] = str(error)
     return graphs, reasons
 
 
-def graph(plan: ExecutionPlan) -> Figure:
-    """Steps in layers: each stands behind all that it reads, from left to right."""
+def graph(plan: ExecutionPlan, kernels: Mapping[str, Sequence[str]]) -> Figure:
+    """Steps in layers: each stands behind all that it reads, from left to right. ``kernels``: of the ops, by name."""
     way = plan.ways[-1] if plan.ways else None  # of several plans that of the largest sizes
     every = plan.steps[way.first : way.end] if way is not None else plan.steps
     tensors, alias = set(plan.tensors), {str(step["out"]): str(step["of"]) for step in every if step["do"] == "alias"}
@@ -136,7 +138,8 @@ def graph(plan: ExecutionPlan) -> Figure:
     data = [edges]
     for kind in dict.fromkeys(node["do"] for node in nodes):
         own = [at for at, node in enumerate(nodes) if node["do"] == kind]
-        texts = [f"{nodes[at]['makes']}\n{nodes[at]['what']}" for at in own]
+        texts = ["\n".join([nodes[at]["makes"], nodes[at]["what"], *kernels.get(nodes[at]["what"], ())[:KERNELS_NAMED]])
+                 for at in own]  # fmt: skip
         colour = ROOF if kind == "input" else _KINDS.get(str(kind), COLOURS[0])
         words = {"loops": "generated groups", "input": "inputs"}.get(str(kind), str(kind))
         data.append(points(words, [spots[at][0] for at in own], [spots[at][1] for at in own], texts, colour,
