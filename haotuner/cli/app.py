@@ -16,7 +16,7 @@ from haotuner.cli.output import OutputLost, ReaderLeft, give_up_stdout, say, tel
 from haotuner.errors import HaotunerError
 
 # In the order of `haotuner --help`. A verb is the function of its name in the file of its name; a group is its file's typer.
-VERBS = ("doctor", "devices", "candidates", "derive", "tune", "bench", "inspect", "explain", "verify")
+VERBS = ("doctor", "devices", "candidates", "derive", "tune", "bench", "inspect", "explain", "report", "watch", "verify")
 GROUPS = ("records", "transfer")
 
 

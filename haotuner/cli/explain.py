@@ -37,6 +37,7 @@ from haotuner.cli.explain_op import (
 )
 from haotuner.cli.options import Json, PackFolder, facts_of
 from haotuner.cli.output import counted, say
+from haotuner.cli.terminal_plot import pack_plots
 from haotuner.errors import UsageError
 from haotuner.ops.groups import PREFIX
 from haotuner.pack.manifest import Manifest, read_manifest
@@ -48,6 +49,7 @@ from haotuner.spec.composition import Composition, share_in_words
 from haotuner.spec.op import Op
 from haotuner.spec.shape import AXIS_LIMIT, ShapeRange
 
+PLOTS = 4  # thread counts that --plot draws
 LOOKED_AT = 3  # of each way to share: enough for one that is not the chosen one
 
 
@@ -133,10 +135,18 @@ def explain(
         bool, typer.Option("--predicted", help="With --model: what was expected of its requests, and what they take here.")
     ] = False,
     threads: Annotated[int | None, typer.Option("--threads", help="Thread count; default: all cores.")] = None,
+    plot: Annotated[bool, typer.Option("--plot", help="Draw an op's time over its shapes instead, in letters.")] = False,
     json_output: Json = False,
 ) -> None:
     """Explain the choice for one shape: regions, expected and measured time, the runner-up."""
     manifest = read_manifest(pack)
+    if plot:
+        if only or shape is not None or json_output:
+            raise UsageError("--plot goes with --op NAME alone: it draws all shapes; `haotuner report` draws models")
+        groups = {entry.name: entry.output.name for entry in manifest.ops if entry.group}
+        for text in pack_plots(pack, _named(op, groups) if op else "", most=PLOTS):
+            say(text + "\n")
+        return
     if expected and (not only or shape is not None):
         raise UsageError("--predicted goes with --model MODEL and without --shape: its requests are those of tuning")
     if only and (shape is not None or expected) and manifest.on_device:

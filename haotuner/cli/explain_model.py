@@ -160,7 +160,7 @@ def _plan(model: Model | Chain, sizes: Mapping[str, int]) -> str:
         return f"{counted(len(model.segments), 'segment')}, some of which run"
     way = model.schedule.way_of(sizes)
     steps = [step for step in model.schedule.steps[way.first : way.end] if step["do"] != "alias"]
-    kinds = Counter("generated groups" if step["do"] == "loops" else str(_step_summary(step)["what"]) for step in steps)
+    kinds = Counter("generated groups" if step["do"] == "loops" else str(step_summary(step)["what"]) for step in steps)
     return f"{counted(len(steps), 'step')}: " + ", ".join(f"{count} {what}" for what, count in kinds.most_common(12))
 
 
@@ -182,13 +182,14 @@ def timed_steps(model: Model | Chain, sizes: Mapping[str, int], text: str) -> St
         for part in model.step_times(feeds, seed=0):
             for step, us in zip(part.steps, part.us, strict=True):
                 if call == 0:
-                    rows.append({"segment": part.model.name, "sizes": part.where, "us": us, **_step_summary(step)})
+                    where = {"at": position, "segment": part.model.name, "sizes": part.where}
+                    rows.append({**where, "us": us, **step_summary(step)})
                 rows[position]["us"] = min(us, rows[position]["us"])
                 position += 1
     return StepTimes([row for row in rows if row["do"] != "alias"], whole, calls)
 
 
-def _step_summary(step: Mapping[str, Any]) -> dict[str, Any]:
+def step_summary(step: Mapping[str, Any]) -> dict[str, Any]:
     """Summary of a step, by its words in the schedule."""
     makes = ", ".join(step["tensors"][: -step.get("outputs", 1) - 1 : -1]) if step["do"] == "loops" else step["out"]
     what = "append to a cache" if step["do"] == "append" else step.get("op") or _group_words(step)
@@ -237,7 +238,7 @@ def predicted_document(manifest: Manifest, pack: Path, name: str, text: str, thr
         used = count if count in predictions else next(iter(predictions))
         dims = dims_of(model)
         for sizes_text, expected in predictions[used].items():
-            every = {key: int(size) for key, _, size in (part.partition("=") for part in sizes_text.split(";"))}
+            every = {key: int(size) for key, _, size in (part.partition("=") for part in sizes_text.split(";") if part)}
             sizes = {dim: every[dim] for dim in dims}
             steps, call_us, calls = timed_steps(model, sizes, text)
             least = min(least, calls)

@@ -18,6 +18,7 @@ from haotuner.bench.result import Json as Document
 from haotuner.bench.table import line
 from haotuner.cli.devices import columns
 from haotuner.cli.output import counted, safe, tell
+from haotuner.cli.run_status import StatusWriter
 from haotuner.spec.op import Op
 from haotuner.spec.record import Record, Timed
 
@@ -31,8 +32,8 @@ FIRST_TABLE_S = 12.0  # a first usable answer comes within 20 s of the start
 class Watcher:
     """Told every record; keeps what people want to see. ``stop`` set: tells the tuner to finish."""
 
-    def __init__(self, ops: tuple[Op, ...], budget_s: float, *, quiet: bool) -> None:
-        self._ops = {op.name: op for op in ops}
+    def __init__(self, ops: tuple[Op, ...], budget_s: float, *, quiet: bool, status: StatusWriter | None = None) -> None:
+        self._ops, self._status = {op.name: op for op in ops}, status
         self._budget_s, self._quiet = budget_s, quiet
         self._begun_at = self._line = time.monotonic()
         self._begin = self._begun_at  # of the budget: set anew when the first op is begun, later where nothing is measured
@@ -65,6 +66,8 @@ class Watcher:
             if kind is None:
                 self._bar.update(self._task, completed=max(self._budget_s, 1e-9), description="tuned", left="")
             self._bar.stop()
+        if self._status is not None:
+            self._status.close()
 
     def __call__(self, op: str, phase: str, record: Record | None) -> bool:
         """One record, or a look at the clock (None); False once a stop was asked for. Without an op the phase is all."""
@@ -91,6 +94,8 @@ class Watcher:
         elif not self._quiet and (not op or now - self._line >= LINE_EVERY_S):
             self._line = now
             self._say(f"{now - self._begun_at:5.0f} s  {where}" + (f": {self._seen()}, {time_left}" if measures else ""))
+        if self._status is not None:
+            self._status.write(stage=safe(where), seen=self._seen(), budget_s=self._budget_s, left_s=left, measures=measures)
         if not self._tabled and now - self._begin >= FIRST_TABLE_S and self._best:
             self._tabled = True
             self._say("first look, best single micro-kernel so far:\n" + self._table())

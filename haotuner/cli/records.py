@@ -17,7 +17,7 @@ from haotuner.cli.output import say, tell
 from haotuner.cli.transfer_input import caches_in, is_something_else
 from haotuner.errors import HaotunerError, RecordsUnusable, UnknownDevice, UsageError
 from haotuner.hw_profiles.find import find_device
-from haotuner.records.address import open_store
+from haotuner.records.address import open_store, without_password
 from haotuner.records.clblast import is_winners_file
 from haotuner.records.export import FORMATS, export
 from haotuner.records.importing import Imported, Loaded, is_export, load_jsonl, load_kernel_tuner
@@ -30,7 +30,9 @@ from haotuner.spec.record import Timed
 
 records_app = typer.Typer(help="Look at a record store, bring measurements in, take them out.", no_args_is_help=True)
 
-_Db = Annotated[str, typer.Option("--db", metavar="URL", help="The record store: sqlite:///FILE.")]
+_Db = Annotated[
+    str, typer.Option("--db", metavar="URL", help="The record store: sqlite:///FILE or postgresql://USER@HOST/DATABASE.")
+]
 _Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 _Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Print as little as possible.")]
 _Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Print more.")]
@@ -139,7 +141,7 @@ def check(db: _Db, json_output: _Json = False, quiet: _Quiet = False, verbose: _
     if json_output:
         say(json.dumps({"ok": not problems, "problems": problems}, indent=1))
     elif not quiet or problems:
-        say("\n".join(problems) or f"{db}: sound")
+        say("\n".join(problems) or f"{without_password(db)}: sound")
         if verbose:
             say(
                 "\n".join(f"session {session.id}: {session.what or 'no description'}" for session in sessions)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -19,8 +20,11 @@ from haotuner.cli.model_report import read_models
 from haotuner.cli.options import Json, Quiet, Verbose, peers_of, seconds_of, threads_of
 from haotuner.cli.output import counted, say, tell
 from haotuner.cli.progress import Watcher
+from haotuner.cli.run_status import StatusWriter, status_file
 from haotuner.cli.stopping import STOPPED, Stopping
-from haotuner.errors import UsageError
+from haotuner.cli.terminal_plot import WITHOUT, has_plotext, pack_plots
+from haotuner.errors import HaotunerError, UsageError
+from haotuner.records.address import without_password
 from haotuner.search.policies.names import NAMES, TEMPLATE
 from haotuner.search.task_scheduler import GRADIENT, STRATEGIES
 from haotuner.spec.traffic import arrivals_of
@@ -195,7 +199,8 @@ def tune(
         if request.models and not zero_measure and not quiet and budget_s < enough:
             ops = counted(len(request.ops), "op")
             tell(f"{_seconds(budget_s)} is little for {ops}: --budget {_seconds(enough)} measures each")
-        stopping.watcher = Watcher(request.ops, budget_s, quiet=quiet)
+        status = StatusWriter(status_file(out), without_password(request.records))
+        stopping.watcher = Watcher(request.ops, budget_s, quiet=quiet, status=status)
         with stopping.watcher:
             report = produce(request, stopping.watcher)
         speed, of_models = None, None
@@ -225,6 +230,7 @@ def tune(
                 say(speed.note())
             if by_op:
                 say(f"\n{times_table(report, speed)}")
+                _plot(report, speed)
             if from_files is not None:
                 say(from_files.table(report))
             if of_models is not None:
@@ -232,6 +238,17 @@ def tune(
             say(_closing(report, time.monotonic() - began, budget_s, verbose=verbose))
         if stopping.requested or not report.complete:
             raise typer.Exit(STOPPED)
+
+
+def _plot(report: Report, speed: Speed | None) -> None:
+    """Time over shape of the first op, in letters; on a terminal without plotext how to get it."""
+    if has_plotext():
+        with suppress(HaotunerError):  # the run is done; a pack for another device is not loaded here
+            races = [] if speed is None else speed.document["rows"]
+            for text in pack_plots(report.pack, report.tuned[0].task.op.name, races):
+                say(f"\n{text}")
+    elif sys.stdout.isatty():
+        tell(WITHOUT)
 
 
 def _table(report: Report, speed: Speed | None) -> str:
@@ -318,5 +335,5 @@ def _closing(report: Report, seconds: float, budget_s: float, *, verbose: bool) 
             lines.append(f"{entry['name']}: {entry['funnel']}; refused {entry['refused']}; model {entry['model']}")
             lines += [f"  {kernel}" for kernel in entry["kernels"]]
     where = "" if report.device.kind == "cpu" else ', device="cuda:0"'
-    lines.append(f'serve it: haotuner.load("{report.pack}"{where}); look closer: haotuner explain, inspect, bench')
+    lines.append(f'serve it: haotuner.load("{report.pack}"{where}); look closer: haotuner explain, report, bench')
     return "\n".join(lines)

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from urllib.parse import unquote_to_bytes
 
-from haotuner.errors import UsageError
+from haotuner.errors import EnvironmentMissing, UsageError
+from haotuner.extras import how_to_get, missing
 from haotuner.records.memory import MemoryStore
 from haotuner.records.opening import BUSY_S
 from haotuner.records.sqlite import SqliteStore
 from haotuner.records.store import RecordStore
 
 _SQLITE = "sqlite:///"
+POSTGRES = ("postgresql://", "postgres://")
 _MEMORY = "memory://"
 
 
 def open_store(url: str, *, write: bool = True, busy_s: float = BUSY_S) -> RecordStore:
-    """The store at a URL: ``sqlite:///relative.db``, ``sqlite:////absolute/path.db`` or ``memory://``.
+    """The store at a URL: ``sqlite:///FILE``, ``postgresql://USER@HOST/DATABASE`` or ``memory://``.
 
     A store that does not exist is created, unless ``write`` is false. The caller closes it.
 
@@ -34,6 +37,13 @@ def open_store(url: str, *, write: bool = True, busy_s: float = BUSY_S) -> Recor
                 f"--db {url!r} names no file; write sqlite:///records.db or sqlite:////absolute/path/records.db"
             )
         return SqliteStore(Path(text), write=write, busy_s=busy_s)
+    if url.startswith(POSTGRES):
+        if absent := missing(("sqlalchemy", "psycopg", "alembic")):
+            raise EnvironmentMissing(f"--db postgresql://: not installed: {', '.join(absent)}; run: {how_to_get('fleet')}")
+        from haotuner.records.postgres import PostgresStore
+
+        return PostgresStore(url, write=write, busy_s=busy_s)
+    url = without_password(url)
     scheme, colon, _ = url.partition("://")
     if not colon or scheme == "sqlite":
         raise UsageError(
@@ -41,5 +51,11 @@ def open_store(url: str, *, write: bool = True, busy_s: float = BUSY_S) -> Recor
         )
     raise UsageError(
         f"--db {url!r}: a store of kind {scheme!r} is not built; "
-        "this haotuner keeps records in sqlite:///FILE, and `haotuner records export` moves them elsewhere"
+        "this haotuner keeps records in sqlite:///FILE or postgresql://, and `haotuner records export` moves them elsewhere"
     )
+
+
+def without_password(url: str) -> str:
+    """A URL to be printed or stored: who and what lies before the host becomes stars, and so does a password behind it."""
+    url = re.sub(r"//[^/?#@]*(:[^/?#]*)?@", "//***@", url)
+    return re.sub(r"(?i)([?&](?:ssl)?password=)[^&#]*", r"\1***", url)

@@ -51,8 +51,8 @@ _CONTENT = (
     "repeat",
 )  # what a digest covers; a repeat of 0 is left out of it, because rows of version 1 have none
 _DERIVED = ("trial_key", "status", "median_us")  # for queries by hand and for the index
-_WRITTEN = ("digest", *_CONTENT, *_DERIVED)
-INSERT = f"INSERT INTO record ({', '.join(_WRITTEN)}) VALUES ({', '.join('?' * len(_WRITTEN))}) ON CONFLICT (id) DO NOTHING"
+WRITTEN = ("digest", *_CONTENT, *_DERIVED)
+INSERT = f"INSERT INTO record ({', '.join(WRITTEN)}) VALUES ({', '.join('?' * len(WRITTEN))}) ON CONFLICT (id) DO NOTHING"
 
 
 def image() -> bytes:

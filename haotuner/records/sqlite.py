@@ -11,7 +11,7 @@ import sqlite3
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -172,6 +172,13 @@ class SqliteStore:
                 "DELETE FROM claim WHERE session = ? AND trial_key = ? AND owner = ?",
                 [(session, key, self._owner) for key in keys],
             )
+
+    def select(self, statement: str, values: Mapping[str, str | int]) -> list[tuple[Any, ...]]:
+        """Rows of an aggregate over the tables (``statistics.py``). Only of a store that was opened for reading."""
+        if self._write:
+            raise ValueError("statistics are read from a store that was opened with write=False")
+        with self._reading("read the statistics") as db:
+            return db.execute(statement, values).fetchall()
 
     def check(self) -> tuple[str, ...]:
         """See ``RecordStore.check``."""

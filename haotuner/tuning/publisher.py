@@ -27,6 +27,7 @@ from haotuner.measure.measurer import Measurer
 from haotuner.ops.dtypes import DTYPES
 from haotuner.pack.manifest import ModelContent, read_manifest
 from haotuner.pack.write import write_pack
+from haotuner.records.address import without_password
 from haotuner.spec.device import Device
 from haotuner.tuning.initial_model import Start
 from haotuner.tuning.op_tasks import SIGNAL, Watch
@@ -263,7 +264,8 @@ def _same(item: Sequence[object], other: Sequence[object]) -> bool:
 @contextmanager
 def _building(request: Request) -> Iterator[None]:
     """Guard of a build: errors of the disk or the compiler, with a word that nothing measured is lost."""
-    selected = "nothing was measured" if request.zero_measure else f"the measurements are safe in {request.records}"
+    store = without_password(request.records)
+    selected = "nothing was measured" if request.zero_measure else f"the measurements are safe in {store}"
     try:
         yield
     except (OSError, RuntimeError) as error:

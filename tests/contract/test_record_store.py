@@ -12,21 +12,31 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from haotuner.errors import RecordsUnusable
-from haotuner.records import MemoryStore, RecordStore, SqliteStore
+from haotuner.records import MemoryStore, RecordStore, SqliteStore, open_store
 from haotuner.spec.record import Failed, Record
+from tests.contract.postgres_server import NEEDS, Databases, databases
 from tests.contract.record_examples import record
 from tests.contract.record_strategies import records
 
 Opener = Callable[[], RecordStore]
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(scope="module")
+def server() -> Iterator[Databases]:
+    with databases() as made:
+        yield made
+
+
+@pytest.fixture(params=["memory", "sqlite", pytest.param("postgres", marks=NEEDS)])
 def opener(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opener]:
     opened: list[RecordStore] = []
 
     def fresh() -> RecordStore:
         store: RecordStore
-        store = MemoryStore() if request.param == "memory" else SqliteStore(tmp_path / f"{len(opened)}.db")
+        if request.param == "postgres":
+            store = open_store(request.getfixturevalue("server").fresh())
+        else:
+            store = MemoryStore() if request.param == "memory" else SqliteStore(tmp_path / f"{len(opened)}.db")
         opened.append(store)
         return store
 
