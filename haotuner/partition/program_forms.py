@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 from haotuner.backends.backend import CompileObject
 from haotuner.backends.cpu.compile import object_code
+from haotuner.backends.toolchain import Toolchain
 from haotuner.codegen.group import kind_of_part
 from haotuner.codegen.loops.loop_nest import Group, collapsed
 from haotuner.codegen.sibling_outputs import written
@@ -94,6 +96,15 @@ class ProgramForm:
         return Group(source=self.source(name, size), tensors=self.tensors, loops=self.loops)
 
 
+CodesOf = Callable[[Sequence[str]], Mapping[str, str]]  # hashes of kernels' code by name
+
+
+def _codes_here(arch: str, names: Sequence[str]) -> Mapping[str, str]:
+    from haotuner.backends.cpu.timing_library import codes_of, group_sources
+
+    return codes_of(names, arch, Toolchain.find(), group_sources)
+
+
 class ProgramSpace:
     """The programs of groups for one device, at some requests. Equal groups are searched once."""
 
@@ -102,14 +113,25 @@ class ProgramSpace:
     ) -> None:
         """``compile_object``: compiler of a host's kernels, for an architecture, into an object file."""
         self.device, self.requests, self.compile_object = device, requests, compile_object
+        self._codes_of: CodesOf = partial(_codes_here, device.arch)
+        self._codes: dict[str, str] = {}
         self._known: dict[Hashable, ProgramForm | None] = {}
         self._chosen: dict[tuple[str, tuple[Shape, ...]], tuple[MicroKernel, tuple[float, ...]] | None] = {}
 
-    def compiled_by(self, compile_object: CompileObject) -> ProgramSpace:
-        """Copy of the space with another compiler of kernels."""
+    def compiled_by(self, compile_object: CompileObject, codes_of: CodesOf) -> ProgramSpace:
+        """Copy of the space whose kernels are compiled elsewhere. ``codes_of``: hashes of their code, by name."""
         result = copy(self)
-        result.compile_object = compile_object
+        result.compile_object, result._codes_of = compile_object, codes_of
         return result
+
+    def code_of(self, kernel: MicroKernel) -> str:
+        """Hash of a kernel's program and of what calls it in a group; empty where none could be made."""
+        if kernel.name not in self._codes:
+            try:
+                self._codes[kernel.name] = self._codes_of([kernel.name])[kernel.name]
+            except (HaotunerError, OSError, RuntimeError):  # its object code cannot be had either
+                self._codes[kernel.name] = ""
+        return self._codes[kernel.name]
 
     def best(self, graph: Graph) -> ProgramForm | None:
         """The program with the least expected time over the requests; None where the space cannot express the graph."""

@@ -36,24 +36,34 @@ def takes_addresses(function: Callable[[str], Callable[..., Any]]) -> bool:
 
     ``function`` gives a function of the library by its name. False for a library that was made before there was such a way.
     """
-    if sys.implementation.name != "cpython" or object.__basicsize__ != HEAD_BYTES or np.ndarray.__basicsize__ < ARRAY_BYTES:
-        return False
     try:
         agrees = function("ht_agrees")
     except PackInvalid:
         return False
-    return all(_agree_on(agrees, name) for name in ADDRESSED_TYPES)
+    return arrays_agree(agrees, _tensor_of_dlpack)
 
 
-def _agree_on(agrees: Callable[..., Any], dtype: str) -> bool:
-    """True if both see the same in an array of that type, and the library none to write to once it is read-only."""
+def arrays_agree(agrees: Callable[[int, Any], Any], tensor_of: Callable[[Any], Any]) -> bool:
+    """True if a library's ``agrees`` finds in arrays, by ``id``, what their tensors say, and none to write to if read-only.
+
+    ``tensor_of``: the tensor of an array, as ``agrees`` takes it.
+    """
+    if sys.implementation.name != "cpython" or object.__basicsize__ != HEAD_BYTES or np.ndarray.__basicsize__ < ARRAY_BYTES:
+        return False
+    for dtype in ADDRESSED_TYPES:
+        array_ = np.zeros((3, 4, 6), dtype)[:, ::2, 1:]
+        tensor = tensor_of(array_)
+        agreed = agrees(id(array_), tensor)
+        array_.flags.writeable = False
+        if not agreed or agrees(id(array_), tensor):
+            return False
+    return True
+
+
+def _tensor_of_dlpack(array_: Any) -> Any:
     import tvm_ffi
 
-    array = np.zeros((3, 4, 6), dtype)[:, ::2, 1:]
-    tensor = tvm_ffi.from_dlpack(array)
-    result = agrees(id(array), tensor)
-    array.flags.writeable = False
-    return bool(result) and not agrees(id(array), tensor)
+    return tvm_ffi.from_dlpack(array_)
 
 
 _BITS = "uint16"  # of bfloat16 in arrays of a numpy that knows none

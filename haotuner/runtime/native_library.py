@@ -15,7 +15,17 @@ from typing import Any
 import numpy as np
 
 from haotuner.errors import EnvironmentMissing, HaotunerError, PackInvalid, UsageError
-from haotuner.runtime.arrays import NAMES, SHAPES, TENSOR_WORDS, GrowingTensors, Handed, Tensors, address
+from haotuner.runtime.arrays import (
+    ADDRESSED_TYPES,
+    NAMES,
+    SHAPES,
+    TENSOR_WORDS,
+    GrowingTensors,
+    Handed,
+    Tensors,
+    address,
+    arrays_agree,
+)
 from haotuner.runtime.compiled_schedules import VERSION as COMPILED_VERSION
 from haotuner.runtime.compiled_schedules import CompiledSchedules
 from haotuner.runtime.reprs import described_end
@@ -25,6 +35,7 @@ _VERSION = 2  # of runtime/native/model/model_api.h
 _LARGEST_EXTENT = 1 << 40  # as runtime/native/model/model.h
 _AXES = 16
 _TEXT = 320
+_ARRAYS_AT = 4  # words ahead of the arrays in an ht_model_arrays
 _P, _I = ctypes.c_void_p, ctypes.c_int
 _SAID = (_P, _P, ctypes.c_size_t)  # kind, text, room
 PLACE = ctypes.CFUNCTYPE(_P, _P, _I, _P)  # of model/model_api.h: where an output is to lie
@@ -89,6 +100,11 @@ class NativeLibrary:
         self.limit: Any = getattr(library, "ht_pack_model_limit", None)  # packs made before it bound no request
         if self.limit is not None:
             self.limit.argtypes, self.limit.restype = (_P, ctypes.c_int64), None
+        self.run_arrays: Any = getattr(library, "ht_pack_model_run_arrays", None)  # packs made before it take tensors alone
+        if self.run_arrays is not None:
+            self.run_arrays.argtypes, self.run_arrays.restype = (_P,), _I
+            if not _finds_arrays(library.ht_pack_model_arrays_agree):
+                self.run_arrays = None
         if self.door.version not in (COMPILED_VERSION, _VERSION):
             raise PackInvalid(
                 f"{path} speaks version {self.door.version} of models, this haotuner {_VERSION}; tune again with it"
@@ -108,6 +124,18 @@ class NativeLibrary:
             raise PackInvalid(f"the pack's library runs no bytecode, as its manifest says of {name}; tune again")
         door = self.door
         return int(door.open(words.buffer_info()[0], len(words), weights, check, device or 0, threads, *out))
+
+
+def _finds_arrays(agree: Any) -> bool:
+    """True if a library finds in this process's arrays, by ``id``, what their tensors say."""
+    agree.argtypes, agree.restype = (ctypes.c_int64, ctypes.c_char_p), _I
+
+    def tensor_of(array_: Any) -> GrowingTensors:
+        tensor = Handed([array_.dtype]).growing([array_.ndim])
+        tensor.put(0, array_, 0)
+        return tensor
+
+    return arrays_agree(lambda at, tensor: agree(at, tensor.packed([None], 3)), tensor_of)
 
 
 class NativeEnd:
@@ -163,6 +191,23 @@ class _ReadyCall:
         return function(*self._arguments)
 
 
+class _ArraysCall:
+    """A call of a model's arrays by ``id``; one at a time."""
+
+    def __init__(self, function: Callable[[int], int], model: int, count: int) -> None:
+        self.error_text, self._function = _ErrorText(), function
+        self._words = array("q", (model, *self.error_text.at, _TEXT, *(0 for _ in range(count))))
+        self._at, _ = self._words.buffer_info()
+
+    def answer(self, arrays: Sequence[Any]) -> int:
+        """What the library answers: 0, 1 where it must be handed tensors, or another number where it refuses."""
+        words, position = self._words, _ARRAYS_AT
+        for array_ in arrays:
+            words[position] = id(array_)
+            position += 1
+        return self._function(self._at)
+
+
 class NativeModel:
     """An open model. Calls may come from any thread; each has memory of its own."""
 
@@ -206,6 +251,9 @@ class NativeModel:
         self._input_cache, self._output_cache = (Handed([end.dtype for end in ends]) for ends in (self.inputs, self.outputs))
         self._types = (*self._input_cache.types, *self._output_cache.types)
         self._idle: dict[tuple[tuple[int, ...], ...], list[_ReadyCall]] = {}
+        self._array_calls: list[_ArraysCall] = []
+        addressed = {end.dtype.name for end in (*self.inputs, *self.outputs)} <= set(ADDRESSED_TYPES)
+        self._by_address = mapped.run_arrays is not None and addressed and device is None
 
     @property
     def address(self) -> int:
@@ -284,6 +332,25 @@ class NativeModel:
                 raise ready.error_text.error()
         finally:
             idle.append(ready)
+
+    def run_arrays(self, arrays: list[Any]) -> bool:
+        """As ``run``, of numpy's own arrays of any order, inputs first; False where only ``run`` can.
+
+        The library looks at types, order and shapes itself. UsageError in its words.
+        """
+        if not self._by_address:
+            return False
+        try:
+            call = self._array_calls.pop()
+        except IndexError:  # as many as there were calls at once
+            call = _ArraysCall(self._mapped.run_arrays, self.address, len(arrays))
+        try:
+            answer = call.answer(arrays)
+            if answer < 0:
+                raise call.error_text.error()
+            return answer == 0
+        finally:
+            self._array_calls.append(call)
 
     def growing(self) -> tuple[GrowingTensors, GrowingTensors]:
         """Inputs and outputs of calls of which some are rows of buffers."""
