@@ -16,15 +16,11 @@ import numpy as np
 
 from haotuner.errors import EnvironmentMissing, HaotunerError, PackInvalid, UsageError
 from haotuner.runtime.arrays import (
-    ADDRESSED_TYPES,
     NAMES,
-    SHAPES,
-    TENSOR_WORDS,
     GrowingTensors,
     Handed,
-    Tensors,
     address,
-    arrays_agree,
+    addressed_types,
 )
 from haotuner.runtime.compiled_schedules import VERSION as COMPILED_VERSION
 from haotuner.runtime.compiled_schedules import CompiledSchedules
@@ -100,11 +96,11 @@ class NativeLibrary:
         self.limit: Any = getattr(library, "ht_pack_model_limit", None)  # packs made before it bound no request
         if self.limit is not None:
             self.limit.argtypes, self.limit.restype = (_P, ctypes.c_int64), None
+        self.addressed = frozenset[str]()  # types of arrays that it takes by address
         self.run_arrays: Any = getattr(library, "ht_pack_model_run_arrays", None)  # packs made before it take tensors alone
         if self.run_arrays is not None:
             self.run_arrays.argtypes, self.run_arrays.restype = (_P,), _I
-            if not _finds_arrays(library.ht_pack_model_arrays_agree):
-                self.run_arrays = None
+            self.addressed = _addressed_types(library.ht_pack_model_arrays_agree)
         if self.door.version not in (COMPILED_VERSION, _VERSION):
             raise PackInvalid(
                 f"{path} speaks version {self.door.version} of models, this haotuner {_VERSION}; tune again with it"
@@ -126,8 +122,8 @@ class NativeLibrary:
         return int(door.open(words.buffer_info()[0], len(words), weights, check, device or 0, threads, *out))
 
 
-def _finds_arrays(agree: Any) -> bool:
-    """True if a library finds in this process's arrays, by ``id``, what their tensors say."""
+def _addressed_types(agree: Any) -> frozenset[str]:
+    """Types of whose arrays a library finds in this process, by ``id``, what their tensors say."""
     agree.argtypes, agree.restype = (ctypes.c_int64, ctypes.c_char_p), _I
 
     def tensor_of(array_: Any) -> GrowingTensors:
@@ -135,7 +131,7 @@ def _finds_arrays(agree: Any) -> bool:
         tensor.put(0, array_, 0)
         return tensor
 
-    return arrays_agree(lambda at, tensor: agree(at, tensor.packed([None], 3)), tensor_of)
+    return addressed_types(lambda at, tensor: agree(at, tensor.packed([None], 3)), tensor_of)
 
 
 class NativeEnd:
@@ -170,25 +166,6 @@ class _ErrorText:
         """The message as an error of its kind."""
         words = self.text.value.decode(errors="replace")
         return HaotunerError(words) if self.kind.value == b"RuntimeError" else UsageError(words)
-
-
-class _ReadyCall:
-    """A call of arrays of certain shapes, of which only the addresses change; one at a time."""
-
-    def __init__(self, handle: Any, shapes: Sequence[tuple[int, ...]], types: Sequence[int], inputs: int) -> None:
-        self.error_text, self._tensors = _ErrorText(), Tensors(shapes, types)
-        self._words = self._tensors.words()
-        at, _ = self._words.buffer_info()
-        outputs_at = at + TENSOR_WORDS * self._words.itemsize * inputs
-        self._arguments = (handle, at, outputs_at, *self.error_text.at, _TEXT)
-
-    def fails(self, function: Callable[..., int], arrays: Sequence[Any]) -> int:
-        """0, or another number where the library refuses; ``error_text`` then says why."""
-        words, position = self._words, 0
-        for array_ in arrays:
-            words[position] = address(array_)
-            position += TENSOR_WORDS
-        return function(*self._arguments)
 
 
 class _ArraysCall:
@@ -249,11 +226,9 @@ class NativeModel:
         for position, end in enumerate(self.inputs):
             end.default = self._default(position, end)
         self._input_cache, self._output_cache = (Handed([end.dtype for end in ends]) for ends in (self.inputs, self.outputs))
-        self._types = (*self._input_cache.types, *self._output_cache.types)
-        self._idle: dict[tuple[tuple[int, ...], ...], list[_ReadyCall]] = {}
         self._array_calls: list[_ArraysCall] = []
-        addressed = {end.dtype.name for end in (*self.inputs, *self.outputs)} <= set(ADDRESSED_TYPES)
-        self._by_address = mapped.run_arrays is not None and addressed and device is None
+        types = {end.dtype.name for end in (*self.inputs, *self.outputs)}
+        self._by_address = types <= mapped.addressed and device is None
 
     @property
     def address(self) -> int:
@@ -316,25 +291,11 @@ class NativeModel:
 
     def run(self, inputs: list[Any], outputs: list[Any]) -> None:
         """All steps; the arrays are contiguous, in the model's order. UsageError in the library's words."""
-        arrays = [*inputs, *outputs]
-        shapes = tuple([array_.shape for array_ in arrays])
-        idle = self._idle.get(shapes)
-        if idle is None:
-            if len(self._idle) >= SHAPES:
-                self._idle.clear()
-            idle = self._idle[shapes] = []
-        try:
-            ready = idle.pop()
-        except IndexError:  # as many as there were calls of these shapes at once
-            ready = _ReadyCall(self._handle, shapes, self._types, len(inputs))
-        try:
-            if ready.fails(self._run, arrays):
-                raise ready.error_text.error()
-        finally:
-            idle.append(ready)
+        if not self.run_arrays([*inputs, *outputs]):
+            self.run_packed(self._input_cache.of(inputs).packed(inputs), self._output_cache.of(outputs).packed(outputs))
 
-    def run_arrays(self, arrays: list[Any]) -> bool:
-        """As ``run``, of numpy's own arrays of any order, inputs first; False where only ``run`` can.
+    def run_arrays(self, arrays: Sequence[Any]) -> bool:
+        """As ``run``, of numpy's own arrays, inputs first; False where they must be handed over as tensors.
 
         The library looks at types, order and shapes itself. UsageError in its words.
         """

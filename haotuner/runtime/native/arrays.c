@@ -33,8 +33,8 @@ typedef struct {
 
 /* By numpy's numbers of types; of no bits: taken through DLPack, or refused in its words. arrays.py has those that are compared. */
 static const DLDataType types[TYPES] = {
-    [1] = {kDLInt, 8, 1},  [2] = {kDLUInt, 8, 1},    [4] = {kDLUInt, 16, 1},  [5] = {kDLInt, 32, 1},
-    [7] = {kDLInt, 64, 1}, [11] = {kDLFloat, 32, 1}, [23] = {kDLFloat, 16, 1},
+    [0] = {kDLBool, 8, 1}, [1] = {kDLInt, 8, 1},     [2] = {kDLUInt, 8, 1},   [4] = {kDLUInt, 16, 1},  [5] = {kDLInt, 32, 1},
+    [7] = {kDLInt, 64, 1}, [11] = {kDLFloat, 32, 1}, [12] = {kDLFloat, 64, 1}, [23] = {kDLFloat, 16, 1},
 };
 
 /* Whether `*found` says what this array is; one that can be written to, if it will be. */
