@@ -164,7 +164,7 @@ class ProfiledPrices(Prices):
         program = self.programs.best(waiting.graph)
         if program is None or sum(program.us) > MOST_OVER_LOOPS * sum(loops.values()) * len(waiting.expected) / len(loops):
             return False
-        code = self.programs.code_of(program.kernel)
+        code = self.programs.code_of(program)
         if not code:
             return False
         waiting.forms.append(TimedForm.of(waiting.graph, self.requests, program, code))
@@ -229,7 +229,7 @@ class ProfiledPrices(Prices):
     def _build(self, groups: Sequence[NamedGroup], library: Path) -> None:
         """A library with a function ``ht_group_N`` for each group; RuntimeError where it cannot be built."""
         source = library.with_suffix(".c")
-        kernels = list(dict.fromkeys(group.form.kernel for group in groups if group.form is not None))
+        kernels = list(dict.fromkeys(kernel for group in groups if group.form is not None for kernel in group.form.kernels))
         text = "\n".join(group.source(f"ht_group_{at}") for at, group in enumerate(groups))
         empty = f"void {NOTHING}(const int64_t* s, void* const* t, const int64_t* lo, const int64_t* hi) {{}}"
         heads, link_arguments = [head_of([text])], list[str]()

@@ -82,17 +82,20 @@ AGAIN = 2  # arrays of each output that are kept: a caller often holds an answer
 LARGEST_ANSWER = 4 << 20  # bytes of an answer whose arrays are kept as they are: 2 us are nothing beside what more takes
 
 
-def _references(arrays: Sequence[Any]) -> int:
-    """The most references that one of these arrays has, those of this loop among them."""
+def _references(arrays: Sequence[Any], shapes: Sequence[tuple[int, ...]], dtypes: Sequence[np.dtype[Any]]) -> int:
+    """The most references that one of these arrays has, those of this loop among them; -1: a caller changed what one is."""
     most = 0
-    for array in arrays:
+    for array, shape, dtype in zip(arrays, shapes, dtypes, strict=False):  # a call of a few elements feels its checks
+        if array.shape != shape or array.dtype is not dtype:
+            return -1
         count = getrefcount(array)
         if count > most:
             most = count
     return most
 
 
-_ALONE = _references([np.empty(0)])  # of arrays that their list alone refers to, whatever the interpreter adds
+_BYTES = np.dtype(np.uint8)
+_ALONE = _references([np.empty(0, _BYTES)], [(0,)], [_BYTES])  # of arrays that their list alone refers to
 
 
 class OutputPool:
@@ -135,7 +138,7 @@ class OutputPool:
                 known, arrays = self._answers.popleft()  # nobody else has it meanwhile
             except IndexError:
                 break
-            if known is shapes and _references(arrays) == _ALONE and _are_as_made(arrays, shapes, dtypes):
+            if known is shapes and _references(arrays, shapes, dtypes) == _ALONE:
                 result = arrays.copy()
                 self._answers.append((known, arrays))
                 return result
@@ -175,14 +178,6 @@ class OutputPool:
                     block, best = best, block
                 self._free.append(block)
         return best if best.room >= need or best.grown(need) else _Block(need)
-
-
-def _are_as_made(arrays: Sequence[Any], shapes: Sequence[tuple[int, ...]], dtypes: Sequence[np.dtype[Any]]) -> bool:
-    """True if no caller has changed what these arrays are."""
-    for array, shape, dtype in zip(arrays, shapes, dtypes, strict=True):
-        if array.shape != shape or array.dtype != dtype:
-            return False
-    return True
 
 
 class _Held:

@@ -22,8 +22,7 @@ import numpy as np
 
 from haotuner.backends.index import own_device
 from haotuner.runtime.pack import load
-from tests.bench.generated import timed
-from tests.bench.groups import tune
+from tests.bench.groups import timed, tune
 from tests.bench.markdown import markdown_table
 
 BATCHES = "b=1..4"
