@@ -256,7 +256,7 @@ class ExpressedGroup:
         us = self._expected(kernels, device, every)
         logs = np.log(us / us.min(axis=0))
         best = int(logs.mean(axis=1).argmin())
-        split = self._split([kernel["vl"] for kernel in kernels], every, logs, best)
+        split = self._split(list(map(self.family.lanes, kernels)), every, logs, best)
         if split is None:
             return SelectedPrograms(kernels[best], None, tuple(us[best, : len(shapes)].tolist()))
         axis, most, low, high = split

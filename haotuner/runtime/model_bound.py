@@ -226,7 +226,7 @@ class ModelBound:
         return {names[0]: outputs[0]} if len(names) == 1 else dict(zip(names, outputs, strict=True))
 
     def _known_of(self, key: tuple[tuple[int, ...], ...], arrays: list[Any]) -> _Known:
-        """What inputs of these shapes make; counts those out of the tuned ranges."""
+        """Facts of requests whose inputs have these shapes; counts those out of the tuned ranges."""
         known = self._known.get(key)
         if known is None:
             shapes = self._shapes_of(arrays)

@@ -177,7 +177,7 @@ class _ArraysCall:
         self._at, _ = self._words.buffer_info()
 
     def answer(self, arrays: Sequence[Any]) -> int:
-        """What the library answers: 0, 1 where it must be handed tensors, or another number where it refuses."""
+        """The library's answer: 0, 1 where it must be handed tensors, or another number where it refuses."""
         words, position = self._words, _ARRAYS_AT
         for array_ in arrays:
             words[position] = id(array_)
