@@ -174,8 +174,11 @@ class Backend(Protocol):
         """A process, not yet started, that answers ``code_request``, ``build_request`` and ``object_request``."""
         ...
 
-    def code_request(self, kernels: Sequence[str], device: Device) -> dict[str, Any]:
-        """Request to a builder for ``code``: by kernel the hash of all code that is timed with it."""
+    def code_request(self, kernels: Sequence[str], device: Device, *, in_groups: bool = False) -> dict[str, Any]:
+        """Request to a builder for ``code``: by kernel the hash of all code that is timed with it.
+
+        ``in_groups``: as a program of models' groups, which other loops call than those that time ops.
+        """
         ...
 
     def build_request(self, kernels: Sequence[str], device: Device, out: str) -> dict[str, Any]:

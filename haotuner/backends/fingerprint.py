@@ -15,6 +15,7 @@ import re
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from haotuner.spec.cold import CPU_CACHES, UNKNOWN_CACHE_BYTES
 from haotuner.spec.device import Device
@@ -87,6 +88,26 @@ def meaning(text: str) -> str:
     """
     lines = (" ".join(_numbered(item)) for item in _items(list(_tokens(text))))
     return "\n".join(lines)
+
+
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.MULTILINE)
+
+
+def included(texts: Sequence[str], folders: Sequence[Path]) -> list[Path]:
+    """Headers that C texts include between quotes, and those that these include, in the order of their names.
+
+    ``folders``: searched behind that of the including header. A name in none of them is the system's, and left out.
+    """
+    headers: dict[Path, str] = {}
+    waiting = [(text, folders) for text in texts]
+    while waiting:
+        text, searched = waiting.pop()
+        for name in _INCLUDE.findall(text):
+            path = next((folder / name for folder in searched if (folder / name).is_file()), None)
+            if path is not None and path.resolve() not in headers:
+                headers[path.resolve()] = content = path.read_text(encoding="utf-8")
+                waiting.append((content, (path.parent, *folders)))
+    return sorted(headers, key=lambda header: (header.name, header.parent.name))
 
 
 def _tokens(text: str) -> Iterator[str]:

@@ -124,6 +124,14 @@ class DeviceMeasurer:
             for part in (missing[: len(missing) // 2], missing[len(missing) // 2 :]):  # the others are innocent
                 self._learn_from(builder, part)
 
+    def codes_in_groups(self, names: Sequence[str]) -> Mapping[str, str]:
+        """Hashes of the code of kernels as programs of models' groups, by name. RuntimeError where nobody can say."""
+        request = self.backend.code_request(names, self.device, in_groups=True)
+        try:
+            return dict(self._builders[0].ask(request, BUILD_LIMIT_S + KERNEL_LIMIT_S * len(names))["code"])
+        except ChildNotResponding as error:
+            raise RuntimeError(f"the code of {', '.join(names)} cannot be generated: {error}") from error
+
     def _learned(self, names: Sequence[str]) -> Mapping[str, str]:
         self._learn(names)
         return {name: self._code[name] for name in names}

@@ -252,7 +252,7 @@ class Prices:
             return result
         expected = {kernel_of(graph): (float(np.mean(Prices.each_us(self, graph))), graph) for graph in graphs}
         for kernel, (us, graph) in sorted(expected.items(), key=lambda item: -item[1][0]):
-            if us >= LEAST_US and prefers_program(graph) and len({form.kernel for form in result.values()}) < MOST_PROGRAMS:
+            if us >= LEAST_US and prefers_program(graph) and len({form.kernels for form in result.values()}) < MOST_PROGRAMS:
                 form = self.programs.best(graph)
                 result |= {} if form is None else {kernel: form}
         return result

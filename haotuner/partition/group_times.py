@@ -2,9 +2,10 @@
 
 Times of generated groups among the records, so that no run measures one twice: ``--resume`` finds them again.
 
-A group's name is a hash of its C and of the arithmetic of its sizes: equal groups, of one model or of several, are one
-measurement. Its records are of the trial ``loops_HASH``, kernel ``c_loops__v1``, at the sizes of a request that its extents
-follow from, under a fingerprint of their own: the host, the C compiler and how groups are timed.
+A group's name is a hash of its C, of the arithmetic of its sizes and, of a program, of its generated code. So equal groups,
+of one model or of several, are one measurement. Its records are of the trial ``loops_HASH`` or ``program_HASH``, kernel
+``c_loops__v1``, at the sizes of a request that its extents follow from, under a fingerprint of their own: the host, the C
+compiler and how groups are timed.
 
 Timer of groups in a process of their own: ``python -m haotuner.partition.group_times`` reads a task, prints a line each.
 
@@ -19,13 +20,10 @@ import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from haotuner import codegen
 from haotuner.backends.cpu.compile import RUNTIME_SOURCES
 from haotuner.backends.cpu.pack_source import GROUP_FLAGS
 from haotuner.backends.fingerprint import Policy, fingerprint, meaning
@@ -35,7 +33,6 @@ from haotuner.codegen.loops.c_math import head_of
 from haotuner.codegen.loops.loop_nest import Group, collapsed
 from haotuner.graph.graph import Graph
 from haotuner.measure.rekeying import rekeyed_whole
-from haotuner.microkernels import cpu as cpu_microkernels
 from haotuner.partition.program_forms import ProgramForm
 from haotuner.partition.segmented_model import SizeTable
 from haotuner.records import RecordStore
@@ -49,9 +46,12 @@ NAMELESS = "GROUP"  # what the C of a group is called before it has a place
 
 
 class NamedGroup:
-    """A group's C in one of its forms, its own table of sizes, and its name. ``form``: None of plain loops."""
+    """A group's C in one of its forms, its own table of sizes, and its name.
 
-    def __init__(self, graph: Graph, form: ProgramForm | None = None) -> None:
+    ``form``: None of plain loops. ``code``: hash of a program's generated code (``ProgramSpace.code_of``).
+    """
+
+    def __init__(self, graph: Graph, form: ProgramForm | None = None, code: str = "") -> None:
         self.graph, self.form, self.sizes = graph, form, SizeTable()
         graph = collapsed(graph)
         size = self.sizes.index
@@ -67,7 +67,7 @@ class NamedGroup:
             self.sizes.lines,
             head_of([self.group.source]),
             GROUP_FLAGS,
-            *([] if form is None else [generator()]),
+            *([] if form is None else [code]),
         ]
         self.name = ("loops_" if form is None else "program_") + hashlib.sha256(json.dumps(values).encode()).hexdigest()[:20]
         self.dims = sorted({str(line[1]) for line in self.sizes.lines if line[0] == "dim"})
@@ -84,14 +84,6 @@ class NamedGroup:
         """Trial that times it at a request."""
         shape = Shape.of({name: request[name] for name in self.dims})
         return Trial.of(OpName(self.name), Composition.of(KERNEL, share=SERIAL), shape, cache="hot")
-
-
-@cache
-def generator() -> str:
-    """Hash of the sources that generate programs: a kernel's name has its schedule, not its code."""
-    folders = (Path(codegen.__file__).parent, Path(cpu_microkernels.__file__).parent)
-    texts = [path.read_bytes() for folder in folders for path in sorted(folder.glob("*.py"))]
-    return hashlib.sha256(b"\0".join(texts)).hexdigest()
 
 
 def groups_fingerprint(device: Device) -> str:

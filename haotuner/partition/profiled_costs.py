@@ -164,7 +164,10 @@ class ProfiledPrices(Prices):
         program = self.programs.best(waiting.graph)
         if program is None or sum(program.us) > MOST_OVER_LOOPS * sum(loops.values()) * len(waiting.expected) / len(loops):
             return False
-        waiting.forms.append(TimedForm.of(waiting.graph, self.requests, program))
+        code = self.programs.code_of(program)
+        if not code:
+            return False
+        waiting.forms.append(TimedForm.of(waiting.graph, self.requests, program, code))
         return self._lacks(waiting.forms[1])
 
     def _times(self, form: TimedForm) -> dict[int, float]:
@@ -226,7 +229,7 @@ class ProfiledPrices(Prices):
     def _build(self, groups: Sequence[NamedGroup], library: Path) -> None:
         """A library with a function ``ht_group_N`` for each group; RuntimeError where it cannot be built."""
         source = library.with_suffix(".c")
-        kernels = list(dict.fromkeys(group.form.kernel for group in groups if group.form is not None))
+        kernels = list(dict.fromkeys(kernel for group in groups if group.form is not None for kernel in group.form.kernels))
         text = "\n".join(group.source(f"ht_group_{at}") for at, group in enumerate(groups))
         empty = f"void {NOTHING}(const int64_t* s, void* const* t, const int64_t* lo, const int64_t* hi) {{}}"
         heads, link_arguments = [head_of([text])], list[str]()
@@ -252,9 +255,11 @@ class TimedForm:
     trials: Mapping[int, tuple[Trial, Any]]
 
     @staticmethod
-    def of(graph: Graph, requests: Sequence[Mapping[str, int]], form: ProgramForm | None = None) -> TimedForm:
-        """Without trials where tensors are too large or empty."""
-        group = NamedGroup(graph, form)
+    def of(
+        graph: Graph, requests: Sequence[Mapping[str, int]], form: ProgramForm | None = None, code: str = ""
+    ) -> TimedForm:
+        """Without trials where tensors are too large or empty. ``code``: hash of a program's."""
+        group = NamedGroup(graph, form, code)
         tensors_by_request = {number: _tensors(group, request) for number, request in enumerate(requests)}
         trials = {n: (group.trial(requests[n]), tensors) for n, tensors in tensors_by_request.items() if tensors is not None}
         return TimedForm(group, trials)

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
+from itertools import pairwise, product
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from haotuner.backends.backend import CompileObject
 from haotuner.backends.cpu.compile import object_code
+from haotuner.backends.toolchain import Toolchain
 from haotuner.codegen.group import kind_of_part
 from haotuner.codegen.loops.loop_nest import Group, collapsed
 from haotuner.codegen.sibling_outputs import written
@@ -19,7 +22,7 @@ from haotuner.codegen.vector_functions import FORMULAS
 from haotuner.cost.families import demand
 from haotuner.cost.roofline import expected_us
 from haotuner.errors import HaotunerError
-from haotuner.graph.extents import Extent, canonical, dimension, dimensions, evaluate, is_symbolic
+from haotuner.graph.extents import Extent, canonical, dimension, dimensions, evaluate, is_symbolic, shown
 from haotuner.graph.graph import Graph, Node, renamed
 from haotuner.graph.types import TensorType
 from haotuner.microkernels.cpu.generated import CpuGenerated
@@ -34,14 +37,31 @@ from haotuner.spec.op import Op
 from haotuner.spec.shape import Shape
 
 STEM = "part"  # of the names of kinds that models' groups are
+MOST_CORNERS = 8  # of requests at which schedules are compared beside them
 MOST_NODES = 48  # of a group with a program
 EDGES = ("pad", "window", "concat", "slice", "reverse")
 HARD = (TRANSCENDENTAL | {"sqrt", "rsqrt"}) - {"cos", "sin"}  # functions of which a program is expected to take less
-COMPARED_SCHEDULES = 6  # schedules that are compared at every request
+SECOND_SAVES = 0.95  # of the time with one program, at most what two may take: the second is compiled, too
 ELEMENTS = ("fp32", "int32")  # of what is read and written
 MOVES = ("reshape", "transpose", "broadcast", "slice", "iota", "size", "pad", "concat", "reverse", "window")
 EXACT_FUNCTIONS = ("add", "sub", "mul", "neg", "abs", "max", "min", "select", *COMPARISONS)  # of whole numbers, too
 FLOAT_FUNCTIONS = (*VECTOR_MATH, *FORMULAS, "div", "sqrt", "rsqrt", "reciprocal", "round", "floor", "ceil", "sign")
+
+
+class SmallProgram(NamedTuple):
+    """A program for requests in which an extent is at most ``most``. ``extent``: of the model, or an axis of the op."""
+
+    kernel: MicroKernel
+    extent: Extent
+    most: int
+
+
+class SelectedPrograms(NamedTuple):
+    """Programs of an op, and their expected microseconds at each shape."""
+
+    kernel: MicroKernel
+    small: SmallProgram | None
+    us: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +69,12 @@ class ProgramForm:
     """A program that computes a group. ``tensors``: of a call, in its order, the first output last.
 
     ``axes``: of each tensor the loop that each of its axes is, -1: none that threads may share. ``us``: expected
-    microseconds at each request. ``types``: of the tensors, in the model's dimensions.
+    microseconds at each request. ``types``: of the tensors, in the model's dimensions. ``small``: another program, where an
+    extent is at most some number.
     """
 
     kernel: MicroKernel
+    small: SmallProgram | None
     tensors: tuple[str, ...]
     axes: tuple[tuple[int, ...], ...]
     us: tuple[float, ...]
@@ -61,7 +83,15 @@ class ProgramForm:
     @property
     def words(self) -> str:
         """The form for people."""
-        return f"generated, schedule {self.kernel.name.partition('_fp32__')[2]}"
+        words = f"generated, schedule {_schedule_words(self.kernel)}"
+        if self.small is None:
+            return words
+        return f"{words}; {_schedule_words(self.small.kernel)} where {shown(self.small.extent)} is at most {self.small.most}"
+
+    @property
+    def kernels(self) -> tuple[MicroKernel, ...]:
+        """All programs."""
+        return (self.kernel,) if self.small is None else (self.kernel, self.small.kernel)
 
     @property
     def loops(self) -> tuple[Extent, ...]:
@@ -70,17 +100,19 @@ class ProgramForm:
 
     def source(self, name: str, size: Callable[[Extent], int]) -> str:
         """C of the table ``NAME_program``; ``size``: the index of an extent among the sizes of a call."""
-        function = f"__tvm_ffi_{self.kernel.name}"
+        functions = [f"__tvm_ffi_{kernel.name}" for kernel in self.kernels]
+        small = "" if self.small is None else f", {functions[1]}, {self.small.most}, {size(self.small.extent)}"
         lines = [str(size(extent)) for kind in self.types for extent in kind.shape]
         loops = [str(loop) for tensor_loops in self.axes for loop in tensor_loops]
         rows = [f"{{{kind.rank}, {DTYPES[kind.dtype].code}, {DTYPES[kind.dtype].size * 8}}}" for kind in self.types]
         return "\n".join(
             (
-                f"extern int {function}(void*, const TVMFFIAny*, int32_t, TVMFFIAny*);",
+                *(f"extern int {function}(void*, const TVMFFIAny*, int32_t, TVMFFIAny*);" for function in functions),
                 f"static const int32_t {name}_places[] = {{{', '.join(lines)}}};",
                 f"static const int8_t {name}_loops[] = {{{', '.join(loops)}}};",
                 f"static const ht_program_tensor {name}_tensors[] = {{{', '.join(rows)}}};",
-                f"static const ht_program {name}_program = {{{function}, {name}_tensors, {name}_places, {name}_loops}};",
+                f"static const ht_program {name}_program = "
+                f"{{{functions[0]}, {name}_tensors, {name}_places, {name}_loops{small}}};",
             )
         )
 
@@ -94,6 +126,15 @@ class ProgramForm:
         return Group(source=self.source(name, size), tensors=self.tensors, loops=self.loops)
 
 
+CodesOf = Callable[[Sequence[str]], Mapping[str, str]]  # hashes of kernels' code by name
+
+
+def _codes_here(arch: str, names: Sequence[str]) -> Mapping[str, str]:
+    from haotuner.backends.cpu.timing_library import codes_of, group_sources
+
+    return codes_of(names, arch, Toolchain.find(), group_sources)
+
+
 class ProgramSpace:
     """The programs of groups for one device, at some requests. Equal groups are searched once."""
 
@@ -102,14 +143,26 @@ class ProgramSpace:
     ) -> None:
         """``compile_object``: compiler of a host's kernels, for an architecture, into an object file."""
         self.device, self.requests, self.compile_object = device, requests, compile_object
+        self._codes_of: CodesOf = partial(_codes_here, device.arch)
+        self._codes: dict[str, str] = {}
         self._known: dict[Hashable, ProgramForm | None] = {}
-        self._chosen: dict[tuple[str, tuple[Shape, ...]], tuple[MicroKernel, tuple[float, ...]] | None] = {}
+        self._chosen: dict[tuple[str, tuple[Shape, ...]], SelectedPrograms | None] = {}
 
-    def compiled_by(self, compile_object: CompileObject) -> ProgramSpace:
-        """Copy of the space with another compiler of kernels."""
+    def compiled_by(self, compile_object: CompileObject, codes_of: CodesOf) -> ProgramSpace:
+        """Copy of the space whose kernels are compiled elsewhere. ``codes_of``: hashes of their code, by name."""
         result = copy(self)
-        result.compile_object = compile_object
+        result.compile_object, result._codes_of = compile_object, codes_of
         return result
+
+    def code_of(self, form: ProgramForm) -> str:
+        """Hashes of a form's programs and of what calls them in a group; empty where some could not be made."""
+        names = [kernel.name for kernel in form.kernels]
+        missing = [name for name in names if name not in self._codes]
+        try:
+            self._codes |= self._codes_of(missing) if missing else {}
+        except (HaotunerError, OSError, RuntimeError):  # its object code cannot be had either
+            return ""
+        return " ".join(self._codes[name] for name in names)
 
     def best(self, graph: Graph) -> ProgramForm | None:
         """The program with the least expected time over the requests; None where the space cannot express the graph."""
@@ -125,9 +178,9 @@ class ProgramSpace:
             return None
         key = group.op.name, shapes
         if key not in self._chosen:
-            self._chosen[key] = group.fastest(self.device, shapes)
+            self._chosen[key] = group.fastest(self.device, shapes, group.corners(self.requests))
         chosen = self._chosen[key]
-        return None if chosen is None else group.form(*chosen)
+        return None if chosen is None else group.form(chosen)
 
 
 @dataclass(frozen=True)
@@ -165,29 +218,76 @@ class ExpressedGroup:
     def _axes(self) -> list[tuple[str, ...]]:
         return [operand.axes({}) for operand in self.kind.operands]
 
-    def shapes(self, requests: Sequence[Mapping[str, int]]) -> tuple[Shape, ...]:
-        """The op's shapes at some requests; none where one of them is empty."""
+    @property
+    def _extents(self) -> dict[str, Extent]:
+        """Of the op's axes, in the model's dimensions."""
         extents: dict[str, Extent] = {}
         for tensor, axes in zip(self.tensors, self._axes, strict=True):
             extents |= dict(zip(axes, self.graph.types[tensor].shape, strict=True))
+        return extents
+
+    def shapes(self, requests: Sequence[Mapping[str, int]]) -> tuple[Shape, ...]:
+        """The op's shapes at some requests; none where one of them is empty."""
+        extents = self._extents
         axis_sizes = [{axis: evaluate(extents[axis], request) for axis in self.op.dynamic} for request in requests]
         return tuple(map(Shape.of, axis_sizes)) if all(min(sizes.values()) > 0 for sizes in axis_sizes) else ()
 
-    def fastest(self, device: Device, shapes: Sequence[Shape]) -> tuple[MicroKernel, tuple[float, ...]] | None:
-        """The schedule with the least expected time, and its microseconds at each shape.
+    def corners(self, requests: Sequence[Mapping[str, int]]) -> tuple[Shape, ...]:
+        """The op's shapes where each dimension is as small, or as large, as in any of some requests."""
+        used = {name for tensor in self.tensors for extent in self.graph.types[tensor].shape for name in dimensions(extent)}
+        ends = [{min(sizes), max(sizes)} for name in sorted(used) if (sizes := [request[name] for request in requests])]
+        if 2 ** len(ends) > MOST_CORNERS:
+            return ()
+        corners = [dict(zip(sorted(used), sizes, strict=True)) for sizes in product(*map(sorted, ends))]
+        return tuple(shape for corner in corners for shape in self.shapes([corner]))
 
-        All are compared at two shapes, then a few at every one.
+    def fastest(self, device: Device, shapes: Sequence[Shape], more: Sequence[Shape] = ()) -> SelectedPrograms | None:
+        """The schedules with the least expected time over ``shapes`` and ``more``, and their microseconds at ``shapes``.
+
+        Each shape counts alike, whatever it takes: what is long there would else choose alone. Where that pays a second one
+        serves what is small along an axis. Of a group with folds it is theirs: so the bits of a result depend on the number
+        of its terms, and not on how many results there are.
         """
         try:
             kernels = list(self.family.points(self.op, device))
         except HaotunerError:
             return None
-        ordered = sorted(shapes, key=lambda shape: self.op.flops(shape))
-        first = self._expected(kernels, device, list(dict.fromkeys((ordered[len(ordered) // 2], ordered[-1]))))
-        compared = [kernels[at] for at in (first / first.min(axis=0)).sum(axis=1).argsort()[:COMPARED_SCHEDULES]]
-        us = self._expected(compared, device, shapes)
-        best = int(us.sum(axis=1).argmin())
-        return compared[best], tuple(us[best].tolist())
+        every = [*shapes, *more]
+        us = self._expected(kernels, device, every)
+        logs = np.log(us / us.min(axis=0))
+        best = int(logs.mean(axis=1).argmin())
+        split = self._split(list(map(self.family.lanes, kernels)), every, logs, best)
+        if split is None:
+            return SelectedPrograms(kernels[best], None, tuple(us[best, : len(shapes)].tolist()))
+        axis, most, low, high = split
+        chosen = [us[low if shape[axis] <= most else high, at] for at, shape in enumerate(shapes)]
+        return SelectedPrograms(kernels[high], SmallProgram(kernels[low], axis, most), tuple(map(float, chosen)))
+
+    def _split(
+        self, lanes: Sequence[int], shapes: Sequence[Shape], logs: NDArray[np.float64], best: int
+    ) -> tuple[str, int, int, int] | None:
+        """Axis, its largest extent of small requests, and the kernels of these and of others; None where none pays.
+
+        Both have vectors of as many ``lanes``. ``logs``: of times over the best of each shape, ``(kernels, shapes)``.
+        """
+        least, result = float(logs[best].sum()) + len(shapes) * np.log(SECOND_SAVES), None
+        allowed = np.array([count == lanes[best] for count in lanes])
+        folded = [
+            {self.graph.types[node.inputs[0]].shape[axis] for axis in node.attributes["axes"]}
+            for node in self.graph.nodes
+            if node.primitive == "reduce"
+        ]
+        for axis in (name for name in self.op.dynamic if all(self._extents[name] in own for own in folded)):
+            extents = np.array([shape[axis] for shape in shapes])
+            values = sorted(set(extents.tolist()))
+            for below, above in pairwise(values):
+                halves = [
+                    np.where(allowed, logs[:, side].sum(axis=1), np.inf) for side in (extents <= below, extents > below)
+                ]
+                total = sum(float(half.min()) for half in halves)
+                if total < least:
+                    least, result = total, (axis, int((below * above) ** 0.5), *(int(half.argmin()) for half in halves))
+        return result
 
     def _expected(self, kernels: Sequence[MicroKernel], device: Device, shapes: Sequence[Shape]) -> NDArray[np.float64]:
         """Microseconds on one thread, ``(kernels, shapes)``."""
@@ -196,12 +296,20 @@ class ExpressedGroup:
         us = expected_us(core, demand(core, self.family, self.op, pairs, weights="hot"))
         return np.asarray(us, np.float64).reshape(len(kernels), -1)
 
-    def form(self, kernel: MicroKernel, us: tuple[float, ...]) -> ProgramForm:
-        """Form of a kernel, with its expected microseconds."""
+    def form(self, chosen: SelectedPrograms) -> ProgramForm:
+        """Form of the selected programs."""
         spatial = {axis for axis, role in self.kind.axes.items() if role == "spatial"}
         loops = {axis: index for index, axis in enumerate(self.kind.output.axes({})) if axis in spatial}
         axes = tuple(tuple(loops.get(axis, -1) for axis in operand_axes) for operand_axes in self._axes)
-        return ProgramForm(kernel, self.tensors, axes, us, tuple(self.graph.types[tensor] for tensor in self.tensors))
+        types = tuple(self.graph.types[tensor] for tensor in self.tensors)
+        small = chosen.small
+        if small is not None:
+            small = small._replace(extent=self._extents[str(small.extent)])
+        return ProgramForm(chosen.kernel, small, self.tensors, axes, chosen.us, types)
+
+
+def _schedule_words(kernel: MicroKernel) -> str:
+    return kernel.name.partition("_fp32__")[2]
 
 
 def prefers_program(graph: Graph) -> bool:

@@ -29,6 +29,7 @@ HEAD_BYTES = 16  # of an object of CPython; more without the lock, or compiled f
 ARRAY_BYTES = 72  # up to the flags, the last field that native/arrays.c reads
 ARRAYS = frozenset({np.ndarray})  # not those of a subclass, which may be laid out or mean something else
 ADDRESSED_TYPES = ("float32", "float16", "int8", "uint8", "uint16", "int32", "int64")  # that it knows
+MORE_TYPES = ("float64", "bool")  # that libraries of models know; older ones do not
 
 
 def takes_addresses(function: Callable[[str], Callable[..., Any]]) -> bool:
@@ -36,24 +37,35 @@ def takes_addresses(function: Callable[[str], Callable[..., Any]]) -> bool:
 
     ``function`` gives a function of the library by its name. False for a library that was made before there was such a way.
     """
-    if sys.implementation.name != "cpython" or object.__basicsize__ != HEAD_BYTES or np.ndarray.__basicsize__ < ARRAY_BYTES:
-        return False
     try:
         agrees = function("ht_agrees")
     except PackInvalid:
         return False
-    return all(_agree_on(agrees, name) for name in ADDRESSED_TYPES)
+    return addressed_types(agrees, _tensor_of_dlpack).issuperset(ADDRESSED_TYPES)
 
 
-def _agree_on(agrees: Callable[..., Any], dtype: str) -> bool:
-    """True if both see the same in an array of that type, and the library none to write to once it is read-only."""
+def addressed_types(agrees: Callable[[int, Any], Any], tensor_of: Callable[[Any], Any]) -> frozenset[str]:
+    """Types of whose arrays a library's ``agrees`` finds what their tensors say, and none to write to if read-only.
+
+    ``tensor_of``: the tensor of an array, as ``agrees`` takes it.
+    """
+    if sys.implementation.name != "cpython" or object.__basicsize__ != HEAD_BYTES or np.ndarray.__basicsize__ < ARRAY_BYTES:
+        return frozenset()
+    types = set()
+    for dtype in (*ADDRESSED_TYPES, *MORE_TYPES):
+        array_ = np.zeros((3, 4, 6), dtype)[:, ::2, 1:]
+        tensor = tensor_of(array_)
+        agreed = agrees(id(array_), tensor)
+        array_.flags.writeable = False
+        if agreed and not agrees(id(array_), tensor):
+            types.add(dtype)
+    return frozenset(types)
+
+
+def _tensor_of_dlpack(array_: Any) -> Any:
     import tvm_ffi
 
-    array = np.zeros((3, 4, 6), dtype)[:, ::2, 1:]
-    tensor = tvm_ffi.from_dlpack(array)
-    result = agrees(id(array), tensor)
-    array.flags.writeable = False
-    return bool(result) and not agrees(id(array), tensor)
+    return tvm_ffi.from_dlpack(array_)
 
 
 _BITS = "uint16"  # of bfloat16 in arrays of a numpy that knows none
@@ -171,10 +183,6 @@ class Tensors:
         for shape, kind in zip(shapes, types, strict=True):
             self._words += (0, _CPU, len(shape) | kind, at, 0, 0)
             at += 8 * len(shape)
-
-    def words(self) -> array[int]:
-        """Words of all tensors, one behind the other, without addresses."""
-        return array("q", self._words)
 
     def packed(self, arrays: Sequence[Any]) -> bytes:
         """One tensor behind the other."""

@@ -40,7 +40,8 @@ class DeviceModelBound(ModelBound):
         arguments = self._tensors(inputs)
         stream = explicit_or_current_stream(self.name, arguments[0], stream)
         handed = [still(tensor, stream) for tensor in arguments]
-        shapes = self._known(tuple([tuple(map(int, getattr(tensor, "shape", ()))) for tensor in arguments]), handed)
+        key = tuple([tuple(map(int, getattr(tensor, "shape", ()))) for tensor in arguments])
+        shapes = self._known_of(key, handed).shapes
         result = self._results(shapes, out or {}, arguments[0])
         called(self.name, self._queue, self._native.address, stream, *handed, *(still(tensor, stream) for tensor in result))
         return {end.name: tensor for end, tensor in zip(self._outputs, result, strict=True)}

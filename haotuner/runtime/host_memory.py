@@ -8,7 +8,9 @@ from __future__ import annotations
 import math
 import mmap
 from collections import deque
+from collections.abc import Sequence
 from contextlib import suppress
+from sys import getrefcount
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -77,6 +79,23 @@ MANY = 16 * PAGE  # below, page faults cost less than what is done here
 LARGE = HUGE_PAGE // 4  # from here on huge pages, as in model/host.c: half of what as many bytes cost in small ones
 WINDOW, SLACK = 64, 4  # as of arenas (model/run.c): blocks of SLACK times what the last WINDOW arrays needed are given back
 AGAIN = 2  # arrays of each output that are kept: a caller often holds an answer until it has the next
+LARGEST_ANSWER = 4 << 20  # bytes of an answer whose arrays are kept as they are: 2 us are nothing beside what more takes
+
+
+def _references(arrays: Sequence[Any], shapes: Sequence[tuple[int, ...]], dtypes: Sequence[np.dtype[Any]]) -> int:
+    """The most references that one of these arrays has, those of this loop among them; -1: a caller changed what one is."""
+    most = 0
+    for array, shape, dtype in zip(arrays, shapes, dtypes, strict=False):  # a call of a few elements feels its checks
+        if array.shape != shape or array.dtype is not dtype:
+            return -1
+        count = getrefcount(array)
+        if count > most:
+            most = count
+    return most
+
+
+_BYTES = np.dtype(np.uint8)
+_ALONE = _references([np.empty(0, _BYTES)], [(0,)], [_BYTES])  # of arrays that their list alone refers to
 
 
 class OutputPool:
@@ -88,6 +107,7 @@ class OutputPool:
     def __init__(self, outputs: int) -> None:
         """``outputs``: how many arrays an answer has."""
         self._free: deque[_Block] = deque(maxlen=AGAIN * max(1, outputs))
+        self._answers: deque[tuple[Sequence[tuple[int, ...]], list[Any]]] = deque(maxlen=AGAIN)
         self._lent, self._recent, self._window = 0, 0, WINDOW * max(1, outputs)
 
     def take(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
@@ -104,10 +124,35 @@ class OutputPool:
             block = _Block(need)
         if not need <= block.room <= 2 * need:
             block = self._other(block, need)
-        return np.ndarray(shape, dtype, np.asarray(_Held(self._free, block, need)))
+        if dtype.isbuiltin == 1:
+            return np.asarray(_Held(self._free, block, shape, dtype.str))
+        return np.ndarray(shape, dtype, np.asarray(_Held(self._free, block, (need,), "|u1")))
+
+    def answer(self, shapes: Sequence[tuple[int, ...]], dtypes: Sequence[np.dtype[Any]]) -> list[Any]:
+        """Arrays of an answer, those of an earlier one where nobody refers to them any more; errors as of ``take``.
+
+        ``shapes``: the same object for calls of the same shapes.
+        """
+        for _ in range(len(self._answers)):
+            try:
+                known, arrays = self._answers.popleft()  # nobody else has it meanwhile
+            except IndexError:
+                break
+            if known is shapes and _references(arrays, shapes, dtypes) == _ALONE:
+                result = arrays.copy()
+                self._answers.append((known, arrays))
+                return result
+            if known is shapes:
+                self._answers.append((known, arrays))
+        arrays = [self.take(shape, dtype) for shape, dtype in zip(shapes, dtypes, strict=True)]
+        # A view of an array refers to it only where the array refers to no other one.
+        if sum(array.nbytes for array in arrays) <= LARGEST_ANSWER and not any(type(a.base) is np.ndarray for a in arrays):
+            self._answers.append((shapes, arrays.copy()))
+        return arrays
 
     def clear(self) -> None:
         """Keep nothing; arrays that somebody holds stay."""
+        self._answers.clear()
         self._free.clear()
 
     def _rest(self, need: int) -> None:
@@ -140,9 +185,9 @@ class _Held:
 
     __slots__ = ("__array_interface__", "_block", "_free")
 
-    def __init__(self, free: deque[_Block], block: _Block, need: int) -> None:
+    def __init__(self, free: deque[_Block], block: _Block, shape: tuple[int, ...], typestr: str) -> None:
         self._free, self._block = free, block
-        self.__array_interface__ = {"version": 3, "typestr": "|u1", "shape": (need,), "data": (block.begin, False)}
+        self.__array_interface__ = {"version": 3, "typestr": typestr, "shape": shape, "data": (block.begin, False)}
 
     def __del__(self) -> None:
         self._free.append(self._block)

@@ -8,11 +8,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from io import BufferedReader
+from math import prod
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,7 +24,8 @@ from haotuner.errors import PackInvalid, UsageError
 from haotuner.host.files import open_regular
 from haotuner.pack.folder import MODELS, SIZE_LIMIT_BYTES, Folder, steadily
 from haotuner.pack.manifest import Manifest, ModelFiles
-from haotuner.runtime.host_memory import OutputPool
+from haotuner.runtime.arrays import ARRAYS
+from haotuner.runtime.host_memory import MANY, OutputPool
 from haotuner.runtime.native_library import NativeEnd, NativeLibrary, NativeModel
 from haotuner.runtime.reprs import described_model
 from haotuner.runtime.schedule import ExecutionPlan
@@ -91,6 +94,32 @@ def _checked(folder: Folder, name: str, sha256: str) -> bytes:
 SHAPES = 256  # of requests whose outputs' shapes are kept
 
 
+_SHAPE = attrgetter("shape")
+
+
+class _Known:
+    """Facts of requests of certain shapes. ``outside``: 1 out of the tuned ranges; ``large``: whether answers are pooled."""
+
+    __slots__ = ("_types", "large", "outside", "shapes")
+
+    def __init__(self, shapes: list[tuple[int, ...]], types: Sequence[np.dtype[Any]], outside: bool) -> None:
+        self.shapes, self._types, self.outside = shapes, types, int(outside)
+        sizes = (prod(shape) * dtype.itemsize for shape, dtype in zip(shapes, types, strict=True))
+        self.large = max(sizes, default=0) >= MANY
+
+    def new(self) -> list[Any]:
+        """Arrays of their outputs; MemoryError or ValueError where they cannot be had."""
+        return list(map(np.empty, self.shapes, self._types))
+
+
+def _in_order_of(names: Sequence[str]) -> Callable[[Mapping[str, Any]], tuple[Any, ...]]:
+    """The values of these names; an itemgetter of a single name gives no tuple."""
+    if len(names) == 1:
+        (name,) = names
+        return lambda inputs: (inputs[name],)
+    return itemgetter(*names) if names else lambda _: ()
+
+
 class ModelBound:
     """Model of a pack that a ``Model`` calls until its pack is handed over. A call that began here ends here."""
 
@@ -98,9 +127,11 @@ class ModelBound:
         self.pack, self._files = pack, files
         self._native = self._opened(mapped, name, files)
         self._inputs, self._outputs = self._native.inputs, self._native.outputs
-        self._shapes: dict[tuple[tuple[int, ...], ...], list[tuple[int, ...]]] = {}
+        self._output_types = [end.dtype for end in self._outputs]
+        self._names, self._output_names = ([end.name for end in ends] for ends in (self._inputs, self._outputs))
+        self._in_order = _in_order_of(self._names)
+        self._known: dict[tuple[tuple[int, ...], ...], _Known] = {}
         self._ranges: Mapping[str, Any] = pack.manifest.tuning.get("model_ranges", {}).get(self.name, {})
-        self._outside: set[tuple[tuple[int, ...], ...]] = set()  # of the shapes kept, those out of the tuned ranges
         self._out_of_range = 0
         self._answers = OutputPool(len(self._outputs))
 
@@ -162,28 +193,49 @@ class ModelBound:
 
     def run(self, inputs: Mapping[str, Any], out: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Outputs by name; ``out``: arrays for them. UsageError names the input, what was expected and what was found."""
+        if not out and (answer := self._run_arrays(inputs)) is not None:
+            return answer
         arguments = self._inputs_in_order(inputs)
-        shapes = self._known(tuple([array.shape for array in arguments]), arguments)
+        shapes = self._known_of(tuple(map(_SHAPE, arguments)), arguments).shapes
         outputs = self._new_outputs(shapes) if not out else self._output_arrays(shapes, out)
         self._native.run(arguments, outputs)
         if out:
             return self._delivered(outputs, out)
         return {end.name: array for end, array in zip(self._outputs, outputs, strict=True)}
 
-    def _known(self, key: tuple[tuple[int, ...], ...], arrays: list[Any]) -> list[tuple[int, ...]]:
-        """Shapes of the outputs of inputs of these shapes; counts those out of the tuned ranges."""
-        shapes = self._shapes.get(key)
-        if shapes is None:
+    def _run_arrays(self, inputs: Mapping[str, Any]) -> dict[str, Any] | None:
+        """A call of numpy's own arrays, of shapes seen before; None where more must be looked at, and of any odd call.
+
+        A call of a few elements is mostly this, so it has no comprehension.
+        """
+        try:
+            arrays = self._in_order(inputs)
+            known = self._known[tuple(map(_SHAPE, arrays))]
+        except (KeyError, AttributeError, TypeError):
+            return None
+        if len(inputs) != len(arrays) or not ARRAYS.issuperset(map(type, arrays)):
+            return None
+        try:
+            outputs = self._answers.answer(known.shapes, self._output_types) if known.large else known.new()
+        except (MemoryError, ValueError):
+            return None  # said there
+        if not self._native.run_arrays((*arrays, *outputs)):
+            return None
+        self._out_of_range += known.outside
+        names = self._output_names
+        return {names[0]: outputs[0]} if len(names) == 1 else dict(zip(names, outputs, strict=True))
+
+    def _known_of(self, key: tuple[tuple[int, ...], ...], arrays: list[Any]) -> _Known:
+        """Facts of requests whose inputs have these shapes; counts those out of the tuned ranges."""
+        known = self._known.get(key)
+        if known is None:
             shapes = self._shapes_of(arrays)
-            if len(self._shapes) >= SHAPES:
-                self._shapes.clear()
-                self._outside.clear()
-            self._shapes[key] = shapes
-            if self._ranges and self._out(key):
-                self._outside.add(key)
-        if key in self._outside:
-            self._out_of_range += 1
-        return shapes
+            if len(self._known) >= SHAPES:
+                self._known.clear()
+            outside = bool(self._ranges) and self._out(key)
+            known = self._known[key] = _Known(shapes, self._output_types, outside)
+        self._out_of_range += known.outside
+        return known
 
     def _shapes_of(self, arrays: list[Any]) -> list[tuple[int, ...]]:
         return self._native.shapes(arrays)

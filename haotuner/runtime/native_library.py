@@ -15,7 +15,13 @@ from typing import Any
 import numpy as np
 
 from haotuner.errors import EnvironmentMissing, HaotunerError, PackInvalid, UsageError
-from haotuner.runtime.arrays import NAMES, SHAPES, TENSOR_WORDS, GrowingTensors, Handed, Tensors, address
+from haotuner.runtime.arrays import (
+    NAMES,
+    GrowingTensors,
+    Handed,
+    address,
+    addressed_types,
+)
 from haotuner.runtime.compiled_schedules import VERSION as COMPILED_VERSION
 from haotuner.runtime.compiled_schedules import CompiledSchedules
 from haotuner.runtime.reprs import described_end
@@ -25,6 +31,7 @@ _VERSION = 2  # of runtime/native/model/model_api.h
 _LARGEST_EXTENT = 1 << 40  # as runtime/native/model/model.h
 _AXES = 16
 _TEXT = 320
+_ARRAYS_AT = 4  # words ahead of the arrays in an ht_model_arrays
 _P, _I = ctypes.c_void_p, ctypes.c_int
 _SAID = (_P, _P, ctypes.c_size_t)  # kind, text, room
 PLACE = ctypes.CFUNCTYPE(_P, _P, _I, _P)  # of model/model_api.h: where an output is to lie
@@ -89,6 +96,11 @@ class NativeLibrary:
         self.limit: Any = getattr(library, "ht_pack_model_limit", None)  # packs made before it bound no request
         if self.limit is not None:
             self.limit.argtypes, self.limit.restype = (_P, ctypes.c_int64), None
+        self.addressed = frozenset[str]()  # types of arrays that it takes by address
+        self.run_arrays: Any = getattr(library, "ht_pack_model_run_arrays", None)  # packs made before it take tensors alone
+        if self.run_arrays is not None:
+            self.run_arrays.argtypes, self.run_arrays.restype = (_P,), _I
+            self.addressed = _addressed_types(library.ht_pack_model_arrays_agree)
         if self.door.version not in (COMPILED_VERSION, _VERSION):
             raise PackInvalid(
                 f"{path} speaks version {self.door.version} of models, this haotuner {_VERSION}; tune again with it"
@@ -108,6 +120,18 @@ class NativeLibrary:
             raise PackInvalid(f"the pack's library runs no bytecode, as its manifest says of {name}; tune again")
         door = self.door
         return int(door.open(words.buffer_info()[0], len(words), weights, check, device or 0, threads, *out))
+
+
+def _addressed_types(agree: Any) -> frozenset[str]:
+    """Types of whose arrays a library finds in this process, by ``id``, what their tensors say."""
+    agree.argtypes, agree.restype = (ctypes.c_int64, ctypes.c_char_p), _I
+
+    def tensor_of(array_: Any) -> GrowingTensors:
+        tensor = Handed([array_.dtype]).growing([array_.ndim])
+        tensor.put(0, array_, 0)
+        return tensor
+
+    return addressed_types(lambda at, tensor: agree(at, tensor.packed([None], 3)), tensor_of)
 
 
 class NativeEnd:
@@ -144,23 +168,21 @@ class _ErrorText:
         return HaotunerError(words) if self.kind.value == b"RuntimeError" else UsageError(words)
 
 
-class _ReadyCall:
-    """A call of arrays of certain shapes, of which only the addresses change; one at a time."""
+class _ArraysCall:
+    """A call of a model's arrays by ``id``; one at a time."""
 
-    def __init__(self, handle: Any, shapes: Sequence[tuple[int, ...]], types: Sequence[int], inputs: int) -> None:
-        self.error_text, self._tensors = _ErrorText(), Tensors(shapes, types)
-        self._words = self._tensors.words()
-        at, _ = self._words.buffer_info()
-        outputs_at = at + TENSOR_WORDS * self._words.itemsize * inputs
-        self._arguments = (handle, at, outputs_at, *self.error_text.at, _TEXT)
+    def __init__(self, function: Callable[[int], int], model: int, count: int) -> None:
+        self.error_text, self._function = _ErrorText(), function
+        self._words = array("q", (model, *self.error_text.at, _TEXT, *(0 for _ in range(count))))
+        self._at, _ = self._words.buffer_info()
 
-    def fails(self, function: Callable[..., int], arrays: Sequence[Any]) -> int:
-        """0, or another number where the library refuses; ``error_text`` then says why."""
-        words, position = self._words, 0
+    def answer(self, arrays: Sequence[Any]) -> int:
+        """The library's answer: 0, 1 where it must be handed tensors, or another number where it refuses."""
+        words, position = self._words, _ARRAYS_AT
         for array_ in arrays:
-            words[position] = address(array_)
-            position += TENSOR_WORDS
-        return function(*self._arguments)
+            words[position] = id(array_)
+            position += 1
+        return self._function(self._at)
 
 
 class NativeModel:
@@ -204,8 +226,9 @@ class NativeModel:
         for position, end in enumerate(self.inputs):
             end.default = self._default(position, end)
         self._input_cache, self._output_cache = (Handed([end.dtype for end in ends]) for ends in (self.inputs, self.outputs))
-        self._types = (*self._input_cache.types, *self._output_cache.types)
-        self._idle: dict[tuple[tuple[int, ...], ...], list[_ReadyCall]] = {}
+        self._array_calls: list[_ArraysCall] = []
+        types = {end.dtype.name for end in (*self.inputs, *self.outputs)}
+        self._by_address = types <= mapped.addressed and device is None
 
     @property
     def address(self) -> int:
@@ -268,22 +291,27 @@ class NativeModel:
 
     def run(self, inputs: list[Any], outputs: list[Any]) -> None:
         """All steps; the arrays are contiguous, in the model's order. UsageError in the library's words."""
-        arrays = [*inputs, *outputs]
-        shapes = tuple([array_.shape for array_ in arrays])
-        idle = self._idle.get(shapes)
-        if idle is None:
-            if len(self._idle) >= SHAPES:
-                self._idle.clear()
-            idle = self._idle[shapes] = []
+        if not self.run_arrays([*inputs, *outputs]):
+            self.run_packed(self._input_cache.of(inputs).packed(inputs), self._output_cache.of(outputs).packed(outputs))
+
+    def run_arrays(self, arrays: Sequence[Any]) -> bool:
+        """As ``run``, of numpy's own arrays, inputs first; False where they must be handed over as tensors.
+
+        The library looks at types, order and shapes itself. UsageError in its words.
+        """
+        if not self._by_address:
+            return False
         try:
-            ready = idle.pop()
-        except IndexError:  # as many as there were calls of these shapes at once
-            ready = _ReadyCall(self._handle, shapes, self._types, len(inputs))
+            call = self._array_calls.pop()
+        except IndexError:  # as many as there were calls at once
+            call = _ArraysCall(self._mapped.run_arrays, self.address, len(arrays))
         try:
-            if ready.fails(self._run, arrays):
-                raise ready.error_text.error()
+            answer = call.answer(arrays)
+            if answer < 0:
+                raise call.error_text.error()
+            return answer == 0
         finally:
-            idle.append(ready)
+            self._array_calls.append(call)
 
     def growing(self) -> tuple[GrowingTensors, GrowingTensors]:
         """Inputs and outputs of calls of which some are rows of buffers."""

@@ -67,7 +67,7 @@ class GroupTasks:
             prices = self.models[index].prices
             requests, programs = prices.requests, prices.programs
             if programs is not None:
-                programs = programs.compiled_by(self._lab.compile_object)
+                programs = programs.compiled_by(self._lab.compile_object, self._lab.codes_in_groups)
             self._profiled[index] = ProfiledPrices(requests, 0.0, self._records, self._goes_on, programs)
         return self._profiled[index]
 

@@ -295,7 +295,13 @@ def _groups_of(models: Sequence[ModelTask], cache: Path | None) -> GroupSources 
     return GroupSources(
         c=source_of([*parts, *(model.written for model in models if model.written not in parts)]),
         programs=list(
-            dict.fromkeys(function.program.kernel for part in parts for function in part.functions if function.program)
+            dict.fromkeys(
+                kernel
+                for part in parts
+                for function in part.functions
+                if function.program
+                for kernel in function.program.kernels
+            )
         ),
         device=device_source_of(parts),
         launches=[function for part in parts for function in part.functions],

@@ -224,6 +224,10 @@ class CpuGenerated:
         except UsageError:
             return None
 
+    def lanes(self, kernel: MicroKernel) -> int:
+        """Lanes of a vector; programs with as many have the same bits of a function."""
+        return kernel["vl"]
+
     def tile(self, kernel: MicroKernel) -> Tile:
         """One point of every axis; along the lanes whole iterations and a remainder."""
         kind, width = self._own(kernel), kernel["vl"] * kernel["u"]

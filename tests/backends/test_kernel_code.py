@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from haotuner.backends.fingerprint import included
 from tests.backends.native_jobs import ENVIRONMENT
 
 ROOT = Path(__file__).parents[2]
@@ -34,8 +35,19 @@ for folder in json.loads(sys.argv[1]):
     from haotuner.backends.cuda.processes import unit_text
     from haotuner.spec.kernel import MicroKernel
     kernels = [MicroKernel.parse(name) for name in json.loads(sys.argv[2])]
-    found = {kernel.name: [program_hashes(kernel), typed_text(kernel, "x86-64-v3")] for kernel in kernels}
-    print(json.dumps({**found, sys.argv[3]: unit_text(sys.argv[3])}))
+    codes = {kernel.name: [program_hashes(kernel), typed_text(kernel, "x86-64-v3")] for kernel in kernels}
+    from haotuner.backends.index import own_device
+    from haotuner.graph import decompositions
+    from haotuner.graph.extents import dimension
+    from haotuner.graph.graph import GraphBuilder
+    from haotuner.partition.group_times import NamedGroup
+    from haotuner.partition.program_forms import ProgramSpace
+    g = GraphBuilder()
+    graph = g.finish(decompositions.softmax(g, g.input("x", (dimension("b"), dimension("t"))), 1))
+    space = ProgramSpace(own_device("cpu:avx2", measure=False, cache_dir=None), [{"b": 8, "t": 96}])
+    form = space.best(graph)
+    codes["group"] = NamedGroup(graph, form, space.code_of(form.kernel)).name
+    print(json.dumps({**codes, sys.argv[3]: unit_text(sys.argv[3])}))
 """
 NATIVE = "microkernels/cpu/native/typed_program.h"
 RENAMED = {
@@ -49,6 +61,8 @@ RENAMED = {
         ("&word, x,", "&bits, x,"),
         ("return word;", "return bits; /* x */"),
     ],
+    "microkernels/cpu/native/typed_amx.h": [("% HT_PW * 4)", "% HT_PW * 8)")],  # which none of these kernels includes
+    "microkernels/cpu/generated_program.py": [("places", "lanes_of_pieces"), ("def _woven", "# Anything.\ndef _woven")],
     "microkernels/cuda/device/epilogue.cuh": [("HT_DEVICE", "/* as all */ HT_DEVICE")],
 }
 CHANGED = {
@@ -91,11 +105,24 @@ def codes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, objec
     return dict(zip(("here", "renamed", "changed"), map(json.loads, ran.stdout.splitlines()), strict=True))
 
 
-@pytest.mark.parametrize("name", [*KERNELS, CUDA])
+@pytest.mark.parametrize("name", [*KERNELS, "group", CUDA])
 def test_other_names_comments_docstrings_and_files_make_the_same_code(codes, name) -> None:
     assert codes["renamed"][name] == codes["here"][name]
 
 
-@pytest.mark.parametrize("name", [*KERNELS, CUDA])
+@pytest.mark.parametrize("name", [*KERNELS, "group", CUDA])
 def test_another_number_makes_other_code(codes, name) -> None:
     assert codes["changed"][name] != codes["here"][name]
+
+
+def test_headers_count_where_a_text_reaches_them(tmp_path) -> None:
+    inner, outer = tmp_path / "inner", tmp_path / "outer"
+    (inner / "kinds").mkdir(parents=True)
+    outer.mkdir()
+    (outer / "a.h").write_text('#include "kinds/b.h"\n#include <stdint.h>\n')
+    (inner / "kinds/b.h").write_text('# include "c.h"\n#include "a.h"\n// #include "d.h"\n')
+    for name in ("kinds/c.h", "c.h", "d.h"):
+        (inner / name).write_text("")
+    reached = included(['#include "a.h"\n#include "missing.h"\n', "int x;\n"], [outer, inner])
+    assert reached == [outer / "a.h", inner / "kinds/b.h", inner / "kinds/c.h"]
+    assert included(["int x;"], [outer, inner]) == []

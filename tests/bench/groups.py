@@ -1,32 +1,36 @@
 """Drawn groups inside a model, as operators of their own, and in ONNX Runtime.
 
-    python -m tests.bench.groups [--count 40] [--seed 0] [--page FILE] [--folder DIR]
+    python -m tests.bench.groups [--count 40] [--seed 0] [--page FILE] [--folder DIR] [--tune] [--seconds S]
 
-Each group is a file of a few nodes over a matrix ``x`` (m, n). All are tuned twice with ``--zero-measure``: as models of one
-pack, whose groups have a form each, and as the operators ``group:FILE`` of another. All contenders take turns in one
-process, on one thread, at three shapes; results are compared with ONNX Runtime's first. Ratios are medians of rounds; a kind
-has their geometric mean. Packs that lie in the folder are raced as they are, so that a quiet machine is taken for the race
-alone.
+Each group is a file of a few nodes over a matrix ``x`` (m, n). All are tuned twice with ``--zero-measure``: as models, whose
+groups have a form each, and as the operators ``group:FILE``. All contenders take turns in one process, on one thread, at
+three shapes; results are compared with ONNX Runtime's first. Times are the least of rounds; a kind has geometric means.
+Packs that lie in the folder are raced as they are, and rows that it has are not raced again: ``--tune`` makes packs, and a
+quiet machine is taken for the race alone, in shares of ``--seconds``.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import random
 import statistics
 import subprocess
 import sys
 import tempfile
+import textwrap
+import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from haotuner.backends.index import own_device
 from haotuner.runtime.pack import load
-from tests.bench.generated import timed
 from tests.bench.markdown import markdown_table
 
 SHAPES = ((384, 1024), (512, 64), (7, 2000))
@@ -35,6 +39,28 @@ UNARY = ("Exp", "Log", "Tanh", "Sigmoid", "Erf", "Sin", "Cos", "Softplus", "Mish
          "HardSwish", "Softsign", "Asinh", "Atan")  # fmt: skip
 Node = tuple[str, tuple[str, ...], Mapping[str, Any]]
 TOLERANCE = 2e-4
+BLOCK_S, ROUNDS = 0.002, 60
+SHARE = 10  # groups of a pack: a run that is cut loses the packs of one share
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Times of a group at a shape, in microseconds by contender."""
+
+    kind: str
+    steps: str
+    shape: tuple[int, int]
+    us: Mapping[str, float]
+
+    @property
+    def over_operator(self) -> float:
+        """Time of the model over that of the operator."""
+        return self.us["model"] / self.us["operator"]
+
+    @property
+    def over_onnxruntime(self) -> float:
+        """Time of ONNX Runtime over that of the model."""
+        return self.us["onnxruntime"] / self.us["model"]
 
 
 def elementwise(draw: random.Random) -> list[Node]:
@@ -87,12 +113,29 @@ def model_of(nodes: Sequence[Node]) -> Any:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
 
 
-def tune(words: Sequence[str], out: Path) -> None:
-    """A pack from predictions, whose exit code is 3."""
-    command = [sys.executable, "-m", "haotuner", "tune", *words, "--shapes", RANGES, "--zero-measure", "--threads", "1"]
+def tune(words: Sequence[str], out: Path, ranges: str = RANGES, measured: Sequence[str] = ("--zero-measure",)) -> None:
+    """A pack; one from predictions is exit code 3."""
+    command = [sys.executable, "-m", "haotuner", "tune", *words, "--shapes", ranges, *measured, "--threads", "1"]
     code = subprocess.run([*command, "--peers", "none", "-q", "--out", str(out)], stdout=subprocess.DEVNULL).returncode
     if code not in (0, 3):
         raise RuntimeError(f"{' '.join(words)}: exit {code}")
+
+
+def timed(calls: Mapping[str, Callable[[], Any]]) -> dict[str, float]:
+    """Least microseconds of each call over rounds in which all take turns: what runs beside them only adds."""
+    counts, least = dict[str, int](), dict.fromkeys(calls, math.inf)
+    for name, call in calls.items():
+        call()
+        begin = time.perf_counter()
+        call()
+        counts[name] = max(1, int(BLOCK_S / max(time.perf_counter() - begin, 1e-7)))
+    for _ in range(ROUNDS):
+        for name, call in calls.items():
+            begin = time.perf_counter()
+            for _ in range(counts[name]):
+                call()
+            least[name] = min(least[name], (time.perf_counter() - begin) / counts[name] * 1e6)
+    return least
 
 
 def raced(file: Path, op: Any, model: Any, shape: tuple[int, int]) -> dict[str, float]:
@@ -119,49 +162,112 @@ def raced(file: Path, op: Any, model: Any, shape: tuple[int, int]) -> dict[str, 
     )
 
 
+def packs(files: Sequence[Path], folder: Path) -> list[tuple[Path, Path]]:
+    """Folders of the packs of each share of the files, of operators and of models, tuned where they are not there."""
+    pairs = []
+    for begin in range(0, len(files), SHARE):
+        share, number = files[begin : begin + SHARE], begin // SHARE
+        pair = folder / f"operators-{number}", folder / f"models-{number}"
+        words = [word for file in share for word in ("--op", f"group:{file}")], list(map(str, share))
+        for out, arguments in zip(pair, words, strict=True):
+            if not out.exists():
+                tune(arguments, out)
+                print(f"tuned {out.name}", flush=True)
+        pairs.append(pair)
+    return pairs
+
+
+def race(groups: Sequence[tuple[str, Sequence[Node]]], files: Sequence[Path], folder: Path, until: float) -> list[Row]:
+    """Rows of all groups and shapes; those that the folder has are not raced again, and none begins after ``until``."""
+    stored = folder / "rows.json"
+    times: dict[str, dict[str, float]] = json.loads(stored.read_text(encoding="utf-8")) if stored.exists() else {}
+    for number, (op_pack, model_pack) in enumerate(packs(files, folder)):
+        share = range(number * SHARE, min((number + 1) * SHARE, len(files)))
+        missing = [index for index in share if any(_key(files[index], shape) not in times for shape in SHAPES)]
+        if not missing or time.monotonic() > until:
+            continue
+        with load(op_pack, threads=1) as operators, load(model_pack, threads=1) as models:
+            for index in missing:
+                op = operators.op(next(name for name in operators.ops if name.startswith(f"group_{files[index].stem}_")))
+                for shape in SHAPES:
+                    key = _key(files[index], shape)
+                    if key not in times and time.monotonic() <= until:
+                        times[key] = raced(files[index], op, models.model(files[index].stem), shape)
+                        stored.write_text(json.dumps(times, indent=0), encoding="utf-8")
+                        print(key, {name: round(us, 1) for name, us in times[key].items()}, flush=True)
+    return [
+        Row(kind, " ".join(step for step, _, _ in nodes), shape, times[_key(file, shape)])
+        for file, (kind, nodes) in zip(files, groups, strict=True)
+        for shape in SHAPES
+        if _key(file, shape) in times
+    ]
+
+
+def _key(file: Path, shape: tuple[int, int]) -> str:
+    return f"{file.stem} {shape[0]}x{shape[1]}"
+
+
+def tables(rows: Sequence[Row]) -> str:
+    """Geometric means of kinds, and every row, as Markdown."""
+    kinds = list(dict.fromkeys(row.kind for row in rows))
+    means = []
+    for kind in (*kinds, "all"):
+        own = [row for row in rows if kind in (row.kind, "all")]
+        columns = [[row.over_operator for row in own], [row.over_onnxruntime for row in own]]
+        worst = f"{max(columns[0]):.2f}", f"{min(columns[1]):.2f}"
+        means.append((kind, str(len(own)), *(f"{statistics.geometric_mean(column):.2f}" for column in columns), *worst))
+    names = ("ONNX Runtime, us", "operator, us", "model, us", "model / operator", "ONNX Runtime / model")
+    lines = [
+        (row.kind, row.steps, f"{row.shape[0]} x {row.shape[1]}",
+         *(f"{row.us[name]:.1f}" for name in ("onnxruntime", "operator", "model")),
+         f"{row.over_operator:.2f}", f"{row.over_onnxruntime:.2f}") for row in rows
+    ]  # fmt: skip
+    head = ("kind", "rows", *names[3:], "most of the former", "least of the latter")
+    return "\n".join((*markdown_table(head, means), *markdown_table(("kind", "group", "shape", *names), lines)))
+
+
+def page(rows: Sequence[Row], command: str, host: str) -> str:
+    """The results as Markdown."""
+    lead = (
+        f"`{command}`, {time.strftime('%Y-%m-%d')}, {host}, one thread, packs of predictions: nothing was timed for them. "
+        "The contenders take turns in one process. Times are the least of 60 rounds of 2 ms, means are geometric. "
+        "*model / operator* over 1: the group takes longer inside a model. *ONNX Runtime / model* over 1: the model is "
+        "faster. ONNX Runtime writes into a bound output; the others make theirs."
+    )
+    return f"# Groups inside models\n\n{textwrap.fill(lead, 125, break_on_hyphens=False)}\n\n{tables(rows)}"
+
+
 def main() -> None:
-    """Draw, tune, race, print; a line a group as it is done."""
+    """Draw, tune what has no pack, race what has no row, print; a line a row as it is done."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=40)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--page", type=Path)
-    parser.add_argument("--folder", type=Path, help="files and packs, kept; packs that are there are not tuned again")
+    parser.add_argument("--page", type=Path, help="written once every row is there")
+    parser.add_argument("--folder", type=Path, help="files, packs and rows, kept; what is there is not made again")
+    parser.add_argument("--tune", action="store_true", help="make the packs alone")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="begin no row later")
     arguments = parser.parse_args()
+    until = time.monotonic() + arguments.seconds
     warnings.simplefilter("ignore")
     draw = random.Random(arguments.seed)
     groups = [(kind, KINDS[kind](draw)) for kind in [*KINDS] * math.ceil(arguments.count / len(KINDS))][: arguments.count]
-    lines, ratios = [], dict[str, list[tuple[float, float]]]()
     with tempfile.TemporaryDirectory() as scratch:
-        folder = arguments.folder or scratch
-        files = [Path(folder) / f"g{index}.onnx" for index in range(len(groups))]
+        folder = arguments.folder or Path(scratch)
+        folder.mkdir(parents=True, exist_ok=True)
+        files = [folder / f"g{index}.onnx" for index in range(len(groups))]
         for file, (_, nodes) in zip(files, groups, strict=True):
             file.write_bytes(model_of(nodes).SerializeToString())
-        op_pack, models_pack = Path(folder) / "operators", Path(folder) / "models"
-        if not op_pack.exists():
-            tune([word for file in files for word in ("--op", f"group:{file}")], op_pack)
-        if not models_pack.exists():
-            tune([str(file) for file in files], models_pack)
-        with load(op_pack, threads=1) as operators, load(models_pack, threads=1) as models:
-            for file, (kind, nodes) in zip(files, groups, strict=True):
-                op = operators.op(next(name for name in operators.ops if name.startswith(f"group_{file.stem}_")))
-                model = models.model(file.stem)
-                for m, n in SHAPES:
-                    us = raced(file, op, model, (m, n))
-                    ratio = us["model"] / us["operator"], us["onnxruntime"] / us["model"]
-                    ratios.setdefault(kind, []).append(ratio)
-                    times = (f"{us[name]:.1f}" for name in ("onnxruntime", "operator", "model"))
-                    steps = " ".join(step for step, _, _ in nodes)
-                    lines.append((kind, steps, f"{m} x {n}", *times, *(f"{value:.2f}" for value in ratio)))
-                    print(*lines[-1], sep=" | ", flush=True)
-    means = [
-        (kind, str(len(values)), *(f"{statistics.geometric_mean(column):.2f}" for column in zip(*values, strict=True)))
-        for kind, values in ratios.items()
-    ]
-    names = ("ONNX Runtime, us", "operator, us", "model, us", "model / operator", "ONNX Runtime / model")
-    text = [*markdown_table(("kind", "rows", *names[3:]), means), *markdown_table(("kind", "group", "shape", *names), lines)]
-    print("\n".join(text))
-    if arguments.page:
-        arguments.page.write_text("# Groups inside models\n\n" + "\n".join(text), encoding="utf-8")
+        if arguments.tune:
+            packs(files, folder)
+            return
+        rows = race(groups, files, folder, until)
+    print(tables(rows))
+    if len(rows) < len(files) * len(SHAPES):
+        print(f"{len(rows)} of {len(files) * len(SHAPES)} rows so far; the same command goes on")
+    elif arguments.page:
+        drawn = f"--count {arguments.count} --seed {arguments.seed}"
+        command = f"python -m tests.bench.groups {drawn} --page {arguments.page}"
+        arguments.page.write_text(page(rows, command, own_device("cpu", measure=False, cache_dir=None).id), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from haotuner.partition.costs import Prices, kernel_of
 from haotuner.partition.greedy_fusion import Loops, Specialization
 from haotuner.partition.group_times import AXES, NamedGroup
 from haotuner.partition.profiled_costs import ProfiledPrices, TimedForm, WaitingGroup
-from haotuner.partition.program_forms import ProgramForm, ProgramSpace, prefers_program
+from haotuner.partition.program_forms import ExpressedGroup, ProgramForm, ProgramSpace, prefers_program
 from haotuner.partition.tasks import with_forms
 from haotuner.spec.device import Device
 
@@ -168,6 +168,75 @@ def test_equal_groups_are_one_program_whatever_their_tensors_are_called():
     first, second = space.best(scaled("x", T)), space.best(scaled("hidden_state", T))
     assert first is not None and second is not None and first.kernel == second.kernel
     assert first.tensors != second.tensors
+
+
+def turned() -> Graph:
+    g = GraphBuilder()
+    return g.finish(g.add("transpose", g.map("tanh", g.input("x", (B, T))), order=(1, 0)))
+
+
+EVERYWHERE = tuple({"b": b, "t": t} for b in (1, 4, 64) for t in (2, 30, 500))
+
+
+@pytest.mark.parametrize(
+    ("graph", "axis", "split"),
+    [
+        (softmax, "t", True),
+        (softmax, "b", False),  # the bits of a row would depend on how many rows there are
+        (moments, "b", False),
+        (turned, "b", True),
+        (turned, "t", True),
+    ],
+)
+def test_a_second_program_serves_what_is_small_along_the_axis_of_the_folds(monkeypatch, graph, axis, split):
+    """Two schedules of which one takes half where an axis is short, the other where it is long."""
+
+    def expected(group: ExpressedGroup, kernels: Sequence[Any], cpu: Device, shapes: Sequence[Any]) -> Any:
+        extents = {name: extent for name, extent in group._extents.items() if str(extent) == axis}
+        short = np.array([all(shape[name] < 20 for name in extents) for shape in shapes])
+        us = np.full((len(kernels), len(shapes)), 4.0)
+        us[0], us[1] = np.where(short, 1.0, 2.0), np.where(short, 2.0, 1.0)
+        return us
+
+    monkeypatch.setattr(ExpressedGroup, "_expected", expected)
+    form = ProgramSpace(device("cpu:avx2"), EVERYWHERE).best(graph())
+    assert form is not None and (form.small is not None) == split
+    if form.small is None:
+        assert set(form.us) == {1.0, 2.0} and len(form.kernels) == 1
+    else:
+        assert set(form.us) == {1.0} and str(form.small.extent) == axis
+        assert f"where {axis} is at most {form.small.most}" in form.words
+        assert (4 if axis == "b" else 2) <= form.small.most < (64 if axis == "b" else 30)
+
+
+def test_the_program_of_small_requests_runs_where_their_extent_is_at_most_its_bound(tmp_path):
+    """Both functions of a table in C, called at sizes on either side of the bound."""
+    table = """
+#include "programs.h"
+static int calls;
+static int large(void* self, const TVMFFIAny* args, int32_t count, TVMFFIAny* result) { calls += 100; return 0; }
+static int small(void* self, const TVMFFIAny* args, int32_t count, TVMFFIAny* result) { calls += 1; return 0; }
+static const ht_program_tensor tensors[] = {{1, 2, 32}};
+static const int32_t shapes[] = {1};
+static const int8_t loops[] = {-1};
+static const ht_program both = {large, tensors, shapes, loops, small, 8, 1}, single = {large, tensors, shapes, loops};
+int run(int64_t size, int alone) {
+  const int64_t s[] = {3, size}, none[1] = {0};
+  float x[16];
+  void* t[] = {x};
+  calls = 0;
+  return ht_program_run(alone ? &single : &both, 1, s, t, none, none) + calls;
+}
+"""
+    (tmp_path / "table.c").write_text(table)
+    toolchain = Toolchain.find()
+    words = [toolchain.compiler, "-std=c11", "-fPIC", "-shared", "-I", str(RUNTIME_SOURCES), "-I", str(toolchain.include)]
+    words += [str(tmp_path / "table.c"), *(str(RUNTIME_SOURCES / name) for name in ("programs.c", "tvm_ffi_stubs.c"))]
+    subprocess.run([*words, "-o", str(tmp_path / "table.so")], check=True)
+    run = ctypes.CDLL(str(tmp_path / "table.so")).run
+    run.argtypes = [ctypes.c_int64, ctypes.c_int]
+    assert [run(size, 0) for size in (1, 8, 9, 16)] == [1, 1, 100, 100]
+    assert [run(size, 1) for size in (1, 16)] == [100, 100]
 
 
 def without_program() -> dict[str, Graph]:

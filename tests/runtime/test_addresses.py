@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import haotuner
-from haotuner.errors import PackInvalid
+from haotuner.errors import PackInvalid, UsageError
+from haotuner.graph.extents import dimension
+from haotuner.graph.graph import Graph
 from haotuner.runtime import arrays
 from haotuner.spec.limits import BY_ADDRESS
 from tests.runtime.conftest import DENSE, rows
+from tests.runtime.model_packs import model_pack
 from tests.runtime.packs import LANES, best_level
 from tests.runtime.product_packs import product_pack
+from tests.runtime.written_nodes import Nodes
 
 SPEC = "batch_matmul:layout=nt"
 
@@ -160,3 +165,100 @@ def test_libraries_that_know_no_addresses_or_disagree() -> None:
     assert not arrays.takes_addresses(missing)
     assert not arrays.takes_addresses(lambda _: lambda address, tensor: 0)
     assert not arrays.takes_addresses(lambda _: lambda address, tensor: 1)  # also of an array that may not be written
+
+
+TABLE = np.arange(44, dtype=np.float32).reshape(11, 4)
+
+
+def gathered() -> Graph:
+    """Rows of a table by index, less an input of the same shape: two inputs of two types."""
+    nodes = Nodes(at=("int64", dimension("t")), x=("fp32", dimension("t"), 4))
+    return nodes.g.finish(nodes("Sub", nodes("Gather", TABLE, "at"), "x"))
+
+
+@pytest.fixture(scope="module")
+def gather_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return model_pack(tmp_path_factory.mktemp("models") / "pack", {"gathered": gathered()})
+
+
+@pytest.fixture
+def model(gather_path: Path) -> Iterator[Any]:
+    with haotuner.load(gather_path, threads=1) as opened:
+        yield opened.model("gathered")
+
+
+def request(count: int) -> dict[str, Any]:
+    draw = np.random.default_rng(count)
+    return {"at": draw.integers(0, 11, count), "x": draw.standard_normal((count, 4)).astype(np.float32)}
+
+
+def expected(inputs: Any) -> Any:
+    return TABLE[inputs["at"]] - inputs["x"]
+
+
+def test_calls_of_shapes_seen_before_go_by_address(model: Any, monkeypatch: Any) -> None:
+    bound, tensors = model.bound, list[int]()
+    usual = bound.native.run
+    monkeypatch.setattr(bound.native, "run", lambda *arrays: tensors.append(1) or usual(*arrays))
+    for count in (3, 3, 5, 3, 5):
+        inputs = request(count)
+        (answer,) = model.run(inputs).values()
+        assert np.array_equal(answer, expected(inputs))
+    assert len(tensors) == 2, "the first call of each shape"
+
+
+def odd_inputs() -> dict[str, dict[str, Any]]:
+    """Requests of shapes that were seen before, each of which something is odd of."""
+    usual = request(3)
+
+    class Own(np.ndarray[Any, Any]):
+        pass
+
+    read_only = usual["x"].copy()
+    read_only.flags.writeable = False
+    return {
+        "another order": {**usual, "x": np.asfortranarray(usual["x"])},
+        "a view": {**usual, "x": np.repeat(usual["x"], 2, axis=1)[:, ::2]},
+        "not aligned": {**usual, "x": np.frombuffer(b"x" + usual["x"].tobytes(), np.float32, offset=1).reshape(3, 4)},
+        "read-only": {**usual, "x": read_only},
+        "a subclass": {**usual, "x": usual["x"].view(Own)},
+        "another type": {**usual, "x": usual["x"].astype(np.float64)},
+        "another byte order": {**usual, "x": usual["x"].astype(">f4")},
+        "another index type": {**usual, "at": usual["at"].astype(np.int32)},
+        "a list": {**usual, "at": usual["at"].tolist()},
+        "one more": {**usual, "z": usual["x"]},
+        "one less": {"x": usual["x"]},
+        "no index of a row": {**usual, "at": usual["at"] + 11},
+    }
+
+
+@pytest.mark.parametrize("name", odd_inputs())
+def test_odd_calls_are_answered_alike_both_ways(model: Any, name: str) -> None:
+    answers = list[Any]()
+    for by_address in (True, False):
+        model.bound.native._by_address = by_address
+        model.run(request(3))
+        try:
+            answers.append(next(iter(model.run(odd_inputs()[name]).values())).tolist())
+        except UsageError as error:
+            answers.append(str(error))
+    assert answers[0] == answers[1]
+    assert isinstance(answers[0], list) == (name in ("another order", "a view", "not aligned", "read-only", "a subclass"))
+
+
+def test_calls_at_once_go_by_address(model: Any) -> None:
+    def served(count: int) -> bool:
+        inputs = request(count)
+        return all(np.array_equal(next(iter(model.run(inputs).values())), expected(inputs)) for _ in range(20))
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(served, [4, 9] * 8))
+
+
+def test_models_of_interpreters_that_lay_arrays_out_otherwise(gather_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(arrays, "HEAD_BYTES", 4096)
+    with haotuner.load(gather_path, threads=1) as pack:
+        model = pack.model("gathered")
+        assert not model.bound.native._by_address
+        for _ in range(2):
+            assert np.array_equal(next(iter(model.run(request(3)).values())), expected(request(3)))

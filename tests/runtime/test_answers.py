@@ -45,6 +45,41 @@ def test_arrays_that_are_held_are_never_written_over(acts):
         assert all((one[:1] == what).all() and (one[-1:] == what).all() for one, what in held)
 
 
+SHAPES = [[(3,), (5, 2)], [(PAGE * 16,), (2, PAGE * 9)], [(LARGE,), (1,)]]  # small, of pages, of huge ones
+
+
+@settings(max_examples=60, deadline=None)
+@drawn(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2), st.integers(0, 2)), min_size=1, max_size=30))
+def test_answers_that_somebody_refers_to_are_never_written_over(acts):
+    """Whatever is left of an answer: an array, a view of it, a view of another type, or nothing."""
+    answers, alive = OutputPool(2), list[tuple[Any, int]]()
+    for number, (which, rest, drop) in enumerate(acts):
+        arrays = answers.answer(SHAPES[which], [BYTE, BYTE])
+        assert [array.shape for array in arrays] == SHAPES[which]
+        for array in arrays:
+            array[...] = number
+        assert all((array == value).all() for array, value in alive)
+        alive += [((array, array[..., :1], array.view(np.int8))[rest], number) for array in arrays]
+        del array, arrays
+        if drop:
+            alive[:] = alive[drop:]
+
+
+@pytest.mark.parametrize("shapes", SHAPES, ids=["small", "pages", "huge pages"])
+def test_an_answer_that_nobody_refers_to_is_the_next_one(shapes):
+    answers, dtypes = OutputPool(2), [BYTE, BYTE]
+    first = answers.answer(shapes, dtypes)
+    begins = [array.ctypes.data for array in first]
+    second = answers.answer(shapes, dtypes)
+    assert not {array.ctypes.data for array in second} & set(begins)
+    del first
+    again = answers.answer(shapes, dtypes)
+    assert [array.ctypes.data for array in again] == begins
+    again[0].shape = (1, *again[0].shape)
+    del again
+    assert [array.shape for array in answers.answer(shapes, dtypes)] == shapes, "an array that its caller changed"
+
+
 def test_memory_is_used_again_without_page_faults():
     answers, size = OutputPool(1), 3 * HUGE_PAGE
     first = answers.take((size,), BYTE)

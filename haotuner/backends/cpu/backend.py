@@ -182,9 +182,10 @@ class CpuBackend:
         """A process that compiles. It keeps the compiled runtime where the environment names a folder for it."""
         return process(BUILDING, environment, {"objects": environment.get(OBJECTS_WORD)})
 
-    def code_request(self, kernels: Sequence[str], device: Device) -> dict[str, Any]:
+    def code_request(self, kernels: Sequence[str], device: Device, *, in_groups: bool = False) -> dict[str, Any]:
         """For hashes of kernels' programs and of the loops that call them."""
-        return {"do": "code", "kernels": list(kernels), "arch": device.arch}
+        request = {"do": "code", "kernels": list(kernels), "arch": device.arch, "in_groups": in_groups}
+        return {**request, "groups": definitions()} if in_groups else request
 
     def build_request(self, kernels: Sequence[str], device: Device, out: str) -> dict[str, Any]:
         """For a library that times kernels."""

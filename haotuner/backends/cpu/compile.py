@@ -48,6 +48,7 @@ _TRIED: dict[Ways, tuple[Ways, ...]] = {
 NOT_COMPILED = "not compiled"  # in a manifest: what the CPU has and the compiler did not know
 _CPUINFO = Path("/proc/cpuinfo")
 _RUNTIME = Path(__file__).resolve().parents[2] / "runtime" / "native"
+TYPED_INCLUDES = (NATIVE, _RUNTIME)  # folders of headers that typed kernels include
 
 
 def way_here(kernel: MicroKernel) -> Ways:
@@ -100,7 +101,7 @@ def typed_object(
         raise ValueError(f"typed kernels are built for {', '.join(isa.arch for isa in ISAS)}, not for {mcpu}")
     halves = ("-mf16c",) if "f16c" in level.flags else ()
     with tempfile.TemporaryDirectory(prefix="haotuner-") as scratch:
-        toolchain, include = Toolchain.find(objects), [NATIVE, _RUNTIME]
+        toolchain, include = Toolchain.find(objects), list(TYPED_INCLUDES)
         programs_c, stores_c = (Path(scratch) / name for name in ("typed.c", "stores.c"))
         flags = (*level.compile_flags, *halves)
         tried = _TRIED.get(ways, (ways,))

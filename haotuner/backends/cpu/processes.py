@@ -82,15 +82,18 @@ def compile_object(objects: Path | None, job: Job) -> Job:
 
 
 def code(objects: Path | None, job: Job) -> Job:
-    """Hashes of the code that is timed with kernels (by name)."""
-    from haotuner.backends.cpu.timing_library import codes_of
+    """Hashes of the code that is timed with kernels (by name); ``in_groups``: as programs of models' groups."""
+    from haotuner.backends.cpu.timing_library import codes_of, group_sources, timed_sources
     from haotuner.backends.object_cache import CODES, stored_codes
     from haotuner.backends.toolchain import Toolchain
 
+    _learn(job)
+    in_groups = bool(job.get("in_groups"))
     toolchain = Toolchain.find(objects)
-    words = [job["arch"], *toolchain.words().values()]
+    words = [job["arch"], *toolchain.words().values(), *(("groups",) if in_groups else ())]
     folder = None if objects is None else objects / CODES
-    make = partial(codes_of, arch=job["arch"], toolchain=toolchain)
+    callers = group_sources if in_groups else timed_sources
+    make = partial(codes_of, arch=job["arch"], toolchain=toolchain, callers=callers)
     return {"code": stored_codes(folder, words, job["kernels"], make)}
 
 

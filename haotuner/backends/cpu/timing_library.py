@@ -21,6 +21,7 @@ from haotuner.backends.cpu.compile import (
     TALL_OPTIONS,
     TIMING_INCLUDES,
     TIMING_SOURCES,
+    TYPED_INCLUDES,
     kernel_table,
     object_code,
     source_of,
@@ -37,7 +38,6 @@ from haotuner.hw_profiles.isa import ISAS
 from haotuner.isolate.program import described
 from haotuner.microkernels.cpu.generated import CpuGenerated, stages_of
 from haotuner.microkernels.cpu.typed import word_of
-from haotuner.microkernels.cpu.typed_source import NATIVE
 from haotuner.microkernels.index import family_named
 from haotuner.ops.kind import OpKind
 from haotuner.spec.family import Family
@@ -133,6 +133,11 @@ def timed_sources(kernels: Sequence[MicroKernel]) -> list[Path]:
     ]
 
 
+def group_sources(_: Sequence[MicroKernel]) -> list[Path]:
+    """C source of the package that calls kernels as programs of models' groups."""
+    return [RUNTIME_SOURCES / "programs.c"]
+
+
 def _timed_types(kernels: Sequence[MicroKernel]) -> str:
     """C source of the element types for ``timing.c``; all kernels of a library have the same."""
     if word_of(kernels[0]) is None:
@@ -163,17 +168,22 @@ def _sliced_table(kernels: Sequence[MicroKernel], family_of: Callable[[str], Fam
     return "\n".join([*lines, *timed("ht_sliced_kind", "data", len(kernels)), ""])
 
 
-def codes_of(names: Sequence[str], arch: str, toolchain: Toolchain) -> dict[str, str]:
+def codes_of(
+    names: Sequence[str],
+    arch: str,
+    toolchain: Toolchain,
+    callers: Callable[[Sequence[MicroKernel]], list[Path]] = timed_sources,
+) -> dict[str, str]:
     """The hash of each kernel's code by name; of one that cannot be generated the hash of the error.
 
-    RuntimeError where the package's own C does not compile.
+    ``callers``: C sources of the package that run with a kernel. RuntimeError where they do not compile.
     """
     loops: dict[tuple[Path, ...], str] = {}
     codes = {}
     for name in names:
         try:
             kernel = micro_kernel(name)
-            timed = tuple(timed_sources([kernel]))
+            timed = tuple(callers([kernel]))
             generated: object = [program_hashes(kernel), typed_text(kernel, arch)]
         except MemoryError:  # of this process, not of the kernel
             raise
@@ -207,10 +217,12 @@ def typed_text(kernel: MicroKernel, arch: str) -> object:
     if word_of(kernel) is None:
         return ""
     flags = next((isa.compile_flags for isa in ISAS if isa.arch == arch), ())
-    return [*map(fingerprint.meaning, source_of([kernel])), _included(), KERNEL_FLAGS, flags]
+    texts = source_of([kernel])
+    headers = fingerprint.included(texts, TYPED_INCLUDES)
+    included = hashlib.sha256("\0".join(map(_meaning_of, headers)).encode()).hexdigest()
+    return [*map(fingerprint.meaning, texts), included, KERNEL_FLAGS, flags]
 
 
-@lru_cache(maxsize=1)
-def _included() -> str:
-    headers = [fingerprint.meaning(path.read_text(encoding="utf-8")) for path in sorted(NATIVE.glob("*.h"))]
-    return hashlib.sha256("\0".join(headers).encode()).hexdigest()
+@lru_cache(maxsize=64)  # the same headers for all kernels
+def _meaning_of(header: Path) -> str:
+    return fingerprint.meaning(header.read_text(encoding="utf-8"))

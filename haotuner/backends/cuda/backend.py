@@ -214,8 +214,10 @@ class CudaBackend:
         folders = {"cache": environment.get(CACHE_WORD), "objects": environment.get(OBJECTS_WORD)}
         return process(BUILDING, environment, folders)
 
-    def code_request(self, kernels: Sequence[str], device: Device) -> dict[str, Any]:
-        """For hashes of kernels' text and of what launches them."""
+    def code_request(self, kernels: Sequence[str], device: Device, *, in_groups: bool = False) -> dict[str, Any]:
+        """For hashes of kernels' text and of what launches them. ValueError for groups: on GPUs they are no programs."""
+        if in_groups:
+            raise ValueError("programs of models' groups are timed on CPUs alone")
         return {"do": "code", "kernels": list(kernels)}
 
     def build_request(self, kernels: Sequence[str], device: Device, out: str) -> dict[str, Any]:

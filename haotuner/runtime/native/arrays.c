@@ -28,12 +28,13 @@ typedef struct {
 } array;
 
 #define WRITEABLE 0x400 /* NPY_ARRAY_WRITEABLE */
+#define PLAIN 0x101     /* NPY_ARRAY_C_CONTIGUOUS and NPY_ARRAY_ALIGNED */
 #define TYPES 24        /* NPY_HALF is the last that is known here */
 
 /* By numpy's numbers of types; of no bits: taken through DLPack, or refused in its words. arrays.py has those that are compared. */
 static const DLDataType types[TYPES] = {
-    [1] = {kDLInt, 8, 1},  [2] = {kDLUInt, 8, 1},    [4] = {kDLUInt, 16, 1},  [5] = {kDLInt, 32, 1},
-    [7] = {kDLInt, 64, 1}, [11] = {kDLFloat, 32, 1}, [23] = {kDLFloat, 16, 1},
+    [0] = {kDLBool, 8, 1}, [1] = {kDLInt, 8, 1},     [2] = {kDLUInt, 8, 1},   [4] = {kDLUInt, 16, 1},  [5] = {kDLInt, 32, 1},
+    [7] = {kDLInt, 64, 1}, [11] = {kDLFloat, 32, 1}, [12] = {kDLFloat, 64, 1}, [23] = {kDLFloat, 16, 1},
 };
 
 /* Whether `*found` says what this array is; one that can be written to, if it will be. */
@@ -54,20 +55,27 @@ const DLTensor* ht_ffi_array(int64_t address, int written, ht_array* room) {
   return describe((const array*)(uintptr_t)address, written, room) ? &room->tensor : NULL;
 }
 
-/* agrees(address, tensor): 1 where the array at that address is this tensor of its, 0 where it is laid out otherwise or may not be
- * written to. Nothing is followed that does not agree so far. */
+const DLTensor* ht_plain_array(int64_t address, int written, ht_array* room) {
+  const DLTensor* tensor = ht_ffi_array(address, written, room);
+  return tensor != NULL && (((const array*)(uintptr_t)address)->flags & PLAIN) == PLAIN ? tensor : NULL;
+}
+
+int ht_array_agrees(int64_t address, const DLTensor* t) {
+  const array* a = (const array*)(uintptr_t)address;
+  if (a->data != (char*)t->data + t->byte_offset || a->rank != t->ndim) return 0;
+  if (memcmp(a->shape, t->shape, (size_t)t->ndim * sizeof *t->shape) != 0) return 0;
+  ht_array room;
+  if (!describe(a, 1, &room) || memcmp(&room.tensor.dtype, &t->dtype, sizeof t->dtype) != 0) return 0;
+  return memcmp(room.strides, t->strides, (size_t)t->ndim * sizeof *t->strides) == 0;
+}
+
+/* agrees(address, tensor): see ht_array_agrees. */
 HT_EXPORT int __tvm_ffi_ht_agrees(void* self, const TVMFFIAny* args, int32_t count_args, TVMFFIAny* result) {
   (void)self;
   const DLTensor* t = count_args == 2 ? ht_ffi_tensor(&args[1]) : NULL;
   if (t == NULL || t->strides == NULL || t->ndim < 1 || args[0].type_index != kTVMFFIInt)
     return ht_ffi_raise("TypeError", "agrees", "expected (address, tensor)");
   result->type_index = kTVMFFIInt;
-  result->v_int64 = 0;
-  const array* a = (const array*)(uintptr_t)args[0].v_int64;
-  if (a->data != (char*)t->data + t->byte_offset || a->rank != t->ndim) return 0;
-  if (memcmp(a->shape, t->shape, (size_t)t->ndim * sizeof *t->shape) != 0) return 0;
-  ht_array found;
-  if (!describe(a, 1, &found) || memcmp(&found.tensor.dtype, &t->dtype, sizeof t->dtype) != 0) return 0;
-  result->v_int64 = memcmp(found.strides, t->strides, (size_t)t->ndim * sizeof *t->strides) == 0;
+  result->v_int64 = ht_array_agrees(args[0].v_int64, t);
   return 0;
 }

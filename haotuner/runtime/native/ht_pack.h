@@ -46,6 +46,11 @@ typedef struct {
 /* arrays.c: the tensor of the numpy array at that address, in `room`, as long as the array is kept; NULL where it cannot be taken so: of
  * another type, or read-only though it will be written. */
 const DLTensor* ht_ffi_array(int64_t address, int written, ht_array* room);
+/* The same of an array whose elements lie side by side and aligned; NULL of any other. */
+const DLTensor* ht_plain_array(int64_t address, int written, ht_array* room);
+/* 1 where the array at that address is this tensor, which has strides; 0 where it is laid out otherwise or may not be written to. Nothing is
+ * followed that does not agree so far. */
+int ht_array_agrees(int64_t address, const DLTensor* tensor);
 
 /* A new output of a layer for x, of x's framework and on its device; 0 or -1. */
 int ht_ffi_allocate(const ht_op* op, int device_type, const DLTensor* x, TVMFFIAny* out);

@@ -35,5 +35,6 @@ int ht_program_run(const ht_program* program, int32_t count, const int64_t* s, v
     shape += tensor->rank;
     loops += tensor->rank;
   }
-  return program->run(NULL, args, count, &result) == 0 ? 0 : HT_PROGRAM_REFUSED;
+  const ht_program_function run = program->small != NULL && s[program->extent] <= program->most ? program->small : program->run;
+  return run(NULL, args, count, &result) == 0 ? 0 : HT_PROGRAM_REFUSED;
 }

@@ -9,11 +9,16 @@ typedef struct {
   uint8_t rank, code, bits; /* DLPack's element type */
 } ht_program_tensor;
 
+typedef int (*ht_program_function)(void* self, const TVMFFIAny* args, int32_t count, TVMFFIAny* result);
+
 typedef struct ht_program {
-  int (*run)(void* self, const TVMFFIAny* args, int32_t count, TVMFFIAny* result);
+  ht_program_function run;
   const ht_program_tensor* tensors; /* in the order of a call */
   const int32_t* shapes;            /* of all tensors, one after the other: places among the sizes */
   const int8_t* loops;              /* likewise which loop of the group an axis is; -1: threads never share it */
+  ht_program_function small;        /* runs where the size at `extent` is at most `most`; NULL: none */
+  int64_t most;
+  int32_t extent;
 } ht_program;
 
 enum { HT_PROGRAM_LARGE = 1, HT_PROGRAM_REFUSED }; /* an extent beyond 32 bits; the kernel refused its tensors */

@@ -3,7 +3,10 @@
 
 #include <stdio.h>
 
+#include "ht_pack.h"
 #include "model/model.h"
+
+#define MOST_ARRAYS 16 /* of a call by address: their descriptions lie on the stack */
 
 static int said(int rc, const ht_error* error, const char** kind, char* text, size_t size) {
   if (rc == 0) return 0;
@@ -51,6 +54,27 @@ static int run(ht_model* model, const DLTensor* inputs, const DLTensor* outputs,
   ht_error error;
   return said(ht_model_run(model, inputs, outputs, NULL, &error), &error, kind, text, size);
 }
+
+HT_EXPORT int ht_pack_model_run_arrays(const ht_model_arrays* call);
+HT_EXPORT int ht_pack_model_run_arrays(const ht_model_arrays* call) {
+  ht_model* m = call->model;
+  ht_array rooms[MOST_ARRAYS];
+  DLTensor tensors[MOST_ARRAYS];
+  const int32_t count = m->input_count + m->output_count;
+  if (count > MOST_ARRAYS) return 1;
+  for (int32_t i = 0; i < count; ++i) {
+    const int written = i >= m->input_count;
+    const ht_model_tensor* expected = &m->tensors[(written ? &m->outputs[i - m->input_count] : &m->inputs[i])->tensor];
+    const DLTensor* tensor = ht_plain_array(call->arrays[i], written, &rooms[i]);
+    if (tensor == NULL || tensor->dtype.code != expected->code || tensor->dtype.bits != expected->bits) return 1;
+    tensors[i] = *tensor;
+    tensors[i].strides = NULL; /* of axes with one element they may be anything */
+  }
+  return run(m, tensors, tensors + m->input_count, call->kind, call->text, call->size);
+}
+
+HT_EXPORT int ht_pack_model_arrays_agree(int64_t address, const DLTensor* tensor);
+HT_EXPORT int ht_pack_model_arrays_agree(int64_t address, const DLTensor* tensor) { return ht_array_agrees(address, tensor); }
 
 /* For people who look for the slow steps: as `run`, and `ns` gets the nanoseconds of every step of the schedule. */
 HT_EXPORT int ht_pack_model_times(ht_model* model, const DLTensor* inputs, const DLTensor* outputs, int64_t* ns, const char** kind, char* text, size_t size);

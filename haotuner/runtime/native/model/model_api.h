@@ -57,6 +57,18 @@ typedef void* (*ht_model_placing)(void* arg, int output, const DLTensor* wanted)
  * as long as the library. */
 #define HT_MODEL_DEFAULT_SYMBOL "ht_pack_model_default"
 
+/* As `run`, of numpy's arrays where they lie (arrays.c), `arrays`: addresses of the objects, inputs first. One more answer: 1 where an array
+ * must be handed over as a tensor, for it is of another type or order, or there are too many. The caller has compared some first (agrees). */
+#define HT_MODEL_ARRAYS_SYMBOL "ht_pack_model_run_arrays"
+#define HT_MODEL_ARRAYS_AGREE_SYMBOL "ht_pack_model_arrays_agree"
+typedef struct {
+  struct ht_loaded_model* model;
+  const char** kind;
+  char* text;
+  size_t size;
+  int64_t arrays[];
+} ht_model_arrays;
+
 /* Later requests of this model that take more bytes of working memory and outputs are refused; 0: none. */
 #define HT_MODEL_LIMIT_SYMBOL "ht_pack_model_limit"
 
