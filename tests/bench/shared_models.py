@@ -1,18 +1,24 @@
-"""``python -m tests.bench.shared_models --data FOLDER``: judges and ships the shared model of GPUs.
+"""``python -m tests.bench.shared_models --data FOLDER``: judges and ships the shared model of GPUs; ``--cpu``: that of CPUs.
 
 ``FOLDER`` holds Kernel Tuner's caches; the H200's timings are in the tree. The tables of ``docs/results/transfer-shared.md``
 leave out a device, an architecture, a family and a vendor in turn. The share of the correction is chosen for each held-out
 table on other families of other devices. Our own families are judged with the H200's records out, their only device.
+
+CPUs are instruction sets of hosts, whose records are in the tree: dense fp32 by ``own_devices``, other kinds by
+``kind_records``. ``docs/results/transfer-shared-cpu.md`` leaves out a device, an instruction set, a host and a kind.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+
 from haotuner.cli.transfer_input import caches_in, is_something_else
+from haotuner.cost.model import Scores
 from haotuner.cost.model_file import Saved, write
 from haotuner.errors import HaotunerError
 from haotuner.hw_profiles.find import find_device
@@ -20,20 +26,24 @@ from haotuner.hw_profiles.profile import architecture
 from haotuner.records.importing import load_kernel_tuner
 from haotuner.records.timings import load_timings
 from haotuner.spec.record import Record
-from haotuner.transfer.device_table import DeviceTable
+from haotuner.transfer.device_table import DeviceTable, Rows
 from haotuner.transfer.reading import read_records
 from haotuner.transfer.shared_model import (
+    CPUS,
+    GPUS,
     HeldOutTable,
     Verdict,
     chosen_share,
     facts_of,
     fit_shared,
     held_out,
+    judged_tasks,
     runs_on_gpus,
     shipped_file,
     verdicts,
 )
-from tests.bench.own_records import FOLDER
+from tests.bench.own_devices import OPS
+from tests.bench.own_records import FOLDER, KINDS, all_records
 from tests.bench.ship_models import slim
 from tests.bench.transfer_use import markdown
 
@@ -44,6 +54,17 @@ Made by `python -m tests.bench.shared_models --data FOLDER`. First picks and bes
 throughput, means over tasks, the worst first pick beside them; nothing of what is named in the first column was learned
 from. The share of the correction is chosen on other families of other devices. *Error*: one standard deviation of
 log(predicted / measured) within a task."""
+CPU_PAGE = Path("docs/results/transfer-shared-cpu.md")
+CPU_HEAD = """# One model for kernels of any kind on any CPU
+
+Made by `python -m tests.bench.shared_models --cpu`. A device is an instruction set of a host. Figures and words as in
+[the table of GPUs](transfer-shared.md)."""
+WITHIN_HEAD = """## Measurements to within 2 % of the best
+
+Kernels in the order of an expectation, timed one after the other, until the best of them at every shape is within 2 % of the
+best of all (geometric mean over shapes); mean over ops, each of three instruction sets held out in turn. *Saved*: the
+analysis over the model."""
+WITHIN = 0.02
 COLUMNS = ["held out", "ranked", "tasks", "roofline", "model", "worst roofline", "worst model", "roofline, ten",
            "model, ten", "error", "verdict"]  # fmt: skip
 find = partial(find_device, measure=False)
@@ -64,9 +85,27 @@ def tables_of(data: Path | None) -> list[DeviceTable]:
     return [table for table in read_records(records, find).tables if runs_on_gpus(table.device)]
 
 
+def cpu_tables() -> list[DeviceTable]:
+    """Every CPU's table, of the timings in the tree."""
+    dense = [record for own in all_records() for record in own.records() if record.trial.op.name in OPS]
+    kinds = [record for own in all_records(KINDS) for record in own.records()]
+    devices = {own.device.id: own.device for own in [*all_records(KINDS), *all_records()]}
+    return read_records([*dense, *kinds], devices.__getitem__).tables
+
+
 def vendor(table: DeviceTable) -> str:
     """The maker of the table's device."""
     return "AMD" if table.device.kind == "hip" else "NVIDIA"
+
+
+def host(table: DeviceTable) -> str:
+    """Host whose instruction set a CPU is."""
+    return table.device.id.rpartition("-")[0]
+
+
+def instruction_set(table: DeviceTable) -> str:
+    """Instruction set that a CPU is."""
+    return table.device.id.rpartition("-")[2]
 
 
 def rows_of(label: str, verdicts_by_name: dict[str, Verdict]) -> Iterator[list[str]]:
@@ -77,40 +116,100 @@ def rows_of(label: str, verdicts_by_name: dict[str, Verdict]) -> Iterator[list[s
         yield [label, name, str(v.tasks), *(f"{figure:.3f}" for figure in figures), f"{v.spread:.2f}", words]
 
 
-def judged(tables: Sequence[DeviceTable]) -> tuple[list[HeldOutTable], list[list[str]]]:
+Key = Callable[[DeviceTable], str]
+GPU_SPLITS: dict[str, Key] = {
+    "its architecture": lambda table: architecture(table.device),
+    "its family": lambda table: table.family,
+    "its vendor": vendor,
+}
+CPU_SPLITS: dict[str, Key] = {
+    "its instruction set": instruction_set,
+    "its kind": lambda table: table.family,
+    "its host": host,
+}
+
+
+def judged(tables: Sequence[DeviceTable], splits: Mapping[str, Key]) -> tuple[list[HeldOutTable], list[list[str]]]:
     """Devices held out, and the lines of all splits."""
     devices_left_out = held_out(tables, lambda table: table.device.id, print)
-    splits = {
-        "its architecture": held_out(tables, lambda table: architecture(table.device), print),
-        "its family": held_out(tables, lambda table: table.family, print),
-        "its vendor": held_out(tables, vendor, print),
-    }
-    lines = list(rows_of("its device", verdicts(devices_left_out, lambda left_out: left_out.table.family)))
-    for label, left_out in splits.items():
+    every = {"its device": devices_left_out}
+    every |= {label: held_out(tables, key, print) for label, key in splits.items()}
+    lines = []
+    for label, left_out in every.items():
         lines += rows_of(label, verdicts(left_out, lambda item: item.table.family))
-    for label, left_out in {"its device": devices_left_out, **splits}.items():
+    for label, left_out in every.items():
         lines += rows_of(label, verdicts(left_out, lambda _: "**all**"))
     return devices_left_out, lines
+
+
+def needed(expected: Scores, table: DeviceTable, rows_of_op: Sequence[Rows]) -> int:
+    """Kernels in the order of an expectation until the best of them is within ``WITHIN``, shapes of one op together."""
+    kernels = sorted({table.trials[row].kernel for rows in rows_of_op for row in rows.tolist()})
+    at = {kernel: index for index, kernel in enumerate(kernels)}
+    scores, rates = (np.full((len(rows_of_op), len(kernels)), np.nan) for _ in range(2))
+    for shape, rows in enumerate(rows_of_op):
+        columns = [at[table.trials[row].kernel] for row in rows.tolist()]
+        scores[shape, columns], rates[shape, columns] = expected[rows], table.labels[rows]
+    whole = ~np.isnan(rates).any(axis=0)  # timed at every shape
+    scores, rates = scores[:, whole], rates[:, whole]
+    order = np.argsort(-scores.mean(axis=0), kind="stable")
+    best = np.maximum.accumulate(rates[:, order], axis=1)
+    lost = np.exp((best[:, -1:] - best).mean(axis=0)) - 1.0
+    return int(np.argmax(lost <= WITHIN)) + 1
+
+
+def ops_within(left_out: Sequence[HeldOutTable]) -> Iterator[list[str]]:
+    """Lines of the table of measurements, by family: those of the analysis, of the model, and their ratio."""
+    counts: dict[str, list[tuple[int, int]]] = {}
+    for item in left_out:
+        table, share = item.table, chosen_share(left_out, item.table)
+        prior = np.asarray(table.frame["expected_log"], np.float64)
+        ops: dict[str, list[Rows]] = {}
+        for rows in judged_tasks(table):
+            trial = table.trials[int(rows[0])]
+            ops.setdefault(f"{trial.op.name} {trial.threads} {trial.weights}", []).append(rows)
+        for rows_of_op in ops.values():
+            pair = needed(prior, table, rows_of_op), needed(prior + share * item.correction, table, rows_of_op)
+            counts.setdefault(table.family, []).append(pair)
+    for family, pairs in sorted(counts.items()):
+        analysis, model = np.mean(pairs, axis=0).tolist()
+        yield [family, str(len(pairs)), f"{analysis:.1f}", f"{model:.1f}", f"{analysis / model:.1f}x"]
+
+
+def ship(tables: Sequence[DeviceTable], devices_left_out: Sequence[HeldOutTable], out: Path) -> str:
+    """Write the model of all tables; a sentence on it."""
+    share = chosen_share(devices_left_out)
+    forest = fit_shared(tables, share=share)
+    forest.facts = facts_of(tables, verdicts(devices_left_out, lambda item: item.table.family), share)
+    state, texts = forest.state()
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write(out, Saved(kind="forest", state=state, texts=tuple(map(slim, texts)), columns=forest.uses))
+    rows = sum(len(table) for table in tables if table.timed)
+    winners = len({table.device.id for table in tables if not table.timed})
+    return (
+        f"The shipped model: {rows:,} timings, {len({t.device.id for t in tables if t.timed})} devices, "
+        + (f"known winners of {winners} devices, " if winners else "")
+        + f"share {share}."
+    )
 
 
 def main() -> None:
     """Judge, ship, write the page."""
     words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     words.add_argument("--data", type=Path)
-    words.add_argument("--out", type=Path, default=shipped_file())
-    words.add_argument("--page", type=Path, default=PAGE)
+    words.add_argument("--cpu", action="store_true", help="the model of CPUs")
+    words.add_argument("--out", type=Path)
+    words.add_argument("--page", type=Path)
     options = words.parse_args()
-    tables = tables_of(options.data)
-    devices_left_out, lines = judged(tables)
-    share = chosen_share(devices_left_out)
-    forest = fit_shared(tables, share=share)
-    forest.facts = facts_of(tables, verdicts(devices_left_out, lambda left_out: left_out.table.family), share)
-    state, texts = forest.state()
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    write(options.out, Saved(kind="forest", state=state, texts=tuple(map(slim, texts)), columns=forest.uses))
-    rows = sum(len(table) for table in tables)
-    about = f"The shipped model: {rows:,} timings, {len({t.device.id for t in tables})} devices, share {share}."
-    options.page.write_text("\n".join([HEAD, "", about, "", *markdown([COLUMNS, *lines])]) + "\n", encoding="utf-8")
+    tables = cpu_tables() if options.cpu else tables_of(options.data)
+    devices_left_out, lines = judged(tables, CPU_SPLITS if options.cpu else GPU_SPLITS)
+    about = ship(tables, devices_left_out, options.out or shipped_file(CPUS if options.cpu else GPUS))
+    text = [CPU_HEAD if options.cpu else HEAD, "", about, "", *markdown([COLUMNS, *lines])]
+    if options.cpu:
+        heads = ["family", "ops", "analysis", "model", "saved"]
+        text += ["", WITHIN_HEAD, "", *markdown([heads, *ops_within(devices_left_out)])]
+    page = options.page or (CPU_PAGE if options.cpu else PAGE)
+    page.write_text("\n".join(text) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,126 @@
+"""Throttled clocks: a series of times from some moment on of which everything takes longer, by a step.
+
+A clock that falls half-way through a tuning run makes late configurations slow, and a model learns them as bad. Two
+witnesses show it. Readings of the clock beside the times are one. Where there are none, what was timed more than once is:
+the same configuration, a reference kernel, or programs that are equal whatever their names. Times of one program differ by
+a step between the two sides of a moment, for all programs by the same factor.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from haotuner.spec.record import Record, Timed
+
+# A step of the clock that is told from noise: boost clocks wander by 5 % (NVML readings of an H200 in our own records).
+LEAST_FACTOR = 1.1
+CERTAIN = 6.0  # standard errors of the step: of 30 moments that are tried one is off by 3 by chance
+FEWEST_PROGRAMS = 5  # timed on both sides of the moment; fewer may be slow for reasons of their own
+FEWEST_ROWS = 4  # of either side
+MOMENTS = 64  # tried, evenly over the rows
+_ODD = 1.0  # log units from the other times of its program, beyond which a time says nothing more
+_HEALTHY = 90  # percentile of the readings that is taken for the clock of a device that is not slowed
+_READINGS = ("clock_mhz", "core_freq")  # facts of our records; columns of Kernel Tuner's observer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """A step in a series: ``first`` of the slow rows in the order of time, and by what factor they are slower."""
+
+    first: int
+    rows: int
+    factor: float
+    programs: int  # timed on both sides
+
+    def words(self) -> str:
+        """Sentence on the step, to follow what was measured where."""
+        return (
+            f"from row {self.first + 1} of {self.rows} on, {self.programs} programs take {self.factor:.2f} times as long as "
+            "before: was the clock throttled half-way?"
+        )
+
+
+def step_of(times_us: ArrayLike, programs: ArrayLike) -> Step | None:
+    """The step of a series in the order of time; None where there is none that is certain.
+
+    The model is log(time) = level of the program + step behind the moment; the moment is that which explains most.
+
+    Args:
+        times_us: of shape ``(rows,)``.
+        programs: a number for the program of each row; equal ones ought to take equally long.
+    """
+    logs = np.log(np.asarray(times_us, np.float64))
+    rows = len(logs)
+    if rows < 2 * FEWEST_ROWS:
+        return None
+    _, program, counts = np.unique(np.asarray(programs), return_inverse=True, return_counts=True)
+    if (counts > 1).sum() < FEWEST_PROGRAMS:
+        return None
+    means = np.bincount(program, logs) / counts
+    errors = np.clip(logs - means[program], -_ODD, _ODD)
+    best: tuple[float, Step] | None = None
+    moments = np.unique(np.linspace(FEWEST_ROWS, rows - FEWEST_ROWS, MOMENTS).astype(np.int64))
+    for first in moments.tolist():
+        late = (np.arange(rows) >= first).astype(np.float64)
+        share = np.bincount(program, late) / counts
+        both = (share > 0) & (share < 1)
+        if both.sum() < FEWEST_PROGRAMS:
+            continue
+        inside = late - share[program]
+        mass = float(inside @ inside)
+        step = float(inside @ errors) / mass
+        left = (errors - step * inside)[both[program]]
+        freedom = max(len(left) - int(both.sum()) - 1, 1)
+        error = max(float(np.sqrt(left @ left / freedom / mass)), 1e-9)
+        explained = step * step * mass
+        if step >= np.log(LEAST_FACTOR) and step >= CERTAIN * error and (best is None or explained > best[0]):
+            best = explained, Step(first=first, rows=rows, factor=float(np.exp(step)), programs=int(both.sum()))
+    return None if best is None else best[1]
+
+
+def slow_readings(facts: Sequence[Mapping[str, float | str]]) -> tuple[NDArray[np.bool_], str]:
+    """Rows whose clock was read a tenth below that of the series, and words on it; none where no clock was read."""
+    clocks = np.array([next((_number(row[name]) for name in _READINGS if name in row), np.nan) for row in facts], np.float64)
+    known = np.isfinite(clocks) & (clocks > 0)
+    slow = np.zeros(len(clocks), np.bool_)
+    if known.sum() < 2 * FEWEST_ROWS:
+        return slow, ""
+    healthy = float(np.percentile(clocks[known], _HEALTHY))
+    slow[known] = clocks[known] * LEAST_FACTOR < healthy
+    if not slow.any():
+        return slow, ""
+    lowest = float(clocks[known].min())
+    return slow, f"the clock was throttled: as low as {lowest:.0f} MHz, where most rows had up to {healthy:.0f}"
+
+
+def without_throttled(records: Sequence[Record]) -> tuple[list[Record], Counter[str]]:
+    """Records of one file without those of a throttled clock, and how many were left out for what reason.
+
+    Witnesses are readings of the clock, and configurations that were timed more than once; a file's order is that of time.
+    """
+    slow, why = slow_readings([record.facts for record in records])
+    left_out = Counter({why: int(slow.sum())} if why else {})
+    sound = [record for record, item in zip(records, slow.tolist(), strict=True) if not item]
+    timed = [record for record in sound if isinstance(record.outcome, Timed)]
+    programs = {key: at for at, key in enumerate({replace(record.trial, repeat=0).key(): 0 for record in timed})}
+    step = step_of(
+        [record.outcome.median_us for record in timed if isinstance(record.outcome, Timed)],
+        [programs[replace(record.trial, repeat=0).key()] for record in timed],
+    )
+    if step is None:
+        return sound, left_out
+    late = {id(record) for record in timed[step.first :]}
+    left_out[step.words()] += len(late)
+    return [record for record in sound if id(record) not in late], left_out
+
+
+def _number(value: float | str) -> float:
+    try:
+        return float(value)
+    except ValueError:
+        return float("nan")
