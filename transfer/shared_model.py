@@ -50,6 +50,7 @@ SHARES = (0.25, 0.5, 0.75, 1.0)  # of the forest's correction that may be applie
 SHARE = 0.5  # where there is no other device to choose it on
 ROWS = 2_500  # of one family on one device: exhaustive sets have 18,000, our searches a hundred
 FEWEST = 6  # kernels of a task that is judged
+WINNER = 20.0  # weight of a known winner over that of a rival, of which there are many and which say less
 SEEDS = 2  # forests of a fold, averaged
 GAIN = 0.002  # of the best throughput, by which first picks must beat the roofline's for the model to be used
 
@@ -105,6 +106,8 @@ def fit_shared(tables: Sequence[DeviceTable], *, share: float = SHARE, seed: int
         prior = _prior(table)
         part = prior + share * _centred(table.labels - prior, table)
         mass = np.exp(table.labels - _best(table)) / np.sqrt(len(table))
+        if not table.timed:
+            mass[table.labels == _best(table)] *= WINNER
         frames.append(table.frame.iloc[rows][list(trees.columns)])
         labels.append(part[rows])
         weights.append(mass[rows])

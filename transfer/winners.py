@@ -1,7 +1,7 @@
 """Winners as a source of the shared model: a known winner beside other configurations of its space, none of them timed.
 
-A winner says that on its device nothing of the space is faster. So its table is the roofline's order, changed as little as
-that asks for: the winner's label is raised to the highest of its rivals. Such tables teach and are never judged by.
+A winner says that on its device nothing of the space is faster. So its table is the roofline's order with one change: the
+winner's label is raised above the highest of its rivals. Such tables teach and are never judged by.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from haotuner.transfer.shared_model import runs_on_gpus
 
 FAMILY = "clblast_xgemm"
 RIVALS = 150  # drawn of the space beside each winner
+LEAD = 0.3  # log units of a winner over the highest expectation of its rivals
 _SIZE = 1024  # of the problem that CLBlast tunes for, m = n = k
 _OP = f"dense_n{_SIZE}_k{_SIZE}"
 
@@ -63,7 +64,7 @@ def _table(winner: Winner, rivals: Configs) -> DeviceTable:
     features = frame(device, xgemm(demand_query(device, Op.parse(_OP), [(kernel, shape) for kernel in kernels],
                                                 element_bytes=4, cold=False)))  # fmt: skip
     labels = np.asarray(features["expected_log"], np.float64).copy()
-    labels[0] = labels.max()
+    labels[0] = labels.max() + LEAD
     return DeviceTable(
         device=device,
         family=FAMILY,
