@@ -126,7 +126,7 @@ def _shared(
     tables = [table for table in read.tables if runs_on_gpus(table.device) == runs_on_gpus(target)]
     if not tables and not winners:
         raise _other_kind("the store's kernels", read.tables, target)
-    learned, left_out, lines = _chosen_sources(tables, winners, tell)
+    learned, left_out, lines = chosen_sources(tables, winners, tell)
     family_verdicts, share = verdicts(left_out, lambda item: item.table.family), chosen_share(left_out)
     model = fit_shared(learned, share=share, seed=seed)
     model.facts = {**facts_of(learned, family_verdicts, share), "target": target.id}
@@ -148,7 +148,7 @@ def _shared(
     )
 
 
-def _chosen_sources(
+def chosen_sources(
     tables: Sequence[DeviceTable], winners: Sequence[DeviceTable], tell: Callable[[str], None]
 ) -> tuple[list[DeviceTable], list[HeldOutTable], list[str]]:
     """Tables to learn from, the held-out tables by models of them, and words on what was tried.

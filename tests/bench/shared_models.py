@@ -1,6 +1,6 @@
 """``python -m tests.bench.shared_models --data FOLDER``: judges and ships the shared model of GPUs; ``--cpu``: that of CPUs.
 
-``FOLDER`` holds Kernel Tuner's caches; the H200's timings are in the tree. The tables of ``docs/results/transfer-shared.md``
+``FOLDER`` holds Kernel Tuner's caches, MIOpen's find databases and CLBlast's winners; the H200's timings are in the tree. The tables of ``docs/results/transfer-shared.md``
 leave out a device, an architecture, a family and a vendor in turn. The share of the correction is chosen for each held-out
 table on other families of other devices. Our own families are judged with the H200's records out, their only device.
 
@@ -23,10 +23,13 @@ from haotuner.cost.model_file import Saved, write
 from haotuner.errors import HaotunerError
 from haotuner.hw_profiles.find import find_device
 from haotuner.hw_profiles.profile import architecture
+from haotuner.records.clblast import is_winners_file, read_winners
 from haotuner.records.importing import load_kernel_tuner
+from haotuner.records.miopen import load_find_database
 from haotuner.records.timings import load_timings
 from haotuner.spec.record import Record
 from haotuner.transfer.device_table import DeviceTable, Rows
+from haotuner.transfer.fit import chosen_sources
 from haotuner.transfer.reading import read_records
 from haotuner.transfer.shared_model import (
     CPUS,
@@ -42,6 +45,7 @@ from haotuner.transfer.shared_model import (
     shipped_file,
     verdicts,
 )
+from haotuner.transfer.winners import winner_tables
 from tests.bench.own_devices import OPS
 from tests.bench.own_records import FOLDER, KINDS, all_records
 from tests.bench.ship_models import slim
@@ -52,7 +56,7 @@ HEAD = """# One model for kernels of any family on any GPU
 
 Made by `python -m tests.bench.shared_models --data FOLDER`. First picks and best of the first ten as shares of the best
 throughput, means over tasks, the worst first pick beside them; nothing of what is named in the first column was learned
-from. The share of the correction is chosen on other families of other devices. *Error*: one standard deviation of
+from, nor known winners of it. The share of the correction is chosen on other families of other devices. *Error*: one standard deviation of
 log(predicted / measured) within a task."""
 CPU_PAGE = Path("docs/results/transfer-shared-cpu.md")
 CPU_HEAD = """# One model for kernels of any kind on any CPU
@@ -82,7 +86,15 @@ def tables_of(data: Path | None) -> list[DeviceTable]:
             records += load_kernel_tuner(path, find_device=find).records
         except HaotunerError as error:
             print(f"left out: {error}")
+    for path in () if data is None else sorted(data.rglob("*.fdb.txt*")):
+        records += load_find_database(path).records
     return [table for table in read_records(records, find).tables if runs_on_gpus(table.device)]
+
+
+def winners_of(data: Path) -> list[DeviceTable]:
+    """Tables of the winners that a folder's files name."""
+    paths = [path for path in sorted(data.rglob("*.json")) if is_winners_file(path)]
+    return [table for path in paths for table in winner_tables(read_winners(path)).tables]
 
 
 def cpu_tables() -> list[DeviceTable]:
@@ -129,17 +141,18 @@ CPU_SPLITS: dict[str, Key] = {
 }
 
 
-def judged(tables: Sequence[DeviceTable], splits: Mapping[str, Key]) -> tuple[list[HeldOutTable], list[list[str]]]:
-    """Devices held out, and the lines of all splits."""
-    devices_left_out = held_out(tables, lambda table: table.device.id, print)
-    every = {"its device": devices_left_out}
-    every |= {label: held_out(tables, key, print) for label, key in splits.items()}
+def judged(
+    devices_left_out: Sequence[HeldOutTable], learned: Sequence[DeviceTable], splits: Mapping[str, Key]
+) -> list[list[str]]:
+    """Lines of all splits."""
+    every = {"its device": list(devices_left_out)}
+    every |= {label: held_out(learned, key, print) for label, key in splits.items()}
     lines = []
     for label, left_out in every.items():
         lines += rows_of(label, verdicts(left_out, lambda item: item.table.family))
     for label, left_out in every.items():
         lines += rows_of(label, verdicts(left_out, lambda _: "**all**"))
-    return devices_left_out, lines
+    return lines
 
 
 def needed(expected: Scores, table: DeviceTable, rows_of_op: Sequence[Rows]) -> int:
@@ -202,8 +215,11 @@ def main() -> None:
     words.add_argument("--page", type=Path)
     options = words.parse_args()
     tables = cpu_tables() if options.cpu else tables_of(options.data)
-    devices_left_out, lines = judged(tables, CPU_SPLITS if options.cpu else GPU_SPLITS)
-    about = ship(tables, devices_left_out, options.out or shipped_file(CPUS if options.cpu else GPUS))
+    winners = [] if options.cpu or options.data is None else winners_of(options.data)
+    learned, devices_left_out, chosen = chosen_sources(tables, winners, print)
+    lines = judged(devices_left_out, learned, CPU_SPLITS if options.cpu else GPU_SPLITS)
+    about = ship(learned, devices_left_out, options.out or shipped_file(CPUS if options.cpu else GPUS))
+    about = " ".join([about, *(f"{line[0].upper()}{line[1:]}." for line in chosen)])
     text = [CPU_HEAD if options.cpu else HEAD, "", about, "", *markdown([COLUMNS, *lines])]
     if options.cpu:
         heads = ["family", "ops", "analysis", "model", "saved"]

@@ -172,22 +172,24 @@ def test_a_winner_s_table_is_the_roofline_s_order_with_the_winner_first() -> Non
     assert not judged_tasks(table), "nobody is judged by what was not timed"
 
 
+def untimed(measured: list[DeviceTable], slope: float) -> list[DeviceTable]:
+    """Tables of another device, as if winners said what a doubling of the tile's rows costs."""
+    return [
+        replace(table, device=device_of("a4000"), family=FAMILY, timed=False,
+                labels=np.asarray(table.frame["expected_log"] - slope * table.frame["tile_rows_log2"], np.float64))
+        for table in measured
+    ]  # fmt: skip
+
+
 def test_winners_are_used_if_held_out_devices_rank_better_for_them_and_it_is_said(
     two_devices: list[DeviceTable], measured: list[DeviceTable]
 ) -> None:
-    winners = winner_tables(Winners(winners=(winner("gtx-980", 40_000), winner("gtx-970", 9)))).tables
-    fitted = fit_model(DeviceTables(tables=two_devices), device_of("a4000"), winners=winners)
-    assert "CLBlast's winners on 2 devices are left out" in fitted.note and fitted.model.facts["winners"] == 0
-    # winners of the same truth as the times: with nothing but them, the H200 held out is ranked better than by the roofline
-    true = [
-        replace(table, device=device_of("a4000"), family=FAMILY, timed=False,
-                labels=np.asarray(table.frame["expected_log"] - 0.4 * table.frame["tile_rows_log2"], np.float64))
-        for table in measured
-    ]  # fmt: skip
     alone = [table for table in two_devices if table.device.id == "h200"]
-    fitted = fit_model(DeviceTables(tables=alone), L40S, winners=true)
+    fitted = fit_model(DeviceTables(tables=alone), L40S, winners=untimed(measured, 0.4))
     assert "CLBlast's winners on 1 devices are used" in fitted.note and fitted.model.facts["winners"] == 1
     assert fitted.sources == ("h200",), "sources are devices with times"
+    fitted = fit_model(DeviceTables(tables=alone), L40S, winners=untimed(measured, -0.4))
+    assert "CLBlast's winners on 1 devices are left out" in fitted.note and fitted.model.facts["winners"] == 0
 
 
 def test_winners_alone_make_a_model_that_nobody_judged() -> None:
