@@ -1,8 +1,9 @@
 """``python -m tests.bench.shared_models --data FOLDER``: judges and ships the shared model of GPUs; ``--cpu``: that of CPUs.
 
-``FOLDER`` holds Kernel Tuner's caches, MIOpen's find databases and CLBlast's winners; the H200's timings are in the tree. The tables of ``docs/results/transfer-shared.md``
-leave out a device, an architecture, a family and a vendor in turn. The share of the correction is chosen for each held-out
-table on other families of other devices. Our own families are judged with the H200's records out, their only device.
+``FOLDER`` holds Kernel Tuner's caches, MIOpen's find databases and CLBlast's winners; the H200's timings are in the tree.
+The tables of ``docs/results/transfer-shared.md`` leave out a device, an architecture, a family and a vendor in turn. The
+share of the correction is chosen for each held-out table on other families of other devices. Our own families are judged
+with the H200's records out, their only device.
 
 CPUs are instruction sets of hosts, whose records are in the tree: dense fp32 by ``own_devices``, other kinds by
 ``kind_records``. ``docs/results/transfer-shared-cpu.md`` leaves out a device, an instruction set, a host and a kind.
@@ -56,8 +57,8 @@ HEAD = """# One model for kernels of any family on any GPU
 
 Made by `python -m tests.bench.shared_models --data FOLDER`. First picks and best of the first ten as shares of the best
 throughput, means over tasks, the worst first pick beside them; nothing of what is named in the first column was learned
-from, nor known winners of it. The share of the correction is chosen on other families of other devices. *Error*: one standard deviation of
-log(predicted / measured) within a task."""
+from, nor known winners of it. The share of the correction is chosen on other families of other devices. *Error*: one
+standard deviation of log(predicted / measured) within a task."""
 CPU_PAGE = Path("docs/results/transfer-shared-cpu.md")
 CPU_HEAD = """# One model for kernels of any kind on any CPU
 
@@ -106,8 +107,8 @@ def cpu_tables() -> list[DeviceTable]:
 
 
 def vendor(table: DeviceTable) -> str:
-    """The maker of the table's device."""
-    return "AMD" if table.device.kind == "hip" else "NVIDIA"
+    """The maker of the table's device; of OpenCL's devices any other."""
+    return {"hip": "AMD", "cuda": "NVIDIA"}.get(table.device.kind, "others")
 
 
 def host(table: DeviceTable) -> str:
