@@ -127,6 +127,7 @@ def read_records(records: Iterable[Record], find_device: Callable[[str], Device]
 
 def _table(device: Device, family: str, group: Sequence[Record], left_out: Counter[str]) -> DeviceTable:
     where = f"records of {family} on {device.id}"
+    group = in_time(group) or group
     slow, why = slow_readings([record.facts for record in group])
     if slow.any():
         left_out[f"{where}: {why}; measure these again"] += int(slow.sum())

@@ -84,18 +84,44 @@ def step_of(times_us: ArrayLike, programs: ArrayLike) -> Step | None:
 
 
 def slow_readings(facts: Sequence[Mapping[str, float | str]]) -> tuple[NDArray[np.bool_], str]:
-    """Rows whose clock was read a tenth below that of the series, and words on it; none where no clock was read."""
+    """Rows whose clock was read too low, and words on it; none where no clock was read.
+
+    A kernel that draws all the power that a device may have runs at a lower clock for good, and the best ones do. So a row
+    that says so (``throttled: power cap``) is believed. One that says that nothing slowed it is too low a tenth below the
+    series. Where no row says anything, only a clock that fell at one moment and stayed low is taken for throttling.
+    """
     clocks = np.array([next((_number(row[name]) for name in _READINGS if name in row), np.nan) for row in facts], np.float64)
-    known = np.isfinite(clocks) & (clocks > 0)
+    reasons = np.array([str(row.get("throttled", "")) for row in facts])
+    known = np.isfinite(clocks) & (clocks > 0) & ((reasons == "") | (reasons == "no"))
     slow = np.zeros(len(clocks), np.bool_)
     if known.sum() < 2 * FEWEST_ROWS:
         return slow, ""
-    healthy = float(np.percentile(clocks[known], _HEALTHY))
-    slow[known] = clocks[known] * LEAST_FACTOR < healthy
+    if (reasons[known] == "no").all():
+        healthy = float(np.percentile(clocks[known], _HEALTHY))
+        slow[known] = clocks[known] * LEAST_FACTOR < healthy
+    else:
+        healthy, late = _fallen(clocks[known])
+        slow[np.flatnonzero(known)[late]] = True
     if not slow.any():
         return slow, ""
-    lowest = float(clocks[known].min())
-    return slow, f"the clock was throttled: as low as {lowest:.0f} MHz, where most rows had up to {healthy:.0f}"
+    return slow, f"the clock was throttled: as low as {clocks[slow].min():.0f} MHz, before up to {healthy:.0f}"
+
+
+def _fallen(clocks: NDArray[np.float64]) -> tuple[float, NDArray[np.int64]]:
+    """Clock before it fell, and the rows behind that moment that are a tenth below it; none where it did not."""
+    rows = len(clocks)
+    moments = np.unique(np.linspace(FEWEST_ROWS, rows - FEWEST_ROWS, MOMENTS).astype(np.int64)).tolist()
+    best, moment = LEAST_FACTOR, 0
+    for first in moments:
+        before, after = clocks[:first], clocks[first:]
+        apart = np.percentile(after, _HEALTHY) < np.percentile(before, 100 - _HEALTHY)
+        if apart and (fall := float(np.median(before) / np.median(after))) > best:
+            best, moment = fall, first
+    if not moment:
+        return 0.0, np.array([], np.int64)
+    before, after = clocks[:moment], clocks[moment:]
+    healthy = float(np.median(before))
+    return healthy, moment + np.flatnonzero(after * LEAST_FACTOR < healthy)
 
 
 def without_throttled(records: Sequence[Record]) -> tuple[list[Record], Counter[str]]:

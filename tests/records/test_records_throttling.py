@@ -65,6 +65,10 @@ def test_readings_of_the_clock_name_the_slow_rows() -> None:
     slow, words = slow_readings(facts)
     assert slow.tolist() == [False] * 12 + [True] * 5 + [False]
     assert "as low as 1200 MHz" in words and "1980" in words
+    drawn = [{"clock_mhz": 1980.0 - 600.0 * (at % 3 == 0)} for at in range(60)]
+    assert not slow_readings(drawn)[0].any(), "kernels that draw more power have a lower clock all along"
+    assert slow_readings([{**row, "throttled": "no"} for row in drawn])[0].sum() == 20
+    assert not slow_readings([{**row, "throttled": "power cap"} for row in drawn])[0].any()
     assert not slow_readings([{"clock_mhz": 1980.0 - at} for at in range(40)])[0].any()
     assert not slow_readings([{"core_freq": "unknown"}, {}] * 9)[0].any()
 
