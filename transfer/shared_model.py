@@ -158,11 +158,14 @@ def chosen_share(left_out: Iterable[HeldOutTable], without: DeviceTable | None =
 
 
 def first_picks(left_out: Sequence[HeldOutTable]) -> tuple[float, float]:
-    """Mean best throughput of the roofline's first picks and of the model's, over families; NaN where none was held out."""
+    """Mean best throughput of first picks over families, NaN where none was held out: the roofline's, and those of a start.
+
+    A start is the model where it beats the roofline, and else the roofline.
+    """
     judged = verdicts(left_out, lambda item: item.table.family).values()
     if not judged:
         return float("nan"), float("nan")
-    return float(np.mean([v.roofline for v in judged])), float(np.mean([v.model for v in judged]))
+    return float(np.mean([v.roofline for v in judged])), float(np.mean([v.model if v.beats else v.roofline for v in judged]))
 
 
 def verdicts(left_out: Sequence[HeldOutTable], name: Callable[[HeldOutTable], str]) -> dict[str, Verdict]:
