@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 
 import numpy as np
-from scipy.stats import spearmanr
+import pandas as pd
 
-from haotuner.records.throttling import Step, step_of
+from haotuner.cost.throttling import Step, step_of
 from haotuner.spec.record import Record, Timed, Trial
 from haotuner.transfer.device_table import DeviceTable, Keys, program_keys
 
@@ -87,4 +87,5 @@ def _order(values: np.ndarray, others: np.ndarray) -> float:
     """Rank correlation; 1 where either is constant."""
     if np.ptp(values) == 0 or np.ptp(others) == 0:
         return 1.0
-    return float(spearmanr(values, others).statistic)
+    ranks, other_ranks = (pd.Series(each).rank().to_numpy() for each in (values, others))
+    return float(np.corrcoef(ranks, other_ranks)[0, 1])

@@ -16,10 +16,10 @@ from haotuner.cost.features import frame as frame_of
 from haotuner.cost.machine import machine
 from haotuner.cost.model import odd_values
 from haotuner.cost.roofline import arithmetic_us, least_us
+from haotuner.cost.throttling import slow_readings
 from haotuner.errors import UnknownDevice, UsageError
 from haotuner.hw_profiles.typical import typical
 from haotuner.microkernels.imported.solvers import FAMILY as SOLVERS
-from haotuner.records.throttling import slow_readings
 from haotuner.spec.composition import is_composition, sum_parts
 from haotuner.spec.demand import Demand, Problem
 from haotuner.spec.device import Device, is_standin

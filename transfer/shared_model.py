@@ -25,7 +25,7 @@ from haotuner.hw_profiles.typical import typical
 from haotuner.spec.device import Device
 from haotuner.transfer.device_table import DeviceTable, Rows
 
-GPUS, CPUS = "gpu", "cpu"  # what a shared model is of; in its facts, and the name of the file that ships
+GPUS, CPUS = "gpus", "cpus"  # what a shared model is of; in its facts, and the name of the file that ships
 SHARED = "shared"  # stands for the family in the facts of such a model
 # Left out: numbers of the device alone, by which a forest of nine devices tells them apart and learns nothing for a tenth;
 # switches whose bits mean something else in every family; on GPUs what only CPUs have.

@@ -42,7 +42,7 @@ def known_winners(paths: Sequence[Path], *, seed: int, quiet: bool) -> list[Devi
     Raises:
         UsageError: a file that is no table of winners, or of whose devices none is known; the message names it.
     """
-    from haotuner.transfer.winners import winner_tables
+    from haotuner.records.winners import winner_tables
 
     result: list[DeviceTable] = []
     for path in paths:

@@ -16,13 +16,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from haotuner.cost.throttling import without_throttled
 from haotuner.errors import EnvironmentMissing, UnknownDevice, UsageError
 from haotuner.records.clblast import is_tuner_file, read_tuner
 from haotuner.records.codec import decode
 from haotuner.records.kernel_tuner import CacheFile, KernelMapping, Refusal, choose, read_cache, record_of, unkept
 from haotuner.records.store import RecordStore
 from haotuner.records.text import read_text
-from haotuner.records.throttling import without_throttled
 from haotuner.spec.device import Device
 from haotuner.spec.record import Record, Timed
 from haotuner.spec.units import SAME, gap_of

@@ -112,7 +112,7 @@ def _shared_shipped(device: Device, family: str, seed: int) -> Start:
     Else the roofline, and the reason.
     """
     machine = machine_of(device)
-    name = f"the shared model of {machine.upper()}s"
+    name = f"the shared model of {machine[:-1].upper()}s"
     try:
         model = load_model(shipped_file(machine))
     except HaotunerError as error:

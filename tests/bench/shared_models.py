@@ -28,6 +28,7 @@ from haotuner.records.clblast import is_winners_file, read_winners
 from haotuner.records.importing import load_kernel_tuner
 from haotuner.records.miopen import load_find_database
 from haotuner.records.timings import load_timings
+from haotuner.records.winners import winner_tables
 from haotuner.spec.record import Record
 from haotuner.transfer.device_table import DeviceTable, Rows
 from haotuner.transfer.fit import chosen_sources
@@ -46,7 +47,6 @@ from haotuner.transfer.shared_model import (
     shipped_file,
     verdicts,
 )
-from haotuner.transfer.winners import winner_tables
 from tests.bench.own_devices import OPS
 from tests.bench.own_records import FOLDER, KINDS, all_records
 from tests.bench.ship_models import slim

@@ -37,10 +37,10 @@ def twice(factor: float, order: int = 1) -> list[Record]:
 
 @pytest.mark.parametrize("order", [1, -1])
 def test_the_throttled_part_of_a_series_is_left_out_whatever_the_order_of_the_store(order: int) -> None:
-    whole, found = read_records(records(WIDE), find_device), read_records(twice(1.5, order), find_device)
-    (reason,) = found.left_out
-    assert "throttled half-way" in reason and "on wide" in reason and abs(found.left_out[reason] - 70) <= 12
-    assert np.allclose(np.sort(found.tables[0].labels), np.sort(whole.tables[0].labels), atol=0.2)
+    whole, result = read_records(records(WIDE), find_device), read_records(twice(1.5, order), find_device)
+    (reason,) = result.left_out
+    assert "throttled half-way" in reason and "on wide" in reason and abs(result.left_out[reason] - 70) <= 12
+    assert np.allclose(np.sort(result.tables[0].labels), np.sort(whole.tables[0].labels), atol=0.2)
 
 
 def test_a_second_measurement_at_the_same_pace_stays() -> None:
@@ -52,10 +52,10 @@ def test_rows_whose_clock_was_read_low_are_left_out() -> None:
         replace(row, facts={"clock_mhz": 1200.0 if at % 5 == 0 else 1980.0, "throttled": "no"})
         for at, row in enumerate(records(WIDE))
     ]
-    found = read_records(rows, find_device)
-    (reason,) = found.left_out
-    assert "as low as 1200 MHz" in reason and found.left_out[reason] == len(rows) // 5
-    assert len(found.tables[0]) == len(rows) - len(rows) // 5
+    result = read_records(rows, find_device)
+    (reason,) = result.left_out
+    assert "as low as 1200 MHz" in reason and result.left_out[reason] == len(rows) // 5
+    assert len(result.tables[0]) == len(rows) - len(rows) // 5
 
 
 def test_one_time_of_day_for_all_records_is_no_order() -> None:
@@ -73,10 +73,10 @@ def test_two_devices_under_one_name_are_told_by_pace_and_by_order() -> None:
     shuffled = dict(zip(times, rng.permutation(np.array(list(times.values()))).tolist(), strict=True))
     assert "in other orders" in str(contradiction({"a": times, "b": shuffled}))
     other = [timed(row, 4.0, session="other") for row in records(WIDE)]
-    found = read_records([*records(WIDE), *other, *records(COUSIN)], find_device)
-    assert [table.device.id for table in found.tables] == ["cousin"]
-    (reason,) = found.left_out
-    assert "two devices under one name" in reason and "on wide" in reason and found.left_out[reason] == len(records(WIDE))
+    result = read_records([*records(WIDE), *other, *records(COUSIN)], find_device)
+    assert [table.device.id for table in result.tables] == ["cousin"]
+    (reason,) = result.left_out
+    assert "two devices under one name" in reason and "on wide" in reason and result.left_out[reason] == len(records(WIDE))
 
 
 def test_sources_that_contradict_each_other_are_named() -> None:

@@ -15,6 +15,7 @@ from haotuner.hw_profiles.find import find_device
 from haotuner.hw_profiles.table import known_named, stranger
 from haotuner.records.clblast import PARAMETERS, Winner, Winners, xgemm_space
 from haotuner.records.timings import load_timings
+from haotuner.records.winners import FAMILY, LEAD, RIVALS, winner_tables
 from haotuner.transfer.device_table import DeviceTable
 from haotuner.transfer.fit import fit_model
 from haotuner.transfer.reading import DeviceTables, read_records
@@ -36,7 +37,6 @@ from haotuner.transfer.shared_model import (
     verdict_on,
     verdicts,
 )
-from haotuner.transfer.winners import FAMILY, LEAD, RIVALS, winner_tables
 from haotuner.tuning.initial_model import Starts, start_of
 from tests.bench.own_records import FOLDER
 

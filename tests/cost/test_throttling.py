@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from haotuner.cost.throttling import slow_readings, step_of
 from haotuner.hw_profiles.find import find_device
 from haotuner.records.importing import load_kernel_tuner
-from haotuner.records.throttling import slow_readings, step_of
 
 ROWS, PROGRAMS = 240, 60
 
@@ -44,8 +44,8 @@ def test_noise_and_a_clock_that_rises_are_no_throttling(seed: int, noise: float,
 @given(st.floats(0.001, 1000.0))
 def test_the_unit_of_times_does_not_matter(scale: float) -> None:
     times, programs = series(7, 1.5)
-    found, scaled = step_of(times, programs), step_of(times * scale, programs)
-    assert found is not None and scaled is not None and scaled.first == found.first
+    step, scaled = step_of(times, programs), step_of(times * scale, programs)
+    assert step is not None and scaled is not None and scaled.first == step.first
 
 
 def test_programs_that_were_timed_once_say_nothing() -> None:

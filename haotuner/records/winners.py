@@ -26,7 +26,7 @@ FAMILY = "clblast_xgemm"
 RIVALS = 150  # drawn of the space beside each winner
 LEAD = 0.3  # log units of a winner over the highest expectation of its rivals
 _SIZE = 1024  # of the problem that CLBlast tunes for, m = n = k
-_OP = f"dense_n{_SIZE}_k{_SIZE}"
+_OP = Op(kind="dense", static=(("n", _SIZE), ("k", _SIZE)))
 
 
 @dataclass(slots=True)
@@ -61,7 +61,7 @@ def _table(winner: Winner, rivals: Configs) -> DeviceTable:
     others = [Winner(device=winner.device, values=tuple(values)) for values in rivals.tolist()]
     kernels = list({kernel.name: kernel for kernel in map(kernel_of, [winner, *others])}.values())  # the winner first
     shape = Shape.of(m=_SIZE)
-    features = frame(device, xgemm(demand_query(device, Op.parse(_OP), [(kernel, shape) for kernel in kernels],
+    features = frame(device, xgemm(demand_query(device, _OP, [(kernel, shape) for kernel in kernels],
                                                 element_bytes=4, cold=False)))  # fmt: skip
     labels = np.asarray(features["expected_log"], np.float64).copy()
     labels[0] = labels.max() + LEAD
@@ -70,8 +70,8 @@ def _table(winner: Winner, rivals: Configs) -> DeviceTable:
         family=FAMILY,
         frame=features,
         labels=labels,
-        trials=tuple(trial_of(_OP, kernel.name, shape, weights="hot") for kernel in kernels),
+        trials=tuple(trial_of(_OP.name, kernel.name, shape, weights="hot") for kernel in kernels),
         tasks=np.zeros(len(kernels), np.int64),
-        task_names=(_OP,),
+        task_names=(_OP.name,),
         timed=False,
     )
