@@ -39,6 +39,8 @@ from haotuner.transfer.shared_model import (
 )
 from haotuner.tuning.initial_model import Starts, start_of
 from tests.bench.own_records import FOLDER
+from tests.bench.shared_models import needed
+from tests.transfer.transfer_examples import WIDE, tables
 
 device_of = partial(find_device, measure=False)
 H200, L40S = device_of("h200"), device_of("l40s")
@@ -210,3 +212,11 @@ def test_cpus_have_a_shared_model_of_their_own() -> None:
     assert set(CPU_COLUMNS) - set(COLUMNS) == {"streams", "ahead_lines_log2", "fetched", "exposed_share"}
     facts = load_model(shipped_file(CPUS)).facts
     assert facts["machine"] == CPUS and all(source.startswith("cpu-") for source in facts["sources"])
+
+
+def test_an_order_is_worth_the_kernels_that_it_takes_to_come_within_two_percent() -> None:
+    (table,) = tables(WIDE)
+    shapes = judged_tasks(table)
+    assert needed(table.labels, table, shapes[:1]) == 1, "the truth needs one kernel of one shape"
+    assert needed(-table.labels, table, shapes[:1]) > len(table) // 4
+    assert 1 <= needed(table.labels, table, shapes) < needed(-table.labels, table, shapes)
