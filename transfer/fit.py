@@ -13,7 +13,6 @@ from haotuner.errors import UsageError
 from haotuner.microkernels.imported.solvers import FAMILY as SOLVERS
 from haotuner.microkernels.index import FAMILIES
 from haotuner.spec.device import Device, is_standin
-from haotuner.transfer.agreement import opposite_orders
 from haotuner.transfer.device_table import DeviceTable
 from haotuner.transfer.reading import DeviceTables
 from haotuner.transfer.saved_model import Transferred
@@ -29,7 +28,7 @@ from haotuner.transfer.shared_model import (
     runs_on_gpus,
     verdicts,
 )
-from haotuner.transfer.sources import learn_sources
+from haotuner.transfer.sources import learn_sources, opposite_orders
 
 OWN_WEIGHT = 0.9  # of the target's own records beside its neighbours', where there are enough
 FEWEST_OWN_ROWS = 64  # of the target itself, from which it is a source of its own: fewer are noise to a forest

@@ -16,7 +16,7 @@ from haotuner.cost.features import frame as frame_of
 from haotuner.cost.machine import machine
 from haotuner.cost.model import odd_values
 from haotuner.cost.roofline import arithmetic_us, least_us
-from haotuner.cost.throttling import slow_readings
+from haotuner.cost.series import contradiction, in_time, slow_readings, step_of_programs
 from haotuner.errors import UnknownDevice, UsageError
 from haotuner.hw_profiles.typical import typical
 from haotuner.microkernels.imported.solvers import FAMILY as SOLVERS
@@ -28,7 +28,6 @@ from haotuner.spec.op import Op
 from haotuner.spec.record import OpName, Record, Timed, Trial
 from haotuner.spec.shape import Shape
 from haotuner.spec.units import SAME, gap_of
-from haotuner.transfer.agreement import contradiction, in_time, step_of_programs
 from haotuner.transfer.device_table import DeviceTable, program_keys
 
 # Beyond any boost clock and any cache that hides the operands: the times are in another unit.
@@ -134,7 +133,7 @@ def _table(device: Device, family: str, group: Sequence[Record], left_out: Count
         group = [record for record, item in zip(group, slow.tolist(), strict=True) if not item]
     times = _times(group)
     _check_agreement(where, times)
-    _check_sessions(where, group)
+    _check_sessions(where, group, alone=typical(device).waves_hide_latency)
     with np.errstate(divide="ignore", invalid="ignore"):  # rows whose features are no numbers go below
         # seeds count rows, which are to be the same however they were imported
         trials, demands = demands_of(device, family, sorted(times, key=Trial.key))
@@ -271,12 +270,12 @@ def _check_agreement(where: str, times: Mapping[Trial, Sequence[float]]) -> None
             )
 
 
-def _check_sessions(where: str, group: Sequence[Record]) -> None:
+def _check_sessions(where: str, group: Sequence[Record], *, alone: bool) -> None:
     """UsageError where two sessions that timed the same trials cannot be of one device."""
     sessions: dict[str, list[Record]] = {}
     for record in group:
         sessions.setdefault(record.session, []).append(record)
-    if (why := contradiction({name: _times(records) for name, records in sessions.items()})) is not None:
+    if (why := contradiction({name: _times(records) for name, records in sessions.items()}, alone=alone)) is not None:
         raise UsageError(f"{where}: {why}; {_AGAIN}")
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from haotuner.cost.throttling import without_throttled
+from haotuner.cost.series import without_throttled
 from haotuner.errors import EnvironmentMissing, UnknownDevice, UsageError
 from haotuner.records.clblast import is_tuner_file, read_tuner
 from haotuner.records.codec import decode

@@ -7,11 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from haotuner.cost.series import contradiction, in_time
 from haotuner.errors import UsageError
 from haotuner.spec.record import Record, Timed
-from haotuner.transfer.agreement import contradiction, in_time, opposite_orders
 from haotuner.transfer.fit import fit_model
 from haotuner.transfer.reading import DeviceTables, read_records
+from haotuner.transfer.sources import opposite_orders
 from tests.transfer.transfer_examples import COUSIN, NARROW, WIDE, find_device, records, tables
 
 FAMILY = "cpu_dense_fp32"
@@ -67,11 +68,12 @@ def test_one_time_of_day_for_all_records_is_no_order() -> None:
 def test_two_devices_under_one_name_are_told_by_pace_and_by_order() -> None:
     rng = np.random.default_rng(1)
     times = {row.trial: [us(row)] for row in records(WIDE)}
-    assert contradiction({"a": times, "b": {trial: [value[0] * 1.3] for trial, value in times.items()}}) is None
-    slower = {trial: [value[0] * 4.0] for trial, value in times.items()}
-    assert "4.0 times apart" in str(contradiction({"a": times, "b": slower}))
+    assert contradiction({"a": times, "b": {trial: [value[0] * 1.3] for trial, value in times.items()}}, alone=True) is None
+    slower = {trial: [value[0] * 1.6] for trial, value in times.items()}
+    assert "1.6 times apart" in str(contradiction({"a": times, "b": slower}, alone=True))
+    assert contradiction({"a": times, "b": slower}, alone=False) is None, "a host that others use slows for a session"
     shuffled = dict(zip(times, rng.permutation(np.array(list(times.values()))).tolist(), strict=True))
-    assert "in other orders" in str(contradiction({"a": times, "b": shuffled}))
+    assert "in other orders" in str(contradiction({"a": times, "b": shuffled}, alone=False))
     other = [timed(row, 4.0, session="other") for row in records(WIDE)]
     result = read_records([*records(WIDE), *other, *records(COUSIN)], find_device)
     assert [table.device.id for table in result.tables] == ["cousin"]

@@ -1,4 +1,4 @@
-"""Throttled clocks: a series of times from some moment on of which everything takes longer, by a step.
+"""Series of times: throttled clocks, from which on everything takes longer by a step, and sessions of two devices.
 
 A clock that falls half-way through a tuning run makes late configurations slow, and a model learns them as bad. Two
 witnesses show it. Readings of the clock beside the times are one. Where there are none, what was timed more than once is:
@@ -8,16 +8,19 @@ a step between the two sides of a moment, for all programs by the same factor.
 
 from __future__ import annotations
 
+import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 
 import numpy as np
+import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from haotuner.spec.record import Record, Timed
+from haotuner.spec.record import Record, Timed, Trial
 
-# A step of the clock that is told from noise: boost clocks wander by 5 % (NVML readings of an H200 in our own records).
+# A step of the clock that matters: less changes no order of kernels that are a few percent apart.
 LEAST_FACTOR = 1.1
 CERTAIN = 6.0  # standard errors of the step: of 30 moments that are tried one is off by 3 by chance
 FEWEST_PROGRAMS = 5  # timed on both sides of the moment; fewer may be slow for reasons of their own
@@ -25,6 +28,11 @@ FEWEST_ROWS = 4  # of either side
 MOMENTS = 64  # tried, evenly over the rows
 _ODD = 1.0  # log units from the other times of its program, beyond which a time says nothing more
 _HEALTHY = 90  # percentile of the readings that is taken for the clock of a device that is not slowed
+COMMON = 8  # trials that two sessions timed, below which an order says nothing
+# Two rounds on nine CPUs were within 0.3 % of each other in the middle, with rank correlations from 0.9986 up. A host that
+# others use slows for a session by twice and more; a GPU that is alone does not, and neighbours in a row of products differ
+# by 1.5 and more.
+OTHER_PACE, OTHER_PACE_ALONE, OTHER_ORDER = 2.5, 1.4, 0.5
 _READINGS = ("clock_mhz", "core_freq")  # facts of our records; columns of Kernel Tuner's observer
 
 
@@ -143,6 +151,64 @@ def without_throttled(records: Sequence[Record]) -> tuple[list[Record], Counter[
     late = {id(record) for record in timed[step.first :]}
     left_out[step.words()] += len(late)
     return [record for record in sound if id(record) not in late], left_out
+
+
+def contradiction(sessions: Mapping[str, Mapping[Trial, Sequence[float]]], *, alone: bool) -> str | None:
+    """Reason why two sessions are not of one device, in words; None where there is none.
+
+    ``alone``: nobody else uses the device while it is timed, as on GPUs.
+    """
+    limit = OTHER_PACE_ALONE if alone else OTHER_PACE
+    for (name, times), (other, times_there) in combinations(sessions.items(), 2):
+        common = [trial for trial in times if trial in times_there]
+        if len(common) < COMMON:
+            continue
+        here, there = (np.log([statistics.median(t[trial]) for trial in common]) for t in (times, times_there))
+        factor = float(np.exp(abs(np.median(here - there))))
+        if factor > limit:
+            return f"two devices under one name? {name} and {other} timed {len(common)} trials {factor:.1f} times apart"
+        if (order := rank_correlation(here, there)) < OTHER_ORDER:
+            return (
+                f"two devices under one name? {name} and {other} timed {len(common)} trials in other orders "
+                f"(rank correlation {order:.2f})"
+            )
+    return None
+
+
+def in_time(group: Sequence[Record]) -> list[Record]:
+    """Timed records in the order in which they were measured; none where that is not known.
+
+    Without times of day a file's order counts, as tools append; one time of day for all says that there is no order.
+    """
+    timed = [record for record in group if isinstance(record.outcome, Timed)]
+    moments = {record.when for record in timed}
+    return [] if len(moments) == 1 and 0.0 not in moments else sorted(timed, key=lambda record: record.when)
+
+
+def step_of_programs(series: Sequence[Record], trials: Sequence[Trial], keys: NDArray[np.uint64]) -> Step | None:
+    """The step of a clock that was throttled, seen in programs that were timed more than once.
+
+    ``series`` in the order of time, ``keys`` of shape ``(trials,)``: programs of one key and shape ought to take equally
+    long.
+    """
+    program: dict[Trial, int] = {}
+    codes: dict[tuple[object, ...], int] = {}
+    for trial, key in zip(trials, keys.tolist(), strict=True):
+        task = (trial.op.name, str(trial.shape), trial.threads, trial.weights, trial.split, key)
+        program[trial] = codes.setdefault(task, len(codes))
+    rows = [record for record in series if record.trial in program]
+    if len(rows) != len(series):  # rows of which no feature is known have no program
+        return None
+    times = [record.outcome.median_us for record in rows if isinstance(record.outcome, Timed)]
+    return step_of(times, [program[record.trial] for record in rows])
+
+
+def rank_correlation(values: ArrayLike, others: ArrayLike) -> float:
+    """Spearman's rank correlation; 1 where either is constant."""
+    if np.ptp(values) == 0 or np.ptp(others) == 0:
+        return 1.0
+    ranks, other_ranks = (pd.Series(each).rank().to_numpy() for each in (values, others))
+    return float(np.corrcoef(ranks, other_ranks)[0, 1])
 
 
 def _number(value: float | str) -> float:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from haotuner.cost.throttling import slow_readings, step_of
+from haotuner.cost.series import slow_readings, step_of
 from haotuner.hw_profiles.find import find_device
 from haotuner.records.importing import load_kernel_tuner
 
