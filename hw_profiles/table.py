@@ -38,6 +38,7 @@ _OF_ARCH = {
 }
 # Of a middling GPU; they move all kernels of a device alike.
 _USUAL = {"compute_units": 16.0, "wave_width": 32.0, "registers_per_thread": 128.0}
+_ARCH_ID = re.compile(r"(gfx[0-9a-f]+)-([0-9]{1,4})")
 _FIELDS = frozenset(field for field, _ in (*_OF_DEVICE.values(), *_OF_ARCH.values())) | {
     "fma_pipes",
     "peak_gflops",
@@ -123,8 +124,13 @@ def known_names() -> dict[str, Known]:
 
 
 def known_named(name: str) -> Known | None:
-    """The profile or the row of that id, name or alias; None when nobody goes by it. A profile comes first."""
-    return known_names().get(plain(name))
+    """The profile or the row of that id, name or alias; None when nobody goes by it. A profile comes first.
+
+    An id of ``known_arch`` (``gfx906-60``) names what is known of that architecture.
+    """
+    known = known_names().get(plain(name))
+    match = _ARCH_ID.fullmatch(name.strip().lower()) if known is None else None
+    return known_arch(match[1], int(match[2]), name=match[0]) if match else known
 
 
 def stranger(name: str, *, vendor: str, on_cpu: bool, told: str = "") -> Known:

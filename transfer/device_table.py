@@ -39,6 +39,7 @@ class DeviceTable:
     trials: tuple[Trial, ...]  # equal on every device for the same measurement
     tasks: Rows  # code of each row's task
     task_names: tuple[str, ...]
+    timed: bool = True  # False: labels follow from a known winner alone, so that nobody is judged by them
 
     def __len__(self) -> int:
         """Number of rows."""

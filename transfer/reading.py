@@ -16,8 +16,10 @@ from haotuner.cost.features import frame as frame_of
 from haotuner.cost.machine import machine
 from haotuner.cost.model import odd_values
 from haotuner.cost.roofline import arithmetic_us, least_us
+from haotuner.cost.series import contradiction, in_time, slow_readings, step_of_programs
 from haotuner.errors import UnknownDevice, UsageError
 from haotuner.hw_profiles.typical import typical
+from haotuner.microkernels.imported.solvers import FAMILY as SOLVERS
 from haotuner.spec.composition import is_composition, sum_parts
 from haotuner.spec.demand import Demand, Problem
 from haotuner.spec.device import Device, is_standin
@@ -26,7 +28,7 @@ from haotuner.spec.op import Op
 from haotuner.spec.record import OpName, Record, Timed, Trial
 from haotuner.spec.shape import Shape
 from haotuner.spec.units import SAME, gap_of
-from haotuner.transfer.device_table import DeviceTable
+from haotuner.transfer.device_table import DeviceTable, program_keys
 
 # Beyond any boost clock and any cache that hides the operands: the times are in another unit.
 FASTEST = 20.0  # best share of the roofline in a device's records; where operands are hot, of arithmetic
@@ -88,7 +90,7 @@ def read_records(records: Iterable[Record], find_device: Callable[[str], Device]
     """
     read = DeviceTables()
     known = {name for name, _ in DEMANDS}
-    groups: dict[tuple[str, str], dict[Trial, list[float]]] = {}
+    groups: dict[tuple[str, str], list[Record]] = {}
     for record in records:
         if not isinstance(record.outcome, Timed):
             read.left_out["failed"] += 1
@@ -99,22 +101,21 @@ def read_records(records: Iterable[Record], find_device: Callable[[str], Device]
         elif family not in known:
             read.left_out[f"family {family} has no cost model"] += 1
         else:
-            times = groups.setdefault((family, record.device_id), {})
-            times.setdefault(record.trial, []).append(record.outcome.median_us)
-    for (family, device_id), times in sorted(groups.items()):
+            groups.setdefault((family, record.device_id), []).append(record)
+    for (family, device_id), group in sorted(groups.items()):
+        trials = len({record.trial for record in group})
         if is_standin(device_id):
-            read.left_out[f"device {device_id}: a stand-in for tests, whose times are invented"] += len(times)
+            read.left_out[f"device {device_id}: a stand-in for tests, whose times are invented"] += trials
             continue
         try:
             device = find_device(device_id)
         except UnknownDevice as error:
-            read.left_out[f"device {device_id}: {error}"] += len(times)
+            read.left_out[f"device {device_id}: {error}"] += trials
             continue
-        ordered = sorted(times, key=Trial.key)  # seeds count rows, which are to be the same however they were imported
         try:
-            read.tables.append(_table(device, family, {trial: times[trial] for trial in ordered}, read.left_out))
+            read.tables.append(_table(device, family, group, read.left_out))
         except UsageError as error:  # the store is never rewritten: one wrong import must not take the other devices away
-            read.left_out[str(error)] += len(times)
+            read.left_out[str(error)] += trials
     if not read.tables:
         why = "; ".join(f"{count} {reason}" for reason, count in read.left_out.most_common(3)) or "the store is empty"
         raise UsageError(
@@ -123,13 +124,26 @@ def read_records(records: Iterable[Record], find_device: Callable[[str], Device]
     return read
 
 
-def _table(device: Device, family: str, times: dict[Trial, list[float]], left_out: Counter[str]) -> DeviceTable:
-    _check_agreement(device, family, times)
+def _table(device: Device, family: str, group: Sequence[Record], left_out: Counter[str]) -> DeviceTable:
+    where = f"records of {family} on {device.id}"
+    group = in_time(group) or group
+    slow, why = slow_readings([record.facts for record in group])
+    if slow.any():
+        left_out[f"{where}: {why}; measure these again"] += int(slow.sum())
+        group = [record for record, item in zip(group, slow.tolist(), strict=True) if not item]
+    times = _times(group)
+    _check_agreement(where, times)
+    _check_sessions(where, group, alone=typical(device).waves_hide_latency)
     with np.errstate(divide="ignore", invalid="ignore"):  # rows whose features are no numbers go below
-        trials, demands = demands_of(device, family, list(times))
+        # seeds count rows, which are to be the same however they were imported
+        trials, demands = demands_of(device, family, sorted(times, key=Trial.key))
         frame = pd.concat([frame_of(part, required) for part, required in demands], ignore_index=True)
         least = np.concatenate([least_us(part, required) for part, required in demands])
         arithmetic = np.concatenate([arithmetic_us(required.work, machine(part)) for part, required in demands])
+    if family == SOLVERS:  # algorithms of one problem do different work: a share is of the most, the definition's
+        work = pd.Series(least).groupby([f"{trial.op.name} {trial.shape}" for trial in trials]).transform("max").to_numpy()
+        frame["expected_log"] += np.log(work / least)
+        least = work
     sound = ~odd_values(frame).any(axis=1) & np.isfinite(least) & (least > 0)
     if not sound.all():
         left_out[f"{family} on {device.id}: features that are no numbers (a parameter or extent of 0?)"] += int(
@@ -137,8 +151,13 @@ def _table(device: Device, family: str, times: dict[Trial, list[float]], left_ou
         )
         if not sound.any():
             raise UsageError(f"records of another schema: {family} on {device.id} has no row with features that are numbers")
-        frame, least, arithmetic = frame[sound].reset_index(drop=True), least[sound], arithmetic[sound]
-        trials = [trial for trial, item in zip(trials, sound.tolist(), strict=True) if item]
+    series = in_time(group)
+    if (step := step_of_programs(series, trials, program_keys(frame))) is not None:
+        left_out[f"{where}: {step.words()} These are left out; measure them again"] += step.rows - step.first
+        times = _times(series[: step.first])
+        sound &= np.array([trial in times for trial in trials])
+    frame, least, arithmetic = frame[sound].reset_index(drop=True), least[sound], arithmetic[sound]
+    trials = [trial for trial, item in zip(trials, sound.tolist(), strict=True) if item]
     us = np.array([_kernel_us(trial, statistics.median(times[trial]), device) for trial in trials])
     labels = np.log(least / us)
     # What lies in caches comes faster than memory brings it: there arithmetic alone bounds a time.
@@ -158,6 +177,15 @@ def _table(device: Device, family: str, times: dict[Trial, list[float]], left_ou
     )
     _check_times(table, float((bounds / us).max()))
     return table
+
+
+def _times(group: Sequence[Record]) -> dict[Trial, list[float]]:
+    """Medians in microseconds of each trial, those of its repeats among them."""
+    result: dict[Trial, list[float]] = {}
+    for record in group:
+        if isinstance(record.outcome, Timed):
+            result.setdefault(record.trial, []).append(record.outcome.median_us)
+    return result
 
 
 def _kernel_us(trial: Trial, us: float, device: Device) -> float:
@@ -233,14 +261,22 @@ def table_of(read: DeviceTables, family: str, target: str) -> tuple[DeviceTable,
     return mine[0], [table for table in tables if table.device.id != target]
 
 
-def _check_agreement(device: Device, family: str, times: Mapping[Trial, Sequence[float]]) -> None:
+def _check_agreement(where: str, times: Mapping[Trial, Sequence[float]]) -> None:
     """UsageError where times of one trial are too far apart to be times of one kernel in one unit."""
     for trial, time_us in times.items():
         if max(time_us) > SAME * min(time_us):
             raise UsageError(
-                f"records of {family} on {device.id} in mixed units: {trial.kernel} took {min(time_us):.4g} and "
-                f"{max(time_us):.4g} us; {_AGAIN}"
+                f"{where} in mixed units: {trial.kernel} took {min(time_us):.4g} and {max(time_us):.4g} us; {_AGAIN}"
             )
+
+
+def _check_sessions(where: str, group: Sequence[Record], *, alone: bool) -> None:
+    """UsageError where two sessions that timed the same trials cannot be of one device."""
+    sessions: dict[str, list[Record]] = {}
+    for record in group:
+        sessions.setdefault(record.session, []).append(record)
+    if (why := contradiction({name: _times(records) for name, records in sessions.items()}, alone=alone)) is not None:
+        raise UsageError(f"{where}: {why}; {_AGAIN}")
 
 
 def _check_times(table: DeviceTable, best: float) -> None:

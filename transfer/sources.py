@@ -7,8 +7,9 @@ the more so the nearer the nearest profile: trees interpolate between devices, t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 
 import numpy as np
 import pandas as pd
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from haotuner.cost.features import NAMES, PROGRAM_NAMES
 from haotuner.cost.forest import Forest, Settings
 from haotuner.cost.model import Scores
+from haotuner.cost.series import rank_correlation
 from haotuner.errors import UsageError
 from haotuner.spec.device import Device
 from haotuner.transfer.device_table import DeviceTable, Keys, program_keys
@@ -33,6 +35,8 @@ _GROWN = Settings(trees=70, leaves=63, learning_rate=0.14, feature_share=0.5, sl
 SOURCE_TREES = replace(_GROWN, columns=PROGRAM_NAMES)
 JOINT_TREES = replace(_GROWN, columns=NAMES)
 _PRIOR = "expected_log"
+PROGRAMS = 30  # that two devices timed, below which their orders are not held against each other
+OPPOSITE = -0.2  # rank correlation; the least of 21 pairs of public sets is -0.06 (convolutions on an NVIDIA and an AMD GPU)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,3 +192,19 @@ def copied(text: Scores, priors: Scores) -> Scores:
     mass = there @ priors
     total = np.where(there, text, 0.0) @ priors
     return np.asarray(np.where(mass > 0, total / np.where(mass > 0, mass, 1.0), np.nan), dtype=np.float64)
+
+
+def opposite_orders(tables: Sequence[DeviceTable]) -> Iterator[str]:
+    """Words on each pair of devices that rank the programs of one family in opposite orders."""
+    for table, other in combinations(sorted(tables, key=lambda item: item.device.id), 2):
+        if table.family != other.family or table.device.id == other.device.id:
+            continue
+        keys, keys_there = program_keys(table.frame), program_keys(other.frame)
+        common, at, there = np.intersect1d(keys, keys_there, return_indices=True)
+        if len(common) < PROGRAMS:
+            continue
+        if (order := rank_correlation(table.labels[at], other.labels[there])) < OPPOSITE:
+            yield (
+                f"{table.device.id} and {other.device.id} contradict each other: their orders of {len(common)} programs of "
+                f"{table.family} correlate by {order:.2f}; is one of them another device, or in another unit?"
+            )

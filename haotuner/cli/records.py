@@ -22,7 +22,7 @@ from haotuner.records.clblast import is_winners_file
 from haotuner.records.export import FORMATS, export
 from haotuner.records.importing import Imported, Loaded, is_export, load_jsonl, load_kernel_tuner
 from haotuner.records.kernel_tuner import named
-from haotuner.records.miopen import is_find_database
+from haotuner.records.miopen import is_find_database, load_find_database
 from haotuner.records.store import RecordStore
 from haotuner.records.timings import is_timings, load_timings
 from haotuner.spec.device import Device
@@ -77,7 +77,7 @@ def import_(
     """Store the measurements of files; what the store already holds is not stored twice.
 
     Every file is tried; if one did not come in, the others did, and the exit code is that of the first that did not.
-    MIOpen's find databases and CLBlast's winners hold no records: they are read and counted, and stay where they are.
+    Of MIOpen's find databases a part is stored. CLBlast's winners hold no records: they are read and counted.
     """
     outcomes: list[dict[str, Any]] = []
     failures: list[_Refused] = []
@@ -87,7 +87,7 @@ def import_(
     if data is not None and not data.is_dir():
         raise UsageError(f"--data {data} is no folder")
     load, every = _loader(form, device, mapping), [file for path in paths for file in _files_of(path, form)]
-    tables = [path for path in every if is_find_database(path) or is_winners_file(path)]
+    tables = [path for path in every if is_winners_file(path)]
     every = [path for path in every if path not in tables]
     for table in map(_counted, tables):
         outcomes.append(table.document())
@@ -188,10 +188,19 @@ def _loader(form: str, device: str | None, mapping: str | None) -> Callable[[Pat
     if mapping:
         named(mapping)
     cache = partial(load_kernel_tuner, find_device=_absent_too, device=device, mapping=mapping)
-    if form or device or mapping:
+    solvers = partial(load_find_database, device=device)
+    if form or mapping:
         return cache
+    if device:
+        return lambda path: solvers(path) if is_find_database(path) else cache(path)
     timings = partial(load_timings, find_device=_absent_too)
-    return lambda path: load_jsonl(path) if is_export(path) else timings(path) if is_timings(path) else cache(path)
+
+    def load(path: Path) -> Loaded:
+        if is_find_database(path):
+            return solvers(path)
+        return load_jsonl(path) if is_export(path) else timings(path) if is_timings(path) else cache(path)
+
+    return load
 
 
 def _files_of(path: Path, form: str) -> list[Path]:
@@ -218,7 +227,7 @@ def _files_of(path: Path, form: str) -> list[Path]:
 
 @dataclass(frozen=True, slots=True)
 class _Counted:
-    """A table that holds no records: what is in it, and which command of a checkout uses it where it lies."""
+    """A table that holds no records: what is in it, and which command uses it where it lies."""
 
     path: Path
     holds: str
@@ -231,30 +240,22 @@ class _Counted:
 
     def table(self, most: int | None) -> str:
         reasons = sorted(self.left_out.items(), key=lambda reason: -reason[1])[:most]
-        command = f"python -m {self.used_by} --data FOLDER"
-        lines = [f"{self.path}: {self.holds}; no records to store, in a checkout `{command}` reads the file"]
+        lines = [f"{self.path}: {self.holds}; no records to store, `{self.used_by}` reads the file"]
         return "\n".join(
             [*lines, *(f"  left out {count}: {reason}" for reason, count in reasons), *(f"  {n}" for n in self.notes)]
         )
 
 
 def _counted(path: Path) -> _Counted | _Refused:
-    """A find database or a table of winners, read to its end so that what is wrong with it is said now."""
+    """A table of winners, read to its end so that what is wrong with it is said now."""
     from haotuner.records.clblast import read_winners
-    from haotuner.records.miopen import read_find_database
 
     try:
-        if is_find_database(path):
-            table = read_find_database(path)
-            holds = (
-                f"{len(table)} times of {len(table.solvers)} solvers on {len(table.problems)} problems of {table.device.id}"
-            )
-            return _Counted(path, holds, "tests.bench.transfer_study solvers", dict(table.left_out), table.notes)
         winners = read_winners(path)
-        holds = f"winners of {len(winners.winners)} devices of {len(winners.vendors())} vendors, without times"
-        return _Counted(path, holds, "tests.bench.transfer_study winners", dict(winners.left_out), winners.notes)
     except HaotunerError as error:
         return _Refused(path, error)
+    holds = f"winners of {len(winners.winners)} devices of {len(winners.vendors())} vendors, without times"
+    return _Counted(path, holds, f"haotuner transfer fit --winners {path}", dict(winners.left_out), winners.notes)
 
 
 def _imported(files: Sequence[Path], load: Callable[[Path], Loaded], db: str) -> Iterator[Imported | _Refused]:
@@ -305,7 +306,9 @@ def _absent_too(name: str) -> Device:
 
 
 def _summary(imported: Imported, most: int | None) -> str:
-    text = f"{imported.path}: {imported.rows} rows of {imported.op} on {imported.device_id}: "
+    ops = imported.op.split(", ")
+    named = imported.op if len(ops) <= _SHOWN else f"{', '.join(ops[:2])} and {len(ops) - 2} more ops"
+    text = f"{imported.path}: {imported.rows} rows of {named} on {imported.device_id}: "
     text += f"{imported.timed} timed, {imported.failed} failed, {imported.new} new"
     reasons = sorted(imported.refused.items(), key=lambda reason: -reason[1])
     text += "".join(f"\n  left out {count}: {reason}" for reason, count in reasons[:most])

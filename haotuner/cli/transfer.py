@@ -10,20 +10,23 @@ import typer
 
 from haotuner.cli.options import Json, Quiet, Verbose
 from haotuner.cli.output import check_output_path, say, status_messages, tell
-from haotuner.cli.transfer_input import known_device, known_families, read_store
+from haotuner.cli.transfer_input import known_device, known_families, known_winners, read_store
+from haotuner.errors import UsageError
 
 # LightGBM, pandas and scikit-learn take a second to import: verbs import inside, and only these wait for them.
 transfer_app = typer.Typer(help="Learn a device from records of others.", no_args_is_help=True)
 
-_Db = Annotated[str, typer.Option("--db", metavar="URL", help="The record store: sqlite:///FILE.")]
 _Target = Annotated[str, typer.Option("--target", metavar="ID", help="The device: a profile's id, cpu, cuda, cuda:N.")]
 
 
 @transfer_app.command()
 def fit(
-    db: _Db,
     target: _Target,
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The model to write.")],
+    db: Annotated[str | None, typer.Option("--db", metavar="URL", help="The record store: sqlite:///FILE.")] = None,
+    winners: Annotated[
+        list[Path] | None, typer.Option("--winners", metavar="FILE", help="CLBlast's best parameters, JSON or header.")
+    ] = None,
     family: Annotated[str | None, typer.Option("--family", help="One family; of GPUs by default all, in one model.")] = None,
     seed: Annotated[int, typer.Option("--seed", help="Seed of the forests.")] = 0,
     json_output: Json = False,
@@ -32,13 +35,18 @@ def fit(
 ) -> None:
     """Write a cost model for the target, for `haotuner tune --cost-model FILE`; records of other devices are its sources."""
     from haotuner.transfer.fit import fit_model
+    from haotuner.transfer.reading import DeviceTables
     from haotuner.transfer.saved_model import save_model
 
     check_output_path(out)
-    device, read = known_device(target), read_store(db, quiet=quiet, verbose=verbose)
+    if db is None and not winners:
+        raise UsageError("transfer fit needs what others measured: --db URL of a store, or --winners FILE")
+    device = known_device(target)
+    read = DeviceTables() if db is None else read_store(db, quiet=quiet, verbose=verbose)
     known_families(read, None if family is None else [family])
+    tables = known_winners(winners or (), seed=seed, quiet=quiet)
     with status_messages(quiet=quiet, verbose=verbose) as status:
-        fitted = fit_model(read, device, family=family, seed=seed, tell=status)
+        fitted = fit_model(read, device, family=family, winners=tables, seed=seed, tell=status)
     save_model(fitted.model, out)
     if json_output:
         document = {

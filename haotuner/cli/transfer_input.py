@@ -13,17 +13,18 @@ from haotuner.errors import UnknownDevice, UsageError
 from haotuner.host.files import open_regular
 from haotuner.hw_profiles.find import find_device
 from haotuner.records.address import open_store
-from haotuner.records.clblast import is_winners_file
+from haotuner.records.clblast import is_winners_file, read_winners
 from haotuner.records.text import SIZE_LIMIT_BYTES
 from haotuner.spec.device import Device
 from haotuner.spec.record import Record
 
 if TYPE_CHECKING:  # LightGBM, pandas and scikit-learn take a second to import: only these verbs wait for them
+    from haotuner.transfer.device_table import DeviceTable
     from haotuner.transfer.reading import DeviceTables
 
 
 _HEAD_BYTES = 64_000
-_CACHE_NAMES = (b'"device_name"', b'"kernel_name"', b'"tune_params_keys"', b'"cache"', b'"kernels"')
+_CACHE_NAMES = (b'"device_name"', b'"kernel_name"', b'"tune_params_keys"', b'"cache"', b'"kernels"', b'"kernel_family"')
 
 
 def read_store(db: str, *, quiet: bool, verbose: bool) -> DeviceTables:
@@ -33,6 +34,25 @@ def read_store(db: str, *, quiet: bool, verbose: bool) -> DeviceTables:
         return read_rankable(store.records(), quiet=quiet, verbose=verbose)
     finally:
         store.close()
+
+
+def known_winners(paths: Sequence[Path], *, seed: int, quiet: bool) -> list[DeviceTable]:
+    """Tables of the winners that files hold; what was left out goes to stderr.
+
+    Raises:
+        UsageError: a file that is no table of winners, or of whose devices none is known; the message names it.
+    """
+    from haotuner.records.winners import winner_tables
+
+    result: list[DeviceTable] = []
+    for path in paths:
+        tables = winner_tables(read_winners(path), seed=seed)
+        for reason, count in () if quiet else tables.left_out.most_common():
+            tell(f"left out {count}: {path}: {reason}")
+        if not tables.tables:
+            raise UsageError(f"{path}: not one winner of a GPU whose profile is known; add profiles, or leave it out")
+        result += tables.tables
+    return result
 
 
 def caches_in(folder: Path) -> list[Path]:

@@ -15,6 +15,8 @@ from typing import Protocol
 from haotuner.errors import UsageError
 from haotuner.microkernels.imported.conv2d import conv2d
 from haotuner.microkernels.imported.dedispersion import dedispersion
+from haotuner.microkernels.imported.solvers import FAMILY as MIOPEN
+from haotuner.microkernels.imported.solvers import solvers
 from haotuner.microkernels.imported.xgemm import xgemm
 from haotuner.microkernels.index import FAMILIES
 from haotuner.ops.dtypes import DTYPE_BYTES
@@ -30,9 +32,10 @@ from haotuner.spec.shape import Shape
 # The index is explicit: a family without an entry has no cost model, and says so.
 DEMANDS: tuple[tuple[str, DemandOf], ...] = (
     *((family.name, family.demand) for family in FAMILIES),
-    ("clblast_xgemm", xgemm),  # imported records of Kernel Tuner: ranked and transferred, never built
+    ("clblast_xgemm", xgemm),  # imported records: ranked and transferred, never built
     ("kt_conv2d", conv2d),
     ("kt_dedispersion", dedispersion),
+    (MIOPEN, solvers),
 )
 
 

@@ -1,15 +1,20 @@
-"""CLBlast's best-known parameters: winners without times, in the space of its Xgemm.
+"""CLBlast's files: timings that its tuners write, and best-known parameters without times, which are winners.
 
 The space of CLBlast's Xgemm: every configuration that its tuner's rules allow, in the values that its database uses.
 
-CLBlast's best-known parameters: one configuration a device and no times, so they are winners and never records.
+Best-known parameters: one configuration a device and no times, so they are winners and never records. They come as JSON, or
+as the header that CLBlast compiles (src/database/kernels/xgemm/xgemm_32.hpp).
+
+Timings: ``clblast_xgemm_1_32.json`` and the like, as src/tuning/tuning.cpp writes them: the request, the device, then a list
+of results with a time in ms each.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
@@ -22,7 +27,9 @@ from haotuner.errors import UsageError
 from haotuner.host.files import open_regular
 from haotuner.hw_profiles.profile import plain
 from haotuner.hw_profiles.table import Known, known_names, stranger
+from haotuner.records.kernel_tuner import XGEMM, CacheFile
 from haotuner.records.text import SIZE_LIMIT_BYTES, read_text
+from haotuner.spec.kernel import MicroKernel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +101,8 @@ def _loads(kwg: int, threads: int, loading: int) -> bool:
 def is_winners(text: str) -> bool:
     """True if a JSON file's beginning is that of such a table, which names parameters and rows instead of a cache."""
     head = text[:4000]
-    return '"parameters"' in head and '"kernel"' in head and '"cache"' not in head
+    table = '"parameters"' in head and '"kernel"' in head and '"cache"' not in head and '"kernel_family"' not in head
+    return table or _HEADER_MARK in head
 
 
 def is_winners_file(path: Path) -> bool:
@@ -116,6 +124,8 @@ def read_winners(path: Path) -> Winners:
         UsageError: no such table, or not one usable row.
     """
     text, stopped = read_text(path, "a table of CLBlast's best-known parameters")
+    if _HEADER_MARK in text:
+        return _winners_of(path, _rows_of_header(path, text))
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -126,6 +136,10 @@ def read_winners(path: Path) -> Winners:
     rows = content.get("rows") if isinstance(content, dict) else None
     if not isinstance(rows, list):
         raise UsageError(f"{path}: no list of rows, each with a device and its best parameters")
+    return _winners_of(path, rows)
+
+
+def _winners_of(path: Path, rows: Sequence[Any]) -> Winners:
     space, names = {values.tobytes() for values in xgemm_space()}, known_names()
     result: dict[str, Winner] = {}
     left_out: Counter[str] = Counter()
@@ -147,6 +161,104 @@ def read_winners(path: Path) -> Winners:
         raise UsageError(f"{path}: not one usable winner: {why}")
     notes = (f"{strangers} devices of which nothing but the name is known",) if strangers else ()
     return Winners(winners=tuple(result.values()), left_out=left_out, notes=notes)
+
+
+_HEADER_MARK = "const DatabaseEntry "
+_HEADER_NAMES = re.compile(r'const DatabaseEntry \w+ = \{\s*"(\w+)", Precision::k(\w+), \{([^}]*)\}')
+_HEADER_ROW = re.compile(
+    r'kDeviceType(?P<kind>\w+), "(?P<vendor>[^"]*)"|\{ "(?P<arch>[^"]*)", \{|'
+    r'Name\{"(?P<name>[^"]*)"\}\s*, Params\{(?P<values>[^}]*)\}'
+)
+_END_OF_HEADER = "} // namespace clblast"
+
+
+def _rows_of_header(path: Path, text: str) -> list[dict[str, Any]]:
+    """Rows of a header of CLBlast's database, those of its defaults left out: they are nobody's.
+
+    Raises:
+        UsageError: of another kernel or precision, or cut.
+    """
+    names = _HEADER_NAMES.search(text)
+    if not names or _END_OF_HEADER not in text:
+        raise UsageError(f"{path}: a header of CLBlast's database that is cut, or of another form; get the file again")
+    if names[1] != "Xgemm" or names[2] != "Single":
+        raise UsageError(f"{path}: best parameters of {names[1]} in {names[2]} precision; known is Xgemm in Single")
+    parameters = re.findall(r'"(\w+)"', names[3])
+    absent = {"GEMMK": 0, "KREG": 1}  # of databases from before the second kernel
+    rows: list[dict[str, Any]] = []
+    at: dict[str, str] = {}
+    for match in _HEADER_ROW.finditer(text):
+        at |= {name: value for name, value in match.groupdict().items() if value is not None}
+        if match["name"] is not None:
+            values = [int(value) for value in re.findall(r"[0-9]+", match["values"])]
+            best = {**absent, **dict(zip(parameters, values, strict=False))}
+            row = {"device": at["name"].strip(), "vendor": at.get("vendor", ""), "architecture": at.get("arch", "")}
+            rows.append({**row, "kind": at.get("kind", ""), "best": best})
+    return rows
+
+
+_TUNER_NAMES = ('"kernel_family"', '"results"', '"clblast_')
+_DIRECT = {"MDIMA": "MDIMC", "NDIMB": "NDIMC", "KWG": "KREG", "KWI": "KREG"}  # of the second kernel, which stages nothing
+
+
+def is_tuner_file(path: Path) -> bool:
+    """True if a file begins as those that CLBlast's tuners write; False too where it cannot be read."""
+    try:
+        with open_regular(path, SIZE_LIMIT_BYTES) as file:
+            head = file.read(4000).decode("utf-8", errors="replace")
+    except (OSError, ValueError):
+        return False
+    return _TUNER_NAMES[0] in head and any(name in head for name in _TUNER_NAMES[1:])
+
+
+def read_tuner(path: Path) -> CacheFile:
+    """Timings of one file of CLBlast's tuner of Xgemm, as rows of a cache.
+
+    The second kernel (GEMMK 1) has its steps in KREG, and stages nothing.
+
+    Raises:
+        EnvironmentMissing: the file cannot be read.
+        UsageError: it is cut or no such file, or of another kernel.
+    """
+    text, stopped = read_text(path, "a file of CLBlast's tuner")
+    try:
+        content = json.loads(text)
+        family, results = str(content["kernel_family"]), list(content["results"])
+        sizes = tuple(int(content[name]) for name in ("arg_m", "arg_n", "arg_k"))
+        device = str(content.get("clblast_device_name") or content["device"])
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        reason = stopped or f"{type(error).__name__}: {error}"
+        raise UsageError(
+            f"{path}: not a file of CLBlast's tuner, or half of it ({reason}); "
+            "needed are kernel_family, arg_m, arg_n, arg_k, a device and results"
+        ) from error
+    if not re.fullmatch(r"xgemm(_[0-9]+)?", family):
+        raise UsageError(f"{path}: timings of CLBlast's {family}; known is xgemm")
+    rows: list[tuple[str, Mapping[str, Any]]] = []
+    odd: Counter[str] = Counter()
+    for at, result in enumerate(results):
+        parameters = result.get("parameters") if isinstance(result, dict) else None
+        if not isinstance(parameters, dict):
+            odd["a result without parameters"] += 1
+            continue
+        rows.append((str(at), {**_as_staged(parameters), "time": result.get("time")}))
+    keys = tuple(dict.fromkeys(key for _, row in rows for key in row if key != "time"))
+    return CacheFile(
+        path=path, device_name=device, kernel_name="Xgemm", problem_size=sizes, keys=keys, rows=tuple(rows), odd=odd
+    )
+
+
+def _as_staged(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Parameters of either kernel by the names of the first."""
+    result = {key: value for key, value in parameters.items() if key not in ("GEMMK", "KREG")}
+    if parameters.get("GEMMK") != 1:
+        return result
+    return {**result, **{name: parameters.get(own) for name, own in _DIRECT.items()}, "SA": 0, "SB": 0, "STRM": 0, "STRN": 0}
+
+
+def kernel_of(winner: Winner) -> MicroKernel:
+    """Micro-kernel of the family ``clblast_xgemm`` that a winner is."""
+    return XGEMM.kernel(_as_staged(dict(zip(PARAMETERS, winner.values, strict=True))))
 
 
 def _values(row: Any) -> tuple[int, ...] | None:

@@ -16,7 +16,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from haotuner.cost.series import without_throttled
 from haotuner.errors import EnvironmentMissing, UnknownDevice, UsageError
+from haotuner.records.clblast import is_tuner_file, read_tuner
 from haotuner.records.codec import decode
 from haotuner.records.kernel_tuner import CacheFile, KernelMapping, Refusal, choose, read_cache, record_of, unkept
 from haotuner.records.store import RecordStore
@@ -175,7 +177,7 @@ class Loaded:
 def load_kernel_tuner(
     path: Path, *, find_device: Callable[[str], Device], device: str | None = None, mapping: str | None = None
 ) -> Loaded:
-    """The rows of one Kernel Tuner cache file as records.
+    """The rows of one cache file of Kernel Tuner, or of one file of CLBlast's tuner, as records.
 
     Args:
         path: the file, gzipped or not, complete or cut at any byte.
@@ -189,7 +191,7 @@ def load_kernel_tuner(
         UsageError: not a cache file, no mapping fits, the device cannot run such kernels, the times are of several units,
             or not one timed row is usable. The message names the file.
     """
-    cache = read_cache(path)
+    cache = read_tuner(path) if is_tuner_file(path) else read_cache(path)
     rule = _rule(cache, mapping)
     result = _device(cache, rule, device, find_device)
     records: list[Record] = []
@@ -205,12 +207,13 @@ def load_kernel_tuner(
         sound, odd = one_unit(records)
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from error
+    sound, throttled = without_throttled(sound)
     return Loaded(
         path=path,
         expected_row="usable row" if not records else "usable timed row",
         records=tuple(sound),
         rows=len(cache.rows) + sum(cache.odd.values()),
-        refused=refused + odd,
+        refused=refused + odd + throttled,
         dropped=dropped,
         mapping=rule.name,
         torn=cache.torn,

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 import re
 import statistics
+import zlib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -25,7 +26,14 @@ from numpy.typing import NDArray
 
 from haotuner.errors import UnknownDevice, UsageError
 from haotuner.hw_profiles.table import Known, architectures, known_arch, known_named
+from haotuner.microkernels.imported.solvers import FAMILY, algorithm_of
+from haotuner.records.importing import Loaded
 from haotuner.records.text import read_text
+from haotuner.spec.composition import Composition
+from haotuner.spec.kernel import MicroKernel
+from haotuner.spec.op import Op
+from haotuner.spec.record import Record, Timed, Trial
+from haotuner.spec.shape import Shape
 
 _TEXT = re.compile(
     r"(?P<image>[0-9]+(?:-[0-9]+){2,3})-(?P<filter>[0-9]+x[0-9]+(?:x[0-9]+)?)-(?P<out>[0-9]+(?:-[0-9]+){2,3})-(?P<batch>[0-9]+)"
@@ -117,6 +125,7 @@ class SolverTable:
     problem: Ids  # of each row, among ``problems``; ascending
     solver: Ids  # of each row, among ``solvers``
     ms: Times
+    workspace: Times  # bytes that each row's solver asks for
     left_out: Counter[str] = field(default_factory=Counter)  # reason to number of times or lines
     notes: tuple[str, ...] = ()  # what else is odd about the file
 
@@ -138,6 +147,7 @@ class SolverTable:
         return np.minimum.reduceat(self.ms, self.starts()[:-1]) if len(self.ms) else np.array([])
 
 
+_Problem = dict[str, list[tuple[float, float]]]  # solver to milliseconds and bytes of workspace, as often as listed
 _NAME = re.compile(r"(?P<arch>gfx[0-9]+[a-z]?)(?P<rest>.*)")
 _WGP = "rdna"  # HIP counts its units in pairs
 AGREE = 2.0  # one solver on one problem, listed twice: a busy machine, not another measurement
@@ -176,7 +186,7 @@ def read_find_database(path: Path, *, device: str | None = None) -> SolverTable:
     if stopped:
         notes.append(f"cut short: {stopped}")
         lines = lines[:-1]  # it may have gone on
-    problems: dict[str, dict[str, list[float]]] = {}
+    problems: dict[str, _Problem] = {}
     parsed: dict[str, ConvProblem] = {}
     formats: Counter[str] = Counter()
     for line in filter(None, map(str.strip, lines)):
@@ -191,8 +201,8 @@ def read_find_database(path: Path, *, device: str | None = None) -> SolverTable:
                 left_out[f"problems: {error}"] += 1
                 continue
         result = problems.setdefault(key, {})
-        for solver, ms in _entries(entries, formats, left_out):
-            result.setdefault(solver, []).append(ms)
+        for solver, ms, workspace in _entries(entries, formats, left_out):
+            result.setdefault(solver, []).append((ms, workspace))
     if len(formats) > 1:
         formats_text = ", ".join(f"{count} as {name}" for name, count in formats.most_common())
         notes.append(f"two line formats in one file, both read: {formats_text}")
@@ -202,6 +212,88 @@ def read_find_database(path: Path, *, device: str | None = None) -> SolverTable:
         raise UsageError(f"{path}: not one usable time of a solver: {why}")
     _in_milliseconds(path, table, parsed)
     return _without_impossible(table, parsed)
+
+
+MOST_PROBLEMS = 600  # of a file that become records: a model learns from 2,500 rows of a device, and 30,000 fill a gigabyte
+FEWEST_SOLVERS = 3  # of a problem, below which it ranks nothing
+SLOWEST_TIME = 100.0  # times the best of a problem, beyond which nothing is ranked by it, and it looks like another unit
+LEAST_MS = 0.05  # of a problem's best time: shorter ones measure the launch
+_TYPES = {"FP32": "", "FP16": ",dtype=fp16", "BF16": ",dtype=bf16"}
+_LAYOUTS = {"NCHW": "", "NHWC": ",layout=nhwc"}
+
+
+def load_find_database(path: Path, *, device: str | None = None, seed: int = 0) -> Loaded:
+    """Solvers' times of forward convolutions in two dimensions, as records of the family ``miopen_conv``.
+
+    Of a large file ``MOST_PROBLEMS`` are drawn; the same file gives the same ones.
+
+    Raises:
+        EnvironmentMissing, UnknownDevice, UsageError: as ``read_find_database``; UsageError too where no problem is left.
+    """
+    table = read_find_database(path, device=device)
+    refused: Counter[str] = Counter(table.left_out)
+    starts, best = table.starts(), table.best_ms()
+    problems: list[tuple[int, Op, Shape]] = []
+    for at, text in enumerate(table.problems):
+        rows = int(starts[at + 1] - starts[at])
+        if rows < FEWEST_SOLVERS or best[at] < LEAST_MS:
+            refused["times of problems of fewer than three solvers, or of less than 0.05 ms"] += rows
+        elif (op := _forward(ConvProblem.parse(text))) is None:
+            refused["times of problems that are no forward convolution in two dimensions that haotuner has"] += rows
+        else:
+            problems.append((at, *op))
+    chosen = sorted(np.random.default_rng(seed).permutation(len(problems))[:MOST_PROBLEMS].tolist())
+    fingerprint = f"miopen-{table.device.id}"
+    records: list[Record] = []
+    for index in chosen:
+        at, problem, shape = problems[index]
+        for row in range(int(starts[at]), int(starts[at + 1])):
+            if table.ms[row] > SLOWEST_TIME * best[at]:
+                refused["times more than a hundred times the best of their problem"] += 1
+                continue
+            solver = table.solvers[int(table.solver[row])]
+            params = (("al", algorithm_of(solver)), ("ws", round(float(table.workspace[row]) / 1024)),
+                      ("so", zlib.crc32(solver.encode()) % 2**31))  # fmt: skip
+            trial = Trial.of(problem, Composition.of(MicroKernel(FAMILY, params).name), shape, cache="hot")
+            us = float(table.ms[row]) * 1e3
+            records.append(Record(trial=trial, outcome=Timed(samples_us=(us,)), device_id=table.device.id, when=0.0,
+                                  fingerprint=fingerprint, session=f"import-{fingerprint}",
+                                  facts={"source": path.name, "solver": solver}))  # fmt: skip
+    if len(problems) > len(chosen):
+        refused[f"times of problems beyond {MOST_PROBLEMS}, which were drawn"] += sum(
+            int(starts[at + 1] - starts[at]) for index, (at, _, _) in enumerate(problems) if index not in set(chosen)
+        )
+    return Loaded(
+        path=path,
+        expected_row="time of a solver",
+        records=tuple(records),
+        rows=len(records) + sum(refused.values()),
+        refused=refused,
+        mapping=FAMILY,
+        torn="; ".join(note for note in table.notes if "cut short" in note),
+    )
+
+
+def _forward(problem: ConvProblem) -> tuple[Op, Shape] | None:
+    """The op and the shape that a problem is; None where there is none."""
+    known = problem.direction == "F" and len(problem.filter) == 2 and problem.groups == 1
+    if not known or problem.dtype not in _TYPES or problem.layout not in _LAYOUTS:
+        return None
+    channels, height, width = problem.image
+    options = "".join(
+        f",{name}={'.'.join(map(str, pair))}" if len(set(pair)) > 1 else f",{name}={pair[0]}"
+        for name, pair, usual in (("stride", problem.stride, 1), ("pad", problem.pad, 0), ("dilation", problem.dilation, 1))
+        if set(pair) != {usual}
+    )
+    rows, columns = problem.filter
+    text = f"conv2d:c={channels},f={problem.out[0]},r={rows},s={columns}{options}"
+    try:
+        op = Op.parse(text + _TYPES[problem.dtype] + _LAYOUTS[problem.layout])
+        shape = Shape.of(b=problem.batch, h=height, w=width)
+        extents = op.extents(shape)
+    except (UsageError, ValueError):
+        return None
+    return (op, shape) if (extents["p"], extents["q"]) == problem.out[1:] else None
 
 
 def device_of(text: str, path: Path) -> Known:
@@ -230,7 +322,8 @@ def device_of(text: str, path: Path) -> Known:
     return known
 
 
-def _entries(text: str, formats: Counter[str], left_out: Counter[str]) -> Iterator[tuple[str, float]]:
+def _entries(text: str, formats: Counter[str], left_out: Counter[str]) -> Iterator[tuple[str, float, float]]:
+    """Solver, milliseconds and bytes of workspace of each usable entry."""
     for entry in filter(None, text.split(";")):
         first, colon, rest = entry.partition(":")
         cells = rest.split(",")
@@ -248,28 +341,29 @@ def _entries(text: str, formats: Counter[str], left_out: Counter[str]) -> Iterat
             left_out["times of zero or less" if math.isfinite(ms) else "times that are not finite"] += 1
             continue
         formats[_FORMATS[older]] += 1
-        yield solver, ms
+        bytes_of = cells[2:3] if older else cells[1:2]
+        yield solver, ms, float(bytes_of[0]) if bytes_of and bytes_of[0].isdecimal() else 0.0
 
 
-def _table(
-    known: Known, problems: dict[str, dict[str, list[float]]], left_out: Counter[str], notes: tuple[str, ...]
-) -> SolverTable:
+def _table(known: Known, problems: dict[str, _Problem], left_out: Counter[str], notes: tuple[str, ...]) -> SolverTable:
     names: dict[str, int] = {}
-    rows: list[tuple[int, int, float]] = []
+    rows: list[tuple[int, int, float, float]] = []
     names_: list[str] = []
     for key, problem in problems.items():
         usable = []
-        for solver, times in problem.items():
+        for solver, entries in problem.items():
+            times = [ms for ms, _ in entries]
             if max(times) > AGREE * min(times):
                 left_out[f"times of one solver on one problem that are more than {AGREE:g} times apart"] += len(times)
                 continue
             if len(times) > 1:
                 left_out["further times of one solver on one problem, which agree"] += len(times) - 1
-            usable.append((len(names_), names.setdefault(solver, len(names)), statistics.median(times)))
+            at = names.setdefault(solver, len(names))
+            usable.append((len(names_), at, statistics.median(times), max(workspace for _, workspace in entries)))
         if usable:
             names_.append(key)
             rows += usable
-    columns = list(zip(*rows, strict=True)) if rows else [(), (), ()]
+    columns = list(zip(*rows, strict=True)) if rows else [(), (), (), ()]
     return SolverTable(
         device=known,
         problems=tuple(names_),
@@ -277,6 +371,7 @@ def _table(
         problem=np.array(columns[0], np.int64),
         solver=np.array(columns[1], np.int64),
         ms=np.array(columns[2], np.float64),
+        workspace=np.array(columns[3], np.float64),
         left_out=left_out,
         notes=notes,
     )
@@ -312,6 +407,7 @@ def _without_impossible(table: SolverTable, parsed: dict[str, ConvProblem]) -> S
         problem=problem.astype(np.int64),
         solver=table.solver[sound],
         ms=table.ms[sound],
+        workspace=table.workspace[sound],
     )
 
 

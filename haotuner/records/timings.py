@@ -1,6 +1,7 @@
 """Timings of one device in one file: the device first, then one line a state of one op.
 
-Line 1: ``{"date", "device", "kernels"}``. Others: ``[op, threads, weights, split, {m: [[kernel index, us, ...], ...]}]``.
+Line 1: ``{"date", "device", "kernels"}``. Others: ``[op, threads, weights, split, {shape: [[kernel index, us...]...]}]``.
+A shape is its rows where those are its only axis, else as the command line writes it (``b=1;h=14;w=14``).
 ``python -m tests.bench.cuda_records`` and ``own_devices`` write them; the tree has those of an H200 and six CPUs.
 """
 
@@ -62,9 +63,9 @@ def read_timings(path: Path) -> Timings:
         head = json.loads(first)
         device, date, kernels = Device(**head["device"]), str(head["date"]), head["kernels"]
         for number, line in enumerate(lines, start=2):  # noqa: B007  named by the error below
-            op, threads, weights, split, times_by_rows = json.loads(line)
-            for m, rows in times_by_rows.items():
-                shape = Shape.of(m=int(m))
+            op, threads, weights, split, times_by_shape = json.loads(line)
+            for text, rows in times_by_shape.items():
+                shape = _shape(text)
                 for at, *medians in rows:
                     sound = tuple(us for us in medians if math.isfinite(us) and us > 0)
                     refused["a time that is no positive number"] += len(medians) - len(sound)
@@ -77,6 +78,18 @@ def read_timings(path: Path) -> Timings:
             f"{path}: line {number} is not one of {FILE_KIND} ({type(error).__name__}: {error}); get the file again"
         ) from error
     return Timings(device=device, date=date, rounds=rounds, refused=+refused)
+
+
+def shape_key(shape: Shape) -> str:
+    """Text of a shape in such a file."""
+    axes = shape.as_dict()
+    return str(axes["m"]) if axes.keys() == {"m"} else str(shape)
+
+
+def _shape(text: str) -> Shape:
+    if "=" not in text:
+        return Shape.of(m=int(text))
+    return Shape.of({axis: int(extent) for axis, _, extent in (part.partition("=") for part in text.split(";"))})
 
 
 def load_timings(path: Path, *, find_device: Callable[[str], Device]) -> Loaded:

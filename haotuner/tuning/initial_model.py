@@ -13,7 +13,7 @@ from haotuner.errors import HaotunerError, UsageError
 from haotuner.spec.device import Device
 from haotuner.transfer.models_shipped import ShippedModel, ShippedModels, starting_models
 from haotuner.transfer.saved_model import Transferred, load_model
-from haotuner.transfer.shared_model import SHARED, runs_on_gpus, shipped_file, verdict_on
+from haotuner.transfer.shared_model import GPUS, SHARED, machine_of, runs_on_gpus, shipped_file, verdict_on
 from haotuner.transfer.similarity import priors_at
 from haotuner.transfer.warm_start import Blend, Started, shared_of_models, shared_of_sources
 
@@ -50,7 +50,7 @@ def start_of(requested: str | None, device: Device, family: str, *, seed: int = 
         return Start(model=None, words="from cold (--cost-model none)", document={"model": None, "why": "--cost-model none"})
     if requested is not None:
         named = load_model(Path(requested))
-        _same_family(requested, named.facts.get("family"), family, device)
+        _same_family(requested, named.facts, family, device)
         if named.facts.get("family") == SHARED:
             return _shared(named, f"the model {requested}", requested, device, family, seed)
         # Whatever its kind, a model that is fitted again forgets the rows it was made of; what starts a run must not.
@@ -60,7 +60,7 @@ def start_of(requested: str | None, device: Device, family: str, *, seed: int = 
             )
         return Start(model=Started(named, seed=seed), words=f"from the model {requested}", document={"model": requested})
     result = starting_models(device, family)
-    if not result.models and runs_on_gpus(device):
+    if not result.models and (runs_on_gpus(device) or not result.damaged):
         return _shared_shipped(device, family, seed)
     return _shipped(result, device, family, seed)
 
@@ -107,15 +107,20 @@ def _start(model: Started, words: str, document: Mapping[str, Any], sources: int
 
 
 def _shared_shipped(device: Device, family: str, seed: int) -> Start:
-    """The shipped model of all GPUs where it beat the roofline on held-out devices; else the roofline, and the reason."""
+    """The shipped model of all GPUs, or of all CPUs, where it beat the roofline on held-out devices.
+
+    Else the roofline, and the reason.
+    """
+    machine = machine_of(device)
+    name = f"the shared model of {machine[:-1].upper()}s"
     try:
-        model = load_model(shipped_file())
+        model = load_model(shipped_file(machine))
     except HaotunerError as error:
         return Start(model=None, words=f"from the roofline: {error}", document={"model": None, "why": str(error)})
     if verdict_on(model.facts, family) is None:
-        why = f"the shared model of GPUs is not used for {family}: no device with such kernels was held out of it"
+        why = f"{name} is not used for {family}: no device with such kernels was held out of it"
         return Start(model=None, words=f"from the roofline: {why}", document={"model": None, "why": why})
-    return _shared(model, "the shared model of GPUs", f"{SHARED}/{shipped_file().stem}", device, family, seed)
+    return _shared(model, name, f"{SHARED}/{machine}", device, family, seed)
 
 
 def _shared(model: Forest | Transferred, name: str, file: str, device: Device, family: str, seed: int) -> Start:
@@ -137,15 +142,18 @@ def _shared(model: Forest | Transferred, name: str, file: str, device: Device, f
     rows = sum(sum(families.values()) for families in sources.values())
     measured = f"{device.id} {'is' if device.id in sources else 'is not'} among them"
     devices = f"{len(sources)} device{'s' if len(sources) > 1 else ''} ({', '.join(sorted(sources))}; {measured})"
+    if winners := int(model.facts.get("winners", 0)):
+        devices += f", and known winners of {winners} devices"
     words = f"from {name}, {rows:,} timings of {devices}; {certain}"
     document: dict[str, Any] = {"model": file, "sources": sources}
     document["held_out"] = None if verdict is None else asdict(verdict)
     return Start(model=Started(model, seed=seed), words=words, document=document, every_family=True)
 
 
-def _same_family(requested: str, known: object, family: str, device: Device) -> None:
+def _same_family(requested: str, facts: Mapping[str, Any], family: str, device: Device) -> None:
     """UsageError if a model is known to rank another family; files written before this was kept do not say."""
-    if known == SHARED and runs_on_gpus(device):
+    known = facts.get("family")
+    if known == SHARED and facts.get("machine", GPUS) == machine_of(device):
         return
     if known is not None and known != family:
         raise UsageError(

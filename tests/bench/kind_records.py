@@ -2,7 +2,8 @@
 
 Ops and shapes are drawn, a few of each kind, none of them an op that ``kind_search`` judges. Of each op the candidates that
 selection keeps and some random ones are timed hot, on one thread, until the time asked for is over: a further round of ops
-goes on where the last one ended, and what the store has is not measured again.
+goes on where the last one ended, and what the store has is not measured again. ``--device cpu:avx2`` measures another
+instruction set of the host; ``--write`` puts the times into ``tests/bench/records/kinds``, where ``shared_cpu`` reads them.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 from haotuner.backends.index import backend_for
 from haotuner.cli.cache_folder import cache_folder
 from haotuner.hw_profiles.find import find_device
+from haotuner.records import open_store
 from haotuner.search.grid_search import expectation
 from haotuner.search.task import Task
 from haotuner.select.funnel import select
@@ -25,6 +27,7 @@ from haotuner.spec.shape import Shape
 from haotuner.spec.traffic import Traffic
 from haotuner.tuning.initial_model import start_of
 from tests.bench.kind_search import OPS, times
+from tests.bench.own_records import KINDS, OwnRecords
 
 Drawn = tuple[str, list[dict[str, int]]]
 SHAPES = 4
@@ -100,8 +103,16 @@ def main() -> None:
     words.add_argument("--types", default="fp32,bf16,int8", help="of ops, to measure some alone")
     words.add_argument("--kernels", type=int, default=10**6, help="of an op at most so many, drawn: more ops in the time")
     words.add_argument("--only", default="", help="kinds of ops, as in dense,batch_matmul; by default all")
+    words.add_argument("--device", default="cpu", help="cpu, cpu:avx2, cpu:sse")
+    words.add_argument(
+        "--write", action="store_true", help="measure nothing: write what the store has of the device as text"
+    )
     args = words.parse_args()
-    device, end = find_device("cpu", cache_dir=cache_folder(os.environ)), time.monotonic() + 60 * args.minutes
+    device, end = find_device(args.device, cache_dir=cache_folder(os.environ)), time.monotonic() + 60 * args.minutes
+    if args.write:
+        records = [record for record in open_store(args.db).records() if record.device_id == device.id]
+        print(OwnRecords.of_repeats(device, records).write(KINDS))
+        return
     for text, sizes in drawn(args.seed, tuple(args.types.split(","))):
         if time.monotonic() > end:
             return

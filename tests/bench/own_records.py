@@ -9,11 +9,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from haotuner.records import RecordStore
-from haotuner.records.timings import read_timings
+from haotuner.records.timings import read_timings, shape_key
 from haotuner.spec.device import Device
 from haotuner.spec.record import Record, Timed, Trial
 
 FOLDER = Path(__file__).parent / "records"
+KINDS = FOLDER / "kinds"  # products of every kind but dense fp32, by ``kind_records``
 State = tuple[str, int, str, str]  # op, threads, weights, split
 DIGITS = 5
 
@@ -50,16 +51,31 @@ class OwnRecords:
         date = datetime.fromtimestamp(last, UTC).date().isoformat()
         return OwnRecords(device=device, date=date, rounds={trial: tuple(us[:most]) for trial, us in times.items()})
 
+    @staticmethod
+    def of_repeats(device: Device, records: Iterable[Record]) -> OwnRecords:
+        """The least sample of every repeat of a trial, in their order: other load only ever slows."""
+        repeats: dict[Trial, dict[int, float]] = {}
+        last = 0.0
+        for record in records:
+            if isinstance(record.outcome, Timed):
+                times = repeats.setdefault(replace(record.trial, repeat=0), {})
+                times[record.trial.repeat] = min(record.outcome.samples_us)
+                last = max(last, record.when)
+        date = datetime.fromtimestamp(last, UTC).date().isoformat()
+        rounds = {trial: tuple(us for _, us in sorted(times.items())) for trial, times in repeats.items()}
+        return OwnRecords(device=device, date=date, rounds=rounds)
+
     def write(self, folder: Path) -> Path:
         """``<device id>.json`` in a folder, one line a state of one op."""
         kernels = sorted({trial.kernel for trial in self.rounds})
         place = {kernel: at for at, kernel in enumerate(kernels)}
-        states: dict[State, dict[int, list[list[float]]]] = {}
+        states: dict[State, dict[str, list[list[float]]]] = {}
         for trial, medians in self.rounds.items():
             state = (trial.op.name, trial.threads, trial.weights, trial.split)
-            rows = states.setdefault(state, {}).setdefault(trial.shape["m"], [])
+            rows = states.setdefault(state, {}).setdefault(shape_key(trial.shape), [])
             rows.append([place[trial.kernel], *(float(f"{us:.{DIGITS}g}") for us in medians)])
-        lines = [json.dumps([*state, {m: sorted(rows) for m, rows in sorted(by.items())}], separators=(",", ":"))
+        lines = [json.dumps([*state, {text: sorted(rows) for text, rows in sorted(by.items(), key=_by_extents)}],
+                            separators=(",", ":"))
                  for state, by in sorted(states.items())]  # fmt: skip
         named = {"id": self.device.id, "kind": self.device.kind, "name": self.device.name, "arch": self.device.arch}
         head = {"date": self.date, "device": {**named, **self.device.numbers()}, "kernels": kernels}
@@ -79,6 +95,10 @@ class OwnRecords:
         for trial, us in self.us.items():
             yield Record(trial=trial, outcome=Timed(samples_us=(us,)), device_id=self.device.id, fingerprint="own",
                          session="own", when=0.0)  # fmt: skip
+
+
+def _by_extents(item: tuple[str, object]) -> tuple[int, ...]:
+    return tuple(int(extent.rpartition("=")[2]) for extent in item[0].split(";"))
 
 
 def all_records(folder: Path = FOLDER) -> list[OwnRecords]:

@@ -12,6 +12,7 @@ from haotuner.cli.app import run
 from haotuner.cli.output import check_output_path
 from haotuner.cli.transfer_input import known_device
 from haotuner.errors import UnknownDevice
+from haotuner.records.clblast import PARAMETERS
 from haotuner.transfer.models_shipped import models_shipped
 from tests.transfer.profile_store import store_of_profiles
 
@@ -96,3 +97,39 @@ def test_verbose_says_what_was_read(db: str, tmp_path: Path, capsys: pytest.Capt
         assert run([*words, "--family", "cpu_dense_fp32", *more]) == 0
         err = capsys.readouterr().err
         assert ("cpu_dense_fp32 on titan-rtx: 280 rows of 2 tasks" in err) == (more == ["-v"])
+
+
+def winners(folder: Path, *devices: str) -> str:
+    """A table of CLBlast's best parameters on these devices."""
+    best = dict(zip(PARAMETERS, (0, 1, 32, 2, 8, 8, 64, 8, 8, 64, 1, 1, 0, 0, 4, 4), strict=True))
+    rows = [{"device": name, "vendor": "NVIDIA", "kind": "GPU", "architecture": "default", "best": best} for name in devices]
+    path = folder / "xgemm.json"
+    path.write_text(json.dumps({"kernel": "Xgemm", "parameters": list(PARAMETERS), "rows": rows}), encoding="utf-8")
+    return str(path)
+
+
+def test_winners_alone_are_a_source_and_what_is_left_out_of_them_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, out = winners(tmp_path, "GeForce GTX 970", "Mystery 9000"), tmp_path / "model"
+    assert run(["transfer", "fit", "--winners", file, "--target", "l40s", "--out", str(out)]) == 0
+    printed = capsys.readouterr()
+    assert "shared on l40s, shared from no other device" in printed.out and "is not known" in printed.err
+    assert "left out 1: " in printed.err and "devices of which too little is known" in printed.err
+    assert out.stat().st_size > 1000
+
+
+def test_a_fit_without_a_source_or_from_winners_of_nobody_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["transfer", "fit", "--target", "l40s", "--out", str(tmp_path / "model")]
+    assert run(words) == 2 and "--db URL of a store, or --winners FILE" in capsys.readouterr().err
+    assert run([*words, "--winners", winners(tmp_path, "Mystery 9000")]) == 2
+    assert "not one winner of a GPU whose profile is known" in capsys.readouterr().err
+    (tmp_path / "xgemm.json").write_text("no table")
+    assert run([*words, "--winners", str(tmp_path / "xgemm.json")]) == 2 and "xgemm.json" in capsys.readouterr().err
+    assert (
+        run(["transfer", "fit", "--winners", winners(tmp_path, "GeForce GTX 970"), "--target", "xeon-8380", *words[4:]]) == 2
+    )
+    assert "winners are learned by the model of all families of GPUs alone" in capsys.readouterr().err
+    assert not (tmp_path / "model").exists()

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from haotuner.cli.app import run
+from haotuner.records.clblast import PARAMETERS
 from tests.bench.transfer_study.__main__ import main
 from tests.transfer.solver_examples import table
 
@@ -59,7 +60,7 @@ def test_a_report_of_a_folder_of_mixed_files_judges_what_is_there(
     assert set(json.loads(capsys.readouterr().out)) == {"solvers"}
 
 
-def test_an_import_reads_what_of_a_folder_holds_no_records_and_says_who_uses_it(
+def test_an_import_stores_times_of_solvers_and_says_of_winners_who_uses_them(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = (folder / "gfx906_60.HIP.fdb.txt").read_text().replace(":", ":-", 1)
@@ -70,21 +71,22 @@ def test_an_import_reads_what_of_a_folder_holds_no_records_and_says_who_uses_it(
     printed = capsys.readouterr()
     assert "shapes.json: no cache, no find database and no winners: passed over" in printed.err
     said = printed.out
-    assert (
-        said.count(
-            "no records to store, in a checkout `python -m tests.bench.transfer_study solvers --data FOLDER` reads the file"
-        )
-        == 3
-    )
-    assert "solvers on 30 problems of gfx906-60" in said and "left out 1: times of zero or less" in said
-    assert not (folder / "r.db").exists()
+    assert said.count(" timed, 0 failed, ") == 3 and "on gfx906-60: 90 timed" not in said
+    assert "left out 1: times of zero or less" in said and "more ops on gfx906-60" in said
+    assert (folder / "r.db").exists()
     winners = {"kernel": "Xgemm", "parameters": [], "rows": []}
     (folder / "xgemm.json").write_text(json.dumps(winners), encoding="utf-8")
     assert run(asked) == 2, "a table that nobody can use is a file that did not come in"
     assert "xgemm.json: not one usable winner" in capsys.readouterr().err
+    best = dict(zip(PARAMETERS, (0, 1, 32, 2, 8, 8, 64, 8, 8, 64, 1, 1, 0, 0, 4, 4), strict=True))
+    row = {"device": "GeForce GTX 970", "vendor": "NVIDIA", "kind": "GPU", "architecture": "SM5.2", "best": best}
+    (folder / "xgemm.json").write_text(json.dumps({**winners, "rows": [row]}), encoding="utf-8")
+    assert run(asked) == 0
+    used = f"no records to store, `haotuner transfer fit --winners {folder / 'xgemm.json'}` reads the file"
+    assert used in capsys.readouterr().out
     (folder / "xgemm.json").unlink()
     assert run([*asked, "--json"]) == 0
-    assert [one["stored"] for one in json.loads(capsys.readouterr().out)["files"]] == [False] * 3
+    assert [file["new"] for file in json.loads(capsys.readouterr().out)["files"]] == [0] * 3
     assert run(["records", "import", "--db", asked[-1]]) == 2 and "FILE... or --data FOLDER" in capsys.readouterr().err
     assert run([*asked[:3], str(folder / "none"), *asked[4:]]) == 2 and "is no folder" in capsys.readouterr().err
     cache = {

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import bz2
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from haotuner.errors import UnknownDevice, UsageError
-from haotuner.records.miopen import SolverTable, device_of, read_find_database
+from haotuner.hw_profiles.find import find_device
+from haotuner.microkernels.imported.solvers import IMPLICIT, MATRIX, NAIVE, WINOGRAD, algorithm_of
+from haotuner.records.importing import Loaded
+from haotuner.records.miopen import MOST_PROBLEMS, SolverTable, device_of, load_find_database, read_find_database
+from haotuner.transfer.reading import read_records
 
 FLAT = "64-56-56-3x3-64-56-56-32-1x1-1x1-1x1-0-NCHW-FP32-F"
 DEEP = "1024-1-14-14-1x3x3-1024-1-14-14-1-0x1x1-1x1x1-1x1x1-0-NCDHW-FP16-B_g32"
@@ -111,3 +116,46 @@ def test_a_file_name_says_architecture_and_units(name: str, expected: str, units
 def test_a_file_name_that_says_less_is_refused(name: str) -> None:
     with pytest.raises(UnknownDevice, match="name the device with --device"):
         device_of(name, Path(name))
+
+
+THREE = "ConvBinWinogradRxSf2x3:0.5,0,x;GemmFwdRest:1.5,6422528,x;ConvDirectNaiveConvFwd:9.5,0,x"
+
+
+def load(tmp_path: Path, *lines: str, name: str = "gfx906_60.HIP.fdb.txt") -> Loaded:
+    read(tmp_path, *lines, name=name)
+    return load_find_database(tmp_path / name)
+
+
+def test_forward_convolutions_become_records_that_a_model_can_learn_from(tmp_path: Path) -> None:
+    loaded = load(tmp_path, f"{FLAT}={THREE}", f"{FLAT[:-1]}B={THREE}", OLDER)
+    assert {record.trial.op.name for record in loaded.records} == {"conv2d_c64_f64_r3_s3_pad1"}
+    assert [record.outcome.median_us for record in loaded.records] == [500.0, 1500.0, 9500.0]  # type: ignore[union-attr]
+    assert [record.facts["solver"] for record in loaded.records][0] == "ConvBinWinogradRxSf2x3"
+    assert "_ws6272_" in loaded.records[1].trial.kernel
+    assert sum(loaded.refused.values()) == 4, "three backward, and a problem of one solver"
+    (table,) = read_records(loaded.records, partial(find_device, measure=False)).tables
+    assert table.device.id == "gfx906-60" and table.family == "miopen_conv" and len(table.groups()) == 1
+    expected = table.frame["expected_log"].to_numpy()[[t.trials.index(r.trial) for t in [table] for r in loaded.records]]
+    assert expected[0] == expected.max() and expected[2] == expected.min(), "the analysis knows algorithms and workspace"
+
+
+def test_of_a_large_file_a_part_is_drawn_always_the_same(tmp_path: Path) -> None:
+    lines = [f"{FLAT.replace('-32-1x1', f'-{batch}-1x1')}={THREE}" for batch in range(8, MOST_PROBLEMS + 40)]
+    loaded = load(tmp_path, *lines)
+    assert len(loaded.records) == 3 * MOST_PROBLEMS and loaded.records == load(tmp_path, *lines).records
+    assert [count for reason, count in loaded.refused.items() if "which were drawn" in reason] == [3 * 32]
+
+
+def test_a_solver_a_hundred_times_slower_than_the_best_ranks_nothing_and_is_no_other_unit(tmp_path: Path) -> None:
+    loaded = load(tmp_path, f"{FLAT}={THREE};ConvSlow:400,0,x")
+    assert len(loaded.records) == 3 and loaded.refused == {"times more than a hundred times the best of their problem": 1}
+
+
+def test_a_file_without_a_forward_convolution_stores_nothing(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="not one time of a solver.*nothing was stored"):
+        load(tmp_path, OLDER)
+
+
+def test_solvers_have_the_algorithm_that_their_names_say() -> None:
+    names = ("ConvDirectNaiveConvFwd", "ConvBinWinograd3x3U", "ConvHipImplicitGemmV4R4Fwd", "ConvMlirIgemmFwdXdlops")
+    assert [algorithm_of(name) for name in names] == [NAIVE, WINOGRAD, IMPLICIT, MATRIX]

@@ -11,8 +11,12 @@ import pytest
 from haotuner.errors import UsageError
 from haotuner.hw_profiles.find import find_device
 from haotuner.records import MemoryStore
-from haotuner.records.timings import is_timings, load_timings, read_timings
+from haotuner.records.codec import trial_of
+from haotuner.records.timings import is_timings, load_timings, read_timings, shape_key
+from haotuner.spec.record import Record, Timed
+from haotuner.spec.shape import Shape
 from haotuner.transfer.reading import read_records
+from tests.bench.own_records import OwnRecords
 
 H200 = Path(__file__).parents[1] / "bench" / "records" / "cuda" / "h200.json"
 device_named = partial(find_device, measure=False)
@@ -61,3 +65,23 @@ def test_two_devices_under_one_name_are_refused(tmp_path: Path) -> None:
 def test_other_files_are_not_taken_for_timings(tmp_path: Path) -> None:
     (tmp_path / "other.json").write_text('{"date": 1, "device": 2}\n')
     assert not is_timings(tmp_path / "other.json") and not is_timings(tmp_path / "missing.json")
+
+
+def test_shapes_of_several_axes_and_repeats_are_written_and_read_again(tmp_path: Path) -> None:
+    shapes = [Shape.of(b=1, h=14, w=14), Shape.of(b=2, h=7, w=31)]
+    assert [shape_key(shape) for shape in [*shapes, Shape.of(m=37)]] == ["b=1;h=14;w=14", "b=2;h=7;w=31", "37"]
+    records = [
+        Record(trial=trial_of("conv2d_c8_f8_r3_s3", f"cpu_conv_fp32__mr{mr}", shape, repeat=repeat), device_id="x", when=1.0,
+               outcome=Timed(samples_us=(10.0 * mr + repeat, 90.0)), fingerprint="f", session="s")
+        for shape in shapes for mr in (1, 2) for repeat in (0, 1)
+    ]  # fmt: skip
+    own = OwnRecords.of_repeats(read_timings(H200).device, records)
+    again = OwnRecords.read(own.write(tmp_path))
+    assert again.rounds == own.rounds and len(own.rounds) == 4
+    assert sorted(own.rounds.values()) == [(10.0, 11.0)] * 2 + [(20.0, 21.0)] * 2
+
+
+@pytest.mark.parametrize("shape", ["b=1;h", "m=many", "-3", "b=1;b=2;c"])
+def test_a_shape_that_is_none_is_named(tmp_path: Path, shape: str) -> None:
+    with pytest.raises(UsageError, match="line 2 is not one of"):
+        read_timings(changed(tmp_path, 1, json.dumps(["dense_n2304_k768", 1, "cold", "n", {shape: [[0, 1.0]]}])))

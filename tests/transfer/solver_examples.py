@@ -33,5 +33,11 @@ def table(arch: str, units: int, *, seed: int = 0, shapes: int = 120) -> SolverT
             rows.append((at, place, slow[name] * (1.0 + 0.02 * rng.random())))
     problem, solver, ms = (np.array(column) for column in zip(*rows, strict=True))
     return SolverTable(
-        device=device, problems=tuple(problems), solvers=SOLVERS, problem=problem, solver=solver, ms=ms.astype(np.float64)
+        device=device,
+        problems=tuple(problems),
+        solvers=SOLVERS,
+        problem=problem,
+        solver=solver,
+        ms=ms.astype(np.float64),
+        workspace=np.zeros(len(ms)),
     )

@@ -12,13 +12,18 @@ import pytest
 from haotuner.cost.forest import Forest
 from haotuner.errors import UsageError
 from haotuner.hw_profiles.find import find_device
+from haotuner.hw_profiles.table import known_named, stranger
+from haotuner.records.clblast import PARAMETERS, Winner, Winners, xgemm_space
 from haotuner.records.timings import load_timings
+from haotuner.records.winners import FAMILY, LEAD, RIVALS, winner_tables
 from haotuner.transfer.device_table import DeviceTable
 from haotuner.transfer.fit import fit_model
 from haotuner.transfer.reading import DeviceTables, read_records
 from haotuner.transfer.saved_model import load_model, save_model
 from haotuner.transfer.shared_model import (
     COLUMNS,
+    CPU_COLUMNS,
+    CPUS,
     GAIN,
     SHARE,
     SHARES,
@@ -27,12 +32,15 @@ from haotuner.transfer.shared_model import (
     facts_of,
     fit_shared,
     held_out,
+    judged_tasks,
     shipped_file,
     verdict_on,
     verdicts,
 )
 from haotuner.tuning.initial_model import Starts, start_of
 from tests.bench.own_records import FOLDER
+from tests.bench.shared_models import needed
+from tests.transfer.transfer_examples import WIDE, tables
 
 device_of = partial(find_device, measure=False)
 H200, L40S = device_of("h200"), device_of("l40s")
@@ -148,3 +156,67 @@ def test_the_shipped_model_is_of_today_s_features_and_starts_a_gpu_that_nobody_m
     assert start.model is not None and "the shared model of GPUs" in start.words and f"{known.roofline:.3f}" in start.words
     assert start_of(None, L40S, "cuda_mma_bf16").model is None
     assert "no device with such kernels" in start_of(None, L40S, "cuda_conv_fp32").words
+
+
+def winner(device: str, at: int) -> Winner:
+    known = known_named(device) or stranger(device, vendor="", on_cpu=False)
+    return Winner(device=known, values=tuple(xgemm_space()[at].tolist()))
+
+
+def test_a_winner_s_table_is_the_roofline_s_order_with_the_winner_first() -> None:
+    tables = winner_tables(Winners(winners=(winner("gtx-980", 40_000), winner("Mystery 9000", 5), winner("gtx-970", 9))))
+    assert [table.device.id for table in tables.tables] == ["gtx-980", "gtx-970"]
+    assert sum(tables.left_out.values()) == 1, "a device of which nothing is known teaches nothing"
+    table = tables.tables[0]
+    prior = table.frame["expected_log"].to_numpy()
+    assert table.family == FAMILY and RIVALS - 30 < len(table) <= RIVALS + 1
+    assert table.labels[0] == table.labels.max() == prior.max() + LEAD and np.array_equal(table.labels[1:], prior[1:])
+    assert not judged_tasks(table), "nobody is judged by what was not timed"
+
+
+def untimed(measured: list[DeviceTable], slope: float) -> list[DeviceTable]:
+    """Tables of another device, as if winners said what a doubling of the tile's rows costs."""
+    return [
+        replace(table, device=device_of("a4000"), family=FAMILY, timed=False,
+                labels=np.asarray(table.frame["expected_log"] - slope * table.frame["tile_rows_log2"], np.float64))
+        for table in measured
+    ]  # fmt: skip
+
+
+def test_winners_are_used_if_held_out_devices_rank_better_for_them_and_it_is_said(
+    two_devices: list[DeviceTable], measured: list[DeviceTable]
+) -> None:
+    alone = [table for table in two_devices if table.device.id == "h200"]
+    fitted = fit_model(DeviceTables(tables=alone), L40S, winners=untimed(measured, 0.4))
+    assert "CLBlast's winners on 1 devices are used" in fitted.note and fitted.model.facts["winners"] == 1
+    assert fitted.sources == ("h200",), "sources are devices with times"
+    fitted = fit_model(DeviceTables(tables=alone), L40S, winners=untimed(measured, -0.4))
+    assert "CLBlast's winners on 1 devices are left out" in fitted.note and fitted.model.facts["winners"] == 0
+
+
+def test_winners_alone_make_a_model_that_nobody_judged() -> None:
+    winners = winner_tables(Winners(winners=(winner("gtx-980", 40_000),))).tables
+    fitted = fit_model(DeviceTables(), L40S, winners=winners)
+    assert fitted.mode == "shared" and fitted.sources == () and "not known" in fitted.note
+
+
+def test_winners_for_a_cpu_or_beside_a_family_are_refused(measured: list[DeviceTable]) -> None:
+    winners = winner_tables(Winners(winners=(winner("gtx-980", 40_000),))).tables
+    for target, family in ((device_of("xeon-8380"), None), (L40S, "cuda_simt_fp32")):
+        with pytest.raises(UsageError, match="winners are learned by the model of all families of GPUs alone"):
+            fit_model(DeviceTables(tables=measured), target, family=family, winners=winners)
+    assert len(PARAMETERS) == xgemm_space().shape[1]
+
+
+def test_cpus_have_a_shared_model_of_their_own() -> None:
+    assert set(CPU_COLUMNS) - set(COLUMNS) == {"streams", "ahead_lines_log2", "fetched", "exposed_share"}
+    facts = load_model(shipped_file(CPUS)).facts
+    assert facts["machine"] == CPUS and all(source.startswith("cpu-") for source in facts["sources"])
+
+
+def test_an_order_is_worth_the_kernels_that_it_takes_to_come_within_two_percent() -> None:
+    (table,) = tables(WIDE)
+    shapes = judged_tasks(table)
+    assert needed(table.labels, table, shapes[:1]) == 1, "the truth needs one kernel of one shape"
+    assert needed(-table.labels, table, shapes[:1]) > len(table) // 4
+    assert 1 <= needed(table.labels, table, shapes) < needed(-table.labels, table, shapes)

@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.bench.markdown import markdown_table
 from tests.bench.transfer_study.ablation import SEEDS
-from tests.bench.transfer_study.bars import bars
+from tests.bench.transfer_study.bars import bars_table
 from tests.bench.transfer_study.calibrate import KEYS
 from tests.bench.transfer_study.objectives import SAMPLES
 from tests.bench.transfer_study.report_page import Plots, family_page, header
@@ -15,9 +15,7 @@ from tests.bench.transfer_study.report_page import Plots, family_page, header
 
 def study_page(document: Mapping[str, Any], command: str, plots: Plots) -> str:
     """Markdown of what ``survey`` found."""
-    lines = [*header(document, command), "## Bars", ""]
-    rows = [(bar.family, bar.split, bar.text, bar.found, "yes" if bar.met else "**no**") for bar in bars(document)]
-    lines += markdown_table(("family", "split", "bar", "found", "met"), rows)
+    lines = [*header(document, command), *bars_table(document)]
     for family, facts in document["families"].items():
         lines += family_page(family, facts, document["counts"], plots)
         lines += _family_tests(family, facts)

@@ -14,6 +14,7 @@ from haotuner.cli.output import check_output_path, say, status_messages, tell
 from haotuner.cli.transfer_input import caches_in, known_families
 from haotuner.errors import UsageError
 from tests.bench.transfer_study import report as reports
+from tests.bench.transfer_study.bars import bars_table
 from tests.bench.transfer_study.evaluate import SPLITS
 from tests.bench.transfer_study.options import Family, Seeds, counts_of
 from tests.bench.transfer_study.other_tables import others_in, sections
@@ -90,7 +91,7 @@ def report(
     source = " ".join([*(["--db URL"] if db is not None else []), *(["--data FOLDER"] if data is not None else [])])
     if out is not None:
         command = f"python -m tests.bench.transfer_study report {source} --out {out.name}{options}"
-        more = "".join(f"{line}\n" for line in sections(judged, devices=True))
+        more = "".join(f"{line}\n" for line in (*bars_table(document), *sections(judged, devices=True)))
         out.write_text(page(document, command) + more, encoding="utf-8")
     if json_output:
         say(json.dumps({**document, **judged}, indent=1))

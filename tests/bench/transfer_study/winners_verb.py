@@ -59,6 +59,10 @@ def section(document: Mapping[str, Any], *, devices: bool = False) -> Iterator[s
     yield f"Where the known winner of {document['winners']} devices comes among {document['space']} configurations, 0 % the"
     yield "first, in an order learned from the winners of all other vendors. Ties count half."
     yield ""
+    alone = document["device_out"]
+    yield "With the device alone left out, by the density of known winners, relatives counted more: median"
+    yield f"{alone['median']:.2%}, {alone['within']:.0%} within the first {document['early']:.0%}."
+    yield ""
     rows: list[tuple[str, ...]] = [
         (f"**all** ({document['winners']})", *(f"**{document['median'][name]:.2%}**" for name in names)),
         *(

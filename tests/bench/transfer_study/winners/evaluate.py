@@ -11,7 +11,7 @@ import numpy as np
 from haotuner.errors import UsageError
 from haotuner.records.clblast import Configs, Winner, Winners, xgemm_space
 from tests.bench.transfer_study.winners.features import Values
-from tests.bench.transfer_study.winners.prior import WinnersPrior
+from tests.bench.transfer_study.winners.prior import WinnersPrior, densities
 
 SAMPLE = 12_000  # of the space, in which ranks are counted: a share of 2 % is known within 0.13 %
 EARLY = 0.02  # the bar: the median winner within the first part of the space
@@ -45,12 +45,19 @@ def evaluate_winners(
         tell(
             f"winners of {vendor or 'unknown vendors'}: median {_median([ranks[PRIOR][w.device.id] for w in requested]):.4f}"
         )
+    own = np.array([winner.values for winner in table.winners], np.int64)
+    scores = densities(table.winners, np.concatenate([space, own]))
+    alone = [_rank(np.append(row[: len(space)], row[len(space) + at])) for at, row in enumerate(scores)]
     of = {winner.device.id: winner.device.vendor for winner in table.winners}
     return {
         "space": len(every),
         "sample": len(space),
         "winners": len(table.winners),
         "early": EARLY,
+        "device_out": {
+            "median": _median(alone),
+            "within": float(np.mean([rank <= EARLY for rank in alone])),
+        },
         "median": {name: _median(list(rank.values())) for name, rank in ranks.items()},
         "within": {name: float(np.mean([rank <= EARLY for rank in rank.values()])) for name, rank in ranks.items()},
         "vendors": {

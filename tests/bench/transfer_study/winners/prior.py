@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+from scipy.spatial.distance import cdist
 
+from haotuner.hw_profiles.table import Known
 from haotuner.records.clblast import Configs, Winner
 from tests.bench.transfer_study.winners.features import Values, analysis, facts, plain, program
 
@@ -21,6 +23,29 @@ _RANDOM = 300  # configurations drawn beside each winner
 _ROUNDS, _LEAVES, _SEEDS = 150, 7, 2  # a hundred winners bear no more
 _NEAR, _WIDTH = 0.5, 1.0  # weight of nearness; distance, in doublings of parameters, at which it has fallen to a third
 _FEW = 1e-9
+
+
+NEAR_ARCHITECTURE, NEAR_VENDOR = 9.0, 3.0  # weight of a winner of the same architecture, of the same vendor; others have 1
+
+
+def densities(winners: Sequence[Winner], configs: Configs) -> Values:
+    """Log of the kernel density of all other known winners at each configuration, ``(winners, configs)``.
+
+    Winners of a device's relatives are counted more; its own is left out.
+    """
+    known = plain(np.array([winner.values for winner in winners], np.int64))
+    near = np.exp(-cdist(known, plain(configs), "cityblock") / _WIDTH)
+    devices = [winner.device for winner in winners]
+    weights = np.array([[_weight(device, other) for other in devices] for device in devices])
+    return np.asarray(np.log(weights @ near + _FEW), np.float64)
+
+
+def _weight(device: Known, other: Known) -> float:
+    if device.id == other.id:
+        return 0.0
+    if device.arch and device.arch == other.arch:
+        return NEAR_ARCHITECTURE
+    return NEAR_VENDOR if device.vendor == other.vendor else 1.0
 
 
 class WinnersPrior:
