@@ -20,8 +20,7 @@ from haotuner.derive.to_graph import graph_of
 from haotuner.derive.together import sharing, together
 from haotuner.errors import UsageError
 from haotuner.graph.graph import Graph
-from haotuner.partition.greedy_fusion import Greedy, Loops
-from haotuner.partition.products import Product
+from haotuner.partition.greedy_fusion import Greedy
 
 TRIED = 6  # cheapest states that become graphs
 MOST_WEIGHT = 1 << 22  # numbers of a constant that a form is planned with; of larger ones zeros of that shape
@@ -175,9 +174,7 @@ class Derivation:
 
 def planned_us(graph: Graph, request: Mapping[str, int]) -> float:
     """Expected microseconds of a graph in greedy fusion's plan for a request."""
-    prices, plan = PricesOfForms([request]), Greedy(graph)
-    products = sum(prices.product_us(step, plan.graph) for step in plan.steps if isinstance(step, Product))
-    return products + sum(sum(prices.expected_us(step.graph)) for step in plan.steps if isinstance(step, Loops))
+    return PricesOfForms([request]).plan_us(Greedy(graph))
 
 
 def _neutral(scope: Scope) -> tuple[Scope, dict[str, str]]:

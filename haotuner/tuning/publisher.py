@@ -40,6 +40,7 @@ from haotuner.verify.pack_race import (
     PredictedIsFaster,
     check_not_slower,
     check_predicted_not_faster,
+    form_times,
 )
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ class Publisher:
         could not be raced, it stays: what its manifest says is returned, and ``reason_kept`` says why. Plans of which
         something was measured are raced against the predicted ones, too, whole; the faster are published.
         """
+        tuned = served(tuned, models)
         if self._last is not None and _same(self._last[0], tuned) and _same(self._last[1], models):
             return self._last[2]
         begin, request, lab = time.monotonic(), self._request, self._lab
@@ -96,6 +98,8 @@ class Publisher:
         self.reason_kept = ""
         races = bool(models) and not (lacking or request.zero_measure or models[0].on_device)
         predicted = self.predicted() if self.predicted is not None and races and not (unverified or hurried) else None
+        if predicted is not None:
+            predicted = Plans(served(predicted.tuned, predicted.models), predicted.models)
         in_place = predicted is not None and self._last is not None and predicted.equal(*self._last[:2])
         try:
             with _building(request), self._better_stays(), scratch_folder() as scratch:
@@ -163,14 +167,36 @@ class Publisher:
     def _check_predicted(self, aside: Path, predicted: Plans, scratch: Path) -> None:
         """PredictedIsFaster where a pack of the predicted plans, built for this race alone, answers faster."""
         self._watch("", "racing the predicted plan", None)
-        document = self._document(predicted.tuned, predicted.models, "", unverified=True, stopped="budget")
         try:
-            library = self._library(scratch / "predicted.so", predicted.tuned, predicted.models, document)
-            write_pack(scratch / "predicted", library, document, _read, _contents(predicted.models))
+            pack = self._pack_for_race(predicted, scratch / "predicted")
         except (OSError, RuntimeError, PackInvalid) as error:  # kernels that nobody ever ran
             self._watch("", f"the predicted plan is no pack: {error}", None)
             return
-        check_predicted_not_faster(scratch / "predicted", aside, self._request.environment)
+        check_predicted_not_faster(pack, aside, self._request.environment)
+
+    def _pack_for_race(self, plans: Plans, path: Path) -> Path:
+        """A pack that nobody serves; errors as of its build."""
+        document = self._document(plans.tuned, plans.models, "", unverified=True, stopped="budget")
+        library = self._library(path.with_suffix(".so"), plans.tuned, plans.models, document)
+        write_pack(path, library, document, _read, _contents(plans.models))
+        return path
+
+    def form_times(self, tuned: Sequence[Tuned], model: ModelTask) -> list[dict[str, float]] | None:
+        """Microseconds of a model by request in each of its forms, raced in packs of their own; None where that fails."""
+        if _cannot_run(self._lab.backend, self._device):
+            return None
+        self._watch("", f"racing {model.form_count} forms of {model.written.name}", None)
+        variants = [model.in_form(number) for number in range(model.form_count)]
+        try:
+            with scratch_folder() as scratch:
+                packs = [
+                    self._pack_for_race(Plans(served(tuned, [variant]), [variant]), scratch / f"form{number}")
+                    for number, variant in enumerate(variants)
+                ]
+                return form_times(packs, self._request.environment)
+        except (OSError, RuntimeError, PackInvalid) as error:
+            self._watch("", f"forms of {model.written.name} were not raced: {error}", None)
+            return None
 
     def holds(self, models: Sequence[ModelTask]) -> bool:
         """True if a pack of these models' weights lies in its place already, from this run or an earlier one."""
@@ -245,6 +271,15 @@ class Plans:
     def equal(self, tuned: Sequence[Tuned], models: Sequence[ModelTask]) -> bool:
         """True if these plans are the same objects."""
         return _same(self.tuned, tuned) and _same(self.models, models)
+
+
+def served(tuned: Sequence[Tuned], models: Sequence[ModelTask]) -> Sequence[Tuned]:
+    """Results of the ops that models call; all of them where there are no models, or where each is called."""
+    if not models:
+        return tuned
+    called = set().union(*(model.called for model in models))
+    result = [item for item in tuned if item.task.op.name in called]
+    return tuned if len(result) == len(tuned) else result
 
 
 def next_seconds(building: float, checking: float, *, kept: bool, first: bool) -> float:

@@ -1,0 +1,88 @@
+"""Forms of a model: which requests are served in which, by times of both at some requests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from haotuner.graph.graph import Graph, GraphBuilder
+from haotuner.graph.rewrites import Site, rewritten
+from haotuner.partition.costs import Prices
+from haotuner.partition.form_choice import MEASURED, MOST_INTERVALS, WORST, FormPlans, ways_of_forms
+from haotuner.partition.ilp_partition import IlpPartitioner
+from tests.derive.test_graphs import H, N, W
+
+REQUESTS = [{"n": 1, "h": size, "w": size} for size in (8, 16, 32, 64, 128)]
+RULES = [{"rule": "derived: a", "tensor": "y", "us": 1.0, "without_us": 2.0}]
+
+
+def doubled() -> Graph:
+    g = GraphBuilder()
+    return g.finish(g.map("exp", g.map("add", g.input("x", (N, H, W)), 1.0, name="y"), name="z"))
+
+
+@lru_cache
+def plans() -> tuple[IlpPartitioner, IlpPartitioner]:
+    """A plan, and one of the same graph in another form."""
+    g = GraphBuilder()
+    g.finish(g.map("sub", g.input("x", (N, H, W)), -1.0))
+    plan = IlpPartitioner(doubled(), Prices(REQUESTS))
+    site = Site("derived: a", "y", frozenset({"y"}), g.finish(g.map("sub", "x", -1.0)))
+    return plan, plan.of(rewritten(plan.graph, [site]), Prices(REQUESTS))
+
+
+def forms(own: Sequence[float], other: Sequence[float]) -> FormPlans:
+    return FormPlans((plans()[1],), (RULES,), (tuple(own), tuple(other)), basis=MEASURED)
+
+
+def taken(item: FormPlans) -> list[int]:
+    """By request the form that serves it."""
+    plan, other = plans()
+    ways = ways_of_forms(plan, item)
+    graphs = [next(way.graph for way in ways if way.serves(request)) for request in REQUESTS]
+    return [int(graph is other.graph) for graph in graphs]
+
+
+def test_a_form_that_is_faster_for_small_requests_serves_those():
+    plan, _ = plans()
+    assert taken(forms([10, 20, 30, 40, 50], [5, 10, 40, 60, 90])) == [1, 1, 0, 0, 0]
+    first, last = plan.report.ways
+    assert (first["form"], last["form"], first["times"]) == ("derived", "the model's own", MEASURED)
+    assert first["us"] == 15 < first["one_plan_us"] == 30 and last["us"] == last["one_plan_us"]
+    assert first["requests"] == REQUESTS[:2] and plan.report.rewrites == RULES
+
+
+def test_a_form_that_is_slower_everywhere_serves_nothing():
+    plan, _ = plans()
+    assert taken(forms([10, 20, 30, 40, 50], [11, 21, 31, 41, 51])) == [0] * 5
+    assert plan.report.rewrites == [] and plan.report.ways == []
+    assert all(way.graph is None for way in ways_of_forms(plan, forms([1] * 5, [2] * 5)))
+
+
+def test_a_form_that_is_faster_everywhere_serves_everything():
+    plan, other = plans()
+    assert taken(forms([10, 20, 30, 40, 50], [9, 10, 20, 30, 40])) == [1] * 5
+    assert plan.report.rewrites == RULES
+    assert ways_of_forms(plan, forms([2] * 5, [1] * 5))[-1].steps == other.steps
+
+
+@given(st.lists(st.tuples(st.floats(1, 100), st.floats(1, 100)), min_size=5, max_size=5))
+def test_no_request_loses_more_than_the_bound_where_intervals_suffice(pairs):
+    item = forms([pair[0] for pair in pairs], [pair[1] for pair in pairs])
+    us, chosen = np.array(item.us), taken(item)
+    lost = us[chosen, range(5)] / us.min(axis=0) - 1
+    best = us.argmin(axis=0)
+    if 1 + int(np.abs(np.diff(best)).sum()) <= MOST_INTERVALS:
+        assert lost.max() <= WORST + 1e-9
+    assert lost.mean() <= min((row / us.min(axis=0) - 1).mean() for row in us) + 0.05 * MOST_INTERVALS
+
+
+def test_a_form_must_save_a_share_of_what_it_computes_otherwise():
+    item = replace(forms([10] * 5, [8] * 5), region_us=((3.0,) * 5,))
+    less = item.less_sure(np.array(item.us), 0.5)
+    np.testing.assert_allclose(less, [[10] * 5, [11] * 5])
