@@ -58,6 +58,7 @@ def ways_of_forms(plan: IlpPartitioner, forms: FormPlans) -> tuple[Specializatio
     own = plan.steps  # its report is of it, whatever is taken
     if len(taken) == 1:
         only = every[taken[0]]
+        only.report.ways = []  # of a choice before
         result = tuple(_of(way, only, plan) for way in ways_of(only))
         plan.report.ways = only.report.ways
     else:

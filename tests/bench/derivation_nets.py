@@ -37,7 +37,10 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Layers one behind the other; none: the dilated band. ``requests``: of n, h, w (a band: of b, s); ``published``: ratios."""
+    """Layers one behind the other; none: the dilated band.
+
+    ``requests``: sizes of n, h and w (of a band: of b and s); ``published``: ratios.
+    """
 
     layers: tuple[Layer, ...]
     requests: tuple[Mapping[str, int], ...]
@@ -91,8 +94,8 @@ CASES: Mapping[str, Case] = {
     "FSRCNN": Case((conv(1, 56, 5, "prelu"), conv(56, 12, 1, "prelu"), *[conv(12, 12, 3, "prelu")] * 4,
                     conv(12, 56, 1, "prelu"), transposed(56, 1, 9, 3, 4)), (_at(1, 32), _at(1, 96))),
     "SRCNN": Case((conv(1, 64, 9, "relu"), conv(64, 32, 1, "relu"), conv(32, 1, 5)), (_at(1, 32), _at(1, 128))),
-    "CSRNet, back end": Case((*[conv(512, 512, 3, "relu", 2)] * 3, conv(512, 256, 3, "relu", 2), conv(256, 128, 3, "relu", 2),
-                              conv(128, 64, 3, "relu", 2), conv(64, 1, 1)), (_at(1, 14),)),
+    "CSRNet, back end": Case((*[conv(512, 512, 3, "relu", 2)] * 3, conv(512, 256, 3, "relu", 2),
+                              conv(256, 128, 3, "relu", 2), conv(128, 64, 3, "relu", 2), conv(64, 1, 1)), (_at(1, 14),)),
 }  # fmt: skip
 
 

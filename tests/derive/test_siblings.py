@@ -74,8 +74,10 @@ def forms(name: str) -> tuple[str, tuple[Form, ...]]:
     return tensor, derivation.forms_of(tensor).others
 
 
-@pytest.mark.parametrize("name", [item if item in ("uneven pads", "channels last") else pytest.param(item, marks=pytest.mark.long)
-                                  for item in CASES])  # fmt: skip
+OFTEN = ("uneven pads", "channels last")
+
+
+@pytest.mark.parametrize("name", [item if item in OFTEN else pytest.param(item, marks=pytest.mark.long) for item in CASES])
 def test_a_relative_has_forms_with_its_numbers(name: str) -> None:
     graph, (tensor, others) = CASES[name], forms(name)
     assert others, "no form of it is a graph"

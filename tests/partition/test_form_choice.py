@@ -23,16 +23,17 @@ RULES = [{"rule": "derived: a", "tensor": "y", "us": 1.0, "without_us": 2.0}]
 
 def doubled() -> Graph:
     g = GraphBuilder()
-    return g.finish(g.map("exp", g.map("add", g.input("x", (N, H, W)), 1.0, name="y"), name="z"))
+    return g.finish(g.map("exp", g.map("add", g.input("x", (N, H, W)), 1.0)))
 
 
 @lru_cache
 def plans() -> tuple[IlpPartitioner, IlpPartitioner]:
     """A plan, and one of the same graph in another form."""
     g = GraphBuilder()
-    g.finish(g.map("sub", g.input("x", (N, H, W)), -1.0))
+    form = g.finish(g.map("sub", g.input("x", (N, H, W)), -1.0))
     plan = IlpPartitioner(doubled(), Prices(REQUESTS))
-    site = Site("derived: a", "y", frozenset({"y"}), g.finish(g.map("sub", "x", -1.0)))
+    tensor = plan.graph.nodes[0].output
+    site = Site("derived: a", tensor, frozenset({tensor}), form)
     return plan, plan.of(rewritten(plan.graph, [site]), Prices(REQUESTS))
 
 

@@ -27,9 +27,9 @@ def layer(seed: int, shared: Any, hidden: int) -> Graph:
     first = g.constant(draw.normal(size=(hidden, 16)).astype(np.float32), name="first")
     second = g.constant(draw.normal(size=(16, hidden)).astype(np.float32), name="second")
     bias = g.constant(shared, name="bias")
-    h = g.map("add", g.add("contract", x, first, labels="ak,nk->an", name="h"), 1.0, name="moved")
-    y = g.add("contract", h, second, labels="ak,nk->an", name="z")
-    return g.finish(g.map("sin", g.map("add", y, bias, name="sum"), name="y"))
+    h = g.map("add", g.add("contract", x, first, labels="ak,nk->an"), 1.0)
+    y = g.add("contract", h, second, labels="ak,nk->an")
+    return g.finish(g.map("sin", g.map("add", y, bias)))
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def test_each_size_is_answered_by_its_own_form(graphs: tuple[Graph, Graph], tmp_
     x = np.random.default_rng(rows).normal(size=(rows, 16)).astype(np.float32)
     (expected,) = interpret(other if rows <= SMALL else own, {"x": x}).values()
     with load(model_pack(tmp_path / "pack", {"m": own}, small=SMALL, forms={"m": other}), threads=1) as pack:
-        np.testing.assert_allclose(pack.model("m").run({"x": x})["y"], expected, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(pack.model("m").run({"x": x})[own.outputs[0]], expected, rtol=1e-4, atol=1e-4)
 
 
 def test_equal_weights_lie_once_and_others_have_names_of_their_own(graphs: tuple[Graph, Graph]) -> None:
