@@ -1,6 +1,6 @@
 """Derived forms of a model's products as candidates of its plan, beside the original of each.
 
-The longest products come first, so that a budget that ends leaves the short ones. A form is a candidate
+Products whose lanes are idle longest come first, then the longest, so that a budget that ends leaves others. A form is a candidate
 where it is expected to be shorter than the product alone and refuses no request that the model takes. Its numbers must be
 the product's at sizes of a few elements, empty ones among them.
 """
@@ -43,7 +43,7 @@ MOST_PLANS = 2  # in derived forms: each is planned and its kernels are tuned
 GAIN = 0.15  # share of its region that a form must be expected to save at a request, before its kernels are tuned
 GAIN_EXPECTED = 0.4  # the same to be served by expectations alone: of 1.9x 1.1x was measured
 PRICED = 3  # requests at which forms are ordered, both ends among them
-PRODUCT_S = 6.0  # of search, at most, for products that are equal
+PRODUCT_S = 4.0  # of search, at most, for products that are equal
 SMALL = (1, 2, 0)  # sizes of all dimensions, at which a form is compared with its product, where the product allows them
 EXPLORATIVE = 2  # steps; a third one takes ten times as long
 MOST_COMPARED = 1 << 18  # elements of a product of fixed sizes; the pack's check looks at larger ones
@@ -124,8 +124,12 @@ class DerivedForms:
         )
         known = {(text(first), text(other)) for first, other in shape_constraints(plan.graph)}
         prices = PricesOfForms(plan.prices.requests, plan.prices.rates)
-        us = {node: prices.product_us(product, plan.graph) for product in plan.products.values() for node in product.nodes}
-        for tensor in sorted(derivation.products(), key=lambda name: -us.get(name, 0.0)):
+        rates = Prices(plan.prices.requests, plan.prices.rates)
+        idle: dict[str, tuple[float, float]] = {}
+        for product in plan.products.values():
+            us, full_us = (item.product_us(product, plan.graph) for item in (prices, rates))
+            idle |= dict.fromkeys(product.nodes, (full_us - us, -us))
+        for tensor in sorted(derivation.products(), key=lambda name: idle.get(name, (0.0, 0.0))):
             left = self.seconds - self.spent
             if left <= 0:
                 self.count["products left out: the time is over"] += 1

@@ -193,10 +193,17 @@ class Publisher:
                     self._pack_for_race(Plans(served(tuned, [variant]), [variant]), scratch / f"form{number}")
                     for number, variant in enumerate(variants)
                 ]
-                return form_times(packs, self._request.environment)
+                times = form_times(packs, self._request.environment)
         except (OSError, RuntimeError, PackInvalid) as error:
             self._watch("", f"forms of {model.written.name} were not raced: {error}", None)
             return None
+        if times is None:
+            self._watch("", f"forms of {model.written.name} were not raced: one of them failed", None)
+            return None
+        for sizes in times[0]:
+            us = ", ".join(f"{row[sizes]:,.1f}" for row in times)
+            self._watch("", f"{model.written.name} at {sizes}: {us} us, the model's own form first", None)
+        return times
 
     def holds(self, models: Sequence[ModelTask]) -> bool:
         """True if a pack of these models' weights lies in its place already, from this run or an earlier one."""
