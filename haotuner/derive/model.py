@@ -151,15 +151,23 @@ class Derivation:
             shown = together(general)
             checked = shown is not None and all(Check(*general).holds(part, at) for at, part in enumerate(shown))
             try:
-                form = self.form(joined, (("expression merging", f"{len(members)} products of one tensor"),))
+                steps = (("expression merging", f"{len(members)} products of one tensor"),)
+                form = self.form(joined, steps, may_be_loops=False)
                 original = self.form(tuple(parts), ())
             except UsageError:
                 continue
             yield NodeForms(tuple(members), original, (form,) if checked else (), "checked" if checked else "not shown")
 
-    def form(self, scopes: tuple[Scope, ...], steps: tuple[tuple[str, str], ...], us: tuple[float, ...] = ()) -> Form:
+    def form(
+        self,
+        scopes: tuple[Scope, ...],
+        steps: tuple[tuple[str, str], ...],
+        us: tuple[float, ...] = (),
+        *,
+        may_be_loops: bool = True,
+    ) -> Form:
         """A form as a graph, with its times, where ``us`` does not say them. UsageError where no primitives compute it."""
-        graph = graph_of(scopes, self.constants(scopes), self.requests[-1])
+        graph = graph_of(scopes, self.constants(scopes), self.requests[-1], may_be_loops=may_be_loops)
         return Form(scopes, graph, us or tuple(planned_us(graph, request) for request in self.requests), steps)
 
     def constants(self, scopes: Sequence[Scope]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Derived forms of a model's products as candidates of its plan, beside the original of each.
 
-Products whose lanes are idle longest come first, then the longest, so that a budget that ends leaves others. A form is a candidate
+Products whose lanes are idle longest come first, then the longest: a budget may end before the others. A form is a candidate
 where it is expected to be shorter than the product alone and refuses no request that the model takes. Its numbers must be
 the product's at sizes of a few elements, empty ones among them.
 """

@@ -178,10 +178,10 @@ def model_task(
     """The model of a graph, in the cheapest groups. UsageError for shapes that do not fit it, or what no kernel computes.
 
     ``first_group``: how many groups the models before it in the same pack have. ``measure_s``: seconds in which kernels are
-    timed on this host wherever a plan wants them; 0: prices are expectations. ``serves``: of a device, whether it has kernels
-    for an op; None: the model runs on CPUs. ``layout``: a key of ``LAYOUTS``, where images have their channels. ``device``:
-    the CPU whose programs compute groups where less is expected of them; None: no program does. ``forms``: of a plan others
-    of the same outputs; None: none.
+    timed on this host wherever a plan wants them; 0: prices are expectations. ``serves``: of a device, whether it has
+    kernels for an op; None: the model runs on CPUs. ``layout``: a key of ``LAYOUTS``, where images have their channels.
+    ``device``: the CPU whose programs compute groups where less is expected of them; None: no program does. ``forms``: of
+    a plan others of the same outputs; None: none.
     """
     if serves is not None:
         check_draws(name, graph)
