@@ -20,7 +20,7 @@ from haotuner.partition.specializations import best_cut, in_intervals, ways_of, 
 
 MOST_INTERVALS = 4  # of a model that switches its form
 WORST = 0.05  # loss of a request against its best form, which one more interval must avoid
-EXPECTED, TUNED, MEASURED = "expected", "by tuned kernels", "measured"  # what times are
+EXPECTED, TUNED, MEASURED = "expected", "of its kernels", "measured"  # what times are
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ def ways_of_forms(plan: IlpPartitioner, forms: FormPlans) -> tuple[Specializatio
                 "us": float(us[cut.plans[index], members].sum()),
                 "one_plan_us": float(us[0, members].sum()),
                 "own_kernels": _own(every[cut.plans[index]], plan),
-                "form": "derived" if cut.plans[index] else "the model's own",
+                "form": "a derived" if cut.plans[index] else "the model's own",
                 "times": forms.basis,
             }
             for index, members in enumerate(cut.members)
