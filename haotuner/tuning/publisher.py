@@ -282,7 +282,7 @@ class Plans:
 
 def served(tuned: Sequence[Tuned], models: Sequence[ModelTask]) -> Sequence[Tuned]:
     """Results of the ops that models call; all of them where there are no models, or where each is called."""
-    if not models:
+    if not models or not tuned:
         return tuned
     called = set().union(*(model.called for model in models))
     result = [item for item in tuned if item.task.op.name in called]
