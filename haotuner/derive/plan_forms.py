@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from haotuner.derive.affine import at_most
 from haotuner.derive.element_wise import with_functions
 from haotuner.derive.expression import tensors
 from haotuner.derive.form_prices import PricesOfForms
@@ -24,8 +25,8 @@ from haotuner.derive.from_graph import expression_of, part_of
 from haotuner.derive.model import MOST_WEIGHT, Derivation, Form, NodeForms
 from haotuner.derive.search import Limits, SearchResult
 from haotuner.errors import HaotunerError, UsageError
-from haotuner.graph.extents import dimension, evaluate, same, text
-from haotuner.graph.graph import Graph
+from haotuner.graph.extents import dimension, dimensions, evaluate, same, text
+from haotuner.graph.graph import Graph, Node
 from haotuner.graph.interpret import interpret
 from haotuner.graph.rewrites import DERIVED, Site, rewritten
 from haotuner.graph.types import TensorType
@@ -239,7 +240,7 @@ def unfit(graph: Graph, ends: Sequence[str], form: Form, known: set[tuple[str, s
         shape, other = graph.types[tensor].shape, form.graph.types[output].shape
         if len(shape) != len(other) or not all(same(extent, mine) for extent, mine in zip(shape, other, strict=True)):
             return "of another shape"
-    if any((text(first), text(second)) not in known for first, second in shape_constraints(form.graph)):
+    if any(_refuses(form.graph, node, known) for node in form.graph.nodes):
         return "with conditions on requests"
     for tensor, output in zip(ends, form.graph.outputs, strict=True):
         part = part_of(graph, tensor, form.graph.inputs)
@@ -249,6 +250,25 @@ def unfit(graph: Graph, ends: Sequence[str], form: Form, known: set[tuple[str, s
         if prod(fixed) <= MOST_COMPARED and not all(_agree(part, own, size) for size in tried):
             return "with other numbers"
     return ""
+
+
+def _refuses(graph: Graph, node: Node, known: set[tuple[str, str]]) -> bool:
+    """True if a primitive may ask more of a request than the ``known`` conditions.
+
+    Shown conditions of one dimension are none. A slice of an empty tensor reads nothing, wherever its bounds are.
+    """
+    for first, other in shape_constraints(replace(graph, nodes=(node,))):
+        dims = dimensions(first) | dimensions(other)
+        if (text(first), text(other)) in known:
+            continue
+        if len(dims) != 1 or not (at_most(first, other) and at_most(other, first)):
+            return True
+        zero = dict.fromkeys(dims, 0)
+        shape = [extent for extent in graph.types[node.output].shape if dimensions(extent) <= dims]
+        empty = node.primitive == "slice" and any(evaluate(extent, zero) <= 0 for extent in shape)
+        if evaluate(first, zero) != evaluate(other, zero) and not empty:
+            return True
+    return False
 
 
 def _agree(part: Graph, form: Graph, size: int) -> bool:
