@@ -74,6 +74,15 @@ def test_a_layer_whose_lanes_are_full_stays() -> None:
     assert "derivation: 0 forms may pay" in str(forms)
 
 
+@pytest.mark.parametrize("dtype", ["int32", "int64", "fp64"])
+def test_products_of_other_numbers_stay(dtype: str) -> None:
+    g = GraphBuilder()
+    weight = g.constant(np.ones((1, 16), {"fp64": np.float64}.get(dtype, dtype)))
+    graph = g.finish(g.add("contract", g.input("x", (N, 16), dtype), weight, labels="ak,nk->an"))
+    plan = IlpPartitioner(graph, Prices([{"n": 2}, {"n": 9}]))
+    assert DerivedForms(60.0)(plan, plan, lambda item: item) == FormPlans()
+
+
 def test_without_time_nothing_is_derived() -> None:
     before = IlpPartitioner(layer(6, 1, 5), Prices(REQUESTS))
     forms = DerivedForms(0.0)
