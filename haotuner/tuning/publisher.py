@@ -15,7 +15,7 @@ from threading import Event
 from typing import TYPE_CHECKING, Any
 
 from haotuner import __version__
-from haotuner.backends.backend import DEVICE_CODE, Backend, Choice, GroupSources
+from haotuner.backends.backend import DEVICE_CODE, Backend, GroupSources
 from haotuner.backends.object_cache import not_private
 from haotuner.errors import EnvironmentMissing, PackInvalid
 from haotuner.host.files import scratch_folder
@@ -30,7 +30,7 @@ from haotuner.pack.write import write_pack
 from haotuner.spec.device import Device
 from haotuner.tuning.initial_model import Start
 from haotuner.tuning.op_tasks import SIGNAL, Watch
-from haotuner.tuning.plan_facts import plan_facts
+from haotuner.tuning.plan_facts import choice_of, plan_facts, row_of
 from haotuner.tuning.request import Request
 from haotuner.tuning.strategies import Tuned
 from haotuner.verify.pack_race import (
@@ -155,7 +155,7 @@ class Publisher:
     def _library(self, path: Path, tuned: Sequence[Tuned], models: Sequence[ModelTask], document: dict[str, Any]) -> Path:
         """The library of these plans; facts of its code go into the document."""
         document |= self._lab.backend.write_library(
-            [_choice(t) for t in tuned],
+            [choice_of(t) for t in tuned],
             self._device,
             path,
             self._lab.compile_object,
@@ -403,18 +403,6 @@ def _cannot_run(backend: Backend, device: Device) -> str:
     return backend.missing_requirement(device) if flags is None else " ".join(flags)
 
 
-def _choice(tuned: Tuned) -> Choice:
-    shapes = tuned.task.traffic.shapes()
-    ranges = {axis: [shape[axis] for shape in shapes] for axis in tuned.task.op.dynamic}
-    return Choice(
-        op=tuned.task.op,
-        family=tuned.family,
-        kernels=tuned.kernels,
-        tables=tuned.tables,
-        ranges={axis: (min(extents), max(extents)) for axis, extents in ranges.items()},
-    )
-
-
 def _plan_of(model: ModelTask, tuned: Sequence[Tuned], device: Device, threads: Sequence[int]) -> dict[str, Any]:
     """Facts of how a model's groups were chosen, and what its requests are expected to take, for `haotuner explain`."""
     from haotuner.partition.cost_estimate import predicted_us
@@ -454,7 +442,7 @@ def _ranges_of(models: Sequence[ModelTask]) -> dict[str, dict[str, list[int]]]:
 
 def _op_document(tuned: Tuned, lab: Measurer) -> dict[str, Any]:
     plans = {str(table.threads): plan_facts(table) for table in tuned.tables}
-    return lab.backend.packed(_choice(tuned), lab.device).entry({**row_of(tuned, lab), "plans": plans})
+    return lab.backend.packed(choice_of(tuned), lab.device).entry({**row_of(tuned, lab), "plans": plans})
 
 
 def _unchecked(lacking: str, *, hurried: bool) -> str:
@@ -462,29 +450,6 @@ def _unchecked(lacking: str, *, hurried: bool) -> str:
     if lacking:
         return f"the host that built the pack lacks {lacking}"
     return f"the run was told to stop: calls of more than {HURRIED_FLOPS:g} FLOP were not checked" if hurried else ""
-
-
-def row_of(tuned: Tuned, lab: Measurer) -> dict[str, Any]:
-    """Row of a report on an op."""
-    # A regret is a loss against times: without any there is none to tell.
-    cover = 1 + tuned.regret if tuned.measured else None
-    timed = [table for table in tuned.tables if table.measured] if cover else []
-    return {
-        "name": tuned.task.op.name,
-        "kernels": [kernel.name for kernel in tuned.kernels],
-        "candidates": len(tuned.funnel.candidates),
-        "funnel": tuned.funnel.line(),
-        "refused": tuned.funnel.refused,
-        "measured": tuned.measured,
-        "timings": tuned.timings,
-        "seconds": round(tuned.seconds, 3),
-        "stopped": tuned.stopped,
-        "regret_cover": None if cover is None else cover - 1,
-        "regret_mean": cover * (1 + sum(t.regret_mean for t in timed) / len(timed)) - 1 if cover and timed else None,
-        "regret_max": cover * (1 + max(t.regret_max for t in timed)) - 1 if cover and timed else None,
-        "packed_ratio": lab.backend.packed_ratio(_choice(tuned), lab.device),
-        "model": {score: tuned.model.get(score) for score in ("pairwise", "best@1", "best@10")},  # None: too few to tell
-    }
 
 
 def _verify(pack: Path, environment: Mapping[str, str], options: Sequence[str] = (), abandoned: Event | None = None) -> None:

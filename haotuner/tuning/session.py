@@ -24,7 +24,8 @@ from haotuner.spec.op import Op
 from haotuner.spec.traffic import arrivals_of
 from haotuner.tuning.initial_model import NOTHING, Starts
 from haotuner.tuning.op_tasks import SIGNAL, Watch, Whole, stopped_of, tune_every
-from haotuner.tuning.publisher import OBJECTS, Publisher, row_of, served
+from haotuner.tuning.plan_facts import row_of
+from haotuner.tuning.publisher import OBJECTS, Publisher, served
 from haotuner.tuning.request import Request, ops_asked
 from haotuner.tuning.schedule_search import check_search, read_template
 from haotuner.tuning.strategies import Tuned
