@@ -85,7 +85,7 @@ class DerivedForms:
                 prices = Prices(plan.prices.requests, plan.prices.rates, plan.prices.programs)
                 others.append(laid(plan.of(rewritten(plan.graph, [offer.site for offer in chosen]), prices)))
             rules = tuple(tuple(map(_row, chosen)) for chosen in sets)
-            regions = tuple(tuple(map(float, sum(offer.us for offer in chosen))) for chosen in sets)
+            regions = tuple(tuple(np.sum([offer.us for offer in chosen], axis=0).tolist()) for chosen in sets)
             result = FormPlans(tuple(others), rules, region_us=regions)
             us = result.less_sure(np.array([_each_us(item) for item in (laid_out, *others)]), GAIN_EXPECTED)
             result = result.with_us(us.tolist(), EXPECTED, settled=False)

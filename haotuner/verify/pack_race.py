@@ -155,9 +155,9 @@ def least_us(
     begin = time.monotonic()
     with ExitStack() as stack:
         loaded = []
-        for word, pack in zip(words, packs, strict=True):
+        for word, path in zip(words, packs, strict=True):
             turn(word)
-            loaded.append(stack.enter_context(Pack(pack, threads)))
+            loaded.append(stack.enter_context(Pack(path, threads)))
         for _, name, sizes_text in sorted(requests):
             if result and time.monotonic() - begin > ENOUGH_S:
                 break

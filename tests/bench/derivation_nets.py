@@ -139,7 +139,7 @@ def written(case: Case, folder: Path, name: str) -> Path:
 def _band(torch: Any) -> Any:
     """A module: a band of Q K^T of which each row has the products with its dilated neighbours."""
 
-    class Band(torch.nn.Module):  # type: ignore[misc, name-defined]
+    class Band(torch.nn.Module):  # type: ignore[misc]
         def forward(self, q: Any, k: Any) -> Any:
             reach = HALF_WIDTH * DILATION
             around = torch.nn.functional.pad(k, (0, 0, reach, reach)).unfold(1, 2 * reach + 1, 1)[..., ::DILATION]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from haotuner.derive.model import Derivation, Form
 from haotuner.derive.plan_forms import unfit
 from haotuner.derive.search import Limits
+from haotuner.graph.extents import evaluate
 from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.graph.interpret import interpret
 from tests.derive.test_graphs import H, N, W, drawn
@@ -36,7 +38,7 @@ def windowed(
     for side, widths in zip(pads, (before, after), strict=True):
         side[first : first + 2] = widths
     image = g.add("pad", x, before=tuple(pads[0]), after=tuple(pads[1]), mode="constant", value=0.0)
-    sides = {"sizes": window, "strides": strides, "dilations": dilations}
+    sides: dict[str, Any] = {"sizes": window, "strides": strides, "dilations": dilations}
     if groups > 1:
         image = g.add("reshape", image, shape=(N, groups, channels // groups, *g.types[image].shape[2:]))
         sliding = g.add("window", image, axes=(3, 4), **sides)
@@ -85,8 +87,9 @@ def test_a_relative_has_forms_with_its_numbers(name: str) -> None:
         assert any({rule for rule, _ in form.steps} >= PRODUCT_AND_SUM for form in others)
     assert any(not unfit(graph, (tensor,), form, set()) for form in others), "none is served"
     for size in ((1, 7, 7), (4, 7, 9), (2, 14, 12), (1, 8, 3), (0, 7, 7)):
-        shape = [dict(zip("nhw", size, strict=True)).get(str(extent), extent) for extent in graph.types["x"].shape]
-        x = np.random.default_rng(1).normal(size=[int(extent) for extent in shape]).astype(np.float32)
+        sizes = dict(zip("nhw", size, strict=True))
+        shape = [evaluate(extent, sizes) for extent in graph.types["x"].shape]
+        x = np.random.default_rng(1).normal(size=shape).astype(np.float32)
         (expected,) = interpret(graph, {"x": x}).values()
         for form in others:
             (answer,) = interpret(form.graph, {"x": x}).values()
