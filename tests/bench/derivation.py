@@ -23,15 +23,18 @@ from typing import Any
 import numpy as np
 
 from haotuner.derive.model import Derivation, Form, NodeForms
+from haotuner.derive.plan_forms import DerivedForms
 from haotuner.derive.search import Limits
 from haotuner.derive.text import lines
 from haotuner.graph.rewrites import DERIVED
 from haotuner.host.processor import cpu_name
 from haotuner.pack.manifest import read_manifest
 from haotuner.runtime.pack import load
-from haotuner.verify.model_check import graph_of, name_of
+from haotuner.tuning.request import derivation_s
+from haotuner.verify.model_check import graph_of, model_of, name_of
 from tests.bench.derivation_nets import CASES, Case, feeds, library_calls, torch_calls, written
 from tests.bench.markdown import markdown_table
+from tests.bench.wild_models import EVERY
 
 KINDS = (".onnx", ".pt2")  # of files
 PAGE, DRAWING = Path("docs/results/derivation.md"), Path("docs/images/derivation.svg")
@@ -48,6 +51,10 @@ GPUs: its kernels there against its own without derivation.
 
 Plain packs have the hand-written forms of the field already. Image columns, phases of a stride, residues of a dilation and
 Winograd's filtering are families of kernels. So a gain here is over those, not over a plain convolution."""
+
+
+REAL = """Models of wheels, which nobody trained for this. Forms "may pay" that are expected to save 15 % of their product at
+a request. The last column is of the whole request, less the margin of 40 % of the form that expectations alone must have."""
 
 
 def tuned(file: Path, case: Case, folder: Path, budget_s: int, *words: str) -> Path:
@@ -173,7 +180,26 @@ def measured_rows(outcomes: Mapping[str, Any]) -> list[dict[str, Any]]:
     return result
 
 
-def page(outcomes: Mapping[str, Any], command: str, how: str) -> str:
+def models_tried(folder: Path, stored: Path) -> list[list[str]]:
+    """Rows of real models in a folder: what derivation finds in them by expectations. Rows that are stored stay."""
+    known: dict[str, list[str]] = json.loads(stored.read_text(encoding="utf-8")) if stored.exists() else {}
+    for wild in EVERY:
+        wheel = folder / wild.wheel.replace("==", "-")
+        file = next(iter(sorted(wheel.glob(f"**/{wild.file}"))), None)
+        if file is None or wild.name in known:
+            continue
+        forms, shapes = DerivedForms(derivation_s(None)), wild.shapes
+        model = model_of(file, shapes, forms=forms)
+        steps = sum(1 for _ in model.products)
+        gains = [1 - min(others) / own for item in model.forms for own, *others in zip(*item.us, strict=True)]
+        seconds, may = f"{forms.total:.1f}", str(forms.count["candidates"])
+        known[wild.name] = [wild.name, str(len(model.graph.nodes)), str(steps), seconds, may, f"{max([0.0, *gains]):.0%}"]
+        stored.write_text(json.dumps(known), encoding="utf-8")
+        print(*known[wild.name], flush=True)
+    return list(known.values())
+
+
+def page(outcomes: Mapping[str, Any], models: Sequence[Sequence[str]], command: str, how: str) -> str:
     """The page of results."""
     rows = measured_rows(outcomes)
     text = ["# Derivation on published layers and networks", "", f"Made by `{command}`. {how}", "", TEXT, ""]
@@ -186,6 +212,10 @@ def page(outcomes: Mapping[str, Any], command: str, how: str) -> str:
     text += markdown_table(HEAD, shown)
     text += ["## Bars", "", *markdown_table(("bar", "wanted", "reached"), _bars(rows))]
     text += ["## What is served", "", *_served(outcomes)]
+    if models:
+        text += ["## Real models", "", REAL, ""]
+        text += markdown_table(("model", "primitives", "products", "seconds of derivation", "forms that may pay",
+                                "most that one is expected to save at a request"), models)  # fmt: skip
     text += ["## What the searches did", ""]
     stats = [[name, item["tensor"], item["statistics"], *[f"{us:,.0f}" for us in item["us"]]]
              for name, case in outcomes.items() for item in case["searches"]]  # fmt: skip
@@ -252,6 +282,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--folder", type=Path, default=Path("derivation"), help="packs and results of cases")
     parser.add_argument("--busy", action="store_true", help="say that other programs ran")
     parser.add_argument("--tune", action="store_true", help="stop after tuning")
+    parser.add_argument("--models", type=Path, help="folder of the wheels' models that tests.bench.wild downloads")
     parser.add_argument("--page", type=Path, default=PAGE)
     arguments = parser.parse_args(words)
     warnings.simplefilter("ignore")
@@ -271,7 +302,9 @@ def main(words: Sequence[str] | None = None) -> None:
     command = f"python -m tests.bench.derivation --budget {arguments.budget}{' --busy' if arguments.busy else ''}"
     if DRAWN in outcomes:
         DRAWING.write_text(drawing(outcomes[DRAWN]["searches"][0]), encoding="utf-8")
-    arguments.page.write_text(page(outcomes, command, how), encoding="utf-8")
+    models = [] if arguments.models is None else models_tried(arguments.models, arguments.folder / "models.json")
+    command += "" if arguments.models is None else " --models FOLDER"
+    arguments.page.write_text(page(outcomes, models, command, how), encoding="utf-8")
 
 
 if __name__ == "__main__":
