@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from haotuner.partition.greedy_fusion import Loops, Specialization
-from haotuner.partition.ilp_partition import IlpPartitioner
+from haotuner.partition.ilp_partition import IlpPartitioner, PartitionReport
 from haotuner.partition.products import Product
 from haotuner.partition.specializations import best_cut, in_intervals, ways_of, where
 
@@ -48,38 +48,35 @@ class FormPlans:
         return replace(self, us=tuple(map(tuple, us)), basis=basis, settled=settled)
 
 
-def ways_of_forms(plan: IlpPartitioner, forms: FormPlans) -> tuple[Specialization, ...]:
-    """The ways of a graph that has other forms, the one for any sizes last; ``plan.report`` tells of them."""
+def ways_of_forms(plan: IlpPartitioner, forms: FormPlans) -> tuple[tuple[Specialization, ...], PartitionReport]:
+    """The ways of a graph that may have other forms, the one for any sizes last, and the report of their plans."""
     if not forms.plans:
-        return ways_of(plan)
+        return ways_of(plan), plan.report
     every, requests, us = (plan, *forms.plans), plan.prices.requests, np.array(forms.us)
     cut = best_cut(plan.graph, requests, us, MOST_INTERVALS, WORST) if len(requests) > 1 else None
     taken = (int(us.mean(axis=1).argmin()),) if cut is None else cut.plans
-    own = plan.steps  # its report is of it, whatever is taken
-    if len(taken) == 1:
+    rewrites = [*plan.rewrites, *_rows(forms, taken)]
+    if cut is None or len(taken) == 1:
         only = every[taken[0]]
         only.report.ways = []  # of a choice before
         result = tuple(_of(way, only, plan) for way in ways_of(only))
-        plan.report.ways = only.report.ways
-    else:
-        assert cut is not None
-        steps = [own if at == 0 else every[at].steps for at in taken]
-        ways = [_of(Specialization(part), every[at], plan) for at, part in zip(taken, steps, strict=True)]
-        result = in_intervals(cut, requests, ways)
-        plan.report.ways = [
-            {
-                "where": where(cut, index, requests),
-                "requests": [dict(requests[at]) for at in members],
-                "us": float(us[cut.plans[index], members].sum()),
-                "one_plan_us": float(us[0, members].sum()),
-                "own_kernels": _own(every[cut.plans[index]], plan),
-                "form": "a derived" if cut.plans[index] else "the model's own",
-                "times": forms.basis,
-            }
-            for index, members in enumerate(cut.members)
-        ]
-    plan.report.rewrites = [*plan.rewrites, *_rows(forms, taken)]
-    return result
+        return result, replace(only.report, rewrites=rewrites)
+    result = in_intervals(cut, requests, [_of(Specialization(every[at].steps), every[at], plan) for at in taken])
+    ways = [
+        {
+            "where": where(cut, index, requests),
+            "requests": [dict(requests[at]) for at in members],
+            "us": float(us[cut.plans[index], members].sum()),
+            "one_plan_us": float(us[0, members].sum()),
+            "own_kernels": _own(every[cut.plans[index]], plan),
+            "form": "a derived" if cut.plans[index] else "the model's own",
+            "times": forms.basis,
+        }
+        for index, members in enumerate(cut.members)
+    ]
+    regions = [region for at in sorted(set(taken)) for region in every[at].report.regions]
+    distinct = {tuple(region["outputs"]): region for region in reversed(regions)}
+    return result, replace(plan.report, ways=ways, rewrites=rewrites, regions=list(reversed(distinct.values())))
 
 
 def _of(way: Specialization, own: IlpPartitioner, plan: IlpPartitioner) -> Specialization:

@@ -248,7 +248,8 @@ def _assembled(
     on_device: bool,
 ) -> ModelTask:
     """The model of these plans, one for each segment that runs anything."""
-    ways = tuple(_programmed(plan, own) for plan, own in zip(plans, forms, strict=True))
+    planned = [_programmed(plan, own) for plan, own in zip(plans, forms, strict=True)]
+    ways = tuple(own for own, _ in planned)
     segments, parts, left = cut(graph), list[ExecutableModel](), iter(zip(plans, ways, strict=True))
     for index, segment in enumerate(flattened(segments)):
         if segment.graph is not None:
@@ -259,20 +260,20 @@ def _assembled(
     return ModelTask(
         graph=graph, spans=spans, steps=tuple(step for own in ways for step in own[-1].steps), parts=tuple(parts), ways=ways,
         written=executable_chain(name, graph, segments, parts) if chained(segments) else parts[0],
-        report=together([plan.report for plan in plans]), prices=plans[0].prices, file=file, shapes=shapes,
+        report=together([report for _, report in planned]), prices=plans[0].prices, file=file, shapes=shapes,
         plans=tuple(plans),
         on_device=on_device, forms=tuple(forms),
         turns=tuple(segment.turns for segment in flattened(segments) if segment.graph is not None),
     )  # fmt: skip
 
 
-def _programmed(plan: IlpPartitioner, forms: FormPlans) -> tuple[Specialization, ...]:
-    """The ways of a segment, each group in its cheapest form by the prices of the plan that it is of."""
-    ways, result = ways_of_forms(plan, forms), list[Specialization]()
+def _programmed(plan: IlpPartitioner, forms: FormPlans) -> tuple[tuple[Specialization, ...], PartitionReport]:
+    """The ways of a segment, each group in its cheapest form by the prices of the plan that it is of; their report."""
+    (ways, report), result = ways_of_forms(plan, forms), list[Specialization]()
     prices = {id(other.graph): other.prices for other in forms.plans}
     for graph, part in groupby(ways, key=lambda way: way.graph):
         result += with_forms(list(part), prices.get(id(graph), plan.prices))
-    return tuple(result)
+    return tuple(result), report
 
 
 def with_forms(ways: Sequence[Specialization], prices: Prices) -> tuple[Specialization, ...]:

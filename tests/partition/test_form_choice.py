@@ -14,7 +14,7 @@ from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.graph.rewrites import Site, rewritten
 from haotuner.partition.costs import Prices
 from haotuner.partition.form_choice import MEASURED, MOST_INTERVALS, WORST, FormPlans, ways_of_forms
-from haotuner.partition.ilp_partition import IlpPartitioner
+from haotuner.partition.ilp_partition import IlpPartitioner, PartitionReport
 from tests.derive.test_graphs import H, N, W
 
 REQUESTS = [{"n": 1, "h": size, "w": size} for size in (8, 16, 32, 64, 128)]
@@ -41,41 +41,42 @@ def forms(own: Sequence[float], other: Sequence[float]) -> FormPlans:
     return FormPlans((plans()[1],), (RULES,), (tuple(own), tuple(other)), basis=MEASURED)
 
 
-def taken(item: FormPlans) -> list[int]:
-    """By request the form that serves it."""
+def taken(item: FormPlans) -> tuple[list[int], PartitionReport]:
+    """By request the form that serves it, and the report."""
     plan, other = plans()
-    ways = ways_of_forms(plan, item)
+    ways, report = ways_of_forms(plan, item)
     graphs = [next(way.graph for way in ways if way.serves(request)) for request in REQUESTS]
-    return [int(graph is other.graph) for graph in graphs]
+    return [int(graph is other.graph) for graph in graphs], report
 
 
 def test_a_form_that_is_faster_for_small_requests_serves_those():
-    plan, _ = plans()
-    assert taken(forms([10, 20, 30, 40, 50], [5, 10, 40, 60, 90])) == [1, 1, 0, 0, 0]
-    first, last = plan.report.ways
+    served, report = taken(forms([10, 20, 30, 40, 50], [5, 10, 40, 60, 90]))
+    assert served == [1, 1, 0, 0, 0]
+    first, last = report.ways
     assert (first["form"], last["form"], first["times"]) == ("a derived", "the model's own", MEASURED)
     assert first["us"] == 15 < first["one_plan_us"] == 30 and last["us"] == last["one_plan_us"]
-    assert first["requests"] == REQUESTS[:2] and plan.report.rewrites == RULES
+    assert first["requests"] == REQUESTS[:2] and report.rewrites == RULES
+    assert len(report.regions) == len({tuple(region["outputs"]) for region in report.regions}) > 0
 
 
 def test_a_form_that_is_slower_everywhere_serves_nothing():
     plan, _ = plans()
-    assert taken(forms([10, 20, 30, 40, 50], [11, 21, 31, 41, 51])) == [0] * 5
-    assert plan.report.rewrites == [] and plan.report.ways == []
-    assert all(way.graph is None for way in ways_of_forms(plan, forms([1] * 5, [2] * 5)))
+    served, report = taken(forms([10, 20, 30, 40, 50], [11, 21, 31, 41, 51]))
+    assert served == [0] * 5 and report.rewrites == [] and report.ways == []
+    assert all(way.graph is None for way in ways_of_forms(plan, forms([1] * 5, [2] * 5))[0])
 
 
 def test_a_form_that_is_faster_everywhere_serves_everything():
     plan, other = plans()
-    assert taken(forms([10, 20, 30, 40, 50], [9, 10, 20, 30, 40])) == [1] * 5
-    assert plan.report.rewrites == RULES
-    assert ways_of_forms(plan, forms([2] * 5, [1] * 5))[-1].steps == other.steps
+    served, report = taken(forms([10, 20, 30, 40, 50], [9, 10, 20, 30, 40]))
+    assert served == [1] * 5 and report.rewrites == RULES and report.regions == other.report.regions
+    assert ways_of_forms(plan, forms([2] * 5, [1] * 5))[0][-1].steps == other.steps
 
 
 @given(st.lists(st.tuples(st.floats(1, 100), st.floats(1, 100)), min_size=5, max_size=5))
 def test_no_request_loses_more_than_the_bound_where_intervals_suffice(pairs):
     item = forms([pair[0] for pair in pairs], [pair[1] for pair in pairs])
-    us, chosen = np.array(item.us), taken(item)
+    us, (chosen, _) = np.array(item.us), taken(item)
     lost = us[chosen, range(5)] / us.min(axis=0) - 1
     best = us.argmin(axis=0)
     if 1 + int(np.abs(np.diff(best)).sum()) <= MOST_INTERVALS:
