@@ -66,7 +66,7 @@ def print_model(document: dict[str, Any], *, every: bool) -> None:
         f"({how}), {document['status']}{_totals(document.get('us', {}))}")  # fmt: skip
     for way in document.get("ways", []):
         say(f"plan for {way['where']}: {way['us']:,.0f} us of its {len(way['requests'])} requests, by the one plan "
-            f"{way['one_plan_us']:,.0f}; {way['own_kernels']} kernels of its own")  # fmt: skip
+            f"{way['one_plan_us']:,.0f}; {way['own_kernels']} kernels of its own{_form(way)}")  # fmt: skip
     for item in document.get("rewrites", []):
         us = f"{item['us']:,.1f} us, without {item['without_us']:,.1f}"
         is_derived = item["rule"].startswith(DERIVED)
@@ -88,6 +88,11 @@ def print_model(document: dict[str, Any], *, every: bool) -> None:
     forms = Counter(group["form"] for region in document["regions"] for group in region["chosen"] if "form" in group)
     for form, count in forms.most_common():
         say(f"form of {counted(count, 'group')}: {form}")
+
+
+def _form(way: dict[str, Any]) -> str:
+    """The form of a plan for some sizes, and what its times are; empty where a model has no other forms."""
+    return f"; {way['form']} form, times {way['times']}" if {"form", "times"} <= way.keys() else ""
 
 
 def _totals(us: dict[str, float]) -> str:

@@ -27,6 +27,7 @@ class ModelReport:
     models: tuple[ModelTask, ...]
     ops: tuple[Op, ...]
     arrivals: Arrivals
+    derived_s: float = 0.0  # what derivation took
 
     def table(self, report: Report) -> str:
         """Table of what the models run, and what requests are expected to take, in words."""
@@ -169,7 +170,7 @@ def read_models(
     result: list[ModelTask] = []
     for file, shape in zip(files, [*shapes] * (1 if len(shapes) > 1 else len(files)), strict=True):
         groups = sum(len(model.written.functions) for model in result)
-        model = model_of(file, shape, groups, serves=serves, device=device, rewrites=derived)
+        model = model_of(file, shape, groups, serves=serves, device=device, forms=derived)
         result.append(model)
         if not quiet:
             steps = _steps(model)
@@ -179,4 +180,5 @@ def read_models(
             )
     if derived is not None and not quiet:
         tell(str(derived))
-    return ModelReport(tuple(result), ops_of(result), arrivals_of_models(result, "; ".join(shapes)))
+    return ModelReport(tuple(result), ops_of(result), arrivals_of_models(result, "; ".join(shapes)),
+                       0.0 if derived is None else derived.total)  # fmt: skip

@@ -168,6 +168,7 @@ def tune(
             device=device,
             threads=() if threads is None else threads_of(threads),
             budget_s=seconds,
+            spent_s=0.0 if from_files is None else from_files.derived_s,
             out=out,
             db=db,
             seed=seed,

@@ -12,12 +12,18 @@ from haotuner.graph.extents import evaluate
 from haotuner.graph.graph import Graph
 from haotuner.ops.convolution import is_convolution
 from haotuner.partition.costs import Prices
+from haotuner.partition.greedy_fusion import Greedy, Loops
 from haotuner.partition.products import Product
 from haotuner.spec.shape import Shape
 
 
 class PricesOfForms(Prices):
     """Expected prices of groups, and of products by the share of a rate that they reach."""
+
+    def plan_us(self, plan: Greedy) -> float:
+        """Microseconds of a plan's products and groups, the mean over the requests."""
+        products = sum(self.product_us(step, plan.graph) for step in plan.steps if isinstance(step, Product))
+        return products + sum(self.loops_us(step.graph) for step in plan.steps if isinstance(step, Loops))
 
     def product_us(self, product: Product, graph: Graph) -> float:
         """Microseconds of a tuned kernel, the mean over the requests."""

@@ -20,8 +20,7 @@ from haotuner.derive.to_graph import graph_of
 from haotuner.derive.together import sharing, together
 from haotuner.errors import UsageError
 from haotuner.graph.graph import Graph
-from haotuner.partition.greedy_fusion import Greedy, Loops
-from haotuner.partition.products import Product
+from haotuner.partition.greedy_fusion import Greedy
 
 TRIED = 6  # cheapest states that become graphs
 MOST_WEIGHT = 1 << 22  # numbers of a constant that a form is planned with; of larger ones zeros of that shape
@@ -152,15 +151,23 @@ class Derivation:
             shown = together(general)
             checked = shown is not None and all(Check(*general).holds(part, at) for at, part in enumerate(shown))
             try:
-                form = self.form(joined, (("expression merging", f"{len(members)} products of one tensor"),))
+                steps = (("expression merging", f"{len(members)} products of one tensor"),)
+                form = self.form(joined, steps, may_be_loops=False)
                 original = self.form(tuple(parts), ())
             except UsageError:
                 continue
             yield NodeForms(tuple(members), original, (form,) if checked else (), "checked" if checked else "not shown")
 
-    def form(self, scopes: tuple[Scope, ...], steps: tuple[tuple[str, str], ...], us: tuple[float, ...] = ()) -> Form:
+    def form(
+        self,
+        scopes: tuple[Scope, ...],
+        steps: tuple[tuple[str, str], ...],
+        us: tuple[float, ...] = (),
+        *,
+        may_be_loops: bool = True,
+    ) -> Form:
         """A form as a graph, with its times, where ``us`` does not say them. UsageError where no primitives compute it."""
-        graph = graph_of(scopes, self.constants(scopes), self.requests[-1])
+        graph = graph_of(scopes, self.constants(scopes), self.requests[-1], may_be_loops=may_be_loops)
         return Form(scopes, graph, us or tuple(planned_us(graph, request) for request in self.requests), steps)
 
     def constants(self, scopes: Sequence[Scope]) -> dict[str, Any]:
@@ -175,9 +182,7 @@ class Derivation:
 
 def planned_us(graph: Graph, request: Mapping[str, int]) -> float:
     """Expected microseconds of a graph in greedy fusion's plan for a request."""
-    prices, plan = PricesOfForms([request]), Greedy(graph)
-    products = sum(prices.product_us(step, plan.graph) for step in plan.steps if isinstance(step, Product))
-    return products + sum(sum(prices.expected_us(step.graph)) for step in plan.steps if isinstance(step, Loops))
+    return PricesOfForms([request]).plan_us(Greedy(graph))
 
 
 def _neutral(scope: Scope) -> tuple[Scope, dict[str, str]]:

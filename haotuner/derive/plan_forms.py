@@ -1,6 +1,6 @@
 """Derived forms of a model's products as candidates of its plan, beside the original of each.
 
-The longest products come first, so that a budget that ends leaves the short ones. A form is a candidate
+Products whose lanes are idle longest come first, then the longest: a budget may end before the others. A form is a candidate
 where it is expected to be shorter than the product alone and refuses no request that the model takes. Its numbers must be
 the product's at sizes of a few elements, empty ones among them.
 """
@@ -12,37 +12,57 @@ from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
+from haotuner.derive.affine import at_most
+from haotuner.derive.element_wise import with_functions
 from haotuner.derive.expression import tensors
 from haotuner.derive.form_prices import PricesOfForms
 from haotuner.derive.from_graph import expression_of, part_of
 from haotuner.derive.model import MOST_WEIGHT, Derivation, Form, NodeForms
 from haotuner.derive.search import Limits, SearchResult
 from haotuner.errors import HaotunerError, UsageError
-from haotuner.graph.extents import dimension, evaluate, same, text
-from haotuner.graph.graph import Graph
+from haotuner.graph.extents import dimension, dimensions, evaluate, same, text
+from haotuner.graph.graph import Graph, Node
 from haotuner.graph.interpret import interpret
-from haotuner.graph.rewrites import DERIVED, Site
+from haotuner.graph.rewrites import DERIVED, Site, rewritten
 from haotuner.graph.types import TensorType
+from haotuner.partition.costs import Prices
 from haotuner.partition.dim_ranges import shape_constraints
+from haotuner.partition.form_choice import EXPECTED, FormPlans
+from haotuner.partition.greedy_fusion import Greedy
 from haotuner.partition.ilp_partition import IlpPartitioner
-from haotuner.partition.rewrites import GAIN, with_rewrites
+from haotuner.partition.rewrites import Rewrites, meaning
+from haotuner.partition.tasks import Laid
 
+Array: TypeAlias = NDArray[np.float64]
 MOST_FORMS = 2  # of a product, the cheapest
+MOST_PLANS = 2  # in derived forms: each is planned and its kernels are tuned
+GAIN = 0.15  # share of its region that a form must be expected to save at a request, before its kernels are tuned
+GAIN_EXPECTED = 0.4  # the same to be served by expectations alone: of 1.9x 1.1x was measured
 PRICED = 3  # requests at which forms are ordered, both ends among them
-PRODUCT_S = 6.0  # of search, at most, for products that are equal
+PRODUCT_S = 4.0  # of search, at most, for products that are equal
 SMALL = (1, 2, 0)  # sizes of all dimensions, at which a form is compared with its product, where the product allows them
 EXPLORATIVE = 2  # steps; a third one takes ten times as long
 MOST_COMPARED = 1 << 18  # elements of a product of fixed sizes; the pack's check looks at larger ones
 TOLERANCE = 1e-4  # of the largest number: fp32 sums in another order
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Offer:
+    """A form of a product: its site, and microseconds of its region at each request without and with it."""
+
+    site: Site
+    own_us: Array
+    us: Array
+
+
 @dataclass(slots=True)
 class DerivedForms:
-    """Derivation for plans: called with a plan, the plan of the same graph in its cheapest forms, derived ones among them.
+    """Derivation for plans: called with a plan, without and with a layout of images, its plans in derived forms.
 
     ``seconds``: of search and of looking at forms, for all graphs that it is called with.
     """
@@ -54,30 +74,63 @@ class DerivedForms:
     derived: dict[int, SearchResult] = field(default_factory=dict)
     ranked: dict[Hashable, Any] = field(default_factory=dict)
 
-    def __call__(self, plan: IlpPartitioner) -> IlpPartitioner:
-        """The plan of the same graph in its cheapest forms; itself where none pays."""
+    def __call__(self, plan: IlpPartitioner, laid_out: IlpPartitioner, laid: Laid) -> FormPlans:
+        """Plans in derived forms with their expected times; none where none may pay."""
         begin = time.monotonic()
-        result = with_rewrites(plan, PricesOfForms(plan.prices.requests, plan.prices.rates), self.sites(plan))
+        result = FormPlans()
+        sets = _sets(list(self.offers(plan)))
+        if sets:
+            others = []
+            for chosen in sets:
+                prices = Prices(plan.prices.requests, plan.prices.rates, plan.prices.programs)
+                others.append(laid(plan.of(rewritten(plan.graph, [offer.site for offer in chosen]), prices)))
+            rules = tuple(tuple(map(_row, chosen)) for chosen in sets)
+            regions = tuple(tuple(np.sum([offer.us for offer in chosen], axis=0).tolist()) for chosen in sets)
+            result = FormPlans(tuple(others), rules, region_us=regions)
+            us = result.less_sure(np.array([_each_us(item) for item in (laid_out, *others)]), GAIN_EXPECTED)
+            result = result.with_us(us.tolist(), EXPECTED, settled=False)
         self.total += time.monotonic() - begin
-        self.count["chosen"] += sum(item["rule"].startswith(DERIVED) for item in result.rewrites)
+        self.count["candidates"] += sum(map(len, result.rules))
         return result
 
     def __str__(self) -> str:
         states = sum(result.statistics.states for result in self.derived.values())
         pruned = sum((result.statistics.pruned for result in self.derived.values()), Counter[str]())
-        parts = [f"{number} {what}" for what, number in self.count.items() if what != "chosen"]
+        parts = [f"{number} {what}" for what, number in self.count.items() if what != "candidates"]
         parts += [f"{states} states", *(f"{number} {why}" for why, number in pruned.most_common())]
-        return f"derivation: {self.count['chosen']} forms chosen in {self.total:.1f} s ({', '.join(parts)})"
+        return f"derivation: {self.count['candidates']} forms may pay, in {self.total:.1f} s ({', '.join(parts)})"
+
+    def offers(self, plan: IlpPartitioner) -> Iterator[_Offer]:
+        """Forms with prices of their regions by greedy fusion's plans; a form may have a hundred primitives."""
+        regions = Rewrites(plan)
+        prices = [PricesOfForms([request], plan.prices.rates) for request in plan.prices.requests]
+        known_us: dict[Hashable, Array] = {}
+
+        def each_us(graph: Graph) -> Array:
+            key = meaning(graph)
+            if key not in known_us:
+                greedy = Greedy(graph, tuned=bool(plan.products), serves=plan.finder.serves)
+                known_us[key] = np.array([own.plan_us(greedy) for own in prices])
+            return known_us[key]
+
+        for site in self.sites(plan):
+            own = (frozenset(item.nodes) for item in plan.products.values() if not set(site.tensors).isdisjoint(item.nodes))
+            region = regions.region(site.nodes.union(*own))
+            yield _Offer(site, each_us(region), each_us(rewritten(region, [site])))
 
     def sites(self, plan: IlpPartitioner) -> Iterator[Site]:
-        """Forms that may pay. What their reader does with one counts for the budget, too."""
+        """Forms of products, and products of one tensor as one. What their reader does with one counts as time, too."""
         derivation = Derivation(
             plan.graph, _some(plan.prices.requests), Limits(EXPLORATIVE, seconds=PRODUCT_S), self.derived, self.ranked
         )
         known = {(text(first), text(other)) for first, other in shape_constraints(plan.graph)}
         prices = PricesOfForms(plan.prices.requests, plan.prices.rates)
-        us = {node: prices.product_us(product, plan.graph) for product in plan.products.values() for node in product.nodes}
-        for tensor in sorted(derivation.products(), key=lambda name: -us.get(name, 0.0)):
+        rates = Prices(plan.prices.requests, plan.prices.rates)
+        idle: dict[str, tuple[float, float]] = {}
+        for product in plan.products.values():
+            us, full_us = (item.product_us(product, plan.graph) for item in (prices, rates))
+            idle |= dict.fromkeys(product.nodes, (full_us - us, -us))
+        for tensor in sorted(derivation.products(), key=lambda name: idle.get(name, (0.0, 0.0))):
             left = self.seconds - self.spent
             if left <= 0:
                 self.count["products left out: the time is over"] += 1
@@ -86,6 +139,27 @@ class DerivedForms:
             derivation.limits = Limits(EXPLORATIVE, seconds=min(PRODUCT_S, left))
             yield from self._of(derivation, tensor, known)
             self.spent += time.monotonic() - begin
+        begin = time.monotonic()
+        for forms in derivation.merged():
+            yield from self._merged(derivation.graph, forms, known)
+            if self.spent + time.monotonic() - begin > self.seconds:
+                break
+        self.spent += time.monotonic() - begin
+
+    def _merged(self, graph: Graph, forms: NodeForms, known: set[tuple[str, str]]) -> Iterator[Site]:
+        """Several products as one, where all that it reads is there before the first of them."""
+        at = {node.output: number for number, node in enumerate(graph.nodes)}
+        first = min(at[tensor] for tensor in forms.tensors)
+        for form in forms.others:
+            why = unfit(graph, forms.tensors, form, known)
+            if not why and any(at.get(name, -1) > first for name in form.graph.inputs):
+                why = "with operands that come later"
+            self.count[f"merged products {why}".strip()] += 1
+            if not why:
+                parts = (part_of(graph, name, form.graph.inputs) for name in forms.tensors)
+                nodes = frozenset(node.output for part in parts for node in part.nodes)
+                site = Site(DERIVED + chain(form), forms.tensors[0], nodes, form.graph, forms.tensors[1:])
+                yield with_functions(graph, site)
 
     def _of(self, derivation: Derivation, tensor: str, known: set[tuple[str, str]]) -> Iterator[Site]:
         graph = derivation.graph
@@ -99,7 +173,7 @@ class DerivedForms:
             return
         self.count["products"] += 1
         for form in _cheaper(forms):
-            why = unfit(graph, tensor, form, known)
+            why = unfit(graph, (tensor,), form, known)
             if why:
                 self.count[f"forms {why}"] += 1
                 continue
@@ -108,13 +182,41 @@ class DerivedForms:
             yield Site(DERIVED + chain(form), tensor, nodes, form.graph)
 
 
+def _each_us(plan: IlpPartitioner) -> Array:
+    """Expected microseconds of a plan at each request."""
+    return np.array([PricesOfForms([request], plan.prices.rates).plan_us(plan) for request in plan.prices.requests])
+
+
+def _row(offer: _Offer) -> dict[str, Any]:
+    us, without = float(offer.us.mean()), float(offer.own_us.mean())
+    return {"rule": offer.site.rule, "tensor": ", ".join(offer.site.tensors), "us": us, "without_us": without}
+
+
+def _sets(offers: Sequence[_Offer]) -> list[tuple[_Offer, ...]]:
+    """Sets of forms that may be taken together: those that pay at a request; the sets that save most of all requests'."""
+    saved: dict[tuple[_Offer, ...], float] = {}
+    for at in range(len(offers[0].us) if offers else 0):
+        chosen, tensors = list[_Offer](), set[str]()
+        for offer in sorted(offers, key=lambda item: item.us[at] - item.own_us[at]):
+            if offer.us[at] < offer.own_us[at] * (1 - GAIN) and tensors.isdisjoint(offer.site.tensors):
+                chosen.append(offer)
+                tensors.update(offer.site.tensors)
+        chosen.sort(key=lambda item: item.site.tensor)
+        if chosen:
+            share = sum(float(offer.own_us[at] - offer.us[at]) for offer in chosen) / sum(
+                float(o.own_us[at]) for o in chosen
+            )
+            saved[tuple(chosen)] = saved.get(tuple(chosen), 0.0) + share
+    return sorted(saved, key=lambda chosen: -saved[chosen])[:MOST_PLANS]
+
+
 def _some(requests: Sequence[Mapping[str, int]]) -> list[Mapping[str, int]]:
     return list(requests[:PRICED])
 
 
 def _cheaper(forms: NodeForms) -> list[Form]:
-    least = sum(forms.original.us) * (1 - GAIN)
-    return [form for form in forms.others if sum(form.us) < least][:MOST_FORMS]
+    least = [us * (1 - GAIN) for us in forms.original.us]
+    return [form for form in forms.others if any(map(float.__lt__, form.us, least))][:MOST_FORMS]
 
 
 def chain(form: Form) -> str:
@@ -129,19 +231,44 @@ def chain(form: Form) -> str:
     return ", ".join(rules)
 
 
-def unfit(graph: Graph, tensor: str, form: Form, known: set[tuple[str, str]]) -> str:
-    """Reason why a form is not served: conditions on requests beside the ``known`` ones, or other numbers; empty: none."""
-    shape, other = graph.types[tensor].shape, form.graph.types[form.graph.outputs[0]].shape
-    if len(shape) != len(other) or not all(same(extent, mine) for extent, mine in zip(shape, other, strict=True)):
-        return "of another shape"
-    if any((text(first), text(second)) not in known for first, second in shape_constraints(form.graph)):
+def unfit(graph: Graph, ends: Sequence[str], form: Form, known: set[tuple[str, str]]) -> str:
+    """Reason why a form is not served: conditions on requests beside the ``known`` ones, or other numbers; empty: none.
+
+    ``ends``: the tensors of the graph that are its outputs.
+    """
+    for tensor, output in zip(ends, form.graph.outputs, strict=True):
+        shape, other = graph.types[tensor].shape, form.graph.types[output].shape
+        if len(shape) != len(other) or not all(same(extent, mine) for extent, mine in zip(shape, other, strict=True)):
+            return "of another shape"
+    if any(_refuses(form.graph, node, known) for node in form.graph.nodes):
         return "with conditions on requests"
-    part = part_of(graph, tensor, form.graph.inputs)
-    fixed = [extent for extent in shape if isinstance(extent, int)]
-    if prod(fixed) > MOST_COMPARED:
-        return ""
-    tried = SMALL if part.dimensions else SMALL[:1]
-    return "" if all(_agree(part, form.graph, size) for size in tried) else "with other numbers"
+    for tensor, output in zip(ends, form.graph.outputs, strict=True):
+        part = part_of(graph, tensor, form.graph.inputs)
+        fixed = [extent for extent in graph.types[tensor].shape if isinstance(extent, int)]
+        tried = SMALL if part.dimensions else SMALL[:1]
+        own = replace(form.graph, outputs=(output,))
+        if prod(fixed) <= MOST_COMPARED and not all(_agree(part, own, size) for size in tried):
+            return "with other numbers"
+    return ""
+
+
+def _refuses(graph: Graph, node: Node, known: set[tuple[str, str]]) -> bool:
+    """True if a primitive may ask more of a request than the ``known`` conditions.
+
+    Shown conditions of one dimension are none. A slice of an empty tensor reads nothing, wherever its bounds are.
+    """
+    for first, other in shape_constraints(replace(graph, nodes=(node,))):
+        dims = dimensions(first) | dimensions(other)
+        if (text(first), text(other)) in known:
+            continue
+        if len(dims) != 1 or not (at_most(first, other) and at_most(other, first)):
+            return True
+        zero = dict.fromkeys(dims, 0)
+        shape = [extent for extent in graph.types[node.output].shape if dimensions(extent) <= dims]
+        empty = node.primitive == "slice" and any(evaluate(extent, zero) <= 0 for extent in shape)
+        if evaluate(first, zero) != evaluate(other, zero) and not empty:
+            return True
+    return False
 
 
 def _agree(part: Graph, form: Graph, size: int) -> bool:

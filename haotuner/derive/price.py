@@ -26,10 +26,10 @@ def price_us(root: Scope, requests: Sequence[Mapping[str, int]], rates: Rates = 
     return sum(sum(_scope_us(scope, sizes, rates) for scope in nests) for sizes in requests) / len(requests)
 
 
-def kernel_of(scope: Scope, sizes: Mapping[str, int], rates: Rates = CORE) -> Kernel | None:
-    """The cheapest kernel of a nest; None where generated loops are it."""
+def kernel_of(scope: Scope, sizes: Mapping[str, int], rates: Rates = CORE, *, may_be_loops: bool = True) -> Kernel | None:
+    """The cheapest kernel of a nest; None where generated loops are it, or cheaper and ``may_be_loops``."""
     priced = [(_kernel_us(scope, kernel, sizes, rates), at, kernel) for at, kernel in enumerate(kernels(scope))]
-    if not priced or min(priced)[0] > _loops_us(scope, sizes, rates):
+    if not priced or may_be_loops and min(priced)[0] > _loops_us(scope, sizes, rates):
         return None
     return min(priced)[2]
 

@@ -27,13 +27,16 @@ from haotuner.graph.graph import Graph
 MOST_TERMS = 64  # of a sum that is written out
 
 
-def graph_of(scopes: Sequence[Scope], constants: Mapping[str, Any], sizes: Mapping[str, int]) -> Graph:
+def graph_of(
+    scopes: Sequence[Scope], constants: Mapping[str, Any], sizes: Mapping[str, int], *, may_be_loops: bool = True
+) -> Graph:
     """The graph whose outputs are the expressions; its inputs are the tensors that are no constants, in fp32.
 
     Args:
         scopes: the expressions; a nest that several read is computed once.
         constants: numbers of tensors that are constants; of another one zeros are taken.
         sizes: of a request, by which a kernel is chosen where a nest may be several.
+        may_be_loops: whether generated loops compute products where they are expected to be cheaper.
 
     Raises:
         UsageError: no primitives compute them.
@@ -46,15 +49,15 @@ def graph_of(scopes: Sequence[Scope], constants: Mapping[str, Any], sizes: Mappi
             g.constant(np.zeros([int(e) for e in tensor.shape]) if numbers is None else numbers, "fp32", name=name)
         else:
             g.input(name, tensor.shape)
-    lowering = _Lowering(g, sizes)
+    lowering = _Lowering(g, sizes, may_be_loops)
     return g.finish(*(lowering.scope(scope) for scope in scopes))
 
 
 class _Lowering:
     """Nests that were written already, by the nest."""
 
-    def __init__(self, g: Folding, sizes: Mapping[str, int]) -> None:
-        self.g, self.sizes = g, sizes
+    def __init__(self, g: Folding, sizes: Mapping[str, int], may_be_loops: bool) -> None:
+        self.g, self.sizes, self.may_be_loops = g, sizes, may_be_loops
         self.written: dict[Scope, str] = {}
 
     def source(self, read: Read) -> str:
@@ -70,7 +73,7 @@ class _Lowering:
         parted = _parted(scope)
         if parted is not None:
             return self.unparted(scope, *parted)
-        kernel = kernel_of(scope, self.sizes)
+        kernel = kernel_of(scope, self.sizes, may_be_loops=self.may_be_loops)
         if kernel is not None and kernel.kind == "conv":
             return self.conv(scope, kernel)
         if kernel is not None and kernel.kind in ("matmul", "batch_matmul"):

@@ -38,13 +38,19 @@ class Site:
     """Tensor that a rule computes by other primitives; ``nodes``: outputs of the primitives that the rule replaces.
 
     ``form``: of a derived form the graph that computes the tensor; its inputs, and constants that are the same arrays, are
-    the tensors of these names.
+    the tensors of these names. ``beside``: further tensors that the form computes, its outputs behind the first.
     """
 
     rule: str
     tensor: str
     nodes: frozenset[str]
     form: Graph | None = field(default=None, compare=False)
+    beside: tuple[str, ...] = ()
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        """All tensors that it computes."""
+        return (self.tensor, *self.beside)
 
 
 class _Writer:
@@ -155,23 +161,27 @@ def _folds(graph: Graph, node: Node, how: str, axes: tuple[int, ...], tensor: st
 
 
 def rewritten(graph: Graph, chosen: Sequence[Site]) -> Graph:
-    """The graph with the chosen sites rewritten; at most one site of a tensor."""
+    """The graph with the chosen sites rewritten; at most one site of a tensor.
+
+    A form of several tensors stands where the first of them was made; all that it reads must be made before.
+    """
     for site in chosen:
         graph = _replaced(graph, site)
     return graph
 
 
 def _replaced(graph: Graph, site: Site) -> Graph:
-    node = graph.producer(site.tensor)
+    node = next((item for item in graph.nodes if item.output in site.tensors), None)
     assert node is not None, "a site is a node of the graph"
     writer = _Writer(graph, site.tensor)
     if site.form is not None:
         read = [name for name in site.form.inputs if name not in graph.types]  # of a part of a graph new inputs
         graph = replace(graph, inputs=(*graph.inputs, *read))
-        _spliced(graph, site.form, node, writer)
+        _spliced(graph, site.form, site.tensors, writer)
     else:
         {DIVISION: _divide_behind, COLUMN: _add_column, PRODUCT: _as_product, SPLIT: _in_two}[site.rule](graph, node, writer)
-    nodes = [item for other in graph.nodes for item in (writer.nodes if other is node else [other])]
+    others = [item for item in graph.nodes if item is node or item.output not in site.tensors]
+    nodes = [item for other in others for item in (writer.nodes if other is node else [other])]
     needed, live = set(graph.outputs), list[Node]()
     for item in reversed(nodes):
         if item.output in needed or item.output not in site.nodes:  # what the rule took away goes, nothing else
@@ -180,24 +190,25 @@ def _replaced(graph: Graph, site: Site) -> Graph:
     return replace(graph, nodes=tuple(reversed(live)), types=writer.types, constants=writer.constants, guards=writer.guards)
 
 
-def _spliced(graph: Graph, form: Graph, node: Node, writer: _Writer) -> None:
-    """The form's primitives, under free names; the tensor keeps its name and its type."""
+def _spliced(graph: Graph, form: Graph, tensors: Sequence[str], writer: _Writer) -> None:
+    """The form's primitives, under free names; the tensors keep their names and their types."""
+    ends = dict(zip(form.outputs, tensors, strict=True))
     names = {name: name for name in form.inputs}
     for name in form.inputs:
         writer.types.setdefault(name, form.types[name])
     for name, value in form.constants.items():
-        names[name] = name if graph.constants.get(name) is value else free_name(f"{node.output} {name}", writer.types)
+        names[name] = name if graph.constants.get(name) is value else free_name(f"{tensors[0]} {name}", writer.types)
         writer.types.setdefault(names[name], form.types[name])
         writer.constants[names[name]] = value
     for item in form.nodes:
         made = writer.add(
             item.primitive,
             *(names[tensor] for tensor in item.inputs),
-            name=node.output if item.output == form.outputs[0] else "",
+            name=ends.get(item.output, ""),
             **item.attributes,
         )
         names[item.output] = made
-    writer.types[node.output] = graph.types[node.output]
+    writer.types.update({tensor: graph.types[tensor] for tensor in tensors})
 
 
 def _divide_behind(graph: Graph, node: Node, writer: _Writer) -> None:

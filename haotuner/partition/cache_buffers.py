@@ -65,7 +65,8 @@ def cache_buffers(graph: Graph, ways: Sequence[Specialization]) -> CacheBuffers 
     axes: dict[str, dict[str, int]] = {}
     for name, step in appends.items():
         alike = all(same(*pair) for pair in zip(extents[name], next(iter(extents.values())), strict=True))
-        grown_axes = _axes(graph, (step for way in ways for step in way.steps), appends[name]) if alike else None
+        read = ((way.graph or graph, step) for way in ways for step in way.steps)
+        grown_axes = _axes(graph, read, appends[name]) if alike else None
         if grown_axes is not None:
             axes[name] = grown_axes
     if not axes:
@@ -75,13 +76,13 @@ def cache_buffers(graph: Graph, ways: Sequence[Specialization]) -> CacheBuffers 
     return CacheBuffers(tuple(appends[name] for name in axes), past, present, axis_by_tensor)
 
 
-def _axes(graph: Graph, steps: Iterable[Step], cache: Append) -> dict[str, int] | None:
+def _axes(graph: Graph, steps: Iterable[tuple[Graph, Step]], cache: Append) -> dict[str, int] | None:
     """The axis that grows, of the cache and of its other shapes; None where a step cannot read it at strides."""
     cache_shape = graph.types[cache.output].shape
     result = {cache.output: cache.axis}
-    for step in steps:
+    for own, step in steps:
         if isinstance(step, Alias):
-            axis = _axis_that_grows(graph.types[step.tensor].shape, cache_shape, cache.axis) if step.of in result else 0
+            axis = _axis_that_grows(own.types[step.tensor].shape, cache_shape, cache.axis) if step.of in result else 0
             if axis is None:
                 return None
             if step.of in result:
@@ -91,7 +92,7 @@ def _axes(graph: Graph, steps: Iterable[Step], cache: Append) -> dict[str, int] 
             views = _views(step)
             if views is None:
                 plain, views = list(step.reads), []
-            shapes = [view.shape or graph.types[view.tensor].shape for view in views if view.tensor in result]
+            shapes = [view.shape or own.types[view.tensor].shape for view in views if view.tensor in result]
             grown = [_axis_that_grows(shape, cache_shape, cache.axis) for shape in shapes]
             if None in grown or any(name in result for name in plain):
                 return None

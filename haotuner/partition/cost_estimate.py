@@ -7,6 +7,7 @@ from math import isfinite
 
 from haotuner.graph.extents import evaluate
 from haotuner.partition.greedy_fusion import Loops
+from haotuner.partition.products import Product
 from haotuner.partition.tasks import ModelTask
 from haotuner.search.cost_extrapolation import calls_us
 from haotuner.search.task import Tuned
@@ -17,8 +18,11 @@ from haotuner.spec.shape import Shape
 def groups_us(model: ModelTask) -> list[float]:
     """Microseconds of a model's groups at each request of its prices: measured, or expected."""
     result = [0.0] * len(model.prices.requests)
-    for ways, turns in zip(model.ways, model.turns, strict=True):
-        expected = [[model.prices.expected_us(step.graph) for step in way.steps if isinstance(step, Loops)] for way in ways]
+    for segment, (ways, turns) in enumerate(zip(model.ways, model.turns, strict=True)):
+        expected = [
+            [model.prices_of(way, segment).expected_us(step.graph) for step in way.steps if isinstance(step, Loops)]
+            for way in ways
+        ]
         for index, request in enumerate(model.prices.requests):
             taken = next(at for at, way in enumerate(ways) if way.serves(request))
             result[index] += evaluate(turns, request) * sum(us[index] for us in expected[taken])
@@ -36,11 +40,13 @@ def predicted_us(model: ModelTask, tuned: Iterable[Tuned], device: Device, threa
     products, timed = ([0.0] * len(sizes) for _ in range(2))
     groups = groups_us(model)
     shapes: dict[str, list[tuple[int, int, Shape]]] = {}  # the request, how often, and the shape of each call
-    for step, turns in model.products:
+    for ways, turns in zip(model.ways, model.turns, strict=True):
         for position, request_ in enumerate(sizes):
-            extents = {axis: evaluate(extent, request_) for axis, extent in step.extents.items()}
-            if min(extents.values(), default=1) > 0:
-                shapes.setdefault(step.op.name, []).append((position, evaluate(turns, request_), Shape.of(extents)))
+            way = next(way for way in ways if way.serves(request_))
+            for step in (step for step in way.steps if isinstance(step, Product)):
+                extents = {axis: evaluate(extent, request_) for axis, extent in step.extents.items()}
+                if min(extents.values(), default=1) > 0:
+                    shapes.setdefault(step.op.name, []).append((position, evaluate(turns, request_), Shape.of(extents)))
     for name, shape in shapes.items():
         every = calls_us(by_name[name], [shape for _, _, shape in shape], device, threads)
         for (offset, often, _), us in zip(shape, every, strict=True):

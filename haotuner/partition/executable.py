@@ -124,6 +124,8 @@ class _Writer:
         array = np.ascontiguousarray(value)
         content = (hashlib.sha256(array.tobytes()).hexdigest(), array.dtype.name, array.shape)
         if content not in self.by_content:
+            while name in self.held or self.way and name in self.tensors:  # a graph of another way has such a name, too
+                name = f"{name}@{self.way}"
             self.weights += b"\0" * (-len(self.weights) % ALIGNED)
             self.held[name] = {"dtype": dtype_named(array.dtype), "shape": list(array.shape), "offset": len(self.weights)}
             self.weights += array.tobytes()
@@ -150,7 +152,7 @@ class _Writer:
         called = name
         if self.way and name not in self.graph.inputs:
             called = f"{name}@{self.way}"
-            while called in self.graph.types:
+            while called in self.graph.types or called in self.held:
                 called += "'"
         if called not in self.tensors:
             kind = self.graph.types[name]
@@ -245,14 +247,17 @@ def executable(
 def executable_specializations(
     name: str, graph: Graph, ways: Sequence[Specialization], first_group: int = 0, *, on_device: bool = False
 ) -> ExecutableModel:
-    """The model of these ways, of which the first that serves a request's sizes is gone; the last serves any."""
-    writer = _Writer(name, graph, first_group, on_device, cache_buffers(graph, ways))
+    """The model of these ways, of which the first that serves a request's sizes is gone; the last serves any.
+
+    Ways may be of graphs of their own with the same inputs and outputs: they share weights, and no other tensor.
+    """
+    writer = _Writer(name, ways[0].graph or graph, first_group, on_device, cache_buffers(graph, ways))
     caches = writer.caches()
     values = [writer.step(step) for step in ways[0].steps]
     ends = [[writer.end(tensor) for tensor in names] for names in (graph.inputs, graph.outputs)]
     steps = [_way(writer, ways[0], values, 0)]
     for writer.way, way in enumerate(ways[1:], 1):
-        first = len(values)
+        first, writer.graph = len(values), way.graph or graph
         values += [writer.step(step) for step in way.steps]
         steps.append(_way(writer, way, values, first))
     lost = [str(end["name"]) for end in ends[1] if end["tensor"] not in writer.tensors]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from haotuner.codegen.loops.c_ordered import ORDERED
@@ -51,11 +51,15 @@ Step = Product | Append | Loops | Alias
 
 @dataclass(frozen=True, slots=True)
 class Specialization:
-    """The steps that serve requests at which ``extent`` is at most ``most``; None: requests of any sizes."""
+    """The steps that serve requests at which ``extent`` is at most ``most``; None: requests of any sizes.
+
+    ``graph``: whose tensors the steps name, of the same inputs and outputs; None: the model's.
+    """
 
     steps: tuple[Step, ...]
     extent: Extent | None = None
     most: int = 0
+    graph: Graph | None = field(default=None, compare=False)
 
     def serves(self, sizes: Mapping[str, int]) -> bool:
         """True if it serves a request of these sizes."""

@@ -7,7 +7,7 @@ of the optima of all forms' binary programs is the optimum of a program with the
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, combinations
 from typing import Any
@@ -15,7 +15,6 @@ from typing import Any
 from haotuner.graph.graph import Graph, Node
 from haotuner.graph.rewrites import BEHIND, COLUMN, Site, columns_of, rewritten, sites
 from haotuner.partition.costs import Prices
-from haotuner.partition.greedy_fusion import Greedy, Loops
 from haotuner.partition.ilp_partition import IlpPartitioner
 from haotuner.partition.multi_output_fusion import joined
 from haotuner.partition.structural_hash import structural_hash
@@ -23,10 +22,8 @@ from haotuner.partition.window_ilp import Candidate
 from haotuner.partition.windows import Window
 
 MOST_SITES = 4  # of a region, of which every set is looked at; of more each alone, one after the other
-FEW_DERIVED = 2  # the same of a region with derived forms, whose programs are large
 NEAR = 1e-6  # of a region's price, below which two are the same
 GAIN = 0.02  # of a region's expected price: a form that is expected to save less is not taken, for expectations err
-GAIN_OF_DERIVED = 0.4  # the same of a derived form, whose kernels are others: of 1.9x 1.1x was measured
 VECTOR = 16  # columns of a product that its kernels compute together
 
 
@@ -34,15 +31,11 @@ class Rewrites:
     """The cheapest forms of a plan's regions.
 
     ``prices``: None for prices that are expected at the plan's requests; ``gain``: share that a form must save.
-    ``derived``: derived forms of products, by the tensors that the products compute; read one after the other.
     """
 
-    def __init__(
-        self, plan: IlpPartitioner, prices: Prices | None = None, gain: float = NEAR, derived: Iterable[Site] = ()
-    ) -> None:
-        self.plan, self.graph = plan, plan.graph
+    def __init__(self, plan: IlpPartitioner, prices: Prices | None = None, gain: float = NEAR) -> None:
+        self.plan, self.graph, self.gain = plan, plan.graph, gain
         self.prices = Prices(plan.prices.requests, plan.prices.rates) if prices is None else prices
-        self.gain, self.derived = gain, derived
         self._costs: dict[Hashable, float] = {}
         self._kinds: dict[Hashable, Window] = {}  # windows at these prices
         self.report: list[dict[str, Any]] = []
@@ -60,31 +53,9 @@ class Rewrites:
                 if less[0] < less[1]:
                     yield site
                 continue
-            region = self._region(frozenset({site.tensor}))
+            region = self.region(frozenset({site.tensor}))
             if self.us(rewritten(region, [site])) < self.us(region):
                 yield site
-        yield from self._derived()
-
-    def _derived(self) -> Iterator[Site]:
-        """The cheapest derived form of each product that has a cheaper one, by greedy fusion's plans of both.
-
-        Most forms do not pay, and a form may have a hundred primitives, whose binary program takes seconds.
-        """
-        best: dict[str, tuple[float, Site]] = {}
-        for site in self.derived:
-            own = (frozenset(product.nodes) for product in self.plan.products.values() if site.tensor in product.nodes)
-            alone = self._region(site.nodes.union(*own))
-            us, _ = best.get(site.tensor, (self._greedy_us(alone) * (1 - GAIN_OF_DERIVED), site))
-            new_us = self._greedy_us(rewritten(alone, [site]))
-            if new_us < us:
-                best[site.tensor] = new_us, site
-        yield from (site for _, site in best.values())
-
-    def _greedy_us(self, graph: Graph) -> float:
-        """The price of greedy fusion's plan of a graph."""
-        plan = Greedy(graph, tuned=bool(self.plan.products), serves=self.plan.finder.serves)
-        products = sum(self.prices.product_us(product, graph) for product in plan.products.values())
-        return products + sum(self.prices.loops_us(step.graph) for step in plan.steps if isinstance(step, Loops))
 
     def _new_vector(self, node: Node) -> bool:
         """True if one more column of a product may be a vector more."""
@@ -100,16 +71,13 @@ class Rewrites:
         touched = []
         for site in offered:
             ends = {site.tensor, *(item.output for item in self.plan.products.values() if site.tensor in item.nodes)}
-            moves = site.rule in BEHIND or site.form is not None
-            readers = [reader for end in ends for reader in self.plan.finder.readers.get(end, []) if moves]
+            readers = [reader for end in ends for reader in self.plan.finder.readers.get(end, []) if site.rule in BEHIND]
             names = (*site.nodes, *(reader.output for reader in readers))
             touched.append({str(at[name]) for name in names if name in at})
         result = []
         for part in sorted(sorted(map(int, part)) for part in joined(touched)):
             nodes = frozenset[str]().union(*(units[index] for index in part))
-            own = [site for site in offered if site.tensor in nodes]
-            read = (site.nodes for site in own if site.form is not None)  # pads and windows, which are in no unit
-            result.append((nodes.union(*read), own))
+            result.append((nodes, [site for site in offered if site.tensor in nodes]))
         return result
 
     def cheapest(self) -> list[Site]:
@@ -117,7 +85,7 @@ class Rewrites:
         chosen: list[Site] = []
         offered = list(self.offered())
         for nodes, region_sites in self.regions(offered) if offered else ():
-            graph = self._region(nodes)
+            graph = self.region(nodes)
             before = self.us(graph)
             us, best = min(self._forms(graph, region_sites), key=lambda form: (form[0], len(form[1])))
             if us < before * (1 - self.gain):
@@ -128,8 +96,7 @@ class Rewrites:
     def _forms(self, graph: Graph, region_sites: Sequence[Site]) -> Iterator[tuple[float, list[Site]]]:
         """Forms of a region: every set of up to ``MOST_SITES`` sites, else sites that pay one after the other."""
         yield self.us(graph), []
-        most = FEW_DERIVED if any(site.form is not None for site in region_sites) else MOST_SITES
-        if len(region_sites) <= most:
+        if len(region_sites) <= MOST_SITES:
             counts = range(1, len(region_sites) + 1)
             for subset in chain.from_iterable(combinations(region_sites, count) for count in counts):
                 if len({site.tensor for site in subset}) == len(subset):
@@ -144,7 +111,7 @@ class Rewrites:
                     accepted, least = [*accepted, site], us
                     yield us, list(accepted)
 
-    def _region(self, nodes: Collection[str]) -> Graph:
+    def region(self, nodes: Collection[str]) -> Graph:
         """The graph of some primitives; its outputs are the tensors that others read; constants stay constants."""
         outside = {tensor for node in self.graph.nodes if node.output not in nodes for tensor in node.inputs}
         outputs = [name for name in self.plan.order if name in nodes and (name in outside or name in self.graph.outputs)]
@@ -155,9 +122,7 @@ class Rewrites:
 
     def us(self, graph: Graph) -> float:
         """The price of a graph's cheapest plan."""
-        producers = {node.output: node for node in graph.nodes}
-        known = tuple(str(graph.types[name]) for name in sorted(graph.constants))
-        key = structural_hash(graph, producers, tuple(producers), graph.outputs), known
+        key = meaning(graph)
         if key not in self._costs:
             serves, tuned = self.plan.finder.serves, bool(self.plan.products)
             plan = IlpPartitioner(graph, self.prices, tuned=tuned, serves=serves, kinds=self._kinds)
@@ -166,13 +131,20 @@ class Rewrites:
         return self._costs[key]
 
 
+def meaning(graph: Graph) -> Hashable:
+    """Key of a region, equal for regions that differ in names and in numbers of constants alone."""
+    producers = {node.output: node for node in graph.nodes}
+    known = tuple(str(graph.types[name]) for name in sorted(graph.constants))
+    return structural_hash(graph, producers, tuple(producers), graph.outputs), known
+
+
 def _us(kernels: Sequence[Candidate]) -> float:
     return sum(kernel.us for kernel in kernels)
 
 
-def with_rewrites(plan: IlpPartitioner, prices: Prices | None = None, derived: Iterable[Site] = ()) -> IlpPartitioner:
-    """The plan of the same graph in the cheapest forms; itself where no rewrite pays. The others as of ``Rewrites``."""
-    forms = Rewrites(plan, prices, gain=GAIN, derived=derived)
+def with_rewrites(plan: IlpPartitioner) -> IlpPartitioner:
+    """The plan of the same graph in the cheapest forms; itself where no rewrite pays."""
+    forms = Rewrites(plan, gain=GAIN)
     chosen = forms.cheapest()
     if not chosen:
         return plan

@@ -10,7 +10,7 @@ may be in a plan of a region's own: an expectation that is too good would else l
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isqrt, prod
 
 import numpy as np
@@ -30,7 +30,7 @@ Plan = tuple[tuple[Candidate, ...], ...]  # of each window its kernels and alias
 
 
 @dataclass(frozen=True, slots=True)
-class _Cut:
+class Cut:
     """Requests in intervals of a measure: each the last place of the ordered requests, and its plan."""
 
     extent: Extent
@@ -38,6 +38,21 @@ class _Cut:
     ends: tuple[int, ...]
     plans: tuple[int, ...]
     lost: float  # over the best at each request, the mean
+
+    @property
+    def members(self) -> list[list[int]]:
+        """The requests of each interval."""
+        return [list(self.ordered[first:end]) for first, end in zip((0, *self.ends), self.ends, strict=False)]
+
+    def most(self, index: int, requests: Sequence[Mapping[str, int]]) -> int:
+        """The end of an interval: between its largest request and the smallest of the next, their geometric mean."""
+        values = _values(self.extent, requests)
+        low, high = (values[self.ordered[at]] for at in (self.ends[index] - 1, self.ends[index]))
+        return max(low, min(high - 1, isqrt(low * high)))
+
+    def worst(self, lost: NDArray[np.float64]) -> float:
+        """The largest loss of a request; ``lost``: of each plan at each request."""
+        return max(float(lost[plan, own].max()) for plan, own in zip(self.plans, self.members, strict=True))
 
 
 def ways_of(plan: IlpPartitioner) -> tuple[Specialization, ...]:
@@ -77,7 +92,7 @@ class Choice:
         for index in range(len(self.requests)):
             self._add(np.eye(len(self.requests))[index])
         cut = self.best()
-        for members in _members(cut) if cut is not None else ():
+        for members in cut.members if cut is not None else ():
             best = self.costs.min(axis=0)
             self._add(np.array([1.0 / best[at] if at in members else 0.0 for at in range(len(self.requests))]))
 
@@ -124,59 +139,22 @@ class Choice:
         result: NDArray[np.float64] = np.maximum(np.array(every).sum(axis=1), 1e-9)
         return result
 
-    def best(self, most: int = MOST_WAYS) -> _Cut | None:
+    def best(self, most: int = MOST_WAYS) -> Cut | None:
         """The cut that loses least, one more interval only where that saves enough; None where no size differs."""
-        costs = self.costs
-        lost = costs / costs.min(axis=0) - 1
-        every = [cut for extent in _measures(self.plan.graph, self.requests) for cut in self._cuts(extent, lost, most)]
-        return min(every, key=lambda cut: cut.lost + SAVED * len(cut.ends), default=None)
+        return best_cut(self.plan.graph, self.requests, self.costs, most)
 
-    def _cuts(self, extent: Extent, lost: NDArray[np.float64], most: int) -> Iterator[_Cut]:
-        """The best cut into so many intervals or fewer: a shortest path over where intervals end."""
-        values = _values(extent, self.requests)
-        ordered = tuple(sorted(range(len(values)), key=lambda at: values[at]))
-        ends = [
-            at + 1 for at in range(len(ordered)) if at + 1 == len(ordered) or values[ordered[at]] < values[ordered[at + 1]]
-        ]
-        paths: dict[int, _Cut] = {0: _Cut(extent, ordered, (), (), 0.0)}
-        for _ in range(most):
-            longer: dict[int, _Cut] = {}
-            for first, path in paths.items():
-                for end in (end for end in ends if end > first):
-                    own = lost[:, list(ordered[first:end])].sum(axis=1)
-                    plan = int(own.argmin())
-                    if path.plans and path.plans[-1] == plan:
-                        continue  # neighbours with one plan are one interval
-                    whole = path.lost + float(own[plan]) / len(ordered)
-                    if end not in longer or whole < longer[end].lost:
-                        longer[end] = _Cut(extent, ordered, (*path.ends, end), (*path.plans, plan), whole)
-            if len(ordered) in longer:
-                yield longer[len(ordered)]
-            paths = longer
-
-    def ways(self, cut: _Cut) -> tuple[Specialization, ...]:
+    def ways(self, cut: Cut) -> tuple[Specialization, ...]:
         """The ways of a cut."""
         result = [self.plan.steps if plan == 0 else self.plan.steps_of(self.plans[plan]) for plan in cut.plans]
-        mosts = [self._most(cut, index) for index in range(len(cut.ends) - 1)]
-        return (
-            *(Specialization(steps, cut.extent, most) for steps, most in zip(result, mosts, strict=False)),
-            Specialization(result[-1]),
-        )
+        return in_intervals(cut, self.requests, [Specialization(steps) for steps in result])
 
-    def _most(self, cut: _Cut, index: int) -> int:
-        """Between the largest request of an interval and the smallest of the next one, in the geometric mean."""
-        values = _values(cut.extent, self.requests)
-        low, high = (values[cut.ordered[at]] for at in (cut.ends[index] - 1, cut.ends[index]))
-        return max(low, min(high - 1, isqrt(low * high)))
-
-    def summary(self, cut: _Cut, index: int) -> dict[str, object]:
+    def summary(self, cut: Cut, index: int) -> dict[str, object]:
         """An interval for people: its requests' groups by its plan and by the one plan, microseconds in all."""
-        members, costs = _members(cut)[index], self.costs
-        last = index + 1 == len(cut.ends)
+        members, costs = cut.members[index], self.costs
         base = {kernel.key for kernels in self.plans[0] for kernel in kernels}
         own = {kernel.key for kernels in self.plans[cut.plans[index]] for kernel in kernels}
         return {
-            "where": "any sizes" if last else f"{cut.extent} <= {self._most(cut, index)}",
+            "where": where(cut, index, self.requests),
             "requests": [dict(self.requests[at]) for at in members],
             "us": float(costs[cut.plans[index], members].sum()),
             "one_plan_us": float(costs[0, members].sum()),
@@ -184,8 +162,55 @@ class Choice:
         }
 
 
-def _members(cut: _Cut) -> list[list[int]]:
-    return [list(cut.ordered[first:end]) for first, end in zip((0, *cut.ends), cut.ends, strict=False)]
+def best_cut(
+    graph: Graph,
+    requests: Sequence[Mapping[str, int]],
+    costs: NDArray[np.float64],
+    most: int = MOST_WAYS,
+    worst: float = float("inf"),
+) -> Cut | None:
+    """The cut that loses least, one more interval only where that saves enough; None where no size differs.
+
+    ``costs``: of each plan at each request; ``worst``: loss of a request that more intervals must avoid where they can.
+    """
+    lost = costs / costs.min(axis=0) - 1
+    every = [cut for extent in _measures(graph, requests) for cut in _cuts(extent, requests, lost, most)]
+    return min(every, key=lambda cut: (cut.worst(lost) > worst, cut.lost + SAVED * len(cut.ends)), default=None)
+
+
+def _cuts(extent: Extent, requests: Sequence[Mapping[str, int]], lost: NDArray[np.float64], most: int) -> Iterator[Cut]:
+    """The best cut into so many intervals or fewer: a shortest path over where intervals end."""
+    values = _values(extent, requests)
+    ordered = tuple(sorted(range(len(values)), key=lambda at: values[at]))
+    ends = [at + 1 for at in range(len(ordered)) if at + 1 == len(ordered) or values[ordered[at]] < values[ordered[at + 1]]]
+    paths: dict[int, Cut] = {0: Cut(extent, ordered, (), (), 0.0)}
+    for _ in range(most):
+        longer: dict[int, Cut] = {}
+        for first, path in paths.items():
+            for end in (end for end in ends if end > first):
+                own = lost[:, list(ordered[first:end])].sum(axis=1)
+                plan = int(own.argmin())
+                if path.plans and path.plans[-1] == plan:
+                    continue  # neighbours with one plan are one interval
+                whole = path.lost + float(own[plan]) / len(ordered)
+                if end not in longer or whole < longer[end].lost:
+                    longer[end] = Cut(extent, ordered, (*path.ends, end), (*path.plans, plan), whole)
+        if len(ordered) in longer:
+            yield longer[len(ordered)]
+        paths = longer
+
+
+def in_intervals(
+    cut: Cut, requests: Sequence[Mapping[str, int]], ways: Sequence[Specialization]
+) -> tuple[Specialization, ...]:
+    """Ways, each for the requests of an interval of a cut; the last serves any sizes."""
+    mosts = [cut.most(index, requests) for index in range(len(cut.ends) - 1)]
+    return (*(replace(way, extent=cut.extent, most=most) for way, most in zip(ways, mosts, strict=False)), ways[-1])
+
+
+def where(cut: Cut, index: int, requests: Sequence[Mapping[str, int]]) -> str:
+    """Sizes of an interval, in words."""
+    return "any sizes" if index + 1 == len(cut.ends) else f"{cut.extent} <= {cut.most(index, requests)}"
 
 
 def _measures(graph: Graph, requests: Sequence[Mapping[str, int]]) -> list[Extent]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from haotuner.graph.types import NUMPY_NAMES
 from haotuner.partition.costs import CORE, GPU, Prices, kernel_of
 from haotuner.partition.dim_ranges import requests, spans_of
 from haotuner.partition.executable import ExecutableModel, executable_chain, executable_specializations
+from haotuner.partition.form_choice import FormPlans, ways_of_forms
 from haotuner.partition.greedy_fusion import Loops, Specialization, Step
 from haotuner.partition.ilp_partition import IlpPartitioner, PartitionReport, together
 from haotuner.partition.layout import LAYOUTS
@@ -28,7 +30,6 @@ from haotuner.partition.program_forms import ProgramSpace
 from haotuner.partition.rewrites import with_rewrites
 from haotuner.partition.segmented_model import RANDOM
 from haotuner.partition.segments import chained, cut, flattened
-from haotuner.partition.specializations import ways_of
 from haotuner.search.task_scheduler import Shared
 from haotuner.spec.device import Device
 from haotuner.spec.op import Op
@@ -67,6 +68,10 @@ def _refuse(name: str, names: Sequence[str]) -> None:
 PRICED = 6  # of them, at which groups are priced
 
 
+Laid = Callable[[IlpPartitioner], IlpPartitioner]  # of a plan that with images in their cheapest layout
+Forms = Callable[[IlpPartitioner, IlpPartitioner, Laid], FormPlans]  # of a plan without and with a layout its other forms
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelTask:
     """A model to tune: its graph, the spans of its dimensions, its steps and how a pack holds them."""
@@ -81,6 +86,7 @@ class ModelTask:
     prices: Prices  # of its groups, at some requests
     plans: tuple[IlpPartitioner, ...]  # of its segments
     turns: tuple[Extent, ...]  # how often a request runs each
+    forms: tuple[FormPlans, ...]  # of its segments: plans in other forms
     file: Path
     shapes: str
     on_device: bool  # its groups are CUDA C++, its products those that a device has kernels for
@@ -92,14 +98,69 @@ class ModelTask:
 
     @property
     def products(self) -> Iterator[tuple[Product, Extent]]:
-        """The steps that tuned kernels compute, and how often a request runs each."""
-        for own, turns in zip(self.ways, self.turns, strict=True):
-            yield from ((step, turns) for step in own[-1].steps if isinstance(step, Product))
+        """The steps that tuned kernels compute, and how often a request runs each; of forms that may yet be taken, too."""
+        for plan, own, forms, turns in zip(self.plans, self.ways, self.forms, self.turns, strict=True):
+            every = [way.steps for way in reversed(own)]
+            every += [] if forms.settled else [other.steps for other in (plan, *forms.plans) if forms.plans]
+            seen = set[tuple[str, str]]()
+            for step in (step for steps in every for step in steps if isinstance(step, Product)):
+                if (step.op.name, step.output) not in seen:
+                    seen.add((step.op.name, step.output))
+                    yield step, turns
+
+    @property
+    def called(self) -> frozenset[str]:
+        """Names of the ops that requests call, whatever forms may yet be taken."""
+        steps = (step for ways in self.ways for way in ways for step in way.steps)
+        return frozenset(step.op.name for step in steps if isinstance(step, Product))
 
     @property
     def uses(self) -> Counter[str]:
         """Number of steps that each op serves."""
-        return Counter(step.op.name for step in self.steps if isinstance(step, Product))
+        return Counter(step.op.name for step, _ in self.products)
+
+    @property
+    def open_forms(self) -> bool:
+        """True if forms may yet be taken or left."""
+        return any(forms.plans and not forms.settled for forms in self.forms)
+
+    @property
+    def form_count(self) -> int:
+        """Number of its forms, its own among them."""
+        return 1 + max(len(forms.plans) for forms in self.forms)
+
+    def price(self, form: int, prices: Prices) -> None:
+        """Change of the prices of one form's plans, 0 its own, and the plans by them; to be ``reassembled``."""
+        plans = self.plans if form == 0 else [item.plans[form - 1] for item in self.forms if form <= len(item.plans)]
+        for plan in plans:
+            plan.price(prices)
+            assert plan.steps is not None  # planned now, while there is time to measure
+
+    def prices_of(self, way: Specialization, segment: int) -> Prices:
+        """Prices of the plan whose steps a way of a segment has: names of tensors mean something in one graph alone."""
+        others = self.forms[segment].plans
+        return next((other.prices for other in others if other.graph is way.graph), self.plans[segment].prices)
+
+    def in_form(self, number: int) -> ModelTask:
+        """The model alone in a pack, one form at all requests: 0 its own, else of each segment that form, or its last."""
+        forms = tuple(
+            item.with_us(
+                [
+                    [1.0 + (at != min(number, len(item.plans)))] * len(self.prices.requests)
+                    for at in range(len(item.plans) + 1)
+                ],
+                item.basis,
+                settled=True,
+            )
+            for item in self.forms
+        )
+        return reassembled((replace(self, forms=forms),), 0)[0]
+
+    def with_forms(self, us: Sequence[Sequence[float]], basis: str) -> ModelTask:
+        """The model whose forms are chosen by times of whole requests, for good; to be ``reassembled``."""
+        return replace(
+            self, forms=tuple(item.with_us(us[: len(item.plans) + 1], basis, settled=True) for item in self.forms)
+        )
 
 
 def model_task(
@@ -112,15 +173,15 @@ def model_task(
     serves: Callable[[Op], bool] | None = None,
     layout: str = "cheapest",
     device: Device | None = None,
-    rewrites: Callable[[IlpPartitioner], IlpPartitioner] = with_rewrites,
+    forms: Forms | None = None,
 ) -> ModelTask:
     """The model of a graph, in the cheapest groups. UsageError for shapes that do not fit it, or what no kernel computes.
 
     ``first_group``: how many groups the models before it in the same pack have. ``measure_s``: seconds in which kernels are
-    timed on this host wherever a plan wants them; 0: prices are expectations, see ``repriced``. ``serves``: of a device,
-    whether it has kernels for an op; None: the model runs on CPUs. ``layout``: a key of ``LAYOUTS``, where images have their
-    channels. ``device``: the CPU whose programs compute groups where less is expected of them; None: no program does.
-    ``rewrites``: of a plan that of the same graph in its cheapest forms.
+    timed on this host wherever a plan wants them; 0: prices are expectations. ``serves``: of a device, whether it has
+    kernels for an op; None: the model runs on CPUs. ``layout``: a key of ``LAYOUTS``, where images have their channels.
+    ``device``: the CPU whose programs compute groups where less is expected of them; None: no program does. ``forms``: of
+    a plan others of the same outputs; None: none.
     """
     if serves is not None:
         check_draws(name, graph)
@@ -132,27 +193,29 @@ def model_task(
     else:
         prices = Prices(at, CORE if serves is None else GPU, programs)
     kinds: dict[Hashable, Any] = {}
-    plans = tuple(
-        LAYOUTS[layout](rewrites(IlpPartitioner(segment.graph, prices, serves=serves, kinds=kinds)))
+    without_layout = [
+        with_rewrites(IlpPartitioner(segment.graph, prices, serves=serves, kinds=kinds))
         for segment in flattened(cut(graph))
         if segment.graph is not None
-    )
+    ]
+    plans = tuple(map(LAYOUTS[layout], without_layout))
     if not plans:
         raise UsageError(f"{name} computes nothing but places or numbers that data decide; there is nothing to tune")
     if serves is not None:
         check_steps(name, [step for plan in plans for step in plan.steps])
     if serves is not None and not any(isinstance(step, Product) for plan in plans for step in plan.steps):
         raise UsageError(f"{name} has no matrix product or convolution; such models run on CPUs alone, leave --device out")
-    return _assembled(name, graph, spans, plans, file, shapes, first_group, on_device=serves is not None)
+    others = tuple(
+        FormPlans() if forms is None else forms(*pair, LAYOUTS[layout]) for pair in zip(without_layout, plans, strict=True)
+    )
+    return _assembled(name, graph, spans, plans, others, file, shapes, first_group, on_device=serves is not None)
 
 
-def repriced(models: Sequence[ModelTask], index: int, prices: Prices) -> tuple[ModelTask, ...]:
-    """The models of one pack, one of them in the cheapest groups by other prices, which are of its requests.
+def reassembled(models: Sequence[ModelTask], index: int) -> tuple[ModelTask, ...]:
+    """The models of one pack, one of which has other plans or forms than before; errors as of ``model_task``.
 
     Products and what they carry stay, and so do the ops. Groups of the models behind it may get other numbers.
     """
-    for plan in models[index].plans:
-        plan.price(prices)
     result: list[ModelTask] = list(models[:index])
     for model in models[index:]:
         first = sum(len(before.written.functions) for before in result)
@@ -162,6 +225,7 @@ def repriced(models: Sequence[ModelTask], index: int, prices: Prices) -> tuple[M
                 model.graph,
                 model.spans,
                 model.plans,
+                model.forms,
                 model.file,
                 model.shapes,
                 first,
@@ -176,6 +240,7 @@ def _assembled(
     graph: Graph,
     spans: Mapping[str, Span],
     plans: Sequence[IlpPartitioner],
+    forms: Sequence[FormPlans],
     file: Path,
     shapes: str,
     first_group: int,
@@ -183,7 +248,8 @@ def _assembled(
     on_device: bool,
 ) -> ModelTask:
     """The model of these plans, one for each segment that runs anything."""
-    ways = tuple(with_forms(ways_of(plan), plan.prices) for plan in plans)
+    planned = [_programmed(plan, own) for plan, own in zip(plans, forms, strict=True)]
+    ways = tuple(own for own, _ in planned)
     segments, parts, left = cut(graph), list[ExecutableModel](), iter(zip(plans, ways, strict=True))
     for index, segment in enumerate(flattened(segments)):
         if segment.graph is not None:
@@ -194,10 +260,20 @@ def _assembled(
     return ModelTask(
         graph=graph, spans=spans, steps=tuple(step for own in ways for step in own[-1].steps), parts=tuple(parts), ways=ways,
         written=executable_chain(name, graph, segments, parts) if chained(segments) else parts[0],
-        report=together([plan.report for plan in plans]), prices=plans[0].prices, file=file, shapes=shapes,
+        report=together([report for _, report in planned]), prices=plans[0].prices, file=file, shapes=shapes,
         plans=tuple(plans),
-        on_device=on_device, turns=tuple(segment.turns for segment in flattened(segments) if segment.graph is not None),
+        on_device=on_device, forms=tuple(forms),
+        turns=tuple(segment.turns for segment in flattened(segments) if segment.graph is not None),
     )  # fmt: skip
+
+
+def _programmed(plan: IlpPartitioner, forms: FormPlans) -> tuple[tuple[Specialization, ...], PartitionReport]:
+    """The ways of a segment, each group in its cheapest form by the prices of the plan that it is of; their report."""
+    (ways, report), result = ways_of_forms(plan, forms), list[Specialization]()
+    prices = {id(other.graph): other.prices for other in forms.plans}
+    for graph, part in groupby(ways, key=lambda way: way.graph):
+        result += with_forms(list(part), prices.get(id(graph), plan.prices))
+    return tuple(result), report
 
 
 def with_forms(ways: Sequence[Specialization], prices: Prices) -> tuple[Specialization, ...]:
@@ -240,7 +316,8 @@ def calls_of(model: ModelTask) -> dict[str, dict[Shape, float]]:
 
 
 def _empty(model: ModelTask, tensor: str, sizes: Mapping[str, int]) -> bool:
-    shape = next((plan.graph.types[tensor].shape for plan in model.plans if tensor in plan.graph.types), ())
+    plans = [*model.plans, *(plan for forms in model.forms for plan in forms.plans)]
+    shape = next((plan.graph.types[tensor].shape for plan in plans if tensor in plan.graph.types), ())
     return any(dimensions(extent) <= sizes.keys() and evaluate(extent, sizes) < 1 for extent in shape)
 
 
@@ -273,5 +350,5 @@ def ops_of(models: Sequence[ModelTask]) -> tuple[Op, ...]:
     ops: dict[str, Op] = {}
     for model in models:
         count += model.uses
-        ops |= {step.op.name: step.op for step in model.steps if isinstance(step, Product)}
+        ops |= {step.op.name: step.op for step, _ in model.products}
     return tuple(ops[name] for name, _ in count.most_common())

@@ -9,7 +9,7 @@ from haotuner.measure.device_measurer import DeviceMeasurer
 from haotuner.partition.cost_estimate import groups_us
 from haotuner.partition.group_times import GroupRecords
 from haotuner.partition.profiled_costs import ProfiledPrices
-from haotuner.partition.tasks import ModelTask, repriced
+from haotuner.partition.tasks import ModelTask, reassembled
 from haotuner.search.task_scheduler import Shared, TurnResult
 from haotuner.tuning.op_tasks import SIGNAL, Watch
 from haotuner.tuning.request import Request
@@ -25,13 +25,15 @@ class GroupTasks:
         self.models: tuple[ModelTask, ...] = tuple(request.models)
         self._lab, self._watch, self._phase_of, self._stopped = lab, watch, phase_of, False
         self._records: GroupRecords | None = None
-        self._profiled: dict[int, ProfiledPrices] = {}
+        self._profiled: dict[tuple[int, int], ProfiledPrices] = {}
         if request.times_groups:
             self._records = GroupRecords(lab.store, lab.device, resume=request.resume)
             for index in range(len(self.models) if self.reused else 0):
-                prices = self._prices_of(index)
-                prices.allow_records()
-                self.models = repriced(self.models, index, prices)
+                for form in range(self.models[index].form_count):
+                    prices = self._prices_of(index, form)
+                    prices.allow_records()
+                    self.models[index].price(form, prices)
+                self.models = reassembled(self.models, index)
 
     @property
     def reused(self) -> int:
@@ -55,21 +57,26 @@ class GroupTasks:
 
         It ends as "exhausted" where every kernel that the plan wants has a time.
         """
-        prices, until = self._prices_of(index), time.monotonic() + seconds
-        prices.allow(seconds)
-        self.models = repriced(self.models, index, prices)
+        until, count, timings = time.monotonic() + seconds, self.models[index].form_count, 0
+        for form in range(count):
+            prices = self._prices_of(index, form)
+            prices.allow(max(0.0, until - time.monotonic()) / (count - form))
+            self.models[index].price(form, prices)
+            timings += prices.count
+        self.models = reassembled(self.models, index)
         late = time.monotonic() > until
         stopped = SIGNAL if self._stopped else "budget" if late else "exhausted"
-        return TurnResult(fmean(groups_us(self.models[index])), prices.count, stopped)
+        return TurnResult(fmean(groups_us(self.models[index])), timings, stopped)
 
-    def _prices_of(self, index: int) -> ProfiledPrices:
-        if index not in self._profiled:
+    def _prices_of(self, index: int, form: int) -> ProfiledPrices:
+        """Prices of one form of a model: a tensor's name means something in one graph alone."""
+        if (index, form) not in self._profiled:
             prices = self.models[index].prices
             requests, programs = prices.requests, prices.programs
             if programs is not None:
                 programs = programs.compiled_by(self._lab.compile_object, self._lab.codes_in_groups)
-            self._profiled[index] = ProfiledPrices(requests, 0.0, self._records, self._goes_on, programs)
-        return self._profiled[index]
+            self._profiled[index, form] = ProfiledPrices(requests, 0.0, self._records, self._goes_on, programs)
+        return self._profiled[index, form]
 
     def _goes_on(self) -> bool:
         self._stopped = self._stopped or not self._watch(self._phase_of, "timing generated groups", None)

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 
 from haotuner.cost.model import CostModel
 from haotuner.errors import PackInvalid
@@ -23,6 +24,7 @@ from haotuner.search.task import Selections
 from haotuner.search.task_scheduler import Results, Scheduler, TurnResult, shared
 from haotuner.spec.device import Device
 from haotuner.spec.record import Record
+from haotuner.tuning.form_decision import decided
 from haotuner.tuning.group_tasks import GroupTasks
 from haotuner.tuning.op_tasks import SIGNAL, Watch, Whole, stopped_of, tune_every, tune_one
 from haotuner.tuning.publisher import Plans, Publisher
@@ -30,6 +32,7 @@ from haotuner.tuning.request import Request
 from haotuner.tuning.strategies import Tuned
 
 EARLY_FROM_S = 60.0  # a budget of less ends so soon that its last pack is early enough
+RACE_OF_FORMS_S = 6.0  # of the budget of a model that has other forms: they are raced before one is served
 EVERY_S, PUBLISHING = 60.0, 12.0  # between two packs at least: so long, and so many times what publishing takes
 Model = Callable[[str], CostModel | None]
 
@@ -46,11 +49,13 @@ def tune_models(
         except PackInvalid as error:  # kernels that nobody ever ran; tuning leaves out those that fail
             watch("", f"no first pack: {error}", None)
     publisher.predicted = lambda: Plans(guesses.every(), request.models)
-    until = time.monotonic() + request.seconds
+    has_forms = any(model.open_forms for model in request.models)
+    until = time.monotonic() + request.seconds - (RACE_OF_FORMS_S if has_forms else 0.0)
     name = _first(request)
     groups = GroupTasks(request, lab, watch, name)
     if not watch(name, "search", None):
-        return Whole(guesses.every(), groups.models, (), SIGNAL, groups.reused)
+        every = guesses.every()
+        return Whole(every, decided(groups.models, every, lab.device, threads[0]), (), SIGNAL, groups.reused)
     ops = len(request.ops)
 
     def run_turn(index: int, seconds: float) -> TurnResult:
@@ -77,7 +82,10 @@ def tune_models(
         between,
         lambda results: _expected(groups.models, guesses.known(_tuned(results)), lab.device, threads[0]),
     )
-    return Whole(guesses.filled(_tuned(results)), groups.models, turns, SIGNAL if stopped else "", groups.reused)
+    filled = guesses.filled(_tuned(results))
+    race = None if stopped or not request.times_groups else partial(publisher.form_times, filled)
+    models = decided(groups.models, filled, lab.device, threads[0], race)
+    return Whole(filled, models, turns, SIGNAL if stopped else "", groups.reused)
 
 
 def _tuned(results: Results) -> dict[int, Tuned]:

@@ -1,14 +1,53 @@
-"""Facts of a plan that a manifest keeps for people: expected and measured microseconds."""
+"""Facts that a manifest and a report keep for people: of plans expected and measured microseconds, of ops what was timed."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from haotuner.backends.backend import Choice
+from haotuner.measure.measurer import Measurer
 from haotuner.plan.table import CellTable, Considered, PlanTable
 from haotuner.spec.composition import Composition
+from haotuner.tuning.strategies import Tuned
 
 PREDICTED_DIGITS = 4
+
+
+def choice_of(tuned: Tuned) -> Choice:
+    """The kernels and plans of an op, as its backend packs them."""
+    shapes = tuned.task.traffic.shapes()
+    ranges = {axis: [shape[axis] for shape in shapes] for axis in tuned.task.op.dynamic}
+    return Choice(
+        op=tuned.task.op,
+        family=tuned.family,
+        kernels=tuned.kernels,
+        tables=tuned.tables,
+        ranges={axis: (min(extents), max(extents)) for axis, extents in ranges.items()},
+    )
+
+
+def row_of(tuned: Tuned, lab: Measurer) -> dict[str, Any]:
+    """Row of a report on an op."""
+    # A regret is a loss against times: without any there is none to tell.
+    cover = 1 + tuned.regret if tuned.measured else None
+    timed = [table for table in tuned.tables if table.measured] if cover else []
+    return {
+        "name": tuned.task.op.name,
+        "kernels": [kernel.name for kernel in tuned.kernels],
+        "candidates": len(tuned.funnel.candidates),
+        "funnel": tuned.funnel.line(),
+        "refused": tuned.funnel.refused,
+        "measured": tuned.measured,
+        "timings": tuned.timings,
+        "seconds": round(tuned.seconds, 3),
+        "stopped": tuned.stopped,
+        "regret_cover": None if cover is None else cover - 1,
+        "regret_mean": cover * (1 + sum(t.regret_mean for t in timed) / len(timed)) - 1 if cover and timed else None,
+        "regret_max": cover * (1 + max(t.regret_max for t in timed)) - 1 if cover and timed else None,
+        "packed_ratio": lab.backend.packed_ratio(choice_of(tuned), lab.device),
+        "model": {score: tuned.model.get(score) for score in ("pairwise", "best@1", "best@10")},  # None: too few to tell
+    }
 
 
 def plan_facts(table: PlanTable) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from threading import Event
 from typing import TYPE_CHECKING, Any
 
 from haotuner import __version__
-from haotuner.backends.backend import DEVICE_CODE, Backend, Choice, GroupSources
+from haotuner.backends.backend import DEVICE_CODE, Backend, GroupSources
 from haotuner.backends.object_cache import not_private
 from haotuner.errors import EnvironmentMissing, PackInvalid
 from haotuner.host.files import scratch_folder
@@ -31,7 +31,7 @@ from haotuner.records.address import without_password
 from haotuner.spec.device import Device
 from haotuner.tuning.initial_model import Start
 from haotuner.tuning.op_tasks import SIGNAL, Watch
-from haotuner.tuning.plan_facts import plan_facts
+from haotuner.tuning.plan_facts import choice_of, plan_facts, row_of
 from haotuner.tuning.request import Request
 from haotuner.tuning.strategies import Tuned
 from haotuner.verify.pack_race import (
@@ -41,6 +41,7 @@ from haotuner.verify.pack_race import (
     PredictedIsFaster,
     check_not_slower,
     check_predicted_not_faster,
+    form_times,
 )
 
 if TYPE_CHECKING:
@@ -88,6 +89,7 @@ class Publisher:
         could not be raced, it stays: what its manifest says is returned, and ``reason_kept`` says why. Plans of which
         something was measured are raced against the predicted ones, too, whole; the faster are published.
         """
+        tuned = served(tuned, models)
         if self._last is not None and _same(self._last[0], tuned) and _same(self._last[1], models):
             return self._last[2]
         begin, request, lab = time.monotonic(), self._request, self._lab
@@ -97,6 +99,8 @@ class Publisher:
         self.reason_kept = ""
         races = bool(models) and not (lacking or request.zero_measure or models[0].on_device)
         predicted = self.predicted() if self.predicted is not None and races and not (unverified or hurried) else None
+        if predicted is not None:
+            predicted = Plans(served(predicted.tuned, predicted.models), predicted.models)
         in_place = predicted is not None and self._last is not None and predicted.equal(*self._last[:2])
         try:
             with _building(request), self._better_stays(), scratch_folder() as scratch:
@@ -152,7 +156,7 @@ class Publisher:
     def _library(self, path: Path, tuned: Sequence[Tuned], models: Sequence[ModelTask], document: dict[str, Any]) -> Path:
         """The library of these plans; facts of its code go into the document."""
         document |= self._lab.backend.write_library(
-            [_choice(t) for t in tuned],
+            [choice_of(t) for t in tuned],
             self._device,
             path,
             self._lab.compile_object,
@@ -164,14 +168,43 @@ class Publisher:
     def _check_predicted(self, aside: Path, predicted: Plans, scratch: Path) -> None:
         """PredictedIsFaster where a pack of the predicted plans, built for this race alone, answers faster."""
         self._watch("", "racing the predicted plan", None)
-        document = self._document(predicted.tuned, predicted.models, "", unverified=True, stopped="budget")
         try:
-            library = self._library(scratch / "predicted.so", predicted.tuned, predicted.models, document)
-            write_pack(scratch / "predicted", library, document, _read, _contents(predicted.models))
+            pack = self._pack_for_race(predicted, scratch / "predicted")
         except (OSError, RuntimeError, PackInvalid) as error:  # kernels that nobody ever ran
             self._watch("", f"the predicted plan is no pack: {error}", None)
             return
-        check_predicted_not_faster(scratch / "predicted", aside, self._request.environment)
+        check_predicted_not_faster(pack, aside, self._request.environment)
+
+    def _pack_for_race(self, plans: Plans, path: Path) -> Path:
+        """A pack that nobody serves; errors as of its build."""
+        document = self._document(plans.tuned, plans.models, "", unverified=True, stopped="budget")
+        library = self._library(path.with_suffix(".so"), plans.tuned, plans.models, document)
+        write_pack(path, library, document, _read, _contents(plans.models))
+        return path
+
+    def form_times(self, tuned: Sequence[Tuned], model: ModelTask) -> list[dict[str, float]] | None:
+        """Microseconds of a model by request in each of its forms, raced in packs of their own; None where that fails."""
+        if _cannot_run(self._lab.backend, self._device):
+            return None
+        self._watch("", f"racing {model.form_count} forms of {model.written.name}", None)
+        variants = [model.in_form(number) for number in range(model.form_count)]
+        try:
+            with scratch_folder() as scratch:
+                packs = [
+                    self._pack_for_race(Plans(served(tuned, [variant]), [variant]), scratch / f"form{number}")
+                    for number, variant in enumerate(variants)
+                ]
+                times = form_times(packs, self._request.environment)
+        except (OSError, RuntimeError, PackInvalid) as error:
+            self._watch("", f"forms of {model.written.name} were not raced: {error}", None)
+            return None
+        if times is None:
+            self._watch("", f"forms of {model.written.name} were not raced: one of them failed", None)
+            return None
+        for sizes in times[0]:
+            us = ", ".join(f"{row[sizes]:,.1f}" for row in times)
+            self._watch("", f"{model.written.name} at {sizes}: {us} us, the model's own form first", None)
+        return times
 
     def holds(self, models: Sequence[ModelTask]) -> bool:
         """True if a pack of these models' weights lies in its place already, from this run or an earlier one."""
@@ -246,6 +279,15 @@ class Plans:
     def equal(self, tuned: Sequence[Tuned], models: Sequence[ModelTask]) -> bool:
         """True if these plans are the same objects."""
         return _same(self.tuned, tuned) and _same(self.models, models)
+
+
+def served(tuned: Sequence[Tuned], models: Sequence[ModelTask]) -> Sequence[Tuned]:
+    """Results of the ops that models call; all of them where there are no models, or where each is called."""
+    if not models or not tuned:
+        return tuned
+    called = set().union(*(model.called for model in models))
+    result = [item for item in tuned if item.task.op.name in called]
+    return tuned if len(result) == len(tuned) else result
 
 
 def next_seconds(building: float, checking: float, *, cached: bool, first: bool) -> float:
@@ -369,18 +411,6 @@ def _cannot_run(backend: Backend, device: Device) -> str:
     return backend.missing_requirement(device) if flags is None else " ".join(flags)
 
 
-def _choice(tuned: Tuned) -> Choice:
-    shapes = tuned.task.traffic.shapes()
-    ranges = {axis: [shape[axis] for shape in shapes] for axis in tuned.task.op.dynamic}
-    return Choice(
-        op=tuned.task.op,
-        family=tuned.family,
-        kernels=tuned.kernels,
-        tables=tuned.tables,
-        ranges={axis: (min(extents), max(extents)) for axis, extents in ranges.items()},
-    )
-
-
 def _plan_of(model: ModelTask, tuned: Sequence[Tuned], device: Device, threads: Sequence[int]) -> dict[str, Any]:
     """Facts of how a model's groups were chosen, and what its requests are expected to take, for `haotuner explain`."""
     from haotuner.partition.cost_estimate import predicted_us
@@ -420,7 +450,7 @@ def _ranges_of(models: Sequence[ModelTask]) -> dict[str, dict[str, list[int]]]:
 
 def _op_document(tuned: Tuned, lab: Measurer) -> dict[str, Any]:
     plans = {str(table.threads): plan_facts(table) for table in tuned.tables}
-    return lab.backend.packed(_choice(tuned), lab.device).entry({**row_of(tuned, lab), "plans": plans})
+    return lab.backend.packed(choice_of(tuned), lab.device).entry({**row_of(tuned, lab), "plans": plans})
 
 
 def _unchecked(lacking: str, *, hurried: bool) -> str:
@@ -428,29 +458,6 @@ def _unchecked(lacking: str, *, hurried: bool) -> str:
     if lacking:
         return f"the host that built the pack lacks {lacking}"
     return f"the run was told to stop: calls of more than {HURRIED_FLOPS:g} FLOP were not checked" if hurried else ""
-
-
-def row_of(tuned: Tuned, lab: Measurer) -> dict[str, Any]:
-    """Row of a report on an op."""
-    # A regret is a loss against times: without any there is none to tell.
-    cover = 1 + tuned.regret if tuned.measured else None
-    timed = [table for table in tuned.tables if table.measured] if cover else []
-    return {
-        "name": tuned.task.op.name,
-        "kernels": [kernel.name for kernel in tuned.kernels],
-        "candidates": len(tuned.funnel.candidates),
-        "funnel": tuned.funnel.line(),
-        "refused": tuned.funnel.refused,
-        "measured": tuned.measured,
-        "timings": tuned.timings,
-        "seconds": round(tuned.seconds, 3),
-        "stopped": tuned.stopped,
-        "regret_cover": None if cover is None else cover - 1,
-        "regret_mean": cover * (1 + sum(t.regret_mean for t in timed) / len(timed)) - 1 if cover and timed else None,
-        "regret_max": cover * (1 + max(t.regret_max for t in timed)) - 1 if cover and timed else None,
-        "packed_ratio": lab.backend.packed_ratio(_choice(tuned), lab.device),
-        "model": {score: tuned.model.get(score) for score in ("pairwise", "best@1", "best@10")},  # None: too few to tell
-    }
 
 
 def _verify(pack: Path, environment: Mapping[str, str], options: Sequence[str] = (), abandoned: Event | None = None) -> None:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 BUDGET_PER_OP_S = 50.0  # four ops, the report and a fresh environment then end within five minutes on two busy cores
 BUDGET_OF_MODELS_S = 600.0  # at most, whatever models have ops
+LEAST_LEFT = 0.5  # of a budget, for measuring
 DERIVING, DERIVING_LEAST_S, DERIVING_MOST_S = 0.05, 5.0, 60.0  # of a budget, for derived forms of a model's products
 
 
@@ -81,6 +82,7 @@ class Request:
     device: str = "cpu"
     threads: tuple[int, ...] = ()  # 0: all cores; empty: one, and all cores
     budget_s: float | None = None
+    spent_s: float = 0.0  # of the budget, by the derivation of other forms of its models
     out: Path = Path("pack")
     db: str | None = None
     seed: int = 0
@@ -110,9 +112,10 @@ class Request:
 
     @property
     def seconds(self) -> float:
-        """The whole budget."""
+        """The budget, less what was spent of it before."""
         usual = BUDGET_PER_OP_S * len(self.ops)
-        return self.budget_s or (min(BUDGET_OF_MODELS_S, usual) if self.models else usual)
+        whole = self.budget_s or (min(BUDGET_OF_MODELS_S, usual) if self.models else usual)
+        return max(LEAST_LEFT * whole, whole - self.spent_s)
 
     @property
     def times_groups(self) -> bool:

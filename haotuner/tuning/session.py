@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,8 @@ from haotuner.spec.op import Op
 from haotuner.spec.traffic import arrivals_of
 from haotuner.tuning.initial_model import NOTHING, Starts
 from haotuner.tuning.op_tasks import SIGNAL, Watch, Whole, stopped_of, tune_every
-from haotuner.tuning.publisher import OBJECTS, Publisher, row_of
+from haotuner.tuning.plan_facts import row_of
+from haotuner.tuning.publisher import OBJECTS, Publisher, served
 from haotuner.tuning.request import Request, ops_asked
 from haotuner.tuning.schedule_search import check_search, read_template
 from haotuner.tuning.strategies import Tuned
@@ -142,7 +143,11 @@ def produce(request: Request, watch: Watch = lambda *_: True) -> Report:
             whole = tune_models(request, lab, threads, starts.model, watch, publisher)
         else:
             whole = Whole(tune_every(request, lab, threads, starts.model, watch), request.models)
-        tuned, stopped = whole.tuned, whole.stopped or stopped_of(whole.tuned)
+            if any(model.open_forms for model in request.models):
+                from haotuner.tuning.form_decision import decided
+
+                whole = replace(whole, models=decided(request.models, whole.tuned, device, threads[0]))
+        tuned, stopped = served(whole.tuned, whole.models), whole.stopped or stopped_of(whole.tuned)
         unverified = request.zero_measure or (
             bool(request.models and tuned) and not any(tuned_op.measured for tuned_op in tuned)
         )

@@ -46,8 +46,7 @@ from haotuner.spec.shape import Span
 from haotuner.verify.device_numbers import answered, answered_chain, ordinal_for
 
 if TYPE_CHECKING:
-    from haotuner.partition.ilp_partition import IlpPartitioner
-    from haotuner.partition.tasks import ModelTask
+    from haotuner.partition.tasks import Forms, ModelTask
 
 CHECKED_ELEMENTS = 3e6  # of all tensors of a checked request: numpy then takes seconds
 CHECKS = 3
@@ -64,14 +63,13 @@ def model_of(
     measure_s: float = 0.0,
     serves: Callable[[Op], bool] | None = None,
     device: Device | None = None,
-    rewrites: Callable[[IlpPartitioner], IlpPartitioner] | None = None,
+    forms: Forms | None = None,
 ) -> ModelTask:
     """The model of an ONNX file, or of one that torch.export saved (.pt2), ready to be tuned; errors as of the readers.
 
-    ``serves``: of a device, ``device``: of a CPU, ``rewrites``: None for those of rules, as of ``model_task``.
+    ``serves``: of a device, ``device``: of a CPU, ``forms``: None for none, as of ``model_task``.
     """
-    from haotuner.partition.rewrites import with_rewrites  # with solvers and more, which a check can do without
-    from haotuner.partition.tasks import model_task
+    from haotuner.partition.tasks import model_task  # with solvers and more, which a check can do without
 
     path_ = Path(path)
     graph = graph_of(path_, shapes, defaults=serves is None)
@@ -85,7 +83,7 @@ def model_of(
             "Where a number of the file stands for a dimension, export the model with that dimension dynamic"
         )
     return model_task(name_of(path_), graph, shapes, path_, first_group, measure_s, serves,
-                      device=device, rewrites=rewrites or with_rewrites)  # fmt: skip
+                      device=device, forms=forms)  # fmt: skip
 
 
 def name_of(file: Path) -> str:

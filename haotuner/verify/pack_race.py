@@ -8,9 +8,11 @@ for code that crashes must not take the tuner along.
 
 from __future__ import annotations
 
+import json
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from math import exp, log
 from pathlib import Path
@@ -33,6 +35,7 @@ LEAST_CALLS = 2
 SEED = 0
 SAID_MOST = 1500  # letters of what a process said
 OLD, NEW, BOTH = "old", "new", "both"
+TIMES = "--times"
 
 
 class KeepPublishedPack(Exception):  # noqa: N818  # nothing is wrong
@@ -126,7 +129,20 @@ def ratio(
     ``now`` times calls; None: the processor's time of the calling thread where packs have one, which other programs do not
     lengthen, else wall time. ``turn`` is told which of both is at work, before it is.
     """
-    models_ = read_manifest(new).tuning["models"]
+    ratios = [log(after / before) for before, after in least_us((old, new), now, turn).values()]
+    return exp(sum(ratios) / max(1, len(ratios)))
+
+
+def least_us(
+    packs: Sequence[Path],
+    now: Callable[[], float] | None = None,
+    turn: Callable[[str], None] = lambda _: None,
+) -> dict[tuple[str, str], list[float]]:
+    """Least microseconds of each pack's calls, by model and request as ``batch=1;seq=37``; the others as of ``ratio``.
+
+    The packs answer in turns, for ``SECONDS`` in all. The requests are those of the last one.
+    """
+    models_ = read_manifest(packs[-1]).tuning["models"]
     threads = min(int(count) for plan in models_.values() for count in plan["predicted_us"])
     requests = [
         (us["all"], name, sizes_text)
@@ -134,29 +150,43 @@ def ratio(
         for sizes_text, us in next(iter(plan["predicted_us"].values())).items()
     ]
     clock = now or (time.thread_time if threads == 1 else time.perf_counter)
-    ratios: list[float] = []
+    words = [OLD, *[NEW] * (len(packs) - 1)]
+    result: dict[tuple[str, str], list[float]] = {}
     begin = time.monotonic()
-    turn(OLD)
-    with Pack(old, threads) as old_pack:
-        turn(NEW)
-        with Pack(new, threads) as other:
-            for _, name, sizes_text in sorted(requests):
-                if ratios and time.monotonic() - begin > ENOUGH_S:
-                    break
-                dims = {key: int(size) for key, _, size in (part.partition("=") for part in sizes_text.split(";"))}
-                models: list[Any] = []
-                for who, pack in ((OLD, old_pack), (NEW, other)):
-                    turn(who)
-                    models.append(pack.model(name))
-                turn(BOTH)  # what is asked is neither's fault
-                calls = [call_of(model, dims) for model in models]
-                for who, call in zip((OLD, NEW), calls, strict=True):
-                    turn(who)
-                    call()
-                turn(BOTH)
-                before, after = _least(calls, SECONDS / len(requests), clock)
-                ratios.append(log(after / before))
-    return exp(sum(ratios) / max(1, len(ratios)))
+    with ExitStack() as stack:
+        loaded = []
+        for word, path in zip(words, packs, strict=True):
+            turn(word)
+            loaded.append(stack.enter_context(Pack(path, threads)))
+        for _, name, sizes_text in sorted(requests):
+            if result and time.monotonic() - begin > ENOUGH_S:
+                break
+            dims = {key: int(size) for key, _, size in (part.partition("=") for part in sizes_text.split(";"))}
+            models: list[Any] = []
+            for word, pack in zip(words, loaded, strict=True):
+                turn(word)
+                models.append(pack.model(name))
+            turn(BOTH)  # what is asked is neither's fault
+            calls = [call_of(model, dims) for model in models]
+            for word, call in zip(words, calls, strict=True):
+                turn(word)
+                call()
+            turn(BOTH)
+            result[name, sizes_text] = [1e6 * s for s in _least(calls, SECONDS / len(requests), clock)]
+    return result
+
+
+def form_times(packs: Sequence[Path], environment: Mapping[str, str]) -> list[dict[str, float]] | None:
+    """Microseconds of each pack of one model by request, in a process of its own; None where one fails."""
+    words = [sys.executable, "-X", "faulthandler", "-m", "haotuner.verify.pack_race", TIMES, *map(str, packs)]
+    try:
+        answer = group.run(words, LIMIT_S, dict(environment) or None)
+    except (TimedOut, OSError):
+        return None
+    if answer.code != 0:
+        return None
+    rows: list[list[Any]] = json.loads(answer.out.splitlines()[-1])
+    return [{sizes: us[at] for sizes, us in rows} for at in range(len(packs))]
 
 
 def call_of(model: Any, dims: Mapping[str, int]) -> Callable[[], Any]:
@@ -194,9 +224,15 @@ def _least(calls: list[Callable[[], Any]], seconds: float, now: Callable[[], flo
     return least
 
 
-def main(old: str, new: str) -> int:
-    """Whose turn it is, a line each, then the ratio; what a pack says that fails goes to stderr."""
+def main(old: str, new: str, *more: str) -> int:
+    """Whose turn it is, a line each, then the ratio; what a pack says that fails goes to stderr.
+
+    After ``--times`` any number of packs: JSON of their times by request.
+    """
     try:
+        if old == TIMES:
+            print(json.dumps([[sizes, us] for (_, sizes), us in least_us([Path(pack) for pack in (new, *more)]).items()]))
+            return 0
         print(ratio(Path(old), Path(new), turn=lambda who: print(who, flush=True)))
     except HaotunerError as error:
         print(error, file=sys.stderr)
@@ -205,4 +241,4 @@ def main(old: str, new: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:3]))
+    sys.exit(main(*sys.argv[1:]))

@@ -1,208 +1,310 @@
-"""Derivation on the published layers: ``python -m tests.bench.derivation [--cases NAME,NAME] [--measure] [--out FILE]``.
+"""Derivation on published layers and networks: ``python -m tests.bench.derivation [--cases NAME,NAME] [--page FILE]``.
 
-Writes docs/results/derivation.md: of each layer what the search did, what is expected of the plain layer and of its
-cheapest derived form, whether ``tune --derive`` takes one, and the chain of rules. With ``--measure`` both are tuned from
-predictions, and raced with ONNX Runtime on one thread. Published ratios are OLLIE's on an A100, from its artefact's logs.
+Each case is tuned twice in equal budgets, without and with ``--derive``. Then both packs race torch with oneDNN's kernels
+and without, ONNX Runtime and OpenVINO, in turns on one thread. What is tuned lies in ``--folder`` and is tuned once;
+``--tune`` stops there. The page has times, what the searches did, chains of rules, and a drawing. ``--busy``: it says so.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import subprocess
 import sys
-import tempfile
+import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
+from html import escape
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
-from onnx import TensorProto, helper, numpy_helper
 
 from haotuner.derive.model import Derivation, Form, NodeForms
 from haotuner.derive.plan_forms import DerivedForms
 from haotuner.derive.search import Limits
 from haotuner.derive.text import lines
 from haotuner.graph.rewrites import DERIVED
+from haotuner.host.processor import cpu_name
+from haotuner.pack.manifest import read_manifest
 from haotuner.runtime.pack import load
-from haotuner.verify.model_check import model_of
-from tests.bench.generated import timed
+from haotuner.tuning.request import derivation_s
+from haotuner.verify.model_check import graph_of, model_of, name_of
+from tests.bench.derivation_nets import CASES, Case, feeds, library_calls, torch_calls, written
 from tests.bench.markdown import markdown_table
+from tests.bench.wild_models import EVERY
 
-PAGE = Path("docs/results/derivation.md")
-SECONDS = 60.0  # of derivation, of a layer
+KINDS = (".onnx", ".pt2")  # of files
+PAGE, DRAWING = Path("docs/results/derivation.md"), Path("docs/images/derivation.svg")
+SECONDS = 60.0  # of derivation, of a product
+ROUNDS, LEAST_ROUNDS, CONTENDER_S = 300, 5, 1.0  # of a race: most and fewest turns, seconds after which there are no more
 TOLERANCE = 1e-3  # of the largest number
+OURS, DERIVES = "haotuner", "with --derive"
+PEERS = ("oneDNN in torch", "torch alone", "ONNX Runtime", "OpenVINO")
+HEAD = ("case", "request", OURS, DERIVES, *PEERS, "by derivation", "against the best library", "published")
+DRAWN = "ResNet 3x3, 512 channels, 7x7"
+TEXT = """fp32, one thread. Microseconds of the processor, of all threads of the process: the least of a call, in rounds in
+which all take turns. "By derivation" is the time without over the time with it. Published ratios are OLLIE's or EinNet's, of
+GPUs: its kernels there against its own without derivation.
+
+Plain packs have the hand-written forms of the field already. Image columns, phases of a stride, residues of a dilation and
+Winograd's filtering are families of kernels. So a gain here is over those, not over a plain convolution."""
 
 
-HEAD = ("layer", "expected us, plain", "cheapest derived", "ratio", "taken by a plan", "measured us, plain", "with --derive",
-        "ONNX Runtime", "published, A100")  # fmt: skip
-TEXT = """fp32, one thread. Expected: greedy fusion's plan by expected prices.
-A plan also counts what a form's neighbours save or lose. Not measured: -."""
+REAL = """Models of wheels, which nobody trained for this. Forms "may pay" that are expected to save 15 % of their product at
+a request. The last column is of the whole request, less the margin of 40 % of the form that expectations alone must have."""
 
 
-@dataclass(frozen=True, slots=True)
-class Layer:
-    """A published layer: ONNX operator, the weight's shape, attributes, sizes of one request, and OLLIE's ratio."""
-
-    operator: str
-    weight: tuple[int, int, int, int]
-    attributes: Mapping[str, Any]
-    sizes: Mapping[str, int]
-    published: str
-
-    @property
-    def channels(self) -> int:
-        """Channels of the input."""
-        return self.weight[0 if self.operator == "ConvTranspose" else 1]
-
-
-def _side(batch: int, height: int) -> dict[str, int]:
-    return {"n": batch, "h": height, "w": height}
-
-
-def _transposed(pad: int, stride: int) -> dict[str, Any]:
-    return {"pads": [pad] * 4, "strides": [stride] * 2}
-
-
-LAYERS: Mapping[str, Layer] = {
-    "ResNet 3x3, 7x7 images": Layer("Conv", (512, 512, 3, 3), {"pads": [1] * 4}, _side(1, 7), "2.6"),
-    "SRCNN 5x5, one feature": Layer("Conv", (1, 32, 5, 5), {"pads": [2] * 4}, _side(1, 224), "1.6"),
-    "FSRCNN 5x5, one channel": Layer("Conv", (56, 1, 5, 5), {"pads": [2] * 4}, _side(1, 32), "-"),
-    "FSRCNN 9x9 transposed": Layer("ConvTranspose", (56, 1, 9, 9), _transposed(4, 3), _side(1, 32), "-"),
-    "InfoGAN 4x4 transposed": Layer("ConvTranspose", (256, 448, 4, 4), _transposed(1, 2), _side(16, 2), "5.1"),
-    "DCGAN 4x4 transposed": Layer("ConvTranspose", (512, 256, 4, 4), _transposed(1, 2), _side(1, 4), "-"),
-    "CSRNet 3x3, dilation 2": Layer("Conv", (512, 512, 3, 3), {"pads": [2] * 4, "dilations": [2, 2]}, _side(1, 14), "-"),
-}  # fmt: skip
-
-
-def written(layer: Layer, file: Path) -> None:
-    """The layer as an ONNX file, with named dimensions."""
-    weight = (np.random.default_rng(0).normal(size=layer.weight) * 0.1).astype(np.float32)
-    node = helper.make_node(layer.operator, ["x", "weight"], ["y"], **layer.attributes)
-    ends = [
-        helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", layer.channels, "h", "w"]),
-        helper.make_tensor_value_info("y", TensorProto.FLOAT, None),
-    ]
-    graph = helper.make_graph([node], "layer", ends[:1], ends[1:], [numpy_helper.from_array(weight, "weight")])
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), file)
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """Forms of a layer; the chain that a plan took, empty for none, and seconds of planning; measured us by contender."""
-
-    forms: NodeForms
-    taken: str
-    seconds: float
-    us: Mapping[str, float]
-
-    @property
-    def shown(self) -> Form:
-        """The cheapest derived form, else the original."""
-        return min(self.forms.others, key=lambda form: form.us[0], default=self.forms.original)
-
-
-def outcome(layer: Layer, file: Path, measures: bool) -> Outcome:
-    """What derivation does with a layer."""
-    shapes = ";".join(f"{name}={size}" for name, size in layer.sizes.items())
-    plan = DerivedForms(SECONDS)
-    model = model_of(file, shapes, rewrites=plan)
-    rules = [item["rule"] for item in model.report.rewrites if item["rule"].startswith(DERIVED)]
-    derivation = Derivation(model.graph, [layer.sizes], Limits(explorative=2, seconds=SECONDS))
-    products = derivation.products()
-    forms = [derivation.forms_of(tensor) for tensor in products]
-    longest = max(forms, key=lambda item: item.original.us[0])
-    taken = "; ".join(rule.removeprefix(DERIVED) for rule in rules)
-    return Outcome(longest, taken, plan.total, measured(layer, file, shapes) if measures else {})
-
-
-def tuned(file: Path, shapes: str, *words: str) -> Path:
-    """A pack from predictions beside the file."""
-    out = file.with_name(f"{file.stem}{''.join(words)}")
-    command = [sys.executable, "-m", "haotuner", "tune", str(file), "--shapes", shapes, "--zero-measure", "--threads", "1"]
-    code = subprocess.run(
-        [*command, "--peers", "none", "-q", "--out", str(out), *words], stdout=subprocess.DEVNULL
-    ).returncode
+def tuned(file: Path, case: Case, folder: Path, budget_s: int, *words: str) -> Path:
+    """A pack of one case in a folder; one that lies there already is kept."""
+    out = folder / f"{file.stem}{''.join(words)}"
+    if (out / "manifest.json").exists():
+        return out
+    command = [sys.executable, "-m", "haotuner", "tune", str(file), "--shapes", case.shapes, "--threads", "1"]
+    command += ["--budget", f"{budget_s}s", "--peers", "none", "-q", "--out", str(out), *words]
+    code = subprocess.run(command, stdout=subprocess.DEVNULL).returncode
     if code not in (0, 3):
         raise RuntimeError(f"{file.name} {' '.join(words)}: exit {code}")
     return out
 
 
-def onnxruntime_call(file: Path, feeds: Mapping[str, Any]) -> tuple[Callable[[], Any], Any]:
-    """A call of ONNX Runtime on one thread, and its answer."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
-    (answer,) = session.run(None, dict(feeds))
-    return lambda: session.run(None, dict(feeds)), answer
-
-
-def measured(layer: Layer, file: Path, shapes: str) -> dict[str, float]:
-    """Median microseconds of the plain layer, of ``tune --derive``, and of ONNX Runtime, which take turns."""
-    x = np.random.default_rng(1).normal(size=[layer.sizes["n"], layer.channels, *list(layer.sizes.values())[1:]])
-    feeds = {"x": x.astype(np.float32)}
-    call, expected = onnxruntime_call(file, feeds)
-    calls = {"ONNX Runtime": call}
-    with load(tuned(file, shapes), threads=1) as plain, load(tuned(file, shapes, "--derive"), threads=1) as other:
-        models = {"plain": plain.model(file.stem), "derived": other.model(file.stem)}
-        for name, model in models.items():
-            far = np.abs(model.run(feeds)["y"] - expected).max() / max(1.0, np.abs(expected).max())
+def raced(file: Path, case: Case, packs: Mapping[str, Path]) -> list[dict[str, Any]]:
+    """Least microseconds of every contender at each request; answers are compared first."""
+    rows = []
+    for request in case.requests:
+        inputs = feeds(case, request)
+        loaded = {name: load(pack, threads=1) for name, pack in packs.items()}
+        calls: dict[str, Callable[[], Any]] = {
+            name: partial(_answer, pack.model(name_of(file)), inputs) for name, pack in loaded.items()
+        }
+        calls |= torch_calls(case, inputs) | library_calls(file, inputs)
+        expected = np.asarray(calls["oneDNN in torch"]())
+        for name, call in calls.items():
+            far = np.abs(np.asarray(call()) - expected).max() / max(1.0, np.abs(expected).max())
             if far > TOLERANCE:
                 raise RuntimeError(f"{file.stem}, {name}: off by {far:.1e} of the largest number")
-            calls[name] = partial(model.run, feeds)
-        return timed(calls)
+        rows.append({"request": dict(request), "us": least_us(calls)})
+        for pack in loaded.values():
+            pack.close()
+    return rows
 
 
-def drawing(outcome_: Outcome) -> list[str]:
-    """The chain of rules as text: the expression, a rule a line, and what came of it."""
-    form = outcome_.shown
-    parts = [*(line for scope in outcome_.forms.original.scopes for line in lines(scope))]
-    for rule, detail in form.steps:
-        parts += ["      |", f"      |  {rule}: {detail}", "      v"]
-    return ["```", *parts, *(line for scope in form.scopes for line in lines(scope)), "```", ""]
+def least_us(calls: Mapping[str, Callable[[], Any]]) -> dict[str, float]:
+    """Least microseconds of the processor that a call takes, of each in turns; slow ones have fewer turns.
+
+    Wall time would count what other programs do. Threads of a library count wherever they run.
+    """
+    least = dict.fromkeys(calls, float("inf"))
+    spent = dict.fromkeys(calls, 0.0)
+    for number in range(ROUNDS):
+        for name, call in calls.items():
+            if number < LEAST_ROUNDS or spent[name] < CONTENDER_S:
+                begin = time.process_time()
+                call()
+                us = time.process_time() - begin
+                least[name], spent[name] = min(least[name], us), spent[name] + us
+    return {name: 1e6 * us for name, us in least.items()}
 
 
-def page(outcomes: Mapping[str, Outcome], command: str) -> str:
+def _answer(model: Any, inputs: Mapping[str, Any]) -> Any:
+    (answer,) = model.run(inputs).values()
+    return answer
+
+
+def searched(file: Path, case: Case) -> list[dict[str, Any]]:
+    """Facts of each product of a case that differs from those before: statistics, prices, the chain of rules."""
+    derivation = Derivation(graph_of(file, case.shapes), list(case.requests), Limits(seconds=SECONDS))
+    result, known = list[dict[str, Any]](), set[str]()
+    for tensor in derivation.products():
+        forms = derivation.forms_of(tensor)
+        if forms.statistics not in known and "derived before" not in forms.statistics:
+            known.add(forms.statistics)
+            result.append(_facts(forms))
+    return result
+
+
+def _facts(forms: NodeForms) -> dict[str, Any]:
+    form: Form = min(forms.others, key=lambda item: sum(item.us), default=forms.original)
+    return {
+        "tensor": forms.tensors[0],
+        "statistics": forms.statistics,
+        "us": [sum(forms.original.us), sum(form.us)],
+        "before": [line for scope in forms.original.scopes for line in lines(scope)],
+        "steps": [list(step) for step in form.steps],
+        "after": [line for scope in form.scopes for line in lines(scope)],
+    }
+
+
+def word(name: str) -> str:
+    """A case's name as a file's."""
+    return "".join(letter if letter.isalnum() else "_" for letter in name)
+
+
+def packs_of(name: str, folder: Path, budget_s: int) -> tuple[Path, dict[str, Path]]:
+    """A case's file and its packs, tuned where they do not lie there."""
+    case = CASES[name]
+    file = next((folder / f"{word(name)}{kind}" for kind in KINDS if (folder / f"{word(name)}{kind}").exists()), None)
+    file = file or written(case, folder, word(name))
+    return file, {OURS: tuned(file, case, folder, budget_s), DERIVES: tuned(file, case, folder, budget_s, "--derive")}
+
+
+def outcome(name: str, folder: Path, budget_s: int) -> dict[str, Any]:
+    """All that the page says of a case. What its searches do is stored in the folder."""
+    file, packs = packs_of(name, folder, budget_s)
+    (plan,) = read_manifest(packs[DERIVES]).tuning["models"].values()
+    served = [item for item in plan.get("rewrites", ()) if item["rule"].startswith(DERIVED)]
+    stored = folder / f"{word(name)}.json"
+    if not stored.exists():
+        stored.write_text(json.dumps(searched(file, CASES[name])), encoding="utf-8")
+    return {
+        "rows": raced(file, CASES[name], packs),
+        "served": [[item["tensor"], item["rule"].removeprefix(DERIVED)] for item in served],
+        "ways": [[way["where"], way.get("form", "")] for way in plan.get("ways", ())],
+        "searches": json.loads(stored.read_text(encoding="utf-8")),
+    }
+
+
+def measured_rows(outcomes: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Ratios of every request, for the table and the bars."""
+    result = []
+    for name, item in outcomes.items():
+        for row in item["rows"]:
+            us = row["us"]
+            best = min(us[peer] for peer in PEERS if peer in us)
+            result.append({
+                "name": name, "layer": len(CASES[name].layers) < 2, "request": row["request"], "us": us,
+                "gain": us[OURS] / us[DERIVES], "library": best / us[DERIVES],
+            })  # fmt: skip
+    return result
+
+
+def models_tried(folder: Path, stored: Path) -> list[list[str]]:
+    """Rows of real models in a folder: what derivation finds in them by expectations. Rows that are stored stay."""
+    known: dict[str, list[str]] = json.loads(stored.read_text(encoding="utf-8")) if stored.exists() else {}
+    for wild in EVERY:
+        wheel = folder / wild.wheel.replace("==", "-")
+        file = next(iter(sorted(wheel.glob(f"**/{wild.file}"))), None)
+        if file is None or wild.name in known:
+            continue
+        forms, shapes = DerivedForms(derivation_s(None)), wild.shapes
+        model = model_of(file, shapes, forms=forms)
+        steps = sum(1 for _ in model.products)
+        gains = [1 - min(others) / own for item in model.forms for own, *others in zip(*item.us, strict=True)]
+        seconds, may = f"{forms.total:.1f}", str(forms.count["candidates"])
+        known[wild.name] = [wild.name, str(len(model.graph.nodes)), str(steps), seconds, may, f"{max([0.0, *gains]):.0%}"]
+        stored.write_text(json.dumps(known), encoding="utf-8")
+        print(*known[wild.name], flush=True)
+    return list(known.values())
+
+
+def page(outcomes: Mapping[str, Any], models: Sequence[Sequence[str]], command: str, how: str) -> str:
     """The page of results."""
-    rows, stats = [], []
-    for name, item in outcomes.items():
-        plain, best = item.forms.original.us[0], item.shown.us[0]
-        times = [f"{item.us[who]:,.0f}" if item.us else "-" for who in ("plain", "derived", "ONNX Runtime")]
-        rows.append([name, f"{plain:,.0f}", f"{best:,.0f}", f"{plain / best:.2f}x", item.taken or "no", *times,
-                     LAYERS[name].published])  # fmt: skip
-        stats.append([name, item.forms.statistics, f"{item.seconds:.1f}"])
-    text = ["# Derivation on the published layers", "", f"Made by `{command}`.", "", TEXT, ""]
-    text += markdown_table(HEAD, rows)
-    text += ["## What the searches did", "", *markdown_table(["layer", "states", "seconds of a plan"], stats)]
-    text += ["## Chains of rules", ""]
-    for name, item in outcomes.items():
-        text += [f"### {name}", "", *drawing(item)]
+    rows = measured_rows(outcomes)
+    text = ["# Derivation on published layers and networks", "", f"Made by `{command}`. {how}", "", TEXT, ""]
+    shown = []
+    for row in rows:
+        times = [f"{row['us'][who]:,.0f}" if who in row["us"] else "-" for who in (OURS, DERIVES, *PEERS)]
+        sizes = ", ".join(f"{key}={size}" for key, size in row["request"].items())
+        ratios = [f"{row['gain']:.2f}x", f"{row['library']:.2f}x"]
+        shown.append([row["name"], sizes, *times, *ratios, CASES[row["name"]].published])
+    text += markdown_table(HEAD, shown)
+    text += ["## Bars", "", *markdown_table(("bar", "wanted", "reached"), _bars(rows))]
+    text += ["## What is served", "", *_served(outcomes)]
+    if models:
+        text += ["## Real models", "", REAL, ""]
+        text += markdown_table(("model", "primitives", "products", "seconds of derivation", "forms that may pay",
+                                "most that one is expected to save at a request"), models)  # fmt: skip
+    text += ["## What the searches did", ""]
+    stats = [[name, item["tensor"], item["statistics"], *[f"{us:,.0f}" for us in item["us"]]]
+             for name, case in outcomes.items() for item in case["searches"]]  # fmt: skip
+    text += markdown_table(("case", "product", "states", "expected us, plain", "cheapest form"), stats)
+    text += ["## One chain of rules, drawn", "", f"![{DRAWN}](../images/{DRAWING.name})", "", "## Chains of rules", ""]
+    for name, case in outcomes.items():
+        for item in case["searches"][:1]:
+            text += [f"### {name}", "", "```", *item["before"]]
+            for rule, detail in item["steps"]:
+                text += ["      |", f"      |  {rule}: {detail}", "      v"]
+            text += [*item["after"], "```", ""]
     return "\n".join(text).rstrip() + "\n"
 
 
+def _bars(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    layers = sum(row["library"] >= 1.2 for row in rows if row["layer"])
+    nets = sum(row["gain"] >= 1.1 for row in rows if not row["layer"])
+    slower = sum(row["gain"] < 0.95 for row in rows)
+    return [
+        ["requests of layers at 1.2x the best library or more", "at least 2", str(layers)],
+        ["requests of networks at 1.1x by derivation or more", "at least 1", str(nets)],
+        ["requests more than 5 % slower by derivation", "none", str(slower)],
+    ]
+
+
+def _served(outcomes: Mapping[str, Any]) -> list[str]:
+    """Which form each case's pack has, and where it switches."""
+    result = []
+    for name, case in outcomes.items():
+        rules = "; ".join(f"`{tensor}`: {rule}" for tensor, rule in case["served"])
+        ways = ", ".join(f"{where}: {form}" for where, form in case["ways"] if form)
+        result.append(f"- {name}: {rules or 'the model as it is'}{f' ({ways})' if ways else ''}.")
+    return [*result, ""]
+
+
+def drawing(item: Mapping[str, Any]) -> str:
+    """A chain of rules as SVG: the expression, an arrow a rule, and what came of it."""
+    boxes = [item["before"], *[[f"{rule}: {detail}"] for rule, detail in item["steps"]], item["after"]]
+    width, line, gap, top = 20 + 7 * max(len(text) for box in boxes for text in box), 16, 26, 10
+    parts, y = list[str](), top
+    for number, box in enumerate(boxes):
+        is_rule = 0 < number < len(boxes) - 1
+        height = line * len(box) + 12
+        if number:
+            parts.append(f'<path d="M{width // 2} {y - gap}v{gap - 5}m-4-5l4 5 4-5" fill="none" stroke="#607d8b"/>')
+        style = 'fill="none" stroke="none"' if is_rule else 'fill="#eceff1" stroke="#607d8b"'
+        parts.append(f'<rect x="5" y="{y}" width="{width - 10}" height="{height}" rx="4" {style}/>')
+        for at, text in enumerate(box):
+            x, anchor = (width // 2, "middle") if is_rule else (14, "start")
+            colour = "#00796b" if is_rule else "#263238"
+            parts.append(
+                f'<text x="{x}" y="{y + line * (at + 1)}" text-anchor="{anchor}" fill="{colour}">{escape(text)}</text>'
+            )
+        y += height + gap
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{y}" font-family="monospace" font-size="11">'
+    return "\n".join([head, *parts, "</svg>", ""])
+
+
 def main(words: Sequence[str] | None = None) -> None:
-    """Derive, race if asked, write the page."""
+    """Tune, race, derive; write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", default="", help="parts of names, with commas between; empty: all")
-    parser.add_argument("--measure", action="store_true")
-    parser.add_argument("--out", type=Path, default=PAGE)
+    parser.add_argument("--budget", type=int, default=40, help="seconds of each tuning")
+    parser.add_argument("--folder", type=Path, default=Path("derivation"), help="packs and results of cases")
+    parser.add_argument("--busy", action="store_true", help="say that other programs ran")
+    parser.add_argument("--tune", action="store_true", help="stop after tuning")
+    parser.add_argument("--models", type=Path, help="folder of the wheels' models that tests.bench.wild downloads")
+    parser.add_argument("--page", type=Path, default=PAGE)
     arguments = parser.parse_args(words)
     warnings.simplefilter("ignore")
-    chosen = [name for name in LAYERS if any(part in name for part in arguments.cases.split(","))]
+    arguments.folder.mkdir(parents=True, exist_ok=True)
     outcomes = {}
-    with tempfile.TemporaryDirectory() as folder:
-        for number, name in enumerate(chosen):
-            file = Path(folder) / f"layer{number}.onnx"
-            written(LAYERS[name], file)
-            outcomes[name] = outcome(LAYERS[name], file, arguments.measure)
-            print(f"{name}: {outcomes[name].taken or 'as it is'}", flush=True)
-    command = "python -m tests.bench.derivation" + (" --measure" if arguments.measure else "")
-    arguments.out.write_text(page(outcomes, command), encoding="utf-8")
+    for name in (name for name in CASES if any(part in name for part in arguments.cases.split(","))):
+        if arguments.tune:
+            packs_of(name, arguments.folder, arguments.budget)
+            continue
+        outcomes[name] = outcome(name, arguments.folder, arguments.budget)
+        ratios = [(round(row["gain"], 2), round(row["library"], 2)) for row in measured_rows({name: outcomes[name]})]
+        print(f"{name}: by derivation, against the best library: {ratios}", flush=True)
+    if arguments.tune:
+        return
+    how = f"{cpu_name()}, {datetime.now(UTC):%d %B %Y}, {arguments.budget} s of tuning each"
+    how += ", beside other programs." if arguments.busy else "."
+    command = f"python -m tests.bench.derivation --budget {arguments.budget}{' --busy' if arguments.busy else ''}"
+    if DRAWN in outcomes:
+        DRAWING.write_text(drawing(outcomes[DRAWN]["searches"][0]), encoding="utf-8")
+    models = [] if arguments.models is None else models_tried(arguments.models, arguments.folder / "models.json")
+    command += "" if arguments.models is None else " --models FOLDER"
+    arguments.page.write_text(page(outcomes, models, command, how), encoding="utf-8")
 
 
 if __name__ == "__main__":

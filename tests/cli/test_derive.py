@@ -67,3 +67,15 @@ def test_an_expression_is_derived(cache: Path, tmp_path: Path) -> None:
 def test_bad_input_is_answered_in_words(words: list[str], message: str, model: Path, cache: Path, tmp_path: Path) -> None:
     answer = haotuner("derive", *(str(model) if word == "MODEL" else word for word in words), cache=cache, cwd=tmp_path)
     assert answer.code == 2 and message in answer.err
+
+
+@pytest.mark.parametrize(("kind", "node"), [("INT32", "MatMul"), ("BOOL", "And")])
+def test_a_model_of_whole_numbers_or_truths_has_nothing_to_derive(kind: str, node: str, cache: Path, tmp_path: Path) -> None:
+    types = getattr(onnx.TensorProto, kind)
+    ends = [onnx.helper.make_tensor_value_info(name, types, ["n", 4]) for name in ("x", "y")]
+    weight = onnx.helper.make_tensor("w", types, [4, 4], [1] * 16)
+    inputs = ["x", "w"] if node == "MatMul" else ["x", "x"]
+    graph = onnx.helper.make_graph([onnx.helper.make_node(node, inputs, ["y"])], "m", ends[:1], ends[1:], [weight])
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)]), tmp_path / "m.onnx")
+    answer = haotuner("derive", "m.onnx", "--shapes", "n=1..4", cache=cache, cwd=tmp_path)
+    assert answer.code == 2 and "no product or convolution in fp32; there is nothing to derive" in answer.err

@@ -35,7 +35,7 @@ def test_a_pack_serves_the_derived_form_with_the_numbers_of_the_file(tmp_path: P
     reference = ReferenceEvaluator(last_layer(tmp_path / "layer.onnx"))
     words = ("layer.onnx", "--shapes", "n=1..2;h=16..96;w=16..96", "--derive", "--zero-measure", "--peers", "none")
     answer = haotuner("tune", *words, cache=cache, cwd=tmp_path)
-    assert "derivation: 1 forms chosen" in answer.err, answer.err
+    assert "derivation: 1 forms may pay" in answer.err, answer.err
     shown = haotuner("explain", "pack", "--model", "layer", cache=cache, cwd=tmp_path).out
     assert "\nderived: " in shown and "summation splitting" in shown
     with pytest.warns(UserWarning, match="nothing was measured"), api.load(tmp_path / "pack") as pack:

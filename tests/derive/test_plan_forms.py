@@ -13,8 +13,10 @@ from haotuner.derive.plan_forms import DerivedForms, chain, unfit
 from haotuner.derive.search import Limits
 from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.graph.interpret import interpret
+from haotuner.graph.rewrites import rewritten
 from haotuner.partition.costs import Prices
 from haotuner.partition.dim_ranges import shape_constraints
+from haotuner.partition.form_choice import FormPlans
 from haotuner.partition.ilp_partition import IlpPartitioner
 from tests.derive.test_graphs import H, N, W, convolution, drawn
 
@@ -39,18 +41,22 @@ def numbers(graph: Graph, shape: tuple[int, ...]) -> Any:
 
 @pytest.fixture(scope="module")
 def derived() -> tuple[Graph, DerivedForms, IlpPartitioner]:
-    """A layer of one feature, the derivation, and the plan that it gives."""
+    """A layer of one feature, the derivation, and the plan in derived form that it gives."""
     graph, forms = layer(6, 1, 5), DerivedForms(60.0)
-    return graph, forms, forms(IlpPartitioner(graph, Prices(REQUESTS)))
-
-
-def test_a_layer_of_one_feature_is_served_in_a_derived_form(derived: tuple[Graph, DerivedForms, IlpPartitioner]) -> None:
-    _, forms, plan = derived
-    assert plan.steps
-    (item,) = plan.report.rewrites
+    plan = IlpPartitioner(graph, Prices(REQUESTS))
+    result = forms(plan, plan, lambda item: item)
+    assert len(result.plans) == 1 and not result.settled
+    (item,) = result.rules[0]
     assert item["rule"].startswith("derived: ") and "summation splitting" in item["rule"]
     assert item["us"] < item["without_us"]
-    assert str(forms).startswith("derivation: 1 forms chosen")
+    assert result.us[1] < result.us[0], "by what is expected at each request"
+    return graph, forms, result.plans[0]
+
+
+def test_a_layer_of_one_feature_has_a_derived_form(derived: tuple[Graph, DerivedForms, IlpPartitioner]) -> None:
+    _, forms, plan = derived
+    assert plan.steps
+    assert str(forms).startswith("derivation: 1 forms may pay")
 
 
 @pytest.mark.parametrize("shape", [(1, 6, 5, 9), (2, 6, 1, 1), (3, 6, 12, 7), (0, 6, 4, 4), (1, 6, 0, 4)])
@@ -64,14 +70,23 @@ def test_the_derived_form_computes_the_layer(derived: tuple[Graph, DerivedForms,
 def test_a_layer_whose_lanes_are_full_stays() -> None:
     before = IlpPartitioner(layer(32, 32, 3), Prices(REQUESTS))
     forms = DerivedForms(60.0)
-    assert forms(before) is before
-    assert "derivation: 0 forms chosen" in str(forms)
+    assert forms(before, before, lambda item: item) == FormPlans()
+    assert "derivation: 0 forms may pay" in str(forms)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64", "fp64"])
+def test_products_of_other_numbers_stay(dtype: str) -> None:
+    g = GraphBuilder()
+    weight = g.constant(np.ones((1, 16), {"fp64": np.float64}.get(dtype, dtype)))
+    graph = g.finish(g.add("contract", g.input("x", (N, 16), dtype), weight, labels="ak,nk->an"))
+    plan = IlpPartitioner(graph, Prices([{"n": 2}, {"n": 9}]))
+    assert DerivedForms(60.0)(plan, plan, lambda item: item) == FormPlans()
 
 
 def test_without_time_nothing_is_derived() -> None:
     before = IlpPartitioner(layer(6, 1, 5), Prices(REQUESTS))
     forms = DerivedForms(0.0)
-    assert forms(before) is before
+    assert forms(before, before, lambda item: item) == FormPlans()
     assert "1 products left out: the time is over" in str(forms)
 
 
@@ -90,19 +105,69 @@ def form_of(graph: Graph) -> tuple[str, Form]:
 def test_a_form_that_does_not_fit_says_why() -> None:
     graph = layer(2, 1, 3)
     tensor, form = form_of(graph)
-    assert unfit(graph, tensor, form, set()) == ""
+    assert unfit(graph, (tensor,), form, set()) == ""
     g = GraphBuilder()
     x = g.input("x", (N, 2, H, W))
     shifted = g.add("slice", g.add("pad", x, before=(0, 0, 1, 0), after=(0, 0, 0, 0), mode="constant", value=0.0),
                     axes=(1, 2), starts=(0, 0), stops=(1, H), steps=(1, 1))  # fmt: skip
-    assert unfit(graph, tensor, replace(form, graph=g.finish(shifted)), set()) == "with other numbers"
-    assert unfit(graph, tensor, replace(form, graph=g.finish(x)), set()) == "of another shape"
+    assert unfit(graph, (tensor,), replace(form, graph=g.finish(shifted)), set()) == "with other numbers"
+    assert unfit(graph, (tensor,), replace(form, graph=g.finish(x)), set()) == "of another shape"
     sums = g.add("slice", x, axes=(1, 2), starts=(0, 0), stops=(1, 7), steps=(1, 1))
     back = g.add("pad", sums, before=(0, 0, 0, 0), after=(0, 0, H - 7, 0), mode="constant", value=0.0)
-    assert unfit(graph, tensor, replace(form, graph=g.finish(back)), set()) == "with conditions on requests"
+    assert unfit(graph, (tensor,), replace(form, graph=g.finish(back)), set()) == "with conditions on requests"
 
 
 def test_a_chain_counts_rules_that_follow_each_other() -> None:
     _, form = form_of(layer(2, 1, 3))
     steps = (("split", "a"), ("merge", "b"), ("merge", "c"), ("split", "d"))
     assert chain(replace(form, steps=steps)) == "split, merge x 2, split"
+
+
+def branches(count: int, window: int, features: int) -> Graph:
+    """Convolutions of one image, each with a ReLU."""
+    g = GraphBuilder()
+    x = g.input("x", (N, 3, H, W))
+    return g.finish(*(g.map("max", convolution(g, x, features + at, window), 0.0) for at in range(count)))
+
+
+def heads(count: int, width: int) -> Graph:
+    """Dense layers of one input, as an attention has them for its queries, keys and values."""
+    g = GraphBuilder()
+    x, ends = g.input("x", (N, H, 64)), []
+    for at in range(count):
+        y = g.add("contract", x, g.constant(drawn((width * (1 + at), 64))), labels="abk,nk->abn")
+        ends.append(g.map("add", y, g.constant(drawn((width * (1 + at),)))))
+    return g.finish(*ends)
+
+
+@pytest.mark.parametrize("graph", [heads(3, 16), branches(2, 3, 4), branches(2, 1, 4)], ids=["dense", "3x3", "1x1"])
+def test_products_of_one_tensor_are_a_site_of_several_tensors(graph: Graph) -> None:
+    plan = IlpPartitioner(graph, Prices([dict.fromkeys(graph.dimensions, size) for size in (20, 40)]))
+    forms = DerivedForms(60.0)
+    sites = [site for site in forms.sites(plan) if site.beside]
+    assert [site.rule for site in sites] == ["derived: expression merging"]
+    assert len(sites[0].tensors) == len(graph.outputs)
+    merged = rewritten(plan.graph, sites)
+    assert sum(node.primitive == "contract" for node in merged.nodes) == 1
+    assert merged.nodes[-1].primitive == "slice", "biases and functions stand before the cut, so a kernel takes them along"
+    for size in (1, 2, 5):
+        x = np.random.default_rng(1).normal(size=[size if not isinstance(e, int) else e for e in graph.types["x"].shape])
+        inputs = {"x": x.astype(np.float32)}
+        for expected, answer in zip(interpret(graph, inputs).values(), interpret(merged, inputs).values(), strict=True):
+            np.testing.assert_allclose(answer, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_merged_products_stand_before_the_first_of_them() -> None:
+    """A product of what another one makes cannot be merged with it, whatever both read."""
+    g = GraphBuilder()
+    x, ends = g.input("x", (N, 16)), []
+    for _ in range(2):
+        ends.append(g.map("exp", g.add("contract", x, g.constant(drawn((16, 16))), labels="ak,nk->an")))
+    later = g.map("add", *ends)
+    graph = g.finish(g.add("contract", later, g.constant(drawn((4, 16))), labels="ak,nk->an"), ends[0])
+    plan = IlpPartitioner(graph, Prices([{"n": 2}, {"n": 9}]))
+    (site,) = (site for site in DerivedForms(60.0).sites(plan) if site.beside)
+    merged = rewritten(plan.graph, [site])
+    inputs = {"x": np.random.default_rng(1).normal(size=(3, 16)).astype(np.float32)}
+    for expected, answer in zip(interpret(graph, inputs).values(), interpret(merged, inputs).values(), strict=True):
+        np.testing.assert_allclose(answer, expected, rtol=1e-4, atol=1e-4)

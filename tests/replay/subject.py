@@ -42,7 +42,7 @@ from haotuner.spec.op import Op
 from haotuner.spec.record import Failed, Record, Timed, Trial
 from haotuner.spec.shape import Shape
 from haotuner.spec.traffic import arrivals_of, traffic_of
-from haotuner.tuning import publisher, session
+from haotuner.tuning import plan_facts, session
 from haotuner.tuning.initial_model import start_of
 from haotuner.tuning.request import Request
 from haotuner.tuning.strategies import Task, Tuned, tune
@@ -106,7 +106,7 @@ def _tuned(case: Case) -> tuple[Tuned, RecordsLab]:
 
 
 def _packed(tuned: Tuned, lab: RecordsLab) -> PackedAny:
-    return packed(publisher._choice(tuned), lab.device)
+    return packed(plan_facts.choice_of(tuned), lab.device)
 
 
 def _chosen(tuned: Tuned) -> Fields:

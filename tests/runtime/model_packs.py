@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from haotuner.backends.cpu.pack_source import pack_library
@@ -29,11 +31,18 @@ ANY = "dense:n=16,k=16"  # a pack holds an op at least
 
 
 def planned(
-    graphs: dict[str, Graph], lanes: int, *, tuned: bool = True, exact: bool = True, small: int = 0
+    graphs: dict[str, Graph],
+    lanes: int,
+    *,
+    tuned: bool = True,
+    exact: bool = True,
+    small: int = 0,
+    forms: Mapping[str, Graph] = MappingProxyType({}),
 ) -> tuple[list[ExecutableModel], list[ExecutableModel], list[Any]]:
     """The models of these graphs, segments each by itself; how those are gone through; the ops that they call.
 
-    ``small``: up to this product of their dimensions a way of its own, by the exact plan.
+    ``small``: up to this product of their dimensions a way of its own, by the exact plan, of the graph itself or of one in
+    another form.
     """
     models, chains = list[ExecutableModel](), list[ExecutableModel]()
     ops: dict[str, None] = {Op.parse(ANY).name: None}
@@ -51,8 +60,11 @@ def planned(
             first = sum(len(one.functions) for one in (*models, *parts))
             ways = [Specialization(tuple(steps))]
             if small:
-                own = IlpPartitioner(segment.graph, prices, tuned=tuned).steps
-                ways = [Specialization(own, product(map(dimension, segment.graph.dimensions)), small), *ways]
+                form = forms.get(name)
+                own = IlpPartitioner(form or segment.graph, prices, tuned=tuned).steps
+                ops |= {step.op.name: None for step in own if isinstance(step, Product)}
+                most = product(map(dimension, segment.graph.dimensions))
+                ways = [Specialization(own, most, small, form), *ways]
             parts.append(
                 executable_specializations(f"{name}.{place}" if chained(segments) else name, segment.graph, ways, first)
             )
@@ -80,11 +92,18 @@ def _packed(name: str, lanes: int) -> Any:
 
 
 def model_pack(
-    out: Path, graphs: dict[str, Graph], *, tuned: bool = True, exact: bool = True, small: int = 0, level: str = ""
+    out: Path,
+    graphs: dict[str, Graph],
+    *,
+    tuned: bool = True,
+    exact: bool = True,
+    small: int = 0,
+    level: str = "",
+    forms: Mapping[str, Graph] = MappingProxyType({}),
 ) -> Path:
     """A pack that serves these graphs at a level, the best unless told; products are layers, or loops without ``tuned``."""
     level = level or best_level()
-    models, chains, packed = planned(graphs, LANES[level], tuned=tuned, exact=exact, small=small)
+    models, chains, packed = planned(graphs, LANES[level], tuned=tuned, exact=exact, small=small, forms=forms)
     library = out.with_suffix(".so")
     pack_library(packed, level, toolchain(), library, groups=source_of([*models, *chains]))
     held = {one.name: one for one in (*models, *chains)}

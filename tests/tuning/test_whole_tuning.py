@@ -19,7 +19,7 @@ from haotuner.partition.greedy_fusion import Greedy, Loops
 from haotuner.partition.group_times import KERNEL, GroupRecords, NamedGroup
 from haotuner.partition.ilp_partition import IlpPartitioner
 from haotuner.partition.profiled_costs import BOUND, ProfiledPrices
-from haotuner.partition.tasks import ModelTask, model_task, repriced
+from haotuner.partition.tasks import ModelTask, model_task, reassembled
 from haotuner.records import MemoryStore, RecordStore
 from haotuner.search import task_scheduler as turns_module
 from haotuner.search.task_scheduler import (
@@ -176,7 +176,8 @@ def test_equal_groups_are_timed_once_and_never_again_in_a_resumed_run(monkeypatc
     def run(resume: bool) -> tuple[GroupRecords, Any]:
         Counting.timed = 0
         records = GroupRecords(store, CORE, resume=resume)
-        (found,) = repriced([model], 0, Counting(model.prices.requests, 60.0, records))
+        model.price(0, Counting(model.prices.requests, 60.0, records))
+        (found,) = reassembled([model], 0)
         return records, found
 
     records, found = run(resume=False)

@@ -23,7 +23,15 @@ from haotuner.pack.write import as_json, sealed
 from haotuner.tuning import publisher as publishing_module
 from haotuner.tuning.publisher import Publisher
 from haotuner.verify import pack_race
-from haotuner.verify.pack_race import KeepPublishedPack, Outcome, check_not_slower, comparable, raced_apart, ratio
+from haotuner.verify.pack_race import (
+    KeepPublishedPack,
+    Outcome,
+    check_not_slower,
+    comparable,
+    form_times,
+    raced_apart,
+    ratio,
+)
 from tests.runtime.model_packs import model_pack
 from tests.runtime.native_builds import cc
 
@@ -62,6 +70,14 @@ def test_two_packs_are_raced_where_they_mean_the_same(packs, tmp_path):
         check_not_slower(one, copy, {})
     found = raced_apart(one, other, {}).ratio
     assert found is not None and 0.01 < found < 100
+
+
+@pytest.mark.long
+def test_packs_of_one_model_are_timed_at_each_request(packs, tmp_path):
+    rows = form_times([*packs, packs[0]], {})
+    assert rows is not None and len(rows) == 3
+    assert all(row.keys() == EXPECTED.keys() and min(row.values()) > 0 for row in rows)
+    assert form_times([packs[0], crashing(packs[1], tmp_path / "fallen")], {}) is None
 
 
 def crashing(pack: Path, out: Path) -> Path:
