@@ -19,7 +19,7 @@ from haotuner.partition.greedy_fusion import Greedy, Loops
 from haotuner.partition.ilp_partition import IlpPartitioner
 from haotuner.partition.multi_output_fusion import joined
 from haotuner.partition.structural_hash import structural_hash
-from haotuner.partition.window_ilp import Candidate
+from haotuner.partition.window_ilp import total_us
 from haotuner.partition.windows import Window
 
 MOST_SITES = 4  # of a region, of which every set is looked at; of more each alone, one after the other
@@ -162,12 +162,8 @@ class Rewrites:
             serves, tuned = self.plan.finder.serves, bool(self.plan.products)
             plan = IlpPartitioner(graph, self.prices, tuned=tuned, serves=serves, kinds=self._kinds)
             products = sum(self.prices.product_us(product, graph) for product in plan.products.values())
-            self._costs[key] = products + sum(_us(kernels) for kernels in plan.solved)
+            self._costs[key] = products + sum(total_us(kernels) for kernels in plan.solved)
         return self._costs[key]
-
-
-def _us(kernels: Sequence[Candidate]) -> float:
-    return sum(kernel.us for kernel in kernels)
 
 
 def with_rewrites(plan: IlpPartitioner, prices: Prices | None = None, derived: Iterable[Site] = ()) -> IlpPartitioner:

@@ -20,7 +20,7 @@ from haotuner.partition.ilp_partition import IlpPartitioner
 from haotuner.partition.profiled_costs import ProfiledPrices
 from haotuner.partition.specializations import Choice, ways_of
 from haotuner.partition.tasks import PRICED
-from tests.bench.orchestration import timed_us
+from tests.bench.orchestration import plan_times
 
 WAYS_S = 60.0  # for timing what plans of single requests want, beside --seconds
 
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows = []
     for place, dims in enumerate(prices.requests):
         way = next(one for one in ways if one.serves(dims))
-        again = [timed_us(graph, one.steps, [dims]) for one in (whole, way)] if len(ways) > 1 else []
+        again = plan_times({"one plan": whole.steps, "own": way.steps}, [dims]).values() if len(ways) > 1 else ()
         one_us, way_us = us(whole.steps, place), us(way.steps, place)
         rows.append(
             f"| {asked.model.stem} | {_said(dims)} | {one_us:,.1f} | {least[place]:,.1f} | {one_us / least[place] - 1:.1%} "
