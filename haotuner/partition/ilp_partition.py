@@ -279,9 +279,8 @@ class IlpPartitioner(Greedy):
                     break
                 self.prices.by_bounds = True
             self._solved_again(windows, solved)
-        if not self.prices.by_bounds:
-            self.prices.by_bounds = True
-            self._solved_again(windows, solved)
+        self.prices.by_bounds = True
+        self._solved_again(windows, solved)  # with what was learnt last
         self.prices.by_bounds = self.prices.more()
         for index, window in enumerate(windows):
             kernels, bound, proved = solved[index]

@@ -176,4 +176,6 @@ def test_what_time_ended_before_is_timed_in_the_next_turn():
     crashes = groups[1]
     prices = Crashing(0, ENDLESS)
     prices.measure(groups)
-    assert [prices.knows(kernel_of(group)) for group in groups] == [group is not crashes for group in groups]
+    assert [prices.knows(kernel_of(group)) for group in groups] == [
+        NamedGroup(group).name != NamedGroup(crashes).name for group in groups
+    ]
