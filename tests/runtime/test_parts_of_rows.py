@@ -108,7 +108,7 @@ def test_parts_of_rows_are_read_at_any_size(path, name, threads):
             }
             if name in ("online", "products") and seq == 0:
                 continue  # a softmax of nothing
-            answer, expected = model(**inputs), interpret(graph, inputs)
+            answer, expected = model.run(inputs), interpret(graph, inputs)
             for tensor in graph.outputs:
                 np.testing.assert_allclose(answer[tensor], expected[tensor], rtol=2e-4, atol=2e-5, err_msg=f"{name} {sizes}")
 
@@ -122,7 +122,7 @@ def test_a_cache_in_a_buffer_takes_parts_of_rows(path):
         model = pack.model("rows")
         outputs = list(GRAPHS["rows"].outputs)
         expected = interpret(GRAPHS["rows"], {"x": x, "past": past})
-        answer = model(x=x, past=past)
+        answer = model.run({"x": x, "past": past})
         np.testing.assert_allclose(answer[outputs[0]], expected[outputs[0]], rtol=1e-5, atol=1e-6)
 
 
