@@ -113,17 +113,29 @@ def test_parts_of_rows_are_read_at_any_size(path, name, threads):
                 np.testing.assert_allclose(answer[tensor], expected[tensor], rtol=2e-4, atol=2e-5, err_msg=f"{name} {sizes}")
 
 
-def test_a_cache_in_a_buffer_takes_parts_of_rows(path):
-    """The buffer has room for more rows than there are: those behind them stay as they were."""
-    x, past = numbers(2, 3, 8), numbers(2, 5, 4)
-    room = np.full((2, 16, 4), 7.0, np.float32)
-    room[:, :5] = past
+@pytest.mark.parametrize("name", ["rows", "cached"])
+def test_caches_in_buffers_take_parts_of_rows(path, name):
+    """Three calls of a state, whose buffers have more rows than there are, are the calls that pass all rows."""
+    graph = GRAPHS[name]
+    pasts = [tensor for tensor in graph.inputs if tensor != "x"]
+    wide = graph.types["x"].shape[2]
     with haotuner.load(path) as pack:
-        model = pack.model("rows")
-        outputs = list(GRAPHS["rows"].outputs)
-        expected = interpret(GRAPHS["rows"], {"x": x, "past": past})
-        answer = model.run({"x": x, "past": past})
-        np.testing.assert_allclose(answer[outputs[0]], expected[outputs[0]], rtol=1e-5, atol=1e-6)
+        model, state = pack.model(name), pack.model(name).state()
+        passed = {
+            tensor: np.zeros(
+                [{"batch": 2, "past": 0}.get(str(extent), extent) for extent in graph.types[tensor].shape], "f4"
+            )
+            for tensor in pasts
+        }
+        ends = list(graph.outputs)
+        presents = ends[:1] if name == "rows" else ends[1:]
+        for tokens in (3, 1, 2):
+            x = numbers(2, tokens, wide)
+            expected, answer = model.run({"x": x, **passed}), state.run({"x": x})
+            for tensor in set(ends) - set(presents):
+                np.testing.assert_allclose(answer[tensor], expected[tensor], rtol=1e-5, atol=1e-6)
+            passed = dict(zip(pasts, (expected[tensor] for tensor in presents), strict=True))
+        assert state.length == 6
 
 
 @pytest.mark.parametrize("why", ["merged rows", "another axis", "one column", "steps", "an input", "a device"])
