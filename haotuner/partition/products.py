@@ -386,7 +386,7 @@ class Finder:
         return View(self.producers[tensor].inputs[0] if width else tensor, shape, order, first, width)
 
     def _part_of_rows(self, tensor: str, shape: Sequence[Extent]) -> tuple[int, int]:
-        """Where a part of each row of a made tensor begins, and its width, 0 where this tensor is none.
+        """First element and width of a part of each row of a made tensor; 0 and 0 where this tensor is none.
 
         ``shape``: in which it is read, whose last axes must be those of a row. Kernels of devices read no parts.
         """
