@@ -7,6 +7,7 @@ Each rule is a condition on primitives and their attributes. Error bounds are ag
   (K + 4) u sum_k |e_k v_k| / z of the exact value.
 - *division and sum in the product*: the same, with z as one more column of the product, of ones.
 - *sum as a product*: sum_k x_k = sum_k x_k 1. Products by 1 are exact; both are within K u sum_k |x_k|.
+- *products of one input as one*: their weights side by side, and of the result each its columns. No sum has other terms.
 - *reduction in two*: the sum of P sums of Q terms, K = P Q: within (P + Q) u sum_k |x_k|. Extremes are exact.
 - *derived form*: a graph that stands for one tensor, as somebody else found it (``haotuner/derive``) and showed its bound.
 """
@@ -28,6 +29,7 @@ from haotuner.graph.types import TensorType
 
 DIVISION, COLUMN = "division behind the product", "division behind the product, the sum as its last column"
 PRODUCT, SPLIT = "sum as a product with ones", "reduction in two"
+MERGED = "products of one input as one"
 DERIVED = "derived: "  # rules of derived forms begin so, the chain of rules behind it
 BEHIND = (DIVISION, COLUMN)
 LEAST_SPLIT = 64  # terms of a reduction that is cut
@@ -36,6 +38,8 @@ LEAST_SPLIT = 64  # terms of a reduction that is cut
 @dataclass(frozen=True, slots=True)
 class Site:
     """Tensor that a rule computes by other primitives; ``nodes``: outputs of the primitives that the rule replaces.
+
+    Of ``MERGED`` the tensor is the first product, and the nodes are all products with the biases that come along.
 
     ``form``: of a derived form the graph that computes the tensor; its inputs, and constants that are the same arrays, are
     the tensors of these names. ``beside``: further tensors that the form computes, its outputs behind the first.
@@ -102,6 +106,49 @@ def sites(graph: Graph) -> Iterator[Site]:
                 yield Site(PRODUCT, node.output, frozenset({node.output}))
             if len(extents) == 1 and node.attributes["how"] in ("sum", "max", "min") and _parts(extents[0]) > 1:
                 yield Site(SPLIT, node.output, frozenset({node.output}))
+    yield from _products_of_one_input(graph, readers)
+
+
+def _products_of_one_input(graph: Graph, readers: Mapping[str, Sequence[Node]]) -> Iterator[Site]:
+    """Two or more products (…, k) by constants (k, n) or (n, k) that read one tensor, under the same conditions."""
+    sets: dict[Any, list[Node]] = {}
+    for node in graph.nodes:
+        if node.primitive == "contract" and layer_weight(graph, node) is not None:
+            sets.setdefault((node.inputs[0], graph.guards.get(node.output)), []).append(node)
+    for products in sets.values():
+        if len(products) > 1:
+            biases = [_bias(graph, node, readers) for node in products]
+            ends = [bias.output for bias in biases if bias is not None]
+            names = {node.output for node in products} | (set(ends) if len(ends) == len(products) else set())
+            yield Site(MERGED, products[0].output, frozenset(names))
+
+
+def layer_weight(graph: Graph, node: Node) -> Any:
+    """Weight (k, n) of a product (…, k) -> (…, n) of floats by a constant, a view of it; None of another node."""
+    if len(node.inputs) != 2 or node.inputs[1] not in graph.constants or node.inputs[0] in graph.constants:
+        return None
+    labels, _, out = node.attributes["labels"].partition("->")
+    x, w = labels.split(",")
+    k, n, weight = x[-1], out[-1:], np.asarray(graph.constants[node.inputs[1]])
+    if (
+        sorted(w) != sorted(k + n)
+        or out != x[:-1] + n
+        or n in x
+        or {graph.types[node.output].dtype, weight.dtype.name} != {"fp32", "float32"}
+    ):
+        return None
+    return weight if w == k + n else weight.T
+
+
+def _bias(graph: Graph, product: Node, readers: Mapping[str, Sequence[Node]]) -> Node | None:
+    """The only reader of a product, which adds a constant of one number a column; None: there is none."""
+    (reader, *more) = readers.get(product.output, ()) or (None,)
+    if reader is None or more or product.output in graph.outputs or not _is_map(reader, "add"):
+        return None
+    value = graph.constants.get(next((name for name in reader.inputs if name != product.output), ""))
+    width, rank = graph.types[product.output].shape[-1], graph.types[product.output].rank
+    fits = value is not None and 1 <= value.ndim <= rank and value.size == value.shape[-1] == width
+    return reader if fits and graph.types[reader.output].dtype == "fp32" else None
 
 
 def _terms(graph: Graph, node: Node) -> tuple[int, ...]:
@@ -174,14 +221,23 @@ def _replaced(graph: Graph, site: Site) -> Graph:
     node = next((item for item in graph.nodes if item.output in site.tensors), None)
     assert node is not None, "a site is a node of the graph"
     writer = _Writer(graph, site.tensor)
-    if site.form is not None:
+    replaced = set(site.tensors)
+    if site.rule == MERGED:
+        if not _is_unchanged(graph, site):
+            return graph  # another rule has taken one of them
+        replaced |= site.nodes
+        _side_by_side(graph, site, writer)
+    elif site.form is not None:
         read = [name for name in site.form.inputs if name not in graph.types]  # of a part of a graph new inputs
         graph = replace(graph, inputs=(*graph.inputs, *read))
         _spliced(graph, site.form, site.tensors, writer)
     else:
         {DIVISION: _divide_behind, COLUMN: _add_column, PRODUCT: _as_product, SPLIT: _in_two}[site.rule](graph, node, writer)
-    others = [item for item in graph.nodes if item is node or item.output not in site.tensors]
-    nodes = [item for other in others for item in (writer.nodes if other is node else [other])]
+    nodes = [
+        item
+        for other in graph.nodes
+        for item in (writer.nodes if other is node else [] if other.output in replaced else [other])
+    ]
     needed, live = set(graph.outputs), list[Node]()
     for item in reversed(nodes):
         if item.output in needed or item.output not in site.nodes:  # what the rule took away goes, nothing else
@@ -247,6 +303,40 @@ def _add_column(graph: Graph, node: Node, writer: _Writer) -> None:
 
     width = out.shape[across]
     writer.add("map", part(0, width), part(width, canonical(width + 1)), name=node.output, function="div")
+
+
+def _is_unchanged(graph: Graph, site: Site) -> bool:
+    """True if the nodes of merged products are what they were."""
+    nodes = [node for node in graph.nodes if node.output in site.nodes]
+    products = [node for node in nodes if node.primitive == "contract"]
+    return len(nodes) in (len(products), 2 * len(products)) and all(
+        layer_weight(graph, node) is not None and node.inputs[0] == products[0].inputs[0] for node in products
+    )
+
+
+def _side_by_side(graph: Graph, site: Site, writer: _Writer) -> None:
+    products = [node for node in graph.nodes if node.output in site.nodes and node.primitive == "contract"]
+    sums = {
+        tensor: node for node in graph.nodes if node.output in site.nodes and node not in products for tensor in node.inputs
+    }
+    weights = [layer_weight(graph, node) for node in products]
+    x, letters = products[0].inputs[0], products[0].attributes["labels"].split(",")[0]
+    weight = writer.constant(np.ascontiguousarray(np.concatenate(weights, axis=1)))
+    k, n = letters[-1], next(letter for letter in ascii_lowercase if letter not in letters)
+    wide = writer.add("contract", x, weight, labels=f"{letters},{k}{n}->{letters[:-1]}{n}")
+    if sums:
+        rows = [
+            next(np.ravel(graph.constants[name]) for name in sums[node.output].inputs if name in graph.constants)
+            for node in products
+        ]
+        wide = writer.add("map", wide, writer.constant(np.concatenate(rows)), function="add")
+    first, axis = 0, writer.types[wide].rank - 1
+    for node, own in zip(products, weights, strict=True):
+        end = sums.get(node.output, node).output
+        bounds = {"axes": (axis,), "starts": (first,), "stops": (first + own.shape[1],), "steps": (1,)}
+        writer.add("slice", wide, name=end, **bounds)
+        writer.types[end] = graph.types[end]
+        first += own.shape[1]
 
 
 def _as_product(graph: Graph, node: Node, writer: _Writer) -> None:

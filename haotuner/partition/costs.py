@@ -190,6 +190,7 @@ class Prices:
         self.requests, self.rates, self.programs = requests, rates, programs
         self.count = 0  # kernels whose price is a time
         self.are_times = False  # whether prices are times, where they are known
+        self.by_bounds = False  # whether what has no time counts with a bound under what is expected of it
         self._extents: dict[Extent, tuple[int, ...]] = {}
 
     def loops_us(self, graph: Graph) -> float:
@@ -232,10 +233,6 @@ class Prices:
 
     def more(self) -> bool:
         """True if kernels can still be timed."""
-        return False
-
-    def settle(self, graphs: Sequence[Graph]) -> bool:
-        """Nothing more will be timed, a plan wants these: whether prices are others now."""
         return False
 
     def knows(self, kernel: Kernel) -> bool:

@@ -167,8 +167,9 @@ class _Writer:
         return document | default_of(self.graph, name)
 
     def view(self, view: View) -> dict[str, Any]:
-        """A tensor, reshaped and reordered."""
-        return {"of": self.tensor(view.tensor), "shape": self.sizes.indices(view.shape), "order": list(view.order)}
+        """A tensor, or a part of its rows, reshaped and reordered."""
+        document = {"of": self.tensor(view.tensor), "shape": self.sizes.indices(view.shape), "order": list(view.order)}
+        return document | ({"part": [view.first, view.width]} if view.width else {})
 
     def step(self, step: Step) -> dict[str, Any]:
         if isinstance(step, Alias):

@@ -14,18 +14,19 @@ import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 from haotuner.graph.graph import Graph
 from haotuner.partition.costs import Prices
 from haotuner.partition.greedy_fusion import Greedy, Step
 from haotuner.partition.products import Product
-from haotuner.partition.window_ilp import WINDOW_S, Candidate, solve
+from haotuner.partition.window_ilp import WINDOW_S, Candidate, solve, total_us
 from haotuner.partition.windows import Window, Windows
 from haotuner.spec.op import Op
 
 NEAR = 1e-6  # of a sum of prices, below which two are the same
 AGAIN_S = 1.0  # for a window's program when some of its prices have become times
+ERROR = 1.34  # that an expectation is off by: of what was not timed beside what was, only more than that counts as a gain
 
 
 @dataclass(slots=True)
@@ -78,6 +79,9 @@ class _Solved:
     nodes: tuple[str, ...]
 
 
+Solved: TypeAlias = tuple[list[Candidate], float, bool]  # a plan, a bound under every plan, whether the plan is proved
+
+
 class SolvedWindows:
     """Solutions of windows by their prices: those that mean the same and cost the same are solved once."""
 
@@ -86,7 +90,7 @@ class SolvedWindows:
         self._known: dict[Hashable, _Solved | None] = {}
         self.longest_s = 0.0
 
-    def of(self, window: Window, limit_s: float) -> tuple[list[Candidate], float, bool]:
+    def of(self, window: Window, limit_s: float) -> Solved:
         """The cheapest plan known, a bound under every plan, and whether the plan is proved.
 
         Of a large window candidates may join; where no plan is found it is greedy fusion's.
@@ -110,7 +114,7 @@ class SolvedWindows:
             plan, bound_us, proved = solve(window.candidates, window.outputs, limit_s)
         self.longest_s = max(self.longest_s, time.monotonic() - begin)
         greedy = window.greedy_plan
-        if plan is None or sum(kernel.us for kernel in plan) > (1 + NEAR) * sum(kernel.us for kernel in greedy):
+        if plan is None or total_us(plan) > (1 + NEAR) * total_us(greedy):
             plan, proved = greedy, False
         places = {candidate.key: index for index, candidate in enumerate(window.candidates)}
         chosen = tuple(places[kernel.key] for kernel in plan)
@@ -203,6 +207,10 @@ class IlpPartitioner(Greedy):
         return SolvedWindows(self._cut)
 
     @cached_property
+    def _solver(self) -> SolvedWindows:
+        return self.solver()
+
+    @cached_property
     def steps(self) -> tuple[Step, ...]:
         """The steps of the cheapest plan over all requests."""
         return self.steps_of(self.solved)
@@ -214,8 +222,8 @@ class IlpPartitioner(Greedy):
         self.report.windows, self.report.rewrites = len(self.windows), self.rewrites
         self.report.candidates = sum(len(window.candidates) for window in self.windows)
         for window, plan in zip(self.windows, plans, strict=True):
-            self.report.greedy_us += sum(kernel.us for kernel in window.greedy_plan)
-            self.report.chosen_us += sum(kernel.us for kernel in plan)
+            self.report.greedy_us += total_us(window.greedy_plan)
+            self.report.chosen_us += total_us(plan)
             self.report.regions.append(
                 {"outputs": window.outputs, "chosen": self._shown(plan), "greedy": self._shown(window.greedy_plan)}
             )
@@ -246,33 +254,80 @@ class IlpPartitioner(Greedy):
         ]
 
     def _priced(self, windows: Sequence[Window]) -> list[list[Candidate]]:
-        """The plan of each window. Where prices are measured, solved again until every kernel of the plans has a time.
-
-        Where time for measuring ends first, what has none counts with what is expected of it, no longer with a bound.
-        """
-        solver = self.solver()
+        """The plan of each window."""
+        solver = self._solver
         solved = [solver.of(window, WINDOW_S) for window in windows]
-        bounds = [bound for _, bound, _ in solved]
-        while True:
-            plans = [plan for window, (kernels, _, _) in zip(windows, solved, strict=True)
-                     for plan in (kernels, window.greedy_plan)]  # fmt: skip
-            graphs = [self.subgraph(*kernel.key) for plan in plans for kernel in plan if not kernel.alias]
-            more = self.prices.measure(graphs)
-            if not more and not self.prices.settle(graphs):
-                break
-            for index, window in enumerate(windows):
-                before = [candidate.us for candidate in window.candidates]
-                window.candidates = [replace(item, us=item.price(self.prices)) for item in window.candidates]
-                if [candidate.us for candidate in window.candidates] != before:
-                    chosen = {kernel.key for kernel in solved[index][0]}
-                    kernels, bound, proved = solver.of(window, AGAIN_S)
-                    last = [candidate for candidate in window.candidates if candidate.key in chosen]
-                    if sum(kernel.us for kernel in last) < sum(kernel.us for kernel in kernels):
-                        kernels, proved = last, False  # the plan before, by the prices now
-                    solved[index] = kernels, bound, proved
-                    bounds[index] = bound if more else bounds[index]
+        if self.prices.are_times:
+            solved = self._timed(windows, solved)
         self.report.measured, self.report.longest_s = self.prices.count, solver.longest_s
-        for window, bound, (_, _, proved) in zip(windows, bounds, solved, strict=True):
+        for window, (_, bound, proved) in zip(windows, solved, strict=True):
             self.report.unproved += not (window.whole and proved)
             self.report.bound_us += bound if window.whole else 0.0
         return [kernels for kernels, _, _ in solved]
+
+    def _timed(self, windows: Sequence[Window], expected: Sequence[Solved]) -> list[Solved]:
+        """The plans where prices are measured, solved again until all of their kernels have times.
+
+        Greedy fusion's kernels and those of the plan by expectations are timed first, then what bounds ask for. Where time
+        ends before, a plan has only kernels with times, if greedy fusion's have such: so it is never slower than that by
+        its times, however short other kernels were expected to be.
+        """
+        solved = list(expected)
+        while True:
+            if not self.prices.measure(self._wanted(windows, solved)):
+                if self.prices.by_bounds or not self.prices.more():
+                    break
+                self.prices.by_bounds = True
+            self._solved_again(windows, solved)
+        self.prices.by_bounds = True
+        self._solved_again(windows, solved)  # with what was learnt last
+        self.prices.by_bounds = self.prices.more()
+        for index, window in enumerate(windows):
+            kernels, bound, proved = solved[index]
+            self._price_again(window)
+            if not all(map(self._has_time, kernels)):
+                kernels, proved = self._certain(window, expected[index])
+            today = {candidate.key: candidate for candidate in window.candidates}
+            solved[index] = [today[kernel.key] for kernel in kernels], bound, proved
+        return solved
+
+    def _wanted(self, windows: Sequence[Window], solved: Sequence[Solved]) -> list[Graph]:
+        """Kernels to be timed: of the longest windows first, greedy fusion's before those of the plan."""
+        plans = [(window.greedy_plan, kernels) for window, (kernels, _, _) in zip(windows, solved, strict=True)]
+        plans.sort(key=lambda pair: -max(map(total_us, pair)))
+        return [self.subgraph(*kernel.key) for pair in plans for plan in pair for kernel in plan if not kernel.alias]
+
+    def _has_time(self, candidate: Candidate) -> bool:
+        return candidate.alias or self.prices.knows(candidate.key)
+
+    def _price_again(self, window: Window) -> None:
+        window.candidates = [replace(item, us=item.price(self.prices)) for item in window.candidates]
+
+    def _solved_again(self, windows: Sequence[Window], solved: list[Solved]) -> None:
+        """Solve the windows again whose prices are others now."""
+        for index, window in enumerate(windows):
+            before = [candidate.us for candidate in window.candidates]
+            self._price_again(window)
+            if [candidate.us for candidate in window.candidates] != before:
+                chosen = {kernel.key for kernel in solved[index][0]}
+                kernels, bound, proved = self._solver.of(window, AGAIN_S)
+                last = [candidate for candidate in window.candidates if candidate.key in chosen]
+                if total_us(last) < total_us(kernels):
+                    kernels, proved = last, False  # the plan before, by the prices now
+                solved[index] = kernels, bound, proved
+
+    def _certain(self, window: Window, expected: Solved) -> tuple[list[Candidate], bool]:
+        """The plan of a window in which time ended too early, and whether it is proved by expectations.
+
+        Of kernels with times alone, where greedy fusion's have such. Without any times it is the one that was expected.
+        Between, kernels without a time must save more than expectations are off by.
+        """
+        candidates, greedy = window.candidates, window.greedy_plan
+        if not any(self.prices.knows(candidate.key) for candidate in candidates):
+            return expected[0], expected[2]
+        costs = [item.us if self._has_time(item) or item.key in window.greedy else ERROR * item.us for item in candidates]
+        timed = all(map(self._has_time, greedy))
+        places = [at for at, item in enumerate(candidates) if not timed or self._has_time(item)]
+        plan = self._solver.by_other_prices(window, AGAIN_S, [costs[at] for at in places], places) or greedy
+        by_key = dict(zip((item.key for item in candidates), costs, strict=True))
+        return min(greedy, plan, key=lambda kernels: sum(by_key[kernel.key] for kernel in kernels)), False

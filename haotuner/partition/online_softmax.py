@@ -142,7 +142,7 @@ def _view(finder: Finder, e: Expression, axes: tuple[Variable, ...]) -> View | N
         return None
     view = finder.seen(e.tensor)
     order = tuple(view.order[e.indices.index(axis)] for axis in axes)
-    return View(view.tensor, view.shape, order) if order[-1] == len(order) - 1 else None
+    return replace(view, order=order) if order[-1] == len(order) - 1 else None
 
 
 def _mask(finder: Finder, sums: OnlineSoftmax, e: Load) -> tuple[str, View | None]:

@@ -8,7 +8,7 @@ Rows of an image lie one behind another, so what is ``d`` rows lower lies ``d * 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -54,11 +54,16 @@ PLACED_BATCH = 3  # axes of a batch that a device counts over (HT_CUDA_BATCH_AXE
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A tensor in memory seen otherwise: reshaped, then its axes reordered. ``shape`` empty: as it is."""
+    """A tensor in memory seen otherwise: reshaped, then its axes reordered. ``shape`` empty: as it is.
+
+    ``width``: it is a part of each row of the tensor, so many elements from ``first`` on; 0: all of them.
+    """
 
     tensor: str
     shape: tuple[Extent, ...] = ()
     order: tuple[int, ...] = ()
+    first: int = 0
+    width: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -366,7 +371,7 @@ class Finder:
         return len(own) == len(whole) and self.graph.types[tensor].dtype == "fp32"
 
     def seen(self, tensor: str) -> View:
-        """Reorderings of a reshape of what is in memory, none of which moves anything."""
+        """Reorderings of a reshape of what is in memory, or of a part of its rows; none of them moves anything."""
         order = tuple(range(len(self._shape(tensor))))
         node = self.producers.get(tensor)
         while node is not None and node.primitive == "transpose":
@@ -377,7 +382,36 @@ class Finder:
         while node is not None and node.primitive == "reshape":
             tensor = node.inputs[0]
             node = self.producers.get(tensor)
-        return View(tensor, shape, order)
+        first, width = self._part_of_rows(tensor, shape)
+        return View(self.producers[tensor].inputs[0] if width else tensor, shape, order, first, width)
+
+    def _part_of_rows(self, tensor: str, shape: Sequence[Extent]) -> tuple[int, int]:
+        """First element and width of a part of each row of a made tensor; 0 and 0 where this tensor is none.
+
+        ``shape``: in which it is read, whose last axes must be those of a row. Kernels of devices read no parts.
+        """
+        node = self.producers.get(tensor)
+        if node is None or node.primitive != "slice" or self.serves is not None:
+            return 0, 0
+        rank, row = len(self._shape(tensor)), self._shape(tensor)[-1]
+        (of,), ends = node.inputs, [node.attributes[name] for name in ("axes", "starts", "steps")]
+        if of not in self.producers or tuple(axis % rank for axis in ends[0]) != (rank - 1,) or tuple(ends[2]) != (1,):
+            return 0, 0
+        whole, first = self._shape(of)[-1], ends[1][0]
+        if not (
+            isinstance(whole, int)
+            and isinstance(row, int)
+            and isinstance(first, int)
+            and 1 < row < whole
+            and 0 <= first <= whole - row
+        ):
+            return 0, 0
+        run = 1
+        for extent in reversed(shape):
+            if run >= row or not isinstance(extent, int):
+                break
+            run *= extent
+        return (first, row) if run == row else (0, 0)
 
     def _unit_axis(self, tensor: str, view: View) -> int:
         """The axis whose neighbours lie side by side."""
@@ -386,4 +420,4 @@ class Finder:
     def _transposed(self, tensor: str, view: View, swap: bool) -> View:
         if not swap:
             return view
-        return View(view.tensor, view.shape, (*view.order[:-2], view.order[-1], view.order[-2]))
+        return replace(view, order=(*view.order[:-2], view.order[-1], view.order[-2]))

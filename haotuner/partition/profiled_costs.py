@@ -1,7 +1,8 @@
-"""Profiled prices: those that a plan wants are measured; bounds first, times only where a program asks for them.
+"""Profiled prices: kernels that a plan wants are measured, others count with what is expected of them, or with a bound.
 
-As Korch prices kernels (ASPLOS 2024), but lazily: what was not measured counts with a bound under its expectation, so the
-program looks at whatever might be cheaper; it is solved again until all kernels of its plan have times, or time is over.
+As Korch prices kernels (ASPLOS 2024), but lazily. First the program counts with expectations, corrected by times of kernels
+that share primitives. Then with bounds under them, so that it looks at whatever might be cheaper. It is solved again until
+all kernels of its plan have times, or time is over (``ilp_partition.py``).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import exp, fsum
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -34,6 +36,7 @@ from haotuner.partition.program_forms import ProgramForm, ProgramSpace
 from haotuner.spec.record import Timed, Trial
 
 BOUND = 0.4  # of what an unmeasured kernel is expected to take
+PRIOR = 0.5  # weight of "as expected" beside timed kernels, each of which weighs the share of primitives that are common
 LARGEST_BYTES = 1 << 25  # of a kernel's tensors at a measured request
 BATCH, FIRST_BATCH = 24, 6  # groups compiled and timed at a time, at most: between two of them the clock is looked at
 CHILD_LIMIT_S, GRACE_S = 120.0, 5.0
@@ -62,51 +65,63 @@ class ProfiledPrices(Prices):
         self._known: dict[Kernel, list[float]] = {}
         self._forms: dict[Kernel, ProgramForm | None] = {}
         self._loops_only: set[Kernel] = set()  # known by the time of plain loops alone
-        self._settled = self._records_only = False
+        self._untimed: set[Kernel] = set()  # that no request gives a time: too large, recurrent, or refused
+        self._errors: dict[Kernel, float] = {}  # logarithm of the time over what was expected
+        self._timed_with: dict[str, list[Kernel]] = {}  # kernels with a time by their primitives
+        self._corrections: dict[Kernel, float] = {}
+        self._records_only = False
         self._group_s = 0.0  # what compiling and timing a group took in the last batch
         self._silent: set[str] = set()  # trials that did not answer in this run
         self.ratios: list[float] = []  # of their times over what was expected
 
     def each_us(self, graph: Graph) -> list[float]:
-        """Measured, or a bound."""
-        share = 1.0 if self._settled else BOUND
-        return self._known.get(kernel_of(graph)) or [share * time_us for time_us in super().each_us(graph)]
+        """Measured, or as ``each_of``."""
+        return list(self.each_of(kernel_of(graph), super().each_us(graph)))
 
     def expected_us(self, graph: Graph) -> list[float]:
         """Measured, or what the bound is a bound of."""
         return self._known.get(kernel_of(graph)) or super().each_us(graph)
 
     def each_of(self, kernel: Kernel, usual_us: Sequence[float]) -> Sequence[float]:
-        """Measured, or a bound of what is expected; that itself once nothing more will be timed."""
-        share = 1.0 if self._settled else BOUND
-        return self._known.get(kernel) or [share * time_us for time_us in usual_us]
+        """Measured, or a bound of what is expected; where bounds do not count, that itself, corrected."""
+        known = self._known.get(kernel)
+        if known is not None:
+            return known
+        share = BOUND if self.by_bounds and kernel not in self._untimed else self._correction(kernel)
+        return [share * time_us for time_us in usual_us]
 
     def least_us(self, usual_us: float) -> float:
-        """A bound of what is expected of it; that itself once nothing more will be timed."""
-        return usual_us if self._settled else BOUND * usual_us
+        """A bound of what is expected of it; that itself where bounds do not count."""
+        return BOUND * usual_us if self.by_bounds else usual_us
 
     def knows(self, kernel: Kernel) -> bool:
         """True if this kernel has a time."""
         return kernel in self._known
 
+    def _correction(self, kernel: Kernel) -> float:
+        """Factor by which expectations fell short for timed kernels that share primitives with this one; at least 1.
+
+        A program picks what is expected too short, so no correction makes a kernel without a time cheaper.
+        """
+        if kernel not in self._corrections:
+            nodes = kernel[1]
+            near = {other for name in nodes for other in self._timed_with.get(name, ())}
+            shares = [(len(nodes & other[1]) / len(nodes | other[1]), self._errors[other]) for other in near]
+            weight = PRIOR + fsum(share for share, _ in shares)
+            self._corrections[kernel] = max(1.0, exp(fsum(share * error for share, error in shares) / weight))
+        return self._corrections[kernel]
+
     def allow(self, seconds: float) -> None:
-        """As much time from now on; what has no time counts with a bound again until this is over."""
-        self._until, self._settled, self._records_only = time.monotonic() + seconds, False, False
+        """As much time from now on; expectations count first again."""
+        self._until, self.by_bounds, self._records_only = time.monotonic() + seconds, False, False
 
     def allow_records(self) -> None:
         """From now on nothing is timed, but plans are made again as long as records know what they want."""
-        self._until, self._settled, self._records_only = time.monotonic(), False, True
+        self._until, self.by_bounds, self._records_only = time.monotonic(), False, True
 
     def more(self) -> bool:
         """True if there is time for more, or records may know more."""
         return (self._records_only or time.monotonic() < self._until) and self._goes_on()
-
-    def settle(self, graphs: Sequence[Graph]) -> bool:
-        """From now on what has no time counts with what is expected of it; whether that changes anything."""
-        late = not self.more()  # then what was learnt last is in no plan yet
-        changes = not self._settled and (late or any(kernel_of(graph) not in self._known for graph in graphs))
-        self._settled = self._settled or changes
-        return changes
 
     def forms_of(self, graphs: Sequence[Graph]) -> dict[Kernel, ProgramForm]:
         """The forms that took least; of groups without a time, as where nothing is measured."""
@@ -114,31 +129,40 @@ class ProfiledPrices(Prices):
         return timed | super().forms_of([graph for graph in graphs if kernel_of(graph) not in self._forms])
 
     def measure(self, graphs: Sequence[Graph]) -> bool:
-        """Time what has no time yet, what is expected to take longest first; False where nothing new is known."""
-        new = {kernel_of(graph): graph for graph in graphs if kernel_of(graph) not in self._known.keys() - self._loops_only}
+        """Time what has no time yet, in this order, plain loops before programs; False where nothing new is known."""
+        known = self._known.keys() - self._loops_only | self._untimed
+        new = {key: graph for graph in graphs if (key := kernel_of(graph)) not in known}
         waiting = [WaitingGroup(key, graph, self.requests, Prices.each_us(self, graph)) for key, graph in new.items()]
-        waiting.sort(key=lambda item: -sum(item.expected))
+        learned = False
         while waiting:
-            open_groups = [group for group in waiting if self._open(group)]
-            for group in waiting:
-                if group not in open_groups:
-                    self._learn(group)
-            open_forms = [form for group in open_groups for form in group.forms if self._lacks(form)]
-            apart = list({form.group.name: form for form in reversed(open_forms)}.values())[::-1]  # equal ones once
-            if not open_groups or time.monotonic() > self._until or not self._goes_on():
-                may_continue = self._records_only or time.monotonic() <= self._until  # else there is no time to plan again
-                timed_loops = [
-                    group for group in open_groups if group.key not in self._known and not self._lacks(group.forms[0])
-                ]
-                for group in timed_loops:  # its program has no time yet
-                    self._learn(group)
-                    self._loops_only.add(group.key)
-                return (len(open_groups) - len(timed_loops) < len(new)) and may_continue
+            missing_forms = [group.forms[0] for group in waiting if self._lacks(group.forms[0])]
+            if not missing_forms:
+                open_groups = [group for group in waiting if self._open(group)]
+                for group in waiting:
+                    if group not in open_groups:
+                        self._learn(group)
+                        learned = True
+                waiting = open_groups
+                missing_forms = [form for group in waiting for form in group.forms if self._lacks(form)]
+            apart = list({form.group.name: form for form in reversed(missing_forms)}.values())[::-1]  # equal ones once
+            if not waiting or self._over():
+                for group in waiting:
+                    if self._lacks(group.forms[0]):
+                        continue
+                    whole = not self._open(group)
+                    if whole or group.key not in self._known:
+                        self._learn(group)
+                        learned = True
+                    if not whole and group.key in self._known:  # its program has no time yet
+                        self._loops_only.add(group.key)
+                return learned and (self._records_only or time.monotonic() <= self._until)  # else nobody plans again
             batch, began = apart[: self._fitting()], time.monotonic()
             self._time(batch)
             self._group_s = (time.monotonic() - began) / len(batch)
-            waiting = open_groups
-        return False
+        return learned
+
+    def _over(self) -> bool:
+        return time.monotonic() > self._until or not self._goes_on()
 
     def _fitting(self) -> int:
         """Number of groups that fit into the time left, by what the last ones took: a busy host compiles slowly."""
@@ -157,6 +181,8 @@ class ProfiledPrices(Prices):
             return True
         if self.programs is None or waiting.closed:
             return False
+        if self._over() and not self._records_only:
+            return True
         waiting.closed = True
         loops = self._times(waiting.forms[0])
         if not loops or fmean(loops.values()) < LEAST_US:
@@ -185,13 +211,21 @@ class ProfiledPrices(Prices):
         )
         times = {number: self.rates.step_us + us for number, us in raw.items()}
         ratios = [us / waiting.expected[number] for number, us in times.items()]
-        scale = float(np.exp(np.mean(np.log(ratios)))) if ratios else 1.0
+        if not ratios:
+            self._untimed.add(waiting.key)
+            return
+        error = float(np.mean(np.log(ratios)))
         self.ratios += ratios
-        self.count += bool(ratios)
-        self._known[waiting.key] = [times.get(number, scale * expected) for number, expected in enumerate(waiting.expected)]
+        self._known[waiting.key] = [
+            times.get(number, exp(error) * expected) for number, expected in enumerate(waiting.expected)
+        ]
+        self.count = len(self._known)
+        for name in waiting.key[1] if waiting.key not in self._errors else ():
+            self._timed_with.setdefault(name, []).append(waiting.key)
+        self._errors[waiting.key] = error
+        self._corrections.clear()
         self._loops_only.discard(waiting.key)
-        if ratios:
-            self._forms[waiting.key] = form.group.form
+        self._forms[waiting.key] = form.group.form
 
     def _time(self, forms: Sequence[TimedForm]) -> None:
         """Compile and time forms at the requests at which they have no time; every outcome is recorded."""
@@ -208,7 +242,11 @@ class ProfiledPrices(Prices):
                 at, number, us = json.loads(line)
                 result.append((trials[at, number], us))
         self._records.keep(result)
-        self._silent |= {trial.key() for trial in trials.values()} - {trial.key() for trial, _ in result}
+        answered = {trial.key() for trial, _ in result}
+        silent = [trial.key() for trial in trials.values() if trial.key() not in answered]
+        # Behind the one that ended the process others were not begun; where time ended it, none is to blame.
+        blamed = 1 if answered else len(silent)
+        self._silent |= set(silent[: 0 if time.monotonic() > self._until else blamed])
 
     def _answers(self, groups: Sequence[NamedGroup], tasks: Sequence[Mapping[str, Any]]) -> list[str]:
         """Lines of a process that times; none without a compiler: the pack's own build says what is wrong."""

@@ -7,18 +7,18 @@ of the optima of all forms' binary programs is the optimum of a program with the
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, combinations
 from typing import Any
 
 from haotuner.graph.graph import Graph, Node
-from haotuner.graph.rewrites import BEHIND, COLUMN, Site, columns_of, rewritten, sites
+from haotuner.graph.rewrites import BEHIND, COLUMN, MERGED, Site, columns_of, rewritten, sites
 from haotuner.partition.costs import Prices
 from haotuner.partition.ilp_partition import IlpPartitioner
 from haotuner.partition.multi_output_fusion import joined
 from haotuner.partition.structural_hash import structural_hash
-from haotuner.partition.window_ilp import Candidate
+from haotuner.partition.window_ilp import total_us
 from haotuner.partition.windows import Window
 
 MOST_SITES = 4  # of a region, of which every set is looked at; of more each alone, one after the other
@@ -43,6 +43,10 @@ class Rewrites:
     def offered(self) -> Iterator[Site]:
         """Sites whose other form may pay: it is cheaper by itself, or divides a smaller tensor without one more vector."""
         for site in sites(self.graph):
+            if site.rule == MERGED:
+                if self._saves_calls(site):
+                    yield site
+                continue
             node, moved = self.plan.producers[site.tensor], site.nodes - {site.tensor} or site.nodes
             if any(name in product.nodes for product in self.plan.products.values() for name in moved):
                 continue  # a kernel of its own computes it with what lies around it
@@ -57,6 +61,15 @@ class Rewrites:
             if self.us(rewritten(region, [site])) < self.us(region):
                 yield site
 
+    def _saves_calls(self, site: Site) -> bool:
+        """True if calls and reads that one product saves may be a share of ``gain``; a device reads no part of a row."""
+        own = [product for product in self.plan.products.values() if site.nodes.intersection(product.nodes)]
+        if self.plan.finder.serves is not None or any(product.kind != "dense" for product in own) or len(own) < 2:
+            return False
+        read_us = self.prices.rates.moved_us(self.prices.mean_bytes(self.graph, own[0].x.tensor))
+        saved = (len(own) - 1) * (self.prices.rates.step_us + read_us)
+        return saved > self.gain * sum(self.prices.product_us(product, self.graph) for product in own)
+
     def _new_vector(self, node: Node) -> bool:
         """True if one more column of a product may be a vector more."""
         columns = columns_of(self.graph, node)
@@ -65,19 +78,36 @@ class Rewrites:
 
     def regions(self, offered: Sequence[Site]) -> list[tuple[frozenset[str], list[Site]]]:
         """Primitives of each region, by their outputs, and its sites."""
-        units = [frozenset(product.nodes) for product in self.plan.products.values()]
+        units = [frozenset(step.nodes) for step in self.plan.fixed.values()]
         units += [window.inside for window in self.plan.windows]
         at = {name: index for index, unit in enumerate(units) for name in unit}
         touched = []
+        passed: dict[str, set[str]] = {}  # by the site's tensor, primitives of no unit that its readers see through
         for site in offered:
-            ends = {site.tensor, *(item.output for item in self.plan.products.values() if site.tensor in item.nodes)}
-            readers = [reader for end in ends for reader in self.plan.finder.readers.get(end, []) if site.rule in BEHIND]
-            names = (*site.nodes, *(reader.output for reader in readers))
+            moved = site.nodes if site.rule == MERGED else {site.tensor}
+            ends = {*moved, *(item.output for item in self.plan.products.values() if moved.intersection(item.nodes))}
+            moves = site.rule in (*BEHIND, MERGED)
+            readers = [reader for end in ends for reader in self.plan.finder.readers.get(end, []) if moves]
+            names = [*site.nodes, *(reader.output for reader in readers)]
+            if site.rule == MERGED:
+                passed[site.tensor] = self._seen_through(names, at)
+                names += [reader.output for name in passed[site.tensor] for reader in self.plan.finder.readers.get(name, [])]
             touched.append({str(at[name]) for name in names if name in at})
         result = []
         for part in sorted(sorted(map(int, part)) for part in joined(touched)):
             nodes = frozenset[str]().union(*(units[index] for index in part))
-            result.append((nodes, [site for site in offered if site.tensor in nodes]))
+            own = [site for site in offered if site.tensor in nodes]
+            result.append((nodes.union(*(passed.get(site.tensor, ()) for site in own)), own))
+        return result
+
+    def _seen_through(self, names: Iterable[str], at: Collection[str]) -> set[str]:
+        """Those of some primitives, and of what reads them, that no unit has: kernels behind them take views."""
+        result, waiting = set[str](), list(names)
+        while waiting:
+            name = waiting.pop()
+            if name not in at and name not in result:
+                result.add(name)
+                waiting += [reader.output for reader in self.plan.finder.readers.get(name, [])]
         return result
 
     def cheapest(self) -> list[Site]:
@@ -127,7 +157,7 @@ class Rewrites:
             serves, tuned = self.plan.finder.serves, bool(self.plan.products)
             plan = IlpPartitioner(graph, self.prices, tuned=tuned, serves=serves, kinds=self._kinds)
             products = sum(self.prices.product_us(product, graph) for product in plan.products.values())
-            self._costs[key] = products + sum(_us(kernels) for kernels in plan.solved)
+            self._costs[key] = products + sum(total_us(kernels) for kernels in plan.solved)
         return self._costs[key]
 
 
@@ -136,10 +166,6 @@ def meaning(graph: Graph) -> Hashable:
     producers = {node.output: node for node in graph.nodes}
     known = tuple(str(graph.types[name]) for name in sorted(graph.constants))
     return structural_hash(graph, producers, tuple(producers), graph.outputs), known
-
-
-def _us(kernels: Sequence[Candidate]) -> float:
-    return sum(kernel.us for kernel in kernels)
 
 
 def with_rewrites(plan: IlpPartitioner) -> IlpPartitioner:

@@ -50,6 +50,11 @@ class Candidate:
         return 0.0 if self.alias else prices.price_of(self.key, self.usual_us)
 
 
+def total_us(kernels: Iterable[Candidate]) -> float:
+    """Price of some kernels together."""
+    return sum(kernel.us for kernel in kernels)
+
+
 @dataclass(frozen=True, slots=True)
 class Rows:
     """Rows of the program: makers of each tensor, by its name; candidates that make a tensor and read another one."""

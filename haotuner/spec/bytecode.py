@@ -13,6 +13,7 @@ MAGIC, VERSION = 0x4C45444F4D5448, 6
 _SIZES = {op: index for index, op in enumerate(("dim", "number", *OPERATIONS))}
 _ALIAS, _LOOPS, _OP, _APPEND = 0, 1, 2, 3
 _X, _WEIGHT, _OUT, _NAMED = 0, 1, 2, 3
+_ROLE_PART, _AXIS_PART = 8, 64  # more than a role or an axis: of an operand that is a part of its tensor's rows
 # DLPack's codes of element types.
 TYPES: Mapping[str, tuple[int, int]] = {
     "fp32": (2, 32), "fp64": (2, 64), "fp16": (2, 16), "bf16": (4, 16), "bool": (6, 8),
@@ -151,7 +152,9 @@ def _step(step: Mapping[str, Any], places: Mapping[str, int]) -> list[int]:
     if step["do"] == "append":
         new = step["new"]
         ends = (places[step["past"]], places[new["of"]], places[step["out"]])
-        return [_APPEND, *ends, step["axis"], *_counted(new["shape"]), *_counted(new["order"])]
+        part = new.get("part", ())
+        axis = step["axis"] + (_AXIS_PART if part else 0)
+        return [_APPEND, *ends, axis, *_counted(new["shape"]), *_counted(new["order"]), *part]
     operands = _OPERANDS[step["do"]](step, places)
     return [_OP, *_text(step["op"]), len(operands), *(word for operand in operands for word in operand)]
 
@@ -226,8 +229,8 @@ def _layer(step: Mapping[str, Any], places: Mapping[str, int]) -> list[list[int]
 def _product(step: Mapping[str, Any], places: Mapping[str, int]) -> list[list[int]]:
     x, w = step["x"], step["w"]
     result = [
-        _operand(_X, places[x["of"]], x["shape"] or None, x["order"]),
-        _operand(_WEIGHT, places[w["of"]], w["shape"] or None, w["order"]),
+        _operand(_X, places[x["of"]], x["shape"] or None, x["order"], part=x.get("part", ())),
+        _operand(_WEIGHT, places[w["of"]], w["shape"] or None, w["order"], part=w.get("part", ())),
         *(_operand(_NAMED, places[item], name=name) for name, item in sorted(step["passed"].items())),
         _turned(step, places),
     ]
@@ -238,7 +241,7 @@ def _product(step: Mapping[str, Any], places: Mapping[str, int]) -> list[list[in
 
 def _online(step: Mapping[str, Any], places: Mapping[str, int]) -> list[list[int]]:
     named = [
-        _operand(_NAMED, places[item["of"]], item["shape"] or None, item["order"], name)
+        _operand(_NAMED, places[item["of"]], item["shape"] or None, item["order"], name, part=item.get("part", ()))
         for name, item in sorted(step["views"].items())
     ]
     return [*named, _turned(step, places)]
@@ -257,14 +260,17 @@ def _operand(
     order: Sequence[int] = (),
     name: str = "",
     number: float = 0.0,
+    part: Sequence[int] = (),
 ) -> list[int]:
+    """``part``: the first element of each row of the tensor that is taken, and how many are; empty: all are."""
     return [
-        role,
+        role + (_ROLE_PART if part else 0),
         *(_text(name) if role == _NAMED else ()),
         tensor,
         *(struct.unpack("<i", struct.pack("<f", number)) if tensor < 0 else ()),
         *([-1] if shape is None else _counted(shape)),
         *_counted(order),
+        *part,
     ]
 
 

@@ -20,7 +20,7 @@ from haotuner.partition.ilp_partition import IlpPartitioner
 from haotuner.partition.profiled_costs import ProfiledPrices
 from haotuner.partition.specializations import Choice, ways_of
 from haotuner.partition.tasks import PRICED
-from tests.bench.orchestration import timed_us
+from tests.bench.orchestration import plan_times
 
 WAYS_S = 60.0  # for timing what plans of single requests want, beside --seconds
 
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows = []
     for at, dims in enumerate(prices.requests):
         way = next(part for part in ways if part.serves(dims))
-        again = [timed_us(graph, part.steps, [dims]) for part in (whole, way)] if len(ways) > 1 else []
+        again = plan_times({"one plan": whole.steps, "own": way.steps}, [dims]).values() if len(ways) > 1 else ()
         one_us, way_us = us(whole.steps, at), us(way.steps, at)
         rows.append(
             f"| {args.model.stem} | {_said(dims)} | {one_us:,.1f} | {least[at]:,.1f} | {one_us / least[at] - 1:.1%} "

@@ -13,14 +13,15 @@ from haotuner.graph import decompositions
 from haotuner.graph.extents import dimension
 from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.graph.interpret import interpret
-from haotuner.graph.rewrites import COLUMN, DIVISION, PRODUCT, SPLIT, Site, rewritten, sites
-from haotuner.partition.costs import CORE, Prices
+from haotuner.graph.rewrites import COLUMN, DIVISION, MERGED, PRODUCT, SPLIT, Site, rewritten, sites
+from haotuner.partition.costs import CORE, GPU, Prices
 from haotuner.partition.greedy_fusion import Loops
 from haotuner.partition.ilp_partition import IlpPartitioner
 from haotuner.partition.loop_counts import REDUCTION
 from haotuner.partition.products import Product
 from haotuner.partition.rewrites import MOST_SITES, Rewrites, with_rewrites
 from tests.partition.test_program_brute_force import Drawn, least_us
+from tests.runtime.test_parts_of_rows import separate
 
 B = dimension("batch")
 REQUESTS = [{"batch": 3}, {"batch": 40}]
@@ -169,3 +170,33 @@ def test_of_many_sites_those_that_pay_are_taken_one_by_one() -> None:
     assert len(list(sites(plan.graph))) == 6 > MOST_SITES
     assert {site.rule for site in chosen} <= {SPLIT}
     assert list(chain.from_iterable(site.nodes for site in chosen)) == [site.tensor for site in chosen]
+
+
+def test_layers_of_one_input_are_one_where_calls_are_a_share_of_what_they_take() -> None:
+    graph = separate()
+    few, many = ([{"batch": size, "seq": size, "past": 16}] for size in (1, 96))
+    plan = with_rewrites(IlpPartitioner(graph, Prices(few)))
+    assert rules(plan) == [MERGED]
+    (item,) = plan.report.rewrites
+    assert item["us"] < item["without_us"]
+    merged = [step for step in plan.steps if isinstance(step, Product) and step.kind == "dense"]
+    assert len(merged) == 1
+    loops = [step for step in plan.steps if isinstance(step, Loops)]
+    assert len(loops) <= sum(isinstance(step, Loops) for step in IlpPartitioner(graph, Prices(few)).steps), "no copies"
+    assert MERGED not in rules(with_rewrites(IlpPartitioner(graph, Prices(many))))
+    on_device = IlpPartitioner(graph, Prices(few, GPU), serves=lambda op: True)
+    assert MERGED not in rules(with_rewrites(on_device)), "kernels of devices read no part of a row"
+
+
+def test_merged_layers_compute_the_graph() -> None:
+    graph, draw = separate(), np.random.default_rng(3)
+    plan = with_rewrites(IlpPartitioner(graph, Prices([{"batch": 1, "seq": 1, "past": 16}])))
+    assert plan.graph is not graph
+    sizes = {"batch": 2, "seq": 3, "past": 5}
+    inputs = {
+        name: draw.standard_normal([sizes.get(str(extent), extent) for extent in graph.types[name].shape]).astype(np.float32)
+        for name in graph.inputs
+    }
+    expected, answer = interpret(graph, inputs), interpret(plan.graph, inputs)
+    for name in graph.outputs:
+        np.testing.assert_allclose(answer[name], expected[name], rtol=1e-5, atol=1e-6)

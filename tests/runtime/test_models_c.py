@@ -46,9 +46,11 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Any]]:
     return program(tmp_path_factory.mktemp("models"), ASAN)
 
 
-def program(folder: Path, sanitizers: tuple[str, ...]) -> tuple[Path, list[Any]]:
+def program(
+    folder: Path, sanitizers: tuple[str, ...], graphs: dict[str, Graph] = GRAPH, small: int = SMALL
+) -> tuple[Path, list[Any]]:
     """The program, built with sanitizers, and the folder and name of its model."""
-    written, _, ops = planned(GRAPH, LANES, exact=False, small=SMALL)
+    written, _, ops = planned(graphs, LANES, exact=False, small=small)
     names = write_files(folder, written)
     flags = (*sanitizers, *LOOSE, *WRAPPED)
     sources = [*pack_sources(folder / "pack", ops, written), HERE / "models.c"]

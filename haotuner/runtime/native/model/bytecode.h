@@ -17,9 +17,10 @@
  *            STEP_ALIAS: tensor, the tensor that it is another shape of
  *            STEP_LOOPS: name of the group's function, count, tensors (the outputs last)
  *            STEP_OP:    name of the op, count, operands: role, [name if ROLE_NAMED,] tensor or -1, [a number's bits if -1,]
- *                        rank or -1, lines, axes reordered or 0, [order]
+ *                        rank or -1, lines, axes reordered or 0, [order,] [of ROLE_PART more than the role: the first element of each row of
+ *                        the tensor that is taken, and how many are]
  *            STEP_APPEND: tensor of the rows that are there, tensor of new ones, tensor of both, the axis, rank, lines and order of the
- *                        view of the new ones
+ *                        view of the new ones, [of AXIS_PART more than the axis: as ROLE_PART]
  *   caches:  count, the line that is their capacity or -1, each: an input, an output whose first rows it may be, the axis that grows
  *   indices: [left out where none] count, each: an input of whole numbers, the line of the first of its elements that is an index,
  *            count, lines of each axis's extent and stride in elements, the line of how many rows they may choose from, name of
@@ -66,6 +67,6 @@ enum { SIZE_DIM, SIZE_NUMBER, SIZE_ADD, SIZE_SUB, SIZE_MUL, SIZE_DIV, SIZE_MOD, 
        SIZE_CAPACITY, SIZE_OPS };
 enum { STEP_ALIAS, STEP_LOOPS, STEP_OP, STEP_APPEND, STEP_SEGMENT, STEP_NONZERO, STEP_COUNTED, STEP_RANDOM, STEP_TURNS, STEP_DECIDED, STEP_CHOSEN, STEP_WHEN, STEP_REQUIRED, STEP_KINDS };
 enum { LAW_NORMAL, LAW_UNIFORM };
-enum { ROLE_X, ROLE_WEIGHT, ROLE_OUT, ROLE_NAMED, ROLE_COUNT };
+enum { ROLE_X, ROLE_WEIGHT, ROLE_OUT, ROLE_NAMED, ROLE_COUNT, ROLE_PART = 8, AXIS_PART = 64 };
 
 #endif /* HT_MODEL_WORDS_H_ */

@@ -58,6 +58,7 @@ typedef struct { /* a tensor as an op takes it: seen in another shape, its axes 
   const int64_t* order; /* axis i is axis order[i] of the shape; NULL: as they are */
   int32_t packed;       /* -1, or which packed weight it is */
   float number;
+  int64_t first, width; /* elements of each row of the tensor, which alone it takes; width 0: all of them */
 } ht_model_operand;
 
 typedef struct {

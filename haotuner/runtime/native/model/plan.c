@@ -41,6 +41,10 @@ static int fill_operand(const ht_model* m, ht_model_plan* plan, const ht_model_o
   int64_t shape[HT_MODEL_AXES], strides[HT_MODEL_AXES], count, seen = 1;
   if (ht_model_extents(m, t, plan->sizes, shape, &count, error) != 0) return -1;
   int32_t rank = t->rank;
+  const int64_t row = rank > 0 ? shape[rank - 1] : 1;
+  if (o->width > 0 && (o->first > row || o->width > row - o->first))
+    return ht_refuse(error, "RuntimeError", "%s: the model's schedule is damaged: rows of %.60s have no elements %lld and on", m->name, t->name, (long long)o->first);
+  if (o->width > 0) count = count / row * o->width;
   if (o->rank >= 0) {
     ht_model_tensor view = *t;
     view.weight = -1;
@@ -50,19 +54,22 @@ static int fill_operand(const ht_model* m, ht_model_plan* plan, const ht_model_o
     if (seen != count)
       return ht_refuse(error, "ValueError", "%s: tensor %.60s has %lld elements and is read as one of %lld", m->name, t->name, (long long)count, (long long)seen);
   }
-  int64_t run = 1;
+  int64_t run = 1, part = count == 0 ? 0 : o->width; /* elements behind which the next row of the tensor is met; 0: all rows lie behind one another */
   for (int32_t a = rank - 1; a >= 0; --a) {
+    if (part > 0 && run == part) run = row, part = 0;
     strides[a] = run;
     run *= count == 0 ? 1 : shape[a];
   }
-  if (m->tensors[t->root].cache > 0 && count > 0 && ht_cache_strides(m, &m->tensors[t->root], plan->sizes, rank, shape, strides) != 0)
+  if (part > 0 && run != part)
+    return ht_refuse(error, "RuntimeError", "%s: the model's schedule is damaged: %.60s is no shape of a part of rows", m->name, t->name);
+  if (m->tensors[t->root].cache > 0 && count > 0 && (o->width > 0 || ht_cache_strides(m, &m->tensors[t->root], plan->sizes, rank, shape, strides) != 0))
     return ht_refuse(error, "RuntimeError", "%s: the model's schedule is damaged: %.60s is no shape of a cache in a buffer", m->name, t->name);
   for (int32_t a = 0; a < rank; ++a) {
     int64_t from = o->order == NULL ? a : o->order[a];
     extents[a] = shape[from];
     extents[rank + a] = strides[from];
   }
-  *out = (DLTensor){address(m, o->tensor, arena, offsets), {ht_where_type, m->device}, rank, {t->code, t->bits, 1}, extents, extents + rank, 0};
+  *out = (DLTensor){address(m, o->tensor, arena, offsets), {ht_where_type, m->device}, rank, {t->code, t->bits, 1}, extents, extents + rank, (uint64_t)(o->first * (t->bits / 8))};
   if (o->packed < 0) return 0;
   ht_model_packed* packed = &m->packed[o->packed];
   *out = (DLTensor){packed->data, {kDLCPU, 0}, packed->rank, {packed->code, packed->bits, 1}, packed->shape, NULL, 0};

@@ -112,9 +112,20 @@ static int32_t place_of(const ht_op* op, int role, const char* name) {
   return found == last ? 2 : found + 1;
 }
 
+/* A part of the rows of a tensor that a call makes. */
+static void read_part(ht_reader* r, const ht_model* m, ht_model_operand* o) {
+  o->first = word(r, 0, HT_MODEL_EXTENT);
+  o->width = word(r, 2, HT_MODEL_EXTENT); /* rows of the part have elements side by side */
+  if (r->bad) return;
+  if (o->tensor < 0 || o->rank < 1 || m->tensors[o->tensor].rank < 1 || m->tensors[o->tensor].weight >= 0 || ht_where_type != kDLCPU)
+    fail(r, "a part of what has no rows");
+}
+
 static void read_operand(ht_reader* r, ht_model* m, ht_model_step* step, const ht_op* op, const char* made) {
   ht_model_operand* o = &m->operands[m->operand_count];
-  int role = below(r, ROLE_COUNT);
+  int role = below(r, ROLE_PART + ROLE_COUNT), part = role >= ROLE_PART;
+  if (part) role -= ROLE_PART;
+  if (!r->bad && (role >= ROLE_COUNT || (part && role == ROLE_OUT))) return (void)fail(r, "an operand of no role");
   const char* name = role == ROLE_NAMED ? text(r) : "";
   o->place = place_of(op, role, name);
   o->bound = bound_of(op, role, name);
@@ -128,6 +139,7 @@ static void read_operand(ht_reader* r, ht_model* m, ht_model_step* step, const h
   o->shape = many(r, o->rank, 0, (int64_t)m->size_count - 1);
   int32_t turned = (int32_t)word(r, 0, HT_MODEL_AXES);
   o->order = turned == 0 ? NULL : many(r, turned, 0, turned - 1);
+  if (part) read_part(r, m, o);
   if (r->bad) return;
   if (o->place < 0 || o->place >= HT_MAX_OPERANDS) return (void)fail(r, "an op has no such operand");
   for (int32_t i = step->first; i < m->operand_count; ++i)
@@ -208,10 +220,13 @@ static void read_append(ht_reader* r, ht_model* m, ht_model_step* step, const ch
   step->count = 3;
   for (int i = 0; i < 3; ++i) m->operands[m->operand_count++] = (ht_model_operand){.tensor = below(r, m->tensor_count), .place = i, .rank = -1, .packed = -1};
   ht_model_operand* operands = &m->operands[step->first];
-  step->index = below(r, HT_MODEL_AXES);
+  step->index = below(r, AXIS_PART + HT_MODEL_AXES);
+  const int part = step->index >= AXIS_PART;
+  if (part) step->index -= AXIS_PART;
   operands[1].rank = (int32_t)word(r, 0, HT_MODEL_AXES);
   operands[1].shape = many(r, operands[1].rank, 0, (int64_t)m->size_count - 1);
   operands[1].order = many(r, word(r, operands[1].rank, operands[1].rank), 0, (int64_t)operands[1].rank - 1);
+  if (part) read_part(r, m, &operands[1]);
   if (r->bad) return;
   int32_t seen = 0, rank = operands[1].rank;
   for (int32_t a = 0; a < rank; ++a) seen |= 1 << operands[1].order[a];

@@ -206,6 +206,18 @@ static int check_outputs(const ht_model* m, const ht_model_plan* plan, const DLT
   return 0;
 }
 
+/* Extents of inputs that follow from those of others. */
+static int check_inputs(const ht_model* m, const ht_model_plan* plan, const DLTensor* inputs, ht_error* error) {
+  for (int32_t i = 0; i < m->input_count; ++i) {
+    const ht_model_tensor* t = &m->tensors[m->inputs[i].tensor];
+    for (int32_t a = 0; a < t->rank; ++a)
+      if (m->sizes[t->shape[a]].op > SIZE_NUMBER && plan->sizes[t->shape[a]] != inputs[i].shape[a])
+        return ht_refuse(error, "ValueError", "%s: input %s has %lld elements along axis %d; with these other inputs it must have %lld", m->name, m->inputs[i].name,
+                         (long long)inputs[i].shape[a], (int)a, (long long)plan->sizes[t->shape[a]]);
+  }
+  return 0;
+}
+
 static void connect(const ht_model* m, ht_model_plan* plan, const DLTensor* inputs, const DLTensor* outputs) {
   for (int32_t i = plan->way->first_fix; i < plan->way->fix_end; ++i) {
     const ht_model_fix* fix = &m->fixes[i];
@@ -269,7 +281,7 @@ static int run_in(ht_model* m, ht_model_context* c, const ht_model_queue* q, con
   if (ht_cache_capacities(m, outputs, c->dims, error) != 0) return -1;
   ht_model_plan* plan = plan_of(m, c, q, error);
   *small = plan == NULL && q->capturing;
-  if (plan == NULL || check_outputs(m, plan, inputs, outputs, error) != 0) return -1;
+  if (plan == NULL || check_inputs(m, plan, inputs, error) != 0 || check_outputs(m, plan, inputs, outputs, error) != 0) return -1;
   if (ht_where_type == kDLCPU && ht_model_indices_in(m, inputs, plan->sizes, error) != 0) return -1;
   connect(m, plan, inputs, outputs);
   if (q->capturing) c->captured = 1;
