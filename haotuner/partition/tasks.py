@@ -173,6 +173,7 @@ def model_task(
     serves: Callable[[Op], bool] | None = None,
     layout: str = "cheapest",
     device: Device | None = None,
+    rewrites: Callable[[IlpPartitioner], IlpPartitioner] = with_rewrites,
     forms: Forms | None = None,
 ) -> ModelTask:
     """The model of a graph, in the cheapest groups. UsageError for shapes that do not fit it, or what no kernel computes.
@@ -180,8 +181,8 @@ def model_task(
     ``first_group``: how many groups the models before it in the same pack have. ``measure_s``: seconds in which kernels are
     timed on this host wherever a plan wants them; 0: prices are expectations. ``serves``: of a device, whether it has
     kernels for an op; None: the model runs on CPUs. ``layout``: a key of ``LAYOUTS``, where images have their channels.
-    ``device``: the CPU whose programs compute groups where less is expected of them; None: no program does. ``forms``: of
-    a plan others of the same outputs; None: none.
+    ``device``: the CPU whose programs compute groups where less is expected of them; None: no program does. ``rewrites``:
+    of a plan that of the same graph in its cheapest forms. ``forms``: of a plan others of the same outputs; None: none.
     """
     if serves is not None:
         check_draws(name, graph)
@@ -194,7 +195,7 @@ def model_task(
         prices = Prices(at, CORE if serves is None else GPU, programs)
     kinds: dict[Hashable, Any] = {}
     without_layout = [
-        with_rewrites(IlpPartitioner(segment.graph, prices, serves=serves, kinds=kinds))
+        rewrites(IlpPartitioner(segment.graph, prices, serves=serves, kinds=kinds))
         for segment in flattened(cut(graph))
         if segment.graph is not None
     ]
