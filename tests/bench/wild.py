@@ -130,7 +130,7 @@ def _moved(feeds: Mapping[str, Any]) -> dict[str, Any]:
 def _moved_weights(file: str) -> bytes:
     """The model with each fp32 weight moved by a rounding, up or down: of whole numbers nothing else is.
 
-    Scales of images stay: a rounding below 1 leaves an image of a batch out.
+    Scales of images and single numbers stay: a rounding below 1 leaves an image of a batch out, or a step of a range.
     """
     import numpy as np
     import onnx
@@ -139,7 +139,7 @@ def _moved_weights(file: str) -> bytes:
     resized = [node for node in model.graph.node if node.op_type in ("Resize", "Upsample")]
     scales = {name for node in resized for name in node.input[1:]}
     for weight in model.graph.initializer:
-        if weight.data_type == onnx.TensorProto.FLOAT and weight.name not in scales:
+        if weight.data_type == onnx.TensorProto.FLOAT and weight.name not in scales and math.prod(weight.dims) > 1:
             array = onnx.numpy_helper.to_array(weight)
             moved = (array * (1 + draw.choice([-ROUNDING, ROUNDING], array.shape))).astype(np.float32)
             weight.CopyFrom(onnx.numpy_helper.from_array(moved, weight.name))
