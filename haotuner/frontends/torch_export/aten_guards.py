@@ -68,7 +68,7 @@ def _always(guard: ast.Compare, holds: Extent, shapes: Shapes) -> bool:
 
 
 def _sides(guard: ast.Compare, shapes: Shapes) -> tuple[Extent, Extent]:
-    """What a guard compares, as whole numbers: of real ones the sign of their difference, and 0."""
+    """Sides of a guard as whole numbers: of real ones the sign of their difference, and 0."""
     left, right = guard.left, guard.comparators[0]
     try:
         return _number(left, shapes), _number(right, shapes)
