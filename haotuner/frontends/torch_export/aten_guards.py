@@ -105,7 +105,7 @@ def _number(node: ast.AST, shapes: Shapes) -> Extent:
 
 def _real(node: ast.AST, shapes: Shapes) -> Any:
     """A double of Python's that is made of sizes: each step is rounded."""
-    if isinstance(node, ast.Constant) and type(node.value) in (int, float):
+    if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
         return float(node.value)
     if isinstance(node, ast.Call) and ast.unparse(node.func) in ("torch.sym_float", "float") and len(node.args) == 1:
         return _real(node.args[0], shapes)
