@@ -81,3 +81,16 @@ def test_roots_of_sizes_and_norms_of_any_number_of_channels() -> None:
         x = torch.randn(rows, 8)
         answer = interpret(graph, {graph.inputs[0]: x.numpy()})[graph.outputs[0]]
         np.testing.assert_allclose(answer, Rooted()(x).numpy(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 2, 9])
+def test_variances_of_few_rows_are_torchs(rows: int) -> None:
+    class Spread(nn.Module):  # type: ignore[name-defined, misc]
+        def forward(self, x: Any) -> Any:
+            return x.var(0), x.std(0, unbiased=False)
+
+    graph = export(Spread(), (torch.randn(7, 8),), ({0: "rows"},))
+    x = torch.randn(rows, 8)
+    answers = interpret(graph, {graph.inputs[0]: x.numpy()})
+    for name, want in zip(graph.outputs, Spread()(x), strict=True):
+        np.testing.assert_allclose(answers[name], want.numpy(), rtol=1e-4, atol=1e-6)

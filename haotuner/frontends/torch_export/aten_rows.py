@@ -11,7 +11,7 @@ import numpy as np
 from haotuner.errors import UsageError
 from haotuner.frontends.torch_export.aten_call import AtenContext, Rule
 from haotuner.graph import decompositions
-from haotuner.graph.extents import shown
+from haotuner.graph.extents import largest, shown
 
 
 def _axes(a: AtenContext, requested: Any) -> tuple[int, ...]:
@@ -73,7 +73,8 @@ def _variance(a: AtenContext, requested: Any, correction: Any, *, keep: bool) ->
     count: Any = 1
     for axis in axes:
         count = count * a.shape()[axis]
-    return a.g.map("div", total, a.cast(count - (1 if correction is None else int(correction)), a.dtype))
+    rest = largest([count - (1 if correction is None else int(correction)), 0])  # of no rows 0 / 0, as of one
+    return a.g.map("div", total, a.cast(rest, a.dtype))
 
 
 def _spread(a: AtenContext) -> str:
