@@ -164,4 +164,4 @@ def test_an_owner_lives_while_its_process_does(change, lives):
 
 
 def test_an_owner_on_another_host_is_presumed_alive():
-    assert Owner(place="elsewhere:1", pid=2**22 + 1, born="1", token="t").lives()
+    assert Owner(host="elsewhere:1", pid=2**22 + 1, born="1", token="t").lives()
