@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from haotuner.runtime.convolution import Convolution
 from haotuner.runtime.linear import Linear
@@ -239,7 +240,8 @@ class PackedLinear(SharesParameters, torch.nn.Module):  # type: ignore[misc]
         self.refresh()
 
     def _typed(self, x: torch.Tensor) -> torch.Tensor:
-        self._check(x)
+        if type(x) is not torch.Tensor or x.layout is not torch.strided:  # a call of a method is a twentieth of a layer's
+            self._check(x)
         kind = x.dtype
         if kind is self._own and self.dtype is kind and not torch.is_autocast_enabled("cpu"):
             return self._product(x)
@@ -263,7 +265,8 @@ class PackedLinear(SharesParameters, torch.nn.Module):  # type: ignore[misc]
         if torch.compiler.is_compiling():
             recorded = torch.compiler.is_exporting()
         else:
-            refuse_tangent(self._linear.name, x)
+            if forward_ad._current_level >= 0:
+                refuse_tangent(self._linear.name, x)
             recorded = is_recorded(x)
             if not recorded:
                 return False

@@ -89,8 +89,9 @@ def is_recorded(x: torch.Tensor) -> bool:
 
     Results that are computed past torch would be constants of the record.
     """
-    modes, tracing = torch._C._len_torch_dispatch_stack(), torch._C._get_tracing_state()
-    if torch._C._functorch.is_functorch_wrapped_tensor(x) or tracing is not None:
+    native = torch._C
+    modes, tracing = native._len_torch_dispatch_stack(), native._get_tracing_state()
+    if tracing is not None or native._functorch.is_functorch_wrapped_tensor(x):
         return True
     if type(x) is torch.Tensor and not modes:
         return False

@@ -156,7 +156,7 @@ def test_the_claims_of_a_killed_process_are_free_at_once(tmp_path):
 @pytest.mark.parametrize("change, lives", [({}, True), ({"born": "1"}, False), ({"pid": 2**22 + 1}, False)])
 def test_an_owner_lives_while_its_process_does(change, lives):
     mine = Owner.mine()
-    fields = {name: change.get(name, getattr(mine, name)) for name in ("place", "pid", "born", "token")}
+    fields = {name: change.get(name, getattr(mine, name)) for name in ("host", "pid", "born", "token")}
     owner = Owner(**fields)
     assert Owner.parse(str(owner)) == owner
     assert owner.lives() is lives
@@ -164,4 +164,4 @@ def test_an_owner_lives_while_its_process_does(change, lives):
 
 
 def test_an_owner_on_another_host_is_presumed_alive():
-    assert Owner(place="elsewhere:1", pid=2**22 + 1, born="1", token="t").lives()
+    assert Owner(host="elsewhere:1", pid=2**22 + 1, born="1", token="t").lives()

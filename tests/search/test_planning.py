@@ -54,7 +54,7 @@ def kept_of(lab: FakeLab) -> Sequence[Curve]:
     """Kernels that a search keeps."""
     found = tune(TASK, lab.as_lab(), FAMILY).cover
     assert found is not None
-    return found.kept
+    return found.curves
 
 
 @pytest.fixture(scope="module")

@@ -84,5 +84,5 @@ def test_the_greedy_cover_serves_every_shape() -> None:
     ]
     rows, shares = np.arange(1, 65), np.full(64, 1 / 64)
     rough, exact = (cover({"a": curves}, rows, shares, exact=way) for way in (False, True))  # type: ignore[dict-item]
-    assert np.isfinite(best_us(rough.kept, rows)[0]).all()
-    assert exact.objective_us <= rough.objective_us * 1.02 and len(rough.kept) <= covering.MAX_KEPT
+    assert np.isfinite(best_us(rough.curves, rows)[0]).all()
+    assert exact.objective_us <= rough.objective_us * 1.02 and len(rough.curves) <= covering.MAX_KEPT

@@ -146,7 +146,7 @@ def test_what_is_kept_is_compared_with_all_that_was_measured(warm: Tuned, warm_l
     """Only what is kept is timed whole; compared with whole kernels alone, nothing would seem lost by keeping few."""
     shapes = list(SMALL.traffic)
     assert warm.cover is not None and warm.regret == warm.cover.regret
-    kept = best_us(warm.cover.kept, np.array([shape["m"] for shape, _ in shapes]))[0]
+    kept = best_us(warm.cover.curves, np.array([shape["m"] for shape, _ in shapes]))[0]
     assert float(kept @ [weight for _, weight in shapes]) == pytest.approx(warm.cover.objective_us)
     least = {shape["m"]: us for (shape, _), us in zip(shapes, kept.tolist(), strict=True)}
     mine = {kernel.name for kernel in warm.kernels}
@@ -201,6 +201,6 @@ def test_without_a_measurement_times_are_as_the_model_predicts_them(start: Fores
     assert result.measured == 0 and result.cover is not None
     frame = features(CORE.with_units(1), FAMILY, TASK.op, [(k, Shape.of(m=k["mr"])) for k in result.kernels])
     least = roofline_us(CORE.with_units(1), TASK.op, [Shape.of(m=k["mr"]) for k in result.kernels])
-    alone = {curve.kernel: curve.lead_us[0][1] for curve in result.cover.kept}
+    alone = {curve.kernel: curve.lead_us[0][1] for curve in result.cover.curves}
     for kernel, us in zip(result.kernels, least / np.exp(start.predict(frame)), strict=True):
         assert alone[kernel.name] <= us * 1.001, "a curve may be pulled down by a later point, never up"

@@ -8,12 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from haotuner.errors import UsageError
 from haotuner.frontends.torch_export.exported_program import graph_of_program
 from haotuner.graph.interpret import interpret
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch warns of itself
 nn = torch.nn
+
+from haotuner.torch import export  # noqa: E402, after the skip
 
 
 def test_real_numbers_of_sizes_are_rounded_as_pythons_are():
@@ -34,3 +37,60 @@ def test_real_numbers_of_sizes_are_rounded_as_pythons_are():
         found = interpret(graph, {graph.inputs[0]: x.numpy()})
         for name, want in zip(graph.outputs, module(x), strict=True):
             np.testing.assert_allclose(found[name], want.numpy(), rtol=1e-6)
+
+
+CHOICES = {
+    "a share": lambda x: x[: int(x.shape[0] * 0.7)],
+    "a root": lambda x: x[: int(x.shape[0] ** 0.5)],
+    "half": lambda x: x * 2 if x.shape[0] * 0.5 > 3 else x,
+    "at most": lambda x: x * 2 if 0.5 * x.shape[0] <= 3.5 else x,
+    "other than": lambda x: x * 2 if x.shape[0] / 2 != 3.5 else x,
+    "even": lambda x: x * (2 if x.shape[0] % 2 == 0 else 1),
+}
+
+
+@pytest.mark.parametrize("name", list(CHOICES))
+def test_sizes_at_which_a_module_chooses_otherwise_are_refused(name: str) -> None:
+    """What torch took for granted in real numbers, or of a remainder, was left out: answers were those of the example."""
+
+    class Choosing(nn.Module):  # type: ignore[name-defined, misc]
+        def forward(self, x: Any) -> Any:
+            return CHOICES[name](x)
+
+    graph = export(Choosing(), (torch.randn(7),), ({0: "rows"},))
+    served = 0
+    for rows in range(2, 30):
+        x = torch.randn(rows)
+        try:
+            answer = interpret(graph, {graph.inputs[0]: x.numpy()})[graph.outputs[0]]
+        except UsageError as error:
+            assert "export it once for each side of its condition" in str(error)
+            continue
+        np.testing.assert_allclose(answer, CHOICES[name](x).numpy())
+        served += 1
+    assert 0 < served < 28
+
+
+def test_roots_of_sizes_and_norms_of_any_number_of_channels() -> None:
+    class Rooted(nn.Module):  # type: ignore[name-defined, misc]
+        def forward(self, x: Any) -> Any:
+            return nn.functional.instance_norm(x[None]) / x.shape[0] ** 0.5
+
+    graph = export(Rooted(), (torch.randn(7, 8),), ({0: "rows"},))
+    for rows in (2, 5, 12):
+        x = torch.randn(rows, 8)
+        answer = interpret(graph, {graph.inputs[0]: x.numpy()})[graph.outputs[0]]
+        np.testing.assert_allclose(answer, Rooted()(x).numpy(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 2, 9])
+def test_variances_of_few_rows_are_torchs(rows: int) -> None:
+    class Spread(nn.Module):  # type: ignore[name-defined, misc]
+        def forward(self, x: Any) -> Any:
+            return x.var(0), x.std(0, unbiased=False)
+
+    graph = export(Spread(), (torch.randn(7, 8),), ({0: "rows"},))
+    x = torch.randn(rows, 8)
+    answers = interpret(graph, {graph.inputs[0]: x.numpy()})
+    for name, want in zip(graph.outputs, Spread()(x), strict=True):
+        np.testing.assert_allclose(answers[name], want.numpy(), rtol=1e-4, atol=1e-6)

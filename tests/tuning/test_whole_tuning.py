@@ -130,7 +130,7 @@ def test_the_next_pack_is_expected_to_compile_little_and_to_be_raced():
     assert next_seconds(70.0, 25.0, cached=True, first=True) == pytest.approx(14.0 + 25.0 + 25.0)
     assert next_seconds(7.0, 35.0, cached=True, first=False) == pytest.approx(42.0)
     assert next_seconds(7.0, 5.0, cached=True, first=True) == pytest.approx(4.0 + 5.0 + 10.0)
-    assert next_seconds(7.0, 35.0, kept=False, first=False) == pytest.approx(42.0)
+    assert next_seconds(7.0, 35.0, cached=False, first=False) == pytest.approx(42.0)
 
 
 def test_whoever_is_told_to_stop_begins_no_other_turn(monkeypatch):

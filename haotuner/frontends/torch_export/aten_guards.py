@@ -6,18 +6,22 @@ import ast
 import itertools
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import sympy
 
 from haotuner.frontends.onnx.branches import compared
 from haotuner.graph.extents import Extent, canonical, dimensions, evaluate, floor_division
 from haotuner.graph.graph import Required
+from haotuner.graph.typed_extents import typed
 
 # Sizes that tell a choice of the module from what torch assumes of 0 and 1 alone, which such a module serves, too.
 SIZES = (2, 3, 4, 5, 6, 7, 8, 9, 12, 15, 16, 17, 31, 33, 64, 100, 127, 129, 224, 513, 1000, 1025, 5000, 100_000)
 DRAWS = 200
 OWN = {"cdist": 25}  # of operators that choose between ways to one result: the size that torch compares with
 _SIGNS = {ast.Eq: "==", ast.NotEq: "!=", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">="}
+_ROUNDED = {"math.trunc": "", "math.floor": "real_floor", "math.ceil": "real_ceil"}
+_OF_REALS = {ast.Add: "real_add", ast.Sub: "real_sub", ast.Mult: "real_mul", ast.Div: "real_div"}
 Shapes = Mapping[str, Sequence[Extent]]
 
 
@@ -34,8 +38,7 @@ def required(guards: Sequence[str], shapes: Shapes, operators: Iterable[str]) ->
     for text in guards:
         try:
             guard = _compared(ast.parse(text, mode="eval").body)
-            sides = (_number(item, shapes) for item in (guard.left, guard.comparators[0]))
-            condition = compared(_SIGNS[type(guard.ops[0])], *sides)
+            condition = compared(_SIGNS[type(guard.ops[0])], *_sides(guard, shapes))
             taken = any(isinstance(item, ast.Constant) and item.value in own for item in (guard.left, guard.comparators[0]))
             taken = taken or condition is None or _always(guard, condition.extent, shapes)
         except (_Unknown, SyntaxError, ZeroDivisionError):
@@ -48,10 +51,12 @@ def required(guards: Sequence[str], shapes: Shapes, operators: Iterable[str]) ->
 def _always(guard: ast.Compare, holds: Extent, shapes: Shapes) -> bool:
     """True if a guard holds wherever nothing in it is 0 or 1."""
     names = sorted(dimensions(holds))
-    sides = [_number(item, shapes) for item in (guard.left, guard.comparators[0])]
+    sides = _sides(guard, shapes)
     inner = [atom for side in sides if not isinstance(side, int) for atom in side.atoms(sympy.floor)]
-    if not isinstance(guard.ops[0], ast.Eq):  # remainders are compared with 0
-        inner += [side for side in sides if not isinstance(side, int)]
+    if not isinstance(guard.ops[0], ast.Eq):  # a remainder of 0 or 1 is the module's own question
+        pairs = zip((guard.left, guard.comparators[0]), sides, strict=True)
+        others = (side for node, side in pairs if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod)))
+        inner += [side for side in others if not isinstance(side, int)]
     draw = random.Random(0)  # noqa: S311  no secret
     alike: Iterator[Sequence[int]] = ([size] * len(names) for size in SIZES)
     drawn = ([draw.choice(SIZES) for _ in names] for _ in range(DRAWS if len(names) > 1 else 0))
@@ -60,6 +65,17 @@ def _always(guard: ast.Compare, holds: Extent, shapes: Shapes) -> bool:
         if not evaluate(holds, known) and all(abs(evaluate(item, known)) > 1 for item in inner):
             return False
     return True
+
+
+def _sides(guard: ast.Compare, shapes: Shapes) -> tuple[Extent, Extent]:
+    """Sides of a guard as whole numbers: of real ones the sign of their difference, and 0."""
+    left, right = guard.left, guard.comparators[0]
+    try:
+        return _number(left, shapes), _number(right, shapes)
+    except _Unknown:
+        difference = typed("real_sub", _real(left, shapes), _real(right, shapes))
+        near = typed("real_max", typed("real_min", difference, 1.0), -1.0)
+        return canonical(sum(typed("whole", typed(rounding, near)) for rounding in ("real_floor", "real_ceil"))), 0
 
 
 def _compared(node: ast.AST) -> ast.Compare:
@@ -80,7 +96,26 @@ def _number(node: ast.AST, shapes: Shapes) -> Extent:
         if isinstance(node.op, (ast.FloorDiv, ast.Mod)):
             whole = floor_division(first, other)
             return whole if isinstance(node.op, ast.FloorDiv) else canonical(first - other * whole)
+    if isinstance(node, ast.Call) and ast.unparse(node.func) in _ROUNDED and len(node.args) == 1:
+        rounding = _ROUNDED[ast.unparse(node.func)]
+        real = _real(node.args[0], shapes)
+        return typed("whole", typed(rounding, real) if rounding else real)
     return _size(node, shapes)
+
+
+def _real(node: ast.AST, shapes: Shapes) -> Any:
+    """A double of Python's that is made of sizes: each step is rounded."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
+        return float(node.value)
+    if isinstance(node, ast.Call) and ast.unparse(node.func) in ("torch.sym_float", "float") and len(node.args) == 1:
+        return _real(node.args[0], shapes)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
+        if not (isinstance(node.right, ast.Constant) and node.right.value == 0.5):
+            raise _Unknown
+        return typed("real_sqrt", _real(node.left, shapes))
+    if isinstance(node, ast.BinOp) and type(node.op) in _OF_REALS:
+        return typed(_OF_REALS[type(node.op)], _real(node.left, shapes), _real(node.right, shapes))
+    return typed("real", _number(node, shapes))
 
 
 def _size(node: ast.AST, shapes: Shapes) -> Extent:

@@ -11,6 +11,7 @@ import numpy as np
 from haotuner.errors import UsageError
 from haotuner.frontends.torch_export.aten_call import AtenContext, Rule
 from haotuner.graph import decompositions
+from haotuner.graph.extents import largest, shown
 
 
 def _axes(a: AtenContext, requested: Any) -> tuple[int, ...]:
@@ -23,22 +24,26 @@ def _along(a: AtenContext, x: str) -> str:
     return a.onnx("Reshape", x, a.whole([-1, *[1] * (len(a.shape()) - 2)]))
 
 
-def _numbers(a: AtenContext, index: int, count: int, otherwise: float) -> str:
+def _numbers(a: AtenContext, index: int, otherwise: float) -> str:
+    """One number a channel, those of an argument if it is there."""
+    count = a.shape()[1]
+    if not a.at(index) and not isinstance(count, int):
+        raise UsageError(f"{a.op}: {shown(count)} channels, which must be a fixed number; export it with that axis fixed")
     return a.at(index) or a.g.constant(np.full(count, otherwise, np.float32))
 
 
 def _group_normalised(a: AtenContext) -> list[str]:
     short = a.op.startswith("group_norm")
     scale, bias, groups, eps = (2, 3, 1, 4) if short else (1, 2, 6, 7)
-    count = int(a.shape()[1])
-    return [a.onnx("GroupNormalization", a.at(0), _numbers(a, scale, count, 1.0), _numbers(a, bias, count, 0.0),
+    return [a.onnx("GroupNormalization", a.at(0), _numbers(a, scale, 1.0), _numbers(a, bias, 0.0),
                    num_groups=a.at(groups), epsilon=a.at(eps, 1e-5))]  # fmt: skip
 
 
 def _instance_normalised(a: AtenContext) -> str:
     """By each image's own means, or by those of training where they are kept."""
-    count = int(a.shape()[1])
-    scale, bias = _numbers(a, 1, count, 1.0), _numbers(a, 2, count, 0.0)
+    if a.at(5, True) and not a.at(1) and not a.at(2) and not isinstance(a.shape()[1], int):
+        return decompositions.normalise(a.g, a.at(0), tuple(range(2, len(a.shape()))), a.at(7, 1e-5))
+    scale, bias = _numbers(a, 1, 1.0), _numbers(a, 2, 0.0)
     if not a.at(5, True):
         return a.onnx("BatchNormalization", a.at(0), scale, bias, a.at(3), a.at(4), epsilon=a.at(7, 1e-5))
     return a.onnx("InstanceNormalization", a.at(0), scale, bias, epsilon=a.at(7, 1e-5))
@@ -68,7 +73,8 @@ def _variance(a: AtenContext, requested: Any, correction: Any, *, keep: bool) ->
     count: Any = 1
     for axis in axes:
         count = count * a.shape()[axis]
-    return a.g.map("div", total, a.cast(count - (1 if correction is None else int(correction)), a.dtype))
+    rest = largest([count - (1 if correction is None else int(correction)), 0])  # of no rows 0 / 0, as of one
+    return a.g.map("div", total, a.cast(rest, a.dtype))
 
 
 def _spread(a: AtenContext) -> str:

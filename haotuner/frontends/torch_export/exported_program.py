@@ -184,6 +184,7 @@ def _apart(names: Sequence[str]) -> list[str]:
 
 # Of torch's symbolic arithmetic: what makes a whole number of a real one, and what it is behind; functions of real numbers.
 _ROUNDED = {"FloorToInt": "floor", "CeilToInt": "ceil", "RoundToInt": "round", "TruncToInt": ""}
+_HALF = sympy.Rational(1, 2)
 _OF_REALS = {"IntTrueDiv": "div", "FloatTrueDiv": "div", "Add": "add", "Mul": "mul", "FloatPow": "pow", "Pow": "pow",
              "Max": "max", "Min": "min"}  # fmt: skip
 
@@ -293,6 +294,8 @@ class _Reader:
                 result = cast(parts[0], "int64", "fp64", proof)
             elif kind == "Pow" and parts[1] == -1:
                 result = mapped("div", (1, parts[0]), "fp64", proof)
+            elif kind in ("Pow", "FloatPow") and parts[1] == _HALF:
+                result = mapped("sqrt", (parts[0],), "fp64", proof)
             elif kind in _OF_REALS:
                 result = reduce(lambda item, other: mapped(_OF_REALS[kind], (item, other), "fp64", proof), parts)
             else:
