@@ -120,7 +120,13 @@
       data.addEventListener("toggle", () => { if (data.open && data.childElementCount === 1) data.append(tableOf(rowsOf(figure), name)); });
       section.append(...(legend ? [legend] : []), plot, data);
       plot.addEventListener("keydown", (event) => steer(plot, event));
-      plot.draw = () => Plotly.react(plot, literal(figure.data), layoutOf(figure, `${owner.title} ${name}`), config);
+      plot.draw = () => {
+        Plotly.react(plot, literal(plot.report.data), layoutOf(plot.report, `${owner.title} ${name}`), config);
+        const named = () => plot.querySelectorAll("[role=toolbar]").forEach((bar) => bar.setAttribute("aria-label", `Tools of ${name}`));
+        named();
+        plot.removeAllListeners("plotly_afterplot");
+        plot.on("plotly_afterplot", named);
+      };
     }
     if (table) section.append(tableOf(table, name));
     if (missing) section.append(element("p", { class: "missing" }, (figure || table ? "Not shown: " : "No data: ") + missing));
@@ -157,7 +163,7 @@
       const plot = old.querySelector(".plot"), newer = section.querySelector(".plot");
       if (old.series === section.series && plot && newer) {
         plot.report = newer.report;
-        Plotly.react(plot, literal(plot.report.data), layoutOf(plot.report, `${owner.title} ${section.getAttribute("aria-label")}`), config);
+        plot.draw();
         const tables = [old, section].map((part) => part.querySelector(":scope > .scroll"));
         if (tables[0] && tables[1]) tables[0].firstChild.replaceWith(tables[1].firstChild);
       } else {
