@@ -31,13 +31,21 @@
   const styled = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const merged = (axis) => ({
     gridcolor: styled("--grid"), linecolor: styled("--line"), zerolinecolor: styled("--line"), automargin: true,
-    exponentformat: "none", separatethousands: true, ...(axis.type === "log" ? { nticks: window.innerWidth < 600 ? 5 : 9 } : {}), ...axis, title: { standoff: 10, ...(axis.title || {}) },
+    exponentformat: "none", separatethousands: true, ...(axis.type === "log" ? { nticks: window.innerWidth < 600 ? 5 : 9 } : axis.type === "linear" && window.innerWidth < 600 ? { nticks: 5 } : {}), ...axis, title: { standoff: 10, ...(axis.title || {}) },
   });
+
+  // Long labels of bars leave no room for the bars; whole ones stand beside the pointer and in the table.
+  function shortened(figure) {
+    const most = window.innerWidth < 600 ? 18 : 48, labels = figure.data.filter((trace) => trace.type === "bar").flatMap((trace) => trace.y);
+    if (!labels.some((label) => label.length > most)) return {};
+    const values = [...new Set(labels)];
+    return { tickmode: "array", tickvals: literal(values), ticktext: literal(values.map((label) => label.length > most ? `${label.slice(0, most - 1)}…` : label)) };
+  }
 
   function layoutOf(figure, revision) {
     const layout = literal(figure.layout), narrow = window.innerWidth < 600;
     return {
-      ...layout, xaxis: merged(layout.xaxis), yaxis: merged(layout.yaxis), uirevision: revision,
+      ...layout, xaxis: merged(layout.xaxis), yaxis: { ...merged(layout.yaxis), ...shortened(figure) }, uirevision: revision,
       height: layout.height || (narrow ? 330 : 420), margin: { l: 50, r: 14, t: 34, b: 44 }, showlegend: false,
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", hovermode: "closest",
       font: { family: getComputedStyle(document.body).fontFamily, size: narrow ? 11 : 13, color: styled("--text") },
