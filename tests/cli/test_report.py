@@ -203,7 +203,7 @@ def test_sources_that_are_none_are_refused(tmp_path: Path) -> None:
         ("empty", PackInvalid, "not a haotuner pack"),
         ("broken.db", RecordsUnusable, "records:"),
         ("missing.db", RecordsUnusable, "does not exist"),
-        ("postgresql://me:secret@host/db", UsageError, "not built"),
+        ("mysql://me:secret@host/db", UsageError, "not built"),
     ):
         with (
             pytest.raises(error, match=words) as refused,

@@ -236,7 +236,6 @@ def test_looking_at_a_store_that_is_not_there_makes_none(db, tmp_path, verb):
 @pytest.mark.parametrize(
     "url, match",
     [
-        ("postgresql://host/db", "'postgresql' is not built"),
         ("mysql://x", "'mysql' is not built"),
         ("records.db", "is not a URL; for a file write sqlite:///records.db"),
         ("sqlite://records.db", "is not a URL; for a file write sqlite:///records.db"),

@@ -23,7 +23,8 @@ def now_page(sources: Sources, status: RunStatus | None, name: str) -> Page:
              for key, steps in store.statistics.summary.improvements.items() if steps}  # fmt: skip
     urls = ", ".join(store.url for store in sources.stores)
     source = f"{urls or 'no record store yet'}{'' if status is None else '; the status that tune writes beside its pack'}"
-    ops = [f"{count.op} on {count.device}" for count in counts]
+    several = len({count.device for count in counts}) > 1
+    ops = [f"{count.op} on {count.device}" if several else str(count.op) for count in counts]
     progress = []
     for count in counts:
         gain = gains.get((count.device, count.op))
@@ -43,7 +44,7 @@ def now_page(sources: Sources, status: RunStatus | None, name: str) -> Page:
                 title="The run",
                 about="What the run is at.",
                 source=source,
-                tables={EVERY: Table(("what", "value"), _run_rows(status, claims, now))},
+                tables={EVERY: Table(("what", "value"), _run_rows(status, claims, now, ended=bool(sources.packs)))},
             ),
             Panel(
                 title="Progress by operator",
@@ -65,8 +66,11 @@ def now_page(sources: Sources, status: RunStatus | None, name: str) -> Page:
     )  # fmt: skip
 
 
-def _run_rows(status: RunStatus | None, claims: Sequence[Claim], now: float) -> list[tuple[str, str]]:
+def _run_rows(status: RunStatus | None, claims: Sequence[Claim], now: float, *, ended: bool) -> list[tuple[str, str]]:
+    """Rows of the state of a run; ``ended``: whether a pack lies there."""
     measured = ("measured now", "; ".join(_trial(claim.trial) for claim in claims) or "nothing")
+    if status is None and ended and not claims:
+        return [("state", "ended: its pack lies there")]
     if status is None:
         return [
             ("state", "running" if any(claim.alive for claim in claims) else "no process measures"),

@@ -31,13 +31,21 @@
   const styled = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const merged = (axis) => ({
     gridcolor: styled("--grid"), linecolor: styled("--line"), zerolinecolor: styled("--line"), automargin: true,
-    exponentformat: "none", separatethousands: true, ...(axis.type === "log" ? { nticks: window.innerWidth < 600 ? 5 : 9 } : {}), ...axis, title: { standoff: 10, ...(axis.title || {}) },
+    exponentformat: "none", separatethousands: true, ...(axis.type === "log" ? { nticks: window.innerWidth < 600 ? 5 : 9 } : axis.type === "linear" && window.innerWidth < 600 ? { nticks: 5 } : {}), ...axis, title: { standoff: 10, ...(axis.title || {}) },
   });
+
+  // Long labels of bars leave no room for the bars; whole ones stand beside the pointer and in the table.
+  function shortened(figure) {
+    const most = window.innerWidth < 600 ? 18 : 48, labels = figure.data.filter((trace) => trace.type === "bar").flatMap((trace) => trace.y);
+    if (!labels.some((label) => label.length > most)) return {};
+    const values = [...new Set(labels)];
+    return { tickmode: "array", tickvals: literal(values), ticktext: literal(values.map((label) => label.length > most ? `${label.slice(0, most - 1)}…` : label)) };
+  }
 
   function layoutOf(figure, revision) {
     const layout = literal(figure.layout), narrow = window.innerWidth < 600;
     return {
-      ...layout, xaxis: merged(layout.xaxis), yaxis: merged(layout.yaxis), uirevision: revision,
+      ...layout, xaxis: merged(layout.xaxis), yaxis: { ...merged(layout.yaxis), ...shortened(figure) }, uirevision: revision,
       height: layout.height || (narrow ? 330 : 420), margin: { l: 50, r: 14, t: 34, b: 44 }, showlegend: false,
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", hovermode: "closest",
       font: { family: getComputedStyle(document.body).fontFamily, size: narrow ? 11 : 13, color: styled("--text") },
@@ -120,7 +128,13 @@
       data.addEventListener("toggle", () => { if (data.open && data.childElementCount === 1) data.append(tableOf(rowsOf(figure), name)); });
       section.append(...(legend ? [legend] : []), plot, data);
       plot.addEventListener("keydown", (event) => steer(plot, event));
-      plot.draw = () => Plotly.react(plot, literal(figure.data), layoutOf(figure, `${owner.title} ${name}`), config);
+      plot.draw = () => {
+        Plotly.react(plot, literal(plot.report.data), layoutOf(plot.report, `${owner.title} ${name}`), config);
+        const named = () => plot.querySelectorAll("[role=toolbar]").forEach((bar) => bar.setAttribute("aria-label", `Tools of ${name}`));
+        named();
+        plot.removeAllListeners("plotly_afterplot");
+        plot.on("plotly_afterplot", named);
+      };
     }
     if (table) section.append(tableOf(table, name));
     if (missing) section.append(element("p", { class: "missing" }, (figure || table ? "Not shown: " : "No data: ") + missing));
@@ -157,7 +171,7 @@
       const plot = old.querySelector(".plot"), newer = section.querySelector(".plot");
       if (old.series === section.series && plot && newer) {
         plot.report = newer.report;
-        Plotly.react(plot, literal(plot.report.data), layoutOf(plot.report, `${owner.title} ${section.getAttribute("aria-label")}`), config);
+        plot.draw();
         const tables = [old, section].map((part) => part.querySelector(":scope > .scroll"));
         if (tables[0] && tables[1]) tables[0].firstChild.replaceWith(tables[1].firstChild);
       } else {
