@@ -32,6 +32,7 @@ class DrawnTimes(ProfiledPrices):
         """``groups``: number of those that get times. ``factor``: of all over what is expected; 0: by chance."""
         super().__init__(REQUESTS, 1e6)
         self.seed, self.left, self.factor = seed, groups, factor
+        self.times: dict[str, list[float]] = {}  # equal groups may be expected to take different times
         if not groups:
             self._until = 0.0
 
@@ -41,7 +42,7 @@ class DrawnTimes(ProfiledPrices):
 
     def _drawn(self, group: NamedGroup) -> list[float]:
         factor = self.factor or 10 ** random.Random(f"{self.seed} {group.name}").uniform(-2, 2)
-        return [factor * us for us in Prices.each_us(self, group.graph)]
+        return self.times.setdefault(group.name, [factor * us for us in Prices.each_us(self, group.graph)])
 
     def _answers(self, groups: Sequence[NamedGroup], tasks: Sequence[Mapping[str, Any]]) -> list[str]:
         timed = groups[: self.left]
