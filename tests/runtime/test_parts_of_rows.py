@@ -120,9 +120,7 @@ def test_caches_in_buffers_take_parts_of_rows(path, name):
     with haotuner.load(path) as pack:
         model, state = pack.model(name), pack.model(name).state()
         passed = {
-            tensor: np.zeros(
-                [{"batch": 2, "past": 0}.get(str(extent), extent) for extent in graph.types[tensor].shape], "f4"
-            )
+            tensor: np.zeros([evaluate(extent, {"batch": 2, "past": 0}) for extent in graph.types[tensor].shape], "f4")
             for tensor in pasts
         }
         ends = list(graph.outputs)
