@@ -26,6 +26,7 @@ from haotuner.spec.op import Op
 
 NEAR = 1e-6  # of a sum of prices, below which two are the same
 AGAIN_S = 1.0  # for a window's program when some of its prices have become times
+PROOF_S = 5.0  # the same once all kernels of the plan have times, for what was not proved until then
 ERROR = 1.34  # that an expectation is off by: of what was not timed beside what was, only more than that counts as a gain
 
 
@@ -77,6 +78,7 @@ class _Solved:
     proved: bool
     joined: tuple[Candidate, ...]
     nodes: tuple[str, ...]
+    limit_s: float = 0.0  # that it was solved in
 
 
 Solved: TypeAlias = tuple[list[Candidate], float, bool]  # a plan, a bound under every plan, whether the plan is proved
@@ -96,9 +98,9 @@ class SolvedWindows:
         Of a large window candidates may join; where no plan is found it is greedy fusion's.
         """
         key = self._key(window, [candidate.us for candidate in window.candidates])
-        if key not in self._known:
-            self._known[key] = self._solved(window, limit_s)
-        solved = self._known[key]
+        solved = self._known.get(key)
+        if key not in self._known or (solved is not None and not solved.proved and solved.limit_s < limit_s):
+            solved = self._known[key] = self._solved(window, limit_s)
         if solved is None:
             return window.greedy_plan, 0.0, False
         if solved.nodes != tuple(window.nodes):
@@ -118,7 +120,7 @@ class SolvedWindows:
             plan, proved = greedy, False
         places = {candidate.key: index for index, candidate in enumerate(window.candidates)}
         chosen = tuple(places[kernel.key] for kernel in plan)
-        return _Solved(chosen, bound_us, proved, tuple(window.candidates[before:]), tuple(window.nodes))
+        return _Solved(chosen, bound_us, proved, tuple(window.candidates[before:]), tuple(window.nodes), limit_s)
 
     def by_other_prices(
         self, window: Window, limit_s: float, prices: Sequence[float], places: Sequence[int] | None = None
@@ -275,7 +277,7 @@ class IlpPartitioner(Greedy):
         solved = list(expected)
         while True:
             if not self.prices.measure(self._wanted(windows, solved)):
-                if self.prices.by_bounds or not self.prices.more():
+                if not self.prices.more() or (self.prices.by_bounds and not self._proved_again(windows, solved)):
                     break
                 self.prices.by_bounds = True
             self._solved_again(windows, solved)
@@ -315,6 +317,18 @@ class IlpPartitioner(Greedy):
                 if total_us(last) < total_us(kernels):
                     kernels, proved = last, False  # the plan before, by the prices now
                 solved[index] = kernels, bound, proved
+
+    def _proved_again(self, windows: Sequence[Window], solved: list[Solved]) -> bool:
+        """Solve windows that are not proved with more time; whether a plan is another one then."""
+        other = False
+        for index, window in enumerate(windows):
+            plan, _, proved = solved[index]
+            if not proved and window.whole and self.prices.more():
+                again = self._solver.of(window, PROOF_S)
+                if total_us(again[0]) <= total_us(plan) * (1 + NEAR):
+                    other = other or {kernel.key for kernel in again[0]} != {kernel.key for kernel in plan}
+                    solved[index] = again
+        return other
 
     def _certain(self, window: Window, expected: Solved) -> tuple[list[Candidate], bool]:
         """The plan of a window in which time ended too early, and whether it is proved by expectations.

@@ -39,6 +39,7 @@ BOUND = 0.4  # of what an unmeasured kernel is expected to take
 PRIOR = 0.5  # weight of "as expected" beside timed kernels, each of which weighs the share of primitives that are common
 LARGEST_BYTES = 1 << 25  # of a kernel's tensors at a measured request
 BATCH, FIRST_BATCH = 24, 6  # groups compiled and timed at a time, at most: between two of them the clock is looked at
+FIRST_PROGRAMS = 2  # the same of programs, each of which takes a second or two of a core
 CHILD_LIMIT_S, GRACE_S = 120.0, 5.0
 MOST_OVER_LOOPS = 1.5  # of their time, what is expected of a program that is timed beside them
 
@@ -70,7 +71,7 @@ class ProfiledPrices(Prices):
         self._timed_with: dict[str, list[Kernel]] = {}  # kernels with a time by their primitives
         self._corrections: dict[Kernel, float] = {}
         self._records_only = False
-        self._group_s = 0.0  # what compiling and timing a group took in the last batch
+        self._group_s: dict[bool, float] = {}  # what plain loops (False) and programs (True) took in the last batch, each
         self._silent: set[str] = set()  # trials that did not answer in this run
         self.ratios: list[float] = []  # of their times over what was expected
 
@@ -156,19 +157,20 @@ class ProfiledPrices(Prices):
                     if not whole and group.key in self._known:  # its program has no time yet
                         self._loops_only.add(group.key)
                 return learned and (self._records_only or time.monotonic() <= self._until)  # else nobody plans again
-            batch, began = apart[: self._fitting()], time.monotonic()
+            programs = apart[0].group.form is not None
+            batch, began = apart[: self._fitting(programs=programs)], time.monotonic()
             self._time(batch)
-            self._group_s = (time.monotonic() - began) / len(batch)
+            self._group_s[programs] = (time.monotonic() - began) / len(batch)
         return learned
 
     def _over(self) -> bool:
         return time.monotonic() > self._until or not self._goes_on()
 
-    def _fitting(self) -> int:
+    def _fitting(self, *, programs: bool) -> int:
         """Number of groups that fit into the time left, by what the last ones took: a busy host compiles slowly."""
-        if not self._group_s:
-            return FIRST_BATCH
-        return max(1, min(BATCH, int((self._until - time.monotonic()) / self._group_s)))
+        if programs not in self._group_s:
+            return FIRST_PROGRAMS if programs else FIRST_BATCH
+        return max(1, min(BATCH, int((self._until - time.monotonic()) / self._group_s[programs])))
 
     def _lacks(self, form: TimedForm) -> bool:
         return any(

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from haotuner.graph import decompositions
-from haotuner.graph.extents import dimension
+from haotuner.graph.extents import dimension, evaluate
 from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.graph.interpret import interpret
 from haotuner.graph.rewrites import COLUMN, DIVISION, MERGED, PRODUCT, SPLIT, Site, rewritten, sites
@@ -194,7 +194,7 @@ def test_merged_layers_compute_the_graph() -> None:
     assert plan.graph is not graph
     sizes = {"batch": 2, "seq": 3, "past": 5}
     inputs = {
-        name: draw.standard_normal([sizes.get(str(extent), extent) for extent in graph.types[name].shape]).astype(np.float32)
+        name: draw.standard_normal([evaluate(extent, sizes) for extent in graph.types[name].shape]).astype(np.float32)
         for name in graph.inputs
     }
     expected, answer = interpret(graph, inputs), interpret(plan.graph, inputs)

@@ -11,7 +11,7 @@ import pytest
 
 import haotuner
 from haotuner.graph import decompositions
-from haotuner.graph.extents import dimension
+from haotuner.graph.extents import dimension, evaluate
 from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.graph.interpret import interpret
 from haotuner.graph.rewrites import MERGED, rewritten, sites
@@ -101,9 +101,7 @@ def test_parts_of_rows_are_read_at_any_size(path, name, threads):
         for batch, seq, past in ((1, 1, 1), (2, 5, 3), (3, 1, 0), (1, 17, 40), (0, 3, 2), (2, 0, 3)):
             sizes = {"batch": batch, "seq": seq, "past": past}
             inputs = {
-                tensor: draw.standard_normal(
-                    [sizes[str(extent)] if not isinstance(extent, int) else extent for extent in graph.types[tensor].shape]
-                ).astype(np.float32)
+                tensor: draw.standard_normal([evaluate(e, sizes) for e in graph.types[tensor].shape]).astype(np.float32)
                 for tensor in graph.inputs
             }
             if name in ("online", "products") and seq == 0:
@@ -122,9 +120,7 @@ def test_caches_in_buffers_take_parts_of_rows(path, name):
     with haotuner.load(path) as pack:
         model, state = pack.model(name), pack.model(name).state()
         passed = {
-            tensor: np.zeros(
-                [{"batch": 2, "past": 0}.get(str(extent), extent) for extent in graph.types[tensor].shape], "f4"
-            )
+            tensor: np.zeros([evaluate(extent, {"batch": 2, "past": 0}) for extent in graph.types[tensor].shape], "f4")
             for tensor in pasts
         }
         ends = list(graph.outputs)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from haotuner.measure.measurer import GoesOn
-from haotuner.partition.profiled_costs import BATCH, FIRST_BATCH, ProfiledPrices
+from haotuner.partition.profiled_costs import BATCH, FIRST_BATCH, FIRST_PROGRAMS, ProfiledPrices
 from haotuner.search.task import Clock, Effort
 from haotuner.spec.device import Device
 from haotuner.spec.op import Op
@@ -106,8 +106,9 @@ def test_a_clock_that_was_given_up_lets_nothing_begin() -> None:
 
 def test_groups_are_compiled_in_batches_that_fit_into_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     prices = ProfiledPrices([{"batch": 1}], 60.0)
-    assert prices._fitting() == FIRST_BATCH
+    assert prices._fitting(programs=False) == FIRST_BATCH > prices._fitting(programs=True) == FIRST_PROGRAMS
     monkeypatch.setattr("haotuner.partition.profiled_costs.time", SimpleNamespace(monotonic=lambda: prices._until - 30.0))
     for group_s, count in ((0.5, BATCH), (5.0, 6), (50.0, 1)):
-        prices._group_s = group_s
-        assert prices._fitting() == count
+        prices._group_s[True] = group_s
+        assert prices._fitting(programs=True) == count
+    assert prices._fitting(programs=False) == FIRST_BATCH, "plain loops take less than programs"
