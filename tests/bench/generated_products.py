@@ -56,24 +56,27 @@ class Subject:
         shape = (1, self.image[1], self.image[0]) if self.is_product else (1, *self.image)
         return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
 
-    def model(self) -> Any:
-        """The ONNX model."""
+    def model(self, *, bound: bool) -> Any:
+        """The ONNX model. ``bound``: with its weight; else it is an input, as a group wants it."""
         from onnx import TensorProto, helper, numpy_helper
 
         draw = np.random.default_rng(1)
         if self.is_product:
-            shape, x = (self.image[0], self.features), ["b", self.image[1], self.image[0]]
+            shape: tuple[int, ...] = (self.image[0], self.features)
+            x: list[str | int] = ["b", self.image[1], self.image[0]]
             node = helper.make_node("MatMul", ["x", "w"], ["t"])
         else:
             pad = self.window // 2
             shape, x = (self.features, self.image[0], self.window, self.window), ["b", *self.image]
             words = {"strides": [self.stride] * 2, "pads": [pad] * 4, "kernel_shape": [self.window] * 2}
             node = helper.make_node("Conv", ["x", "w"], ["t"], **words)
+        inputs = [("x", x)] if bound else [("x", x), ("w", list(shape))]
         weight = draw.standard_normal(shape).astype(np.float32) / np.float32(self.image[0] ** 0.5)
         graph = helper.make_graph(
             [node, helper.make_node("Relu", ["t"], ["y"])], "product",
-            [helper.make_tensor_value_info("x", TensorProto.FLOAT, x)],
-            [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)], [numpy_helper.from_array(weight, "w")],
+            [helper.make_tensor_value_info(name, TensorProto.FLOAT, extents) for name, extents in inputs],
+            [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+            [numpy_helper.from_array(weight, "w")] if bound else [],
         )  # fmt: skip
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
 
@@ -152,11 +155,12 @@ def main() -> None:
     for subject in SUBJECTS:
         if arguments.only and subject.name not in arguments.only:
             continue
-        file = arguments.folder / f"{subject.name}.onnx"
-        file.write_bytes(subject.model().SerializeToString())
+        file, group = (arguments.folder / f"{kind}{subject.name}.onnx" for kind in ("", "group_"))
+        file.write_bytes(subject.model(bound=True).SerializeToString())
+        group.write_bytes(subject.model(bound=False).SerializeToString())
         op_pack, model_pack = (arguments.folder / f"{kind}-{subject.name}" for kind in ("generated", "library"))
         if not op_pack.exists():
-            tune(["--op", f"group:{file}"], op_pack, BATCHES, measured)
+            tune(["--op", f"group:{group}"], op_pack, BATCHES, measured)
         if not model_pack.exists():
             tune([str(file)], model_pack, BATCHES)
         if arguments.tune:
