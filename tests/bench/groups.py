@@ -226,13 +226,14 @@ def tables(rows: Sequence[Row]) -> str:
     return "\n".join((*markdown_table(head, means), *markdown_table(("kind", "group", "shape", *names), lines)))
 
 
-def page(rows: Sequence[Row], command: str, host: str) -> str:
-    """The results as Markdown."""
+def page(rows: Sequence[Row], command: str, host: str, busy: bool) -> str:
+    """The results as Markdown. ``busy``: whether other programs ran beside the race."""
     lead = (
         f"`{command}`, {time.strftime('%Y-%m-%d')}, {host}, one thread, packs of predictions: nothing was timed for them. "
         "The contenders take turns in one process. Times are the least of 60 rounds of 2 ms, means are geometric. "
         "*model / operator* over 1: the group takes longer inside a model. *ONNX Runtime / model* over 1: the model is "
         "faster. ONNX Runtime writes into a bound output; the others make theirs."
+        f"{' Other programs ran on the host beside the race.' if busy else ''}"
     )
     return f"# Groups inside models\n\n{textwrap.fill(lead, 125, break_on_hyphens=False)}\n\n{tables(rows)}"
 
@@ -246,6 +247,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="files, packs and rows, kept; what is there is not made again")
     parser.add_argument("--tune", action="store_true", help="make the packs alone")
     parser.add_argument("--seconds", type=float, default=math.inf, help="begin no row later")
+    parser.add_argument("--busy", action="store_true", help="say on the page that other programs ran beside")
     arguments = parser.parse_args()
     until = time.monotonic() + arguments.seconds
     warnings.simplefilter("ignore")
@@ -267,7 +269,8 @@ def main() -> None:
     elif arguments.page:
         drawn = f"--count {arguments.count} --seed {arguments.seed}"
         command = f"python -m tests.bench.groups {drawn} --page {arguments.page}"
-        arguments.page.write_text(page(rows, command, own_device("cpu", measure=False, cache_dir=None).id), encoding="utf-8")
+        host = own_device("cpu", measure=False, cache_dir=None).id
+        arguments.page.write_text(page(rows, command, host, arguments.busy), encoding="utf-8")
 
 
 if __name__ == "__main__":
