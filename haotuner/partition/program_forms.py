@@ -39,7 +39,7 @@ from haotuner.spec.shape import Shape
 STEM = "part"  # of the names of kinds that models' groups are
 MOST_CORNERS = 8  # of requests at which schedules are compared beside them
 MOST_NODES = 48  # of a group with a program
-EDGES = ("pad", "window", "concat", "slice", "reverse")
+EDGES = ("pad", "window", "reverse")
 HARD = (TRANSCENDENTAL | {"sqrt", "rsqrt"}) - {"cos", "sin"}  # functions of which a program is expected to take less
 SECOND_SAVES = 0.95  # of the time with one program, at most what two may take: the second is compiled, too
 ELEMENTS = ("fp32", "int32")  # of what is read and written
@@ -328,9 +328,10 @@ def _schedule_words(kernel: MicroKernel) -> str:
 
 def prefers_program(graph: Graph) -> bool:
     """True if a program is expected to be faster than plain loops, where neither was timed."""
-    if any(node.primitive in EDGES for node in graph.nodes):
-        return False  # plain loops have the middle of a row apart from its ends
     folds = any(node.primitive == "reduce" for node in graph.nodes)
+    edges = [node for node in graph.nodes if node.primitive in EDGES]
+    if edges:  # plain loops have the middle of a row apart from its ends, but load what is reflected one by one
+        return not folds and all(node.attributes.get("mode") == "reflect" for node in edges)
     if any(node.primitive == "transpose" for node in graph.nodes):
         return not folds  # plain loops compute a row's sums once where squares of it are turned
     return folds or any(node.attributes.get("function") in HARD for node in graph.nodes)

@@ -2,11 +2,11 @@
 
     python -m tests.bench.groups [--count 40] [--seed 0] [--page FILE] [--folder DIR] [--tune] [--seconds S]
 
-Each group is a file of a few nodes over a matrix ``x`` (m, n). All are tuned twice with ``--zero-measure``: as models, whose
-groups have a form each, and as the operators ``group:FILE``. All contenders take turns in one process, on one thread, at
-three shapes; results are compared with ONNX Runtime's first. Times are the least of rounds; a kind has geometric means.
-Packs that lie in the folder are raced as they are, and rows that it has are not raced again: ``--tune`` makes packs, and a
-quiet machine is taken for the race alone, in shares of ``--seconds``.
+Each group is a file of a few nodes over a matrix ``x`` (m, n); three functions that libraries have are raced alone, too. All
+are tuned twice with ``--zero-measure``: as models, whose groups have a form each, and as the operators ``group:FILE``. All
+contenders take turns in one process, on one thread, at three shapes; results are compared with ONNX Runtime's first. Times
+are the least of rounds; a kind has geometric means. Packs that lie in the folder are raced as they are, and rows that it has
+are not raced again: ``--tune`` makes packs, and a quiet machine is taken for the race alone, in shares of ``--seconds``.
 """
 
 from __future__ import annotations
@@ -92,6 +92,12 @@ def transposed(draw: random.Random) -> list[Node]:
 KINDS: Mapping[str, Callable[[random.Random], list[Node]]] = {
     "elementwise": elementwise, "rows": rows, "reductions": reductions, "transposed": transposed,
 }  # fmt: skip
+
+
+# Behind the drawn ones: what libraries have a kernel of their own for.
+ALONE: Sequence[tuple[str, list[Node]]] = [
+    ("alone", [(function, ("x",), {"axis": -1} if function == "Softmax" else {})]) for function in ("Softmax", "Exp", "Tanh")
+]
 
 
 def model_of(nodes: Sequence[Node]) -> Any:
@@ -253,6 +259,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     draw = random.Random(arguments.seed)
     groups = [(kind, KINDS[kind](draw)) for kind in [*KINDS] * math.ceil(arguments.count / len(KINDS))][: arguments.count]
+    groups += ALONE
     with tempfile.TemporaryDirectory() as scratch:
         folder = arguments.folder or Path(scratch)
         folder.mkdir(parents=True, exist_ok=True)
