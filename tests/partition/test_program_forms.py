@@ -285,7 +285,7 @@ def test_a_plan_says_the_form_of_each_group(monkeypatch):
 @pytest.mark.parametrize(("mode", "program"), [("reflect", True), ("constant", False)])
 def test_what_is_reflected_is_a_program(mode, program):
     g = GraphBuilder()
-    value = {"value": 0.0} if mode == "constant" else {}
+    value: dict[str, Any] = {"value": 0.0} if mode == "constant" else {}
     padded = g.add("pad", g.input("x", (B, T)), before=(0, 1), after=(0, 1), mode=mode, **value)
     assert prefers_program(g.finish(g.map("max", padded, 0.0))) == program
     g = GraphBuilder()
