@@ -39,7 +39,7 @@ from haotuner.spec.shape import Shape
 STEM = "part"  # of the names of kinds that models' groups are
 MOST_CORNERS = 8  # of requests at which schedules are compared beside them
 MOST_NODES = 48  # of a group with a program
-EDGES = ("pad", "window", "concat", "slice", "reverse")
+EDGES = ("pad", "window", "reverse")
 HARD = (TRANSCENDENTAL | {"sqrt", "rsqrt"}) - {"cos", "sin"}  # functions of which a program is expected to take less
 SECOND_SAVES = 0.95  # of the time with one program, at most what two may take: the second is compiled, too
 ELEMENTS = ("fp32", "int32")  # of what is read and written
@@ -259,18 +259,20 @@ class ExpressedGroup:
         split = self._split(list(map(self.family.lanes, kernels)), every, logs, best)
         if split is None:
             return SelectedPrograms(kernels[best], None, tuple(us[best, : len(shapes)].tolist()))
-        axis, most, low, high = split
+        axis, low, high, (below, above) = split
+        most = self._bound([kernels[low], kernels[high]], device, every, axis, below, above)
         chosen = [us[low if shape[axis] <= most else high, at] for at, shape in enumerate(shapes)]
         return SelectedPrograms(kernels[high], SmallProgram(kernels[low], axis, most), tuple(map(float, chosen)))
 
     def _split(
         self, lanes: Sequence[int], shapes: Sequence[Shape], logs: NDArray[np.float64], best: int
-    ) -> tuple[str, int, int, int] | None:
-        """Axis, its largest extent of small requests, and the kernels of these and of others; None where none pays.
+    ) -> tuple[str, int, int, tuple[int, int]] | None:
+        """Axis, the kernels of small requests and of others, and the extents next to the cut; None where none pays.
 
         Both have vectors of as many ``lanes``. ``logs``: of times over the best of each shape, ``(kernels, shapes)``.
         """
-        least, result = float(logs[best].sum()) + len(shapes) * np.log(SECOND_SAVES), None
+        least = float(logs[best].sum()) + len(shapes) * float(np.log(SECOND_SAVES))
+        result: tuple[str, int, int, tuple[int, int]] | None = None
         allowed = np.array([count == lanes[best] for count in lanes])
         folded = [
             {self.graph.types[node.inputs[0]].shape[axis] for axis in node.attributes["axes"]}
@@ -286,8 +288,20 @@ class ExpressedGroup:
                 ]
                 total = sum(float(half.min()) for half in halves)
                 if total < least:
-                    least, result = total, (axis, int((below * above) ** 0.5), *(int(half.argmin()) for half in halves))
+                    low, high = (int(half.argmin()) for half in halves)
+                    least, result = total, (axis, low, high, (below, above))
         return result
+
+    def _bound(
+        self, pair: Sequence[MicroKernel], device: Device, shapes: Sequence[Shape], axis: str, below: int, above: int
+    ) -> int:
+        """The extent up to which the first kernel is the faster: between two of ``below``, its doubles, and ``above``."""
+        others = next(shape for shape in shapes if shape[axis] == above)
+        extents = [below * 2**power for power in range((above // below).bit_length()) if below * 2**power < above]
+        low, high = self._expected(pair, device, [Shape.of({**others.as_dict(), axis: extent}) for extent in extents])
+        slower = np.flatnonzero(low > high)
+        first = max(1, int(slower[0])) if slower.size else len(extents)
+        return int((extents[first - 1] * [*extents, above][first]) ** 0.5)
 
     def _expected(self, kernels: Sequence[MicroKernel], device: Device, shapes: Sequence[Shape]) -> NDArray[np.float64]:
         """Microseconds on one thread, ``(kernels, shapes)``."""
@@ -314,9 +328,10 @@ def _schedule_words(kernel: MicroKernel) -> str:
 
 def prefers_program(graph: Graph) -> bool:
     """True if a program is expected to be faster than plain loops, where neither was timed."""
-    if any(node.primitive in EDGES for node in graph.nodes):
-        return False  # plain loops have the middle of a row apart from its ends
     folds = any(node.primitive == "reduce" for node in graph.nodes)
+    edges = [node for node in graph.nodes if node.primitive in EDGES]
+    if edges:  # plain loops have the middle of a row apart from its ends, but load what is reflected one by one
+        return not folds and all(node.attributes.get("mode") == "reflect" for node in edges)
     if any(node.primitive == "transpose" for node in graph.nodes):
         return not folds  # plain loops compute a row's sums once where squares of it are turned
     return folds or any(node.attributes.get("function") in HARD for node in graph.nodes)

@@ -42,9 +42,12 @@ class VectorMath:
         """e^x: 2^n * e^r with |r| <= ln 2 / 2; subnormal results come out."""
         from tvm import tirx
 
-        x, nothing = self._not_nothing(self.once(x))
-        if self._scales:
-            return self.once(tirx.Select(nothing, self._number(0.0), self._scaled(*self._reduced(self._under(x, 89.0)))))
+        x = self.once(x)
+        if self._scales:  # LLVM masks the scaling itself: what is hidden neither underflows nor waits for the comparison
+            hidden = tirx.Select(x < self._number(0.0), self._number(0.0), x)  # 0 or NaN
+            scaled = self._scaled(*self._reduced(self._under(x, 89.0)))
+            return self.once(tirx.Select(x >= self._number(EXP_ZERO), scaled, hidden))
+        x, nothing = self._not_nothing(x)
         e, n = self._reduced(self.once(self._least(x, 89.0)))
         whole = self.once(tirx.Cast(self._type("int32"), n))
         half = self.once(whole >> self._int(1))  # the power in two factors
@@ -61,20 +64,21 @@ class VectorMath:
         nothing = x < self._number(EXP_ZERO)  # twice: a vector of truths is no variable
         return self.once(tirx.Select(nothing, self._number(-87.0), x)), nothing
 
-    def _exp_inside(self, x: Any) -> Any:
-        """e^x for numbers in -87..87: results are neither subnormal nor infinite."""
-        return self._scaled(*self._reduced(self.once(x)))
+    def _exp_inside(self, x: Any, times: int = 1) -> Any:
+        """e^x, or that of x ``times`` a power of 2, for exponents in -87..87: neither subnormal nor infinite."""
+        return self._scaled(*self._reduced(self.once(x), times))
 
-    def _reduced(self, x: Any) -> tuple[Any, Any]:
-        """e^r and n of x = n ln 2 + r, both float32."""
-        n, r = self._parts(x)
-        return self.once(self._polynomial((1.0, 1.0, *EXP), r)), n
+    def _reduced(self, x: Any, times: int = 1) -> tuple[Any, Any]:
+        """e^r and n of x ``times`` a power of 2 = n ln 2 + r, both float32; the bits are those of the product."""
+        n, r = self._parts(x, times)
+        coefficients = [item * times**index for index, item in enumerate((1.0, 1.0, *EXP))]
+        return self.once(self._polynomial(coefficients, r)), n
 
-    def _parts(self, x: Any) -> tuple[Any, Any]:
-        """N and r of x = n ln 2 + r."""
+    def _parts(self, x: Any, times: int = 1) -> tuple[Any, Any]:
+        """N and r / ``times`` of x ``times`` = n ln 2 + r."""
         x = self.once(x)
-        n = self.once(self._fma(x, LOG2_E, TO_WHOLE) - self._number(TO_WHOLE))
-        return n, self.once(self._fma(n, -LN2_LOW, self._fma(n, -LN2_HIGH, x)))
+        n = self.once(self._fma(x, LOG2_E * times, TO_WHOLE) - self._number(TO_WHOLE))
+        return n, self.once(self._fma(n, -LN2_LOW / times, self._fma(n, -LN2_HIGH / times, x)))
 
     @property
     def _scales(self) -> bool:
@@ -98,22 +102,31 @@ class VectorMath:
         size = self.once(tirx.abs(x))
         square = self.once(x * x)
         near = self._fma(self.once(self._polynomial(TANH, square) * square), x, x)
-        e = self._exp_inside(self._least(size + size, 2 * TANH_END))
+        e = self._exp_inside(self._bounded(size, TANH_END), 2)
         far = self._number(1.0) - self._number(2.0) / (e + self._number(1.0))
-        value = self._signed(tirx.Select(size < self._number(TANH_SPLIT), near, far), x)  # -0 stays
-        return self.once(tirx.Select(tirx.Not(tirx.isnan(x)), value, x))
+        return self._or_nan(self._signed(tirx.Select(size < self._number(TANH_SPLIT), near, far), x), x)  # -0 stays
 
     def erf(self, x: Any) -> Any:
         """An odd polynomial near 0, else 1 - e^(-t + t P(t))."""
         from tvm import tirx
 
         x = self.once(x)
-        t = self.once(self._least(tirx.abs(x), ERF_END))
+        t = self.once(self._bounded(tirx.abs(x), ERF_END))
         square = self.once(x * x)
         near = self._fma(self._polynomial(ERF_SMALL, square), x, x)
         exponent = self._fma(self._polynomial(ERF_LARGE, t), t, self._number(0.0) - t)
         far = self._signed(self._number(1.0) - self._exp_inside(exponent), x)
-        return self.once(tirx.Select(tirx.Not(tirx.isnan(x)), tirx.Select(t < self._number(ERF_SPLIT), near, far), x))
+        return self._or_nan(tirx.Select(t < self._number(ERF_SPLIT), near, far), x)
+
+    def _bounded(self, x: Any, bound: float) -> Any:
+        """The smaller of x and a bound. A NaN stays one where nothing makes a whole number of it (``_or_nan``)."""
+        return self._under(x, bound) if self._scales else self._least(x, bound)
+
+    def _or_nan(self, value: Any, x: Any) -> Any:
+        """A value that was made of ``_bounded`` x, and NaN where x is; there all lanes have it where vectors are scaled."""
+        from tvm import tirx
+
+        return self.once(value if self._scales else tirx.Select(tirx.Not(tirx.isnan(x)), value, x))
 
     def sigmoid(self, x: Any) -> Any:
         """2^n / (2^n + e^-r) of x = n ln 2 + r: neither overflows, and nothing is asked of x's sign.

@@ -46,7 +46,7 @@ for folder in json.loads(sys.argv[1]):
     graph = g.finish(decompositions.softmax(g, g.input("x", (dimension("b"), dimension("t"))), 1))
     space = ProgramSpace(own_device("cpu:avx2", measure=False, cache_dir=None), [{"b": 8, "t": 96}])
     form = space.best(graph)
-    codes["group"] = NamedGroup(graph, form, space.code_of(form.kernel)).name
+    codes["group"] = NamedGroup(graph, form, space.code_of(form)).name
     print(json.dumps({**codes, sys.argv[3]: unit_text(sys.argv[3])}))
 """
 NATIVE = "microkernels/cpu/native/typed_program.h"

@@ -2,11 +2,11 @@
 
     python -m tests.bench.groups [--count 40] [--seed 0] [--page FILE] [--folder DIR] [--tune] [--seconds S]
 
-Each group is a file of a few nodes over a matrix ``x`` (m, n). All are tuned twice with ``--zero-measure``: as models, whose
-groups have a form each, and as the operators ``group:FILE``. All contenders take turns in one process, on one thread, at
-three shapes; results are compared with ONNX Runtime's first. Times are the least of rounds; a kind has geometric means.
-Packs that lie in the folder are raced as they are, and rows that it has are not raced again: ``--tune`` makes packs, and a
-quiet machine is taken for the race alone, in shares of ``--seconds``.
+Each group is a file of a few nodes over a matrix ``x`` (m, n); three functions that libraries have are raced alone, too. All
+are tuned twice with ``--zero-measure``: as models, whose groups have a form each, and as the operators ``group:FILE``. All
+contenders take turns in one process, on one thread, at three shapes; results are compared with ONNX Runtime's first. Times
+are the least of rounds; a kind has geometric means. Packs that lie in the folder are raced as they are, and rows that it has
+are not raced again: ``--tune`` makes packs, and a quiet machine is taken for the race alone, in shares of ``--seconds``.
 """
 
 from __future__ import annotations
@@ -92,6 +92,12 @@ def transposed(draw: random.Random) -> list[Node]:
 KINDS: Mapping[str, Callable[[random.Random], list[Node]]] = {
     "elementwise": elementwise, "rows": rows, "reductions": reductions, "transposed": transposed,
 }  # fmt: skip
+
+
+# Behind the drawn ones: what libraries have a kernel of their own for.
+ALONE: Sequence[tuple[str, list[Node]]] = [
+    ("alone", [(function, ("x",), {"axis": -1} if function == "Softmax" else {})]) for function in ("Softmax", "Exp", "Tanh")
+]
 
 
 def model_of(nodes: Sequence[Node]) -> Any:
@@ -226,13 +232,14 @@ def tables(rows: Sequence[Row]) -> str:
     return "\n".join((*markdown_table(head, means), *markdown_table(("kind", "group", "shape", *names), lines)))
 
 
-def page(rows: Sequence[Row], command: str, host: str) -> str:
-    """The results as Markdown."""
+def page(rows: Sequence[Row], command: str, host: str, busy: bool) -> str:
+    """The results as Markdown. ``busy``: whether other programs ran beside the race."""
     lead = (
         f"`{command}`, {time.strftime('%Y-%m-%d')}, {host}, one thread, packs of predictions: nothing was timed for them. "
         "The contenders take turns in one process. Times are the least of 60 rounds of 2 ms, means are geometric. "
         "*model / operator* over 1: the group takes longer inside a model. *ONNX Runtime / model* over 1: the model is "
         "faster. ONNX Runtime writes into a bound output; the others make theirs."
+        f"{' Other programs ran on the host beside the race.' if busy else ''}"
     )
     return f"# Groups inside models\n\n{textwrap.fill(lead, 125, break_on_hyphens=False)}\n\n{tables(rows)}"
 
@@ -246,11 +253,13 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="files, packs and rows, kept; what is there is not made again")
     parser.add_argument("--tune", action="store_true", help="make the packs alone")
     parser.add_argument("--seconds", type=float, default=math.inf, help="begin no row later")
+    parser.add_argument("--busy", action="store_true", help="say on the page that other programs ran beside")
     arguments = parser.parse_args()
     until = time.monotonic() + arguments.seconds
     warnings.simplefilter("ignore")
     draw = random.Random(arguments.seed)
     groups = [(kind, KINDS[kind](draw)) for kind in [*KINDS] * math.ceil(arguments.count / len(KINDS))][: arguments.count]
+    groups += ALONE
     with tempfile.TemporaryDirectory() as scratch:
         folder = arguments.folder or Path(scratch)
         folder.mkdir(parents=True, exist_ok=True)
@@ -267,7 +276,8 @@ def main() -> None:
     elif arguments.page:
         drawn = f"--count {arguments.count} --seed {arguments.seed}"
         command = f"python -m tests.bench.groups {drawn} --page {arguments.page}"
-        arguments.page.write_text(page(rows, command, own_device("cpu", measure=False, cache_dir=None).id), encoding="utf-8")
+        host = own_device("cpu", measure=False, cache_dir=None).id
+        arguments.page.write_text(page(rows, command, host, arguments.busy), encoding="utf-8")
 
 
 if __name__ == "__main__":

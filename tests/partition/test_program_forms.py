@@ -282,6 +282,17 @@ def test_a_plan_says_the_form_of_each_group(monkeypatch):
     assert step.form.words.startswith("generated, schedule vl8_")
 
 
+@pytest.mark.parametrize(("mode", "program"), [("reflect", True), ("constant", False)])
+def test_what_is_reflected_is_a_program(mode, program):
+    g = GraphBuilder()
+    value: dict[str, Any] = {"value": 0.0} if mode == "constant" else {}
+    padded = g.add("pad", g.input("x", (B, T)), before=(0, 1), after=(0, 1), mode=mode, **value)
+    assert prefers_program(g.finish(g.map("max", padded, 0.0))) == program
+    g = GraphBuilder()
+    joined = g.add("concat", g.input("x", (B, T)), g.input("y", (B, T)), axis=0)
+    assert prefers_program(g.finish(g.map("tanh", joined))) and not prefers_program(g.finish(g.map("neg", joined)))
+
+
 def test_plain_loops_keep_what_they_do_better():
     g = GraphBuilder()
     x = g.input("x", (B, T))
