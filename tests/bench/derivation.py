@@ -52,8 +52,8 @@ GPUs: its kernels there against its own without derivation.
 Plain packs have the hand-written forms of the field already. Image columns, phases of a stride, residues of a dilation and
 Winograd's filtering are families of kernels. So a gain here is over those, not over a plain convolution.
 
-Derivation is off unless it is asked for. It takes a part of the budget, the kernels of every form are tuned in the rest, and a
-race of forms takes six seconds more. Layers whose lanes are full, as most models have them, get nothing for it."""
+Derivation is off unless it is asked for. It takes a part of the budget, the kernels of every form are tuned in the rest,
+and a race of forms takes six seconds more. Layers whose lanes are full, as most models have them, get nothing for it."""
 
 
 REAL = """Models of wheels, which nobody trained for this. Forms "may pay" that are expected to save 15 % of their product at
