@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from haotuner.derive.model import Derivation, Form, NodeForms
-from haotuner.derive.plan_forms import DerivedForms
+from haotuner.derive.plan_forms import EXPLORATIVE, DerivedForms
 from haotuner.derive.search import Limits
 from haotuner.derive.text import lines
 from haotuner.graph.rewrites import DERIVED
@@ -38,7 +38,7 @@ from tests.bench.wild_models import EVERY
 
 KINDS = (".onnx", ".pt2")  # of files
 PAGE, DRAWING = Path("docs/results/derivation.md"), Path("docs/images/derivation.svg")
-SECONDS = 60.0  # of derivation, of a product
+SECONDS = 10.0  # of derivation, of a product
 ROUNDS, LEAST_ROUNDS, CONTENDER_S = 300, 5, 1.0  # of a race: most and fewest turns, seconds after which there are no more
 TOLERANCE = 1e-3  # of the largest number
 OURS, DERIVES = "haotuner", "with --derive"
@@ -118,7 +118,7 @@ def _answer(model: Any, inputs: Mapping[str, Any]) -> Any:
 
 def searched(file: Path, case: Case) -> list[dict[str, Any]]:
     """Facts of each product of a case that differs from those before: statistics, prices, the chain of rules."""
-    derivation = Derivation(graph_of(file, case.shapes), list(case.requests), Limits(seconds=SECONDS))
+    derivation = Derivation(graph_of(file, case.shapes), list(case.requests), Limits(EXPLORATIVE, seconds=SECONDS))
     result, known = list[dict[str, Any]](), set[str]()
     for tensor in derivation.products():
         forms = derivation.forms_of(tensor)
