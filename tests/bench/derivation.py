@@ -57,11 +57,12 @@ Derivation is off unless it is asked for. It takes a part of the budget, the ker
 and a race of forms takes six seconds more. Layers whose lanes are full, as most models have them, get nothing for it."""
 
 
-SHORT = """- A run with `--derive` has less of its budget for each kernel. Where the model's own form is served after all, short
+SHORT = """
+- A run with `--derive` has less of its budget for each kernel. Where the model's own form is served after all, short
   budgets leave it worse tuned: see the ratios in brackets below 1.
 - No case of this page switches its form by size. Tests hold that a pack can.
 - Real models were looked at by expectations alone, and none was raced. So a gain of 3 % in one is not shown.
-- Layers whose windows are dilated stay: the kernels of residues of a dilation are as fast."""
+- Layers whose windows are dilated stay: the kernels of residues of a dilation are as fast.""".strip()
 REAL = """Models of wheels, which nobody trained for this. Forms "may pay" that are expected to save 15 % of their product at
 a request. The last column is of the whole request, less the margin of 40 % of the form that expectations alone must have."""
 
