@@ -39,7 +39,7 @@ class Layer:
 class Case:
     """Layers one behind the other; none: the dilated band.
 
-    ``requests``: sizes of n, h and w (of a band: of b and s); ``published``: ratios.
+    ``requests``: sizes of n, h and w (of a band: of q_0 heads and q_1 rows); ``published``: ratios.
     """
 
     layers: tuple[Layer, ...]
@@ -88,7 +88,7 @@ CASES: Mapping[str, Case] = {
     "InfoGAN 4x4 transposed": Case((transposed(256, 448, 4, 2, 1),), (_at(16, 2),), "5.1 (A100)"),
     "DCGAN 4x4 transposed": Case((transposed(512, 256, 4, 2, 1),), (_at(1, 4),)),
     "CSRNet 3x3, dilation 2": Case((conv(512, 512, 3, "", 2),), (_at(1, 14),)),
-    "Longformer's band, dilation 4": Case((), ({"b": 8, "s": 2048},), "4.5 (A100)"),
+    "Longformer's band, dilation 4": Case((), ({"q_0": 8, "q_1": 2048},), "4.5 (A100)"),
     "InfoGAN": Case(_generator([448, 256, 128, 64, 3], 228, 2), (_at(1, 1), _at(16, 1)), "up to 2.7 (A100, best of 7 nets)"),
     "DCGAN": Case(_generator([512, 256, 128, 64, 3], 100, 4), (_at(1, 1), _at(16, 1))),
     "FSRCNN": Case((conv(1, 56, 5, "prelu"), conv(56, 12, 1, "prelu"), *[conv(12, 12, 3, "prelu")] * 4,
@@ -162,7 +162,7 @@ def feeds(case: Case, request: Mapping[str, int]) -> dict[str, Any]:
     """Inputs of a request."""
     draw = np.random.default_rng(1)
     if not case.layers:
-        return {name: draw.normal(size=(request["b"], request["s"], WIDTH)).astype(np.float32) for name in ("q", "k")}
+        return {name: draw.normal(size=(request["q_0"], request["q_1"], WIDTH)).astype(np.float32) for name in ("q", "k")}
     shape = (request["n"], case.layers[0].ends[0], request["h"], request["w"])
     return {"x": draw.normal(size=shape).astype(np.float32)}
 
