@@ -22,6 +22,7 @@ from haotuner.cost.forest import Forest, Settings
 from haotuner.cost.model import Scores
 from haotuner.cost.scores import best_at
 from haotuner.hw_profiles.typical import typical
+from haotuner.microkernels.index import FAMILIES
 from haotuner.spec.device import Device
 from haotuner.transfer.device_table import DeviceTable, Rows
 
@@ -160,9 +161,12 @@ def chosen_share(left_out: Iterable[HeldOutTable], without: DeviceTable | None =
 def first_picks(left_out: Sequence[HeldOutTable]) -> tuple[float, float]:
     """Mean best throughput of first picks over families, NaN where none was held out: the roofline's, and those of a start.
 
-    A start is the model where it beats the roofline, and else the roofline.
+    A start is the model where it beats the roofline, and else the roofline. Families that ``tune`` builds count alone, if
+    any was held out.
     """
-    judged = verdicts(left_out, lambda item: item.table.family).values()
+    by_family = verdicts(left_out, lambda item: item.table.family)
+    ours = {item.name for item in FAMILIES}
+    judged = [v for name, v in by_family.items() if name in ours] or list(by_family.values())
     if not judged:
         return float("nan"), float("nan")
     return float(np.mean([v.roofline for v in judged])), float(np.mean([v.model if v.beats else v.roofline for v in judged]))

@@ -157,7 +157,10 @@ def judged(
 
 
 def needed(expected: Scores, table: DeviceTable, rows_of_op: Sequence[Rows]) -> int:
-    """Kernels in the order of an expectation until the best of them is within ``WITHIN``, shapes of one op together."""
+    """Kernels in the order of an expectation until the best of them is within ``WITHIN``, shapes of one op together.
+
+    0 where no kernel was timed at every shape.
+    """
     kernels = sorted({table.trials[row].kernel for rows in rows_of_op for row in rows.tolist()})
     at = {kernel: index for index, kernel in enumerate(kernels)}
     scores, rates = (np.full((len(rows_of_op), len(kernels)), np.nan) for _ in range(2))
@@ -166,6 +169,8 @@ def needed(expected: Scores, table: DeviceTable, rows_of_op: Sequence[Rows]) -> 
         scores[shape, columns], rates[shape, columns] = expected[rows], table.labels[rows]
     whole = ~np.isnan(rates).any(axis=0)  # timed at every shape
     scores, rates = scores[:, whole], rates[:, whole]
+    if not whole.any():
+        return 0
     order = np.argsort(-scores.mean(axis=0), kind="stable")
     best = np.maximum.accumulate(rates[:, order], axis=1)
     lost = np.exp((best[:, -1:] - best).mean(axis=0)) - 1.0
@@ -187,10 +192,11 @@ def within(left_out: Sequence[HeldOutTable]) -> Iterator[list[str]]:
             of_shapes.append((needed(prior, table, [rows]), needed(learned, table, [rows])))
         of_ops += [(needed(prior, table, each), needed(learned, table, each)) for each in ops.values()]
     for family, (of_ops, of_shapes) in sorted(counts.items()):
+        of_ops = [pair for pair in of_ops if min(pair)]
         cells = [family, str(len(of_ops))]
         for pairs in (of_ops, of_shapes):
-            analysis, model = np.mean(pairs, axis=0).tolist()
-            cells += [f"{analysis:.1f}", f"{model:.1f}", f"{analysis / model:.1f}x"]
+            analysis, model = np.mean(pairs, axis=0).tolist() if pairs else (0.0, 0.0)
+            cells += [f"{analysis:.1f}", f"{model:.1f}", f"{analysis / model:.1f}x"] if pairs else ["-"] * 3
         yield cells
 
 
