@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -186,7 +187,7 @@ def judged_tasks(table: DeviceTable) -> list[Rows]:
 
 
 def runs_on_gpus(device: Device) -> bool:
-    """True of devices whose units hide latency behind other waves, False of CPUs: either kind has a model of its own."""
+    """True of devices whose units hide latency behind other waves, False of CPUs; either has a model of its own."""
     return typical(device).waves_hide_latency
 
 
@@ -219,9 +220,14 @@ def machine_of(device: Device) -> str:
     return GPUS if runs_on_gpus(device) else CPUS
 
 
-def verdict_on(facts: Mapping[str, object], family: str) -> Verdict | None:
-    """Verdict of a model's facts on a family; None where no device with such kernels was held out."""
-    known = facts.get("verdicts")
+def verdict_on(facts: Mapping[str, Any], family: str, device: Device | None = None) -> Verdict | None:
+    """Verdict of a model's facts on a family; None where no device with such kernels was held out.
+
+    Of a CPU of another host than the sources' that with whole hosts held out, where the facts have one.
+    """
+    hosts = {source.rpartition("-")[0] for source in facts.get("sources", ())}
+    elsewhere = device is not None and device.id.rpartition("-")[0] not in hosts and "elsewhere" in facts
+    known = facts.get("elsewhere" if elsewhere else "verdicts")
     item = known.get(family) if isinstance(known, Mapping) else None
     return Verdict(**{**item, "tasks": int(item["tasks"])}) if isinstance(item, Mapping) else None
 

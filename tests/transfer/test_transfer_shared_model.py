@@ -220,3 +220,19 @@ def test_an_order_is_worth_the_kernels_that_it_takes_to_come_within_two_percent(
     assert needed(table.labels, table, shapes[:1]) == 1, "the truth needs one kernel of one shape"
     assert needed(-table.labels, table, shapes[:1]) > len(table) // 4
     assert 1 <= needed(table.labels, table, shapes) < needed(-table.labels, table, shapes)
+
+
+def test_a_cpu_of_another_host_is_judged_by_hosts_that_were_held_out() -> None:
+    facts = load_model(shipped_file(CPUS)).facts
+    here = device_of("xeon-8380")
+    sources = sorted(facts["sources"])
+    near = replace(here, id=f"{sources[0].rpartition('-')[0]}-other")
+    family = "cpu_batch_matmul_fp32"
+    inside, elsewhere = verdict_on(facts, family, near), verdict_on(facts, family, here)
+    assert inside is not None and elsewhere is not None
+    assert inside.beats and not elsewhere.beats, "another instruction set of a measured host gains, another host does not"
+    start = start_of(None, here, family)
+    assert start.model is None and f"the shared model of CPUs is not used for {family}" in start.words
+    start = start_of(None, near, family)
+    assert start.model is not None and "from the shared model of CPUs" in start.words
+    assert "no device with such kernels" in start_of(None, here, "cpu_online_softmax").words
