@@ -148,7 +148,7 @@ def judged(
     """Held-out tables of all splits, and the lines of the page."""
     every = {"its device": list(devices_left_out)}
     every |= {label: held_out(learned, key, print) for label, key in splits.items()}
-    lines = []
+    lines: list[list[str]] = []
     for label, left_out in every.items():
         lines += rows_of(label, verdicts(left_out, lambda item: item.table.family))
     for label, left_out in every.items():
