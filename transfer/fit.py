@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 import numpy as np
 
@@ -31,6 +32,7 @@ from haotuner.transfer.shared_model import (
 from haotuner.transfer.sources import learn_sources, opposite_orders
 
 OWN_WEIGHT = 0.9  # of the target's own records beside its neighbours', where there are enough
+_device_of = attrgetter("device.id")  # of a table
 FEWEST_OWN_ROWS = 64  # of the target itself, from which it is a source of its own: fewer are noise to a forest
 
 
@@ -152,8 +154,7 @@ def chosen_sources(
 ) -> tuple[list[DeviceTable], list[HeldOutTable], list[str]]:
     """Tables to learn from, the held-out tables by models of them, and words on what was tried.
 
-    Times of kernels are always learned from. Times of solvers and winners are as far from our kernels as a source can be:
-    either is learned from if first picks on held-out devices are better for it.
+    Times of kernels are always learned from; those of solvers, and winners, if first picks on held-out devices gain by it.
     """
     learned = [table for table in tables if table.family != SOLVERS]
     more = {
@@ -179,10 +180,6 @@ def chosen_sources(
         if used:
             learned, left_out = [*learned, *group], tried
     return learned, left_out, lines
-
-
-def _device_of(table: DeviceTable) -> str:
-    return table.device.id
 
 
 def _other_kind(name: str, tables: Sequence[DeviceTable], target: Device) -> UsageError:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -22,6 +23,7 @@ from haotuner.cost.forest import Forest, Settings
 from haotuner.cost.model import Scores
 from haotuner.cost.scores import best_at
 from haotuner.hw_profiles.typical import typical
+from haotuner.microkernels.index import FAMILIES
 from haotuner.spec.device import Device
 from haotuner.transfer.device_table import DeviceTable, Rows
 
@@ -160,9 +162,12 @@ def chosen_share(left_out: Iterable[HeldOutTable], without: DeviceTable | None =
 def first_picks(left_out: Sequence[HeldOutTable]) -> tuple[float, float]:
     """Mean best throughput of first picks over families, NaN where none was held out: the roofline's, and those of a start.
 
-    A start is the model where it beats the roofline, and else the roofline.
+    A start is the model where it beats the roofline, and else the roofline. Families that ``tune`` builds count alone, if
+    any was held out.
     """
-    judged = verdicts(left_out, lambda item: item.table.family).values()
+    by_family = verdicts(left_out, lambda item: item.table.family)
+    ours = {item.name for item in FAMILIES}
+    judged = [v for name, v in by_family.items() if name in ours] or list(by_family.values())
     if not judged:
         return float("nan"), float("nan")
     return float(np.mean([v.roofline for v in judged])), float(np.mean([v.model if v.beats else v.roofline for v in judged]))
@@ -182,7 +187,7 @@ def judged_tasks(table: DeviceTable) -> list[Rows]:
 
 
 def runs_on_gpus(device: Device) -> bool:
-    """True of devices whose units hide latency behind other waves, False of CPUs: either kind has a model of its own."""
+    """True of devices whose units hide latency behind other waves, False of CPUs; either has a model of its own."""
     return typical(device).waves_hide_latency
 
 
@@ -215,9 +220,14 @@ def machine_of(device: Device) -> str:
     return GPUS if runs_on_gpus(device) else CPUS
 
 
-def verdict_on(facts: Mapping[str, object], family: str) -> Verdict | None:
-    """Verdict of a model's facts on a family; None where no device with such kernels was held out."""
-    known = facts.get("verdicts")
+def verdict_on(facts: Mapping[str, Any], family: str, device: Device | None = None) -> Verdict | None:
+    """Verdict of a model's facts on a family; None where no device with such kernels was held out.
+
+    Of a CPU of another host than the sources' that with whole hosts held out, where the facts have one.
+    """
+    hosts = {source.rpartition("-")[0] for source in facts.get("sources", ())}
+    elsewhere = device is not None and device.id.rpartition("-")[0] not in hosts and "elsewhere" in facts
+    known = facts.get("elsewhere" if elsewhere else "verdicts")
     item = known.get(family) if isinstance(known, Mapping) else None
     return Verdict(**{**item, "tasks": int(item["tasks"])}) if isinstance(item, Mapping) else None
 

@@ -6,6 +6,7 @@ so a model of twenty rows ranks nearly as well as the analysis, and one of thous
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -127,7 +128,7 @@ class Forest:
             raise ValueError("this forest was not fitted; there is nothing to save")
         settings = {**asdict(self.settings), "columns": list(self.settings.columns)}
         state = {"line": list(self.line), "facts": self.facts, "settings": settings, "seed": self.seed}
-        return state, () if self.booster is None else (self.booster.model_to_string(),)
+        return state, () if self.booster is None else (_finite(self.booster.model_to_string()),)
 
     @staticmethod
     def restored(state: Mapping[str, Any], texts: Sequence[str], *, threads: int = 1) -> Forest:
@@ -156,6 +157,14 @@ class Forest:
         import lightgbm
 
         return lightgbm.Dataset(self._matrix(frame), labels, weight=weights, feature_name=list(self.settings.columns))
+
+
+def _finite(text: str) -> str:
+    """LightGBM's text of trees without infinite thresholds, by which it tells a number from none; as long as before.
+
+    Its header says how long each tree is. No feature comes near 9e9.
+    """
+    return re.sub(r"^threshold=.*$", lambda line: line[0].replace("inf", "9e9"), text, flags=re.MULTILINE)
 
 
 def line_through(prior: Scores, labels: Scores, weights: Scores | None, slope: float | None) -> tuple[float, float]:

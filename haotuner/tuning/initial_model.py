@@ -117,7 +117,7 @@ def _shared_shipped(device: Device, family: str, seed: int) -> Start:
         model = load_model(shipped_file(machine))
     except HaotunerError as error:
         return Start(model=None, words=f"from the roofline: {error}", document={"model": None, "why": str(error)})
-    if verdict_on(model.facts, family) is None:
+    if verdict_on(model.facts, family, device) is None:
         why = f"{name} is not used for {family}: no device with such kernels was held out of it"
         return Start(model=None, words=f"from the roofline: {why}", document={"model": None, "why": why})
     return _shared(model, name, f"{SHARED}/{machine}", device, family, seed)
@@ -125,7 +125,7 @@ def _shared_shipped(device: Device, family: str, seed: int) -> Start:
 
 def _shared(model: Forest | Transferred, name: str, file: str, device: Device, family: str, seed: int) -> Start:
     """A start from a model of every family, or from the roofline where held-out devices say that it ranks no better."""
-    verdict, sources = verdict_on(model.facts, family), dict(model.facts.get("sources", {}))
+    verdict, sources = verdict_on(model.facts, family, device), dict(model.facts.get("sources", {}))
     if verdict is None:
         certain = f"how well it ranks {family} is not known, as no device with such kernels was held out"
     else:

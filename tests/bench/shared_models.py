@@ -144,20 +144,23 @@ CPU_SPLITS: dict[str, Key] = {
 
 def judged(
     devices_left_out: Sequence[HeldOutTable], learned: Sequence[DeviceTable], splits: Mapping[str, Key]
-) -> list[list[str]]:
-    """Lines of all splits."""
+) -> tuple[dict[str, list[HeldOutTable]], list[list[str]]]:
+    """Held-out tables of all splits, and the lines of the page."""
     every = {"its device": list(devices_left_out)}
     every |= {label: held_out(learned, key, print) for label, key in splits.items()}
-    lines = []
+    lines: list[list[str]] = []
     for label, left_out in every.items():
         lines += rows_of(label, verdicts(left_out, lambda item: item.table.family))
     for label, left_out in every.items():
         lines += rows_of(label, verdicts(left_out, lambda _: "**all**"))
-    return lines
+    return every, lines
 
 
 def needed(expected: Scores, table: DeviceTable, rows_of_op: Sequence[Rows]) -> int:
-    """Kernels in the order of an expectation until the best of them is within ``WITHIN``, shapes of one op together."""
+    """Kernels in the order of an expectation until the best of them is within ``WITHIN``, shapes of one op together.
+
+    0 where no kernel was timed at every shape.
+    """
     kernels = sorted({table.trials[row].kernel for rows in rows_of_op for row in rows.tolist()})
     at = {kernel: index for index, kernel in enumerate(kernels)}
     scores, rates = (np.full((len(rows_of_op), len(kernels)), np.nan) for _ in range(2))
@@ -166,6 +169,8 @@ def needed(expected: Scores, table: DeviceTable, rows_of_op: Sequence[Rows]) -> 
         scores[shape, columns], rates[shape, columns] = expected[rows], table.labels[rows]
     whole = ~np.isnan(rates).any(axis=0)  # timed at every shape
     scores, rates = scores[:, whole], rates[:, whole]
+    if not whole.any():
+        return 0
     order = np.argsort(-scores.mean(axis=0), kind="stable")
     best = np.maximum.accumulate(rates[:, order], axis=1)
     lost = np.exp((best[:, -1:] - best).mean(axis=0)) - 1.0
@@ -187,18 +192,25 @@ def within(left_out: Sequence[HeldOutTable]) -> Iterator[list[str]]:
             of_shapes.append((needed(prior, table, [rows]), needed(learned, table, [rows])))
         of_ops += [(needed(prior, table, each), needed(learned, table, each)) for each in ops.values()]
     for family, (of_ops, of_shapes) in sorted(counts.items()):
+        of_ops = [pair for pair in of_ops if min(pair)]
         cells = [family, str(len(of_ops))]
         for pairs in (of_ops, of_shapes):
-            analysis, model = np.mean(pairs, axis=0).tolist()
-            cells += [f"{analysis:.1f}", f"{model:.1f}", f"{analysis / model:.1f}x"]
+            analysis, model = np.mean(pairs, axis=0).tolist() if pairs else (0.0, 0.0)
+            cells += [f"{analysis:.1f}", f"{model:.1f}", f"{analysis / model:.1f}x"] if pairs else ["-"] * 3
         yield cells
 
 
-def ship(tables: Sequence[DeviceTable], devices_left_out: Sequence[HeldOutTable], out: Path) -> str:
-    """Write the model of all tables; a sentence on it."""
-    share = chosen_share(devices_left_out)
+def ship(tables: Sequence[DeviceTable], left_out: Mapping[str, list[HeldOutTable]], out: Path) -> str:
+    """Write the model of all tables; a sentence on it.
+
+    Where hosts were held out, a CPU of another host is judged by them.
+    """
+    share = chosen_share(left_out["its device"])
     forest = fit_shared(tables, share=share)
-    forest.facts = facts_of(tables, verdicts(devices_left_out, lambda item: item.table.family), share)
+    forest.facts = facts_of(tables, verdicts(left_out["its device"], lambda item: item.table.family), share)
+    if "its host" in left_out:
+        elsewhere = facts_of(tables, verdicts(left_out["its host"], lambda item: item.table.family), share)["verdicts"]
+        forest.facts["elsewhere"] = elsewhere
     state, texts = forest.state()
     out.parent.mkdir(parents=True, exist_ok=True)
     write(out, Saved(kind="forest", state=state, texts=tuple(map(slim, texts)), columns=forest.uses))
@@ -222,8 +234,8 @@ def main() -> None:
     tables = cpu_tables() if options.cpu else tables_of(options.data)
     winners = [] if options.cpu or options.data is None else winners_of(options.data)
     learned, devices_left_out, chosen = chosen_sources(tables, winners, print)
-    lines = judged(devices_left_out, learned, CPU_SPLITS if options.cpu else GPU_SPLITS)
-    about = ship(learned, devices_left_out, options.out or shipped_file(CPUS if options.cpu else GPUS))
+    left_out, lines = judged(devices_left_out, learned, CPU_SPLITS if options.cpu else GPU_SPLITS)
+    about = ship(learned, left_out, options.out or shipped_file(CPUS if options.cpu else GPUS))
     about = " ".join([about, *(f"{line[0].upper()}{line[1:]}." for line in chosen)])
     text = [CPU_HEAD if options.cpu else HEAD, "", about, "", *markdown([COLUMNS, *lines])]
     if options.cpu:

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from haotuner.cost.features import NAMES, features
-from haotuner.cost.forest import Forest
+from haotuner.cost.features import NAMES, OPTIONAL_NAMES, features
+from haotuner.cost.forest import Forest, Settings
 from haotuner.cost.model_file import Saved, write
 from haotuner.errors import UsageError
 from haotuner.transfer.fit import fit_model
@@ -161,3 +162,14 @@ def test_a_pipe_or_a_folder_is_not_replaced_by_a_model(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="cannot write the model"):
             write(path, Saved(kind="forest", state={}, texts=()))
     assert (tmp_path / "pipe").is_fifo() and {path.name for path in tmp_path.iterdir()} == {"pipe", "file"}
+
+
+def test_a_column_that_some_families_lack_is_told_apart_after_saving(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.random((400, len(NAMES))), columns=list(NAMES))
+    frame.loc[::2, list(OPTIONAL_NAMES)] = np.nan
+    labels = np.where(frame["streams"].isna(), 1.0, -1.0)
+    forest = Forest(settings=Settings(columns=("streams", "expected_log"), slope=0.0, trees=20)).fit(frame, labels)
+    save_model(forest, tmp_path / "model")
+    again = load_model(tmp_path / "model")
+    assert np.array_equal(again.predict(frame), forest.predict(frame)) and again.predict(frame)[0] > again.predict(frame)[1]

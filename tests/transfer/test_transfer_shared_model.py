@@ -40,7 +40,7 @@ from haotuner.transfer.shared_model import (
 from haotuner.tuning.initial_model import Starts, start_of
 from tests.bench.own_records import FOLDER
 from tests.bench.shared_models import needed
-from tests.transfer.transfer_examples import WIDE, tables
+from tests.transfer.transfer_examples import COUSIN, WIDE, tables
 
 device_of = partial(find_device, measure=False)
 H200, L40S = device_of("h200"), device_of("l40s")
@@ -220,3 +220,34 @@ def test_an_order_is_worth_the_kernels_that_it_takes_to_come_within_two_percent(
     assert needed(table.labels, table, shapes[:1]) == 1, "the truth needs one kernel of one shape"
     assert needed(-table.labels, table, shapes[:1]) > len(table) // 4
     assert 1 <= needed(table.labels, table, shapes) < needed(-table.labels, table, shapes)
+
+
+def test_a_cpu_of_another_host_is_judged_by_hosts_that_were_held_out() -> None:
+    facts = load_model(shipped_file(CPUS)).facts
+    here = device_of("xeon-8380")
+    sources = sorted(facts["sources"])
+    near = replace(here, id=f"{sources[0].rpartition('-')[0]}-other")
+    family = "cpu_batch_matmul_fp32"
+    inside, elsewhere = verdict_on(facts, family, near), verdict_on(facts, family, here)
+    assert inside is not None and elsewhere is not None
+    assert inside.beats and not elsewhere.beats, "another instruction set of a measured host gains, another host does not"
+    start = start_of(None, here, family)
+    assert start.model is None and f"the shared model of CPUs is not used for {family}" in start.words
+    start = start_of(None, near, family)
+    assert start.model is not None and "from the shared model of CPUs" in start.words
+    assert "no device with such kernels" in start_of(None, here, "cpu_online_softmax").words
+
+
+def test_a_store_of_several_families_of_cpus_is_fitted_as_one_model_of_cpus(
+    measured: list[DeviceTable], tmp_path: Path
+) -> None:
+    dense = tables(WIDE, COUSIN)
+    read = DeviceTables(tables=[*dense, *(replace(table, family="cpu_batch_matmul_fp32") for table in dense), *measured])
+    fitted = fit_model(read, device_of("xeon-8380"))
+    assert fitted.mode == "shared" and fitted.sources == ("cousin", "wide"), "GPUs of the store are no sources of a CPU"
+    save_model(fitted.model, tmp_path / "model")
+    assert load_model(tmp_path / "model").facts["machine"] == CPUS
+    start = start_of(str(tmp_path / "model"), device_of("xeon-8380"), "cpu_dense_fp32")
+    assert "the model" in start.words and "2 devices (cousin, wide; xeon-8380 is not among them)" in start.words
+    with pytest.raises(UsageError, match="ranks shared kernels"):
+        start_of(str(tmp_path / "model"), L40S, "cuda_simt_fp32")
