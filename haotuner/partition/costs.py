@@ -117,7 +117,7 @@ class Rates:
         return self.flops * (self.many_taps_last if grouped and taps > FEW_TAPS else 1.0)
 
     def waiting_share(self, op: Op, sizes: Mapping[str, int]) -> float:
-        """How much longer a depthwise convolution takes than in full tiles of ``TILE_ROWS`` rows; 1 of other products."""
+        """Time of a depthwise convolution over that in full tiles of ``TILE_ROWS`` rows; 1 of other products."""
         extents = dict(op.static) | dict(sizes)
         is_image = self.waiting_rows > 0 and is_convolution(op.kind) and "h" in extents
         if not is_image or channels_last(op) or not is_direct(op):

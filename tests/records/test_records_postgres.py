@@ -73,10 +73,10 @@ def test_a_claim_holds_until_its_owner_is_gone_or_its_lease_is_over(url: str, se
         assert one.claim("s", [TRIAL]) == (TRIAL,) and other.claim("s", [TRIAL]) == ()
         one.release("s", [TRIAL])
         assert other.claim("s", [TRIAL]) == (TRIAL,)
-        gone = Owner(place=Owner.mine().place, pid=2**22 + 1, born="1", token="t")
+        gone = Owner(host=Owner.mine().host, pid=2**22 + 1, born="1", token="t")
         server.sql(url, f"UPDATE haotuner.claim SET owner = '{gone}'")
         assert one.claim("s", [TRIAL]) == (TRIAL,), "its process is gone"
-        far = Owner(place="another host", pid=1, born="1", token="t")
+        far = Owner(host="another host", pid=1, born="1", token="t")
         server.sql(url, f"UPDATE haotuner.claim SET owner = '{far}', expires = {time.time() + 60}")
         assert other.claim("s", [TRIAL]) == (), "of another host nothing is known"
         server.sql(url, "UPDATE haotuner.claim SET expires = 1")
