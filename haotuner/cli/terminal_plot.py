@@ -80,4 +80,4 @@ def pack_plots(pack: Path, op: str, races: Sequence[Mapping[str, Any]] = (), *, 
             names = ", ".join(entry.name for source in sources.packs for entry in source.manifest.ops)
             raise UsageError(f"{pack} has no op {op}; it has {names or 'none'}")
         drawn = [(plan.choice, time_figure(plan, races)) for plan in plans[:most]]
-    return [figure_text(made, choice) for choice, made in drawn if made is not None]
+    return [figure_text(plot, choice) for choice, plot in drawn if plot is not None]

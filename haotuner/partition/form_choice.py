@@ -54,14 +54,14 @@ def ways_of_forms(plan: IlpPartitioner, forms: FormPlans) -> tuple[tuple[Special
         return ways_of(plan), plan.report
     every, requests, us = (plan, *forms.plans), plan.prices.requests, np.array(forms.us)
     cut = best_cut(plan.graph, requests, us, MOST_INTERVALS, WORST) if len(requests) > 1 else None
-    taken = (int(us.mean(axis=1).argmin()),) if cut is None else cut.plans
-    rewrites = [*plan.rewrites, *_rows(forms, taken)]
-    if cut is None or len(taken) == 1:
-        only = every[taken[0]]
+    chosen = (int(us.mean(axis=1).argmin()),) if cut is None else cut.plans
+    rewrites = [*plan.rewrites, *_rows(forms, chosen)]
+    if cut is None or len(chosen) == 1:
+        only = every[chosen[0]]
         only.report.ways = []  # of a choice before
         result = tuple(_of(way, only, plan) for way in ways_of(only))
         return result, replace(only.report, rewrites=rewrites)
-    result = in_intervals(cut, requests, [_of(Specialization(every[at].steps), every[at], plan) for at in taken])
+    result = in_intervals(cut, requests, [_of(Specialization(every[at].steps), every[at], plan) for at in chosen])
     ways = [
         {
             "where": where(cut, index, requests),
@@ -74,7 +74,7 @@ def ways_of_forms(plan: IlpPartitioner, forms: FormPlans) -> tuple[tuple[Special
         }
         for index, members in enumerate(cut.members)
     ]
-    regions = [region for at in sorted(set(taken)) for region in every[at].report.regions]
+    regions = [region for at in sorted(set(chosen)) for region in every[at].report.regions]
     distinct = {tuple(region["outputs"]): region for region in reversed(regions)}
     return result, replace(plan.report, ways=ways, rewrites=rewrites, regions=list(reversed(distinct.values())))
 
@@ -83,10 +83,10 @@ def _of(way: Specialization, own: IlpPartitioner, plan: IlpPartitioner) -> Speci
     return way if own is plan else replace(way, graph=own.graph)
 
 
-def _rows(forms: FormPlans, taken: Sequence[int]) -> list[dict[str, Any]]:
+def _rows(forms: FormPlans, chosen: Sequence[int]) -> list[dict[str, Any]]:
     """Rows of the rules of forms that are taken, each once."""
     result: dict[tuple[str, str], dict[str, Any]] = {}
-    for at in sorted({position for position in taken if position}):
+    for at in sorted({position for position in chosen if position}):
         for row in forms.rules[at - 1]:
             result.setdefault((row["rule"], row["tensor"]), dict(row))
     return list(result.values())

@@ -201,7 +201,7 @@ def starved(path: str) -> None:
 @contextlib.contextmanager
 def _fresh(server: Server) -> Iterator[None]:
     """A request that finds nothing of those before, and whose context goes where it fails."""
-    server.model.bound._shapes.clear()
+    server.model.bound._known.clear()
     try:
         yield
     except HaotunerError:

@@ -37,7 +37,7 @@ def starved(path: str) -> None:
     wanted = [interpret(graph, inputs) for inputs in requests]
 
     def serve() -> None:
-        model.bound._shapes.clear()
+        model.bound._known.clear()
         try:
             for inputs, want in zip(requests, wanted, strict=True):
                 found = model.run(inputs)
@@ -69,7 +69,7 @@ def chained(path: str) -> None:
 
     def serve() -> None:
         for one in model.segments.values():
-            one._shapes.clear()
+            one._known.clear()
         try:
             for inputs, want in zip(requests, wanted, strict=True):
                 found = model.run(inputs, seed=4)

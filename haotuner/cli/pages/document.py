@@ -42,9 +42,9 @@ def document_of(
         plans = plans_of(sources)
         of_packs = [_first_page(sources), op_page(sources, plans) if plans else None, model_page(sources)]
         compared = None if other is None else compare_page(sources, other[0], name, other[1])
-    made = [live, compared, *of_packs, search_page(sources, calibrates=live is None), device_page(sources)]
-    made.append(failure_page(sources))
-    pages = [page.document() for page in made if page is not None]
+    candidates = [live, compared, *of_packs, search_page(sources, calibrates=live is None), device_page(sources)]
+    candidates.append(failure_page(sources))
+    pages = [page.document() for page in candidates if page is not None]
     result: dict[str, Any] = cleaned({"title": f"haotuner report: {name}", "haotuner": __version__, "pages": pages})
     return result
 

@@ -32,11 +32,13 @@ def model_page(sources: Sources) -> Page | None:
     graphs, no_graph = _graphs(models)
     steps = {d["model"]: timeline(d) for _, _, d in _of(sources, STEPS)}
     plans = {name: plan for source in sources.packs for name, plan in source.manifest.tuning.get("models", {}).items()}
-    groups = {name: made for name, plan in plans.items() if (made := group_figure(plan)) is not None}
+    groups = {name: panel_figure for name, plan in plans.items() if (panel_figure := group_figure(plan)) is not None}
     predictions = {
-        name: made for name in names if (made := prediction_figure(name, plans.get(name, {}), sources)) is not None
+        name: panel_figure
+        for name in names
+        if (panel_figure := prediction_figure(name, plans.get(name, {}), sources)) is not None
     }
-    races = {name: made for name in names if (made := race_figure(name, sources)) is not None}
+    races = {name: panel_figure for name in names if (panel_figure := race_figure(name, sources)) is not None}
     pack = str(sources.packs[0].path) if sources.packs else "PACK"
     explain = f"haotuner explain {pack} --model"
     return Page(
@@ -145,18 +147,18 @@ def graph(plan: ExecutionPlan, kernels: Mapping[str, Sequence[str]]) -> Figure:
         data.append(points(words, [spots[at][0] for at in own], [spots[at][1] for at in own], texts, colour,
                            symbol="square" if kind == "loops" else "circle"))  # fmt: skip
     hidden = {"visible": False, "fixedrange": False}
-    made = figure(data, "depth", "", x_type="linear", y_type="linear", dragmode="pan")
-    made["layout"]["yaxis"] = hidden
-    return made
+    result = figure(data, "depth", "", x_type="linear", y_type="linear", dragmode="pan")
+    result["layout"]["yaxis"] = hidden
+    return result
 
 
 def _read(step: Step, tensors: set[str], alias: Mapping[str, str]) -> list[str]:
-    """Tensors that a step names and does not make, each by the name under which a step made it."""
-    made = set(str(step_summary(step)["makes"]).split(", "))
+    """Tensors that a step names and does not make, each by the name under which a step outputs it."""
+    outputs = set(str(step_summary(step)["makes"]).split(", "))
     names = []
     for value in step.values():
         texts = value if isinstance(value, list) else list(value.values()) if isinstance(value, dict) else [value]
-        names += [text for text in texts if isinstance(text, str) and text in tensors and text not in made]
+        names += [text for text in texts if isinstance(text, str) and text in tensors and text not in outputs]
     result = []
     for name in names:
         for _ in range(len(alias) + 1):  # a view of a view
@@ -184,9 +186,9 @@ def timeline(document: Mapping[str, Any]) -> Figure:
         drawn["base"] = [start for start, _ in own]
         data.append(drawn)
     where = str(Shape.of(document["shape"])) or "fixed sizes"
-    made = figure(data, f"microseconds, {where}", "", x_type="linear", y_type="category", rows=4, barmode="overlay")
-    made["layout"]["yaxis"]["showticklabels"] = False
-    return made
+    result = figure(data, f"microseconds, {where}", "", x_type="linear", y_type="category", rows=4, barmode="overlay")
+    result["layout"]["yaxis"]["showticklabels"] = False
+    return result
 
 
 def group_figure(plan: Mapping[str, Any]) -> Figure | None:

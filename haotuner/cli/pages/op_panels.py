@@ -185,8 +185,8 @@ def op_page(sources: Sources, plans: Sequence[OpPlan]) -> Page:
     unraced = {plan.choice: NO_RACE.format(pack=plan.source.path) for plan in plans if not races_of(plan, races)}
     unknown = {plan.choice: _unserved(plan) for plan in plans if plan.by_rows and plan.source.serve is None}
     maps = {plan.choice: kernel_map(plan) for plan in plans if plan.choice not in unknown}
-    funnels = {plan.choice: made for plan in plans if (made := funnel_figure(plan)) is not None}
-    lost = {plan.choice: made for plan in plans if (made := regret_figure(plan, races)) is not None}
+    funnels = {plan.choice: panel_figure for plan in plans if (panel_figure := funnel_figure(plan)) is not None}
+    lost = {plan.choice: panel_figure for plan in plans if (panel_figure := regret_figure(plan, races)) is not None}
     untimed = "nothing was compared with what serves: haotuner tune with a longer --budget and --resume"
     manifest = "the pack's manifest"
     raced = sources.files(RACE)
@@ -200,9 +200,9 @@ def op_page(sources: Sources, plans: Sequence[OpPlan]) -> Page:
                 about="Microseconds of one call. Below the dashed line no call of this device can be. Pale points were "
                 "raced beside other programs.",
                 source=f"expected and timed: {manifest}; roofline: its device{f'; peers: {raced}' if raced else ''}",
-                figures={choice: made for choice, made in times.items() if made is not None},
+                figures={choice: panel_figure for choice, panel_figure in times.items() if panel_figure is not None},
                 missing={choice: "the pack has no time of this op: tune without --zero-measure"
-                         for choice, made in times.items() if made is None} | unraced,
+                         for choice, panel_figure in times.items() if panel_figure is None} | unraced,
             ),
             Panel(
                 title="Kernels over shape",
@@ -282,11 +282,11 @@ def kernel_map(plan: OpPlan) -> Figure:
     fixed = {axis: ends[-1] for axis, ends in bounds.items() if axis not in (across, up)}
     xs, ys = (_spread(bounds[axis]) for axis in (across, up))
     served = [[plan.served(Shape.of({**fixed, across: x, up: y})) for x in xs] for y in ys]
-    names = list(dict.fromkeys(part.kernel for row in served for made in row if made is not None for part in made.parts))
+    names = list(dict.fromkeys(part.kernel for row in served for call in row if call is not None for part in call.parts))
     index = {name: min(at, KERNELS_SHOWN) for at, name in enumerate(names)}
     count = min(len(names), KERNELS_SHOWN + 1)
-    z = [[index[made.parts[0].kernel] if made is not None else None for made in row] for row in served]
-    texts = [[f"up to {across}={x}, {up}={y}\n{made.label if made else ''}" for x, made in zip(xs, row, strict=True)]
+    z = [[index[call.parts[0].kernel] if call is not None else None for call in row] for row in served]
+    texts = [[f"up to {across}={x}, {up}={y}\n{call.label if call else ''}" for x, call in zip(xs, row, strict=True)]
              for y, row in zip(ys, served, strict=True)]  # fmt: skip
     scale = [[at / count + edge / count, COLOURS[at]] for at in range(count) for edge in (0, 1)]
     heat = {"type": "heatmap", "x": list(map(str, xs)), "y": list(map(str, ys)), "z": z, "text": texts, "zmin": -0.5,
@@ -315,9 +315,9 @@ def _shares(plan: OpPlan) -> Figure:
     shares: dict[str, list[float]] = {}
     texts = []
     for at, extent in enumerate(extents):
-        made = plan.served(Shape.of({axis: extent}))
-        texts.append(f"{axis}={extent}: {made.label if made else 'not known'}")
-        parts = made.parts if made else ()
+        call = plan.served(Shape.of({axis: extent}))
+        texts.append(f"{axis}={extent}: {call.label if call else 'not known'}")
+        parts = call.parts if call else ()
         work = [rows.get(part.kernel, 1) * part.tiles if part.tiles and len(parts) > 1 else extent for part in parts]
         for part, tall in zip(parts, work, strict=True):
             shares.setdefault(part.kernel, [0.0] * len(extents))[at] += 100 * tall / max(1, sum(work))

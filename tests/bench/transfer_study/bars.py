@@ -1,4 +1,4 @@
-"""Bars: what transfer has to reach, held against a survey; each bar with what was found, met or not."""
+"""Bars: what transfer has to reach, held against a survey; each bar with its figure, met or not."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Bar:
     family: str
     split: str
     text: str
-    found: str
+    reached: str
     met: bool
 
 
@@ -49,7 +49,7 @@ def bars(document: Mapping[str, Any]) -> Iterator[Bar]:
                     values = [_at(report, count, key) for report in reports.values()]
                     value = min(values) if worst else sum(values) / len(values)
                     text_ = f"{text} >= {least:.2f}"
-                    yield Bar(family=family, split=split, text=text_, found=f"{value:.3f}", met=value >= least)
+                    yield Bar(family=family, split=split, text=text_, reached=f"{value:.3f}", met=value >= least)
             if all("0" in report["chosen"] for report in reports.values()):
                 yield _behind_baselines(family, split, reports)
             if all("zero-shot" in report["modes"] for report in reports.values()):
@@ -67,7 +67,7 @@ def bars_table(document: Mapping[str, Any]) -> Iterator[str]:
     """Lines of Markdown: every bar, and by target the zero-shot ranking beside what anybody could have."""
     yield "## Bars"
     yield ""
-    rows = [(bar.family, bar.split, bar.text, bar.found, "yes" if bar.met else "**no**") for bar in bars(document)]
+    rows = [(bar.family, bar.split, bar.text, bar.reached, "yes" if bar.met else "**no**") for bar in bars(document)]
     yield from markdown_table(("family", "split", "bar", "reached", "met"), rows)
     heads = ("family", "left out", "target", "zero-shot best@1", "best@10", "plain", "copy", "copy-mean", "analytic",
              "16 samples", "32 samples")  # fmt: skip
@@ -89,16 +89,16 @@ def _targets(document: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
 
 
 def _behind_baselines(family: str, split: str, reports: Mapping[str, Report]) -> Bar:
-    found = []
+    reached = []
     for device, report in reports.items():
         known = {name: report["baselines"][name]["best@10"] for name in BASELINES if name in report["baselines"]}
         best = max(known, key=lambda name: known[name])
-        found.append((known[best] - _at(report, "0", "best@10"), device, best))
-    gap, device, best = max(found)
-    within = sum(item[0] <= SLACK for item in found)
+        reached.append((known[best] - _at(report, "0", "best@10"), device, best))
+    gap, device, best = max(reached)
+    within = sum(item[0] <= SLACK for item in reached)
     text = f"zero-shot within {SLACK} of plain LightGBM, copies and analysis (best@10)"
-    words = f"{within} of {len(found)} devices; widest gap {max(gap, 0.0):.3f} ({device}, {best})"
-    return Bar(family=family, split=split, text=text, found=words, met=gap <= SLACK)
+    words = f"{within} of {len(reached)} devices; widest gap {max(gap, 0.0):.3f} ({device}, {best})"
+    return Bar(family=family, split=split, text=text, reached=words, met=gap <= SLACK)
 
 
 def _at(report: Report, count: str, key: str) -> float:
@@ -115,7 +115,7 @@ def _chosen(family: str, split: str, reports: Mapping[str, Report]) -> Bar:
     within = sum(entry[0] <= SLACK for entry in chosen)
     text = f"chosen within {SLACK} of the best mode, copy and from scratch (best@10)"
     worst = f"{within} of {len(chosen)}; widest gap {max(gap, 0.0):.3f} ({device}, {count} samples, {best})"
-    return Bar(family=family, split=split, text=text, found=worst, met=gap <= SLACK)
+    return Bar(family=family, split=split, text=text, reached=worst, met=gap <= SLACK)
 
 
 def _improved(family: str, split: str, reports: Mapping[str, Report]) -> Bar:
@@ -126,7 +126,7 @@ def _improved(family: str, split: str, reports: Mapping[str, Report]) -> Bar:
         family=family,
         split=split,
         text="zero-shot best@10 takes a third of the gap to 1 that a plain LightGBM leaves",
-        found=f"{share:.2f} of it ({first:.3f} -> {ours:.3f})",
+        reached=f"{share:.2f} of it ({first:.3f} -> {ours:.3f})",
         met=share >= 1.0 / 3.0 or ours == 1.0,
     )
 
@@ -138,7 +138,7 @@ def _fewer(family: str, split: str, reports: Mapping[str, Report], rival: str, w
         family=family,
         split=split,
         text=f"2.5x fewer measurements than {words} to 97 %",
-        found=f"{scratch / ours:.1f}x ({ours:.0f} against {scratch:.0f})",
+        reached=f"{scratch / ours:.1f}x ({ours:.0f} against {scratch:.0f})",
         met=scratch >= 2.5 * ours,
     )
 
@@ -149,7 +149,7 @@ def _hardware(family: str, facts: Mapping[str, Any]) -> Bar:
         family=family,
         split="device",
         text="swapping two devices' profiles costs pairwise accuracy",
-        found=f"{facts['permute']['mean_cost']:.3f} (90 % interval {low:.3f} to {high:.3f})",
+        reached=f"{facts['permute']['mean_cost']:.3f} (90 % interval {low:.3f} to {high:.3f})",
         met=bool(facts["permute"]["uses_hardware"]),
     )
 
@@ -160,7 +160,7 @@ def _funnel(family: str, facts: Mapping[str, Any]) -> Bar:
         family=family,
         split="",
         text="survivors of every device's funnel hold >= 0.97 of the best",
-        found=f"least {worst['best_kept']:.3f} ({worst['device']}, {worst['kept']} of {worst['measured']})",
+        reached=f"least {worst['best_kept']:.3f} ({worst['device']}, {worst['kept']} of {worst['measured']})",
         met=worst["best_kept"] >= 0.97,
     )
 
