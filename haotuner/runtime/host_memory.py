@@ -146,9 +146,15 @@ class OutputPool:
                 self._answers.append((known, arrays))
         arrays = [self.take(shape, dtype) for shape, dtype in zip(shapes, dtypes, strict=True)]
         # A view of an array refers to it only where the array refers to no other one.
-        if sum(array.nbytes for array in arrays) <= LARGEST_ANSWER and not any(type(a.base) is np.ndarray for a in arrays):
+        size = sum(array.nbytes for array in arrays)
+        if MANY <= size <= LARGEST_ANSWER and not any(type(array.base) is np.ndarray for array in arrays):
             self._answers.append((shapes, arrays.copy()))
         return arrays
+
+    @property
+    def holds(self) -> bool:
+        """True if memory waits for an answer: small answers, which need none of it, must be counted then."""
+        return bool(self._free or self._answers)
 
     def clear(self) -> None:
         """Keep nothing; arrays that somebody holds stay."""
@@ -163,6 +169,11 @@ class OutputPool:
         if self._lent < self._window:
             return
         most, self._lent, self._recent = SLACK * max(MANY, self._recent), 0, 0
+        for _ in range(len(self._answers)):
+            with suppress(IndexError):  # another thread has it
+                shapes, arrays = self._answers.popleft()
+                if max(array.nbytes for array in arrays) <= most:
+                    self._answers.append((shapes, arrays))
         for _ in range(len(self._free)):
             with suppress(IndexError):  # another thread has it
                 block = self._free.popleft()

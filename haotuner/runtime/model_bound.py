@@ -216,7 +216,8 @@ class ModelBound:
         if len(inputs) != len(arrays) or not ARRAYS.issuperset(map(type, arrays)):
             return None
         try:
-            outputs = self._answers.answer(known.shapes, self._output_types) if known.large else known.new()
+            pooled = known.large or self._answers.holds
+            outputs = self._answers.answer(known.shapes, self._output_types) if pooled else known.new()
         except (MemoryError, ValueError):
             return None  # said there
         if not self._native.run_arrays((*arrays, *outputs)):

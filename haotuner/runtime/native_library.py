@@ -16,6 +16,7 @@ import numpy as np
 
 from haotuner.errors import EnvironmentMissing, HaotunerError, PackInvalid, UsageError
 from haotuner.runtime.arrays import (
+    ARRAYS,
     NAMES,
     GrowingTensors,
     Handed,
@@ -291,13 +292,15 @@ class NativeModel:
 
     def run(self, inputs: list[Any], outputs: list[Any]) -> None:
         """All steps; the arrays are contiguous, in the model's order. UsageError in the library's words."""
-        if not self.run_arrays([*inputs, *outputs]):
+        arrays = [*inputs, *outputs]
+        if not ARRAYS.issuperset(map(type, arrays)) or not self.run_arrays(arrays):  # numpy's scalars are no arrays
             self.run_packed(self._input_cache.of(inputs).packed(inputs), self._output_cache.of(outputs).packed(outputs))
 
     def run_arrays(self, arrays: Sequence[Any]) -> bool:
         """As ``run``, of numpy's own arrays, inputs first; False where they must be handed over as tensors.
 
-        The library looks at types, order and shapes itself. UsageError in its words.
+        The library looks at types of elements, order and shapes itself, and takes it that each is an array: the caller
+        has looked whether ``ARRAYS`` has the types of all. UsageError in its words.
         """
         if not self._by_address:
             return False
