@@ -95,8 +95,10 @@ SHORT = ("--op", "dense:n=64,k=64", "--shapes", "m=1..64", "--threads", "1", "--
 )
 def test_a_signal_to_the_process_group_leaves_a_valid_pack(cache: Path, tmp_path: Path, phase: str, number: int) -> None:
     """As a terminal, `timeout` and a service manager send it: to the compiler, the checker and the peers as well."""
+    longer = ("--budget", "60s") if phase == "searching" else ()  # progress is said once in some seconds
+    words = command("tune", *SHORT, *longer)
     run = subprocess.Popen(
-        command("tune", *SHORT), cwd=tmp_path, env=environment(cache), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        words, cwd=tmp_path, env=environment(cache), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         start_new_session=True,
     )  # fmt: skip
     assert run.stderr is not None
