@@ -61,6 +61,7 @@ class Rates:
     Of products' flops, what convolutions reach: ``one_tap_first`` of one tap with channels first, which with channels last
     are dense layers; ``many_taps_last`` of a channel a feature with channels last, of windows of more than ``FEW_TAPS``.
     Depthwise with channels first: a tile waits as long as ``waiting_rows`` of its rows compute; sums of few rows are chains.
+    With channels last, vectors hold features.
     Products of bytes compute ``of_bytes`` times as much, with channels first ``bytes_first`` of that.
     """
 
@@ -117,10 +118,15 @@ class Rates:
         return self.flops * (self.many_taps_last if grouped and taps > FEW_TAPS else 1.0)
 
     def waiting_share(self, op: Op, sizes: Mapping[str, int]) -> float:
-        """Time of a depthwise convolution over that in full tiles of ``TILE_ROWS`` rows; 1 of other products."""
+        """Time of a convolution over that in full tiles and vectors; 1 of other products, and of other devices."""
         extents = dict(op.static) | dict(sizes)
         is_image = self.waiting_rows > 0 and is_convolution(op.kind) and "h" in extents
-        if not is_image or channels_last(op) or not is_direct(op):
+        if not is_image or op.dtype == "int8":
+            return 1.0
+        direct = is_direct(op)
+        if channels_last(op):  # lanes are features
+            return 1.0 / _lane_fill(extents["f"] // (1 if direct else int(op.option("groups"))))
+        if not direct:
             return 1.0
         sides = windows(op.kind, extents, op.all_options())
         rows, columns = (sides[axis].out(extents[axis]) for axis in ("h", "w"))
@@ -128,15 +134,18 @@ class Rates:
             return 1.0
         tile_rows = rows / ceil(rows / TILE_ROWS)
         waiting = (1.0 + self.waiting_rows / tile_rows) / (1.0 + self.waiting_rows / TILE_ROWS)
-        vector_fill = columns / (TILE_LANES * ceil(columns / TILE_LANES))
-        channel_fill = extents["c"] / (TILE_LANES * ceil(extents["c"] / TILE_LANES))  # of small images, lanes are channels
+        vector_fill, channel_fill = _lane_fill(columns), _lane_fill(extents["c"])  # of small images, lanes are channels
         small = extents["h"] * extents["w"] <= SMALL_IMAGE and vector_fill < CHANNELS_PAY * channel_fill
         return 1.0 / channel_fill if small else waiting / vector_fill
 
 
+def _lane_fill(count: int) -> float:
+    return count / (TILE_LANES * ceil(count / TILE_LANES)) if count else 1.0
+
+
 FEW_TAPS = 9
 TILE_ROWS = 8  # of depthwise kernels with channels first: ROWS of microkernels/cpu/conv_direct.py
-TILE_LANES = 16  # columns of such a tile, of the widest vectors
+TILE_LANES = 16  # columns of such a tile, and features with channels last, of the widest vectors
 SMALL_IMAGE, CHANNELS_PAY = 512, 0.75  # pixels, and share of the fill: ht_direct_is_small of conv_direct.c
 MOST_PROGRAMS = 12  # of a model whose groups have no times: each takes a second or two to choose and to compile
 LEAST_US = 2.0  # of a group, the mean over the requests, below which no program is made

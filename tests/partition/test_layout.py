@@ -293,3 +293,10 @@ def test_a_depthwise_tile_of_few_rows_or_columns_costs_more_for_each_result(taps
     assert CORE.waiting_share(op, {"b": 1, "h": 7, "w": 7}) == 1.0  # lanes are channels, which fill them
     assert CORE.waiting_share(op, {"b": 1, "h": 0, "w": 96}) == CORE.waiting_share(last, {"b": 1, "h": 1, "w": 96}) == 1.0
     assert replace(CORE, waiting_rows=0.0).waiting_share(op, {"b": 1, "h": 1, "w": 96}) == 1.0
+
+
+@pytest.mark.parametrize(("features", "share"), [(8, 2.0), (16, 1.0), (24, 32 / 24), (72, 80 / 72), (96, 1.0)])
+def test_features_that_fill_no_vector_cost_more_with_channels_last_alone(features, share):
+    layer, sizes = f"conv2d:c=24,f={features},r=1,s=3,pad=0.1.0.1", {"b": 1, "h": 40, "w": 40}
+    assert CORE.waiting_share(Op.parse(f"{layer},layout=nhwc"), sizes) == pytest.approx(share)
+    assert CORE.waiting_share(Op.parse(layer), sizes) == 1.0
