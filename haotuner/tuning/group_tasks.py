@@ -57,13 +57,13 @@ class GroupTasks:
 
         It ends as "exhausted" where every kernel that the plan wants has a time.
         """
-        until, count, timings = time.monotonic() + seconds, self.models[index].form_count, 0
+        until, count = time.monotonic() + seconds, self.models[index].form_count
         for form in range(count):
             prices = self._prices_of(index, form)
             prices.allow(max(0.0, until - time.monotonic()) / (count - form))
             self.models[index].price(form, prices)
-            timings += prices.count
         self.models = reassembled(self.models, index)
+        timings = sum(self._prices_of(index, form).count for form in range(count))  # plans by range were timed just now, too
         late = time.monotonic() > until
         stopped = SIGNAL if self._stopped else "budget" if late else "exhausted"
         return TurnResult(fmean(groups_us(self.models[index])), timings, stopped)
