@@ -117,7 +117,7 @@ class Rates:
         grouped = int(op.option("groups")) > 1
         return self.flops * (self.many_taps_last if grouped and taps > FEW_TAPS else 1.0)
 
-    def waiting_share(self, op: Op, sizes: Mapping[str, int]) -> float:
+    def tile_factor(self, op: Op, sizes: Mapping[str, int]) -> float:
         """Time of a convolution over that in full tiles and vectors; 1 of other products, and of other devices."""
         extents = dict(op.static) | dict(sizes)
         is_image = self.waiting_rows > 0 and is_convolution(op.kind) and "h" in extents
@@ -295,7 +295,7 @@ class Prices:
             flops = max(0.0, float(op.flops(Shape.of(sizes))))  # a window larger than its image leaves nothing
             powers = flops / (4 * dict(op.static)["d"]) if product.kind == "online" else 0.0
             rates = self.rates
-            computed_us = flops / rates.product_flops(op) * rates.waiting_share(op, sizes)
+            computed_us = flops / rates.product_flops(op) * rates.tile_factor(op, sizes)
             times_us.append(rates.step_us + max(rates.moved_us(moved), computed_us + powers / rates.function))
         return float(np.mean(times_us))
 

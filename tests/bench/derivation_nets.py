@@ -175,14 +175,14 @@ def torch_calls(case: Case, inputs: Feeds) -> dict[str, Callable[[], Any]]:
     torch.set_num_threads(1)
     tensors = {name: torch.from_numpy(array) for name, array in inputs.items()}
     functions = {"": lambda y: y, "relu": torch.relu, "tanh": torch.tanh, "prelu": lambda y: functional.leaky_relu(y, SLOPE)}
-    held = [tuple(map(torch.from_numpy, pair)) for pair in weights(case)]
+    parameters = [tuple(map(torch.from_numpy, pair)) for pair in weights(case)]
 
     def net() -> Any:
         with torch.inference_mode():
             if not case.layers:
                 return _band(torch)(*tensors.values())
             y = tensors["x"]
-            for layer, (weight, bias) in zip(case.layers, held, strict=True):
+            for layer, (weight, bias) in zip(case.layers, parameters, strict=True):
                 pad, a = layer.attributes["pads"][0], layer.attributes
                 if layer.operator == "Conv":
                     y = functional.conv2d(y, weight, bias, padding=pad, dilation=a.get("dilations", [1, 1]))

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from haotuner.cost.series import slow_readings, step_of
 from haotuner.hw_profiles.find import find_device
 from haotuner.records.importing import load_kernel_tuner
+from tests.records.test_records_import import GEMM
 
 ROWS, PROGRAMS = 240, 60
 
@@ -74,29 +75,12 @@ def test_readings_of_the_clock_name_the_slow_rows() -> None:
 
 
 def cache(tmp_path: Path, rows: list[dict[str, object]]) -> Path:
-    names = (
-        "MWG",
-        "NWG",
-        "KWG",
-        "MDIMC",
-        "NDIMC",
-        "MDIMA",
-        "NDIMB",
-        "KWI",
-        "VWM",
-        "VWN",
-        "STRM",
-        "STRN",
-        "SA",
-        "SB",
-        "PRECISION",
-    )
-    base = dict(zip(names, (64, 64, 32, 8, 8, 8, 8, 2, 1, 1, 0, 0, 1, 1, 32), strict=True))
+    base = dict(zip(GEMM, (64, 64, 32, 8, 8, 8, 8, 2, 1, 1, 0, 0, 1, 1, 32), strict=True))
     content = {
         "device_name": "NVIDIA TITAN RTX",
         "kernel_name": "Xgemm",
         "problem_size": [4096, 4096],
-        "tune_params_keys": list(names),
+        "tune_params_keys": list(GEMM),
         "cache": {str(at): {**base, **row} for at, row in enumerate(rows)},
     }
     path = tmp_path / "gemm.json"

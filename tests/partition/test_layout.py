@@ -287,16 +287,16 @@ def test_answers_and_their_layouts_do_not_change(net, layout):
 def test_a_depthwise_tile_of_few_rows_or_columns_costs_more_for_each_result(taps):
     op = Op.parse(f"conv2d:c=96,f=96,r={taps},s={taps},pad={taps // 2},groups=96")
     last = Op.parse(f"conv2d:c=96,f=96,r={taps},s={taps},pad={taps // 2},groups=96,layout=nhwc")
-    by_rows = [CORE.waiting_share(op, {"b": 1, "h": rows, "w": 96}) for rows in (1, 2, 4, 8, 16)]
+    by_rows = [CORE.tile_factor(op, {"b": 1, "h": rows, "w": 96}) for rows in (1, 2, 4, 8, 16)]
     assert by_rows == sorted(by_rows, reverse=True) and by_rows[-2:] == [1.0, 1.0] and by_rows[0] == 4.0
-    assert CORE.waiting_share(op, {"b": 1, "h": 40, "w": 17}) > 1.5 * CORE.waiting_share(op, {"b": 1, "h": 40, "w": 32})
-    assert CORE.waiting_share(op, {"b": 1, "h": 7, "w": 7}) == 1.0  # lanes are channels, which fill them
-    assert CORE.waiting_share(op, {"b": 1, "h": 0, "w": 96}) == CORE.waiting_share(last, {"b": 1, "h": 1, "w": 96}) == 1.0
-    assert replace(CORE, waiting_rows=0.0).waiting_share(op, {"b": 1, "h": 1, "w": 96}) == 1.0
+    assert CORE.tile_factor(op, {"b": 1, "h": 40, "w": 17}) > 1.5 * CORE.tile_factor(op, {"b": 1, "h": 40, "w": 32})
+    assert CORE.tile_factor(op, {"b": 1, "h": 7, "w": 7}) == 1.0  # lanes are channels, which fill them
+    assert CORE.tile_factor(op, {"b": 1, "h": 0, "w": 96}) == CORE.tile_factor(last, {"b": 1, "h": 1, "w": 96}) == 1.0
+    assert replace(CORE, waiting_rows=0.0).tile_factor(op, {"b": 1, "h": 1, "w": 96}) == 1.0
 
 
 @pytest.mark.parametrize(("features", "share"), [(8, 2.0), (16, 1.0), (24, 32 / 24), (72, 80 / 72), (96, 1.0)])
 def test_features_that_fill_no_vector_cost_more_with_channels_last_alone(features, share):
     layer, sizes = f"conv2d:c=24,f={features},r=1,s=3,pad=0.1.0.1", {"b": 1, "h": 40, "w": 40}
-    assert CORE.waiting_share(Op.parse(f"{layer},layout=nhwc"), sizes) == pytest.approx(share)
-    assert CORE.waiting_share(Op.parse(layer), sizes) == 1.0
+    assert CORE.tile_factor(Op.parse(f"{layer},layout=nhwc"), sizes) == pytest.approx(share)
+    assert CORE.tile_factor(Op.parse(layer), sizes) == 1.0

@@ -52,8 +52,8 @@ def test_equal_weights_lie_once_and_others_have_names_of_their_own(graphs: tuple
     own, other = graphs
     (model,), _, _ = planned({"m": own}, 16, small=SMALL, forms={"m": other})
     document = model.document
-    held = document["weights"]
-    assert sum(int(np.prod(item["shape"])) for item in held.values()) == 2 * 16 * (32 + 48) + 16
-    assert not held.keys() & document["tensors"].keys()
+    entries = document["weights"]
+    assert sum(int(np.prod(item["shape"])) for item in entries.values()) == 2 * 16 * (32 + 48) + 16
+    assert not entries.keys() & document["tensors"].keys()
     schedule = ExecutionPlan.of(model.schedule, "m")
     assert [way.where for way in schedule.ways] == [f"n <= {SMALL}", "any sizes"]

@@ -146,9 +146,9 @@ def test_what_is_kept_is_compared_with_all_that_was_measured(warm: Tuned, warm_l
     """Only what is kept is timed whole; compared with whole kernels alone, nothing would seem lost by keeping few."""
     shapes = list(SMALL.traffic)
     assert warm.cover is not None and warm.regret == warm.cover.regret
-    kept = best_us(warm.cover.curves, np.array([shape["m"] for shape, _ in shapes]))[0]
-    assert float(kept @ [weight for _, weight in shapes]) == pytest.approx(warm.cover.objective_us)
-    least = {shape["m"]: us for (shape, _), us in zip(shapes, kept.tolist(), strict=True)}
+    cover_us = best_us(warm.cover.curves, np.array([shape["m"] for shape, _ in shapes]))[0]
+    assert float(cover_us @ [weight for _, weight in shapes]) == pytest.approx(warm.cover.objective_us)
+    least = {shape["m"]: us for (shape, _), us in zip(shapes, cover_us.tolist(), strict=True)}
     mine = {kernel.name for kernel in warm.kernels}
     for name, trials in probes_of(warm_lab).items():
         for trial in trials if name not in mine else ():
