@@ -8,7 +8,7 @@ from pathlib import Path
 from urllib.parse import unquote_to_bytes
 
 from haotuner.errors import EnvironmentMissing, UsageError
-from haotuner.extras import how_to_get, missing
+from haotuner.host.extras import how_to_get, missing
 from haotuner.records.memory import MemoryStore
 from haotuner.records.opening import BUSY_S
 from haotuner.records.sqlite import SqliteStore
@@ -30,13 +30,8 @@ def open_store(url: str, *, write: bool = True, busy_s: float = BUSY_S) -> Recor
     """
     if url == _MEMORY:
         return MemoryStore()
-    if url.startswith(_SQLITE):
-        text = os.fsdecode(unquote_to_bytes(os.fsencode(url.removeprefix(_SQLITE))))
-        if not text or text.endswith("/") or "\0" in text or "?" in url:
-            raise UsageError(
-                f"--db {url!r} names no file; write sqlite:///records.db or sqlite:////absolute/path/records.db"
-            )
-        return SqliteStore(Path(text), write=write, busy_s=busy_s)
+    if (path := file_of(url)) is not None:
+        return SqliteStore(path, write=write, busy_s=busy_s)
     if url.startswith(POSTGRES):
         if absent := missing(("sqlalchemy", "psycopg", "alembic")):
             raise EnvironmentMissing(f"--db postgresql://: not installed: {', '.join(absent)}; run: {how_to_get('fleet')}")
@@ -53,6 +48,20 @@ def open_store(url: str, *, write: bool = True, busy_s: float = BUSY_S) -> Recor
         f"--db {url!r}: a store of kind {scheme!r} is not built; "
         "this haotuner keeps records in sqlite:///FILE or postgresql://, and `haotuner records export` moves them elsewhere"
     )
+
+
+def file_of(url: str) -> Path | None:
+    """The file that a ``sqlite:///`` URL names, its links resolved; None for other URLs.
+
+    Raises:
+        UsageError: the URL names no file.
+    """
+    if not url.startswith(_SQLITE):
+        return None
+    text = os.fsdecode(unquote_to_bytes(os.fsencode(url.removeprefix(_SQLITE))))
+    if not text or text.endswith("/") or "\0" in text or "?" in url:
+        raise UsageError(f"--db {url!r} names no file; write sqlite:///records.db or sqlite:////absolute/path/records.db")
+    return Path(text).resolve()
 
 
 def without_password(url: str) -> str:

@@ -38,6 +38,14 @@ class MemoryStore:
         with self._open():
             return tuple(self._sessions)
 
+    def adopt(self, sessions: Iterable[Session]) -> int:
+        """See ``RecordStore.adopt``."""
+        with self._open():
+            known = {session.id for session in self._sessions}
+            new = {session.id: session for session in sessions if session.id not in known}
+            self._sessions += new.values()
+            return len(new)
+
     def append(self, records: Iterable[Record]) -> int:
         """See ``RecordStore.append``."""
         batch = [decode(encode(record), verify=False) for record in records]  # what a file would refuse is refused here too

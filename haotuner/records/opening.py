@@ -15,7 +15,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from haotuner.errors import RecordsUnusable, UsageError
-from haotuner.host.files import new_file_beside
+from haotuner.host.files import new_file_beside, synchronise
 from haotuner.records.schema import APPLICATION_ID, OLDEST, UPGRADES, USER_VERSION, image
 
 MOUNTS = Path("/proc/self/mounts")
@@ -26,6 +26,9 @@ NETWORK = frozenset(
     ("nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "lustre", "glusterfs", "beegfs", "gpfs", "pvfs2", "orangefs")
     + ("fuse.sshfs", "fuse.glusterfs", "fuse.s3fs")
 )
+# Up to here every page is checked when a store is opened, in half a second. Of a larger one the tables that are changed
+# are: records are never changed, each row's digest is compared when it is read, and ``check`` reads them all.
+CHECKED_BYTES = 128 << 20
 _SMALLEST_BYTES = 512  # one page of the smallest size (sqlite.org/fileformat2.html 1.3.2)
 ELSEWHERE = "name another --db, such as sqlite:///records.db"
 
@@ -114,7 +117,7 @@ def _publish(new: Path, path: Path) -> None:
     except OSError:  # file systems without hard links (FAT, some FUSE)
         if not path.exists():
             new.rename(path)
-    _flush(path.parent)
+    synchronise(path.parent)
 
 
 def flush(path: Path) -> None:
@@ -124,16 +127,8 @@ def flush(path: Path) -> None:
     the file and its -shm, never the log, so closing a descriptor of the log drops no lock.
     """
     with contextlib.suppress(FileNotFoundError):
-        _flush(path.with_name(path.name + "-wal"))
-    _flush(path.parent)  # the log's name
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        synchronise(path.with_name(path.name + "-wal"))
+    synchronise(path.parent)  # the log's name
 
 
 _ALONE = "ro&immutable=1"  # neither locks nor log (sqlite.org/uri.html)
@@ -245,9 +240,11 @@ def _sound(path: Path, db: sqlite3.Connection) -> None:
             f"records: {path} holds a {kind} ({ascii(name)[1:-1]:.60}), which would run when the store is used; no store of "
             f"haotuner has one. Nothing was run or changed; {ELSEWHERE}"
         )
-    for (text,) in db.execute("PRAGMA quick_check(1)"):
-        if text != "ok":
-            raise RecordsUnusable(_damaged(path, text))
+    tables = ("",) if path.stat().st_size <= CHECKED_BYTES else ("(session)", "(claim)")
+    for table in tables:
+        for (text,) in db.execute(f"PRAGMA quick_check{table or '(1)'}"):
+            if text != "ok":
+                raise RecordsUnusable(_damaged(path, text))
 
 
 def _whole(path: Path, db: sqlite3.Connection) -> None:

@@ -16,9 +16,8 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import command
 from alembic.config import Config
-from sqlalchemy.dialects.postgresql import insert
 
-from haotuner.errors import RecordsUnusable, UsageError
+from haotuner.errors import RecordsUnreachable, RecordsUnusable, UsageError
 from haotuner.records.address import without_password
 from haotuner.records.schema import USER_VERSION, WRITTEN, columns, from_row, to_row
 from haotuner.records.sqlite import Owner
@@ -30,8 +29,13 @@ WRITERS = 0x68616F74  # number of the advisory lock
 PAGE_ROWS = 500
 _MARK = "\x01"  # before a text that is escaped
 CONNECT_S = 10  # a server that does not answer for so long is down
+# A network that is cut says nothing: what is not acknowledged within ``CONNECT_S`` ends a connection, sent or waited for.
+_NETWORK = {"tcp_user_timeout": CONNECT_S * 1000, "keepalives_idle": CONNECT_S // 2, "keepalives_interval": CONNECT_S // 2,
+            "keepalives_count": 2}  # fmt: skip
+_REFUSALS = ("authentication failed", "no pg_hba.conf entry", "does not exist")  # words of a server at a new connection
 _TABLES = sa.MetaData(schema=SCHEMA)
 _RECORD = sa.Table("record", _TABLES, sa.Column("seq"), *(sa.Column(name) for name in WRITTEN))
+_DROP_CLAIM = "DELETE FROM claim WHERE session = %s AND trial_key = %s"
 _SESSION = sa.Table("session", _TABLES, *map(sa.Column, ("id", "seq", "fingerprint", "started", "what")))
 _CLAIM = sa.Table("claim", _TABLES, *map(sa.Column, ("session", "trial_key", "owner", "expires")))
 
@@ -52,7 +56,7 @@ class PostgresStore:
         try:
             engine = sa.create_engine(
                 address, hide_parameters=True, pool_pre_ping=True,
-                connect_args={"connect_timeout": CONNECT_S, "application_name": "haotuner", "options": options},
+                connect_args={"connect_timeout": CONNECT_S, "application_name": "haotuner", "options": options, **_NETWORK},
             )  # fmt: skip
         except ImportError as error:
             raise UsageError(f"--db {self.name!r}: psycopg cannot be loaded ({error})") from error
@@ -71,9 +75,7 @@ class PostgresStore:
                 for row in db.execute(own.order_by(_SESSION.c.seq.desc()).limit(1)):
                     return _session(row)
             session = Session(id=uuid.uuid4().hex[:16], fingerprint=fingerprint, started=time.time(), what=what)
-            last = db.execute(sa.select(sa.func.coalesce(sa.func.max(_SESSION.c.seq), 0))).scalar_one()
-            texts = {"id": session.id, "fingerprint": _put(fingerprint), "what": _put(what)}
-            db.execute(_SESSION.insert(), {**texts, "seq": last + 1, "started": session.started})
+            _insert_sessions(db, [session])
             return session
 
     def sessions(self) -> tuple[Session, ...]:
@@ -81,19 +83,29 @@ class PostgresStore:
         with self._reading("list the sessions") as db:
             return tuple(map(_session, db.execute(sa.select(_SESSION).order_by(_SESSION.c.seq))))
 
+    def adopt(self, sessions: Iterable[Session]) -> int:
+        """See ``RecordStore.adopt``."""
+        batch = list(sessions)
+        with self._transaction("store sessions") as db:
+            return _insert_sessions(db, batch)
+
     def append(self, records: Iterable[Record]) -> int:
         """See ``RecordStore.append``."""
         batch = list(records)
-        rows = [dict(zip(WRITTEN, map(_put, to_row(record)), strict=True)) for record in batch]
-        with self._transaction("store records") as db:
-            if not rows:
-                return 0
-            new = insert(_RECORD).on_conflict_do_nothing(index_elements=["id"]).returning(_RECORD.c.seq)
-            count = len(db.execute(new, rows).all())
-            for session in {record.session for record in batch}:
-                keys = [_put(record.trial.key()) for record in batch if record.session == session]
-                db.execute(_CLAIM.delete().where(_CLAIM.c.session == _put(session), _CLAIM.c.trial_key.in_(keys)))
-            return count
+        rows = [tuple(map(_put, to_row(record))) for record in batch]
+        claims = [(_put(record.session), _put(record.trial.key())) for record in batch]
+        if not rows:
+            return 0
+        with self._reading("store records") as db:
+            self._must_write("store records")
+            connection: Any = db.connection.driver_connection
+            # The whole transaction goes out at once: the lock is held while the server works, and waits for no client.
+            with connection.pipeline():
+                connection.execute("SELECT pg_advisory_xact_lock(%s)", (WRITERS,))
+                inserted = [connection.execute(_insert(len(part)), sum(part, ())) for part in _parts(rows)]
+                connection.cursor().executemany(_DROP_CLAIM, claims)
+                connection.commit()
+            return sum(int(cursor.rowcount) for cursor in inserted)
 
     def records(
         self,
@@ -118,8 +130,9 @@ class PostgresStore:
     ) -> tuple[str, ...]:
         """See ``RecordStore.claim``. An owner on another host is known to be gone by its lease alone."""
         by_text = {_put(key): key for key in keys}
-        own, now = _put(session), time.time()
+        own = _put(session)
         with self._transaction("claim trials") as db:
+            now = _now(db)
             recorded = sa.select(_RECORD.c.trial_key, _RECORD.c.fingerprint).where(_RECORD.c.session == own)
             claimed = sa.select(_CLAIM.c.trial_key, _CLAIM.c.owner, _CLAIM.c.expires).where(_CLAIM.c.session == own)
             busy = {key for key, of in db.execute(recorded.where(_RECORD.c.trial_key.in_(by_text)))
@@ -144,6 +157,11 @@ class PostgresStore:
         """Rows of an aggregate over the tables (``statistics.py``)."""
         with self._reading("read the statistics") as db:
             return [tuple(map(_got, row)) for row in db.execute(sa.text(statement), dict(values))]
+
+    def now(self) -> float:
+        """See ``Queryable.now``: of the server."""
+        with self._reading("read the clock") as db:
+            return _now(db)
 
     def check(self) -> tuple[str, ...]:
         """See ``RecordStore.check``."""
@@ -232,6 +250,10 @@ class PostgresStore:
                 return
             seen = rows[-1][0]
 
+    def _must_write(self, doing: str) -> None:
+        if not self._write:
+            raise RecordsUnusable(f"records: cannot {doing}: {self.name} was opened for reading only")
+
     @contextlib.contextmanager
     def _reading(self, doing: str) -> Iterator[sa.Connection]:
         if self._engine is None:
@@ -239,28 +261,78 @@ class PostgresStore:
         try:
             with self._engine.begin() as db:
                 yield db
-        except sa.exc.DBAPIError as error:
-            raise RecordsUnusable(f"records: cannot {doing}: {self.name}: {_words(error)}") from error
+        except (sa.exc.DBAPIError, self._engine.dialect.loaded_dbapi.Error) as error:
+            kind = RecordsUnreachable if _unreachable(error) else RecordsUnusable
+            raise kind(f"records: cannot {doing}: {self.name}: {_words(error)}") from error
 
     @contextlib.contextmanager
     def _transaction(self, doing: str) -> Iterator[sa.Connection]:
         with self._reading(doing) as db:
-            if not self._write:
-                raise RecordsUnusable(f"records: cannot {doing}: {self.name} was opened for reading only")
+            self._must_write(doing)
             db.execute(sa.select(sa.func.pg_advisory_xact_lock(WRITERS)))
             yield db
 
 
-def _words(error: sa.exc.DBAPIError) -> str:
+def _now(db: sa.Connection) -> float:
+    """The server's clock: hosts whose clocks disagree would take each other's claims for expired."""
+    return float(db.execute(sa.text("SELECT extract(epoch FROM clock_timestamp())")).scalar_one())
+
+
+def _parts(rows: Sequence[tuple[Any, ...]]) -> Iterator[Sequence[tuple[Any, ...]]]:
+    return (rows[start : start + PAGE_ROWS] for start in range(0, len(rows), PAGE_ROWS))
+
+
+def _insert(rows: int) -> str:
+    """The statement that stores so many rows; the server takes 65,535 values in one statement."""
+    row = f"({', '.join(['%s'] * len(WRITTEN))})"
+    return f"INSERT INTO record ({', '.join(WRITTEN)}) VALUES {', '.join([row] * rows)} ON CONFLICT (id) DO NOTHING"
+
+
+def _insert_sessions(db: sa.Connection, sessions: Sequence[Session]) -> int:
+    """Stores sessions, numbered on from the last; the count of those that were new."""
+    known = set(db.execute(sa.select(_SESSION.c.id)).scalars())
+    last = db.execute(sa.select(sa.func.coalesce(sa.func.max(_SESSION.c.seq), 0))).scalar_one()
+    new = list({session.id: session for session in sessions if session.id not in known}.values())
+    for number, session in enumerate(new, last + 1):
+        texts = {"id": session.id, "fingerprint": _put(session.fingerprint), "what": _put(session.what)}
+        db.execute(_SESSION.insert(), {**texts, "seq": number, "started": session.started})
+    return len(new)
+
+
+def _unreachable(error: Any) -> bool:
+    """True if the server went away, shuts down or starts: states 08 and 57P0, or no state beside a connection that broke."""
+    original = getattr(error, "orig", error)  # the driver's own errors arrive as they are where its pipeline is used
+    state = str(getattr(original, "sqlstate", None) or "")
+    broke = not state and type(original).__name__ == "OperationalError" and not _refused(str(original))
+    return broke or state.startswith(("08", "57P0"))
+
+
+def _untrusted(words: str) -> bool:
+    """True of the client's words on a server that it does not trust, and not on an encrypted connection that broke."""
+    return "certificate" in words or "does not support SSL" in words
+
+
+def _refused(words: str) -> bool:
+    """True of a connection that no patience makes: the driver knows no state of it, and the words alone tell."""
+    return _untrusted(words) or ("FATAL: " in words and any(part in words for part in _REFUSALS))
+
+
+def _words(error: Exception) -> str:
     """The server's words, which hold no password, and what to do."""
-    state = str(getattr(error.orig, "sqlstate", None) or "")
-    words = " ".join(str(error.orig).split())[:300]
+    original = getattr(error, "orig", error)
+    state = str(getattr(original, "sqlstate", None) or "")
+    words = " ".join(str(original).split())[:300]
+    if not state and "FATAL: " in words:
+        full = any(part in words.partition("FATAL: ")[2] for part in ("too many", "connection slots"))
+        state = "53" if full else "28" if _refused(words) else ""
     if state == "55P03":
         return f"{words}; another process has it locked: wait for it, or end it"
     if state.startswith("53"):
         return f"{words}; the server is out of space or connections: free some, and run again with --resume"
     if state in ("25006", "42501") or state.startswith("28"):
         return f"{words}; this user may not: name another one, or grant it the right"
+    if not state and _untrusted(words):
+        return f"{words}; name the certificate of the server's authority, &sslrootcert=FILE, or correct host and sslmode"
     return f"{words}; check the server, and the host, port, user and database of --db"
 
 

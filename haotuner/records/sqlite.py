@@ -72,6 +72,10 @@ def _born(pid: int) -> str | None:
     return None if state in "ZX" else rest[18]  # field 22 of proc(5); a zombie measures nothing
 
 
+_NEW_SESSION = (
+    "INSERT INTO session (id, seq, fingerprint, started, what) "
+    "SELECT ?, (SELECT COALESCE(MAX(seq), 0) + 1 FROM session), ?, ?, ?"
+)
 _PAGE_ROWS = 500  # rows fetched under the lock at once: a millisecond or two of decoding
 _BATCH_KEYS = 400  # bound parameters of one statement; SQLite guarantees 999
 
@@ -100,17 +104,22 @@ class SqliteStore:
                 for row in db.execute(latest, (fingerprint,)):
                     return _session(row)
             session = Session(id=uuid.uuid4().hex[:16], fingerprint=fingerprint, started=time.time(), what=what)
-            db.execute(
-                "INSERT INTO session (id, seq, fingerprint, started, what) "
-                "SELECT ?, COALESCE(MAX(seq), 0) + 1, ?, ?, ? FROM session",
-                (session.id, fingerprint, session.started, what),
-            )
+            db.execute(_NEW_SESSION, (session.id, fingerprint, session.started, what))
             return session
 
     def sessions(self) -> tuple[Session, ...]:
         """See ``RecordStore.sessions``."""
         with self._reading("list the sessions") as db:
             return tuple(map(_session, db.execute("SELECT id, fingerprint, started, what FROM session ORDER BY seq")))
+
+    def adopt(self, sessions: Iterable[Session]) -> int:
+        """See ``RecordStore.adopt``."""
+        rows = [(session.id, session.fingerprint, session.started, session.what) for session in sessions]
+        with self._transaction("store sessions") as db:
+            before = db.total_changes
+            for row in rows:  # each number is one above the last, so one statement a row
+                db.execute(f"{_NEW_SESSION} WHERE true ON CONFLICT (id) DO NOTHING", row)
+            return db.total_changes - before
 
     def append(self, records: Iterable[Record]) -> int:
         """See ``RecordStore.append``."""
@@ -149,7 +158,7 @@ class SqliteStore:
     ) -> tuple[str, ...]:
         """See ``RecordStore.claim``."""
         unique_keys = list(dict.fromkeys(keys))
-        now = time.time()
+        now = self.now()
         with self._transaction("claim trials") as db:
             recorded = _among(db, "SELECT trial_key, fingerprint FROM record", session, unique_keys)
             taken = {key for key, of in recorded if fingerprint in (None, of)}
@@ -179,6 +188,10 @@ class SqliteStore:
             raise ValueError("statistics are read from a store that was opened with write=False")
         with self._reading("read the statistics") as db:
             return db.execute(statement, values).fetchall()
+
+    def now(self) -> float:
+        """See ``Queryable.now``: of this host, whose processes alone share the file."""
+        return time.time()
 
     def check(self) -> tuple[str, ...]:
         """See ``RecordStore.check``."""

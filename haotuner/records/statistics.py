@@ -31,6 +31,10 @@ class Queryable(RecordStore, Protocol):
         """Rows of a statement with named values."""
         ...
 
+    def now(self) -> float:
+        """Seconds since the epoch by the clock that leases of claims go by."""
+        ...
+
 
 class Count(NamedTuple):
     """Records of one op on one device. ``first``, ``last``: seconds since the epoch."""
@@ -67,13 +71,16 @@ class FailureClass(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """A trial that somebody measures now. ``alive``: False where its process is known to be gone."""
+    """A trial that somebody measures now.
+
+    ``alive``: False where its process is known to be gone; ``expired``: its lease is over.
+    """
 
     session: str
     trial: str  # ``Trial.key``
     owner: str
     alive: bool
-    expires: float
+    expired: bool
 
 
 class Summary(NamedTuple):
@@ -155,7 +162,11 @@ class Statistics:
     def claims(self) -> list[Claim]:
         """Trials that are being measured."""
         rows = self._rows("SELECT session, trial_key, owner, expires FROM claim WHERE :session IN ('', session)")
-        return [Claim(session, trial, owner, _lives(owner), expires) for session, trial, owner, expires in rows]
+        now = self.store.now()
+        return [
+            Claim(session, trial, owner, _lives(owner), not isinstance(expires, float) or expires < now)
+            for session, trial, owner, expires in rows
+        ]
 
     def _rows(self, statement: str, **values: str | int) -> Iterator[tuple[Any, ...]]:
         return iter(self.store.select(statement, {"session": self.session, **values}))

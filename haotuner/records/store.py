@@ -45,6 +45,10 @@ class RecordStore(Protocol):
         """Every session, oldest first."""
         ...
 
+    def adopt(self, sessions: Iterable[Session]) -> int:
+        """Store sessions of another store under their own ids, behind those of this store; how many were new."""
+        ...
+
     def append(self, records: Iterable[Record]) -> int:
         """Store records and drop the claims on their trials; how many were new."""
         ...

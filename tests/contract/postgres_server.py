@@ -26,10 +26,19 @@ FAST = "-c fsync=off -c full_page_writes=off -c listen_addresses="
 
 
 class Databases:
-    """Databases of one server. ``stop`` and ``begin`` end it at once, and start it again on the same files."""
+    """Databases of one server. ``stop`` and ``begin`` end it at once, and start it again on the same files.
+
+    ``options``: words for the server, with which the next ``begin`` starts it.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._numbers = folder, itertools.count()
+        self.options = ""
+
+    @property
+    def data(self) -> Path:
+        """Folder of the server's files."""
+        return self._folder / "data"
 
     def url(self, name: str, user: str = USER) -> str:
         return f"postgresql://{user}@/{name}?host={quote(str(self._folder))}"
@@ -45,11 +54,11 @@ class Databases:
         return self.run("psql", "-Atqc", statement, url)
 
     def begin(self) -> None:
-        options = f"-k {self._folder} {FAST}"
-        self.run("pg_ctl", "-D", str(self._folder / "data"), "-w", "-l", str(self._folder / "log"), "-o", options, "start")
+        options = f"-k {self._folder} {FAST} {self.options}"
+        self.run("pg_ctl", "-D", str(self.data), "-w", "-l", str(self._folder / "log"), "-o", options, "start")
 
     def stop(self, mode: str = "immediate") -> None:
-        self.run("pg_ctl", "-D", str(self._folder / "data"), "-w", "-m", mode, "stop")
+        self.run("pg_ctl", "-D", str(self.data), "-w", "-m", mode, "stop")
 
     def run(self, program: str, *words: str) -> str:
         assert PROGRAMS is not None
@@ -69,7 +78,7 @@ def databases() -> Iterator[Databases]:
         shutil.chown(folder, USER, USER)
     server = Databases(folder)
     try:
-        server.run("initdb", "-D", str(folder / "data"), "-U", USER, "--auth=trust", "-N", "-E", "UTF8")
+        server.run("initdb", "-D", str(server.data), "-U", USER, "--auth=trust", "-N", "-E", "UTF8")
         server.begin()
         try:
             yield server

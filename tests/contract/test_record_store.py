@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from haotuner.errors import RecordsUnusable
 from haotuner.records import MemoryStore, RecordStore, SqliteStore, open_store
+from haotuner.records.merging import merge
 from haotuner.spec.record import Failed, Record
 from tests.contract.postgres_server import NEEDS, Databases, databases
 from tests.contract.record_examples import record
@@ -100,6 +102,21 @@ def test_measured_holds_the_latest_record_of_each_trial_failures_included(store)
     assert len(store.measured("f")) == 3
 
 
+def test_order_and_resumption_go_by_arrival_whatever_clocks_say(store, monkeypatch):
+    monkeypatch.setattr(time, "time", lambda: 5e9)
+    ahead = store.start("f")
+    monkeypatch.setattr(time, "time", lambda: 1e9)
+    behind = store.start("f")
+    monkeypatch.undo()
+    assert ahead.started > behind.started
+    assert store.sessions() == (ahead, behind) and store.start("f", resume=True) == behind
+    early, late = (dataclasses.replace(record(1, us=us, session="s"), when=when) for us, when in ((9.0, 5e9), (8.0, 1e9)))
+    store.append([early])
+    store.append([late])
+    assert list(store.records()) == [early, late]
+    assert store.measured(early.fingerprint, session="s") == {early.trial.key(): late}
+
+
 def test_iteration_shows_what_was_stored_when_it_began(store):
     store.append([record(m) for m in range(1, 1200)])
     seen = store.records()
@@ -171,3 +188,25 @@ def test_a_closed_store_says_so_and_may_be_closed_again(store):
         store.append([record(2)])
     with pytest.raises(RecordsUnusable, match="closed"):
         list(store.records())
+
+
+def test_sessions_of_another_store_keep_their_ids_and_come_once(store: RecordStore) -> None:
+    own = store.start("f", what="own")
+    other = MemoryStore()
+    first, second = other.start("f", what="first \0 of others"), other.start("g", what="second")
+    assert store.adopt([first, second, first]) == 2 and store.adopt(other.sessions()) == 0
+    assert store.sessions() == (own, first, second)
+    assert store.start("f", resume=True) == first, "the last session of a fingerprint goes on"
+
+
+def test_a_merge_brings_sessions_and_records_once(opener: Opener) -> None:
+    left, right = opener(), opener()
+    left.append([record(1), record(2)])
+    session = right.start("f")
+    right.append([record(2), record(3)])
+    merged = merge(right, left, "right")
+    assert (merged.sessions, merged.records, merged.new) == (1, 2, 1)
+    assert list(left.records()) == [record(1), record(2), record(3)] and session in left.sessions()
+    again = merge(right, left, "right")
+    assert (again.sessions, again.records, again.new) == (0, 2, 0)
+    assert list(right.records()) == [record(2), record(3)] and left.check() == ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import statistics
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -280,3 +281,54 @@ def test_published_files_come_in_whole(tmp_path, name, device, op, timed, failed
     means = [statistics.fmean(r.outcome.samples_us) for r in store.records() if isinstance(r.outcome, Timed)]
     assert min(means) / 1000 == pytest.approx(best_ms, abs=0.0006), "the tool's own `time` is the mean"
     store.close()
+
+
+def store_of(path: Path, *extents: int) -> str:
+    url = f"sqlite:///{path}"
+    with closing(open_store(url)) as store:
+        store.start("f", what=path.stem)
+        store.append([record(m) for m in extents])
+    return url
+
+
+def test_merge_brings_stores_into_one_and_leaves_the_sources(tmp_path):
+    left, right = store_of(tmp_path / "left.db", 1, 2), store_of(tmp_path / "right.db", 2, 3)
+    into = f"sqlite:///{tmp_path}/all.db"
+    text = run("merge", into, left, right)
+    assert "left.db: 2 records, 2 new, 1 new sessions" in text and "right.db: 2 records, 1 new" in text
+    document = json.loads(run("merge", into, left, right, "--json"))
+    assert [(source["records"], source["new"], source["sessions"]) for source in document["sources"]] == [(2, 0, 0)] * 2
+    assert run("merge", into, left, "-q") == "" and run("check", "--db", into).endswith("sound\n")
+    with closing(open_store(into, write=False)) as store:
+        assert [r.trial.shape["m"] for r in store.records()] == [1, 2, 3]
+        assert [session.what for session in store.sessions()] == ["left", "right"]
+
+
+def test_a_merge_with_a_wrong_source_makes_no_new_store(tmp_path):
+    left, into = store_of(tmp_path / "left.db", 1), tmp_path / "all.db"
+    (tmp_path / "damaged.db").write_bytes(b"no database" * 100)
+    for source, error in (
+        (f"sqlite:///{tmp_path}/absent.db", RecordsUnusable),
+        (f"sqlite:///{tmp_path}/damaged.db", RecordsUnusable),
+        ("mysql://host/db", UsageError),
+    ):
+        with pytest.raises(error):
+            run("merge", f"sqlite:///{into}", left, source)
+        assert not into.exists()
+    (tmp_path / "link.db").symlink_to(tmp_path / "left.db")
+    with pytest.raises(UsageError, match="also the store that receives"):
+        run("merge", left, f"sqlite:///{tmp_path}/link.db")
+
+
+def test_a_merge_stops_at_a_changed_row_and_a_later_merge_completes_it(tmp_path):
+    right, into = store_of(tmp_path / "right.db", 1, 2), f"sqlite:///{tmp_path}/all.db"
+    with closing(sqlite3.connect(tmp_path / "right.db")) as db, db:
+        (seed,) = db.execute("SELECT seed FROM record WHERE seq = 2").fetchone()
+        db.execute("UPDATE record SET seed = 99 WHERE seq = 2")
+    with pytest.raises(RecordsUnusable, match="row 2"):
+        run("merge", into, right)
+    with closing(sqlite3.connect(tmp_path / "right.db")) as db, db:
+        db.execute("UPDATE record SET seed = ? WHERE seq = 2", (seed,))
+    run("merge", into, right)
+    with closing(open_store(into, write=False)) as store:
+        assert len(list(store.records())) == 2 and store.check() == ()

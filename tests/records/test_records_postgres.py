@@ -86,6 +86,17 @@ def test_a_claim_holds_until_its_owner_is_gone_or_its_lease_is_over(url: str, se
 
 
 @NEEDS
+def test_a_claim_is_shown_by_the_clock_of_the_server(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(open_store(url)) as store, closing(open_store(url, write=False)) as reader:
+        store.claim("s", [TRIAL])
+        assert isinstance(reader, Queryable)
+        ahead = time.time() + 36_000.0
+        monkeypatch.setattr(time, "time", lambda: ahead)
+        (claim,) = Statistics(reader).claims()
+        assert not claim.expired, "the reader's own clock is ten hours ahead"
+
+
+@NEEDS
 def test_tables_of_version_1_are_read_and_upgraded(url: str, server: Databases) -> None:
     with closing(open_store(url)) as store:
         store.append([record(1), record(2)])

@@ -102,7 +102,7 @@ def test_what_others_put_into_columns_ends_no_report(tmp_path: Path) -> None:
         (failure,) = statistics.summary.failures
         assert (failure.stage, failure.failures) == ("?", 1) and "JSON" in failure.logs[0][3]
         (claim,) = statistics.claims()
-        assert claim.alive
+        assert claim.alive and claim.expired
 
 
 def test_long_curves_are_thinned(tmp_path: Path) -> None:
