@@ -23,6 +23,10 @@ from haotuner.graph.graph import Graph, Node, free_name
 from haotuner.graph.primitives import PRIMITIVES
 from haotuner.graph.types import TensorType
 
+LARGEST_RATIO = 4096.0  # of one shift over its sum with another: half of the sum's 24 bits are left
+LARGEST_SHIFT = 2.0**10  # of a bias; a larger shift rounds what it is added to by more than 2**-14, on purpose perhaps
+LEAST_WEIGHT = 2.0**-102  # of the largest element: 24 bits below it are normal numbers
+
 
 def scaled_weights(graph: Graph) -> Graph:
     """The graph without constant factors of channels behind products of a constant fp32 weight.
@@ -37,7 +41,7 @@ def scaled_weights(graph: Graph) -> Graph:
 
 @dataclass(slots=True)
 class _Folded:
-    """State of the folding. ``made``: the node of each tensor, in order; ``replaced``: tensors that others stand for."""
+    """State of the folding: the node of each tensor, in order, and tensors that others stand for."""
 
     whole: Graph
     reads: Counter[str] = field(init=False)
@@ -95,6 +99,8 @@ class _Folded:
         shift = self._operands(added) if added is not None else None
         if added is not None and shift is None:
             return False
+        if shift is not None and np.max(np.abs(shift[1]), initial=0.0) > LARGEST_SHIFT:
+            return False
         top = tensor if shift is None else shift[0]
         if not self._weighed(top, factor.reshape((1,) * (self.types[node.output].rank - factor.ndim) + factor.shape)):
             return False
@@ -113,6 +119,8 @@ class _Folded:
         if result is None or first is None or self._product(first[0]) is None:
             return False
         if np.broadcast(first[1], result[1]).size > first[1].size:  # no bias any more
+            return False
+        if not _joinable(first[1], result[1]):
             return False
         self._put(result[0], first[0], first[1] + result[1], node.output)
         self.replaced.update(node.inputs)
@@ -165,7 +173,7 @@ class _Folded:
             if value is None or value.dtype != np.float32 or self.reads[name] != 1 or self.types[name].dtype != "fp32":
                 continue
             turned = _along(factor, made, labels)
-            if turned is not None:
+            if turned is not None and _scalable(value, turned):
                 inputs = list(product.inputs)
                 inputs[index] = self._constant(value * turned)
                 self.reads[inputs[index]] = 1
@@ -173,6 +181,23 @@ class _Folded:
                 self.producers[product.output] = replace(product, inputs=tuple(inputs))
                 return True
         return False
+
+
+def _joinable(first: Any, second: Any) -> bool:
+    """True if two shifts in turn may be one: in no channel one rounds away what the other says, as 2**23 does."""
+    whole = first + second
+    before, later, size = (np.abs(item) for item in (first, second, whole))
+    small = (np.maximum(before, later) <= LARGEST_SHIFT) & (before <= LARGEST_RATIO * size)
+    grown = (size >= before) & (first.astype(np.float64) + second == whole)  # rounds no less, and loses nothing
+    return bool(np.all((before == 0) | (later == 0) | small | grown))
+
+
+def _scalable(weight: Any, factor: Any) -> bool:
+    """True if fp32 holds a weight times a factor of each channel; elements far below the largest may be flushed."""
+    with np.errstate(all="ignore"):
+        size = np.abs(np.float32(weight) * np.float32(factor))
+    largest = np.max(size, initial=0.0)
+    return bool(np.isfinite(largest) and (largest >= LEAST_WEIGHT or not np.any(weight) or not np.any(factor)))
 
 
 def _along(factor: Any, made: str, labels: Sequence[str]) -> Any:

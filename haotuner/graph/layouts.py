@@ -81,8 +81,8 @@ def _slice(arrays: Sequence[Any], attributes: Mapping[str, Any], sizes: Callable
     array = np.asarray(arrays[0])
     chosen: list[slice] = [slice(None)] * array.ndim
     for axis, start, stop, step in zip(*(attributes[key] for key in ("axes", "starts", "stops", "steps")), strict=True):
-        last = sizes(stop)
-        chosen[axis] = slice(sizes(start), None if last < 0 else last, step)
+        last = sizes(stop)  # before the first element where it is negative, not from the end
+        chosen[axis] = slice(sizes(start), last if last >= 0 else 0 if step > 0 else None, step)
     return array[tuple(chosen)]
 
 

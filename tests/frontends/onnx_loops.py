@@ -141,6 +141,18 @@ def counting() -> Graph:
     return read([loop], [info("x", ["batch", 8]), info("go", [], BOOL)], ["last", "counts"])
 
 
+def below() -> Graph:
+    """``rows - 5`` turns, each of which adds 1 and a row: none where there are fewer rows."""
+    nodes = [helper.make_node("Add", ["state", "one"], ["next"]), helper.make_node("Identity", ["go"], ["more"]),
+             helper.make_node("Concat", ["grown", "x"], ["longer"], axis=0)]  # fmt: skip
+    inner = body(nodes, [("turn", [], INT), ("go", [], BOOL), ("state", None, FLOAT), ("grown", None, FLOAT)],
+                 ["more", "next", "longer", "next"])  # fmt: skip
+    loop = helper.make_node("Loop", ["turns", "", "x", "x"], ["y", "long", "each"], body=inner)
+    first = [helper.make_node("Shape", ["x"], ["rows"], end=1), number("five", np.array([5])), number("one", np.float32(1)),
+             helper.make_node("Sub", ["rows", "five"], ["turns"])]  # fmt: skip
+    return read([*first, loop], [info("x", ["rows", 2])], ["y", "long", "each"])
+
+
 def in_halves() -> Graph:
     """A layer in fp16 whose turns read an input of the model, as tuning for a CPU has it: between the ends in fp32."""
     half = TensorProto.FLOAT16

@@ -21,31 +21,33 @@ def graph(nodes: list[Any], inputs: dict[str, tuple[int, list[Any]]], **weights:
     ins = [onnx.helper.make_tensor_value_info(name, kind, shape) for name, (kind, shape) in inputs.items()]
     held = [onnx.numpy_helper.from_array(np.asarray(value), name) for name, value in weights.items()]
     outs = [onnx.helper.make_tensor_value_info("y", FLOAT, None)]
-    made = onnx.helper.make_graph(nodes, "g", ins, outs, held)
-    return graph_of(onnx.helper.make_model(made, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=9), None, {})
+    imported = onnx.helper.make_graph(nodes, "g", ins, outs, held)
+    return graph_of(
+        onnx.helper.make_model(imported, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=9), None, {}
+    )
 
 
-def answer(made: Any, **given: Any) -> Any:
-    return interpret(made, given)["y"]
+def answer(imported: Any, **given: Any) -> Any:
+    return interpret(imported, given)["y"]
 
 
 @pytest.mark.parametrize("step", [1, 2, -1, -3])
 def test_a_slice_between_bounds_of_the_request(step: int) -> None:
-    made = graph([n("Slice", ["x", "a", "b", "axis", "step"], ["y"])], {"x": (FLOAT, ["n"]), "a": (INT64, [1]),
+    imported = graph([n("Slice", ["x", "a", "b", "axis", "step"], ["y"])], {"x": (FLOAT, ["n"]), "a": (INT64, [1]),
                  "b": (INT64, [1])}, axis=np.array([0]), step=np.array([step]))  # fmt: skip
     for a in BOUNDS:
         for b in BOUNDS:
             begin = max(a, -10) if step < 0 else a  # ONNX brings a begin before the first element to it, also backwards
             expected = X[begin:b:step]
-            np.testing.assert_array_equal(answer(made, x=X, a=np.array([a]), b=np.array([b])), expected)
+            np.testing.assert_array_equal(answer(imported, x=X, a=np.array([a]), b=np.array([b])), expected)
 
 
 def test_the_step_of_a_slice_may_come_with_the_request() -> None:
-    made = graph([n("Slice", ["x", "a", "b", "axis", "step"], ["y"])], {"x": (FLOAT, ["n"]), "a": (INT64, [1]),
+    imported = graph([n("Slice", ["x", "a", "b", "axis", "step"], ["y"])], {"x": (FLOAT, ["n"]), "a": (INT64, [1]),
                  "b": (INT64, [1]), "step": (INT64, [1])}, axis=np.array([0]))  # fmt: skip
     for a, b, step in ((1, 9, 3), (-1, 0, -2), (7, 2, 1), (-9, 1000, 4), (8, -100, -1)):
         bounds = {name: np.array([value]) for name, value in (("a", a), ("b", b), ("step", step))}
-        np.testing.assert_array_equal(answer(made, x=X, **bounds), X[a:b:step])
+        np.testing.assert_array_equal(answer(imported, x=X, **bounds), X[a:b:step])
 
 
 def test_one_bound_may_be_known() -> None:
@@ -80,8 +82,20 @@ def test_a_negative_limit_is_refused_only_where_it_is_a_size(cast: bool) -> None
     alone = graph([*counted, n("Add", ["f", "half"], ["y"])], {"limit": (INT64, [])}, **weights)
     spread = [n("Unsqueeze", ["limit", "axis"], ["shape"]), n("Expand", ["half", "shape"], ["wide"])]
     sized = graph([*counted, *spread, n("Add", ["f", "wide"], ["y"])], {"limit": (INT64, [])}, **weights)
-    for made in (alone, sized):
-        np.testing.assert_array_equal(answer(made, limit=np.array(3)), [0.5, 1.5, 2.5])
+    for imported in (alone, sized):
+        np.testing.assert_array_equal(answer(imported, limit=np.array(3)), [0.5, 1.5, 2.5])
     assert answer(alone, limit=np.array(-5)).shape == (0,)
     with pytest.raises(UsageError, match="size of -5"):
         answer(sized, limit=np.array(-5))
+
+
+@pytest.mark.parametrize("axis", [None, 0, 1, -1])
+def test_a_condition_longer_than_the_axis_ends_with_it(axis: int | None) -> None:
+    """As ONNX Runtime answers; numpy raises for a truth behind the axis. Shorter ones leave the rest out."""
+    node = n("Compress", ["x", "mask"], ["y"], **({} if axis is None else {"axis": axis}))
+    imported = graph([node], {"x": (FLOAT, ["a", "b"]), "mask": (onnx.TensorProto.BOOL, ["m"])})
+    x = np.arange(15, dtype=np.float32).reshape(5, 3)
+    extent = x.size if axis is None else x.shape[axis]
+    for length in (0, 1, extent - 1, extent, extent + 1, 40):
+        mask = np.arange(length) % 3 != 1
+        np.testing.assert_array_equal(answer(imported, x=x, mask=mask), np.compress(mask[:extent], x, axis))

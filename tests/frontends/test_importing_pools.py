@@ -50,3 +50,21 @@ def test_large_windows_are_taken_an_axis_at_a_time(settings):
 def test_small_windows_and_lines_stay_whole():
     assert axes_of_windows(graph_of(pool(["b", 3, "h", "w"], kernel_shape=[3, 3]), None, {})) == [(2, 3)]
     assert axes_of_windows(graph_of(pool(["b", 3, "w"], kernel_shape=[13]), None, {})) == [(2,)]
+
+
+@pytest.mark.parametrize("pad", ["VALID", "NOTSET"])
+@pytest.mark.parametrize("shape", [(1, 2, 1, 2), (2, 2, 6, 13)])
+def test_an_average_counts_no_pixels_behind_the_image(pad, shape):
+    node = onnx.helper.make_node("AveragePool", ["x"], ["y"], kernel_shape=[3, 2], strides=[3, 3], ceil_mode=1,
+                                 count_include_pad=1, auto_pad=pad)  # fmt: skip
+    ends = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["n", 2, "h", "w"]) for name in "xy"]
+    graph = onnx.helper.make_graph([node], "pool", ends[:1], ends[1:])
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 19)], ir_version=9)
+    answer = interpret(graph_of(model, None, {}), {"x": x})["y"]
+    rows, columns = answer.shape[2:]
+    expected = [
+        [x[..., 3 * row : 3 * row + 3, 3 * column : 3 * column + 2].mean((2, 3)) for column in range(columns)]
+        for row in range(rows)
+    ]
+    np.testing.assert_allclose(answer, np.array(expected).transpose(2, 3, 0, 1), rtol=1e-5)

@@ -248,3 +248,9 @@ def test_whole_numbers_of_a_width_wrap_around() -> None:
 def test_bits_of_another_width_are_refused() -> None:
     with pytest.raises(UsageError, match="fp32 as int64; both must be of the same width"):
         graph_of(model("y0 = BitCast<to=7>(x)", {"x": numbers(3)}, {}, 26, 1), None, {})
+
+
+def test_a_number_of_the_data_that_is_clamped_makes_a_size() -> None:
+    nodes = "p = Max(zero, m); q = Min(p, three); e = Unsqueeze(q, zeros); y0 = Slice(x, zeros, e); y1 = ConstantOfShape(e)"
+    requests = [{"x": numbers(5, 3), "m": np.array(number, np.int64)} for number in (-4, 0, 2, 9)]
+    as_runtime(nodes, requests, {"zero": np.int64(0), "three": np.int64(3), "zeros": ints(0)}, outputs=2)

@@ -67,3 +67,31 @@ def test_an_asked_size_cuts_where_onnx_says(shape: str, auto: str) -> None:
         graph = graph_of(file, None, {})
         found = interpret(graph, {"x": x})["y"]
         np.testing.assert_allclose(found, grown[(slice(None), slice(None), *cut)], atol=1e-5, err_msg=f"{node}")
+
+
+@pytest.mark.parametrize("extent", [0, "n"])
+@pytest.mark.parametrize("dilation", [1, 2, 3])
+@pytest.mark.parametrize("stride", [1, 2, 3])
+def test_an_image_without_elements_has_the_size_of_the_formula(stride: int, dilation: int, extent: int | str) -> None:
+    """ONNX: ``stride * (input - 1) + output_padding + (kernel - 1) * dilation + 1 - pads``; a bias fills it."""
+    weights = {"w": np.ones((1, 1, 4), np.float32), "b": np.array([5], np.float32)}
+    node = helper.make_node("ConvTranspose", ["x", "w", "b"], ["y"], strides=[stride], dilations=[dilation], pads=[1, 0])
+    graph = graph_of(model([node], {"x": [2, 1, extent]}, ["y"], weights), None, {})
+    for count in (0, 1, 3)[: 1 if extent == 0 else 3]:
+        size = stride * (count - 1) + 3 * dilation + 1 - 1
+        answer = interpret(graph, {"x": np.zeros((2, 1, count), np.float32)})["y"]
+        np.testing.assert_array_equal(answer, np.full((2, 1, size), 5, np.float32))
+
+
+@pytest.mark.parametrize("auto", ["SAME_UPPER", "SAME_LOWER"])
+@pytest.mark.parametrize(("size", "stride"), [(1, 2), (2, 3), (2, 5), (1, 4)])
+def test_same_of_windows_smaller_than_strides_has_extent_times_stride_elements(size: int, stride: int, auto: str) -> None:
+    """The text: "pad the input so that `output_shape[i] = input_shape[i] * strides[i]`"; ONNX Runtime has fewer."""
+    from onnx.reference import ReferenceEvaluator
+
+    x, w = np.arange(1, 5, dtype=np.float32).reshape(1, 1, 4), np.ones((1, 1, size), np.float32)
+    file = model([helper.make_node("ConvTranspose", ["x", "w"], ["y"], strides=[stride], auto_pad=auto)],
+                 {"x": [1, 1, "n"]}, ["y"], {"w": w})  # fmt: skip
+    answer = interpret(graph_of(file, None, {}), {"x": x})["y"]
+    assert answer.shape == (1, 1, 4 * stride)
+    np.testing.assert_array_equal(answer, ReferenceEvaluator(file).run(None, {"x": x})[0])

@@ -10,6 +10,7 @@ from haotuner.graph import decompositions
 from haotuner.graph.extents import dimension, evaluate
 from haotuner.graph.graph import GraphBuilder
 from haotuner.graph.interpret import interpret
+from haotuner.graph.types import numpy_dtype
 
 M, N = dimension("m"), dimension("n")
 
@@ -79,6 +80,14 @@ def test_a_reduction_over_nothing_is_its_neutral_element():
     assert run(lambda g, x: g.add("reduce", x, how="max", axes=(1,)), empty).tolist() == [-np.inf] * 3
 
 
+def test_a_slice_that_stops_before_the_first_element_is_empty():
+    strided = {"axes": (1,), "starts": (0,), "stops": (3 * ((N + 2) // 3) - 2,), "steps": (3,)}
+    pad = {"before": (0, 1), "after": (0, 0), "mode": "constant", "value": 0.0}
+    for size, left in ((0, 0), (1, 1), (7, 3)):
+        empty = np.zeros((5, size), np.float32)
+        assert run(lambda g, x: g.add("slice", g.add("pad", x, **pad), **strided), empty).shape == (5, left)
+
+
 def test_windows_of_an_image_too_low_for_them_keep_its_width():
     low = np.zeros((1, 7), np.float32)
     window = {"axes": (0, 1), "sizes": (2, 3), "strides": (1, 2), "dilations": (1, 1)}
@@ -135,3 +144,20 @@ def test_whole_numbers_are_divided_towards_zero_the_least_one_too(dtype):
         exact = [abs(int(one)) // abs(int(other)) * (1 if (one < 0) == (other < 0) else -1) for one in x.ravel()]
         wrapped = [(one - int(ends.min)) % 2**ends.bits + int(ends.min) for one in exact]
         np.testing.assert_array_equal(found.ravel(), np.array(wrapped, dtype))
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "fp64", "fp16"])
+@pytest.mark.parametrize("exponent", [2.0, 3.0, -1.0, 0.5])
+def test_small_whole_powers_are_products_and_reciprocals(dtype: str, exponent: float) -> None:
+    g = GraphBuilder()
+    x = g.input("x", (M,), dtype)
+    graph = g.finish(g.map("pow", x, exponent), g.map("pow", x, g.constant(np.array([[exponent]]), dtype)))
+    functions = [node.attributes["function"] for node in graph.nodes]
+    rounded_twice = exponent == 3.0 and dtype == "fp16"
+    assert functions.count("pow") == (2 if exponent == 0.5 or rounded_twice else 1), "an exponent of more axes broadcasts"
+    values = np.array([0.0, -0.0, 1.5, -1.25, np.inf, -np.inf, np.nan, 3.0], numpy_dtype(dtype))
+    with np.errstate(all="ignore"):
+        first, second = interpret(graph, {"x": values}).values()
+        expected = values ** values.dtype.type(exponent)
+    np.testing.assert_array_equal(first, expected)
+    np.testing.assert_array_equal(second, expected[None])

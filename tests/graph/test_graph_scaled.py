@@ -78,3 +78,66 @@ def test_a_factor_of_channels_is_in_the_weight(name: str) -> None:
     found, wanted = interpret(graph, given), ReferenceEvaluator(model).run(None, given)
     for output, want in zip(outputs, wanted, strict=True):
         np.testing.assert_allclose(found[output], want, rtol=1e-5, atol=1e-5)
+
+
+LARGE = np.full(6, 3.0 * 2**21, np.float32)
+HALF_LARGE = np.where(np.arange(6) < 5, LARGE, 1.0).astype(np.float32)
+FIVE_LESS = np.where(np.arange(6) < 5, -LARGE, 1e5).astype(np.float32)
+ROUNDED: dict[str, tuple[list[Any], dict[str, Any]]] = {  # a large number, added and taken away, rounds to halves
+    "behind a bias": (
+        [helper.make_node("Conv", ["x", "w", "b"], ["c"]), helper.make_node("Add", ["c", "large"], ["d"]),
+         helper.make_node("Sub", ["d", "large"], ["y"])],
+        {"w": drawn(6, 4, 1, 1), "b": drawn(6), "large": LARGE.reshape(6, 1, 1)},
+    ),
+    "by its negative": (
+        [helper.make_node("Conv", ["x", "w"], ["c"]), helper.make_node("Add", ["c", "large"], ["d"]),
+         helper.make_node("Add", ["d", "less"], ["y"])],
+        {"w": drawn(6, 4, 1, 1), "large": LARGE.reshape(6, 1, 1), "less": -LARGE.reshape(6, 1, 1)},
+    ),
+    "before a factor": (
+        [helper.make_node("Conv", ["x", "w"], ["c"]), helper.make_node("Add", ["c", "large"], ["d"]),
+         helper.make_node("Mul", ["d", "factor"], ["e"]), helper.make_node("Sub", ["e", "scaled"], ["y"])],
+        {"w": drawn(6, 4, 1, 1), "large": LARGE.reshape(6, 1, 1), "factor": (drawn(6) * 0 + 0.5).reshape(6, 1, 1),
+         "scaled": 0.5 * LARGE.reshape(6, 1, 1)},
+    ),
+    "of one channel": (
+        [helper.make_node("Conv", ["x", "w", "b"], ["c"]), helper.make_node("Add", ["c", "less"], ["y"])],
+        {"w": drawn(6, 4, 1, 1), "b": HALF_LARGE, "less": FIVE_LESS.reshape(6, 1, 1)},
+    ),
+    "by two steps": (
+        [helper.make_node("Conv", ["x", "w", "b"], ["c"]), helper.make_node("Add", ["c", "less"], ["d"]),
+         helper.make_node("Add", ["d", "rest"], ["y"])],
+        {"w": drawn(6, 4, 1, 1), "b": LARGE, "less": (2048 - LARGE).reshape(6, 1, 1), "rest": np.full((6, 1, 1), -2048.0)},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ROUNDED)
+def test_a_large_shift_rounds_as_the_file_says(name: str) -> None:
+    nodes, weights = ROUNDED[name]
+    ends = [
+        helper.make_tensor_value_info(end, TensorProto.FLOAT, shape) for end, shape in (("x", ["b", 4, 5, 7]), ("y", None))
+    ]
+    constants = [numpy_helper.from_array(value.astype(np.float32), key) for key, value in weights.items()]
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    x = {"x": drawn(2, 4, 5, 7)}
+    (expected,) = ReferenceEvaluator(model).run(None, x)
+    answer = interpret(graph_of(model, None, {}), x)["y"]
+    assert len(np.unique(expected[:, :5])) < 40, "it is rounded"
+    assert np.mean(answer == expected) > 0.97 and np.abs(answer - expected).max() <= 0.5, (
+        "but ties of another order of the sum"
+    )
+
+
+@pytest.mark.parametrize(("weight", "factor"), [(1e30, 1e20), (1e-25, 1e-25)])
+def test_a_factor_that_leaves_the_type_stays_behind_the_product(weight: float, factor: float) -> None:
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["c"]), helper.make_node("Mul", ["c", "f"], ["y"])]
+    weights = {"w": drawn(4, 6) * np.float32(weight), "f": drawn(6) * np.float32(factor)}
+    constants = [numpy_helper.from_array(value.astype(np.float32), key) for key, value in weights.items()]
+    ends = [helper.make_tensor_value_info(end, TensorProto.FLOAT, ["b", width]) for end, width in (("x", 4), ("y", 6))]
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    x = {"x": drawn(3, 4) / np.float32(weight)}
+    (expected,) = ReferenceEvaluator(model).run(None, x)
+    np.testing.assert_allclose(interpret(graph_of(model, None, {}), x)["y"], expected, rtol=1e-5)

@@ -198,6 +198,8 @@ def _zeros_between(
     groups, rank = c.attribute("group", 1), len(sizes)
     x = _spread(c, c.tensor(0), strides)
     outer_before, outer_after = ([canonical(span - 1 - cut) for span, cut in zip(spans, cut, strict=True)] for cut in cuts)
+    # The zeros behind the last element are part of the pad: so an image of no elements has the size of the formula, too.
+    outer_after = [canonical(pad - stride + 1) for pad, stride in zip(outer_after, strides, strict=True)]
     weight = reshaped(c, c.tensor(1), (groups, n // groups, own, *sizes))
     weight = c.g.add("transpose", weight, order=(0, 2, 1, *range(3, 3 + rank)))
     weight = reshaped(c, weight, (groups * own, n // groups, *sizes))
@@ -238,7 +240,7 @@ def _cuts(
 
 
 def _spread(c: NodeContext, x: str, strides: Sequence[int]) -> str:
-    """Zeros between neighbours: ``stride - 1`` of them."""
+    """Zeros behind each element: ``stride - 1`` of them."""
     if max(strides) == 1:
         return x
     shape = c.g.types[x].shape
@@ -247,10 +249,7 @@ def _spread(c: NodeContext, x: str, strides: Sequence[int]) -> str:
     x = c.g.add("reshape", x, shape=(*shape[:2], *apart))
     x = c.g.add("pad", x, before=(0,) * (2 + len(wide)), after=(0, 0, *wide), mode="constant", value=0.0)
     full = [canonical(extent * stride) for extent, stride in zip(shape[2:], strides, strict=True)]
-    x = c.g.add("reshape", x, shape=(*shape[:2], *full))
-    axes = tuple(range(2, len(shape)))
-    stops = tuple(canonical(e - s + 1) for e, s in zip(full, strides, strict=True))
-    return c.g.add("slice", x, axes=axes, starts=(0,) * len(axes), stops=stops, steps=(1,) * len(axes))
+    return c.g.add("reshape", x, shape=(*shape[:2], *full))
 
 
 CONVOLUTIONS: Mapping[str, Rule] = {"Conv": _conv, "ConvTranspose": _transposed}

@@ -22,7 +22,7 @@ from haotuner.frontends.onnx.lengths import computed_length, length_at_least_0, 
 from haotuner.frontends.onnx.node_context import NodeContext, Rule
 from haotuner.frontends.onnx.typed_numbers import DataDependentError
 from haotuner.frontends.onnx.types import dtype_of_onnx
-from haotuner.graph.extents import Extent, canonical, largest, product, smallest
+from haotuner.graph.extents import Extent, canonical, largest, product, same, smallest
 from haotuner.ops.host_steps import nonzero
 
 _SEEDS = 1 << 32
@@ -39,12 +39,19 @@ def places_of(c: NodeContext) -> str:
 
 
 def _compress(c: NodeContext) -> str:
-    """The places of an axis, or of the flat tensor, where a condition holds."""
+    """The places of an axis, or of the flat tensor, where a condition holds.
+
+    A condition longer than the axis ends with the axis, as in ONNX Runtime: a pack has no other answer than an element.
+    """
     x, flat = c.tensor(0), "axis" not in c.attributes
     x = reshaped(c, x, (product(c.shape()),)) if flat else x
-    places = places_of(replace(c, inputs=(c.tensor(1),), attributes={}))
-    chosen = reshaped(c, places, (c.g.types[places].shape[1],))
-    return c.g.add("gather", x, chosen, axis=0 if flat else c.axis(c.attributes["axis"]))
+    axis = 0 if flat else c.axis(c.attributes["axis"])
+    condition, length = c.tensor(1), c.shape(1)[0]
+    shorter = smallest([length, c.g.types[x].shape[axis]])
+    if not same(shorter, length):
+        condition = cut(c, condition, 0, 0, shorter)
+    places = places_of(replace(c, inputs=(condition,), attributes={}))
+    return c.g.add("gather", x, reshaped(c, places, (c.g.types[places].shape[1],)), axis=axis)
 
 
 def drawn(

@@ -68,8 +68,9 @@ def _less_one(c: NodeContext, x: str) -> str:
 
 
 def _elu(c: NodeContext) -> str:
-    x = c.tensor(0)
-    low = c.g.map("mul", _less_one(c, x), c.attribute("alpha", 1.0))
+    """Elu, and Celu, whose exponent is divided by alpha."""
+    x, alpha = c.tensor(0), c.attribute("alpha", 1.0)
+    low = c.g.map("mul", _less_one(c, c.g.map("div", x, alpha) if c.op == "Celu" else x), alpha)
     return c.g.map("select", c.g.map("less", x, 0), low, x)
 
 
@@ -122,8 +123,10 @@ def _thresholded_relu(c: NodeContext) -> str:
 
 def _clip(c: NodeContext) -> str:
     x = c.tensor(0)
-    low = c.maybe(1) if c.has_input(1) else c.attribute("min", None)
-    high = c.maybe(2) if c.has_input(2) else c.attribute("max", None)
+    bounded = 6 <= c.opset < 11 and c.g.types[x].dtype in ("fp32", "fp64")
+    most = float(np.finfo(np.float32).max) if bounded else None
+    low = c.maybe(1) if c.has_input(1) else c.attribute("min", most and -most)
+    high = c.maybe(2) if c.has_input(2) else c.attribute("max", most)
     x = x if low is None else c.g.map("max", x, low)
     return x if high is None else c.g.map("min", x, high)
 
@@ -215,6 +218,7 @@ ELEMENTWISE: Mapping[str, Rule] = {
     "LeakyRelu": _leaky_relu,
     "PRelu": _prelu,
     "Elu": _elu,
+    "Celu": _elu,
     "Selu": _selu,
     "HardSigmoid": _hard_sigmoid,
     "HardSwish": _hard_swish,

@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 
 from haotuner.errors import EnvironmentMissing, UsageError
-from haotuner.extras import how_to_get
 from haotuner.frontends.onnx.types import NARROW, Narrow, dtype_of_onnx, numbers_of
 from haotuner.graph.control_flow import made_dimensions
 from haotuner.graph.graph import Graph
 from haotuner.graph.types import numpy_dtype
+from haotuner.host.extras import how_to_get
 from haotuner.host.files import open_beneath, read_regular
 
 LARGEST_FILE = 1 << 31  # bytes; protobuf itself ends there
@@ -115,11 +115,12 @@ def _external(tensor: Any, folder: Path | None, dtype: np.dtype[Any], count: int
         raise UsageError(f"tensor {tensor.name}: external data at {where!r}; only files beside the model are read")
     try:
         start, bytes_ = int(answer.get("offset", 0)), count * dtype.itemsize
-        length = int(answer.get("length", bytes_))
+        length = int(answer.get("length", 0)) or bytes_  # onnx and ONNX Runtime take 0 for a length that is not said
         with open_beneath(folder, where, LARGEST_EXTERNAL) as file:
             stored = os.fstat(file.fileno()).st_size
             if start < 0 or length != bytes_ or start + bytes_ > stored:
-                raise UsageError(f"tensor {tensor.name}: {bytes_} bytes at {start} of {where!r}, which has {stored}")
+                words = f"{bytes_} bytes at {start} of {where!r}, which has {stored}; the file says {length}"
+                raise UsageError(f"tensor {tensor.name}: {words}")
             file.seek(start)
             return np.frombuffer(file.read(bytes_), dtype).reshape((count,) if flat else tuple(tensor.dims))
     except OSError as error:

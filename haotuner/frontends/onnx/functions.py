@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeAlias
 
 from haotuner.frontends.onnx.file import onnx_library
 from haotuner.frontends.onnx.table import MAIN
@@ -11,12 +11,19 @@ from haotuner.frontends.onnx.types import DTYPES
 from haotuner.graph.extents import text
 from haotuner.graph.types import TensorType
 
+Key: TypeAlias = tuple[str, str, str]  # a function's domain, name and overload
 _NUMBERS = {name: number for number, name in DTYPES.items()}
 
 
-def body_of(node: Any, opset: int, types: list[TensorType | None], own: Mapping[tuple[str, str], Any]) -> Any:
+def key_of(item: Any) -> Key:
+    """Key of a FunctionProto, or of the function that a node calls. Files of before ONNX 1.16 have no overloads."""
+    name = item.op_type if hasattr(item, "op_type") else item.name
+    return item.domain, name, getattr(item, "overload", "")
+
+
+def body_of(node: Any, opset: int, types: list[TensorType | None], own: Mapping[Key, Any]) -> Any:
     """The FunctionProto of a node, or None. ``types`` of its inputs, None where one is left out."""
-    result = own.get((node.domain, node.op_type))
+    result = own.get(key_of(node))
     if result is not None or node.domain not in MAIN:
         return result
     onnx = onnx_library()
@@ -39,9 +46,9 @@ def body_of(node: Any, opset: int, types: list[TensorType | None], own: Mapping[
     return body if body.node else None
 
 
-def can_be_taken_apart(node: Any, opset: int, own: Mapping[tuple[str, str], Any]) -> bool:
+def can_be_taken_apart(node: Any, opset: int, own: Mapping[Key, Any]) -> bool:
     """True if there is a body at all."""
-    if (node.domain, node.op_type) in own:
+    if key_of(node) in own:
         return True
     onnx = onnx_library()
     try:
@@ -89,8 +96,8 @@ def _proto(onnx: Any, kind: TensorType | None) -> Any:
 
 
 def filled_in(node: Any, attributes: Mapping[str, Any]) -> Any:
-    """A body's node with the caller's attributes where it refers to them."""
-    if not any(item.ref_attr_name for item in node.attribute):
+    """A body's node with the caller's attributes where it, or a graph inside it, refers to them."""
+    if not _refers(node):
         return node
     onnx = onnx_library()
     result = onnx.NodeProto()
@@ -98,10 +105,28 @@ def filled_in(node: Any, attributes: Mapping[str, Any]) -> Any:
     del result.attribute[:]
     for item in node.attribute:
         if not item.ref_attr_name:
-            result.attribute.append(item)
+            inside = onnx.AttributeProto()
+            inside.CopyFrom(item)
+            for graph in _graphs_in(inside):
+                for inner in graph.node:
+                    inner.CopyFrom(filled_in(inner, attributes))
+            result.attribute.append(inside)
         elif item.ref_attr_name in attributes:
             inputs = onnx.AttributeProto()
             inputs.CopyFrom(attributes[item.ref_attr_name])
             inputs.name = item.name
             result.attribute.append(inputs)
     return result
+
+
+def _graphs_in(attribute: Any) -> Iterator[Any]:
+    if attribute.HasField("g"):
+        yield attribute.g
+    yield from attribute.graphs
+
+
+def _refers(node: Any) -> bool:
+    return any(
+        item.ref_attr_name or any(_refers(inner) for graph in _graphs_in(item) for inner in graph.node)
+        for item in node.attribute
+    )

@@ -29,7 +29,7 @@ def _grid_sample(c: NodeContext) -> str:
         at = len(image) - 1 - axis
         part = cut(c, grid, len(out), at, at + 1)
         line = Line(c, extent, edge, bool(c.attribute("align_corners", 0)))
-        taps.append(line.taps(reshaped(c, part, out), _MODES[mode]))
+        taps.append(line.taps(reshaped(c, part, out), _MODES[mode], within_first=bool(c.attribute("within_first", 0))))
     rank = len(image)
     rows = transposed(c, c.tensor(0), (0, *range(2, rank + 2), 1))
     flat = reshaped(c, rows, (product((c.shape(0)[0], *image)), c.shape(0)[1]))
@@ -77,22 +77,26 @@ class Line:
         self.wide = extent_value(c.g, extent, "fp32")
         self.last = self.g.map("sub", self.wide, 1)
 
-    def taps(self, grid: str, mode: str) -> Taps:
-        """Of a grid's coordinates."""
+    def taps(self, grid: str, mode: str, *, within_first: bool = False) -> Taps:
+        """Of a grid's coordinates; ``within_first``: as of ``taps_at``."""
         g = self.g
         x = g.map("mul", g.map("add", grid, 1), g.map("mul", self.last if self.ends else self.wide, 0.5))
-        return self.taps_at(x if self.ends else g.map("sub", x, 0.5), mode)
+        return self.taps_at(x if self.ends else g.map("sub", x, 0.5), mode, within_first=within_first)
 
-    def taps_at(self, x: str, mode: str) -> Taps:
-        """Of places counted in pixels: indices of pixels, each with its weight; None: it counts whole."""
+    def taps_at(self, x: str, mode: str, *, within_first: bool = False) -> Taps:
+        """Of places counted in pixels: indices of pixels, each with its weight; None: it counts whole.
+
+        ``within_first``: ``nearest`` rounds what lies beyond the edge after it is brought inside, as torch does. The
+        two differ halfway between pixels. ONNX rounds first.
+        """
         g = self.g
         if mode == "cubic":  # pixels beyond the edge are found one by one
             low = g.map("floor", x)
             away = g.map("sub", x, low)
             return [self._pixel(g.map("add", low, step), self._cubic(away, step)) for step in (-1.0, 0.0, 1.0, 2.0)]
-        x = self._within(x)
         if mode == "nearest":
-            return [self._pixel(g.map("round", x), None)]
+            return [self._pixel(g.map("round", self._within(x) if within_first else x), None)]
+        x = self._within(x)
         low = g.map("floor", x)
         high_share = g.map("sub", x, low)
         low_share = g.map("sub", g.constant(1.0, "fp32"), high_share)

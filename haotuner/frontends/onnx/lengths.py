@@ -62,6 +62,8 @@ def _carried(g: ConstantFolding, node: Node, dtype: str, new: bool) -> Any:
         return None
     if node.primitive == "gather" and g.known(node.inputs[1]) is None:
         return None
+    if new and _clamps(g, node):
+        return None
     parts = []
     for position, tensor in enumerate(node.inputs):
         known = g.known(tensor)
@@ -77,6 +79,20 @@ def _carried(g: ConstantFolding, node: Node, dtype: str, new: bool) -> Any:
         return None
     g.require(proof)
     return result
+
+
+def _clamps(g: ConstantFolding, node: Node) -> bool:
+    """True if a number of the data that is no size yet is brought to 0 or more: then the result is one, not the number."""
+    known = [g.known(tensor) for tensor in node.inputs]
+    if node.primitive != "map" or node.attributes["function"] != "max" or sum(item is None for item in known) != 1:
+        return False
+    if not all(item is None or item.dtype != object and item.min(initial=0) >= 0 for item in known):
+        return False
+    try:
+        lengths_of(g, node.inputs[known.index(None)], new=False)
+    except DataDependentError:
+        return True
+    return False
 
 
 def computed_length(g: ConstantFolding, tensor: str) -> Extent:

@@ -32,8 +32,9 @@ from haotuner.frontends.onnx.loop_analysis import (
 )
 from haotuner.frontends.onnx.node_context import NodeContext
 from haotuner.graph.control_flow import HOST, made_dimensions
-from haotuner.graph.extents import Extent, dimensions, smallest
+from haotuner.graph.extents import Extent, dimensions, largest, smallest
 from haotuner.graph.graph import Body, GraphBuilder, Node, Required, sizes_of
+from haotuner.graph.typed_extents import never_negative
 
 if TYPE_CHECKING:
     from haotuner.frontends.onnx.read import Reader
@@ -296,7 +297,7 @@ def _turns(t: LoopReader, goes_on: str | None, pairs: Sequence[tuple[str, str]],
 def _turns_at_most(g: ConstantFolding, limit: str) -> Extent:
     """The known limit of turns, an extent; none below 0."""
     (result,) = (item if not isinstance(item, np.generic) else int(item) for item in np.asarray(g.known(limit)).reshape(-1))
-    return result if not isinstance(result, int) else max(result, 0)
+    return result if never_negative(result) else largest([result, 0])
 
 
 @dataclass(slots=True)

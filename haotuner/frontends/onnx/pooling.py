@@ -95,9 +95,10 @@ def _average_pool(c: NodeContext) -> str:
     item = c.g.constant(1, c.type().dtype)
     ones = c.g.add("broadcast", item, shape=(1, 1, *image))
     if c.attribute("count_include_pad", 0):  # pads that are given count, those of ceil_mode do not
-        pads = list(c.attribute("pads", [0] * 2 * len(image)))
-        auto = c.attribute("auto_pad", "NOTSET") != "NOTSET"
-        before, after = (w.before, w.after) if auto else (pads[: len(image)], pads[len(image) :])
+        auto, none = c.attribute("auto_pad", "NOTSET"), [0] * 2 * len(image)
+        pads = list(c.attribute("pads", none)) if auto == "NOTSET" else none
+        same = auto in ("SAME_UPPER", "SAME_LOWER")
+        before, after = (w.before, w.after) if same else (pads[: len(image)], pads[len(image) :])
         ones = padded(c, ones, (0, 0, *before), (0, 0, *after), "constant", 1.0)
         left = [canonical(a - b) for a, b in zip(w.after, after, strict=True)]
         w = Windows(w.sizes, w.strides, w.dilations, (0,) * len(image), tuple(left))

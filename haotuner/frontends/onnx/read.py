@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -17,7 +18,7 @@ from haotuner.frontends.onnx.branches import Rest, branched
 from haotuner.frontends.onnx.constant_folding import ConstantFolding
 from haotuner.frontends.onnx.dynamic_squeeze import by_sizes
 from haotuner.frontends.onnx.file import array_of, dense_array, onnx_library, open_model, opset_of, with_defaults
-from haotuner.frontends.onnx.functions import body_of, can_be_taken_apart, defaults_of, filled_in, misfit
+from haotuner.frontends.onnx.functions import Key, body_of, can_be_taken_apart, defaults_of, filled_in, key_of, misfit
 from haotuner.frontends.onnx.integers import tables_of_bytes
 from haotuner.frontends.onnx.loops import loop_results
 from haotuner.frontends.onnx.node_context import NodeContext
@@ -67,8 +68,15 @@ def read(
     """
     path_ = Path(path)
     model = open_model(path_)
-    try:
+    with damage_as_usage_error(path_):
         return graph_of(model, path_.parent, fixed or {}, ranges, defaults, sizes or {})
+
+
+@contextmanager
+def damage_as_usage_error(path: Path) -> Iterator[None]:
+    """UsageError in place of whatever a damaged file makes its reader raise."""
+    try:
+        yield
     except (
         TypeError,
         ValueError,
@@ -79,7 +87,7 @@ def read(
         MemoryError,
         RecursionError,
     ) as error:
-        raise UsageError(f"{path_} is damaged: {type(error).__name__}: {error}") from error
+        raise UsageError(f"{path} is damaged: {type(error).__name__}: {error}") from error
 
 
 def graph_of(
@@ -107,7 +115,7 @@ def _graph_with(
     sizes: Mapping[str, int],
 ) -> Graph:
     """``defaults``: initializers that are inputs of the graph; with ``sizes`` a request gives these inputs, too."""
-    own = {(function.domain, function.name): function for function in model.functions}
+    own = {key_of(function): function for function in model.functions}
     opset = opset_of(model.opset_import, "model")
     _refuse_unknown(model.graph, opset, own)
     reader = Reader(ConstantFolding(), folder, own)
@@ -117,7 +125,7 @@ def _graph_with(
         names[name] = reader.g.constant(np.asarray(value), name=name)
     for item in model.graph.input:
         if item.name not in fixed and (item.name not in weights or item.name in defaults):
-            names[item.name] = _input(reader.g, item, sizes)
+            names[item.name] = graph_input(reader.g, item, sizes)
     for name, value in defaults.items() if not sizes else ():
         reader.g.defaults[name] = _default(reader.g, name, array_of(value, folder))
     if ranges is not None:
@@ -139,7 +147,8 @@ def _graph_with(
     return finished(reader.g, [(name, names[name]) for name in outputs])
 
 
-def _input(g: ConstantFolding, value: Any, sizes: Mapping[str, int]) -> str:
+def graph_input(g: ConstantFolding, value: Any, sizes: Mapping[str, int]) -> str:
+    """Input of a graph for a ValueInfoProto. UsageError where it is no tensor of a fixed number of axes."""
     kind = value.type.WhichOneof("value")
     if kind != "tensor_type":
         raise UsageError(f"input {value.name}: a {kind or 'value without type'}; only tensors are read")
@@ -175,26 +184,40 @@ def _extent(tensor: str, index: int, dim: Any) -> Extent:
     return dimension(f"{'' if stem[0].isalpha() or stem[0] == '_' else '_'}{stem}_{index}")
 
 
-def _refuse_unknown(graph: Any, opset: int, own: Mapping[tuple[str, str], Any]) -> None:
+def _refuse_unknown(graph: Any, opset: int, own: Mapping[Key, Any]) -> None:
     """UsageError with every operator that has no rule: how often, and where."""
-    where: dict[str, list[str]] = defaultdict(list)
-
-    def visit(nodes: Any, version: int, depth: int) -> None:
-        if depth > DEEPEST:
-            raise UsageError(f"graphs nested more than {DEEPEST} deep")
-        for number, node in enumerate(nodes):
-            known = node.domain in MAIN and node.op_type in ("Constant", "If", *_LOOPS)
-            if not known and rule_of(node.domain, node.op_type) is None and not can_be_taken_apart(node, version, own):
-                name = f"{node.domain}.{node.op_type}" if node.domain not in MAIN else node.op_type
-                where[name].append(node.name or f"node {number}")
-            for item in node.attribute:
-                if item.HasField("g") and known:
-                    visit(item.g.node, version, depth + 1)
-
-    visit(graph.node, opset, 0)
+    where = unknown_operators(graph.node, opset, own)
     for body in own.values():
-        visit(body.node, opset_of(body.opset_import, f"function {body.name}") if body.opset_import else opset, 1)
-    refuse(where, "Export the model without them, or take these nodes out of it")
+        for name, nodes in _unknown_in_body(body, opset, own).items():
+            where.setdefault(name, []).extend(nodes)
+    refuse(
+        where, "Export the model without them, or take these nodes out of it; `haotuner tune --subgraphs` serves the rest"
+    )
+
+
+def unknown_operators(nodes: Iterable[Any], opset: int, own: Mapping[Key, Any], depth: int = 0) -> dict[str, list[str]]:
+    """Operators without a rule that nodes call, graphs inside of them included, each with the names of its nodes.
+
+    ``own``: the model's functions. UsageError for graphs nested too deep.
+    """
+    if depth > DEEPEST:
+        raise UsageError(f"graphs nested more than {DEEPEST} deep")
+    where: dict[str, list[str]] = defaultdict(list)
+    for number, node in enumerate(nodes):
+        known = node.domain in MAIN and node.op_type in ("Constant", "If", *_LOOPS)
+        if not known and rule_of(node.domain, node.op_type) is None and not can_be_taken_apart(node, opset, own):
+            name = f"{node.domain}.{node.op_type}" if node.domain not in MAIN else node.op_type
+            where[name].append(node.name or f"node {number}")
+        for item in node.attribute:
+            if item.HasField("g") and known:
+                for name, inner in unknown_operators(item.g.node, opset, own, depth + 1).items():
+                    where[name] += inner
+    return where
+
+
+def _unknown_in_body(body: Any, opset: int, own: Mapping[Key, Any]) -> dict[str, list[str]]:
+    version = opset_of(body.opset_import, f"function {body.name}") if body.opset_import else opset
+    return unknown_operators(body.node, version, own, 1)
 
 
 @dataclass(slots=True)
@@ -203,7 +226,7 @@ class Reader:
 
     g: ConstantFolding
     folder: Path | None
-    own: Mapping[tuple[str, str], Any]
+    own: Mapping[Key, Any]
     nodes: int = 0
     turns: int = 1  # of loops that are being written out
     ranges: Mapping[str, Span] = field(default_factory=dict)
@@ -270,11 +293,11 @@ class Reader:
         if node.domain in MAIN and node.op_type == "Constant":
             return [self._constant(node)]
         requested = max((index + 1 for index, item in enumerate(node.output) if item), default=0)
-        odd = misfit(node, opset) if node.domain in MAIN and (node.domain, node.op_type) not in self.own else ""
+        odd = misfit(node, opset) if node.domain in MAIN and key_of(node) not in self.own else ""
         if odd:
             raise UsageError(odd)
         rule = rule_of(node.domain, node.op_type)
-        if rule is not None and (node.domain, node.op_type) not in self.own:
+        if rule is not None and key_of(node) not in self.own:
             attributes = {item.name: self._attribute(item) for item in node.attribute}
             result = rule(NodeContext(self.g, node.op_type, inputs, attributes, opset, requested))
             return [result] if isinstance(result, str) else result

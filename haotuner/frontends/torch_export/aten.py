@@ -26,22 +26,32 @@ from haotuner.graph.types import FLOATS
 def _binary(function: str, *, compares: bool = False) -> Rule:
     def rule(a: AtenContext) -> str:
         first, other = a.at(0), a.at(1)
-        dtype = a.dtype
-        if compares:
-            kinds = [a.g.types[v].dtype for v in (first, other) if isinstance(v, str)]
-            real = any(isinstance(v, float) for v in (first, other))
-            dtype = next((k for k in kinds if k in FLOATS), "fp32" if real else "int64")
+        dtype = a.compared_in(first, other) if compares else a.dtype
         first, other = a.cast(first, dtype), a.cast(other, dtype)
         if (alpha := a.named.get("alpha", 1)) != 1:
             other = a.g.map("mul", other, alpha)
         rounding = a.named.get("rounding_mode")
         if rounding == "floor":
-            return a.g.map("floor", a.g.map("div", first, other)) if dtype in FLOATS else a.g.map("floordiv", first, other)
+            return _floored(a, first, other) if dtype in FLOATS else a.g.map("floordiv", first, other)
         if rounding == "trunc" and dtype in FLOATS:
             return truncated(a, a.g.map("div", first, other))
         return a.g.map(function, first, other)
 
     return rule
+
+
+def _floored(a: AtenContext, first: str, other: str) -> str:
+    """Floor of a quotient as Python has it, by its remainder: 1 // 0.1 is 9, though 1 / 0.1 rounds to 10."""
+    g, wide = a.g, "fp64" if a.dtype == "fp64" else "fp32"
+    first, other = a.cast(first, wide), a.cast(other, wide)
+    rest = g.map("fmod", first, other)
+    apart = g.map("xor", g.map("less", other, 0.0), g.map("less", rest, 0.0))
+    below = g.map("and", apart, g.map("not", g.map("equal", rest, 0.0)))
+    exact = g.map("div", g.map("sub", first, rest), other)
+    exact = g.map("select", below, g.map("sub", exact, 1.0), exact)
+    result = g.map("floor", exact)
+    result = g.map("select", g.map("greater", g.map("sub", exact, result), 0.5), g.map("add", result, 1.0), result)
+    return a.cast(g.map("select", g.map("equal", other, 0.0), g.map("div", first, other), result), a.dtype)
 
 
 def _bits(function: str) -> Rule:
@@ -72,7 +82,13 @@ def truncated(a: AtenContext, x: str) -> str:
 
 
 def _logarithm(base: int) -> Rule:
-    return lambda a: a.g.map("mul", a.g.map("log", a.cast(a.at(0), a.dtype)), float(1 / np.log(base)))
+    """In double precision, so that the logarithm of a power is whole: models round it to a level or a number of digits."""
+    return lambda a: a.cast(a.g.map("div", a.g.map("log", a.cast(a.at(0), "fp64")), float(np.log(base))), a.dtype)
+
+
+def _power_of_two(a: AtenContext) -> str:
+    """In double precision, as of logarithms."""
+    return a.cast(a.g.map("exp", a.g.map("mul", a.cast(a.at(0), "fp64"), float(np.log(2)))), a.dtype)
 
 
 def _elu(a: AtenContext) -> str:
@@ -137,7 +153,7 @@ def _sliced(a: AtenContext) -> str:
 def _joined(a: AtenContext) -> str:
     """Side by side; torch leaves out what is of one axis and empty, whatever the others' ranks are."""
     tensors = [tensor for tensor in a.at(0) if a.g.types[tensor].shape != (0,)] or a.at(0)[:1]
-    return a.onnx("Concat", *tensors, axis=a.at(1, 0))
+    return a.onnx("Concat", *(a.cast(tensor, a.dtype) for tensor in tensors), axis=a.at(1, 0))
 
 
 def _selected(a: AtenContext) -> str:
@@ -157,8 +173,9 @@ def _any(a: AtenContext) -> str:
     axes = [
         extent % len(a.shape()) for extent in ([a.at(1)] if isinstance(a.at(1), int) else a.at(1, range(len(a.shape()))))
     ]
-    result = a.g.add("reduce", a.cast(a.at(0), "int64"), how="max", axes=tuple(axes), keepdims=bool(a.at(2, False)))
-    return a.cast(result, "bool")
+    truths = a.cast(a.cast(a.at(0), "bool"), "int64")  # a half is true, and no whole number
+    most = a.g.add("reduce", truths, how="max", axes=tuple(axes), keepdims=bool(a.at(2, False)))
+    return a.g.map("greater", most, 0)  # of nothing: the least number
 
 
 def _arg(op: str) -> Rule:
@@ -189,13 +206,14 @@ def _convolved(a: AtenContext) -> str:
 
 
 def _normalised(a: AtenContext) -> list[str]:
-    scale = a.at(2) or a.g.constant(np.ones([int(tensor) for tensor in a.at(1)], np.float32))
+    scale = a.at(2) or a.g.constant(np.ones([int(tensor) for tensor in a.at(1)]), a.g.types[a.at(0)].dtype)
     return [a.onnx("LayerNormalization", a.at(0), scale, a.at(3), axis=-len(a.at(1)), epsilon=a.at(4))]
 
 
 def _batch_normalised(a: AtenContext) -> list[str]:
     count = int(a.shape()[1])
-    scale, bias = (a.at(p) or a.g.constant(np.full(count, item, np.float32)) for p, item in ((1, 1.0), (2, 0.0)))
+    own = a.g.types[a.at(3)].dtype
+    scale, bias = (a.at(p) or a.g.constant(np.full(count, item), own) for p, item in ((1, 1.0), (2, 0.0)))
     return [a.onnx("BatchNormalization", a.at(0), scale, bias, a.at(3), a.at(4), epsilon=a.at(6))]
 
 
@@ -212,9 +230,8 @@ def _full(value: Any = None) -> Rule:
 def _counted(a: AtenContext) -> str:
     parts = list(a.inputs)
     start, end, step = (0, parts[0], 1) if len(parts) == 1 else (*parts, 1)[:3]
-    own = a.dtype if a.dtype in ("fp32", "fp64") else "fp32" if a.dtype in FLOATS else "int64"
     whole = all(isinstance(item, int) or getattr(item, "is_integer", False) is True for item in (start, end, step))
-    own = "int64" if whole else own
+    own = "int64" if whole else "fp64"  # in which torch counts the steps, whatever the result is
     return a.cast(a.onnx("Range", *(a.cast(item, own) for item in (start, end, step))), a.dtype)
 
 
@@ -249,7 +266,7 @@ ATEN: Mapping[str, Rule] = {
         ("reciprocal", "Reciprocal"), ("relu", "Relu"), ("sign", "Sign"), ("tan", "Tan"), ("sinh", "Sinh"), ("cosh", "Cosh"),
         ("asinh", "Asinh"), ("acosh", "Acosh"), ("atanh", "Atanh"), ("asin", "Asin"), ("acos", "Acos"), ("atan", "Atan"))},
     "atan2.default": lambda a: special_functions.atan2(a.g, *(a.cast(a.at(index), a.dtype) for index in (0, 1))),
-    "rsqrt.default": lambda a: a.g.map("rsqrt", a.at(0)),
+    "rsqrt.default": lambda a: a.g.map("rsqrt", a.cast(a.at(0), a.dtype)),
     "silu.default": lambda a: a.g.map("mul", a.at(0), a.g.map("sigmoid", a.at(0))),
     "gelu.default": lambda a: a.onnx("Gelu", a.at(0), approximate=a.named.get("approximate", "none")),
     "leaky_relu.default": lambda a: a.onnx("LeakyRelu", a.at(0), alpha=float(a.at(1, 0.01))),
@@ -258,7 +275,7 @@ ATEN: Mapping[str, Rule] = {
     "trunc.default": lambda a: truncated(a, a.at(0)), "isnan.default": lambda a: a.g.map("isnan", a.at(0)),
     "isinf.default": lambda a: a.g.map("isinf", a.at(0)), "logical_xor.default": _binary("xor"),
     "expm1.default": lambda a: a.g.map("expm1", a.cast(a.at(0), a.dtype)),
-    "exp2.default": lambda a: a.g.map("exp", a.g.map("mul", a.cast(a.at(0), a.dtype), float(np.log(2)))),
+    "exp2.default": _power_of_two,
     "log1p.default": lambda a: a.g.map("log1p", a.cast(a.at(0), a.dtype)),
     **{f"log{base}.default": _logarithm(base) for base in (2, 10)},
     "fill.Scalar": lambda a: a.g.add("broadcast", a.cast(a.at(1), a.dtype), shape=a.shape()),

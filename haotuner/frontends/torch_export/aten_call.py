@@ -14,6 +14,7 @@ from haotuner.frontends.onnx.node_context import NodeContext
 from haotuner.frontends.onnx.table import RULES
 from haotuner.frontends.onnx.typed_numbers import is_whole
 from haotuner.graph.extents import Extent, floor_division
+from haotuner.graph.types import HALVES
 
 OPSET = 21  # of the rules that are called
 
@@ -66,6 +67,18 @@ class AtenContext:
             own = "int64" if is_whole(value) else "fp64"  # as Python's numbers are
             return self.cast(self.g.of_extents(np.array(value, object), own), dtype)
         return self.g.cast(value, dtype)
+
+    def compared_in(self, *values: Any) -> str:
+        """Element type in which torch compares: the widest float of tensors with axes, else of all; int64 without one."""
+        types = [self.g.types[value] for value in values if isinstance(value, str)]
+        for group in ([kind for kind in types if kind.rank], types):
+            floats = {kind.dtype for kind in group}
+            if floats.issuperset(HALVES):
+                floats.add("fp32")
+            widest = next((dtype for dtype in ("fp64", "fp32", *HALVES) if dtype in floats), "")
+            if widest:
+                return widest
+        return "fp32" if any(isinstance(value, float) for value in values) else "int64"
 
     def shape(self, index: int = 0) -> tuple[Extent, ...]:
         """An argument's shape."""

@@ -158,7 +158,8 @@ def _scales(a: AtenContext, factors: Sequence[float | None] | None) -> str | Non
 def _sampled(a: AtenContext) -> str:
     mode = ("bilinear", "nearest", "bicubic")[a.at(2, 0)]
     edge = ("zeros", "border", "reflection")[a.at(3, 0)]
-    return a.onnx("GridSample", a.at(0), a.at(1), mode=mode, padding_mode=edge, align_corners=int(a.at(4, False)))
+    ends = int(a.at(4, False))
+    return a.onnx("GridSample", a.at(0), a.at(1), mode=mode, padding_mode=edge, align_corners=ends, within_first=1)
 
 
 RESIZE: Mapping[str, Rule] = {

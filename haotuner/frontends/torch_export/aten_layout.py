@@ -103,14 +103,14 @@ def _copied(a: AtenContext) -> str:
 
 
 def _strided(a: AtenContext) -> str:
-    """A view by strides, where it is a reshape: each axis steps over those behind it."""
+    """A view by strides of a tensor as it lies in memory, where it is a reshape: each axis steps over those behind it."""
     sizes, strides = list(a.at(1)), list(a.at(2))
     behind: Extent = 1
     for size, stride in zip(reversed(sizes), reversed(strides), strict=True):
         if not same(size, 1) and not same(stride, behind):
             raise UsageError(f"{a.op}: strides {strides} of sizes {sizes} are no reshape and have no rule")
         behind = canonical(behind * size)
-    if not same(behind, product(a.shape())) or a.at(3, 0) != 0:
+    if not same(behind, product(a.shape())):
         raise UsageError(f"{a.op}: sizes {sizes} hold not all of {list(a.shape())}, which has no rule")
     return a.onnx("Reshape", a.at(0), a.whole(sizes))
 

@@ -150,26 +150,25 @@ ORDERED: Mapping[str, Any] = {
 
 
 def _counted(a: AtenContext, numbers: str, bounds: str, how: str, dtype: str = "int64") -> str:
-    """Number of bounds, the last axis, on one side of each number: all are compared, so that there is no search."""
+    """Number of bounds, the last axis, that are not ``how`` a number: all are compared, so that there is no search.
+
+    A NaN lies behind all bounds.
+    """
     kinds = [a.g.types[item] for item in (numbers, bounds)]
-    of = next((name for name in ("float64", "float32") if name in {k.dtype for k in kinds}), kinds[0].dtype)
-    lined = a.onnx("Unsqueeze", a.cast(numbers, of), a.whole([kinds[0].rank]))
-    beside = a.cast(bounds, of)
-    if kinds[1].rank > 1:
-        beside = a.onnx("Unsqueeze", beside, a.whole([kinds[1].rank - 1]))
-    met = a.cast(a.g.map(how, beside, lined), "int64")
+    lined = a.onnx("Unsqueeze", numbers, a.whole([kinds[0].rank]))
+    beside = a.onnx("Unsqueeze", bounds, a.whole([kinds[1].rank - 1])) if kinds[1].rank > 1 else bounds
+    met = a.cast(a.g.map("not", a.g.map(how, beside, lined)), "int64")
     return a.cast(a.g.add("reduce", met, how="sum", axes=(a.g.types[met].rank - 1,), keepdims=False), dtype)
 
 
 def _between(a: AtenContext) -> str:
     """The place at which (bucketize, searchsorted) each number would keep the bounds in order."""
-    first, second = (a.cast(tensor, a.g.types[other].dtype) if not isinstance(tensor, str) else tensor
-                     for tensor, other in ((a.at(0), a.at(1)), (a.at(1), a.at(0))))  # fmt: skip
+    first, second = (a.cast(tensor, a.compared_in(a.at(0), a.at(1))) for tensor in (a.at(0), a.at(1)))
     numbers, bounds = (first, second) if a.op.startswith("bucketize") else (second, first)
     if a.named.get("sorter") is not None:
         bounds = a.onnx("GatherElements", bounds, a.cast(a.named["sorter"], "int64"), axis=-1)
     right = a.named.get("right", False) or a.named.get("side") == "right"
-    return _counted(a, numbers, bounds, "less_equal" if right else "less", a.dtype)
+    return _counted(a, numbers, bounds, "greater" if right else "greater_equal", a.dtype)
 
 
 def _filled_under_mask(a: AtenContext) -> str:
@@ -201,7 +200,7 @@ def _bags(a: AtenContext) -> list[str]:
     if weights is not None:
         rows = a.g.map("mul", rows, a.onnx("Unsqueeze", a.cast(weights, a.dtype), a.whole([1])))
     position = a.onnx("Range", a.whole_scalar(0), a.whole_scalar(count), a.whole_scalar(1))
-    bag = a.onnx("Unsqueeze", a.g.map("sub", _counted(a, position, begins, "less_equal"), 1), a.whole([1]))
+    bag = a.onnx("Unsqueeze", a.g.map("sub", _counted(a, position, begins, "greater"), 1), a.whole([1]))
 
     def joined(values: str, across: Extent, how: str = "add", start: float = 0.0) -> str:
         none = a.onnx("Expand", a.cast(start, a.dtype), a.whole([bags, across]))
@@ -224,10 +223,16 @@ def _triangle(a: AtenContext) -> str:
     return a.g.constant(np.stack(where(sides[0], sides[2], sides[1])), a.dtype)
 
 
+def _hypotenuse(a: AtenContext) -> str:
+    """In double precision, where no square of fp32 is too large or too small."""
+    legs = [a.cast(a.cast(a.at(index), a.dtype), "fp64") for index in (0, 1)]
+    return a.cast(a.g.map("sqrt", a.g.map("add", *(a.g.map("mul", leg, leg) for leg in legs))), a.dtype)
+
+
 BAGS: Mapping[str, Rule] = {
     **{f"{name}.{kind}": _between for name in ("bucketize", "searchsorted") for kind in ("Tensor", "Scalar")},
     "masked_scatter.default": _filled_under_mask,
     "_embedding_bag.default": _bags, "_embedding_bag_forward_only.default": _bags,
     "tril_indices.default": _triangle, "triu_indices.default": _triangle,
-    "hypot.default": lambda a: a.g.map("sqrt", a.g.map("add", *(a.g.map("mul", leg, leg) for leg in (a.at(0), a.at(1))))),
+    "hypot.default": _hypotenuse,
 }  # fmt: skip

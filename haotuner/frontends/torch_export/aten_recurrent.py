@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from haotuner.errors import UsageError
 from haotuner.frontends.torch_export.aten_call import AtenContext, Rule
 
 RECURRENT_OPS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
@@ -79,6 +80,8 @@ def _layers(op: str, activation: str = "") -> Rule:
         states = states if isinstance(states, list) else [states]
         x = a.onnx("Transpose", a.at(0), perm=[1, 0, 2]) if batch_first else a.at(0)
         ways, each = 1 + bool(both), 4 if biased else 2
+        if len(weights) != each * layers * ways:
+            raise UsageError(f"{a.op}: a projection (proj_size) has no rule; use an LSTM without one and a linear layer")
         settings: dict[str, Any] = {
             "hidden_size": int(a.g.types[weights[1]].shape[1]),
             "direction": "bidirectional" if both else "forward",

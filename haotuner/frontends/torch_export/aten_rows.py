@@ -29,7 +29,7 @@ def _numbers(a: AtenContext, index: int, otherwise: float) -> str:
     count = a.shape()[1]
     if not a.at(index) and not isinstance(count, int):
         raise UsageError(f"{a.op}: {shown(count)} channels, which must be a fixed number; export it with that axis fixed")
-    return a.at(index) or a.g.constant(np.full(count, otherwise, np.float32))
+    return a.at(index) or a.g.constant(np.full(count, otherwise), a.dtype)
 
 
 def _group_normalised(a: AtenContext) -> list[str]:

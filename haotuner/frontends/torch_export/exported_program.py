@@ -29,7 +29,7 @@ from haotuner.frontends.torch_export.aten_products import KEPT_ATTENTION as ATTE
 from haotuner.frontends.torch_export.aten_products import attention_taken_apart
 from haotuner.frontends.torch_export.aten_recurrent import lengths_kept
 from haotuner.frontends.torch_export.pt2_file import read_program
-from haotuner.graph.extents import Extent, canonical, ceiling_division, dimension, floor_division, largest, smallest
+from haotuner.graph.extents import Extent, canonical, ceiling_division, dimension, floor_division, largest, same, smallest
 from haotuner.graph.graph import Graph
 from haotuner.graph.types import numpy_dtype
 
@@ -50,6 +50,7 @@ _NOTHING = (
     "_assert_async",
     "sym_storage_offset",
 )  # of where a view begins torch asserts that it is not before its tensor
+UNBOUNDED = 1 << 40  # torch writes infinity, or the largest number of its type, for a size without a bound
 COMPLEX_ALONE = COMPLEX.keys() - ATEN.keys()
 _DTYPES = {
     "float32": "fp32",
@@ -74,6 +75,22 @@ def read_exported(path: str | Path, sizes: Mapping[str, int] | None = None) -> G
     read = read_program(Path(path), torch)
     names = dict(line.split(" ", 1) for line in read.names.splitlines() if " " in line)
     return graph_of_program(read.program, names, read.guards, sizes)
+
+
+def bounds_of(path: str | Path) -> dict[str, tuple[int, int | None]]:
+    """Least and largest size of each dimension that a program's own constraints name, by its name; None: no largest."""
+    read = read_program(Path(path), _torch())
+    names = dict(line.split(" ", 1) for line in read.names.splitlines() if " " in line)
+    for name, sizes in symbols_of(read.program).items():
+        for axis, size in enumerate(sizes):
+            if hasattr(size, "node") and getattr(size.node.expr, "is_Symbol", False):
+                names.setdefault(str(size.node.expr), f"{name}_{axis}")
+    result: dict[str, tuple[int, int | None]] = {}
+    for symbol, span in read.program.range_constraints.items():
+        if str(symbol) in names and getattr(span.lower, "is_finite", False):
+            most = int(span.upper) if span.upper < UNBOUNDED else None
+            result[names[str(symbol)]] = int(span.lower), most
+    return result
 
 
 def _torch() -> Any:
@@ -212,11 +229,38 @@ class _Reader:
                 except UsageError as error:
                     raise UsageError(f"node {node.name}: {error}") from error
             elif node.op == "output":
-                given_back = [argument.name for argument in node.args[0] if hasattr(argument, "name")]
+                given_back = [argument.name for argument in self._returned(node)]
                 outputs = [(name, self._real(item)) for name, item in zip(_apart(given_back), given_back, strict=True)]
         shapes = {name: self.g.types[name].shape for name in self.g.inputs}
         self.g.required += required(guards, shapes, [str(node.target) for node in nodes])
         return finished(self.g, outputs)
+
+    def _returned(self, node: Any) -> list[Any]:
+        """Tensors that the module returns, without those that it changes in place.
+
+        UsageError where these are buffers that it reads again: a pack computes with what they were.
+        """
+        signature = self.program.graph_signature
+        results = [
+            argument
+            for argument, spec in zip(node.args[0], signature.output_specs, strict=True)
+            if spec.kind.name == "USER_OUTPUT" and hasattr(argument, "name")
+        ]
+        changed = set(signature.buffers_to_mutate.values())
+        buffers = {name: buffer for name, buffer in signature.inputs_to_buffers.items() if buffer in changed}
+        waiting, seen = list(results), set[Any]()
+        while waiting and buffers:
+            current = waiting.pop()
+            if current.name in buffers:
+                raise UsageError(
+                    f"the module reads its buffer {buffers[current.name]!r} and changes it in each call, which a pack "
+                    "does not keep; make it an input and return what it becomes"
+                )
+            whole = _name_of(current.target) == "copy.default"  # what the first one was is gone
+            read = current.args[1:2] if whole else current.all_input_nodes
+            waiting += [item for item in read if item not in seen]
+            seen.update(read)
+        return results
 
     def _real(self, name: str) -> str:
         if isinstance(self.values[name], Complex):
@@ -330,6 +374,8 @@ class _Reader:
             return whole[position]
         if name not in ATEN and name not in COMPLEX:
             raise UsageError(f"{node.target} has no rule")
+        if name == "as_strided.default":
+            arguments = self._as_it_lies(node.args[0].meta["val"], *arguments)
         first = value[0] if isinstance(value, (list, tuple)) else value
         named = {key: self._argument(value) for key, value in node.kwargs.items()}
         a = AtenContext(self.g, name, arguments, named, self._dtype(first), tuple(getattr(first, "shape", ())))
@@ -338,6 +384,26 @@ class _Reader:
             result = Complex(result, self.g.add("broadcast", a.cast(0, a.dtype), shape=self.g.types[result].shape))
         self._bind(value, result)
         return result
+
+    def _as_it_lies(self, source: Any, tensor: str, sizes: Any, strides: Any, offset: Any = None) -> list[Any]:
+        """Arguments of a view by strides, of the tensor with its axes as they lie in memory: strides count through that.
+
+        ``source``: the tensor as torch has it. UsageError where it does not fill its memory, or the view begins elsewhere.
+        """
+        own, steps = [self.extent(size) for size in source.shape], [self.extent(step) for step in source.stride()]
+        behind, order, left = 1, list[int](), list(range(len(own)))
+        while left:
+            axis = next((axis for axis in reversed(left) if same(own[axis], 1) or same(steps[axis], behind)), None)
+            if axis is None:
+                raise UsageError(f"as_strided: of a view of sizes {own} and strides {steps}, which has no rule")
+            left.remove(axis)
+            order, behind = [axis, *order], canonical(behind * own[axis])
+        first = self.extent(source.storage_offset())
+        if offset is not None and not same(offset, first):
+            raise UsageError(f"as_strided: begins at element {offset} of a tensor that begins at {first}; it has no rule")
+        if order != sorted(order):
+            tensor = self.g.add("transpose", tensor, order=tuple(order))
+        return [tensor, sizes, strides]
 
     def _number(self, tensor: str, value: Any) -> Any:
         """A number of the data as a size."""

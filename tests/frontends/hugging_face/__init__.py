@@ -1,0 +1,1 @@
+"""Tests of haotuner/frontends/hugging_face."""
