@@ -33,6 +33,7 @@ from haotuner.pack.op import PackOp, listed, read_op, read_op_1, text
 from haotuner.spec.limits import MAX_OPS
 
 _SHA = re.compile(r"[0-9a-f]{64}")
+_SOURCES = ("source_sha256", "subgraph_of_sha256")  # of a whole model's file, and of the file that a subgraph is a part of
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,8 @@ class ModelFiles:
     """Names inside the folder, with hashes; the weights' is only compared by ``verify``.
 
     ``bytecode``: empty where the pack's library holds the words of the schedule, or only Python runs it.
+    ``source_sha256``: of the file that the model was read from; empty where it is not known. ``is_subgraph``: the model is
+    a part of that file.
     """
 
     schedule: str
@@ -49,14 +52,22 @@ class ModelFiles:
     weights_bytes: int
     bytecode: str = ""
     bytecode_sha256: str = ""
+    source_sha256: str = ""
+    is_subgraph: bool = False
 
 
 class ModelContent(NamedTuple):
-    """Content of a model in a pack. ``schedule``: JSON for people; ``bytecode``: the same as a library runs it, or None."""
+    """Content of a model in a pack. ``schedule``: JSON for people; ``bytecode``: the same as a library runs it, or None.
+
+    ``source_sha256``: of the file that it was read from; empty where that is not known, and of a chain's segments.
+    ``is_subgraph``: the model is a part of that file.
+    """
 
     schedule: bytes
     bytecode: bytes | None
     weights: bytes
+    source_sha256: str = ""
+    is_subgraph: bool = False
 
 
 def read_models(value: Any) -> dict[str, ModelFiles]:
@@ -73,12 +84,15 @@ def read_models(value: Any) -> dict[str, ModelFiles]:
             document["weights_bytes"],
             document.get("bytecode", ""),
             document.get("bytecode_sha256", ""),
+            document.get("source_sha256", document.get("subgraph_of_sha256", "")),
+            "subgraph_of_sha256" in document,
         )
         if not MODEL_NAME.fullmatch(name) or files.schedule != f"{name}.json" or files.weights != f"{name}.weights":
             raise ValueError(f"model {name!r}: its files must be NAME.json and NAME.weights")
         if files.bytecode not in ("", f"{name}.bytecode") or bool(files.bytecode) != bool(files.bytecode_sha256):
             raise ValueError(f"model {name!r}: its bytecode must be NAME.bytecode, with a sha256")
         hashes = [files.schedule_sha256, files.weights_sha256, *([files.bytecode_sha256] if files.bytecode else [])]
+        hashes += [files.source_sha256] if files.source_sha256 != "" else []
         if not all(isinstance(sha256, str) and _SHA.fullmatch(sha256) for sha256 in hashes):
             raise ValueError(f"model {name}: files without a sha256")
         if type(files.weights_bytes) is not int or files.weights_bytes < 0:
@@ -91,7 +105,7 @@ def model_files(models: Mapping[str, ModelContent]) -> tuple[dict[str, Any], dic
     """Entries of the manifest for models by name, and their files by path in the pack."""
     documents: dict[str, Any] = {}
     files: dict[str, bytes] = {}
-    for name, (schedule, bytecode, weights) in models.items():
+    for name, (schedule, bytecode, weights, source_sha256, is_subgraph) in models.items():
         documents[name] = {
             "schedule": f"{name}.json",
             "schedule_sha256": hashlib.sha256(schedule).hexdigest(),
@@ -99,6 +113,7 @@ def model_files(models: Mapping[str, ModelContent]) -> tuple[dict[str, Any], dic
             "weights_sha256": hashlib.sha256(weights).hexdigest(),
             "weights_bytes": len(weights),
         }
+        documents[name] |= {_SOURCES[is_subgraph]: source_sha256} if source_sha256 else {}
         files |= {f"{MODELS}/{name}.json": schedule, f"{MODELS}/{name}.weights": weights}
         if bytecode is not None:
             documents[name] |= {

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from haotuner.errors import HaotunerError, PackInvalid, UsageError
+from haotuner.host.files import synchronise
 from haotuner.pack.folder import FACTS, MANIFEST, SEAL, foreign, is_ours, is_pack_file
 from haotuner.pack.manifest import PACK_SCHEMA, ModelContent, model_files
 
@@ -215,7 +216,7 @@ def publish(out: Path, files: Mapping[str, bytes], check: Callable[[Path], None]
             folders |= {parent for parent in path.parents if parent.is_relative_to(aside)}
             step(f"written {name}")
         for folder in folders:
-            _sync(folder)
+            synchronise(folder)
         step("synced")
         check(aside)
         step("checked")
@@ -244,14 +245,6 @@ def _put(path: Path, data: bytes) -> None:
         os.fsync(stream.fileno())
 
 
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _swap(aside: Path, target: Path, step: Step) -> None:
     """Rename into place; an earlier pack is exchanged in one step, and is then what lies aside."""
     if target.exists() and not _exchange(aside, target):
@@ -268,7 +261,7 @@ def _swap(aside: Path, target: Path, step: Step) -> None:
     elif not target.exists():
         aside.rename(target)
     step("exchanged")
-    _sync(target.parent)
+    synchronise(target.parent)
 
 
 def _exchange(path: Path, other: Path) -> bool:

@@ -14,8 +14,9 @@ import importlib
 import struct
 import sys
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -52,14 +53,23 @@ def addressed_types(agrees: Callable[[int, Any], Any], tensor_of: Callable[[Any]
     if sys.implementation.name != "cpython" or object.__basicsize__ != HEAD_BYTES or np.ndarray.__basicsize__ < ARRAY_BYTES:
         return frozenset()
     types = set()
-    for dtype in (*ADDRESSED_TYPES, *MORE_TYPES):
-        array_ = np.zeros((3, 4, 6), dtype)[:, ::2, 1:]
+    for dtype, (array_, closed) in _examples().items():
         tensor = tensor_of(array_)
-        agreed = agrees(id(array_), tensor)
-        array_.flags.writeable = False
-        if agreed and not agrees(id(array_), tensor):
+        if agrees(id(array_), tensor) and not agrees(id(closed), tensor):
             types.add(dtype)
     return frozenset(types)
+
+
+@cache
+def _examples() -> Mapping[str, tuple[Any, Any]]:
+    """Views of each type with gaps between their elements: the same elements to write to, and read-only."""
+    examples = {}
+    for dtype in (*ADDRESSED_TYPES, *MORE_TYPES):
+        array_ = np.zeros((3, 4, 6), dtype)[:, ::2, 1:]
+        closed = array_[:]
+        closed.flags.writeable = False
+        examples[dtype] = array_, closed
+    return examples
 
 
 def _tensor_of_dlpack(array_: Any) -> Any:

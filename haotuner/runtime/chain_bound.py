@@ -19,6 +19,7 @@ import numpy as np
 
 from haotuner.errors import PackInvalid, UsageError
 from haotuner.ops.host_steps import counted, holds, nonzero, random_numbers
+from haotuner.runtime.expected_us import ExpectedUs
 from haotuner.runtime.host_memory import OutputPool
 from haotuner.runtime.reprs import described_model
 from haotuner.runtime.schedule import sizes_of
@@ -268,6 +269,10 @@ class ChainBound:
                 of = tensors[step["of"]]
                 value = nonzero(of) if step["do"] == "nonzero" else counted(of, step["place"])
                 tensors[step["out"]], dims[step["dim"]] = value, value.shape[-1]
+
+    def expected_us(self, dims: Mapping[str, int]) -> ExpectedUs:
+        """UsageError: what a call runs depends on data, which nobody knows before it."""
+        raise UsageError(f"{self.name}: its sizes depend on data, so no time is expected of {dict(dims)!r:.200}")
 
     def memory_bytes(self, **dims: int) -> int:
         """Bytes of working memory of a call with these dimensions, those of the data among them."""

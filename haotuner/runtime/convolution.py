@@ -12,7 +12,7 @@ from haotuner.pack.op import PackOp
 from haotuner.runtime.arrays import numpy_type
 from haotuner.runtime.linear import Bound, Linear, named_channels
 from haotuner.runtime.reprs import described_op
-from haotuner.spec.limits import MAX_AXES
+from haotuner.spec.limits import CELL_AXES
 
 if TYPE_CHECKING:
     from haotuner.runtime.pack import Pack
@@ -51,7 +51,7 @@ class ConvOp:
 
     def cell(self, extents: Mapping[str, int]) -> int:
         """The cell of the plan's table that serves a shape, from the library's own look-up."""
-        values = np.zeros(MAX_AXES, np.int64)
+        values = np.zeros(CELL_AXES, np.int64)
         for index, axis in enumerate(("b", "h", "w")):  # as native/kinds/conv.h numbers them
             values[index] = extents.get(axis, 1)
         plan = self._pack.plan_index(self.entry)

@@ -156,12 +156,12 @@ class Linear:
 
     def __call__(self, x: Any, out: Any = None, **inputs: Any) -> Any:
         """The result; TypeError or ValueError name the argument, what was expected and what was found."""
-        call, middle, tail, columns, made, other = self._state
+        call, middle, tail, columns, dtype, other, fresh = self._state
         try:  # the usual calls; what is wrong with another is said below
             if type(x) is _ARRAY:
                 y = out
-                if y is None and made is not None:
-                    y = np.empty((*x.shape[:-1], columns) if columns else self._size_of(x), made)
+                if y is None and dtype is not None:
+                    y = np.empty((*x.shape[:-1], columns) if columns else self._size_of(x), dtype)
                 if type(y) is _ARRAY and call is not None:
                     if not inputs:
                         call(id(x), *middle, id(y), *tail)
@@ -174,11 +174,11 @@ class Linear:
                             call(id(x), *middle, *more, id(y), *tail)
                         return y
             elif not inputs and not (x.is_neg() or x.requires_grad):
+                if out is None and fresh is not None:
+                    return fresh(x)
                 call, middle, tail = other[0]  # by position: names of a tuple cost a call 5 %
                 y = out
                 if y is None:
-                    if columns:  # the library asks torch itself for the output
-                        return call(x, *middle, None, *tail)
                     y = empty_like(x, self._size_of(x), self._bound.op.output.dtype)
                 if not getattr(y, "requires_grad", False):
                     call(x, *middle, y, *tail)
@@ -237,12 +237,13 @@ class Linear:
         native = NativeCall.of(op, bound.call, bound.setting, tensors)
         usual = NativeCall.of(op, bound.call, bound.addressed, tensors)
         element_type = DTYPES[op.output.dtype].numpy
-        made = np.dtype(element_type) if element_type in ADDRESSED_TYPES else None  # bfloat16 is whatever x is of
+        dtype = np.dtype(element_type) if element_type in ADDRESSED_TYPES else None  # bfloat16 is whatever x is of
         passed = tuple(operand.name for operand in op.extra if operand.role == "input")
         other = _Other((native.call, native.middle, native.tail), native, Signature(op), passed, op.kind == "dense")
         call = usual.call if bound.addressed else None
+        columns, fresh = (op.n, _fresh_call(native)) if op.kind == "dense" else (0, None)
         # One tuple: a call sees all old or all new.
-        self._state = call, usual.middle, usual.tail, op.n if op.kind == "dense" else 0, made, other
+        self._state = call, usual.middle, usual.tail, columns, dtype, other, fresh
 
     def weight(self) -> NDArray[Any]:
         """The weight as it was bound, unpacked into a new array."""
@@ -286,6 +287,17 @@ class Linear:
             expected = self._state[5].signature.expected(op.operands[0])
             raise TypeError(f"{op.name}: {expected}, got {type(x).__name__}")
         return (*shape[:-1], op.n)
+
+
+def _fresh_call(native: NativeCall) -> Callable[[Any], Any]:
+    """A dense call whose output the library gets from torch. Unpacking its few arguments would cost a small call 5 %."""
+    call, (weight,), (setting, *channels) = native.call, native.middle, native.tail
+    if not channels:
+        return lambda x: call(x, weight, None, setting)
+    if len(channels) == 1:
+        (channel,) = channels
+        return lambda x: call(x, weight, None, setting, channel)
+    return lambda x: call(x, weight, None, setting, *channels)
 
 
 class _Other(NamedTuple):

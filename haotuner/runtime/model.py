@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, SupportsIndex, TypeVar
 from haotuner.errors import UsageError
 from haotuner.runtime.chain_bound import ChainBound
 from haotuner.runtime.decoder_state import DecoderState
+from haotuner.runtime.expected_us import ExpectedUs
 from haotuner.runtime.model_bound import ModelBound, Ran
 from haotuner.runtime.reprs import described_model
 
@@ -86,6 +87,15 @@ class ModelHandle(Generic[B]):
     def memory_bytes(self, **dims: int) -> int:
         """Bytes of working memory of a call with these dimensions, known before it runs; its arrays are the caller's."""
         return self._bound.memory_bytes(**dims)
+
+    def expected_us(self, **dims: int) -> ExpectedUs:
+        """``low``, ``expected`` and ``high`` microseconds of a call with these dimensions, by the times that the pack holds.
+
+        Nothing is run: a scheduler may ask for every request. The times are those of the host that the pack was tuned on,
+        of the thread count nearest to the pack's; beyond the largest size that was tuned they grow in proportion.
+        UsageError for other dimensions, for a model whose sizes depend on data, and for packs that say no times.
+        """
+        return self._bound.expected_us(dims)
 
     def stats(self) -> dict[str, int]:
         """Calls and memory since the model was opened in the pack that serves it now; see ``ModelBound.stats``."""

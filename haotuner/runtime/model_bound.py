@@ -25,6 +25,7 @@ from haotuner.host.files import open_regular
 from haotuner.pack.folder import MODELS, SIZE_LIMIT_BYTES, Folder, steadily
 from haotuner.pack.manifest import Manifest, ModelFiles
 from haotuner.runtime.arrays import ARRAYS
+from haotuner.runtime.expected_us import ExpectedTimes, ExpectedUs
 from haotuner.runtime.host_memory import MANY, OutputPool
 from haotuner.runtime.native_library import NativeEnd, NativeLibrary, NativeModel
 from haotuner.runtime.reprs import described_model
@@ -133,6 +134,7 @@ class ModelBound:
         self._known: dict[tuple[tuple[int, ...], ...], _Known] = {}
         self._ranges: Mapping[str, Any] = pack.manifest.tuning.get("model_ranges", {}).get(self.name, {})
         self._out_of_range = 0
+        self._expected = ExpectedTimes(self._native)
         self._answers = OutputPool(len(self._outputs))
 
     def _opened(self, mapped: NativeLibrary, name: str, files: OpenModel) -> NativeModel:
@@ -178,6 +180,10 @@ class ModelBound:
         if dims.keys() != set(self.dims):
             raise UsageError(f"{self.name} has the dimensions {', '.join(self.dims)}; got {', '.join(dims) or 'none'}")
         return self._native.memory([dims[name] for name in self.dims])
+
+    def expected_us(self, dims: Mapping[str, int]) -> ExpectedUs:
+        """Microseconds that a request of these dimensions is expected to take; see ``Model.expected_us``."""
+        return self._expected.of(dims)
 
     def stats(self) -> dict[str, int]:
         """``calls``, ``plans`` made for new sizes, and what is held: ``contexts``, ``arena_bytes``, ``packed_bytes``.

@@ -97,6 +97,9 @@ class NativeLibrary:
         self.limit: Any = getattr(library, "ht_pack_model_limit", None)  # packs made before it bound no request
         if self.limit is not None:
             self.limit.argtypes, self.limit.restype = (_P, ctypes.c_int64), None
+        self.expected: Any = getattr(library, "ht_pack_model_expected", None)  # packs made before it say no times
+        if self.expected is not None:
+            self.expected.argtypes, self.expected.restype = (_P, _P, _P, *_SAID), _I
         self.addressed = frozenset[str]()  # types of arrays that it takes by address
         self.run_arrays: Any = getattr(library, "ht_pack_model_run_arrays", None)  # packs made before it take tensors alone
         if self.run_arrays is not None:
@@ -274,6 +277,15 @@ class NativeModel:
         dims_array, result = np.array(dims, np.int64), np.zeros(1, np.int64)
         self._call(self._mapped.door.memory, address(dims_array), address(result))
         return int(result[0])
+
+    def expected_us(self, dims: Sequence[int]) -> tuple[float, float, float]:
+        """Microseconds of a call with these dimensions: lower end of a band, expected, upper end. UsageError if unknown."""
+        if self._mapped.expected is None:
+            raise UsageError(f"the pack of {self.name} was made before it could tell times; tune again with this haotuner")
+        sizes, result = array("q", dims), array("d", (0.0, 0.0, 0.0))
+        self._call(self._mapped.expected, sizes.buffer_info()[0], result.buffer_info()[0])
+        low, expected, high = result
+        return low, expected, high
 
     def shapes(self, inputs: list[Any]) -> list[tuple[int, ...]]:
         """Shapes of the outputs that these inputs make."""

@@ -19,7 +19,7 @@ from haotuner.pack.op import PackOp, PackOperand
 from haotuner.runtime.arrays import ADDRESSED_TYPES, ARRAYS, empty_like
 from haotuner.runtime.call import REFUSED, NativeCall, Signature, check_lazy, check_written
 from haotuner.runtime.reprs import described_op
-from haotuner.spec.limits import MAX_AXES
+from haotuner.spec.limits import CELL_AXES
 
 if TYPE_CHECKING:
     from haotuner.runtime.pack import Pack
@@ -175,7 +175,7 @@ class Operator:
         derived = {axis.name: 0 for axis in self.entry.axes if axis.derived}  # no plan is looked up by them
         sizes = {axis.name: axis.extent for axis in self.entry.axes if axis.extent is not None} | derived | dict(extents)
         known = {axis.name: sizes[axis.name] for axis in self.entry.axes}
-        values = np.zeros(MAX_AXES, np.int64)
+        values = np.zeros(max(CELL_AXES, len(known)), np.int64)
         values[: len(known)] = list(known.values())
         plan = self._pack.plan_index(self.entry)
         return int(self._pack.library().function("ht_cell")(self._pack.table_index(self.entry), plan, values))

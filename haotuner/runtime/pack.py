@@ -93,8 +93,9 @@ class Pack:
         self._library: Library | None = Library(self.path, self.gpu)
         self.is_open = True  # whether it was not closed: every call asks
         self.manifest = self._library.manifest
-        cores = min(usable_cores(), MAX_THREADS)
-        self.threads: int = default_threads(self.manifest, cores) if threads is None else threads
+        if threads is None:  # a tenth of the load of a small pack: cores are counted where they decide something
+            threads = default_threads(self.manifest, min(usable_cores(), MAX_THREADS))
+        self.threads: int = threads
         self._ops = {op.name: op for op in self.manifest.ops}
         # By identity, so that a snapshot is one step while other threads bind (a WeakSet's is not). No lock: a child may be
         # forked while another thread would hold it.
@@ -102,6 +103,7 @@ class Pack:
         self._next: Pack | None = None  # who serves what is bound from now on, once this pack is being handed over
         self.arena = Arena()
         self._models: dict[str, AnyModelBound] = {}
+        self._watched: Callable[[Model | Chain], None] | None = None
 
     def __repr__(self) -> str:
         return described_pack(self)
@@ -141,6 +143,8 @@ class Pack:
         try:
             handle = self._handle(self._bound_model(name))
             self.own(handle)
+            if self._watched is not None:
+                self._watched(handle)
             return handle
         except PackClosed:
             if self._next is None:
@@ -150,9 +154,14 @@ class Pack:
     def _bound_model(self, name: str) -> AnyModelBound:
         if name not in self.manifest.models:
             raise UsageError(f"{self.path} holds no model {name!r}; it holds {', '.join(self.models) or 'none'}")
-        if name not in self._models:
-            self._models[name] = self._opened(name, self._segment)
-        return self._models[name]
+        return self._models.get(name) or self._remembered(name, self._opened(name, self._segment))
+
+    def _remembered(self, name: str, opened: AnyModelBound) -> AnyModelBound:
+        """``opened``, or what another thread opened first. A pack that was let go of meanwhile holds neither."""
+        bound = self._models.setdefault(name, opened)
+        if self._library is None:
+            self._models.pop(name, None)
+        return bound
 
     @staticmethod
     def _handle(bound: AnyModelBound) -> Model | Chain:
@@ -191,9 +200,9 @@ class Pack:
         return NativeModel(mapped, name, files.bytecode, -1, threads, device)
 
     def _segment(self, name: str) -> ModelBound:
-        if name in self.manifest.models and name not in self._models:
-            self._models[name] = self._opened(name, None)
         result = self._models.get(name)
+        if result is None and name in self.manifest.models:
+            result = self._remembered(name, self._opened(name, None))
         if not isinstance(result, ModelBound):
             raise PackInvalid(f"{self.path} holds no segment {name!r} of a model; restore the pack or tune again")
         return result
@@ -225,6 +234,17 @@ class Pack:
             function(index, values)
             result[name] = {"calls": int(values[0]), "fallbacks": int(values[1]), "out_of_range": int(values[2])}
         return result
+
+    def model_stats(self) -> dict[str, dict[str, int]]:
+        """Calls, memory and shapes out of range of each whole model that was asked for; see ``Model.stats``."""
+        return {name: bound.stats() for name, bound in list(self._models.items())}
+
+    def watch(self, watched: Callable[[Model | Chain], None]) -> None:
+        """Tell of every handle of a whole model that callers have, and will ask this pack for."""
+        self._watched = watched
+        for handle in self._handles():
+            if isinstance(handle, Model | Chain):
+                watched(handle)
 
     def warmup(self) -> None:
         """Run every bound linear once at one row and once at many.

@@ -86,14 +86,22 @@ def schedule_words(document: Mapping[str, Any], weights_bytes: int) -> list[int]
     words += [len(caches["table"]), caches["capacity"], *(word for row in caches["table"] for word in row)]
     indices, required, checks = (document.get(name, []) for name in ("indices", "required", "weights_crc32"))
     defaults = _defaults(document["inputs"])
-    words += [len(indices)] if indices or required or checks or defaults else []
+    expected = document.get("expected", [])
+    words += [len(indices)] if indices or required or checks or defaults or expected else []
     for position, first, axes, rows, reader in indices:
         words += [position, first, len(axes), *(line for axis in axes for line in axis), rows, *_text(reader)]
-    words += [len(required)] if required or checks or defaults else []
+    words += [len(required)] if required or checks or defaults or expected else []
     words += [word for line, requirement in required for word in (line, *_text(requirement))]
     words += _counted(checks) if checks else []
-    words += defaults
+    words += defaults or ([0] if expected else [])
+    words += [len(expected), *(word for table in expected for word in _of_times(table))] if expected else []
     return [MAGIC, VERSION, len(words) + 4, _checksum(words), *words]
+
+
+def _of_times(table: Mapping[str, Any]) -> list[int]:
+    """Expected times of one thread count (``spec/expected_times.py``)."""
+    nodes = [word for sizes in table["sizes"] for word in _counted(sizes)]
+    return [table["threads"], _bits(table["low"]), _bits(table["high"]), *nodes, *map(_bits, table["us"])]
 
 
 def _of_size(operation: str, operands: Sequence[Any], dims: Mapping[str, int]) -> list[int]:

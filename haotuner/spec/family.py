@@ -67,10 +67,6 @@ class Family(Protocol):
         """The family's own expectation of its micro-kernels over the traffic; None leaves it to a cost model."""
         ...
 
-    def fuses(self, step: str) -> bool:
-        """True if the programs compute an epilogue step (``haotuner/ops/epilogue.py``) with the tile."""
-        ...
-
     def schedule(self, kernel: MicroKernel, symbol: str) -> Any:
         """The program for the backend's compiler: a TVM ``IRModule`` with a function of that global symbol."""
         ...

@@ -15,7 +15,8 @@ BY_ADDRESS = (
     1 << 20
 )  # added to an encoded setting: whole numbers among the operands are addresses of numpy's arrays (native/arrays.c)
 MAX_OPS = 256  # of a pack: op counters are sized by it
-MAX_AXES = 8
+MAX_AXES = 12  # a convolution of images with a stride has 9: results' rows and columns follow from the image's
+CELL_AXES = 8  # extents that a look-up takes at least: packs had room for so many axes once
 MAX_OPERANDS = 8
 MAX_EXTRA = 5  # operands that an epilogue reads: bias, scale, both ends of a clamp, a residual
 MAX_DYNAMIC = 4  # axes that a plan table is looked up by
@@ -49,8 +50,8 @@ KIND_TABLES = {
 SLICED = "ht_sliced_kind"
 
 _SHARE_WORDS = ("HT_SERIAL", "HT_COLUMNS", "HT_ROWS", "HT_TERMS")
-_NUMBERS = ("MAX_THREADS", "BY_ADDRESS", "MAX_OPS", "MAX_AXES", "MAX_OPERANDS", "MAX_EXTRA", "MAX_DYNAMIC", "MAX_RANK",
-            "MAX_REGIONS", "MAX_PARTS", "MAX_TILE", "PARTIAL_FLOATS", "PART_TERMS",
+_NUMBERS = ("MAX_THREADS", "BY_ADDRESS", "MAX_OPS", "MAX_AXES", "CELL_AXES", "MAX_OPERANDS", "MAX_EXTRA", "MAX_DYNAMIC",
+            "MAX_RANK", "MAX_REGIONS", "MAX_PARTS", "MAX_TILE", "PARTIAL_FLOATS", "PART_TERMS",
             "FOLD_LEAST", "TERMS_STEP", "ROW_PIECES", "EXACT_EXTENT",
             "EXTENT_SLOTS", "SHAPE_SLOTS")  # fmt: skip
 

@@ -134,11 +134,12 @@ class Arrivals:
     shapes: ShapeRange | None
     rows: Mapping[str, Mapping[Shape, float]]
     own: Mapping[str, ShapeRange] = field(default_factory=dict)  # of ops of a workload that the range does not fit
+    own_first: bool = False  # whether they come before a range that fits, too
     others: tuple[ShapeRange, ...] = ()  # ranges of other axes, for the ops that have them
 
-    def with_own(self, shapes: Mapping[str, str]) -> Arrivals:
-        """Copy with shapes of each op's own, as ``--shapes`` has them."""
-        return replace(self, own={name: ShapeRange.parse(text) for name, text in shapes.items()})
+    def with_own(self, shapes: Mapping[str, str], *, first: bool = False) -> Arrivals:
+        """Copy with shapes of each op's own, as ``--shapes`` has them. ``first``: also where the range fits the op."""
+        return replace(self, own={name: ShapeRange.parse(text) for name, text in shapes.items()}, own_first=first)
 
     @property
     def ops(self) -> tuple[str, ...]:
@@ -154,7 +155,7 @@ class Arrivals:
 
     def _traffic(self, op: Op) -> Traffic:
         if self.shapes is not None:
-            if op.name in self.own and set(self.shapes.axes()) != set(op.dynamic):
+            if op.name in self.own and (self.own_first or set(self.shapes.axes()) != set(op.dynamic)):
                 return Traffic.of_range(self.own[op.name])
             for other in self.others:
                 if set(other.axes()) == set(op.dynamic):

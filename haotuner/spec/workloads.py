@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 
 from haotuner.errors import UsageError
 from haotuner.spec.op import Op
+from haotuner.spec.workload_file import SUFFIX, read_workload
 
 BATCH = "b=1..8"
 LEAST, MOST = 160, 320  # side of the image that a request brings
@@ -137,17 +139,27 @@ WORKLOADS: dict[str, Mapping[str, str]] = {
 DEFAULT = "bert_linears"
 
 
+def is_file(name: str) -> bool:
+    """True if ``--workload`` names a file rather than a workload of the table."""
+    return name.lower().endswith(SUFFIX)
+
+
 def workload(name: str) -> tuple[Op, ...]:
-    """The ops of a workload, of ``bert_base:dtype=bf16`` in another type; UsageError lists names and types."""
+    """The ops of a workload, of ``bert_base:dtype=bf16`` in another type, or of a file; UsageError lists names and types."""
     return tuple(Op.parse(op) for op in workload_shapes(name))
 
 
 def workload_shapes(name: str) -> Mapping[str, str]:
     """Names of a workload's ops, each with the shapes that it sees, as ``--shapes`` has them; UsageError likewise."""
+    if is_file(name):
+        return read_workload(Path(name))
     of, colon, rest = name.partition(":")
     key, _, dtype = rest.partition("=")
     if of not in WORKLOADS:
-        raise UsageError(f"unknown workload {of!r}; known: {', '.join(WORKLOADS)}. Or name ops with --op dense:n=2304,k=768")
+        raise UsageError(
+            f"unknown workload {of!r}; known: {', '.join(WORKLOADS)}. "
+            "Or name a workload file (.json), or ops with --op dense:n=2304,k=768"
+        )
     if colon and (key != "dtype" or dtype not in TYPES):
         raise UsageError(f"workload {name!r}: write {of}, or {of}:dtype=X with X of {', '.join(TYPES)}")
     if not colon:

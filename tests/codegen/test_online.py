@@ -7,11 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tvm
 import tvm_ffi
-from tvm.target import Target
 
-from haotuner.backends.cpu.compile import PASSES
 from haotuner.codegen.cycles import Core, counted, cycles, estimated, of_one_point
 from haotuner.codegen.kinds import attention, graph_of, has_graph
 from haotuner.codegen.online_softmax import OnlineSoftmax, match_online_softmax
@@ -28,6 +25,7 @@ from haotuner.spec import numerics
 from haotuner.spec.op import Op
 from haotuner.spec.shape import Shape
 from tests.codegen.interpreter import run
+from tests.codegen.tvm_programs import compiled
 from tests.cost.cost_examples import BIG_CORE
 
 OPTIONS: tuple[dict[str, str], ...] = (
@@ -165,11 +163,7 @@ def test_every_point_of_the_space_has_a_name_that_is_read_back() -> None:
 def test_compiled_programs_agree_with_the_reference(spec: str) -> None:
     op, family, rng = Op.parse(spec), CpuOnline(ATTENTION), np.random.default_rng(0)
     chosen = [family.kernel_of(schedule, op) for schedule in (LITTLE[0], LITTLE[2])]
-    module = tvm.IRModule({})
-    for kernel in chosen:
-        module.update(family.schedule(kernel, kernel.name))
-    with tvm.transform.PassContext(opt_level=3, config=PASSES):
-        library = tvm.compile(module, target=Target({"kind": "llvm", "mcpu": "x86-64"})).mod
+    library = compiled(family.schedule(kernel, kernel.name) for kernel in chosen)
     assert "AllocWorkspace" not in library.inspect_source("ll")  # a served call asks nobody for memory
     for (b, t, s), kernel in product(((2, 13, 9), (1, 1, 70), (3, 40, 5)), chosen):
         inputs = numerics.draw(op, Shape.of(b=b, t=t, s=s), rng)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -100,15 +101,30 @@ def model_pack(
     small: int = 0,
     level: str = "",
     forms: Mapping[str, Graph] = MappingProxyType({}),
+    sources: Mapping[str, str] = MappingProxyType({}),
+    subgraphs: Collection[str] = (),
+    times: Mapping[str, list[dict[str, Any]]] = MappingProxyType({}),
 ) -> Path:
-    """A pack that serves these graphs at a level, the best unless told; products are layers, or loops without ``tuned``."""
+    """A pack that serves these graphs at a level, the best unless told; products are layers, or loops without ``tuned``.
+
+    ``sources``: SHA-256 of models' files, by name. ``subgraphs``: models that are parts of these files. ``times``: expected
+    times by model, as documents of ``ExpectedTable``.
+    """
     level = level or best_level()
     models, chains, packed = planned(graphs, LANES[level], tuned=tuned, exact=exact, small=small, forms=forms)
+    models = [
+        replace(model, document={**model.document, "expected": times[model.name]}) if model.name in times else model
+        for model in models
+    ]
     library = out.with_suffix(".so")
     pack_library(packed, level, toolchain(), library, groups=source_of([*models, *chains]))
-    held = {one.name: one for one in (*models, *chains)}
-    ranges = {name: {dim: [1, LAST] for dim in one.document["dims"]} for name, one in held.items()}
-    told = document(packed, level) | {"tuning": {"model_ranges": ranges}}
-    write_pack(out, library, told, lambda _: None, {name: content_of(one) for name, one in held.items()})
+    models_by_name = {model.name: model for model in (*models, *chains)}
+    ranges = {name: {dim: [1, LAST] for dim in model.document["dims"]} for name, model in models_by_name.items()}
+    manifest = document(packed, level) | {"tuning": {"model_ranges": ranges}}
+    contents = {
+        name: content_of(model)._replace(source_sha256=sources.get(name, ""), is_subgraph=name in subgraphs)
+        for name, model in models_by_name.items()
+    }
+    write_pack(out, library, manifest, lambda _: None, contents)
     library.unlink()
     return out

@@ -115,6 +115,21 @@ def test_bytecode_that_is_no_file_of_the_pack_is_refused(copy, program, tmp_path
             path.unlink()
 
 
+@pytest.mark.parametrize("source", ["", "x" * 64, "0" * 63, 5, None, []])
+def test_the_hash_of_a_models_source_is_a_hash(copy, program, tmp_path, source):
+    document = json.loads((copy / "manifest.json").read_text())
+    document["models"]["encoder"]["source_sha256"] = source
+    for name, text in sealed(as_json(document)).items():
+        (copy / name).write_bytes(text)
+    if source == "":
+        assert read_manifest(copy).models["encoder"].source_sha256 == ""
+        return
+    with pytest.raises(PackInvalid, match="sha256"):
+        read_manifest(copy)
+    if isinstance(source, str):
+        assert "the sha256 of a model's source is not 64 hex digits" in from_c(program, copy, tmp_path)
+
+
 @pytest.mark.parametrize(
     "entry", [{"bytecode": "../x"}, {"bytecode": "other.bytecode"}, {"bytecode_sha256": ""}, {"bytecode_sha256": "x" * 64}]
 )

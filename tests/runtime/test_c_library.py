@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,10 @@ from haotuner.runtime import __main__ as runtime_folders
 from haotuner.runtime.__main__ import main as folders
 from tests.run_folder import toolchain
 from tests.runtime.conftest import DENSE, SMALLEST
-from tests.runtime.native_builds import ASAN, CLIB, HERE, LIBRARY, TSAN, c_pack, cc, run
+from tests.runtime.model_packs import planned
+from tests.runtime.native_builds import ASAN, CLIB, HERE, LIBRARY, NATIVE, TSAN, c_pack, cc, run
 from tests.runtime.packs import packed_op, put_manifest
+from tests.runtime.test_models_c import encoder
 from tests.runtime.test_pack_files import HOSTILE
 
 WRAPPED = ("-Wl,--wrap=malloc", "-Wl,--wrap=calloc", "-Wl,--wrap=aligned_alloc")
@@ -62,6 +65,62 @@ def test_cmake_builds_the_c_examples(installed, made):
     assert run([build / "serve", made.path, DENSE, "1", "1", "40"]).stdout.startswith("calls=2 ")
     usage = subprocess.run([build / "serve_model"], capture_output=True, text=True, check=False)
     assert usage.returncode == 2 and usage.stderr == "usage: serve_model PACK MODEL THREADS DIM...\n"
+
+
+def test_the_examples_of_a_whole_model_answer_alike(installed, tmp_path):
+    """In C with the shared library, in C++ with the static one."""
+    build = installed.parent / "build"
+    if not (build / "serve_model_cpp").exists():
+        pytest.skip("c++: not installed")
+    written, _, ops = planned({"encoder": encoder()}, 4, exact=False)
+    pack = c_pack(tmp_path / "pack", ops, models=written)
+    words: list[str | Path] = [pack, "encoder", "2", "2", "7"]
+    answer = run([build / "serve_model_cpp", *words]).stdout
+    assert answer == run([build / "serve_model", *words]).stdout and answer.count(" sum=") == 2
+    assert "libhaotuner" not in run(["ldd", build / "serve_model_cpp"]).stdout
+    refused = {("encoder", "2", "2"): (2, "encoder takes 2 sizes: batch seq\n"), ("other", "2"): (1, "holds no model other")}
+    for wrong, (code, why) in refused.items():
+        done = subprocess.run([build / "serve_model_cpp", pack, *wrong], capture_output=True, text=True, check=False)
+        assert done.returncode == code and why in done.stderr
+
+
+def test_a_wheels_folder_is_a_cmake_package(tmp_path, made):
+    """find_package without an installation, the static target, and a version that is refused."""
+    if shutil.which("cmake") is None:
+        pytest.skip("cmake: not installed")
+    text = (
+        "cmake_minimum_required(VERSION 3.16)\nproject(server C)\nfind_package(haotuner {version} REQUIRED)\n"
+        f"add_executable(server {CLIB / 'examples/serve.c'})\n"
+        "target_link_libraries(server haotuner::haotuner_static m)\n"
+    )
+    folder = run([sys.executable, "-m", "haotuner", "--cmakedir"]).stdout.rstrip("\n")
+    words = [f"-Dhaotuner_DIR={folder}", f"-DDLPACK_INCLUDE={toolchain().include}"]
+    for version in ("0.1", "0.1.0", ""):
+        (tmp_path / "CMakeLists.txt").write_text(text.format(version=version))
+        run(["cmake", "-S", tmp_path, "-B", tmp_path / "build", *words])
+    run(["cmake", "--build", tmp_path / "build"])
+    assert run([tmp_path / "build/server", made.path, DENSE, "1", "1", "40"]).stdout.startswith("calls=2 ")
+    for version in ("0.2", "1.0", "0.1.9"):
+        (tmp_path / "CMakeLists.txt").write_text(text.format(version=version))
+        command = ["cmake", "-S", str(tmp_path), "-B", str(tmp_path / "other"), *words]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode != 0 and "compatible with requested version" in done.stderr, version
+
+
+def test_errors_and_tensors_of_the_cpp_header(tmp_path, made):
+    if shutil.which("c++") is None:
+        pytest.skip("c++: not installed")
+    program = tmp_path / "header"
+    objects = tmp_path / "objects"
+    objects.mkdir()
+    includes: list[str | Path] = ["-I", CLIB / "include", "-I", toolchain().include]
+    for source in LIBRARY:
+        run(["cc", "-std=c11", "-g1", "-fsanitize=address,undefined", "-c", source, "-I", NATIVE, *includes,
+             "-o", objects / f"{source.stem}.o"])  # fmt: skip
+    run(["c++", "-std=c++17", "-Wall", "-Wextra", "-Werror", "-pedantic", "-g1", "-fsanitize=address,undefined",
+         HERE / "header.cpp", *objects.iterdir(), *includes, "-ldl", "-pthread", "-o", program])  # fmt: skip
+    answer = run([program, made.path, DENSE], ASAN_OPTIONS="detect_leaks=1").stdout
+    assert answer == "wrong=0\n"
 
 
 def test_python_prints_the_folders_that_a_build_needs(capsys):

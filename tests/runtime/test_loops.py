@@ -15,7 +15,7 @@ from haotuner.verify.pack_check import verify
 from tests.runtime.model_packs import model_pack
 
 pytest.importorskip("onnx")
-from tests.frontends.onnx_loops import GRAPHS, in_halves  # noqa: E402, after the skip
+from tests.frontends.onnx_loops import GRAPHS, below, in_halves  # noqa: E402, after the skip
 
 
 def given(name: str, size: int, batch: int = 2) -> dict[str, Any]:
@@ -35,7 +35,7 @@ def real(draw: Any, *shape: int) -> Any:
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
-    graphs = {name: made() for name, made in GRAPHS.items()} | {"in_halves": fp16_to_fp32(in_halves())}
+    graphs = {name: build() for name, build in GRAPHS.items()} | {"in_halves": fp16_to_fp32(in_halves()), "below": below()}
     return model_pack(tmp_path_factory.mktemp("loops") / "pack", graphs)
 
 
@@ -70,6 +70,13 @@ def test_a_loop_in_halves_is_computed_in_fp32(pack):
         assert found[name].dtype == want[name].dtype == np.float16
         np.testing.assert_allclose(found[name], exact[name], atol=1e-3)
         np.testing.assert_allclose(found[name], want[name], atol=2e-2)
+
+
+@pytest.mark.parametrize("rows", [1, 4, 5, 6, 9])
+def test_a_count_of_turns_below_0_is_none(pack, rows):
+    answers, turns = pack.model("below").run({"x": np.zeros((rows, 2), np.float32)}), max(rows - 5, 0)
+    assert answers["each"].shape == (turns, rows, 2) and answers["long"].shape == ((turns + 1) * rows, 2)
+    assert (answers["y"] == turns).all()
 
 
 @pytest.mark.parametrize("size", [0, 1, 5])

@@ -188,12 +188,6 @@ def head_of(sources: Iterable[str]) -> str:
     return PRELUDE + doubles + functions + bytes_of + (TURNING if any("ht_turned(" in item for item in every) else "")
 
 
-# Powers whose exponent is known: as few products as there may be.
-_POWERS = {
-    f"{exponent}.0{suffix}": text
-    for suffix in ("f", "")
-    for exponent, text in ((1, "{0}"), (2, "({0} * {0})"), (3, "({0} * {0} * {0})"), (-1, f"(1.0{suffix} / {{0}})"))
-}
 _BINARY = {"add": "+", "sub": "-", "mul": "*", "equal": "==", "less": "<", "less_equal": "<=", "greater": ">",
            "greater_equal": ">=", "and": "&&", "or": "||", "bitand": "&", "bitor": "|", "bitxor": "^"}  # fmt: skip
 _EXACT = ("neg", "abs", "max", "min", "select", "sign", "floor", "ceil", "round")  # of halves: their results are halves
@@ -274,8 +268,6 @@ def applied(function: str, a: Sequence[str], dtype: str, argument: str) -> str:
         reals = {"div": "({0} / {1})", "reciprocal": f"({item} / {{0}})"}
         if function in reals:
             return reals[function].format(*a)
-        if function == "pow" and a[1] in _POWERS:
-            return _POWERS[a[1]].format(a[0])
         if function == "rsqrt":
             return f"({item} / {(_SINGLE if argument == 'fp32' else _DOUBLE)['sqrt']}({a[0]}))"
         if function == "sigmoid" and argument == "fp64":

@@ -12,6 +12,7 @@ from haotuner.codegen.loops.c_math import fused
 from haotuner.graph.recurrent import GATES, PANEL
 
 SIDE_BY_SIDE = (4, 2, 1)  # sequences of a host's thread
+BYTES_SIDE_BY_SIDE = 8  # at most, any number: their sums are few instructions, so weights are what a turn reads
 SUMS_BYTES = 256 << 10  # of sequences side by side: they lie on a thread's stack
 SHARED_BYTES = 48 << 10  # of a block on any GPU, without being asked for more
 
@@ -68,7 +69,8 @@ def recurrent_lines(attributes: Mapping[str, Any], dtype: str, tokens: str, batc
     order = f"{tokens} - 1 - k" if attributes.get("reverse", False) else "k"
     rounds = bool(attributes.get("bytes", False))
     sums_bytes = GATES[kind] * hidden * (4 if single else 8) * (2 if rounds else 1)
-    sides = [item for item in SIDE_BY_SIDE if item == 1 or item * sums_bytes <= SUMS_BYTES]
+    most = max(1, SUMS_BYTES // sums_bytes)
+    sides = [min(BYTES_SIDE_BY_SIDE, most)] if rounds else [side for side in SIDE_BY_SIDE if side <= most]
     return [
         f"  enum {{ H = {hidden}, G = {GATES[kind]} }};",
         f"  const int64_t tokens = {tokens}, batch = {batch};",
@@ -153,44 +155,64 @@ def _host_body(step: Sequence[str], real: str, order: str, sides: Sequence[int],
     The sums of a sequence are the same, however many lie beside it. One that has ended is summed, and what comes of it
     is left alone.
     """
-    rounds = bool(attributes.get("bytes", False))
+    if attributes.get("bytes", False):
+        return _bytes_host_body(step, real, order, sides[0], attributes)
     lines = [f"  {real} sums_of[{sides[0]}][G * H];", "  int64_t n = lo[0];"]
-    if rounds:  # what lies behind the last state is multiplied by weights that are 0
-        lines += [
-            f"  uint8_t states_of[{sides[0]}][4 * QUADS], signs_of[{sides[0]}][4 * QUADS];",
-            f"  int32_t whole_of[{sides[0]}][COLUMNS], zero_of[{sides[0]}], below_of[{sides[0]}], total_of[{sides[0]}];",
-            f"  float scale_of[{sides[0]}];",
-            "  (void)total_of; (void)signs_of;",
-        ]
     for side in sides:
         lines += [
-            *(_byte_sums(side, attributes) if rounds else _sums(real, side)),
+            *_sums(real, side),
             f"  for (; n + {side} <= hi[0]; n += {side}) {{",
             f"    const {real} *hs[{side}], *cs[{side}];",
-            f"    for (int q = 0; q < {side}; ++q) {{ hs[q] = x4 + (n + q) * H; cs[q] = x5 + (n + q) * H; }}",
-            "    for (int64_t k = 0; k < tokens; ++k) {",
-            f"      const int64_t token = {order};",
-            "      int some = 0;",
-            f"      for (int q = 0; q < {side}; ++q) {{",
-            f"        {real}* to = y + (token * batch + n + q) * 2 * H;",
-            "        if (token < (int64_t)x6[n + q]) some = 1;",
-            "        else UNITS(j, 2 * H) to[j] = 0;",
-            "      }",
-            "      if (!some) continue;",
-            *([f"      for (int q = 0; q < {side}; ++q) AS_BYTES(q, hs[q], states_of[q]);"] if rounds else ()),
-            *_phases(step, real, side),
-            f"      for (int q = 0; q < {side}; ++q) if (token < (int64_t)x6[n + q]) {{",
-            "        hs[q] = y + (token * batch + n + q) * 2 * H;",
-            "        cs[q] = hs[q] + H;",
-            "      }",
-            "    }",
+            *_tokens(step, real, order, str(side)),
             "  }",
             "#undef SUMS",
         ]
     return lines
 
 
-def _phases(step: Sequence[str], real: str, side: int) -> list[str]:
+def _bytes_host_body(step: Sequence[str], real: str, order: str, most: int, attributes: Mapping[str, Any]) -> list[str]:
+    """``most`` sequences side by side, at last all that are left. Behind a state, weights are 0."""
+    return [
+        f"  {real} sums_of[{most}][G * H];",
+        f"  uint8_t states_of[{most}][4 * QUADS], signs_of[{most}][4 * QUADS];",
+        f"  int32_t whole_of[{most}][COLUMNS], zero_of[{most}], below_of[{most}], total_of[{most}];",
+        f"  float scale_of[{most}];",
+        "  (void)total_of; (void)signs_of;",
+        *_byte_sums(attributes),
+        "  int side;",
+        "  for (int64_t n = lo[0]; n < hi[0]; n += side) {",
+        f"    side = hi[0] - n < {most} ? (int)(hi[0] - n) : {most};",
+        f"    const {real} *hs[{most}], *cs[{most}];",
+        *_tokens(step, real, order, "side", ["for (int q = 0; q < side; ++q) AS_BYTES(q, hs[q], states_of[q]);"]),
+        "  }",
+        "#undef SUMS",
+    ]
+
+
+def _tokens(step: Sequence[str], real: str, order: str, side: str, first: Sequence[str] = ()) -> list[str]:
+    """All tokens of ``side`` sequences; ``first``: what comes before a token's sums."""
+    return [
+        f"    for (int q = 0; q < {side}; ++q) {{ hs[q] = x4 + (n + q) * H; cs[q] = x5 + (n + q) * H; }}",
+        "    for (int64_t k = 0; k < tokens; ++k) {",
+        f"      const int64_t token = {order};",
+        "      int some = 0;",
+        f"      for (int q = 0; q < {side}; ++q) {{",
+        f"        {real}* to = y + (token * batch + n + q) * 2 * H;",
+        "        if (token < (int64_t)x6[n + q]) some = 1;",
+        "        else UNITS(j, 2 * H) to[j] = 0;",
+        "      }",
+        "      if (!some) continue;",
+        *(f"      {line}" for line in first),
+        *_phases(step, real, side),
+        f"      for (int q = 0; q < {side}; ++q) if (token < (int64_t)x6[n + q]) {{",
+        "        hs[q] = y + (token * batch + n + q) * 2 * H;",
+        "        cs[q] = hs[q] + H;",
+        "      }",
+        "    }",
+    ]
+
+
+def _phases(step: Sequence[str], real: str, side: str) -> list[str]:
     """A token of all sequences: sums of all, then what each makes of its own."""
     head = [
         f"      for (int q = 0; q < {side}; ++q) if (token < (int64_t)x6[n + q]) {{",
@@ -209,13 +231,13 @@ def _phases(step: Sequence[str], real: str, side: int) -> list[str]:
     return [*lines, "      }"]
 
 
-def _byte_sums(side: int, attributes: Mapping[str, Any]) -> list[str]:
+def _byte_sums(attributes: Mapping[str, Any]) -> list[str]:
     """``sums_of`` all gates: sums of whole numbers times the scales of the state and of the column, and the bias."""
     added = " + x8[row] * total_of[q]" if attributes["added"] else ""
     lines = [
         "#define SUMS(first, end, of) do {",
-        f"  ht_byte_sums(x1, PANELS, QUADS, {side}, states_of[0], signs_of[0], 4 * QUADS, whole_of[0], COLUMNS);",
-        f"  for (int q = 0; q < {side}; ++q) {{",
+        "  ht_byte_sums(x1, PANELS, QUADS, side, states_of[0], signs_of[0], 4 * QUADS, whole_of[0], COLUMNS);",
+        "  for (int q = 0; q < side; ++q) {",
         "    const int32_t moved = zero_of[q] - HT_STATE_MIDDLE, below = below_of[q];",
         "    const float scale = scale_of[q];",
         "    UNITS(row, G * H)",

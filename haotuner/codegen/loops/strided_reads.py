@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from haotuner.codegen.expressions import Apply, Expression, Fold, Load, Variable, free_variables, parts
+from haotuner.codegen.expressions import Expression, Fold, Load, Variable, free_variables, parts
 from haotuner.codegen.loops.concat_loops import interleaved_parts
 from haotuner.codegen.loops.loop_partition import interior_of
 from haotuner.codegen.mixed_radix import merged
@@ -96,24 +96,6 @@ def strided_loads(graph: Graph, variables: Sequence[Variable], value: Expression
         return None
     axis = max(sorted(result), key=lambda item: len(result[item]))
     return StridedReads(axis, tuple(result[axis]))
-
-
-def reads_across(load: Load, graph: Graph, variables: Sequence[Variable]) -> bool:
-    """True if neighbours along the output's last axis lie apart in what is read; sums have an order of their own."""
-    digits = [digit for digit, _ in _digits(load, graph)]
-    if load.nonempty or not digits or not variables:
-        return False
-    last, along = variables[-1].name, free_variables(digits[-1])
-    apart = any(last in free_variables(digit) for digit in digits[:-1])
-    return apart and along <= {variable.name for variable in variables} and not _steps(digits[-1], last)
-
-
-def _steps(position: Expression, variable: str) -> bool:
-    """True if a place changes with every step of a variable: it is not divided."""
-    if isinstance(position, Apply):
-        steps = position.arguments[:1] if position.function == "mod" else position.arguments
-        return position.function != "floordiv" and any(_steps(step, variable) for step in steps)
-    return isinstance(position, Variable) and position.name == variable
 
 
 def _digits(load: Load, graph: Graph) -> list[tuple[Expression, Extent]]:

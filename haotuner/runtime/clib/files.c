@@ -213,6 +213,8 @@ static ht_status read_bytecodes(int folder, const char* path, const ht_manifest*
     ht_bytecode* bytecode = &out->models[out->count++];
     *bytecode = (ht_bytecode){.words = (int64_t*)(void*)data, .count = (int64_t)(size / 8)};
     memcpy(bytecode->name, manifest->models[i].name, sizeof bytecode->name);
+    memcpy(bytecode->source, manifest->models[i].source, sizeof bytecode->source);
+    bytecode->is_subgraph = manifest->models[i].is_subgraph;
     ht_sha256(data, size, digest);
     if (strcmp(digest, manifest->models[i].sha256) != 0)
       status = ht_refuse(error, HT_PACK_INVALID, "%s: its sha256 is not the one in the manifest; restore the pack or tune again", name);

@@ -11,6 +11,8 @@
 
 typedef struct { /* a whole model's schedule, the words of its file (native/model/bytecode.h) */
   char name[HT_BYTECODE_NAME];
+  char source[65]; /* sha256 of the file that the model was read from; may be empty */
+  int is_subgraph; /* it is a part of that file */
   int64_t* words;
   int64_t count;
 } ht_bytecode;

@@ -188,10 +188,13 @@ static int hex(const char* text, size_t count) { return strspn(text, "0123456789
 
 static int model(reader* r, const char* key, int depth, ht_manifest* out, int* seen) {
   (void)depth, (void)seen;
-  return strcmp(key, "bytecode_sha256") == 0 && peek(r) == '"' && text(r, out->models[out->model_count].sha256, sizeof out->models->sha256);
+  ht_manifest_model* entry = &out->models[out->model_count];
+  if (strcmp(key, "source_sha256") == 0 && peek(r) == '"') return text(r, entry->source, sizeof entry->source);
+  if (strcmp(key, "subgraph_of_sha256") == 0 && peek(r) == '"') return entry->is_subgraph = 1, text(r, entry->source, sizeof entry->source);
+  return strcmp(key, "bytecode_sha256") == 0 && peek(r) == '"' && text(r, entry->sha256, sizeof entry->sha256);
 }
 
-/* Of a model with a file of bytecode: its name and the file's hash. */
+/* Of a model with a file of bytecode: its name, the file's hash, and that of the model's source. */
 static int models(reader* r, const char* key, int depth, ht_manifest* out, int* seen) {
   static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-";
   const size_t size = strlen(key);
@@ -210,6 +213,7 @@ static int models(reader* r, const char* key, int depth, ht_manifest* out, int* 
   if (!object(r, depth + 1, model, out, seen)) return 0;
   if (entry->sha256[0] == 0) return 1;
   if (strlen(entry->sha256) != 64 || !hex(entry->sha256, 64)) return fail(r, "the sha256 of a model's bytecode is not 64 hex digits");
+  if (entry->source[0] != 0 && (strlen(entry->source) != 64 || !hex(entry->source, 64))) return fail(r, "the sha256 of a model's source is not 64 hex digits");
   return ++out->model_count, 1;
 }
 

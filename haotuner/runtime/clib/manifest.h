@@ -15,6 +15,8 @@ extern const char* const ht_levels[HT_LEVELS]; /* the x86-64 psABI's micro-archi
 
 typedef struct { /* a whole model whose schedule is the file models/NAME.bytecode */
   char name[HT_MODEL_NAME], sha256[65];
+  char source[65]; /* sha256 of the file that it was read from; empty where the manifest does not say */
+  int is_subgraph; /* it is a part of that file */
 } ht_manifest_model;
 
 typedef struct { /* of a plain pack, or of one that holds a pack for each of several levels: then library is empty */

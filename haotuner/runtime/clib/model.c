@@ -15,6 +15,7 @@ struct ht_model {
   ht_pack* pack;
   const ht_model_door* door;
   struct ht_loaded_model* loaded;
+  int (*expected)(const struct ht_loaded_model*, const int64_t*, double*, const char**, char*, size_t); /* NULL of packs made before it */
   int segment_count; /* of a chain: models of their own, which close behind it */
   ht_model** segments;
 };
@@ -46,6 +47,16 @@ const char* ht_model_name(const ht_pack* pack, int index) {
   return is_compiled(door) ? (const char*)(door->compiled_words(index, &count) + 5) /* behind head and length, see model/bytecode.h */
                            : pack->bytecodes.models[index].name;
 }
+
+static const char* source_of(const ht_pack* pack, int index, int is_subgraph) {
+  if (index < 0 || index >= ht_model_count(pack) || is_compiled(door_of(pack))) return NULL;
+  const ht_bytecode* model = &pack->bytecodes.models[index];
+  return model->source[0] == 0 || model->is_subgraph != is_subgraph ? NULL : model->source;
+}
+
+const char* ht_model_source(const ht_pack* pack, int index) { return source_of(pack, index, 0); }
+
+const char* ht_model_subgraph_of(const ht_pack* pack, int index) { return source_of(pack, index, 1); }
 
 /* The file of weights; -1 where there is none. The library is FOLDER/lib/NAME.so. */
 static int open_weights(const ht_pack* pack, const char* name) {
@@ -116,6 +127,7 @@ static ht_status open_one(ht_pack* pack, const char* name, ht_model** out, ht_er
   if (model == NULL) return ht_refuse(error, HT_NO_MEMORY, "no memory to open %s", name);
   model->pack = pack;
   model->door = door_of(pack);
+  *(void**)&model->expected = dlsym(pack->library, HT_MODEL_EXPECTED_SYMBOL);
   int file = open_weights(pack, name);
   const char* kind = NULL;
   char text[sizeof error->text];
@@ -193,6 +205,18 @@ ht_status ht_model_memory(ht_model* model, const int64_t* dims, int64_t* bytes, 
   const char* kind = NULL;
   char text[sizeof error->text];
   int rc = model->door->memory(model->loaded, dims, bytes, &kind, text, sizeof text);
+  return answer(rc, kind, text, error);
+}
+
+ht_status ht_model_expected_us(const ht_model* model, const int64_t* dims, ht_expected_us_t* out, ht_error* error) {
+  ht_status status = usable(model, dims, out, error);
+  if (status != HT_OK) return status;
+  if (model->expected == NULL) return ht_refuse(error, HT_BAD_VALUE, "the pack's models are of before expected times; tune again");
+  const char* kind = NULL;
+  char text[sizeof error->text];
+  double us[3];
+  int rc = model->expected(model->loaded, dims, us, &kind, text, sizeof text);
+  if (rc == 0) *out = (ht_expected_us_t){us[0], us[1], us[2]};
   return answer(rc, kind, text, error);
 }
 

@@ -201,13 +201,14 @@ HT_EXPORT int __tvm_ffi_ht_look_up(void* self, const TVMFFIAny* args, int32_t co
   return 0;
 }
 
-/* cell(op, plan index, extents int64[HT_MAX_AXES]): the cell of the plan's table that serves these extents of the op's axes. */
+/* cell(op, plan index, extents int64[]): the cell of the plan's table that serves these extents of the op's axes, HT_CELL_AXES at least. */
 HT_EXPORT int __tvm_ffi_ht_cell(void* self, const TVMFFIAny* args, int32_t count_args, TVMFFIAny* result) {
   (void)self;
-  const int64_t* extents = int64_array(args, count_args, 2, 1, HT_MAX_AXES, 0);
   int64_t op = ht_ffi_whole(args, count_args, 0, ht_op_count);
+  int64_t room = op >= 0 && ht_ops[op].axis_count > HT_CELL_AXES ? ht_ops[op].axis_count : HT_CELL_AXES;
+  const int64_t* extents = int64_array(args, count_args, 2, 1, room, 0);
   int64_t plan = op < 0 ? -1 : ht_ffi_whole(args, count_args, 1, ht_ops[op].plan_count);
-  if (plan < 0 || extents == NULL) return ht_ffi_raise("ValueError", "cell", "expected (op, plan, int64 array of 8)");
+  if (plan < 0 || extents == NULL) return ht_ffi_raise("ValueError", "cell", "expected (op, plan, int64 array of the op's axes, 8 at least)");
   result->type_index = kTVMFFIInt;
   result->v_int64 = ht_look_up(&ht_ops[op].plans[plan].table, extents);
   return 0;

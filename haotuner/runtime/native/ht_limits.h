@@ -5,7 +5,8 @@
 #define HT_MAX_THREADS 256
 #define HT_BY_ADDRESS 1048576
 #define HT_MAX_OPS 256
-#define HT_MAX_AXES 8
+#define HT_MAX_AXES 12
+#define HT_CELL_AXES 8
 #define HT_MAX_OPERANDS 8
 #define HT_MAX_EXTRA 5
 #define HT_MAX_DYNAMIC 4

@@ -213,8 +213,20 @@ typedef struct {
 } ht_pool_slot;
 
 extern ht_pool_slot ht_pool_slot_v2;
+#ifndef __clang__
 __attribute__((visibility("default"))) ht_pool_slot ht_pool_slot_v2 = {own_run, own_workers, own_team, NULL};
 __asm__(".type ht_pool_slot_v2, @gnu_unique_object");
+#else /* which writes .globl for every variable, and refuses another binding then */
+__attribute__((used)) static const ht_pool_slot named_in_assembly = {own_run, own_workers, own_team, NULL}; /* so that they are there */
+__asm__(
+    ".pushsection .data.rel, \"aw\"\n"
+    ".balign 32\n"
+    ".type ht_pool_slot_v2, @gnu_unique_object\n"
+    ".size ht_pool_slot_v2, 32\n"
+    "ht_pool_slot_v2: .quad own_run, own_workers, own_team, 0\n"
+    ".popsection");
+_Static_assert(sizeof(ht_pool_slot) == 32, "the slot's size in assembly");
+#endif
 
 void ht_pool_run(void (*body)(void*, int64_t), void* arg, int64_t chunks, int threads) {
   if (threads > HT_MAX_THREADS) threads = HT_MAX_THREADS;

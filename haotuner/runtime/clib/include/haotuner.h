@@ -135,6 +135,10 @@ typedef struct {
 
 int ht_model_count(const ht_pack* pack);
 const char* ht_model_name(const ht_pack* pack, int index); /* NULL beyond the last */
+/* SHA-256 of the file that the model was read from, in hex; NULL where the pack does not say (older packs, segments). */
+const char* ht_model_source(const ht_pack* pack, int index);
+/* As ht_model_source, of a model that is a part of a file: its ends are tensors of that file, by their names there. NULL of whole models. */
+const char* ht_model_subgraph_of(const ht_pack* pack, int index);
 ht_status ht_model_open(ht_pack* pack, const char* name, ht_model** out, ht_error* error);
 void ht_model_free(ht_model* model);
 const char* ht_model_dim(const ht_model* model, int index); /* NULL beyond the last */
@@ -147,6 +151,14 @@ ht_status ht_model_input_default(const ht_model* model, int index, DLTensor* out
 
 /* Bytes of working memory that a call with these dimensions needs, in the order of ht_model_dim; known before it runs. */
 ht_status ht_model_memory(ht_model* model, const int64_t* dims, int64_t* bytes, ht_error* error);
+
+/* Microseconds that a call with these dimensions is expected to take, in the order of ht_model_dim, and a band about it. Nothing is run or
+ * allocated, and any thread may ask: what a scheduler of requests goes by. Beyond the largest size that was tuned it grows in proportion to
+ * the size. HT_BAD_VALUE of a model whose sizes depend on data, and of packs that say no times. */
+typedef struct {
+  double low, expected, high;
+} ht_expected_us_t;
+ht_status ht_model_expected_us(const ht_model* model, const int64_t* dims, ht_expected_us_t* out, ht_error* error);
 
 /* Shapes of all outputs that these inputs make, one after the other; of the inputs no data is read. */
 ht_status ht_model_shapes(ht_model* model, const DLTensor* inputs, int64_t* shapes, ht_error* error);

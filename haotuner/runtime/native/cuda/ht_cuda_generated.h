@@ -3,7 +3,7 @@
 #define HT_CUDA_GENERATED_H
 
 #define HT_GENERATED_OPERANDS 8
-#define HT_GENERATED_AXES 8
+#define HT_GENERATED_AXES 12
 
 typedef struct { /* tensors in a call's order, what is written last, the output behind what is beside it; strides in elements; sizes of the graph's dimensions */
     void* data[HT_GENERATED_OPERANDS];

@@ -39,6 +39,8 @@ static int compact(const ht_view* view, int rank) {
   return 1;
 }
 
+_Static_assert(HT_GENERATED_AXES == HT_MAX_AXES && HT_GENERATED_OPERANDS == HT_MAX_OPERANDS, "kernels have the op's room");
+
 static void described(const ht_op* op, const ht_call* call, ht_generated_args* args) {
   const ht_cuda_generated* data = op->data;
   memset(args, 0, sizeof *args);

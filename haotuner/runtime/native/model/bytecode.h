@@ -31,6 +31,9 @@
  *            what to tell the others
  *   checks:  [left out where there are no weights, behind the counts of indices and of what is required] count, CRC-32 of each
  *            HT_MODEL_CHUNK bytes of the file of weights
+ *   expected: [left out where none, behind the count of defaults; no chain has any] count, each: threads, bits of two doubles: by which the
+ *            lower and the upper end of the band is another time; of each dimension count, sizes; then the bits of the microseconds at
+ *            all of these sizes, the last dimension innermost
  * A chain, which is a model whose sizes depend on data, has other steps instead, one way and no weights:
  *            STEP_SEGMENT: name of another model, count, its inputs, count, its outputs
  *            STEP_NONZERO: tensor, the dimension that it tells, tensor of the places of what is not 0

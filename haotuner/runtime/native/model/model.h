@@ -114,6 +114,13 @@ typedef struct { /* what a caller may pass where it leaves an input out */
   const int64_t *shape, *elements;
 } ht_model_default;
 
+typedef struct { /* of the thread count that is nearest to the model's */
+  int32_t threads;
+  double low, high;      /* of the band, times the expected time */
+  const int64_t* nodes;  /* of each dimension how many, and the sizes */
+  const int64_t* us;     /* bits of doubles, the last dimension innermost; NULL: the pack says none */
+} ht_model_expected_times;
+
 typedef struct ht_model_context ht_model_context;
 
 typedef struct ht_loaded_model {
@@ -139,6 +146,7 @@ typedef struct ht_loaded_model {
   ht_model_required* required;
   ht_model_cache* caches;
   ht_model_default* defaults;
+  ht_model_expected_times expected;
   ht_model_tensor* tensors;
   ht_model_end *inputs, *outputs; /* outputs: of the first way, then of the others */
   ht_model_way* ways;
@@ -224,6 +232,8 @@ enum { HT_MODEL_FACTS = 5 };
 /* `words` outlive the model. */
 ht_model* ht_model_open(const int64_t* words, int64_t count, int file, int check, int device, int threads, ht_error* error); /* NULL with *error filled */
 void ht_model_close(ht_model* model); /* no call runs any more */
+/* Microseconds that a request of these dimensions is expected to take: the lower end of a band, the expected time, the upper end. */
+int ht_model_expected(const ht_model* model, const int64_t* dims, double us[3], ht_error* error);
 int ht_model_memory(ht_model* model, const int64_t* dims, int64_t* bytes, ht_error* error); /* of the arena, before a run */
 /* Refuse later requests whose working memory and outputs take more bytes, before any is allocated; 0: none. */
 void ht_model_limit(ht_model* model, int64_t most_bytes);

@@ -115,6 +115,12 @@ HT_EXPORT const void* ht_pack_model_default(const ht_model* model, int input, co
   return NULL;
 }
 
+HT_EXPORT int ht_pack_model_expected(const ht_model* model, const int64_t* dims, double us[3], const char** kind, char* text, size_t size);
+HT_EXPORT int ht_pack_model_expected(const ht_model* model, const int64_t* dims, double us[3], const char** kind, char* text, size_t size) {
+  ht_error error;
+  return said(ht_model_expected(model, dims, us, &error), &error, kind, text, size);
+}
+
 HT_EXPORT void ht_pack_model_limit(ht_model* model, int64_t most_bytes);
 HT_EXPORT void ht_pack_model_limit(ht_model* model, int64_t most_bytes) { ht_model_limit(model, most_bytes); }
 

@@ -72,6 +72,9 @@ typedef struct {
 /* Later requests of this model that take more bytes of working memory and outputs are refused; 0: none. */
 #define HT_MODEL_LIMIT_SYMBOL "ht_pack_model_limit"
 
+/* Microseconds that a request is expected to take: of a band the lower end, the expected time, the upper end. Nothing is run or allocated. */
+#define HT_MODEL_EXPECTED_SYMBOL "ht_pack_model_expected"
+
 /* Of version 1 and a pack on a device: as ht_model_open_compiled, with `device` before `threads`. */
 #define HT_MODEL_OPEN_COMPILED_ON_SYMBOL "ht_pack_model_open_on"
 

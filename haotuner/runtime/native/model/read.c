@@ -413,6 +413,7 @@ int ht_model_read(ht_model* m, const int64_t* words, int64_t count, ht_error* er
   if (!r.bad && !m->chained) read_required(&r, m);
   if (!r.bad && !m->chained) read_checks(&r, m);
   if (!r.bad) read_defaults(&r, m);
+  if (!r.bad && !m->chained) ht_read_expected_times(&r, m);
   m->segments = table(&r, m->segment_count, sizeof *m->segments);
   if (!r.bad && m->chained && (m->way_count != 1 || m->weights_bytes != 0)) fail(&r, "a chain has one way and no weights");
   if (m->chained) m->slot_count = m->tensor_count; /* a context has an offset of each */

@@ -64,4 +64,6 @@ static inline int there(const ht_model* m, const char* made, int32_t tensor) { r
 /* The steps of a chain, or of the body of a loop that lies `depth` loops deep; `made`: of each tensor, as of `there`. */
 void ht_read_chain(ht_reader* r, ht_model* m, char* made, int depth);
 
+void ht_read_expected_times(ht_reader* r, ht_model* m);
+
 #endif /* HT_MODEL_READER_H_ */

@@ -1,0 +1,13 @@
+# The version of CMakeLists.txt; as there, 0.x may break in each minor.
+file(STRINGS "${CMAKE_CURRENT_LIST_DIR}/CMakeLists.txt" line REGEX "^project\\(haotuner VERSION ")
+string(REGEX REPLACE "^project\\(haotuner VERSION ([0-9.]+).*" "\\1" PACKAGE_VERSION "${line}")
+string(REGEX REPLACE "^([0-9]+\\.[0-9]+).*" "\\1" own "${PACKAGE_VERSION}")
+string(REGEX REPLACE "^([0-9]+\\.?[0-9]*).*" "\\1" asked "${PACKAGE_FIND_VERSION}")
+set(PACKAGE_VERSION_EXACT FALSE)
+set(PACKAGE_VERSION_COMPATIBLE FALSE)
+if(PACKAGE_FIND_VERSION STREQUAL "" OR (asked STREQUAL own AND NOT PACKAGE_VERSION VERSION_LESS PACKAGE_FIND_VERSION))
+  set(PACKAGE_VERSION_COMPATIBLE TRUE)
+endif()
+if(PACKAGE_FIND_VERSION STREQUAL PACKAGE_VERSION)
+  set(PACKAGE_VERSION_EXACT TRUE)
+endif()
