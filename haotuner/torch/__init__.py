@@ -1,5 +1,6 @@
-"""PyTorch: a pack's ops as ``torch.ops.haotuner.*``, and models whose linears and convolutions are served from a pack.
+"""PyTorch: a pack's ops as ``torch.ops.haotuner.*``, and models served from it.
 
+    compiled = torch.compile(model, backend="haotuner", dynamic=True)  # layers from a pack, the rest by Inductor
     print(haotuner.torch.ops_of(model))                           # which ops the model needs: `haotuner tune --op …`
     print(haotuner.torch.swap(model, pack))                       # in place; what was replaced, what was left and why
     handle = haotuner.torch.register(pack)
@@ -13,7 +14,7 @@ A pack infers: gradients are refused.
 
 from __future__ import annotations
 
-from haotuner.extras import require_torch
+from haotuner.host.extras import require_torch
 
 require_torch()
 

@@ -91,6 +91,9 @@ def _pads(layer: Any) -> str:
     return _joined(layer.padding)
 
 
+_SETTINGS = ("kernel_size", "stride", "padding", "dilation", "groups", "padding_mode", "output_padding", "transposed")
+
+
 class PackedConvolution(PackedLinear):
     """A convolution served from a pack; inference only. Takes any strides that torch's own layer takes.
 
@@ -104,6 +107,18 @@ class PackedConvolution(PackedLinear):
     ) -> None:  # fmt: skip
         self._last = served.bound.op.operands[0].dims[-1] == "c"  # its layout is channels last
         super().__init__(served, source, registered, plain=plain, fold=fold)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        before = self.__dict__.get(name) if name in _SETTINGS else None
+        if before is None:
+            super().__setattr__(name, value)
+            return
+        same = (value,) * len(before) if isinstance(before, tuple) and isinstance(value, int) else value
+        if before != (tuple(same) if isinstance(same, list) else same):
+            raise TypeError(
+                f"{self._linear.name}: {name} = {value}, which is {before}; a served convolution keeps its settings: "
+                "change the layer first, then swap"
+            )
 
     def forward(self, input: torch.Tensor, output_size: Any = None) -> torch.Tensor:
         """The convolution of ``input``, plus the bias. ``output_size``: as the layer's own output_padding makes it."""
@@ -131,15 +146,20 @@ class PackedConvolution(PackedLinear):
         return (self.out_channels,)
 
     def _product(self, x: torch.Tensor) -> torch.Tensor:
-        image = x.movedim(-self._sides(), -1) if self._last else x
-        if image.shape[-1] > 1 and image.stride(-1) != 1:
-            image = image.contiguous()
-        if self._through_operator(x):
-            more = () if self.row is None and self._fused else (self.row,)
-            result: torch.Tensor = self._operator(image, self.packed, *more)  # type: ignore[misc]
-        else:
-            result = self._linear(image)
+        if not self._through_operator(x):
+            return self._computed(x)
+        more = () if self.row is None and self._fused else (self.row,)
+        result: torch.Tensor = self._operator(self._image(x), self.packed, *more)  # type: ignore[misc]
         return result.movedim(-1, -self._sides()) if self._last else result
+
+    def _computed(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self._linear(self._image(x))
+        return result.movedim(-1, -self._sides()) if self._last else result
+
+    def _image(self, x: torch.Tensor) -> torch.Tensor:
+        """The image as the op takes it: its axes in the op's order, the last one without gaps."""
+        image = x.movedim(-self._sides(), -1) if self._last else x
+        return image.contiguous() if image.shape[-1] > 1 and image.stride(-1) != 1 else image
 
     def _by_torch(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         compute: Any = getattr(torch.nn.functional, KINDS[self._kind])

@@ -11,18 +11,21 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
+from haotuner.runtime.call import REFUSED
 from haotuner.runtime.convolution import Convolution
 from haotuner.runtime.linear import Linear
 from haotuner.runtime.pack import Pack
 from haotuner.torch.folding import Fold, is_plain, step_of
 from haotuner.torch.layer_state import checked_state, plain_layer
-from haotuner.torch.op_definition import is_recorded, refuse_recording, refuse_tangent
+from haotuner.torch.op_definition import is_recorded, is_watched, refuse_recording, refuse_tangent
 from haotuner.torch.ops import Registered, packed_tensor, tensor_of, torch_type
 from haotuner.torch.ties import SharesParameters
 from haotuner.torch.weights import PRESENCE, NamedTensors, PackedWeight, no_other_weight
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_forward_hooks_with_kwargs", "_forward_pre_hooks_with_kwargs",
           "_forward_hooks_always_called", "_state_dict_hooks", "_state_dict_pre_hooks")  # fmt: skip
+_TENSOR, _FLOAT64 = torch.Tensor, torch.float64
+_UNUSUAL = (*REFUSED, IndexError)  # of a call with other operands: torch's, too, for axes that are not there
 
 
 def groups_of(layer: Any) -> int | None:
@@ -75,7 +78,7 @@ class PackedLinear(SharesParameters, torch.nn.Module):  # type: ignore[misc]
         self._ties = {}  # parameters that other modules have, too
         self.graded: dict[str, PackedWeight] = {}  # tensors whose gradient somebody set: they live as long as that
         self._registered = registered  # the operator lives as long as this
-        packet = None if registered is None else getattr(torch.ops.haotuner, linear.name, None)
+        packet = None if registered is None else getattr(registered.namespace, linear.name, None)
         self._operator = None if packet is None else packet.default
         self.__dict__["_former"] = None
         self.__dict__["_alone"] = None  # serves the layer without what follows; no child: its state is this one's
@@ -191,7 +194,7 @@ class PackedLinear(SharesParameters, torch.nn.Module):  # type: ignore[misc]
         """``input`` times the weight, plus the bias."""
         if self._ties:
             self._follow_shared()
-        if not self._count and self.dtype is not torch.float64:
+        if not self._count and self.dtype is not _FLOAT64:
             return self._typed(input)
         alone = None if self.dtype is torch.float64 else self._bind_alone()
         if alone is not None:
@@ -240,10 +243,15 @@ class PackedLinear(SharesParameters, torch.nn.Module):  # type: ignore[misc]
         self.refresh()
 
     def _typed(self, x: torch.Tensor) -> torch.Tensor:
-        if type(x) is not torch.Tensor or x.layout is not torch.strided:  # a call of a method is a twentieth of a layer's
-            self._check(x)
+        own = self._own
+        if type(x) is _TENSOR and x.dtype is own and self.dtype is own and not is_watched():
+            try:  # the usual call; what is wrong with another is said below
+                return self._computed(x)
+            except _UNUSUAL:
+                pass
+        self._check(x)
         kind = x.dtype
-        if kind is self._own and self.dtype is kind and not torch.is_autocast_enabled("cpu"):
+        if kind is own and self.dtype is kind and not torch.is_autocast_enabled("cpu"):
             return self._product(x)
         if torch.is_autocast_enabled("cpu") and kind in (torch.float32, torch.bfloat16, torch.float16):
             kind = torch.get_autocast_dtype("cpu")
@@ -279,7 +287,11 @@ class PackedLinear(SharesParameters, torch.nn.Module):  # type: ignore[misc]
             more = () if self.row is None and self._fused else (self.row,)
             result: torch.Tensor = self._operator(x, self.packed, *more)  # type: ignore[misc]
             return result
-        if x.stride(-1) != 1 or x.dim() > 2:
+        return self._computed(x)
+
+    def _computed(self, x: torch.Tensor) -> torch.Tensor:
+        """Result of the library's own call, past torch."""
+        if not x.is_contiguous() and (x.stride(-1) != 1 or x.dim() > 2):
             x = x.contiguous()
         output: torch.Tensor = self._linear(x)
         return output
@@ -413,8 +425,9 @@ class PackedLinear(SharesParameters, torch.nn.Module):  # type: ignore[misc]
         return self
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
-        for name in self.tensors():
-            destination[f"{prefix}{name}"] = self._unpacked(name).detach().to(self.dtype, copy=True)
+        for name in self.tensors():  # what is written into them is served, as torch's own share memory with the model
+            tensor = getattr(self, name)
+            destination[f"{prefix}{name}"] = tensor if keep_vars or isinstance(tensor, PackedWeight) else tensor.detach()
 
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, local_metadata: dict[str, Any], strict: bool,

@@ -17,6 +17,13 @@ from haotuner.errors import UsageError
 _RECORDED = (FakeTensor, FunctionalTensor)
 _RECORDING = (FakeTensorMode, FunctionalTensorMode, ProxyTorchDispatchMode)
 _TAGS = (torch.Tag.pt2_compliant_tag,)
+# By names of this module: looking them up in torch at every call took a twentieth of a small one.
+_is_traced, _modes, _tracing_state = (
+    torch.compiler.is_dynamo_compiling,
+    torch._C._len_torch_dispatch_stack,
+    torch._C._get_tracing_state,
+)
+_casts = torch.is_autocast_enabled
 
 
 def define_pair(
@@ -39,8 +46,8 @@ def define_pair(
     library.define(f"{name}.out({takes}, *, Tensor(a!) out) -> ()", tags=_TAGS)
     library.impl(name, fresh, key)
     library.impl(f"{name}.out", into, key)
-    torch.library.register_fake(f"haotuner::{name}", shape, lib=library)
-    torch.library.register_fake(f"haotuner::{name}.out", nothing, lib=library)
+    torch.library.register_fake(f"{library.ns}::{name}", shape, lib=library)
+    torch.library.register_fake(f"{library.ns}::{name}.out", nothing, lib=library)
 
 
 def define_group(
@@ -60,8 +67,8 @@ def define_group(
     library.define(f"{name}.out({takes}, *, {outs}) -> ()", tags=_TAGS)
     library.impl(name, fresh, key)
     library.impl(f"{name}.out", into, key)
-    torch.library.register_fake(f"haotuner::{name}", shape, lib=library)
-    torch.library.register_fake(f"haotuner::{name}.out", lambda *inputs, **outs: None, lib=library)
+    torch.library.register_fake(f"{library.ns}::{name}", shape, lib=library)
+    torch.library.register_fake(f"{library.ns}::{name}.out", lambda *inputs, **outs: None, lib=library)
 
 
 def refuse_grad(name: str, *inputs: torch.Tensor | None) -> None:
@@ -82,6 +89,14 @@ def refuse_tangent(name: str, *inputs: torch.Tensor | None) -> None:
 
 def _is_dual(tensor: torch.Tensor) -> bool:
     return forward_ad.unpack_dual(tensor).tangent is not None
+
+
+def is_watched() -> bool:
+    """True if torch compiles, records, casts or differentiates forwards what this thread computes.
+
+    Tensors of ``torch.func`` do not show here: they have no memory, so that a native call refuses them.
+    """
+    return _is_traced() or _modes() > 0 or forward_ad._current_level >= 0 or _casts("cpu") or _tracing_state() is not None
 
 
 def is_recorded(x: torch.Tensor) -> bool:

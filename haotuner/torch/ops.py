@@ -30,19 +30,23 @@ from haotuner.torch.operators import define_operator, define_product
 
 
 class Registered:
-    """Ops of one pack under ``torch.ops.haotuner``, until ``close``. The pack stays loaded as long as its ops are."""
+    """Ops of one pack under ``torch.ops.haotuner``, until ``close``. The pack stays loaded as long as its ops are.
 
-    def __init__(self, pack: Pack) -> None:
+    ``namespace``: another one than ``haotuner``, for packs that hold ops of the same names side by side.
+    """
+
+    def __init__(self, pack: Pack, namespace: str = "haotuner") -> None:
         if pack.gpu is None:
             share_threads(pack)
         self.pack = self._pack = pack
         self._packing: Any = _Packing(pack)
         self.folded: WeakValueDictionary[int, Any] = WeakValueDictionary()  # layers by the address of their packed weight
-        self._library = torch.library.Library("haotuner", "FRAGMENT")
+        self._library = torch.library.Library(namespace, "FRAGMENT")
+        self.namespace: Any = getattr(torch.ops, namespace)
         self.names = pack.ops
-        taken = [name for name in pack.ops if hasattr(torch.ops.haotuner, name)]
+        taken = [name for name in pack.ops if hasattr(self.namespace, name)]
         if taken:
-            raise UsageError(f"torch.ops.haotuner has {', '.join(taken)} already; close what registered them first")
+            raise UsageError(f"torch.ops.{namespace} has {', '.join(taken)} already; close what registered them first")
         layers = [name for name in pack.ops if pack.gpu is not None and pack.op_entry(name).kind in LAYERS]
         self._device_calls = {name: _device_call(pack, name) for name in layers}
         on_device = [] if pack.gpu is None else [op for op in pack.ops if is_convolution(pack.op_entry(op).kind)]
@@ -83,7 +87,7 @@ class Registered:
         """Take the ops out of torch; twice is harmless. Torch frees them: one kept from before must not be called."""
         self._library._destroy()
         for name in self.names:
-            torch.ops.haotuner.__dict__.pop(name, None)
+            self.namespace.__dict__.pop(name, None)
 
     def __enter__(self) -> Registered:
         return self

@@ -23,6 +23,7 @@ from haotuner.torch.folding import unfoldable, with_step
 from haotuner.torch.layer import PackedLinear
 from haotuner.torch.layers import SERVED, first_spec, layers_of, projection_of, specs_of, why_left
 from haotuner.torch.ops import Registered, share_threads
+from haotuner.torch.references import outside_registers
 from haotuner.torch.rewriting import weight_reads
 
 _PYTREE = torch.utils._pytree
@@ -205,6 +206,7 @@ class _Swap:
         self._last = any_last(model)
         self._names = {id(module): name for name, module in model.named_modules()}
         self._replacements: dict[Any, torch.nn.Module] = {}
+        self._outside = outside_registers(model)
 
     def layers(self) -> None:
         """Replace every layer that the pack serves."""
@@ -215,7 +217,7 @@ class _Swap:
             }  # what stands for attention has layers
         for name, parent, key, child in layers_of(self.model):
             reads = weight_reads(parent, key) if self.on_cpu and key else None
-            reason = why_left(parent, child, self._device)
+            reason = why_left(parent, child, self._device) or self._why_outside(child)
             if not reason and reads is not None and not reads.called:
                 reason = f"{reads.method} reads its weight and never calls it"
             if reason:
@@ -233,6 +235,12 @@ class _Swap:
             self.replaced.append(name)
             if reads is not None and isinstance(served, PackedLinear) and self.registered is not None:
                 served.numbers("weight")  # a compiled graph cannot unpack it
+
+    def _why_outside(self, layer: torch.nn.Module) -> str:
+        """Reason that a layer which something holds past torch's registers stays torch's; else empty."""
+        parts = (layer, *layer.parameters(recurse=False))
+        where = next((self._outside[id(part)] for part in parts if id(part) in self._outside), "")
+        return f"{where} holds it or its weight too, past torch's registers: a swap does not reach it there" if where else ""
 
     def _set(self, parent: torch.nn.Module, key: str, served: torch.nn.Module) -> None:
         before = parent._modules[key]
@@ -291,7 +299,7 @@ class _Swap:
         made: dict[int, torch.nn.Module] = {}
         for path, parent in list(self.model.named_modules()):
             for key, child in list(parent._modules.items()):
-                if not isinstance(child, torch.nn.MultiheadAttention) or unserved(child):
+                if not isinstance(child, torch.nn.MultiheadAttention) or unserved(child) or self._why_outside(child):
                     continue
                 if id(child) not in made:
                     projection = projection_of(child)
@@ -340,7 +348,7 @@ def _served(pack: Pack, op: str, layer: Any, norm: Any, registered: Registered |
         return PackedLinear.of(pack, op, layer, registered, plain=plain)
     if registered is None:
         return DeviceLayer(layer, DeviceCall(pack, op))
-    return DeviceLayer(layer, registered.placed_call(op), getattr(torch.ops.haotuner, op).default)
+    return DeviceLayer(layer, registered.placed_call(op), getattr(registered.namespace, op).default)
 
 
 def swap_linears(model: torch.nn.Module, pack: Pack, registered: Registered | None = None) -> tuple[str, ...]:

@@ -299,8 +299,8 @@ def test_an_example_is_run_before_and_after(chained, monkeypatch):
     kinds = {name: type(one) for name, one in before.items()}
     from haotuner.torch.layer import PackedLinear
 
-    product = PackedLinear._product
-    monkeypatch.setattr(PackedLinear, "_product", lambda self, x: product(self, x) + 1)
+    computed = PackedLinear._computed
+    monkeypatch.setattr(PackedLinear, "_computed", lambda self, x: computed(self, x) + 1)
     with pytest.raises(
         adapter.WrongResult, match="the swapped model computes something else: result 0, float32 .* is off by"
     ):

@@ -117,6 +117,9 @@ def test_a_net_gives_what_it_gave(net, path, last):
         assert torch.equal(served.up(small, output_size=(6, 6)), served.up(small))
         with pytest.raises(ValueError, match=r"output_size \(5, 5\), where an image of \(3, 3\) becomes \(6, 6\)"):
             served.up(small, output_size=(1, 4, 5, 5))
+        served.stem.stride, served.stem.dilation = [2, 2], 1
+        with pytest.raises(TypeError, match=r"stride = 1, which is \(2, 2\); a served convolution keeps its settings"):
+            served.stem.stride = 1
         for odd in ([[1.0]], torch.eye(3).to_sparse()):
             with pytest.raises(TypeError, match="expected a strided torch.Tensor"):
                 served.stem(odd)

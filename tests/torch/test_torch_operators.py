@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from haotuner.errors import UsageError
 from haotuner.graph.interpret import interpret
 
 torch = pytest.importorskip("torch")
@@ -102,7 +103,29 @@ def experts(x: Any) -> Any:
     return F.grouped_mm(x.round().bfloat16(), weights.bfloat16(), offs=ends).float()
 
 
-FUNCTIONS = {one.__name__: one for one in (rounding, places, indices, masked, rows, images, of_models, ends, experts)}
+def exact(x: Any) -> Any:
+    """(rows, 8): what a rounding, an element type or nothing to look at would change."""
+    eight, none = torch.arange(8.0), x[:0]
+    return (torch.div(x.round(), 0.1, rounding_mode="floor"), (x * 0 + eight * 0.1) // -0.1, x // 0.0,
+            torch.log2(x * 0 + 2**eight).floor(), torch.log10(x * 0 + 10**eight).floor(), torch.exp2(x.round()).floor(),
+            (0.4 * x.abs()).any(1), (x * 0).any(), none.any(), none.all(), none.any(0), (x * torch.nan).any(),
+            x.half() < x, x >= x.half(), x == torch.tensor(0.1, dtype=torch.float64), x.round() == x.round().long(),
+            torch.arange(0, 0.3, 0.1) + x[:1, :1], torch.arange(0.0, 1.0, 0.1) * x[0, 0], torch.hypot(1e30 * x, 1e30 * x),
+            (x.long().abs() + 1).rsqrt(), torch.cat([x.long(), x], 1))  # fmt: skip
+
+
+def between(x: Any) -> Any:
+    """(rows, 8): bounds of another element type than the numbers, and no number at all."""
+    halves = torch.tensor([-0.5, 0.5, 1.5])
+    unknown = torch.where(x > 0, x, torch.nan)
+    return (torch.bucketize((2 * x).long(), halves), torch.bucketize((2 * x).long(), halves, right=True),
+            torch.bucketize(unknown, halves), torch.searchsorted(torch.tensor([-1, 0, 1]), x),
+            torch.searchsorted(halves, unknown), torch.bucketize(x.half(), halves / 3))  # fmt: skip
+
+
+FUNCTIONS = {
+    net.__name__: net for net in (rounding, places, indices, masked, rows, images, of_models, ends, experts, exact, between)
+}
 
 
 class Called(nn.Module):  # type: ignore[name-defined, misc]
@@ -163,3 +186,38 @@ def test_layers_with_a_state_are_one_operator_a_layer(kind: str) -> None:
             return self.inner(x.reshape(-1, 4, 2))
 
     check(Tagger(), drawn)
+
+
+class Changing(nn.Module):  # type: ignore[name-defined, misc]
+    """A module that counts its calls, and remembers its last rows where it reads them again."""
+
+    def __init__(self, *, reads: bool) -> None:
+        super().__init__()
+        self.reads = reads
+        self.register_buffer("calls", torch.zeros(()))
+        self.register_buffer("mean", torch.zeros(8))
+        self.register_buffer("scratch", torch.zeros(8))
+
+    def forward(self, x: Any) -> Any:
+        self.calls.add_(1)
+        self.scratch.copy_(x.amax(0))
+        self.mean.mul_(0.5).add_(x.mean(0))
+        return x - self.mean if self.reads else x - self.scratch
+
+
+def test_what_a_module_changes_is_no_result() -> None:
+    check(Changing(reads=False), drawn)
+
+
+def test_a_buffer_that_each_call_reads_and_changes_is_refused() -> None:
+    from haotuner.torch import export
+
+    with pytest.raises(UsageError, match="buffer 'mean'"):
+        export(Changing(reads=True), (drawn(7),), ({0: "rows"},))
+
+
+def test_a_projected_state_is_refused() -> None:
+    from haotuner.torch import export
+
+    with pytest.raises(UsageError, match="proj_size"):
+        export(nn.LSTM(8, 6, proj_size=3), (drawn(7)[None],), ({1: "rows"},))

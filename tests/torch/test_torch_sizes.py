@@ -94,3 +94,44 @@ def test_variances_of_few_rows_are_torchs(rows: int) -> None:
     answers = interpret(graph, {graph.inputs[0]: x.numpy()})
     for name, want in zip(graph.outputs, Spread()(x), strict=True):
         np.testing.assert_allclose(answers[name], want.numpy(), rtol=1e-4, atol=1e-6)
+
+
+VIEWS = {
+    "turned": lambda x: x.t().as_strided((x.shape[0], 8), (8, 1)),
+    "turned_flat": lambda x: (x + 1)[:, None].permute(2, 1, 0).as_strided((4, 2 * x.shape[0]), (1, 4)),
+    "copied": lambda x: x.t().contiguous().as_strided((x.shape[0] * 8,), (1,)),
+    "begins_before": lambda x: x[:, 4:].contiguous()[1:].as_strided((4,), (1,), 0),
+    "gaps": lambda x: x[:, :4].as_strided((x.shape[0] * 4,), (1,)),
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_views_by_strides_count_through_memory_or_are_refused(name: str) -> None:
+    class Viewed(nn.Module):  # type: ignore[name-defined, misc]
+        def forward(self, x: Any) -> Any:
+            return VIEWS[name](x)
+
+    if name in ("turned_flat", "begins_before", "gaps"):
+        with pytest.raises(UsageError, match="as_strided"):
+            export(Viewed(), (torch.randn(7, 8),), ({0: "rows"},))
+        return
+    graph = export(Viewed(), (torch.randn(7, 8),), ({0: "rows"},))
+    for rows in (2, 5, 12):
+        x = torch.randn(rows, 8)
+        answer = interpret(graph, {graph.inputs[0]: x.numpy()})[graph.outputs[0]]
+        assert np.array_equal(answer, VIEWS[name](x).numpy())
+
+
+@pytest.mark.parametrize("ends", [False, True])
+@pytest.mark.parametrize("edge", ["zeros", "border", "reflection"])
+def test_the_nearest_pixel_of_places_halfway_between_two(edge: str, ends: bool) -> None:
+    class Sampled(nn.Module):  # type: ignore[name-defined, misc]
+        def forward(self, image: Any, grid: Any) -> Any:
+            return nn.functional.grid_sample(image, grid, "nearest", edge, align_corners=ends)
+
+    line = torch.linspace(-3, 3, 25)
+    grid = torch.stack(torch.meshgrid(line, line, indexing="xy"), -1)[None]
+    image = torch.arange(32.0).reshape(1, 1, 4, 8)
+    graph = export(Sampled(), (image, grid), ({2: "high"}, {}))
+    answer = interpret(graph, {"image": image.numpy(), "grid": grid.numpy()})[graph.outputs[0]]
+    assert np.array_equal(answer, Sampled()(image, grid).numpy())

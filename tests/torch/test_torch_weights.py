@@ -66,7 +66,12 @@ def changes() -> dict[str, Any]:
         layer.load_state_dict({key: value * 0.5 for key, value in layer.state_dict().items()})
         assert close(weight * 1, layer.state_dict()["weight"])
 
-    return {one.__name__: one for one in (merged, sliced, assigned, copied, data, initialised, stored)}
+    def state(layer: Any) -> None:
+        for value in layer.state_dict().values():
+            value *= 0.5
+        layer.state_dict(keep_vars=True)["weight"].data.add_(0.1)
+
+    return {change.__name__: change for change in (merged, sliced, assigned, copied, data, initialised, stored, state)}
 
 
 @pytest.mark.parametrize("name", changes())
