@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeAlias
 
-from haotuner.graph.extents import Extent, canonical, dimension, dimensions, floor_division, is_symbolic, quotient, text
+from haotuner.graph.extents import Extent, canonical, dimension, dimensions, floor_division, quotient, text
 from haotuner.graph.typed_extents import never_negative
 
 
@@ -253,9 +253,3 @@ def mapped_extents(e: Affine, change: Callable[[Extent], Extent]) -> Affine:
         return atom if isinstance(atom, str) else type(atom)(mapped_extents(atom.dividend, change), atom.divisor)
 
     return _normal({}, tuple((inner(atom), factor) for atom, factor in e.terms), change(e.const))
-
-
-def dimensions_of(e: Affine) -> frozenset[str]:
-    """Names of dimensions in an index."""
-    inner = (dimensions_of(atom.dividend) for atom, _ in e.terms if not isinstance(atom, str))
-    return frozenset().union(dimensions(e.const) if is_symbolic(e.const) else frozenset(), *inner)

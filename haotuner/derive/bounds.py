@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from haotuner.derive.expression import Scope, tensors
-from haotuner.derive.from_graph import concrete, sizes_needed
+from haotuner.derive.general_extents import concrete, sizes_needed
+from haotuner.derive.search import counts_of, small_sizes
 from haotuner.derive.to_graph import graph_of
 from haotuner.errors import UsageError
 from haotuner.graph.error_bounds import bounded, wide
@@ -28,13 +29,14 @@ class Bounds:
 
     def __init__(self, original: Scope) -> None:
         """``original``: whose dimensions are all small where its bound is computed. UsageError where no graph says it."""
-        self.sizes = dict.fromkeys(sizes_needed(original), SMALL)
+        self.sizes = small_sizes(dict.fromkeys(sizes_needed(original), SMALL), counts_of(original))
         draw = np.random.default_rng(SEED)
         self.arrays: dict[str, Any] = {
             name: draw.normal(size=[evaluate(extent, self.sizes) for extent in tensor.shape]).astype(np.float32)
             for name, tensor in sorted(tensors(original).items())
         }
         self.most = self.largest(original)
+        self._known: dict[Scope, bool] = {}
 
     def largest(self, scope: Scope) -> float:
         """The largest bound of a result's elements."""
@@ -44,8 +46,13 @@ class Bounds:
         return float(np.max(off, initial=0.0))
 
     def hold(self, scope: Scope) -> bool:
-        """True if an expression's bound is at most the original's. UsageError where no graph says it."""
-        return self.largest(scope) <= self.most * (1 + NEAR)
+        """True if an expression's bound is at most the original's; False where no graph says it."""
+        if scope not in self._known:
+            try:
+                self._known[scope] = self.largest(scope) <= self.most * (1 + NEAR)
+            except UsageError:
+                self._known[scope] = False
+        return self._known[scope]
 
 
 def _inputs(arrays: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:

@@ -1,29 +1,22 @@
 """Expressions of a model graph's primitives: products and sums, with the layouts that they read through.
 
-Tensors that other primitives make are what an expression reads. Extents that are large numbers may become dimensions, so
-that derivation holds for all of them, and its check is small.
+Tensors that other primitives make are what an expression reads.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from math import prod
-from typing import Any
 
 import numpy as np
 
-from haotuner.derive.affine import Affine, dimensions_of, divided, iterator, mapped_extents, number, remainder
-from haotuner.derive.expression import Body, Loop, Number, Read, Scope, Tensor, apply, fresh, scopes, tensors, with_reads
+from haotuner.derive.affine import Affine, divided, iterator, number, remainder
+from haotuner.derive.expression import Body, Loop, Number, Read, Scope, Tensor, apply, fresh
 from haotuner.derive.rules import inlined
 from haotuner.errors import UsageError
-from haotuner.graph.extents import Extent, canonical, dimension, is_symbolic, same
+from haotuner.graph.extents import Extent, canonical, is_symbolic, same
 from haotuner.graph.extents import product as elements
 from haotuner.graph.graph import Graph, Node
-
-SMALL = 16  # numbers up to this stay numbers: windows, strides, heads
-NEAR = 16  # how far an axis may be from a multiple of a loop's extent, and still follow from it
-MOST_STRIDE = 4
 
 
 def expression_of(graph: Graph, output: str, *, functions: bool = False) -> Scope:
@@ -225,73 +218,3 @@ _LAYOUTS: Mapping[str, Callable[[_Reader, Node, Sequence[Affine]], Body]] = {
     "transpose": _transpose, "broadcast": _broadcast, "slice": _slice, "pad": _pad, "concat": _concat, "window": _window,
     "reshape": _reshape,
 }  # fmt: skip
-
-
-# Extents
-
-
-def with_extents(
-    scope: Scope, loop_extent: Callable[[Extent], Extent], axis_extent: Callable[[Extent], Extent] | None = None
-) -> Scope:
-    """Copy with other extents of loops and summands of indices, and of tensors."""
-
-    def read(item: Read) -> Read:
-        source = item.source
-        if isinstance(source, Scope):
-            new: Tensor | Scope = with_extents(source, loop_extent, axis_extent)
-        else:
-            new = replace(source, shape=tuple(map(axis_extent or loop_extent, source.shape)))
-        return Read(new, tuple(mapped_extents(e, loop_extent) for e in item.index))
-
-    loops = [
-        tuple(Loop(loop.name, loop_extent(loop.low), loop_extent(loop.high)) for loop in part)
-        for part in (scope.spatial, scope.sums)
-    ]
-    return Scope(loops[0], loops[1], with_reads(scope.body, read))
-
-
-def generalised(scope: Scope) -> tuple[Scope, dict[str, int]]:
-    """The expression with dimensions for large numbers, and the numbers that these stand for."""
-    loops = {loop.high for inner in scopes(scope) for loop in (*inner.spatial, *inner.sums) if _large(loop.high)}
-    known = {size: dimension(f"d{size}") for size in loops}
-
-    def axis_extent(extent: Any) -> Extent:
-        if not _large(extent) or extent in known:
-            return known.get(extent, extent) if isinstance(extent, int) else extent
-        near = [
-            (abs(extent - stride * size), stride, size)
-            for size in known
-            for stride in range(1, MOST_STRIDE + 1)
-            if abs(extent - stride * size) <= NEAR
-        ]
-        if near:
-            _, stride, size = min(near)
-            return canonical(stride * known[size] + extent - stride * size)
-        return extent
-
-    def loop_extent(extent: Any) -> Extent:
-        return known.get(extent, extent) if isinstance(extent, int) else extent
-
-    result = with_extents(scope, loop_extent, axis_extent)
-    return result, {f"d{size}": size for size in loops}
-
-
-def _large(extent: Any) -> bool:
-    return isinstance(extent, int) and extent > SMALL
-
-
-def concrete(scope: Scope, sizes: Mapping[str, int]) -> Scope:
-    """Copy with numbers for some dimensions."""
-    values = {dimension(name): size for name, size in sizes.items()}
-    return with_extents(scope, lambda e: canonical(e.subs(values)) if is_symbolic(e) else e)
-
-
-def sizes_needed(scope: Scope) -> set[str]:
-    """Names of all dimensions in an expression."""
-    ends = {name for inner in scopes(scope) for low, high in inner.ranges.values() for name in _dims(low) | _dims(high)}
-    axes = {name for tensor in tensors(scope).values() for extent in tensor.shape for name in _dims(extent)}
-    return ends | axes
-
-
-def _dims(extent: Extent) -> frozenset[str]:
-    return dimensions_of(number(extent))

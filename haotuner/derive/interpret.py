@@ -71,18 +71,20 @@ class _Run:
             return np.float64(0.0)
         index, within = [], np.bool_(True)
         for e, (low, _), extent in zip(read.index, box_of(read.source), array.shape, strict=True):
-            position = self.index(e, axes) - evaluate(low, self.sizes)
+            position = positions(e, axes, self.sizes) - evaluate(low, self.sizes)
             within = within & (position >= 0) & (position < extent)
             index.append(np.clip(position, 0, extent - 1))
         return np.where(within, array[tuple(index)], 0.0)
 
-    def index(self, e: Affine, axes: Mapping[str, Any]) -> Any:
-        result: Any = np.int64(evaluate(e.const, self.sizes))
-        for atom, factor in e.terms:
-            if isinstance(atom, str):
-                value = axes[atom]
-            else:
-                inner = self.index(atom.dividend, axes)
-                value = inner // atom.divisor if isinstance(atom, Quotient) else inner % atom.divisor
-            result = result + factor * value
-        return result
+
+def positions(e: Affine, axes: Mapping[str, Any], sizes: Mapping[str, int]) -> Any:
+    """Values of an index where iterators have the values of ``axes``, as whole numbers that broadcast as these do."""
+    result: Any = np.int64(evaluate(e.const, sizes))
+    for atom, factor in e.terms:
+        if isinstance(atom, str):
+            value = axes[atom]
+        else:
+            inner = positions(atom.dividend, axes, sizes)
+            value = inner // atom.divisor if isinstance(atom, Quotient) else inner % atom.divisor
+        result = result + factor * value
+    return result

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from haotuner.derive.affine import Affine
-from haotuner.derive.expression import Number, Read, Scope, Tensor, factors, reads
+from haotuner.derive.expression import Read, Scope, Tensor, factors, reads
 from haotuner.graph.extents import is_symbolic
 
 ROLES = {(True, False, True): "m", (False, True, True): "n", (True, True, False): "k", (True, True, True): "b"}
@@ -45,8 +45,8 @@ class Kernel:
 
 
 def product_of(scope: Scope) -> tuple[Read, Read] | None:
-    """Both operands where a nest sums products of two; None otherwise."""
-    parts = [part for part in factors(scope.body) if not isinstance(part, Number)]
+    """Both operands where a nest sums products of two and of no number; None otherwise."""
+    parts = factors(scope.body)
     if not scope.sums or len(parts) != 2:
         return None
     first, second = parts

@@ -6,19 +6,26 @@ Forms whose error bound is above the original's are refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Any
 
-from haotuner.derive.bounds import bounds_of
+import numpy as np
+
+from haotuner.derive.bounds import Bounds, bounds_of
 from haotuner.derive.canonical import structural_hash
 from haotuner.derive.expression import Read, Scope, tensors, with_reads
 from haotuner.derive.form_prices import PricesOfForms
-from haotuner.derive.from_graph import concrete, expression_of, generalised, part_of
+from haotuner.derive.from_graph import expression_of, part_of
+from haotuner.derive.general_extents import concrete, generalised
+from haotuner.derive.price import price_us
 from haotuner.derive.search import Check, Derived, Limits, SearchResult, search
 from haotuner.derive.to_graph import graph_of
 from haotuner.derive.together import sharing, together
 from haotuner.errors import UsageError
+from haotuner.graph.extents import evaluate, text
 from haotuner.graph.graph import Graph
 from haotuner.partition.greedy_fusion import Greedy
 
@@ -59,14 +66,23 @@ class _Ranked:
 
 
 @dataclass(slots=True)
+class Results:
+    """Results by the hash of a product: of searches, of error bounds, and of forms by sizes."""
+
+    searches: dict[int, SearchResult] = field(default_factory=dict)
+    ranked: dict[Hashable, _Ranked] = field(default_factory=dict)
+    bounds: dict[int, Bounds | None] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
 class Derivation:
-    """Derivations of a graph's products at some requests; ``derived`` and ``ranked``: by hash, for all of them."""
+    """Derivations of a graph's products at some requests; ``limits``: of a search, and of its forms' prices."""
 
     graph: Graph
     requests: Sequence[Mapping[str, int]]
     limits: Limits = field(default_factory=Limits)
-    derived: dict[int, SearchResult] = field(default_factory=dict)
-    ranked: dict[Hashable, _Ranked] = field(default_factory=dict)
+    results: Results = field(default_factory=Results)
+    _expressions: dict[str, Scope] = field(default_factory=dict)
 
     def products(self) -> list[str]:
         """Tensors that products make, in the graph's order."""
@@ -76,43 +92,62 @@ class Derivation:
             if node.primitive == "contract" and self.graph.types[node.output].dtype == "fp32"
         ]
 
-    def forms_of(self, tensor: str) -> NodeForms:
-        """Forms of one product. UsageError where it is none, or no expression describes it."""
-        scope = expression_of(self.graph, tensor)
+    def expression(self, tensor: str) -> Scope:
+        """The expression of one product; errors as of ``expression_of``."""
+        if tensor not in self._expressions:
+            self._expressions[tensor] = expression_of(self.graph, tensor)
+        return self._expressions[tensor]
+
+    def forms_of(self, tensor: str, gain: float = -inf) -> NodeForms:
+        """Forms of one product that are expected to save more than a share of its time at a request.
+
+        UsageError where it is no product, or no expression describes it.
+        """
+        scope = self.expression(tensor)
         own = part_of(self.graph, tensor, [item.name for item in tensors(scope).values() if not item.constant])
-        general, sizes = generalised(scope)
-        neutral, names = _neutral(general)
-        key = structural_hash(neutral)
-        derived_before = key in self.derived
+        (general,), extents = generalised(scope)
+        root, names = neutral(general)
+        at = [{name: evaluate(extent, request) for name, extent in extents.items()} for request in self.requests]
+        key = structural_hash(root)
+        derived_before = key in self.results.searches
         if not derived_before:
-            at = [{**request, **sizes} for request in self.requests]
-            self.derived[key] = search(neutral, at, self.limits)
-        result = self.derived[key]
+            self.results.searches[key] = search(root, at, self.limits)
+        result = self.results.searches[key]
 
         def form_of(state: Derived, us: tuple[float, ...] = ()) -> Form:
-            return self.form((concrete(_named(state.scope, names), sizes),), state.steps, us)
+            return self.form((concrete(_named(state.scope, names), extents),), state.steps, us)
 
-        sized = key, tuple(sorted(sizes.items()))
-        if sized not in self.ranked:
-            us = tuple(planned_us(own, request) for request in self.requests)
-            self.ranked[sized] = _Ranked(us, tuple(self._within_bounds(result, form_of)))
-        ranked = self.ranked[sized]
-        others = tuple(form_of(state, us) for state, us in ranked.states)
+        sized = key, tuple(sorted((name, text(extent)) for name, extent in extents.items()))
+        if sized not in self.results.ranked:
+            states = tuple(self._within_bounds(key, at, form_of))
+            self.results.ranked[sized] = _Ranked(self.planned_us(own), states)
+        ranked = self.results.ranked[sized]
+        saves = [any(np.array(us) < np.array(ranked.us) * (1 - gain)) for _, us in ranked.states]
+        others = tuple(form_of(state, us) for (state, us), may_pay in zip(ranked.states, saves, strict=True) if may_pay)
         summary = "derived before, for an equal product" if derived_before else str(result.statistics)
         return NodeForms((tensor,), Form((scope,), own, ranked.us), others, summary)
 
     def _within_bounds(
-        self, result: SearchResult, form_of: Callable[[Derived], Form]
+        self, key: int, at: Sequence[Mapping[str, int]], form_of: Callable[[Derived], Form]
     ) -> Iterator[tuple[Derived, tuple[float, ...]]]:
-        """The cheapest states that are graphs, with their times; those with larger error bounds are counted as pruned."""
+        """The cheapest states that are graphs, with their times; those with larger error bounds are counted as pruned.
+
+        After the seconds of a search no further state becomes a graph.
+        """
+        result, until = self.results.searches[key], time.monotonic() + self.limits.seconds
         priced: list[tuple[float, int, Derived, tuple[float, ...]]] = []
-        for number, state in enumerate(self.cheapest(result)):
+        for number, state in enumerate(_cheapest(result, at)):
+            if time.monotonic() > until:
+                result.statistics.stopped = f"{self.limits.seconds:g} s are over"
+                break
             try:
                 us = form_of(state).us
             except UsageError:
                 continue  # a state that no primitives compute
             priced.append((sum(us), number, state, us))
-        bounds, count = bounds_of(result.original.scope), 0
+        if priced and key not in self.results.bounds:
+            self.results.bounds[key] = bounds_of(result.original.scope)
+        bounds, count = self.results.bounds.get(key), 0
         for _, _, state, us in sorted(priced, key=lambda item: item[:2]):
             if bounds is None or not bounds.hold(state.scope):
                 result.statistics.pruned["beyond the error bound"] += 1
@@ -122,35 +157,28 @@ class Derivation:
             if count == TRIED:
                 return
 
-    def cheapest(self, result: SearchResult) -> Iterator[Derived]:
-        """States of the least price, and the least of each way to end: rules of one path often lead to one graph."""
-        ways: dict[tuple[str, ...], int] = {}
-        for state in result.states:
-            way = tuple(sorted(rule for rule, _ in state.steps))
-            if not state.steps or ways.get(way, 0) >= 1:
-                continue
-            ways[way] = ways.get(way, 0) + 1
-            yield state
-            if len(ways) >= 2 * TRIED:
-                return
+    def merged(self, without: Collection[str] = (), may_save: Callable[..., bool] = lambda *_: True) -> Iterator[NodeForms]:
+        """Products of one tensor as one product.
 
-    def merged(self) -> Iterator[NodeForms]:
-        """Products of one tensor as one product."""
+        ``without``: products that stay apart here; ``may_save``: of some products, whether one in their place may pay.
+        """
         scopes = {}
         for tensor in self.products():
+            if tensor in without:
+                continue
             try:
-                scopes[tensor] = expression_of(self.graph, tensor)
+                scopes[tensor] = self.expression(tensor)
             except UsageError:
                 continue
-        for members in sharing(scopes):
+        for members in filter(lambda every: may_save(*every), sharing(scopes, self.graph.guards)):
             parts = [scopes[name] for name in members]
             joined = together(parts)
             if joined is None:
                 continue
-            general = [generalised(scope)[0] for scope in parts]
+            general, _ = generalised(*parts)
             shown = together(general)
-            checked = shown is not None and all(Check(*general).holds(part, at) for at, part in enumerate(shown))
             try:
+                checked = shown is not None and all(Check(*general).holds(part, at) for at, part in enumerate(shown))
                 steps = (("expression merging", f"{len(members)} products of one tensor"),)
                 form = self.form(joined, steps, may_be_loops=False)
                 original = self.form(tuple(parts), ())
@@ -168,25 +196,41 @@ class Derivation:
     ) -> Form:
         """A form as a graph, with its times, where ``us`` does not say them. UsageError where no primitives compute it."""
         graph = graph_of(scopes, self.constants(scopes), self.requests[-1], may_be_loops=may_be_loops)
-        return Form(scopes, graph, us or tuple(planned_us(graph, request) for request in self.requests), steps)
+        return Form(scopes, graph, us or self.planned_us(graph), steps)
+
+    def planned_us(self, graph: Graph) -> tuple[float, ...]:
+        """Expected microseconds of a graph in greedy fusion's plan, at each request."""
+        return tuple(PricesOfForms(self.requests).plan_us(Greedy(graph)).tolist())
 
     def constants(self, scopes: Sequence[Scope]) -> dict[str, Any]:
         """Numbers of the constants that some expressions read."""
-        read_tensors = {name: tensor for scope in scopes for name, tensor in tensors(scope).items()}
-        return {
-            name: self.graph.constants[name]
-            for name, tensor in read_tensors.items()
-            if tensor.constant and self.graph.constants[name].size <= MOST_WEIGHT
-        }
+        return {name: array for name, array in weights_of(self.graph, scopes).items() if array.size <= MOST_WEIGHT}
 
 
-def planned_us(graph: Graph, request: Mapping[str, int]) -> float:
-    """Expected microseconds of a graph in greedy fusion's plan for a request."""
-    return PricesOfForms([request]).plan_us(Greedy(graph))
+def weights_of(graph: Graph, scopes: Sequence[Scope]) -> dict[str, Any]:
+    """Constants that some expressions read."""
+    read_tensors = {name: tensor for scope in scopes for name, tensor in tensors(scope).items()}
+    return {name: graph.constants[name] for name, tensor in read_tensors.items() if tensor.constant}
 
 
-def _neutral(scope: Scope) -> tuple[Scope, dict[str, str]]:
-    """The expression with tensors ``X0``, ``X1`` …, and the names that these stand for."""
+def are_laid_out(graph: Graph, scopes: Sequence[Scope]) -> bool:
+    """True if the graphs of some expressions have their constants; of too large ones they have zeros."""
+    return all(array.size <= MOST_WEIGHT for array in weights_of(graph, scopes).values())
+
+
+def _cheapest(result: SearchResult, requests: Sequence[Mapping[str, int]]) -> list[Derived]:
+    """Of each way the state of the least price: rules of one path often lead to one graph. The cheapest at these sizes."""
+    ways: dict[tuple[str, ...], Derived] = {}
+    for state in result.states:
+        if state.steps:
+            ways.setdefault(tuple(sorted(rule for rule, _ in state.steps)), state)
+    if len(ways) <= 2 * TRIED:
+        return list(ways.values())
+    return sorted(ways.values(), key=lambda state: price_us(state.scope, requests))[: 2 * TRIED]
+
+
+def neutral(scope: Scope) -> tuple[Scope, dict[str, str]]:
+    """Copy of an expression with tensors ``X0``, ``X1`` …, and the names that these stand for."""
     names = {name: f"X{at}" for at, name in enumerate(tensors(scope))}
     return _named(scope, names), {new: old for old, new in names.items()}
 

@@ -1,6 +1,6 @@
 """Derived forms of a model's products as candidates of its plan, beside the original of each.
 
-Products whose lanes are idle longest come first, then the longest: a budget may end before the others. A form is a candidate
+A budget may end before all products are derived: those of which forms could save most come first. A form is a candidate
 where it is expected to be shorter than the product alone and refuses no request that the model takes. Its numbers must be
 the product's at sizes of a few elements, empty ones among them.
 """
@@ -9,26 +9,27 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import prod
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from haotuner.derive.affine import at_most
 from haotuner.derive.element_wise import with_functions
-from haotuner.derive.expression import tensors
-from haotuner.derive.form_prices import PricesOfForms
-from haotuner.derive.from_graph import expression_of, part_of
-from haotuner.derive.model import MOST_WEIGHT, Derivation, Form, NodeForms
-from haotuner.derive.search import Limits, SearchResult
+from haotuner.derive.form_prices import Array, PricesOfForms
+from haotuner.derive.from_graph import part_of
+from haotuner.derive.idle_lanes import IdleLanes
+from haotuner.derive.model import Derivation, Form, NodeForms, Results, are_laid_out
+from haotuner.derive.search import Limits, small_sizes
 from haotuner.errors import HaotunerError, UsageError
-from haotuner.graph.extents import dimension, dimensions, evaluate, same, text
+from haotuner.graph.extents import dimension, dimensions, evaluate, is_symbolic, same, text
 from haotuner.graph.graph import Graph, Node
 from haotuner.graph.interpret import interpret
-from haotuner.graph.rewrites import DERIVED, Site, rewritten
+from haotuner.graph.rewrites import DERIVED, MERGED, Site, rewritten
+from haotuner.graph.rewrites import sites as rewrite_sites
 from haotuner.graph.types import TensorType
 from haotuner.partition.costs import Prices
 from haotuner.partition.dim_ranges import shape_constraints
@@ -38,14 +39,15 @@ from haotuner.partition.ilp_partition import IlpPartitioner
 from haotuner.partition.rewrites import Rewrites, meaning
 from haotuner.partition.tasks import Laid
 
-Array: TypeAlias = NDArray[np.float64]
 MOST_FORMS = 2  # of a product, the cheapest
 MOST_PLANS = 2  # in derived forms: each is planned and its kernels are tuned
 GAIN = 0.15  # share of its region that a form must be expected to save at a request, before its kernels are tuned
 GAIN_EXPECTED = 0.4  # the same to be served by expectations alone: of 1.9x 1.1x was measured
 PRICED = 3  # requests at which forms are ordered, both ends among them
 PRODUCT_S = 4.0  # of search, at most, for products that are equal
-SMALL = (1, 2, 0)  # sizes of all dimensions, at which a form is compared with its product, where the product allows them
+SEARCHING = 0.6  # of the time: plans in derived forms have the rest
+SEED = 1
+FULL = "products whose lanes are full"  # of which no form can save GAIN
 EXPLORATIVE = 2  # steps; a third one takes ten times as long
 MOST_COMPARED = 1 << 18  # elements of a product of fixed sizes; the pack's check looks at larger ones
 TOLERANCE = 1e-4  # of the largest number: fp32 sums in another order
@@ -64,26 +66,33 @@ class _Offer:
 class DerivedForms:
     """Derivation for plans: called with a plan, without and with a layout of images, its plans in derived forms.
 
-    ``seconds``: of search and of looking at forms, for all graphs that it is called with.
+    ``seconds``: for all graphs that it is called with, ``SEARCHING`` of it for search and a look at forms. Of a graph whose
+    forms may pay one plan is made in any case, another one if it is expected to end in time.
     """
 
     seconds: float
     count: Counter[str] = field(default_factory=Counter)  # what became of products and of forms
     spent: float = 0.0  # seconds of these
     total: float = 0.0  # seconds with those of planning the forms that are chosen among
-    derived: dict[int, SearchResult] = field(default_factory=dict)
-    ranked: dict[Hashable, Any] = field(default_factory=dict)
+    results: Results = field(default_factory=Results)
 
     def __call__(self, plan: IlpPartitioner, laid_out: IlpPartitioner, laid: Laid) -> FormPlans:
         """Plans in derived forms with their expected times; none where none may pay."""
         begin = time.monotonic()
+        until = begin + self.seconds - self.total
         result = FormPlans()
         sets = _sets(list(self.offers(plan)))
         if sets:
-            others = []
+            others, last_s = list[IlpPartitioner](), 0.0
             for chosen in sets:
+                begun = time.monotonic()
+                if others and begun + last_s > until:
+                    self.count["plans left out: the time is over"] += len(sets) - len(others)
+                    sets = sets[: len(others)]
+                    break
                 prices = Prices(plan.prices.requests, plan.prices.rates, plan.prices.programs)
                 others.append(laid(plan.of(rewritten(plan.graph, [offer.site for offer in chosen]), prices)))
+                last_s = time.monotonic() - begun
             rules = tuple(tuple(map(_row, chosen)) for chosen in sets)
             regions = tuple(tuple(np.sum([offer.us for offer in chosen], axis=0).tolist()) for chosen in sets)
             result = FormPlans(tuple(others), rules, region_us=regions)
@@ -94,23 +103,23 @@ class DerivedForms:
         return result
 
     def __str__(self) -> str:
-        states = sum(result.statistics.states for result in self.derived.values())
-        pruned = sum((result.statistics.pruned for result in self.derived.values()), Counter[str]())
+        states = sum(result.statistics.states for result in self.results.searches.values())
+        pruned = sum((result.statistics.pruned for result in self.results.searches.values()), Counter[str]())
+        used = f"{self.total:.1f} of {self.seconds:g} s"
         parts = [f"{number} {what}" for what, number in self.count.items() if what != "candidates"]
         parts += [f"{states} states", *(f"{number} {why}" for why, number in pruned.most_common())]
-        return f"derivation: {self.count['candidates']} forms may pay, in {self.total:.1f} s ({', '.join(parts)})"
+        return f"derivation: {self.count['candidates']} forms may pay, in {used} ({', '.join(parts)})"
 
     def offers(self, plan: IlpPartitioner) -> Iterator[_Offer]:
         """Forms with prices of their regions by greedy fusion's plans; a form may have a hundred primitives."""
         regions = Rewrites(plan)
-        prices = [PricesOfForms([request], plan.prices.rates) for request in plan.prices.requests]
+        prices = PricesOfForms(plan.prices.requests, plan.prices.rates)
         known_us: dict[Hashable, Array] = {}
 
         def each_us(graph: Graph) -> Array:
             key = meaning(graph)
             if key not in known_us:
-                greedy = Greedy(graph, tuned=bool(plan.products), serves=plan.finder.serves)
-                known_us[key] = np.array([own.plan_us(greedy) for own in prices])
+                known_us[key] = prices.plan_us(Greedy(graph, tuned=bool(plan.products), serves=plan.finder.serves))
             return known_us[key]
 
         for site in self.sites(plan):
@@ -119,39 +128,39 @@ class DerivedForms:
             yield _Offer(site, each_us(region), each_us(rewritten(region, [site])))
 
     def sites(self, plan: IlpPartitioner) -> Iterator[Site]:
-        """Forms of products, and products of one tensor as one. What their reader does with one counts as time, too."""
-        derivation = Derivation(
-            plan.graph, _some(plan.prices.requests), Limits(EXPLORATIVE, seconds=PRODUCT_S), self.derived, self.ranked
-        )
+        """Forms of products, and products of one tensor as one, but for dense layers, which rewrites of the plan merge."""
+        derivation = Derivation(plan.graph, _some(plan.prices.requests), results=self.results)
         known = {(text(first), text(other)) for first, other in shape_constraints(plan.graph)}
-        prices = PricesOfForms(plan.prices.requests, plan.prices.rates)
-        rates = Prices(plan.prices.requests, plan.prices.rates)
-        idle: dict[str, tuple[float, float]] = {}
-        for product in plan.products.values():
-            us, full_us = (item.product_us(product, plan.graph) for item in (prices, rates))
-            idle |= dict.fromkeys(product.nodes, (full_us - us, -us))
-        for tensor in sorted(derivation.products(), key=lambda name: idle.get(name, (0.0, 0.0))):
-            left = self.seconds - self.spent
-            if left <= 0:
+        begin = time.monotonic() - self.spent
+
+        def left() -> float:
+            return SEARCHING * self.seconds - (time.monotonic() - begin)
+
+        lanes = IdleLanes(plan, derivation)
+        for tensor in lanes.products():
+            if left() <= 0:
                 self.count["products left out: the time is over"] += 1
                 continue
-            begin = time.monotonic()
-            derivation.limits = Limits(EXPLORATIVE, seconds=min(PRODUCT_S, left))
-            yield from self._of(derivation, tensor, known)
-            self.spent += time.monotonic() - begin
-        begin = time.monotonic()
-        for forms in derivation.merged():
+            derivation.limits = Limits(EXPLORATIVE, seconds=min(PRODUCT_S, left() / 2))
+            yield from self._of(derivation, tensor, known, lanes)
+        layers = (
+            site.nodes for site in rewrite_sites(plan.graph) if site.rule == MERGED
+        )  # the plan's rewrites decide these
+        may_save = partial(lanes.may_save, GAIN)
+        for forms in derivation.merged(frozenset[str]().union(*layers), may_save):
             yield from self._merged(derivation.graph, forms, known)
-            if self.spent + time.monotonic() - begin > self.seconds:
+            if left() <= 0:
+                self.count["other merges left out: the time is over"] += 1
                 break
-        self.spent += time.monotonic() - begin
+        self.spent = time.monotonic() - begin
 
     def _merged(self, graph: Graph, forms: NodeForms, known: set[tuple[str, str]]) -> Iterator[Site]:
         """Several products as one, where all that it reads is there before the first of them."""
         at = {node.output: number for number, node in enumerate(graph.nodes)}
         first = min(at[tensor] for tensor in forms.tensors)
         for form in forms.others:
-            why = unfit(graph, forms.tensors, form, known)
+            large = not are_laid_out(graph, form.scopes)
+            why = "with weights too large to lay out" if large else unfit(graph, forms.tensors, form, known)
             if not why and any(at.get(name, -1) > first for name in form.graph.inputs):
                 why = "with operands that come later"
             self.count[f"merged products {why}".strip()] += 1
@@ -161,18 +170,20 @@ class DerivedForms:
                 site = Site(DERIVED + chain(form), forms.tensors[0], nodes, form.graph, forms.tensors[1:])
                 yield with_functions(graph, site)
 
-    def _of(self, derivation: Derivation, tensor: str, known: set[tuple[str, str]]) -> Iterator[Site]:
+    def _of(self, derivation: Derivation, tensor: str, known: set[tuple[str, str]], lanes: IdleLanes) -> Iterator[Site]:
         graph = derivation.graph
         try:
-            read = tensors(expression_of(graph, tensor)).values()
-            if any(graph.constants[item.name].size > MOST_WEIGHT for item in read if item.constant):
+            if not lanes.may_save(GAIN, tensor):
+                self.count[FULL] += 1
+                return
+            if not are_laid_out(graph, [derivation.expression(tensor)]):
                 raise UsageError("weights too large to lay out")
-            forms = derivation.forms_of(tensor)
+            forms = derivation.forms_of(tensor, GAIN)
         except UsageError:
             self.count["products that stay as they are"] += 1
             return
         self.count["products"] += 1
-        for form in _cheaper(forms):
+        for form in forms.others[:MOST_FORMS]:
             why = unfit(graph, (tensor,), form, known)
             if why:
                 self.count[f"forms {why}"] += 1
@@ -184,7 +195,7 @@ class DerivedForms:
 
 def _each_us(plan: IlpPartitioner) -> Array:
     """Expected microseconds of a plan at each request."""
-    return np.array([PricesOfForms([request], plan.prices.rates).plan_us(plan) for request in plan.prices.requests])
+    return PricesOfForms(plan.prices.requests, plan.prices.rates).plan_us(plan)
 
 
 def _row(offer: _Offer) -> dict[str, Any]:
@@ -214,11 +225,6 @@ def _some(requests: Sequence[Mapping[str, int]]) -> list[Mapping[str, int]]:
     return list(requests[:PRICED])
 
 
-def _cheaper(forms: NodeForms) -> list[Form]:
-    least = [us * (1 - GAIN) for us in forms.original.us]
-    return [form for form in forms.others if any(map(float.__lt__, form.us, least))][:MOST_FORMS]
-
-
 def chain(form: Form) -> str:
     """Rules that led to a form, in their order."""
     rules: list[str] = []
@@ -245,11 +251,27 @@ def unfit(graph: Graph, ends: Sequence[str], form: Form, known: set[tuple[str, s
     for tensor, output in zip(ends, form.graph.outputs, strict=True):
         part = part_of(graph, tensor, form.graph.inputs)
         fixed = [extent for extent in graph.types[tensor].shape if isinstance(extent, int)]
-        tried = SMALL if part.dimensions else SMALL[:1]
         own = replace(form.graph, outputs=(output,))
-        if prod(fixed) <= MOST_COMPARED and not all(_agree(part, own, size) for size in tried):
+        if prod(fixed) > MOST_COMPARED:
+            continue
+        try:
+            tried = _sizes_tried(part, own)
+        except UsageError:
+            return "too large to compare"
+        if not all(_agree(part, own, sizes) for sizes in tried):
             return "with other numbers"
     return ""
+
+
+def _sizes_tried(part: Graph, form: Graph) -> list[dict[str, int]]:
+    """Sizes at which a form is compared with its product: of 1, some with elements in every tensor, and of these each 0."""
+    dims = sorted({*part.dimensions, *form.dimensions})
+    if not dims:
+        return [{}]
+    tensors = [*part.inputs, *(node.output for node in part.nodes)]
+    counts = [extent for tensor in tensors for extent in part.types[tensor].shape if is_symbolic(extent)]
+    some = small_sizes(dict.fromkeys(dims, 2), counts)
+    return [dict.fromkeys(dims, 1), some, *({**some, name: 0} for name in dims)]
 
 
 def _refuses(graph: Graph, node: Node, known: set[tuple[str, str]]) -> bool:
@@ -271,29 +293,27 @@ def _refuses(graph: Graph, node: Node, known: set[tuple[str, str]]) -> bool:
     return False
 
 
-def _agree(part: Graph, form: Graph, size: int) -> bool:
-    """True if both compute the same with all dimensions of a size, or the product cannot be computed there."""
-    dims = sorted(set(part.dimensions) | set(form.dimensions))
-    sizes = dict.fromkeys(dims, size)
-    draw = np.random.default_rng(size)
+def _agree(part: Graph, form: Graph, sizes: Mapping[str, int]) -> bool:
+    """True if both compute the same at sizes of all dimensions, or the product cannot be computed there."""
+    draw = np.random.default_rng(SEED)
     try:
         inputs: dict[str, Any] = {
             name: draw.normal(size=[evaluate(extent, sizes) for extent in part.types[name].shape]).astype(np.float32)
             for name in part.inputs
         }
-        inputs |= {f"size of {name}": np.zeros(size) for name in dims}
-        (expected,) = interpret(_sized(part, dims), inputs).values()
+        inputs |= {f"size of {name}": np.zeros(size) for name, size in sizes.items()}
+        (expected,) = interpret(_sized(part, sizes), inputs).values()
     except (HaotunerError, ValueError, IndexError):
         return True
     try:
-        (answer,) = interpret(_sized(form, dims), inputs).values()
+        (answer,) = interpret(_sized(form, sizes), inputs).values()
     except (HaotunerError, ValueError, IndexError):
         return False
     far = np.abs(answer - expected).max(initial=0.0) if answer.shape == expected.shape else np.inf
     return bool(far <= TOLERANCE * max(1.0, np.abs(expected).max(initial=0.0)))
 
 
-def _sized(graph: Graph, dims: Sequence[str]) -> Graph:
+def _sized(graph: Graph, dims: Iterable[str]) -> Graph:
     """The graph with an input for each dimension: what a tensor inside of a model reads may have none by its name."""
     more = {f"size of {name}": TensorType((dimension(name),), "fp64") for name in dims}
     return replace(graph, inputs=(*graph.inputs, *more), types={**graph.types, **more})

@@ -23,7 +23,7 @@ SHORT_DEPTH = 8  # of a product whose sums are so short, half of the time goes i
 def price_us(root: Scope, requests: Sequence[Mapping[str, int]], rates: Rates = CORE) -> float:
     """Expected microseconds, the mean over some requests; each nest counts once, however often it is read."""
     nests = dict.fromkeys(scopes(root))
-    return sum(sum(_scope_us(scope, sizes, rates) for scope in nests) for sizes in requests) / len(requests)
+    return sum(_scope_us(scope, requests, rates) for scope in nests) / len(requests)
 
 
 def kernel_of(scope: Scope, sizes: Mapping[str, int], rates: Rates = CORE, *, may_be_loops: bool = True) -> Kernel | None:
@@ -34,11 +34,15 @@ def kernel_of(scope: Scope, sizes: Mapping[str, int], rates: Rates = CORE, *, ma
     return min(priced)[2]
 
 
-def _scope_us(scope: Scope, sizes: Mapping[str, int], rates: Rates) -> float:
+def _scope_us(scope: Scope, requests: Sequence[Mapping[str, int]], rates: Rates) -> float:
+    """Microseconds of a nest in its cheapest kernel or in loops, the sum over the requests."""
     if is_constant(Read(scope, ())):
         return 0.0
-    chosen = kernel_of(scope, sizes, rates)
-    return _loops_us(scope, sizes, rates) if chosen is None else _kernel_us(scope, chosen, sizes, rates)
+    every = list(kernels(scope))
+    return sum(
+        min([_loops_us(scope, sizes, rates), *(_kernel_us(scope, kernel, sizes, rates) for kernel in every)])
+        for sizes in requests
+    )
 
 
 def points(loops: Sequence[Loop], sizes: Mapping[str, int]) -> int:

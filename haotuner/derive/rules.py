@@ -36,7 +36,6 @@ from haotuner.derive.expression import (
     iterators,
     names,
     put,
-    reads,
     supports,
     with_reads,
 )
@@ -103,7 +102,7 @@ def sum_skew(scope: Scope, name: str, e: Affine, used: Collection[str]) -> Step:
     loop, factor = loop_of(scope.sums, name), e.coefficient(name)
     rest, size = e.without(name), abs(factor)
     detail = f"{name} shifted along {e}"
-    if not covers(scope.body, loop, scope.ranges):
+    if name in rest.names or not covers(scope.body, loop, scope.ranges):
         return Step("summation skew", detail, None)
     moved = fresh(name, used)
     shift = divided(rest, size, scope.ranges)
@@ -117,10 +116,10 @@ def sum_skew(scope: Scope, name: str, e: Affine, used: Collection[str]) -> Step:
 
 
 def _along(e: Affine, value: Affine, moved: str, scope: Scope, free: Ranges) -> tuple[Extent | None, Extent | None]:
-    """Range of the new iterator, by the axis whose index ``e`` was."""
+    """Range of the new iterator, by the axis whose index ``e`` was, of a factor: where this is 0 the body is."""
     name = next(iter(e.names - free.keys() - {moved}), "")
-    for read in reads(scope.body):
-        if e in read.index:
+    for read in factors(scope.body):
+        if isinstance(read, Read) and e in read.index:
             moved_read = replace(
                 read, index=tuple(substituted(item, {name: value}, free) if item == e else number(0) for item in read.index)
             )
@@ -243,9 +242,14 @@ def unsplit(scope: Scope) -> Iterator[Step]:
 
 
 def _readable(inner: Scope, index: Sequence[Affine], ranges: Ranges) -> bool:
-    """True where a nest's formula holds at all that is read, inside its range or, being 0, outside."""
-    return all(
-        inside(e, loop.low, loop.high, ranges) or covers(inner.body, loop, inner.ranges)
+    """True where a nest's formula holds at all that is read, inside its range or, being 0, outside.
+
+    Where one axis is read outside, another may be, too: its values are those of the read.
+    """
+    spans = {loop.name: bounds(e, ranges) for loop, e in zip(inner.spatial, index, strict=True)}
+    around = {**inner.ranges, **{name: span for name, span in spans.items() if span is not None}}
+    return None not in spans.values() and all(
+        inside(e, loop.low, loop.high, ranges) or covers(inner.body, loop, around)
         for loop, e in zip(inner.spatial, index, strict=True)
     )
 

@@ -17,15 +17,17 @@ import numpy as np
 
 from haotuner.derive.canonical import structural_hash
 from haotuner.derive.expression import Scope, scopes, tensors
+from haotuner.derive.general_extents import sizes_needed
 from haotuner.derive.interpret import interpret
 from haotuner.derive.moves import Move, moves
 from haotuner.derive.nests import normal
 from haotuner.derive.price import price_us
-from haotuner.errors import HaotunerError
-from haotuner.graph.extents import dimensions, evaluate
+from haotuner.errors import UsageError
+from haotuner.graph.extents import Extent, dimensions, evaluate
 
 TOLERANCE = 1e-9  # of double sums in another order, over the largest number
 SEED = 0
+DOUBLINGS = 8  # of small sizes, for long windows without pads and what lies deep in a model
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,7 @@ class _Search:
     def run(self) -> SearchResult:
         begin = time.monotonic()
         first = Derived(self.root, price_us(self.root, self.requests))
+        self.hashes.add(structural_hash(self.root))
         self.add(first, 0)
         while self.waiting:
             depth, _, _, state = heapq.heappop(self.waiting)
@@ -105,6 +108,8 @@ class _Search:
             self.expanded[depth] += 1
             for move in self.moves(state, depth):
                 self.follow(state, move, depth)
+                if time.monotonic() - begin > self.limits.seconds:
+                    break
             if time.monotonic() - begin > self.limits.seconds:
                 self.statistics.stopped = f"{self.limits.seconds:g} s are over"
                 break
@@ -131,18 +136,44 @@ class _Search:
             self.statistics.pruned["seen before"] += 1
             return
         self.hashes.add(key)
-        if not self.check.holds(move.result):
-            self.statistics.pruned["wrong"] += 1
+        try:
+            why = "" if self.check.holds(move.result) else "wrong"
+        except UsageError:
+            why = "too large to check"
+        if why:
+            self.statistics.pruned[why] += 1
             return
         self.statistics.rules[move.rule] += 1
         steps = (*state.steps, (move.rule, move.detail))
         self.add(Derived(move.result, price_us(move.result, self.requests), steps), deeper)
 
     def add(self, state: Derived, depth: int) -> None:
-        self.hashes.add(structural_hash(state.scope))
         self.statistics.states += 1
         self.states.append(state)
         heapq.heappush(self.waiting, (depth, state.price_us, next(self.number), state))
+
+
+def counts_of(scope: Scope) -> list[Extent]:
+    """Extents of all tensors and iterators of an expression: where one is 0, little or nothing is computed."""
+    loops = (loop.extent for inner in scopes(scope) for loop in (*inner.spatial, *inner.sums))
+    return [*loops, *(extent for tensor in tensors(scope).values() for extent in tensor.shape)]
+
+
+def small_sizes(sizes: Mapping[str, int], extents: Sequence[Extent]) -> dict[str, int]:
+    """Sizes of dimensions at which no extent is below 1: those of dimensions in such extents are doubled until then.
+
+    UsageError where they would be too large to compute with: nothing is derived without a check.
+    """
+    result = dict(sizes)
+    for _ in range(DOUBLINGS + 1):
+        below = [dimensions(extent) for extent in extents if evaluate(extent, result) < 1]
+        if not below:
+            return result
+        if not all(below):
+            raise UsageError("an extent of its tensors or sums is 0: nothing is computed")
+        small = frozenset[str]().union(*below)
+        result |= {name: 2 * result[name] for name in small}
+    raise UsageError(f"an extent of its tensors or sums is below 1 at all small sizes of {', '.join(sorted(small))}")
 
 
 class Check:
@@ -151,11 +182,8 @@ class Check:
     def __init__(self, *roots: Scope, seed: int = SEED) -> None:
         draw = np.random.default_rng(seed)
         read_tensors = {name: tensor for root in roots for name, tensor in tensors(root).items()}
-        loops = [loop for root in roots for scope in scopes(root) for loop in (*scope.spatial, *scope.sums)]
-        ends = [end for loop in loops for end in (loop.low, loop.high)]
-        shapes = [extent for tensor in read_tensors.values() for extent in tensor.shape]
-        dims = sorted(set().union(*map(dimensions, [*ends, *shapes])))
-        self.sizes = {name: int(draw.integers(2, 5)) for name in dims}
+        drawn = {name: int(draw.integers(2, 5)) for name in sorted(set[str]().union(*map(sizes_needed, roots)))}
+        self.sizes = small_sizes(drawn, [extent for root in roots for extent in counts_of(root)])
         self.arrays = {
             name: draw.normal(size=[evaluate(extent, self.sizes) for extent in tensor.shape])
             for name, tensor in sorted(read_tensors.items())
@@ -163,11 +191,7 @@ class Check:
         self.expected = [interpret(root, self.arrays, self.sizes) for root in roots]
 
     def holds(self, scope: Scope, at: int = 0) -> bool:
-        """True if an expression gives the numbers of the first one, or of another of the roots."""
-        expected = self.expected[at]
-        try:
-            answer = interpret(scope, self.arrays, self.sizes)
-        except HaotunerError:
-            return False
+        """True if an expression gives the numbers of the first one, or of another root. UsageError: it is too large."""
+        expected, answer = self.expected[at], interpret(scope, self.arrays, self.sizes)
         scale = max(1.0, float(np.abs(expected).max(initial=0.0)))
         return answer.shape == expected.shape and bool(np.abs(answer - expected).max(initial=0.0) <= TOLERANCE * scale)

@@ -210,7 +210,7 @@ def _parted(scope: Scope) -> tuple[str, Affine, int] | None:
         for e in read.index:
             for atom, _ in e.terms:
                 if isinstance(atom, (Quotient, Remainder)):
-                    name = next(iter(atom.dividend.names))
+                    name = next(iter(atom.dividend.names), "")
                     if atom.dividend.without(name).terms or atom.dividend.coefficient(name) != 1 or name not in axes:
                         raise UsageError(f"an index with {e} has no primitives")
                     return name, atom.dividend, atom.divisor

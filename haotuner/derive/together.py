@@ -156,17 +156,18 @@ def _paired(lead: _Product, follower: _Product) -> tuple[dict[str, Affine], list
 
 def _relaxed(lead: _Product, follower: _Product, values: Mapping[str, Affine], sums: Mapping[str, Loop]) -> bool:
     """True where both products are shown to be 0 at the values of the merged sums that they did not have."""
-    for loop in lead.scope.sums:
-        wide = sums[loop.name]
-        if not _alike(wide, loop) and not covers(lead.other, loop, lead.scope.ranges):
-            return False
+    wide = {name: (loop.low, loop.high) for name, loop in sums.items()}
+    moved = {}
     for loop in follower.scope.sums:
-        x = next(name for name in sums if name in values[loop.name].names)
-        shift = plus(0, values[loop.name].const, -1)
-        moved = Loop(x, plus(loop.low, shift), plus(loop.high, shift))
-        if not _alike(sums[x], moved) and not covers(follower.other, loop, follower.scope.ranges):
-            return False
-    return True
+        e = values[loop.name]
+        low, high = next(wide[name] for name in wide if name in e.names)
+        moved[loop.name] = plus(low, e.const), plus(high, e.const)
+    return all(
+        _alike(Loop(loop.name, *ranges[loop.name]), loop)
+        or covers(product.other, loop, {**product.scope.ranges, **ranges})  # all sums may be outside of their ranges at once
+        for product, ranges in ((lead, wide), (follower, moved))
+        for loop in product.scope.sums
+    )
 
 
 def _terms(
@@ -182,11 +183,11 @@ def _terms(
     return [(x, y, factor) for (_, factor, x), (_, _, y) in zip(left, right, strict=True)]
 
 
-def sharing(scopes: Mapping[str, Scope]) -> list[list[str]]:
-    """Names of products that read one tensor, in sets of two or more whose ranges let them be one."""
-    readers: dict[Tensor, list[str]] = {}
+def sharing(scopes: Mapping[str, Scope], guards: Mapping[str, object]) -> list[list[str]]:
+    """Names of products that read one tensor, in sets of two or more; those of one set are computed in the same branch."""
+    readers: dict[tuple[Tensor, object], dict[str, None]] = {}
     for name, scope in scopes.items():
         for operand in product_of(scope) or ():
             if isinstance(operand.source, Tensor) and not operand.source.constant:
-                readers.setdefault(operand.source, []).append(name)
-    return [members for members in readers.values() if len(members) > 1]
+                readers.setdefault((operand.source, guards.get(name)), {})[name] = None
+    return [list(members) for members in readers.values() if len(members) > 1]

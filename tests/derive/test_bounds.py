@@ -45,3 +45,8 @@ def test_what_no_graph_says_has_no_bounds():
 @pytest.mark.parametrize("name", ["c", "f"])
 def test_bounds_are_computed_at_small_extents(name: str):
     assert Bounds(conv(3)).sizes[name] == 4
+
+
+def test_windows_without_pads_have_bounds_above_0():
+    scope = parse("A(n, h, c), K(5, c)!; L[b:0..n, y:0..h - 4] S[r:0..5, i:0..c] A[b, y + r, i] * K[r, i]")
+    assert Bounds(scope).most > 0

@@ -8,11 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from haotuner.derive.canonical import structural_hash
 from haotuner.derive.expression import Scope, tensors
-from haotuner.derive.from_graph import concrete, expression_of, generalised
+from haotuner.derive.from_graph import expression_of
+from haotuner.derive.general_extents import concrete, generalised
 from haotuner.derive.interpret import interpret
-from haotuner.derive.model import Derivation
+from haotuner.derive.model import Derivation, neutral
 from haotuner.derive.search import Limits, search
+from haotuner.derive.text import parse
 from haotuner.derive.to_graph import graph_of
 from haotuner.derive.together import together
 from haotuner.errors import UsageError
@@ -97,6 +100,30 @@ def test_a_derived_form_is_a_graph_that_computes_it(name):
     assert written >= least
 
 
+@pytest.mark.parametrize("text", [
+    "A(n, 32), B(24, 32)!; L[i:0..n, j:0..24] S[r:0..32] A[i, r] * B[j, r] * 2.0",
+    "A(n, 8, h), B(4, 8, 3)!; L[i:0..n, f:0..4, p:0..h] S[c:0..8, u:0..3] A[i, c, p + u - 1] * 2.0 * B[f, c, u]",
+    "A(n, h, 32), B(n, h, 32); L[b:0..n, i:0..h, j:0..h] S[r:0..32] 2.0 * A[b, i, r] * B[b, j, r]",
+], ids=["matmul", "conv", "batch"])  # fmt: skip
+def test_a_number_times_a_product_stays_in_its_graph(text: str):
+    scope = parse(text)
+    arrays = {name: drawn(tensor.shape) for name, tensor in tensors(scope).items()}
+    graph = graph_of((scope,), arrays, SIZES, may_be_loops=False)
+    (answer,) = interpret_graph(graph, {name: arrays[name] for name in graph.inputs}).values()
+    np.testing.assert_allclose(answer, interpret(scope, arrays, SIZES), atol=1e-4)
+
+
+def test_a_number_times_a_product_stays_apart_from_others():
+    twice = parse("X(m, k), W9(f, k)!; L[a:0..m, o:0..f] S[d:0..k] X[a, d] * W9[o, d] * 2.0")
+    assert together([twice, matmul(1, "f")]) is None and together([matmul(1, "f"), twice]) is None
+
+
+def test_a_whole_part_of_sizes_alone_has_no_primitives():
+    scope = parse("A(h), B(h); L[i:0..h] S[r:0..3] A[i + r + (h + 2*i - i - i)//2] * B[i]")
+    with pytest.raises(UsageError, match="has no primitives"):
+        graph_of((scope,), {}, SIZES)
+
+
 def test_merged_products_are_one_contract_of_several_outputs():
     joined = together([concrete(matmul(n, "f"), {"f": 32, "k": 96}) for n in range(3)])
     assert joined is not None
@@ -143,7 +170,7 @@ def test_equal_products_are_derived_once():
     graph = g.finish(convolution(g, convolution(g, x, 32), 32))
     derivation = Derivation(graph, [{"n": 1, "h": 7, "w": 7}], Limits(explorative=1))
     first, other = map(derivation.forms_of, derivation.products())
-    assert len(derivation.derived) == 1 and "derived before" in other.statistics
+    assert len(derivation.results.searches) == 1 and "derived before" in other.statistics
     assert len(first.others) == len(other.others)
     assert set(tensors(first.others[0].scopes[0])) != set(tensors(other.others[0].scopes[0]))
 
@@ -151,9 +178,34 @@ def test_equal_products_are_derived_once():
 def test_large_numbers_become_dimensions_and_numbers_again():
     graph = model()
     scope = expression_of(graph, next(node.output for node in graph.nodes if node.primitive == "contract"))
-    general, sizes = generalised(scope)
-    assert sizes == {"d32": 32, "d24": 24}
-    assert concrete(general, sizes) == scope
+    (general,), extents = generalised(scope)
+    assert list(extents) == [f"d{at}" for at in range(len(extents))] and {24, 32} <= set(extents.values())
+    assert concrete(general, extents) == scope
+
+
+def test_layers_of_other_widths_and_places_are_one_expression():
+    g = GraphBuilder()
+    x = g.input("x", (N, 20, H, W))
+    smaller = convolution(g, convolution(g, x, 40), 24, stride=2)
+    graph = g.finish(convolution(g, smaller, 56))
+    first, strided, last = (expression_of(graph, node.output) for node in graph.nodes if node.primitive == "contract")
+    hashes = [structural_hash(neutral(generalised(scope)[0][0])[0]) for scope in (first, strided, last)]
+    assert hashes[0] == hashes[2] != hashes[1]
+
+
+def test_extents_that_hang_on_each_other_stay_arithmetic():
+    g = GraphBuilder()
+    graph = g.finish(convolution(g, g.input("x", (N, 20, H, W)), 40, stride=2))
+    scope = expression_of(graph, graph.outputs[0])
+    (general,), extents = generalised(scope)
+    assert {N, H, W} <= set(extents.values()) and all(isinstance(e, int) or e.is_Symbol for e in extents.values())
+    assert concrete(general, extents) == scope
+
+
+def test_products_that_are_generalised_together_have_one_dimension_for_one_extent():
+    parts, extents = generalised(*(concrete(matmul(n, "f"), {"f": 32 + n, "k": 96}) for n in range(2)))
+    shared = [{loop.high for loop in part.sums} for part in parts]
+    assert shared[0] == shared[1] and set(extents.values()) == {dimension("m"), 32, 33, 96}
 
 
 def test_what_is_no_sum_of_products_is_refused_in_words():

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from haotuner.derive.model import Derivation, Form
-from haotuner.derive.plan_forms import DerivedForms, chain, unfit
+from haotuner.derive.plan_forms import FULL, DerivedForms, chain, unfit
 from haotuner.derive.search import Limits
 from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.graph.interpret import interpret
-from haotuner.graph.rewrites import rewritten
+from haotuner.graph.rewrites import MERGED, rewritten
+from haotuner.graph.rewrites import sites as rewrite_sites
 from haotuner.partition.costs import Prices
 from haotuner.partition.dim_ranges import shape_constraints
 from haotuner.partition.form_choice import FormPlans
@@ -72,6 +73,7 @@ def test_a_layer_whose_lanes_are_full_stays() -> None:
     forms = DerivedForms(60.0)
     assert forms(before, before, lambda item: item) == FormPlans()
     assert "derivation: 0 forms may pay" in str(forms)
+    assert forms.count[FULL] == 1 and not forms.results.searches, "nothing is searched that no form can improve"
 
 
 @pytest.mark.parametrize("dtype", ["int32", "int64", "fp64"])
@@ -90,11 +92,24 @@ def test_without_time_nothing_is_derived() -> None:
     assert "1 products left out: the time is over" in str(forms)
 
 
+def test_of_several_plans_the_first_is_made_whatever_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = IlpPartitioner(layer(6, 1, 5), Prices(REQUESTS))
+    forms = DerivedForms(60.0)
+    offers = list(forms.offers(plan))
+    monkeypatch.setattr("haotuner.derive.plan_forms._sets", lambda _: [(offers[0],), (offers[-1],)])
+    monkeypatch.setattr(DerivedForms, "offers", lambda *_: iter(offers))
+    assert len(forms(plan, plan, lambda item: item).plans) == 2
+    late = DerivedForms(0.0)
+    result = late(plan, plan, lambda item: item)
+    assert len(result.plans) == len(result.rules) == len(result.region_us) == 1 and len(result.us) == 2
+    assert "1 plans left out: the time is over" in str(late)
+
+
 def test_equal_layers_are_searched_once() -> None:
     forms = DerivedForms(60.0)
-    plan = IlpPartitioner(layer(32, 32, 3, count=3), Prices(REQUESTS))
+    plan = IlpPartitioner(layer(28, 28, 3, count=3), Prices(REQUESTS))
     assert list(forms.sites(plan)) == []
-    assert len(forms.derived) == 1 and forms.count["products"] == 3
+    assert len(forms.results.searches) == 1 and forms.count["products"] == 3
 
 
 def form_of(graph: Graph) -> tuple[str, Form]:
@@ -115,6 +130,26 @@ def test_a_form_that_does_not_fit_says_why() -> None:
     sums = g.add("slice", x, axes=(1, 2), starts=(0, 0), stops=(1, 7), steps=(1, 1))
     back = g.add("pad", sums, before=(0, 0, 0, 0), after=(0, 0, H - 7, 0), mode="constant", value=0.0)
     assert unfit(graph, (tensor,), replace(form, graph=g.finish(back)), set()) == "with conditions on requests"
+
+
+def test_a_form_of_windows_without_pads_is_compared_where_they_have_a_place() -> None:
+    g = GraphBuilder()
+    image, weight = g.input("x", (N, 2, H, W)), drawn((1, 2, 7, 7))
+    windows = g.add("window", image, axes=(2, 3), sizes=(7, 7), strides=(1, 1), dilations=(1, 1))
+    product, other = (
+        g.add("contract", windows, g.constant(w), labels="bcpquv,fcuv->bfpq") for w in (weight, np.zeros_like(weight))
+    )
+    graph, wrong = g.finish(product), g.finish(other)
+    assert unfit(graph, (product,), Form((), graph, ()), set()) == ""
+    assert unfit(graph, (product,), Form((), wrong, ()), set()) == "with other numbers"
+
+
+def test_forms_of_strided_windows_take_empty_images() -> None:
+    g = GraphBuilder()
+    graph = g.finish(convolution(g, g.input("x", (N, 6, H, W)), 1, window=3, stride=3))
+    (tensor,) = (node.output for node in graph.nodes if node.primitive == "contract")
+    forms = Derivation(graph, REQUESTS, Limits(explorative=1)).forms_of(tensor).others
+    assert forms and not any(unfit(graph, (tensor,), form, set()) for form in forms)
 
 
 def test_a_chain_counts_rules_that_follow_each_other() -> None:
@@ -140,7 +175,7 @@ def heads(count: int, width: int) -> Graph:
     return g.finish(*ends)
 
 
-@pytest.mark.parametrize("graph", [heads(3, 16), branches(2, 3, 4), branches(2, 1, 4)], ids=["dense", "3x3", "1x1"])
+@pytest.mark.parametrize("graph", [branches(2, 3, 4), branches(2, 1, 4)], ids=["3x3", "1x1"])
 def test_products_of_one_tensor_are_a_site_of_several_tensors(graph: Graph) -> None:
     plan = IlpPartitioner(graph, Prices([dict.fromkeys(graph.dimensions, size) for size in (20, 40)]))
     forms = DerivedForms(60.0)
@@ -157,17 +192,43 @@ def test_products_of_one_tensor_are_a_site_of_several_tensors(graph: Graph) -> N
             np.testing.assert_allclose(answer, expected, rtol=1e-4, atol=1e-4)
 
 
+def test_products_with_weights_too_large_to_lay_out_stay_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their forms have zeros for weights, and of large results of fixed sizes no numbers are compared."""
+    monkeypatch.setattr("haotuner.derive.model.MOST_WEIGHT", 8)
+    monkeypatch.setattr("haotuner.derive.plan_forms.MOST_COMPARED", 1)
+    forms = DerivedForms(60.0)
+    assert not list(forms.sites(IlpPartitioner(branches(2, 3, 4), Prices(REQUESTS))))
+    assert forms.count["merged products with weights too large to lay out"] == 1
+
+
+def test_products_of_two_branches_stay_apart() -> None:
+    graph = branches(2, 3, 4)
+    first, other = Derivation(graph, REQUESTS).products()
+    apart = replace(graph, guards={first: (("branch", 1),), other: (("branch", 0),)})
+    assert list(Derivation(graph, REQUESTS).merged()) and not list(Derivation(apart, REQUESTS).merged())
+
+
+@pytest.mark.parametrize("graph", [heads(3, 16), heads(2, 40), branches(2, 3, 4), branches(2, 1, 4)])
+def test_products_of_one_tensor_are_merged_by_one_rule(graph: Graph) -> None:
+    """Dense layers are merged by a rewrite of the plan, all other products by derivation; none by both."""
+    plan = IlpPartitioner(graph, Prices([dict.fromkeys(graph.dimensions, size) for size in (20, 40)]))
+    by_rewrite = [site for site in rewrite_sites(plan.graph) if site.rule == MERGED]
+    by_derivation = [site for site in DerivedForms(60.0).sites(plan) if site.beside]
+    assert len(by_rewrite) + len(by_derivation) == 1
+    assert bool(by_rewrite) == (graph.types["x"].rank == 3), "images have four axes"
+
+
 def test_merged_products_stand_before_the_first_of_them() -> None:
     """A product of what another one makes cannot be merged with it, whatever both read."""
     g = GraphBuilder()
-    x, ends = g.input("x", (N, 16)), []
+    x, ends = g.input("x", (N, 16, H)), []
     for _ in range(2):
-        ends.append(g.map("exp", g.add("contract", x, g.constant(drawn((16, 16))), labels="ak,nk->an")))
+        ends.append(g.map("exp", g.add("contract", x, g.constant(drawn((16, 16))), labels="akh,nk->anh")))
     later = g.map("add", *ends)
-    graph = g.finish(g.add("contract", later, g.constant(drawn((4, 16))), labels="ak,nk->an"), ends[0])
-    plan = IlpPartitioner(graph, Prices([{"n": 2}, {"n": 9}]))
+    graph = g.finish(g.add("contract", later, g.constant(drawn((4, 16))), labels="akh,nk->anh"), ends[0])
+    plan = IlpPartitioner(graph, Prices([{"n": 2, "h": 4}, {"n": 9, "h": 5}]))
     (site,) = (site for site in DerivedForms(60.0).sites(plan) if site.beside)
     merged = rewritten(plan.graph, [site])
-    inputs = {"x": np.random.default_rng(1).normal(size=(3, 16)).astype(np.float32)}
+    inputs = {"x": np.random.default_rng(1).normal(size=(3, 16, 5)).astype(np.float32)}
     for expected, answer in zip(interpret(graph, inputs).values(), interpret(merged, inputs).values(), strict=True):
         np.testing.assert_allclose(answer, expected, rtol=1e-4, atol=1e-4)

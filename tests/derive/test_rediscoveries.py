@@ -222,3 +222,11 @@ def test_products_of_different_inputs_are_not_one():
     assert together([conv(3), conv(3, 2, weight="V")]) is None
     assert together([conv(3), matmul(1, "f")]) is None
     assert together([matmul(1, "f"), parse("Y(m, k), V(f, k)!; L[a:0..m, o:0..f] S[d:0..k] Y[a, d] * V[o, d]")]) is None
+
+
+def test_products_whose_sums_both_leave_their_ranges_stay_apart():
+    """Of K each window axis alone shows that it is 0 outside of its range; -1 and 2 together are inside of K."""
+    spatial, weight = "L[i:0..n, j:0..n, o:0..f]", "{L[k:1..2, g:0..f] K[k - 1, g]}[u + v, o]"
+    inner = parse(f"X(n, n), K(1, f)!; {spatial} S[u:0..2, v:0..2] X[i + u, j + v] * {weight}")
+    outer = parse(f"X(n, n), Q(4, 4, f)!; {spatial} S[u:0..4, v:0..4] X[i + u - 1, j + v - 1] * Q[u, v, o]")
+    assert together([inner, outer]) is None and together([outer, inner]) is None

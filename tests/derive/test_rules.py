@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from haotuner.derive.expression import Apply, Read, Scope, names, surrounded
+from haotuner.derive.bounds import bounds_of
+from haotuner.derive.expression import Apply, Read, Scope, names, reads, surrounded
 from haotuner.derive.moves import moves
 from haotuner.derive.nests import normal
+from haotuner.derive.price import points
 from haotuner.derive.rules import (
     axis_merge,
     axis_split,
@@ -23,6 +25,7 @@ from haotuner.derive.rules import (
 )
 from haotuner.derive.search import Check, Limits, search
 from haotuner.derive.text import lines, parse
+from haotuner.errors import UsageError
 from tests.derive.expressions import band, conv, transposed_conv
 
 EXPRESSIONS = [
@@ -118,6 +121,16 @@ def test_a_sum_over_much_is_shifted_along_what_bounds_it():
     assert Check(scope).holds(result)
 
 
+@pytest.mark.parametrize("text", [
+    "Y(n, 4), Z(n); L[i:0..2*n] S[p:0..n] (Y[p, i + 1 - 2*p] + Z[p])",
+    "Y(n, 4); L[i:0..2*n] S[p:0..n] Y[p, i + 1 + p + p//2]",
+], ids=["beside another term", "in a quotient, too"])  # fmt: skip
+def test_a_sum_that_its_index_does_not_bound_stays(text: str):
+    scope = parse(text)
+    e = next(e for read in reads(scope.body) for e in read.index if len(e.terms) > 1)
+    assert sum_skew(scope, "p", e, names(scope)).result is None
+
+
 def test_factors_that_hang_on_no_sum_stand_outside():
     scope = parse("A(n, m), B(m), C(n); L[i:0..n] S[r:0..m] A[i, r] * B[r] * C[i]")
     (step,) = factored(scope, names(scope))
@@ -137,7 +150,51 @@ def test_a_nest_that_is_read_outside_of_its_range_stays_apart():
     assert isinstance(inlined(plain).body, Read) is False and Check(plain).holds(inlined(plain))
 
 
+def test_a_nest_that_two_axes_leave_at_once_stays_apart():
+    """Each axis alone makes 0 outside of its range; -1 and n together do not."""
+    nest = "{L[a:0..n, b:0..n] {L[k:n - 1..n] A[k - n + 1]}[a + b]}"
+    scope = parse(f"A(2); L[i:0..n + 1] {nest}[i - 1, n - i]")
+    assert Check(scope).holds(inlined(scope))
+
+
 def test_a_budget_ends_a_search_and_says_so():
     result = search(conv(5), [{"n": 1, "h": 8, "w": 8, "c": 4, "f": 4}], Limits(states=20))
     assert 20 <= result.statistics.states < 60 and "20 states" in str(result.statistics)
     assert result.best.price_us <= result.original.price_us
+
+
+def test_states_that_are_too_large_to_check_are_not_counted_as_wrong(monkeypatch: pytest.MonkeyPatch):
+    scope = conv(5)
+    most = points((*scope.spatial, *scope.sums), Check(scope).sizes)
+    monkeypatch.setattr("haotuner.derive.interpret.MOST_POINTS", most)
+    pruned = search(scope, [{"n": 1, "h": 8, "w": 8, "c": 4, "f": 4}], Limits(explorative=1)).statistics.pruned
+    assert pruned["too large to check"] and not pruned["wrong"]
+
+
+@pytest.mark.parametrize("lost", [6, 20, 400])
+def test_a_check_is_computed_where_no_extent_is_negative(lost: int):
+    scope = parse(f"X(m - {lost}, k), W(f, k)!; L[a:0..m - {lost}, o:0..f] S[d:0..k] X[a, d] * W[o, d]")
+    check = Check(scope)
+    assert check.sizes["m"] > lost and check.sizes["k"] <= 4 and check.holds(scope)
+
+
+@pytest.mark.parametrize("window", [2, 5, 7, 16])
+def test_a_check_of_windows_without_pads_has_numbers(window: int):
+    """At two to four rows a window of five has no place, and empty results are all the same."""
+    text = "A(n, h, c), K({0}, c)!; L[b:0..n, y:0..h - {1}] S[r:0..{2}, i:0..c] A[b, y + r, i] * K[r, i]"
+    check = Check(parse(text.format(window, window - 1, window)))
+    assert check.expected[0].size and not check.holds(parse(text.format(window, window - 1, window - 1)))
+
+
+def test_of_no_elements_nothing_is_derived():
+    scope = parse("X(m, 0), W(f, 0)!; L[a:0..m, o:0..f] S[d:0..k] X[a, d] * W[o, d]")
+    with pytest.raises(UsageError, match="is 0: nothing is computed"):
+        search(scope, [{"m": 100, "k": 8, "f": 4}])
+    assert bounds_of(scope) is None
+
+
+def test_without_small_sizes_nothing_is_derived():
+    scope = parse("X(m - 6000, k), W(f, k)!; L[a:0..m - 6000, o:0..f] S[d:0..k] X[a, d] * W[o, d]")
+    with pytest.raises(UsageError, match="below 1 at all small sizes of m"):
+        search(scope, [{"m": 100, "k": 8, "f": 4}])
+    assert bounds_of(scope) is None
