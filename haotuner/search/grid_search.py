@@ -37,9 +37,9 @@ from haotuner.search.cost_extrapolation import predicted_us as predicted_us
 from haotuner.search.explore import Explorable, explored
 from haotuner.search.pruner import ALWAYS, Us, eliminated, worth_timing
 from haotuner.search.repeated_times import RepeatedTimes
+from haotuner.search.select.funnel import Funnel, joined, select
 from haotuner.search.stages import Sharers
 from haotuner.search.task import Clock, Task, Tuned, Watch, now
-from haotuner.select.funnel import Funnel, joined, select
 from haotuner.spec.composition import SERIAL, Composition
 from haotuner.spec.demand import Expectation
 from haotuner.spec.device import Device

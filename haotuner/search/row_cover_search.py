@@ -21,8 +21,8 @@ from haotuner.search.observations import MEASURED_ONLY, ObservationTable, expect
 from haotuner.search.planning import again, curves, decide, time_candidates
 from haotuner.search.probes import Probe, probe
 from haotuner.search.propose import foreseen, rounds
+from haotuner.search.select.funnel import Funnel, select
 from haotuner.search.task import Clock, Effort, Task, Tuned, Watch, now, part
-from haotuner.select.funnel import Funnel, select
 from haotuner.spec.composition import Composition
 from haotuner.spec.demand import Expectation
 from haotuner.spec.device import Device

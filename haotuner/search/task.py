@@ -17,7 +17,7 @@ from haotuner.codegen.template import Template
 from haotuner.cost.model import CostModel
 from haotuner.plan.cover import Cover
 from haotuner.plan.table import PlanTable, RowTable
-from haotuner.select.funnel import Funnel
+from haotuner.search.select.funnel import Funnel
 from haotuner.spec.family import Family
 from haotuner.spec.kernel import MicroKernel
 from haotuner.spec.op import Op

@@ -19,8 +19,9 @@ goes on where it was.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from haotuner.search.task import Tuned, now
 from haotuner.search.task_objectives import Objective
@@ -76,12 +77,16 @@ class Scheduler:
         if finished:
             self.done.add(task)
 
-    def next(self) -> int | None:
-        """The task of the next turn; None when none promises anything. First each gets one, the largest first."""
-        fresh = [index for index, times in enumerate(self.times) if not times and index not in self.done]
+    def next(self, among: Collection[int] | None = None) -> int | None:
+        """The task of the next turn; None when none promises anything. First each gets one, the largest first.
+
+        ``among``: the tasks that a turn can be given to, None for all.
+        """
+        every = [index for index in range(len(self.tasks)) if index not in self.done and (among is None or index in among)]
+        fresh = [index for index in every if not self.times[index]]
         if fresh:
             return max(fresh, key=lambda index: (self._work(index), -index))
-        open_ = [index for index in range(len(self.tasks)) if index not in self.done and not self._stale(index)]
+        open_ = [index for index in every if not self._stale(index)]
         if self.strategy == ROUND_ROBIN:
             return min(open_, key=lambda index: (len(self.times[index]), index), default=None)
         promises = {position: self.promise(position) for position in open_}
@@ -162,8 +167,34 @@ Between = Callable[[Results, float], None]  # after each turn: what there is, an
 Expected = Callable[[Results], str]  # what requests take by what there is, in words
 
 
+class GivesTurns(Protocol):
+    """A scheduler, or a device's part of one."""
+
+    @property
+    def tasks(self) -> Sequence[Shared]:
+        """Tasks that turns are given to, by their number."""
+        ...
+
+    @property
+    def done(self) -> Collection[int]:
+        """Tasks that have nothing more to try."""
+        ...
+
+    def next(self) -> int | None:
+        """The task of the next turn; None when none promises anything."""
+        ...
+
+    def tell(self, task: int, us: float, *, finished: bool = False) -> None:
+        """A turn of a task ended with this time of a call."""
+        ...
+
+    def latencies(self) -> list[float]:
+        """Microseconds of each model by the best times so far."""
+        ...
+
+
 def shared(
-    scheduler: Scheduler,
+    scheduler: GivesTurns,
     until: float,
     run_turn: RunTurn,
     notify: Told,
@@ -219,7 +250,7 @@ def enough_s(tasks: int) -> float:
     return tasks * (LEAST_TURN_S + USUAL_OVER_S)
 
 
-def _products(scheduler: Scheduler) -> str:
+def _products(scheduler: GivesTurns) -> str:
     """Expected times of the products of each model, in words; else empty."""
     latencies = scheduler.latencies()
     known = latencies and all(math.isfinite(latency) for latency in latencies)

@@ -23,8 +23,8 @@ from haotuner.plan.assign import assign
 from haotuner.plan.grids import Grid
 from haotuner.search.cell_planning import table
 from haotuner.search.latency_table import Floats, Key, LatencyTable
+from haotuner.search.select.funnel import Funnel, select
 from haotuner.search.task import Clock, Task, Tuned, Watch, now
-from haotuner.select.funnel import Funnel, select
 from haotuner.spec.composition import Composition, in_parts, sum_parts
 from haotuner.spec.device import Device
 from haotuner.spec.family import Family

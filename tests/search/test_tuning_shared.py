@@ -18,8 +18,8 @@ from haotuner.search.observations import expectation
 from haotuner.search.probes import FIRST, initial_design
 from haotuner.search.propose import rounds
 from haotuner.search.row_cover_search import Search
+from haotuner.search.select.funnel import Funnel, select
 from haotuner.search.task import Clock, Selections, now
-from haotuner.select.funnel import Funnel, select
 from haotuner.spec.kernel import MicroKernel
 from haotuner.spec.shape import Shape, ShapeRange
 from haotuner.spec.traffic import Traffic

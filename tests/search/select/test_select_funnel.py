@@ -22,8 +22,8 @@ from haotuner.microkernels.cpu.product import CpuProduct
 from haotuner.microkernels.cpu.typed_product import TYPED_PRODUCT_FAMILIES
 from haotuner.microkernels.index import FAMILIES
 from haotuner.search.observations import expectation
-from haotuner.select.funnel import EXAMPLES, Funnel, select
-from haotuner.select.limits import laws_of, question
+from haotuner.search.select.funnel import EXAMPLES, Funnel, select
+from haotuner.search.select.limits import laws_of, question
 from haotuner.spec.constraint import refusals
 from haotuner.spec.device import Device
 from haotuner.spec.kernel import MicroKernel, Refused

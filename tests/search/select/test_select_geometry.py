@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from haotuner.hw_profiles.find import find_device
 from haotuner.microkernels.cpu.dense import CpuDense
 from haotuner.microkernels.cuda.dense_simt import CudaSimt
-from haotuner.select.fit import Rejections, fitting, group, padded_axes, unpadded
-from haotuner.select.funnel import select
-from haotuner.select.limits import laws_of
+from haotuner.search.select.fit import Rejections, fitting, group, padded_axes, unpadded
+from haotuner.search.select.funnel import select
+from haotuner.search.select.limits import laws_of
 from haotuner.spec.constraint import ConstraintQuery, Laws, no_larger
 from haotuner.spec.demand import Demand, DemandQuery, Expectation, Work
 from haotuner.spec.device import Device
@@ -72,9 +72,6 @@ class Toy:
 
     def expectation(self, op: Op, device: Device, traffic: Traffic) -> Expectation | None:
         return None
-
-    def fuses(self, step: str) -> bool:
-        return False
 
     def schedule(self, kernel: MicroKernel, symbol: str) -> None:
         raise AssertionError("selection compiles nothing")

@@ -18,9 +18,9 @@ from haotuner.microkernels.cuda.dense_mma import CudaMma
 from haotuner.microkernels.cuda.dense_simt import CudaSimt
 from haotuner.microkernels.cuda.dense_wgmma import CudaWgmma
 from haotuner.microkernels.cuda.families import DENSE_FAMILIES
-from haotuner.select.fit import relaxed
-from haotuner.select.funnel import EXAMPLES, Funnel, select
-from haotuner.select.limits import laws_of, question
+from haotuner.search.select.fit import relaxed
+from haotuner.search.select.funnel import EXAMPLES, Funnel, select
+from haotuner.search.select.limits import laws_of, question
 from haotuner.spec.constraint import refusals
 from haotuner.spec.demand import Expectation
 from haotuner.spec.device import Device

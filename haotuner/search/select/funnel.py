@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from haotuner.errors import NothingLegal
-from haotuner.select.fit import Rejections, exact_axes, fitting, group, unpadded
-from haotuner.select.limits import common_laws, question
+from haotuner.search.select.fit import Rejections, exact_axes, fitting, group, unpadded
+from haotuner.search.select.limits import common_laws, question
 from haotuner.spec.constraint import refusals
 from haotuner.spec.demand import Expectation
 from haotuner.spec.device import Device
