@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
 
 from haotuner.graph.extents import evaluate
@@ -36,9 +36,21 @@ def predicted_us(model: ModelTask, tuned: Iterable[Tuned], device: Device, threa
     product has no expected time, as on a GPU that nobody measured, is left out.
     """
     sizes = model.prices.requests
+    groups = groups_us(model)
+    products, timed = products_us(model, tuned, device, threads, sizes)
+    return {
+        ";".join(f"{name}={size}" for name, size in request.items()): {"products": p, "groups": g, "all": p + g, "timed": t}
+        for request, p, g, t in zip(sizes, products, groups, timed, strict=True)
+        if isfinite(p + g)
+    }
+
+
+def products_us(
+    model: ModelTask, tuned: Iterable[Tuned], device: Device, threads: int, sizes: Sequence[Mapping[str, int]]
+) -> tuple[list[float], list[float]]:
+    """Microseconds of a model's products at each request, each call by its plan there, and those of ops that were timed."""
     by_name = {tuned_op.task.op.name: tuned_op for tuned_op in tuned}
     products, timed = ([0.0] * len(sizes) for _ in range(2))
-    groups = groups_us(model)
     shapes: dict[str, list[tuple[int, int, Shape]]] = {}  # the request, how often, and the shape of each call
     for ways, turns in zip(model.ways, model.turns, strict=True):
         for position, request_ in enumerate(sizes):
@@ -52,8 +64,4 @@ def predicted_us(model: ModelTask, tuned: Iterable[Tuned], device: Device, threa
         for (offset, often, _), us in zip(shape, every, strict=True):
             products[offset] += often * us
             timed[offset] += often * us if by_name[name].measured else 0.0
-    return {
-        ";".join(f"{name}={size}" for name, size in request.items()): {"products": p, "groups": g, "all": p + g, "timed": t}
-        for request, p, g, t in zip(sizes, products, groups, timed, strict=True)
-        if isfinite(p + g)
-    }
+    return products, timed

@@ -118,10 +118,13 @@ class Rates:
         return self.flops * (self.many_taps_last if grouped and taps > FEW_TAPS else 1.0)
 
     def tile_factor(self, op: Op, sizes: Mapping[str, int]) -> float:
-        """Time of a convolution over that in full tiles and vectors; 1 of other products, and of other devices."""
+        """Time over that in full tiles and vectors, of products and convolutions; 1 on other devices."""
         extents = dict(op.static) | dict(sizes)
-        is_image = self.waiting_rows > 0 and is_convolution(op.kind) and "h" in extents
-        if not is_image or op.dtype == "int8":
+        if self.waiting_rows == 0 or op.dtype == "int8":
+            return 1.0
+        if op.kind == "dense":  # a vector of few columns is computed whole: n of 1 takes what n of 16 takes
+            return 1.0 / min(1.0, max(1, extents["n"]) / TILE_LANES)
+        if not (is_convolution(op.kind) and "h" in extents):
             return 1.0
         direct = is_direct(op)
         if channels_last(op):  # lanes are features
@@ -136,7 +139,9 @@ class Rates:
         waiting = (1.0 + self.waiting_rows / tile_rows) / (1.0 + self.waiting_rows / TILE_ROWS)
         vector_fill, channel_fill = _lane_fill(columns), _lane_fill(extents["c"])  # of small images, lanes are channels
         small = extents["h"] * extents["w"] <= SMALL_IMAGE and vector_fill < CHANNELS_PAY * channel_fill
-        return 1.0 / channel_fill if small else waiting / vector_fill
+        halved = sides["h"].stride == sides["w"].stride == 2 and sides["w"].dilation == 1 and sides["h"].taps in (3, 5)
+        apart = GATHERED if sides["w"].stride > 1 and not halved else 1.0
+        return 1.0 / channel_fill if small else apart * waiting / vector_fill
 
 
 def _lane_fill(count: int) -> float:
@@ -145,6 +150,7 @@ def _lane_fill(count: int) -> float:
 
 FEW_TAPS = 9
 TILE_ROWS = 8  # of depthwise kernels with channels first: ROWS of microkernels/cpu/conv_direct.py
+GATHERED = 8.0  # such a tile of elements apart, which are read one by one: 7x7 and 3x3, strides of 1 by 2 to 4, on Zen 4
 TILE_LANES = 16  # columns of such a tile, and features with channels last, of the widest vectors
 SMALL_IMAGE, CHANNELS_PAY = 512, 0.75  # pixels, and share of the fill: ht_direct_is_small of conv_direct.c
 MOST_PROGRAMS = 12  # of a model whose groups have no times: each takes a second or two to choose and to compile
@@ -287,7 +293,11 @@ class Prices:
         return 2.0 * gates * int(node.attributes["hidden"]) / self.rates.flops + gates / self.rates.function
 
     def product_us(self, product: Product, graph: Graph) -> float:
-        """Microseconds of a tuned kernel, the mean over the requests: of its operands' bytes, or of what it computes."""
+        """Microseconds of a tuned kernel, the mean over the requests."""
+        return float(np.mean(self.each_product_us(product, graph)))
+
+    def each_product_us(self, product: Product, graph: Graph) -> list[float]:
+        """Microseconds of a tuned kernel at each request: of its operands' bytes, or of what it computes."""
         op, times_us = product.op, []
         for index in range(len(self.requests)):
             moved = sum(self._bytes(graph, name, index) for name in {*product.reads, product.output})
@@ -297,7 +307,7 @@ class Prices:
             rates = self.rates
             computed_us = flops / rates.product_flops(op) * rates.tile_factor(op, sizes)
             times_us.append(rates.step_us + max(rates.moved_us(moved), computed_us + powers / rates.function))
-        return float(np.mean(times_us))
+        return times_us
 
     def work_of(self, graph: Graph) -> list[dict[str, float]]:
         """Counts of a group's loops at each request, by the names of ``loop_counts.py``, and its bytes."""

@@ -7,6 +7,7 @@ Lengths that a model computes at run time from the sizes of a request alone: how
 
 from __future__ import annotations
 
+import difflib
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -175,13 +176,15 @@ def spans_of(graph: Graph, shapes: str) -> dict[str, Span]:
     inputs = {name: graph.types[name] for name in graph.inputs}
     own, of_data = graph.dimensions, data_dimensions(graph)
     result = ranges_of(inputs, shapes)
-    for name, text in _parts(shapes):
+    for name, text in parts_of(shapes):
         if name in of_data:
-            result[name] = _span(name, text)
+            result[name] = span_of(name, text)
         elif name not in inputs and not any(_says_of(key, name) for key in own):
+            near = difflib.get_close_matches(name, (*own, *of_data, *inputs), 1)
             raise UsageError(
                 f"--shapes {shapes!r}: the model has the dimensions {', '.join((*own, *of_data)) or 'none'} and the inputs "
                 f"{', '.join(f'{name} {kind}' for name, kind in inputs.items())}; there is no {name!r}"
+                f"{f', did you mean {near[0]!r}?' if near else ''}"
             )
     for pair in ([str(one), str(other)] for one, other in demands(graph)):  # of two that must be equal one is enough
         for dimension, equal in (pair, pair[::-1]):
@@ -189,9 +192,9 @@ def spans_of(graph: Graph, shapes: str) -> dict[str, Span]:
                 result.setdefault(equal, result[dimension])
     if all(name in result for name in own):
         for name, least, most in size_lengths(graph, _many({name: result[name] for name in own})):
-            result.setdefault(name, _span(name, f"{max(least, 1)}..{max(most, 1)}"))
+            result.setdefault(name, span_of(name, f"{max(least, 1)}..{max(most, 1)}"))
         for name, most in counts(graph, {name: span.last for name, span in result.items()}):
-            result.setdefault(name, _span(name, f"1..{most}"))
+            result.setdefault(name, span_of(name, f"1..{most}"))
     lacking = [name for name in (*own, *of_data) if name not in result]
     unsized = [name for name in lacking if name in of_data]
     if unsized and unsized == lacking:
@@ -218,19 +221,35 @@ def ranges_of(inputs: Mapping[str, TensorType], shapes: str) -> dict[str, Span]:
     """
     names = {name for kind in inputs.values() for extent in kind.shape for name in dimensions(extent)}
     spans: dict[str, Span] = {}
-    for name, sizes in _parts(shapes):
+    for name, sizes in parts_of(shapes):
         called = name if name in names else dimension_name(name)
         if called in names:
-            spans[called] = _span(name, sizes)
+            spans[called] = span_of(name, sizes)
         elif name in inputs:
             for extent, text in zip(inputs[name].shape, _axes(name, inputs[name], sizes), strict=True):
-                _put(spans, name, extent, _span(name, text))
-    for name, sizes in _parts(shapes):
+                _put(spans, name, extent, span_of(name, text))
+    for name, sizes in parts_of(shapes):
         for dimension in names:
             by = multiple_of(dimension, name)
             if by is not None:
-                spans.setdefault(dimension, _moved(_span(name, sizes), *by))
+                spans.setdefault(dimension, _moved(span_of(name, sizes), *by))
     return spans
+
+
+def shapes_within(graph: Graph, shapes: str) -> str:
+    """The parts of a text of ``--shapes`` that name dimensions or inputs of a graph; ``UNSAID`` where none does."""
+    own, of_data = graph.dimensions, data_dimensions(graph)
+    selected = [
+        f"{name}={text}"
+        for name, text in parts_of(shapes)
+        if name in graph.inputs or name in of_data or any(_says_of(key, name) for key in own)
+    ]
+    return ";".join(selected) or UNSAID
+
+
+def shapes_named(shapes: str) -> set[str]:
+    """Names of dimensions and inputs in a text of ``--shapes``."""
+    return {name for name, _ in parts_of(shapes)}
 
 
 def _says_of(dimension: str, name: str) -> bool:
@@ -249,12 +268,19 @@ def _moved(span: Span, factor: int, summand: int) -> Span:
     return Span(first=first, last=max(first, every[2]), step=step)
 
 
-def _parts(shapes: str) -> list[tuple[str, str]]:
-    parts = (part.partition("=") for part in shapes.split(";") if shapes != UNSAID)
-    return [(name.strip(), text.strip()) for name, _, text in parts]
+def parts_of(shapes: str) -> list[tuple[str, str]]:
+    """Names in a text of ``--shapes``, each with what is said of it. UsageError where one is there twice."""
+    parts = (part.partition("=") for part in shapes.split(";") if part.strip() and shapes != UNSAID)
+    result = [(name.strip(), text.strip()) for name, _, text in parts]
+    twice = [name for index, (name, _) in enumerate(result) if name in dict(result[:index])]
+    if twice:
+        raise UsageError(
+            f"--shapes {shapes!r} says {twice[0]} twice; write it once, with all of its sizes: {twice[0]}=1,4,8"
+        )
+    return result
 
 
-def _span(name: str, text: str) -> Span:
+def span_of(name: str, text: str) -> Span:
     """The sizes that a text says of one dimension, whose name may be longer than those of an op's axes."""
     try:
         return dict(ShapeRange.parse(f"e={text}").spans)["e"]

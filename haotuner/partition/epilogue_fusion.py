@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from haotuner.graph.extents import same
+from haotuner.graph.fold_scales import LARGEST_SHIFT
 from haotuner.graph.graph import Graph, Node
 from haotuner.graph.types import numpy_dtype
 from haotuner.ops.epilogue import STEPS
@@ -20,11 +21,15 @@ from haotuner.ops.formula import FUNCTIONS
 from haotuner.spec.op import Op
 
 MOST_NODES = 10  # of a function: gelu and hard-swish have five, gelu by tanh nine
-FAR = (-200.0, -80.0, -30.0, 30.0, 80.0, 200.0)  # where a small number that is added shows beside what vanishes
-POINTS = np.concatenate([np.linspace(-6.0, 6.0, 97), FAR])[:, None]  # a column: channels may differ
+NEAR = 2.0 ** -np.arange(4.0, 25.0)  # below a threshold, and parts of what a large number rounds away
+ORDINARY = 200.0  # of numbers up to here no exponential overflows in float64
+# Where a small number that is added shows beside what vanishes; above the ends of images and of 16 bits, which clips have.
+FAR = np.array([30.0, 80.0, ORDINARY, 300.0, 1e3, 1e5, 1e8, 1e16, 3e38])
+POINTS = np.concatenate([np.linspace(-6.0, 6.0, 97), NEAR, -NEAR, FAR, -FAR])[:, None]  # a column: channels may differ
 # Of two functions at all points, in float64: constants are rounded to fp32, and 1 + erf(x) is exact to 1e-16. No more, for a
 # model may take the logarithm of what was kept from 0 by 1e-7.
 ALIKE, LEAST = 1e-5, 1e-14  # of what was expected, and where that is nothing
+ROUNDED = 1e-3  # of its numbers in fp32: further away are those of steps that round on purpose, (x + 2**23) - 2**23
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 _Function = tuple[str, list[str], Mapping[str, Any]]  # a step, the nodes that it is, what it reads of each channel
 
@@ -120,7 +125,8 @@ class EpilogueMatcher:
             last = views[-1] if views else made[-1]
 
         result = self.after(last, "add")
-        if result is not None and (row := row_of(result[1])) is not None:
+        # Kernels may begin their sums with the bias, which a large one would round term by term.
+        if result is not None and (row := row_of(result[1])) is not None and np.max(np.abs(row), initial=0) <= LARGEST_SHIFT:
             take("bias", [result[0]], {"bias": row})
         function = self._function_of_one(last, row_of)
         if function is not None:
@@ -159,6 +165,7 @@ class EpilogueMatcher:
         if tensor in self.graph.outputs:
             return None
         values: dict[str, Any] = {tensor: POINTS}
+        singles: dict[str, Any] = {tensor: POINTS.astype(np.float32)}
         nodes: list[str] = []
         best = None
         while len(nodes) < MOST_NODES:
@@ -167,10 +174,14 @@ class EpilogueMatcher:
             )
             if node is None:
                 break
-            values_read = [values[tensor] if tensor in values else self._channels(tensor, row) for tensor in node.inputs]
-            values[node.output] = np.asarray(FUNCTIONS[node.attributes["function"]](*values_read), np.float64)
+            for known, dtype in ((values, np.float64), (singles, np.float32)):
+                operands = [known[name] if name in known else self._channels(name, row) for name in node.inputs]
+                with np.errstate(all="ignore"):  # the farthest numbers overflow
+                    known[node.output] = np.asarray(FUNCTIONS[node.attributes["function"]](*operands), dtype)
             nodes.append(node.output)
-            if self._closed(set(values), node.output):
+            if self._closed(set(values), node.output) and _alike(
+                singles[node.output], values[node.output], ROUNDED, ROUNDED
+            ):
                 named = _named(values[node.output])
                 best = (named[0], list(nodes), named[1]) if named else best
             if node.output in self.graph.outputs:
@@ -199,15 +210,25 @@ class EpilogueMatcher:
 
 def _named(values: Any) -> tuple[str, Mapping[str, Any]] | None:
     """The step of these values at the points, which may differ by channel, and what it reads."""
-    for name, step in STEPS.items():
-        if not step.operands and np.allclose(step.apply(POINTS, {}), values, ALIKE, LEAST):
+    with np.errstate(all="ignore"):
+        plain = {name: step.apply(POINTS, {}) for name, step in STEPS.items() if not step.operands}
+    for name, results in plain.items():
+        if _alike(results, values, ALIKE, LEAST):
             return name, NOTHING
     slopes = np.broadcast_to(values[0] / POINTS[0], values.shape[1:])
     if np.all(slopes == 1.0):
         return None  # the value itself
-    if np.allclose(STEPS["prelu"].apply(POINTS, {"slope": slopes}), values, ALIKE, LEAST):
+    if _alike(STEPS["prelu"].apply(POINTS, {"slope": slopes}), values, ALIKE, LEAST):
         return "prelu", {"slope": slopes}
     return None
+
+
+def _alike(results: Any, values: Any, relative: float, absolute: float) -> bool:
+    """True if results are those of the file's steps, at all points where neither overflows."""
+    finite = np.isfinite(values) & np.isfinite(results)
+    near = np.abs(POINTS[:, 0]) <= ORDINARY
+    apart = finite & ~np.isclose(results, values, relative, absolute)
+    return bool(not apart.any() and np.isfinite(values[near]).all())
 
 
 @dataclass(frozen=True, slots=True)

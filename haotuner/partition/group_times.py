@@ -1,32 +1,23 @@
-"""Times of generated groups: measured in a process of their own, kept among the records.
+"""Times of generated groups among the records, so that no run measures one twice: ``--resume`` finds them again.
 
-Times of generated groups among the records, so that no run measures one twice: ``--resume`` finds them again.
-
-A group's name is a hash of its C, of the arithmetic of its sizes and, of a program, of its generated code. So equal groups,
-of one model or of several, are one measurement. Its records are of the trial ``loops_HASH`` or ``program_HASH``, kernel
-``c_loops__v1``, at the sizes of a request that its extents follow from, under a fingerprint of their own: the host, the C
-compiler and how groups are timed.
-
-Timer of groups in a process of their own: ``python -m haotuner.partition.group_times`` reads a task, prints a line each.
-
-Generated code that crashes takes nothing else along; what was printed before counts.
+A group's name is a hash of what its C means, of the arithmetic of its sizes and, of a program, of its generated code. So
+equal groups, of one model or of several, are one measurement, and names of locals and comments of the C orphan none. Its
+records are of the trial ``loops_HASH`` or ``program_HASH``, kernel ``c_loops__v1``, at the sizes of a request that its
+extents follow from, under a fingerprint of their own: the host, the C compiler and how groups are timed.
 """
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import json
-import sys
 import time
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
-
-import numpy as np
 
 from haotuner.backends.cpu.compile import RUNTIME_SOURCES
 from haotuner.backends.cpu.pack_source import GROUP_FLAGS
-from haotuner.backends.fingerprint import Policy, fingerprint, meaning
+from haotuner.backends.fingerprint import Policy, fingerprint, included, meaning
 from haotuner.backends.toolchain import Toolchain
 from haotuner.codegen.loops.c_loops import loops_of
 from haotuner.codegen.loops.c_math import head_of
@@ -58,19 +49,20 @@ class NamedGroup:
         self.group: Group = loops_of(graph, NAMELESS, size) if form is None else form.group(NAMELESS, size)
         self.loops = self.sizes.indices(self.group.loops)
         self.shapes = [self.sizes.indices(graph.types[tensor].shape) for tensor in self.group.tensors]
-        types = [graph.types[tensor].dtype for tensor in self.group.tensors]
-        values = [
-            self.group.source,
-            self.loops,
-            self.shapes,
-            types,
-            self.sizes.lines,
-            head_of([self.group.source]),
-            GROUP_FLAGS,
-            *([] if form is None else [code]),
-        ]
-        self.name = ("loops_" if form is None else "program_") + hashlib.sha256(json.dumps(values).encode()).hexdigest()[:20]
+        self.types = [graph.types[tensor].dtype for tensor in self.group.tensors]
+        self.code = [] if form is None else [code]
+        self.name = self._name(meaning(self.group.source), _meaning_of_head(head_of([self.group.source])))
         self.dims = sorted({str(line[1]) for line in self.sizes.lines if line[0] == "dim"})
+
+    @property
+    def text_name(self) -> str:
+        """Name by the text of its C, as older records have it."""
+        return self._name(self.group.source, head_of([self.group.source]))
+
+    def _name(self, source: str, head: str) -> str:
+        values = [source, self.loops, self.shapes, self.types, self.sizes.lines, head, GROUP_FLAGS, *self.code]
+        kind = "loops_" if self.form is None else "program_"
+        return kind + hashlib.sha256(json.dumps(values).encode()).hexdigest()[:20]
 
     def source(self, name: str) -> str:
         """C of the group as the exported function ``name``, with the tables that it uses."""
@@ -80,10 +72,17 @@ class NamedGroup:
         call = f"ht_program_run(&{name}_program, {len(self.group.tensors)}, s, t, lo, hi)"
         return f"{self.group.source.replace(NAMELESS, name)}\nvoid {name}({arguments}) {{ if ({call} != 0) abort(); }}"
 
-    def trial(self, request: Mapping[str, int]) -> Trial:
-        """Trial that times it at a request."""
-        shape = Shape.of({name: request[name] for name in self.dims})
-        return Trial.of(OpName(self.name), Composition.of(KERNEL, share=SERIAL), shape, cache="hot")
+    def trial(self, request: Mapping[str, int], name: str = "") -> Trial:
+        """Trial that times it at a request. ``name``: another than its own."""
+        shape = Shape.of({dim: request[dim] for dim in self.dims})
+        return Trial.of(OpName(name or self.name), Composition.of(KERNEL, share=SERIAL), shape, cache="hot")
+
+
+@lru_cache(maxsize=16)  # the same few heads for all groups
+def _meaning_of_head(head: str) -> str:
+    """C before a group's function and the headers that it includes, without names of locals and comments."""
+    headers = included([head], [RUNTIME_SOURCES])
+    return "\n".join(map(meaning, (head, *(header.read_text(encoding="utf-8") for header in headers))))
 
 
 def groups_fingerprint(device: Device) -> str:
@@ -117,6 +116,17 @@ class GroupRecords:
         """Outcome of a trial; None: it was not measured."""
         return self._known.get(trial.key())
 
+    def rename(self, group: NamedGroup, requests: Sequence[Mapping[str, int]]) -> None:
+        """Store times that older records have under the text of a group's C under its name, too."""
+        if not self.reused:
+            return
+        former, times = group.text_name, dict[str, tuple[Trial, float]]()
+        for request in requests:
+            trial, past = group.trial(request), self.known(group.trial(request, former))
+            if isinstance(past, Timed) and self.known(trial) is None:
+                times[trial.key()] = trial, past.median_us
+        self.keep(list(times.values()))
+
     def keep(self, times: Sequence[tuple[Trial, float]]) -> None:
         """Microseconds of trials: stored at once."""
         made = [(trial, Timed(samples_us=(us,))) for trial, us in times]
@@ -125,55 +135,3 @@ class GroupRecords:
             more: dict[str, Any] = {"device_id": self._device.id, "fingerprint": self._fingerprint}
             more |= {"session": self._session, "when": time.time()}
             self._store.append([Record(trial=trial, outcome=outcome, **more) for trial, outcome in made])
-
-
-CALLS, ENOUGH_S = 7, 0.05  # the least of so many calls, fewer of long ones
-LEAST_S = 1e-8  # a time of nothing is no time
-NOTHING = "ht_nothing"  # a function of the library with a group's arguments
-AXES = 12  # loops of a group at most (runtime/native/loops.h)
-
-
-def timed_us(library: Any, task: Mapping[str, Any], sizes: list[int]) -> float:
-    """Microseconds of one group's call: the processor's time of one thread, which programs beside it do not lengthen."""
-    draw = np.random.default_rng(0)
-    arrays = [
-        draw.standard_normal(shape).astype(dtype)
-        if dtype.startswith("float")
-        else np.zeros(shape, "uint16" if dtype == "bfloat16" else dtype)
-        for dtype, shape in task["tensors"]
-    ]
-    table = np.array(sizes or [0], np.int64)
-    low, high = np.zeros(AXES, np.int64), np.zeros(AXES, np.int64)
-    high[: len(task["loops"])] = [sizes[position] for position in task["loops"]]
-    pointers = (ctypes.c_void_p * len(arrays))(*(array.ctypes.data for array in arrays))
-    run = getattr(library, f"ht_group_{task['group']}")
-    run.argtypes, run.restype = [ctypes.c_void_p] * 4, None
-    arguments = (table.ctypes.data, ctypes.addressof(pointers), low.ctypes.data, high.ctypes.data)
-    nothing = getattr(library, NOTHING)
-    nothing.argtypes, nothing.restype = [ctypes.c_void_p] * 4, None
-    run(*arguments)
-    result: list[float] = []
-    calls: list[float] = []  # what a call from here costs by itself
-    begin = time.perf_counter()
-    while len(result) < CALLS and (not result or time.perf_counter() - begin < ENOUGH_S):
-        before = time.thread_time()
-        run(*arguments)
-        result.append(time.thread_time() - before)
-        before = time.thread_time()
-        nothing(*arguments)
-        calls.append(time.thread_time() - before)
-    return max(min(result) - min(calls), LEAST_S) * 1e6
-
-
-def main() -> int:
-    """A line ``[group, request, microseconds]`` for each task."""
-    job = json.loads(sys.stdin.read())
-    library = ctypes.CDLL(job["library"])
-    for task in job["tasks"]:
-        us = timed_us(library, task, job["values"][task["group"]][task["request"]])
-        print(json.dumps([task["group"], task["request"], us]), flush=True)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

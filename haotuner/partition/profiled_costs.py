@@ -8,7 +8,6 @@ all kernels of its plan have times, or time is over (``ilp_partition.py``).
 from __future__ import annotations
 
 import json
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,18 +19,14 @@ from typing import Any
 
 import numpy as np
 
-from haotuner.backends.cpu.compile import RUNTIME_SOURCES
-from haotuner.backends.cpu.pack_source import GROUP_FLAGS
-from haotuner.backends.toolchain import Toolchain
+from haotuner.backends.cpu.group_jobs import NOTHING, GroupJob, timed_here
 from haotuner.codegen.loops.c_math import head_of
 from haotuner.codegen.loops.c_ordered import ordered_node
 from haotuner.errors import HaotunerError
 from haotuner.graph.graph import Graph
 from haotuner.graph.types import numpy_dtype
-from haotuner.isolate import group as command
-from haotuner.isolate.answers import TimedOut
 from haotuner.partition.costs import LEAST_US, Kernel, Prices, kernel_of
-from haotuner.partition.group_times import NOTHING, GroupRecords, NamedGroup
+from haotuner.partition.group_times import GroupRecords, NamedGroup
 from haotuner.partition.program_forms import ProgramForm, ProgramSpace
 from haotuner.spec.record import Timed, Trial
 
@@ -45,10 +40,10 @@ MOST_OVER_LOOPS = 1.5  # of their time, what is expected of a program that is ti
 
 
 class ProfiledPrices(Prices):
-    """Prices at some requests; ``measure`` times kernels on this host, one thread, until ``limit_s`` is over.
+    """Prices at some requests; ``measure`` times kernels, one thread, until ``limit_s`` is over.
 
     ``records``: times that are known before, and where new ones go; ``goes_on``: False to stop early. ``programs``: of
-    groups, timed beside plain loops.
+    groups, timed beside plain loops. ``carry_out``: a job's lines, by default of this host (``group_jobs.py``).
     """
 
     def __init__(
@@ -58,8 +53,10 @@ class ProfiledPrices(Prices):
         records: GroupRecords | None = None,
         goes_on: Callable[[], bool] = lambda: True,
         programs: ProgramSpace | None = None,
+        carry_out: Callable[[GroupJob], list[str]] = timed_here,
     ) -> None:
         super().__init__(requests, programs=programs)
+        self._carry_out = carry_out
         self.are_times = True
         self._until = time.monotonic() + limit_s
         self._records, self._goes_on = records or GroupRecords(), goes_on
@@ -251,40 +248,33 @@ class ProfiledPrices(Prices):
         self._silent |= set(silent[: 0 if time.monotonic() > self._until else blamed])
 
     def _answers(self, groups: Sequence[NamedGroup], tasks: Sequence[Mapping[str, Any]]) -> list[str]:
-        """Lines of a process that times; none without a compiler: the pack's own build says what is wrong."""
-        limit = min(CHILD_LIMIT_S, max(0.0, self._until - time.monotonic()) + GRACE_S)
-        with tempfile.TemporaryDirectory() as scratch:
-            library = Path(scratch) / "groups.so"
-            values = [[group.sizes.values(request) for request in self.requests] for group in groups]
-            try:
-                self._build(groups, library)
-                job = json.dumps({"library": str(library), "values": values, "tasks": tasks})
-                times = [sys.executable, "-m", "haotuner.partition.group_times"]
-                return command.run(times, limit, stdin=job).out.splitlines()
-            except TimedOut as error:
-                return error.out.splitlines()
-            except (OSError, RuntimeError, HaotunerError):
-                return []
-
-    def _build(self, groups: Sequence[NamedGroup], library: Path) -> None:
-        """A library with a function ``ht_group_N`` for each group; RuntimeError where it cannot be built."""
-        source = library.with_suffix(".c")
-        kernels = list(dict.fromkeys(kernel for group in groups if group.form is not None for kernel in group.form.kernels))
+        """Lines of a process that times; none where a program of the groups cannot be compiled."""
+        try:
+            programs = self._programs_of(groups)
+        except (OSError, RuntimeError, HaotunerError):
+            return []
         text = "\n".join(group.source(f"ht_group_{at}") for at, group in enumerate(groups))
         empty = f"void {NOTHING}(const int64_t* s, void* const* t, const int64_t* lo, const int64_t* hi) {{}}"
-        heads, link_arguments = [head_of([text])], list[str]()
-        toolchain = Toolchain.find()
-        if kernels and self.programs is not None:
-            compiled = library.with_suffix(".o")
+        heads = [head_of([text]), *(["#include <stdlib.h>", '#include "programs.h"'] if programs else [])]
+        return self._carry_out(
+            GroupJob(
+                source="\n".join((*heads, text, empty, "")),
+                programs=programs,
+                values=[[group.sizes.values(request) for request in self.requests] for group in groups],
+                tasks=tasks,
+                limit_s=min(CHILD_LIMIT_S, max(0.0, self._until - time.monotonic()) + GRACE_S),
+            )
+        )
+
+    def _programs_of(self, groups: Sequence[NamedGroup]) -> bytes:
+        """Object code of the groups' programs, empty of none; RuntimeError with the compiler's words."""
+        kernels = list(dict.fromkeys(kernel for group in groups if group.form is not None for kernel in group.form.kernels))
+        if not kernels or self.programs is None:
+            return b""
+        with tempfile.TemporaryDirectory() as scratch:
+            compiled = Path(scratch) / "programs.o"
             self.programs.compile_object(kernels, self.programs.device.arch, compiled)
-            heads += ["#include <stdlib.h>", '#include "programs.h"']
-            link_arguments = [str(RUNTIME_SOURCES / name) for name in ("programs.c", "tvm_ffi_stubs.c")]
-            link_arguments += [str(compiled), "-I", str(toolchain.include)]
-        source.write_text("\n".join((*heads, text, empty, "")), encoding="utf-8")
-        words = [toolchain.compiler, "-std=c11", "-O3", "-march=native", *GROUP_FLAGS, "-fPIC", "-shared",
-                 "-I", str(RUNTIME_SOURCES), str(source), *link_arguments, "-o", str(library), "-lm"]  # fmt: skip
-        if command.run(words, CHILD_LIMIT_S).code != 0:
-            raise RuntimeError("the C compiler refused the groups")
+            return compiled.read_bytes()
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,6 +90,8 @@ class ModelTask:
     file: Path
     shapes: str
     on_device: bool  # its groups are CUDA C++, its products those that a device has kernels for
+    source_sha256: str = ""  # of its file; empty where that hash would not cover its weights
+    subgraph: int | None = None  # number of the subgraph of its file; None: the whole file
 
     @property
     def executables(self) -> dict[str, ExecutableModel]:
@@ -221,16 +223,20 @@ def reassembled(models: Sequence[ModelTask], index: int) -> tuple[ModelTask, ...
     for model in models[index:]:
         first = sum(len(before.written.functions) for before in result)
         result.append(
-            _assembled(
-                model.written.name,
-                model.graph,
-                model.spans,
-                model.plans,
-                model.forms,
-                model.file,
-                model.shapes,
-                first,
-                on_device=model.on_device,
+            replace(
+                _assembled(
+                    model.written.name,
+                    model.graph,
+                    model.spans,
+                    model.plans,
+                    model.forms,
+                    model.file,
+                    model.shapes,
+                    first,
+                    on_device=model.on_device,
+                ),
+                source_sha256=model.source_sha256,
+                subgraph=model.subgraph,
             )
         )
     return tuple(result)

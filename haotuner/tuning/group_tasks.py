@@ -75,7 +75,9 @@ class GroupTasks:
             requests, programs = prices.requests, prices.programs
             if programs is not None:
                 programs = programs.compiled_by(self._lab.compile_object, self._lab.codes_in_groups)
-            self._profiled[index, form] = ProfiledPrices(requests, 0.0, self._records, self._goes_on, programs)
+            self._profiled[index, form] = ProfiledPrices(
+                requests, 0.0, self._records, self._goes_on, programs, self._lab.time_groups
+            )
         return self._profiled[index, form]
 
     def _goes_on(self) -> bool:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from haotuner.backends.backend import Choice
 from haotuner.measure.measurer import Measurer
+from haotuner.pack.manifest import ModelContent
 from haotuner.plan.table import CellTable, Considered, PlanTable
 from haotuner.spec.composition import Composition
+from haotuner.spec.device import Device
 from haotuner.tuning.strategies import Tuned
+
+if TYPE_CHECKING:
+    from haotuner.partition.executable import ExecutableModel
+    from haotuner.partition.tasks import ModelTask
 
 PREDICTED_DIGITS = 4
 
@@ -76,6 +83,43 @@ def plan_facts(table: PlanTable) -> dict[str, Any]:
     }
 
 
+def model_facts(model: ModelTask, tuned: Sequence[Tuned], device: Device, threads: Sequence[int]) -> dict[str, Any]:
+    """Facts of how a model's groups were chosen, and what its requests are expected to take, for `haotuner explain`."""
+    from haotuner.partition.cost_estimate import predicted_us
+    from haotuner.partition.greedy_fusion import Loops
+
+    report = model.report
+    groups = [step for ways in model.ways for way in ways for step in way.steps if isinstance(step, Loops)]
+    forms = {step.output: step.form.words for step in groups if step.form is not None}
+    return {
+        "status": report.status,
+        "measured": report.measured,
+        "us": {"bound": report.bound_us, "chosen": report.chosen_us, "greedy": report.greedy_us},
+        "requests": len(model.prices.requests),
+        "predicted_us": {str(count): predicted_us(model, tuned, device, count) for count in threads},
+        "regions": [_formed(region, forms) for region in report.regions if region["chosen"]],
+        **({"ways": report.ways} if report.ways else {}),
+        **({"rewrites": report.rewrites} if report.rewrites else {}),
+    }
+
+
+def _formed(region: Mapping[str, Any], forms: Mapping[str, str]) -> dict[str, Any]:
+    """A region whose chosen kernels say their form."""
+    chosen = [{**group_, "form": forms.get(group_["output"], "plain loops")} for group_ in region["chosen"]]
+    return {**region, "chosen": chosen}
+
+
+def ranges_of(models: Sequence[ModelTask]) -> dict[str, dict[str, list[int]]]:
+    """Of each model and segment the first and last size that every dimension was tuned for; branches are none."""
+    return {
+        part.name: {
+            name: [model.spans[name].first, model.spans[name].last] for name in part.document["dims"] if name in model.spans
+        }
+        for model in models
+        for part in model.executables.values()
+    }
+
+
 def _considered(considered: Considered) -> dict[str, Any]:
     us = float(f"{considered.us:.{PREDICTED_DIGITS}g}")
     return {
@@ -97,3 +141,15 @@ def _compared_times(table: CellTable, *, guessed: bool) -> dict[str, dict[str, f
 
 def _rounded(times: Mapping[Composition, float]) -> dict[str, float]:
     return {composition.label: round(us, 3) for composition, us in times.items()}
+
+
+def model_contents(
+    models: Sequence[ModelTask], executables: Mapping[str, ExecutableModel] = MappingProxyType({})
+) -> dict[str, ModelContent]:
+    """Contents of models and of segments of their chains, by name. ``executables``: others in place of the models' own."""
+    sources = {model.written.name: (model.source_sha256, model.subgraph is not None) for model in models}
+    every = {name: each for model in models for name, each in model.executables.items()} | dict(executables)
+    return {
+        name: ModelContent(each.schedule, each.bytecode, each.weights, *sources.get(name, ()))
+        for name, each in every.items()
+    }

@@ -31,7 +31,7 @@ from haotuner.records.address import without_password
 from haotuner.spec.device import Device
 from haotuner.tuning.initial_model import Start
 from haotuner.tuning.op_tasks import SIGNAL, Watch
-from haotuner.tuning.plan_facts import choice_of, plan_facts, row_of
+from haotuner.tuning.plan_facts import choice_of, model_contents, model_facts, plan_facts, ranges_of, row_of
 from haotuner.tuning.request import Request
 from haotuner.tuning.strategies import Tuned
 from haotuner.verify.pack_race import (
@@ -65,8 +65,20 @@ class Publisher:
     ``predicted``: the plans of predictions that timed ones are raced against; None where nothing is timed.
     """
 
-    def __init__(self, request: Request, device: Device, lab: Measurer, start: Start, watch: Watch, begin: float) -> None:
-        self._request, self._device, self._lab, self._start, self._watch = request, device, lab, start, watch
+    def __init__(
+        self,
+        request: Request,
+        device: Device,
+        lab: Measurer,
+        start: Start,
+        watch: Watch,
+        begin: float,
+        *,
+        races: bool = True,
+    ) -> None:
+        """``races``: this host has the device, so that times of whole requests here are the device's."""
+        self._races = races
+        self._request, self._device, self._lab, self.start, self._watch = request, device, lab, start, watch
         self._begin = self.when = begin
         self.seconds = 0.0
         self.reason_kept = ""  # why the pack that lay in its place stays, where it answers faster than the last one, or may
@@ -97,7 +109,7 @@ class Publisher:
         document = self._document(tuned, models, lacking, unverified=unverified, stopped=stopped)
         self._watch("", f"building {what}", None)
         self.reason_kept = ""
-        races = bool(models) and not (lacking or request.zero_measure or models[0].on_device)
+        races = self._races and bool(models) and not (lacking or request.zero_measure or models[0].on_device)
         predicted = self.predicted() if self.predicted is not None and races and not (unverified or hurried) else None
         if predicted is not None:
             predicted = Plans(served(predicted.tuned, predicted.models), predicted.models)
@@ -117,7 +129,12 @@ class Publisher:
                         if verdict := check_not_slower(request.out, aside, request.environment, slower):
                             self._watch("", verdict, None)
 
-                write_pack(request.out, library, document, check, _contents(models))
+                timed = None
+                if races and not hurried:
+                    self._watch("", "timing requests", None)
+                    timed = write_pack(scratch / "timed", library, document, _read, model_contents(models))
+                contents = self._with_times(tuned, models, timed)
+                write_pack(request.out, library, document, check, contents)
         except PredictedIsFaster as why:
             assert predicted is not None
             self._watch("", f"published instead of the timed plans: {why}", None)
@@ -165,42 +182,54 @@ class Publisher:
         )
         return path
 
+    def _with_times(
+        self, tuned: Sequence[Tuned], models: Sequence[ModelTask], timed: Path | None
+    ) -> dict[str, ModelContent]:
+        """Models with the times that their requests will take: those of the pack ``timed``, else predicted."""
+        if not models:
+            return {}
+        from haotuner.tuning.expected_times import contents_with_times
+
+        threads = self._lab.backend.threads(self._request.threads, self._device)
+        return contents_with_times(models, tuned, self._device, threads, timed, self._request.environment)
+
     def _check_predicted(self, aside: Path, predicted: Plans, scratch: Path) -> None:
         """PredictedIsFaster where a pack of the predicted plans, built for this race alone, answers faster."""
         self._watch("", "racing the predicted plan", None)
         try:
-            pack = self._pack_for_race(predicted, scratch / "predicted")
+            pack = self.pack_for_race(predicted, scratch / "predicted")
         except (OSError, RuntimeError, PackInvalid) as error:  # kernels that nobody ever ran
             self._watch("", f"the predicted plan is no pack: {error}", None)
             return
         check_predicted_not_faster(pack, aside, self._request.environment)
 
-    def _pack_for_race(self, plans: Plans, path: Path) -> Path:
+    def pack_for_race(self, plans: Plans, path: Path) -> Path:
         """A pack that nobody serves; errors as of its build."""
         document = self._document(plans.tuned, plans.models, "", unverified=True, stopped="budget")
         library = self._library(path.with_suffix(".so"), plans.tuned, plans.models, document)
-        write_pack(path, library, document, _read, _contents(plans.models))
+        write_pack(path, library, document, _read, model_contents(plans.models))
         return path
 
     def form_times(self, tuned: Sequence[Tuned], model: ModelTask) -> list[dict[str, float]] | None:
         """Microseconds of a model by request in each of its forms, raced in packs of their own; None where that fails."""
-        if _cannot_run(self._lab.backend, self._device):
+        if not self._races or _cannot_run(self._lab.backend, self._device):
             return None
         self._watch("", f"racing {model.form_count} forms of {model.written.name}", None)
         variants = [model.in_form(number) for number in range(model.form_count)]
         try:
             with scratch_folder() as scratch:
                 packs = [
-                    self._pack_for_race(Plans(served(tuned, [variant]), [variant]), scratch / f"form{number}")
+                    self.pack_for_race(Plans(served(tuned, [variant]), [variant]), scratch / f"form{number}")
                     for number, variant in enumerate(variants)
                 ]
-                times = form_times(packs, self._request.environment)
+                by_model = form_times(packs, self._request.environment)
         except (OSError, RuntimeError, PackInvalid) as error:
             self._watch("", f"forms of {model.written.name} were not raced: {error}", None)
             return None
-        if times is None:
+        if by_model is None:
             self._watch("", f"forms of {model.written.name} were not raced: one of them failed", None)
             return None
+        times = [{sizes: us for (_, sizes), us in row.items()} for row in by_model]
         for sizes in times[0]:
             us = ", ".join(f"{row[sizes]:,.1f}" for row in times)
             self._watch("", f"{model.written.name} at {sizes}: {us} us, the model's own form first", None)
@@ -236,7 +265,7 @@ class Publisher:
         request, device, lab = self._request, self._device, self._lab
         dtype = DTYPES[request.ops[0].dtype if request.ops else "fp32"]
         threads = lab.backend.threads(request.threads, device)
-        plans = {model.written.name: _plan_of(model, tuned, device, threads) for model in models}
+        plans = {model.written.name: model_facts(model, tuned, device, threads) for model in models}
         return {
             "haotuner": __version__,
             "device": {"id": device.id, "arch": device.arch, "kind": device.kind, "name": device.name, **device.numbers()},
@@ -250,9 +279,9 @@ class Publisher:
                 "stopped": stopped,
                 "session": lab.session.id,
                 "fingerprint": lab.fingerprint,
-                "started_from": self._start.document,
+                "started_from": self.start.document,
                 **({"models": plans} if models else {}),
-                **({"model_ranges": _ranges_of(models)} if models else {}),
+                **({"model_ranges": ranges_of(models)} if models else {}),
             },
             # True: nothing was measured on the device, plans and times are predictions.
             "unverified": unverified,
@@ -319,14 +348,6 @@ def _building(request: Request) -> Iterator[None]:
         ) from error
 
 
-def _contents(models: Sequence[ModelTask]) -> dict[str, ModelContent]:
-    return {
-        name: ModelContent(model_.schedule, model_.bytecode, model_.weights)
-        for model in models
-        for name, model_ in model.executables.items()
-    }
-
-
 def _groups_of(models: Sequence[ModelTask], cache: Path | None) -> GroupSources | None:
     """Code of the models' groups; None without any models."""
     if not models:
@@ -370,7 +391,16 @@ def _check_of(
                     from haotuner.verify.model_check import check_apart
 
                     parts += [
-                        pool.submit(check_apart, aside, model.file, model.shapes, request.environment, abandoned, counter)
+                        pool.submit(
+                            check_apart,
+                            aside,
+                            model.file,
+                            model.shapes,
+                            request.environment,
+                            abandoned,
+                            counter,
+                            model.subgraph,
+                        )
                         for model, counter in zip(models, counters, strict=True)
                     ]
                 shown = ""
@@ -409,43 +439,6 @@ def _cannot_run(backend: Backend, device: Device) -> str:
     """Reason that this host cannot run the device's code; empty if it can."""
     flags = missing_flags(device.arch)
     return backend.missing_requirement(device) if flags is None else " ".join(flags)
-
-
-def _plan_of(model: ModelTask, tuned: Sequence[Tuned], device: Device, threads: Sequence[int]) -> dict[str, Any]:
-    """Facts of how a model's groups were chosen, and what its requests are expected to take, for `haotuner explain`."""
-    from haotuner.partition.cost_estimate import predicted_us
-    from haotuner.partition.greedy_fusion import Loops
-
-    report = model.report
-    groups = [step for ways in model.ways for way in ways for step in way.steps if isinstance(step, Loops)]
-    forms = {step.output: step.form.words for step in groups if step.form is not None}
-    return {
-        "status": report.status,
-        "measured": report.measured,
-        "us": {"bound": report.bound_us, "chosen": report.chosen_us, "greedy": report.greedy_us},
-        "requests": len(model.prices.requests),
-        "predicted_us": {str(count): predicted_us(model, tuned, device, count) for count in threads},
-        "regions": [_formed(region, forms) for region in report.regions if region["chosen"]],
-        **({"ways": report.ways} if report.ways else {}),
-        **({"rewrites": report.rewrites} if report.rewrites else {}),
-    }
-
-
-def _formed(region: Mapping[str, Any], forms: Mapping[str, str]) -> dict[str, Any]:
-    """A region whose chosen kernels say their form."""
-    chosen = [{**group_, "form": forms.get(group_["output"], "plain loops")} for group_ in region["chosen"]]
-    return {**region, "chosen": chosen}
-
-
-def _ranges_of(models: Sequence[ModelTask]) -> dict[str, dict[str, list[int]]]:
-    """Of each model and segment the first and last size that every dimension was tuned for; branches are none."""
-    return {
-        part.name: {
-            name: [model.spans[name].first, model.spans[name].last] for name in part.document["dims"] if name in model.spans
-        }
-        for model in models
-        for part in model.executables.values()
-    }
 
 
 def _op_document(tuned: Tuned, lab: Measurer) -> dict[str, Any]:

@@ -33,6 +33,7 @@ LEAST_LEFT = 0.5  # of a budget, for measuring
 DERIVING, DERIVING_LEAST_S, DERIVING_MOST_S = 0.05, 5.0, 60.0  # of a budget, for derived forms of a model's products
 
 
+DEFAULT_DEVICE = "cpu"
 SEED_MOST = 2**31 - 1  # what every library that draws takes
 
 
@@ -79,10 +80,10 @@ class Request:
 
     ops: tuple[Op, ...]
     arrivals: Arrivals = field(default_factory=lambda: arrivals_of("dynamic"))  # what --shapes says
-    device: str = "cpu"
+    device: str = DEFAULT_DEVICE
     threads: tuple[int, ...] = ()  # 0: all cores; empty: one, and all cores
     budget_s: float | None = None
-    spent_s: float = 0.0  # of the budget, by the derivation of other forms of its models
+    spent_s: float = 0.0  # by the derivation of other forms of its models
     out: Path = Path("pack")
     db: str | None = None
     seed: int = 0
@@ -112,14 +113,18 @@ class Request:
 
     @property
     def seconds(self) -> float:
-        """The budget, less what was spent of it before."""
+        """The budget, less what derivation spent of it.
+
+        Where no form may pay, a share of ``DERIVING`` is not charged: the kernels have the time that they have without it.
+        """
         usual = BUDGET_PER_OP_S * len(self.ops)
         whole = self.budget_s or (min(BUDGET_OF_MODELS_S, usual) if self.models else usual)
-        return max(LEAST_LEFT * whole, whole - self.spent_s)
+        free_s = 0.0 if any(model.open_forms for model in self.models) else DERIVING * whole
+        return max(LEAST_LEFT * whole, whole - max(0.0, self.spent_s - free_s))
 
     @property
     def times_groups(self) -> bool:
-        """True if kernels of generated groups are timed: on this host as it is."""
+        """True if kernels of generated groups are timed: on a CPU as it is, with all of its instruction set."""
         return self.device == "cpu" and not self.zero_measure
 
     @property
@@ -142,12 +147,19 @@ class Request:
                 )
 
     def check_models(self, device: Device) -> None:
-        """UsageError for models that were read for another kind of device than this one."""
+        """UsageError for models that were read for another kind of device than this one, or for another CPU."""
         wrong = [model.written.name for model in self.models if model.on_device != (device.kind != "cpu")]
         if wrong:
             raise UsageError(
                 f"{', '.join(wrong)}: planned for another kind of device than {device.id}; read the file for it"
             )
+        for model in self.models:
+            programs = model.prices.programs
+            if programs is not None and programs.device.arch != device.arch:
+                raise UsageError(
+                    f"{model.written.name}: --device {self.device} is {programs.device.id} on this host, where the model "
+                    f"was read, and {device.id} in the fleet; tune on a host with that CPU, or name a --device of both"
+                )
 
     def check(self) -> None:
         """UsageError for what can be known to be wrong without looking at the device."""

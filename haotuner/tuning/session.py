@@ -4,57 +4,37 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from haotuner.backends.backend import CACHE_WORD, DEVICE_CODE, DEVICE_WORD, OBJECTS_WORD, Backend
 from haotuner.backends.index import backend_for, own_device
-from haotuner.errors import UsageError
+from haotuner.errors import UnknownDevice, UsageError
 from haotuner.host.processor import usable_cores
 from haotuner.measure.device_measurer import DeviceMeasurer
+from haotuner.measure.engine import DeviceEngine
 from haotuner.measure.measurer import Measurer
 from haotuner.measure.predictions_only import PredictionsOnly
 from haotuner.records import open_store
+from haotuner.records.patient import PatientStore
 from haotuner.search.policies.names import TEMPLATE
 from haotuner.spec.device import Device
 from haotuner.spec.op import Op
+from haotuner.spec.record import Record
 from haotuner.spec.traffic import arrivals_of
 from haotuner.tuning.initial_model import NOTHING, Starts
-from haotuner.tuning.op_tasks import SIGNAL, Watch, Whole, stopped_of, tune_every
-from haotuner.tuning.plan_facts import row_of
-from haotuner.tuning.publisher import OBJECTS, Publisher, served
+from haotuner.tuning.op_tasks import Watch, Whole, tune_every
+from haotuner.tuning.publisher import OBJECTS, Publisher
 from haotuner.tuning.request import Request, ops_asked
+from haotuner.tuning.run import Report, Run
 from haotuner.tuning.schedule_search import check_search, read_template
-from haotuner.tuning.strategies import Tuned
 
-if TYPE_CHECKING:
-    from haotuner.partition.tasks import ModelTask
+__all__ = ["Report", "builders_for", "prepared", "produce", "tune"]
 
 FEW_BUILDERS, MOST_BUILDERS = 2, 14  # a process holds some 0.5 GB
 SHORT_S = 10.0  # a run of less has one process that compiles
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
-    """Report that `haotuner tune` prints; ``document`` is its JSON form (README, *JSON*)."""
-
-    pack: Path
-    device: Device
-    threads: tuple[int, ...]  # counts that the pack has plans for
-    tuned: tuple[Tuned, ...]
-    models: tuple[ModelTask, ...]  # as the pack holds them
-    seconds: float
-    stopped: str
-    document: Mapping[str, Any]
-    start: str = ""  # which model the search began with, in words
-
-    @property
-    def complete(self) -> bool:
-        """True if every op has a measured plan, a model without ops was timed, and no signal cut the run short."""
-        return self.stopped != SIGNAL and all(t.measured for t in self.tuned) and not self.document["unverified"]
 
 
 def tune(
@@ -119,71 +99,83 @@ def tune(
     )
 
 
-def produce(request: Request, watch: Watch = lambda *_: True) -> Report:
+def produce(request: Request, watch: Watch = lambda *_: True, engine: DeviceEngine | None = None) -> Report:
     """Carry out a request. A pack is published only after it was verified in a process of its own.
 
     Of whole models the first pack comes early, and better ones in its place; the budget holds for all of it.
+    ``engine``: of the device in a fleet; None: this host.
     """
+    with prepared(request, watch, engine) as run:
+        lab = run.lab
+        if request.models and isinstance(lab, DeviceMeasurer):
+            from haotuner.tuning.model_tasks import tune_models
+
+            return run.finish(tune_models(request, lab, run.threads, run.starts.model, run.watch, run.publisher))
+        whole = Whole(tune_every(request, lab, run.threads, run.starts.model, run.watch), request.models)
+        if any(model.open_forms for model in request.models):
+            from haotuner.tuning.form_decision import decided
+
+            whole = replace(whole, models=decided(request.models, whole.tuned, run.device, run.threads[0]))
+        return run.finish(whole)
+
+
+@contextmanager
+def prepared(request: Request, watch: Watch, engine: DeviceEngine | None = None) -> Iterator[Run]:
+    """A run of a request, all of whose processes are ready; they end with it. Errors as of ``tune``."""
     begin = time.monotonic()
     request.check()
-    device = own_device(request.device, measure=not request.zero_measure, cache_dir=request.cache)
+    device = (
+        own_device(request.device, measure=not request.zero_measure, cache_dir=request.cache)
+        if engine is None
+        else engine.device
+    )
     backend = backend_for(device, request.device)
     request.check_models(device)
     request.check_memory(device)
     check_search(request, backend, device)
-    backend.check(device, request.device, measures=not request.zero_measure)
+    backend.check(device, request.device, measures=not request.zero_measure and engine is None)
     threads = backend.threads(request.threads, device)
     starts = Starts(request.model, device, seed=request.seed)
     start = starts.of(backend.searched(request.ops[0], device)[0].name) if request.ops else NOTHING
-    with _laboratory(request, backend, device) as lab:
-        publisher = Publisher(request, device, lab, start, watch, begin)
-        if request.models and isinstance(lab, DeviceMeasurer):
-            from haotuner.tuning.model_tasks import tune_models
-
-            whole = tune_models(request, lab, threads, starts.model, watch, publisher)
-        else:
-            whole = Whole(tune_every(request, lab, threads, starts.model, watch), request.models)
-            if any(model.open_forms for model in request.models):
-                from haotuner.tuning.form_decision import decided
-
-                whole = replace(whole, models=decided(request.models, whole.tuned, device, threads[0]))
-        tuned, stopped = served(whole.tuned, whole.models), whole.stopped or stopped_of(whole.tuned)
-        unverified = request.zero_measure or (
-            bool(request.models and tuned) and not any(tuned_op.measured for tuned_op in tuned)
+    with _laboratory(request, backend, device, engine) as lab:
+        heeded = _heeding(watch, lab)
+        publisher = Publisher(request, device, lab, start, heeded, begin, races=engine is None or _is_here(device, request))
+        yield Run(
+            request=request,
+            device=device,
+            threads=threads,
+            lab=lab,
+            publisher=publisher,
+            starts=starts,
+            watch=heeded,
+            begin=begin,
         )
-        document = publisher.publish(tuned, whole.models, unverified=unverified, stopped=stopped)
-        ops, reused, failures = [row_of(t, lab) for t in tuned], lab.reused + whole.reused, lab.failures
-    seconds = time.monotonic() - begin
-    turns = [[turn.task, round(turn.seconds, 3), turn.us] for turn in whole.turns]
-    report = {
-        "pack": str(request.out),
-        "device": device.id,
-        "seconds": round(seconds, 3),
-        "stopped": stopped,
-        "reused": reused,
-        "failures": failures,
-        "started_from": start.document,
-        "unverified": document["unverified"],
-        "verification": document["verification"],
-        "ops": ops,
-        **({"turns": turns} if turns else {}),
-        **({"kept": publisher.reason_kept} if publisher.reason_kept else {}),
-    }
-    return Report(
-        pack=request.out,
-        device=device,
-        threads=tuple(threads),
-        tuned=tuple(tuned),
-        models=tuple(whole.models),
-        seconds=seconds,
-        stopped=stopped,
-        document=report,
-        start=starts.words,
-    )
+
+
+def _is_here(device: Device, request: Request) -> bool:
+    """True if this host has the device of a fleet under the same name."""
+    try:
+        return own_device(request.device, measure=False, cache_dir=request.cache).id == device.id
+    except UnknownDevice:
+        return False
+
+
+def _heeding(watch: Watch, lab: Measurer) -> Watch:
+    """The watch, which also ends a run that can measure nothing any more, as a signal would; the reason is said once."""
+    notified: list[str] = []
+
+    def heeded(op: str, phase: str, record: Record | None) -> bool:
+        lost = lab.lost if isinstance(lab, DeviceMeasurer) else ""
+        if lost and not notified:
+            notified.append(lost)
+            watch("", f"stopping, and writing a pack from what is measured: {lost}", None)
+        return watch(op, phase, record) and not lost
+
+    return heeded
 
 
 @contextmanager
-def _laboratory(request: Request, backend: Backend, device: Device) -> Iterator[Measurer]:
+def _laboratory(request: Request, backend: Backend, device: Device, engine: DeviceEngine | None) -> Iterator[Measurer]:
     """Measurer that compiles, too, closed at the end; with --zero-measure it only compiles and there are no records."""
     environment = {**request.environment, DEVICE_WORD: request.device}
     if request.cache is not None:
@@ -193,11 +185,11 @@ def _laboratory(request: Request, backend: Backend, device: Device) -> Iterator[
         with closing(PredictionsOnly(backend, device, environment=environment)) as nothing:
             yield nothing
         return
-    with closing(open_store(request.records)) as store:
+    with closing(PatientStore(open_store(request.records))) as store:
         what = f"{' '.join(op.name for op in request.ops)} {request.shapes}"
         lab = DeviceMeasurer(
             device, store, environment=environment, resume=request.resume, seed=request.seed, what=what,
-            builders=builders_for(request.budget_s, device, usable_cores()),
+            builders=builders_for(request.budget_s, device, usable_cores()), engine=engine,
         )  # fmt: skip
         with closing(lab):
             lab.start()

@@ -1,7 +1,7 @@
 """Request from a model's file, and the check of a new pack's model against the reference.
 
-``python -m haotuner.verify.model_check PACK MODEL.onnx SHAPES`` checks in a process of its own: code that crashes must not
-take the tuner along.
+``python -m haotuner.verify.model_check PACK MODEL.onnx SHAPES [COUNTER [SUBGRAPH]]`` checks in a process of its own: code
+that crashes must not take the tuner along.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -20,6 +21,8 @@ import numpy as np
 
 from haotuner.errors import HaotunerError, PackInvalid, UsageError
 from haotuner.frontends.onnx.read import read
+from haotuner.frontends.onnx.subgraphs import read_subgraphs
+from haotuner.frontends.source_file import source_sha256
 from haotuner.frontends.torch_export.exported_program import SUFFIX, read_exported
 from haotuner.graph.error_bounds import SEED, difference, in_double, tolerance_of
 from haotuner.graph.extents import dimensions, evaluate
@@ -64,15 +67,17 @@ def model_of(
     serves: Callable[[Op], bool] | None = None,
     device: Device | None = None,
     forms: Forms | None = None,
+    subgraph: int | None = None,
 ) -> ModelTask:
     """The model of an ONNX file, or of one that torch.export saved (.pt2), ready to be tuned; errors as of the readers.
 
-    ``serves``: of a device, ``device``: of a CPU, ``forms``: None for none, as of ``model_task``.
+    ``serves``: of a device, ``device``: of a CPU, ``forms``: None for none, as of ``model_task``. ``subgraph``: as of
+    ``graph_of``.
     """
     from haotuner.partition.tasks import model_task  # with solvers and more, which a check can do without
 
     path_ = Path(path)
-    graph = graph_of(path_, shapes, defaults=serves is None)
+    graph = graph_of(path_, shapes, defaults=serves is None, subgraph=subgraph)
     graph = fp16_to_fp32(graph) if serves is None else graph
     every, pairs = requests(spans_of(graph, shapes)), demands(graph)
     refusals = [unmet(pairs, sizes) for sizes in every]
@@ -82,21 +87,35 @@ def model_of(
             "which must be equal. Give sizes at which they are, multiples of a number with a step (h=32..512:32). "
             "Where a number of the file stands for a dimension, export the model with that dimension dynamic"
         )
-    return model_task(name_of(path_), graph, shapes, path_, first_group, measure_s, serves,
+    task = model_task(name_of(path_, subgraph), graph, shapes, path_, first_group, measure_s, serves,
                       device=device, forms=forms)  # fmt: skip
+    return replace(task, source_sha256=source_sha256(path_), subgraph=subgraph)
 
 
-def name_of(file: Path) -> str:
-    """Name of a file's model in a pack."""
-    return re.sub(r"[^A-Za-z0-9_.-]", "_", file.stem)[:60].lstrip(".-") or "model"
+def name_of(file: Path, subgraph: int | None = None) -> str:
+    """Name of a file's model in a pack, or of a subgraph of it."""
+    end = "" if subgraph is None else f".subgraph{subgraph}"
+    return (re.sub(r"[^A-Za-z0-9_.-]", "_", file.stem)[: 60 - len(end)].lstrip(".-") or "model") + end
 
 
-def graph_of(file: Path, shapes: str, sizes: Mapping[str, int] | None = None, *, defaults: bool = True) -> Graph:
+def graph_of(
+    file: Path,
+    shapes: str,
+    sizes: Mapping[str, int] | None = None,
+    *,
+    defaults: bool = True,
+    subgraph: int | None = None,
+) -> Graph:
     """The graph of a model's file, by the file's kind, for requests of these shapes; errors as of the readers.
 
     ``sizes``: of one request, which is then all that the graph serves. ``defaults``: as of ``read``; packs of devices have
-    none.
+    none. ``subgraph``: number of the level of ``read_subgraphs`` to read; None: the whole file.
     """
+    if subgraph is not None:
+        level = read_subgraphs(file, lambda inputs: ranges_of(inputs, shapes), sizes)[subgraph]
+        if level is None:
+            raise UsageError(f"{file}: subgraph {subgraph} computes nothing; tune the file again")
+        return level
     if file.suffix == SUFFIX:
         return read_exported(file, sizes)
     return read(file, ranges=lambda inputs: ranges_of(inputs, shapes), defaults=defaults, sizes=sizes)
@@ -109,13 +128,15 @@ def check_apart(
     environment: Mapping[str, str],
     abandoned: Event | None = None,
     counter: Path | None = None,
+    subgraph: int | None = None,
 ) -> None:
     """``check_model`` in a process of its own. PackInvalid with its words.
 
-    ``counter``: a file that it writes how many shapes it has checked to, for ``shapes_checked``.
+    ``counter``: a file that it writes how many shapes it has checked to, for ``shapes_checked``. ``subgraph``: as of
+    ``graph_of``.
     """
     words = [sys.executable, "-m", "haotuner.verify.model_check", str(pack), str(file), shapes]
-    words += [] if counter is None else [str(counter)]
+    words += ["" if counter is None else str(counter), *([] if subgraph is None else [str(subgraph)])]
     try:
         answer = group.run(words, CHECK_LIMIT_S, dict(environment) or None, abandoned=abandoned)
     except TimedOut as error:
@@ -381,19 +402,19 @@ def _elements(graph: Graph, sizes: Mapping[str, int]) -> float:
     return float(sum(count * prod(evaluate(extent, sizes) for extent in shape) for shape, count in shapes.items()))
 
 
-def main(pack: str, file: str, shapes: str, counter: str = "") -> int:
+def main(pack: str, file: str, shapes: str, counter: str = "", subgraph: str = "") -> int:
     """Check one pack's model; says what is wrong."""
     try:
         model_file, placed = Path(file), read_manifest(Path(pack)).on_device
+        number = int(subgraph) if subgraph else None
 
         def at_sizes(sizes: Mapping[str, int]) -> Graph:
-            result = graph_of(model_file, shapes, sizes, defaults=not placed)
+            result = graph_of(model_file, shapes, sizes, defaults=not placed, subgraph=number)
             return result if placed else fp16_to_fp32(result)
 
-        graph = graph_of(model_file, shapes, defaults=not placed)
-        check_model(
-            Path(pack), name_of(model_file), graph, spans_of(graph, shapes), at_sizes, Path(counter) if counter else None
-        )
+        graph = graph_of(model_file, shapes, defaults=not placed, subgraph=number)
+        name, counted = name_of(model_file, number), Path(counter) if counter else None
+        check_model(Path(pack), name, graph, spans_of(graph, shapes), at_sizes, counted)
     except HaotunerError as error:
         print(error, file=sys.stderr)
         return error.exit_code
@@ -405,4 +426,4 @@ def main(pack: str, file: str, shapes: str, counter: str = "") -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:5]))
+    sys.exit(main(*sys.argv[1:6]))

@@ -161,7 +161,7 @@ def least_us(
         for _, name, sizes_text in sorted(requests):
             if result and time.monotonic() - begin > ENOUGH_S:
                 break
-            dims = {key: int(size) for key, _, size in (part.partition("=") for part in sizes_text.split(";"))}
+            dims = {key: int(size) for key, _, size in (part.partition("=") for part in sizes_text.split(";") if part)}
             models: list[Any] = []
             for word, pack in zip(words, loaded, strict=True):
                 turn(word)
@@ -176,8 +176,8 @@ def least_us(
     return result
 
 
-def form_times(packs: Sequence[Path], environment: Mapping[str, str]) -> list[dict[str, float]] | None:
-    """Microseconds of each pack of one model by request, in a process of its own; None where one fails."""
+def form_times(packs: Sequence[Path], environment: Mapping[str, str]) -> list[dict[tuple[str, str], float]] | None:
+    """Microseconds of each pack by model and request, in a process of its own; None where one fails."""
     words = [sys.executable, "-X", "faulthandler", "-m", "haotuner.verify.pack_race", TIMES, *map(str, packs)]
     try:
         answer = group.run(words, LIMIT_S, dict(environment) or None)
@@ -186,7 +186,7 @@ def form_times(packs: Sequence[Path], environment: Mapping[str, str]) -> list[di
     if answer.code != 0:
         return None
     rows: list[list[Any]] = json.loads(answer.out.splitlines()[-1])
-    return [{sizes: us[at] for sizes, us in rows} for at in range(len(packs))]
+    return [{(name, sizes): us[at] for name, sizes, us in rows} for at in range(len(packs))]
 
 
 def call_of(model: Any, dims: Mapping[str, int]) -> Callable[[], Any]:
@@ -227,11 +227,11 @@ def _least(calls: list[Callable[[], Any]], seconds: float, now: Callable[[], flo
 def main(old: str, new: str, *more: str) -> int:
     """Whose turn it is, a line each, then the ratio; what a pack says that fails goes to stderr.
 
-    After ``--times`` any number of packs: JSON of their times by request.
+    After ``--times`` any number of packs: JSON of their times by model and request.
     """
     try:
         if old == TIMES:
-            print(json.dumps([[sizes, us] for (_, sizes), us in least_us([Path(pack) for pack in (new, *more)]).items()]))
+            print(json.dumps([[*key, us] for key, us in least_us([Path(pack) for pack in (new, *more)]).items()]))
             return 0
         print(ratio(Path(old), Path(new), turn=lambda who: print(who, flush=True)))
     except HaotunerError as error:

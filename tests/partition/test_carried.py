@@ -81,3 +81,31 @@ def test_what_keeps_a_logarithm_from_zero_is_no_rounding(name: str, little: floa
     (found,) = Greedy(graph).products.values()
     assert found.op.epilogue == (() if name == "nothing" else (name,))
     assert len(found.nodes) == len(graph.nodes) - 2, "the sum and its logarithm are computed behind the product"
+
+
+OTHERS: dict[str, Any] = {  # what is a relu at most numbers, and must not be taken for one
+    "clipped to bytes": lambda g, y: g.map("min", g.map("max", y, 0.0), 255.0),
+    "clipped to fp16": lambda g, y: g.map("min", g.map("max", y, 0.0), 65504.0),
+    "above a threshold": lambda g, y: g.map("select", g.map("greater", y, 0.1), y, 0.0),
+    "rounded to halves": lambda g, y: g.map("max", g.map("add", g.map("sub", y, 3.0 * 2**21), 3.0 * 2**21), 0.0),
+    "rounded to parts": lambda g, y: g.map("max", g.map("add", g.map("sub", y, 3.0 * 2**15), 3.0 * 2**15), 0.0),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_function_with_other_values_somewhere_is_computed_as_written(name: str) -> None:
+    g = GraphBuilder()
+    x = g.input("x", (B, 8))
+    graph = g.finish(OTHERS[name](g, g.add("contract", x, g.constant(np.ones((8, 4), np.float32)), labels="mk,kn->mn")))
+    product, *rest = Greedy(graph).steps
+    assert isinstance(product, Product) and rest, "something is left behind the product"
+    assert graph.outputs[0] in {step.output for step in rest if isinstance(step, Loops)}
+
+
+@pytest.mark.parametrize(("size", "steps"), [(1000.0, 1), (3.0 * 2**22, 2)])
+def test_a_bias_that_rounds_is_added_behind_the_whole_sum(size: float, steps: int) -> None:
+    g = GraphBuilder()
+    x = g.input("x", (B, 8))
+    y = g.add("contract", x, g.constant(np.ones((8, 4), np.float32)), labels="mk,kn->mn")
+    graph = g.finish(g.map("add", y, g.constant(np.full(4, size, np.float32))))
+    assert len(Greedy(graph).steps) == steps

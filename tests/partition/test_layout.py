@@ -300,3 +300,18 @@ def test_features_that_fill_no_vector_cost_more_with_channels_last_alone(feature
     layer, sizes = f"conv2d:c=24,f={features},r=1,s=3,pad=0.1.0.1", {"b": 1, "h": 40, "w": 40}
     assert CORE.tile_factor(Op.parse(f"{layer},layout=nhwc"), sizes) == pytest.approx(share)
     assert CORE.tile_factor(Op.parse(layer), sizes) == 1.0
+
+
+@pytest.mark.parametrize(("n", "factor"), [(1, 16.0), (4, 4.0), (16, 1.0), (24, 1.0)])
+def test_products_of_fewer_columns_than_lanes_compute_a_whole_vector(n: int, factor: float) -> None:
+    op, bytes_ = Op.parse(f"dense:n={n},k=2"), Op.parse(f"dense:n={n},k=2,dtype=int8")
+    assert CORE.tile_factor(op, {"m": 1000}) == factor
+    assert CORE.tile_factor(bytes_, {"m": 1000}) == replace(CORE, waiting_rows=0.0).tile_factor(op, {"m": 1}) == 1.0
+
+
+def test_elements_apart_cost_direct_convolutions_more_but_for_pairs() -> None:
+    sizes = {"b": 1, "h": 80, "w": 96}
+    near, apart = "conv2d:c=1,f=8,r=7,s=7,pad=3.3.3.3", "conv2d:c=1,f=8,r=7,s=7,stride=1.3,pad=3.3.3.3"
+    assert CORE.tile_factor(Op.parse(apart), sizes) > 5 * CORE.tile_factor(Op.parse(near), sizes)
+    pairs = "conv2d:c=16,f=16,r=3,s=3,stride=2.2,pad=1.1.1.1,groups=16"
+    assert CORE.tile_factor(Op.parse(pairs), sizes) < 2.0

@@ -174,6 +174,7 @@ BAD: dict[str, tuple[str, str]] = {
     "none": ("batch=0..4;seq=1", "--shapes batch=0..4: expected a size"),
     "unsaid": ("dynamic", "how large the model's dimensions may be .batch, seq., for example batch=1..8; seq=1..8"),
     "twice": ("x=1..4x8x32;mask=1..4x1x1x9", "seq is 8 in one place and 9"),
+    "name_twice": ("batch=1..4;seq=1;batch=1..2", "says batch twice; write it once"),
 }
 
 
@@ -364,7 +365,6 @@ def test_prices_are_measured_where_a_plan_wants_them_and_nowhere_else():
 
 
 def test_a_kernel_that_cannot_be_timed_keeps_what_it_is_expected_to_take(monkeypatch):
-    monkeypatch.setattr(measured_module, "RUNTIME_SOURCES", "nowhere")
     monkeypatch.setattr(measured_module, "head_of", lambda _: "this is no C")
     prices = ProfiledPrices([{"batch": 3, "seq": 17}], 60.0)
     plan = IlpPartitioner(softmax_of_rows(), prices)

@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("tvm")
-
 from haotuner.backends.cpu.compile import RUNTIME_SOURCES, object_code
+from haotuner.backends.cpu.group_timer import AXES
 from haotuner.backends.index import own_device
 from haotuner.backends.toolchain import Toolchain
 from haotuner.codegen.loops.c_math import head_of
@@ -26,7 +25,7 @@ from haotuner.host.processor import missing_flags
 from haotuner.partition import costs
 from haotuner.partition.costs import Prices, kernel_of
 from haotuner.partition.greedy_fusion import Loops, Specialization
-from haotuner.partition.group_times import AXES, NamedGroup
+from haotuner.partition.group_times import NamedGroup
 from haotuner.partition.profiled_costs import ProfiledPrices, TimedForm, WaitingGroup
 from haotuner.partition.program_forms import ExpressedGroup, ProgramForm, ProgramSpace, prefers_program
 from haotuner.partition.tasks import with_forms

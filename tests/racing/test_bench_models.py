@@ -59,6 +59,9 @@ def test_what_cannot_be_given_is_said(text):
 def test_sizes_of_the_data_are_not_drawn():
     found = requests_of("batch=1;seq=3..4;length_0=1..9", DIMS, data=["length_0"])
     assert found == [{"batch": 1, "seq": 3}, {"batch": 1, "seq": 4}]
+    for text, words in (("batch=1;seq=2;batch=3", "says batch twice"), ("batch=1;seq", "--shapes seq=: expected a size")):
+        with pytest.raises(UsageError, match=words):
+            requests_of(text, DIMS)
     with pytest.raises(UsageError, match="length_0"):
         requests_of("batch=1;seq=3..4;length_0=1..9", DIMS)
 

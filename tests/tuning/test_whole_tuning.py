@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from haotuner.backends.cpu.group_jobs import timed_here
 from haotuner.graph import decompositions
 from haotuner.graph.extents import dimension
 from haotuner.graph.graph import Graph, GraphBuilder
@@ -33,11 +34,13 @@ from haotuner.search.task_scheduler import (
     enough_s,
     shared,
 )
+from haotuner.spec.record import Timed
 from haotuner.tuning.group_tasks import GroupTasks
 from haotuner.tuning.publisher import next_seconds
 from tests.search.fake_lab import CORE
 
 B, T = dimension("batch"), dimension("seq")
+ENOUGH_S = 600.0  # for all that a plan wants, on a machine that is busy, too
 REQUESTS = [{"batch": 2, "seq": 9}, {"batch": 3, "seq": 40}]
 
 
@@ -177,7 +180,7 @@ def test_equal_groups_are_timed_once_and_never_again_in_a_resumed_run(monkeypatc
     def run(resume: bool) -> tuple[GroupRecords, Any]:
         Counting.timed = 0
         records = GroupRecords(store, CORE, resume=resume)
-        model.price(0, Counting(model.prices.requests, 60.0, records))
+        model.price(0, Counting(model.prices.requests, ENOUGH_S, records))
         (found,) = reassembled([model], 0)
         return records, found
 
@@ -197,7 +200,7 @@ def test_equal_groups_are_timed_once_and_never_again_in_a_resumed_run(monkeypatc
 
 def groups_of(models: Sequence[ModelTask], store: RecordStore, *, resume: bool = False, goes_on: bool = True) -> GroupTasks:
     request: Any = SimpleNamespace(times_groups=True, resume=resume, models=models)
-    lab: Any = SimpleNamespace(store=store, device=CORE)
+    lab: Any = SimpleNamespace(store=store, device=CORE, time_groups=timed_here)
     return GroupTasks(request, lab, lambda *_: goes_on, "net")
 
 
@@ -218,7 +221,7 @@ def test_the_groups_of_each_model_are_a_task_beside_the_ops(tmp_path):
 def test_a_turn_times_groups_of_one_model_until_all_that_its_plan_wants_have_times(tmp_path):
     store = MemoryStore()
     groups = groups_of(two_models(tmp_path), store)
-    result = groups.run_turn(0, 60.0)
+    result = groups.run_turn(0, ENOUGH_S)
     first, other = groups.models
     assert (result.stopped, result.timings, result.tuned) == ("exhausted", first.report.measured, None)
     assert result.timings > 0 and result.us == pytest.approx(float(np.mean(groups_us(first))))
@@ -231,12 +234,12 @@ def test_a_turn_without_time_measures_nothing_and_a_later_one_goes_on(tmp_path):
     groups = groups_of(two_models(tmp_path), MemoryStore())
     none = groups.run_turn(0, 0.0)
     assert (none.stopped, none.timings) == ("budget", 0)
-    assert groups.run_turn(0, 60.0).stopped == "exhausted" and groups.models[0].report.measured > 0
+    assert groups.run_turn(0, ENOUGH_S).stopped == "exhausted" and groups.models[0].report.measured > 0
 
 
 def test_a_resumed_run_begins_with_the_times_of_the_one_before(tmp_path):
     store = MemoryStore()
-    timed = groups_of(two_models(tmp_path), store).run_turn(0, 60.0)
+    timed = groups_of(two_models(tmp_path), store).run_turn(0, ENOUGH_S)
     count = len(list(store.records()))
     again = groups_of(two_models(tmp_path), store, resume=True)
     assert timed.timings > 0 and again.reused > 0 and len(list(store.records())) == count
@@ -248,7 +251,7 @@ def test_a_resumed_run_begins_with_the_times_of_the_one_before(tmp_path):
 
 
 def test_a_turn_that_is_told_to_stop_says_so(tmp_path):
-    assert groups_of(two_models(tmp_path), MemoryStore(), goes_on=False).run_turn(0, 60.0).stopped == "signal"
+    assert groups_of(two_models(tmp_path), MemoryStore(), goes_on=False).run_turn(0, ENOUGH_S).stopped == "signal"
 
 
 def test_the_groups_that_take_most_of_a_request_get_most_of_the_later_turns(monkeypatch):
@@ -274,6 +277,19 @@ def test_a_groups_name_is_its_meaning():
     assert scaled("x", 2.0).name == scaled("y", 2.0).name != scaled("x", 3.0).name
     assert scaled("x", 2.0, 7).dims == ["batch"]
     assert scaled("x", 2.0, 7).trial(REQUESTS[0]).shape.as_dict() == {"batch": 2}
+
+
+def test_times_by_the_text_of_a_groups_c_count_on_under_its_name():
+    g = GraphBuilder()
+    group = NamedGroup(g.finish(g.map("exp", g.input("x", (B, T)))))
+    store = MemoryStore()
+    GroupRecords(store, CORE).keep([(group.trial(request, group.text_name), 7.0) for request in REQUESTS])
+    records = GroupRecords(store, CORE, resume=True)
+    assert records.known(group.trial(REQUESTS[0])) is None
+    records.rename(group, [*REQUESTS, *REQUESTS])
+    assert [records.known(group.trial(request)) for request in REQUESTS] == [Timed(samples_us=(7.0,))] * len(REQUESTS)
+    records.rename(group, REQUESTS)
+    assert len(list(store.records())) == 2 * len(REQUESTS), "each is stored once"
 
 
 def test_without_time_left_a_kernel_counts_with_what_is_expected_of_it(monkeypatch):

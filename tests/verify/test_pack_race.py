@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +15,7 @@ import pytest
 import haotuner
 from haotuner.errors import PackInvalid
 from haotuner.graph import decompositions
-from haotuner.graph.extents import dimension
+from haotuner.graph.extents import Extent, dimension
 from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.pack.folder import MANIFEST
 from haotuner.pack.manifest import read_manifest
@@ -39,15 +39,15 @@ B, T = dimension("batch"), dimension("seq")
 EXPECTED = {"batch=1;seq=2": {"all": 1.0}, "batch=2;seq=60": {"all": 2.0}}
 
 
-def net() -> Graph:
+def net(*sizes: Extent) -> Graph:
     g = GraphBuilder()
-    return g.finish(decompositions.softmax(g, g.input("x", (B, T, 8))))
+    return g.finish(decompositions.softmax(g, g.input("x", (*(sizes or (B, T)), 8))))
 
 
-def told(pack: Path, **more: Any) -> Path:
+def told(pack: Path, requests: Mapping[str, Any] = EXPECTED, **more: Any) -> Path:
     """The pack with what tuning says of its model in its manifest."""
     document = dict(read_manifest(pack).document)
-    document["tuning"] = {**document["tuning"], "models": {"net": {"predicted_us": {"1": EXPECTED}}}, **more}
+    document["tuning"] = {**document["tuning"], "models": {"net": {"predicted_us": {"1": requests}}}, **more}
     for name, data in sealed(as_json(document)).items():
         (pack / name).write_bytes(data)
     return pack
@@ -76,8 +76,15 @@ def test_two_packs_are_raced_where_they_mean_the_same(packs, tmp_path):
 def test_packs_of_one_model_are_timed_at_each_request(packs, tmp_path):
     rows = form_times([*packs, packs[0]], {})
     assert rows is not None and len(rows) == 3
-    assert all(row.keys() == EXPECTED.keys() and min(row.values()) > 0 for row in rows)
+    assert all(row.keys() == {("net", sizes) for sizes in EXPECTED} and min(row.values()) > 0 for row in rows)
     assert form_times([packs[0], crashing(packs[1], tmp_path / "fallen")], {}) is None
+
+
+def test_packs_of_a_model_of_fixed_sizes_are_raced(tmp_path):
+    first, second = (
+        told(model_pack(tmp_path / name, {"net": net(2, 5)}), {"": {"all": 1.0}}) for name in ("first", "second")
+    )
+    assert ratio(first, second) > 0
 
 
 def crashing(pack: Path, out: Path) -> Path:
@@ -149,7 +156,10 @@ class Kept:
             backend=SimpleNamespace(write_library=lambda *_: {}, lacking=lambda _: ""), compile_object=None
         )
         request = SimpleNamespace(out=out, cache=None, environment={}, zero_measure=False, records="records")
-        model = SimpleNamespace(executables={}, file=new, shapes="", on_device=False, parts=(), written=None)
+        written = SimpleNamespace(name="net")
+        model = SimpleNamespace(
+            executables={}, file=new, shapes="", on_device=False, parts=(), written=written, source_sha256="", subgraph=None
+        )
 
         def write(place: Path, library: Path, document: Any, check: Any, models: Any) -> None:
             aside = Path(shutil.copytree(new, place.parent / "aside"))
@@ -168,6 +178,7 @@ class Kept:
         monkeypatch.setattr("haotuner.verify.model_check.check_apart", lambda *_: None)
         monkeypatch.setattr(pack_race, "raced_apart", lambda *_: Outcome(1.3 if self.slower else 0.9))
         self.publisher = Publisher(request, None, lab, None, lambda *said: self.said.append(said[1]) or True, 0.0)  # type: ignore[arg-type, func-returns-value]
+        monkeypatch.setattr(self.publisher, "_with_times", lambda *_: {})
         monkeypatch.setattr(self.publisher, "_document", lambda *_, **said: {"unverified": said["unverified"], "tuning": {}})
         self.model = model
 
