@@ -8,17 +8,20 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from haotuner.backends.backend import OBJECTS_WORD, Backend, Facts, LibrarySlot, Timer
+from haotuner.backends.cpu.group_jobs import GroupJob
 from haotuner.backends.fingerprint import Policy, fingerprint_with
 from haotuner.backends.index import backend_for
+from haotuner.errors import RecordsUnreachable
 from haotuner.host.files import scratch_folder
 from haotuner.isolate.answers import ChildNotResponding
-from haotuner.isolate.child import Child
+from haotuner.measure.engine import Builder, Engine, EngineLost, LocalEngine
 from haotuner.measure.measurer import GoesOn
 from haotuner.measure.rekeying import rekeyed
 from haotuner.records import RecordStore, Session
@@ -39,8 +42,20 @@ GLANCE_S = 0.25  # how often whoever watches is asked while kernels are built
 OWNER_LIMIT_S = 20.0  # another tuner that claimed a trial is waited for as long as a trial may take
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Queue:
+    """Threads that wait for an engine's timer, and the outcomes of trials that were begun ahead, by key."""
+
+    pool: ThreadPoolExecutor
+    under_way: dict[str, Future[Failed | tuple[Timed, Facts]]] = field(default_factory=dict)
+
+
 class DeviceMeasurer:
-    """Measures on one device. Close it: it owns processes and a scratch folder."""
+    """Measures on one device. Close it: it owns processes and a scratch folder.
+
+    ``lost``: why no trial is measured any more, in words: nobody builds or times, or the store is unreachable. Empty while
+    all is well; what was measured before stands.
+    """
 
     def __init__(
         self,
@@ -53,8 +68,10 @@ class DeviceMeasurer:
         what: str = "",
         seed: int = 0,
         builders: int = 2,
+        engine: Engine | None = None,
     ) -> None:
-        self.device, self.store, self.seed, self.builders = device, store, seed, builders
+        """``engine``: where builds and timings are carried out; None: in processes of this host."""
+        self.device, self.store, self.seed, self.lost = device, store, seed, ""
         self.backend = backend = backend_for(device)
         self.policy = policy or Policy()
         self.fingerprint = backend.fingerprint(device, self.policy)
@@ -67,8 +84,10 @@ class DeviceMeasurer:
         self._scratch = self._resources.enter_context(scratch_folder())
         environment = {OBJECTS_WORD: str(self._scratch / "objects"), **environment}  # at least each library but the first
         environment["TMPDIR"] = str(self._scratch)  # a compiler that is killed leaves its files there
-        self._builders = [backend.builder(environment) for _ in range(builders)]
-        self._timer = backend.timer(device, self.policy, environment, seed=seed)
+        self._engine = engine = engine or LocalEngine()
+        self._builders = engine.builders(backend, environment, builders)
+        self.builders = len(self._builders)
+        self._timer = engine.timer(backend, device, self.policy, environment, seed=seed)
         self._slots: dict[str, LibrarySlot] = {}  # by kernel name
         self._broken: dict[str, Failed] = {}
         self.failures: dict[str, int] = {}
@@ -78,7 +97,7 @@ class DeviceMeasurer:
 
         With ``resume`` the records that count are found now.
         """
-        processes: list[Child | Timer] = [*self._builders, self._timer]
+        processes: list[Builder | Timer] = [*self._builders, self._timer]
         with ThreadPoolExecutor(len(processes)) as pool:
             for started in [pool.submit(process.start) for process in processes]:
                 started.result()
@@ -110,7 +129,7 @@ class DeviceMeasurer:
             for done in [pool.submit(self._learn_from, *lane) for lane in zip(self._builders, lanes, strict=True)]:
                 done.result()
 
-    def _learn_from(self, builder: Child, names: Sequence[str]) -> None:
+    def _learn_from(self, builder: Builder, names: Sequence[str]) -> None:
         missing = [name for name in names if name not in self._code]
         if not missing:
             return
@@ -143,7 +162,7 @@ class DeviceMeasurer:
 
     def close(self) -> None:
         """Stop the processes and remove the scratch folder."""
-        processes: list[Child | Timer] = [*self._builders, self._timer]
+        processes: list[Builder | Timer] = [*self._builders, self._timer]
         for process in processes:
             process.close()
         self._resources.close()
@@ -163,23 +182,36 @@ class DeviceMeasurer:
         self._recall()
         return self._known.get(trial.key())
 
+    def records(self) -> list[Record]:
+        """Records that this session has so far; another thread may measure meanwhile."""
+        return list(self._known.copy().values())
+
     def prepare(self, names: Sequence[str], goes_on: GoesOn = lambda _: True) -> None:
         """Build kernels ahead, all builders at work at once; what fails is known when its trials come.
 
         When ``goes_on`` says no, what is being built is finished and nothing more is begun.
         """
-        self._build(names, goes_on)
+        with self._until_lost():
+            self._build(names, goes_on)
 
     def gather(self, names: Sequence[str]) -> None:
         """Build kernels into one library, so that any composition of them can be timed without another build."""
         sound = sorted({name for name in names if name not in self._broken})
         apart = {self._slots[name].library if name in self._slots else name for name in sound}
         if len(apart) > 1 and not self.backend.libraries_mix:
-            self._build_batch(self._builders[0], sound)  # if it fails, the kernels stay where they were
+            with self._until_lost():
+                self._build_batch(self._builders[0], sound)  # if it fails, the kernels stay where they were
 
     def compile_object(self, kernels: Sequence[MicroKernel], arch: str, out: Path) -> None:
         """One object file of kernels, made by a builder; RuntimeError with the compiler's words."""
         compile_object(self.backend, self._builders[0], kernels, arch, out)
+
+    def time_groups(self, job: GroupJob) -> list[str]:
+        """Lines of a process that times generated groups on the device; none where nobody answers any more (``lost``)."""
+        lines: list[str] = []
+        with self._until_lost():
+            lines += self._engine.time_groups(job)
+        return lines
 
     def measure(self, trials: Iterable[Trial], goes_on: GoesOn = lambda _: True) -> list[Record]:
         """Records of the trials, in order.
@@ -189,25 +221,66 @@ class DeviceMeasurer:
         """
         required = list(trials)
         result: list[Record] = []
-        unbuilt = sorted({name for t in required if self.known(t) is None for name, _ in t.composition.parts})
-        if unbuilt and goes_on(None):
-            self._build(unbuilt, goes_on)
-        for trial in required:
-            record = self.known(trial)
-            if record is None:
-                if not goes_on(None):
-                    break
-                record = self._elsewhere(trial) or self._record(trial, self._outcome(trial))
-            result.append(record)
-            goes_on(record)
+        with self._until_lost():
+            unbuilt = sorted({name for t in required if self.known(t) is None for name, _ in t.composition.parts})
+            if unbuilt and not self.lost and goes_on(None):
+                self._build(unbuilt, goes_on)
+        with ThreadPoolExecutor(1 + self._engine.trials_ahead) as pool:
+            queue = _Queue(pool=pool)
+            for index, trial in enumerate(required):
+                record = self.known(trial)
+                if record is None:
+                    if self.lost or (trial.key() not in queue.under_way and not goes_on(None)):
+                        break
+                    measured: list[Record] = []
+                    with self._until_lost():
+                        measured.append(self._measured(trial, required[index + 1 :], queue, goes_on))
+                    if not measured:
+                        break
+                    record = measured[0]
+                result.append(record)
+                goes_on(record)
         return result
+
+    def _measured(self, trial: Trial, later: Sequence[Trial], queue: _Queue, goes_on: GoesOn) -> Record:
+        """The record of a trial. Of ``later`` trials as many begin meanwhile as the engine's timer takes ahead."""
+        most = self._engine.trials_ahead
+        if not most:
+            return self._elsewhere(trial) or self._record(trial, self._outcome(trial))
+        outcome = queue.under_way.pop(trial.key(), None)
+        if outcome is None:
+            if (record := self._elsewhere(trial)) is not None:
+                return record
+            outcome = queue.pool.submit(self._outcome, trial)
+        for following in later[: most - len(queue.under_way)]:
+            if following == trial or not self._is_ready(following) or not goes_on(None) or not self._claim(following):
+                break
+            queue.under_way[following.key()] = queue.pool.submit(self._outcome, following)
+        return self._record(trial, outcome.result())
+
+    def _is_ready(self, trial: Trial) -> bool:
+        """True for a trial without a record whose kernels lie in one library, so that it is timed without another build."""
+        names = {part.kernel for part in trial.composition.parts}
+        libraries = {self._slots[name].library for name in names if name in self._slots}
+        return self.known(trial) is None and not names & self._broken.keys() and len(libraries) == 1
+
+    def _claim(self, trial: Trial) -> bool:
+        """True if this tuner may measure a trial; False while another one does, or did."""
+        return bool(self.store.claim(self.session.id, [trial.key()], fingerprint=self._fingerprint(trial)))
+
+    @contextmanager
+    def _until_lost(self) -> Iterator[None]:
+        """Note why nothing more can be measured, where that turns out inside."""
+        try:
+            yield
+        except (EngineLost, RecordsUnreachable) as error:
+            self.lost = self.lost or str(error)
 
     def _elsewhere(self, trial: Trial) -> Record | None:
         """The record of another tuner that resumed the same session, waited for while it measures; None: it is ours."""
         key, until = trial.key(), time.monotonic() + OWNER_LIMIT_S
-        fingerprint = self._fingerprint(trial)
-        while not self.store.claim(self.session.id, [key], fingerprint=fingerprint):
-            record = self.store.measured(fingerprint, session=self.session.id).get(key)
+        while not self._claim(trial):
+            record = self.store.measured(self._fingerprint(trial), session=self.session.id).get(key)
             if record is not None:
                 self._known[key] = record
                 return record
@@ -247,7 +320,7 @@ class DeviceMeasurer:
             for done in running:
                 done.result()
 
-    def _build_lane(self, builder: Child, batches: Sequence[Sequence[str]], stop: threading.Event) -> None:
+    def _build_lane(self, builder: Builder, batches: Sequence[Sequence[str]], stop: threading.Event) -> None:
         for batch in batches:
             if stop.is_set():
                 return
@@ -259,7 +332,7 @@ class DeviceMeasurer:
                 if alone is not None:
                     self._broken[name] = alone
 
-    def _build_batch(self, builder: Child, names: Sequence[str]) -> Failed | None:
+    def _build_batch(self, builder: Builder, names: Sequence[str]) -> Failed | None:
         tag = hashlib.sha256(" ".join(names).encode()).hexdigest()[:16]
         out = str(self._scratch / f"{tag}.so")
         self._learn_from(builder, names)
@@ -322,7 +395,7 @@ def whole_tiles(family: Family, kernel: MicroKernel, op: Op, shape: Shape) -> in
     return shape[axis] // tile.extent[axis] if tile.edge.get(axis) == "exact" else 1
 
 
-def compile_object(backend: Backend, builder: Child, kernels: Sequence[MicroKernel], arch: str, out: Path) -> None:
+def compile_object(backend: Backend, builder: Builder, kernels: Sequence[MicroKernel], arch: str, out: Path) -> None:
     """One object file of kernels for a pack; RuntimeError with the compiler's words."""
     try:
         builder.ask(backend.object_request(kernels, arch, str(out)), BUILD_LIMIT_S + KERNEL_LIMIT_S * len(kernels))

@@ -14,6 +14,7 @@ from haotuner.backends.cpu.timer import CpuTimer
 from haotuner.backends.fingerprint import Policy
 from haotuner.hw_profiles.find import find_device
 from haotuner.isolate.answers import Job, TimedOut
+from haotuner.isolate.child import Child
 from haotuner.measure.device_measurer import BATCH, FIRST_BATCH, DeviceMeasurer, _batches
 from haotuner.microkernels.cpu.dense import CpuDense
 from haotuner.records import MemoryStore, RecordStore
@@ -242,7 +243,9 @@ def test_without_resume_or_under_another_policy_nothing_is_reused(
 def test_closing_stops_the_processes_and_removes_the_files(device: Device) -> None:
     own = new_lab(device, MemoryStore())
     own.measure([trial("no_family__mr1_nr16_pw16_ku1_vl16", 1)])
-    scratch, pid = own._scratch, own._builders[0].pid
+    builder = own._builders[0]
+    assert isinstance(builder, Child)
+    scratch, pid = own._scratch, builder.pid
     assert scratch.is_dir() and pid is not None
     own.close()
     own.close()

@@ -1,0 +1,1 @@
+"""Machines that tune together through Ray."""
