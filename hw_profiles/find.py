@@ -11,6 +11,7 @@ from typing import Literal
 from haotuner.errors import EnvironmentMissing, UnknownDevice
 from haotuner.hw_profiles.cpu import cpu_device, cpu_info, cpu_isas
 from haotuner.hw_profiles.gpu import gpu_device, gpu_devices, part_of
+from haotuner.hw_profiles.isa import ISAS
 from haotuner.hw_profiles.profile import profile_named, profiles
 from haotuner.hw_profiles.table import known_named, table
 from haotuner.hw_profiles.topology import Host
@@ -67,6 +68,17 @@ def find_device(text: str, *, measure: bool = True, cache_dir: Path | None = Non
             if info and name == info.id(isa):
                 return cpu_device(isa.name, host=host, measure=measure, cache_dir=cache_dir)
     raise UnknownDevice(_unknown(text, name))
+
+
+def names_of(requested: str, device: Device) -> tuple[str, ...]:
+    """Names of a device: as requested, the profile's id, and of a CPU its instruction set (``cpu:avx2``)."""
+    sets = [f"cpu:{isa.name}" for isa in ISAS if device.kind == "cpu" and isa.arch == device.arch]
+    return tuple(dict.fromkeys([requested, device.id, *sets]))
+
+
+def shares_cores(name: str) -> bool:
+    """True for a name of this host's CPU: several such devices need cores of their own to be timed at once."""
+    return name.partition(":")[0] == "cpu"
 
 
 def list_devices(

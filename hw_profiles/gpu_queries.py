@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from haotuner.extras import how_to_get
+from haotuner.host.extras import how_to_get
 
 Reason = Literal["no-module", "no-library", "no-driver", "no-gpu", "no-permission", "mismatch", "lost", "timeout", "unknown"]
 

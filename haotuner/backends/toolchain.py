@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import importlib.metadata
+import importlib.util
 import os
 import shutil
 import tempfile
@@ -16,12 +17,14 @@ from pathlib import Path
 from haotuner.backends.fingerprint import machine_code
 from haotuner.backends.object_cache import ObjectCache, hash_of, key_of
 from haotuner.errors import EnvironmentMissing
-from haotuner.extras import how_to_get
+from haotuner.host.extras import how_to_get
 from haotuner.isolate import group
 from haotuner.isolate.answers import TimedOut
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 COMPILERS = ("cc", "gcc", "clang")
+ZIG = "ziglang"  # a package of PyPI with clang, a linker and the C library's headers
+ZIG_WORDS = ("cc", "-mcpu=x86_64")  # it compiles for this host's CPU otherwise, whatever level is asked for
 VERSION_LIMIT_S = 30.0  # a compiler says its version at once, from a cold network disk in seconds
 # C11 for atomics; -O2 because the hot loops are TVM's, not ours; hidden so that two packs in one process never meet.
 CFLAGS = (
@@ -45,21 +48,26 @@ class Toolchain:
     version: str
     include: Path
     objects: Path | None = None  # where compiled sources of the package are kept; None: nowhere
+    subcommand: tuple[str, ...] = ()  # words behind the compiler's path in every command
 
     @staticmethod
     def find(objects: Path | None = None) -> Toolchain:
-        """The first of cc, gcc, clang on the PATH; EnvironmentMissing says how to get one."""
-        for name in COMPILERS:
-            path = shutil.which(name)
-            if path is None:
-                continue
-            answer = group.run([path, "--version"], VERSION_LIMIT_S)
+        """The first of cc, gcc, clang on the PATH, else the package ziglang's; EnvironmentMissing says how to get one."""
+        for path, *subcommand in compiler_commands():
+            answer = group.run([path, *subcommand, "--version"], VERSION_LIMIT_S)
             if answer.code == 0 and answer.out:
-                return Toolchain(compiler=path, version=answer.out.splitlines()[0], include=_ffi_headers(), objects=objects)
+                version = answer.out.splitlines()[0]
+                return Toolchain(compiler=path, subcommand=tuple(subcommand), version=version, include=_ffi_headers(),
+                                 objects=objects)  # fmt: skip
         raise EnvironmentMissing(
-            f"no C compiler: looked for {', '.join(COMPILERS)} on the PATH. "
-            "Tuning links a library with it; install one, for example: apt-get install gcc"
+            f"no C compiler: looked for {', '.join(COMPILERS)} on the PATH, and for the package {ZIG}. "
+            f"Tuning links a library with it; install one, for example: apt-get install gcc, or pip install {ZIG}"
         )
+
+    @property
+    def command(self) -> list[str]:
+        """Words that every command of the compiler begins with."""
+        return [self.compiler, *self.subcommand]
 
     def link(
         self, objects: list[Path], sources: list[Path], include: list[Path], out: Path, *, timeout_s: float = 120
@@ -176,7 +184,7 @@ class Toolchain:
     def _run(self, words: list[str], timeout_s: float) -> None:
         name = Path(self.compiler).name
         try:
-            answer = group.run([self.compiler, *words], timeout_s)
+            answer = group.run([*self.command, *words], timeout_s)
         except TimedOut as error:
             raise RuntimeError(f"{error}; run again when the machine is less busy") from error
         if answer.code != 0:
@@ -188,6 +196,15 @@ class Toolchain:
             "compiler": self.version,
             **{name: importlib.metadata.version(name) for name in ("apache-tvm", "apache-tvm-ffi")},
         }
+
+
+def compiler_commands() -> Iterator[list[str]]:
+    """Commands of the compilers that are installed, the first to be tried first."""
+    yield from ([path] for path in map(shutil.which, COMPILERS) if path is not None)
+    package = importlib.util.find_spec(ZIG)
+    for folder in () if package is None else package.submodule_search_locations or ():
+        if os.access(zig := Path(folder) / "zig", os.X_OK):
+            yield [str(zig), *ZIG_WORDS]
 
 
 @contextlib.contextmanager

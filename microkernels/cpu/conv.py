@@ -24,7 +24,6 @@ from haotuner.microkernels.cpu.dense import FP32_BYTES, MAX_TILE_ROWS, TAIL_LANE
 from haotuner.microkernels.cpu.dense_demand import MAX_STREAMS
 from haotuner.microkernels.cpu.epilogue import with_epilogue
 from haotuner.ops.convolution import is_convolution, residue_taps, windows
-from haotuner.ops.epilogue import STEPS
 from haotuner.spec.constraint import ConstraintQuery, Laws
 from haotuner.spec.demand import Column, Demand, DemandQuery, Expectation
 from haotuner.spec.device import Device
@@ -167,10 +166,6 @@ class CpuConv:
     def expectation(self, op: Op, device: Device, traffic: Traffic) -> Expectation | None:
         """None: the cost model's."""
         return None
-
-    def fuses(self, step: str) -> bool:
-        """All: they follow while the output is in cache (``epilogue.py``)."""
-        return step in STEPS
 
     def schedule(self, kernel: MicroKernel, symbol: str) -> Any:
         """TVM module of the tile's program, see ``dense.py``, and of the last tile's, ``symbol_tail``."""

@@ -15,7 +15,6 @@ import numpy as np
 from haotuner.microkernels.cpu.conv import channels_last
 from haotuner.microkernels.cpu.epilogue import with_epilogue
 from haotuner.ops.convolution import is_convolution, windows
-from haotuner.ops.epilogue import STEPS
 from haotuner.spec.constraint import Laws
 from haotuner.spec.demand import Demand, DemandQuery, Expectation, Work
 from haotuner.spec.device import Device
@@ -102,10 +101,6 @@ class CpuConvDirect:
     def expectation(self, op: Op, device: Device, traffic: Traffic) -> Expectation | None:
         """None: the cost model's."""
         return None
-
-    def fuses(self, step: str) -> bool:
-        """All: they follow while the output is in cache (``epilogue.py``)."""
-        return step in STEPS
 
     def schedule(self, kernel: MicroKernel, symbol: str) -> Any:
         """A module without a function: the runtime has the program."""

@@ -15,7 +15,6 @@ from typing import Any, Literal
 from haotuner.microkernels.cpu import dense_demand
 from haotuner.microkernels.cpu.dense_demand import SPARSE, SPARSE_BYTES
 from haotuner.microkernels.cpu.epilogue import code_of
-from haotuner.ops.epilogue import STEPS
 from haotuner.spec.constraint import Laws
 from haotuner.spec.demand import Demand, DemandQuery, Expectation
 from haotuner.spec.device import Device
@@ -147,10 +146,6 @@ class CpuDense:
     def expectation(self, op: Op, device: Device, traffic: Traffic) -> Expectation | None:
         """None: the cost model's is better."""
         return None
-
-    def fuses(self, step: str) -> bool:
-        """All: the runtime runs them while the output is in cache."""
-        return step in STEPS
 
     def schedule(self, kernel: MicroKernel, symbol: str) -> Any:
         """TVM module with a function ``symbol(X, W, Y, tiles, groups, add)``, and ``symbol_tail`` of a kernel with a tail.

@@ -311,10 +311,6 @@ class CpuGenerated:
         outer = [axis for axis in kind.output.axes({})[:-1] if axis in kind.axes] or [kind.operands[0].axes({})[0]]
         return Tile(extent=dict.fromkeys(outer, 1), edge=dict.fromkeys(outer, "exact"), step={})
 
-    def fuses(self, step: str) -> bool:
-        """None."""
-        return False
-
     def schedule(self, kernel: MicroKernel, symbol: str) -> Any:
         """TVM module with a function ``symbol(inputs…, output)`` over whole tensors of any extents."""
         import tvm

@@ -272,10 +272,6 @@ class CpuProduct:
         """None: the cost model's."""
         return None
 
-    def fuses(self, step: str) -> bool:
-        """None: the runtime adds what a call brings beside while the output is in cache."""
-        return False
-
     def schedule(self, kernel: MicroKernel, symbol: str) -> Any:
         """TVM module of the programs that the kernel needs; they have names of their own, since kernels share them."""
         import tvm

@@ -21,7 +21,6 @@ from haotuner.microkernels.cuda.direct import DIRECT_FAMILIES, CudaDirect, sides
 from haotuner.microkernels.cuda.families import BATCHED_FAMILIES, PHASE_FAMILIES, WINDOW_FAMILIES
 from haotuner.microkernels.cuda.fused import fused, stepped, steps_of
 from haotuner.ops.convolution import is_convolution, lies_as_columns
-from haotuner.ops.epilogue import STEPS
 from haotuner.spec.constraint import ConstraintQuery, Law, Laws
 from haotuner.spec.demand import Column, Demand, DemandQuery, Expectation, Work
 from haotuner.spec.device import Device
@@ -191,10 +190,6 @@ class CudaConv:
     def expectation(self, op: Op, device: Device, traffic: Traffic) -> Expectation | None:
         """None: the cost model's."""
         return None
-
-    def fuses(self, step: str) -> bool:
-        """All."""
-        return step in STEPS
 
     def schedule(self, kernel: MicroKernel, symbol: str) -> Any:
         """The product's program."""

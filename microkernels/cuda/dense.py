@@ -21,7 +21,6 @@ from haotuner.microkernels.cuda.dense_demand import Step
 from haotuner.microkernels.cuda.fused import fused, stepped, steps_of
 from haotuner.microkernels.cuda.launch import Launch, Map
 from haotuner.ops.dtypes import DTYPE_BYTES
-from haotuner.ops.epilogue import STEPS
 from haotuner.spec.constraint import Laws
 from haotuner.spec.demand import Demand, DemandQuery, Expectation
 from haotuner.spec.device import Device
@@ -245,10 +244,6 @@ class CudaDense(ABC):
     def expectation(self, op: Op, device: Device, traffic: Traffic) -> Expectation | None:
         """None: the roofline of ``haotuner/cost`` and what is learned rank them."""
         return None
-
-    def fuses(self, step: str) -> bool:
-        """All; products side by side those that read nothing."""
-        return not (self.batched and STEPS[step].operands)
 
     def bytes_per_element(self) -> int:
         """Size of one element of X and W."""

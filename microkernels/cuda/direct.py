@@ -17,7 +17,6 @@ from haotuner.microkernels.cuda.fused import fused
 from haotuner.microkernels.cuda.launch import Launch
 from haotuner.ops.convolution import Window, is_convolution, windows
 from haotuner.ops.dtypes import DTYPE_BYTES
-from haotuner.ops.epilogue import STEPS
 from haotuner.spec.constraint import Laws
 from haotuner.spec.demand import Demand, DemandQuery, Expectation, Tiles, Work
 from haotuner.spec.device import Device
@@ -120,10 +119,6 @@ class CudaDirect:
     def expectation(self, op: Op, device: Device, traffic: Traffic) -> Expectation | None:
         """None: the cost model's."""
         return None
-
-    def fuses(self, step: str) -> bool:
-        """All."""
-        return step in STEPS
 
     def bytes_per_element(self) -> int:
         """Of x, weight and, unless asked otherwise, y."""

@@ -47,6 +47,7 @@ for folder in json.loads(sys.argv[1]):
     space = ProgramSpace(own_device("cpu:avx2", measure=False, cache_dir=None), [{"b": 8, "t": 96}])
     form = space.best(graph)
     codes["group"] = NamedGroup(graph, form, space.code_of(form)).name
+    codes["loops"] = NamedGroup(graph).name
     print(json.dumps({**codes, sys.argv[3]: unit_text(sys.argv[3])}))
 """
 NATIVE = "microkernels/cpu/native/typed_program.h"
@@ -63,6 +64,18 @@ RENAMED = {
     ],
     "microkernels/cpu/native/typed_amx.h": [("% HT_PW * 4)", "% HT_PW * 8)")],  # which none of these kernels includes
     "microkernels/cpu/generated_program.py": [("places", "lanes_of_pieces"), ("def _woven", "# Anything.\ndef _woven")],
+    "codegen/loops/c_values.py": [
+        ("self._terms(fold", "self._summed_terms(fold"),
+        ("def _terms(", "def _summed_terms("),
+        ('f"{name}_terms"', 'f"{name}_products"'),  # a local of the C that it writes
+    ],
+    "codegen/loops/c_math.py": [
+        ("/* a b + c, rounded once", "/* rounded once: a b + c"),
+        (
+            "(float a, float b, float c) {{ return FUSED_OR(fmaf(a, b, c), a",
+            "(float x, float b, float c) {{ return FUSED_OR(fmaf(x, b, c), x",
+        ),
+    ],
     "microkernels/cuda/device/epilogue.cuh": [("HT_DEVICE", "/* as all */ HT_DEVICE")],
 }
 CHANGED = {
@@ -105,12 +118,12 @@ def codes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, objec
     return dict(zip(("here", "renamed", "changed"), map(json.loads, ran.stdout.splitlines()), strict=True))
 
 
-@pytest.mark.parametrize("name", [*KERNELS, "group", CUDA])
+@pytest.mark.parametrize("name", [*KERNELS, "group", "loops", CUDA])
 def test_other_names_comments_docstrings_and_files_make_the_same_code(codes, name) -> None:
     assert codes["renamed"][name] == codes["here"][name]
 
 
-@pytest.mark.parametrize("name", [*KERNELS, "group", CUDA])
+@pytest.mark.parametrize("name", [*KERNELS, "group", "loops", CUDA])
 def test_another_number_makes_other_code(codes, name) -> None:
     assert codes["changed"][name] != codes["here"][name]
 

@@ -24,7 +24,7 @@ from haotuner.microkernels.cpu.dense import (
     tail_columns,
 )
 from haotuner.microkernels.cpu.dense_demand import K_BLOCK, K_BLOCK_LEAST_K, LAWS, SPARSE, SPARSE_BYTES, k_block
-from haotuner.select.limits import question
+from haotuner.search.select.limits import question
 from haotuner.spec.constraint import refusals
 from haotuner.spec.device import Device
 from haotuner.spec.kernel import MicroKernel

@@ -6,15 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tvm
 import tvm_ffi
 from hypothesis import given
 from hypothesis import strategies as st
-from tvm.target import Target
 
 from haotuner.microkernels.cpu.dense import CpuDense
 from haotuner.microkernels.cpu.epilogue import program, steps_of, with_epilogue
 from haotuner.ops.epilogue import STEPS, operands_of
+from tests.codegen.tvm_programs import compiled
 
 LANES = 4  # any x86-64 runs them
 SPECIAL = np.array(
@@ -27,8 +26,7 @@ WORST_ULPS = 2.5
 @pytest.fixture(scope="module")
 def programs() -> Any:
     """A function for each step by itself."""
-    module = tvm.IRModule({f"step_{step}": program((step,), LANES, f"step_{step}") for step in STEPS})
-    return tvm.compile(module, target=Target({"kind": "llvm", "mcpu": "x86-64"})).mod
+    return compiled([{f"step_{step}": program((step,), LANES, f"step_{step}") for step in STEPS}])
 
 
 def values() -> Any:

@@ -8,11 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tvm
 import tvm_ffi
-from tvm.target import Target
 
-from haotuner.backends.cpu.compile import PASSES
 from haotuner.backends.script_parser import shallow
 from haotuner.codegen.group import kinds_of
 from haotuner.codegen.kinds import has_graph
@@ -28,6 +25,7 @@ from haotuner.spec import numerics
 from haotuner.spec.kernel import MicroKernel
 from haotuner.spec.op import Op
 from tests.codegen.formula_kinds import FORMULA_KINDS
+from tests.codegen.tvm_programs import compiled
 from tests.cost.cost_examples import BIG_CORE
 from tests.runtime.empty_models import guarded
 from tests.standin.apart import failure_of
@@ -63,12 +61,11 @@ def kernels(kind: OpKind, options: Options) -> list[MicroKernel]:
 
 def built(kind: OpKind, chosen: list[MicroKernel]) -> dict[str, Any]:
     """Functions by the names of the kernels, as they are written: what an optimiser makes of them packs' own tests run."""
-    family, module = CpuGenerated(kind), tvm.IRModule({})
-    for one in shallow(lambda: [family.schedule(kernel, kernel.name) for kernel in chosen]):
-        module.update(one)
-    with tvm.transform.PassContext(opt_level=3, config=PASSES):
-        made = tvm.compile(module, target=Target({"kind": "llvm", "mcpu": "x86-64", "opt-level": 0})).mod
-    return {kernel.name: made[kernel.name] for kernel in chosen}
+    family = CpuGenerated(kind)
+    functions = compiled(
+        shallow(lambda: [family.schedule(kernel, kernel.name) for kernel in chosen]), settings={"opt-level": 0}
+    )
+    return {kernel.name: functions[kernel.name] for kernel in chosen}
 
 
 @pytest.mark.long

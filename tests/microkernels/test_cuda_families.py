@@ -50,7 +50,6 @@ def test_epilogues_are_built_in_the_same_kernels(kind, epilogue):
     fused = Op.parse(f"{kind},dtype=bf16,out=fp32,epilogue={epilogue}")
     serving = [family for family in CUDA_FAMILIES if family.serves(op)]
     assert serving == [family for family in CUDA_FAMILIES if family.serves(fused)]
-    assert all(family.fuses(step) for family in serving for step in epilogue.split("+"))
 
 
 @pytest.mark.parametrize(

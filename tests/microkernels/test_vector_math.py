@@ -6,17 +6,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tvm
 import tvm_ffi
-from tvm.target import Target
 
-from haotuner.backends.cpu.compile import PASSES
 from haotuner.codegen.schedule import Schedule, planned
 from haotuner.codegen.vector_functions import BOUNDS, FORMULAS, OF_TWO
 from haotuner.graph.extents import dimension
 from haotuner.graph.graph import GraphBuilder
 from haotuner.microkernels.cpu.generated_function import program
 from haotuner.ops.formula import FUNCTIONS
+from tests.codegen import tvm_programs
 from tests.underflow import underflows
 
 AVX512, ARCHS = pytest.mark.isa("avx512f", "avx512vl"), {16: "x86-64-v4"}
@@ -26,9 +24,8 @@ def compiled(function: str, lanes: int, arch: str = "x86-64", dtype: str = "fp32
     g = GraphBuilder()
     operands = [g.input(name, (dimension("n"),), dtype) for name in ("x", "y")[: 2 if function in OF_TWO else 1]]
     graph = g.finish(g.map(function, *operands))
-    module = tvm.IRModule({"f": program(planned(graph, Schedule(lane_axis=0, lanes=lanes, unroll=1)), "f")})
-    with tvm.transform.PassContext(opt_level=3, config=PASSES):
-        return tvm.compile(module, target=Target({"kind": "llvm", "mcpu": arch})).mod["f"]
+    plan = planned(graph, Schedule(lane_axis=0, lanes=lanes, unroll=1))
+    return tvm_programs.compiled([{"f": program(plan, "f")}], arch)["f"]
 
 
 def every_exponent() -> Any:

@@ -28,7 +28,7 @@ from haotuner.ops.minimal_filtering import (
     tolerance,
     transforms,
 )
-from haotuner.select.limits import laws_of, question
+from haotuner.search.select.limits import laws_of, question
 from haotuner.spec.constraint import refusals
 from haotuner.spec.op import Op
 from haotuner.spec.shape import Shape

@@ -176,7 +176,7 @@ class CpuBackend:
     def toolchain(self) -> dict[str, str]:
         """Versions of the C compiler, TVM and tvm-ffi, and what of this CPU the compiler does not know."""
         result = Toolchain.find()
-        return result.words() | left_out_here(result.compiler)
+        return result.words() | left_out_here(result.command)
 
     def builder(self, environment: Mapping[str, str]) -> Child:
         """A process that compiles. It keeps the compiled runtime where the environment names a folder for it."""

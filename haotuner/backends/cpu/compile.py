@@ -63,7 +63,7 @@ def way_here(kernel: MicroKernel) -> Ways:
     return "dot" if dot.flag in info.flags else "wide"
 
 
-def left_out_here(compiler: str) -> dict[str, str]:
+def left_out_here(compiler: Sequence[str]) -> dict[str, str]:
     """Extensions that a pack which this compiler builds does without, as a word for its manifest; empty if none."""
     unknown = unknown_extensions(compiler, _cpu_here())
     return {NOT_COMPILED: ", ".join(unknown)} if unknown else {}
@@ -73,13 +73,16 @@ def _cpu_here() -> CpuInfo:
     return parse_cpuinfo(_CPUINFO.read_text(encoding="utf-8", errors="replace"))
 
 
-def unknown_extensions(compiler: str, info: CpuInfo) -> list[str]:
+def unknown_extensions(compiler: Sequence[str], info: CpuInfo) -> list[str]:
     """Extensions for bf16 and int8 that the CPU has and the compiler has no option for."""
     flags_of = {dot.feature: [dot.feature] for dot in DOTS.values() if dot.flag in info.flags}
     if has_tiles(info):
         flags_of["amx"] = list(FEATURES)
-    tried = [compiler, "-fsyntax-only", "-x", "c", "/dev/null"]
-    return [name for name, of in flags_of.items() if not _runs([*tried, *(f"-m{item}" for item in of)])]
+    with tempfile.TemporaryDirectory(prefix="haotuner-") as scratch:
+        empty, compiled = (Path(scratch) / name for name in ("empty.c", "empty.o"))
+        empty.touch()
+        tried = [*compiler, "-c", str(empty), "-o", str(compiled)]  # zig waits for ever where it is to check syntax only
+        return [name for name, of in flags_of.items() if not _runs([*tried, *(f"-m{item}" for item in of)])]
 
 
 def _runs(words: list[str]) -> bool:

@@ -49,6 +49,7 @@ MODEL = (
     "cache",
     "chain",
     "crc32",
+    "expected_times",
     "model_api",
     "host",
     "liveness",

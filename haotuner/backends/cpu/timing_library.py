@@ -56,18 +56,11 @@ PRODUCT_SERVING = (
     "kinds/turn.h",
     *TYPED_SERVING,
 )
-_DIRECT_TYPES = ("", "_fp32", "_bf16", "_fp16", "_int8", "_uint8")
-_DIRECT_PARTS = (
-    *(f"_direct{part}.h" for part in ("", "_last", "_first", "_fp32", "_typed", "_16", "_8", "_4")),
-    *(f"_direct_{width}{dtype}.c" for width in (16, 8) for dtype in _DIRECT_TYPES),
-    "_direct_4.c",
-)  # of which a library holds what its kernels need
 _CONV_HEADERS = tuple(
     f"kinds/{name}.h" for name in ("conv", "conv_filter", "conv_filter_wide", "conv_image", "conv_winograd", "transpose")
 )
 _CONV_LOOPS = tuple(name for name in CONV_SOURCES if name != "kinds/conv.c")  # all but what packs' ops are bound by
 CONV_SERVING = tuple(dict.fromkeys(("pool.c", *ROOM_SERVING, *_CONV_LOOPS, *_CONV_HEADERS, *TYPED_SERVING)))
-CONV_DIRECT_SERVING = tuple(f"kinds/conv{part}" for part in _DIRECT_PARTS)
 
 
 def is_dense(kernel: MicroKernel) -> bool:

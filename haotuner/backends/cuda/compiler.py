@@ -24,7 +24,7 @@ from typing import Protocol
 
 from haotuner.backends.cuda.cubin import read_cubin
 from haotuner.errors import EnvironmentMissing, HaotunerError
-from haotuner.extras import how_to_get
+from haotuner.host.extras import how_to_get
 from haotuner.isolate.answers import TimedOut
 from haotuner.isolate.group import Finished, run
 from haotuner.spec.device import Device

@@ -38,8 +38,8 @@ KIND_SOURCES = (
 )
 PACK_SOURCES = ("ffi.c", "arrays.c", "c_api.c", "serve.c", "tvm_ffi_stubs.c", "check.c", "pool.c",
                 *(f"kinds/{name}" for name in KIND_SOURCES), *(f"cuda/{name}" for name in CUDA_SOURCES))  # fmt: skip
-MODEL = ("host_ops", "branches", "cache", "chain", "crc32", "model_api", "liveness", "memory_planner", "plan",
-         "read", "read_chain", "run", "sizes", "loop_exec", "weights")  # fmt: skip
+MODEL = ("host_ops", "branches", "cache", "chain", "crc32", "expected_times", "model_api", "liveness", "memory_planner",
+         "plan", "read", "read_chain", "run", "sizes", "loop_exec", "weights")  # fmt: skip
 ON_DEVICE = ("cuda/model.c", "cuda/model_host.c", "cuda/model_door.c")
 MODEL_SOURCES = (*(f"model/{name}.c" for name in MODEL), *ON_DEVICE)  # of packs with whole models
 CONVOLVED = ("conv1d", "conv2d", "conv_transpose1d", "conv_transpose2d")
