@@ -32,7 +32,7 @@ from haotuner.transfer.device_table import DeviceTable, program_keys
 
 # Beyond any boost clock and any cache that hides the operands: the times are in another unit.
 FASTEST = 20.0  # best share of the roofline in a device's records; where operands are hot, of arithmetic
-SLOWEST = 1e-6  # even a kernel of one thread on a GPU of 10^4 lanes stays above it
+SLOWEST, SLOWEST_LONG, LONG_US = 1e-6, 2e-3, 100.0  # one thread's; a thousandth of good ones, if no launch hides it
 _AGAIN = "import them into a new store with the right unit or --device"
 
 
@@ -175,7 +175,7 @@ def _table(device: Device, family: str, group: Sequence[Record], left_out: Count
         tasks=np.array([known[name] for name in names], dtype=np.int64),
         task_names=tuple(known),
     )
-    _check_times(table, float((bounds / us).max()))
+    _check_times(table, float((bounds / us).max()), SLOWEST_LONG if (least >= LONG_US).all() else SLOWEST)
     return table
 
 
@@ -279,10 +279,10 @@ def _check_sessions(where: str, group: Sequence[Record], *, alone: bool) -> None
         raise UsageError(f"{where}: {why}; {_AGAIN}")
 
 
-def _check_times(table: DeviceTable, best: float) -> None:
-    """UsageError where times cannot be microseconds on that device, all or some of them; ``best`` of the roofline."""
+def _check_times(table: DeviceTable, best: float, slowest: float) -> None:
+    """UsageError where times cannot be microseconds on that device, all or some; ``best``, ``slowest`` of the roofline."""
     where = f"records of {table.family} on {table.device.id}"
-    if not SLOWEST < best < FASTEST:
+    if not slowest < best < FASTEST:
         relation = "above" if best >= FASTEST else "below"
         raise UsageError(
             f"{where}: the best is {best:.3g} times the roofline, {relation} anything possible; are the times microseconds, "

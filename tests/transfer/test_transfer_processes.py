@@ -13,9 +13,10 @@ import pytest
 from haotuner.errors import HaotunerError
 from haotuner.transfer.reading import DeviceTables
 from tests.bench.transfer_study.evaluate import Evaluation, evaluate_family, report_of, runs_of
-from tests.bench.transfer_study.report import answers_of, plain, report, run_of
+from tests.bench.transfer_study.report import plain, report, run_of
 from tests.bench.transfer_study.report_page import page
 from tests.bench.transfer_study.started_mode import STARTED
+from tests.bench.transfer_study.workers import answers_of
 from tests.transfer.transfer_examples import COUSIN, WIDE, read, tables
 
 pytestmark = pytest.mark.long

@@ -5,6 +5,7 @@ import pytest
 
 from haotuner.cost.roofline import roofline_us
 from haotuner.errors import UsageError
+from haotuner.hw_profiles.find import find_device as real_device
 from haotuner.records.codec import trial_of
 from haotuner.spec.kernel import MicroKernel
 from haotuner.spec.op import Op
@@ -67,6 +68,22 @@ def test_times_in_another_unit_are_refused(factor: float) -> None:
     wrong = [record(r.trial, Timed(samples_us=(r.outcome.median_us * factor,)), "wide") for r in GOOD]  # type: ignore[union-attr]
     with pytest.raises(UsageError, match="microseconds"):
         read_records(wrong, find_device)
+
+
+@pytest.mark.parametrize(("ms", "refused"), [(20.0, False), (20_000.0, True)])
+def test_a_long_problem_a_thousand_times_slower_than_the_roofline_is_in_another_unit(ms: float, refused: bool) -> None:
+    """A product of 4,096 cubed takes 8.4 ms at the least on a TITAN RTX; microseconds read as milliseconds are 20 s."""
+    params = "nwg64_kwg32_mdimc8_ndimc8_mdima8_ndimb8_kwi2_vwm2_vwn2_strm0_strn0_sa1_sb1"
+    kernels = [f"clblast_xgemm__mwg{mwg}_{params}" for mwg in (16, 32, 64)]
+    records = [
+        record(trial_of("dense_n4096_k4096", kernel, Shape.of(m=4096)), Timed(samples_us=(1e3 * ms + at,)), "titan-rtx")
+        for at, kernel in enumerate(kernels)
+    ]
+    if refused:
+        with pytest.raises(UsageError, match="below anything possible"):
+            read_records(records, real_device)
+    else:
+        assert len(read_records(records, real_device).tables[0]) == 3
 
 
 def test_operands_in_caches_come_faster_than_memory_brings_them() -> None:

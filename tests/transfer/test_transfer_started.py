@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pandas as pd
@@ -22,10 +23,19 @@ from tests.bench.transfer_study.started_mode import rank_started
 from tests.cost.cost_examples import BIG_CORE, CPU_DENSE, OP, PAIRS
 from tests.transfer.transfer_examples import COUSIN, NARROW, WIDE, tables
 
-FRAME = features(BIG_CORE, CPU_DENSE, OP, PAIRS)
-TRUTH = np.asarray(FRAME["expected_log"] - 0.2 * FRAME["tile_rows_log2"], np.float64)
-START = Forest().fit(FRAME, TRUTH)
 FEW_ROWS = np.array([shape["m"] <= 5 for _, shape in PAIRS])
+
+
+@cache
+def base_model() -> Forest:
+    """A model of what is expected, but for one slope."""
+    return Forest().fit(frame(), np.asarray(frame()["expected_log"] - 0.2 * frame()["tile_rows_log2"], np.float64))
+
+
+@cache
+def frame() -> pd.DataFrame:
+    """Columns of all pairs of kernels and shapes."""
+    return features(BIG_CORE, CPU_DENSE, OP, PAIRS)
 
 
 def parts(rows: int, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -35,9 +45,9 @@ def parts(rows: int, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 
 def test_what_a_start_has_wrong_in_one_regime_alone_is_put_right_there_alone() -> None:
-    off = START.predict(FRAME) + np.where(FEW_ROWS, 0.4, -0.2)
+    off = base_model().predict(frame()) + np.where(FEW_ROWS, 0.4, -0.2)
     seen, other = parts(TREE_ROWS - 1, seed=0)
-    left = off - Started(START).fit(FRAME.iloc[seen], off[seen]).predict(FRAME)
+    left = off - Started(base_model()).fit(frame().iloc[seen], off[seen]).predict(frame())
     for regime in (FEW_ROWS, ~FEW_ROWS):
         assert abs(float(np.mean(left[other][regime[other]]))) < 0.05
 
@@ -47,11 +57,11 @@ def test_two_of_three_unseen_rows_lie_within_a_spread_and_nearly_all_within_two(
     """What a standard deviation promises: 0.68 and 0.95 of normal errors; wider bounds, as 47 rows know it roughly."""
     within = []
     for seed in range(8):
-        off = START.predict(FRAME) + np.random.default_rng(seed).normal(0.0, noise, len(FRAME))
+        off = base_model().predict(frame()) + np.random.default_rng(seed).normal(0.0, noise, len(frame()))
         seen, other = parts(TREE_ROWS - 1, seed)
-        model = Started(START).fit(FRAME.iloc[seen], off[seen])
-        errors = np.abs(off - model.predict(FRAME))[other]
-        spread = model.spread(FRAME)[other]
+        model = Started(base_model()).fit(frame().iloc[seen], off[seen])
+        errors = np.abs(off - model.predict(frame()))[other]
+        spread = model.spread(frame())[other]
         within.append((np.mean(errors <= spread), np.mean(errors <= 2 * spread)))
     one, two = np.mean(within, axis=0)
     if noise < SPREAD:  # a few rows that fit do not outweigh what other devices' models were off by
@@ -62,18 +72,21 @@ def test_two_of_three_unseen_rows_lie_within_a_spread_and_nearly_all_within_two(
 
 def test_rows_that_fit_make_it_surer_and_rows_that_do_not_less_sure() -> None:
     seen, _ = parts(TREE_ROWS - 1, seed=0)
-    said, sine = START.predict(FRAME), np.sin(np.arange(len(FRAME)))
-    spreads = [float(Started(START).fit(FRAME.iloc[seen], (said + off * sine)[seen]).spread(FRAME)[0]) for off in (0, 1.0)]
+    predicted, sine = base_model().predict(frame()), np.sin(np.arange(len(frame())))
+    spreads = [
+        float(Started(base_model()).fit(frame().iloc[seen], (predicted + off * sine)[seen]).spread(frame())[0])
+        for off in (0, 1.0)
+    ]
     assert spreads[0] < SPREAD < spreads[1]
-    assert Started(START).spread(FRAME) == pytest.approx(SPREAD), "before any row it is what other devices taught"
+    assert Started(base_model()).spread(frame()) == pytest.approx(SPREAD), "before any row it is what other devices taught"
 
 
 def test_a_spread_is_a_number_from_zero_up_for_every_row_and_of_this_version_only() -> None:
-    model = Started(START)
+    model = Started(base_model())
     assert isinstance(model, HasSpread) and not isinstance(Analytic(), HasSpread) and not isinstance(Forest(), HasSpread)
     for rows in (0, 1, 7):
-        found = model.spread(FRAME.iloc[:rows])
-        assert found.shape == (rows,) and np.isfinite(found).all() and (found >= 0).all()
+        spread = model.spread(frame().iloc[:rows])
+        assert spread.shape == (rows,) and np.isfinite(spread).all() and (spread >= 0).all()
     with pytest.raises(ValueError, match="lacks tile_cols_log2"):
         model.spread(pd.DataFrame({"tile_rows_log2": [1.0]}))
 
@@ -81,15 +94,15 @@ def test_a_spread_is_a_number_from_zero_up_for_every_row_and_of_this_version_onl
 def test_weights_count_in_the_level_and_in_the_spread() -> None:
     """A row without weight might as well not be there."""
     seen, _ = parts(40, seed=1)
-    labels = START.predict(FRAME)[seen]
+    labels = base_model().predict(frame())[seen]
     wild = labels.copy()
     wild[0] += 5.0
     weights = np.ones(len(seen))
     weights[0] = 0.0
-    with_it = Started(START).fit(FRAME.iloc[seen], wild, weights)
-    without = Started(START).fit(FRAME.iloc[seen[1:]], labels[1:])
-    assert with_it.predict(FRAME) == pytest.approx(without.predict(FRAME), abs=1e-3)
-    assert with_it.spread(FRAME) == pytest.approx(without.spread(FRAME), rel=0.05)
+    with_it = Started(base_model()).fit(frame().iloc[seen], wild, weights)
+    without = Started(base_model()).fit(frame().iloc[seen[1:]], labels[1:])
+    assert with_it.predict(frame()) == pytest.approx(without.predict(frame()), abs=1e-3)
+    assert with_it.spread(frame()) == pytest.approx(without.spread(frame()), rel=0.05)
 
 
 def test_a_start_is_asked_once_about_rows_that_come_again() -> None:

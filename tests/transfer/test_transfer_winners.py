@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
 
 from haotuner.errors import UsageError
 from haotuner.hw_profiles.table import known_named
-from haotuner.records.clblast import PARAMETERS, Winner, Winners, xgemm_space
+from haotuner.records.clblast import PARAMETERS, Configs, Winner, Winners, xgemm_space
 from tests.bench.transfer_study.winners.evaluate import FREQUENCY, PRIOR, evaluate_winners
 from tests.bench.transfer_study.winners.features import analysis, facts, program
 from tests.bench.transfer_study.winners.prior import WinnersPrior
 
-SPACE = xgemm_space()
 NAMES = (
     "gtx-970",
     "rtx-3070",
@@ -29,11 +29,19 @@ NAMES = (
 )
 
 
+@cache
+def space() -> Configs:
+    """All configurations that the tuner allows."""
+    return xgemm_space()
+
+
 def winners() -> Winners:
     """All devices like large staged tiles with wide vectors, each another of them."""
     at = {name: place for place, name in enumerate(PARAMETERS)}
-    liked = (SPACE[:, at["SA"]] + SPACE[:, at["SB"]] == 2) & (SPACE[:, at["MWG"]] == 128) & (SPACE[:, at["VWM"]] >= 4)
-    drawn = np.random.default_rng(0).permutation(SPACE[liked])[: len(NAMES)]
+    columns = space()
+    staged = columns[:, at["SA"]] + columns[:, at["SB"]] == 2
+    liked = columns[staged & (columns[:, at["MWG"]] == 128) & (columns[:, at["VWM"]] >= 4)]
+    drawn = np.random.default_rng(0).permutation(liked)[: len(NAMES)]
     found = []
     for name, values in zip(NAMES, drawn.tolist(), strict=True):
         device = known_named(name)
@@ -43,8 +51,8 @@ def winners() -> Winners:
 
 
 def test_the_space_is_what_the_tuner_allows() -> None:
-    c = dict(zip(PARAMETERS, SPACE.T, strict=True))
-    assert len(SPACE) == len(np.unique(SPACE, axis=0)) == 249_036
+    c = dict(zip(PARAMETERS, space().T, strict=True))
+    assert len(space()) == len(np.unique(space(), axis=0)) == 249_036
     assert (c["MWG"] % (c["MDIMC"] * c["VWM"]) == 0).all() and (c["NWG"] % (c["NDIMC"] * c["VWN"]) == 0).all()
     staged = c["GEMMK"] == 0
     assert (c["KWG"][staged] % (c["MDIMC"] * c["NDIMC"] // c["MDIMA"])[staged] == 0).all()
@@ -61,17 +69,17 @@ def test_winners_of_other_vendors_bring_a_vendors_winner_to_the_front() -> None:
 
 def test_the_order_does_not_read_the_winner_it_is_judged_by() -> None:
     table = winners()
-    some, target = SPACE[:500], table.winners[0]
-    model = WinnersPrior(table.winners[2:], SPACE[::100])
-    other = replace(target, values=tuple(SPACE[-1].tolist()))
+    some, target = space()[:500], table.winners[0]
+    model = WinnersPrior(table.winners[2:], space()[::100])
+    other = replace(target, values=tuple(space()[-1].tolist()))
     assert model.scores(some, target).tolist() == model.scores(some, other).tolist()
 
 
 def test_what_is_not_known_of_a_device_is_nan_and_the_analysis_still_answers() -> None:
     unknown = replace(winners().winners[0].device, facts={}, arch="")
     assert np.isnan(facts(unknown)[1:]).all()
-    assert np.isfinite(analysis(SPACE[::500], unknown)).all()
-    assert np.isfinite(program(SPACE[::500])).all()
+    assert np.isfinite(analysis(space()[::500], unknown)).all()
+    assert np.isfinite(program(space()[::500])).all()
 
 
 def test_one_vendor_is_too_few() -> None:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from haotuner.cost.model import Scores
 from haotuner.cost.scores import pairwise_accuracy
@@ -24,6 +23,7 @@ from haotuner.transfer.reading import DeviceTables, table_of
 from haotuner.transfer.sources import learn_sources
 from tests.bench.transfer_study.modes import make_pool
 from tests.bench.transfer_study.opinions import measured_by, single_opinions
+from tests.bench.transfer_study.workers import answers_of
 
 KEYS = ("pairwise", "best@1", "best@5", "best@10")
 _AT = {"best@1": 1, "best@5": 5, "best@10": 10}
@@ -146,11 +146,10 @@ def chosen(result: Mapping[Fold, Sequence[float]]) -> Calibration:
     return Calibration(shares=CANDIDATES[at], means=tuple(means.tolist()), folds=folds)
 
 
-def calibrated(read: DeviceTables, target: str, split: str, tell: Callable[[str], None] = lambda _: None) -> Calibration:
+def calibrated(
+    read: DeviceTables, target: str, split: str, tell: Callable[[str], None] = lambda _: None, processes: int = 1
+) -> Calibration:
     """Calibration by the folds for one target; ``tell`` hears of each."""
-    result: dict[Fold, list[float]] = {}
-    for fold in folds_for(read, target, split):
-        with threadpool_limits(1):  # as in reports
-            result[fold] = scores_of(read, fold)
-        tell(f"how far opinions are believed: {fold.family} on {fold.target} held out")
-    return chosen(result)
+    folds = {fold.key: fold for fold in folds_for(read, target, split)}
+    answers = answers_of(scores_of, read, folds, processes=processes, tell=tell)
+    return chosen({fold: answers[key]["found"] for key, fold in folds.items()})

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from threadpoolctl import threadpool_limits
 
 from haotuner.errors import UsageError
 from haotuner.hw_profiles.profile import architecture
@@ -22,6 +21,7 @@ from tests.bench.transfer_study.modes import MODES
 from tests.bench.transfer_study.simulate import LONGEST_WALK, REACH, Point, SimulatedRun, simulate
 from tests.bench.transfer_study.splits import half_of_kernels, rows_within
 from tests.bench.transfer_study.started_mode import GUIDED, STARTED
+from tests.bench.transfer_study.workers import answers_of
 
 SPLITS = ("device", "architecture", "device-and-configs")
 RESAMPLES = 1000  # bootstrap draws: the ends of a 90 % interval move by under a tenth of its width
@@ -51,8 +51,12 @@ class Evaluation:
             raise UsageError("--samples must name at least one count from 0 up, such as 0,16,32")
 
 
-def evaluate(read: DeviceTables, requested: Evaluation, tell: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
+def evaluate(
+    read: DeviceTables, requested: Evaluation, tell: Callable[[str], None] = lambda _: None, processes: int = 1
+) -> dict[str, Any]:
     """The report: keys of the contract, and per family the same, with intervals over seeds and the choices of modes.
+
+    ``processes``: how many work on folds and seeds at the same time; the figures are the same.
 
     Raises:
         UsageError: no family that both the target and another device measured.
@@ -65,7 +69,7 @@ def evaluate(read: DeviceTables, requested: Evaluation, tell: Callable[[str], No
         if requested.target not in ids or len(ids) < 2:
             tell(f"{family}: measured on {', '.join(ids) or 'no device'}; transfer needs {requested.target} and another")
             continue
-        reports[family] = evaluate_family(read, family, requested, tell)
+        reports[family] = evaluate_family(read, family, requested, tell, processes)
     if not reports:
         result = sorted({table.device.id for table in read.tables})
         raise UsageError(
@@ -77,18 +81,34 @@ def evaluate(read: DeviceTables, requested: Evaluation, tell: Callable[[str], No
 
 
 def evaluate_family(
-    read: DeviceTables, family: str, requested: Evaluation, tell: Callable[[str], None] = lambda _: None
+    read: DeviceTables,
+    family: str,
+    requested: Evaluation,
+    tell: Callable[[str], None] = lambda _: None,
+    processes: int = 1,
 ) -> dict[str, Any]:
     """The report of one family with the settings chosen; the question's own families are not looked at."""
     table_of(read, family, requested.target)  # before folds take their time
     result = (
         Calibration(shares=requested.shares, means=(), folds={})
         if requested.shares
-        else calibrated(read, requested.target, requested.split)
+        else calibrated(read, requested.target, requested.split, processes=processes)
     )
-    with threadpool_limits(1):  # as in reports
-        runs = runs_of(read, family, replace(requested, shares=result.shares), tell=tell)
-    return report_of(runs) | {"settings": settings_document(result)}
+    jobs = {
+        f"{family} on {requested.target}: seed {seed + 1} of {requested.seeds}": (
+            family,
+            replace(requested, shares=result.shares),
+            seed,
+        )
+        for seed in range(requested.seeds)
+    }
+    answers = answers_of(_run_of_seed, read, jobs, processes=processes, tell=tell)
+    return report_of([answers[key]["found"] for key in jobs]) | {"settings": settings_document(result)}
+
+
+def _run_of_seed(read: DeviceTables, job: tuple[str, Evaluation, int]) -> SimulatedRun:
+    family, requested, seed = job
+    return runs_of(read, family, requested, seeds=(seed,))[0]
 
 
 def settings_document(calibration: Calibration) -> dict[str, Any]:

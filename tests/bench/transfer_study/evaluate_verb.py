@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import Annotated, Any
 
 import typer
@@ -27,6 +28,7 @@ def evaluate(
     ] = "device",
     seeds: Seeds = 20,
     family: Family = None,
+    jobs: Annotated[int, typer.Option("--jobs", min=0, help="Processes; default: one a core.")] = 0,
     json_output: Json = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
@@ -45,7 +47,7 @@ def evaluate(
     read = read_store(db, quiet=quiet, verbose=verbose)
     known_families(read, family)
     with status_messages(quiet=quiet, verbose=verbose) as tell:
-        report = evaluation.evaluate(read, requested, tell)
+        report = evaluation.evaluate(read, requested, tell, jobs or os.cpu_count() or 1)
     if json_output:
         say(json.dumps(report, indent=1))
     else:

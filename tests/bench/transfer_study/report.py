@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import signal
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
 from types import MappingProxyType
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import numpy as np
-from joblib import Parallel, delayed
-from threadpoolctl import threadpool_limits
 
-from haotuner.errors import HaotunerError, UsageError
+from haotuner.errors import UsageError
 from haotuner.hw_profiles.profile import architecture
 from haotuner.transfer.device_table import DeviceTable
 from haotuner.transfer.experts import SHARES, Shares
@@ -34,14 +29,12 @@ from tests.bench.transfer_study.evaluate import (
 from tests.bench.transfer_study.learning_curve import learning_curve
 from tests.bench.transfer_study.modes import ModeChoice
 from tests.bench.transfer_study.simulate import LONGEST_WALK, SimulatedRun
+from tests.bench.transfer_study.workers import Answer, answers_of
 
 # A few seconds of work, which is what an interruption costs. First seeds come first on every target, so what a long report
 # has kept when it is interrupted is the whole of a report of fewer seeds.
 SEEDS_A_JOB = 2
-Answer: TypeAlias = dict[str, Any]  # found, and the seconds it took
 Settings: TypeAlias = dict[tuple[str, str], Calibration]  # by target and split
-Given = TypeVar("Given")
-Asked = TypeVar("Asked")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,57 +142,6 @@ def report(
         document["families"][curve.family].setdefault("learning_curves", {})[curve.target] = learnt[key]["found"]
     work = sum(answer["seconds"] for answer in (*answers.values(), *learnt.values()))
     return document | {"work_s": work, "jobs": processes}
-
-
-def answers_of(
-    work: Callable[[Given, Asked], Any],
-    inputs: Given,
-    jobs: Mapping[str, Asked],
-    *,
-    processes: int,
-    tell: Callable[[str], None] = lambda _: None,
-    earlier: Mapping[str, Answer] = MappingProxyType({}),
-    keep: Callable[[str, Answer], None] = lambda _key, _answer: None,
-) -> dict[str, Answer]:
-    """``work(given, job)`` of every job with the seconds it took, by key; what was kept is not worked out again.
-
-    Raises:
-        HaotunerError: a process died. What ``work`` raises comes through as it is.
-    """
-    answers = {key: earlier[key] for key in jobs if key in earlier}
-    for key, answer in _worked_out(work, inputs, {key: job for key, job in jobs.items() if key not in earlier}, processes):
-        keep(key, answer)
-        answers[key] = answer
-        tell(f"{key}: {answer['seconds']:.0f} s")
-    return answers
-
-
-def _worked_out(
-    work: Callable[[Given, Asked], Any], inputs: Given, jobs: Mapping[str, Asked], processes: int
-) -> Iterator[tuple[str, Answer]]:
-    """Each answer as it is done; the first jobs start first, so the longest should come first."""
-    parallel = Parallel(
-        n_jobs=max(1, min(processes, len(jobs))),
-        return_as="generator_unordered",
-        max_nbytes=None,  # tables travel as copies: maps of files would be read-only, and LightGBM wants to own its rows
-        initializer=_leave_ctrl_c_to_the_parent,
-    )
-    try:
-        yield from parallel(delayed(_timed)(work, inputs, key, job) for key, job in jobs.items())
-    except BrokenProcessPool as gone:
-        raise HaotunerError("a process of the report died; is there enough memory? try --jobs 1") from gone
-
-
-def _leave_ctrl_c_to_the_parent() -> None:
-    """A terminal sends Ctrl-C to all processes; the first one ends the others."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-def _timed(work: Callable[[Given, Asked], Any], inputs: Given, key: str, job: Asked) -> tuple[str, Answer]:
-    started = time.process_time()  # of a core: a crowded machine makes no work
-    with threadpool_limits(1):  # products of these sizes are slower on two threads, and many times so on a busy machine
-        result = work(inputs, job)
-    return key, {"found": result, "seconds": time.process_time() - started}
 
 
 def _ranked(read: DeviceTables, family: str) -> list[DeviceTable]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from haotuner.cli.devices import columns
+from haotuner.cli.output import counted
 from tests.bench.markdown import markdown_table
 from tests.bench.transfer_study.across_devices import KEY, SCRATCH
 from tests.bench.transfer_study.started_mode import GUIDED
@@ -46,7 +47,7 @@ def in_short(document: Mapping[str, Any]) -> Iterator[str]:
 
 def what(document: Mapping[str, Any]) -> str:
     """What the figures are."""
-    return f"{KEY}: means over {document['seeds']} seeds; in brackets 90 % intervals of the mean over targets"
+    return f"{KEY}: means over {counted(document['seeds'], 'seed')}; in brackets 90 % intervals of the mean over targets"
 
 
 def parts(document: Mapping[str, Any]) -> Iterator[Part]:

@@ -11,6 +11,8 @@ import typer
 
 from haotuner.cli.options import Json, Quiet, Verbose
 from haotuner.cli.output import check_output_path, say, status_messages, tell
+from haotuner.cli.pages.document import document_of_pages
+from haotuner.cli.report import check_report_path, write_document
 from haotuner.cli.transfer_input import caches_in, known_families
 from haotuner.errors import UsageError
 from tests.bench.transfer_study import report as reports
@@ -20,6 +22,7 @@ from tests.bench.transfer_study.options import Family, Seeds, counts_of
 from tests.bench.transfer_study.other_tables import others_in, sections
 from tests.bench.transfer_study.partial_results import keep_partial_results
 from tests.bench.transfer_study.read_folder import device_tables
+from tests.bench.transfer_study.report_html import report_pages
 from tests.bench.transfer_study.report_page import page
 from tests.bench.transfer_study.report_summary import summary
 
@@ -27,6 +30,9 @@ from tests.bench.transfer_study.report_summary import summary
 def report(
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", help="A page to write, with every mode and score.")
+    ] = None,
+    page_out: Annotated[
+        Path | None, typer.Option("--report", metavar="FILE.html", help="The same as pages of `haotuner report`.")
     ] = None,
     db: Annotated[str | None, typer.Option("--db", metavar="URL", help="The record store: sqlite:///FILE.")] = None,
     data: Annotated[
@@ -54,13 +60,16 @@ def report(
 ) -> None:
     """Score transfer on every device left out in turn, its whole architecture left out, and half of the configurations.
 
-    Prints a summary; with --out it also writes a page of every mode. Without --family, a folder's tables of solvers and of
-    winners are judged as well. With --db and --data, records come from the store and these tables from the folder.
+    Prints a summary; with --out it also writes a page of every mode, with --report one HTML file with plots. Without
+    --family, a folder's tables of solvers and of winners are judged as well. With --db and --data, records come from the
+    store and these tables from the folder.
     """
     if unknown := sorted({*(split or ())} - {*SPLITS}):
         raise UsageError(f"--split {unknown[0]} is none of {', '.join(SPLITS)}")
     if out is not None:
         check_output_path(out)
+    if page_out is not None:
+        check_report_path(page_out)
     counts = counts_of("--samples", samples)
     others = others_in(data, quiet=quiet, verbose=verbose) if data is not None and data.is_dir() and not family else None
     if others and data is not None and db is None and not caches_in(data):  # nothing to make records of
@@ -93,6 +102,8 @@ def report(
         command = f"python -m tests.bench.transfer_study report {source} --out {out.name}{options}"
         more = "".join(f"{line}\n" for line in (*bars_table(document), *sections(judged, devices=True)))
         out.write_text(page(document, command) + more, encoding="utf-8")
+    if page_out is not None:
+        write_document(document_of_pages(report_pages(document), f"transfer, {source}"), page_out)
     if json_output:
         say(json.dumps({**document, **judged}, indent=1))
     elif not quiet or out is None:

@@ -10,8 +10,9 @@ from typing import Any
 from haotuner.transfer.reading import DeviceTables
 from tests.bench.transfer_study.ablation import ablate
 from tests.bench.transfer_study.permutation import permute
-from tests.bench.transfer_study.report import Answer, answers_of, report
+from tests.bench.transfer_study.report import report
 from tests.bench.transfer_study.survivors import survivors
+from tests.bench.transfer_study.workers import Answer, answers_of
 
 
 def survey(

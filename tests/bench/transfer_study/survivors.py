@@ -68,7 +68,7 @@ def _funnel(rows: Rows, broken: Sequence[tuple[str, Broken]], expected: Scores, 
 
 
 def _laws(table: DeviceTable) -> list[tuple[str, Broken]]:
-    """Which rows break which law of a GPU; a CPU's kernels have laws of their own in haotuner/select."""
+    """Which rows break which law of a GPU; a CPU's kernels have laws of their own in haotuner/search/select."""
     trials, demands = demands_of(table.device, table.family, list(table.trials))
     at = {trial: row for row, trial in enumerate(trials)}
     order = [at[trial] for trial in table.trials]
