@@ -4,7 +4,7 @@
     answer = pack.model("model").run({"x": array})
     y = pack.op("dense_n2304_k768").bind(weight)(x)
 
-Serving needs numpy and tvm-ffi; ``haotuner.tune`` needs the ``[tune]`` extra.
+Serving needs numpy and tvm-ffi; ``haotuner.tune`` and ``tune_model`` need the ``[tune]`` extra.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["capture", "load", "tune"]
+__all__ = ["capture", "load", "metrics", "tune", "tune_model"]
 
 if TYPE_CHECKING:
     from haotuner.runtime.capture import capture
     from haotuner.runtime.pack import load
+    from haotuner.serve.pack_metrics import metrics
+    from haotuner.tuning.model_session import tune_model
     from haotuner.tuning.session import tune
 
 
@@ -30,11 +32,25 @@ def __getattr__(name: str) -> Any:
         from haotuner.runtime.capture import capture
 
         return capture
+    if name == "metrics":
+        from haotuner.host.extras import require_metrics
+
+        require_metrics()
+        from haotuner.serve.pack_metrics import metrics
+
+        return metrics
     if name == "tune":
-        from haotuner.extras import require_tuning
+        from haotuner.host.extras import require_tuning
 
         require_tuning()
         from haotuner.tuning.session import tune
 
         return tune
+    if name == "tune_model":
+        from haotuner.host.extras import require_tuning
+
+        require_tuning()
+        from haotuner.tuning.model_session import tune_model
+
+        return tune_model
     raise AttributeError(f"module 'haotuner' has no attribute {name!r}")

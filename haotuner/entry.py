@@ -9,7 +9,7 @@ from importlib.abc import Loader
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 
-from haotuner.extras import COMMAND_LINE, missing, tuning_missing
+from haotuner.host.extras import COMMAND_LINE, missing, tuning_missing
 
 
 class WithoutTorch(Loader):

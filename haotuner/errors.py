@@ -41,6 +41,10 @@ class RecordsUnusable(HaotunerError):
     """The record store is damaged, locked, newer than this haotuner, or not a record store."""
 
 
+class RecordsUnreachable(RecordsUnusable):
+    """The server of the record store does not answer; it may again."""
+
+
 class PackInvalid(HaotunerError):
     """A pack's files are missing, changed, or of another schema.
 

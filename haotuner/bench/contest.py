@@ -12,10 +12,10 @@ from pathlib import Path
 
 from haotuner.bench.contender import ISA_VARIABLES
 from haotuner.bench.field import HOST, Field
-from haotuner.bench.machine_load import available_bytes
 from haotuner.bench.operands import binds_weight
 from haotuner.bench.rotation import HOT, Rotation, resting, resting_bytes
 from haotuner.errors import EnvironmentMissing, UsageError
+from haotuner.host.memory import available_bytes
 from haotuner.spec.cold import UNKNOWN_CACHE_BYTES
 from haotuner.spec.op import Op
 from haotuner.spec.shape import Shape

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
+from haotuner.host.memory import available_bytes
 from haotuner.hw_profiles.topology import Host, topology
 
 CONTENDED_CORES = 0.1  # a tenth of one core: daemons stay below it, and it can cost a row 5 % when it lands on our core
@@ -41,14 +42,6 @@ def foreign_cores(before: Reading, after: Reading) -> float:
     """Other work that ran in between, in cores, on average."""
     wall = max(after.wall_s - before.wall_s, 1e-9)
     return max(0.0, (after.busy_s - before.busy_s) - (after.own_s - before.own_s)) / wall
-
-
-def available_bytes() -> int | None:
-    """Memory that new processes can have without swapping; None where /proc/meminfo does not say."""
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    return None
 
 
 def _process_s(pid: int) -> float:

@@ -26,9 +26,10 @@ from haotuner.bench.processes import ExclusiveRunner, Responder, greetings
 from haotuner.errors import UsageError
 from haotuner.host.files import open_regular
 from haotuner.isolate.child import Child
+from haotuner.partition.dim_ranges import parts_of, span_of
 from haotuner.runtime.model import Chain, Model
 from haotuner.runtime.schedule import ExecutionPlan
-from haotuner.spec.shape import ShapeRange, Span
+from haotuner.spec.shape import Span
 from haotuner.spec.traffic import SIZE_LIMIT_BYTES, is_trace
 
 
@@ -96,11 +97,9 @@ def requests_of(
     if is_trace(text):
         return _rows(Path(text), dims)
     spans = {}
-    for part in filter(None, map(str.strip, text.split(";"))):  # by name: dimensions of models may be called anything
-        name, _, answer = (part.strip() for part in part.partition("="))
-        if name in data:
-            continue
-        spans[name] = dict(ShapeRange.parse(f"e={answer}").spans)["e"] if name in dims else None
+    for name, sizes in parts_of(text):
+        if name not in data:
+            spans[name] = span_of(name, sizes) if name in dims else None
     if set(spans) != set(dims):
         has = f"the dimensions {', '.join(dims)}" if dims else "no dimensions"
         raise UsageError(f"--shapes {text!r} gives {', '.join(spans) or 'nothing'}; the model has {has}")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from haotuner.errors import EnvironmentMissing, UsageError
-from haotuner.extras import how_to_get
+from haotuner.host.extras import how_to_get
 
 PANEL_INCHES = (6.0, 4.2)
 DPI = 110

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from haotuner.extras import how_to_get
+from haotuner.host.extras import how_to_get
 
 Json = dict[str, Any]
 _LARGE = 10_000_000  # calls; from here on break-even is written in millions

@@ -3,21 +3,37 @@
 from __future__ import annotations
 
 import inspect
+import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Annotated
 
 import typer
 
 from haotuner import __version__
-from haotuner.cli.options import with_new_names
+from haotuner.cli.options import with_device_names, with_new_names
 from haotuner.cli.output import OutputLost, ReaderLeft, give_up_stdout, say, tell, writing
 from haotuner.errors import HaotunerError
 
 # In the order of `haotuner --help`. A verb is the function of its name in the file of its name; a group is its file's typer.
-VERBS = ("doctor", "devices", "candidates", "derive", "tune", "bench", "inspect", "explain", "report", "watch", "verify")
-GROUPS = ("records", "transfer")
+VERBS = (
+    "quickstart",
+    "doctor",
+    "devices",
+    "candidates",
+    "derive",
+    "workload",
+    "tune",
+    "bench",
+    "inspect",
+    "explain",
+    "report",
+    "watch",
+    "serve",
+    "verify",
+)
+GROUPS = ("records", "export", "transfer", "fleet")
 
 
 # What typer raises for wrong usage; it names no public class, and whether it stands on click depends on its version.
@@ -36,8 +52,20 @@ def _version(required: bool) -> None:
         raise typer.Exit()
 
 
+def _cmake_folder(required: bool) -> None:
+    if required:
+        from haotuner.runtime.__main__ import CLIB
+
+        say(str(CLIB))
+        raise typer.Exit()
+
+
 def _options(
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+    cmakedir: Annotated[
+        bool,
+        typer.Option("--cmakedir", callback=_cmake_folder, is_eager=True, help="Print the folder of the CMake package."),
+    ] = False,
 ) -> None:
     """Tune an operator once for a whole range of shapes on a device; serve it from a pack."""
 
@@ -49,13 +77,12 @@ def app_for(arguments: Sequence[str]) -> typer.Typer:
         help="Tune an operator once for a whole range of shapes on a device; serve it from a pack.",
         epilog=EXIT_CODES,
         no_args_is_help=True,
-        add_completion=False,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
     )
     app.callback()(_options)
     known = (*VERBS, *GROUPS)
-    requested = tuple(arguments[:1])
+    requested = tuple(arguments[:1]) or _completed(os.environ)
     for name in requested if set(requested) & set(known) else known:
         module = import_module(f"haotuner.cli.{name}")
         if name in GROUPS:
@@ -69,6 +96,12 @@ def app_for(arguments: Sequence[str]) -> typer.Typer:
     return app
 
 
+def _completed(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """The verb of a line that a shell completes, in the words that typer's scripts pass."""
+    words = (environment.get("COMP_WORDS") or environment.get("_TYPER_COMPLETE_ARGS") or "").split()
+    return tuple(words[1:2]) if "_HAOTUNER_COMPLETE" in environment else ()
+
+
 def _summary(verb: object) -> str | None:
     """The first paragraph of a verb's docstring; without it, lists of commands are cut after 45 characters."""
     text = inspect.getdoc(verb)
@@ -78,8 +111,8 @@ def _summary(verb: object) -> str | None:
 def run(arguments: Sequence[str], make_app: Callable[[Sequence[str]], typer.Typer] = app_for) -> int:
     """Exit code of one command line, see ``EXIT_CODES``."""
     try:
-        arguments = with_new_names(arguments)
-        code = make_app(arguments)(arguments, standalone_mode=False)
+        arguments = with_device_names(with_new_names(arguments))
+        code = make_app(arguments)(arguments, standalone_mode=False, prog_name="haotuner")
         with writing():
             sys.stdout.flush()
         return _stopped(arguments) if code == _INTERRUPTED else int(code or 0)
@@ -94,6 +127,9 @@ def run(arguments: Sequence[str], make_app: Callable[[Sequence[str]], typer.Type
     except OSError as error:  # a full disk, a folder that is gone: what no verb has a better word for
         where = f": {error.filename}" if error.filename is not None else ""
         tell(f"haotuner: {error.strerror or error}{where}; look at free space, permissions and TMPDIR")
+        return 4
+    except MemoryError as error:
+        tell(f"haotuner: more memory was asked for than there is: {error or 'none was left'}; ask for smaller sizes")
         return 4
     except _USAGE as error:
         error.show()  # type: ignore[attr-defined]

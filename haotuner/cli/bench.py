@@ -36,6 +36,7 @@ from haotuner.cli.devices import columns
 from haotuner.cli.options import Json, PackFolder, Quiet, Verbose, threads_of
 from haotuner.cli.output import say, tell, writing
 from haotuner.cli.progress import race_progress
+from haotuner.cli.report import check_report_path, report_race
 from haotuner.errors import UsageError
 from haotuner.hw_profiles.find import find_device
 from haotuner.pack.manifest import read_manifest
@@ -59,6 +60,7 @@ def bench_model(
     json_output: bool,
     quiet: bool,
     environment: Mapping[str, str],
+    report: Path | None = None,
 ) -> None:
     """Race one model at the requests of a trace or range, and print the table."""
     peers = MODEL_PEERS if against is None else tuple(part.strip() for part in against.split(",") if part.strip() != "none")
@@ -89,6 +91,8 @@ def bench_model(
                 )
             )  # fmt: skip
     document = {**result[0], "rows": [row for item in result for row in item["rows"]]}
+    if report is not None:
+        report_race(pack, document, report)
     if json_output:
         say(json.dumps(document, indent=1))
         return
@@ -184,16 +188,21 @@ def bench(
         typer.Option("--inputs", help="With --model: inputs whose elements matter: scales=0,1,0;lengths=seq;ids=0..30521."),
     ] = "",
     plot: Annotated[Path | None, typer.Option("--plot", metavar="FILE.png", help="Draw time over m.")] = None,
+    report: Annotated[
+        Path | None, typer.Option("--report", metavar="FILE.html", help="Write the report of the pack and this race.")
+    ] = None,
     json_output: Json = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
     """Race a pack against other libraries in the same state of the weights; contended rows are left out of the figures."""
+    if report is not None:
+        check_report_path(report, "--report")
     if only is not None:
         bench_model(
             pack, only, files=file or (), shapes=shapes, against=against, given=given, json_output=json_output, quiet=quiet,
             threads=tuple(count or len(os.sched_getaffinity(0)) for count in threads_of(threads)),
-            seconds=seconds_per_row / 4, environment=dict(os.environ),
+            seconds=seconds_per_row / 4, environment=dict(os.environ), report=report,
         )  # fmt: skip
         return
     if plot is not None:
@@ -227,6 +236,8 @@ def bench(
         raise typer.Exit(3) from None
     if plot is not None:
         draw(result, plot)
+    if report is not None:
+        report_race(pack, result, report)
     if json_output:
         say(json.dumps(result, indent=1))
     else:

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from haotuner.backends.cuda.compiler import why_not_built
-from haotuner.cli.cache_folder import cache_folder
 from haotuner.cli.devices import columns
 from haotuner.cli.options import Json, Quiet, Verbose
 from haotuner.cli.output import say, tell
 from haotuner.errors import NothingLegal
+from haotuner.host.cache_folder import cache_folder
 from haotuner.hw_profiles.find import find_device
 from haotuner.microkernels.cuda.conv import conv_families
 from haotuner.microkernels.index import families_for, family_named
-from haotuner.select.fit import exact_axes
-from haotuner.select.funnel import Funnel, select
+from haotuner.search.select.fit import exact_axes
+from haotuner.search.select.funnel import Funnel, select
 from haotuner.spec.composition import sum_parts
 from haotuner.spec.demand import Expectation
 from haotuner.spec.device import Device

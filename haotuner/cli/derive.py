@@ -1,9 +1,10 @@
-"""`haotuner derive`: other expressions of a model's products, found by rules, with the chain of rules and expected times."""
+"""`haotuner derive`: other expressions of a model's products, by rules, with the rules and expected and measured times."""
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -12,19 +13,22 @@ import typer
 from haotuner.cli.devices import columns
 from haotuner.cli.output import counted, say
 from haotuner.derive.expression import Scope, scopes
-from haotuner.derive.from_graph import sizes_needed
-from haotuner.derive.model import Derivation, Form, NodeForms
+from haotuner.derive.general_extents import sizes_needed
+from haotuner.derive.model import Derivation, Form, NodeForms, are_laid_out
 from haotuner.derive.price import kernel_of
 from haotuner.derive.search import Derived, Limits, SearchResult, search
 from haotuner.derive.text import lines, parse
-from haotuner.errors import UsageError
+from haotuner.errors import HaotunerError, UsageError
 from haotuner.frontends.onnx.read import read
 from haotuner.graph.graph import Graph
+from haotuner.host.cache_folder import cache_folder
 from haotuner.partition.dim_ranges import UNSAID, ranges_of, requests, spans_of
 from haotuner.spec.shape import ShapeRange
 
 SHOWN = 3  # forms of one product
 PRICED = 2  # requests beside both ends
+ENDS = 2  # requests at which forms are timed: the smallest and the largest
+SEARCHING = 0.5  # of the budget, at most, where forms are timed in the rest
 
 
 def derive(
@@ -36,10 +40,11 @@ def derive(
         str, typer.Option("--node", metavar="NAME", help="One tensor that a product makes. [default: every product]")
     ] = "",
     shapes: Annotated[str, typer.Option("--shapes", help="Sizes of the dimensions, for example n=1..16;h=7..56.")] = UNSAID,
-    budget: Annotated[float, typer.Option("--budget", help="Seconds of search, all products together.")] = 60.0,
+    budget: Annotated[float, typer.Option("--budget", help="Seconds of search and of times, all products together.")] = 60.0,
     trace: Annotated[bool, typer.Option("--trace", help="Print the rules that led to each form, step by step.")] = False,
+    zero_measure: Annotated[bool, typer.Option("--zero-measure", help="Time nothing: expected times alone.")] = False,
 ) -> None:
-    """Derive other expressions of products by rules, with their expected times."""
+    """Derive other expressions of products by rules, with expected times, and times of the forms that are cheaper."""
     if budget <= 0:
         raise UsageError(f"--budget {budget:g}: give seconds above 0")
     if (file is None) == (not expression):
@@ -50,7 +55,7 @@ def derive(
         _print_states(search(scope, at, Limits(seconds=budget)), at, trace=trace)
         return
     graph = read(file, ranges=lambda inputs: ranges_of(inputs, shapes))
-    _model(graph, node, shapes, budget, trace=trace)
+    _model(graph, node, shapes, budget, trace=trace, times=not zero_measure)
 
 
 def _sizes(scope: Scope, shapes: str) -> list[dict[str, int]]:
@@ -62,7 +67,7 @@ def _sizes(scope: Scope, shapes: str) -> list[dict[str, int]]:
     return requests(spans, PRICED)
 
 
-def _model(graph: Graph, node: str, shapes: str, budget: float, *, trace: bool) -> None:
+def _model(graph: Graph, node: str, shapes: str, budget: float, *, trace: bool, times: bool) -> None:
     at = requests(spans_of(graph, shapes), PRICED)[: 2 + PRICED]
     derivation = Derivation(graph, at)
     products = derivation.products()
@@ -71,12 +76,14 @@ def _model(graph: Graph, node: str, shapes: str, budget: float, *, trace: bool) 
     if node and node not in products:
         shown = ", ".join(products[:20]) + (" …" if len(products) > 20 else "")
         raise UsageError(f"--node {node!r}: no product makes it; products make {shown}")
-    until = time.monotonic() + budget
+    begin = time.monotonic()
+    search_s = budget * SEARCHING if times else budget
     chosen = [node] if node else products
+    printed = list[NodeForms]()
     for position, tensor in enumerate(chosen):
-        seconds_left = until - time.monotonic()
+        seconds_left = begin + search_s - time.monotonic()
         if seconds_left <= 0:
-            say(f"\n{counted(len(chosen) - position, 'product')} left out: {budget:g} s are over; raise --budget")
+            say(f"\n{counted(len(chosen) - position, 'product')} left out: {search_s:g} s are over; raise --budget")
             break
         derivation.limits = Limits(seconds=seconds_left)
         try:
@@ -85,9 +92,57 @@ def _model(graph: Graph, node: str, shapes: str, budget: float, *, trace: bool) 
             say(f"\n{tensor}: stays as it is: {error}")
             continue
         _print_forms(forms, at, trace=trace)
+        printed.append(forms)
     if not node:
         for forms in derivation.merged():
             _print_forms(forms, at, trace=trace)
+            printed.append(forms)
+    if times:
+        _print_times(graph, printed, at, begin + budget)
+
+
+def _print_times(graph: Graph, every: Sequence[NodeForms], at: Sequence[Mapping[str, int]], until: float) -> None:
+    """Times of the cheapest derived form of each product beside the original's; those that save most come first."""
+    cheaper = sorted(_cheaper(every), key=lambda item: -item[0])
+    if not cheaper:
+        say("\nmeasured: nothing, for no derived form is expected to be cheaper")
+    ends, last_s = at[:ENDS], 0.0
+    for position, (_, forms, number) in enumerate(cheaper):
+        begin = time.monotonic()
+        if begin + last_s >= until:
+            say(f"\n{counted(len(cheaper) - position, 'form')} not measured: the time is over; raise --budget")
+            break
+        name = ", ".join(forms.tensors)
+        try:
+            rows = _raced(graph, forms, number, ends)
+        except HaotunerError as error:
+            say(f"\n{name}: form {number} is not measured: {error}")
+            continue
+        last_s = time.monotonic() - begin
+        heads = tuple(f"us at {_words(request)}" for request in ends)
+        named = zip(("as the model has it", f"form {number}"), rows, strict=True)
+        say(f"\n{name}: least times of calls on this host, one thread, each with predicted kernels")
+        say(columns([("measured", *heads), *((word, *(f"{us:,.1f}" for us in row)) for word, row in named)]))
+        faster = [f"{own / us:.2f}x at {_words(request)}" for own, us, request in zip(*rows, ends, strict=True)]
+        say(f"form {number} against the original: {', '.join(faster)}")
+
+
+def _cheaper(every: Sequence[NodeForms]) -> Iterator[tuple[float, NodeForms, int]]:
+    """Microseconds that a form is expected to save at most at a request, its product, and the form's number from 1 on."""
+    for forms in every:
+        saved = [max(own - us for own, us in zip(forms.original.us, form.us, strict=True)) for form in forms.others[:SHOWN]]
+        if saved and max(saved) > 0:
+            yield max(saved), forms, saved.index(max(saved)) + 1
+
+
+def _raced(graph: Graph, forms: NodeForms, number: int, requests: Sequence[Mapping[str, int]]) -> list[tuple[float, ...]]:
+    """Microseconds of the model's own form and of another one at each request; HaotunerError where they are not raced."""
+    from haotuner.tuning.form_race import raced_forms  # with solvers and more, which a plain search can do without
+
+    form = forms.others[number - 1]
+    if not are_laid_out(graph, form.scopes):
+        raise UsageError("its weights are too large to lay out")
+    return raced_forms([forms.original.graph, form.graph], requests, "cpu", dict(os.environ), cache_folder(os.environ))
 
 
 def _print_forms(forms: NodeForms, at: Sequence[Mapping[str, int]], *, trace: bool) -> None:
@@ -98,7 +153,7 @@ def _print_forms(forms: NodeForms, at: Sequence[Mapping[str, int]], *, trace: bo
     say(columns([("expected", *heads), *rows]))
     best = {_words(request): forms.best_at(index) for index, request in enumerate(at)}
     better = [words for words, form in best.items() if form is not forms.original]
-    say(f"cheapest: {'a derived form at ' + ', '.join(better) if better else 'the model as it is, at named_forms size'}")
+    say(f"cheapest: {'a derived form at ' + ', '.join(better) if better else 'the model as it is, at every size'}")
     for name, form in named_forms[: SHOWN + 1]:
         say(f"{name}:")
         _print_form(form, at[-1], trace=trace)

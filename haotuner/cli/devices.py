@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from haotuner.cli.cache_folder import cache_folder
 from haotuner.cli.output import say
+from haotuner.host.cache_folder import cache_folder
 from haotuner.hw_profiles.find import Listed, list_devices
 from haotuner.spec.device import Device
 

@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
@@ -20,13 +20,14 @@ import typer
 
 from haotuner.backends.cpu.compile import unknown_extensions
 from haotuner.backends.cuda.compiler import find_nvrtc
-from haotuner.cli.cache_folder import cache_folder
+from haotuner.backends.toolchain import compiler_commands
 from haotuner.cli.devices import columns, device_json, in_full
 from haotuner.cli.output import say, tell
 from haotuner.errors import EnvironmentMissing
-from haotuner.extras import how_to_get
+from haotuner.host.cache_folder import cache_folder
+from haotuner.host.extras import how_to_get
 from haotuner.host.processor import read_text
-from haotuner.hw_profiles.cpu import cpu_info, cpu_rates, find_compiler
+from haotuner.hw_profiles.cpu import cpu_info, cpu_rates
 from haotuner.hw_profiles.cpu_peak import NotMeasured
 from haotuner.hw_profiles.find import find_device
 from haotuner.hw_profiles.gpu import gpu_devices
@@ -130,12 +131,12 @@ def _huge_pages(host: Host) -> Check:
 
 
 def _compiler(host: Host) -> Check:
-    compiler = find_compiler()
-    remedy = "install one: `apt-get install gcc libc6-dev`, or put a cc, gcc or clang on PATH"
-    if compiler is None:
+    command = next(compiler_commands(), None)
+    remedy = "install one: `apt-get install gcc libc6-dev`, or `pip install ziglang`, or put a cc, gcc or clang on PATH"
+    if command is None:
         return Check(name="C compiler", status="missing", found="none of cc, gcc, clang on PATH", remedy=remedy)
-    first_line = _first_line([compiler, "--version"])
-    unknown = _not_compiled(compiler, host) if first_line else []
+    compiler, first_line = command[0], _first_line([*command, "--version"])
+    unknown = _not_compiled(command, host) if first_line else []
     if unknown:
         return Check(
             name="C compiler",
@@ -152,7 +153,7 @@ def _compiler(host: Host) -> Check:
     )
 
 
-def _not_compiled(compiler: str, host: Host) -> list[str]:
+def _not_compiled(compiler: Sequence[str], host: Host) -> list[str]:
     """Extensions for bf16 and int8 that the CPU has and the compiler has no option for."""
     try:
         info = cpu_info(host)

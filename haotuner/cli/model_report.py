@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from haotuner.cli.output import tell
-from haotuner.errors import UsageError
 from haotuner.spec.device import Device
 from haotuner.spec.op import Op
 from haotuner.spec.traffic import Arrivals
@@ -135,10 +134,9 @@ def _ways(report: PartitionReport) -> str:
 
 
 def _steps(model: ModelTask) -> Counter[str]:
-    """Steps by kind; a tensor that is another one in memory is no step."""
-    result = Counter(type(step).__name__ for step in model.steps)
-    del result["Alias"]
-    return result
+    from haotuner.tuning.model_session import steps_of
+
+    return steps_of(model)
 
 
 def read_models(
@@ -149,36 +147,17 @@ def read_models(
     *,
     quiet: bool,
     derive_s: float = 0.0,
+    subgraphs: bool = False,
 ) -> ModelReport:
     """The models of files, each with its own shapes or all with the same. UsageError says what in them is wrong.
 
     ``serves``: of a device, whether it has kernels for an op; ``device``: the CPU that they are tuned for, otherwise.
-    ``derive_s``: seconds for derived forms of products, all models together; 0: none are derived.
+    ``derive_s``: seconds for derived forms of products, all models together; 0: none are derived. ``subgraphs``: of files
+    with operators that have no rule, the parts between these.
     """
-    if len(shapes) not in (1, len(files)):
-        raise UsageError(
-            f"{len(shapes)} times --shapes for {len(files)} models; give it once, or once a model in their order"
-        )
-    from haotuner.partition.tasks import arrivals_of_models, ops_of
-    from haotuner.verify.model_check import model_of
+    from haotuner.tuning import model_session
 
-    derived = None
-    if derive_s:
-        from haotuner.derive.plan_forms import DerivedForms
-
-        derived = DerivedForms(derive_s)
-    result: list[ModelTask] = []
-    for file, shape in zip(files, [*shapes] * (1 if len(shapes) > 1 else len(files)), strict=True):
-        groups = sum(len(model.written.functions) for model in result)
-        model = model_of(file, shape, groups, serves=serves, device=device, forms=derived)
-        result.append(model)
-        if not quiet:
-            steps = _steps(model)
-            tell(
-                f"{file.name}: {len(model.graph.nodes)} primitives, {steps['Product']} products in {len(model.uses)} ops, "
-                f"{steps['Loops']} groups of the rest"
-            )
-    if derived is not None and not quiet:
-        tell(str(derived))
-    return ModelReport(tuple(result), ops_of(result), arrivals_of_models(result, "; ".join(shapes)),
-                       0.0 if derived is None else derived.total)  # fmt: skip
+    read = model_session.read_models(
+        files, shapes, serves, device, derive_s=derive_s, subgraphs=subgraphs, watch=(lambda _: None) if quiet else tell
+    )
+    return ModelReport(read.models, read.ops, read.arrivals, read.derived_s)

@@ -10,7 +10,6 @@ from typing import Annotated
 
 import typer
 
-from haotuner.bench.field import HOST
 from haotuner.cli.output import tell
 from haotuner.errors import PackInvalid, UsageError
 
@@ -24,6 +23,8 @@ PackFolder = Annotated[Path, typer.Argument(metavar="PACK", help="The directory 
 
 def peers_of(text: str) -> tuple[str, ...]:
     """Names of ``--peers``; none of ``none``. UsageError for a library that there is no peer of."""
+    from haotuner.bench.field import HOST  # its imports take a second, which a server need not wait for
+
     names = tuple(name.strip() for name in text.split(",") if name.strip())
     if names == ("none",):
         return ()
@@ -72,6 +73,22 @@ RENAMED = {
     "bench": {"--only": "--model", "--given": "--inputs", "--weights": "--cache-state", "--against": "--peers"},
     "explain": {"--only": "--model", "--given": "--inputs"},
 }
+
+
+_GPU = re.compile(r"gpu((?::[0-9]+)?(?:/[0-9]+)?)", re.IGNORECASE)
+
+
+def with_device_names(arguments: Sequence[str]) -> list[str]:
+    """A command line with ``--device gpu`` and ``gpu:1`` as ``cuda:0`` and ``cuda:1``, which other tools call so."""
+    result = []
+    for before, word in zip(["", *arguments], arguments, strict=False):
+        name, equals, value = ("", "", word) if before == "--device" else word.partition("=")
+        match = _GPU.fullmatch(value) if before == "--device" or (name == "--device" and equals) else None
+        if match is not None:
+            number = match[1] if match[1].startswith(":") else f":0{match[1]}"
+            word = f"{name}{equals}cuda{number}"
+        result.append(word)
+    return result
 
 
 def with_new_names(arguments: Sequence[str]) -> list[str]:

@@ -17,11 +17,12 @@ from haotuner.cli.output import say, tell
 from haotuner.cli.transfer_input import caches_in, is_something_else
 from haotuner.errors import HaotunerError, RecordsUnusable, UnknownDevice, UsageError
 from haotuner.hw_profiles.find import find_device
-from haotuner.records.address import open_store, without_password
+from haotuner.records.address import file_of, open_store, without_password
 from haotuner.records.clblast import is_winners_file
 from haotuner.records.export import FORMATS, export
 from haotuner.records.importing import Imported, Loaded, is_export, load_jsonl, load_kernel_tuner
 from haotuner.records.kernel_tuner import named
+from haotuner.records.merging import merge
 from haotuner.records.miopen import is_find_database, load_find_database
 from haotuner.records.store import RecordStore
 from haotuner.records.timings import is_timings, load_timings
@@ -132,6 +133,31 @@ def export_(
         say(f"{out}: {written} records" + (f", {out.stat().st_size} bytes of {form}" if verbose else ""))
 
 
+@records_app.command("merge")
+def merge_(
+    into: Annotated[str, typer.Argument(metavar="INTO", help="URL of the store that receives; a new one is created.")],
+    sources: Annotated[list[str], typer.Argument(metavar="FROM...", help="URLs of the stores to read.")],
+    json_output: _Json = False,
+    quiet: _Quiet = False,
+    verbose: _Verbose = False,
+) -> None:
+    """Bring the sessions and records of other stores into one, each once; `tune --resume` then goes on from there."""
+    with contextlib.ExitStack() as stack:
+        opened = []
+        for url in sources:  # all are opened first: a wrong one makes no new store
+            if _same_store(url, into):
+                raise UsageError(f"{without_password(url)} is also the store that receives; name others as FROM")
+            opened.append((without_password(url), stack.enter_context(_store(url, write=False))))
+        target = stack.enter_context(_store(into, write=True))
+        merged = [merge(source, target, name) for name, source in opened]
+    if json_output:
+        say(json.dumps({"into": without_password(into), "sources": [asdict(source) for source in merged]}, indent=1))
+    elif not quiet:
+        for source in merged:
+            sessions = f", {source.sessions} new sessions" if verbose or source.sessions else ""
+            say(f"{source.source}: {source.records} records, {source.new} new{sessions}")
+
+
 @records_app.command()
 def check(db: _Db, json_output: _Json = False, quiet: _Quiet = False, verbose: _Verbose = False) -> None:
     """Read the whole store: the file's structure, every row, every content hash. Exit 1 if anything is wrong."""
@@ -164,6 +190,12 @@ def list_(db: _Db, json_output: _Json = False, quiet: _Quiet = False, verbose: _
         return
     header = ("session", "device", "op", "timed", "failed", *(("fingerprint",) if verbose else ()))
     say(columns([header, *(tuple(str(group[name]) for name in header) for group in groups)]))
+
+
+def _same_store(url: str, other: str) -> bool:
+    """True if both URLs name one store, as far as the URLs tell."""
+    path = file_of(url)
+    return url == other if path is None else path == file_of(other)
 
 
 @contextlib.contextmanager

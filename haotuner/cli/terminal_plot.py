@@ -11,7 +11,7 @@ from typing import Any
 
 from haotuner.cli.output import safe
 from haotuner.errors import EnvironmentMissing, UsageError
-from haotuner.extras import how_to_get
+from haotuner.host.extras import how_to_get
 
 LETTERS, LINES = 100, 18  # at most; a narrower terminal has fewer letters
 TICKS = 7
@@ -50,7 +50,9 @@ def figure_text(figure: Mapping[str, Any], title: str) -> str:
         else:
             plotext.scatter(x, y, label=name, marker=next(markers))
     plotext.title(safe(title))
-    plotext.xlabel(f"{figure['layout']['xaxis']['title']['text']} across, {figure['layout']['yaxis']['title']['text']} up")
+    across, up = (figure["layout"][axis]["title"]["text"] for axis in ("xaxis", "yaxis"))
+    unit = figure["layout"]["yaxis"]["unit"]
+    plotext.xlabel(f"{across} across, {up} up{f', in {unit}' if unit else ''}")
     for scale, ticks, values in ((plotext.xscale, plotext.xticks, every[0]), (plotext.yscale, plotext.yticks, every[1])):
         if values and min(values) < max(values):
             scale("log")

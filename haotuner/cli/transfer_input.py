@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from haotuner.cli.cache_folder import cache_folder
 from haotuner.cli.output import tell
 from haotuner.errors import UnknownDevice, UsageError
+from haotuner.host.cache_folder import cache_folder
 from haotuner.host.files import open_regular
 from haotuner.hw_profiles.find import find_device
 from haotuner.records.address import open_store
@@ -90,18 +90,28 @@ def read_rankable(records: Iterable[Record], *, quiet: bool, verbose: bool) -> D
 def known_device(name: str) -> Device:
     """The device of that name; nothing is measured for it. Hosts whose models ship are known by what these say of them.
 
+    So is this host's CPU until it is measured: against typical rates alone, real times look impossible.
+
     Raises:
         UnknownDevice: no profile, no row of the table and no shipped model goes by that name.
     """
     try:
-        return find_device(name, measure=False, cache_dir=cache_folder(os.environ))
+        device = find_device(name, measure=False, cache_dir=cache_folder(os.environ))
     except UnknownDevice:
-        from haotuner.transfer.models_shipped import models_shipped
-
-        result = next((model.device for model in models_shipped().models if model.device.id == name), None)
-        if result is None:
+        shipped = _shipped_device(name)
+        if shipped is None:
             raise
-        return result
+        return shipped
+    if device.kind == "cpu" and device.peak_gflops is None:
+        return _shipped_device(device.id) or device
+    return device
+
+
+def _shipped_device(device_id: str) -> Device | None:
+    """The device of the shipped model with that id, with the rates that were measured there."""
+    from haotuner.transfer.models_shipped import models_shipped
+
+    return next((model.device for model in models_shipped().models if model.device.id == device_id), None)
 
 
 def known_families(read: DeviceTables, requested: Sequence[str] | None) -> Sequence[str]:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from haotuner.cli.cache_folder import cache_folder
 from haotuner.cli.devices import columns
 from haotuner.cli.model_report import read_models
 from haotuner.cli.options import Json, Quiet, Verbose, peers_of, seconds_of, threads_of
@@ -24,6 +23,7 @@ from haotuner.cli.run_status import StatusWriter, status_file
 from haotuner.cli.stopping import STOPPED, Stopping
 from haotuner.cli.terminal_plot import WITHOUT, has_plotext, pack_plots
 from haotuner.errors import HaotunerError, UsageError
+from haotuner.host.cache_folder import cache_folder
 from haotuner.records.address import without_password
 from haotuner.search.policies.names import NAMES, TEMPLATE
 from haotuner.search.task_scheduler import GRADIENT, STRATEGIES
@@ -60,7 +60,12 @@ def tune(
     ] = None,
     workload: Annotated[
         str | None,
-        typer.Option("--workload", help=f"Named ops, in int8 NAME:dtype=int8: {', '.join(WORKLOADS)}. [default: {DEFAULT}]"),
+        typer.Option(
+            "--workload",
+            metavar="NAME|FILE",
+            help=f"Named ops, in int8 NAME:dtype=int8: {', '.join(WORKLOADS)}; or a file of `haotuner workload`. "
+            f"[default: {DEFAULT}]",
+        ),
     ] = None,
     shapes: Annotated[
         list[str] | None,
@@ -73,9 +78,14 @@ def tune(
     device: Annotated[
         str,
         typer.Option(
-            "--device", help="cpu, cpu:avx512, cpu:avx2, cpu:sse, cuda:0; with --zero-measure also a profile (h200)."
+            "--device",
+            help="cpu, cpu:avx512, cpu:avx2, cpu:sse, cuda:0; with --zero-measure also a profile (h200), with --on several.",
         ),
     ] = "cpu",
+    on: Annotated[
+        str,
+        typer.Option("--on", metavar="ray|URL", help="Measure in a fleet: ray for this host, ray://HOST:PORT for its head."),
+    ] = "",
     threads: Annotated[
         str | None, typer.Option("--threads", help="Thread counts of a CPU, each with a plan of its own [default: 1,all].")
     ] = None,
@@ -132,7 +142,15 @@ def tune(
     ] = 0,
     derive: Annotated[
         bool,
-        typer.Option("--derive", help="Of models: derive other forms of their products, and take those expected faster."),
+        typer.Option(
+            "--derive",
+            help="Of models: derive other forms of their products, and take those that are faster. Off unless asked for: "
+            "few models gain, and where forms may pay their kernels and their race take a part of the budget.",
+        ),
+    ] = False,
+    subgraphs: Annotated[
+        bool,
+        typer.Option("--subgraphs", help="Of ONNX files with operators without a rule: tune the parts between these."),
     ] = False,
     against: Annotated[
         str | None, typer.Option("--peers", help=f"Peers on a CPU for the closing table, or none [default: {PEERS_HERE}].")
@@ -151,16 +169,22 @@ def tune(
             raise UsageError("a model brings its own ops; leave --op and --workload out")
         if derive and not (file and device.startswith("cpu")):
             raise UsageError("--derive is of models on CPUs; name a model's file, and leave --device out or say cpu")
+        if subgraphs and not (file and device.startswith("cpu")):
+            raise UsageError("--subgraphs is of models on CPUs; name a model's file, and leave --device out or say cpu")
+        names = check_fleet(on, device, models=bool(file), zero_measure=zero_measure)
+        device = names[0]
         peers = peers_of(PEERS_HERE if against is None else against)
         ranges = shapes or ["dynamic"]
         seconds = None if budget is None else seconds_of(budget)
         began = time.monotonic()
         derive_s = derivation_s(seconds) if derive else 0.0
         of_device = serves_on(device), cpu_named(device)
-        from_files = read_models(file, ranges, *of_device, quiet=quiet, derive_s=derive_s) if file else None
+        from_files = None
+        if file:
+            from_files = read_models(file, ranges, *of_device, quiet=quiet, derive_s=derive_s, subgraphs=subgraphs)
         arrivals = arrivals_of(*ranges) if from_files is None else from_files.arrivals
         if workload is not None:
-            arrivals = arrivals.with_own(workload_shapes(workload))
+            arrivals = arrivals.with_own(workload_shapes(workload), first=not shapes)
         request = Request(
             ops=ops_asked(op or None, workload, arrivals, device) if from_files is None else from_files.ops,
             models=() if from_files is None else from_files.models,
@@ -191,7 +215,7 @@ def tune(
             what = ", ".join(model.written.name for model in request.models) or ", ".join(o.name for o in request.ops)
             here = f"{cores} cores, at most" if device.startswith("cpu") else "at most"
             how = "from predictions alone" if zero_measure else f"{here} {budget_s:.0f} s"
-            tell(f"tuning {what} for {request.shapes} on {device}, {how}")
+            tell(f"tuning {what} for {request.shapes} on {', '.join(names)}, {how}")
         from haotuner.cli.tune_race import compare, race_models, times_table
         from haotuner.search.task_scheduler import enough_s
         from haotuner.tuning.session import produce
@@ -202,6 +226,13 @@ def tune(
             tell(f"{_seconds(budget_s)} is little for {ops}: --budget {_seconds(enough)} measures each")
         status = StatusWriter(status_file(out), without_password(request.records))
         stopping.watcher = Watcher(request.ops, budget_s, quiet=quiet, status=status)
+        if on:
+            from haotuner.cli.tune_fleet import tune_on
+
+            complete = tune_on(request, on, names, stopping.watcher, from_files, json_output=json_output, quiet=quiet)
+            if stopping.requested or not complete:
+                raise typer.Exit(STOPPED)
+            return
         with stopping.watcher:
             report = produce(request, stopping.watcher)
         speed, of_models = None, None
@@ -239,6 +270,24 @@ def tune(
             say(_closing(report, time.monotonic() - began, budget_s, verbose=verbose))
         if stopping.requested or not report.complete:
             raise typer.Exit(STOPPED)
+
+
+def check_fleet(on: str, device: str, *, models: bool, zero_measure: bool) -> tuple[str, ...]:
+    """Names of the devices; UsageError for several without --on, and for what a fleet does not do."""
+    names = tuple(name.strip() for name in device.split(",") if name.strip()) or (device,)
+    if len(names) > 1 and models:
+        raise UsageError(
+            f"--device {device}: a whole model is tuned for one device at a time; name one, and run once for each"
+        )
+    if not on and len(names) > 1:
+        raise UsageError(f"--device {device}: several devices are tuned by a fleet; add --on ray, or name one device")
+    if len(set(names)) < len(names):
+        raise UsageError(f"--device {device}: name each device once")
+    if on and zero_measure:
+        raise UsageError("--on and --zero-measure exclude each other: a fleet is for measuring")
+    if on and on != "ray" and not on.startswith("ray://"):
+        raise UsageError(f"--on {on}: write ray, or ray://HOST:PORT as `haotuner fleet join` prints it on the head")
+    return names
 
 
 def _plot(report: Report, speed: Speed | None) -> None:

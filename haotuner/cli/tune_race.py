@@ -83,7 +83,7 @@ def compare(request: Request, report: Report, against: Sequence[str], *, quiet: 
     ops = [tuned.task.op for tuned in raced]
     threads = sorted({table.threads for tuned in raced for table in tuned.tables})
     rows = sorted({shape["m"] for tuned in raced for shape in tuned.task.traffic.shapes()})
-    shapes = [Shape.of(m=m) for m in Span(first=rows[0], last=rows[-1]).sample(QUICK_SHAPES)]
+    shapes = [Shape.of(m=m) for m in spread(Span(first=rows[0], last=rows[-1]).sample(QUICK_SHAPES))]
     seconds = min(OP_RACE_S, QUICK_ROW_S * len(ops) * len(threads) * len(shapes))
     if not quiet:
         tell(f"racing against {', '.join(peers)} for about {seconds:.0f} s")
@@ -104,6 +104,12 @@ def compare(request: Request, report: Report, against: Sequence[str], *, quiet: 
     if not result["rows"]:  # none of them computes such an op: numpy and bf16
         return None
     return Speed(document=result, peers=peers, threads=threads, ratios=_ratios(result["rows"], peers))
+
+
+def spread(sizes: Sequence[int]) -> list[int]:
+    """The sizes in another order, of which the first few lie apart: a race that ends early has some of each part."""
+    digits = len(sizes).bit_length()
+    return [sizes[at] for at in sorted(range(len(sizes)), key=lambda at: f"{at:0{digits}b}"[::-1])]
 
 
 def times_table(report: Report, speed: Speed | None) -> str:
@@ -263,6 +269,8 @@ def race_models(request: Request, report: Report, against: Sequence[str] | None,
 
 def _cannot(model: ModelTask, peers: Sequence[str]) -> str:
     """Reason that no peer can run a model; empty where some can."""
+    if model.subgraph is not None:
+        return "it is a part of its file, which peers read whole"
     if model.file.suffix == PROGRAMS:
         return "it is a file of torch.export, which torch compiles for minutes"
     if not peers:

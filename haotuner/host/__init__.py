@@ -1,1 +1,1 @@
-"""Services of the operating system: files opened with care, scratch folders, limits, processors, ELF files."""
+"""Services of the host: files opened with care, scratch folders, limits, processors, ELF files, optional packages."""

@@ -140,6 +140,15 @@ def new_file_beside(path: Path) -> Iterator[Path]:
             aside.unlink()
 
 
+def synchronise(path: Path) -> None:
+    """Wait until a disk has a file's content, or a folder's names."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def _nothing_else(path: Path) -> None:
     """OSError unless a regular file or nothing is at ``path``."""
     with contextlib.suppress(FileNotFoundError):

@@ -23,7 +23,7 @@ from haotuner.hw_profiles.find import find_device
 from haotuner.measure.device_measurer import DeviceMeasurer
 from haotuner.plan.grids import Grid, alone
 from haotuner.records import open_store
-from haotuner.select.funnel import select
+from haotuner.search.select.funnel import select
 from haotuner.spec.composition import Composition
 from haotuner.spec.device import Device
 from haotuner.spec.op import Op

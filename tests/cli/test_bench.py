@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import importlib.util
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -77,6 +80,7 @@ def test_people_get_a_table_and_the_figures(tuned, cache, tmp_path):
         (("--threads", "0"), 2, "--threads '0'"),
         (("--seconds-per-row", "0"), 2, "must be positive"),
         (("--plot", "x.pdf"), 2, "ends in .png"),
+        (("--report", "no/such/folder/x.html"), 2, "no/such/folder"),
         (("--plot", "no/such/folder/x.png"), 2, "there is no folder no/such/folder"),
     ],
 )
@@ -95,6 +99,18 @@ def test_a_changed_pack_is_refused_and_none_of_its_code_runs(tuned, cache, tmp_p
     answer = haotuner("bench", str(pack), "--peers", "numpy", cache=cache, cwd=tmp_path)
     assert answer.code == 5 and "sha256" in answer.err
     assert haotuner("bench", str(tmp_path), cache=cache, cwd=tmp_path).code == 5
+
+
+@pytest.mark.skipif(importlib.util.find_spec("plotly") is None, reason="plotly: not installed")
+def test_a_race_writes_the_report_of_the_pack_with_its_peers(tuned, cache, tmp_path):
+    options = ("--peers", "numpy", "--op", "dense:n=48,k=32", "--shapes", "m=1,7", "--report", "race.html", "-q")
+    answer = haotuner("bench", str(tuned[0] / "pack"), *options, *QUICK, cache=cache, cwd=tmp_path)
+    assert answer.code == 0, answer.err
+    text = re.search(r'id="data">([^<]*)</script>', (tmp_path / "race.html").read_text())
+    assert text is not None
+    document = json.loads(gzip.decompress(base64.b64decode(text[1])))
+    assert document["title"].endswith("pack, raced") and "numpy" in json.dumps(document["pages"])
+    assert [path.name for path in tmp_path.iterdir()] == ["race.html"]
 
 
 @pytest.mark.skipif(importlib.util.find_spec("matplotlib") is not None, reason="matplotlib: it is installed")

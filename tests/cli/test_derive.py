@@ -29,11 +29,12 @@ def model(tmp_path: Path) -> Path:
 
 
 SHAPES = ("--shapes", "n=1;h=14..56;w=14..56")
+EXPECTED = "--zero-measure"
 
 
 def test_forms_of_each_product_and_of_both_together_are_printed(model: Path, cache: Path, tmp_path: Path) -> None:
-    out = haotuner("derive", str(model), *SHAPES, "--trace", cache=cache, cwd=tmp_path).out
-    assert "states: 14" in out and "expected" in out
+    out = haotuner("derive", str(model), *SHAPES, "--trace", EXPECTED, cache=cache, cwd=tmp_path).out
+    assert "measured" not in out and "states: 14" in out and "expected" in out
     assert "kernels: matmul (k = c1" in out
     assert "1. summation splitting: u, v outside" in out and "iterator merge" in out
     assert "y0, y1: checked" in out and "expression merging: 2 products of one tensor" in out
@@ -41,8 +42,27 @@ def test_forms_of_each_product_and_of_both_together_are_printed(model: Path, cac
 
 
 def test_one_product_is_derived_alone(model: Path, cache: Path, tmp_path: Path) -> None:
-    out = haotuner("derive", str(model), "--node", "y1", *SHAPES, cache=cache, cwd=tmp_path).out
+    out = haotuner("derive", str(model), "--node", "y1", *SHAPES, EXPECTED, cache=cache, cwd=tmp_path).out
     assert "y1:" in out and "y0" not in out and "1. summation" not in out
+
+
+@pytest.mark.slow
+def test_a_cheaper_form_is_timed_against_the_original_at_both_ends(model: Path, cache: Path, tmp_path: Path) -> None:
+    words = ("derive", str(model), "--node", "y0", *SHAPES, "--budget", "60")
+    out = haotuner(*words, cache=cache, cwd=tmp_path).out
+    expected, _, measured = out.partition("y0: least times of calls on this host, one thread")
+    assert "as the model has it" in expected
+    for row in ("as the model has it", "form "):
+        (line,) = (line for line in measured.splitlines() if line.startswith(row) and "against" not in line)
+        assert all(float(us.replace(",", "")) > 0 for us in line.split()[-2:]), line
+    assert measured.count("us at n=1;h=14;w=14") == 1 and measured.count("us at n=1;h=56;w=56") == 1
+    assert "against the original: " in measured and "x at n=1;h=56;w=56" in measured
+
+
+def test_forms_wait_for_no_time_that_is_over(model: Path, cache: Path, tmp_path: Path) -> None:
+    out = haotuner("derive", str(model), *SHAPES, "--budget", "0.01", cache=cache, cwd=tmp_path).out
+    assert "not measured: the time is over; raise --budget" in out or "left out: 0.005 s are over" in out
+    assert "least times of calls" not in out
 
 
 def test_an_expression_is_derived(cache: Path, tmp_path: Path) -> None:
@@ -62,6 +82,7 @@ def test_an_expression_is_derived(cache: Path, tmp_path: Path) -> None:
         (["--expression", "A(n); L[i:5..5] A[i]"], "iterator i has the empty range 5..5"),
         (["--expression", "A(n); L[i:0..n] A[i*i]"], "index 'i*i' cannot be read"),
         (["--expression", "A(n); L[i:0..n] A[i]"], "--shapes says nothing of n; write for example n=7..56"),
+        (["--expression", "A(n); L[i:0..n] A[i + k]"], "--shapes says nothing of k, n"),
     ],
 )
 def test_bad_input_is_answered_in_words(words: list[str], message: str, model: Path, cache: Path, tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from haotuner.cli.cache_folder import cache_folder
 from haotuner.cli.devices import columns, devices
+from haotuner.host.cache_folder import cache_folder
 from haotuner.spec.device import Device
 
 

@@ -180,9 +180,9 @@ def test_a_pack_notes_what_its_compiler_did_not_know(tmp_path, monkeypatch):
     (tmp_path / "cc").chmod(0o755)
     newer = EPYC.replace(" avx512f ", " avx512f avx512_bf16 avx512_vnni ")
     monkeypatch.setattr(compile, "_CPUINFO", machine(tmp_path / "newer", cpuinfo=newer).proc / "cpuinfo")
-    assert compile.left_out_here(str(tmp_path / "cc")) == {"not compiled": "avx512bf16"}
+    assert compile.left_out_here([str(tmp_path / "cc")]) == {"not compiled": "avx512bf16"}
     (tmp_path / "cc").write_text("#!/bin/sh\n")
-    assert compile.left_out_here(str(tmp_path / "cc")) == {}
+    assert compile.left_out_here([str(tmp_path / "cc")]) == {}
     document = {"device": {}, "toolchain": {"compiler": "cc 9", "not compiled": "amx"}, "haotuner": "0"}
     tuning = {"shapes": "m=1", "weights": "hot", "seconds": 1, "stopped": "budget"}
     facts: dict[str, Any] = {

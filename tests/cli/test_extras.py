@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from haotuner import extras
 from haotuner.errors import EnvironmentMissing
+from haotuner.host import extras
 
 
 def without(package: str, statement: str) -> str:

@@ -40,7 +40,7 @@ def test_contended_requests_have_no_figure() -> None:
 
 
 def asked(file: str) -> tuple[Any, Any]:
-    model = SimpleNamespace(written=SimpleNamespace(name="net"), file=Path(file))
+    model = SimpleNamespace(written=SimpleNamespace(name="net"), file=Path(file), subgraph=None)
     return SimpleNamespace(models=(model,)), SimpleNamespace(threads=(1, 2), tuned=(), device=None, pack=Path("pack"))
 
 

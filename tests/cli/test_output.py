@@ -6,11 +6,14 @@ import json
 import os
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
+from haotuner.cli.app import run
 from haotuner.cli.output import OutputLost, ReaderLeft, safe, writing
 from tests.cli.command import command, environment, haotuner
 
@@ -77,3 +80,17 @@ def test_each_failure_of_stdout_has_its_name() -> None:
         raise BrokenPipeError
     with pytest.raises(OutputLost, match="it is closed"), writing():
         os.write(-1, b"x")
+
+
+def test_a_verb_for_which_memory_is_too_little_ends_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    def failing(_: Sequence[str]) -> Any:
+        app = typer.Typer()
+
+        @app.command()
+        def explain() -> None:
+            raise MemoryError("5.8 TiB")
+
+        return app
+
+    assert run([], failing) == 4
+    assert "more memory was asked for than there is: 5.8 TiB; ask for smaller sizes" in capsys.readouterr().err

@@ -130,7 +130,23 @@ def test_candidates_counts_what_was_refused(cache: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    "verb", ["", "doctor", "devices", "candidates", "derive", "tune", "bench", "inspect", "explain", "verify"]
+    "verb",
+    [
+        "",
+        "doctor",
+        "devices",
+        "candidates",
+        "derive",
+        "tune",
+        "workload",
+        "bench",
+        "inspect",
+        "explain",
+        "verify",
+        "export vllm",
+        "export clblast",
+        "export kernel-tuner",
+    ],  # fmt: skip
 )
 def test_help(verb: str, cache: Path, tmp_path: Path, golden: Any) -> None:
     golden(haotuner(*verb.split(), "--help", cache=cache, cwd=tmp_path).out)

@@ -6,6 +6,7 @@ import base64
 import gzip
 import json
 import re
+import shutil
 from collections.abc import Mapping
 from contextlib import closing
 from importlib.util import find_spec
@@ -72,7 +73,7 @@ def test_texts_of_others_are_no_markup(tmp_path: Path) -> None:
     document = held(html)
     assert document["title"].startswith("haotuner report: </script><img")
     logs = panel(document, "Failures", "Logs")["tables"][""]["rows"]
-    assert logs[0][5].startswith("</script><img") and "\\u202e" in logs[0][5]
+    assert logs[0][1].startswith("</script><img") and "\\u202e" in logs[0][1]
 
 
 @needs_plotly
@@ -99,6 +100,18 @@ def test_an_empty_store_says_that_it_is_empty(tmp_path: Path) -> None:
         document = document_of(sources, "r.db")
     assert "no record yet" in panel(document, "Search", "Best so far")["missing"][""]
     assert "nothing failed" in panel(document, "Failures", "Logs")["missing"][""]
+
+
+def test_a_curve_that_never_fell_has_an_axis_of_its_height(tmp_path: Path) -> None:
+    for name, every in (
+        ("flat", [record(1)]),
+        ("falls", [record(1, us=9.0), record(1, us=3.0, session="t")]),
+    ):
+        with closing(SqliteStore(tmp_path / f"{name}.db")) as store:
+            store.append(every)
+        with opened([str(tmp_path / f"{name}.db")]) as sources:
+            (figure,) = panel(document_of(sources, "r"), "Search", "Best so far")["figures"].values()
+        assert ("range" in figure["layout"]["yaxis"]) == (name == "flat")
 
 
 def test_devices_stand_side_by_side(tmp_path: Path) -> None:
@@ -142,7 +155,7 @@ def test_a_pack_against_itself_gains_nothing(tuned: Tuned, monkeypatch: pytest.M
     monkeypatch.chdir(tuned[0])
     with opened(["pack"]) as own, opened(["pack"]) as other:
         document = document_of(own, "new", (other, "old"))
-    for row in panel(document, "Compare", "Sum")["tables"][""]["rows"]:
+    for row in panel(document, "Compare", "Summary")["tables"][""]["rows"]:
         assert (row[1], row[2], row[3]) == ("1.000x", "0", "0")
     for figure in panel(document, "Compare", "Gains and losses by shape")["figures"].values():
         assert all(y == 1 for trace in figure["data"] for y in trace["y"])
@@ -155,13 +168,31 @@ def test_a_ratio_over_one_means_that_the_first_is_faster(tmp_path: Path) -> None
         (tmp_path / f"{name}.json").write_text(json.dumps({"rows": rows}))
     with opened([str(tmp_path / "fast.json")]) as own, opened([str(tmp_path / "slow.json")]) as other:
         document = document_of(own, "fast", (other, "slow"))
-    (row,) = panel(document, "Compare", "Sum")["tables"][""]["rows"]
+    (row,) = panel(document, "Compare", "Summary")["tables"][""]["rows"]
     assert row == ["as raced", "2.000x", "2", "0", "0"]
 
 
 def race_row(m: int, us: float) -> dict[str, Any]:
     return {"op": "dense_n48_k32", "shape": {"m": m}, "threads": 1, "weights": "cold", "ours_us": us,
             "peers_us": {"numpy": 3 * us}, "regret": None, "contended": False}  # fmt: skip
+
+
+def test_packs_with_the_same_ops_are_shown_apart(tuned: Tuned, tmp_path: Path) -> None:
+    paths = [tmp_path / name for name in ("avx2", "sse")]
+    for path in paths:
+        shutil.copytree(tuned[0] / "pack", path)
+    elsewhere = {"rows": [race_row(4, 2.0)], "device": {"id": "of another host"}}
+    (tmp_path / "bench.json").write_text(json.dumps(elsewhere))
+    with opened([*map(str, paths), str(tmp_path / "bench.json")]) as sources:
+        document = document_of(sources, "both")
+        compared = document_of(sources, "both", (sources, "both"))
+    (page,) = (page for page in document["pages"] if page["title"] == "Operators")
+    assert page["choices"] == ["dense_n48_k32, threads: 1, avx2", "dense_n48_k32, threads: 1, sse"]
+    for shown in page["panels"][:3]:
+        assert list(shown["figures"]) == page["choices"], shown["title"]
+    drawn = [trace["name"] for trace in page["panels"][0]["figures"][page["choices"][0]]["data"]]
+    assert "numpy" not in drawn, "a race of another device"
+    assert [row[1] for row in panel(compared, "Compare", "Summary")["tables"][""]["rows"]][:1] == ["1.000x"]
 
 
 def test_peers_stand_beside_the_plan(tuned: Tuned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,7 +297,8 @@ def test_without_plotly_there_is_a_word_how_to_get_it(monkeypatch: pytest.Monkey
 def test_explain_draws_time_over_shape(tuned: Tuned, cache: Path) -> None:
     answer = haotuner("explain", "pack", "--plot", cache=cache, cwd=tuned[0])
     assert answer.code == 0, answer.err
-    assert "dense_n48_k32, threads: 1" in answer.out and "roofline" in answer.out and "m across" in answer.out
+    assert "dense_n48_k32, threads: 1" in answer.out and "roofline" in answer.out
+    assert "m across, time of a call up, in µs" in answer.out
     assert "\x1b" not in answer.out
     for words in (("--plot", "--shape", "m=3"), ("--plot", "--json"), ("--plot", "--op", "dense_n1_k1")):
         assert haotuner("explain", "pack", *words, cache=cache, cwd=tuned[0]).code == 2

@@ -11,12 +11,15 @@ from typing import Any
 
 import pytest
 
-from haotuner.cli.pages.document import document_of, html_of
+from haotuner.cli.pages.document import document_of, document_of_pages, html_of
+from haotuner.cli.pages.figures import COLOURS, EVERY, US, Page, Panel, figure, line
+from haotuner.cli.pages.model_panels import graph
 from haotuner.cli.pages.sources import opened
 from haotuner.cli.watch import Server, page_of
 from haotuner.records import SqliteStore
 from tests.cli.browser import BROWSER, DRIVER, Browser, browser
 from tests.cli.test_report import HOSTILE, hostile_store, needs_plotly, race_row
+from tests.cli.test_report_panels import schedule
 from tests.contract.record_examples import record
 
 pytestmark = [
@@ -31,6 +34,23 @@ NAMELESS = """return [...document.querySelectorAll('button, select, [role], sect
     !(['aria-label', 'aria-labelledby'].some((name) => node.getAttribute(name)) || node.textContent.trim())
     && !node.labels?.length
 ).map((node) => node.outerHTML)"""
+
+# Labels of ticks that lie over one another or beyond the edge of their figure.
+CROWDED = """const found = [];
+const overlap = (one, other) => one.left < other.right && other.left < one.right
+    && one.top < other.bottom - 2 && other.top < one.bottom - 2;
+for (const plot of document.querySelectorAll('.plot')) for (const kind of ['.xtick text', '.ytick text']) {
+    const edge = plot.getBoundingClientRect();
+    const labels = [...plot.querySelectorAll(kind)].map((node) => [node.textContent, node.getBoundingClientRect()]);
+    labels.forEach(([text, box], at) => {
+        if (box.left < edge.left - 1 || box.right > edge.right + 1) found.push(`${text} is cut`);
+        for (const [other, beside] of labels.slice(at + 1)) if (overlap(box, beside)) found.push(`${text} over ${other}`);
+    });
+}
+return found;"""
+LABELS = (
+    "return [...document.querySelectorAll('.plot')[arguments[0]].querySelectorAll('.ytick text')].map((n) => n.textContent)"
+)
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +85,7 @@ def test_every_page_is_drawn(chromium: Browser, report: Path, width: int, dark: 
             drawn += 1
         assert chromium.run("return document.documentElement.scrollWidth <= innerWidth"), f"{title} is wider than the page"
         assert chromium.run(NAMELESS) == [], title
+        assert chromium.run(CROWDED) == [], title
         assert chromium.run(
             "return [...document.querySelectorAll('section')].every((part) => part.innerText.includes('Source: '))"
         )
@@ -102,6 +123,27 @@ def test_keys_reach_everything(chromium: Browser, report: Path) -> None:
     chromium.run("document.querySelector('summary').focus()")
     chromium.press(ENTER)
     assert chromium.wait("return document.querySelectorAll('details table tbody tr').length > 3")
+    assert chromium.console() == []
+
+
+def test_ticks_are_whole_numbers_with_units_at_every_zoom(chromium: Browser, tmp_path: Path) -> None:
+    rows = ((1.0, 1_000.0), (3.0, 200.0), (1e5, 3e6))
+    xs, ys = [x for x, _ in rows], [y for _, y in rows]
+    lines = [line("a", xs, ys, ["", "", ""], COLOURS[0])]
+    nodes = graph(schedule([("y", "x"), ("z", "y")]), {})
+    figures = (figure(lines, "m", "time", y_unit=US), figure(lines, "m", "time", y_type="linear", y_unit=US), nodes)
+    panels = [Panel(title=f"panel {at}", about="", source="", figures={EVERY: drawn}) for at, drawn in enumerate(figures)]
+    (tmp_path / "r.html").write_text(html_of(document_of_pages([Page(title="One", panels=panels)], "r")))
+    chromium.resize(1280, 900, dark=False)
+    chromium.open((tmp_path / "r.html").as_uri())
+    assert chromium.run(LABELS, 0) == ["1 ms", "10 ms", "100 ms", "1 s"]
+    assert chromium.run(LABELS, 1) == ["0", "500 ms", "1 s", "1.5 s", "2 s", "2.5 s", "3 s"]
+    chromium.run("Plotly.relayout(document.querySelector('.plot'), {'yaxis.range': [2.30103, 3.5]})")
+    assert chromium.run(LABELS, 0) == ["200 µs", "500 µs", "1 ms", "2 ms"]
+    chromium.run("Plotly.relayout(document.querySelector('.plot'), {'yaxis.range': [2.3, 2.47712]})")
+    assert chromium.run(LABELS, 0)[:3] == ["200 µs", "220 µs", "240 µs"]
+    chromium.run("document.querySelectorAll('details').forEach((part) => { part.open = true; })")
+    assert chromium.wait("return document.querySelectorAll('details table').length === 3"), "a graph has a table, too"
     assert chromium.console() == []
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,10 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from haotuner.cli.pages.figures import COLOURS, cleaned, short, us_text
+from haotuner.cli.pages.figures import COLOURS, cleaned, labels_of, us_text
 from haotuner.cli.pages.model_panels import graph, group_figure, prediction_figure, race_figure, timeline
 from haotuner.cli.pages.op_panels import KERNELS_SHOWN, OpPlan, funnel_figure, kernel_map, regret_figure, time_figure
-from haotuner.cli.pages.sources import MODEL_RACE, PREDICTIONS, PackSource, Sources
+from haotuner.cli.pages.overview_panels import speed_figure
+from haotuner.cli.pages.sources import MODEL_RACE, PREDICTIONS, RACE, PackSource, Sources
 from haotuner.pack.op import PackAxis, PackOp
 from haotuner.runtime.schedule import ExecutionPlan
 from haotuner.spec.op import Op
@@ -122,14 +124,26 @@ def test_every_step_stands_behind_what_it_reads(reads: list[set[int]]) -> None:
     assert any("kernel" in text for trace in nodes for text in trace["text"])
     assert len(spots) == len(set(spots)) == len(edges) + 1, "no two steps lie on one another"
     ends = [x for x in lines["x"] if x is not None]
-    assert len(ends) == 2 * sum(len(edge) - 1 for edge in edges)
-    assert all(first < second for first, second in zip(ends[::2], ends[1::2], strict=True))
+    assert len(ends) == 3 * sum(len(edge) - 1 for edge in edges)
+    assert all(first < second for first, second in zip(ends[::3], ends[2::3], strict=True))
+
+
+def test_attention_stands_behind_the_operands_of_its_views() -> None:
+    plan = schedule([("q", "x"), ("k", "x"), ("y", "q", "k")])
+    views = {"q": {"of": "q", "order": [0], "shape": [0]}, "k": {"of": "k", "order": [0], "shape": [0]}}
+    step = {"do": "online", "op": "attention", "order": [0], "out": "y", "passed": {}, "views": views}
+    lines, *nodes = graph(replace(plan, steps=(*plan.steps[:-1], step)), {})["data"]
+    assert lines["x"] == [0, 0.5, 1, None] * 2 + [1, 1.5, 2, None] * 2
+    assert {trace["name"]: trace["x"] for trace in nodes} == {"inputs": [0], "generated groups": [1, 1], "attention": [2]}
+    assert len({trace["marker"]["color"] for trace in nodes}) == 3
+    assert nodes[-1]["text"] == ["y\nattention\nreads q, k"], "who cannot see the lines reads them in the table"
 
 
 def test_a_timeline_has_no_gaps() -> None:
     steps = [{"at": at, "segment": "m", "what": "w", "makes": "t", "us": us, "do": do}
              for at, us, do in ((2, 4.0, "dense"), (0, 1.0, "loops"), (1, 2.0, "dense"))]  # fmt: skip
     drawn = timeline({"model": "m", "shape": {"m": 3}, "call_us": 8.0, "steps": steps})
+    assert [trace["name"] for trace in drawn["data"]] == ["generated groups, 14%", "dense, 86%"]
     spans = sorted((base, base + us) for trace in drawn["data"] for base, us in zip(trace["base"], trace["x"], strict=True))
     assert spans == [(0.0, 1.0), (1.0, 3.0), (3.0, 7.0)]
 
@@ -159,5 +173,27 @@ def test_numbers_and_texts_of_a_page_are_clean() -> None:
     assert cleaned({"a": float("nan"), "b": [1.23456789, True, None, b"\x00x"], "c\x1b": "d\u202e"}) == {
         "a": None, "b": [1.235, True, None, "b'\\x00x'"], "c\\x1b": "d\\u202e",
     }  # fmt: skip
-    assert [us_text(us) for us in (0.1234, 999.0, 1500.0, 2.5e6)] == ["0.123 us", "999 us", "1.5 ms", "2.5 s"]
-    assert short("cpu_dense__mr6_nr16*4+cpu_dense__mr1_nr16*1") == "mr6_nr16*4+mr1_nr16*1" and len(short("x" * 99)) == 34
+    assert [us_text(us) for us in (0.1234, 999.0, 1500.0, 2.5e6)] == ["0.123 µs", "999 µs", "1.5 ms", "2.5 s"]
+
+
+def test_a_kernel_is_labelled_by_what_is_its_own() -> None:
+    names = ["cpu_dense__mr6_nr16_pw16", "cpu_dense__mr6_nr32_pw16", "cpu_dense__mr1_nr16_pw16"]
+    assert list(labels_of(names).values()) == ["mr6 nr16", "mr6 nr32", "mr1 nr16"]
+    assert labels_of(names[:1]) == {names[0]: "mr6 nr16 pw16"} and labels_of([]) == {}
+
+
+def test_the_first_page_has_geometric_means_of_races() -> None:
+    def row(m: int, peer: float, *, contended: bool = False) -> dict[str, Any]:
+        return {"op": "a", "shape": {"m": m}, "threads": 1, "weights": "cold", "ours_us": 2.0, "contended": contended,
+                "peers_us": {"torch": peer, "numpy": None}}  # fmt: skip
+
+    rows = [row(1, 4.0), row(2, 16.0), row(3, 200.0, contended=True)]
+    figure = speed_figure(Sources(documents=((RACE, "b.json", {"rows": rows}),)))
+    assert figure is not None
+    (torch,) = figure["data"]
+    assert (torch["name"], torch["y"], torch["x"]) == ("torch", ["a, threads: 1"], [pytest.approx(4.0)])
+    assert "over 2 shapes" in torch["text"][0] and "beside" not in torch["text"][0]
+    busy = speed_figure(Sources(documents=((RACE, "b.json", {"rows": rows[2:]}),)))
+    assert busy is not None and busy["data"][0]["x"] == [pytest.approx(100.0)]
+    assert "over 1 shape, raced beside other programs" in busy["data"][0]["text"][0]
+    assert speed_figure(Sources()) is None

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,6 +52,18 @@ def test_a_host_whose_model_ships_is_known_by_its_id() -> None:
     assert known_device(one.device.id).id == one.device.id
     with pytest.raises(UnknownDevice, match="no-such-host"):
         known_device("no-such-host")
+
+
+def test_a_host_of_a_shipped_model_that_was_not_measured_has_the_rates_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    shipped = models_shipped().models[0].device
+    names = ("clock_mhz", "fma_pipes", "peak_gflops", "peak_gflops_unit", "memory_gbps", "memory_gbps_unit")
+    rates: dict[str, Any] = dict.fromkeys(names)
+    unmeasured = replace(shipped, sources={}, **rates)
+    monkeypatch.setattr("haotuner.cli.transfer_input.find_device", lambda *_args, **_options: unmeasured)
+    assert known_device(shipped.id) == shipped
+    other = replace(unmeasured, id="cpu-of-no-model")
+    monkeypatch.setattr("haotuner.cli.transfer_input.find_device", lambda *_args, **_options: other)
+    assert known_device(other.id) == other
 
 
 def test_a_family_that_the_store_has_not_is_refused_with_those_that_it_has(

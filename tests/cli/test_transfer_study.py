@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
+from haotuner.cli.pages.document import document_of_pages
 from haotuner.errors import UsageError
 from tests.bench.transfer_study import evaluate_verb, report_verb
 from tests.bench.transfer_study.__main__ import main
 from tests.bench.transfer_study.plots import plots_beside
+from tests.bench.transfer_study.report_html import report_pages
 from tests.transfer.profile_store import store_of_profiles
 
 pytestmark = pytest.mark.long
@@ -45,11 +47,26 @@ def test_report_writes_a_page_and_prints_one_json_document(
     words = ["--samples", "0,16", "--seeds", "1", "--jobs", "1", "--numbers", str(tmp_path / "numbers"), "-q", "--json"]
     assert main(["report", "--db", db, "--out", str(page), *words]) == 0
     document = json.loads(capsys.readouterr().out)
+    pages = document_of_pages(report_pages(document), "transfer")["pages"]
+    assert [tab["title"] for tab in pages] == ["Transfer", "cpu_dense_fp32"]
+    regret, scores, curves = pages[1]["panels"]
+    assert set(regret["figures"]) == set(scores["figures"]) == set(pages[1]["choices"]) == set(curves["figures"])
+    assert all(line["y"] and None not in line["y"] for choice in regret["figures"].values() for line in choice["data"])
     assert set(document["families"]["cpu_dense_fp32"]["splits"]["device"]) == set(IDS)
     assert "python -m tests.bench.transfer_study report --db URL --out page --seeds 1 --samples 0,16" in page.read_text()
     # two splits and a learning curve each, the architecture left out where another device is of it, a fold a pair
     assert len((tmp_path / "numbers").read_text().splitlines()) == 3 * len(IDS) + 2 + 6
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["numbers", "page"]
+
+
+def test_report_is_one_html_file_where_it_is_named(db: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("plotly")
+    words = ["--samples", "0", "--seeds", "1", "--jobs", "1", "--split", "architecture", "-q"]
+    assert main(["report", "--db", db, "--report", str(tmp_path / "page.html"), *words]) == 0
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "<title>haotuner report: transfer, --db URL</title>" in text and "{{" not in text
+    assert main(["report", "--db", db, "--report", str(tmp_path / "none" / "page.html"), *words]) == 2
+    assert "none" in capsys.readouterr().err
 
 
 def test_report_without_a_page_prints_a_summary(db: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,6 +10,7 @@ import sqlite3
 import subprocess
 import time
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import pytest
 
 from haotuner.backends.cuda.compiler import find_nvrtc
 from haotuner.errors import EnvironmentMissing
-from tests.cli.command import Answer, command, haotuner, run_command
+from tests.cli.command import Answer, command, haotuner, run_command, tuned
 from tests.cli.command import environment as of_commands
 from tests.standin import environment as of_driver
 from tests.standin import toolchain_missing
@@ -41,6 +42,10 @@ class Host:
     def run(self, cwd: Path, *words: str, seconds: float = WALL_S) -> Answer:
         return run_command(words, cwd, self.environment, seconds)
 
+    def tune(self, cwd: Path, *words: str, budget_s: int = 4) -> Answer:
+        """``tune``, as often as it takes until every op has times."""
+        return tuned(partial(self.run, cwd), *words, budget_s=budget_s)
+
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -51,7 +56,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def ampere(cache: Path, images: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Host, Path, Any]:
     """A host with an sm_80 device, the folder where it tuned, and what `tune` printed."""
     host, folder = Host(cache, images, "sm_80"), tmp_path_factory.mktemp("ampere")
-    answer = host.run(folder, "tune", *ASKED, "--budget", "3s", "--json")
+    answer = host.tune(folder, *ASKED, "--json", budget_s=3)
     assert answer.code == 0, answer.err
     return host, folder, answer.json()
 
@@ -99,7 +104,7 @@ def test_records_hold_how_a_time_was_taken_and_what_the_compiler_made(ampere: tu
 
 
 def test_hopper_is_tuned_with_its_own_instructions_in_the_search(cache: Path, images: Path, tmp_path: Path) -> None:
-    answer = Host(cache, images, "sm_90a").run(tmp_path, "tune", *ASKED, "--budget", "2s", "--json")
+    answer = Host(cache, images, "sm_90a").tune(tmp_path, *ASKED, "--json", budget_s=2)
     assert answer.code == 0, answer.err
     assert answer.json()["device"] == "stand-in-sm-90a"
 
@@ -112,7 +117,7 @@ def test_turing_is_tuned_with_its_own_tensor_cores_and_verified(
     host = Host(cache, images, "sm_75")
     searched = host.run(tmp_path, "candidates", "--op", OP + weight, *ASKED[2:], "--json").json()["families"]
     assert {family["name"] for family in searched} == {"cuda_mma8_fp16", "cuda_gemv_fp16"}
-    answer = host.run(tmp_path, "tune", "--op", OP + weight, *ASKED[2:], "--budget", "4s", "--json")
+    answer = host.tune(tmp_path, "--op", OP + weight, *ASKED[2:], "--json")
     assert answer.code == 0, answer.err
     assert answer.json()["device"] == "stand-in-sm-75"
     assert host.run(tmp_path, "verify", "pack", "--json").json() == {"ok": True, "problems": []}
@@ -132,7 +137,7 @@ def test_layers_of_bytes_are_tuned_packed_and_verified(
     host = Host(cache, images, device)
     searched = host.run(tmp_path, "candidates", "--op", op, *ASKED[2:], "--json").json()["families"]
     assert {family["name"] for family in searched} == families
-    answer = host.run(tmp_path, "tune", "--op", op, *ASKED[2:], "--budget", "4s", "--json")
+    answer = host.tune(tmp_path, "--op", op, *ASKED[2:], "--json")
     assert answer.code == 0, answer.err
     assert host.run(tmp_path, "verify", "pack", "--json").json() == {"ok": True, "problems": []}
 
@@ -140,7 +145,7 @@ def test_layers_of_bytes_are_tuned_packed_and_verified(
 @pytest.mark.slow
 def test_rows_in_groups_are_tuned_packed_verified_and_explained(cache: Path, images: Path, tmp_path: Path) -> None:
     host, op = Host(cache, images, "sm_80"), "grouped:g=6,n=64,k=64,dtype=fp16"
-    answer = host.run(tmp_path, "tune", "--op", op, *ASKED[2:], "--budget", "4s", "--json")
+    answer = host.tune(tmp_path, "--op", op, *ASKED[2:], "--json")
     assert answer.code == 0, answer.err
     assert all("cuda_grouped_" in kernel for kernel in answer.json()["ops"][0]["kernels"])
     assert host.run(tmp_path, "verify", "pack", "--json").json() == {"ok": True, "problems": []}
@@ -165,7 +170,7 @@ def test_products_of_a_calls_own_factors_are_tuned_packed_verified_and_explained
     device: str, op: str, shapes: str, cache: Path, images: Path, tmp_path: Path
 ) -> None:
     host = Host(cache, images, device)
-    answer = host.run(tmp_path, "tune", "--op", op, "--shapes", shapes, "--device", "cuda:0", "--budget", "4s", "--json")
+    answer = host.tune(tmp_path, "--op", op, "--shapes", shapes, "--device", "cuda:0", "--json")
     assert answer.code == 0, answer.err
     (made,) = answer.json()["ops"]
     assert made["measured"] >= 1 and all("cuda_batched_" in kernel for kernel in made["kernels"])
@@ -199,7 +204,7 @@ def test_convolutions_are_tuned_packed_verified_and_explained(
 ) -> None:
     of = "cuda_direct_" if "groups=16" in op else "cuda_"
     host = Host(cache, images, device)
-    answer = host.run(tmp_path, "tune", "--op", op, "--shapes", shapes, "--device", "cuda:0", "--budget", "4s", "--json")
+    answer = host.tune(tmp_path, "--op", op, "--shapes", shapes, "--device", "cuda:0", "--json")
     assert answer.code == 0, answer.err
     (made,) = answer.json()["ops"]
     assert made["measured"] >= 1 and all(of in kernel for kernel in made["kernels"])
@@ -225,7 +230,7 @@ def test_generated_programs_are_tuned_packed_verified_and_explained(
     device: str, op: str, shapes: str, cache: Path, images: Path, tmp_path: Path
 ) -> None:
     host = Host(cache, images, device)
-    answer = host.run(tmp_path, "tune", "--op", op, "--shapes", shapes, "--device", "cuda:0", "--budget", "4s", "--json")
+    answer = host.tune(tmp_path, "--op", op, "--shapes", shapes, "--device", "cuda:0", "--json")
     assert answer.code == 0, answer.err
     (made,) = answer.json()["ops"]
     assert made["measured"] >= 1 and all("cuda_generated_" in kernel for kernel in made["kernels"])
@@ -245,7 +250,7 @@ def test_outputs_of_a_file_are_tuned_as_one_op_and_verified(cache: Path, images:
         node("Sub", ["total", "most"], ["y"]), node("Transpose", ["y"], ["turned"], perm=[1, 0]),
     ], {"x": ["m", "n"], "r": ["m", "n"]}, ["most", "turned", "y", "total"], axes=np.array([1]))  # fmt: skip
     host, asked = Host(cache, images, "sm_90a"), ("--op", "group:norm.onnx", "--shapes", "m=1..64;n=1..256")
-    answer = host.run(tmp_path, "tune", *asked, "--device", "cuda:0", "--budget", "8s", "--json")
+    answer = host.tune(tmp_path, *asked, "--device", "cuda:0", "--json", budget_s=8)
     assert answer.code == 0, answer.err
     made = answer.json()["ops"]
     assert len(made) == 2 and all(one["measured"] for one in made)
@@ -325,7 +330,7 @@ def test_a_driver_too_old_for_what_is_compiled_here_is_refused_before_anything_i
 
 def test_a_device_that_is_lost_is_a_record_and_the_run_goes_on(cache: Path, images: Path, tmp_path: Path) -> None:
     host = Host(cache, images, "sm_80", fail="cuLaunchKernel:7=async:700")
-    answer = host.run(tmp_path, "tune", *ASKED, "--budget", "3s", "--json")
+    answer = host.tune(tmp_path, *ASKED, "--json", budget_s=3)
     assert answer.code == 5 and "did not pass verification" in answer.err, answer.err  # every process loses the device
     with closing(sqlite3.connect(f"file:{tmp_path / 'pack.records.db'}?mode=ro", uri=True)) as connection:
         reasons = {json.loads(row[0]).get("reason") for row in connection.execute("select outcome from record")}

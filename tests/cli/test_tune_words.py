@@ -9,7 +9,7 @@ import pytest
 
 from haotuner.cli import bench
 from haotuner.cli.tune import _unmeasured, _unverified
-from haotuner.cli.tune_race import Speed, _ratios, times_table
+from haotuner.cli.tune_race import Speed, _ratios, spread, times_table
 from tests.cli.test_progress import OP, ROW
 from tests.cli.test_progress import report as tuned_report
 
@@ -92,3 +92,11 @@ def test_bench_of_a_model_marks_contended_rows(
     bench._print_models({"rows": rows, "summary": summary}, ["onnxruntime"])
     out = capsys.readouterr().out
     assert said in out and out.count("contended") >= sum(busy) and out.count("1.50x") == (2 - sum(busy)) + 1
+
+
+def test_a_race_that_ends_early_has_raced_sizes_of_each_part() -> None:
+    sizes = [1, 5, 20, 60, 147, 512]
+    assert spread(sizes)[:3] == [1, 147, 20]
+    assert sorted(spread(sizes)) == sizes
+    assert spread([7]) == [7]
+    assert spread([]) == []

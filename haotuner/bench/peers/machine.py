@@ -44,7 +44,7 @@ class Machine:
         if isa is None:
             raise ImportError(f"this host has no {setting.isa}")
         try:
-            self._library = _build(isa, Toolchain.find().compiler)
+            self._library = _build(isa, Toolchain.find().command)
         except (EnvironmentMissing, OSError, TimedOut) as error:
             raise ImportError(str(error)) from error
         for item in (self._library.machine_compute, self._library.machine_read, self._library.machine_crowding):
@@ -94,12 +94,12 @@ def _seconds(calls: Sequence[Call]) -> float:
     return min(result)
 
 
-def _build(isa: Isa, compiler: str) -> ctypes.CDLL:
+def _build(isa: Isa, compiler: Sequence[str]) -> ctypes.CDLL:
     source = files("haotuner.bench").joinpath("native/machine.c").read_bytes()
     with tempfile.TemporaryDirectory(prefix="haotuner-machine-") as folder:
         text, library = Path(folder) / "machine.c", Path(folder) / "machine.so"
         text.write_bytes(source)
-        done = group.run([compiler, *loop_options(isa), "-fPIC", "-shared", str(text), "-o", str(library)], BUILD_LIMIT_S)
+        done = group.run([*compiler, *loop_options(isa), "-fPIC", "-shared", str(text), "-o", str(library)], BUILD_LIMIT_S)
         if done.code != 0:
-            raise OSError(f"{compiler} failed with {done.code}: {done.errors.strip()[-400:]}")
+            raise OSError(f"{compiler[0]} failed with {done.code}: {done.errors.strip()[-400:]}")
         return ctypes.CDLL(str(library))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from haotuner.cli.pages.figures import COLOURS, EVERY, ROOF, Figure, Page, Panel, Table, figure, points, us_text
+from haotuner.cli.pages.figures import COLOURS, EVERY, ROOF, TIMES, Figure, Page, Panel, Table, figure, points, us_text
 from haotuner.cli.pages.op_panels import OpPlan, plans_of
 from haotuner.cli.pages.sources import MODEL_RACE, RACE, Sources
 from haotuner.cli.pages.store_panels import position, shape_of
@@ -20,7 +20,8 @@ WORST = 25  # rows of the table
 
 def compare_page(own: Sources, other: Sources, own_name: str, other_name: str) -> Page:
     """The page of gains and losses; a ratio over 1 means that ``own`` is faster."""
-    mine, theirs = _times(own), _times(other)
+    several = any(len({pack.manifest.device_id for pack in side.packs}) > 1 for side in (own, other))
+    mine, theirs = _times(own, several), _times(other, several)
     figures: dict[str, Figure] = {}
     ratios: list[tuple[float, str, str, Shape, float, float]] = []
     by_op: dict[str, list[tuple[str, dict[Shape, float]]]] = {}
@@ -45,21 +46,21 @@ def compare_page(own: Sources, other: Sources, own_name: str, other_name: str) -
     table = [
         (f"{ratio:.3f}x", op, str(shape), kind, us_text(us), us_text(before)) for ratio, op, kind, shape, us, before in ends
     ]
-    about = f"Time of {other_name} over time of {own_name}: above 1, {own_name} is faster."
+    about = f"How many times as fast {own_name} is as {other_name}. Below 1x it is slower."
     ops, other_ops = ({op for op, *_ in times} for times in (mine, theirs))
     left_out = ((own_name, ops - other_ops), (other_name, other_ops - ops))
     only = [f"only in {name}: {', '.join(sorted(left)[:NAMED])}" for name, left in left_out if left]
     nothing = "both have no time of one op, thread count and shape in common; race both with haotuner bench --json"
-    source = f"{own_name}, {other_name}{'; ' if only else ''}{'; '.join(only)}"
+    source = f"{own_name}, {other_name}"
     return Page(
         title="Compare",
         noun="operator",
         choices=list(figures),
         panels=(
             Panel(
-                title="Sum",
+                title="Summary",
                 about=about,
-                source=source,
+                source="; ".join((source, *only)),
                 tables={EVERY: Table(("times", "geometric mean", "faster", "slower", "the same"), rows)} if rows else {},
                 missing={} if rows else {EVERY: nothing},
             ),
@@ -76,11 +77,13 @@ def compare_page(own: Sources, other: Sources, own_name: str, other_name: str) -
     )  # fmt: skip
 
 
-def _times(sources: Sources) -> Times:
+def _times(sources: Sources, several: bool) -> Times:
+    """Times of one side; ``several``: of more than one device, whose packs or levels are compared with their like."""
     times: Times = {}
     for plan in plans_of(sources):
+        device = f", {plan.source.manifest.device_id}" if several else ""
         for kind, known in _of_plan(plan):
-            times[f"{plan.entry.name}", f"threads: {plan.threads}", kind] = known
+            times[plan.entry.name, f"threads: {plan.threads}{device}", kind] = known
     for row in sources.rows(RACE):
         if row["ours_us"]:
             kind = f"{RACED}{'' if row['weights'] == 'cold' else ', hot'}{', contended' * bool(row.get('contended'))}"
@@ -113,4 +116,4 @@ def _figure(op: str, lines: list[tuple[str, dict[Shape, float]]]) -> Figure:
         xs, ys, texts = zip(*rows, strict=True)
         data.append(points(kind, xs, ys, texts, COLOURS[index % len(COLOURS)], joined=True))
     equal = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": 1, "y1": 1, "line": {"color": ROOF, "dash": "dash"}}
-    return figure(data, " or ".join(sorted(titles)), "times as fast", y_type="linear", shapes=[equal])
+    return figure(data, " or ".join(sorted(titles)), "times as fast", y_unit=TIMES, shapes=[equal])

@@ -13,9 +13,10 @@ Figure = dict[str, Any]
 Numbers = Sequence[float | None]
 
 # Middle tones, to be read on white and on black; the first is for what is ours.
-COLOURS = ("#3b82c4", "#e0822f", "#3a9d5d", "#cf4f52", "#8a63c9", "#2a9d9d", "#d0679d", "#98922e", "#a0694b", "#7f8894")
+COLOURS = ("#3b82c4", "#d97a26", "#3a9d5d", "#cf4f52", "#8a63c9", "#2a9d9d", "#d0679d", "#98922e", "#a0694b", "#7f8894")
 ROOF = "#7f8894"
 HOVER = "%{text}<extra>%{fullData.name}</extra>"  # names and texts are data: Plotly puts them in, and they are escaped
+US, TIMES = "µs", "x"  # units of axes: ticks are 500 µs, 1 ms, 2 s; 1.5x
 DIGITS = 4  # of a number in the page
 EVERY = ""  # choice of a panel that is the same for all choices of its page
 
@@ -106,12 +107,21 @@ def bars(name: str, values: Numbers, labels: Sequence[str], texts: Sequence[str]
 
 
 def figure(
-    data: Sequence[Figure], x: str, y: str, *, x_type: str = "log", y_type: str = "log", rows: int = 0, **layout: Any
+    data: Sequence[Figure],
+    x: str,
+    y: str,
+    *,
+    x_type: str = "log",
+    y_type: str = "log",
+    x_unit: str = "",
+    y_unit: str = "",
+    rows: int = 0,
+    **layout: Any,
 ) -> Figure:
-    """A figure with titled axes; ``rows``: bars, of which a figure is made high enough for."""
+    """A figure with titled axes. Units: ``US`` or ``TIMES``, for the ticks; ``rows``: bars, for which it is high enough."""
     height = {"height": 120 + 24 * rows} if rows else {}
-    across: Figure = {"title": {"text": x}, "type": x_type}
-    up: Figure = {"title": {"text": y}, "type": y_type}
+    across: Figure = {"title": {"text": x}, "type": x_type, "unit": x_unit}
+    up: Figure = {"title": {"text": y}, "type": y_type, "unit": y_unit}
     if rows:
         up |= {"autorange": "reversed", "automargin": True}
     return {"data": list(data), "layout": {"xaxis": across, "yaxis": up, **height, **layout}}
@@ -119,10 +129,11 @@ def figure(
 
 def us_text(us: float) -> str:
     """Microseconds for people."""
-    return f"{us:.3g} us" if us < 1e3 else f"{us / 1e3:.4g} ms" if us < 1e6 else f"{us / 1e6:.4g} s"
+    return f"{us:.3g} {US}" if us < 1e3 else f"{us / 1e3:.4g} ms" if us < 1e6 else f"{us / 1e6:.4g} s"
 
 
-def short(kernel: str, most: int = 34) -> str:
-    """The parameters of a kernel's name, which its family stands before; texts in full stand beside the pointer."""
-    name = "+".join(part.partition("__")[2] or part for part in kernel.split("+"))
-    return name if len(name) <= most else f"{name[: most - 1]}…"
+def labels_of(kernels: Sequence[str]) -> dict[str, str]:
+    """The parameters in which each of these kernels differs from another; full names stand beside the pointer."""
+    words = {kernel: (kernel.partition("__")[2] or kernel).split("_") for kernel in kernels}
+    shared = set.intersection(*map(set, words.values())) if len(words) > 1 else set()
+    return {kernel: " ".join(word for word in own if word not in shared) or kernel for kernel, own in words.items()}

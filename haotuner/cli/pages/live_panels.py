@@ -59,7 +59,7 @@ def now_page(sources: Sources, status: RunStatus | None, name: str) -> Page:
                 title="Workers",
                 about="Processes that measure, by the trials that they have claimed.",
                 source=source,
-                tables={EVERY: Table(("process", "state", "measures"), _workers(claims, now))} if claims else {},
+                tables={EVERY: Table(("process", "state", "measures"), _workers(claims))} if claims else {},
                 missing={} if claims else {EVERY: "no trial is claimed: nothing is measured at this moment"},
             ),
         ),
@@ -93,14 +93,14 @@ def _run_rows(status: RunStatus | None, claims: Sequence[Claim], now: float, *, 
     ]
 
 
-def _workers(claims: Sequence[Claim], now: float) -> list[tuple[str, str, str]]:
+def _workers(claims: Sequence[Claim]) -> list[tuple[str, str, str]]:
     rows: dict[str, list[Claim]] = {}
     for claim in claims:
         rows.setdefault(str(claim.owner), []).append(claim)
     result = []
     for owner, own in rows.items():
         host, _, rest = owner.partition("/")
-        state = "gone" if not own[0].alive else "its lease is over" if max(c.expires for c in own) < now else "measures"
+        state = "gone" if not own[0].alive else "its lease is over" if all(c.expired for c in own) else "measures"
         process = f"process {rest.partition('/')[0]} on {host[:8]}"
         result.append((process, state, "; ".join(_trial(claim.trial) for claim in own)))
     return result

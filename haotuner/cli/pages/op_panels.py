@@ -3,15 +3,30 @@
 from __future__ import annotations
 
 import math
+import operator
 import re
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from haotuner.cli.pages.figures import COLOURS, ROOF, Figure, Page, Panel, Table, bars, figure, line, points, short, us_text
+from haotuner.cli.pages.figures import (
+    COLOURS,
+    ROOF,
+    US,
+    Figure,
+    Page,
+    Panel,
+    Table,
+    bars,
+    figure,
+    labels_of,
+    line,
+    points,
+    us_text,
+)  # fmt: skip
 from haotuner.cli.pages.sources import RACE, PackSource, Sources
 from haotuner.cost.roofline import roofline_us
 from haotuner.errors import HaotunerError
@@ -33,18 +48,21 @@ NO_RACE = "no race of this op: haotuner bench {pack} --json > bench.json, then n
 
 @dataclass(frozen=True)
 class OpPlan:
-    """Plan of one op for one thread count, as the facts of a pack have it. ``op``: None where its kind is not known here."""
+    """Plan of one op for one thread count, as the facts of a pack have it. ``op``: None where its kind is not known here.
+
+    ``label``: of the pack or its level, where there are several.
+    """
 
     source: PackSource
     entry: PackOp
     threads: int
     op: Op | None
+    label: str = ""
 
     @property
     def choice(self) -> str:
         """Text of the choice in a page."""
-        level = f"{self.source.level} " if self.source.level else ""
-        return f"{level}{self.entry.name}, threads: {self.threads}"
+        return f"{self.entry.name}, threads: {self.threads}{f', {self.label}' if self.label else ''}"
 
     @cached_property
     def facts(self) -> Mapping[str, Any]:
@@ -151,16 +169,16 @@ def _by_shape(times: Mapping[str, Mapping[str, float]], axes: Sequence[str]) -> 
 
 def plans_of(sources: Sources) -> list[OpPlan]:
     """Every plan of the packs."""
-    return [plan for source in sources.packs for plan in _plans(source)][:MOST_CHOICES]
+    return [plan for source in sources.packs for plan in _plans(source, sources.label_of(source))][:MOST_CHOICES]
 
 
-def _plans(source: PackSource) -> Iterator[OpPlan]:
+def _plans(source: PackSource, label: str) -> Iterator[OpPlan]:
     for entry in source.manifest.ops:
         op = None
         with suppress(HaotunerError, ValueError):
             op = meaning_of(entry)
         for threads in entry.threads:
-            yield OpPlan(source, entry, threads, op)
+            yield OpPlan(source, entry, threads, op, label)
 
 
 def overview(sources: Sources) -> Table:
@@ -169,7 +187,9 @@ def overview(sources: Sources) -> Table:
     for source in sources.packs:
         for entry in source.manifest.ops:
             facts = entry.facts
-            tuned = " ".join(f"{axis.name}={axis.first}..{axis.last}" for axis in entry.dynamic)
+            tuned = ";".join(
+                f"{axis.name}={axis.first}{f'..{axis.last}' * (axis.last > axis.first)}" for axis in entry.dynamic
+            )
             regrets = (facts.get("regret_mean"), facts.get("regret_max"))
             timed = f"{facts.get('measured', '-')} of {facts.get('candidates', '-')}"
             lost = ["-" if regret is None else f"{regret:.1%}" for regret in regrets]
@@ -180,13 +200,15 @@ def overview(sources: Sources) -> Table:
 
 def op_page(sources: Sources, plans: Sequence[OpPlan]) -> Page:
     """The page of ops, one shown at a time."""
-    races = list(sources.rows(RACE))
-    times = {plan.choice: time_figure(plan, races) for plan in plans}
-    unraced = {plan.choice: NO_RACE.format(pack=plan.source.path) for plan in plans if not races_of(plan, races)}
+    races = {plan.choice: races_of(plan, sources.rows(RACE, plan.source.manifest.device_id)) for plan in plans}
+    times = {plan.choice: time_figure(plan, races[plan.choice]) for plan in plans}
+    unraced = {plan.choice: NO_RACE.format(pack=plan.source.path) for plan in plans if not races[plan.choice]}
     unknown = {plan.choice: _unserved(plan) for plan in plans if plan.by_rows and plan.source.serve is None}
     maps = {plan.choice: kernel_map(plan) for plan in plans if plan.choice not in unknown}
     funnels = {plan.choice: panel_figure for plan in plans if (panel_figure := funnel_figure(plan)) is not None}
-    lost = {plan.choice: panel_figure for plan in plans if (panel_figure := regret_figure(plan, races)) is not None}
+    lost = {
+        plan.choice: panel_figure for plan in plans if (panel_figure := regret_figure(plan, races[plan.choice])) is not None
+    }
     untimed = "nothing was compared with what serves: haotuner tune with a longer --budget and --resume"
     manifest = "the pack's manifest"
     raced = sources.files(RACE)
@@ -197,8 +219,8 @@ def op_page(sources: Sources, plans: Sequence[OpPlan]) -> Page:
         panels=(
             Panel(
                 title="Time over shape",
-                about="Microseconds of one call. Below the dashed line no call of this device can be. Pale points were "
-                "raced beside other programs.",
+                about="Time of one call. Dashed: the least that the device's measured peaks allow. Pale points were raced "
+                "beside other programs.",
                 source=f"expected and timed: {manifest}; roofline: its device{f'; peers: {raced}' if raced else ''}",
                 figures={choice: panel_figure for choice, panel_figure in times.items() if panel_figure is not None},
                 missing={choice: "the pack has no time of this op: tune without --zero-measure"
@@ -234,7 +256,7 @@ def _unserved(plan: OpPlan) -> str:
     return f"only the pack's library says it, and was not loaded ({plan.source.why_not_served}); run report on such a device"
 
 
-def races_of(plan: OpPlan, races: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def races_of(plan: OpPlan, races: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Rows of races of this op with so many threads, by its axes alone."""
     return [row for row in races if (row["op"], row["threads"]) == (plan.entry.name, plan.threads)
             and sorted(row["shape"]) == sorted(plan.axes)]  # fmt: skip
@@ -270,7 +292,7 @@ def time_figure(plan: OpPlan, races: Sequence[Mapping[str, Any]]) -> Figure | No
     if roof := plan.roofline(every):
         texts = [f"{s}: at least {us_text(us)}" for s, us in zip(every, roof, strict=True)]
         data.append(line("roofline", [plan.x(s) for s in every], roof, texts, ROOF, dash="dash"))
-    return figure(data, plan.x_title, "microseconds a call")
+    return figure(data, plan.x_title, "time of a call", y_unit=US)
 
 
 def kernel_map(plan: OpPlan) -> Figure:
@@ -292,7 +314,8 @@ def kernel_map(plan: OpPlan) -> Figure:
     heat = {"type": "heatmap", "x": list(map(str, xs)), "y": list(map(str, ys)), "z": z, "text": texts, "zmin": -0.5,
             "zmax": count - 0.5, "colorscale": scale, "showscale": False, "name": "kernel",
             "hovertemplate": "%{text}<extra></extra>", "xgap": 1, "ygap": 1}  # fmt: skip
-    legend = [points(short(name), [None], [None], [""], COLOURS[at]) for at, name in enumerate(names[:KERNELS_SHOWN])]
+    labels = labels_of(names)
+    legend = [points(labels[name], [None], [None], [""], COLOURS[at]) for at, name in enumerate(names[:KERNELS_SHOWN])]
     more = [points(f"{len(names) - KERNELS_SHOWN} more", [None], [None], [""], ROOF)] if len(names) > KERNELS_SHOWN else []
     where = "".join(f", {axis}={extent}" for axis, extent in fixed.items())
     return figure([heat, *legend, *more], f"{across}, up to{where}", f"{up}, up to", x_type="category", y_type="category")
@@ -321,14 +344,18 @@ def _shares(plan: OpPlan) -> Figure:
         work = [rows.get(part.kernel, 1) * part.tiles if part.tiles and len(parts) > 1 else extent for part in parts]
         for part, tall in zip(parts, work, strict=True):
             shares.setdefault(part.kernel, [0.0] * len(extents))[at] += 100 * tall / max(1, sum(work))
-    ordered = sorted(shares, key=lambda name: -sum(shares[name]))
-    data = []
-    for index, name in enumerate(ordered):
-        colour = COLOURS[min(index, KERNELS_SHOWN)]
-        drawn = line(short(name), extents, shares[name], texts, colour)
-        data.append(
-            {**drawn, "stackgroup": "kernels", "fillcolor": colour, "line": {"color": colour, "width": 0.5, "shape": "hvh"}}
+    ends = [extents[0], *extents, extents[-1]]
+    widths = [math.log(after / before) for before, after in zip(ends, ends[2:], strict=False)]  # as the log axis has them
+    ordered = sorted(shares, key=lambda name: -sum(map(operator.mul, widths, shares[name])))
+    labels = labels_of(ordered)
+    drawn = [(labels[name], shares[name]) for name in ordered[:KERNELS_SHOWN]]
+    if more := ordered[KERNELS_SHOWN:]:
+        drawn.append(
+            (f"{len(more)} more", [math.fsum(column) for column in zip(*(shares[name] for name in more), strict=True)])
         )
+    data = [{**line(name, extents, values, texts, colour), "stackgroup": "kernels", "fillcolor": colour,
+             "line": {"color": colour, "width": 0.5, "shape": "hvh"}}
+            for (name, values), colour in zip(drawn, COLOURS, strict=False)]  # fmt: skip
     return figure(data, axis, "share of the call, %", y_type="linear")
 
 

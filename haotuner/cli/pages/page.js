@@ -31,22 +31,35 @@
   const styled = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const merged = (axis) => ({
     gridcolor: styled("--grid"), linecolor: styled("--line"), zerolinecolor: styled("--line"), automargin: true,
-    exponentformat: "none", separatethousands: true, ...(axis.type === "log" ? { nticks: window.innerWidth < 600 ? 5 : 9 } : axis.type === "linear" && window.innerWidth < 600 ? { nticks: 5 } : {}), ...axis, title: { standoff: 10, ...(axis.title || {}) },
+    ...axis, title: { standoff: 10, font: { size: window.innerWidth < 600 ? 12 : 14 }, ...(axis.title || {}) },
   });
 
-  // Long labels of bars leave no room for the bars; whole ones stand beside the pointer and in the table.
+  // Long labels of bars leave no room for the bars, and often differ at their ends; whole ones stand beside the pointer.
   function shortened(figure) {
     const most = window.innerWidth < 600 ? 18 : 48, labels = figure.data.filter((trace) => trace.type === "bar").flatMap((trace) => trace.y);
     if (!labels.some((label) => label.length > most)) return {};
     const values = [...new Set(labels)];
-    return { tickmode: "array", tickvals: literal(values), ticktext: literal(values.map((label) => label.length > most ? `${label.slice(0, most - 1)}…` : label)) };
+    return { tickmode: "array", tickvals: literal(values), ticktext: literal(values.map((label) => label.length > most ? `${label.slice(0, most / 2 - 1)}…${label.slice(-most / 2)}` : label)) };
+  }
+
+  // The range is known once a figure is drawn; its ticks follow every zoom and every width.
+  function marked(plot) {
+    const changes = {}, narrow = window.innerWidth < 600;
+    for (const [name, most] of [["x", plot.clientWidth / (narrow ? 62 : 84)], ["y", plot.clientHeight / 44]]) {
+      const key = `${name}axis`, axis = plot._fullLayout[key], own = plot.report.layout[key];
+      if (!["log", "linear"].includes(axis.type) || own.visible === false) continue;
+      const whole = !own.unit && plot.report.data.every((trace) => trace[name].every((value) => value === null || Number.isInteger(value)));
+      const ticks = ticksOf(axis.type, axis.range, Math.max(2, Math.floor(most)), own.unit, whole);
+      if (ticks && JSON.stringify(ticks.ticktext) !== JSON.stringify(axis.ticktext)) for (const [word, value] of Object.entries(ticks)) changes[`${key}.${word}`] = value;
+    }
+    if (Object.keys(changes).length > 0) Plotly.relayout(plot, changes);
   }
 
   function layoutOf(figure, revision) {
     const layout = literal(figure.layout), narrow = window.innerWidth < 600;
     return {
       ...layout, xaxis: merged(layout.xaxis), yaxis: { ...merged(layout.yaxis), ...shortened(figure) }, uirevision: revision,
-      height: layout.height || (narrow ? 330 : 420), margin: { l: 50, r: 14, t: 34, b: 44 }, showlegend: false,
+      height: layout.height || (narrow ? 330 : 420), margin: { l: 50, r: 14, t: 34, b: 44 }, showlegend: false, bargap: 0.3,
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", hovermode: "closest",
       font: { family: getComputedStyle(document.body).fontFamily, size: narrow ? 11 : 13, color: styled("--text") },
       hoverlabel: { bgcolor: styled("--panel"), bordercolor: styled("--line"), font: { color: styled("--text") }, align: "left", namelength: 40 },
@@ -58,7 +71,7 @@
   const config = { responsive: true, displaylogo: false, showSendToCloud: false, plotlyServerURL: "", modeBarButtons: buttons };
 
   function tableOf(table, name) {
-    const numeric = table.head.map((_, at) => table.rows.every((row) => /^(|-|and .*|[\d.,]+ ?(%|x|us|ms|s)?)$/.test(row[at] ?? "")));
+    const numeric = table.head.map((_, at) => table.rows.every((row) => /^(|-|and .*|[\d.,]+ ?(%|x|µs|ms|s)?)$/.test(row[at] ?? "")));
     const head = element("tr", {}, ...table.head.map((text, at) => element("th", numeric[at] && table.head.length > 2 ? { scope: "col", class: "number" } : { scope: "col" }, text)));
     const body = table.rows.map((row) => element("tr", {}, ...row.map((text, at) => element("td", { class: numeric[at] && row.length > 2 ? "number" : String(text).length < 32 ? "short" : "long" }, String(text)))));
     const made = element("table", { "aria-label": name }, element("thead", {}, head), element("tbody", {}, ...body));
@@ -66,7 +79,8 @@
   }
 
   function rowsOf(figure) {
-    const head = ["series", figure.layout.xaxis.title.text || "x", figure.layout.yaxis.title.text || "y", "text"], rows = [];
+    const titled = (name) => [figure.layout[`${name}axis`].title?.text || name, figure.layout[`${name}axis`].unit].filter(Boolean).join(", ");
+    const head = ["series", titled("x"), titled("y"), "text"], rows = [];
     for (const trace of figure.data) {
       if (trace.hoverinfo === "skip") continue;
       const flat = trace.type === "heatmap"
@@ -104,7 +118,8 @@
     const steps = { ArrowLeft: [-0.15, 0], ArrowRight: [0.15, 0], ArrowUp: [0, 0.15], ArrowDown: [0, -0.15], "+": [0, 0, 0.7], "=": [0, 0, 0.7], "-": [0, 0, 1 / 0.7] };
     if (event.target !== plot || event.ctrlKey || event.metaKey || event.altKey) return;
     if (event.key === "0" || event.key === "Home") {
-      Plotly.relayout(plot, { "xaxis.autorange": true, "yaxis.autorange": plot.report.layout.yaxis.autorange || true });
+      const whole = Object.entries(plot.report.layout).filter(([name]) => /^[xy]axis$/.test(name));
+      Plotly.relayout(plot, Object.fromEntries(whole.map(([name, own]) => own.range ? [`${name}.range`, [...own.range]] : [`${name}.autorange`, own.autorange || true])));
     } else if (steps[event.key]) {
       const [x, y, scale = 1] = steps[event.key], full = plot._fullLayout;
       Plotly.relayout(plot, { "xaxis.range": moved(full.xaxis.range, x, scale), "yaxis.range": moved(full.yaxis.range, y, scale) });
@@ -133,7 +148,8 @@
         const named = () => plot.querySelectorAll("[role=toolbar]").forEach((bar) => bar.setAttribute("aria-label", `Tools of ${name}`));
         named();
         plot.removeAllListeners("plotly_afterplot");
-        plot.on("plotly_afterplot", named);
+        plot.on("plotly_afterplot", () => { named(); marked(plot); });
+        marked(plot);
       };
     }
     if (table) section.append(tableOf(table, name));

@@ -78,11 +78,18 @@ class Sources:
     documents: Sequence[tuple[str, str, Mapping[str, Any]]] = ()  # kind, file, document
     notes: Sequence[str] = field(default_factory=tuple)
 
-    def rows(self, kind: str) -> Iterator[Mapping[str, Any]]:
-        """Rows of all documents of a kind."""
+    def rows(self, kind: str, device: str = "") -> Iterator[Mapping[str, Any]]:
+        """Rows of all documents of a kind; ``device``: without documents that name another one."""
         for other, _, document in self.documents:
-            if other == kind:
+            if other == kind and (not device or _device_of(document) in ("", device)):
                 yield from document["rows"]
+
+    def label_of(self, pack: PackSource) -> str:
+        """The words that tell a pack, or its level, from the others here; empty where it is the only one."""
+        names = {source.path.name for source in self.packs}
+        paths = {source.path for source in self.packs}
+        name = "" if len(paths) == 1 else pack.path.name if len(names) == len(paths) else str(pack.path)
+        return " ".join(filter(None, (name, pack.level)))
 
     def files(self, kind: str) -> str:
         """Names of the files of a kind, or an empty text."""
@@ -141,6 +148,11 @@ def url_of(path: Path) -> str:
     return f"{URL}{quote(os.fsencode(path))}"
 
 
+def _device_of(document: Mapping[str, Any]) -> str:
+    device = document.get("device")
+    return str(device.get("id", "")) if isinstance(device, Mapping) else ""
+
+
 def documents_of(path: Path) -> list[tuple[str, str, Mapping[str, Any]]]:
     """Documents in a JSON file: of `tune --json` its races. UsageError for a file that holds none."""
     try:
@@ -148,6 +160,11 @@ def documents_of(path: Path) -> list[tuple[str, str, Mapping[str, Any]]]:
     except (OSError, ValueError, RecursionError) as error:
         why = getattr(error, "strerror", None) or error
         raise UsageError(f"{path} cannot be read as JSON ({why}); {HOW}") from error
+    return documents_in(document, str(path))
+
+
+def documents_in(document: Any, name: str) -> list[tuple[str, str, Mapping[str, Any]]]:
+    """Documents in JSON of that name, as of ``documents_of``."""
     if isinstance(document, dict) and "pack" in document:  # of tune: races behind it
         document = document.get("speed") or {"rows": []}
         if not document["rows"]:
@@ -156,13 +173,13 @@ def documents_of(path: Path) -> list[tuple[str, str, Mapping[str, Any]]]:
         listed = document.get("steps" if kind == STEPS else "rows") if isinstance(document, dict) else None
         if isinstance(listed, list) and listed and all(isinstance(row, dict) and keys <= row.keys() for row in listed):
             try:
-                check_facts(document, form, str(path))
+                check_facts(document, form, name)
                 if kind in (STEPS, PREDICTIONS) and "model" not in document:
-                    raise ValueError(f"{path} names no model")
+                    raise ValueError(f"{name} names no model")
             except ValueError as error:
                 raise UsageError(f"{error}; print it anew with --json") from error
-            return [(kind, str(path), document)]
-    raise UsageError(f"{path} holds no rows of tune, bench or explain --json; {HOW}")
+            return [(kind, name, document)]
+    raise UsageError(f"{name} holds no rows of tune, bench or explain --json; {HOW}")
 
 
 def _is_store(name: str) -> bool:

@@ -3,16 +3,32 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from haotuner.cli.pages.figures import COLOURS, EVERY, ROOF, Figure, Page, Panel, Table, bars, figure, line, points, us_text
+from haotuner.cli.pages.figures import (
+    COLOURS,
+    EVERY,
+    ROOF,
+    TIMES,
+    US,
+    Figure,
+    Page,
+    Panel,
+    Table,
+    bars,
+    figure,
+    line,
+    points,
+    us_text,
+)  # fmt: skip
 from haotuner.cli.pages.sources import Sources, StoreSource
+from haotuner.cli.transfer_input import known_device
 from haotuner.errors import HaotunerError
-from haotuner.hw_profiles.find import find_device
 from haotuner.microkernels.index import family_named
 from haotuner.records.statistics import Best, Count, FailureClass
 from haotuner.spec.device import Device
@@ -23,6 +39,7 @@ from haotuner.spec.shape import Shape
 MOST_OPS = 120  # of a store, those with the most records; imported ones have thousands
 MOST_SHAPES = 200  # of an op in the page of devices, spread
 CALIBRATED = 2000  # timings that the cost model is held against
+FLAT = 1.02  # curves below all along stand on an axis of this height; Plotly gives them two powers of ten
 LETTERS = 400  # of a log in a table; the whole text is in the store
 NO_STORE = "no record store: name one, sqlite:///PACK.records.db, which haotuner tune writes"
 
@@ -79,7 +96,7 @@ def _count_rows(counts: Mapping[str, Sequence[Count]]) -> list[tuple[str, ...]]:
 
 
 def _when(seconds: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M", time.gmtime(seconds)) if 0 <= seconds < 1e11 else "-"
+    return time.strftime("%Y-%m-%d %H:%M", time.gmtime(seconds)) if 0 < seconds < 1e11 else "-"
 
 
 def _improvements(source: StoreSource, counts: Sequence[Count]) -> dict[str, Figure]:
@@ -99,8 +116,12 @@ def _improvements(source: StoreSource, counts: Sequence[Count]) -> dict[str, Fig
                     COLOURS[len(drawn) % len(COLOURS)])  # fmt: skip
         data["line"]["shape"] = "hv"
         drawn.append(data)
-    return {op: figure(drawn, "measurements", "best so far over the best", x_type="linear")
-            for op, drawn in lines.items() if drawn}  # fmt: skip
+    result = {op: figure(drawn, "measurements", "best so far over the best", x_type="linear", y_unit=TIMES)
+              for op, drawn in lines.items() if drawn}  # fmt: skip
+    for curves in result.values():
+        if max(behind for curve in curves["data"] for behind in curve["y"]) < FLAT:
+            curves["layout"]["yaxis"]["range"] = [math.log10(2 - FLAT), math.log10(FLAT)]
+    return result
 
 
 def device_page(sources: Sources) -> Page | None:
@@ -148,7 +169,7 @@ def _device_figure(rows: Sequence[Best], devices: Sequence[str]) -> Figure:
         if own:
             xs, us, texts = zip(*own, strict=True)
             data.append(points(device, xs, us, texts, COLOURS[index % len(COLOURS)], joined=True))
-    return figure(data, " or ".join(sorted(titles)), "microseconds")
+    return figure(data, " or ".join(sorted(titles)), "least time of a call", y_unit=US)
 
 
 def shape_of(text: str) -> Shape | None:
@@ -176,8 +197,8 @@ def failure_page(sources: Sources) -> Page:
     """Failures by class, with what was seen."""
     failures = [failure for source in sources.stores for failure in source.statistics.summary.failures]
     urls = ", ".join(source.url for source in sources.stores)
-    logs = [(f"{failure.stage}: {failure.reason}", failure.device, *log[:3], log[3][-LETTERS:])
-            for failure in failures for log in failure.logs]  # fmt: skip
+    logs = [(f"{seen.stage}: {seen.reason}", text[-LETTERS:], op, str(shape_of(shape) or shape), kernel, seen.device)
+            for seen in failures for op, kernel, shape, text in seen.logs]  # fmt: skip
     none = NO_STORE if not sources.stores else ""
     return Page(
         title="Failures",
@@ -193,7 +214,7 @@ def failure_page(sources: Sources) -> Page:
                 title="Logs",
                 about="The latest texts of each class.",
                 source=urls,
-                tables={EVERY: Table(("class", "device", "operator", "kernel", "shape", "text"), logs)} if logs else {},
+                tables={EVERY: Table(("class", "text", "operator", "shape", "kernel", "device"), logs)} if logs else {},
                 missing={} if logs else {EVERY: none or "nothing failed in these records"},
             ),
         ),
@@ -238,6 +259,9 @@ def _calibration(sources: Sources) -> tuple[Figure | None, str]:
                 times.setdefault(f"{family} on {device}", []).append((us, predicted, text))
     if not times:
         why = "no kernel of a known family was timed on one thread" if sources.stores else NO_STORE
+        if groups:
+            names = ", ".join(sorted({device for device, *_ in groups}))
+            why = f"nothing predicts times of {names} on this host: name a pack of the device, too"
         return None, f"{why}; the model is held against records of haotuner tune"
     data = []
     for index, (name, own_times) in enumerate(sorted(times.items())):
@@ -246,7 +270,7 @@ def _calibration(sources: Sources) -> tuple[Figure | None, str]:
     every = [us for rows_ in times.values() for us, _, _ in rows_]
     ends = [min(every), max(every)]
     data.append(line("both agree", ends, ends, ["", ""], ROOF, dash="dash"))
-    return figure(data, "measured, us", "predicted, us"), ""
+    return figure(data, "measured", "predicted", x_unit=US, y_unit=US), ""
 
 
 def _predicted(
@@ -259,7 +283,7 @@ def _predicted(
     from haotuner.tuning.initial_model import start_of
 
     try:
-        own = devices.get(device) or find_device(device, measure=False)
+        own = devices.get(device) or known_device(device)
         model = start_of(None, own, family).model or Analytic()
         problem, one_unit = Op.parse(op), own.with_units(1)
         pairs = [(kernel, shape) for kernel, shape, _ in rows]

@@ -1,4 +1,4 @@
-"""Optional packages: what is said where one is missing, and how to get it. Imports nothing but errors."""
+"""Optional packages: what is said where one is missing, and how to get it. Imports errors alone."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from haotuner.errors import PackageMissing
 
 TUNING = ("tvm", "lightgbm", "pandas", "sklearn", "scipy")
+SERVING = ("starlette", "uvicorn", "grpc", "google.protobuf", "prometheus_client")
 COMMAND_LINE = ("typer", "rich", *TUNING)
 
 
@@ -17,7 +18,14 @@ def how_to_get(extra: str) -> str:
 
 def missing(packages: tuple[str, ...]) -> list[str]:
     """Those that are not installed."""
-    return [name for name in packages if find_spec(name) is None]
+    return [name for name in packages if not _is_there(name)]
+
+
+def _is_there(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except ModuleNotFoundError:  # the package of a module
+        return False
 
 
 def tuning_missing(what: str, packages: list[str]) -> str:
@@ -33,6 +41,23 @@ def require_tuning() -> None:
     """PackageMissing where ``haotuner.tune`` could not run."""
     if absent := missing(TUNING):
         raise PackageMissing(tuning_missing("haotuner.tune", absent))
+
+
+def require_metrics() -> None:
+    """PackageMissing where ``haotuner.metrics`` could not run."""
+    if missing(("prometheus_client",)):
+        raise PackageMissing(
+            f"haotuner.metrics needs prometheus-client, which is not installed. Run: {how_to_get('serve')}\n"
+            "Without it pack.stats() and model.stats() count calls."
+        )
+
+
+def require_serving() -> None:
+    """PackageMissing where ``haotuner serve`` could not run."""
+    if absent := missing(SERVING):
+        raise PackageMissing(
+            f"haotuner serve needs the serving extra; not installed: {', '.join(absent)}.\nRun: {how_to_get('serve')}"
+        )
 
 
 def require_torch() -> None:
