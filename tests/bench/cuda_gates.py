@@ -72,7 +72,7 @@ STEPPED = 4  # of an architecture and family
 HAOTUNER = Path(__file__).parents[2] / "haotuner"
 COMPILE = (HAOTUNER / "backends" / "cuda" / f"{name}.py" for name in ("unit", "device_code", "compiler", "sass"))
 GENERATE = (*HAOTUNER.glob("microkernels/cuda/**/*"), HAOTUNER / "runtime" / "native" / "cuda" / "ht_cuda_args.h", *COMPILE)
-SELECT = (*HAOTUNER.glob("microkernels/cuda/*.py"), *HAOTUNER.glob("select/*.py"), *HAOTUNER.glob("cost/*.py"),
+SELECT = (*HAOTUNER.glob("microkernels/cuda/*.py"), *HAOTUNER.glob("search/select/*.py"), *HAOTUNER.glob("cost/*.py"),
           *HAOTUNER.glob("hw_profiles/**/*"))  # fmt: skip
 
 

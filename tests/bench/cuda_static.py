@@ -26,7 +26,7 @@ from haotuner.errors import NothingLegal
 from haotuner.hw_profiles.find import find_device
 from haotuner.microkernels.cuda.dense import CudaDense
 from haotuner.microkernels.cuda.families import DENSE_FAMILIES
-from haotuner.select.funnel import select
+from haotuner.search.select.funnel import select
 from haotuner.spec.device import Device
 from haotuner.spec.kernel import MicroKernel
 from haotuner.spec.op import Op

@@ -6,7 +6,7 @@ Shapes are those of OLLIE's artefact (arXiv 2208.02025) where it has the case, a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,30 +14,16 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.bench.derivation_layers import Layer, conv, gcn, generator, transposed
+
 SLOPE = 0.25  # of a PReLU at negative numbers
 HALF_WIDTH, DILATION, WIDTH = 32, 4, 64  # of a band: neighbours on a side, their distance, features of a head
 Feeds = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
-    """A convolution or a transposed one: the weight's shape as ONNX has it, attributes, and the function behind it."""
-
-    operator: str
-    weight: tuple[int, int, int, int]
-    attributes: Mapping[str, Any] = field(default_factory=dict)
-    function: str = ""
-
-    @property
-    def ends(self) -> tuple[int, int]:
-        """Channels and features."""
-        first, second = self.weight[:2]
-        return (second, first) if self.operator == "Conv" else (first, second)
-
-
-@dataclass(frozen=True, slots=True)
 class Case:
-    """Layers one behind the other; none: the dilated band.
+    """Layers in an order in which they can run; none: the dilated band.
 
     ``requests``: sizes of n, h and w (of a band: of q_0 heads and q_1 rows); ``published``: ratios.
     """
@@ -54,29 +40,8 @@ class Case:
         return ";".join(f"{name}={low}" if low == high else f"{name}={low}..{high}" for name, (low, high) in ends.items())
 
 
-def conv(channels: int, features: int, window: int, function: str = "", dilation: int = 1) -> Layer:
-    """A convolution whose results have the image's size."""
-    attributes = {"pads": [dilation * (window // 2)] * 4, "dilations": [dilation] * 2}
-    return Layer("Conv", (features, channels, window, window), attributes, function)
-
-
-def transposed(channels: int, features: int, window: int, stride: int, pad: int, function: str = "") -> Layer:
-    """A transposed convolution."""
-    return Layer(
-        "ConvTranspose", (channels, features, window, window), {"pads": [pad] * 4, "strides": [stride] * 2}, function
-    )
-
-
 def _at(batch: int, height: int) -> dict[str, int]:
     return {"n": batch, "h": height, "w": height}
-
-
-def _generator(features: Sequence[int], first: int, window: int) -> tuple[Layer, ...]:
-    """A generator of images: from a point, each layer twice as large as the one before."""
-    layers = [transposed(first, features[0], window, 1, 0, "relu")]
-    for channels, count in zip(features, features[1:], strict=False):
-        layers.append(transposed(channels, count, 4, 2, 1, "tanh" if count == features[-1] else "relu"))
-    return tuple(layers)
 
 
 CASES: Mapping[str, Case] = {
@@ -89,10 +54,11 @@ CASES: Mapping[str, Case] = {
     "DCGAN 4x4 transposed": Case((transposed(512, 256, 4, 2, 1),), (_at(1, 4),)),
     "CSRNet 3x3, dilation 2": Case((conv(512, 512, 3, "", 2),), (_at(1, 14),)),
     "Longformer's band, dilation 4": Case((), ({"q_0": 8, "q_1": 2048},), "4.5 (A100)"),
-    "InfoGAN": Case(_generator([448, 256, 128, 64, 3], 228, 2), (_at(1, 1), _at(16, 1)), "up to 2.7 (A100, best of 7 nets)"),
-    "DCGAN": Case(_generator([512, 256, 128, 64, 3], 100, 4), (_at(1, 1), _at(16, 1))),
+    "InfoGAN": Case(generator([448, 256, 128, 64, 3], 228, 2), (_at(1, 1), _at(16, 1)), "up to 2.7 (A100, best of 7 nets)"),
+    "DCGAN": Case(generator([512, 256, 128, 64, 3], 100, 4), (_at(1, 1), _at(16, 1))),
     "FSRCNN": Case((conv(1, 56, 5, "prelu"), conv(56, 12, 1, "prelu"), *[conv(12, 12, 3, "prelu")] * 4,
                     conv(12, 56, 1, "prelu"), transposed(56, 1, 9, 3, 4)), (_at(1, 32), _at(1, 96))),
+    "GCN": Case(gcn([64, 128, 256, 512], 21, 7), (_at(1, 64), _at(1, 224))),
     "SRCNN": Case((conv(1, 64, 9, "relu"), conv(64, 32, 1, "relu"), conv(32, 1, 5)), (_at(1, 32), _at(1, 128))),
     "CSRNet, back end": Case((*[conv(512, 512, 3, "relu", 2)] * 3, conv(512, 256, 3, "relu", 2),
                               conv(256, 128, 3, "relu", 2), conv(128, 64, 3, "relu", 2), conv(64, 1, 1)), (_at(1, 14),)),
@@ -115,21 +81,37 @@ def written(case: Case, folder: Path, name: str) -> Path:
     """The case as a file: ONNX with named dimensions, of a band what torch exports."""
     if not case.layers:
         return _band_file(folder / f"{name}.pt2")
-    nodes, initializers, tensor = list[Any](), list[Any](), "x"
-    for at, (layer, arrays) in enumerate(zip(case.layers, weights(case), strict=True)):
-        names = [f"weight{at}", f"bias{at}"]
-        initializers += [numpy_helper.from_array(array, word) for array, word in zip(arrays, names, strict=True)]
-        ends = [f"conv{at}", f"y{at}"]
-        nodes.append(helper.make_node(layer.operator, [tensor, *names], ends[:1], **layer.attributes))
+    nodes, initializers, results = list[Any](), list[Any](), list[str]()
+
+    def node(operator: str, inputs: Sequence[str], output: str, **attributes: Any) -> str:
+        nodes.append(helper.make_node(operator, inputs, [output], **attributes))
+        return output
+
+    def constant(array: Any, word: str) -> str:
+        initializers.append(numpy_helper.from_array(array, word))
+        return word
+
+    for at, (layer, (weight, bias)) in enumerate(zip(case.layers, weights(case), strict=True)):
+        source = (results[-1] if results else "x") if layer.reads is None else results[layer.reads]
+        own = [] if layer.operator == "MaxPool" else [constant(weight, f"weight{at}"), constant(bias, f"bias{at}")]
+        tensor = node(layer.operator, [source, *own], f"conv{at}", **layer.attributes)
+        if layer.adds is not None:
+            other = results[layer.adds]
+            if layer.operator == "ConvTranspose":
+                size = node("Shape", [other], f"size{at}", start=2)
+                starts, axes = (
+                    constant(np.array(ends), f"{word}{at}") for word, ends in (("starts", [0, 0]), ("axes", [2, 3]))
+                )
+                tensor = node("Slice", [tensor, starts, size, axes], f"cut{at}")
+            tensor = node("Add", [tensor, other], f"sum{at}")
         if layer.function == "prelu":
-            slope = np.full((layer.ends[1], 1, 1), SLOPE, np.float32)
-            initializers.append(numpy_helper.from_array(slope, f"slope{at}"))
-            nodes.append(helper.make_node("PRelu", [ends[0], f"slope{at}"], ends[1:]))
+            slope = constant(np.full((layer.ends[1], 1, 1), SLOPE, np.float32), f"slope{at}")
+            tensor = node("PRelu", [tensor, slope], f"y{at}")
         elif layer.function:
-            nodes.append(helper.make_node(layer.function.capitalize(), ends[:1], ends[1:]))
-        tensor = ends[1] if layer.function else ends[0]
+            tensor = node(layer.function.capitalize(), [tensor], f"y{at}")
+        results.append(tensor)
     image = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", case.layers[0].ends[0], "h", "w"])
-    result = helper.make_tensor_value_info(tensor, TensorProto.FLOAT, None)
+    result = helper.make_tensor_value_info(results[-1], TensorProto.FLOAT, None)
     graph = helper.make_graph(nodes, "net", [image], [result], initializers)
     path = folder / f"{name}.onnx"
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
@@ -181,15 +163,22 @@ def torch_calls(case: Case, inputs: Feeds) -> dict[str, Callable[[], Any]]:
         with torch.inference_mode():
             if not case.layers:
                 return _band(torch)(*tensors.values())
-            y = tensors["x"]
+            results = list[Any]()
             for layer, (weight, bias) in zip(case.layers, parameters, strict=True):
-                pad, a = layer.attributes["pads"][0], layer.attributes
+                x = (results[-1] if results else tensors["x"]) if layer.reads is None else results[layer.reads]
+                a, pads = layer.attributes, layer.attributes["pads"][:2]
+                strides = a.get("strides", [1, 1])
                 if layer.operator == "Conv":
-                    y = functional.conv2d(y, weight, bias, padding=pad, dilation=a.get("dilations", [1, 1]))
+                    y = functional.conv2d(x, weight, bias, strides, pads, a.get("dilations", [1, 1]))
+                elif layer.operator == "MaxPool":
+                    y = functional.max_pool2d(x, a["kernel_shape"], strides, pads)
                 else:
-                    y = functional.conv_transpose2d(y, weight, bias, stride=a["strides"], padding=pad)
-                y = functions[layer.function](y)
-            return y
+                    y = functional.conv_transpose2d(x, weight, bias, strides, pads)
+                if layer.adds is not None:
+                    other = results[layer.adds]
+                    y = y[..., : other.shape[2], : other.shape[3]] + other
+                results.append(functions[layer.function](y))
+            return results[-1]
 
     def without() -> Any:
         with torch.backends.mkldnn.flags(enabled=False):

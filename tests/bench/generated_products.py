@@ -132,8 +132,7 @@ def page(rows: Sequence[tuple[Subject, dict[str, float]]], command: str, host: s
         f"`{command}`, {time.strftime('%Y-%m-%d')}, {host}, one thread, a batch of one.\n\n"
         "*generated*: the operator `group:FILE`, a program of the searched space. *library*: the same file as a model, by\n"
         "haotuner's own kernels of convolutions and products. A ReLU is in each. Ratios over 1: faster than ONNX Runtime.\n"
-        "Rates count the products of the definition, also where an algorithm makes fewer. A convolution with strides is no\n"
-        "group operator: it has 9 axes, and the runtime has room for 8.\n"
+        "Rates count the products of the definition, also where an algorithm makes fewer.\n"
     )
     return "\n".join((text, *markdown_table(head, lines)))
 

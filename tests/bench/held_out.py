@@ -21,9 +21,9 @@ from pathlib import Path
 
 import numpy as np
 
-from haotuner.cli.cache_folder import cache_folder
 from haotuner.cost.forest import ONE_DEVICE, Settings
 from haotuner.cost.model import Scores
+from haotuner.host.cache_folder import cache_folder
 from haotuner.hw_profiles.find import find_device
 from haotuner.measure.device_measurer import DeviceMeasurer
 from haotuner.records import open_store

@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from haotuner.backends.index import backend_for
-from haotuner.cli.cache_folder import cache_folder
 from haotuner.cost.model import Scores
+from haotuner.host.cache_folder import cache_folder
 from haotuner.hw_profiles.find import find_device
 from haotuner.search.cost_extrapolation import UNTIMED
 from haotuner.transfer.device_table import DeviceTable

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from haotuner.cli.cache_folder import cache_folder
 from haotuner.cost.features import versions
+from haotuner.host.cache_folder import cache_folder
 from haotuner.hw_profiles.find import find_device
 from haotuner.records import open_store
 from haotuner.spec.record import Record, Timed, Trial

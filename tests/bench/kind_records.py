@@ -16,12 +16,12 @@ from collections.abc import Iterator
 import numpy as np
 
 from haotuner.backends.index import backend_for
-from haotuner.cli.cache_folder import cache_folder
+from haotuner.host.cache_folder import cache_folder
 from haotuner.hw_profiles.find import find_device
 from haotuner.records import open_store
 from haotuner.search.grid_search import expectation
+from haotuner.search.select.funnel import select
 from haotuner.search.task import Task
-from haotuner.select.funnel import select
 from haotuner.spec.op import Op
 from haotuner.spec.shape import Shape
 from haotuner.spec.traffic import Traffic

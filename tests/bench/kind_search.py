@@ -19,14 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from haotuner.backends.index import backend_for
-from haotuner.cli.cache_folder import cache_folder
 from haotuner.cost.model import CostModel
+from haotuner.host.cache_folder import cache_folder
 from haotuner.hw_profiles.find import find_device
 from haotuner.measure.device_measurer import DeviceMeasurer
 from haotuner.records import open_store
 from haotuner.search.grid_search import expectation, predicted_us
+from haotuner.search.select.funnel import select
 from haotuner.search.task import Task
-from haotuner.select.funnel import select
 from haotuner.spec.composition import SERIAL, Composition
 from haotuner.spec.device import Device
 from haotuner.spec.family import Family

@@ -15,15 +15,15 @@ from pathlib import Path
 
 import numpy as np
 
-from haotuner.cli.cache_folder import cache_folder
+from haotuner.host.cache_folder import cache_folder
 from haotuner.hw_profiles.find import find_device
 from haotuner.measure.device_measurer import DeviceMeasurer
 from haotuner.microkernels.cpu.dense import CpuDense
 from haotuner.records import open_store
 from haotuner.search.observations import expectation
 from haotuner.search.probes import probe
-from haotuner.select.funnel import select
-from haotuner.select.limits import laws_of, question
+from haotuner.search.select.funnel import select
+from haotuner.search.select.limits import laws_of, question
 from haotuner.spec.constraint import refusals
 from haotuner.spec.device import Device
 from haotuner.spec.kernel import MicroKernel

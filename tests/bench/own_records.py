@@ -103,8 +103,8 @@ def _by_extents(item: tuple[str, object]) -> tuple[int, ...]:
 
 def all_records(folder: Path = FOLDER) -> list[OwnRecords]:
     """Every device's, by id. Instruction sets of one host share its memory: each has the best rates that any of them saw."""
-    found = [OwnRecords.read(path) for path in sorted(folder.glob("*.json"))]
-    return [replace(own, device=_with_host_memory(own.device, [other.device for other in found])) for own in found]
+    records = [OwnRecords.read(path) for path in sorted(folder.glob("*.json"))]
+    return [replace(own, device=_with_host_memory(own.device, [other.device for other in records])) for own in records]
 
 
 def _with_host_memory(device: Device, others: Iterable[Device]) -> Device:

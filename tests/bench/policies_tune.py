@@ -27,7 +27,7 @@ from haotuner.spec.op import Op
 from haotuner.spec.shape import Shape
 from haotuner.tuning.request import ops_of
 
-RECORD = Path(__file__).with_name("records") / "policies_tune.json"
+RECORD = Path(__file__).with_name("records") / "policies" / "tune.json"  # apart: the folder itself holds timings of devices
 POLICIES = ("evolution", "random")
 BLOCK_S, ROUNDS = 0.05, 9
 NORMS = ("layer_norm_scalebias", "rms_norm", "softmax")

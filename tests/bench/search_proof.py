@@ -33,7 +33,7 @@ from haotuner.plan.compose import Curve, alternatives
 from haotuner.records import RecordStore, open_store
 from haotuner.search.observations import ObservationTable, expectation, names
 from haotuner.search.probes import Probe, probe
-from haotuner.select.funnel import select
+from haotuner.search.select.funnel import select
 from haotuner.spec.composition import SERIAL, Composition, Planned
 from haotuner.spec.device import Device
 from haotuner.spec.family import Layout

@@ -11,8 +11,8 @@ from haotuner.errors import NothingLegal
 from haotuner.hw_profiles.profile import profiles
 from haotuner.microkernels.cuda.dense import CudaDense
 from haotuner.microkernels.cuda.families import DENSE_FAMILIES
-from haotuner.select.funnel import select
-from haotuner.select.limits import BLOCK_LIMITS
+from haotuner.search.select.funnel import select
+from haotuner.search.select.limits import BLOCK_LIMITS
 from haotuner.spec.device import Device
 from haotuner.spec.kernel import MicroKernel
 from haotuner.spec.occupancy import occupancy, waves_of
