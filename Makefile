@@ -12,7 +12,7 @@ PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # Containers often forbid bytecode; every run would compile and rewrite the plugins of pytest anew.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: tune tune-model test test-device test-long test-slow test-all check docs bench gpu-bundle links clean
+.PHONY: tune tune-model test test-device test-long test-slow test-all check docs bench fleet-demo gpu-bundle links clean
 
 # A zip unpacked by a tool that knows no links leaves text files in their place.
 links:
@@ -84,6 +84,11 @@ docs: $(VENV)/.docs
 bench: $(VENV)/.installed
 	$(PIP) -e '.[bench]'
 	$(BIN)/haotuner bench $(OUT)
+
+# Two nodes, PostgreSQL, a node that is killed, packs of two devices and the picture of the report. Needs Chromium and PostgreSQL.
+fleet-demo: $(VENV)/.installed
+	$(PIP) -e '.[fleet,report]'
+	$(BIN)/python -m tests.fleet.demo --out build/fleet-demo
 
 # One archive that a bare GPU machine can run; needs nvcc or NVRTC here, no GPU. Some 20 minutes on two cores the first time.
 gpu-bundle: $(VENV)/.installed

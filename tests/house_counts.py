@@ -28,15 +28,16 @@ PARSES = (  # where texts come in
     "haotuner/bench/models.py",  # the same, of a model that is raced
     "haotuner/spec/traffic.py",  # a trace of requests is a text file
     "haotuner/spec/workloads.py",  # workloads are tables of specs
-    "haotuner/spec/workloads.py",  # the same, of convolutions
+    "haotuner/spec/workload_file.py",  # a workload is a text file
     "haotuner/spec/composition.py",  # a region has its kernel by name, the key of searches; it is read once, here
     "haotuner/cost/families.py",  # ops of records in other words than today's
     "haotuner/pack/op.py",  # an entry of a manifest
     "haotuner/backends/timing_job.py",  # jobs of the processes that build and time
     "haotuner/bench/child.py",  # jobs of the processes that race
     "haotuner/bench/compare.py",  # labels of compositions among a pack's facts
+    "haotuner/torch/compile_backend.py",  # a layer's op in a graph, likewise
+    "haotuner/torch/vllm/serving.py",  # a layer of vLLM as an op in the same words
     "haotuner/torch/swap.py",  # a module's op in the words of --op, which messages quote
-    "transfer/solvers/features.py",  # problems in the names of MIOpen's database
 )
 LINES_STEP = 1000
 

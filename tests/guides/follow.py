@@ -190,6 +190,7 @@ def copied(tree: Path) -> Path:
     script = tree / ".venv" / "bin" / "haotuner"
     script.write_text(f"#!{tree}/.venv/bin/python\nimport sys\nfrom haotuner.entry import main\n\nsys.exit(main())\n")
     script.chmod(0o755)
+    installed(tree, tree)  # its entry points, too
     return tree
 
 

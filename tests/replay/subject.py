@@ -34,7 +34,7 @@ from haotuner.microkernels.cuda.families import CUDA_FAMILIES
 from haotuner.microkernels.index import families_for, family_named
 from haotuner.partition.executable import source_of
 from haotuner.plan import cover
-from haotuner.select.funnel import Funnel
+from haotuner.search.select.funnel import Funnel
 from haotuner.spec.bytecode import words_of
 from haotuner.spec.device import Device
 from haotuner.spec.kernel import MicroKernel
