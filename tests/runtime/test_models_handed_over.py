@@ -131,3 +131,23 @@ def test_a_torch_module_of_a_model_is_handed_over(packs: tuple[Path, Path]) -> N
     pack.hand_over(new)
     assert torch.allclose(module(x), before, rtol=1e-4)
     new.close()
+
+
+@pytest.mark.parametrize("name", ["net", "chosen"])
+def test_a_model_that_is_opened_while_its_pack_is_handed_over_is_the_new_packs(
+    name: str, packs: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pack, new = haotuner.load(packs[0], threads=1), haotuner.load(packs[1], threads=1)
+    open_model = type(pack)._opened
+
+    def opened_meanwhile(self: Any, *arguments: Any) -> Any:
+        bound = open_model(self, *arguments)
+        if self is pack and pack.is_open:
+            pack.hand_over(new)
+        return bound
+
+    monkeypatch.setattr(type(pack), "_opened", opened_meanwhile)
+    model, data = pack.model(name), {"x": rows(3, 16 if name == "net" else 8)}
+    assert model.pack is new and near(model.run(data), new.model(name).run(data))
+    assert pack.model_stats() == {}  # a pack that was let go of holds no weights
+    new.close()
