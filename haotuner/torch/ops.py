@@ -44,9 +44,9 @@ class Registered:
         self._library = torch.library.Library(namespace, "FRAGMENT")
         self.namespace: Any = getattr(torch.ops, namespace)
         self.names = pack.ops
-        taken = [name for name in pack.ops if hasattr(self.namespace, name)]
-        if taken:
-            raise UsageError(f"torch.ops.{namespace} has {', '.join(taken)} already; close what registered them first")
+        registered = [name for name in pack.ops if hasattr(self.namespace, name)]
+        if registered:
+            raise UsageError(f"torch.ops.{namespace} has {', '.join(registered)} already; close what registered them first")
         layers = [name for name in pack.ops if pack.gpu is not None and pack.op_entry(name).kind in LAYERS]
         self._device_calls = {name: _device_call(pack, name) for name in layers}
         on_device = [] if pack.gpu is None else [op for op in pack.ops if is_convolution(pack.op_entry(op).kind)]

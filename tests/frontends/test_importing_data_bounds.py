@@ -27,8 +27,8 @@ def graph(nodes: list[Any], inputs: dict[str, tuple[int, list[Any]]], **weights:
     )
 
 
-def answer(imported: Any, **given: Any) -> Any:
-    return interpret(imported, given)["y"]
+def answer(imported: Any, **inputs: Any) -> Any:
+    return interpret(imported, inputs)["y"]
 
 
 @pytest.mark.parametrize("step", [1, 2, -1, -3])

@@ -44,7 +44,7 @@ def net(*sizes: Extent) -> Graph:
     return g.finish(decompositions.softmax(g, g.input("x", (*(sizes or (B, T)), 8))))
 
 
-def told(pack: Path, requests: Mapping[str, Any] = EXPECTED, **more: Any) -> Path:
+def with_times(pack: Path, requests: Mapping[str, Any] = EXPECTED, **more: Any) -> Path:
     """The pack with what tuning says of its model in its manifest."""
     document = dict(read_manifest(pack).document)
     document["tuning"] = {**document["tuning"], "models": {"net": {"predicted_us": {"1": requests}}}, **more}
@@ -57,7 +57,8 @@ def told(pack: Path, requests: Mapping[str, Any] = EXPECTED, **more: Any) -> Pat
 def packs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """The same model by one plan and by another."""
     folder = tmp_path_factory.mktemp("packs")
-    return told(model_pack(folder / "one", {"net": net()})), told(model_pack(folder / "other", {"net": net()}, exact=False))
+    first, second = model_pack(folder / "one", {"net": net()}), model_pack(folder / "other", {"net": net()}, exact=False)
+    return with_times(first), with_times(second)
 
 
 @pytest.mark.long
@@ -65,7 +66,7 @@ def test_two_packs_are_raced_where_they_mean_the_same(packs, tmp_path):
     one, other = packs
     assert comparable(one, other) and comparable(one, one) and not comparable(tmp_path / "none", one)
     for name, change in (("sizes", {"model_ranges": {"net": {"batch": [1, 9]}}}), ("threads", {"models": {}})):
-        copy = told(shutil.copytree(other, tmp_path / name), **change)
+        copy = with_times(shutil.copytree(other, tmp_path / name), **change)
         assert not comparable(one, copy), name
         check_not_slower(one, copy, {})
     found = raced_apart(one, other, {}).ratio
@@ -82,7 +83,7 @@ def test_packs_of_one_model_are_timed_at_each_request(packs, tmp_path):
 
 def test_packs_of_a_model_of_fixed_sizes_are_raced(tmp_path):
     first, second = (
-        told(model_pack(tmp_path / name, {"net": net(2, 5)}), {"": {"all": 1.0}}) for name in ("first", "second")
+        with_times(model_pack(tmp_path / name, {"net": net(2, 5)}), {"": {"all": 1.0}}) for name in ("first", "second")
     )
     assert ratio(first, second) > 0
 

@@ -50,8 +50,8 @@ def _compress(c: NodeContext) -> str:
     shorter = smallest([length, c.g.types[x].shape[axis]])
     if not same(shorter, length):
         condition = cut(c, condition, 0, 0, shorter)
-    places = places_of(replace(c, inputs=(condition,), attributes={}))
-    return c.g.add("gather", x, reshaped(c, places, (c.g.types[places].shape[1],)), axis=axis)
+    indices = places_of(replace(c, inputs=(condition,), attributes={}))
+    return c.g.add("gather", x, reshaped(c, indices, (c.g.types[indices].shape[1],)), axis=axis)
 
 
 def drawn(
