@@ -1,4 +1,4 @@
-"""The haotuner command: says what to install when the tuning extra is not there, else hands over to cli/app.py."""
+"""The haotuner command: says what to install where an extra is missing, else hands over to cli/app.py."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from importlib.abc import Loader
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 
-from haotuner.host.extras import COMMAND_LINE, missing, tuning_missing
+from haotuner.host.extras import command_missing
 
 
 class WithoutTorch(Loader):
@@ -57,8 +57,8 @@ class LightgbmAlone(Loader):
 
 def main() -> None:
     """Run the command line; never returns."""
-    if absent := missing(COMMAND_LINE):
-        print(f"haotuner: {tuning_missing('the command line', absent)}", file=sys.stderr)
+    if why := command_missing(sys.argv[1:]):
+        print(f"haotuner: {why}", file=sys.stderr)
         sys.exit(4)
     without = [] if any(word.endswith(".pt2") for word in sys.argv) else [WithoutTorch()]  # torch alone reads its programs
     sys.meta_path[:0] = [*without, LightgbmAlone()]

@@ -13,7 +13,7 @@ import typer
 from haotuner.cli.options import seconds_of
 from haotuner.cli.output import say
 from haotuner.errors import PackageMissing, UsageError
-from haotuner.host.extras import how_to_get, require_serving
+from haotuner.host.extras import how_to_get, require_idle_tuning, require_serving
 
 if TYPE_CHECKING:
     from haotuner.serve.server import Server
@@ -92,6 +92,8 @@ def serve(
     _one_of("--batching", batching, (EXACT, CLOSE, OFF))
     _one_of("--log", log, tuple(FORMATS))
     share = share_of(tune_idle) if tune_idle else 0.0
+    if share:
+        require_idle_tuning()
     seconds_of(tune_budget)
     for option, value in (("--latency-limit", latency_limit), ("--body-timeout", body_timeout), ("--grace", grace)):
         if not 0 < value < 1e6:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.util import find_spec
 
 from haotuner.errors import PackageMissing
 
 TUNING = ("tvm", "lightgbm", "pandas", "sklearn", "scipy")
 SERVING = ("starlette", "uvicorn", "grpc", "google.protobuf", "prometheus_client")
-COMMAND_LINE = ("typer", "rich", *TUNING)
+COMMAND_LINE = ("typer", "rich")
 
 
 def how_to_get(extra: str) -> str:
@@ -52,12 +53,31 @@ def require_metrics() -> None:
         )
 
 
+def serving_missing(packages: list[str]) -> str:
+    """The words where the extra for ``haotuner serve`` is not installed."""
+    return f"haotuner serve needs the serving extra; not installed: {', '.join(packages)}.\nRun: {how_to_get('serve')}"
+
+
 def require_serving() -> None:
     """PackageMissing where ``haotuner serve`` could not run."""
     if absent := missing(SERVING):
-        raise PackageMissing(
-            f"haotuner serve needs the serving extra; not installed: {', '.join(absent)}.\nRun: {how_to_get('serve')}"
-        )
+        raise PackageMissing(serving_missing(absent))
+
+
+def require_idle_tuning() -> None:
+    """PackageMissing where ``haotuner serve --tune-idle`` could not tune; serving alone needs less."""
+    if absent := missing(TUNING):
+        raise PackageMissing(tuning_missing("--tune-idle", absent))
+
+
+def command_missing(arguments: Sequence[str]) -> str:
+    """What the command of these arguments lacks, in words; nothing where it can run. ``serve`` needs no tuner."""
+    verb = next((word for word in arguments if not word.startswith("-")), "")
+    if verb == "serve":
+        absent = missing((*COMMAND_LINE, *SERVING))
+        return serving_missing(absent) if absent else ""
+    absent = missing((*COMMAND_LINE, *TUNING))
+    return tuning_missing("the command line", absent) if absent else ""
 
 
 def require_torch() -> None:

@@ -42,3 +42,31 @@ def test_whoever_catches_import_errors_still_does(monkeypatch):
         with pytest.raises(ImportError) as error:
             refused()
         assert isinstance(error.value, EnvironmentMissing)
+
+
+LEAN = """
+import importlib.util as util, sys
+from haotuner.host.extras import TUNING
+absent = {*TUNING, "sympy"}
+real = util.find_spec
+util.find_spec = lambda name, *more: None if name in absent else real(name, *more)
+sys.modules.update(dict.fromkeys(absent))
+sys.argv = ["haotuner", *sys.argv[1:]]
+from haotuner.entry import main
+main()
+"""
+
+
+def without_a_tuner(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """The command in a process that has the packages of the extra ``serve`` alone."""
+    return subprocess.run([sys.executable, "-c", LEAN, *arguments], capture_output=True, text=True, check=False)
+
+
+def test_serve_needs_no_tuner(tmp_path):
+    pytest.importorskip("starlette")
+    assert without_a_tuner("serve", "--help").returncode == 0
+    refused = without_a_tuner("serve", str(tmp_path / "pack"), "--port", "0", "--grpc-port", "-1")
+    assert refused.returncode == 5 and "is not a haotuner pack" in refused.stderr
+    idle = without_a_tuner("serve", str(tmp_path / "pack"), "--tune-idle", "20%")
+    assert idle.returncode == 4 and "--tune-idle needs the tuning extra" in idle.stderr
+    assert "the command line needs the tuning extra" in without_a_tuner("inspect", str(tmp_path)).stderr
