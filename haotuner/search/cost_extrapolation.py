@@ -34,7 +34,7 @@ from haotuner.spec.kernel import MicroKernel
 from haotuner.spec.op import Op
 from haotuner.spec.shape import Shape
 
-TRIALS = 2000  # of a budget at least: a shape whose call takes more of it, at the roofline, is not raced at
+TRIALS = 500  # calls of a budget at least: a shape whose call takes more of it, at the roofline, is not raced at
 LEAST_LIMIT_US = 2_000.0  # but never so small a shape is left out
 
 
@@ -47,21 +47,44 @@ def compared(task: Task, device: Device, most: int) -> list[Shape]:
     """At most so many shapes at which micro-kernels race: spread over those of which a call leaves time for many more.
 
     The first is the one that the traffic is expected to spend most time at; so a race that ends early has timed what counts.
+    Where every call is too long, it is the shortest one alone.
     """
-    limit_us = max(task.budget_s * 1e6 / TRIALS, LEAST_LIMIT_US)
-    pairs = list(task.traffic)
+    every, limit_us = _heaviest_first(task, device), _limit_us(task)
+    short = [shape for shape, us in every if us <= limit_us]
+    return spread(short or [min(every, key=lambda item: item[1])[0]], most)
+
+
+def too_long(task: Task, device: Device, timed: Sequence[Shape], most: int) -> list[Shape]:
+    """At most so many shapes whose calls are too long for a race, far from the ``timed`` ones and from each other."""
+    limit_us = _limit_us(task)
+    long = [shape for shape, us in _heaviest_first(task, device) if us > limit_us and shape not in timed]
+    return spread([*timed, *long], len(timed) + most, len(timed))[len(timed) :]
+
+
+def expected_at(task: Task, device: Device, most: int) -> list[Shape]:
+    """At most so many shapes at which expectations compare micro-kernels, however long their calls; the heaviest first."""
+    return spread([shape for shape, _ in _heaviest_first(task, device)], most)
+
+
+def _heaviest_first(task: Task, device: Device) -> list[tuple[Shape, float]]:
+    """Shapes of the traffic with microseconds of a call at the roofline, by the time that the traffic spends at each."""
+    pairs = [(shape, share) for shape, share in task.traffic if share > 0]
     least = np.asarray(roofline_us(of_a_call(device), task.op, [shape for shape, _ in pairs]), np.float64).tolist()
-    short = [(shape, share, us) for (shape, share), us in zip(pairs, least, strict=True) if us <= limit_us]
-    if not any(share for _, share, _ in short):
-        short = [(shape, share, us) for (shape, share), us in zip(pairs, least, strict=True)]
-    ordered = sorted(short, key=lambda item: (-item[1] * item[2], item[0].axes))
-    return spread([shape for shape, _, _ in ordered], most)
+    items = [(share * us, shape, us) for (shape, share), us in zip(pairs, least, strict=True)]
+    return [(shape, us) for _, shape, us in sorted(items, key=lambda item: (-item[0], item[1].axes))]
 
 
-def spread(shapes: Sequence[Shape], most: int) -> list[Shape]:
-    """At most so many of the shapes, the first one first, each far from those before it in log space."""
+def _limit_us(task: Task) -> float:
+    """Most microseconds of a call that is raced, the same in every turn; without a budget there is no limit."""
+    seconds = task.whole_s or task.budget_s
+    return max(seconds * 1e6 / TRIALS, LEAST_LIMIT_US) if seconds else math.inf
+
+
+def spread(shapes: Sequence[Shape], most: int, first: int = 1) -> list[Shape]:
+    """At most so many of the shapes, the ``first`` ones first, each later one far from those before it in log space."""
     places = np.log([[extent for _, extent in shape.axes] for shape in shapes])
-    chosen, nearest = [0], np.linalg.norm(places - places[0], axis=1)
+    chosen = list(range(first))
+    nearest = np.min([np.linalg.norm(places - places[at], axis=1) for at in chosen], axis=0)
     while len(chosen) < min(most, len(shapes)):
         chosen.append(int(nearest.argmax()))
         nearest = np.minimum(nearest, np.linalg.norm(places - places[chosen[-1]], axis=1))

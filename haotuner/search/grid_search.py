@@ -26,12 +26,14 @@ from haotuner.plan.cover import MAX_KEPT
 from haotuner.plan.table import CellTable, Sharing, cell_table
 from haotuner.search.cost_extrapolation import (
     compared,
+    expected_at,
     expected_by_family,
     extrapolated,
     has_first_programs,
     of_a_call,
     predicted_by_each,
     predicts_cells,
+    too_long,
 )
 from haotuner.search.cost_extrapolation import predicted_us as predicted_us
 from haotuner.search.explore import Explorable, explored
@@ -51,6 +53,7 @@ from haotuner.spec.shape import Shape
 
 NAME = "cells"
 FIRST_SHAPES, SHAPES = 3, 16  # at which the race begins, and at which those that are left have been timed
+LONG_SHAPES = 8  # at least, beside these: their calls are too long for a race, so expectations stand for their times
 PREDICTED_FIRST, PREDICTED_SHAPES = 8, 32  # the same where nothing is timed, as on a GPU that is not there
 LEAVERS = 2  # one of so many candidates stays after a round
 TURN = 4  # candidates that are timed at one shape after the other before the next ones are
@@ -111,7 +114,7 @@ def _explored(task: Task, lab: Measurer, family: Family, clock: Clock) -> list[M
 
 def expectation(task: Task, family: Family, device: Device, model: CostModel | None) -> Expectation:
     """The score of kernels for selection: the share of the roofline expected at a few shapes, a column for each."""
-    shapes = compared(task, device, PREDICTED_FIRST if predicts_cells(task, device) else FIRST_SHAPES)
+    shapes = expected_at(task, device, PREDICTED_FIRST if predicts_cells(task, device) else FIRST_SHAPES)
 
     def score(kernels: Sequence[MicroKernel]) -> NDArray[np.float64]:
         expected = predicted_by_each(task, family, device, model, kernels, shapes)
@@ -123,7 +126,7 @@ def expectation(task: Task, family: Family, device: Device, model: CostModel | N
 
 
 class Race:
-    """Candidates of one op, what they took, and the shapes at which they are compared."""
+    """Candidates of one op, what they took, and the shapes at which they are compared: the ``timed`` ones come first."""
 
     def __init__(
         self,
@@ -139,7 +142,9 @@ class Race:
         self._layout = families[0].layout  # of the only family where bits may not depend on what serves
         self._shared = bool(getattr(families[0], "shares_programs", False))
         self._carried = extrapolated(task, lab.device, families, model)
-        self.shapes = compared(task, lab.device, PREDICTED_SHAPES if predicts_cells(task, lab.device) else SHAPES)
+        most = PREDICTED_SHAPES if predicts_cells(task, lab.device) else SHAPES
+        self.timed = compared(task, lab.device, most)
+        self.shapes = [*self.timed, *too_long(task, lab.device, self.timed, max(most - len(self.timed), LONG_SHAPES))]
         self.shares = self._shares()
         candidates = [candidate for family in families for candidate in candidates if candidate.family == family.name]
         each = [[candidate for candidate in candidates if candidate.family == family.name] for family in families]
@@ -177,25 +182,25 @@ class Race:
         return result
 
     def run(self) -> str:
-        """Race until those that are left have been timed at every shape; "converged" or "budget"."""
+        """Race until those that are left have been timed at every shape of a race; "converged" or "budget"."""
         foreseen, count = self._foreseen(), FIRST_SHAPES
         left = list(dict.fromkeys([*foreseen, *self.candidates]))
         first = left[: self.task.effort.least_kernels]
         ready = left if self._shared else first  # what is shared is compiled once, for however many
-        self.lab.prepare(self._to_build(ready if first else (), self.shapes[:1]), self.clock.goes_on)
-        self._time(first, self.shapes[:1], 1, whatever=True)  # so that a plan rests on something, however short the time
-        self.lab.prepare(self._to_build(dict.fromkeys(foreseen), self.shapes), self.clock.within(BUILDING))
-        for compositions, shape in zip(foreseen, self.shapes, strict=True):
+        self.lab.prepare(self._to_build(ready if first else (), self.timed[:1]), self.clock.goes_on)
+        self._time(first, self.timed[:1], 1, whatever=True)  # so that a plan rests on something, however short the time
+        self.lab.prepare(self._to_build(dict.fromkeys(foreseen), self.timed), self.clock.within(BUILDING))
+        for compositions, shape in zip(foreseen, self.timed, strict=False):
             self._time([compositions], [shape], 1)
         while True:
-            self.lab.prepare(self._to_build(left, self.shapes[:count]), self.clock.within(BUILDING))
-            self._time(left, self.shapes[:count], 1)
+            self.lab.prepare(self._to_build(left, self.timed[:count]), self.clock.within(BUILDING))
+            self._time(left, self.timed[:count], 1)
             if self.clock.expired or self.clock.given_up:
                 return "budget"
             left = [composition for composition in left if self._kernel(composition) not in self.failed]
-            if count >= len(self.shapes):
+            if count >= len(self.timed):
                 return "converged"
-            left = self._stay(left, self.shapes[:count])
+            left = self._stay(left, self.timed[:count])
             count *= 2
 
     def confirm(self) -> None:
@@ -380,7 +385,7 @@ class Race:
         if sharers.kernels and clock.goes_on():
             self.lab.prepare([kernel.name for kernel in sharers.kernels], clock.within(BUILDING))
             time = partial(self._time, threads=most)
-            self._staged = sharers.timed(self.shapes, self.task.op, time, self._times(most))
+            self._staged = sharers.timed(self.timed, self.task.op, time, self._times(most))
 
     def table(self, kernels: Sequence[MicroKernel], threads: int, clock: Clock) -> CellTable:
         """The plan of one thread count, from times where there was time for them, else from one thread's."""
@@ -389,13 +394,13 @@ class Race:
         if threads > 1 and clock.goes_on():
             self.lab.gather([kernel.name for kernel in kernels])
         alone = {kernel: Composition.of(kernel.name, share=SERIAL) for kernel in kernels}
-        self._time(alone.values(), self.shapes, 1)  # a plan compares what was timed with no guess, as far as there is time
+        self._time(alone.values(), self.timed, 1)  # a plan compares what was timed with no guess, as far as there is time
         filled = dict(zip(alone, self._filled(list(alone.values())), strict=True))
         times: dict[Shape, dict[Composition, float]] = {}
         us, staged = self._times(threads), self._staged if threads == max(self.task.threads) else {}
         for at, shape in enumerate(self.shapes):
             compositions_ = {way: [Composition.of(kernel.name, share=way) for kernel in kernels] for way in ways}
-            for compositions in (compositions_[way] for way in ways if way != SERIAL):
+            for compositions in (compositions_[way] for way in ways if way != SERIAL and at < len(self.timed)):
                 self._time(compositions, [shape], threads)
             result = {alone[kernel]: float(filled[kernel][at]) for kernel in kernels} if SERIAL in ways else {}
             shared = [c for way in ways if way != SERIAL for c in compositions_[way]]

@@ -73,6 +73,7 @@ class Task:
     threads: tuple[int, ...] = (1,)
     cache: str = "cold"  # where the weights are before a call: cold | hot
     budget_s: float = 60.0
+    whole_s: float = 0.0  # of a search that is taken up in turns, the seconds of all of them; 0: there is one turn
     seed: int = 0
     one_order: bool = False  # every element sums its terms in one order, whatever m and threads: a batch-invariant pack
     search: str = ""  # a policy of ``search/policies`` that proposes the candidates; empty: those of selection

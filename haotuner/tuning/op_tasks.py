@@ -67,6 +67,7 @@ def tune_one(
         threads=threads,
         cache=state_of(op, request.weights),
         budget_s=seconds,
+        whole_s=0.0 if request.zero_measure else request.seconds / len(request.ops),
         seed=request.seed,
         one_order=request.batch_invariant,
         search=policy_of(request, op, lab.backend, lab.device),

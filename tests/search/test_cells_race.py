@@ -19,7 +19,7 @@ from haotuner.microkernels.cpu import typed_source
 from haotuner.microkernels.cuda.conv import conv_families
 from haotuner.microkernels.index import families_for
 from haotuner.plan.table import CellTable
-from haotuner.search.cost_extrapolation import LEAST_LIMIT_US, calls_us, compared
+from haotuner.search.cost_extrapolation import LEAST_LIMIT_US, TRIALS, calls_us, compared, expected_at
 from haotuner.search.grid_search import SHAPES, predicted_us
 from haotuner.search.task import Tuned, Watch
 from haotuner.spec.composition import SERIAL, Composition
@@ -61,13 +61,17 @@ def test_shapes_that_would_eat_the_budget_are_not_raced_at() -> None:
     few = task(SILU, "m=1..8192;n=8..16384", 20.0)
     largest = few.traffic.shapes()[-1]
     assert {shape["m"] * shape["n"] for shape in few.traffic.shapes()} >= {8, 8192 * 16384}
-    limit = max(20.0 * 1e6 / 2000, LEAST_LIMIT_US) / 1e6 * (CORE.memory_gbps or 0.0) * 1e9  # bytes in that time
+    limit = max(20.0 * 1e6 / TRIALS, LEAST_LIMIT_US) / 1e6 * (CORE.memory_gbps or 0.0) * 1e9  # bytes in that time
     sizes = [8 * shape["m"] * shape["n"] for shape in compared(few, CORE, 16)]
     assert sizes and max(sizes) <= limit < 8 * largest["m"] * largest["n"]
     many = task(SILU, "m=1..8192;n=8..16384", 3600.0)
     assert max(shape["m"] * shape["n"] for shape in compared(many, CORE, 16)) == 8192 * 16384
     only = task(SILU, "m=8192;n=16384", 20.0)
     assert compared(only, CORE, 16) == list(only.traffic.shapes()), "something is raced at in any case"
+    long = task(SILU, "m=4096,8192;n=16384", 1.0)
+    assert compared(long, CORE, 16) == [long.traffic.shapes()[0]], "the shortest of calls that are all too long"
+    assert compared(replace(few, budget_s=2.0, whole_s=20.0), CORE, 16) == compared(few, CORE, 16), "a turn has the same"
+    assert compared(replace(few, budget_s=0.0), CORE, 16)[0] == largest == expected_at(few, CORE, 3)[0], "nothing is timed"
 
 
 class Sized(FakeLab):
@@ -183,6 +187,34 @@ def test_two_families_race_and_each_shape_gets_the_faster() -> None:
     assert chosen == {"cpu_conv_fp32", "cpu_conv_winograd_fp32"} and {kernel.family for kernel in tuned.kernels} == chosen
     for alone in (replace(asked, one_order=True), replace(asked, budget_s=0.0)):  # bits of one order; predictions alone
         assert {kernel.family for kernel in tune(alone, Filtering(CORE).as_lab(), families).kernels} == {"cpu_conv_fp32"}
+
+
+class Foretold(FakeLab):
+    """Convolutions take half as long again as is expected of them."""
+
+    def true_us(self, trial: Trial) -> float:
+        kernel = MicroKernel.parse(trial.composition.parts[0].kernel)
+        (family,) = [family for family in families_for(trial.known_op, "cpu") if family.name == kernel.family]
+        few = task(trial.known_op, "b=1;h=7;w=7", 1.0)
+        return 1.5 * float(predicted_us(few, family, self.device, None, [kernel], [trial.shape])[0, 0])
+
+
+def test_shapes_too_long_for_a_race_have_a_say_in_what_is_selected() -> None:
+    """Of 512 channels only an image of 7 x 7 is raced at in a second; most of the time goes elsewhere, to other kernels."""
+    op = Op.parse("conv2d:c=512,f=512,r=3,s=3,pad=1")
+    families = tuple(each for each in families_for(op, "cpu") if each.name in ("cpu_conv_fp32", "cpu_conv_winograd_fp32"))
+    wide = replace(task(op, "b=1..16;h=7..56;w=7..56", 3600.0), threads=(1,))
+    short, smallest = replace(wide, whole_s=1.0), Shape.of(b=1, h=7, w=7)
+    assert compared(short, CORE, SHAPES) == [smallest]
+    lab = Foretold(CORE)
+    served = []
+    for asked in (wide, short):
+        (table,) = tune(asked, lab.as_lab(), families).tables
+        assert isinstance(table, CellTable)
+        served.append([lab.true_us(Trial.of(op, table.at(shape), shape)) for shape in wide.traffic.shapes()])
+        assert {shape for shape, _ in table.guessed} == (set() if asked is wide else set(table.measured) - {smallest})
+    whole, hurried = np.array(served)
+    assert np.log(hurried / whole).mean() < 0.02 and (hurried / whole).max() < 1.1
 
 
 class Slower(FakeLab):
