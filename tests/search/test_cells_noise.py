@@ -18,7 +18,7 @@ from haotuner.search.task import Selections, Tuned
 from haotuner.spec.composition import SERIAL, Composition
 from haotuner.spec.kernel import MicroKernel
 from haotuner.spec.op import Op
-from haotuner.spec.record import Outcome, Record, Timed, Trial
+from haotuner.spec.record import Failed, Outcome, Record, Timed, Trial
 from haotuner.spec.shape import Shape, ShapeRange
 from haotuner.spec.traffic import Traffic
 from haotuner.tuning.strategies import Task, tune
@@ -100,6 +100,37 @@ def test_a_tuned_plan_of_cells_is_no_slower_than_one_without_measurements(number
     means = [mean(ratios(surface, NOISE, seed)) for seed in range(4)]
     assert np.mean(means) < 1.01 and max(means) < 1.05
     assert mean(ratios(surface, 0.0, 0)) < 0.999, "without noise measurements are worth something"
+
+
+class Starved(Noisy):
+    """Other programs have the cores: every trial times out but those of one slow kernel."""
+
+    lone = ""
+
+    def _outcome(self, trial: Trial) -> Outcome:
+        if trial.composition.parts[0].kernel == self.lone:
+            return super()._outcome(trial)
+        return Failed(stage="time", reason="timeout", detail="scripted")
+
+
+@pytest.mark.parametrize("shapes", ["m=512;n=4096", "m=1..512;n=16..4096"])
+@pytest.mark.parametrize("budget_s", [0.0, TASK.budget_s])
+def test_a_lone_slow_time_beside_time_outs_is_no_plan(shapes: str, budget_s: float) -> None:
+    traffic = Traffic.of_range(ShapeRange.parse(shapes), samples=12)
+    task = replace(TASK, traffic=traffic, budget_s=budget_s, selections=None)
+    unmeasured = tune(replace(task, budget_s=0.0), Nothing(CORE).as_lab(), FAMILY)
+    lab, surface = Starved(CORE, noise=0.0), Surface(0)
+    names, last = [candidate.kernel.name for candidate in unmeasured.funnel.candidates], traffic.shapes()[-1]
+    times = {name: surface.us(name, last) for name in names}
+    lab.surface, lab.lone = surface, max((us, name) for name, us in times.items() if us < 4 * min(times.values()))[1]
+    assert times[lab.lone] > 2 * min(times.values())
+    tuned = tune(task, lab.as_lab(), FAMILY)
+    assert tuned.measured == (budget_s > 0)
+    (table,), (without,) = tuned.tables, unmeasured.tables
+    assert isinstance(table, CellTable) and isinstance(without, CellTable)
+    for shape in traffic.shapes():
+        us, usual = (surface.us(plan.at(shape).parts[0].kernel, shape) for plan in (table, without))
+        assert us < 1.1 * usual, shape
 
 
 PROGRAMS = [Composition.of(f"kernel_{number}", share=SERIAL) for number in range(8)]
