@@ -149,7 +149,7 @@ class Derivation:
             self.results.bounds[key] = bounds_of(result.original.scope)
         bounds, count = self.results.bounds.get(key), 0
         for _, _, state, us in sorted(priced, key=lambda item: item[:2]):
-            if bounds is None or not bounds.hold(state.scope):
+            if bounds is None or not bounds.hold(state.scope, at[-1]):
                 result.statistics.pruned["beyond the error bound"] += 1
                 continue
             yield state, us
