@@ -94,9 +94,17 @@ def _model(graph: Graph, node: str, shapes: str, budget: float, *, trace: bool, 
         _print_forms(forms, at, trace=trace)
         printed.append(forms)
     if not node:
-        for forms in derivation.merged():
+        late = list[tuple[str, ...]]()
+
+        def has_time(*tensors: str) -> bool:
+            late.extend([tensors] if time.monotonic() >= begin + search_s else [])
+            return not late
+
+        for forms in derivation.merged(may_save=has_time):
             _print_forms(forms, at, trace=trace)
             printed.append(forms)
+        if late:
+            say(f"\n{counted(len(late), 'merge')} left out: {search_s:g} s are over; raise --budget")
     if times:
         _print_times(graph, printed, at, begin + budget)
 

@@ -29,6 +29,7 @@ from haotuner.graph.extents import evaluate, text
 from haotuner.graph.graph import Graph
 from haotuner.partition.greedy_fusion import Greedy
 
+SEARCHING = 0.5  # of a product's time, for its search at most
 TRIED = 6  # cheapest states that become graphs
 MOST_WEIGHT = 1 << 22  # numbers of a constant that a form is planned with; of larger ones zeros of that shape
 
@@ -76,7 +77,10 @@ class Results:
 
 @dataclass(slots=True)
 class Derivation:
-    """Derivations of a graph's products at some requests; ``limits``: of a search, and of its forms' prices."""
+    """Derivations of a graph's products at some requests; ``limits``: of a product's search and its forms' prices.
+
+    ``SEARCHING`` of the seconds are the search's; prices and bounds have the rest, and what a search leaves.
+    """
 
     graph: Graph
     requests: Sequence[Mapping[str, int]]
@@ -108,10 +112,11 @@ class Derivation:
         (general,), extents = generalised(scope)
         root, names = neutral(general)
         at = [{name: evaluate(extent, request) for name, extent in extents.items()} for request in self.requests]
-        key = structural_hash(root)
+        key, until = structural_hash(root), time.monotonic() + self.limits.seconds
         derived_before = key in self.results.searches
         if not derived_before:
-            self.results.searches[key] = search(root, at, self.limits)
+            limits = replace(self.limits, seconds=SEARCHING * self.limits.seconds)
+            self.results.searches[key] = search(root, at, limits)
         result = self.results.searches[key]
 
         def form_of(state: Derived, us: tuple[float, ...] = ()) -> Form:
@@ -119,8 +124,8 @@ class Derivation:
 
         sized = key, tuple(sorted((name, text(extent)) for name, extent in extents.items()))
         if sized not in self.results.ranked:
-            states = tuple(self._within_bounds(key, at, form_of))
-            self.results.ranked[sized] = _Ranked(self.planned_us(own), states)
+            own_us = self.planned_us(own)
+            self.results.ranked[sized] = _Ranked(own_us, tuple(self._within_bounds(key, at, form_of, until)))
         ranked = self.results.ranked[sized]
         saves = [any(np.array(us) < np.array(ranked.us) * (1 - gain)) for _, us in ranked.states]
         others = tuple(form_of(state, us) for (state, us), may_pay in zip(ranked.states, saves, strict=True) if may_pay)
@@ -128,17 +133,16 @@ class Derivation:
         return NodeForms((tensor,), Form((scope,), own, ranked.us), others, summary)
 
     def _within_bounds(
-        self, key: int, at: Sequence[Mapping[str, int]], form_of: Callable[[Derived], Form]
+        self, key: int, at: Sequence[Mapping[str, int]], form_of: Callable[[Derived], Form], until: float
     ) -> Iterator[tuple[Derived, tuple[float, ...]]]:
         """The cheapest states that are graphs, with their times; those with larger error bounds are counted as pruned.
 
-        After the seconds of a search no further state becomes a graph.
+        After the moment ``until`` no state becomes a graph, and none is bounded.
         """
-        result, until = self.results.searches[key], time.monotonic() + self.limits.seconds
+        result, original = self.results.searches[key], self.results.searches[key].original.scope
         priced: list[tuple[float, int, Derived, tuple[float, ...]]] = []
         for number, state in enumerate(_cheapest(result, at)):
             if time.monotonic() > until:
-                result.statistics.stopped = f"{self.limits.seconds:g} s are over"
                 break
             try:
                 us = form_of(state).us
@@ -146,21 +150,24 @@ class Derivation:
                 continue  # a state that no primitives compute
             priced.append((sum(us), number, state, us))
         if priced and key not in self.results.bounds:
-            self.results.bounds[key] = bounds_of(result.original.scope)
+            self.results.bounds[key] = bounds_of(original)
         bounds, count = self.results.bounds.get(key), 0
         for _, _, state, us in sorted(priced, key=lambda item: item[:2]):
+            if time.monotonic() > until or count == TRIED:
+                break
             if bounds is None or not bounds.hold(state.scope, at[-1]):
                 result.statistics.pruned["beyond the error bound"] += 1
                 continue
             yield state, us
             count += 1
-            if count == TRIED:
-                return
+        if time.monotonic() > until:
+            result.statistics.stopped = f"{self.limits.seconds:g} s are over"
 
     def merged(self, without: Collection[str] = (), may_save: Callable[..., bool] = lambda *_: True) -> Iterator[NodeForms]:
         """Products of one tensor as one product.
 
-        ``without``: products that stay apart here; ``may_save``: of some products, whether one in their place may pay.
+        ``without``: products that stay apart here; ``may_save``: of some products, whether one in their place may pay and
+        there is time for it.
         """
         scopes = {}
         for tensor in self.products():

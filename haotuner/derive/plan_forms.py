@@ -11,7 +11,6 @@ import time
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from math import prod
 from typing import Any
 
@@ -44,7 +43,7 @@ MOST_PLANS = 2  # in derived forms: each is planned and its kernels are tuned
 GAIN = 0.15  # share of its region that a form must be expected to save at a request, before its kernels are tuned
 GAIN_EXPECTED = 0.4  # the same to be served by expectations alone: of 1.9x 1.1x was measured
 PRICED = 3  # requests at which forms are ordered, both ends among them
-PRODUCT_S = 4.0  # of search, at most, for products that are equal
+PRODUCT_S = 8.0  # at most, for products that are equal
 SEARCHING = 0.6  # of the time: plans in derived forms have the rest
 SEED = 1
 FULL = "products whose lanes are full"  # of which no form can save GAIN
@@ -141,17 +140,20 @@ class DerivedForms:
             if left() <= 0:
                 self.count["products left out: the time is over"] += 1
                 continue
-            derivation.limits = Limits(EXPLORATIVE, seconds=min(PRODUCT_S, left() / 2))
+            derivation.limits = Limits(EXPLORATIVE, seconds=min(PRODUCT_S, left()))
             yield from self._of(derivation, tensor, known, lanes)
         layers = (
             site.nodes for site in rewrite_sites(plan.graph) if site.rule == MERGED
         )  # the plan's rewrites decide these
-        may_save = partial(lanes.may_save, GAIN)
-        for forms in derivation.merged(frozenset[str]().union(*layers), may_save):
+
+        def may_pay(*tensors: str) -> bool:
+            if left() > 0:
+                return lanes.may_save(GAIN, *tensors)
+            self.count["merges left out: the time is over"] += 1
+            return False
+
+        for forms in derivation.merged(frozenset[str]().union(*layers), may_pay):
             yield from self._merged(derivation.graph, forms, known)
-            if left() <= 0:
-                self.count["other merges left out: the time is over"] += 1
-                break
         self.spent = time.monotonic() - begin
 
     def _merged(self, graph: Graph, forms: NodeForms, known: set[tuple[str, str]]) -> Iterator[Site]:
