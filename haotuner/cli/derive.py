@@ -170,6 +170,8 @@ def _print_forms(forms: NodeForms, at: Sequence[Mapping[str, int]], *, trace: bo
 def _print_form(form: Form, sizes: Mapping[str, int], *, trace: bool) -> None:
     for scope in form.scopes:
         _print_scope(scope, sizes)
+    if form.adds_zeros:
+        say("  adds zeros: beside an infinity or NaN it may have NaN where the model has none")
     if trace:
         for at, (rule, detail) in enumerate(form.steps, 1):
             say(f"    {at}. {rule}: {detail}")

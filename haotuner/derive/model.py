@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from haotuner.derive.added_zeros import AddedZeros
 from haotuner.derive.bounds import Bounds, bounds_of
 from haotuner.derive.canonical import structural_hash
 from haotuner.derive.expression import Read, Scope, tensors, with_reads
@@ -36,12 +37,16 @@ MOST_WEIGHT = 1 << 22  # numbers of a constant that a form is planned with; of l
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A form of one or more tensors: expressions, the graph, microseconds at each request, and the steps to it."""
+    """A form of one or more tensors: expressions, the graph, microseconds at each request, and the steps to it.
+
+    ``adds_zeros``: as factors (``derive/added_zeros.py``).
+    """
 
     scopes: tuple[Scope, ...]
     graph: Graph
     us: tuple[float, ...]
     steps: tuple[tuple[str, str], ...] = ()
+    adds_zeros: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +65,13 @@ class NodeForms:
 
 @dataclass(frozen=True, slots=True)
 class _Ranked:
-    """Forms of equal products: microseconds of the original, and states with theirs, the cheapest first."""
+    """Forms of equal products: microseconds of the original, and states with theirs, the cheapest first.
+
+    Beside each state is whether it adds zeros.
+    """
 
     us: tuple[float, ...]
-    states: tuple[tuple[Derived, tuple[float, ...]], ...]
+    states: tuple[tuple[Derived, tuple[float, ...], bool], ...]
 
 
 @dataclass(slots=True)
@@ -73,6 +81,7 @@ class Results:
     searches: dict[int, SearchResult] = field(default_factory=dict)
     ranked: dict[Hashable, _Ranked] = field(default_factory=dict)
     bounds: dict[int, Bounds | None] = field(default_factory=dict)
+    zeros: dict[int, AddedZeros] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -127,17 +136,21 @@ class Derivation:
             own_us = self.planned_us(own)
             self.results.ranked[sized] = _Ranked(own_us, tuple(self._within_bounds(key, at, form_of, until)))
         ranked = self.results.ranked[sized]
-        saves = [any(np.array(us) < np.array(ranked.us) * (1 - gain)) for _, us in ranked.states]
-        others = tuple(form_of(state, us) for (state, us), may_pay in zip(ranked.states, saves, strict=True) if may_pay)
+        saves = [any(np.array(us) < np.array(ranked.us) * (1 - gain)) for _, us, _ in ranked.states]
+        others = tuple(
+            replace(form_of(state, us), adds_zeros=adds_zeros)
+            for (state, us, adds_zeros), may_pay in zip(ranked.states, saves, strict=True)
+            if may_pay
+        )
         summary = "derived before, for an equal product" if derived_before else str(result.statistics)
         return NodeForms((tensor,), Form((scope,), own, ranked.us), others, summary)
 
     def _within_bounds(
         self, key: int, at: Sequence[Mapping[str, int]], form_of: Callable[[Derived], Form], until: float
-    ) -> Iterator[tuple[Derived, tuple[float, ...]]]:
+    ) -> Iterator[tuple[Derived, tuple[float, ...], bool]]:
         """The cheapest states that are graphs, with their times; those with larger error bounds are counted as pruned.
 
-        After the moment ``until`` no state becomes a graph, and none is bounded.
+        Beside each is whether it adds zeros. After the moment ``until`` no state becomes a graph, and none is bounded.
         """
         result, original = self.results.searches[key], self.results.searches[key].original.scope
         priced: list[tuple[float, int, Derived, tuple[float, ...]]] = []
@@ -151,6 +164,7 @@ class Derivation:
             priced.append((sum(us), number, state, us))
         if priced and key not in self.results.bounds:
             self.results.bounds[key] = bounds_of(original)
+            self.results.zeros[key] = AddedZeros(original)
         bounds, count = self.results.bounds.get(key), 0
         for _, _, state, us in sorted(priced, key=lambda item: item[:2]):
             if time.monotonic() > until or count == TRIED:
@@ -158,7 +172,7 @@ class Derivation:
             if bounds is None or not bounds.hold(state.scope, at[-1]):
                 result.statistics.pruned["beyond the error bound"] += 1
                 continue
-            yield state, us
+            yield state, us, self.results.zeros[key].are_in(state.scope)
             count += 1
         if time.monotonic() > until:
             result.statistics.stopped = f"{self.limits.seconds:g} s are over"
@@ -188,6 +202,8 @@ class Derivation:
                 checked = shown is not None and all(Check(*general).holds(part, at) for at, part in enumerate(shown))
                 steps = (("expression merging", f"{len(members)} products of one tensor"),)
                 form = self.form(joined, steps, may_be_loops=False)
+                if checked and shown is not None:
+                    form = replace(form, adds_zeros=AddedZeros(*general).are_in(*shown))
                 original = self.form(tuple(parts), ())
             except UsageError:
                 continue
