@@ -56,7 +56,7 @@ PREDICTED_FIRST, PREDICTED_SHAPES = 8, 32  # the same where nothing is timed, as
 LEAVERS = 2  # one of so many candidates stays after a round
 TURN = 4  # candidates that are timed at one shape after the other before the next ones are
 UNTIMED = 1.02  # times the best time of a shape, at least, what was not timed there is taken for: ties go to times
-FAR = 1.5  # times as fast as what was timed: more than predictions of kernels of one op err against each other
+FEW = 4  # kernels with a time: of fewer nobody can tell whether they are slow or the machine is
 EXPLORED = 4  # shapes at which a policy's programs are timed
 BUILDING = 0.5  # of the time left at a round, for building what it times; a short turn must time something, too
 EXPLORING = 0.6  # of the time of the race, for a policy; the race takes the rest
@@ -164,6 +164,7 @@ class Race:
         self.us: Us = {composition: {} for composition in self.candidates}
         self._repeated = RepeatedTimes(self.us)
         self.failed = FailedKernels()
+        self._starved = False  # most kernels timed out
         self._of_many: dict[int, Us] = {}  # by threads
         self._staged: Mapping[Composition, Mapping[Shape, float]] = {}  # on all threads
 
@@ -314,12 +315,12 @@ class Race:
 
         A guess is what is expected, at the level of what was timed: the candidate's own as far as it has times, else that of
         all. What has no time at all is never expected to beat what was timed at a shape, nor is anything once the time is
-        up: no guess will be checked any more. What a plan without measurements serves does, where it is expected to be far
-        faster: so a lone slow time is no plan.
+        up: no guess will be checked any more. Where few kernels have a time, or most timed out, what a plan without
+        measurements serves does: so a lone slow time is no plan.
         """
         logs = {time_us: self._off(time_us) for time_us in self.us if time_us in self._expected}
         usual = float(np.median(result)) if (result := [off for own in logs.values() for off in own]) else 0.0
-        least = self._least()
+        least, few = self._least(), self._starved or sum(map(bool, self.us.values())) < FEW
         times = self._repeated.drawn_to(
             {c: dict(zip(self.shapes, self._expected[c].tolist(), strict=True)) for c in self.candidates if self.us[c]}
         )
@@ -329,8 +330,8 @@ class Race:
             level = float(np.exp((len(own) * np.median(own) + usual) / (len(own) + 1) if own else usual))
             hopes = bool(own) and not (self.clock.expired or self.clock.given_up)
             expected = level * self._expected[composition]
-            free = hopes | ((expected < least / FAR) & (composition in self.foreseen))
-            guesses = np.where(free, expected, np.maximum(expected, UNTIMED * least)).tolist()
+            hopes |= few and composition in self.foreseen
+            guesses = np.maximum(expected, 0.0 if hopes else UNTIMED * least).tolist()
             rows.append([known.get(shape, guess) for shape, guess in zip(self.shapes, guesses, strict=True)])
         return np.array(rows, np.float64)
 
@@ -366,7 +367,7 @@ class Race:
 
     def keep(self) -> tuple[list[MicroKernel], float]:
         """The micro-kernels to keep, and the share of time lost against all of them. HaotunerError if all failed."""
-        self.failed.pardon(sum(map(bool, self.us.values())))
+        self._starved = self.failed.pardon(sum(map(bool, self.us.values())))
         sound = [candidate for candidate in self.candidates if self._kernel(candidate) not in self.failed]
         if not sound:
             seen = ", ".join(f"{count} {reason}" for reason, count in sorted(self.lab.failures.items()))

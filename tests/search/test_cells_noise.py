@@ -103,32 +103,35 @@ def test_a_tuned_plan_of_cells_is_no_slower_than_one_without_measurements(number
 
 
 class Starved(Noisy):
-    """Other programs have the cores: every trial times out but those of one slow kernel."""
+    """Other programs have the cores: every trial times out but those of some kernels, which take three times as long."""
 
-    lone = ""
+    timed: tuple[str, ...] = ()
+
+    def true_us(self, trial: Trial) -> float:
+        return 3 * super().true_us(trial)
 
     def _outcome(self, trial: Trial) -> Outcome:
-        if trial.composition.parts[0].kernel == self.lone:
+        if trial.composition.parts[0].kernel in self.timed:
             return super()._outcome(trial)
         return Failed(stage="time", reason="timeout", detail="scripted")
 
 
 @pytest.mark.parametrize("shapes", ["m=512;n=4096", "m=1..512;n=16..4096"])
-@pytest.mark.parametrize("budget_s", [0.0, TASK.budget_s])
-def test_a_lone_slow_time_beside_time_outs_is_no_plan(shapes: str, budget_s: float) -> None:
+@pytest.mark.parametrize("count", [1, 3])
+def test_few_slow_times_beside_time_outs_are_no_plan(shapes: str, count: int) -> None:
     traffic = Traffic.of_range(ShapeRange.parse(shapes), samples=12)
-    task = replace(TASK, traffic=traffic, budget_s=budget_s, selections=None)
+    task = replace(TASK, traffic=traffic, selections=None)
     unmeasured = tune(replace(task, budget_s=0.0), Nothing(CORE).as_lab(), FAMILY)
     lab, surface = Starved(CORE, noise=0.0), Surface(0)
-    names, last = [candidate.kernel.name for candidate in unmeasured.funnel.candidates], traffic.shapes()[-1]
-    times = {name: surface.us(name, last) for name in names}
-    lab.surface, lab.lone = surface, max((us, name) for name, us in times.items() if us < 4 * min(times.values()))[1]
-    assert times[lab.lone] > 2 * min(times.values())
+    times = {c.kernel.name: surface.us(c.kernel.name, traffic.shapes()[-1]) for c in unmeasured.funnel.candidates}
+    near = sorted((us, name) for name, us in times.items() if us < 2 * min(times.values()))
+    lab.surface, lab.timed = surface, tuple(name for _, name in near[-count:])
     tuned = tune(task, lab.as_lab(), FAMILY)
-    assert tuned.measured == (budget_s > 0)
+    assert tuned.measured == count
     (table,), (without,) = tuned.tables, unmeasured.tables
     assert isinstance(table, CellTable) and isinstance(without, CellTable)
     for shape in traffic.shapes():
+        assert table.at(shape).parts[0].kernel not in lab.timed
         us, usual = (surface.us(plan.at(shape).parts[0].kernel, shape) for plan in (table, without))
         assert us < 1.1 * usual, shape
 
