@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from haotuner.derive.affine import Affine
-from haotuner.derive.expression import Loop, Scope, reads, scopes, tensors
+from haotuner.derive.expression import Loop, Scope, box_of, reads, scopes, tensors
 from haotuner.derive.general_extents import sizes_needed
 from haotuner.derive.interpret import interpret
 from haotuner.derive.price import points
@@ -32,8 +32,11 @@ class AddedZeros:
     def __init__(self, *originals: Scope) -> None:
         every = [inner for scope in originals for inner in scopes(scope)]
         loops = {loop.name: loop for inner in every for loop in (*inner.spatial, *inner.sums)}
-        indices = [e for inner in every for read in reads(inner.body) for e in read.index if len(e.names) > 1]
-        side = LEAST * (1 + max((_window(e, loops) for e in indices), default=0))
+        every_read = [read for inner in every for read in reads(inner.body)]
+        axes = [axis for read in every_read for axis in zip(read.index, box_of(read.source), strict=True)]
+        indices = [e for e, _ in axes if len(e.names) > 1]
+        windows = [high for e, (_, high) in axes if len(e.names) > 1 and isinstance(high, int)]
+        side = LEAST * (1 + max([*windows, *(_window(e, loops) for e in indices)], default=0))
         sliding = frozenset[str]().union(*(dimensions(loops[name].extent) for e in indices for name in e.names))
         sizes = {name: side if name in sliding else LEAST for scope in originals for name in sizes_needed(scope)}
         self.sizes = small_sizes(sizes, [extent for scope in originals for extent in counts_of(scope)])

@@ -15,7 +15,7 @@ from haotuner.graph.interpret import interpret
 from haotuner.graph.rewrites import rewritten
 from haotuner.partition.costs import Prices
 from haotuner.partition.ilp_partition import IlpPartitioner
-from tests.derive.expressions import conv
+from tests.derive.expressions import conv, transposed_conv
 from tests.derive.test_plan_forms import REQUESTS, branches, layer
 
 SIZES = {"n": 2, "h": 14, "w": 14, "c": 8, "f": 4}
@@ -37,6 +37,11 @@ def test_a_relaxed_window_adds_zeros() -> None:
     zeros = AddedZeros(conv(5))
     relaxed = [state for state in states(conv(5), 2) if any("range relaxed" in detail for _, detail in state.steps)]
     assert relaxed and all(zeros.are_in(state.scope) for state in relaxed)
+
+
+@pytest.mark.parametrize("window", [3, 4])
+def test_sides_are_longer_than_the_windows_of_a_transposed_convolution(window: int) -> None:
+    assert AddedZeros(transposed_conv(window)).sizes["h"] > 2 * window
 
 
 def test_merged_windows_of_other_sizes_add_zeros() -> None:
