@@ -94,9 +94,17 @@ def _model(graph: Graph, node: str, shapes: str, budget: float, *, trace: bool, 
         _print_forms(forms, at, trace=trace)
         printed.append(forms)
     if not node:
-        for forms in derivation.merged():
+        late = list[tuple[str, ...]]()
+
+        def has_time(*tensors: str) -> bool:
+            late.extend([tensors] if time.monotonic() >= begin + search_s else [])
+            return not late
+
+        for forms in derivation.merged(may_save=has_time):
             _print_forms(forms, at, trace=trace)
             printed.append(forms)
+        if late:
+            say(f"\n{counted(len(late), 'merge')} left out: {search_s:g} s are over; raise --budget")
     if times:
         _print_times(graph, printed, at, begin + budget)
 
@@ -162,6 +170,8 @@ def _print_forms(forms: NodeForms, at: Sequence[Mapping[str, int]], *, trace: bo
 def _print_form(form: Form, sizes: Mapping[str, int], *, trace: bool) -> None:
     for scope in form.scopes:
         _print_scope(scope, sizes)
+    if form.adds_zeros:
+        say("  adds zeros: beside an infinity or NaN it may have NaN where the model has none")
     if trace:
         for at, (rule, detail) in enumerate(form.steps, 1):
             say(f"    {at}. {rule}: {detail}")

@@ -147,17 +147,18 @@ def read_models(
     *,
     quiet: bool,
     derive_s: float = 0.0,
+    with_zeros: bool = True,
     subgraphs: bool = False,
 ) -> ModelReport:
     """The models of files, each with its own shapes or all with the same. UsageError says what in them is wrong.
 
     ``serves``: of a device, whether it has kernels for an op; ``device``: the CPU that they are tuned for, otherwise.
-    ``derive_s``: seconds for derived forms of products, all models together; 0: none are derived. ``subgraphs``: of files
-    with operators that have no rule, the parts between these.
+    ``derive_s``, ``with_zeros``, ``subgraphs``: as of ``model_session.read_models``.
     """
     from haotuner.tuning import model_session
 
     read = model_session.read_models(
-        files, shapes, serves, device, derive_s=derive_s, subgraphs=subgraphs, watch=(lambda _: None) if quiet else tell
-    )
+        files, shapes, serves, device, derive_s=derive_s, with_zeros=with_zeros, subgraphs=subgraphs,
+        watch=(lambda _: None) if quiet else tell,
+    )  # fmt: skip
     return ModelReport(read.models, read.ops, read.arrivals, read.derived_s)

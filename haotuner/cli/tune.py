@@ -145,7 +145,8 @@ def tune(
         typer.Option(
             "--derive",
             help="Of models: derive other forms of their products, and take those that are faster. Off unless asked for: "
-            "few models gain, and where forms may pay their kernels and their race take a part of the budget.",
+            "few models gain, and where forms may pay their kernels and their race take a part of the budget. Forms that "
+            "add zeros may have NaN beside infinities; `haotuner explain` names these, --batch-invariant leaves them out.",
         ),
     ] = False,
     subgraphs: Annotated[
@@ -181,7 +182,9 @@ def tune(
         of_device = serves_on(device), cpu_named(device)
         from_files = None
         if file:
-            from_files = read_models(file, ranges, *of_device, quiet=quiet, derive_s=derive_s, subgraphs=subgraphs)
+            from_files = read_models(
+                file, ranges, *of_device, quiet=quiet, derive_s=derive_s, with_zeros=not batch_invariant, subgraphs=subgraphs
+            )
         arrivals = arrivals_of(*ranges) if from_files is None else from_files.arrivals
         if workload is not None:
             arrivals = arrivals.with_own(workload_shapes(workload), first=not shapes)

@@ -1,7 +1,7 @@
 """Error bounds of a derived form beside those of what it stands for, by running error analysis at small extents.
 
-Both are graphs of primitives, as they would be served. A sum in parts has other roundings than one of all terms.
-A form whose largest bound is above the original's is refused. Sums of few channels are the hardest for forms.
+Both are graphs of primitives, with the kernels that a request chooses. A sum in parts has other roundings than one of
+all terms. A form whose largest bound is above the original's is refused. Sums of few channels are the hardest for forms.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from haotuner.derive.expression import Scope, tensors
+from haotuner.derive.expression import Scope, scopes, tensors
 from haotuner.derive.general_extents import concrete, sizes_needed
+from haotuner.derive.price import kernel_of
 from haotuner.derive.search import counts_of, small_sizes
 from haotuner.derive.to_graph import graph_of
 from haotuner.errors import UsageError
@@ -35,24 +36,26 @@ class Bounds:
             name: draw.normal(size=[evaluate(extent, self.sizes) for extent in tensor.shape]).astype(np.float32)
             for name, tensor in sorted(tensors(original).items())
         }
-        self.most = self.largest(original)
-        self._known: dict[Scope, bool] = {}
+        self.original = original
+        self._known: dict[tuple[Scope, tuple[str, ...]], float] = {}
+        self.largest(original, self.sizes)
 
-    def largest(self, scope: Scope) -> float:
-        """The largest bound of a result's elements."""
-        small = concrete(scope, self.sizes)
-        graph = wide(graph_of((small,), self.arrays, self.sizes))
-        ((_, off),) = bounded(graph, _inputs(self.arrays, graph.inputs)).values()
-        return float(np.max(off, initial=0.0))
+    def largest(self, scope: Scope, sizes: Mapping[str, int]) -> float:
+        """The largest bound of a result's elements, in the kernels that some sizes of all dimensions choose."""
+        key = scope, tuple(str(kernel_of(inner, sizes)) for inner in scopes(scope))
+        if key not in self._known:
+            small = concrete(scope, self.sizes)
+            graph = wide(graph_of((small,), self.arrays, sizes, chosen_by=(scope,)))
+            ((_, off),) = bounded(graph, _inputs(self.arrays, graph.inputs)).values()
+            self._known[key] = float(np.max(off, initial=0.0))
+        return self._known[key]
 
-    def hold(self, scope: Scope) -> bool:
-        """True if an expression's bound is at most the original's; False where no graph says it."""
-        if scope not in self._known:
-            try:
-                self._known[scope] = self.largest(scope) <= self.most * (1 + NEAR)
-            except UsageError:
-                self._known[scope] = False
-        return self._known[scope]
+    def hold(self, scope: Scope, sizes: Mapping[str, int]) -> bool:
+        """True if an expression's bound is at most the original's; False where no graph says it. ``sizes``: of a request."""
+        try:
+            return self.largest(scope, sizes) <= self.largest(self.original, sizes) * (1 + NEAR)
+        except UsageError:
+            return False
 
 
 def _inputs(arrays: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:

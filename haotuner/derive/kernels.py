@@ -39,6 +39,12 @@ class Kernel:
     second: Read
     windows: tuple[Window, ...] = ()
 
+    def alike(self, other: Kernel) -> bool:
+        """True if another nest's kernel has the same iterators in the same roles, with its operands in the same order."""
+        return (self.kind, self.roles, self.windows, hangs_on(self.first)) == (
+            other.kind, other.roles, other.windows, hangs_on(other.first)
+        )  # fmt: skip
+
     def __str__(self) -> str:
         named = "; ".join(f"{role} = {', '.join(iterators)}" for role, iterators in sorted(self.roles.items()) if iterators)
         return f"{self.kind} ({named})"

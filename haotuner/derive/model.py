@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from haotuner.derive.added_zeros import AddedZeros
 from haotuner.derive.bounds import Bounds, bounds_of
 from haotuner.derive.canonical import structural_hash
 from haotuner.derive.expression import Read, Scope, tensors, with_reads
@@ -29,18 +30,23 @@ from haotuner.graph.extents import evaluate, text
 from haotuner.graph.graph import Graph
 from haotuner.partition.greedy_fusion import Greedy
 
+SEARCHING = 0.5  # of a product's time, for its search at most
 TRIED = 6  # cheapest states that become graphs
 MOST_WEIGHT = 1 << 22  # numbers of a constant that a form is planned with; of larger ones zeros of that shape
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A form of one or more tensors: expressions, the graph, microseconds at each request, and the steps to it."""
+    """A form of one or more tensors: expressions, the graph, microseconds at each request, and the steps to it.
+
+    ``adds_zeros``: as factors (``derive/added_zeros.py``).
+    """
 
     scopes: tuple[Scope, ...]
     graph: Graph
     us: tuple[float, ...]
     steps: tuple[tuple[str, str], ...] = ()
+    adds_zeros: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +65,13 @@ class NodeForms:
 
 @dataclass(frozen=True, slots=True)
 class _Ranked:
-    """Forms of equal products: microseconds of the original, and states with theirs, the cheapest first."""
+    """Forms of equal products: microseconds of the original, and states with theirs, the cheapest first.
+
+    Beside each state is whether it adds zeros.
+    """
 
     us: tuple[float, ...]
-    states: tuple[tuple[Derived, tuple[float, ...]], ...]
+    states: tuple[tuple[Derived, tuple[float, ...], bool], ...]
 
 
 @dataclass(slots=True)
@@ -72,11 +81,15 @@ class Results:
     searches: dict[int, SearchResult] = field(default_factory=dict)
     ranked: dict[Hashable, _Ranked] = field(default_factory=dict)
     bounds: dict[int, Bounds | None] = field(default_factory=dict)
+    zeros: dict[int, AddedZeros] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class Derivation:
-    """Derivations of a graph's products at some requests; ``limits``: of a search, and of its forms' prices."""
+    """Derivations of a graph's products at some requests; ``limits``: of a product's search and its forms' prices.
+
+    ``SEARCHING`` of the seconds are the search's; prices and bounds have the rest, and what a search leaves.
+    """
 
     graph: Graph
     requests: Sequence[Mapping[str, int]]
@@ -108,10 +121,11 @@ class Derivation:
         (general,), extents = generalised(scope)
         root, names = neutral(general)
         at = [{name: evaluate(extent, request) for name, extent in extents.items()} for request in self.requests]
-        key = structural_hash(root)
+        key, until = structural_hash(root), time.monotonic() + self.limits.seconds
         derived_before = key in self.results.searches
         if not derived_before:
-            self.results.searches[key] = search(root, at, self.limits)
+            limits = replace(self.limits, seconds=SEARCHING * self.limits.seconds)
+            self.results.searches[key] = search(root, at, limits)
         result = self.results.searches[key]
 
         def form_of(state: Derived, us: tuple[float, ...] = ()) -> Form:
@@ -119,26 +133,29 @@ class Derivation:
 
         sized = key, tuple(sorted((name, text(extent)) for name, extent in extents.items()))
         if sized not in self.results.ranked:
-            states = tuple(self._within_bounds(key, at, form_of))
-            self.results.ranked[sized] = _Ranked(self.planned_us(own), states)
+            own_us = self.planned_us(own)
+            self.results.ranked[sized] = _Ranked(own_us, tuple(self._within_bounds(key, at, form_of, until)))
         ranked = self.results.ranked[sized]
-        saves = [any(np.array(us) < np.array(ranked.us) * (1 - gain)) for _, us in ranked.states]
-        others = tuple(form_of(state, us) for (state, us), may_pay in zip(ranked.states, saves, strict=True) if may_pay)
+        saves = [any(np.array(us) < np.array(ranked.us) * (1 - gain)) for _, us, _ in ranked.states]
+        others = tuple(
+            replace(form_of(state, us), adds_zeros=adds_zeros)
+            for (state, us, adds_zeros), may_pay in zip(ranked.states, saves, strict=True)
+            if may_pay
+        )
         summary = "derived before, for an equal product" if derived_before else str(result.statistics)
         return NodeForms((tensor,), Form((scope,), own, ranked.us), others, summary)
 
     def _within_bounds(
-        self, key: int, at: Sequence[Mapping[str, int]], form_of: Callable[[Derived], Form]
-    ) -> Iterator[tuple[Derived, tuple[float, ...]]]:
+        self, key: int, at: Sequence[Mapping[str, int]], form_of: Callable[[Derived], Form], until: float
+    ) -> Iterator[tuple[Derived, tuple[float, ...], bool]]:
         """The cheapest states that are graphs, with their times; those with larger error bounds are counted as pruned.
 
-        After the seconds of a search no further state becomes a graph.
+        Beside each is whether it adds zeros. After the moment ``until`` no state becomes a graph, and none is bounded.
         """
-        result, until = self.results.searches[key], time.monotonic() + self.limits.seconds
+        result, original = self.results.searches[key], self.results.searches[key].original.scope
         priced: list[tuple[float, int, Derived, tuple[float, ...]]] = []
         for number, state in enumerate(_cheapest(result, at)):
             if time.monotonic() > until:
-                result.statistics.stopped = f"{self.limits.seconds:g} s are over"
                 break
             try:
                 us = form_of(state).us
@@ -146,21 +163,25 @@ class Derivation:
                 continue  # a state that no primitives compute
             priced.append((sum(us), number, state, us))
         if priced and key not in self.results.bounds:
-            self.results.bounds[key] = bounds_of(result.original.scope)
+            self.results.bounds[key] = bounds_of(original)
+            self.results.zeros[key] = AddedZeros(original)
         bounds, count = self.results.bounds.get(key), 0
         for _, _, state, us in sorted(priced, key=lambda item: item[:2]):
-            if bounds is None or not bounds.hold(state.scope):
+            if time.monotonic() > until or count == TRIED:
+                break
+            if bounds is None or not bounds.hold(state.scope, at[-1]):
                 result.statistics.pruned["beyond the error bound"] += 1
                 continue
-            yield state, us
+            yield state, us, self.results.zeros[key].are_in(state.scope)
             count += 1
-            if count == TRIED:
-                return
+        if time.monotonic() > until:
+            result.statistics.stopped = f"{self.limits.seconds:g} s are over"
 
     def merged(self, without: Collection[str] = (), may_save: Callable[..., bool] = lambda *_: True) -> Iterator[NodeForms]:
         """Products of one tensor as one product.
 
-        ``without``: products that stay apart here; ``may_save``: of some products, whether one in their place may pay.
+        ``without``: products that stay apart here; ``may_save``: of some products, whether one in their place may pay and
+        there is time for it.
         """
         scopes = {}
         for tensor in self.products():
@@ -181,6 +202,8 @@ class Derivation:
                 checked = shown is not None and all(Check(*general).holds(part, at) for at, part in enumerate(shown))
                 steps = (("expression merging", f"{len(members)} products of one tensor"),)
                 form = self.form(joined, steps, may_be_loops=False)
+                if checked and shown is not None:
+                    form = replace(form, adds_zeros=AddedZeros(*general).are_in(*shown))
                 original = self.form(tuple(parts), ())
             except UsageError:
                 continue

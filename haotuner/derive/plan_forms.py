@@ -11,7 +11,6 @@ import time
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from math import prod
 from typing import Any
 
@@ -44,9 +43,10 @@ MOST_PLANS = 2  # in derived forms: each is planned and its kernels are tuned
 GAIN = 0.15  # share of its region that a form must be expected to save at a request, before its kernels are tuned
 GAIN_EXPECTED = 0.4  # the same to be served by expectations alone: of 1.9x 1.1x was measured
 PRICED = 3  # requests at which forms are ordered, both ends among them
-PRODUCT_S = 4.0  # of search, at most, for products that are equal
+PRODUCT_S = 8.0  # at most, for products that are equal
 SEARCHING = 0.6  # of the time: plans in derived forms have the rest
 SEED = 1
+ADDS_ZEROS = "adds zeros"  # behind the rules of a form that may have NaN beside infinities
 FULL = "products whose lanes are full"  # of which no form can save GAIN
 EXPLORATIVE = 2  # steps; a third one takes ten times as long
 MOST_COMPARED = 1 << 18  # elements of a product of fixed sizes; the pack's check looks at larger ones
@@ -68,9 +68,12 @@ class DerivedForms:
 
     ``seconds``: for all graphs that it is called with, ``SEARCHING`` of it for search and a look at forms. Of a graph whose
     forms may pay one plan is made in any case, another one if it is expected to end in time.
+
+    ``with_zeros``: forms that add zeros as factors take part.
     """
 
     seconds: float
+    with_zeros: bool = True
     count: Counter[str] = field(default_factory=Counter)  # what became of products and of forms
     spent: float = 0.0  # seconds of these
     total: float = 0.0  # seconds with those of planning the forms that are chosen among
@@ -141,17 +144,20 @@ class DerivedForms:
             if left() <= 0:
                 self.count["products left out: the time is over"] += 1
                 continue
-            derivation.limits = Limits(EXPLORATIVE, seconds=min(PRODUCT_S, left() / 2))
+            derivation.limits = Limits(EXPLORATIVE, seconds=min(PRODUCT_S, left()))
             yield from self._of(derivation, tensor, known, lanes)
         layers = (
             site.nodes for site in rewrite_sites(plan.graph) if site.rule == MERGED
         )  # the plan's rewrites decide these
-        may_save = partial(lanes.may_save, GAIN)
-        for forms in derivation.merged(frozenset[str]().union(*layers), may_save):
+
+        def may_pay(*tensors: str) -> bool:
+            if left() > 0:
+                return lanes.may_save(GAIN, *tensors)
+            self.count["merges left out: the time is over"] += 1
+            return False
+
+        for forms in derivation.merged(frozenset[str]().union(*layers), may_pay):
             yield from self._merged(derivation.graph, forms, known)
-            if left() <= 0:
-                self.count["other merges left out: the time is over"] += 1
-                break
         self.spent = time.monotonic() - begin
 
     def _merged(self, graph: Graph, forms: NodeForms, known: set[tuple[str, str]]) -> Iterator[Site]:
@@ -160,7 +166,7 @@ class DerivedForms:
         first = min(at[tensor] for tensor in forms.tensors)
         for form in forms.others:
             large = not are_laid_out(graph, form.scopes)
-            why = "with weights too large to lay out" if large else unfit(graph, forms.tensors, form, known)
+            why = "with weights too large to lay out" if large else self._unfit(graph, forms.tensors, form, known)
             if not why and any(at.get(name, -1) > first for name in form.graph.inputs):
                 why = "with operands that come later"
             self.count[f"merged products {why}".strip()] += 1
@@ -169,6 +175,9 @@ class DerivedForms:
                 nodes = frozenset(node.output for part in parts for node in part.nodes)
                 site = Site(DERIVED + chain(form), forms.tensors[0], nodes, form.graph, forms.tensors[1:])
                 yield with_functions(graph, site)
+
+    def _unfit(self, graph: Graph, ends: Sequence[str], form: Form, known: set[tuple[str, str]]) -> str:
+        return "with added zeros" if form.adds_zeros and not self.with_zeros else unfit(graph, ends, form, known)
 
     def _of(self, derivation: Derivation, tensor: str, known: set[tuple[str, str]], lanes: IdleLanes) -> Iterator[Site]:
         graph = derivation.graph
@@ -184,7 +193,7 @@ class DerivedForms:
             return
         self.count["products"] += 1
         for form in forms.others[:MOST_FORMS]:
-            why = unfit(graph, (tensor,), form, known)
+            why = self._unfit(graph, (tensor,), form, known)
             if why:
                 self.count[f"forms {why}"] += 1
                 continue
@@ -226,7 +235,7 @@ def _some(requests: Sequence[Mapping[str, int]]) -> list[Mapping[str, int]]:
 
 
 def chain(form: Form) -> str:
-    """Rules that led to a form, in their order."""
+    """Rules that led to a form, in their order, and behind them whether it adds zeros."""
     rules: list[str] = []
     for rule, _ in form.steps:
         name, _, count = rules[-1].partition(" x ") if rules else ("", "", "")
@@ -234,7 +243,7 @@ def chain(form: Form) -> str:
             rules[-1] = f"{rule} x {int(count or 1) + 1}"
         else:
             rules.append(rule)
-    return ", ".join(rules)
+    return ", ".join([*rules, *([ADDS_ZEROS] if form.adds_zeros else [])])
 
 
 def unfit(graph: Graph, ends: Sequence[str], form: Form, known: set[tuple[str, str]]) -> str:

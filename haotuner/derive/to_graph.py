@@ -15,49 +15,71 @@ from typing import Any
 import numpy as np
 
 from haotuner.derive.affine import Affine, Quotient, Remainder, iterator, number, plus
-from haotuner.derive.expression import Apply, Body, Loop, Number, Read, Scope, Tensor, fresh, names, put, reads, tensors
-from haotuner.derive.kernels import Kernel, hangs_on
+from haotuner.derive.expression import (
+    Apply,
+    Body,
+    Loop,
+    Number,
+    Read,
+    Scope,
+    Tensor,
+    fresh,
+    names,
+    put,
+    reads,
+    scopes,
+    tensors,
+)
+from haotuner.derive.kernels import Kernel, hangs_on, kernels
 from haotuner.derive.lay_out import Folding, at_axes, flat, gathered, windowed_image
-from haotuner.derive.price import kernel_of
+from haotuner.derive.price import kernel_of, points
 from haotuner.derive.rules import swapped
 from haotuner.errors import UsageError
-from haotuner.graph.extents import canonical, floor_division, is_symbolic
+from haotuner.graph.extents import Extent, canonical, floor_division, is_symbolic
 from haotuner.graph.graph import Graph
 
 MOST_TERMS = 64  # of a sum that is written out
 
 
 def graph_of(
-    scopes: Sequence[Scope], constants: Mapping[str, Any], sizes: Mapping[str, int], *, may_be_loops: bool = True
+    expressions: Sequence[Scope],
+    constants: Mapping[str, Any],
+    sizes: Mapping[str, int],
+    *,
+    may_be_loops: bool = True,
+    chosen_by: Sequence[Scope] = (),
 ) -> Graph:
     """The graph whose outputs are the expressions; its inputs are the tensors that are no constants, in fp32.
 
     Args:
-        scopes: the expressions; a nest that several read is computed once.
+        expressions: a nest that several read is computed once.
         constants: numbers of tensors that are constants; of another one zeros are taken.
         sizes: of a request, by which a kernel is chosen where a nest may be several.
+        chosen_by: the expressions of other extents, by whose nests kernels are chosen; none: their own.
         may_be_loops: whether generated loops compute products where they are expected to be cheaper.
 
     Raises:
         UsageError: no primitives compute them.
     """
     g = Folding()
-    tensor_types = {name: tensor for scope in scopes for name, tensor in tensors(scope).items()}
+    tensor_types = {name: tensor for scope in expressions for name, tensor in tensors(scope).items()}
     for name, tensor in sorted(tensor_types.items()):
         if tensor.constant:
             numbers = constants.get(name)
             g.constant(np.zeros([int(e) for e in tensor.shape]) if numbers is None else numbers, "fp32", name=name)
         else:
             g.input(name, tensor.shape)
-    lowering = _Lowering(g, sizes, may_be_loops)
-    return g.finish(*(lowering.scope(scope) for scope in scopes))
+    pairs = zip(expressions, chosen_by or expressions, strict=True)
+    twins = {own: twin for scope, other in pairs for own, twin in zip(scopes(scope), scopes(other), strict=True)}
+    lowering = _Lowering(g, sizes, may_be_loops, twins)
+    return g.finish(*(lowering.scope(scope) for scope in expressions))
 
 
 class _Lowering:
-    """Nests that were written already, by the nest."""
+    """Nests that were written already, by the nest. ``twins``: by nests, those that choose their kernels."""
 
-    def __init__(self, g: Folding, sizes: Mapping[str, int], may_be_loops: bool) -> None:
-        self.g, self.sizes, self.may_be_loops = g, sizes, may_be_loops
+    def __init__(self, g: Folding, sizes: Mapping[str, int], may_be_loops: bool, twins: dict[Scope, Scope]) -> None:
+        self.g, self.sizes, self.may_be_loops, self.twins = g, sizes, may_be_loops, twins
         self.written: dict[Scope, str] = {}
 
     def source(self, read: Read) -> str:
@@ -73,14 +95,17 @@ class _Lowering:
         parted = _parted(scope)
         if parted is not None:
             return self.unparted(scope, *parted)
-        kernel = kernel_of(scope, self.sizes, may_be_loops=self.may_be_loops)
+        twin = self.twins[scope]
+        kernel = kernel_of(twin, self.sizes, may_be_loops=self.may_be_loops)
+        if kernel is not None and twin is not scope:
+            kernel = next((own for own in kernels(scope) if own.alike(kernel)), None)
         if kernel is not None and kernel.kind == "conv":
             return self.conv(scope, kernel)
         if kernel is not None and kernel.kind in ("matmul", "batch_matmul"):
             return self.matmul(scope, kernel)
         small = (
             not any(is_symbolic(loop.extent) for loop in scope.sums)
-            and prod(loop.extent for loop in scope.sums) <= MOST_TERMS
+            and points(scope.sums if twin is scope else twin.sums, self.sizes) <= MOST_TERMS
         )
         if small and (kernel is None or kernel.kind != "band"):
             return self.terms(scope)
@@ -91,17 +116,11 @@ class _Lowering:
     def unparted(self, scope: Scope, name: str, dividend: Affine, divisor: int) -> str:
         """The axis as two, then as one again, cut to its range."""
         at = [loop.name for loop in scope.spatial].index(name)
-        loop, shift = scope.spatial[at], dividend.const
-        used = names(scope)
-        outer = fresh(name, used)
-        inner = fresh(name, {*used, outer})
-        first = floor_division(canonical(loop.low + shift), divisor)
-        last = floor_division(canonical(loop.high - 1 + shift), divisor)
-        spatial = swapped(scope.spatial, name, Loop(outer, 0, canonical(last - first + 1)), Loop(inner, 0, divisor))
-        ranges = {**scope.ranges, **{item.name: (item.low, item.high) for item in spatial}}
-        start = canonical(first * divisor - shift)
-        body = put(scope.body, {name: iterator(outer) * divisor + iterator(inner) + number(start)}, ranges)
-        tensor = self.scope(Scope(spatial, scope.sums, body))
+        loop, twin = scope.spatial[at], self.twins[scope]
+        in_parts, start = _in_parts(scope, name, dividend, divisor)
+        other = _parted(twin)
+        self.twins.setdefault(in_parts, in_parts if other is None or twin is scope else _in_parts(twin, *other)[0])
+        tensor = self.scope(in_parts)
         shape = list(self.g.types[tensor].shape)
         shape[at : at + 2] = [canonical(shape[at] * divisor)]
         tensor = self.g.add("reshape", tensor, shape=tuple(shape))
@@ -201,6 +220,20 @@ class _Lowering:
     def read(self, read: Read, loops: Sequence[Loop]) -> str:
         """Tensor of all that is read, with an axis for each iterator."""
         return gathered(self.g, self.source(read), read, loops)
+
+
+def _in_parts(scope: Scope, name: str, dividend: Affine, divisor: int) -> tuple[Scope, Extent]:
+    """A nest with whole parts of an axis and what is left as two axes, and the value at which the first part begins."""
+    loop, shift, used = next(item for item in scope.spatial if item.name == name), dividend.const, names(scope)
+    outer = fresh(name, used)
+    inner = fresh(name, {*used, outer})
+    first = floor_division(canonical(loop.low + shift), divisor)
+    last = floor_division(canonical(loop.high - 1 + shift), divisor)
+    spatial = swapped(scope.spatial, name, Loop(outer, 0, canonical(last - first + 1)), Loop(inner, 0, divisor))
+    ranges = {**scope.ranges, **{item.name: (item.low, item.high) for item in spatial}}
+    start = canonical(first * divisor - shift)
+    body = put(scope.body, {name: iterator(outer) * divisor + iterator(inner) + number(start)}, ranges)
+    return Scope(spatial, scope.sums, body), start
 
 
 def _parted(scope: Scope) -> tuple[str, Affine, int] | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +37,7 @@ from haotuner.search.cost_extrapolation import (
 )
 from haotuner.search.cost_extrapolation import predicted_us as predicted_us
 from haotuner.search.explore import Explorable, explored
+from haotuner.search.failures import FailedKernels
 from haotuner.search.pruner import ALWAYS, Us, eliminated, worth_timing
 from haotuner.search.repeated_times import RepeatedTimes
 from haotuner.search.select.funnel import Funnel, joined, select
@@ -58,6 +59,7 @@ PREDICTED_FIRST, PREDICTED_SHAPES = 8, 32  # the same where nothing is timed, as
 LEAVERS = 2  # one of so many candidates stays after a round
 TURN = 4  # candidates that are timed at one shape after the other before the next ones are
 UNTIMED = 1.02  # times the best time of a shape, at least, what was not timed there is taken for: ties go to times
+FEW = 4  # kernels with a time: of fewer nobody can tell whether they are slow or the machine is
 EXPLORED = 4  # shapes at which a policy's programs are timed
 BUILDING = 0.5  # of the time left at a round, for building what it times; a short turn must time something, too
 EXPLORING = 0.6  # of the time of the race, for a policy; the race takes the rest
@@ -166,7 +168,8 @@ class Race:
         }
         self.us: Us = {composition: {} for composition in self.candidates}
         self._repeated = RepeatedTimes(self.us)
-        self.failed: set[str] = set()
+        self.failed = FailedKernels()
+        self._starved = False  # most kernels timed out
         self._of_many: dict[int, Us] = {}  # by threads
         self._staged: Mapping[Composition, Mapping[Shape, float]] = {}  # on all threads
 
@@ -183,7 +186,7 @@ class Race:
 
     def run(self) -> str:
         """Race until those that are left have been timed at every shape of a race; "converged" or "budget"."""
-        foreseen, count = self._foreseen(), FIRST_SHAPES
+        foreseen, count = self.foreseen, FIRST_SHAPES
         left = list(dict.fromkeys([*foreseen, *self.candidates]))
         first = left[: self.task.effort.least_kernels]
         ready = left if self._shared else first  # what is shared is compiled once, for however many
@@ -216,7 +219,7 @@ class Race:
             us = self._filled(timed)
             serving = self._assigned(timed, us)
             best = [timed[serving[at]] for at in us[serving].argmin(axis=0).tolist()]
-            pairs = dict.fromkeys((*zip(best, self.shapes, strict=True), *zip(self._foreseen(), self.shapes, strict=True)))
+            pairs = dict.fromkeys((*zip(best, self.shapes, strict=True), *zip(self.foreseen, self.shapes, strict=True)))
             fresh = [(c, s) for c, s in pairs if s in self.us[c] and not self._repeated.repeated(c, s)]
             if not fresh:
                 return
@@ -228,11 +231,12 @@ class Race:
                 if isinstance(record.outcome, Timed):
                     self._repeated.repeat(composition, shape, record.outcome)
                 else:
-                    self.failed.add(self._kernel(composition))
+                    self.failed.note(self._kernel(composition), record)
             if len(records) < len(trials):
                 return
 
-    def _foreseen(self) -> list[Composition]:
+    @cached_property
+    def foreseen(self) -> list[Composition]:
         """Compositions of a plan without measurements at each shape of the race: timed first, it is not lost for less."""
         every = list(self.candidates)
         expected = np.array([self._expected[composition] for composition in every])
@@ -309,18 +313,19 @@ class Race:
             elif isinstance(record.outcome, Timed):
                 us.setdefault(composition, {})[record.trial.shape] = record.outcome.median_us
             else:
-                self.failed.add(self._kernel(composition))
+                self.failed.note(self._kernel(composition), record)
 
     def _filled(self, compositions: Sequence[Composition]) -> NDArray[np.float64]:
         """Times at every shape of the race, of shape ``(compositions, shapes)``; what was not timed is a guess.
 
         A guess is what is expected, at the level of what was timed: the candidate's own as far as it has times, else that of
         all. What has no time at all is never expected to beat what was timed at a shape, nor is anything once the time is
-        up: no guess will be checked any more.
+        up: no guess will be checked any more. Where few kernels have a time, or most timed out, what a plan without
+        measurements serves does: so a lone slow time is no plan.
         """
         logs = {time_us: self._off(time_us) for time_us in self.us if time_us in self._expected}
         usual = float(np.median(result)) if (result := [off for own in logs.values() for off in own]) else 0.0
-        least = self._least()
+        least, few = self._least(), self._starved or sum(map(bool, self.us.values())) < FEW
         times = self._repeated.drawn_to(
             {c: dict(zip(self.shapes, self._expected[c].tolist(), strict=True)) for c in self.candidates if self.us[c]}
         )
@@ -328,8 +333,10 @@ class Race:
         for composition in compositions:
             own, known = logs[composition], times.get(composition, {})
             level = float(np.exp((len(own) * np.median(own) + usual) / (len(own) + 1) if own else usual))
-            hopes = own and not (self.clock.expired or self.clock.given_up)
-            guesses = np.maximum(level * self._expected[composition], 0.0 if hopes else UNTIMED * least).tolist()
+            hopes = bool(own) and not (self.clock.expired or self.clock.given_up)
+            expected = level * self._expected[composition]
+            hopes |= few and composition in self.foreseen
+            guesses = np.maximum(expected, 0.0 if hopes else UNTIMED * least).tolist()
             rows.append([known.get(shape, guess) for shape, guess in zip(self.shapes, guesses, strict=True)])
         return np.array(rows, np.float64)
 
@@ -365,6 +372,7 @@ class Race:
 
     def keep(self) -> tuple[list[MicroKernel], float]:
         """The micro-kernels to keep, and the share of time lost against all of them. HaotunerError if all failed."""
+        self._starved = self.failed.pardon(sum(map(bool, self.us.values())))
         sound = [candidate for candidate in self.candidates if self._kernel(candidate) not in self.failed]
         if not sound:
             seen = ", ".join(f"{count} {reason}" for reason, count in sorted(self.lab.failures.items()))
@@ -373,7 +381,7 @@ class Race:
                 "or at the toolchain with `haotuner doctor`"
             )
         bare = not self._least().all()  # some shape rests on expectations: then all have a say that are expected to be fast
-        timed = sound if bare else [composition for composition in sound if self.us[composition]]
+        timed = sound if bare else [item for item in sound if self.us[item] or item in self.foreseen]
         us, shares = self._filled(timed), np.array([self.shares[shape] for shape in self.shapes])
         chosen = self._assigned(timed, us)
         lost = float(shares @ (us[chosen].min(axis=0) / us.min(axis=0)) / shares.sum() - 1)

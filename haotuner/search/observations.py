@@ -21,6 +21,7 @@ from haotuner.cost.model import Analytic, CostModel, HasSpread, ensemble_predict
 from haotuner.cost.roofline import roofline_us
 from haotuner.cost.scores import best_at, group_splits, pairwise_accuracy
 from haotuner.plan.compose import Curve, covers_every
+from haotuner.search.failures import FailedKernels
 from haotuner.search.probes import Probe, initial_design, rows_of, uses
 from haotuner.spec.device import Device
 from haotuner.spec.family import Family, Layout
@@ -87,7 +88,7 @@ class ObservationTable:
         self.probes = {p.kernel.name: p for p in probes}
         self.us: dict[str, float] = {}  # trial key -> median
         self._variances: dict[str, float] = {}  # trial key -> of the log of that time
-        self.failed: set[str] = set()
+        self.failed = FailedKernels()
         self._seed = seed
         self._initial_model = model
         self._model: CostModel = model or Analytic()
@@ -120,7 +121,12 @@ class ObservationTable:
             self.us[record.trial.key()] = record.outcome.median_us
             self._variances[record.trial.key()] = variance_of(record.outcome)
         else:
-            self.failed.add(record.trial.kernel)
+            self.failed.note(record.trial.kernel, record)
+
+    def pardon(self) -> bool:
+        """Take kernels back whose time-outs say nothing of them (``FailedKernels``); True if there are any."""
+        timed = sum(any(trial.key() in self.us for trial in probe.trials()) for probe in self.probes.values())
+        return self.failed.pardon(timed)
 
     def confirm(self, trial: Trial, us: float) -> None:
         """Take in a second time of a trial: the mean counts from now on."""

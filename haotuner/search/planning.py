@@ -20,6 +20,7 @@ from haotuner.backends.index import backend_for
 from haotuner.measure.measurer import GoesOn, Measurer
 from haotuner.plan.compose import Curve, alternatives, choose
 from haotuner.plan.table import RowTable
+from haotuner.search.failures import timed_out
 from haotuner.search.probes import DENSE_ROWS, probe
 from haotuner.search.task import Task
 from haotuner.spec.composition import SERIAL, Composition, Planned
@@ -185,10 +186,10 @@ def _compositions_to_time(timings: Timings, m: int) -> list[Composition]:
 
 
 def _time_candidates(lab: Measurer, timings: Timings, m: int, goes_on: GoesOn) -> dict[Composition, float]:
-    """Times of the best few compositions; none if time ran out before the last."""
+    """Times of the best few compositions; none if time ran out before the last, or for one of them."""
     compositions = _compositions_to_time(timings, m)
     records = lab.measure([_trial(timings, composition, m) for composition in compositions], goes_on)
-    if len(records) < len(compositions):
+    if len(records) < len(compositions) or any(map(timed_out, records)):
         return {}
     return {
         composition: record.outcome.median_us

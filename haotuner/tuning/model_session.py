@@ -39,13 +39,15 @@ def read_models(
     device: Device | None = None,
     *,
     derive_s: float = 0.0,
+    with_zeros: bool = True,
     subgraphs: bool = False,
     watch: Callable[[str], None] = lambda _: None,
 ) -> Models:
     """The models of files, each with its own shapes or all with the same. UsageError says what in them is wrong.
 
     ``serves``: of a device, whether it has kernels for an op; ``device``: the CPU that they are tuned for, otherwise.
-    ``derive_s``: seconds for derived forms of products, all models together; 0: none are derived.
+    ``derive_s``: seconds for derived forms of products, all models together; 0: none are derived. ``with_zeros``: those
+    that add zeros take part.
     ``subgraphs``: of files with operators that have no rule, the parts between these. ``watch``: gets a line for each model.
     """
     if len(shapes) not in (1, len(files)):
@@ -56,7 +58,7 @@ def read_models(
     if derive_s:
         from haotuner.derive.plan_forms import DerivedForms
 
-        derived = DerivedForms(derive_s)
+        derived = DerivedForms(derive_s, with_zeros)
     result: list[ModelTask] = []
     for file, shape in zip(files, [*shapes] * (1 if len(shapes) > 1 else len(files)), strict=True):
         parts: list[tuple[int | None, str]] = [*subgraph_shapes(file, shape).items()] if subgraphs else []

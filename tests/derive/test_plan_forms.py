@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from haotuner.derive.model import Derivation, Form
-from haotuner.derive.plan_forms import FULL, DerivedForms, chain, unfit
-from haotuner.derive.search import Limits
+from haotuner.derive.plan_forms import FULL, SEARCHING, DerivedForms, chain, unfit
+from haotuner.derive.search import Check, Limits
 from haotuner.graph.graph import Graph, GraphBuilder
 from haotuner.graph.interpret import interpret
 from haotuner.graph.rewrites import MERGED, rewritten
@@ -90,6 +90,60 @@ def test_without_time_nothing_is_derived() -> None:
     forms = DerivedForms(0.0)
     assert forms(before, before, lambda item: item) == FormPlans()
     assert "1 products left out: the time is over" in str(forms)
+
+
+CHECK_S, PRICE_S = 1.0, 2.0
+PRICE_AND_CHECK_S = CHECK_S + PRICE_S
+
+
+@dataclass
+class Clock:
+    """A clock that only checks of states and prices of forms move."""
+
+    now: float = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    result, holds, planned_us = Clock(), Check.holds, Derivation.planned_us
+
+    def checked(self: Check, *arguments: Any) -> bool:
+        result.now += CHECK_S
+        return holds(self, *arguments)
+
+    def priced(self: Derivation, graph: Graph) -> tuple[float, ...]:
+        result.now += PRICE_S
+        return planned_us(self, graph)
+
+    monkeypatch.setattr(Check, "holds", checked)
+    monkeypatch.setattr(Derivation, "planned_us", priced)
+    for module in ("search", "model", "plan_forms"):
+        monkeypatch.setattr(f"haotuner.derive.{module}.time", result)
+    return result
+
+
+@pytest.mark.parametrize("seconds", [4.0, 20.0])
+def test_search_and_prices_of_a_product_share_its_time(seconds: float, clock: Clock) -> None:
+    graph = layer(6, 1, 5)
+    (tensor,) = (node.output for node in graph.nodes if node.primitive == "contract")
+    forms = Derivation(graph, REQUESTS, Limits(explorative=2, seconds=seconds)).forms_of(tensor)
+    assert clock.now <= seconds + PRICE_AND_CHECK_S, "and what is begun in time"
+    assert "stopped" in forms.statistics
+
+
+@pytest.mark.parametrize("seconds", [5.0, 30.0, 60.0])
+def test_derivation_of_many_products_ends_in_time(seconds: float, clock: Clock) -> None:
+    g = GraphBuilder()
+    x = g.input("x", (N, 3, H, W))
+    graph = g.finish(*(convolution(g, x, features, window) for window in (3, 5, 7) for features in range(1, 5)))
+    plan, forms = IlpPartitioner(graph, Prices(REQUESTS)), DerivedForms(seconds)
+    list(forms.sites(plan))
+    assert clock.now <= SEARCHING * seconds + PRICE_AND_CHECK_S
+    assert forms.count["products left out: the time is over"] > 0
+    assert forms.count["merges left out: the time is over"] == 1 and not forms.count["merged products"]
 
 
 def test_of_several_plans_the_first_is_made_whatever_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:

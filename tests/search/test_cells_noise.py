@@ -18,7 +18,7 @@ from haotuner.search.task import Selections, Tuned
 from haotuner.spec.composition import SERIAL, Composition
 from haotuner.spec.kernel import MicroKernel
 from haotuner.spec.op import Op
-from haotuner.spec.record import Outcome, Record, Timed, Trial
+from haotuner.spec.record import Failed, Outcome, Record, Timed, Trial
 from haotuner.spec.shape import Shape, ShapeRange
 from haotuner.spec.traffic import Traffic
 from haotuner.tuning.strategies import Task, tune
@@ -100,6 +100,40 @@ def test_a_tuned_plan_of_cells_is_no_slower_than_one_without_measurements(number
     means = [mean(ratios(surface, NOISE, seed)) for seed in range(4)]
     assert np.mean(means) < 1.01 and max(means) < 1.05
     assert mean(ratios(surface, 0.0, 0)) < 0.999, "without noise measurements are worth something"
+
+
+class Starved(Noisy):
+    """Other programs have the cores: every trial times out but those of some kernels, which take three times as long."""
+
+    timed: tuple[str, ...] = ()
+
+    def true_us(self, trial: Trial) -> float:
+        return 3 * super().true_us(trial)
+
+    def _outcome(self, trial: Trial) -> Outcome:
+        if trial.composition.parts[0].kernel in self.timed:
+            return super()._outcome(trial)
+        return Failed(stage="time", reason="timeout", detail="scripted")
+
+
+@pytest.mark.parametrize("shapes", ["m=512;n=4096", "m=1..512;n=16..4096"])
+@pytest.mark.parametrize("count", [1, 3])
+def test_few_slow_times_beside_time_outs_are_no_plan(shapes: str, count: int) -> None:
+    traffic = Traffic.of_range(ShapeRange.parse(shapes), samples=12)
+    task = replace(TASK, traffic=traffic, selections=None)
+    unmeasured = tune(replace(task, budget_s=0.0), Nothing(CORE).as_lab(), FAMILY)
+    lab, surface = Starved(CORE, noise=0.0), Surface(0)
+    times = {c.kernel.name: surface.us(c.kernel.name, traffic.shapes()[-1]) for c in unmeasured.funnel.candidates}
+    near = sorted((us, name) for name, us in times.items() if us < 2 * min(times.values()))
+    lab.surface, lab.timed = surface, tuple(name for _, name in near[-count:])
+    tuned = tune(task, lab.as_lab(), FAMILY)
+    assert tuned.measured == count
+    (table,), (without,) = tuned.tables, unmeasured.tables
+    assert isinstance(table, CellTable) and isinstance(without, CellTable)
+    for shape in traffic.shapes():
+        assert table.at(shape).parts[0].kernel not in lab.timed
+        us, usual = (surface.us(plan.at(shape).parts[0].kernel, shape) for plan in (table, without))
+        assert us < 1.1 * usual, shape
 
 
 PROGRAMS = [Composition.of(f"kernel_{number}", share=SERIAL) for number in range(8)]

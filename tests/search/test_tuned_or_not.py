@@ -10,10 +10,12 @@ import pytest
 from numpy.typing import NDArray
 
 from haotuner.plan.table import RowTable
+from haotuner.search.failures import FailedKernels
 from haotuner.search.observations import BETWEEN, combined, shrunk, variance_of
 from haotuner.search.row_cover_search import WHOLE_UP_TO
 from haotuner.search.task import Selections
-from haotuner.spec.record import Outcome, Record, Timed, Trial
+from haotuner.spec.composition import Composition
+from haotuner.spec.record import Failed, Outcome, Record, Timed, Trial
 from haotuner.spec.shape import Shape
 from haotuner.tuning.strategies import tune
 from tests.search.fake_lab import CORE, FAMILY, TASK, FakeLab
@@ -64,6 +66,45 @@ def test_a_tuned_plan_is_no_slower_than_one_without_measurements(seed: int, unme
     timed = {trial.shape["m"] for trial in lab.measured if len(trial.composition.parts) == 1}
     heights = {candidate.kernel["mr"] for candidate in tuned.funnel.candidates}
     assert timed >= {m for m in ROWS if m <= WHOLE_UP_TO and m in heights}, "a tile of each small height is timed"
+
+
+class Starved(FakeLab):
+    """Other programs have the cores: every trial times out but those of one kernel, if any."""
+
+    lone = ""
+
+    def _outcome(self, trial: Trial) -> Outcome:
+        if {part.kernel for part in trial.composition.parts} == {self.lone}:
+            return super()._outcome(trial)
+        return Failed(stage="verify", reason="timeout", detail="scripted")
+
+
+@pytest.mark.parametrize("budget_s", [0.0, TASK.budget_s])
+@pytest.mark.parametrize("has_time", [True, False])
+def test_time_outs_of_a_crowded_host_are_no_evidence(
+    budget_s: float, has_time: bool, unmeasured: NDArray[np.float64]
+) -> None:
+    lab, task = Starved(CORE), replace(TASK, selections=SELECTIONS, budget_s=budget_s)
+    if has_time:
+        candidates = tune(replace(task, budget_s=0.0), Nothing(CORE).as_lab(), FAMILY).funnel.candidates
+        lab.lone = next(candidate.kernel.name for candidate in candidates if candidate.kernel["mr"] == 1)
+    tuned = tune(task, lab.as_lab(), FAMILY)
+    ratios = true_us(tuned.row_tables[0]) / unmeasured
+    assert np.exp(np.log(ratios).mean()) < 1.05 and ratios.max() < 1.5
+    assert tuned.measured == (has_time and budget_s > 0)
+
+
+def test_a_lone_time_out_counts_against_its_kernel() -> None:
+    failed = FailedKernels()
+    for name, stage, reason in (("a", "run", "timeout"), ("b", "build", "timeout"), ("c", "verify", "crash")):
+        failed.note(name, record_of(Failed(stage=stage, reason=reason)))
+    assert failed == {"a", "b", "c"} and not failed.pardon(1) and failed == {"a", "b", "c"}
+    assert failed.pardon(0) and failed == {"b", "c"}
+
+
+def record_of(outcome: Outcome) -> Record:
+    trial = Trial.of(TASK.op, Composition.of("cpu_dense_fp32__mr1"), Shape.of(m=1))
+    return Record(trial=trial, outcome=outcome, device_id="fake", fingerprint="", session="", when=0.0)
 
 
 def test_times_are_drawn_to_what_is_expected_as_far_as_their_repeats_disagree() -> None:
