@@ -26,7 +26,7 @@ class FailedKernels(set[str]):
             self._timed_out.discard(kernel)
         self.add(kernel)
 
-    def pardon(self, timed: int) -> bool:
+    def forget_timeouts(self, timed: int) -> bool:
         """Take back what timed out if those are more than the ``timed`` kernels that have times; True if there were any."""
         if len(self._timed_out) <= timed:
             return False

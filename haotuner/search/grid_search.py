@@ -372,7 +372,7 @@ class Race:
 
     def keep(self) -> tuple[list[MicroKernel], float]:
         """The micro-kernels to keep, and the share of time lost against all of them. HaotunerError if all failed."""
-        self._starved = self.failed.pardon(sum(map(bool, self.us.values())))
+        self._starved = self.failed.forget_timeouts(sum(map(bool, self.us.values())))
         sound = [candidate for candidate in self.candidates if self._kernel(candidate) not in self.failed]
         if not sound:
             seen = ", ".join(f"{count} {reason}" for reason, count in sorted(self.lab.failures.items()))

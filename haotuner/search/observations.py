@@ -123,10 +123,10 @@ class ObservationTable:
         else:
             self.failed.note(record.trial.kernel, record)
 
-    def pardon(self) -> bool:
+    def forget_timeouts(self) -> bool:
         """Take kernels back whose time-outs say nothing of them (``FailedKernels``); True if there are any."""
         timed = sum(any(trial.key() in self.us for trial in probe.trials()) for probe in self.probes.values())
-        return self.failed.pardon(timed)
+        return self.failed.forget_timeouts(timed)
 
     def confirm(self, trial: Trial, us: float) -> None:
         """Take in a second time of a trial: the mean counts from now on."""

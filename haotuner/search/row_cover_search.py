@@ -250,7 +250,7 @@ class Search:
         one.
         """
         book = self.book
-        cut_short = book.pardon() or cut_short
+        cut_short = book.forget_timeouts() or cut_short
         known = book.finished(self.ordered) if whole else self.judged()
         missing = [name for name in self.foreseen if name not in known and name not in book.failed]
         if known and missing and (cut_short or not whole):

@@ -98,8 +98,8 @@ def test_a_lone_time_out_counts_against_its_kernel() -> None:
     failed = FailedKernels()
     for name, stage, reason in (("a", "run", "timeout"), ("b", "build", "timeout"), ("c", "verify", "crash")):
         failed.note(name, record_of(Failed(stage=stage, reason=reason)))
-    assert failed == {"a", "b", "c"} and not failed.pardon(1) and failed == {"a", "b", "c"}
-    assert failed.pardon(0) and failed == {"b", "c"}
+    assert failed == {"a", "b", "c"} and not failed.forget_timeouts(1) and failed == {"a", "b", "c"}
+    assert failed.forget_timeouts(0) and failed == {"b", "c"}
 
 
 def record_of(outcome: Outcome) -> Record:
