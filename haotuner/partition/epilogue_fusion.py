@@ -228,7 +228,7 @@ def _named(values: Any) -> tuple[str, Mapping[str, Any]] | None:
 
 
 def _alike(results: Any, values: Any, relative: float, absolute: float) -> bool:
-    """True if results are those of the file's steps, at all points where neither overflows, and finite where these are so."""
+    """True if results are those of the file's steps, where neither overflows, and finite at infinities if these are."""
     finite = np.isfinite(values) & np.isfinite(results)
     near = np.abs(POINTS[:, 0]) <= ORDINARY
     apart = finite & ~np.isclose(results, values, relative, absolute)

@@ -209,7 +209,8 @@ class PackedWeight(torch.Tensor):  # type: ignore[misc]
         ):
             raise UsageError(
                 f"{args[0]._layer.extra_repr()}: {args[0]._name} of a served layer takes no gradient; a pack only infers: "
-                "train the model before the swap, or leave its served layers out (requires_grad is False there); its clone() takes one"
+                "train the model before the swap, or leave its served layers out (requires_grad is False there); "
+                "its clone() takes one"
             )
         if func == _SET_GRAD and isinstance(args[0], PackedWeight) and args[0]._served and args[0]._view is None:
             graded = args[0]._layer.graded

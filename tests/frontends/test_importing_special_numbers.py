@@ -45,7 +45,7 @@ def test_a_bound_that_an_old_clip_lacks_is_the_last_number(ends: dict[str, float
 @pytest.mark.parametrize(("opset", "dtype"), [(11, np.float16), (11, np.float32), *((13, real) for real in REALS)])
 def test_a_bound_that_a_clip_lacks_is_the_last_number(opset: int, dtype: type, ends: list[str]) -> None:
     with np.errstate(over="ignore"):
-        bounds = {"low": np.array(-1, dtype), "high": np.array(1, dtype)}
+        bounds: dict[str, Any] = {"low": np.array(-1, dtype), "high": np.array(1, dtype)}
         check("Clip", opset, {"x": ODD.astype(dtype)} | {end: bounds.get(end) for end in ends})
 
 

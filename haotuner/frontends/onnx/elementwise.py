@@ -122,7 +122,7 @@ def _thresholded_relu(c: NodeContext) -> str:
 
 
 _SINGLE = float(np.finfo(np.float32).max)
-# The farthest number of each type of real numbers, by the opset from which Clip brings infinities there, as ONNX Runtime does.
+# The farthest number of each type, by the opset from which Clip brings infinities there, as ONNX Runtime does.
 _FARTHEST: Mapping[int, Mapping[str, float]] = {
     12: {"fp16": 65504.0, "bf16": 0xFF * 2.0**120, "fp32": _SINGLE, "fp64": float(np.finfo(np.float64).max)},
     11: {"fp32": _SINGLE, "fp64": float(np.finfo(np.float64).max)},
