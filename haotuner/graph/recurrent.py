@@ -23,6 +23,7 @@ from haotuner.graph.types import TensorType
 from haotuner.ops.formula import FUNCTIONS
 
 GATES = {"lstm": 4, "gru": 3, "rnn": 1}
+CLIPPED = (0, 1)  # activations whose argument ``clip`` bounds: those of gates, not the third, of an LSTM's cell
 
 
 def _softplus(x: Any, a: float, b: float) -> Any:
@@ -104,8 +105,10 @@ def _compute(arrays: Sequence[Any], attributes: Mapping[str, Any], sizes: Callab
         whole = _unpacked(r, hidden, x.shape[2]).astype(np.int64) + added
         weights = _Bytes(whole, scales)
     activations = [
-        lambda v, f=ACTIVATIONS[name], item=item, two=two: f(np.clip(v, -clip, clip), item, two)
-        for name, item, two in attributes["activations"]
+        lambda v, f=ACTIVATIONS[name], item=item, two=two, most=clip if index in CLIPPED else np.inf: f(
+            np.clip(v, -most, most), item, two
+        )
+        for index, (name, item, two) in enumerate(attributes["activations"])
     ]
     step = {"lstm": _lstm, "gru": _gru, "rnn": _rnn}[attributes["kind"]]
     result = np.zeros((*x.shape[:2], 2 * hidden), x.dtype)

@@ -25,7 +25,8 @@ NEAR = 2.0 ** -np.arange(4.0, 25.0)  # below a threshold, and parts of what a la
 ORDINARY = 200.0  # of numbers up to here no exponential overflows in float64
 # Where a small number that is added shows beside what vanishes; above the ends of images and of 16 bits, which clips have.
 FAR = np.array([30.0, 80.0, ORDINARY, 300.0, 1e3, 1e5, 1e8, 1e16, 3e38])
-POINTS = np.concatenate([np.linspace(-6.0, 6.0, 97), NEAR, -NEAR, FAR, -FAR])[:, None]  # a column: channels may differ
+ENDS = np.array([-np.inf, np.inf])
+POINTS = np.concatenate([np.linspace(-6.0, 6.0, 97), NEAR, -NEAR, FAR, -FAR, ENDS])[:, None]  # a column: channels may differ
 # Of two functions at all points, in float64: constants are rounded to fp32, and 1 + erf(x) is exact to 1e-16. No more, for a
 # model may take the logarithm of what was kept from 0 by 1e-7.
 ALIKE, LEAST = 1e-5, 1e-14  # of what was expected, and where that is nothing
@@ -215,6 +216,9 @@ def _named(values: Any) -> tuple[str, Mapping[str, Any]] | None:
     for name, results in plain.items():
         if _alike(results, values, ALIKE, LEAST):
             return name, NOTHING
+    low, high = values[-2:]
+    if np.isfinite([low, high]).all() and _alike(np.clip(POINTS, low, high), values, ALIKE, LEAST):
+        return "clamp", {"low": low, "high": high}
     slopes = np.broadcast_to(values[0] / POINTS[0], values.shape[1:])
     if np.all(slopes == 1.0):
         return None  # the value itself
@@ -224,10 +228,11 @@ def _named(values: Any) -> tuple[str, Mapping[str, Any]] | None:
 
 
 def _alike(results: Any, values: Any, relative: float, absolute: float) -> bool:
-    """True if results are those of the file's steps, at all points where neither overflows."""
+    """True if results are those of the file's steps, where neither overflows, and finite at infinities if these are."""
     finite = np.isfinite(values) & np.isfinite(results)
     near = np.abs(POINTS[:, 0]) <= ORDINARY
     apart = finite & ~np.isclose(results, values, relative, absolute)
+    apart |= np.isinf(POINTS) & np.isfinite(values) & ~np.isfinite(results)
     return bool(not apart.any() and np.isfinite(values[near]).all())
 
 

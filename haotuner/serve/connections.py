@@ -45,6 +45,14 @@ def impatient(seconds: float, most: int) -> Any:
             self._head_came()
             super().connection_lost(exc)
 
+        def send_400_response(self, msg: str) -> None:
+            """Refuse what is no HTTP in the protocol's form; an answer that has begun ends there."""
+            if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
+                refusal = JSONResponse({"error": f"{msg} Send HTTP/1.1"}, 400, {"Connection": "close"})
+                lines = [b"HTTP/1.1 400 Bad Request", *(b": ".join(header) for header in refusal.raw_headers), b"", b""]
+                self.transport.write(b"\r\n".join(lines) + refusal.body)
+            self.transport.close()
+
         def _await_head(self) -> None:
             self._timer = asyncio.get_running_loop().call_later(seconds, self._too_late)
 

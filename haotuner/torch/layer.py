@@ -24,7 +24,7 @@ from haotuner.torch.weights import PRESENCE, NamedTensors, PackedWeight, no_othe
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_forward_hooks_with_kwargs", "_forward_pre_hooks_with_kwargs",
           "_forward_hooks_always_called", "_state_dict_hooks", "_state_dict_pre_hooks")  # fmt: skip
-_TENSOR, _FLOAT64 = torch.Tensor, torch.float64
+_TENSOR, _FLOAT64, _HALVES = torch.Tensor, torch.float64, (torch.bfloat16, torch.float16)
 _UNUSUAL = (*REFUSED, IndexError)  # of a call with other operands: torch's, too, for axes that are not there
 
 
@@ -116,8 +116,9 @@ class PackedLinear(SharesParameters, torch.nn.Module):  # type: ignore[misc]
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in ("weight", "bias") and isinstance(value, torch.Tensor):
-            parameter, value = value, value.numbers() if isinstance(value, PackedWeight) else value
-            self._refuse_other(name, value)
+            self._refuse_other(name, value.numbers() if isinstance(value, PackedWeight) else value)
+            parameter = value.shared() if isinstance(value, PackedWeight) else value
+            value = parameter.numbers() if isinstance(parameter, PackedWeight) else parameter
             self._retire(name)
             self.untie(name)
             self.serve_other(name, value)
@@ -414,11 +415,14 @@ class PackedLinear(SharesParameters, torch.nn.Module):  # type: ignore[misc]
                 "change the model's type first, then swap"
             )
         if requested.dtype is not self.dtype:
+            halves = {name: self.numbers(name) for name in self.tensors()} if self.dtype in _HALVES else {}
             self.dtype = requested.dtype
             # Of a fold they are the only ones: rounded, as torch rounds them.
             self._numbers = {key: number.to(requested.dtype) for key, number in self._numbers.items()} if self._fold else {}
             for tie in self._ties.values():  # whichever of its modules comes first
                 tie.parameter.data = tie.parameter.detach().to(self.dtype)
+            if halves and self._own is torch.float32:  # which hold what was rounded to them
+                self._replace(**{"bias": None, **{name: number.to(self.dtype) for name, number in halves.items()}})
             self._present()
             if self._alone is not None:
                 self._alone.dtype = requested.dtype

@@ -94,12 +94,20 @@ class SharesParameters:
     _numbers: dict[str, torch.Tensor]
     dtype: torch.dtype
     written: Callable[[], None]
+    numbers: Callable[[str], torch.Tensor]
 
     def tie(self, name: str, parameter: torch.Tensor) -> None:
         """Share a parameter of other modules; nothing where it is no plain parameter of the layer's type on the CPU."""
         if isinstance(parameter, torch.nn.Parameter) and Tie.possible(parameter, self.dtype):
             self._numbers[name] = parameter.detach()
             self._ties[name] = Tie(self, name, parameter)  # type: ignore[arg-type]
+
+    def parameter(self, name: str) -> torch.Tensor:
+        """What other layers are tied to where they are assigned this layer's weight or bias: tensors show it as before."""
+        if name not in self._ties:
+            with torch.inference_mode(False):
+                self.tie(name, torch.nn.Parameter(self.numbers(name), requires_grad=False))
+        return self._ties[name].parameter
 
     def untie(self, name: str) -> None:
         """Serve the current numbers, whatever becomes of the parameter that was shared."""

@@ -175,6 +175,10 @@ class PackedWeight(torch.Tensor):  # type: ignore[misc]
         """The plain tensor that it stands for."""
         return self._layer.numbers(self._name) if self._view is None else self._view
 
+    def shared(self) -> torch.Tensor:
+        """The parameter that other served layers share with its own; itself where it is a view, or no longer served."""
+        return self._layer.parameter(self._name) if self.shows(self._name, self._layer.dtype) else self
+
     def shows(self, name: str, dtype: torch.dtype) -> bool:
         """True where it is the layer's whole tensor of that name, of that type, and not retired."""
         return self._served and self._view is None and self._name == name and self.dtype is dtype
@@ -205,7 +209,8 @@ class PackedWeight(torch.Tensor):  # type: ignore[misc]
         ):
             raise UsageError(
                 f"{args[0]._layer.extra_repr()}: {args[0]._name} of a served layer takes no gradient; a pack only infers: "
-                "train the model before the swap, or leave its served layers out (requires_grad is False there)"
+                "train the model before the swap, or leave its served layers out (requires_grad is False there); "
+                "its clone() takes one"
             )
         if func == _SET_GRAD and isinstance(args[0], PackedWeight) and args[0]._served and args[0]._view is None:
             graded = args[0]._layer.graded

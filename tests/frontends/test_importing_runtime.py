@@ -145,6 +145,20 @@ def test_alphas_belong_to_activations_that_take_one(activations: tuple[str, str]
     as_runtime(text, [{"x": numbers(5, 2, 3)}], weights, outputs=2, fixed=(2,))
 
 
+@pytest.mark.parametrize(
+    ("op", "gates", "outputs", "options"),
+    [("RNN", 1, 2, ""), ("GRU", 3, 2, ""), ("GRU", 3, 2, ",linear_before_reset=1"),
+     ("LSTM", 4, 3, ""), ("LSTM", 4, 3, ",input_forget=1")],
+)  # fmt: skip
+def test_a_clip_bounds_gates_and_no_cell(op: str, gates: int, outputs: int, options: str) -> None:
+    weights = {"w": numbers(1, gates * 4, 3), "r": numbers(1, gates * 4, 4), "h": numbers(1, 2, 4)}
+    weights |= {"c": 3 + numbers(1, 2, 4), "p": numbers(1, 12)} if op == "LSTM" else {}
+    results = ", ".join(f"y{index}" for index in range(outputs))
+    ends = ", c, p" if op == "LSTM" else ""
+    text = f"{results} = {op}<hidden_size=4,clip=0.5{options}>(x, w, r, , , h{ends})"
+    as_runtime(text, [{"x": numbers(5, 2, 3)}], weights, outputs=outputs, fixed=(1, 2))
+
+
 @pytest.mark.parametrize(("op", "gates", "outputs"), [("RNN", 1, 2), ("LSTM", 4, 3)])
 @pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
 def test_the_last_state_of_no_tokens_is_0(op: str, gates: int, outputs: int, direction: str) -> None:

@@ -12,14 +12,17 @@ from haotuner.graph.interpret import interpret
 
 onnx, runtime = pytest.importorskip("onnx"), pytest.importorskip("onnxruntime")
 ODD = np.array([0, -0.0, 1, -1, 2.5, -2.5, 88, -104, 3e38, -3e38, np.inf, -np.inf, np.nan, 1e-40], np.float32)
+REALS = (np.float16, np.float32, np.float64)
 
 
 def check(op: str, opset: int, inputs: dict[str, Any], **attributes: Any) -> None:
     """One node of dynamic extents gives what ONNX Runtime gives."""
     h = onnx.helper
-    ends = [h.make_tensor_value_info(name, 1, [f"{name}_{axis}" for axis in range(value.ndim - 1)] + [value.shape[-1]])
-            for name, value in inputs.items()]  # fmt: skip
     node = h.make_node(op, list(inputs), ["y"], **attributes)
+    inputs = {name: value for name, value in inputs.items() if name}  # of a name "" is what is left out
+    ends = [h.make_tensor_value_info(name, h.np_dtype_to_tensor_dtype(value.dtype),
+                                     [f"{name}_{axis}" for axis in range(value.ndim - 1)] + list(value.shape[-1:]))
+            for name, value in inputs.items()]  # fmt: skip
     graph = h.make_graph([node], "g", ends, [h.make_empty_tensor_value_info("y")])
     model = h.make_model(graph, opset_imports=[h.make_opsetid("", opset)], ir_version=8)
     peer = runtime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
@@ -36,6 +39,14 @@ def test_celu_of_large_numbers_does_not_overflow(alpha: float) -> None:
 @pytest.mark.parametrize("ends", [{}, {"min": -1.0}, {"max": 1.0}])
 def test_a_bound_that_an_old_clip_lacks_is_the_last_number(ends: dict[str, float]) -> None:
     check("Clip", 10, {"x": ODD}, **ends)
+
+
+@pytest.mark.parametrize("ends", [[], ["low"], ["", "high"]])
+@pytest.mark.parametrize(("opset", "dtype"), [(11, np.float16), (11, np.float32), *((13, real) for real in REALS)])
+def test_a_bound_that_a_clip_lacks_is_the_last_number(opset: int, dtype: type, ends: list[str]) -> None:
+    with np.errstate(over="ignore"):
+        bounds: dict[str, Any] = {"low": np.array(-1, dtype), "high": np.array(1, dtype)}
+        check("Clip", opset, {"x": ODD.astype(dtype)} | {end: bounds.get(end) for end in ends})
 
 
 @pytest.mark.parametrize("edge", ["zeros", "border", "reflection"])

@@ -68,7 +68,7 @@ def saved(folder: Path, name: str, called: str = "") -> Path:
 
 
 def saved_beside(folder: Path) -> Path:
-    """File of a model whose weights lie in two further files."""
+    """File of a model whose weights lie in two further files; a third one has no bytes."""
     model, file = mlp(), folder / "mlp.onnx"
     for tensor in model.graph.initializer:
         where = folder / ("first.data" if tensor.name.endswith("1") else "second.data")
@@ -77,6 +77,9 @@ def saved_beside(folder: Path) -> Path:
             data.write(tensor.raw_data)
         onnx.external_data_helper.set_external_data(tensor, where.name, offset, len(tensor.raw_data))
         tensor.ClearField("raw_data")
+    (folder / "none.data").write_bytes(b"")
+    empty = model.graph.initializer.add(name="empty", data_type=1, dims=[0], data_location=onnx.TensorProto.EXTERNAL)
+    empty.external_data.add(key="location", value="none.data")
     file.write_bytes(model.SerializeToString())
     return file
 

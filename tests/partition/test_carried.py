@@ -84,8 +84,6 @@ def test_what_keeps_a_logarithm_from_zero_is_no_rounding(name: str, little: floa
 
 
 OTHERS: dict[str, Any] = {  # what is a relu at most numbers, and must not be taken for one
-    "clipped to bytes": lambda g, y: g.map("min", g.map("max", y, 0.0), 255.0),
-    "clipped to fp16": lambda g, y: g.map("min", g.map("max", y, 0.0), 65504.0),
     "above a threshold": lambda g, y: g.map("select", g.map("greater", y, 0.1), y, 0.0),
     "rounded to halves": lambda g, y: g.map("max", g.map("add", g.map("sub", y, 3.0 * 2**21), 3.0 * 2**21), 0.0),
     "rounded to parts": lambda g, y: g.map("max", g.map("add", g.map("sub", y, 3.0 * 2**15), 3.0 * 2**15), 0.0),
@@ -100,6 +98,16 @@ def test_a_function_with_other_values_somewhere_is_computed_as_written(name: str
     product, *rest = Greedy(graph).steps
     assert isinstance(product, Product) and rest, "something is left behind the product"
     assert graph.outputs[0] in {step.output for step in rest if isinstance(step, Loops)}
+
+
+@pytest.mark.parametrize("low", [-1.0, 0.0])
+@pytest.mark.parametrize("high", [255.0, 65504.0, float(np.finfo(np.float32).max)])
+def test_bounds_are_carried_as_they_are(low: float, high: float) -> None:
+    g = GraphBuilder()
+    y = g.add("contract", g.input("x", (B, 8)), g.constant(np.ones((8, 4), np.float32)), labels="mk,kn->mn")
+    (product,) = Greedy(g.finish(g.map("min", g.map("max", y, low), high))).steps
+    assert isinstance(product, Product) and product.op.epilogue == ("clamp",)
+    assert np.all(product.constants["low"] == low) and np.all(product.constants["high"] == np.float32(high))
 
 
 @pytest.mark.parametrize(("size", "steps"), [(1000.0, 1), (3.0 * 2**22, 2)])

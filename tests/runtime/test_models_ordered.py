@@ -137,6 +137,16 @@ def test_order_is_that_of_numpy(path, name):
                     np.testing.assert_allclose(answers[output], expected, rtol=3e-4, atol=3e-4)
 
 
+@pytest.mark.parametrize("name", ["lstm_back", "gru_back", *(f"rnn_{name}" for name in ALL)])
+def test_a_state_that_is_no_number_is_that_of_numpy(path, name):
+    inputs = feeds_of(GRAPHS[name], 3, 7)
+    inputs["x"][2, 1] = np.nan
+    with haotuner.load(path, threads=1) as pack:
+        answers = pack.model(name).run(inputs)
+    for output, expected in interpret(GRAPHS[name], inputs).items():
+        np.testing.assert_allclose(answers[output], expected, rtol=3e-4, atol=3e-4)
+
+
 def test_an_lstm_of_bytes_rounds_each_state(path):
     inputs = feeds_of(GRAPHS["lstm_bytes"], 3, 7)
     (plain,) = interpret(bytewise(real=True), inputs).values()

@@ -163,7 +163,13 @@ def test_connections_that_are_closed_halfway_harm_nobody(lives_on: Any) -> None:
 def test_what_is_no_http_is_refused(lives_on: Any) -> None:
     with connected(lives_on) as line:
         line.sendall(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" * 5 + b"\r\n\r\n")
-        assert b"400" in rest_of(line)
+        head, _, body = rest_of(line).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 ") and b"content-type: application/json" in head
+    assert json.loads(body) == {"error": "Invalid HTTP request received. Send HTTP/1.1"}
+    with connected(lives_on) as line:
+        line.sendall(b"POST /v2/models/rows/infer HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nno length\r\n")
+        head, _, body = rest_of(line).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 ") and "error" in json.loads(body)
 
 
 def test_malformed_protobuf_is_an_error_of_its_call(lives_on: Any) -> None:

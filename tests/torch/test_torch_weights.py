@@ -125,6 +125,49 @@ def test_parameters_of_a_call_and_tied_ones(chained):
     assert list(served.state_dict()) == list(plain.state_dict())
 
 
+@pytest.mark.parametrize(("to", "of"), [("first", "second"), ("second", "first")])
+def test_served_layers_that_are_tied_follow_each_other(chained, to, of):
+    plain, served, _ = twins(nn.ModuleDict({"first": nn.Linear(16, 24), "second": nn.Linear(16, 24)}), chained)
+    handles = [net[of].weight for net in (plain, served)]
+    changed: list[Any] = [
+        lambda net, handle: setattr(net[to], "weight", net[of].weight),
+        lambda net, handle: net[to].weight.copy_(torch.ones(24, 16)),
+        lambda net, handle: net[of].weight.mul_(3),
+        lambda net, handle: handle.add_(0.5),
+        lambda net, handle: setattr(net[to], "bias", net[of].bias),
+        lambda net, handle: net[of].bias.data.add_(1),
+        lambda net, handle: setattr(net[of], "weight", nn.Parameter(torch.full((24, 16), 0.25))),
+        lambda net, handle: net[to].weight.sub_(1),
+    ]
+    with torch.no_grad():
+        for step, change in enumerate(changed):
+            for net, handle in zip((plain, served), handles, strict=True):
+                change(net, handle)
+            assert (served[to].weight is served[of].weight) == (plain[to].weight is plain[of].weight)
+            assert all(close(served[name](X), plain[name](X)) for name in (to, of)), step
+    assert len(list(served.parameters())) == len(list(plain.parameters()))
+
+
+@pytest.mark.parametrize("which", range(4))
+@pytest.mark.parametrize("half", [torch.bfloat16, torch.float16])
+def test_weights_that_were_rounded_to_halves_stay_so(chained, which, half):
+    model, x = nets()[which]
+    plain, served, _ = twins(model, chained)
+    with torch.no_grad():
+        for net in (plain, served):
+            net.to(half).float()
+        assert close(served(x), plain(x)) and torch.equal(served[0].weight * 1, plain[0].weight.detach())
+
+
+def test_a_clone_of_a_served_weight_takes_a_gradient(chained):
+    plain, served, _ = twins(nn.Sequential(nn.Linear(16, 24)), chained)
+    other = nn.Sequential(nn.Linear(16, 24))
+    with pytest.raises(RuntimeError, match=r"its clone\(\) takes one"):
+        other.load_state_dict(served.state_dict(), assign=True)
+    other.load_state_dict({name: tensor.clone() for name, tensor in served.state_dict().items()}, assign=True)
+    assert torch.equal(other(X), plain(X)) and other[0].weight.requires_grad
+
+
 def test_attributes_are_those_of_the_layer(chained):
     net = nn.Sequential(
         nn.Conv2d(8, 8, 3, padding=1), nn.Linear(16, 24), nn.Conv2d(8, 8, 3, padding="same", bias=False)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from haotuner.codegen.loops.c_math import fused
-from haotuner.graph.recurrent import GATES, PANEL
+from haotuner.graph.recurrent import CLIPPED, GATES, PANEL
 
 SIDE_BY_SIDE = (4, 2, 1)  # sequences of a host's thread
 BYTES_SIDE_BY_SIDE = 8  # at most, any number: their sums are few instructions, so weights are what a turn reads
@@ -25,7 +25,7 @@ _ACTIVATIONS = {
     "leakyrelu": "({x} < 0 ? {a} * {x} : {x})",
     "thresholdedrelu": "({x} > {a} ? {x} : 0)",
     "scaledtanh": "({a} * {tanh}({b} * {x}))",
-    "hardsigmoid": "fmin{f}(fmax{f}({a} * {x} + {b}, 0), 1)",
+    "hardsigmoid": "({a} * {x} + {b} < 0 ? 0 : {a} * {x} + {b} > 1 ? 1 : {a} * {x} + {b})",
     "elu": "({x} < 0 ? {a} * {expm1}({x}) : {x})",
     "softsign": "({x} / (1.0{f} + fabs{f}({x})))",
     "softplus": "(fmax{f}({x}, 0) + {log1p}({exp}(-fabs{f}({x}))))",
@@ -48,8 +48,12 @@ def recurrent_lines(attributes: Mapping[str, Any], dtype: str, tokens: str, batc
     f = "f" if single else ""
     clip = attributes.get("clip")
 
-    def clipped(x: str) -> str:
-        return x if clip is None else f"fmin{f}(fmax{f}({x}, {-float(clip)!r}{f}), {float(clip)!r}{f})"
+    def clipped(index: int) -> str:
+        """``v``: the argument ``u``, bounded where the activation is a gate's; what is no number stays none."""
+        if clip is None or index not in CLIPPED:
+            return f"const {real} v = u;"
+        low, high = f"{-float(clip)!r}{f}", f"{float(clip)!r}{f}"
+        return f"const {real} v = u < {low} ? {low} : u > {high} ? {high} : u;"
 
     def value(index: int) -> str:
         name, a, b = attributes["activations"][index]
@@ -58,11 +62,11 @@ def recurrent_lines(attributes: Mapping[str, Any], dtype: str, tokens: str, batc
 
     def act(index: int, x: str) -> str:
         if block:  # C++ has functions inside of functions
-            return f"act{index}({clipped(x)})"
-        return f"({{ const {real} v = {clipped(x)}; {value(index)}; }})"
+            return f"act{index}({x})"
+        return f"({{ const {real} u = {x}; {clipped(index)} {value(index)}; }})"
 
     acts = [
-        f"  const auto act{index} = []({real} v) {{ return {value(index)}; }};"
+        f"  const auto act{index} = []({real} u) {{ {clipped(index)} return {value(index)}; }};"
         for index in range(len(attributes["activations"]))
     ]
     step = {"lstm": _lstm, "gru": _gru, "rnn": _rnn}[kind](attributes, act, real)

@@ -121,10 +121,20 @@ def _thresholded_relu(c: NodeContext) -> str:
     return c.g.map("select", c.g.map("greater", x, c.attribute("alpha", 1.0)), x, 0)
 
 
+_SINGLE = float(np.finfo(np.float32).max)
+# The farthest number of each type, by the opset from which Clip brings infinities there, as ONNX Runtime does.
+_FARTHEST: Mapping[int, Mapping[str, float]] = {
+    12: {"fp16": 65504.0, "bf16": 0xFF * 2.0**120, "fp32": _SINGLE, "fp64": float(np.finfo(np.float64).max)},
+    11: {"fp32": _SINGLE, "fp64": float(np.finfo(np.float64).max)},
+    6: {"fp32": _SINGLE, "fp64": _SINGLE},
+    1: {},
+}
+
+
 def _clip(c: NodeContext) -> str:
+    """Both bounds; one that is left out is the farthest number, so that infinities become that."""
     x = c.tensor(0)
-    bounded = 6 <= c.opset < 11 and c.g.types[x].dtype in ("fp32", "fp64")
-    most = float(np.finfo(np.float32).max) if bounded else None
+    most = next(ends for opset, ends in _FARTHEST.items() if c.opset >= opset).get(c.g.types[x].dtype)
     low = c.maybe(1) if c.has_input(1) else c.attribute("min", most and -most)
     high = c.maybe(2) if c.has_input(2) else c.attribute("max", most)
     x = x if low is None else c.g.map("max", x, low)

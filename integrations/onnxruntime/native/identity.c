@@ -14,20 +14,26 @@
 
 #define DIGITS 64 /* of a hash */
 
+/* A file's bytes, until unmap_file; of an empty one, which cannot be mapped, the data are one byte of no size. */
 static OrtStatus* map_file(ort_table api, const char* path, unsigned char** data, size_t* size) {
   struct stat facts = {0};
   int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe would be waited for */
-  if (file < 0 || fstat(file, &facts) != 0 || !S_ISREG(facts.st_mode) || facts.st_size <= 0) {
+  if (file < 0 || fstat(file, &facts) != 0 || !S_ISREG(facts.st_mode) || facts.st_size < 0) {
     int why = file < 0 ? errno : EINVAL;
     if (file >= 0) close(file);
     return provider_refuse(api, ORT_NO_SUCHFILE, "%s cannot be read (%s); its hash says which model of the pack it is", path, strerror(why));
   }
-  void* mapped = mmap(NULL, (size_t)facts.st_size, PROT_READ, MAP_PRIVATE | MAP_POPULATE, file, 0);
+  static unsigned char nothing;
+  void* mapped = facts.st_size == 0 ? &nothing : mmap(NULL, (size_t)facts.st_size, PROT_READ, MAP_PRIVATE | MAP_POPULATE, file, 0);
   close(file);
   if (mapped == MAP_FAILED) return provider_refuse(api, ORT_FAIL, "%s cannot be mapped (%s)", path, strerror(errno));
   *data = mapped;
   *size = (size_t)facts.st_size;
   return NULL;
+}
+
+static void unmap_file(unsigned char* data, size_t size) {
+  if (size > 0) munmap(data, size);
 }
 
 static OrtStatus* file_sha256(ort_table api, const char* path, char out[DIGITS + 1]) {
@@ -36,7 +42,7 @@ static OrtStatus* file_sha256(ort_table api, const char* path, char out[DIGITS +
   OrtStatus* status = map_file(api, path, &data, &size);
   if (status != NULL) return status;
   ht_sha256(data, size, out);
-  munmap(data, size);
+  unmap_file(data, size);
   return NULL;
 }
 
@@ -72,7 +78,7 @@ OrtStatus* model_sha256(ort_table api, const char* path, char out[DIGITS + 1]) {
   if (status != NULL) return status;
   ht_sha256(data, size, out);
   const char* wrong = external_files_read(data, size, &files);
-  munmap(data, size);
+  unmap_file(data, size);
   if (wrong != NULL) status = provider_refuse(api, ORT_INVALID_ARGUMENT, "%s: %s", path, wrong);
   else if (files.count > 0) status = with_files(api, path, &files, out);
   external_files_clear(&files);
