@@ -208,11 +208,11 @@ def test_shapes_too_long_for_a_race_have_a_say_in_what_is_selected() -> None:
     assert compared(short, CORE, SHAPES) == [smallest]
     lab = Foretold(CORE)
     served = []
-    for asked in (wide, short):
-        (table,) = tune(asked, lab.as_lab(), families).tables
+    for search in (wide, short):
+        (table,) = tune(search, lab.as_lab(), families).tables
         assert isinstance(table, CellTable)
         served.append([lab.true_us(Trial.of(op, table.at(shape), shape)) for shape in wide.traffic.shapes()])
-        assert {shape for shape, _ in table.guessed} == (set() if asked is wide else set(table.measured) - {smallest})
+        assert {shape for shape, _ in table.guessed} == (set() if search is wide else set(table.measured) - {smallest})
     whole, hurried = np.array(served)
     assert np.log(hurried / whole).mean() < 0.02 and (hurried / whole).max() < 1.1
 
