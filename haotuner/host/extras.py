@@ -71,7 +71,7 @@ def require_idle_tuning() -> None:
 
 
 def command_missing(arguments: Sequence[str]) -> str:
-    """What the command of these arguments lacks, in words; nothing where it can run. ``serve`` needs no tuner."""
+    """Words about the packages that the command of these arguments lacks, or nothing. ``serve`` needs no tuner."""
     verb = next((word for word in arguments if not word.startswith("-")), "")
     if verb == "serve":
         absent = missing((*COMMAND_LINE, *SERVING))

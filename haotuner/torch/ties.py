@@ -103,7 +103,7 @@ class SharesParameters:
             self._ties[name] = Tie(self, name, parameter)  # type: ignore[arg-type]
 
     def parameter(self, name: str) -> torch.Tensor:
-        """What other layers are tied to where they are assigned this layer's weight or bias: tensors show it as before."""
+        """The parameter that ties other layers which are assigned this layer's weight or bias. Tensors show it as before."""
         if name not in self._ties:
             with torch.inference_mode(False):
                 self.tie(name, torch.nn.Parameter(self.numbers(name), requires_grad=False))
