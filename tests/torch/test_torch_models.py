@@ -86,7 +86,7 @@ def test_results_have_the_type_that_torch_gives(pack):
             assert high.first.weight.dtype == high.first.bias.dtype == kind
             with pytest.raises(TypeError, match="x has dtype torch.float32"):
                 high.first(x)
-            assert close(high.float().first(x), net.first(x))  # the packed weight was never rounded
+            assert close(high.float().first(x), low.float().first(x))  # weights stay rounded, as torch leaves them
         assert served.double().first(x.double()).dtype == torch.float64
         assert close(served.to("cpu").float()(x), net(x))
 
