@@ -68,10 +68,16 @@ def _less_one(c: NodeContext, x: str) -> str:
 
 
 def _elu(c: NodeContext) -> str:
-    """Elu, and Celu, whose exponent is divided by alpha."""
-    x, alpha = c.tensor(0), c.attribute("alpha", 1.0)
-    low = c.g.map("mul", _less_one(c, c.g.map("div", x, alpha) if c.op == "Celu" else x), alpha)
+    x = c.tensor(0)
+    low = c.g.map("mul", _less_one(c, x), c.attribute("alpha", 1.0))
     return c.g.map("select", c.g.map("less", x, 0), low, x)
+
+
+def _celu(c: NodeContext) -> str:
+    """Both parts of ONNX's text as they stand: where alpha is 0 or below, neither is known by the sign of x."""
+    x, alpha = c.tensor(0), c.attribute("alpha", 1.0)
+    low = c.g.map("mul", c.g.map("sub", c.g.map("exp", c.g.map("div", x, alpha)), 1), alpha)
+    return c.g.map("add", c.g.map("max", x, 0), c.g.map("min", low, 0))
 
 
 def _selu(c: NodeContext) -> str:
@@ -228,7 +234,7 @@ ELEMENTWISE: Mapping[str, Rule] = {
     "LeakyRelu": _leaky_relu,
     "PRelu": _prelu,
     "Elu": _elu,
-    "Celu": _elu,
+    "Celu": _celu,
     "Selu": _selu,
     "HardSigmoid": _hard_sigmoid,
     "HardSwish": _hard_swish,
