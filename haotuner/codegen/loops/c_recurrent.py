@@ -53,7 +53,7 @@ def recurrent_lines(attributes: Mapping[str, Any], dtype: str, tokens: str, batc
         if clip is None or index not in CLIPPED:
             return f"const {real} v = u;"
         low, high = f"{-float(clip)!r}{f}", f"{float(clip)!r}{f}"
-        return f"const {real} v = u < {low} ? {low} : u > {high} ? {high} : u;"
+        return f"const {real} w = u < {low} ? {low} : u, v = w > {high} ? {high} : w;"
 
     def value(index: int) -> str:
         name, a, b = attributes["activations"][index]
