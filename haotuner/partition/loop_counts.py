@@ -24,7 +24,7 @@ from haotuner.codegen.expressions import (
     parts,
     slope,
 )
-from haotuner.codegen.loops.c_sums import summed_by_function
+from haotuner.codegen.loops.c_sums import MOST_UNROLLED, needs_unrolling, summed_by_function
 from haotuner.codegen.loops.concat_loops import interleaved_parts, pieces
 from haotuner.codegen.loops.loop_nest import elements_of, rows_before
 from haotuner.codegen.loops.loop_partition import interior_of
@@ -37,7 +37,6 @@ from haotuner.graph.types import numpy_dtype
 from haotuner.ops.formula import TRANSCENDENTAL
 
 QUOTIENTS = frozenset({"div", "rsqrt", "sqrt", "reciprocal", "fmod", "mod"})
-MOST_UNROLLED = 9  # terms of a reduction that a compiler writes out, so that the loop around it becomes vectors
 ACROSS = 1_000  # depth of the loop over an output's last axis where it is inside of a reduction's
 LoopNames: TypeAlias = tuple[str, ...]  # sorted; what is counted happens once for each value of these variables
 
@@ -233,4 +232,4 @@ class _GroupCounter:
 def _is_unrolled(fold: Fold) -> bool:
     """True if a compiler writes a reduction's terms out."""
     extents = [extent for _, extent in fold.axes if isinstance(extent, int)]
-    return len(extents) == len(fold.axes) and prod(extents) <= MOST_UNROLLED
+    return needs_unrolling(fold) or (len(extents) == len(fold.axes) and prod(extents) <= MOST_UNROLLED)

@@ -98,3 +98,15 @@ def test_groups_of_models_call_no_function_for_each_float(name: str, tmp_path: P
     subprocess.run([compilers()[0], *flags, "-S", str(source), "-o", str(tmp_path / "g.s")], check=True)
     library = {item for item in called((tmp_path / "g.s").read_text(encoding="utf-8")) if not item.startswith("ht_")}
     assert not library or fp64 and all(not item.endswith("f") for item in library), library
+
+
+@pytest.mark.parametrize(("how", "taps"), [("sum", 9), ("sum", 13), ("max", 9), ("max", 13), ("max", 31)])
+def test_windows_of_many_rows_become_vectors(how: str, taps: int, tmp_path: Path) -> None:
+    instruction = {"sum": r"\tv?addps\t", "max": r"\tv?p(maxsd|cmpgtd)\t"}[how]
+    g = GraphBuilder()
+    image = g.input("x", (N, 4, dimension("h"), dimension("w")))
+    slid = g.add("window", image, axes=(2,), sizes=(taps,), strides=(1,), dilations=(1,))
+    graph = g.finish(g.add("reduce", slid, how=how, axes=(4,), keepdims=False))
+    text = loops_of(graph, "group_pool", lambda extent: 0).source.replace("static void", "void", 1)
+    (lines,) = assembly(text, compilers()[0], "x86-64", tmp_path).values()
+    assert re.search(instruction, lines)

@@ -14,10 +14,10 @@ onnx = pytest.importorskip("onnx")
 from onnx.reference import ReferenceEvaluator  # noqa: E402, after the skip
 
 
-def pool(shape: list[Any], **settings: Any) -> Any:
+def pool(shape: list[Any], op: str = "MaxPool", **settings: Any) -> Any:
     """A model of one pool over an image."""
     helper = onnx.helper
-    node = helper.make_node("MaxPool", ["x"], ["y"], **settings)
+    node = helper.make_node(op, ["x"], ["y"], **settings)
     ends = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, own) for name, own in (("x", shape), ("y", None))]
     return helper.make_model(
         helper.make_graph([node], "pool", ends[:1], ends[1:]), opset_imports=[helper.make_opsetid("", 13)]
@@ -45,6 +45,18 @@ def test_large_windows_are_taken_an_axis_at_a_time(settings):
     x = np.random.default_rng(0).standard_normal((2, 3, 17, 21)).astype(np.float32) - 3
     (want,) = ReferenceEvaluator(made).run(None, {"x": x})
     np.testing.assert_array_equal(interpret(graph, {"x": x})["y"], want)
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"pads": [6, 2, 4, 3], "count_include_pad": 1}, {"pads": [6, 2, 4, 3], "strides": [2, 3]}]
+)
+def test_averages_of_large_windows_are_sums_an_axis_at_a_time(settings: dict[str, Any]) -> None:
+    model = pool(["b", 3, "h", "w"], "AveragePool", kernel_shape=[13, 7], **settings)
+    graph = graph_of(model, None, {})
+    assert axes_of_windows(graph)[:2] == [(3,), (2,)]
+    x = np.random.default_rng(0).standard_normal((2, 3, 17, 21)).astype(np.float32) - 3
+    (expected,) = ReferenceEvaluator(model).run(None, {"x": x})
+    np.testing.assert_allclose(interpret(graph, {"x": x})["y"], expected, rtol=1e-5)
 
 
 def test_small_windows_and_lines_stay_whole():

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from haotuner.codegen.expressions import Expression, Fold, Variable
+from haotuner.codegen.expressions import Expression, Fold, Variable, parts
 from haotuner.codegen.loops.c_math import (
     MEMORY_TYPES,
     stored,
 )
 from haotuner.codegen.loops.c_ordered import ordered_node, ordered_source
+from haotuner.codegen.loops.c_sums import needs_unrolling
 from haotuner.codegen.loops.c_values import ValueWriter
 from haotuner.codegen.loops.concat_loops import interleaved_part, interleaved_parts, pieces
 from haotuner.codegen.loops.loop_nest import Group, Scope, elements_of, rows_before, text_of
@@ -25,7 +26,8 @@ from haotuner.codegen.sibling_outputs import SiblingOutput
 from haotuner.graph.extents import Extent
 from haotuner.graph.graph import Graph
 
-APART = '_Pragma("GCC ivdep")'  # gcc does not see that two outputs lie apart, and makes no vectors: 3 times as long
+# gcc does not see that two outputs lie apart, or an output and ten reads: without vectors it takes 3 to 20 times as long
+APART = '_Pragma("GCC ivdep")'
 
 
 def loops_of(graph: Graph, name: str, size: Callable[[Extent], int]) -> Group:
@@ -70,7 +72,8 @@ class LoopsWriter(ValueWriter):
                 stack.append(Scope(frozenset(), ["for (int half = 0; half < 2; ++half)"]))
                 begin, end = f"half ? middle_end : {begin}", f"(half ? {end} : middle)"
             stack.append(self._loop(variable.name, end, begin))
-        if any(sibling.axes == len(names) for sibling in result.beside):
+        many = any(isinstance(part, Fold) and needs_unrolling(part) for part in parts(value))
+        if (many and names[-1] in stack[-1].bound) or any(sibling.axes == len(names) for sibling in result.beside):
             stack[-1].lines[0] = f"{APART} {stack[-1].lines[0]}"
         for sibling in result.beside:
             once = [

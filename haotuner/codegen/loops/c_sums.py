@@ -26,6 +26,8 @@ from haotuner.graph.types import HALVES
 BLOCK_TERMS = 256  # computed terms that wait in memory before they are added: of fp32 a kilobyte
 LEAST_TERMS = 8  # fewer terms, as of a small window, are added one by one: loops around them become vectors so
 FEW_TERMS = 16  # up to so many, the same holds of terms that lie apart
+MOST_UNROLLED = 9  # terms that a compiler writes out by itself, so that the loop around them becomes vectors
+MOST_TOLD = 32  # terms of one axis that it is told to write out: more are a loop of their own
 
 # Vectors have 32 bytes on AVX-512, too: gcc stores terms so, and a load of two stores waits for both.
 SUMS = """#ifdef __AVX__
@@ -99,6 +101,19 @@ def summed_by_function(fold: Fold) -> bool:
         return False
     least = LEAST_TERMS if _beside(fold) else FEW_TERMS
     return not isinstance(last, int) or last >= least
+
+
+def needs_unrolling(fold: Fold) -> bool:
+    """True if a compiler is told to write out a reduction's terms: those of a line's window, too many to do so by itself."""
+    (axis, extent), *others = fold.axes
+    few = not others and isinstance(extent, int) and MOST_UNROLLED < extent <= MOST_TOLD
+    return few and not summed_by_function(fold) and any(_slides(part, axis) for part in parts(fold.value))
+
+
+def _slides(e: Expression, axis: Variable) -> bool:
+    """True if an expression loads from where an axis is added to a loop around it, as a sliding window does."""
+    names = [free_variables(index) for index in e.indices] if isinstance(e, Load) else []
+    return any(axis.name in own and len(own) > 1 for own in names)
 
 
 def direct(fold: Fold, graph: Graph) -> tuple[Load, ...]:
