@@ -17,6 +17,7 @@ from haotuner.codegen.expressions import (
     free_variables,
     parts,
     sized,
+    slope,
 )
 from haotuner.codegen.mixed_radix import merged
 from haotuner.graph.extents import product, same
@@ -106,14 +107,16 @@ def summed_by_function(fold: Fold) -> bool:
 def needs_unrolling(fold: Fold) -> bool:
     """True if a compiler is told to write out a reduction's terms: those of a line's window, too many to do so by itself."""
     (axis, extent), *others = fold.axes
-    few = not others and isinstance(extent, int) and MOST_UNROLLED < extent <= MOST_TOLD
-    return few and not summed_by_function(fold) and any(_slides(part, axis) for part in parts(fold.value))
+    if others or not isinstance(extent, int) or not MOST_UNROLLED < extent <= MOST_TOLD or summed_by_function(fold):
+        return False
+    return any(_slides(part, axis, extent) for part in parts(fold.value))
 
 
-def _slides(e: Expression, axis: Variable) -> bool:
-    """True if an expression loads from where an axis is added to a loop around it, as a sliding window does."""
-    names = [free_variables(index) for index in e.indices] if isinstance(e, Load) else []
-    return any(axis.name in own and len(own) > 1 for own in names)
+def _slides(e: Expression, axis: Variable, extent: int) -> bool:
+    """True if an expression loads windows that overlap: a loop around them moves by less than their extent."""
+    indices = [index for index in e.indices if axis.name in free_variables(index)] if isinstance(e, Load) else []
+    steps = [slope(index, name) for index in indices for name in free_variables(index) - {axis.name}]
+    return any(step is not None and 0 < step < extent for step in steps)
 
 
 def direct(fold: Fold, graph: Graph) -> tuple[Load, ...]:
