@@ -70,16 +70,18 @@ def graph_of(
         else:
             g.input(name, tensor.shape)
     pairs = zip(expressions, chosen_by or expressions, strict=True)
-    twins = {own: twin for scope, other in pairs for own, twin in zip(scopes(scope), scopes(other), strict=True)}
-    lowering = _Lowering(g, sizes, may_be_loops, twins)
+    kernel_nests = {
+        own: kernel_nest for scope, other in pairs for own, kernel_nest in zip(scopes(scope), scopes(other), strict=True)
+    }
+    lowering = _Lowering(g, sizes, may_be_loops, kernel_nests)
     return g.finish(*(lowering.scope(scope) for scope in expressions))
 
 
 class _Lowering:
-    """Nests that were written already, by the nest. ``twins``: by nests, those that choose their kernels."""
+    """Nests that were written already, by the nest. ``kernel_nests``: by nests, those that choose their kernels."""
 
-    def __init__(self, g: Folding, sizes: Mapping[str, int], may_be_loops: bool, twins: dict[Scope, Scope]) -> None:
-        self.g, self.sizes, self.may_be_loops, self.twins = g, sizes, may_be_loops, twins
+    def __init__(self, g: Folding, sizes: Mapping[str, int], may_be_loops: bool, kernel_nests: dict[Scope, Scope]) -> None:
+        self.g, self.sizes, self.may_be_loops, self.kernel_nests = g, sizes, may_be_loops, kernel_nests
         self.written: dict[Scope, str] = {}
 
     def source(self, read: Read) -> str:
@@ -95,9 +97,9 @@ class _Lowering:
         parted = _parted(scope)
         if parted is not None:
             return self.unparted(scope, *parted)
-        twin = self.twins[scope]
-        kernel = kernel_of(twin, self.sizes, may_be_loops=self.may_be_loops)
-        if kernel is not None and twin is not scope:
+        kernel_nest = self.kernel_nests[scope]
+        kernel = kernel_of(kernel_nest, self.sizes, may_be_loops=self.may_be_loops)
+        if kernel is not None and kernel_nest is not scope:
             kernel = next((own for own in kernels(scope) if own.alike(kernel)), None)
         if kernel is not None and kernel.kind == "conv":
             return self.conv(scope, kernel)
@@ -105,7 +107,7 @@ class _Lowering:
             return self.matmul(scope, kernel)
         small = (
             not any(is_symbolic(loop.extent) for loop in scope.sums)
-            and points(scope.sums if twin is scope else twin.sums, self.sizes) <= MOST_TERMS
+            and points(scope.sums if kernel_nest is scope else kernel_nest.sums, self.sizes) <= MOST_TERMS
         )
         if small and (kernel is None or kernel.kind != "band"):
             return self.terms(scope)
@@ -116,10 +118,11 @@ class _Lowering:
     def unparted(self, scope: Scope, name: str, dividend: Affine, divisor: int) -> str:
         """The axis as two, then as one again, cut to its range."""
         at = [loop.name for loop in scope.spatial].index(name)
-        loop, twin = scope.spatial[at], self.twins[scope]
+        loop, kernel_nest = scope.spatial[at], self.kernel_nests[scope]
         in_parts, start = _in_parts(scope, name, dividend, divisor)
-        other = _parted(twin)
-        self.twins.setdefault(in_parts, in_parts if other is None or twin is scope else _in_parts(twin, *other)[0])
+        other = _parted(kernel_nest)
+        parted = in_parts if other is None or kernel_nest is scope else _in_parts(kernel_nest, *other)[0]
+        self.kernel_nests.setdefault(in_parts, parted)
         tensor = self.scope(in_parts)
         shape = list(self.g.types[tensor].shape)
         shape[at : at + 2] = [canonical(shape[at] * divisor)]
