@@ -28,7 +28,7 @@ BLOCK_TERMS = 256  # computed terms that wait in memory before they are added: o
 LEAST_TERMS = 8  # fewer terms, as of a small window, are added one by one: loops around them become vectors so
 FEW_TERMS = 16  # up to so many, the same holds of terms that lie apart
 MOST_UNROLLED = 9  # terms that a compiler writes out by itself, so that the loop around them becomes vectors
-MOST_TOLD = 32  # terms of one axis that it is told to write out: more are a loop of their own
+MOST_BY_PRAGMA = 32  # terms of one axis that it is told to write out: more are a loop of their own
 
 # Vectors have 32 bytes on AVX-512, too: gcc stores terms so, and a load of two stores waits for both.
 SUMS = """#ifdef __AVX__
@@ -107,7 +107,7 @@ def summed_by_function(fold: Fold) -> bool:
 def needs_unrolling(fold: Fold) -> bool:
     """True if a compiler is told to write out a reduction's terms: those of a line's window, too many to do so by itself."""
     (axis, extent), *others = fold.axes
-    if others or not isinstance(extent, int) or not MOST_UNROLLED < extent <= MOST_TOLD or summed_by_function(fold):
+    if others or not isinstance(extent, int) or not MOST_UNROLLED < extent <= MOST_BY_PRAGMA or summed_by_function(fold):
         return False
     return any(_slides(part, axis, extent) for part in parts(fold.value))
 

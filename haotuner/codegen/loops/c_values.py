@@ -17,7 +17,7 @@ from haotuner.codegen.expressions import (
     free_variables,
 )
 from haotuner.codegen.loops.c_math import C_TYPES, applied, fused, joined, loaded, neutral, number, rounded
-from haotuner.codegen.loops.c_sums import BLOCK_TERMS, MOST_TOLD, direct, needs_unrolling, one_axis, summed_by_function
+from haotuner.codegen.loops.c_sums import BLOCK_TERMS, MOST_BY_PRAGMA, direct, needs_unrolling, one_axis, summed_by_function
 from haotuner.codegen.loops.loop_nest import Scope
 from haotuner.codegen.loops.loop_partition import Clipped, clipped
 from haotuner.codegen.loops.recompute import RowBuffer
@@ -131,7 +131,7 @@ class ValueWriter:
                 begin, end = (self._value(bound, inner) for bound in selected.bounds[variable.name])
             inner.append(self._loop(variable.name, end, begin, step))
         if self.functions and selected is None and needs_unrolling(fold):
-            inner[-1].lines[0] = f'_Pragma("GCC unroll {MOST_TOLD}") {inner[-1].lines[0]}'
+            inner[-1].lines[0] = f'_Pragma("GCC unroll {MOST_BY_PRAGMA}") {inner[-1].lines[0]}'
         value = self._value(bounded.value, inner)
         if e.how in ("max", "min") and kind == "float":
             return self._extreme(e, name, value, inner, stack, scope)
