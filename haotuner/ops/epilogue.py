@@ -56,9 +56,13 @@ _CUBE = apply("mul", apply("mul", VALUE, VALUE), VALUE)
 _TANH_NORMAL = apply(
     "sigmoid", apply("mul", apply("add", VALUE, apply("mul", _CUBE, 0.044715)), 2.0 * math.sqrt(2.0 / math.pi))
 )
+# tanh(log(1 + e^x)) is n / (n + 2) of n = e^x (e^x + 2); from 20 on it is 1 to the last bit, and nothing overflows.
+_GROWN = apply("exp", apply("min", VALUE, 20.0))
+_GATE = apply("mul", _GROWN, apply("add", _GROWN, 2.0))
+_MISH = apply("mul", VALUE, apply("div", _GATE, apply("add", _GATE, 2.0)))
 _SLOPED = apply("add", apply("max", VALUE, 0.0), apply("mul", apply("min", VALUE, 0.0), Load("slope")))
 
-# Gains are the largest slopes: gelu's at x = 1.41, silu's at 2.4, hard-swish's at 3.
+# Gains are the largest slopes: gelu's at x = 1.41, mish's at 1.49, silu's at 2.4, hard-swish's at 3.
 STEPS: dict[str, Step] = {
     step.name: step
     for step in (
@@ -79,6 +83,7 @@ STEPS: dict[str, Step] = {
              gain=0.0, scales="scale"),
         # ONNX's PRelu, and LeakyRelu where all slopes are one: x where it is positive, slope x where it is not.
         Step(name="prelu", number=14, formula=_SLOPED, operands=(("slope", "channel"),), scales="slope"),
+        Step(name="mish", number=15, formula=_MISH, gain=1.1),
     )
 }  # fmt: skip
 

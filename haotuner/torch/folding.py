@@ -21,6 +21,7 @@ _PLAIN: dict[type[torch.nn.Module], str] = {
     torch.nn.Tanh: "tanh",
     torch.nn.Hardswish: "hardswish",
     torch.nn.Hardsigmoid: "hardsigmoid",
+    torch.nn.Mish: "mish",
 }
 
 

@@ -30,7 +30,7 @@ _DEFAULTS = {"stride": 1, "padding": 0, "output_padding": 0, "dilation": 1, "gro
 _STEPS: Mapping[Any, str] = {
     F.relu: "relu", torch.relu: "relu", "relu": "relu", F.relu6: "relu6", F.silu: "silu",
     torch.sigmoid: "sigmoid", "sigmoid": "sigmoid", torch.tanh: "tanh", "tanh": "tanh",
-    F.hardswish: "hardswish", F.hardsigmoid: "hardsigmoid",
+    F.hardswish: "hardswish", F.hardsigmoid: "hardsigmoid", F.mish: "mish",
 }  # fmt: skip
 _GELU = {"none": "gelu", "tanh": "gelutanh"}
 

@@ -101,12 +101,16 @@ def program(steps: Sequence[str], lanes: int, symbol: str, *, rows_are_channels:
 
 
 def _stepped(make: Maker, step: str, value: Any, inputs: dict[str, Any]) -> Any:
-    """A step of a kept value: by its formula, but for two that have a shorter form."""
+    """A step of a kept value: by its formula, but for three that have a shorter form or use a part of it twice."""
     number = make.number
     if step == "gelu":
         return value * make.normal(value)
     if step == "gelutanh":  # x (1 + tanh t) / 2 is x sigmoid(2 t)
         return value * make.sigmoid(value * (value * value * number(0.07135481627) + number(1.5957691216)))
+    if step == "mish":
+        grown = make.exp(make.below(value, number(20.0)))
+        gate = make.keep(grown * (grown + number(2.0)))
+        return value * (gate / (gate + number(2.0)))
     return _by_formula(make, STEPS[step].formula, {**inputs, "value": value})
 
 

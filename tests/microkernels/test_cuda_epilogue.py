@@ -37,7 +37,7 @@ BUILT = (  # for the very steps: every step among them, stored from registers, t
     (examples.WGMMA.kernel(bm=64, bn=64, st=2), ("bias", "gelu")),  # what comes last is rounded to 16 bits at once
     (examples.MMA_BF16.kernel(bm=16, bn=64, bk=32, wm=1, wn=1, st=2), ("bias", "residual", "silu")),
     (examples.WGMMA_BF16.kernel(bm=64, bn=64, st=2), ("bias", "gelutanh")),
-    (examples.MMA.kernel(bm=32, bn=64, bk=32, wm=2, wn=1, st=2), ("scale", "sigmoid")),
+    (examples.MMA.kernel(bm=32, bn=64, bk=32, wm=2, wn=1, st=2), ("scale", "sigmoid", "mish")),
 )
 KERNELS += tuple(stepped(kernel, coded(steps)) for kernel, steps in BUILT)
 
@@ -82,6 +82,7 @@ def test_formulas_say_what_frameworks_mean():
         "hardswish": x * np.minimum(np.maximum(x + 3, 0), 6) / 6,
         "hardsigmoid": np.minimum(np.maximum(x + 3, 0), 6) / 6,
         "relu6": np.minimum(np.maximum(x, 0), 6),
+        "mish": x * np.tanh(np.log1p(np.exp(x))),
     }
     assert wanted.keys() == {name for name, step in STEPS.items() if not step.operands}
     for name, want in wanted.items():

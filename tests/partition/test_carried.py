@@ -28,10 +28,19 @@ def test_a_sum_of_two_products_is_carried_by_one_of_them():
     assert not any(isinstance(step, Loops) for step in steps)
 
 
+
+
+def mish(g: GraphBuilder, x: str) -> str:
+    """x tanh(log(1 + e^x)), as files say it."""
+    softplus = g.map("add", g.map("max", x, 0.0), g.map("log1p", g.map("exp", g.map("neg", g.map("abs", x)))))
+    return g.map("mul", x, g.map("tanh", softplus))
+
+
 FUNCTIONS: dict[str, Any] = {
     "gelu": decompositions.gelu,
     "gelutanh": decompositions.gelu_tanh,
     "silu": decompositions.silu,
+    "mish": mish,
     "relu": lambda g, x: g.map("max", x, 0.0),
     "hardswish": lambda g, x: g.map(
         "mul", x, g.map("max", g.map("min", g.map("add", g.map("mul", x, 1 / 6), 0.5), 1.0), 0.0)

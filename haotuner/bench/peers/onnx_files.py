@@ -146,7 +146,7 @@ def _steps(graph: Graph, op: Op, last: str, constants: Mapping[str, Array], chan
         elif step == "relu6":
             last = graph.node("Clip", last, graph.constant(np.float32(0)), graph.constant(np.float32(6)))
         else:
-            known = {"relu": "Relu", "sigmoid": "Sigmoid", "tanh": "Tanh", "hardswish": "HardSwish"}
+            known = {"relu": "Relu", "sigmoid": "Sigmoid", "tanh": "Tanh", "hardswish": "HardSwish", "mish": "Mish"}
             if step not in known:
                 raise UnsupportedOp(f"ONNX files are not written with the epilogue step {step}")
             last = graph.node(known[step], last)

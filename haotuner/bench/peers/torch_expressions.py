@@ -74,6 +74,7 @@ def _step(torch: Any, name: str, channel: int) -> Callable[[Any, Mapping[str, An
         "hardswish": lambda y, _: f.hardswish(y),
         "hardsigmoid": lambda y, _: f.hardsigmoid(y),
         "relu6": lambda y, _: f.relu6(y),
+        "mish": lambda y, _: f.mish(y),
     }
     if name not in known:
         raise UnsupportedOp(f"there is no torch expression of {name}")
