@@ -113,7 +113,7 @@ def in_circles() -> set[str]:
 
 def reached(module: Module) -> set[str]:
     """Other rooms that a module imports."""
-    others = {found.part for imported in module.imports if (found := target(imported.module)) is not None}
+    others = {target_module.part for imported in module.imports if (target_module := target(imported.module)) is not None}
     return others - {module.part, ""} if module.part else set()
 
 

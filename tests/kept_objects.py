@@ -26,17 +26,17 @@ def compiled(words: Sequence[str], source: Path, headers: Sequence[Path], timeou
         timeout_s: for the compiler.
     """
     cache = ObjectCache(place() / "c-objects")
-    told = [version(words[0]), *words, source.name, *_sources_in(source, headers)]
-    key = key_of(source, repr((told, *(_headers_in(folder) for folder in (*headers, source.parent)))))
-    found = cache.find(key)
-    if found is not None:
-        return found
+    inputs = [version(words[0]), *words, source.name, *_sources_in(source, headers)]
+    key = key_of(source, repr((inputs, *(_headers_in(folder) for folder in (*headers, source.parent)))))
+    cached = cache.find(key)
+    if cached is not None:
+        return cached
     with cache.aside() as aside:
-        made = Path(aside) / "made.o"
-        command = [*words, "-c", str(source), "-o", str(made)]
+        object_file = Path(aside) / "made.o"
+        command = [*words, "-c", str(source), "-o", str(object_file)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
         assert done.returncode == 0, done.stderr
-        return cache.keep(key, made)
+        return cache.keep(key, object_file)
 
 
 def _headers_in(folder: Path) -> str:
@@ -51,11 +51,11 @@ def _read_once(folder: Path) -> str:
 
 def _sources_in(source: Path, folders: Sequence[Path]) -> list[str]:
     """The texts of what a source includes that is no header: of another source, to get at what is static there."""
-    asked = _SOURCE_IN.findall(source.read_text(encoding="utf-8"))
-    return [(folder / name).read_text(encoding="utf-8") for name in asked for folder in folders if (folder / name).exists()]
+    names = _SOURCE_IN.findall(source.read_text(encoding="utf-8"))
+    return [(folder / name).read_text(encoding="utf-8") for name in names for folder in folders if (folder / name).exists()]
 
 
 def ours(words: Sequence[str], sources: Sequence[Path], headers: Sequence[Path]) -> list[str]:
     """What to link: object files of the repository's sources, and the others, which a test wrote, as they are."""
     keeps = in_a_run()
-    return [str(compiled(words, one, headers) if keeps and one.is_relative_to(ROOT) else one) for one in sources]
+    return [str(compiled(words, source, headers) if keeps and source.is_relative_to(ROOT) else source) for source in sources]

@@ -52,9 +52,9 @@ def _measure(folder: Path) -> None:
         return
     if isinstance(rates, cpu_peak.CpuPeak):
         for entry in (folder / "haotuner").glob("cpu-peak-*.json"):
-            found = json.loads(entry.read_text())
-            found["rates"]["runs"] = cpu_peak.MAX_RUNS
-            entry.write_text(json.dumps(found))
+            peak = json.loads(entry.read_text())
+            peak["rates"]["runs"] = cpu_peak.MAX_RUNS
+            entry.write_text(json.dumps(peak))
 
 
 def toolchain() -> Toolchain:

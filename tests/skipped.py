@@ -25,13 +25,13 @@ def may_hold(config: pytest.Config, path: Path) -> bool:
 def keep_asked(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect all tests but those that were skipped. UsageError where one of them is no longer there."""
     noted = _noted(config)
-    kept = [item for item in items if item.nodeid in noted or _file(item.nodeid) in noted]
+    selected = [item for item in items if item.nodeid in noted or _file(item.nodeid) in noted]
     files = {_file(item.nodeid) for item in items}
-    gone = {name for name in noted if "::" in name and _file(name) in files} - {item.nodeid for item in kept}
+    gone = {name for name in noted if "::" in name and _file(name) in files} - {item.nodeid for item in selected}
     if gone:
         raise pytest.UsageError(f"skipped in the last run, not found in this one: {', '.join(sorted(gone))}; run all tests")
-    config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
-    items[:] = kept
+    config.hook.pytest_deselected(items=[item for item in items if item not in set(selected)])
+    items[:] = selected
 
 
 def _noted(config: pytest.Config) -> Sequence[str]:

@@ -34,10 +34,10 @@ _FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 
 def pages() -> list[Path]:
     """Every page of the sources once: not through the links inside haotuner/, nor what tools left behind."""
-    found = []
+    paths = []
     for folder in ("haotuner", "microkernels", "transfer", "hw_profiles", "tests", "docs"):
-        found += [path for path in (ROOT / folder).rglob("*.md") if not any(up.is_symlink() for up in path.parents)]
-    return sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *found])
+        paths += [path for path in (ROOT / folder).rglob("*.md") if not any(up.is_symlink() for up in path.parents)]
+    return sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *paths])
 
 
 def decisions() -> list[Path]:
@@ -143,8 +143,8 @@ def test_the_front_page_is_short():
 @cache
 def followed() -> set[str]:
     """Commands that the script which follows guides carries out, without their budgets."""
-    found = blocks((ROOT / "docs" / "quickstart.md").read_text(encoding="utf-8"))
-    return {_without_budget(block.text.partition(" || ")[0]) for block in found if isinstance(block, Command)}
+    guide_blocks = blocks((ROOT / "docs" / "quickstart.md").read_text(encoding="utf-8"))
+    return {_without_budget(block.text.partition(" || ")[0]) for block in guide_blocks if isinstance(block, Command)}
 
 
 def _without_budget(command: str) -> str:
@@ -169,7 +169,7 @@ def test_what_a_front_page_tells_to_type_is_followed_in_the_quickstart(name: str
 
 def commands() -> list[tuple[Path, str]]:
     """Every line of a page for people that calls haotuner, in a code block."""
-    found = []
+    calls = []
     for page in for_people():
         code = False
         for line in page.read_text(encoding="utf-8").splitlines():
@@ -178,8 +178,8 @@ def commands() -> list[tuple[Path, str]]:
                 continue
             text = line.strip().removeprefix("$ ").partition(" || ")[0].partition("  #")[0]
             if text.startswith("haotuner ") and not text.endswith("\\") and "…" not in text:
-                found.append((page, text.partition(" && ")[0]))
-    return found
+                calls.append((page, text.partition(" && ")[0]))
+    return calls
 
 
 def test_every_command_that_is_shown_has_the_options_that_it_shows():
@@ -221,7 +221,7 @@ def public() -> list[tuple[str, ast.AST]]:
         (split,) = (end for end in range(1, len(parts) + 1) if (ROOT.joinpath(*parts[:end])).with_suffix(".py").is_file())
         node: ast.AST = ast.parse(ROOT.joinpath(*parts[:split]).with_suffix(".py").read_text(encoding="utf-8"))
         for part in parts[split:]:
-            (node,) = (one for one in ast.iter_child_nodes(node) if getattr(one, "name", "") == part)
+            (node,) = (child for child in ast.iter_child_nodes(node) if getattr(child, "name", "") == part)
         shown.append((name, node))
     return shown
 
@@ -232,11 +232,11 @@ def test_docstrings_of_the_public_interface_say_first_what_a_thing_is():
         assert isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
         text = ast.get_docstring(node) or ""
         assert text, f"{name} has no docstring"
-        told = prose.faults(text.replace("``", "`"))
+        faults = prose.faults(text.replace("``", "`"))
         if text.startswith("`") or text.split()[0] in QUESTIONS:
-            told.append(f"begins with {text.split()[0]!r}, not with what it is")
-        if told:
-            wrong[name] = told
+            faults.append(f"begins with {text.split()[0]!r}, not with what it is")
+        if faults:
+            wrong[name] = faults
     assert set(wrong) <= OLDER_DOCSTRINGS, wrong
     assert set(wrong) == OLDER_DOCSTRINGS, "mended: take it out of OLDER_DOCSTRINGS"
 

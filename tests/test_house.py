@@ -92,16 +92,16 @@ class Module:
 def source_files() -> list[Path]:
     """Every source file once: the three links inside haotuner/ are left out."""
     links = [ROOT / "haotuner" / name for name in SIBLINGS]
-    found = []
+    files = []
     for folder in ("haotuner", *SIBLINGS):
         for suffix in ("py", "c", "h", "cu", "cc", "cpp"):
-            found += [p for p in (ROOT / folder).rglob(f"*.{suffix}") if not any(p.is_relative_to(link) for link in links)]
-    return sorted(found)
+            files += [p for p in (ROOT / folder).rglob(f"*.{suffix}") if not any(p.is_relative_to(link) for link in links)]
+    return sorted(files)
 
 
 @cache
 def modules() -> dict[str, Module]:
-    found = {}
+    modules_by_name = {}
     for path in source_files():
         if path.suffix != ".py":
             continue
@@ -110,8 +110,8 @@ def modules() -> dict[str, Module]:
         package = parts[:-1]
         name = ".".join(package if parts[-1] == "__init__" else parts)
         tree = ast.parse(path.read_text(encoding="utf-8"))
-        found[name] = Module(name, path, tuple(imports(tree.body, package, eager=True)))
-    return found
+        modules_by_name[name] = Module(name, path, tuple(imports(tree.body, package, eager=True)))
+    return modules_by_name
 
 
 def imports(body: list[ast.stmt], package: tuple[str, ...], *, eager: bool) -> Iterator[Import]:
@@ -165,14 +165,16 @@ def test_a_module_imports_only_from_its_floor_and_those_below():
     for module in modules().values():
         if not module.part:
             continue  # haotuner/__init__.py hands out the doors, on first use
-        for one in module.imports:
-            if not ours(one.module):
+        for imported in module.imports:
+            if not ours(imported.module):
                 continue
-            reached = target(one.module)
+            reached = target(imported.module)
             if reached is None:
-                wrong.append(f"{module.where}:{one.line} imports {one.module}, which does not exist")
+                wrong.append(f"{module.where}:{imported.line} imports {imported.module}, which does not exist")
             elif floor(reached) > floor(module):
-                wrong.append(f"{module.where}:{one.line} (floor {floor(module)}) imports {one.module} ({floor(reached)})")
+                wrong.append(
+                    f"{module.where}:{imported.line} (floor {floor(module)}) imports {imported.module} ({floor(reached)})"
+                )
     assert not wrong, told(wrong)
 
 
@@ -185,11 +187,12 @@ def test_words_import_nothing_but_the_standard_library_and_operators_numpy():
         "haotuner.spec.call_case",
     )  # rows of numbers for whole sets of kernels
     wrong = [
-        f"{m.where}:{one.line} {one.module}"
+        f"{m.where}:{imported.line} {imported.module}"
         for m in modules().values()
         if floor(m) == 0
-        for one in m.imports
-        if outside(one.module) and not (one.module.split(".")[0] == "numpy" and (m.part == "ops" or m.name in columns))
+        for imported in m.imports
+        if outside(imported.module)
+        and not (imported.module.split(".")[0] == "numpy" and (m.part == "ops" or m.name in columns))
     ]
     assert not wrong, told(wrong)
 
@@ -199,12 +202,12 @@ def test_serving_imports_words_numpy_and_tvm_ffi_only():
     for module in modules().values():
         if module.part not in SERVING or module.name in NEEDS_TUNE:
             continue
-        for one in module.imports:
-            reached = target(one.module)
-            if ours(one.module) and reached is not None and (floor(reached) > 0 and reached.part not in (*SERVING, "")):
-                wrong.append(f"{module.where}:{one.line} {one.module}")
-            if outside(one.module) and one.module.split(".")[0] not in ("numpy", "tvm_ffi"):
-                wrong.append(f"{module.where}:{one.line} {one.module}")
+        for imported in module.imports:
+            reached = target(imported.module)
+            if ours(imported.module) and reached is not None and (floor(reached) > 0 and reached.part not in (*SERVING, "")):
+                wrong.append(f"{module.where}:{imported.line} {imported.module}")
+            if outside(imported.module) and imported.module.split(".")[0] not in ("numpy", "tvm_ffi"):
+                wrong.append(f"{module.where}:{imported.line} {imported.module}")
     assert not wrong, told(wrong)
 
 
@@ -228,20 +231,20 @@ def test_no_module_imports_itself_in_a_circle():
 def test_tvm_is_imported_where_kernels_are_made_and_nowhere_else():
     wrong = []
     for module in modules().values():
-        for one in module.imports:
-            if one.module.split(".")[0] != "tvm":
+        for imported in module.imports:
+            if imported.module.split(".")[0] != "tvm":
                 continue
-            if module.part not in ("microkernels", "backends") or (module.part == "microkernels" and one.eager):
-                wrong.append(f"{module.where}:{one.line}")
+            if module.part not in ("microkernels", "backends") or (module.part == "microkernels" and imported.eager):
+                wrong.append(f"{module.where}:{imported.line}")
     assert not wrong, told(wrong)
 
 
 def test_typer_and_rich_live_in_the_command_line_only():
     wrong = [
-        f"{m.where}:{one.line}"
+        f"{m.where}:{imported.line}"
         for m in modules().values()
-        for one in m.imports
-        if one.module.split(".")[0] in ("typer", "rich", "click") and m.part != "cli"
+        for imported in m.imports
+        if imported.module.split(".")[0] in ("typer", "rich", "click") and m.part != "cli"
     ]
     assert not wrong, told(wrong)
 
@@ -249,21 +252,24 @@ def test_typer_and_rich_live_in_the_command_line_only():
 @cache
 def dependencies() -> dict[str, tuple[str, ...]]:
     """Import name to the paths that the comment of its line in pyproject.toml names."""
-    found: dict[str, tuple[str, ...]] = {}
+    users: dict[str, tuple[str, ...]] = {}
     for text in (ROOT / "pyproject.toml").read_text(encoding="utf-8").splitlines():
         if line := re.match(r'    "([A-Za-z0-9-]+)[^"]*",?\s*(?:#(.*))?$', text):
             name = IMPORT_NAMES.get(line[1], line[1].replace("-", "_"))
             if name == "haotuner":
                 continue  # an extra that takes in another one
             paths = re.findall(r"[\w./-]*/[\w./-]*|[\w-]+\.[a-z]+|\bMakefile\b", line[2] or "")
-            found[name] = (*found.get(name, ()), *(path.rstrip(".,:") for path in paths))
-    return found
+            users[name] = (*users.get(name, ()), *(path.rstrip(".,:") for path in paths))
+    return users
 
 
 def test_every_dependency_says_which_file_needs_it():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    listed = [*project["dependencies"], *(one for extra in project["optional-dependencies"].values() for one in extra)]
-    names = {re.match(r"[A-Za-z0-9-]+", one)[0] for one in listed if not one.startswith("haotuner")}  # type: ignore[index]
+    listed = [
+        *project["dependencies"],
+        *(requirement for extra in project["optional-dependencies"].values() for requirement in extra),
+    ]
+    names = {re.match(r"[A-Za-z0-9-]+", requirement)[0] for requirement in listed if not requirement.startswith("haotuner")}  # type: ignore[index]
     lacking = {name for name in names if not dependencies().get(IMPORT_NAMES.get(name, name.replace("-", "_")))}
     assert lacking == set()
 
@@ -271,9 +277,9 @@ def test_every_dependency_says_which_file_needs_it():
 def test_the_files_named_for_a_dependency_use_it():
     for name, paths in dependencies().items():
         for path in paths:
-            place = ROOT / path
-            assert place.exists(), f"the line of {name} in pyproject.toml names {path}, which is not there"
-            files = [place] if place.is_file() else place.rglob("*.py")
+            full_path = ROOT / path
+            assert full_path.exists(), f"the line of {name} in pyproject.toml names {path}, which is not there"
+            files = [full_path] if full_path.is_file() else full_path.rglob("*.py")
             word = re.compile(rf"\b{name.removeprefix('pytest_')}\b")
             assert any(word.search(file.read_text(encoding="utf-8")) for file in files), f"{path} does not use {name}"
 
@@ -281,13 +287,15 @@ def test_the_files_named_for_a_dependency_use_it():
 def test_a_package_from_outside_is_imported_where_its_dependency_says():
     wrong = []
     for module in modules().values():
-        for one in module.imports:
-            name = one.module.split(".")[0]
-            if not outside(one.module) or name == "numpy":
+        for imported in module.imports:
+            name = imported.module.split(".")[0]
+            if not outside(imported.module) or name == "numpy":
                 continue
             allowed = dependencies().get(name, ())
             if not any((ROOT / path) == module.path or (ROOT / path) in module.path.parents for path in allowed):
-                wrong.append(f"{module.where}:{one.line} imports {name}, whose line names {', '.join(allowed) or 'nothing'}")
+                wrong.append(
+                    f"{module.where}:{imported.line} imports {name}, whose line names {', '.join(allowed) or 'nothing'}"
+                )
     assert not wrong, told(wrong)
 
 
@@ -332,20 +340,20 @@ def subscripts(module: Module) -> Iterator[ast.Subscript]:
 
 
 def test_only_a_family_and_its_backend_read_the_parameters_of_a_kernel():
-    allowed, found = ("microkernels/", "backends/"), set()
+    allowed, seen = ("microkernels/", "backends/"), set()
     wrong = []
     for module in modules().values():
         for node in subscripts(module):
             if re.search(r"(^|\.)(kernel|k)$", ast.unparse(node.value)) and not inside(module).startswith(allowed):
-                found |= {one for one in READS_PARAMETERS if inside(module).startswith(one)}
+                seen |= {prefix for prefix in READS_PARAMETERS if inside(module).startswith(prefix)}
                 if not inside(module).startswith(READS_PARAMETERS):
                     wrong.append(f"{module.where}:{node.lineno} {ast.unparse(node)}")
     assert not wrong, told(wrong)
-    assert found == set(READS_PARAMETERS), "take what is clean off the list"
+    assert seen == set(READS_PARAMETERS), "take what is clean off the list"
 
 
 def test_kinds_of_devices_are_named_where_devices_are_known():
-    kinds, found = {"cpu", "cuda", "hip"}, set()
+    kinds, seen = {"cpu", "cuda", "hip"}, set()
     wrong = []
     for module in modules().values():
         if inside(module).startswith(NAMES_KINDS):
@@ -353,11 +361,11 @@ def test_kinds_of_devices_are_named_where_devices_are_known():
         for node in nodes(module, "|".join(kinds)):
             if not (isinstance(node, ast.Constant) and node.value in kinds) or inside(module).startswith(NOT_OF_OURS):
                 continue
-            found |= {one for one in STILL_NAMES_KINDS if inside(module).startswith(one)}
+            seen |= {prefix for prefix in STILL_NAMES_KINDS if inside(module).startswith(prefix)}
             if not inside(module).startswith(STILL_NAMES_KINDS):
                 wrong.append(f"{module.where}:{node.lineno} {node.value!r}")
     assert not wrong, told(wrong)
-    assert found == set(STILL_NAMES_KINDS), "take what is clean off the list"
+    assert seen == set(STILL_NAMES_KINDS), "take what is clean off the list"
 
 
 def test_no_module_keeps_changing_state():

@@ -79,7 +79,7 @@ def test_files_of_others_are_opened_in_one_way():
             continue
         where = module.where.removeprefix("haotuner/")
         for function, line, call in openings(module):
-            key = next((one for one in (f"{where} {function}", f"{where} ") if one in ALLOWED), "")
+            key = next((candidate for candidate in (f"{where} {function}", f"{where} ") if candidate in ALLOWED), "")
             used.add(key)
             if not key:
                 wrong.append(f"{where}:{line} {function}: {call}; files of others go through haotuner/host/files.py")

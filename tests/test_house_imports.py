@@ -20,8 +20,11 @@ BY_HAND = ("bench",)  # folders of commands, not tests, that say themselves what
 def brought() -> frozenset[str]:
     """Names to import of the packages that ``make test`` installs."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    listed = [*project["dependencies"], *(one for extra in BROUGHT for one in project["optional-dependencies"][extra])]
-    names = [found[0] for one in listed if (found := re.match(r"[A-Za-z0-9-]+", one))]
+    listed = [
+        *project["dependencies"],
+        *(requirement for extra in BROUGHT for requirement in project["optional-dependencies"][extra]),
+    ]
+    names = [match[0] for requirement in listed if (match := re.match(r"[A-Za-z0-9-]+", requirement))]
     return frozenset(IMPORT_NAMES.get(name, name.replace("-", "_")) for name in names)
 
 
@@ -34,54 +37,56 @@ def loads(name: str) -> frozenset[str]:
 def reached(name: str) -> tuple[str, ...]:
     """Modules of ours that the import of a name runs: a package before its modules."""
     parts = name.split(".")
-    found = (target(".".join(parts[:end])) for end in range(1, len(parts) + 1))
-    return tuple(dict.fromkeys(module.name for module in found if module is not None))
+    targets = (target(".".join(parts[:end])) for end in range(1, len(parts) + 1))
+    return tuple(dict.fromkeys(module.name for module in targets if module is not None))
 
 
 @cache
 def loaded(name: str) -> frozenset[str]:
     """What ``loads`` says, of a module by its own name."""
-    found: set[str] = set()
-    asked = [name]
+    external: set[str] = set()
+    pending = [name]
     seen = {name}
-    while asked:
-        packages, inner = beside(asked.pop())
-        found |= packages
-        asked += inner - seen
+    while pending:
+        packages, inner = beside(pending.pop())
+        external |= packages
+        pending += inner - seen
         seen |= inner
-    return frozenset(found)
+    return frozenset(external)
 
 
 @cache
 def beside(name: str) -> tuple[frozenset[str], frozenset[str]]:
     """Packages from outside, and modules of ours, that a module itself imports."""
-    eager = [one.module for one in modules()[name].imports if one.eager]
-    packages = frozenset(one.split(".")[0] for one in eager if outside(one))
-    return packages, frozenset(module for one in eager if not outside(one) for module in reached(one))
+    eager = [imported.module for imported in modules()[name].imports if imported.eager]
+    packages = frozenset(module_name.split(".")[0] for module_name in eager if outside(module_name))
+    return packages, frozenset(
+        module for module_name in eager if not outside(module_name) for module in reached(module_name)
+    )
 
 
-def lacking(source: str, place: Path) -> list[str]:
+def lacking(source: str, path: Path) -> list[str]:
     """Lines of one file of tests that fail to import where ``make test`` installed its packages and nothing else."""
     body = ast.parse(source).body
-    asked: dict[str, int] = {}  # the package of each importorskip outside all functions, and its first line
+    skip_lines: dict[str, int] = {}  # the package of each importorskip outside all functions, and its first line
     for statement in body:
         if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             continue
         for node in ast.walk(statement):
-            if isinstance(node, ast.Call) and (found := re.match(r"pytest\.importorskip\('(\w+)", ast.unparse(node))):
-                asked.setdefault(found[1], node.lineno)
+            if isinstance(node, ast.Call) and (match := re.match(r"pytest\.importorskip\('(\w+)", ast.unparse(node))):
+                skip_lines.setdefault(match[1], node.lineno)
 
-    def needs(one: Import) -> set[str]:
-        if one.module.split(".")[0] == "tests":
+    def needs(imported: Import) -> set[str]:
+        if imported.module.split(".")[0] == "tests":
             return set()  # a file of tests itself: read on its own
-        return {one.module.split(".")[0]} if outside(one.module) else set(loads(one.module))
+        return {imported.module.split(".")[0]} if outside(imported.module) else set(loads(imported.module))
 
     return [
-        f"{place}:{one.line} {one.module} needs {name}: pytest.importorskip({name!r}) before it"
-        for one in imports(body, place.parent.parts, eager=True)
-        if one.eager
-        for name in sorted(needs(one) - brought())
-        if asked.get(name, one.line) >= one.line
+        f"{path}:{imported.line} {imported.module} needs {name}: pytest.importorskip({name!r}) before it"
+        for imported in imports(body, path.parent.parts, eager=True)
+        if imported.eager
+        for name in sorted(needs(imported) - brought())
+        if skip_lines.get(name, imported.line) >= imported.line
     ]
 
 

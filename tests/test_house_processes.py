@@ -14,7 +14,7 @@ OS = ("fork", "system", "popen", "spawn", "posix_spawn", "exec")
 
 def starts(tree: ast.Module) -> Iterator[str]:
     for node in ast.walk(tree):
-        names = [one.name for one in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
         source = node.module if isinstance(node, ast.ImportFrom) else None
         if isinstance(node, ast.stmt) and ("multiprocessing" in names or source in ("subprocess", "multiprocessing")):
             yield f"line {node.lineno} imports what starts processes"
@@ -26,12 +26,12 @@ def starts(tree: ast.Module) -> Iterator[str]:
 
 def test_processes_are_started_by_isolate_alone() -> None:
     """There a child has a session of its own: a signal to our process group does not reach it, and it dies with us."""
-    found = {
-        path.relative_to(ROOT).as_posix(): said
+    violations = {
+        path.relative_to(ROOT).as_posix(): lines
         for path in ROOT.rglob("*.py")
         if "isolate" not in path.relative_to(ROOT).parts
         and re.search(r"subprocess|multiprocessing|\bos\b", text := path.read_text(encoding="utf-8"))
-        and (said := list(starts(ast.parse(text))))
+        and (lines := list(starts(ast.parse(text))))
     }
-    assert found == {}
+    assert violations == {}
     assert list(starts(ast.parse((ROOT / "isolate" / "group.py").read_text(encoding="utf-8"))))

@@ -15,7 +15,7 @@ from tests.standin import image, library
 
 
 @pytest.fixture(autouse=True)
-def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+def objects_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setattr(kept, "PLACE", tmp_path / "kept")
     return tmp_path / "kept"
 
@@ -29,26 +29,26 @@ def test_an_entry_is_made_once_for_its_content_and_cuts_between_parts_count() ->
     assert [text("ab", b"c"), text("ab", b"c"), text("a", "bc"), text("ab", b"c")] == ["1", "1", "2", "1"]
 
 
-def test_what_could_not_be_made_is_made_by_the_next(place: Path) -> None:
+def test_what_could_not_be_made_is_made_by_the_next(objects_folder: Path) -> None:
     def broken(folder: Path) -> None:
         (folder / "half").touch()
         raise RuntimeError("no compiler")
 
     with pytest.raises(RuntimeError, match="no compiler"):
         kept.kept("unit", ["a"], broken)
-    assert list(place.iterdir()) == []
-    made = kept.kept("unit", ["a"], lambda folder: (folder / "whole").touch())
-    assert [path.name for path in made.iterdir()] == ["whole"]
+    assert list(objects_folder.iterdir()) == []
+    entry = kept.kept("unit", ["a"], lambda folder: (folder / "whole").touch())
+    assert [path.name for path in entry.iterdir()] == ["whole"]
 
 
-def test_entries_that_nobody_used_go_and_one_that_is_used_stays(place: Path) -> None:
+def test_entries_that_nobody_used_go_and_one_that_is_used_stays(objects_folder: Path) -> None:
     old, used = (kept.kept("unit", [name], lambda folder: None) for name in ("old", "used"))
     long_ago = time.time() - (kept.DAYS + 1) * 24 * 3600
     for folder in (old, used):
         os.utime(folder, (long_ago, long_ago))
     assert kept.kept("unit", ["used"], lambda folder: None) == used
     kept.forget()
-    assert list(place.iterdir()) == [used]
+    assert list(objects_folder.iterdir()) == [used]
 
 
 def test_a_place_that_cannot_be_written_is_that_of_the_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def site(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_wheel_holds_real_files_and_works(wheel: Path, site: Path, tmp_path: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
-    for wanted in (
+    for member in (
         "haotuner/microkernels/cpu/dense.py",
         "haotuner/transfer/__init__.py",
         "haotuner/hw_profiles/profiles/h200.toml",
@@ -90,7 +90,7 @@ def test_a_wheel_holds_real_files_and_works(wheel: Path, site: Path, tmp_path: P
         "haotuner/transfer/models/README.md",
         "haotuner/py.typed",
     ):
-        assert wanted in names
+        assert member in names
     models = [name for name in names if name.startswith("haotuner/transfer/models/")]
     assert {name.rpartition(".")[2] for name in models} >= {"txt", "json"}, "the shipped models and their provenance"
     assert not [name for name in names if name.split("/")[0] in ("transfer", "microkernels", "hw_profiles", "tests")]

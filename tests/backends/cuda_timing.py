@@ -48,17 +48,17 @@ class Timed:
         self.pick, op = pick, Op.parse(pick.op)
         self.n, self.k = op["n"], op["k"]
         self.module = self.library.load(cubin)
-        self.loaded = [self._kernel(place) for place in range(len(pick.kernels))]
+        self.loaded = [self._kernel(index) for index in range(len(pick.kernels))]
         self.reduce, _ = self.library.function(self.module, reduce_symbol(op.dtype))
         draw = np.random.default_rng(1)
         self.x = draw.standard_normal((ROWS, self.k)).astype(pick.dtype)
         self.weights = [draw.standard_normal((self.n, self.k)).astype(pick.dtype) for _ in range(WEIGHTS)]
         self.at_x, self.at_y = self._put(self.x), self.library.allocate(ROWS * self.n * self.x.itemsize)
-        self.at_w = np.array([self._put(one) for one in self.weights], np.uint64)
+        self.at_w = np.array([self._put(weight) for weight in self.weights], np.uint64)
         self.partial = self.library.allocate(4 * ROWS * self.n * 4)
 
-    def _kernel(self, place: int) -> Loaded:
-        kernel = self.pick.kernels[place]
+    def _kernel(self, index: int) -> Loaded:
+        kernel = self.pick.kernels[index]
         launch = family(kernel).launch(kernel)
         words = kernel_words(kernel.name, launch, family(kernel).dtype, kn=False)
         function, (registers, local, shared) = self.library.function(self.module, kernel.name, launch.shared_bytes)
@@ -96,18 +96,18 @@ class Timed:
 def copies(timed: Timed) -> None:
     """What is put, copied and filled is there when the call returns."""
     library, values = timed.library, np.arange(1000, dtype=np.float32)
-    one, two, back = library.allocate(4000), library.allocate(4000), np.zeros(1000, np.float32)
-    library.put(one, values)
+    source, target, back = library.allocate(4000), library.allocate(4000), np.zeros(1000, np.float32)
+    library.put(source, values)
     values[:] = -1  # the device has it already
-    library.copy(two, one, 4000)
-    library.poison(one, 4000)
-    library.get(two, back)
+    library.copy(target, source, 4000)
+    library.poison(source, 4000)
+    library.get(target, back)
     assert (back == np.arange(1000)).all()
-    library.get(one, back)
+    library.get(source, back)
     assert np.isnan(back).all()
     before = timed.driver.count("cuMemFree")
-    library.free(one)
-    library.free(two)
+    library.free(source)
+    library.free(target)
     assert timed.driver.count("cuMemFree") == before + 2
 
 
@@ -160,7 +160,7 @@ def fails(timed: Timed) -> None:
         ("cuMemcpyDtoHAsync", 1, lambda: library.get(address, values)),
         ("cuMemcpyDtoDAsync", 1, lambda: library.copy(address, address + 32, 32)),
         ("cuMemsetD8Async", 1, lambda: library.poison(address, 64)),
-        *(("cuStreamSynchronize", 1, one) for one in (
+        *(("cuStreamSynchronize", 1, action) for action in (
             lambda: library.put(address, values), lambda: library.get(address, values),
             lambda: library.copy(address, address + 32, 32), lambda: library.poison(address, 64),
             lambda: library.run(call), lambda: library.once_us(call), lambda: library.prepare(call, LAUNCHES),
@@ -179,16 +179,16 @@ def fails(timed: Timed) -> None:
     )  # fmt: skip
     if timed.pick.dtype == "float16":  # the emulator needs a while for each; the rest is as with the other type
         doing = (lambda: library.run(call), lambda: library.once_us(call), lambda: library.prepare(call, LAUNCHES))
-        cases = tuple(("cuTensorMapEncodeTiled", nth, one) for nth in (1, 1 + WEIGHTS) for one in doing)
+        cases = tuple(("cuTensorMapEncodeTiled", nth, action) for nth in (1, 1 + WEIGHTS) for action in doing)
 
     def ready() -> bool:
         library.prepare(call, LAUNCHES)
         return True
 
-    for name, nth, one in cases:
+    for name, nth, action in cases:
         timed.driver.fail(name, "2", nth)
         with pytest.raises(Refusal, match=r"CUDA_ERROR_OUT_OF_MEMORY \(2\)") as raised:
-            one()
+            action()
             raise AssertionError(f"call {nth} of {name} failed, and nobody was told")
         assert raised.value.reason == "memory" and not raised.value.fatal, (name, nth)
         timed.driver.fail(name, "")
@@ -299,11 +299,11 @@ def parted(cubin: str, op: str, library: str = "") -> None:
 def unended(cubin: str, op: str, library: str = "") -> None:
     """A capture that the driver does not end is said, and no graph of it is used."""
     timed = _begin(cubin, op, library)
-    made = timed.driver.count("cuGraphInstantiate")
+    instantiations = timed.driver.count("cuGraphInstantiate")
     timed.driver.fail("cuStreamEndCapture", "901")
     with pytest.raises(Refusal, match=r"ending a capture: .* \(901\)"):
         timed.library.prepare(timed.call((0, ROWS)), LAUNCHES)
-    assert timed.driver.count("cuGraphInstantiate") == made
+    assert timed.driver.count("cuGraphInstantiate") == instantiations
 
 
 if __name__ == "__main__":

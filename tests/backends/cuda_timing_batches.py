@@ -18,7 +18,7 @@ EXTENTS = {"b": 3, "m": 5, "n": 7, "k": 16}
 def timing_batches(cubin: str, op: str, library: str = "") -> None:
     """Every kernel is right, a batch is one launch, and a launch that the driver refuses is said; the next is right."""
     driver, timed = opened(library)
-    pick, parsed = next(one for one in PRODUCT_PICKS if one.op == op), Op.parse(op)
+    pick, parsed = next(pick for pick in PRODUCT_PICKS if pick.op == op), Op.parse(op)
     module = timed.load(Path(cubin))
     for kernel in pick.kernels:
         launch, depth = family(kernel).launch(kernel), family(kernel).tile(kernel).step["k"]

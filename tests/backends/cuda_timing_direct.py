@@ -19,7 +19,7 @@ SIZES = {"b": 2, "h": 9, "w": 12}
 def timing_direct(cubin: str, op: str, library: str = "") -> None:
     """Every kernel is right and a call is one launch; after one that the driver refuses the next is right."""
     driver, timed = opened(library)
-    pick, parsed = next(one for one in DIRECT_PICKS if one.op == op), Op.parse(op)
+    pick, parsed = next(pick for pick in DIRECT_PICKS if pick.op == op), Op.parse(op)
     module = timed.load(Path(cubin))
     for kernel in pick.kernels:
         placed = loaded(timed, module, kernel)

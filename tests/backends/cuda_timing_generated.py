@@ -19,7 +19,7 @@ from tests.runtime.cuda_packs import GENERATED_PICKS, ONE_FOLD_PICKS, family
 def timing_generated(cubin: str, op: str, library: str = "") -> None:
     """Every program is right, a call is one launch, two where blocks share a fold; after a refused one the next is right."""
     driver, timed = opened(library)
-    pick, parsed = next(one for one in (*GENERATED_PICKS, *ONE_FOLD_PICKS) if one.op == op), Op.parse(op)
+    pick, parsed = next(pick for pick in (*GENERATED_PICKS, *ONE_FOLD_PICKS) if pick.op == op), Op.parse(op)
     module = timed.load(Path(cubin))
     for kernel in pick.kernels:
         of, placed = family(kernel), loaded(timed, module, kernel)

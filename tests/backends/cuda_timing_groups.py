@@ -22,7 +22,7 @@ ROWS, WEIGHTS = 40, 2
 def timing_groups(cubin: str, op: str, library: str = "") -> None:
     """Right with each weight, in one launch; a launch and a map that the driver refuses are said, and the next is right."""
     driver, timed = opened(library)
-    pick = next(one for one in GROUPED_PICKS if one.op == op)
+    pick = next(pick for pick in GROUPED_PICKS if pick.op == op)
     parsed, kernel = Op.parse(op), pick.kernels[0]
     g, n, k = (parsed[axis] for axis in ("g", "n", "k"))
     placed = loaded(timed, timed.load(Path(cubin)), kernel)
@@ -36,7 +36,7 @@ def timing_groups(cubin: str, op: str, library: str = "") -> None:
         timed.put(address, values)
         return address
 
-    at_x, at_w, at_ends = put(x), np.array([put(one) for one in weights], np.uint64), put(ends)
+    at_x, at_w, at_ends = put(x), np.array([put(weight) for weight in weights], np.uint64), put(ends)
     y = np.zeros((ROWS, n), pick.dtype)
     at_y = timed.allocate(y.nbytes)
 

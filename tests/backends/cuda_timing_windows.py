@@ -22,7 +22,7 @@ SIZES = {"b": 2, "h": 6, "w": 9}
 def timing_windows(cubin: str, op: str, library: str = "") -> None:
     """The kernel is right and a call is one launch; images at odd addresses are refused, and the next call is right."""
     driver, timed = opened(library)
-    pick, parsed = next(one for one in (*WINDOW_PICKS, *IMAGE_PICKS, *PHASE_PICKS) if one.op == op), Op.parse(op)
+    pick, parsed = next(pick for pick in (*WINDOW_PICKS, *IMAGE_PICKS, *PHASE_PICKS) if pick.op == op), Op.parse(op)
     kernel = pick.kernels[-1]
     placed, depth = loaded(timed, timed.load(Path(cubin)), kernel), family(kernel).tile(kernel).step["k"]
     assert window_calls.verify(parsed, placed, timed, np.random.default_rng(3), depth) <= 1

@@ -32,9 +32,9 @@ MODULES = tuple(
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    made = tmp_path_factory.mktemp("timing")
-    yield made
-    forking(made).close()
+    path = tmp_path_factory.mktemp("timing")
+    yield path
+    forking(path).close()
 
 
 @functools.cache

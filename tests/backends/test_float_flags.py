@@ -26,10 +26,10 @@ def test_flags_are_strict() -> None:
 
 
 def test_nvcc_is_told_the_flags_of_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[list[str]] = []
+    commands: list[list[str]] = []
 
     def run(command: list[str], seconds: float) -> None:
-        said.append(command)
+        commands.append(command)
         raise InterruptedError
 
     monkeypatch.setattr(compiler, "run_tool", run)
@@ -37,7 +37,7 @@ def test_nvcc_is_told_the_flags_of_groups(monkeypatch: pytest.MonkeyPatch) -> No
         compiler.Nvcc(Toolkit(nvcc=Path("nvcc"), release="13.0", archs=("sm_80",))).compile(
             "", "sm_80", compiler.GROUP_FLAGS
         )
-    assert set(compiler.GROUP_FLAGS) <= set(said[0])
+    assert set(compiler.GROUP_FLAGS) <= set(commands[0])
 
 
 def test_kernels_of_tvm_carry_no_fast_math() -> None:

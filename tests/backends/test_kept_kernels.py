@@ -22,15 +22,15 @@ ONE, OTHER = (DENSE.kernel(rows, 8, 8, 1, 8, 0) for rows in (1, 2))
 @pytest.fixture
 def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Symbols that TVM was given, in the order of compilation."""
-    found: list[str] = []
+    names: list[str] = []
     plain = cpu_compile._compile
 
     def noted(programs: Any, mcpu: str, out: Path) -> None:
-        found.extend(programs)
+        names.extend(programs)
         plain(programs, mcpu, out)
 
     monkeypatch.setattr(cpu_compile, "_compile", noted)
-    return found
+    return names
 
 
 def symbols(path: Path) -> set[str]:
@@ -39,26 +39,26 @@ def symbols(path: Path) -> set[str]:
 
 
 def test_a_kernel_is_compiled_once_whatever_it_is_asked_for_with(tmp_path: Path, compiled: list[str]) -> None:
-    kept, out = tmp_path / "objects", tmp_path / "out.o"
-    object_code([ONE], ARCH, out, objects=kept)
+    objects, out = tmp_path / "objects", tmp_path / "out.o"
+    object_code([ONE], ARCH, out, objects=objects)
     alone = out.read_bytes()
     assert compiled == [ONE.name] and f"__tvm_ffi_{ONE.name}" in symbols(out)
-    object_code([OTHER, ONE], ARCH, out, objects=kept)
+    object_code([OTHER, ONE], ARCH, out, objects=objects)
     assert compiled == [ONE.name, OTHER.name]
     assert {f"__tvm_ffi_{ONE.name}", f"__tvm_ffi_{OTHER.name}"} <= symbols(out)
-    object_code([ONE], ARCH, out, objects=kept)
+    object_code([ONE], ARCH, out, objects=objects)
     assert compiled == [ONE.name, OTHER.name] and out.read_bytes() == alone
-    object_code([ONE], "x86-64-v4", out, objects=kept)  # another target is other code
+    object_code([ONE], "x86-64-v4", out, objects=objects)  # another target is other code
     assert compiled == [ONE.name, OTHER.name, ONE.name]
 
 
 def test_what_is_damaged_or_cannot_be_kept_is_compiled_again(tmp_path: Path, compiled: list[str]) -> None:
-    kept, out = tmp_path / "objects", tmp_path / "out.o"
-    object_code([ONE], ARCH, out, objects=kept)
+    objects, out = tmp_path / "objects", tmp_path / "out.o"
+    object_code([ONE], ARCH, out, objects=objects)
     sound = out.read_bytes()
-    (entry,) = (kept / KERNELS).rglob("*.o")
+    (entry,) = (objects / KERNELS).rglob("*.o")
     entry.write_bytes(entry.read_bytes()[:-1])
-    object_code([ONE], ARCH, out, objects=kept)
+    object_code([ONE], ARCH, out, objects=objects)
     (tmp_path / "file").write_text("")
     object_code([ONE], ARCH, out, objects=tmp_path / "file")
     assert compiled == [ONE.name] * 3 and out.read_bytes() == sound

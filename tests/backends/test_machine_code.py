@@ -21,13 +21,13 @@ Compile = Callable[..., str]
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Compile:
     """The hash of the three files, each compiled from a copy in which texts are replaced."""
-    compiler, kept = toolchain(), {}
+    compiler, cache = toolchain(), {}
 
     def of(changes: Sequence[tuple[str, str, str]] = (), flags: tuple[str, ...] = (), moved: str = "") -> str:
         objects = []
         for name in NAMES:
             mine = tuple((was, now) for where, was, now in changes if where == name)
-            if (name, mine, flags, moved) not in kept:
+            if (name, mine, flags, moved) not in cache:
                 folder = tmp_path_factory.mktemp("copy")
                 text = (RUNTIME_SOURCES / name).read_text()
                 for was, now in mine:
@@ -38,8 +38,8 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Compile:
                 include = [RUNTIME_SOURCES, RUNTIME_SOURCES / "kinds", compiler.include]
                 words = [*CFLAGS, *flags, *(f"-I{path}" for path in include), "-c", str(source), "-o", f"{source}.o"]
                 subprocess.run([compiler.compiler, *words], check=True, capture_output=True)
-                kept[name, mine, flags, moved] = Path(f"{source}.o").read_bytes()
-            objects.append(kept[name, mine, flags, moved])
+                cache[name, mine, flags, moved] = Path(f"{source}.o").read_bytes()
+            objects.append(cache[name, mine, flags, moved])
         return machine_code(objects)
 
     return of

@@ -31,8 +31,8 @@ class Linked:
         data.write_text("int ht_op_count = 0;\n")
         self.log.write_text("")
         (tools or self.tools).link([], [data, *SOURCES], [RUNTIME_SOURCES], out)
-        given = [word.rsplit("/", 1)[-1] for word in self.log.read_text().split() if word.endswith(".c")]
-        return out.read_bytes(), given
+        sources = [word.rsplit("/", 1)[-1] for word in self.log.read_text().split() if word.endswith(".c")]
+        return out.read_bytes(), sources
 
 
 @pytest.fixture
@@ -41,12 +41,12 @@ def linked(tmp_path: Path) -> Linked:
 
 
 def test_a_kept_object_gives_the_same_library_and_is_not_compiled_again(linked: Linked) -> None:
-    plain, given = linked(replace(linked.tools, objects=None))
-    assert given == ["data.c", "check.c", "tvm_ffi_stubs.c"]
-    first, given = linked()
-    assert sorted(given) == ["check.c", "data.c", "tvm_ffi_stubs.c"]
-    second, given = linked()
-    assert given == ["data.c"]  # it is not the package's: made for one library
+    plain, sources = linked(replace(linked.tools, objects=None))
+    assert sources == ["data.c", "check.c", "tvm_ffi_stubs.c"]
+    first, sources = linked()
+    assert sorted(sources) == ["check.c", "data.c", "tvm_ffi_stubs.c"]
+    second, sources = linked()
+    assert sources == ["data.c"]  # it is not the package's: made for one library
     assert plain == first == second
 
 
@@ -71,11 +71,11 @@ def test_sources_are_compiled_side_by_side(linked: Linked, monkeypatch: pytest.M
 
 def test_a_damaged_object_is_made_again(linked: Linked) -> None:
     sound, _ = linked()
-    kept = sorted((linked.folder / "objects").glob("*.o"))
-    kept[0].write_bytes(kept[0].read_bytes()[:-1])
-    again, given = linked()
+    objects = sorted((linked.folder / "objects").glob("*.o"))
+    objects[0].write_bytes(objects[0].read_bytes()[:-1])
+    again, sources = linked()
     assert again == sound
-    assert len(given) == 2
+    assert len(sources) == 2
     assert linked()[1] == ["data.c"]
 
 

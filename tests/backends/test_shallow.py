@@ -34,18 +34,18 @@ def test_what_a_function_raises_comes_from_its_thread():
 
 
 def test_a_text_is_parsed_once_and_each_caller_has_a_tree_of_its_own():
-    asked: list[tuple[str, ...]] = []
+    calls: list[tuple[str, ...]] = []
 
-    def parse(*told: str) -> ast.AST:
-        asked.append(told)
-        return ast.parse(*told)
+    def parse(*arguments: str) -> ast.AST:
+        calls.append(arguments)
+        return ast.parse(*arguments)
 
     parsed = module._Parsed(parse)
     first, second = parsed("f(x)"), parsed("f(x)")
     first.body.clear()
     assert ast.dump(second) == ast.dump(parsed("f(x)")) == ast.dump(ast.parse("f(x)"))
-    assert asked == [("f(x)", "<unknown>", "exec")]
-    assert ast.dump(parsed("f(x)", mode="eval")) == ast.dump(ast.parse("f(x)", mode="eval")) and len(asked) == 2
+    assert calls == [("f(x)", "<unknown>", "exec")]
+    assert ast.dump(parsed("f(x)", mode="eval")) == ast.dump(ast.parse("f(x)", mode="eval")) and len(calls) == 2
     for _ in range(2):
         with pytest.raises(SyntaxError):
             parsed("f(")

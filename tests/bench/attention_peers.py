@@ -55,9 +55,9 @@ def _written(graph: Any) -> bytes:
     from onnx import helper
 
     opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid("com.microsoft", 1)]
-    made = helper.make_model(graph, opset_imports=opsets)
-    made.ir_version = IR
-    serialized: bytes = made.SerializeToString()
+    model = helper.make_model(graph, opset_imports=opsets)
+    model.ir_version = IR
+    serialized: bytes = model.SerializeToString()
     return serialized
 
 

@@ -163,14 +163,14 @@ def units(every: list[tuple[str, str]], seed: int, ahead: Sequence[tuple[str, st
     Those of ``ahead`` come first.
     """
     draw, groups = random.Random(seed), in_families(every)
-    made: list[tuple[int, str, list[str]]] = []
+    batches: list[tuple[int, str, list[str]]] = []
     for (arch, _), names in sorted(groups.items(), reverse=True):
         draw.shuffle(names)
         first = [name for name in names if (arch, name) in ahead]
         names = [*first, *(name for name in names if name not in first)]
-        made += [(at, arch, names[at : at + UNIT]) for at in range(0, len(names), UNIT)]
-    made.sort(key=lambda unit: unit[0])
-    return [(arch, names) for _, arch, names in made]
+        batches += [(at, arch, names[at : at + UNIT]) for at in range(0, len(names), UNIT)]
+    batches.sort(key=lambda unit: unit[0])
+    return [(arch, names) for _, arch, names in batches]
 
 
 def seen(folder: Path, sources: str, what: str = "broken") -> dict[tuple[str, str], Any]:

@@ -118,7 +118,7 @@ class Probe:
             if ends:
                 x, w = (operand.double() for operand in operands[:2])
                 parts = zip([0, *ends[:-1]], ends, w, strict=True)
-                want = torch.cat([x[first:last] @ matrix.T for first, last, matrix in parts])
+                expected = torch.cat([x[first:last] @ matrix.T for first, last, matrix in parts])
                 peer = partial(torch._grouped_mm, operands[0], operands[1].transpose(1, 2), offs=offsets)
             else:
                 computed = expression(torch, op)
@@ -129,10 +129,10 @@ class Probe:
                 if last:
                     passed[0] = passed[0].movedim(-1, 1)
                 exact = {name: operand.to(wide) for name, operand in more.items()}
-                want = computed(*(operand.to(wide) for operand in passed), **exact).double()
-                want = want.movedim(1, -1) if last else want
+                expected = computed(*(operand.to(wide) for operand in passed), **exact).double()
+                expected = expected.movedim(1, -1) if last else expected
                 peer = partial(computed, *passed, **more) if op.dtype != "int8" else None
-            error = float((y.double() - want).norm() / (want.norm() + 1e-30))
+            error = float((y.double() - expected).norm() / (expected.norm() + 1e-30))
         ours = self.timed(call)
         theirs = self.timed(peer) if peer is not None else None
         return {"error": error, "right": error <= TOLERANCE[op.dtype], "ours_us": ours, "torch_us": theirs}

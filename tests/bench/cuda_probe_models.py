@@ -158,15 +158,15 @@ def run(kind: str, path: Path, name: str, out: Path) -> int:
     with torch.inference_mode(), out.open("a") as file:
         for size in SIZES[kind]:
             inputs = feeds(kind, size, "cuda")
-            want = model(**inputs)
-            y = torch.full_like(want, 77.0)
+            expected = model(**inputs)
+            y = torch.full_like(expected, 77.0)
             call, peer = partial(served.run, inputs, out={"y": y}, stream=probe.stream.cuda_stream), partial(model, **inputs)
             torch.cuda.synchronize()
             began = time.perf_counter()
             call()
             probe.stream.synchronize()
             line: dict[str, Any] = {"model": kind, "size": size, "first_ms": (time.perf_counter() - began) * 1e3}
-            line["error"] = float((y - want).abs().max() / want.abs().max())
+            line["error"] = float((y - expected).abs().max() / expected.abs().max())
             line |= {"ours": queued(call), "torch": queued(peer)}
             if kind not in ASKED:
                 line |= {"ours_graph": probe.timed(call, IN_GRAPH), "torch_graph": probe.timed(peer, IN_GRAPH)}

@@ -91,8 +91,8 @@ def main() -> None:
         ops = [
             replace(packed_op(name, LANES[level], 2 * LANES[level]), first_m=1) for name in (ONE, SMALL)
         ]  # m = 1 in range
-        made = make_pack(folder / "pack", ops, level)
-        c, python = from_c(made.path, folder), from_python(made.path)
+        pack = make_pack(folder / "pack", ops, level)
+        c, python = from_c(pack.path, folder), from_python(pack.path)
     bars = {
         "C over the kernel, p50 ns (60)": c["call_p50_ns"] - c["bare_p50_ns"],
         "C over the kernel, p99 ns (200)": c["call_p99_ns"] - c["bare_p99_ns"],

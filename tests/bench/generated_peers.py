@@ -87,10 +87,10 @@ def model(name: str, arrays: Mapping[str, Any], output: tuple[int, ...]) -> byte
     ]
     result = helper.make_tensor_value_info("y", TensorProto.FLOAT, [f"y{axis}" for axis in range(len(output))])
     graph = helper.make_graph(nodes, name, inputs, [result], initializers)
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)])
-    made.ir_version = IR
-    onnx.checker.check_model(made)
-    serialized: bytes = made.SerializeToString()
+    model_proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)])
+    model_proto.ir_version = IR
+    onnx.checker.check_model(model_proto)
+    serialized: bytes = model_proto.SerializeToString()
     return serialized
 
 

@@ -105,17 +105,17 @@ def model_of(nodes: Sequence[Node]) -> Any:
     from onnx import TensorProto, helper, numpy_helper
 
     axes = [numpy_helper.from_array(np.array([axis]), name) for name, axis in (("first", 0), ("last", 1))]
-    made, last = [], "x"
+    protos, last = [], "x"
     for index, (kind, operands, attributes) in enumerate(nodes):
         output = "y" if index == len(nodes) - 1 else f"t{index}"
         inputs = [last if operand == "" else operand for operand in operands]
-        made.append(helper.make_node(kind, inputs, [output], **attributes))
+        protos.append(helper.make_node(kind, inputs, [output], **attributes))
         last = output
     used = {operand for _, operands, _ in nodes for operand in operands}
     ends = [
         helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in (("x", ["m", "n"]), ("y", None))
     ]
-    graph = helper.make_graph(made, "group", ends[:1], ends[1:], [axis for axis in axes if axis.name in used])
+    graph = helper.make_graph(protos, "group", ends[:1], ends[1:], [axis for axis in axes if axis.name in used])
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
 
 

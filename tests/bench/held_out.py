@@ -170,8 +170,8 @@ def main() -> None:
         measure(asked_for.measure, asked_for.db, asked_for.records)
     owns = all_records(asked_for.records)
     dates = ", ".join(sorted({own.date for own in owns}))
-    made = f"Made by `python -m tests.bench.held_out`; measured on {dates}."
-    text = ["# Held-out shapes of the same device", "", made, "", TEXT, "", *page(owns)]
+    provenance = f"Made by `python -m tests.bench.held_out`; measured on {dates}."
+    text = ["# Held-out shapes of the same device", "", provenance, "", TEXT, "", *page(owns)]
     asked_for.out.mkdir(parents=True, exist_ok=True)
     (asked_for.out / "held-out.md").write_text("\n".join(text), encoding="utf-8")
 

@@ -45,14 +45,14 @@ def contests(tables: Sequence[DeviceTable], scores: Mapping[str, Scores]) -> lis
 
 def loss(candidates: Sequence[Sequence[Candidate]], margin: float) -> tuple[float, ...]:
     """Time lost, share of the contests in which another family was taken, and in which one was best."""
-    taken = [
+    chosen = [
         max(each, key=lambda candidate: candidate[1] - (0.0 if candidate[0] else np.log(margin))) for each in candidates
     ]
     best = [max(each, key=lambda candidate: candidate[2]) for each in candidates]
-    lost = np.mean([right[2] - candidate[2] for candidate, right in zip(taken, best, strict=True)])
+    lost = np.mean([right[2] - candidate[2] for candidate, right in zip(chosen, best, strict=True)])
     return (
         float(np.exp(lost) - 1),
-        float(np.mean([not candidate[0] for candidate in taken])),
+        float(np.mean([not candidate[0] for candidate in chosen])),
         float(np.mean([not candidate[0] for candidate in best])),
     )
 
@@ -66,8 +66,8 @@ def rows(tables: Sequence[DeviceTable]) -> list[list[str]]:
     for name, scores in (("analysis", analytic), ("models, op held out", models)):
         every = contests(tables, scores)
         for margin in MARGINS if every else ():
-            lost, taken, best = loss(every, margin)
-            lines.append([name, f"{margin:.2f}", str(len(every)), f"{lost:.1%}", f"{taken:.0%}", f"{best:.0%}"])
+            lost, other_chosen, best = loss(every, margin)
+            lines.append([name, f"{margin:.2f}", str(len(every)), f"{lost:.1%}", f"{other_chosen:.0%}", f"{best:.0%}"])
     return lines
 
 

@@ -89,9 +89,9 @@ def drawn(seed: int, types: tuple[str, ...] = ("fp32", "bf16", "int8")) -> Itera
     while True:
         for kind in (dtype for dtype in TYPES if (dtype.removeprefix(",dtype=") or "fp32") in types):
             makers = TYPED if kind else PLAIN
-            for made in (maker(draw, kind) for maker in makers):
-                if Op.parse(made[0]).name not in judged:
-                    yield made
+            for sample in (maker(draw, kind) for maker in makers):
+                if Op.parse(sample[0]).name not in judged:
+                    yield sample
 
 
 def main() -> None:

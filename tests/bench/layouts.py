@@ -72,9 +72,9 @@ def raced(pack: Path, model: Path, graph: Graph, sizes: Sequence[Mapping[str, in
                     bound.run(inputs)
                     least[layout] = min(least[layout], (time.process_time() - begin) * 1e3)
             far = max(
-                float(np.max(np.abs(answer[name] - want)) / max(1.0, float(np.max(np.abs(want)))))
+                float(np.max(np.abs(answer[name] - expected)) / max(1.0, float(np.max(np.abs(expected)))))
                 for answer in answers.values()
-                for name, want in answers["first"].items()
+                for name, expected in answers["first"].items()
             )
             size_text = " x ".join(map(str, dims.values()))
             rows.append(f"| {model.stem} | {size_text} | {' | '.join(f'{least[bound]:.2f}' for bound in LAYOUTS)} "

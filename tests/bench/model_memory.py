@@ -50,10 +50,10 @@ def measured(pack_path: str, name: str, shapes: str, input_text: str = "", *, ke
             feeds = feeds_of(inputs, sizes, 0, fixed)
             begin = time.thread_time()
             answer = model.run(feeds, **seed)
-            taken = time.thread_time() - begin
+            seconds = time.thread_time() - begin
             if keep:
                 answers[:] = [answer]
-            return taken
+            return seconds
 
         draw, largest = random.Random(0), {dim: spans[dim].last for dim in dims_of(model)}
         drawn = dict.fromkeys(tuple(draw.choice(spans[dim].sample(400)) for dim in largest) for _ in range(4 * SIZES))

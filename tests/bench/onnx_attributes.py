@@ -206,11 +206,11 @@ def variant_of(case: Any, node: Any, name: str, arrays: Sequence[Any], opset: in
     outputs = [helper.make_empty_tensor_value_info(end) for end in node.output if end]
     used = set(node.input)
     inputs = [(end, array) for end, array in zip(graph.input, arrays, strict=False) if end.name in used]
-    made = helper.make_graph([node], "variant", [end for end, _ in inputs], outputs)
+    node_graph = helper.make_graph([node], "variant", [end for end, _ in inputs], outputs)
     version = case.model.opset_import[0].version if opset is None else opset
     if opset is None and version > RUNTIME_OPSET:
         version = max(RUNTIME_OPSET, schemas(node.op_type)[0].since_version)
-    model = helper.make_model(made, opset_imports=[helper.make_opsetid("", version)], ir_version=10)
+    model = helper.make_model(node_graph, opset_imports=[helper.make_opsetid("", version)], ir_version=10)
     loose = max(case.rtol, 1e-3)
     return Variant(name.removeprefix("test_"), node.op_type, model, [array for _, array in inputs], loose)
 
@@ -254,20 +254,20 @@ def verdict(variant: Variant) -> tuple[str, str]:
         answers = {name: values for name, values in judges.items() if values}
         if not answers:
             return "none", ""
-        made = imported(variant, variant.op)
-        answer = made if isinstance(made, Answer) else interpreted(made)
+        outcome = imported(variant, variant.op)
+        answer = outcome if isinstance(outcome, Answer) else interpreted(outcome)
         if isinstance(answer, (Answer, str)):
             return "refused", f"{'+'.join(answers)}: {answer.why if isinstance(answer, Answer) else answer}"
-        assert isinstance(made, Imported)
-        why = {name: _differs(made, answer, want, variant) for name, want in answers.items()}
+        assert isinstance(outcome, Imported)
+        why = {name: _differs(outcome, answer, expected, variant) for name, expected in answers.items()}
         agree = [name for name, words in why.items() if not words]
         text = "; ".join(f"{name}: {words}" for name, words in why.items() if words)
         return ("same" if not text else agree[0] if agree else "wrong"), text
 
 
-def _differs(made: Imported, answer: Mapping[str, Any], expected: Sequence[Any], variant: Variant) -> str:
-    for name, want in zip(made.graph.outputs, expected, strict=False):
-        why = differs(answer[name], want, variant)
+def _differs(imported_case: Imported, answer: Mapping[str, Any], expected: Sequence[Any], variant: Variant) -> str:
+    for name, expected_output in zip(imported_case.graph.outputs, expected, strict=False):
+        why = differs(answer[name], expected_output, variant)
         if why:
             return why
     return ""

@@ -106,8 +106,8 @@ class Imported:
         """The outputs beside the expected ones; words say why there are none."""
         if isinstance(results, str):
             return Answer(self.case.name, self.op, results)
-        for name, want in zip(self.graph.outputs, self.expected, strict=False):
-            why = differs(results[name], np.asarray(want), self.case)
+        for name, expected in zip(self.graph.outputs, self.expected, strict=False):
+            why = differs(results[name], np.asarray(expected), self.case)
             if why:
                 return Answer(self.case.name, self.op, why)
         return Answer(self.case.name, self.op, "")
@@ -184,20 +184,20 @@ def plain(value: Any) -> Any:
     return numpy_helper.to_array(value) if isinstance(value, TensorProto) else value
 
 
-def differs(results: Any, want: Any, case: Any) -> str:
+def differs(results: Any, expected: Any, case: Any) -> str:
     """In words; empty where they agree."""
-    if results.dtype != want.dtype:
-        return f"type {results.dtype}, expected {want.dtype}"
-    if results.shape != want.shape:
-        return f"shape {results.shape}, expected {want.shape}"
-    if want.dtype.kind not in "fV":
-        return "" if np.array_equal(results, want) else "other numbers"
-    loose = {"float16": 1e-2, "bfloat16": 5e-2}.get(want.dtype.name, 0.0)
+    if results.dtype != expected.dtype:
+        return f"type {results.dtype}, expected {expected.dtype}"
+    if results.shape != expected.shape:
+        return f"shape {results.shape}, expected {expected.shape}"
+    if expected.dtype.kind not in "fV":
+        return "" if np.array_equal(results, expected) else "other numbers"
+    loose = {"float16": 1e-2, "bfloat16": 5e-2}.get(expected.dtype.name, 0.0)
     rtol, atol = max(case.rtol, loose, 1e-5), max(case.atol, loose, 1e-7)
-    if np.allclose(results.astype(np.float64), want.astype(np.float64), rtol=rtol, atol=max(atol, 1e-6), equal_nan=True):
+    if np.allclose(results.astype(np.float64), expected.astype(np.float64), rtol=rtol, atol=max(atol, 1e-6), equal_nan=True):
         return ""
     with np.errstate(all="ignore"):
-        return f"off by {np.nanmax(np.abs(results.astype(np.float64) - want.astype(np.float64))):.2g}"
+        return f"off by {np.nanmax(np.abs(results.astype(np.float64) - expected.astype(np.float64))):.2g}"
 
 
 def other_type(answer: Answer) -> bool:
@@ -249,15 +249,15 @@ def main() -> int:
         op = op_of(case, single)
         if (args.op and op in args.op) or (not args.op and (args.all or op in NAMED)):
             read.append(imported(case, op))
-    made = args.packs or args.queued
-    if made or args.page:
+    packed = args.packs or args.queued
+    if packed or args.page:
         answers = by_packs(read, queued=args.queued)
-    if args.page or not made:
+    if args.page or not packed:
         of_reference = [answer if isinstance(answer, Answer) else answer.judged(interpreted(answer)) for answer in read]
     if args.page:
         args.page.write_text(page(answers, of_reference), encoding="utf-8")
         return 0
-    answers = answers if made else of_reference
+    answers = answers if packed else of_reference
     total, passed = Counter(answer.op for answer in answers), Counter(answer.op for answer in answers if not answer.why)
     for answer in answers:
         if answer.why:

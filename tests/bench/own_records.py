@@ -68,12 +68,12 @@ class OwnRecords:
     def write(self, folder: Path) -> Path:
         """``<device id>.json`` in a folder, one line a state of one op."""
         kernels = sorted({trial.kernel for trial in self.rounds})
-        place = {kernel: at for at, kernel in enumerate(kernels)}
+        indices = {kernel: at for at, kernel in enumerate(kernels)}
         states: dict[State, dict[str, list[list[float]]]] = {}
         for trial, medians in self.rounds.items():
             state = (trial.op.name, trial.threads, trial.weights, trial.split)
             rows = states.setdefault(state, {}).setdefault(shape_key(trial.shape), [])
-            rows.append([place[trial.kernel], *(float(f"{us:.{DIGITS}g}") for us in medians)])
+            rows.append([indices[trial.kernel], *(float(f"{us:.{DIGITS}g}") for us in medians)])
         lines = [json.dumps([*state, {text: sorted(rows) for text, rows in sorted(by.items(), key=_by_extents)}],
                             separators=(",", ":"))
                  for state, by in sorted(states.items())]  # fmt: skip
@@ -112,6 +112,6 @@ def _with_host_memory(device: Device, others: Iterable[Device]) -> Device:
     host = [other for other in others if other.id.rpartition("-")[0] == device.id.rpartition("-")[0]]
     return replace(
         device,
-        memory_gbps=max((one.memory_gbps or 0.0 for one in host), default=0.0) or None,
-        memory_gbps_unit=max((one.memory_gbps_unit or 0.0 for one in host), default=0.0) or None,
+        memory_gbps=max((other.memory_gbps or 0.0 for other in host), default=0.0) or None,
+        memory_gbps_unit=max((other.memory_gbps_unit or 0.0 for other in host), default=0.0) or None,
     )

@@ -84,9 +84,9 @@ class Table:
 
 
 def family_of(op: Op) -> CpuGenerated:
-    found = families_for(op, "cpu")[0]
-    assert isinstance(found, CpuGenerated)
-    return found
+    family = families_for(op, "cpu")[0]
+    assert isinstance(family, CpuGenerated)
+    return family
 
 
 def expectations(op: Op, points: tuple[Point, ...], space: Space, device: Device) -> dict[Point, NDArray[np.float64]]:
@@ -99,9 +99,9 @@ def expectations(op: Op, points: tuple[Point, ...], space: Space, device: Device
 def record(name: str, db: str) -> None:
     """Time an op's space and write its table."""
     op, device = Op.parse(name), find_device("cpu")
-    family, one = family_of(op), device.with_units(1)
+    family, single_core = family_of(op), device.with_units(1)
     space = family.space(op, device)
-    expected = expectations(op, space.points, space, one)
+    expected = expectations(op, space.points, space, single_core)
     best = np.min(list(expected.values()), axis=0)
     points = [point for point in space.points if (expected[point] <= HOPELESS * best).any()]
     lab = DeviceMeasurer(device, open_store(db), environment=dict(os.environ), resume=True)
@@ -116,10 +116,12 @@ def record(name: str, db: str) -> None:
                 point: [Trial.of(op, Composition.of(name_of(point), share=SERIAL), shape, cache="hot") for shape in SHAPES]
                 for point in points[at : at + CHUNK]
             }
-            lab.prepare([name_of(point) for point, some in trials.items() if any(lab.known(one) is None for one in some)])
+            lab.prepare(
+                [name_of(point) for point, some in trials.items() if any(lab.known(trial) is None for trial in some)]
+            )
             for point, some in trials.items():
-                found = lab.measure(some)
-                times = [r.outcome.median_us if isinstance(r.outcome, Timed) else float("inf") for r in found]
+                records = lab.measure(some)
+                times = [r.outcome.median_us if isinstance(r.outcome, Timed) else float("inf") for r in records]
                 rows["".join(map(str, point))] = [float(f"{us:.4g}") for us in times]
             print(name, len(rows), "of", len(points), flush=True)
     finally:
@@ -146,7 +148,7 @@ def load(path: Path) -> Table:
 def replayed(table: Table, make: Maker, seed: int, most: int = MOST) -> list[float]:
     """The best score so far after each measurement; what is not in the table was hopeless and counts as looked at."""
     scores = table.scores()
-    found: list[float] = []
+    curve: list[float] = []
     known = {point: np.log(row) for point, row in table.expected.items()}
     hopeless = np.full(len(SHAPES), 20.0)
 
@@ -154,16 +156,16 @@ def replayed(table: Table, make: Maker, seed: int, most: int = MOST) -> list[flo
         return np.array([known.get(point, hopeless) for point in points])
 
     policy, best = make(table.space, expected, seed), np.inf
-    while len(found) < most:
-        asked = policy.ask(BATCH)
-        if not asked:
+    while len(curve) < most:
+        batch = policy.ask(BATCH)
+        if not batch:
             break
-        told = [(point, scores.get(point, 5.0)) for point in asked]
-        for _, score in told:
+        observations = [(point, scores.get(point, 5.0)) for point in batch]
+        for _, score in observations:
             best = min(best, score)
-            found.append(best)
-        policy.tell(told)
-    return found[:most]
+            curve.append(best)
+        policy.tell(observations)
+    return curve[:most]
 
 
 def needed(curve: Sequence[float], near: float) -> float:
@@ -245,14 +247,14 @@ def main() -> None:
     parser.add_argument("--db", default="sqlite:///policies.records.db", help="record store; recording goes on there")
     parser.add_argument("--seeds", type=int, default=40)
     parser.add_argument("--page", type=Path)
-    given = parser.parse_args()
-    for name in given.record:
-        record(name, given.db)
+    args = parser.parse_args()
+    for name in args.record:
+        record(name, args.db)
     tables = [load(path) for path in sorted(HOME.glob("*.json"))]
-    told = page(tables, given.seeds, f"python -m tests.bench.policies --seeds {given.seeds} --page docs/results/policies.md")
-    if given.page:
-        given.page.write_text(told, encoding="utf-8")
-    print(told)
+    text = page(tables, args.seeds, f"python -m tests.bench.policies --seeds {args.seeds} --page docs/results/policies.md")
+    if args.page:
+        args.page.write_text(text, encoding="utf-8")
+    print(text)
 
 
 if __name__ == "__main__":

@@ -61,8 +61,8 @@ def section() -> list[str]:
         least, most = min(known.values()), max(known.values())
         cells = []
         for policy in POLICIES.values():
-            found = [best_of(policy, space, known, seed) / least for seed in range(SEEDS)]
-            cells.append(f"{np.mean(found) - 1:.1%}")
+            ratios = [best_of(policy, space, known, seed) / least for seed in range(SEEDS)]
+            cells.append(f"{np.mean(ratios) - 1:.1%}")
         text.append(f"| {name} | {len(known):,} | {least:,.0f} | {most:,.0f} | {' | '.join(cells)} |")
     return [*text, ""]
 
@@ -72,8 +72,8 @@ def moved(space: Space, point: Point, sizes: Mapping[str, int], level: Level) ->
 
 
 def best_of(make: Maker, space: Space, known: dict[Point, float], seed: int) -> float:
-    search, told = make(space, lambda points: np.log([[known[point]] for point in points]), seed), dict[Point, float]()
-    while len(told) < LOOKS and (asked := search.ask(8)):
-        told |= {point: known[point] for point in asked}
-        search.tell([(point, float(np.log(known[point]))) for point in asked])
-    return min(told.values())
+    search, measured = make(space, lambda points: np.log([[known[point]] for point in points]), seed), dict[Point, float]()
+    while len(measured) < LOOKS and (batch := search.ask(8)):
+        measured |= {point: known[point] for point in batch}
+        search.tell([(point, float(np.log(known[point]))) for point in batch])
+    return min(measured.values())

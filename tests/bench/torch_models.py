@@ -89,8 +89,8 @@ def _row(net: Net, pack: Any, registered: Any, args: argparse.Namespace) -> str:
         compiled = "–"
         if args.compiled and net.compiles:
             torch._dynamo.reset()
-            made = torch.compile(swapped, backend="aot_eager")
-            compiled = _said(max(_far(plain(*request), made(*request)) for request in requests))
+            compiled_model = torch.compile(swapped, backend="aot_eager")
+            compiled = _said(max(_far(plain(*request), compiled_model(*request)) for request in requests))
     reasons: dict[str, int] = {}
     for reason in done.left.values():
         kind = reason.partition(":")[0]
@@ -104,11 +104,11 @@ def _said(far: float) -> str:
     return f"{far:.1e}" if far <= FAR else f"**{far:.1e}**"
 
 
-def _far(want: Any, answer: Any) -> float:
+def _far(expected: Any, answer: Any) -> float:
     """The largest difference of two results over the largest number of each; infinite where they are not alike at all."""
     ours, theirs = (
         [leaf for leaf in torch.utils._pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
-        for value in (answer, want)
+        for value in (answer, expected)
     )
     if [(leaf.shape, leaf.dtype) for leaf in ours] != [(leaf.shape, leaf.dtype) for leaf in theirs]:
         return float("inf")

@@ -46,26 +46,26 @@ def grids(op: Op, device: Device, traffic: Traffic) -> Iterator[Grid]:
                 yield Grid.of(candidate.kernel, family, op, device)
 
 
-def main(spec: str, shapes: str, store: str, cache: str, asked: Mapping[str, str]) -> dict[int, float]:
+def main(spec: str, shapes: str, store: str, cache: str, compositions: Mapping[str, str]) -> dict[int, float]:
     """Microseconds by rows: of the compositions asked for, or of the best there is."""
     device, op = find_device(DEVICE), Op.parse(spec)
-    wanted = {int(m): [Composition.parse(text)] for m, text in asked.items()}
-    if not wanted:
+    candidates = {int(m): [Composition.parse(text)] for m, text in compositions.items()}
+    if not candidates:
         every = list(grids(op, device, Traffic.of_range(ShapeRange.parse(shapes))))
         every = every[:: -(-len(every) // MOST)]
-        wanted = {m: [one for grid in every for one in alone(grid, m, PARTS)] for m in ROWS}
+        candidates = {m: [composition for grid in every for composition in alone(grid, m, PARTS)] for m in ROWS}
     environment = {**os.environ, DEVICE_WORD: DEVICE, CACHE_WORD: str(Path(cache) / "device-code")}
     with closing(open_store(store)) as records:
         lab = DeviceMeasurer(device, records, environment=environment, policy=QUICK, what="brute force")
         with closing(lab):
             lab.start()
-            trials = [Trial.of(op, one, Shape.of(m=m)) for m, ones in wanted.items() for one in ones]
-            found: dict[int, float] = {}
+            trials = [Trial.of(op, composition, Shape.of(m=m)) for m, ones in candidates.items() for composition in ones]
+            best: dict[int, float] = {}
             for record in lab.measure(trials):
                 if isinstance(record.outcome, Timed):
                     m = record.trial.shape["m"]
-                    found[m] = min(found.get(m, record.outcome.median_us), record.outcome.median_us)
-    return found
+                    best[m] = min(best.get(m, record.outcome.median_us), record.outcome.median_us)
+    return best
 
 
 if __name__ == "__main__":

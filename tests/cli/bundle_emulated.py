@@ -33,9 +33,9 @@ def make(root: Path) -> Path:
 
 def environment(root: Path, images: Path) -> dict[str, str]:
     """The caller's environment without what would let the run find this checkout, and an sm_80 device."""
-    kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     driver = of_driver(images, device="sm_80", sources=root, execute="demand")
-    return {**kept, "OPENBLAS_NUM_THREADS": "1", **driver}
+    return {**inherited, "OPENBLAS_NUM_THREADS": "1", **driver}
 
 
 def command(root: Path, out: Path, *arguments: str) -> list[str]:

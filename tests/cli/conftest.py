@@ -20,8 +20,8 @@ def cache() -> Path:
 @pytest.fixture(scope="session")
 def tuned(cache: Path) -> tuple[Path, Any]:
     """Folder with ``pack`` and its records, and the JSON that `haotuner tune` printed: all processes of a run read it."""
-    made = once("tuned", lambda folder: _tune(folder, cache))
-    return made / "here", json.loads((made / "said.json").read_text())
+    root = once("tuned", lambda folder: _tune(folder, cache))
+    return root / "here", json.loads((root / "said.json").read_text())
 
 
 def _tune(folder: Path, cache: Path) -> None:

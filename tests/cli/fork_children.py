@@ -32,22 +32,26 @@ WORDS, PASSED, ENVIRONMENT, STDIN, STDOUT, STDERR, SESSION = 0, 4, 6, 10, 13, 15
 class Forking(subprocess.Popen[bytes]):
     """As Popen; forks where the command would boot a program of ours."""
 
-    def _execute_child(self, *asked: Any) -> None:
-        words = list(asked[WORDS])
+    def _execute_child(self, *arguments: Any) -> None:
+        words = list(arguments[WORDS])
         boots = words[:4] == [sys.executable, "-P", "-c", BOOT] and words[5] in FORKED
         verifies = words[:3] == [sys.executable, "-m", VERIFYING] and not _has_begun_cuda()
         if not boots and not verifies:
-            super()._execute_child(*asked)  # type: ignore[misc]
+            super()._execute_child(*arguments)  # type: ignore[misc]
             return
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12: other threads are lost, as they should be
             self.pid = os.fork()
         if self.pid == 0:
             _be(
-                words[2:], [asked[end] for end in (STDIN, STDOUT, STDERR)], asked[PASSED], asked[ENVIRONMENT], asked[SESSION]
+                words[2:],
+                [arguments[end] for end in (STDIN, STDOUT, STDERR)],
+                arguments[PASSED],
+                arguments[ENVIRONMENT],
+                arguments[SESSION],
             )
         self._child_created = True
-        self._close_pipe_fds(*asked[10:16])  # type: ignore[attr-defined]
+        self._close_pipe_fds(*arguments[10:16])  # type: ignore[attr-defined]
 
 
 def _has_begun_cuda() -> bool:
@@ -64,16 +68,16 @@ def _be(
         gc.freeze()  # what is the parent's is not ended here
         if session:
             os.setsid()
-        for place, end in enumerate(ends):
-            os.dup2(end, place)
+        for target, end in enumerate(ends):
+            os.dup2(end, target)
         first = 3
-        for one in sorted({end for end in passed if end > 2}):
-            os.closerange(first, one)
-            first = one + 1
+        for descriptor in sorted({end for end in passed if end > 2}):
+            os.closerange(first, descriptor)
+            first = descriptor + 1
         os.closerange(first, os.sysconf("SC_OPEN_MAX"))
-        for one in passed:
-            os.set_inheritable(one, True)
-        sys.stdin, sys.stdout, sys.stderr = (open(place, mode, closefd=False) for place, mode in enumerate("rww"))  # noqa: SIM115
+        for descriptor in passed:
+            os.set_inheritable(descriptor, True)
+        sys.stdin, sys.stdout, sys.stderr = (open(descriptor, mode, closefd=False) for descriptor, mode in enumerate("rww"))  # noqa: SIM115
         if environment is not None:
             os.environ.clear()
             os.environ.update(environment)
@@ -93,8 +97,8 @@ def run_and_exit(run: Callable[[], None]) -> NoReturn:
     try:
         run()
         code = 0
-    except SystemExit as asked:
-        code = asked.code if isinstance(asked.code, int) else int(asked.code is not None)
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
     except BaseException:
         traceback.print_exc()
     finally:
@@ -121,11 +125,11 @@ def fork_children() -> None:
             ends: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
             with Forking(words, **ends, **how) as process:
                 try:
-                    said: Any = process.communicate(timeout=timeout)  # texts or bytes, as it was asked
+                    outputs: Any = process.communicate(timeout=timeout)  # texts or bytes, as it was asked
                 except BaseException:
                     process.kill()
                     raise
-            return subprocess.CompletedProcess(words, process.returncode, *said)
+            return subprocess.CompletedProcess(words, process.returncode, *outputs)
 
         def __getattr__(self, name: str) -> Any:
             return getattr(subprocess, name)

@@ -38,22 +38,22 @@ def test_the_document_has_the_keys_of_the_contract_and_nothing_else_is_printed(t
     options = ("--peers", "numpy,zentorch", "--shapes", "m=1,7", "--cache-state", "cold,hot", "--json")
     answer = haotuner("bench", str(pack), *options, *QUICK, cache=cache, cwd=tmp_path)
     assert answer.code == 0, answer.err
-    found = answer.json()
-    assert [(row["op"], row["shape"], row["weights"]) for row in found["rows"]] == [
+    document = answer.json()
+    assert [(row["op"], row["shape"], row["weights"]) for row in document["rows"]] == [
         (OP, {"m": 1}, "cold"), (OP, {"m": 7}, "cold"), (OP, {"m": 1}, "hot"), (OP, {"m": 7}, "hot")]  # fmt: skip
-    for row in found["rows"]:
+    for row in document["rows"]:
         assert {"threads", "ours_us", "peers_us", "spread", "peak_ratio", "regret", "contended"} <= set(row)
         assert row["failed"] == {} and row["ours_us"] > 0 and row["peers_us"]["numpy"] > 0
         assert 0 < row["peak_ratio"] < 2, "in units of the measured peak"
         assert row["composition"].endswith("@serial")
         assert row["noise"]["ratio"] > 0
     if importlib.util.find_spec("zentorch") is None:
-        assert found["missing"] == ["zentorch"]
-    summary = found["summary"]
+        assert document["missing"] == ["zentorch"]
+    summary = document["summary"]
     assert summary["geomean_vs_best"] > 0 and summary["geomean_vs"]["numpy"] > 0
     assert summary["worst"].keys() >= {"op", "shape", "peer", "ratio"}
     assert -5000 < summary["dispatch_ns"] < 1e6
-    assert summary["weights"] == "cold" and len(found["groups"]) == 2
+    assert summary["weights"] == "cold" and len(document["groups"]) == 2
     assert "4/4" in answer.err, "one line a row where there is no terminal"
 
 
@@ -70,7 +70,7 @@ def test_people_get_a_table_and_the_figures(tuned, cache, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "words, code, said",
+    "words, code, message",
     [
         (("--peers", "cublas"), 2, "known are torch, onednn"),
         (("--op", "dense_n7_k7"), 2, "holds no op dense_n7_k7; it holds dense_n48_k32"),
@@ -84,10 +84,10 @@ def test_people_get_a_table_and_the_figures(tuned, cache, tmp_path):
         (("--plot", "no/such/folder/x.png"), 2, "there is no folder no/such/folder"),
     ],
 )
-def test_a_request_that_makes_no_sense_is_refused_before_anything_starts(tuned, cache, tmp_path, words, code, said):
+def test_a_request_that_makes_no_sense_is_refused_before_anything_starts(tuned, cache, tmp_path, words, code, message):
     answer = haotuner("bench", str(tuned[0] / "pack"), *words, cache=cache, cwd=tmp_path)
     assert (answer.code, answer.out) == (code, "")
-    assert said in answer.err
+    assert message in answer.err
 
 
 def test_a_changed_pack_is_refused_and_none_of_its_code_runs(tuned, cache, tmp_path):
@@ -172,7 +172,7 @@ def children(pid: int) -> set[int]:
 
 def test_a_quick_look_returns_the_same_document(tuned):
     pack = tuned[0] / "pack"
-    found = compare(
+    document = compare(
         pack,
         [Op.parse(OP)],
         [Shape.of(m=2), Shape.of(m=9)],
@@ -182,8 +182,8 @@ def test_a_quick_look_returns_the_same_document(tuned):
         environment=dict(os.environ),
         weights="hot",
     )
-    assert [row["shape"] for row in found["rows"]][0] == {"m": 2}
-    assert found["rows"][0]["ours_us"] > 0 and found["rows"][0]["noise"] is None
+    assert [row["shape"] for row in document["rows"]][0] == {"m": 2}
+    assert document["rows"][0]["ours_us"] > 0 and document["rows"][0]["noise"] is None
     assert compare(pack, [Op.parse(OP + "_gelu")], [], [1], ["numpy"], 3.0, environment={})["rows"] == [], (
         "peers compute no epilogue"
     )

@@ -48,13 +48,13 @@ def bench(raced: tuple[Path, dict[str, str]], *words: str) -> Answer:
 def test_rows_hold_ours_and_the_peers_that_are_absent_are_named(raced: tuple[Path, dict[str, str]]) -> None:
     answer = bench(raced, *ROWS, "--json")
     assert answer.code == 0, answer.err
-    found: dict[str, Any] = json.loads(answer.out)
-    told = [(row["op"], row["shape"]["m"], row["weights"]) for row in found["rows"]]
-    assert told == [(SIMT.op, 3, "cold"), (SIMT.op, 150, "cold"), (SIMT.op, 3, "hot"), (SIMT.op, 150, "hot")]
-    for row in found["rows"]:
+    document: dict[str, Any] = json.loads(answer.out)
+    rows = [(row["op"], row["shape"]["m"], row["weights"]) for row in document["rows"]]
+    assert rows == [(SIMT.op, 3, "cold"), (SIMT.op, 150, "cold"), (SIMT.op, 3, "hot"), (SIMT.op, 150, "hot")]
+    for row in document["rows"]:
         assert row["ours_us"] > 0 and row["failed"] == {} and row["composition"].endswith("@serial")
         assert row["peers_us"] == {}
-    assert set(found["missing"]) == PEERS
+    assert set(document["missing"]) == PEERS
 
 
 def test_products_of_a_calls_own_factors_are_raced(raced: tuple[Path, dict[str, str]], tmp_path: Path) -> None:
@@ -62,21 +62,21 @@ def test_products_of_a_calls_own_factors_are_raced(raced: tuple[Path, dict[str, 
     build_pack(tmp_path / "pack", pick, raced[0] / "code")
     answer = bench((tmp_path, raced[1]), "--shapes", "b=2;m=5;n=7", "--seconds-per-row", "0.05", "--json")
     assert answer.code == 0, answer.err
-    found = json.loads(answer.out)
-    (row,) = found["rows"]
+    document = json.loads(answer.out)
+    (row,) = document["rows"]
     assert (row["op"], row["shape"], row["weights"]) == (pick.op, {"b": 2, "m": 5, "n": 7}, "hot")
-    assert row["ours_us"] > 0 and row["failed"] == {} and found["missing"] == ["inductor", "torch"]
+    assert row["ours_us"] > 0 and row["failed"] == {} and document["missing"] == ["inductor", "torch"]
 
 
 def test_experts_are_raced_with_their_cut_of_the_rows(raced: tuple[Path, dict[str, str]], tmp_path: Path) -> None:
     build_pack(tmp_path / "pack", GROUPED_FP32, raced[0] / "code")
     answer = bench((tmp_path, raced[1]), *ROWS, "--json")
     assert answer.code == 0, answer.err
-    found = json.loads(answer.out)
-    told = [(row["shape"]["m"], row["weights"]) for row in found["rows"]]
-    assert told == [(3, "cold"), (150, "cold"), (3, "hot"), (150, "hot")]
-    assert all(row["ours_us"] > 0 and row["failed"] == {} for row in found["rows"])
-    assert set(found["missing"]) == {"torch", "torch_grouped"}
+    document = json.loads(answer.out)
+    rows = [(row["shape"]["m"], row["weights"]) for row in document["rows"]]
+    assert rows == [(3, "cold"), (150, "cold"), (3, "hot"), (150, "hot")]
+    assert all(row["ours_us"] > 0 and row["failed"] == {} for row in document["rows"])
+    assert set(document["missing"]) == {"torch", "torch_grouped"}
 
 
 def test_people_read_which_peers_are_not_there(raced: tuple[Path, dict[str, str]]) -> None:
@@ -86,13 +86,13 @@ def test_people_read_which_peers_are_not_there(raced: tuple[Path, dict[str, str]
 
 
 @pytest.mark.parametrize(
-    "words, code, told",
+    "words, code, message",
     [
         (("--peers", "numpy"), 2, "no such peer"),
         (("--threads", "2"), 2, "are for CPUs"),
         (("--device", "cuda:5"), 2, "this host has cuda:0"),
     ],
 )
-def test_what_cannot_be_raced_is_refused(raced: tuple[Path, dict[str, str]], words: Any, code: int, told: str) -> None:
+def test_what_cannot_be_raced_is_refused(raced: tuple[Path, dict[str, str]], words: Any, code: int, message: str) -> None:
     answer = bench(raced, "--shapes", "m=3", *words)
-    assert (answer.code, told in answer.err, "Traceback" in answer.err) == (code, True, False), answer.err
+    assert (answer.code, message in answer.err, "Traceback" in answer.err) == (code, True, False), answer.err

@@ -90,8 +90,8 @@ def test_a_task_that_is_late_is_asked_to_end_and_its_output_kept(tmp_path, monke
     deaf = running.run(command, tmp_path / "d.txt", os.environ, limit_s=1e4, stopped=lambda: False, grace_s=0.3)
     assert deaf.late and deaf.code == -9 and deaf.seconds < 1e5 + 60 and not (tmp_path / "d.txt").exists()
     monkeypatch.undo()
-    said = running.run([sys.executable, "-c", "1/0"], tmp_path / "e.txt", os.environ, limit_s=20, stopped=lambda: False)
-    assert not said.late and said.code == 1 and "ZeroDivisionError" in said.said
+    ended = running.run([sys.executable, "-c", "1/0"], tmp_path / "e.txt", os.environ, limit_s=20, stopped=lambda: False)
+    assert not ended.late and ended.code == 1 and "ZeroDivisionError" in ended.said
 
 
 def test_time_is_shared_among_what_is_left(tmp_path):
@@ -114,14 +114,14 @@ def test_a_torn_line_of_answers_is_taken_off(tmp_path):
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_86"])
 def test_it_checks_as_many_kernels_as_asked_for_each_once_and_all_fit(arch):
     device = profile_of(arch)
-    found = choose(device, 100)
-    assert len({choice.kernel.name for choice in found}) == len(found) == 100
-    assert all(fits(choice.family, choice.kernel, device) and choice.family.runs_on(device) for choice in found)
-    assert all(choice.family.serves(op_of(choice)) for choice in found)
+    choices = choose(device, 100)
+    assert len({choice.kernel.name for choice in choices}) == len(choices) == 100
+    assert all(fits(choice.family, choice.kernel, device) and choice.family.runs_on(device) for choice in choices)
+    assert all(choice.family.serves(op_of(choice)) for choice in choices)
     floats = {family.name for family in DENSE_FAMILIES if family.runs_on(device) and family.dtype != "int8"}
-    assert {choice.family.name for choice in found} == floats
-    for family in {choice.family for choice in found}:
-        ours = [choice.kernel for choice in found if choice.family is family]
+    assert {choice.family.name for choice in choices} == floats
+    for family in {choice.family for choice in choices}:
+        ours = [choice.kernel for choice in choices if choice.family is family]
         specs = [f"dense:n=2304,k={depth},weight={weight},dtype={family.dtype}" for depth, weight in EDGES]
         edges = [op for op in map(Op.parse, specs) if family.serves(op) and any(family.points(op, device))]
         assert len(ours) > len(edges), "narrow loads and the other layout among them, where the family has them"
@@ -149,8 +149,8 @@ def test_a_bundle_holds_the_project_the_suite_and_the_code_and_compiles_once(tmp
     assert compiler.calls == 2 + 2, "the driver suite's code twice, two kernels once"
     kernel = choose(profile_of("sm_80"), 9)[0].kernel.name
     cache = str(root / "cache" / "haotuner" / "device-code")
-    told = build([kernel], "sm_80", str(tmp_path / "k.cubin"), cache, compiler=None)
-    assert told["compiler"] == "copied 1", "what a tuner asks for is found, without a compiler"
+    result = build([kernel], "sm_80", str(tmp_path / "k.cubin"), cache, compiler=None)
+    assert result["compiler"] == "copied 1", "what a tuner asks for is found, without a compiler"
     (archive,) = pack(root, tmp_path / "out" / "b.tar.xz")
     with tarfile.open(archive) as tar:
         names = set(tar.getnames())
@@ -178,5 +178,5 @@ def test_another_python_than_the_wheels_are_for_is_said_in_a_line(tmp_path):
 
 def test_the_wheels_are_all_that_tuning_on_a_gpu_asks_for():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    wanted = {re.split(r"[<>=;\[]", text)[0] for text in (*extras["tune"], *extras["cuda"])} - {"haotuner"}
-    assert wanted <= {re.split(r"[<>=]", text)[0] for text in PACKAGES}
+    required = {re.split(r"[<>=;\[]", text)[0] for text in (*extras["tune"], *extras["cuda"])} - {"haotuner"}
+    assert required <= {re.split(r"[<>=]", text)[0] for text in PACKAGES}

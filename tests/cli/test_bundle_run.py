@@ -61,7 +61,7 @@ def test_a_killed_run_is_gone_on_from_and_nothing_is_measured_twice(root, where,
     assert [key for key, task in report["tasks"].items() if task["status"] == "done"] == [
         "inventory/machine", "contract/driver", "correctness/kernels"
     ]  # fmt: skip
-    assert len(report["contract"]) >= 40 and not any(one["failed"] for one in report["contract"])
+    assert len(report["contract"]) >= 40 and not any(check["failed"] for check in report["contract"])
     assert keys(db) == before, "nobody goes on measuring"
 
     second = emulated.run(root, out, where)
@@ -77,7 +77,7 @@ def test_a_killed_run_is_gone_on_from_and_nothing_is_measured_twice(root, where,
     manifest = json.loads((out / "packs" / "tiny_fp16-48sm" / "manifest.json").read_text())
     assert (manifest["device"]["id"], manifest["device"]["compute_units"]) == ("stand-in-sm-80-48sm", 48)
     assert set(status.values()) == {"done", "skipped"}
-    assert len(report["correctness"]) == 3 and not any("failed" in one for one in report["correctness"])
+    assert len(report["correctness"]) == 3 and not any("failed" in check for check in report["correctness"])
     rows = report["race"]["tiny_fp16"]["rows"]
     assert [row["shape"]["m"] for row in rows] == [1, 24] and all(row["ours_us"] and not row["failed"] for row in rows)
     text = (out / "report.md").read_text()

@@ -46,26 +46,26 @@ def no_compiler(monkeypatch, tmp_path):
 
 @pytest.mark.usefixtures("no_compiler")
 def test_without_a_compiler_tuning_cannot_work_and_the_remedy_is_named(tmp_path):
-    found = check_of(tmp_path)
-    assert found["C compiler"].status == "missing"
-    assert "apt-get install gcc" in found["C compiler"].remedy
-    assert (found["peak"].status, "no C compiler" in found["peak"].found) == ("warning", True)
-    assert found["nvcc"].status == "absent"
+    checks = check_of(tmp_path)
+    assert checks["C compiler"].status == "missing"
+    assert "apt-get install gcc" in checks["C compiler"].remedy
+    assert (checks["peak"].status, "no C compiler" in checks["peak"].found) == ("warning", True)
+    assert checks["nvcc"].status == "absent"
 
 
 @pytest.mark.usefixtures("no_compiler")
 def test_a_machine_is_described(tmp_path):
-    found = check_of(tmp_path, host=machine(tmp_path / "machine", cpus=8, threads_per_core=2))
-    assert found["platform"].found == "Linux x86_64, AMD EPYC"
-    assert found["instruction sets"].found == "avx512 (x86-64-v4), avx2 (x86-64-v3), sse (x86-64-v2)"
-    assert found["cores"].found == "4 of 8 logical CPUs"
-    assert found["caches"].found == "L1d 48 KiB, L2 1024 KiB, L3 32768 KiB"
-    assert found["memory"].found == "23.5 GiB"
+    checks = check_of(tmp_path, host=machine(tmp_path / "machine", cpus=8, threads_per_core=2))
+    assert checks["platform"].found == "Linux x86_64, AMD EPYC"
+    assert checks["instruction sets"].found == "avx512 (x86-64-v4), avx2 (x86-64-v3), sse (x86-64-v2)"
+    assert checks["cores"].found == "4 of 8 logical CPUs"
+    assert checks["caches"].found == "L1d 48 KiB, L2 1024 KiB, L3 32768 KiB"
+    assert checks["memory"].found == "23.5 GiB"
 
 
 @pytest.mark.usefixtures("no_compiler")
 @pytest.mark.parametrize(
-    ("text", "status", "found"),
+    ("text", "status", "expected"),
     [
         ("always [madvise] never", "ok", "madvise"),
         ("[always] madvise never", "ok", "always"),
@@ -74,15 +74,15 @@ def test_a_machine_is_described(tmp_path):
         ("", "absent", "not offered"),
     ],
 )
-def test_huge_pages_that_are_switched_off_are_a_warning(tmp_path, text, status, found):
+def test_huge_pages_that_are_switched_off_are_a_warning(tmp_path, text, status, expected):
     host = machine(tmp_path / "machine")
     if text is not None:
-        place = host.sysfs / "kernel/mm/transparent_hugepage/enabled"
-        place.parent.mkdir(parents=True)
-        place.write_text(text + "\n")
+        path = host.sysfs / "kernel/mm/transparent_hugepage/enabled"
+        path.parent.mkdir(parents=True)
+        path.write_text(text + "\n")
     check = check_of(tmp_path, host=host)["huge pages"]
     assert check.status == status
-    assert check.found.startswith(found)
+    assert check.found.startswith(expected)
     assert ("echo madvise" in check.remedy) == (status == "warning")
 
 
@@ -92,19 +92,19 @@ def test_huge_pages_that_are_switched_off_are_a_warning(tmp_path, text, status, 
     [("apache-tvm-ffi", "0.1.15.post2"), ("apache-tvm-ffi", None), ("apache-tvm", "0.26.0"), ("lightgbm", None)],
 )
 def test_a_missing_or_wrong_package_is_named_with_the_command_that_helps(tmp_path, package, version):
-    found = check_of(tmp_path, version=lambda name: version if name == package else everything(name))
-    assert found[package].status == "missing"
-    assert "pip install '.[tune]'" in found[package].remedy
+    checks = check_of(tmp_path, version=lambda name: version if name == package else everything(name))
+    assert checks[package].status == "missing"
+    assert "pip install '.[tune]'" in checks[package].remedy
     if version:
-        assert f"{version}, not the pinned {PINNED[package]}" in found[package].found
-    assert all(found[name].status == "ok" for name in (*PINNED, *TUNING) if name != package)
+        assert f"{version}, not the pinned {PINNED[package]}" in checks[package].found
+    assert all(checks[name].status == "ok" for name in (*PINNED, *TUNING) if name != package)
 
 
 @pytest.mark.usefixtures("no_compiler")
 def test_peers_are_optional(tmp_path):
-    found = check_of(tmp_path, version=lambda name: None if name in PEERS else everything(name))
-    assert {found[name].status for name in PEERS} == {"absent"}
-    assert ".[bench]" in found["torch"].remedy
+    checks = check_of(tmp_path, version=lambda name: None if name in PEERS else everything(name))
+    assert {checks[name].status for name in PEERS} == {"absent"}
+    assert ".[bench]" in checks["torch"].remedy
 
 
 @pytest.mark.usefixtures("no_compiler")
@@ -113,38 +113,38 @@ def test_peers_are_optional(tmp_path):
     [({"architecture": "aarch64"}, "Linux aarch64"), ({"cpuinfo": CORE_2}, "sse4_2"), ({"system": "Darwin"}, "Darwin")],
 )
 def test_another_platform_gets_a_clear_line_and_the_rest_is_still_checked(tmp_path, settings, words):
-    found = check_of(tmp_path, host=machine(tmp_path / "machine", **settings))
-    assert found["platform"].status == "missing"
-    assert words in found["platform"].remedy
-    assert found["apache-tvm"].status == "ok"
+    checks = check_of(tmp_path, host=machine(tmp_path / "machine", **settings))
+    assert checks["platform"].status == "missing"
+    assert words in checks["platform"].remedy
+    assert checks["apache-tvm"].status == "ok"
 
 
 @pytest.mark.usefixtures("no_compiler")
 def test_a_cache_that_cannot_be_written_and_a_folder_that_is_not_there_are_warnings(tmp_path):
     (tmp_path / "in the way").write_text("")
-    found = check_of(tmp_path, cache=tmp_path / "in the way", folder=tmp_path / "nowhere")
-    assert (found["cache"].status, "XDG_CACHE_HOME" in found["cache"].remedy) == ("warning", True)
-    assert (found["disk"].status, "--out" in found["disk"].remedy) == ("warning", True)
+    checks = check_of(tmp_path, cache=tmp_path / "in the way", folder=tmp_path / "nowhere")
+    assert (checks["cache"].status, "XDG_CACHE_HOME" in checks["cache"].remedy) == ("warning", True)
+    assert (checks["disk"].status, "--out" in checks["disk"].remedy) == ("warning", True)
 
 
 @pytest.mark.usefixtures("no_compiler")
 def test_no_gpu_is_no_problem(tmp_path):
-    found = check_of(tmp_path, host=replace(machine(tmp_path / "machine"), nvml=FakeNvml(nvmlInit=12)))
-    assert (found["NVML"].status, found["CUDA driver"].status) == ("absent", "absent")
-    assert "cuda:0" not in found
+    checks = check_of(tmp_path, host=replace(machine(tmp_path / "machine"), nvml=FakeNvml(nvmlInit=12)))
+    assert (checks["NVML"].status, checks["CUDA driver"].status) == ("absent", "absent")
+    assert "cuda:0" not in checks
 
 
 @pytest.mark.usefixtures("no_compiler")
 def test_gpus_are_named_and_a_lost_one_is_a_warning(tmp_path):
     nvml = FakeNvml(Board(), Board(fails={"nvmlDeviceGetName": LOST}))
-    found = check_of(tmp_path, host=replace(machine(tmp_path / "machine"), nvml=nvml))
-    assert found["NVML"].found == "driver 580.82.07, CUDA up to 13.0"
-    assert found["cuda:0"].found == "NVIDIA H200 (h200, sm_90a, 132 SMs)"
-    assert (found["cuda:1"].status, "dmesg" in found["cuda:1"].remedy) == ("warning", True)
+    checks = check_of(tmp_path, host=replace(machine(tmp_path / "machine"), nvml=nvml))
+    assert checks["NVML"].found == "driver 580.82.07, CUDA up to 13.0"
+    assert checks["cuda:0"].found == "NVIDIA H200 (h200, sm_90a, 132 SMs)"
+    assert (checks["cuda:1"].status, "dmesg" in checks["cuda:1"].remedy) == ("warning", True)
 
 
 @pytest.mark.parametrize(
-    ("said", "status", "words"),
+    ("output", "status", "words"),
     [
         (
             "Cuda compilation tools, release 13.0, V13.0.48",
@@ -155,12 +155,12 @@ def test_gpus_are_named_and_a_lost_one_is_a_warning(tmp_path):
         ("who knows", "warning", "does not tell its version"),
     ],
 )
-def test_nvcc_says_which_gpus_can_be_built_for(tmp_path, monkeypatch, said, status, words):
+def test_nvcc_says_which_gpus_can_be_built_for(tmp_path, monkeypatch, output, status, words):
     monkeypatch.setenv("PATH", str(tmp_path))
-    (tmp_path / "nvcc").write_text(f"#!/bin/sh\necho '{said}'\n")
+    (tmp_path / "nvcc").write_text(f"#!/bin/sh\necho '{output}'\n")
     (tmp_path / "nvcc").chmod(0o755)
-    found = check_of(tmp_path)["nvcc"]
-    assert (found.status, words in found.found) == (status, True)
+    check = check_of(tmp_path)["nvcc"]
+    assert (check.status, words in check.found) == (status, True)
 
 
 def test_a_compiler_that_does_not_know_what_the_cpu_has_is_named(tmp_path, monkeypatch):
@@ -171,8 +171,8 @@ def test_a_compiler_that_does_not_know_what_the_cpu_has_is_named(tmp_path, monke
     assert check_of(tmp_path)["C compiler"].status == "ok"
     newer = EPYC.replace(" avx512f ", " avx512f avx512_bf16 avx512_vnni ")
     assert newer != EPYC
-    found = check_of(tmp_path, host=machine(tmp_path / "newer", cpuinfo=newer))["C compiler"]
-    assert found.status == "warning" and "does not know avx512bf16, which" in found.found and "gcc 11" in found.remedy
+    check = check_of(tmp_path, host=machine(tmp_path / "newer", cpuinfo=newer))["C compiler"]
+    assert check.status == "warning" and "does not know avx512bf16, which" in check.found and "gcc 11" in check.remedy
 
 
 def test_a_pack_notes_what_its_compiler_did_not_know(tmp_path, monkeypatch):
@@ -195,9 +195,9 @@ def test_a_pack_notes_what_its_compiler_did_not_know(tmp_path, monkeypatch):
         "sha256": "s",
     }
     pack: Any = SimpleNamespace(document=document, tuning=tuning, unverified=False, **facts)
-    told = dict(_head("p", pack))
-    assert told["built by"] == "haotuner 0, compiler cc 9"
-    assert told["not compiled"] == "amx: the compiler did not know it, bf16 and int8 do without; tune with a newer one"
+    head = dict(_head("p", pack))
+    assert head["built by"] == "haotuner 0, compiler cc 9"
+    assert head["not compiled"] == "amx: the compiler did not know it, bf16 and int8 do without; tune with a newer one"
 
 
 def test_a_compiler_that_does_not_run_is_missing(tmp_path, monkeypatch):

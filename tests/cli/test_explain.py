@@ -75,12 +75,12 @@ def document(way: str, second: dict[str, Any] | None) -> dict[str, Any]:
 def test_every_way_to_share_has_its_words(way: str, capsys: pytest.CaptureFixture[str]) -> None:
     other = {"composition": f"{ONE}*1", "split": way, "us": 7.0, "chosen_us": 6.0, "from": "predicted"}
     explain._print(document(way, other))
-    said = capsys.readouterr().out
-    assert said.count(WAYS[way]) == 2 and "runner-up" in said
+    output = capsys.readouterr().out
+    assert output.count(WAYS[way]) == 2 and "runner-up" in output
 
 
 @pytest.mark.parametrize(
-    "us, source, said",
+    "us, source, message",
     [
         (5.2, "measured", "4.0% behind"),
         (4.95, "measured", "within noise of it: one launch goes before parts of a sum, these before two regions"),
@@ -88,28 +88,28 @@ def test_every_way_to_share_has_its_words(way: str, capsys: pytest.CaptureFixtur
     ],
 )
 def test_what_else_was_weighed_on_a_device_says_why_it_was_not_kept(
-    us: float, source: str, said: str, capsys: pytest.CaptureFixture[str]
+    us: float, source: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    kept = {"way": "one region", "composition": f"{ONE}*1", "us": 5.0, "from": "measured"}
+    chosen = {"way": "one region", "composition": f"{ONE}*1", "us": 5.0, "from": "measured"}
     other = {"way": "sum in parts", "composition": f"{ONE}*1@k2", "us": us, "from": source}
-    more = {"cell": [1, 4], "launches": 1, "workspace_bytes": 0, "considered": [kept, other]}
+    more = {"cell": [1, 4], "launches": 1, "workspace_bytes": 0, "considered": [chosen, other]}
     explain_op.print_device(document("serial", None) | more)
     lines = capsys.readouterr().out.splitlines()
-    assert [line for line in lines if line.endswith("kept")] and [line for line in lines if line.endswith(said)]
+    assert [line for line in lines if line.endswith("kept")] and [line for line in lines if line.endswith(message)]
 
 
 def test_a_pack_that_shares_terms_names_its_runner_up() -> None:
-    found = runner_up(plan(), 1, Composition.of(ONE, 1, "k"), ROWS)
-    assert found == {"composition": f"{ONE}*1", "split": "n", "us": 8.0, "chosen_us": 6.0, "from": "predicted"}
+    alternative = runner_up(plan(), 1, Composition.of(ONE, 1, "k"), ROWS)
+    assert alternative == {"composition": f"{ONE}*1", "split": "n", "us": 8.0, "chosen_us": 6.0, "from": "predicted"}
 
 
 def test_a_way_that_is_not_used_for_so_many_rows_is_no_runner_up() -> None:
     def second(m: int) -> str:
-        found = runner_up(
+        alternative = runner_up(
             plan(), m, Composition.of(FOUR, m // 4, "n"), ROWS, lambda way: rows_of(way, Op.parse(NARROW.name), 2, m) >= m
         )
-        assert found is not None
-        return str(found["split"])
+        assert alternative is not None
+        return str(alternative["split"])
 
     assert second(8) == "k"
     assert second(4096) != "k", "parts of so many rows do not fit the memory of partial sums"
@@ -121,22 +121,22 @@ def test_what_curves_say_of_the_chosen_one_is_what_chose_it(m: int) -> None:
         Curve.of(c["kernel"], rows, dict(c["lead_us"]), c["follow_us"]) for c, rows in zip(stored(), (1, 4), strict=True)
     ]
     (choice,) = alternatives(curves, m, 1, "m")
-    found = runner_up(plan(), m, choice.composition, ROWS)
+    alternative = runner_up(plan(), m, choice.composition, ROWS)
     # Two regions of one kernel are told as one, whose second part costs as much as the first.
-    assert found is not None and found["chosen_us"] == pytest.approx(choice.us, rel=0.08)
+    assert alternative is not None and alternative["chosen_us"] == pytest.approx(choice.us, rel=0.08)
 
 
 def test_measured_times_are_compared_with_measured_times() -> None:
     times = {f"{ONE}*1@n": 11.0, f"{ONE}*1@k": 12.0, f"{ONE}*1@serial": 10.5}
-    found = runner_up(plan(measured_us={"1": times}), 1, Composition.of(ONE, 1, "n"), ROWS)
-    assert found == {"composition": f"{ONE}*1", "split": "serial", "us": 10.5, "chosen_us": 11.0, "from": "measured"}
+    alternative = runner_up(plan(measured_us={"1": times}), 1, Composition.of(ONE, 1, "n"), ROWS)
+    assert alternative == {"composition": f"{ONE}*1", "split": "serial", "us": 10.5, "chosen_us": 11.0, "from": "measured"}
 
 
 def test_a_runner_up_that_looks_faster_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
-    for source, said in (("measured", "the plan also weighs the curves"), ("predicted", "curves err")):
+    for source, message in (("measured", "the plan also weighs the curves"), ("predicted", "curves err")):
         other = {"composition": f"{ONE}*1", "split": "n", "us": 5.0, "chosen_us": 6.0, "from": source}
         explain._print(document("k", other))
-        assert said in capsys.readouterr().out
+        assert message in capsys.readouterr().out
     explain._print(document("k", other) | {"in_range": False})
     assert "made for other shapes" in capsys.readouterr().out
     explain._print(document("k", {**other, "chosen_us": None}))
@@ -145,11 +145,11 @@ def test_a_runner_up_that_looks_faster_is_explained(capsys: pytest.CaptureFixtur
 
 def test_regions_are_boxes(tuned: Tuned, cache: Path) -> None:
     words = ("explain", "pack", "--op", "dense_n48_k32", "--shape", "m=7", "--json")
-    found = haotuner(*words, cache=cache, cwd=tuned[0]).json()
-    for region in found["regions"]:
+    explained = haotuner(*words, cache=cache, cwd=tuned[0]).json()
+    for region in explained["regions"]:
         assert region["box"] == {"m": region["m"], "n": region["n"]}
-    other = found["runner_up"]  # nothing else was timed where tuning had no time for it
-    assert found["not_timed"] == "" and (other is None or {"us", "chosen_us", "from"} <= other.keys())
+    other = explained["runner_up"]  # nothing else was timed where tuning had no time for it
+    assert explained["not_timed"] == "" and (other is None or {"us", "chosen_us", "from"} <= other.keys())
 
 
 def test_a_pack_s_only_op_needs_no_name_and_a_shape_is_asked_for(tuned: Tuned, cache: Path) -> None:
@@ -161,9 +161,9 @@ def test_a_pack_s_only_op_needs_no_name_and_a_shape_is_asked_for(tuned: Tuned, c
 
 
 def test_one_of_several_is_named_and_all_are_listed() -> None:
-    held: Any = SimpleNamespace(ops=(packed(48, 32), replace(packed(48, 32), name="other")), models={"net": None})
+    pack: Any = SimpleNamespace(ops=(packed(48, 32), replace(packed(48, 32), name="other")), models={"net": None})
     with pytest.raises(UsageError, match=r'--shape "m=1", or a whole model, --model net; p has dense_n48_k32, other, net'):
-        explain._op_and_shape(Path("p"), "", "m=7", held)
+        explain._op_and_shape(Path("p"), "", "m=7", pack)
 
 
 @pytest.mark.parametrize("m", [2**31 - 1, 500_000_000])
@@ -171,9 +171,9 @@ def test_a_call_that_no_memory_holds_is_explained_and_not_timed(tuned: Tuned, ca
     words = ("explain", "pack", "--op", "dense_n48_k32", "--shape", f"m={m}")
     answer = haotuner(*words, cache=cache, cwd=tuned[0])
     assert answer.code == 0 and "GiB, and explain times calls of up to" in answer.out
-    found = haotuner(*words, "--json", cache=cache, cwd=tuned[0]).json()
-    assert found["measured_us"] is None and found["predicted_us"] > 0 and "GiB" in found["not_timed"]
-    assert found["regions"][-1]["m"][1] == m
+    explained = haotuner(*words, "--json", cache=cache, cwd=tuned[0]).json()
+    assert explained["measured_us"] is None and explained["predicted_us"] > 0 and "GiB" in explained["not_timed"]
+    assert explained["regions"][-1]["m"][1] == m
 
 
 def test_what_is_timed_is_small_enough() -> None:
@@ -192,11 +192,11 @@ def test_small_cold_weights_are_a_few_and_each_is_timed_once(
     calls: list[int] = []
 
     def bind(weight: Any) -> Any:
-        place = len(calls)
+        index = len(calls)
         calls.append(0)
 
         def linear(x: Any, out: Any) -> None:
-            calls[place] += 1
+            calls[index] += 1
 
         return linear
 
@@ -222,15 +222,15 @@ def test_facts_of_another_type_are_an_invalid_pack(tuned: Tuned, cache: Path, tm
 
 def test_a_generated_program_tells_its_decisions_and_its_bytes(capsys: pytest.CaptureFixture[str]) -> None:
     kernel, op = "cpu_generated_softmax_fp32__vl16_u4_ax2_kp1", Op.parse("softmax")
-    found = program_document(kernel, op, Shape.of(m=8, n=64), BIG_CORE)
-    assert found is not None
-    print_program(found)
-    told = capsys.readouterr().out
-    assert "16 lanes along axis n\n" in told, "what threads share is the plan's to say: rows, or columns"
-    assert "(exp) kept in the output's row" in told
-    assert found["bytes"]["least"] == 2 * 4 * 8 * 64 and found["bytes"]["registers"] == 5 * 4 * 8 * 64
+    program = program_document(kernel, op, Shape.of(m=8, n=64), BIG_CORE)
+    assert program is not None
+    print_program(program)
+    output = capsys.readouterr().out
+    assert "16 lanes along axis n\n" in output, "what threads share is the plan's to say: rows, or columns"
+    assert "(exp) kept in the output's row" in output
+    assert program["bytes"]["least"] == 2 * 4 * 8 * 64 and program["bytes"]["registers"] == 5 * 4 * 8 * 64
     assert program_document("cpu_dense_fp32__mr6_nr64", op, Shape.of(m=8, n=64), BIG_CORE) is None
-    (family,) = (one for one in families_for(Op.parse("reduce_sum"), "cpu") if isinstance(one, CpuGenerated))
+    (family,) = (family for family in families_for(Op.parse("reduce_sum"), "cpu") if isinstance(family, CpuGenerated))
     shared = {family.decisions(kernel)["parallel"] for kernel in family.points(Op.parse("reduce_sum"), BIG_CORE)}
     assert shared and all("threads may share parts of n (joined by sum)" in words for words in shared)
 
@@ -258,8 +258,8 @@ def test_cells_are_found_by_the_op_s_order_of_axes_whatever_the_manifest_s_is():
     )  # fmt: skip
     manifest: Any = SimpleNamespace(unverified=True, tuning={"weights": "hot"})
     for t, s, label in ((1, 1000, few), (1000, 1, many)):
-        found = placed_cell_document(manifest, entry, {"b": 3, "t": t, "s": s})["regions"]
-        assert [one["kernel"] for one in found] == [label.partition("@")[0]], (t, s)
+        regions = placed_cell_document(manifest, entry, {"b": 3, "t": t, "s": s})["regions"]
+        assert [region["kernel"] for region in regions] == [label.partition("@")[0]], (t, s)
 
 
 @pytest.mark.parametrize(
@@ -268,16 +268,16 @@ def test_cells_are_found_by_the_op_s_order_of_axes_whatever_the_manifest_s_is():
 )
 def test_what_nobody_timed_is_not_said_to_be_timed(measured, expected, whence, capsys):
     labels = [f"cuda_generated_attention_bf16__vl32_al{along}_d64@serial" for along in (1, 3)]
-    given = dict(zip(labels, measured, strict=False)), dict(zip(reversed(labels), reversed(expected), strict=False))
+    times = dict(zip(labels, measured, strict=False)), dict(zip(reversed(labels), reversed(expected), strict=False))
     plan = {"cells": {"bounds": {"b": [8], "s": [9], "t": [9]}, "entries": labels[:1]}}
-    plan |= {f"{name}_us": {"b=3;s=9;t=9": us} for name, us in zip(("measured", "expected"), given, strict=True) if us}
+    plan |= {f"{name}_us": {"b=3;s=9;t=9": us} for name, us in zip(("measured", "expected"), times, strict=True) if us}
     entry: Any = SimpleNamespace(
         name="attention_d64_bf16", op=Op.parse("attention_d64_bf16"), kind="attention", threads=(1,),
         facts={"plans": {"1": plan}}, output_indices=False,
         group="", dynamic=[PackAxis(name=name, extent=None, last=9) for name in "bts"],
     )  # fmt: skip
     manifest: Any = SimpleNamespace(unverified=not measured, tuning={"weights": "hot"})
-    found = placed_cell_document(manifest, entry, {"b": 3, "t": 9, "s": 8})
-    assert (found["runner_up"]["us"], found["runner_up"]["chosen_us"], found["runner_up"]["from"]) == (5.0, 4.0, whence)
-    print_cell(found)
+    cell = placed_cell_document(manifest, entry, {"b": 3, "t": 9, "s": 8})
+    assert (cell["runner_up"]["us"], cell["runner_up"]["chosen_us"], cell["runner_up"]["from"]) == (5.0, 4.0, whence)
+    print_cell(cell)
     assert ("expected, not timed" in "".join(capsys.readouterr())) == (whence == "predicted")

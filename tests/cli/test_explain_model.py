@@ -42,13 +42,13 @@ def test_one_region_is_shown_by_any_tensor_that_a_kernel_makes(capsys: pytest.Ca
     print_model(model_document(manifest(), "net", "z"), every=True)
     shown = capsys.readouterr().out
     assert "region of z: 1.0 us, greedily 1.0" in shown and "region of y" not in shown
-    assert [one["outputs"] for one in model_document(manifest(), "net", "s")["regions"]] == [["y"]]
+    assert [region["outputs"] for region in model_document(manifest(), "net", "s")["regions"]] == [["y"]]
 
 
 def test_a_kernel_of_several_outputs_names_them_all(capsys: pytest.CaptureFixture[str]) -> None:
-    held = manifest()
-    held.tuning["models"]["net"]["regions"][1]["chosen"][0]["beside"] = ["sum"]
-    print_model(model_document(held, "net", "sum"), every=False)
+    pack = manifest()
+    pack.tuning["models"]["net"]["regions"][1]["chosen"][0]["beside"] = ["sum"]
+    print_model(model_document(pack, "net", "sum"), every=False)
     assert "z, sum" in capsys.readouterr().out, "found by it, and told apart from greedy fusion's"
 
 

@@ -63,7 +63,7 @@ def test_the_plan_of_a_layer_is_printed_before_it_is_timed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     level = best_level()
-    made = make_pack(tmp_path / "pack", [packed_op("dense_n8_k8", LANES[level], 2 * LANES[level])], level)
+    pack = make_pack(tmp_path / "pack", [packed_op("dense_n8_k8", LANES[level], 2 * LANES[level])], level)
     before: list[str] = []
 
     def timed(*_: object) -> float:
@@ -71,16 +71,16 @@ def test_the_plan_of_a_layer_is_printed_before_it_is_timed(
         return 1.0
 
     monkeypatch.setattr(explain, "call_us", timed)
-    explain.explain(made.path, shape="m=7", threads=1)
+    explain.explain(pack.path, shape="m=7", threads=1)
     assert "dense_n8_k8 m=7, plan for 1 thread" in before[0] and "measured now 1.0 us" in capsys.readouterr().out
 
 
 def test_the_steps_of_a_model_are_named_before_they_are_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = model_pack(tmp_path / "pack", {"encoder": GRAPHS["encoder"]})
-    said: list[str] = []
-    document = explain_model.steps_document(path, "encoder", "batch=2;seq=7", "", 1, said.append)
-    assert said[0].startswith("encoder, batch=2;seq=7: ") and f"{len(document['steps'])} steps: " in said[0]
-    assert "generated groups" in said[0] and document["calls"] == explain_model.CALLS
+    lines: list[str] = []
+    document = explain_model.steps_document(path, "encoder", "batch=2;seq=7", "", 1, lines.append)
+    assert lines[0].startswith("encoder, batch=2;seq=7: ") and f"{len(document['steps'])} steps: " in lines[0]
+    assert "generated groups" in lines[0] and document["calls"] == explain_model.CALLS
     monkeypatch.setattr(explain_model, "MOST_S", 0.0)
     assert explain_model.steps_document(path, "encoder", "batch=2;seq=7", "", 1)["calls"] == 1
 

@@ -26,14 +26,14 @@ sys.modules[{package!r}] = None
 
 
 def test_tuning_without_its_extra_is_refused_in_the_words_of_the_command_line():
-    said = without("pandas", "import haotuner; haotuner.tune('dense:n=8,k=8')")
-    assert "haotuner.tune needs the tuning extra; not installed: pandas" in said
-    assert "pip install '.[tune]' in a clone of haotuner" in said and "No module named" not in said
+    message = without("pandas", "import haotuner; haotuner.tune('dense:n=8,k=8')")
+    assert "haotuner.tune needs the tuning extra; not installed: pandas" in message
+    assert "pip install '.[tune]' in a clone of haotuner" in message and "No module named" not in message
 
 
 def test_torchs_door_without_torch_says_what_to_install():
-    said = without("torch", "import haotuner.torch")
-    assert "haotuner.torch needs PyTorch, which is not installed. Run: pip install torch" in said
+    message = without("torch", "import haotuner.torch")
+    assert "haotuner.torch needs PyTorch, which is not installed. Run: pip install torch" in message
 
 
 def test_whoever_catches_import_errors_still_does(monkeypatch):

@@ -32,10 +32,10 @@ def row(n: int, ratio: float, *, contended: bool = False) -> dict[str, Any]:
 
 
 def test_contended_requests_have_no_figure() -> None:
-    said = ModelSpeed([row(1, 1.5), row(8, 32.67, contended=True)], []).text().splitlines()
-    assert said[0] == "net against onnxruntime, threads 1: 1.50x at batch=1, ~ at batch=8"
-    assert said[1] == "peer time over ours; > 1 means haotuner is faster"
-    assert said[2].startswith("~ stands for figures that are left out: other programs were busy meanwhile")
+    lines = ModelSpeed([row(1, 1.5), row(8, 32.67, contended=True)], []).text().splitlines()
+    assert lines[0] == "net against onnxruntime, threads 1: 1.50x at batch=1, ~ at batch=8"
+    assert lines[1] == "peer time over ours; > 1 means haotuner is faster"
+    assert lines[2].startswith("~ stands for figures that are left out: other programs were busy meanwhile")
     assert len(ModelSpeed([row(1, 1.5)], []).text().splitlines()) == 2
 
 
@@ -49,19 +49,19 @@ RUN_BENCH = "; run haotuner bench pack --model net --file net"
 
 def test_models_without_a_race_say_why_and_what_to_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tune_race, "predicted_us", lambda *_: EXPECTED)
-    said = race_models(*asked("net.pt2"), None, quiet=True).text()
-    assert said.startswith("net was not raced: it is a file of torch.export") and said.endswith(RUN_BENCH + ".pt2")
+    text = race_models(*asked("net.pt2"), None, quiet=True).text()
+    assert text.startswith("net was not raced: it is a file of torch.export") and text.endswith(RUN_BENCH + ".pt2")
     monkeypatch.setattr(tune_race, "find_spec", lambda _: None)
-    said = race_models(*asked("net.onnx"), None, quiet=True).text()
-    assert said == "net was not raced: onnxruntime is not installed" + RUN_BENCH + ".onnx"
+    text = race_models(*asked("net.onnx"), None, quiet=True).text()
+    assert text == "net was not raced: onnxruntime is not installed" + RUN_BENCH + ".onnx"
     monkeypatch.setattr(tune_race, "find_spec", lambda _: True)
 
     def fails(*_: Any) -> Any:
         raise HaotunerError("onnxruntime cannot run it")
 
     monkeypatch.setattr(tune_race, "_raced", fails)
-    said = race_models(*asked("net.onnx"), None, quiet=True).text()
-    assert said == "net was not raced: onnxruntime cannot run it" + RUN_BENCH + ".onnx"
+    text = race_models(*asked("net.onnx"), None, quiet=True).text()
+    assert text == "net was not raced: onnxruntime cannot run it" + RUN_BENCH + ".onnx"
     monkeypatch.setattr(tune_race, "predicted_us", lambda *_: {"batch=1": {"all": 1e9}})
     assert "would take longer than tune waits for it" in race_models(*asked("net.onnx"), None, quiet=True).text()
 
@@ -71,14 +71,14 @@ def test_every_thread_count_is_raced_against_peers_that_read_onnx(monkeypatch: p
     monkeypatch.setattr(tune_race, "predicted_us", lambda *_: EXPECTED)
     monkeypatch.setattr(tune_race, "find_spec", lambda _: True)
 
-    def raced(*given: Any) -> Any:
-        calls.append(given[2:])
+    def raced(*arguments: Any) -> Any:
+        calls.append(arguments[2:])
         return [row(1, 2.0)]
 
     monkeypatch.setattr(tune_race, "_raced", raced)
-    found = race_models(*asked("net.onnx"), ["numpy", "openvino"], quiet=True)
-    assert [(one[2], one[3]) for one in calls] == [(["openvino"], 1), (["openvino"], 2)]
-    assert len(found.rows) == 2 and found.text().endswith("not numpy")
-    seconds = sum(2 * len(one[1]) * one[4] for one in calls)
+    speed = race_models(*asked("net.onnx"), ["numpy", "openvino"], quiet=True)
+    assert [(call[2], call[3]) for call in calls] == [(["openvino"], 1), (["openvino"], 2)]
+    assert len(speed.rows) == 2 and speed.text().endswith("not numpy")
+    seconds = sum(2 * len(call[1]) * call[4] for call in calls)
     assert seconds <= tune_race.MODEL_RACE_S
     assert race_models(*asked("net.onnx"), ["numpy"], quiet=True).rows == []

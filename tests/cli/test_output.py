@@ -30,7 +30,7 @@ def shell(words: str, cache: Path, folder: Path) -> subprocess.CompletedProcess[
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("words", "code", "said"),
+    ("words", "code", "message"),
     [
         ("haotuner inspect pack >&-", 1, "cannot write to standard output: it is closed"),
         ("haotuner inspect pack --json >/dev/full", 1, "cannot write to standard output: No space left on device"),
@@ -40,11 +40,11 @@ def shell(words: str, cache: Path, folder: Path) -> subprocess.CompletedProcess[
         ("PYTHONIOENCODING=ascii haotuner inspect pack >/dev/null", 0, ""),
     ],
 )
-def test_streams_that_are_closed_full_or_left(tuned: Tuned, cache: Path, words: str, code: int, said: str) -> None:
+def test_streams_that_are_closed_full_or_left(tuned: Tuned, cache: Path, words: str, code: int, message: str) -> None:
     done = shell(words, cache, tuned[0])
     assert done.returncode == code, done.stderr
-    assert said in done.stderr and "Traceback" not in done.stderr
-    assert len(done.stderr.splitlines()) == (1 if said else 0), done.stderr
+    assert message in done.stderr and "Traceback" not in done.stderr
+    assert len(done.stderr.splitlines()) == (1 if message else 0), done.stderr
 
 
 def test_a_closed_standard_stream_is_no_number_for_a_file(tuned: Tuned, cache: Path, tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def test_explain_covers_the_rows_exactly(tuned: Tuned, cache: Path, m: int) -> N
     assert document["shape"] == {"m": m}
     rows = [tuple(region["m"]) for region in document["regions"]]
     assert rows[0][0] == 0 and rows[-1][1] == m
-    assert all(one[1] == two[0] for one, two in zip(rows, rows[1:], strict=False))
+    assert all(previous[1] == following[0] for previous, following in zip(rows, rows[1:], strict=False))
     assert all(region["n"] == [0, 48] and region["kernel"] for region in document["regions"])
     assert all(region["box"] == {"m": region["m"], "n": region["n"]} for region in document["regions"])
     assert document["predicted_us"] > 0 and document["measured_us"] > 0

@@ -43,8 +43,8 @@ def test_a_run_without_a_terminal_names_its_last_phases(capsys: pytest.CaptureFi
         watcher("", "building the pack", None)
         watcher.stop = True
         assert not watcher("", "checking what it computes", None)
-    said = capsys.readouterr().err
-    assert "building the pack" in said and "checking what it computes" in said and "search" not in said
+    output = capsys.readouterr().err
+    assert "building the pack" in output and "checking what it computes" in output and "search" not in output
 
 
 @pytest.mark.parametrize("terminal", [True, False])
@@ -57,8 +57,8 @@ def test_a_race_has_progress_and_ends_full(
         assert watch is not None
         watch(row, 1, 2)
         watch(row, 2, 2)
-    said = capsys.readouterr().err
-    assert ("raced" in said) if terminal else ("2/2" in said and "1/2" not in said)
+    output = capsys.readouterr().err
+    assert ("raced" in output) if terminal else ("2/2" in output and "1/2" not in output)
     with race_progress(2, quiet=True) as none:
         assert none is None
 
@@ -96,8 +96,8 @@ def test_absolute_times_are_those_of_the_race_or_else_what_the_plans_expect() ->
 
 
 def test_the_closing_lines_say_what_the_columns_mean(tuned: tuple[Path, Any], cache: Path) -> None:
-    said = haotuner("inspect", "pack", cache=cache, cwd=tuned[0]).out
-    assert "packed: size of the packed weight" in said and "regret: loss" in said
+    output = haotuner("inspect", "pack", cache=cache, cwd=tuned[0]).out
+    assert "packed: size of the packed weight" in output and "regret: loss" in output
 
 
 def test_a_size_that_the_race_had_no_time_for_is_said_to_be_so() -> None:
@@ -119,11 +119,11 @@ def test_a_first_look_names_the_axes_that_its_bounds_multiply() -> None:
 
 
 def test_what_has_no_weight_is_not_said_to_have_cold_ones() -> None:
-    found = report()
-    assert times_table(found, None).endswith("weights cold")
-    found.tuned[0].task.op = Op.parse("softmax")
-    found.tuned[0].row_tables = []
-    assert times_table(found, None).endswith("operands in cache")
+    tune_report = report()
+    assert times_table(tune_report, None).endswith("weights cold")
+    tune_report.tuned[0].task.op = Op.parse("softmax")
+    tune_report.tuned[0].row_tables = []
+    assert times_table(tune_report, None).endswith("operands in cache")
 
 
 def test_one_is_counted_in_the_singular() -> None:

@@ -35,10 +35,10 @@ def test_a_wrong_request_is_answered_before_anything_is_touched(tmp_path: Path) 
 
 
 def test_threads_may_be_one_count_and_shapes_are_a_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Request] = []
-    monkeypatch.setattr("haotuner.tuning.session.produce", asked.append)
+    requests: list[Request] = []
+    monkeypatch.setattr("haotuner.tuning.session.produce", requests.append)
     haotuner.tune("dense:n=40,k=24", "m=1..12", out=tmp_path / "pack", threads=2)
     haotuner.tune("dense:n=40,k=24", "m=1..12", out=tmp_path / "pack", threads=(1, 0))
-    assert [request.threads for request in asked] == [(2,), (1, 0)]
+    assert [request.threads for request in requests] == [(2,), (1, 0)]
     with pytest.raises(haotuner.errors.UsageError, match="shapes is a dict: write a text"):
         haotuner.tune("dense:n=40,k=24", {"m": 3}, out=tmp_path / "pack")  # type: ignore[arg-type]

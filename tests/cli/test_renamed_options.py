@@ -68,10 +68,10 @@ def test_a_name_that_is_nearly_right_is_answered_with_the_nearest(words: str, hi
 
 def test_a_shell_completes_verbs_and_options(monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["haotuner"])
-    for line, want in (("haotuner quick", "quickstart"), ("haotuner tune --bud", "--budget")):
+    for line, expected in (("haotuner quick", "quickstart"), ("haotuner tune --bud", "--budget")):
         words = {"_HAOTUNER_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(line.split()) - 1)}
         for name, value in words.items():
             monkeypatch.setenv(name, value)
         with pytest.raises(SystemExit):
             run([])
-        assert capsys.readouterr().out.split() == [want]
+        assert capsys.readouterr().out.split() == [expected]

@@ -37,7 +37,7 @@ OP = Op.parse("dense:n=48,k=32")
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["--seed", "99999999999999999999999999"], "--seed 9999"),
         (["--seed", "-1"], "--seed -1"),
@@ -50,12 +50,12 @@ OP = Op.parse("dense:n=48,k=32")
         (["--op", "dense:n=2147483647,k=2147483647"], "GiB and is packed beside it"),
     ],
 )
-def test_a_wrong_request_is_one_line_and_exit_2(cache: Path, tmp_path: Path, words: list[str], said: str) -> None:
+def test_a_wrong_request_is_one_line_and_exit_2(cache: Path, tmp_path: Path, words: list[str], message: str) -> None:
     options = {"--op": "dense:n=48,k=32", "--shapes": "m=1..24", "--peers": "none", "--threads": "1"}
     options |= {words[0]: words[1]}
     answer = run("tune", *(word for pair in options.items() for word in pair), cache=cache, cwd=tmp_path)
     assert answer.code == 2, answer.err
-    assert said in answer.err and "Traceback" not in answer.err and answer.out == ""
+    assert message in answer.err and "Traceback" not in answer.err and answer.out == ""
     assert not list(tmp_path.iterdir())
 
 
@@ -122,11 +122,11 @@ def test_no_op_is_refused(tmp_path: Path) -> None:
 
 
 def test_python_takes_what_the_command_line_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Request] = []
-    monkeypatch.setattr(session, "produce", asked.append)
+    requests: list[Request] = []
+    monkeypatch.setattr(session, "produce", requests.append)
     haotuner.tune("dense:n=48,k=32", batch_invariant=True)
     haotuner.tune()
-    assert asked[0].batch_invariant and not asked[1].batch_invariant and asked[1].ops == workload(DEFAULT)
+    assert requests[0].batch_invariant and not requests[1].batch_invariant and requests[1].ops == workload(DEFAULT)
 
 
 def test_an_op_that_no_memory_holds_is_refused_and_one_that_fits_is_not() -> None:
@@ -143,8 +143,8 @@ def test_a_full_disk_while_the_pack_is_built_says_where_the_records_are(
 ) -> None:
     request = Request(ops=(OP,), out=tmp_path / "pack")
     for error in (OSError(28, "No space left on device"), RuntimeError("cc failed with 1: No space left on device")):
-        said = r"No space left.*safe in sqlite:///.*pack\.records\.db.*--resume"
-        with pytest.raises(EnvironmentMissing, match=said), publisher._building(request):
+        pattern = r"No space left.*safe in sqlite:///.*pack\.records\.db.*--resume"
+        with pytest.raises(EnvironmentMissing, match=pattern), publisher._building(request):
             raise error
 
 
@@ -208,20 +208,20 @@ def test_bytes_of_a_workload_are_scaled_and_served_on_cpus_and_devices(name: str
     ],
 )
 def test_what_cpus_do_not_compute_of_a_product_is_said(spec: str, words: str) -> None:
-    (cpu,) = (one for one in BACKENDS if one.name == "cpu")
+    (cpu,) = (backend for backend in BACKENDS if backend.name == "cpu")
     with pytest.raises(NothingLegal, match=words):
         cpu.families(Op.parse(spec))
 
 
 def test_cpus_write_results_of_fp32_ops_in_other_types_by_families_of_their_own() -> None:
-    (cpu,) = (one for one in BACKENDS if one.name == "cpu")
+    (cpu,) = (backend for backend in BACKENDS if backend.name == "cpu")
     for spec in ("dense:n=4,k=4", "batch_matmul:k=4", "conv2d:c=4,f=4,r=3,s=3", "conv_transpose1d:c=4,f=4,s=2,stride=2",
                  "conv2d:c=4,f=4,r=3,s=3,groups=4"):  # fmt: skip
         plain = {family.name for family in cpu.families(Op.parse(f"{spec},out=fp32"))}
         assert plain == {family.name for family in cpu.families(Op.parse(spec))}
         for out in ("bf16", "fp16", "int8"):
-            found = {family.name for family in cpu.families(Op.parse(f"{spec},out={out}"))}
-            assert found and not found & plain and all(name.endswith("_converted_fp32") for name in found)
+            converted = {family.name for family in cpu.families(Op.parse(f"{spec},out={out}"))}
+            assert converted and not converted & plain and all(name.endswith("_converted_fp32") for name in converted)
 
 
 def test_shapes_that_fit_an_op_replace_a_workloads() -> None:

@@ -29,13 +29,15 @@ def haotuner(tmp_path_factory):
 
 
 def test_devices_lists_the_stand_ins_as_such(haotuner):
-    listed = [one for one in json.loads(haotuner("devices", "--json"))["devices"] if one["id"].startswith("stand-in")]
-    assert [(one["id"], one["arch"], one["compute_units"], one["source"]) for one in listed] == [
+    listed = [
+        device for device in json.loads(haotuner("devices", "--json"))["devices"] if device["id"].startswith("stand-in")
+    ]
+    assert [(device["id"], device["arch"], device["compute_units"], device["source"]) for device in listed] == [
         ("stand-in-sm-90a", "sm_90a", 132, "queried"),
         ("stand-in-sm-80", "sm_80", 108, "queried"),
     ]
-    assert all(is_standin(one["id"]) for one in listed)
-    assert all(one["l2_bytes"] and one["memory_gbps"] and one["peak_gflops"] for one in listed)
+    assert all(is_standin(device["id"]) for device in listed)
+    assert all(device["l2_bytes"] and device["memory_gbps"] and device["peak_gflops"] for device in listed)
 
 
 def test_doctor_finds_the_driver(haotuner):
@@ -46,5 +48,5 @@ def test_doctor_finds_the_driver(haotuner):
 @pytest.mark.parametrize("index, dtype, family", [(0, "fp16", "cuda_wgmma_fp16"), (1, "bf16", "cuda_mma_bf16")])
 def test_candidates_are_selected_for_it(index, dtype, family, haotuner):
     words = ("candidates", "--op", f"dense:n=256,k=128,dtype={dtype}", "--shapes", "m=1..256", "--device", f"cuda:{index}")
-    said = haotuner(*words, "--json")
-    assert family in said and "stand-in-sm" in said
+    output = haotuner(*words, "--json")
+    assert family in output and "stand-in-sm" in output

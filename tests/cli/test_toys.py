@@ -95,14 +95,14 @@ def run(tree: Path, cwd: Path, *words: str) -> Answer:
 
 @pytest.mark.parametrize("device", ["cpu", "c"])
 def test_a_row_sum_over_two_dynamic_axes_is_tuned_packed_and_served(tree: Path, tmp_path: Path, device: str) -> None:
-    asked = ("--op", "row_sum:", "--shapes", "m=1..64;n=1..300", "--device", device, "--threads", "1,2")
-    tuned = run(tree, tmp_path, "tune", *asked, "--budget", "2s", "--peers", "none", "--json")
+    options = ("--op", "row_sum:", "--shapes", "m=1..64;n=1..300", "--device", device, "--threads", "1,2")
+    tuned = run(tree, tmp_path, "tune", *options, "--budget", "2s", "--peers", "none", "--json")
     assert tuned.code == 0, tuned.err
     (op,) = json.loads(tuned.out)["ops"]
     family = {"cpu": "cpu_generated_row_sum_fp32", "c": "c_loops_row_sum_fp32"}[device]
     assert op["name"] == "row_sum" and op["measured"] >= 1 and all(k.startswith(f"{family}__") for k in op["kernels"])
     if device == "c":  # what people read knows nothing of devices
-        answer = run(tree, tmp_path, "tune", *asked, "--budget", "1s", "--peers", "none", "--out", "other")
+        answer = run(tree, tmp_path, "tune", *options, "--budget", "1s", "--peers", "none", "--out", "other")
         assert answer.code == 0 and "row_sum" in answer.out and "m=64;n=300" in answer.out, answer.err
     served = subprocess.run(
         [sys.executable, "-c", SERVE], cwd=tmp_path, env=environment(tree), capture_output=True, text=True, timeout=WALL_S,
@@ -113,11 +113,11 @@ def test_a_row_sum_over_two_dynamic_axes_is_tuned_packed_and_served(tree: Path, 
     assert json.loads(verified.out) == {"ok": True, "problems": []}, verified.err
     explained = run(tree, tmp_path, "explain", "pack", "--op", "row_sum", "--shape", "m=7;n=40", "--json")
     assert explained.code == 0, explained.err
-    found = json.loads(explained.out)
-    assert found["regions"][0]["kernel"] in op["kernels"] and found["regions"][0]["box"] == {"m": [0, 7]}
-    assert found["measured_us"] > 0
-    said = run(tree, tmp_path, "explain", "pack", "--op", "row_sum", "--shape", "m=7;n=40")
-    assert said.code == 0 and "row_sum m=7 n=40" in said.out, said.err
+    document = json.loads(explained.out)
+    assert document["regions"][0]["kernel"] in op["kernels"] and document["regions"][0]["box"] == {"m": [0, 7]}
+    assert document["measured_us"] > 0
+    printed = run(tree, tmp_path, "explain", "pack", "--op", "row_sum", "--shape", "m=7;n=40")
+    assert printed.code == 0 and "row_sum m=7 n=40" in printed.out, printed.err
     listed = run(tree, tmp_path, "inspect", "pack")
     assert listed.code == 0 and "m=1..64 n=1..300" in listed.out, listed.err
 

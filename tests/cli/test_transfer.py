@@ -42,14 +42,14 @@ def test_fit_refuses_a_target_on_which_the_kernels_do_not_run(
     db: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["transfer", "fit", "--db", db, "--target", "xeon-8380", "--out", str(tmp_path / "model")]) == 2
-    said = capsys.readouterr().err
-    assert "its kernels do not run on xeon-8380, which is another kind of machine" in said
+    message = capsys.readouterr().err
+    assert "its kernels do not run on xeon-8380, which is another kind of machine" in message
     assert not (tmp_path / "model").exists()
 
 
 def test_a_host_whose_model_ships_is_known_by_its_id() -> None:
-    one = models_shipped().models[0]
-    assert known_device(one.device.id).id == one.device.id
+    model = models_shipped().models[0]
+    assert known_device(model.device.id).id == model.device.id
     with pytest.raises(UnknownDevice, match="no-such-host"):
         known_device("no-such-host")
 
@@ -91,10 +91,10 @@ def test_a_place_that_cannot_be_written_is_said_before_the_records_are_read(
 ) -> None:
     places = in_the_way(tmp_path)
     before = sorted(tmp_path.iterdir())
-    for out, said in places.items():
+    for out, message in places.items():
         assert run(["transfer", "fit", "--db", "sqlite:////no/such/store.db", "--target", "a4000", "--out", out]) == 2
         err = capsys.readouterr().err
-        assert "--out" in err and said in err
+        assert "--out" in err and message in err
     assert sorted(tmp_path.iterdir()) == before and (tmp_path / "pipe").is_fifo()
 
 

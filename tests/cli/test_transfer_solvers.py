@@ -16,11 +16,11 @@ from tests.transfer.solver_examples import table
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     for name, arch, units in (("gfx803_36", "gfx803", 36), ("gfx906_60", "gfx906", 60), ("gfx908_120", "gfx908", 120)):
-        made = table(arch, units, shapes=30)
+        timings = table(arch, units, shapes=30)
         lines: dict[str, list[str]] = {}
-        for problem, solver, ms in zip(made.problem.tolist(), made.solver.tolist(), made.ms.tolist(), strict=True):
-            lines.setdefault(made.problems[problem], []).append(f"{made.solvers[solver]}:{ms},0,x")
-        text = "".join(f"{key}={';'.join(found)}\n" for key, found in lines.items())
+        for problem, solver, ms in zip(timings.problem.tolist(), timings.solver.tolist(), timings.ms.tolist(), strict=True):
+            lines.setdefault(timings.problems[problem], []).append(f"{timings.solvers[solver]}:{ms},0,x")
+        text = "".join(f"{key}={';'.join(entries)}\n" for key, entries in lines.items())
         (tmp_path / f"{name}.HIP.fdb.txt").write_text(text, encoding="utf-8")
     return tmp_path
 
@@ -65,30 +65,30 @@ def test_an_import_stores_times_of_solvers_and_says_of_winners_who_uses_them(
 ) -> None:
     text = (folder / "gfx906_60.HIP.fdb.txt").read_text().replace(":", ":-", 1)
     (folder / "gfx906_60.HIP.fdb.txt").write_text(text, encoding="utf-8")
-    asked = ["records", "import", "--data", str(folder), "--db", f"sqlite:///{folder / 'r.db'}"]
+    command = ["records", "import", "--data", str(folder), "--db", f"sqlite:///{folder / 'r.db'}"]
     (folder / "shapes.json").write_text('{"shapes": [[1, 2]]}', encoding="utf-8")
-    assert run(asked) == 0
+    assert run(command) == 0
     printed = capsys.readouterr()
     assert "shapes.json: no cache, no find database and no winners: passed over" in printed.err
-    said = printed.out
-    assert said.count(" timed, 0 failed, ") == 3 and "on gfx906-60: 90 timed" not in said
-    assert "left out 1: times of zero or less" in said and "more ops on gfx906-60" in said
+    output = printed.out
+    assert output.count(" timed, 0 failed, ") == 3 and "on gfx906-60: 90 timed" not in output
+    assert "left out 1: times of zero or less" in output and "more ops on gfx906-60" in output
     assert (folder / "r.db").exists()
     winners = {"kernel": "Xgemm", "parameters": [], "rows": []}
     (folder / "xgemm.json").write_text(json.dumps(winners), encoding="utf-8")
-    assert run(asked) == 2, "a table that nobody can use is a file that did not come in"
+    assert run(command) == 2, "a table that nobody can use is a file that did not come in"
     assert "xgemm.json: not one usable winner" in capsys.readouterr().err
     best = dict(zip(PARAMETERS, (0, 1, 32, 2, 8, 8, 64, 8, 8, 64, 1, 1, 0, 0, 4, 4), strict=True))
     row = {"device": "GeForce GTX 970", "vendor": "NVIDIA", "kind": "GPU", "architecture": "SM5.2", "best": best}
     (folder / "xgemm.json").write_text(json.dumps({**winners, "rows": [row]}), encoding="utf-8")
-    assert run(asked) == 0
+    assert run(command) == 0
     used = f"no records to store, `haotuner transfer fit --winners {folder / 'xgemm.json'}` reads the file"
     assert used in capsys.readouterr().out
     (folder / "xgemm.json").unlink()
-    assert run([*asked, "--json"]) == 0
+    assert run([*command, "--json"]) == 0
     assert [file["new"] for file in json.loads(capsys.readouterr().out)["files"]] == [0] * 3
-    assert run(["records", "import", "--db", asked[-1]]) == 2 and "FILE... or --data FOLDER" in capsys.readouterr().err
-    assert run([*asked[:3], str(folder / "none"), *asked[4:]]) == 2 and "is no folder" in capsys.readouterr().err
+    assert run(["records", "import", "--db", command[-1]]) == 2 and "FILE... or --data FOLDER" in capsys.readouterr().err
+    assert run([*command[:3], str(folder / "none"), *command[4:]]) == 2 and "is no folder" in capsys.readouterr().err
     cache = {
         "device_name": "NVIDIA RTX A4000", "kernel_name": "d", "problem_size": [25000, 2048, 1],
         "tune_params_keys": ["block_size_x", "block_size_y", "tile_size_x", "tile_size_y", "tile_stride_x", "tile_stride_y"],
@@ -96,5 +96,5 @@ def test_an_import_stores_times_of_solvers_and_says_of_winners_who_uses_them(
                         "tile_stride_y": 0, "time": 150.0}},
     }  # fmt: skip
     (folder / "dedispersion.json").write_text(json.dumps(cache), encoding="utf-8")
-    assert run(asked) == 0
+    assert run(command) == 0
     assert "1 rows of dedispersion_s25000_d2048_c1536 on a4000" in capsys.readouterr().out

@@ -74,8 +74,8 @@ def test_report_without_a_page_prints_a_summary(db: str, capsys: pytest.CaptureF
     assert main(["report", "--db", db, *words]) == 0
     printed = capsys.readouterr().out
     assert "device out\n" not in printed and "half of the configurations" not in printed
-    for said in ("whole architecture out", "oracle of opinions", "by the number of source devices", "titan-rtx", "worst"):
-        assert said in printed
+    for phrase in ("whole architecture out", "oracle of opinions", "by the number of source devices", "titan-rtx", "worst"):
+        assert phrase in printed
 
 
 def cache_file(folder: Path, device: str) -> None:
@@ -117,7 +117,7 @@ def test_report_reads_a_store_or_a_folder_and_not_both_or_none(
     db: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = ["--out", str(tmp_path / "page.md")]
-    for words, said in (
+    for words, message in (
         ([], "either --db URL, a record store, or --data FOLDER"),
         (["--db", db, "--data", str(tmp_path)], "either --db URL, a record store, or --data FOLDER"),
         (["--data", str(tmp_path / "none")], "is no folder"),
@@ -125,11 +125,11 @@ def test_report_reads_a_store_or_a_folder_and_not_both_or_none(
         (["--db", db, "--split", "week"], "--split week is none of device, architecture, device-and-configs"),
     ):
         assert main(["report", *words, *out]) == 2
-        assert said in capsys.readouterr().err
+        assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["--target", "no-such-device"], "unknown device"),
         (["--target", "h200"], "transfer to h200 needs records of it"),
@@ -138,9 +138,11 @@ def test_report_reads_a_store_or_a_folder_and_not_both_or_none(
         (["--target", "a4000", "--family", "none"], "no records of --family none; the store has cpu_dense_fp32"),
     ],
 )
-def test_wrong_questions_are_usage_errors(db: str, words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_questions_are_usage_errors(
+    db: str, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["evaluate", "--db", db, *words]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_a_store_that_is_not_there_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -196,8 +198,8 @@ def test_a_page_that_cannot_be_written_is_said_before_the_records_are_read(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "folder").mkdir()
-    for out, said in ((tmp_path / "folder", "is a folder"), (tmp_path / "none" / "x", "there is no folder")):
+    for out, message in ((tmp_path / "folder", "is a folder"), (tmp_path / "none" / "x", "there is no folder")):
         assert main(["report", "--db", "sqlite:////no/such/store.db", "--out", str(out)]) == 2
         err = capsys.readouterr().err
-        assert "--out" in err and said in err
+        assert "--out" in err and message in err
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]

@@ -90,7 +90,7 @@ def test_anything_else_in_the_way_is_exit_2_and_stays(cache: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "said"),
+    ("words", "code", "message"),
     [
         (["--op", "conv:n=3"], 2, "unknown op kind"),
         (["--op", "dense:n=0,k=3"], 2, "n=0"),
@@ -116,11 +116,11 @@ def test_anything_else_in_the_way_is_exit_2_and_stays(cache: Path, tmp_path: Pat
     ],
 )
 def test_a_wrong_request_says_so_and_writes_nothing(
-    cache: Path, tmp_path: Path, words: list[str], code: int, said: str
+    cache: Path, tmp_path: Path, words: list[str], code: int, message: str
 ) -> None:
     answer = haotuner("tune", *words, cache=cache, cwd=tmp_path)
     assert answer.code == code, answer.err
-    assert said in answer.err
+    assert message in answer.err
     assert "Traceback" not in answer.err and answer.out == ""
     assert not list(tmp_path.iterdir())
 

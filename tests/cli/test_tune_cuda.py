@@ -73,15 +73,15 @@ def test_a_stand_in_is_tuned_packed_and_its_pack_verified(ampere: tuple[Host, Pa
     assert document["verification"] == {"numbers": True, "why": ""} and not document["unverified"]
     manifest = json.loads((folder / "pack" / "manifest.json").read_text())
     assert manifest["device"]["arch"] == "sm_80" and manifest["contract"]["dtype"] == "float16"
-    found = host.run(folder, "verify", "pack", "--json")
-    assert found.json() == {"ok": True, "problems": []}, found.err
+    verified = host.run(folder, "verify", "pack", "--json")
+    assert verified.json() == {"ok": True, "problems": []}, verified.err
 
 
 def test_without_the_device_verify_says_what_it_could_not_check(ampere: tuple[Host, Path, Any], cache: Path) -> None:
     _, folder, _ = ampere
     done = haotuner("verify", "pack", "--json", cache=cache, cwd=folder)
-    found = done.json()
-    assert done.code == 0 and found["ok"] and "no device of this host runs sm_80" in found["not_checked"][0]
+    document = done.json()
+    assert done.code == 0 and document["ok"] and "no device of this host runs sm_80" in document["not_checked"][0]
 
 
 def test_explain_and_inspect_read_the_pack_alone(ampere: tuple[Host, Path, Any], cache: Path) -> None:
@@ -89,9 +89,9 @@ def test_explain_and_inspect_read_the_pack_alone(ampere: tuple[Host, Path, Any],
     words = ("explain", "pack", "--op", OP, "--shape", "m=7")
     plain = haotuner(*words, cache=cache, cwd=folder)
     assert plain.code == 0 and "kept" in plain.out and "one region" in plain.out
-    found = haotuner(*words, "--json", cache=cache, cwd=folder).json()
-    assert found["considered"][0]["composition"].startswith("cuda_") and found["cell"][0] <= 7 <= found["cell"][1]
-    assert {one["from"] for one in found["considered"]} <= {"measured", "predicted"}
+    document = haotuner(*words, "--json", cache=cache, cwd=folder).json()
+    assert document["considered"][0]["composition"].startswith("cuda_") and document["cell"][0] <= 7 <= document["cell"][1]
+    assert {candidate["from"] for candidate in document["considered"]} <= {"measured", "predicted"}
     listed = haotuner("inspect", "pack", cache=cache, cwd=folder)
     assert listed.code == 0 and "stand-in" in listed.out and "sm_80" in listed.out
 
@@ -100,7 +100,9 @@ def test_records_hold_how_a_time_was_taken_and_what_the_compiler_made(ampere: tu
     _, folder, _ = ampere
     with closing(sqlite3.connect(f"file:{folder / 'pack.records.db'}?mode=ro", uri=True)) as connection:
         facts = [json.loads(row[0]) for row in connection.execute("select facts from record")]
-    assert facts and all(one["how"] == "graph" and one["registers"] >= 16 and one["cold_bytes"] > 0 for one in facts if one)
+    assert facts and all(
+        entry["how"] == "graph" and entry["registers"] >= 16 and entry["cold_bytes"] > 0 for entry in facts if entry
+    )
 
 
 def test_hopper_is_tuned_with_its_own_instructions_in_the_search(cache: Path, images: Path, tmp_path: Path) -> None:
@@ -149,11 +151,11 @@ def test_rows_in_groups_are_tuned_packed_verified_and_explained(cache: Path, ima
     assert answer.code == 0, answer.err
     assert all("cuda_grouped_" in kernel for kernel in answer.json()["ops"][0]["kernels"])
     assert host.run(tmp_path, "verify", "pack", "--json").json() == {"ok": True, "problems": []}
-    told = host.run(tmp_path, "explain", "pack", "--op", op, "--shape", "m=40")
-    assert "one launch for 6 groups of rows" in told.out and "no workspace" in told.out
-    found = host.run(tmp_path, "explain", "pack", "--op", op, "--shape", "m=40", "--json").json()
-    assert (found["launches"], found["workspace_bytes"], found["groups"]) == (1, 0, 6)
-    assert {one["way"] for one in found["considered"]} == {"one region"}
+    explained = host.run(tmp_path, "explain", "pack", "--op", op, "--shape", "m=40")
+    assert "one launch for 6 groups of rows" in explained.out and "no workspace" in explained.out
+    document = host.run(tmp_path, "explain", "pack", "--op", op, "--shape", "m=40", "--json").json()
+    assert (document["launches"], document["workspace_bytes"], document["groups"]) == (1, 0, 6)
+    assert {candidate["way"] for candidate in document["considered"]} == {"one region"}
 
 
 @pytest.mark.slow
@@ -172,12 +174,12 @@ def test_products_of_a_calls_own_factors_are_tuned_packed_verified_and_explained
     host = Host(cache, images, device)
     answer = host.tune(tmp_path, "--op", op, "--shapes", shapes, "--device", "cuda:0", "--json")
     assert answer.code == 0, answer.err
-    (made,) = answer.json()["ops"]
-    assert made["measured"] >= 1 and all("cuda_batched_" in kernel for kernel in made["kernels"])
+    (tuned,) = answer.json()["ops"]
+    assert tuned["measured"] >= 1 and all("cuda_batched_" in kernel for kernel in tuned["kernels"])
     assert host.run(tmp_path, "verify", "pack", "--json").json() == {"ok": True, "problems": []}
     axes = [part.partition("=")[0] for part in shapes.split(";")]
-    told = host.run(tmp_path, "explain", "pack", "--op", op, "--shape", ";".join(f"{axis}=3" for axis in axes))
-    assert told.code == 0 and "one launch" in told.out and "m 0..2" in told.out, told.err
+    explained = host.run(tmp_path, "explain", "pack", "--op", op, "--shape", ";".join(f"{axis}=3" for axis in axes))
+    assert explained.code == 0 and "one launch" in explained.out and "m 0..2" in explained.out, explained.err
 
 
 @pytest.mark.slow
@@ -206,13 +208,13 @@ def test_convolutions_are_tuned_packed_verified_and_explained(
     host = Host(cache, images, device)
     answer = host.tune(tmp_path, "--op", op, "--shapes", shapes, "--device", "cuda:0", "--json")
     assert answer.code == 0, answer.err
-    (made,) = answer.json()["ops"]
-    assert made["measured"] >= 1 and all(of in kernel for kernel in made["kernels"])
+    (tuned,) = answer.json()["ops"]
+    assert tuned["measured"] >= 1 and all(of in kernel for kernel in tuned["kernels"])
     assert host.run(tmp_path, "verify", "pack", "--json").json() == {"ok": True, "problems": []}
     axes = [part.partition("=")[0] for part in shapes.split(";")]
-    told = host.run(tmp_path, "explain", "pack", "--op", op, "--shape", ";".join(f"{axis}=5" for axis in axes))
+    explained = host.run(tmp_path, "explain", "pack", "--op", op, "--shape", ";".join(f"{axis}=5" for axis in axes))
     launches = "one launch where" if "r=1,s=1" in op else "one launch" if "groups=16" in op else "two launches"
-    assert told.code == 0 and launches in told.out and of in told.out, told.err
+    assert explained.code == 0 and launches in explained.out and of in explained.out, explained.err
 
 
 @pytest.mark.slow
@@ -232,12 +234,12 @@ def test_generated_programs_are_tuned_packed_verified_and_explained(
     host = Host(cache, images, device)
     answer = host.tune(tmp_path, "--op", op, "--shapes", shapes, "--device", "cuda:0", "--json")
     assert answer.code == 0, answer.err
-    (made,) = answer.json()["ops"]
-    assert made["measured"] >= 1 and all("cuda_generated_" in kernel for kernel in made["kernels"])
+    (tuned,) = answer.json()["ops"]
+    assert tuned["measured"] >= 1 and all("cuda_generated_" in kernel for kernel in tuned["kernels"])
     assert host.run(tmp_path, "verify", "pack", "--json").json() == {"ok": True, "problems": []}
     axes = [part.partition("=")[0] for part in shapes.split(";")]
-    told = host.run(tmp_path, "explain", "pack", "--op", op, "--shape", ";".join(f"{axis}=5" for axis in axes))
-    assert told.code == 0 and "one launch" in told.out, told.err
+    explained = host.run(tmp_path, "explain", "pack", "--op", op, "--shape", ";".join(f"{axis}=5" for axis in axes))
+    assert explained.code == 0 and "one launch" in explained.out, explained.err
 
 
 @pytest.mark.slow
@@ -249,15 +251,17 @@ def test_outputs_of_a_file_are_tuned_as_one_op_and_verified(cache: Path, images:
         node("Add", ["x", "r"], ["total"]), node("ReduceMax", ["total", "axes"], ["most"], keepdims=1),
         node("Sub", ["total", "most"], ["y"]), node("Transpose", ["y"], ["turned"], perm=[1, 0]),
     ], {"x": ["m", "n"], "r": ["m", "n"]}, ["most", "turned", "y", "total"], axes=np.array([1]))  # fmt: skip
-    host, asked = Host(cache, images, "sm_90a"), ("--op", "group:norm.onnx", "--shapes", "m=1..64;n=1..256")
-    answer = host.tune(tmp_path, *asked, "--device", "cuda:0", "--json", budget_s=8)
+    host, options = Host(cache, images, "sm_90a"), ("--op", "group:norm.onnx", "--shapes", "m=1..64;n=1..256")
+    answer = host.tune(tmp_path, *options, "--device", "cuda:0", "--json", budget_s=8)
     assert answer.code == 0, answer.err
-    made = answer.json()["ops"]
-    assert len(made) == 2 and all(one["measured"] for one in made)
+    ops = answer.json()["ops"]
+    assert len(ops) == 2 and all(op["measured"] for op in ops)
     assert host.run(tmp_path, "verify", "pack", "--json").json() == {"ok": True, "problems": []}
-    names = [one["name"] for one in json.loads((tmp_path / "pack" / "manifest.json").read_text())["ops"]]
-    told = [host.run(tmp_path, "explain", "pack", "--op", name, "--shape", "m=5;n=5").out for name in names]
-    assert "one launch writes total, most, y" in told[0] and "not written with y: y lies over other points" in told[1], told
+    names = [op["name"] for op in json.loads((tmp_path / "pack" / "manifest.json").read_text())["ops"]]
+    texts = [host.run(tmp_path, "explain", "pack", "--op", name, "--shape", "m=5;n=5").out for name in names]
+    assert "one launch writes total, most, y" in texts[0] and "not written with y: y lies over other points" in texts[1], (
+        texts
+    )
 
 
 def test_kill_9_and_resume_measure_nothing_twice(ampere: tuple[Host, Path, Any], tmp_path: Path) -> None:
@@ -286,32 +290,32 @@ def test_kill_9_and_resume_measure_nothing_twice(ampere: tuple[Host, Path, Any],
 
 
 def test_a_pack_for_an_absent_device_comes_from_predictions(cache: Path, tmp_path: Path) -> None:
-    asked = ("--op", "dense:n=256,k=8192,dtype=bf16", "--shapes", "m=17..32", "--device", "h200", "--zero-measure", "--json")
-    done = haotuner("tune", *asked, cache=cache, cwd=tmp_path)
+    words = ("--op", "dense:n=256,k=8192,dtype=bf16", "--shapes", "m=17..32", "--device", "h200", "--zero-measure", "--json")
+    done = haotuner("tune", *words, cache=cache, cwd=tmp_path)
     assert done.code == 3, done.err
     document = done.json()
     assert document["unverified"] and document["device"] == "h200" and document["ops"][0]["kernels"]
     assert "runs sm_90a" in document["verification"]["why"]
-    told = haotuner("explain", "pack", "--op", "dense_n256_k8192_bf16", "--shape", "m=20", cache=cache, cwd=tmp_path)
-    assert "the sum over k in 16 parts, added in a fixed order" in told.out, "the grid is short of waves"
-    assert "2 launches; workspace of partial sums: 327680 bytes" in told.out and "% behind" in told.out
+    explained = haotuner("explain", "pack", "--op", "dense_n256_k8192_bf16", "--shape", "m=20", cache=cache, cwd=tmp_path)
+    assert "the sum over k in 16 parts, added in a fixed order" in explained.out, "the grid is short of waves"
+    assert "2 launches; workspace of partial sums: 327680 bytes" in explained.out and "% behind" in explained.out
 
 
 def test_a_host_without_nvcc_compiles_by_nvrtc(tmp_path: Path) -> None:
     """With a cache of its own: nothing that nvcc compiled is found."""
     try:
-        found = find_nvrtc().name
+        nvrtc = find_nvrtc().name
     except EnvironmentMissing:
         pytest.skip("nvrtc: the wheel nvidia-cuda-nvrtc is not installed")
     (tmp_path / "bin").mkdir()
     for name in ("cc", "ld", "as"):
         (tmp_path / "bin" / name).symlink_to(shutil.which(name) or name)
-    asked = ("--op", "dense:n=64,k=64,dtype=bf16", "--shapes", "m=1..16", "--device", "h200", "--zero-measure", "--json")
+    options = ("--op", "dense:n=64,k=64,dtype=bf16", "--shapes", "m=1..16", "--device", "h200", "--zero-measure", "--json")
     where = {**of_commands(tmp_path / "cache"), "PATH": str(tmp_path / "bin")}
-    done = run_command(("tune", *asked), tmp_path, where)
+    done = run_command(("tune", *options), tmp_path, where)
     assert done.code == 3 and done.json()["unverified"], done.err
     toolchain = json.loads((tmp_path / "pack" / "manifest.json").read_text())["toolchain"]
-    assert "nvcc" not in toolchain and f"nvrtc {toolchain['nvidia-cuda-nvrtc']}".startswith(found)
+    assert "nvcc" not in toolchain and f"nvrtc {toolchain['nvidia-cuda-nvrtc']}".startswith(nvrtc)
 
 
 def test_thread_counts_are_refused(ampere: tuple[Host, Path, Any], tmp_path: Path) -> None:

@@ -35,18 +35,18 @@ def tune(folder: Path, cache: Path, *words: str) -> Answer:
 def test_shapes_must_name_the_dimensions_of_the_file(tmp_path: Path) -> None:
     (op,) = ops_of(f"group:{files(tmp_path)[0]}")
     assert set(op.dynamic) == {"rows", "cols"}
-    for said in ("m=1..8", "rows=1..8", "rows=1..8;cols=1..8;b=2"):
+    for shapes in ("m=1..8", "rows=1..8", "rows=1..8;cols=1..8;b=2"):
         with pytest.raises(UsageError, match="needs exactly"):
-            arrivals_of(said).traffic(op)
+            arrivals_of(shapes).traffic(op)
 
 
 def test_candidates_are_shown_of_every_output(tmp_path: Path, cache: Path) -> None:
     command = ("candidates", "--op", f"group:{files(tmp_path)[1]}", "--shapes", "m=1..16;n=1..64")
     document = haotuner(*command, "--json", cache=cache, cwd=tmp_path).json()
-    assert [one["op"].rpartition("_")[0] for one in document["ops"]] == ["group_two_mean", "group_two_c"]
-    assert document["kept"] == [name for one in document["ops"] for name in one["kept"]] and len(document["kept"]) > 1
-    told = haotuner(*command, cache=cache, cwd=tmp_path).out
-    assert all(f"{one['op']} on " in told for one in document["ops"])
+    assert [op["op"].rpartition("_")[0] for op in document["ops"]] == ["group_two_mean", "group_two_c"]
+    assert document["kept"] == [name for op in document["ops"] for name in op["kept"]] and len(document["kept"]) > 1
+    output = haotuner(*command, cache=cache, cwd=tmp_path).out
+    assert all(f"{op['op']} on " in output for op in document["ops"])
 
 
 @pytest.mark.slow
@@ -57,8 +57,10 @@ def test_a_file_becomes_a_pack(tmp_path: Path, cache: Path) -> None:
     assert answer.code == 0, answer.err
     names = [op["name"] for op in answer.json()["ops"]]
     assert [name.rpartition("_")[0] for name in names] == ["group_two_mean", "group_two_c"]
-    told = haotuner("explain", "pack", "--op", names[0], "--shape", "m=3;n=40", "--json", cache=cache, cwd=tmp_path)
-    assert told.code == 0 and told.json()["weights"] == "hot" and told.json()["program"]["decisions"], told.err
+    explained = haotuner("explain", "pack", "--op", names[0], "--shape", "m=3;n=40", "--json", cache=cache, cwd=tmp_path)
+    assert explained.code == 0 and explained.json()["weights"] == "hot" and explained.json()["program"]["decisions"], (
+        explained.err
+    )
     several = haotuner("explain", "pack", "--op", f"group:{file}", "--shape", "m=3;n=40", cache=cache, cwd=tmp_path)
     assert several.code == 2 and "has several outputs" in several.err
     assert haotuner("verify", "pack", cache=cache, cwd=tmp_path).out == "pack: verified\n"
@@ -152,8 +154,12 @@ def test_outputs_of_the_same_rows_are_one_op(tmp_path: Path, cache: Path) -> Non
     assert answer.code == 0, answer.err
     joint, turned = answer.json()["ops"]
     assert joint["measured"] and turned["measured"]
-    told = haotuner("explain", "pack", "--op", joint["name"], "--shape", "m=3;n=40", "--json", cache=cache, cwd=tmp_path)
-    assert told.code == 0 and "once a row" in told.json()["program"]["decisions"]["written beside it"], told.err
+    explained = haotuner(
+        "explain", "pack", "--op", joint["name"], "--shape", "m=3;n=40", "--json", cache=cache, cwd=tmp_path
+    )
+    assert explained.code == 0 and "once a row" in explained.json()["program"]["decisions"]["written beside it"], (
+        explained.err
+    )
     assert haotuner("verify", "pack", cache=cache, cwd=tmp_path).out == "pack: verified\n"
     with library.load(tmp_path / "pack", threads=CORES) as pack:
         x = np.arange(6, dtype=np.float32).reshape(2, 3)

@@ -23,10 +23,10 @@ DRAW = np.random.default_rng(0)
 def layers(path: Path, *widths: int) -> Path:
     """A model of dense layers, each followed by a softmax."""
     nodes, weights = [], []
-    for place, (one, other) in enumerate(zip(widths, widths[1:], strict=False)):
-        weights.append(numpy_helper.from_array(DRAW.standard_normal((one, other)).astype(np.float32), f"w{place}"))
-        nodes.append(helper.make_node("MatMul", [f"h{place}", f"w{place}"], [f"p{place}"]))
-        nodes.append(helper.make_node("Softmax", [f"p{place}"], [f"h{place + 1}"], axis=-1))
+    for index, (inputs, outputs) in enumerate(zip(widths, widths[1:], strict=False)):
+        weights.append(numpy_helper.from_array(DRAW.standard_normal((inputs, outputs)).astype(np.float32), f"w{index}"))
+        nodes.append(helper.make_node("MatMul", [f"h{index}", f"w{index}"], [f"p{index}"]))
+        nodes.append(helper.make_node("Softmax", [f"p{index}"], [f"h{index + 1}"], axis=-1))
     ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", width])
             for name, width in (("h0", widths[0]), (f"h{len(widths) - 1}", widths[-1]))]  # fmt: skip
     graph = helper.make_graph(nodes, "net", ends[:1], ends[1:], weights)
@@ -61,12 +61,12 @@ WRONG = {
 
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_request_is_exit_2_in_words_and_writes_nothing(files: Path, cache: Path, tmp_path: Path, name: str) -> None:
-    words, said = WRONG[name]
-    placed = [str(files / one) if one.endswith(".onnx") else one for one in words]
+    words, message = WRONG[name]
+    placed = [str(files / word) if word.endswith(".onnx") else word for word in words]
     answer = haotuner("tune", *placed, "--budget", "1s", cache=cache, cwd=tmp_path)
     assert answer.code == 2, answer.err
-    assert said in answer.err and "Traceback" not in answer.err
-    assert [one.name for one in tmp_path.iterdir()] == ["models"]
+    assert message in answer.err and "Traceback" not in answer.err
+    assert [path.name for path in tmp_path.iterdir()] == ["models"]
 
 
 def test_a_model_of_generated_kernels_alone_is_a_pack_without_ops(cache: Path, tmp_path: Path) -> None:
@@ -76,11 +76,11 @@ def test_a_model_of_generated_kernels_alone_is_a_pack_without_ops(cache: Path, t
     words = ["tune", "soft.onnx", "--shapes", "rows=1..8;cols=1..64", "--threads", "1", "--zero-measure"]
     answer = haotuner(*words, "--json", cache=cache, cwd=tmp_path)
     assert answer.code == 3, answer.err
-    told: Any = json.loads(answer.out)
-    assert told["unverified"] and told["model"]["predicted_us"]["1"]["rows=8;cols=64"]["all"] > 0
+    document: Any = json.loads(answer.out)
+    assert document["unverified"] and document["model"]["predicted_us"]["1"]["rows=8;cols=64"]["all"] > 0
     with pytest.warns(UserWarning, match="nothing was measured"), api.load(tmp_path / "pack", threads=1) as pack:
-        (found,) = pack.model("soft").run({"x": np.zeros((3, 7), np.float32)}).values()
-        assert np.allclose(found, 1 / 7)
+        (output,) = pack.model("soft").run({"x": np.zeros((3, 7), np.float32)}).values()
+        assert np.allclose(output, 1 / 7)
     answer = haotuner(*words, "--device", "h200", "--out", "other", cache=cache, cwd=tmp_path)
     assert answer.code == 2 and "such models run on CPUs alone" in answer.err, answer.err
 
@@ -91,8 +91,8 @@ def test_what_requests_are_expected_to_take_is_said(monkeypatch: pytest.MonkeyPa
         "haotuner.partition.cost_estimate.predicted_us", lambda _m, _t, _d, count: times if count == 1 else {}
     )
     report: Any = SimpleNamespace(threads=(1, 2), tuned=(), device=None)
-    said = _expected(cast(Any, None), report)
-    assert said == "\na request is expected to take 1 ms (batch=1) to 1,235 ms (batch=8), threads: 1"
+    text = _expected(cast(Any, None), report)
+    assert text == "\na request is expected to take 1 ms (batch=1) to 1,235 ms (batch=8), threads: 1"
 
 
 @pytest.mark.slow
@@ -103,14 +103,14 @@ def test_two_models_share_a_budget_and_a_pack(files: Path, cache: Path, tmp_path
     names = {op["name"] for op in document["ops"]}
     assert names == {"dense_n48_k32", "dense_n32_k48"}
     assert {turn[0] for turn in document["turns"]} == {*names, "groups of one", "groups of two"}
-    assert [one["name"] for one in document["models"]] == ["one", "two"]
-    for one in document["models"]:
-        assert one["orchestration"]["measured"] > 0
-        assert all(us["all"] > 0 for us in one["predicted_us"]["1"].values())
+    assert [model["name"] for model in document["models"]] == ["one", "two"]
+    for model in document["models"]:
+        assert model["orchestration"]["measured"] > 0
+        assert all(us["all"] > 0 for us in model["predicted_us"]["1"].values())
     with api.load(tmp_path / "pack", threads=1) as pack:
         for name, width in (("one", 48), ("two", 32)):
-            (found,) = pack.model(name).run({"h0": np.zeros((5, 32), np.float32)}).values()
-            assert found.shape == (5, width) and np.allclose(found.sum(axis=1), 1)
+            (output,) = pack.model(name).run({"h0": np.zeros((5, 32), np.float32)}).values()
+            assert output.shape == (5, width) and np.allclose(output.sum(axis=1), 1)
     shown = haotuner("explain", "pack", "--model", "two", "--json", cache=cache, cwd=tmp_path)
     assert len(json.loads(shown.out)["regions"]) == 2
     pytest.importorskip("onnxruntime")

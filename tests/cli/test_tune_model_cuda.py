@@ -99,8 +99,8 @@ def told_by_data(path: Path) -> Path:
     w = Writer()
     large = w.add("Greater", w.add("ReduceMax", "x", w.hold(np.array([1])), keepdims=0), w.hold(np.float32(0.5)))
     rows = w.add("Gather", "x", w.add("Squeeze", w.add("NonZero", large), w.hold(np.array([0]))), axis=0)
-    kept = w.layer(rows, WIDE, WIDE)
-    noisy = w.add("Add", kept, w.add("RandomNormalLike", kept, scale=0.5, seed=3.0))
+    hidden = w.layer(rows, WIDE, WIDE)
+    noisy = w.add("Add", hidden, w.add("RandomNormalLike", hidden, scale=0.5, seed=3.0))
     ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [WIDE]) for name in ("before", "row", "total")]
     added = helper.make_node("Add", ["before", "row"], ["total"])
     scanned = helper.make_graph([added], "body", ends[:2], [ends[2]])
@@ -111,29 +111,31 @@ def told_by_data(path: Path) -> Path:
 
 
 def test_a_model_for_an_absent_gpu_comes_from_predictions(cache: Path, tmp_path: Path) -> None:
-    asked = (str(two_steps(tmp_path / "net.onnx")), "--shapes", "rows=1..64", "--device", "h200", "--zero-measure")
-    done = haotuner("tune", *asked, cache=cache, cwd=tmp_path)
+    arguments = (str(two_steps(tmp_path / "net.onnx")), "--shapes", "rows=1..64", "--device", "h200", "--zero-measure")
+    done = haotuner("tune", *arguments, cache=cache, cwd=tmp_path)
     assert done.code == 3, done.err
     assert "2 steps; 1 by 1 tuned ops, 1 by launches of generated kernels" in done.out
     manifest = read_manifest(tmp_path / "pack")
     assert manifest.on_device and list(manifest.models) == ["net"] and manifest.arch == "sm_90a"
-    told = {}
+    outcomes = {}
     asked_for = (
         ("bench", "pack", "--model", "net", "--shapes", "rows=3"),
         ("explain", "pack", "--model", "net", "--shape", "rows=3"),
     )
     for words in (("verify", "pack"), ("inspect", "pack"), *asked_for):
         ran = haotuner(*words, cache=cache, cwd=tmp_path)
-        told[words[0]] = ran.code, ran.out + ran.err
-    assert told["verify"][0] == 0 and "no device of this host runs sm_90a" in told["verify"][1]
-    assert "model net" in told["inspect"][1]
-    assert told["bench"][0] == 2 and "pack is for sm_90a: whole models are raced on CPUs" in told["bench"][1]
-    assert told["explain"][0] == 2 and "leave --shape and --predicted out to see the plan of net" in told["explain"][1]
+        outcomes[words[0]] = ran.code, ran.out + ran.err
+    assert outcomes["verify"][0] == 0 and "no device of this host runs sm_90a" in outcomes["verify"][1]
+    assert "model net" in outcomes["inspect"][1]
+    assert outcomes["bench"][0] == 2 and "pack is for sm_90a: whole models are raced on CPUs" in outcomes["bench"][1]
+    assert (
+        outcomes["explain"][0] == 2 and "leave --shape and --predicted out to see the plan of net" in outcomes["explain"][1]
+    )
 
 
 def test_a_model_whose_sizes_depend_on_data_is_packed_for_an_absent_gpu(cache: Path, tmp_path: Path) -> None:
-    asked = (str(told_by_data(tmp_path / "net.onnx")), "--shapes", "rows=1..64", "--device", "h200", "--zero-measure")
-    done = haotuner("tune", *asked, cache=cache, cwd=tmp_path)
+    arguments = (str(told_by_data(tmp_path / "net.onnx")), "--shapes", "rows=1..64", "--device", "h200", "--zero-measure")
+    done = haotuner("tune", *arguments, cache=cache, cwd=tmp_path)
     assert done.code == 3 and "segments, cut where sizes depend on data" in done.out, done.err
     manifest = read_manifest(tmp_path / "pack")
     assert manifest.on_device and {"net", "net.0", "net.1"} <= set(manifest.models)
@@ -145,9 +147,9 @@ def test_a_model_whose_sizes_depend_on_data_is_packed_for_an_absent_gpu(cache: P
 @pytest.mark.slow
 def test_a_model_whose_sizes_depend_on_data_is_tuned_and_checked_over_the_stand_in(cache: Path, tmp_path: Path) -> None:
     host = Host(cache, tmp_path / "images", "sm_80")
-    asked = (str(told_by_data(tmp_path / "net.onnx")), "--device", "cuda:0", "--shapes", "rows=1..24", "--budget", "20s")
+    arguments = (str(told_by_data(tmp_path / "net.onnx")), "--device", "cuda:0", "--shapes", "rows=1..24", "--budget", "20s")
     for _ in range(2):  # the second pack comes in the place of the first
-        answer = host.run(tmp_path, "tune", *asked, "--json")
+        answer = host.run(tmp_path, "tune", *arguments, "--json")
         assert answer.code in (0, 3), answer.err
         assert answer.json()["verification"] == {"numbers": True, "why": ""}
     assert host.run(tmp_path, "verify", "pack", "--json").json() == {"ok": True, "problems": []}
@@ -156,8 +158,8 @@ def test_a_model_whose_sizes_depend_on_data_is_tuned_and_checked_over_the_stand_
 @pytest.mark.slow
 def test_an_encoder_is_tuned_packed_checked_and_served_over_the_stand_in(cache: Path, tmp_path: Path) -> None:
     host = Host(cache, tmp_path / "images", "sm_80")
-    asked = (str(encoder(tmp_path / "encoder.onnx")), "--device", "cuda:0", "--shapes", "batch=1..3;seq=1..24")
-    answer = host.run(tmp_path, "tune", *asked, "--budget", "20s", "--json")
+    arguments = (str(encoder(tmp_path / "encoder.onnx")), "--device", "cuda:0", "--shapes", "batch=1..3;seq=1..24")
+    answer = host.run(tmp_path, "tune", *arguments, "--budget", "20s", "--json")
     assert answer.code in (0, 3), answer.err
     document = answer.json()
     assert document["verification"] == {"numbers": True, "why": ""}, "the model was checked against the reference, too"
@@ -165,5 +167,5 @@ def test_an_encoder_is_tuned_packed_checked_and_served_over_the_stand_in(cache: 
     assert host.run(tmp_path, "verify", "pack", "--json").json() == {"ok": True, "problems": []}
     weights = tmp_path / "pack" / "models" / "encoder.weights"
     weights.write_bytes(weights.read_bytes()[:-4] + b"\0\0\0\1")
-    found = host.run(tmp_path, "verify", "pack", "--json").json()
-    assert not found["ok"] and "its weights were changed" in found["problems"][0]
+    report = host.run(tmp_path, "verify", "pack", "--json").json()
+    assert not report["ok"] and "its weights were changed" in report["problems"][0]

@@ -59,8 +59,8 @@ def of_products(db: Path) -> int:
 def serves(pack: Path) -> bool:
     """Whether the pack's model answers; True where nothing was measured for it."""
     with api.load(pack, threads=1) as opened:
-        (found,) = opened.model("net").run({"h0": np.zeros((5, 32), np.float32)}).values()
-        assert found.shape == (5, 32) and np.allclose(found.sum(axis=1), 1)
+        (output,) = opened.model("net").run({"h0": np.zeros((5, 32), np.float32)}).values()
+        assert output.shape == (5, 32) and np.allclose(output.sum(axis=1), 1)
     return read_manifest(pack).unverified
 
 

@@ -30,7 +30,7 @@ def test_a_file_of_torch_export_is_tuned_like_any_model(cache: Path, tmp_path: P
     # A process of its own: torch is imported as a user's command imports it.
     answer = subprocess.run(words, cwd=tmp_path, env=environment(cache), capture_output=True, text=True, check=False)
     assert answer.returncode == 3 and "unverified" in answer.stdout, answer.stderr
-    given = np.linspace(-2, 2, 5 * 24, dtype=np.float32).reshape(5, 24)
+    inputs = np.linspace(-2, 2, 5 * 24, dtype=np.float32).reshape(5, 24)
     with api.load(tmp_path / "pack", threads=1) as pack:
-        (found,) = pack.model("scores").run({"x": given}).values()
-    np.testing.assert_allclose(found, Scores()(torch.from_numpy(given)).numpy(), rtol=1e-5, atol=1e-6)
+        (output,) = pack.model("scores").run({"x": inputs}).values()
+    np.testing.assert_allclose(output, Scores()(torch.from_numpy(inputs)).numpy(), rtol=1e-5, atol=1e-6)

@@ -61,10 +61,10 @@ def test_it_is_tuned_packed_and_verified_under_its_own_name(part: tuple[Host, Pa
 @needs_driver
 def test_its_plans_are_served_as_planned_where_the_part_is_named(part: tuple[Host, Path, Any]) -> None:
     host, folder, _ = part
-    told = subprocess.run([sys.executable, "-c", PLANNED], cwd=folder, env=host.environment, capture_output=True, text=True,
-                          check=True).stdout.splitlines()  # fmt: skip
-    assert told[:2] == ["True 16", "False 132"]
-    assert "has 132 multiprocessors; name a part of them" in told[2]
+    lines = subprocess.run([sys.executable, "-c", PLANNED], cwd=folder, env=host.environment, capture_output=True, text=True,
+                           check=True).stdout.splitlines()  # fmt: skip
+    assert lines[:2] == ["True 16", "False 132"]
+    assert "has 132 multiprocessors; name a part of them" in lines[2]
 
 
 @needs_driver
@@ -96,8 +96,8 @@ def test_races_are_run_on_whole_devices(part: tuple[Host, Path, Any]) -> None:
 
 @pytest.mark.slow
 def test_a_part_of_a_known_device_is_planned_from_predictions(cache: Path, tmp_path: Path) -> None:
-    asked = command("tune", *ASKED, "--device", "h200/64", "--zero-measure", "--json")
-    done = subprocess.run(asked, cwd=tmp_path, env=of_commands(cache), capture_output=True, text=True, check=False)
+    words = command("tune", *ASKED, "--device", "h200/64", "--zero-measure", "--json")
+    done = subprocess.run(words, cwd=tmp_path, env=of_commands(cache), capture_output=True, text=True, check=False)
     assert done.returncode == 3, done.stderr
     assert json.loads(done.stdout)["device"] == "h200-64sm"
 

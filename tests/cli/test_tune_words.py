@@ -20,15 +20,15 @@ def report(*measured: int, stopped: str = "budget", groups: int = 0) -> Any:
 
 
 def test_a_budget_that_was_too_small_names_one_that_is_not() -> None:
-    (said,) = _unmeasured(report(3, 0, 0, 0), 20.0)
-    assert said.startswith("3 of 4 ops had no time to be measured: --budget 20s was too little on this machine")
-    assert said.endswith("run again with --resume --budget 35s")
-    (said,) = _unmeasured(report(1, 1, 0), 30.0)
-    assert said.endswith("--budget 40s"), "never less than was too little"
-    (said,) = _unmeasured(report(*[0] * 40), 60.0)
-    assert said.endswith("--budget 5m"), "forty first turns take so long"
-    (said,) = _unmeasured(report(*[1] * 20, *[0] * 20), 600.0)
-    assert said.endswith("--budget 15m")
+    (message,) = _unmeasured(report(3, 0, 0, 0), 20.0)
+    assert message.startswith("3 of 4 ops had no time to be measured: --budget 20s was too little on this machine")
+    assert message.endswith("run again with --resume --budget 35s")
+    (message,) = _unmeasured(report(1, 1, 0), 30.0)
+    assert message.endswith("--budget 40s"), "never less than was too little"
+    (message,) = _unmeasured(report(*[0] * 40), 60.0)
+    assert message.endswith("--budget 5m"), "forty first turns take so long"
+    (message,) = _unmeasured(report(*[1] * 20, *[0] * 20), 600.0)
+    assert message.endswith("--budget 15m")
 
 
 @pytest.mark.parametrize("stopped", ["signal", "zero-measure"])
@@ -48,39 +48,39 @@ def speed(*contended: bool) -> Speed:
             **ROW,
             "shape": {"m": m},
             "best": "numpy",
-            "contended": one,
+            "contended": busy,
             "ours_us": 2.0,
-            "peers_us": {"numpy": 65.34 if one else 3.0},
+            "peers_us": {"numpy": 65.34 if busy else 3.0},
         }
-        for m, one in zip((4, 8, 16), contended, strict=True)
+        for m, busy in zip((4, 8, 16), contended, strict=True)
     ]
     return Speed(document={"rows": rows}, peers=("numpy",), threads=(1,), ratios=_ratios(rows, ("numpy",)))
 
 
 def test_contended_rows_are_left_out_of_ratios_and_marked_among_times() -> None:
-    found = speed(False, True, False)
-    assert found.cell(OP.name, 1, "numpy") == "1.50x"
-    assert "1 of 3 rows are left out, ~ marks their times: other programs were busy meanwhile" in found.note()
-    table = times_table(tuned_report(), found)
+    race = speed(False, True, False)
+    assert race.cell(OP.name, 1, "numpy") == "1.50x"
+    assert "1 of 3 rows are left out, ~ marks their times: other programs were busy meanwhile" in race.note()
+    table = times_table(tuned_report(), race)
     assert table.count("~2 ") == 1 and table.count(" 2 (") == 2
 
 
 def test_of_contended_rows_alone_no_figure_is_given() -> None:
-    found = speed(True, True, True)
-    assert found.cell(OP.name, 1, "numpy") == "-" and found.overall(1) is None
-    assert "no figure is given, ~ marks their times: all rows were contended" in found.note()
+    race = speed(True, True, True)
+    assert race.cell(OP.name, 1, "numpy") == "-" and race.overall(1) is None
+    assert "no figure is given, ~ marks their times: all rows were contended" in race.note()
 
 
 @pytest.mark.parametrize(
-    "busy, said", [((True, False), "1 contended rows are left out"), ((True, True), "EVERY ROW WAS CONTENDED")]
+    "busy, message", [((True, False), "1 contended rows are left out"), ((True, True), "EVERY ROW WAS CONTENDED")]
 )
 def test_bench_of_a_model_marks_contended_rows(
-    busy: tuple[bool, bool], said: str, capsys: pytest.CaptureFixture[str]
+    busy: tuple[bool, bool], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     times = {"onnxruntime": {"steady_us": 3e3, "first_us": 4e3, "ratio": 1.5}}
     rows = [
-        {"shape": {"batch": n}, "threads": 1, "first_us": 2e3, "steady_us": 2e3, "contended": one, "peers": times}
-        for n, one in enumerate(busy, 1)
+        {"shape": {"batch": n}, "threads": 1, "first_us": 2e3, "steady_us": 2e3, "contended": contended, "peers": times}
+        for n, contended in enumerate(busy, 1)
     ]
     summary = {
         "contended": sum(busy),
@@ -91,7 +91,7 @@ def test_bench_of_a_model_marks_contended_rows(
     }
     bench._print_models({"rows": rows, "summary": summary}, ["onnxruntime"])
     out = capsys.readouterr().out
-    assert said in out and out.count("contended") >= sum(busy) and out.count("1.50x") == (2 - sum(busy)) + 1
+    assert message in out and out.count("contended") >= sum(busy) and out.count("1.50x") == (2 - sum(busy)) + 1
 
 
 def test_a_race_that_ends_early_has_raced_sizes_of_each_part() -> None:

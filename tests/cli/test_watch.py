@@ -38,11 +38,11 @@ def store(tmp_path: Path) -> Iterator[SqliteStore]:
 def server(store: SqliteStore, tmp_path: Path) -> Iterator[Server]:
     page = page_of(str(tmp_path / "pack"))
     page.refresh()
-    with Server("127.0.0.1", 0, page) as made:
-        thread = threading.Thread(target=made.serve_forever, args=(0.05,), daemon=True)
+    with Server("127.0.0.1", 0, page) as running_server:
+        thread = threading.Thread(target=running_server.serve_forever, args=(0.05,), daemon=True)
         thread.start()
-        yield made
-        made.shutdown()
+        yield running_server
+        running_server.shutdown()
         thread.join()
 
 

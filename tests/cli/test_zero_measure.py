@@ -67,7 +67,7 @@ def test_a_host_that_cannot_run_an_absent_device_says_that_results_were_not_chec
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("options", "message"),
     [
         ({"device": "w7800", "zero_measure": True}, "w7800 is of another kind"),
         ({"device": "xeon-8380"}, "--zero-measure"),
@@ -75,9 +75,11 @@ def test_a_host_that_cannot_run_an_absent_device_says_that_results_were_not_chec
         ({"zero_measure": True, "model": "no-such-model.txt"}, "no-such-model.txt"),
     ],
 )
-def test_what_cannot_be_predicted_or_measured_is_a_usage_error(tmp_path: Path, asked: dict[str, Any], said: str) -> None:
-    request = Request(ops=(Op.parse("dense:n=48,k=32"),), arrivals=arrivals_of("m=1..8"), out=tmp_path / "pack", **asked)
-    with pytest.raises(UsageError, match=said):
+def test_what_cannot_be_predicted_or_measured_is_a_usage_error(
+    tmp_path: Path, options: dict[str, Any], message: str
+) -> None:
+    request = Request(ops=(Op.parse("dense:n=48,k=32"),), arrivals=arrivals_of("m=1..8"), out=tmp_path / "pack", **options)
+    with pytest.raises(UsageError, match=message):
         session.produce(request)
     assert not list(tmp_path.iterdir())
 

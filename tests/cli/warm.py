@@ -119,8 +119,8 @@ def _become(request: dict[str, Any]) -> None:
     """Be the process of one command."""
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
-    for place, name in ((1, "out"), (2, "err")):
-        os.dup2(os.open(Path(request["folder"], name), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), place)
+    for descriptor, name in ((1, "out"), (2, "err")):
+        os.dup2(os.open(Path(request["folder"], name), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), descriptor)
     sys.stdin = open(0, closefd=False)  # noqa: SIM115  # the old one has read ahead
     os.chdir(request["cwd"])
     os.environ.clear()
@@ -133,8 +133,8 @@ def spare_races() -> None:
     from haotuner.bench import race
     from haotuner.hw_profiles import cpu, cpu_peak
 
-    def peak_of(*, cache_dir: Path | None, **asked: Any) -> cpu_peak.CpuPeak | cpu_peak.NotMeasured:
-        return cpu_peak.peak_of(cache_dir=cache_dir or cache_folder() / "haotuner", **asked)
+    def peak_of(*, cache_dir: Path | None, **options: Any) -> cpu_peak.CpuPeak | cpu_peak.NotMeasured:
+        return cpu_peak.peak_of(cache_dir=cache_dir or cache_folder() / "haotuner", **options)
 
     vars(cpu)["peak_of"] = peak_of
     vars(race)["ScatteredPages"] = nullcontext
@@ -186,7 +186,7 @@ if __name__ == "__main__":
     _parse_once()
     gc.freeze()
     gc.enable()
-    asked = _next_command()
-    _become(asked)
+    next_command = _next_command()
+    _become(next_command)
     fork_children()
     run_and_exit(_run)

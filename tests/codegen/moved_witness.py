@@ -14,7 +14,7 @@ from haotuner.graph.extents import evaluate
 from haotuner.graph.types import numpy_dtype
 from tests.codegen.interpreter import Interpreter
 
-Touch = tuple[str, tuple[int, ...], bool, int, bool]  # tensor, place, store?, bytes, alone in its instruction?
+Touch = tuple[str, tuple[int, ...], bool, int, bool]  # tensor, indices, store?, bytes, alone in its instruction?
 
 
 @dataclass
@@ -49,10 +49,10 @@ class Witness(Interpreter):
         steps: Sequence[int] | None,
         lanes: int,
         mask: Any,
-        held: Sequence[Any] = (),
+        symbolic: Sequence[Any] = (),
     ) -> Any:
         self._touch(tensor, self._places(indices, steps, lanes), steps, mask, store=False)
-        return super().load(tensor, indices, steps, lanes, mask, held)
+        return super().load(tensor, indices, steps, lanes, mask, symbolic)
 
     def store(self, tensor: str, indices: Sequence[Any], steps: Sequence[int], value: Any, lanes: int, mask: Any) -> None:
         self._touch(tensor, self._places(indices, steps, lanes), steps, mask, store=True)
@@ -61,12 +61,12 @@ class Witness(Interpreter):
     def _touch(self, tensor: str, places: Sequence[Any], steps: Sequence[int] | None, mask: Any, *, store: bool) -> None:
         wide = np.broadcast_arrays(*places) if places else []
         count = wide[0].size if places else 1
-        flat = [one.reshape(-1) for one in wide]
+        flat = [index_array.reshape(-1) for index_array in wide]
         alone = count == 1 or steps is None or steps[-1] != 1 or any(steps[:-1])
         for lane in range(count):
             if count == 1 or mask is None or mask[lane]:
-                place = tuple(int(one[lane]) for one in flat)
-                self.here.append((tensor, place, store, self.arrays[tensor].dtype.itemsize, alone))
+                indices = tuple(int(index_array[lane]) for index_array in flat)
+                self.here.append((tensor, indices, store, self.arrays[tensor].dtype.itemsize, alone))
 
 
 def witness(plan: Plan, inputs: Mapping[str, Any]) -> Run:
@@ -81,17 +81,17 @@ def witness(plan: Plan, inputs: Mapping[str, Any]) -> Run:
 
 def touches(parts: Sequence[Run | Touch]) -> list[Touch]:
     """Everything that some parts touch, in order."""
-    found: list[Touch] = []
+    touched: list[Touch] = []
     for part in parts:
-        found += [one for own in part.iterations for one in touches(own)] if isinstance(part, Run) else [part]
-    return found
+        touched += [touch for own in part.iterations for touch in touches(own)] if isinstance(part, Run) else [part]
+    return touched
 
 
 def footprint(parts: Sequence[Run | Touch], line: int) -> int:
     """Bytes brought and written back if nothing that was touched is ever given up."""
     brought, stored, total = set(), set(), 0
-    for tensor, place, store, size, _ in touches(parts):
-        key = (tensor, *place[:-1], place[-1] // line) if place else (tensor,)
+    for tensor, indices, store, size, _ in touches(parts):
+        key = (tensor, *indices[:-1], indices[-1] // line) if indices else (tensor,)
         if store and key not in stored:
             stored.add(key)
             total += size * line
@@ -112,7 +112,7 @@ def moved(runs: Sequence[Run], capacity: int, line: int) -> int:
         for _, _, _, size, alone in (part for part in iteration if not isinstance(part, Run))
     )
     longest = max((len([p for p in iteration if isinstance(p, Run)]) for iteration in every), default=0)
-    for place in range(longest):
+    for index in range(longest):
         inner = [[p for p in iteration if isinstance(p, Run)] for iteration in every]
-        total += moved([own[place] for own in inner if place < len(own)], capacity, line)
+        total += moved([own[index] for own in inner if index < len(own)], capacity, line)
     return total

@@ -56,19 +56,19 @@ def test_every_output_is_written_and_all_bytes_are_known(graph, how):
     for m, n in SIZES:
         sizes = {"m": m, "n": n, "k": 2}
         rng = np.random.default_rng(m)
-        given = {
-            name: rng.standard_normal([sizes[str(one)] for one in graph.types[name].shape]).astype(np.float32)
+        inputs = {
+            name: rng.standard_normal([sizes[str(extent)] for extent in graph.types[name].shape]).astype(np.float32)
             for name in graph.inputs
         }
         if how == "stages" and 0 in (m, n) or n == 0 and rank == 3:
             continue  # a program in parts is not asked for nothing; the greatest of nothing is no number
-        found, machine = run_all(plan, given)
-        for name, want in interpret(graph, given).items():
-            np.testing.assert_allclose(found[name], want, rtol=2e-5, atol=2e-5, err_msg=f"{name} {m}x{n}")
+        outputs, machine = run_all(plan, inputs)
+        for name, expected in interpret(graph, inputs).items():
+            np.testing.assert_allclose(outputs[name], expected, rtol=2e-5, atol=2e-5, err_msg=f"{name} {m}x{n}")
         loaded, stored = register_bytes(count_ops(plan, {name: sizes[name] for name in graph.dimensions}))
         assert (machine.loaded, machine.stored) == (loaded, stored)
         if how != "stages":
-            whole = {name: np.asarray(one).nbytes for name, one in found.items() if one.size}
+            whole = {name: np.asarray(output).nbytes for name, output in outputs.items() if output.size}
             assert {name: size for name, size in stored.items() if size} == whole, "each element is written once"
 
 
@@ -112,18 +112,18 @@ def test_outputs_of_the_same_rows_are_one_kind():
         (host,) = families_for(op, "cpu")
         assert isinstance(host, CpuGenerated)
         kernels = list(islice(host.points(op, find_device("cpu:avx2", measure=False)), 6))
-        assert kernels and not any(host.in_place(one) or host.joins(one) for one in kernels)
+        assert kernels and not any(host.in_place(kernel) or host.joins(kernel) for kernel in kernels)
         points = list(family.points(op, device))
-        assert {family.cut(one).parts for one in points} == parts and not any(family.in_place(one) for one in points)
+        assert {family.cut(point).parts for point in points} == parts and not any(family.in_place(point) for point in points)
         shape = Shape.of(dict.fromkeys(op.dynamic, 6))
         inputs = numerics.draw(op, shape, np.random.default_rng(0))
         least = family.bytes_by_level(points[0], op.extents(shape), device)["least"]
-        found = {name: np.asarray(one, np.float32) for name, one in interpret(graph_named(op.kind), inputs).items()}
-        assert least == op.least_bytes(shape) == sum(one.nbytes for one in (*inputs.values(), *found.values()))
+        outputs = {name: np.asarray(output, np.float32) for name, output in interpret(graph_named(op.kind), inputs).items()}
+        assert least == op.least_bytes(shape) == sum(array.nbytes for array in (*inputs.values(), *outputs.values()))
         case = CallCase(op, shape, inputs)
-        assert not case.verdict(found).wrong
-        for name in found:  # whichever is off is seen
-            off = found | {name: found[name] + np.float32(0.5)}
+        assert not case.verdict(outputs).wrong
+        for name in outputs:  # whichever is off is seen
+            off = outputs | {name: outputs[name] + np.float32(0.5)}
             assert case.verdict(off).wrong, name
 
 
@@ -133,10 +133,10 @@ def definition(op: Op) -> dict[str, Any]:
 
 def test_what_stays_apart_says_why():
     ops = joint(mixed())
-    found = {tuple(definition(op)["places"]): definition(op)["apart"] for op in ops}
-    assert set(found) == {(1,), (2, 0), (3,), (4,)}
-    assert not found[2, 0] and "others across" in found[(1,)]
-    assert "tiles of its own" in found[(3,)] and "lies over other points" in found[(4,)]
+    reasons = {tuple(definition(op)["places"]): definition(op)["apart"] for op in ops}
+    assert set(reasons) == {(1,), (2, 0), (3,), (4,)}
+    assert not reasons[2, 0] and "others across" in reasons[(1,)]
+    assert "tiles of its own" in reasons[(3,)] and "lies over other points" in reasons[(4,)]
     assert [len(op.meaning.written) for op in ops] == [2, 1, 1, 1], "in the order of the file's first of each"
     alone = joint(folds())
     assert len(alone) == 2 and all("blocks share the fold" in definition(op)["apart"] for op in alone)

@@ -32,10 +32,10 @@ def rounded(times: int) -> Graph:
     """To bytes and back, again and again, bytes at the end."""
     g = GraphBuilder()
     x = g.input("x", (dimension("n"),))
-    for place in range(times):
-        found = g.map("add", g.map("round", g.map("div", x, 0.1 + place)), 100.0)
-        stored = g.add("cast", g.map("min", g.map("max", found, 0.0), 255.0), dtype="uint8")
-        x = g.map("mul", g.map("sub", g.add("cast", stored, dtype="fp32"), 100.0), 0.1 + place)
+    for index in range(times):
+        quantized = g.map("add", g.map("round", g.map("div", x, 0.1 + index)), 100.0)
+        stored = g.add("cast", g.map("min", g.map("max", quantized, 0.0), 255.0), dtype="uint8")
+        x = g.map("mul", g.map("sub", g.add("cast", stored, dtype="fp32"), 100.0), 0.1 + index)
     return g.finish(stored)
 
 
@@ -43,12 +43,12 @@ def weighed(layers: int = 1) -> Graph:
     """A softmax from bytes to bytes, and behind a product one of bytes of another scale."""
     g = GraphBuilder()
     x = g.input("x", (dimension("n"), 40), "uint8")
-    for place in range(layers):
-        real = g.map("mul", g.map("sub", g.add("cast", x, dtype="fp32"), 9.0 + place), 0.1 + place)
+    for index in range(layers):
+        real = g.map("mul", g.map("sub", g.add("cast", x, dtype="fp32"), 9.0 + index), 0.1 + index)
         rounded = g.map("round", g.map("div", decompositions.softmax(g, real), 0.004))
         x = g.add("cast", g.map("min", g.map("max", rounded, 0.0), 255.0), dtype="uint8")
-        if place < layers - 1:
-            weight = g.constant(np.full((40, 40), 1 + place, np.int32))
+        if index < layers - 1:
+            weight = g.constant(np.full((40, 40), 1 + index, np.int32))
             sums = g.add("contract", g.add("cast", x, dtype="int32"), weight, labels="bk,kn->bn")
             near = g.map("round", g.map("div", g.map("mul", g.add("cast", sums, dtype="fp32"), 0.01), 0.02))
             x = g.add("cast", g.map("min", g.map("max", near, 0.0), 255.0), dtype="uint8")
@@ -92,8 +92,8 @@ def test_heads_are_put_side_by_side_row_by_row() -> None:
     weight = g.constant(np.ones((384, 8), np.int32))
     sums = g.add("contract", g.add("cast", whole, dtype="int32"), weight, labels="btk,kn->btn")
     steps = Greedy(g.finish(g.map("mul", g.add("cast", sums, dtype="fp32"), 0.1))).steps
-    assert [one.output for one in steps if isinstance(one, Loops)] == [turned]
-    assert [(one.tensor, one.of) for one in steps if isinstance(one, Alias)] == [(whole, turned)]
+    assert [step.output for step in steps if isinstance(step, Loops)] == [turned]
+    assert [(step.tensor, step.of) for step in steps if isinstance(step, Alias)] == [(whole, turned)]
 
 
 @pytest.mark.parametrize(("channels", "groups"), [(3, 2), (1, 1), (32, 1)])
@@ -107,8 +107,8 @@ def test_short_rows_are_turned_when_they_are_bytes(channels: int, groups: int) -
 def test_what_is_looked_up_has_loops_of_its_own() -> None:
     g = GraphBuilder()
     x = to_bytes(g, g.input("x", (dimension("n"),)))
-    found = g.add("gather", g.input("table", (256,), "uint8"), x, axis=0)
-    graph = g.finish(found, x)
+    gathered = g.add("gather", g.input("table", (256,), "uint8"), x, axis=0)
+    graph = g.finish(gathered, x)
     assert not plain(graph) and plain(g.finish(x))
 
 
@@ -120,22 +120,24 @@ def test_tensors_of_one_order_are_one_row(turned: bool, tmp_path: Path) -> None:
         y = g.add("transpose", g.input("z", (5, n, 24)), order=(1, 0, 2))
     graph = g.finish(to_bytes(g, g.map("add", x, y)))
     collapsed_graph = collapsed(graph)
-    assert (collapsed_graph is graph) == turned and [str(one) for one in collapsed_graph.types[graph.outputs[0]].shape] == (
-        ["n", "5", "24"] if turned else ["120*n"]
-    )
+    assert (collapsed_graph is graph) == turned and [
+        str(extent) for extent in collapsed_graph.types[graph.outputs[0]].shape
+    ] == (["n", "5", "24"] if turned else ["120*n"])
     if not turned:
         (function,) = executable("m", graph, Greedy(graph).steps).functions
-        assert (len(function.extents), [len(one) for one in function.shapes]) == (1, [3]), "a loop; a tensor of three axes"
+        assert (len(function.extents), [len(shape) for shape in function.shapes]) == (1, [3]), (
+            "a loop; a tensor of three axes"
+        )
         library, _ = built(collapsed_graph, tmp_path)
         draw, group = np.random.default_rng(0), loops_of(collapsed_graph, "made", lambda extent: 0)
         feeds = {name: draw.standard_normal((3, 5, 24)).astype(np.float32) for name in "xy"}
-        (want,) = interpret(graph, feeds).values()
-        out = np.empty_like(want)
-        tensors = (ctypes.c_void_p * 3)(*({**feeds, graph.outputs[0]: out}[one].ctypes.data for one in group.tensors))
-        sizes, low, high = (np.array([one], np.int64) for one in (360, 0, 360))
-        places = [ctypes.c_void_p(one.ctypes.data) for one in (sizes, low, high)]
+        (expected,) = interpret(graph, feeds).values()
+        out = np.empty_like(expected)
+        tensors = (ctypes.c_void_p * 3)(*({**feeds, graph.outputs[0]: out}[name].ctypes.data for name in group.tensors))
+        sizes, low, high = (np.array([value], np.int64) for value in (360, 0, 360))
+        places = [ctypes.c_void_p(array.ctypes.data) for array in (sizes, low, high)]
         library.made(places[0], tensors, *places[1:])
-        np.testing.assert_array_equal(out, want)
+        np.testing.assert_array_equal(out, expected)
 
 
 def clipped() -> Graph:
@@ -155,22 +157,22 @@ def built(graph: Graph, folder: Path) -> tuple[ctypes.CDLL, str]:
 
 
 def run(library: ctypes.CDLL, x: Any, out: Any) -> None:
-    sizes, low, high = (np.array([one], np.int64) for one in (x.size, 0, x.size))
+    sizes, low, high = (np.array([value], np.int64) for value in (x.size, 0, x.size))
     tensors = (ctypes.c_void_p * 2)(x.ctypes.data, out.ctypes.data)
-    places = [ctypes.c_void_p(one.ctypes.data) for one in (sizes, low, high)]
+    places = [ctypes.c_void_p(array.ctypes.data) for array in (sizes, low, high)]
     library.made(places[0], tensors, *places[1:])
 
 
 @pytest.mark.parametrize("times", [1, 4])
 def test_rounding_to_bytes_and_back_is_done_in_vectors(times: int, tmp_path: Path) -> None:
     graph = rounded(times)
-    library, said = built(graph, tmp_path)
-    assert "loop vectorized using 32 byte vectors" in said, said
+    library, remarks = built(graph, tmp_path)
+    assert "loop vectorized using 32 byte vectors" in remarks, remarks
     x = np.linspace(-30, 30, 1003, dtype=np.float32)
     out = np.empty(x.size, np.uint8)
     run(library, x, out)
-    (want,) = interpret(graph, {"x": x}).values()
-    np.testing.assert_array_equal(out, want)
+    (expected,) = interpret(graph, {"x": x}).values()
+    np.testing.assert_array_equal(out, expected)
 
 
 def test_bounds_that_are_constants_keep_nan_and_zeros(tmp_path: Path) -> None:
@@ -178,8 +180,8 @@ def test_bounds_that_are_constants_keep_nan_and_zeros(tmp_path: Path) -> None:
     x = np.array([np.nan, -np.inf, np.inf, -1.5, -1.6, 2.0, 2.1, -0.0, 0.0, 1.0] * 3, np.float32)
     out = np.empty_like(x)
     run(library, x, out)
-    (want,) = interpret(clipped(), {"x": x}).values()
-    np.testing.assert_array_equal(out, want)
+    (expected,) = interpret(clipped(), {"x": x}).values()
+    np.testing.assert_array_equal(out, expected)
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
@@ -194,11 +196,11 @@ def test_a_byte_is_looked_up_as_it_is(dtype: str, tmp_path: Path) -> None:
     draw = np.random.default_rng(0)
     rows, places = (draw.permutation(256).astype(np.uint8).view(dtype) for _ in range(2))
     out = np.empty(256, dtype)
-    sizes, low, high = (np.array([one], np.int64) for one in (256, 0, 256))
+    sizes, low, high = (np.array([value], np.int64) for value in (256, 0, 256))
     by_name = {"x": places, "table": rows, graph.outputs[0]: out}
     group = loops_of(graph, "made", lambda extent: 0)
     tensors = (ctypes.c_void_p * 3)(*(by_name[name].ctypes.data for name in group.tensors))
-    library.made(*(ctypes.c_void_p(one.ctypes.data) for one in (sizes,)), tensors,
-                 *(ctypes.c_void_p(one.ctypes.data) for one in (low, high)))  # fmt: skip
-    (want,) = interpret(graph, {"x": places, "table": rows}).values()
-    np.testing.assert_array_equal(out, want)
+    library.made(*(ctypes.c_void_p(array.ctypes.data) for array in (sizes,)), tensors,
+                 *(ctypes.c_void_p(array.ctypes.data) for array in (low, high)))  # fmt: skip
+    (expected,) = interpret(graph, {"x": places, "table": rows}).values()
+    np.testing.assert_array_equal(out, expected)

@@ -44,8 +44,8 @@ def _below(e: Expression) -> Iterator[Expression]:
 def _walked(e: Expression) -> set[str]:
     if isinstance(e, Variable):
         return {e.name}
-    found = {name for child in children(e) for name in _walked(child)}
-    return found - {variable.name for variable, _ in e.axes} if isinstance(e, Fold) else found
+    names = {name for child in children(e) for name in _walked(child)}
+    return names - {variable.name for variable, _ in e.axes} if isinstance(e, Fold) else names
 
 
 @given(st.recursive(LEAVES, _larger, max_leaves=12))
@@ -55,7 +55,7 @@ def test_an_expression_knows_what_a_walk_finds(e):
 
 
 def test_what_is_known_is_no_part_of_the_value():
-    one, other = (Load("x", (Variable("i"),), "fp32") for _ in range(2))
-    assert one == other and hash(one) == hash(other)
-    assert repr(one) == "Load(tensor='x', indices=(Variable(name='i'),), dtype='fp32', nonempty=())"
-    assert free_variables(one) is one.free and not has_folds(one)
+    first, second = (Load("x", (Variable("i"),), "fp32") for _ in range(2))
+    assert first == second and hash(first) == hash(second)
+    assert repr(first) == "Load(tensor='x', indices=(Variable(name='i'),), dtype='fp32', nonempty=())"
+    assert free_variables(first) is first.free and not has_folds(first)

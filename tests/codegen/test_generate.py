@@ -27,7 +27,9 @@ K, M, N = (dimension(name) for name in "kmn")
 def group(build: Callable[..., str], *shapes: tuple[Any, ...], whole: tuple[int, ...] = ()) -> Graph:
     """The graph of inputs x0, x1, …; those in ``whole`` are whole numbers."""
     g = GraphBuilder()
-    names = [g.input(f"x{place}", shape, "int64" if place in whole else "fp32") for place, shape in enumerate(shapes)]
+    names = [
+        g.input(f"x{position}", shape, "int64" if position in whole else "fp32") for position, shape in enumerate(shapes)
+    ]
     return g.finish(build(g, *names))
 
 
@@ -68,22 +70,24 @@ SIZES, SMALL = {"m": 3, "n": 7, "k": 4}, {"m": 2, "n": 5, "k": 2}
 
 
 def drawn(graph: Graph, sizes: dict[str, int]) -> dict[str, Any]:
-    rng, found = np.random.default_rng(0), {}
+    rng, arrays = np.random.default_rng(0), {}
     for name in graph.inputs:
         shape = [evaluate(extent, sizes) for extent in graph.types[name].shape]
         whole = graph.types[name].dtype == "int64"
-        found[name] = rng.integers(0, sizes["m"], shape) if whole else rng.standard_normal(shape).astype(np.float32)
-    return found
+        arrays[name] = rng.integers(0, sizes["m"], shape) if whole else rng.standard_normal(shape).astype(np.float32)
+    return arrays
 
 
 def schedules(graph: Graph) -> list[Schedule]:
-    found = []
+    candidates = []
     for axis in range(-1, graph.types[graph.outputs[0]].rank):
-        for kept in ((), *((one,) for one in keepable(graph))):
-            found += [Schedule(lane_axis=axis, lanes=lanes, unroll=unroll, kept=kept) for lanes, unroll in ((1, 1), (4, 2))]
-        found += [Schedule(lane_axis=axis, lanes=2, unroll=2, packed=packed, held=held)
-                  for packed, held in ((2, False), (1, True), (2, True))]  # fmt: skip
-    return found
+        for tensors in ((), *((name,) for name in keepable(graph))):
+            candidates += [
+                Schedule(lane_axis=axis, lanes=lanes, unroll=unroll, kept=tensors) for lanes, unroll in ((1, 1), (4, 2))
+            ]
+        candidates += [Schedule(lane_axis=axis, lanes=2, unroll=2, packed=packed, held=shared_loads)
+                       for packed, shared_loads in ((2, False), (1, True), (2, True))]  # fmt: skip
+    return candidates
 
 
 @pytest.mark.long
@@ -91,7 +95,7 @@ def schedules(graph: Graph) -> list[Schedule]:
 def test_every_schedule_computes_the_graph(name: str) -> None:
     graph = GROUPS[name]
     inputs = drawn(graph, SMALL if name in ("attention", "instance_norm") else SIZES)
-    want = interpret(graph, inputs)[graph.outputs[0]]
+    expected = interpret(graph, inputs)[graph.outputs[0]]
     tried = 0
     for schedule in schedules(graph):
         try:
@@ -99,8 +103,8 @@ def test_every_schedule_computes_the_graph(name: str) -> None:
         except UsageError as error:
             assert "cannot lie in the output's rows" in str(error)
             continue
-        found, _ = run(plan, inputs)
-        np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-5, err_msg=str(schedule))
+        output, _ = run(plan, inputs)
+        np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-5, err_msg=str(schedule))
         tried += 1
     assert tried >= 4
 
@@ -112,16 +116,16 @@ EMPTY = [("concat", "k"), ("concat", "n"), ("concat_many", "k"), ("concat_many",
 def test_what_is_empty_is_not_read(name: str, empty: str) -> None:
     graph = GROUPS[name]
     inputs = drawn(graph, SIZES | {empty: 0})
-    want = interpret(graph, inputs)[graph.outputs[0]]
-    assert want.size
+    expected = interpret(graph, inputs)[graph.outputs[0]]
+    assert expected.size
     for schedule in schedules(graph):
-        np.testing.assert_array_equal(run(planned(graph, schedule), inputs)[0], want, err_msg=str(schedule))
+        np.testing.assert_array_equal(run(planned(graph, schedule), inputs)[0], expected, err_msg=str(schedule))
 
 
 def test_thousands_of_tensors_side_by_side_are_no_deep_expression() -> None:
     graph = group(lambda g, x: g.add("concat", *[x] * 3000, axis=0), (M, N))
     value = Accesses(graph, {}).computed(graph.outputs[0], (Variable("i"), Variable("j")))
-    assert sum(isinstance(one, Load) for one in parts(value)) == 3000
+    assert sum(isinstance(part, Load) for part in parts(value)) == 3000
 
 
 def test_bytes_are_those_that_the_decisions_say() -> None:
@@ -129,9 +133,9 @@ def test_bytes_are_those_that_the_decisions_say() -> None:
     inputs = drawn(graph, SIZES)
     again = run(planned(graph, Schedule(lane_axis=1, lanes=4, unroll=1)), inputs)[1]
     assert (again.loaded, again.stored) == ({"x0": 3 * size}, {graph.outputs[0]: size})  # max, sum, result
-    kept = run(planned(graph, Schedule(lane_axis=1, lanes=4, unroll=1, kept=keepable(graph))), inputs)[1]
+    machine = run(planned(graph, Schedule(lane_axis=1, lanes=4, unroll=1, kept=keepable(graph))), inputs)[1]
     out = graph.outputs[0]
-    assert (kept.loaded, kept.stored) == ({"x0": 2 * size, out: size}, {out: 2 * size})  # the powers lie in the output
+    assert (machine.loaded, machine.stored) == ({"x0": 2 * size, out: size}, {out: 2 * size})  # the powers lie in the output
 
 
 def test_reductions_are_computed_where_their_variables_are_known() -> None:
@@ -153,13 +157,13 @@ def test_reshapes_divide_only_what_they_cut() -> None:
     digits = MixedRadix()
     group, inside = digits.reshaped(groups, image, (c, y, x))
     assert group == arithmetic("floordiv", c, index(3)) and arithmetic("mod", c, index(3)) in parts(inside)
-    assert not any(isinstance(one, Apply) and one.function == "mod" and one.arguments[0] != c for one in parts(inside))
+    assert not any(isinstance(part, Apply) and part.function == "mod" and part.arguments[0] != c for part in parts(inside))
     assert digits.reshaped(image, groups, (group, inside)) == [c, y, x]
     assert apart(image, groups, 1) == [3, M, N] and apart(image, groups, 0) == [4]
     loose = digits.reshaped(image, groups, (c, k))  # one index over three axes is divided, but lies in memory as it is
     ((whole, extent),) = merged(list(zip(loose, image, strict=True)))
     assert extent == 12 * M * N and not {"mod", "floordiv"} & {
-        one.function for one in parts(whole) if isinstance(one, Apply)
+        part.function for part in parts(whole) if isinstance(part, Apply)
     }
 
 
@@ -167,9 +171,11 @@ def test_reshapes_divide_only_what_they_cut() -> None:
     "before, after", [((6, 10), (4, 15)), ((4, 6, 5), (2, 12, 5)), ((2, 3, 4, 5), (6, 20)), ((7,), (7, 1))]
 )
 def test_reshapes_find_every_element(before: tuple[int, ...], after: tuple[int, ...]) -> None:
-    for place in np.ndindex(after):
-        indices = MixedRadix().reshaped(before, after, [index(one) for one in place])
-        assert indices == [index(one) for one in map(int, np.unravel_index(np.ravel_multi_index(place, after), before))]
+    for position in np.ndindex(after):
+        indices = MixedRadix().reshaped(before, after, [index(coordinate) for coordinate in position])
+        assert indices == [
+            index(coordinate) for coordinate in map(int, np.unravel_index(np.ravel_multi_index(position, after), before))
+        ]
 
 
 def test_what_has_no_program_is_told() -> None:

@@ -57,7 +57,7 @@ def siblings(g: GraphBuilder) -> tuple[str, ...]:
 
 
 CASES: Mapping[str, Callable[[GraphBuilder], tuple[str, ...]]] = {
-    one.__name__: one for one in (scaled_residual, statistics, siblings)
+    build.__name__: build for build in (scaled_residual, statistics, siblings)
 }
 
 
@@ -84,33 +84,39 @@ def test_one_nest_of_loops_writes_all_outputs_in_any_parts(name: str, compiled: 
     group, extents = of(graph, "again")
     assert group.tensors[-len(graph.outputs) :] == (*graph.outputs[1:], graph.outputs[0])
     for dims in ({"batch": 2, "seq": 5}, {"batch": 1, "seq": 1}):
-        shapes = {one: [evaluate(extent, dims) for extent in graph.types[one].shape] for one in group.tensors}
-        given = {one: draw.standard_normal(shapes[one]).astype(np.float32) for one in graph.inputs}
-        wanted = interpret(graph, given)
+        shapes = {tensor: [evaluate(extent, dims) for extent in graph.types[tensor].shape] for tensor in group.tensors}
+        inputs = {tensor: draw.standard_normal(shapes[tensor]).astype(np.float32) for tensor in graph.inputs}
+        expected = interpret(graph, inputs)
         loops = [evaluate(extent, dims) for extent in group.loops]
-        sizes = (ctypes.c_int64 * 64)(*(evaluate(one, dims) for one in extents))
+        sizes = (ctypes.c_int64 * 64)(*(evaluate(extent, dims) for extent in extents))
         for axis, extent in enumerate(loops):
-            made = {one: np.full(shapes[one], 77.0, np.float32) for one in graph.outputs}
+            outputs = {tensor: np.full(shapes[tensor], 77.0, np.float32) for tensor in graph.outputs}
             for low, high in ((0, extent // 2), (extent // 2, extent)):  # as threads share it
                 begin, end = [0] * len(loops), list(loops)
                 begin[axis], end[axis] = low, high
-                pointers = ((given | made)[one].ctypes.data for one in group.tensors)
+                pointers = ((inputs | outputs)[tensor].ctypes.data for tensor in group.tensors)
                 tensors = (ctypes.c_void_p * len(group.tensors))(*pointers)
                 lo, hi = ((ctypes.c_int64 * len(loops))(*side) for side in (begin, end))
                 getattr(compiled, f"ht_{name}")(sizes, tensors, lo, hi)
-            for one in graph.outputs:
-                np.testing.assert_allclose(made[one], wanted[one], rtol=1e-5, atol=1e-6, err_msg=f"{one} {dims} {axis}")
+            for tensor in graph.outputs:
+                np.testing.assert_allclose(
+                    outputs[tensor], expected[tensor], rtol=1e-5, atol=1e-6, err_msg=f"{tensor} {dims} {axis}"
+                )
 
 
 def test_a_sum_is_made_once_a_row_and_read_there() -> None:
     """The norm's two sums and its elements read what was written; a call of parts of rows computes it for each."""
     graph = graph_of("scaled_residual")
-    found = rows_before(graph)
-    assert found is not None and [one.tensor for one in found.before] == [graph.outputs[1]] and not found.beside
+    elements = rows_before(graph)
+    assert (
+        elements is not None
+        and [element.tensor for element in elements.before] == [graph.outputs[1]]
+        and not elements.beside
+    )
     whole, parts = of(graph, "one")[0].source.split("return;")
-    place = of(graph, "one")[0].tensors.index("y")
-    assert f"t[{place}]" in whole
-    pointer = whole.split(f" = (const float*)t[{place}]")[0].split()[-1]
+    index = of(graph, "one")[0].tensors.index("y")
+    assert f"t[{index}]" in whole
+    pointer = whole.split(f" = (const float*)t[{index}]")[0].split()[-1]
     assert (whole.count(f"{pointer}["), parts.count(f"{pointer}[")) == (1, 3)
     with_row, again = (Prices(REQUESTS, replace(CORE, reuses_row=reuses)).each_us(graph) for reuses in (True, False))
     assert max(with_row) < max(again)
@@ -140,7 +146,9 @@ def test_what_lies_beside_has_the_same_points_or_is_a_row_of_fixed_length() -> N
     assert lies_beside((B, 1), (B, T)) is None, "a row may be empty, and then nobody would write"
     assert lies_beside((1,), (B, 32)) is None, "each part of the loops would compute it"
     graph = graph_of("statistics")
-    assert [(one.tensor, one.axes) for one in elements_of(graph).beside] == [(one, 2) for one in graph.outputs[1:]]
+    assert [(output.tensor, output.axes) for output in elements_of(graph).beside] == [
+        (output, 2) for output in graph.outputs[1:]
+    ]
 
 
 @pytest.mark.parametrize("rates", ["core", "gpu"])
@@ -152,8 +160,8 @@ def test_a_sum_and_its_norm_are_one_kernel(rates: str) -> None:
     assert isinstance(step, Loops) and set(step.graph.outputs) == set(graph.outputs)
     assert plan.report.status == "optimal" and plan.report.chosen_us < plan.report.greedy_us
     (region,) = plan.report.regions
-    assert [one["beside"] for one in region["chosen"]] == [list(step.graph.outputs[1:])]
-    parts = [Prices.each_us(prices, plan.subgraph((one,), [n.output for n in graph.nodes])) for one in graph.outputs]
+    assert [kernel["beside"] for kernel in region["chosen"]] == [list(step.graph.outputs[1:])]
+    parts = [Prices.each_us(prices, plan.subgraph((output,), [n.output for n in graph.nodes])) for output in graph.outputs]
     assert np.mean(prices.each_us(step.graph)) < np.mean(parts[0]) + np.mean(parts[1]), "what both read is read once"
     if rates == "gpu":
         launch = device_loops_of(step.graph, "both", SizeTable().index)
@@ -169,7 +177,7 @@ def crossed(g: GraphBuilder) -> tuple[str, ...]:
     """x1 leads to x2 and y1 to y2 by way of turned rows; x1 and y2 read p, x2 and y1 read q."""
     p, q = g.input("p", (B, T)), g.input("q", (B, T))
     x1, y1 = g.map("exp", p), g.map("exp", q)
-    behind = [g.add("reduce", one, how="sum", axes=(1,), keepdims=True) for one in (x1, y1)]
+    behind = [g.add("reduce", tensor, how="sum", axes=(1,), keepdims=True) for tensor in (x1, y1)]
     x2 = g.map("mul", q, behind[0])
     y2 = g.map("mul", p, behind[1])
     return x1, y1, x2, y2
@@ -181,9 +189,9 @@ def test_kernels_that_would_wait_for_each_other_are_cut_out_lazily(monkeypatch: 
 
     every = [one("aD", "B", 1.0), one("bC", "A", 1.0), one("A", "a", 0.1), one("B", "b", 0.1),
              *(one(name, read, 1.0) for name, read in (("a", ""), ("b", ""), ("C", "A"), ("D", "B")))]  # fmt: skip
-    found, bound, proved = solve(every, list("aDbC"))
-    assert found is not None and proved and circle_of(found) == []
-    assert sum(candidate.us for candidate in found) == pytest.approx(3.2), "one of both, not both"
+    chosen, bound, proved = solve(every, list("aDbC"))
+    assert chosen is not None and proved and circle_of(chosen) == []
+    assert sum(candidate.us for candidate in chosen) == pytest.approx(3.2), "one of both, not both"
     assert bound == pytest.approx(3.2)
     monkeypatch.setattr(window_ilp, "circle_of", lambda _: [])
     uncut = solve(every, list("aDbC"))[0]
@@ -214,9 +222,9 @@ def test_outputs_behind_unlike_numbers_of_products_are_of_different_kernels() ->
     g = GraphBuilder()
     x = g.input("x", (B, T, 32))
     before = g.map("exp", x)
-    made = g.add("contract", x, g.constant(np.ones((32, 32), np.float32)), labels="btk,kn->btn")
+    product = g.add("contract", x, g.constant(np.ones((32, 32), np.float32)), labels="btk,kn->btn")
     more = g.add("contract", before, g.constant(np.ones((32, 32), np.float32)), labels="btk,kn->btn")
-    behind = g.map("mul", g.map("mul", made, more), x)
+    behind = g.map("mul", g.map("mul", product, more), x)
     plan = IlpPartitioner(g.finish(before, behind), Prices(REQUESTS, GPU))
     assert all(len(step.graph.outputs) == 1 for step in plan.steps if isinstance(step, Loops))
     assert any(isinstance(step, Product) for step in plan.steps)
@@ -255,25 +263,27 @@ def least_us(greedy: Greedy, prices: Prices) -> float:
         if not left:
             return [[]]
         rest = parted(left[1:])
-        return [[(left[0],), *one] for one in rest] + [
-            [*one[:place], (*one[place], left[0]), *one[place + 1 :]] for one in rest for place in range(len(one))
+        return [[(left[0],), *partition] for partition in rest] + [
+            [*partition[:index], (*partition[index], left[0]), *partition[index + 1 :]]
+            for partition in rest
+            for index in range(len(partition))
         ]
 
-    found = []
+    costs = []
     for parts in parted(outputs):
         us = 0.0
         for part in parts:
-            width = {one: sum(extent != 1 for extent in greedy.graph.types[one].shape) for one in part}
-            first, *others = sorted(part, key=lambda one: -width[one])
-            needed, kept = set(part), []
+            width = {output: sum(extent != 1 for extent in greedy.graph.types[output].shape) for output in part}
+            first, *others = sorted(part, key=lambda output: -width[output])
+            needed, members = set(part), []
             for node in reversed(greedy.graph.nodes):
                 if node.output in needed:
-                    kept.append(node.output)
+                    members.append(node.output)
                     needed.update(node.inputs)
-            group = greedy.subgraph((first, *others), kept)
+            group = greedy.subgraph((first, *others), members)
             if (len(part) > 1 and not plain(group)) or recomputed_reductions(group) is not None:
                 us = float("inf")
                 break
             us += prices.loops_us(group)
-        found.append(us)
-    return min(found)
+        costs.append(us)
+    return min(costs)

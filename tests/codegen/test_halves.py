@@ -22,11 +22,11 @@ EVERY = np.arange(1 << 16, dtype=np.uint16)
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    place = tmp_path_factory.mktemp("halves")
-    (place / "halves.c").write_text(PRELUDE + SOURCE)
+    folder = tmp_path_factory.mktemp("halves")
+    (folder / "halves.c").write_text(PRELUDE + SOURCE)
     command = [Toolchain.find().compiler, "-std=c11", "-O2", "-fPIC", "-shared", "-w", "halves.c", "-o", "halves.so", "-lm"]
-    subprocess.run(command, check=True, cwd=place)
-    return ctypes.CDLL(str(place / "halves.so"))
+    subprocess.run(command, check=True, cwd=folder)
+    return ctypes.CDLL(str(folder / "halves.so"))
 
 
 def called(function: Any, x: Any, dtype: Any) -> Any:
@@ -48,16 +48,16 @@ def test_numbers_are_rounded_to_the_nearest_half_and_of_two_to_the_even_one(libr
     edges = np.array([65519.996, 65520, np.inf, -np.inf, 2**-25, 2**-26, -0.0], np.float32)
     for x in (middles, np.nextafter(middles, np.float32(np.inf)), np.nextafter(middles, np.float32(-np.inf)), draw, edges):
         with np.errstate(over="ignore"):
-            want = x.astype(np.float16)
-        assert np.array_equal(called(library.to16, x, np.uint16).view(np.float16), want, equal_nan=True)
+            expected = x.astype(np.float16)
+        assert np.array_equal(called(library.to16, x, np.uint16).view(np.float16), expected, equal_nan=True)
 
 
 def test_a_bfloat_is_the_nearest_of_its_neighbours(library):
     x = np.random.default_rng(1).standard_normal(50_000).astype(np.float32)
-    found = called(library.round_b, x, np.float32)
+    rounded = called(library.round_b, x, np.float32)
     below = (x.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
     above = (below.view(np.uint32) + np.uint32(0x10000)).view(np.float32)
-    assert np.all(found.view(np.uint32) & 0xFFFF == 0)
-    assert np.array_equal(np.abs(found - x), np.minimum(np.abs(below - x), np.abs(above - x)))
+    assert np.all(rounded.view(np.uint32) & 0xFFFF == 0)
+    assert np.array_equal(np.abs(rounded - x), np.minimum(np.abs(below - x), np.abs(above - x)))
     odd = np.array([np.nan, np.inf, -np.inf], np.float32)
     assert np.array_equal(called(library.round_b, odd, np.float32), odd, equal_nan=True)

@@ -39,40 +39,40 @@ def over(plan: Plan, inputs: dict[str, Any], names: tuple[str, ...]) -> tuple[An
 
 
 def checked(plan: Plan, sizes: dict[str, int]) -> bool:
-    found, inputs = in_place(plan), drawn(plan.graph, sizes)
-    if found:
-        inputs |= dict.fromkeys(found, inputs[found[0]])
+    names, inputs = in_place(plan), drawn(plan.graph, sizes)
+    if names:
+        inputs |= dict.fromkeys(names, inputs[names[0]])
         apart = run(plan, inputs)[0]
-        for one in over(plan, inputs, found):
-            np.testing.assert_array_equal(one, apart)
-    return bool(found)
+        for output in over(plan, inputs, names):
+            np.testing.assert_array_equal(output, apart)
+    return bool(names)
 
 
 def test_drawn_groups_are_the_same_in_place() -> None:
-    found = [checked(drawn_plan(drawn_group(seed), place), {"m": 4, "n": 6, "k": 3})
-             for seed in range(60) for place in range(2)]  # fmt: skip
-    assert 15 < sum(found) < 90, "some allow it, some do not"
+    allowed = [checked(drawn_plan(drawn_group(seed), plan_seed), {"m": 4, "n": 6, "k": 3})
+               for seed in range(60) for plan_seed in range(2)]  # fmt: skip
+    assert 15 < sum(allowed) < 90, "some allow it, some do not"
 
 
 @pytest.mark.parametrize("name", ["softmax", "layer_norm", "instance_norm", "bias_gelu"])
 def test_every_schedule_of_a_row_is_the_same_in_place(name: str) -> None:
     graph = GROUPS[name]
     rank = graph.types[graph.outputs[0]].rank
-    found: dict[int, list[bool]] = {}
+    allowed: dict[int, list[bool]] = {}
     for axis in range(-1, rank):
-        for kept in ((), *((one,) for one in keepable(graph))):
+        for tensors in ((), *((tensor,) for tensor in keepable(graph))):
             for rows, masked in ((1, True), (2, True), (1, False)):
-                schedule = Schedule(lane_axis=axis, lanes=4, unroll=2, kept=kept, rows=rows, masked=masked)
+                schedule = Schedule(lane_axis=axis, lanes=4, unroll=2, kept=tensors, rows=rows, masked=masked)
                 try:
-                    found.setdefault(axis, []).append(checked(planned(graph, schedule), SIZES))
+                    allowed.setdefault(axis, []).append(checked(planned(graph, schedule), SIZES))
                 except UsageError:
                     continue
-    assert any(found[rank - 1]), "rows along the lanes are read before they are written"
+    assert any(allowed[rank - 1]), "rows along the lanes are read before they are written"
 
 
 def test_what_is_read_later_is_not_allowed_and_would_be_wrong() -> None:
-    for name, axis, kept in (("softmax", 0, ()), ("layer_norm", 1, (keepable(GROUPS["layer_norm"])[1],))):
-        plan = planned(GROUPS[name], Schedule(lane_axis=axis, lanes=4, unroll=1, kept=kept))
+    for name, axis, tensors in (("softmax", 0, ()), ("layer_norm", 1, (keepable(GROUPS["layer_norm"])[1],))):
+        plan = planned(GROUPS[name], Schedule(lane_axis=axis, lanes=4, unroll=1, kept=tensors))
         assert in_place(plan) == ()
         inputs = drawn(plan.graph, SIZES)
         assert not np.array_equal(run(plan, inputs, over=("x0",))[0], run(plan, inputs)[0]), name

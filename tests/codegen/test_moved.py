@@ -49,7 +49,7 @@ def drawn_group(seed: int) -> Graph:
         elif what == "reduce" and rank > 1:
             x = g.add("reduce", x, how=str(rng.choice(["sum", "max"])), axes=(axis,), keepdims=bool(rng.integers(2)))
         elif what == "transpose":
-            x = g.add("transpose", x, order=tuple(int(one) for one in rng.permutation(rank)))
+            x = g.add("transpose", x, order=tuple(int(dim) for dim in rng.permutation(rank)))
         elif what == "slice" and g.types[x].shape[axis] in (M, N):
             x = g.add(
                 "slice", x, axes=(axis,), starts=(1,), stops=(g.types[x].shape[axis],), steps=(int(rng.integers(1, 3)),)
@@ -65,13 +65,13 @@ def drawn_group(seed: int) -> Graph:
 
 def drawn_plan(graph: Graph, seed: int) -> Plan:
     rng = np.random.default_rng(seed)
-    kept: list[tuple[str, ...]] = [(), *((one,) for one in keepable(graph))]
+    choices: list[tuple[str, ...]] = [(), *((tensor,) for tensor in keepable(graph))]
     while True:
         schedule = Schedule(
             lane_axis=int(rng.integers(-1, graph.types[graph.outputs[0]].rank)),
             lanes=int(rng.choice([1, 2, 4])),
             unroll=int(rng.choice([1, 2])),
-            kept=kept[int(rng.integers(len(kept)))],
+            kept=choices[int(rng.integers(len(choices)))],
             packed=int(rng.choice([1, 2])),
             held=bool(rng.integers(2)),
             parts=int(rng.choice([1, 4])),
@@ -79,7 +79,7 @@ def drawn_plan(graph: Graph, seed: int) -> Plan:
         try:
             return planned(graph, schedule)
         except UsageError:
-            kept = [()]
+            choices = [()]
 
 
 FOLDED: dict[str, Callable[[GraphBuilder, str], str]] = {
@@ -99,8 +99,8 @@ def test_parts_of_a_fold_are_joined_and_their_bytes_counted(name: str, lane_axis
     whole = planned(graph, replace(plan.schedule, parts=1))
     for sizes in (SHARED, {"m": 41, "n": 2}, {"m": 1, "n": 1}, {"m": 2, "n": 9}):
         inputs: dict[str, Any] = drawn(graph, sizes)
-        found, counted = run(plan, inputs)
-        np.testing.assert_allclose(found, interpret(graph, inputs)[graph.outputs[0]], rtol=1e-4, atol=1e-5)
+        output, counted = run(plan, inputs)
+        np.testing.assert_allclose(output, interpret(graph, inputs)[graph.outputs[0]], rtol=1e-4, atol=1e-5)
         top, seen = count_ops(plan, graph.sizes(inputs)), witness(plan, inputs)
         assert register_bytes(top) == (counted.loaded, counted.stored)
         for size, line in ((64, 1), (4096, 4)):
@@ -132,8 +132,8 @@ def test_rows_in_stages_are_right_and_their_bytes_counted(norm: Callable[[GraphB
     plan = planned(graph, Schedule(lane_axis=1, lanes=4, unroll=2, parts=3))
     for sizes in ({"m": 3, "n": 37}, {"m": 1, "n": 8}, {"m": 2, "n": 1}):
         inputs: dict[str, Any] = drawn(graph, sizes)
-        found, counted = run(plan, inputs)
-        np.testing.assert_allclose(found, interpret(graph, inputs)[graph.outputs[0]], rtol=1e-4, atol=1e-5)
+        output, counted = run(plan, inputs)
+        np.testing.assert_allclose(output, interpret(graph, inputs)[graph.outputs[0]], rtol=1e-4, atol=1e-5)
         top, seen = count_ops(plan, graph.sizes(inputs)), witness(plan, inputs)
         assert register_bytes(top) == (counted.loaded, counted.stored)
         for size, line in ((64, 1), (4096, 4)):
@@ -160,8 +160,8 @@ def test_bytes_of_tiles_are_counted(name: str, tiles: tuple[int, ...], masked: b
     plan = planned(graph, Schedule(lane_axis=rank - 1, lanes=4, unroll=2, rows=2, masked=masked, tiles=tiles))
     for sizes in ({"m": 5, "n": 21, "k": 7}, {"m": 8, "n": 16, "k": 8}, {"m": 1, "n": 3, "k": 1}, {"m": 3, "n": 5, "k": 0}):
         inputs: dict[str, Any] = drawn(graph, sizes)
-        found, counted = run(plan, inputs)
-        np.testing.assert_allclose(found, interpret(graph, inputs)[graph.outputs[0]], rtol=1e-4, atol=1e-5)
+        output, counted = run(plan, inputs)
+        np.testing.assert_allclose(output, interpret(graph, inputs)[graph.outputs[0]], rtol=1e-4, atol=1e-5)
         top, seen = count_ops(plan, graph.sizes(inputs)), witness(plan, inputs)
         assert register_bytes(top) == (counted.loaded, counted.stored)
         for size, line in ((64, 1), (1024, 4)):
@@ -191,8 +191,8 @@ def test_squares_are_turned_and_their_bytes_counted(name: str, tiles: tuple[int,
     assert plan.turns
     for sizes in ({"m": 9, "n": 21, "k": 2}, {"m": 8, "n": 16, "k": 1}, {"m": 1, "n": 3, "k": 5}, {"m": 0, "n": 5, "k": 1}):
         inputs: dict[str, Any] = drawn(graph, sizes)
-        found, counted = run(plan, inputs)
-        np.testing.assert_array_equal(found, interpret(graph, inputs)[graph.outputs[0]])
+        output, counted = run(plan, inputs)
+        np.testing.assert_array_equal(output, interpret(graph, inputs)[graph.outputs[0]])
         top, seen = count_ops(plan, graph.sizes(inputs)), witness(plan, inputs)
         assert register_bytes(top) == (counted.loaded, counted.stored)
         for size, line in ((64, 1), (1024, 4)):
@@ -254,15 +254,17 @@ def test_axes_that_are_taken_as_one_are_counted_however_long() -> None:
     sizes = merged_sizes(plan, {"m": 8192, "n": 16384})
     assert sizes == {"m": 1, "n": 8192 * 16384}
     top, size = count_ops(plan, sizes), 4 * 8192 * 16384
-    assert [sum(one.values()) for one in register_bytes(top)] == [size, size]
+    assert [sum(counts.values()) for counts in register_bytes(top)] == [size, size]
     assert moved_bytes(top, Level(2**20, 16)) == MemoryTraffic(top).least() == 2 * size
 
 
 def test_what_is_kept_saves_cycles_and_costs_bytes() -> None:
     sizes = {"m": 64, "n": 1000}
-    again, kept = count_ops(softmax(), sizes), count_ops(softmax(kept=True), sizes)
-    assert cycles(kept, Core(64)) < 0.9 * cycles(again, Core(64))
-    assert sum(sum(one.values()) for one in register_bytes(kept)) > sum(sum(one.values()) for one in register_bytes(again))
+    again, reused = count_ops(softmax(), sizes), count_ops(softmax(kept=True), sizes)
+    assert cycles(reused, Core(64)) < 0.9 * cycles(again, Core(64))
+    assert sum(sum(counts.values()) for counts in register_bytes(reused)) > sum(
+        sum(counts.values()) for counts in register_bytes(again)
+    )
 
 
 def test_a_reduction_repeated_for_every_element_is_seen() -> None:

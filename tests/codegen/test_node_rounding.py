@@ -149,9 +149,9 @@ def test_rows_of_any_fixed_width(width: int, tmp_path: Path) -> None:
     library = built(every, compilers()[0], "x86-64", tmp_path)
     rows = np.random.default_rng(width).standard_normal((5, width)).astype(np.float32)
     for name, graph in every.items():
-        (wanted,) = interpret(graph, {"x": rows}).values()
-        found = called(library, name, graph, {"x": rows}, 5)
-        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6, err_msg=name)
+        (expected,) = interpret(graph, {"x": rows}).values()
+        output = called(library, name, graph, {"x": rows}, 5)
+        np.testing.assert_allclose(output, expected, rtol=1e-5, atol=1e-6, err_msg=name)
 
 
 def total(g: GraphBuilder, x: str) -> str:
@@ -159,25 +159,25 @@ def total(g: GraphBuilder, x: str) -> str:
 
 
 def graphs(reals: Sequence[str], wholes: Sequence[str]) -> dict[str, Graph]:
-    found = {}
+    by_name = {}
     for dtype in reals:
-        for name, made in REALS.items():
+        for name, build in REALS.items():
             g = GraphBuilder()
-            found[f"{dtype}_{name}"] = g.finish(made(g.map, g.input("x", (N,), dtype), g.input("y", (N,), dtype)))
+            by_name[f"{dtype}_{name}"] = g.finish(build(g.map, g.input("x", (N,), dtype), g.input("y", (N,), dtype)))
         for name, reduced in REDUCED.items():
             g = GraphBuilder()
-            found[f"{dtype}_reduced_{name}"] = g.finish(reduced(g, g.input("x", (N,), dtype), g.input("y", (N,), dtype)))
+            by_name[f"{dtype}_reduced_{name}"] = g.finish(reduced(g, g.input("x", (N,), dtype), g.input("y", (N,), dtype)))
     for dtype in wholes:
-        for name, made in WHOLE.items():
+        for name, build in WHOLE.items():
             g = GraphBuilder()
-            found[f"{dtype}_{name}"] = g.finish(made(g.map, g.input("x", (N,), dtype), g.input("y", (N,), dtype)))
-    return found
+            by_name[f"{dtype}_{name}"] = g.finish(build(g.map, g.input("x", (N,), dtype), g.input("y", (N,), dtype)))
+    return by_name
 
 
 def compilers() -> list[str]:
     """One path of each compiler: names that lead to the same program are one."""
-    found = {str(Path(path).resolve()): name for name in ("clang", "gcc", "cc") if (path := shutil.which(name))}
-    return sorted(found.values())
+    names = {str(Path(path).resolve()): name for name in ("clang", "gcc", "cc") if (path := shutil.which(name))}
+    return sorted(names.values())
 
 
 def here(arch: str) -> bool:
@@ -209,31 +209,33 @@ class Built:
 def built(every: Mapping[str, Graph], compiler: str, arch: str, folder: Path) -> Built:
     source, library = folder / "g.c", folder / "g.so"
     groups = {name: loops_of(graph, f"ht_{name}", lambda extent: 0) for name, graph in every.items()}
-    text = "\n".join(one.source.replace("static void", "void", 1) for one in groups.values())
+    text = "\n".join(group.source.replace("static void", "void", 1) for group in groups.values())
     source.write_text(f"{head_of([text])}\n{text}\n", encoding="utf-8")
     flags = ("-std=c11", "-O3", "-w", f"-march={arch}", *GROUP_FLAGS, "-fPIC", "-shared", "-I", str(RUNTIME_SOURCES))
     subprocess.run([compiler, *flags, str(source), "-o", str(library), "-lm"], check=True, capture_output=True)
-    return Built(ctypes.CDLL(str(library)), {name: one.tensors for name, one in groups.items()})
+    return Built(ctypes.CDLL(str(library)), {name: group.tensors for name, group in groups.items()})
 
 
 def called(library: Built, name: str, graph: Graph, feeds: Mapping[str, Any], count: int) -> Any:
     out = graph.types[graph.outputs[0]]
-    shape = tuple(evaluate(one, {"n": count}) for one in out.shape)
-    found = np.full(shape, 77, numpy_dtype(out.dtype))
+    shape = tuple(evaluate(extent, {"n": count}) for extent in out.shape)
+    output = np.full(shape, 77, numpy_dtype(out.dtype))
     tensors = library.tensors[name]
-    pointers = (ctypes.c_void_p * len(tensors))(*({**feeds, graph.outputs[0]: found}[one].ctypes.data for one in tensors))
+    pointers = (ctypes.c_void_p * len(tensors))(
+        *({**feeds, graph.outputs[0]: output}[tensor].ctypes.data for tensor in tensors)
+    )
     sizes, low = (ctypes.c_int64 * 1)(count), (ctypes.c_int64 * len(shape))()
     high = (ctypes.c_int64 * len(shape))(*shape)
     getattr(library.library, f"ht_{name}")(sizes, pointers, low, high)
-    return found
+    return output
 
 
-def same_bits(found: Any, wanted: Any, what: str) -> None:
+def same_bits(output: Any, expected: Any, what: str) -> None:
     """NaN has many bits; which of two zeros a maximum is, numpy does not say."""
-    np.testing.assert_array_equal(found, wanted, what)
-    if found.dtype.kind == "f" and "largest" not in what and "smallest" not in what and "rectified" not in what:
-        known = ~np.isnan(found)
-        np.testing.assert_array_equal(np.signbit(found[known]), np.signbit(wanted[known]), what)
+    np.testing.assert_array_equal(output, expected, what)
+    if output.dtype.kind == "f" and "largest" not in what and "smallest" not in what and "rectified" not in what:
+        known = ~np.isnan(output)
+        np.testing.assert_array_equal(np.signbit(output[known]), np.signbit(expected[known]), what)
 
 
 CASES = [
@@ -264,18 +266,18 @@ def test_every_node_rounds_its_own_result(
                 y[::5] = x[::5]
             feeds = {"x": x, "y": y}
             with np.errstate(all="ignore"):
-                (wanted,) = interpret(graph, {one: feeds[one] for one in graph.inputs}).values()
-            found = called(library, name, graph, feeds, count)
+                (expected,) = interpret(graph, {operand: feeds[operand] for operand in graph.inputs}).values()
+            output = called(library, name, graph, feeds, count)
             if reduced:
                 digits = 1e-12 if dtype == "fp64" else 3e-5
-                np.testing.assert_allclose(found, wanted, rtol=digits, atol=digits, err_msg=f"{name} {count}")
+                np.testing.assert_allclose(output, expected, rtol=digits, atol=digits, err_msg=f"{name} {count}")
             else:
-                same_bits(found, wanted, f"{name} of {count}")
+                same_bits(output, expected, f"{name} of {count}")
 
 
 def test_sums_hand_nan_and_infinity_on(tmp_path: Path) -> None:
     """From any place: of whole vectors, of what is left, of a block of terms."""
-    every = {name: one for name, one in graphs(("fp32",), ()).items() if name.startswith("fp32_reduced_sum_of_")}
+    every = {name: graph for name, graph in graphs(("fp32",), ()).items() if name.startswith("fp32_reduced_sum_of_")}
     library = built(every, compilers()[0], "x86-64", tmp_path)
     for (name, graph), special in product(every.items(), (np.nan, np.inf, -np.inf)):
         for count in (1, 5, 31, 70, 300):
@@ -284,8 +286,8 @@ def test_sums_hand_nan_and_infinity_on(tmp_path: Path) -> None:
                 x[at] = special
                 feeds = {"x": x, "y": y}
                 with np.errstate(all="ignore"):
-                    (wanted,) = interpret(graph, {one: feeds[one] for one in graph.inputs}).values()
-                np.testing.assert_array_equal(called(library, name, graph, feeds, count), wanted, f"{name} {count} {at}")
+                    (expected,) = interpret(graph, {operand: feeds[operand] for operand in graph.inputs}).values()
+                np.testing.assert_array_equal(called(library, name, graph, feeds, count), expected, f"{name} {count} {at}")
 
 
 @pytest.mark.parametrize("compiler", compilers())

@@ -74,8 +74,8 @@ def test_what_a_row_tells_anyway_is_not_kept(build: Callable[[GraphBuilder, str]
     for row in range(7):  # at the front, in whole vectors, in the tail; two in a row; a row of nothing else
         x[row, row : row + 1 + row % 2] = np.nan
     x[6] = np.nan
-    found, _ = run(planned(graph, Schedule(lane_axis=1, lanes=4, unroll=1)), {"x": x})
-    np.testing.assert_allclose(found, interpret(graph, {"x": x})[graph.outputs[0]], rtol=1e-5, equal_nan=True)
+    output, _ = run(planned(graph, Schedule(lane_axis=1, lanes=4, unroll=1)), {"x": x})
+    np.testing.assert_allclose(output, interpret(graph, {"x": x})[graph.outputs[0]], rtol=1e-5, equal_nan=True)
 
 
 @pytest.mark.parametrize("build", [shown, powers, chosen, across, other_axis, turned])

@@ -51,11 +51,11 @@ def sums_of(graph: Graph) -> OnlineSoftmax:
 
 
 def drawn(graph: Graph, sizes: dict[str, int], rng: np.random.Generator) -> dict[str, Any]:
-    def extent(one: Any) -> int:
-        return one if isinstance(one, int) else sizes[str(one)]
+    def extent(axis: Any) -> int:
+        return axis if isinstance(axis, int) else sizes[str(axis)]
 
     return {
-        name: rng.standard_normal([extent(one) for one in graph.types[name].shape], dtype=np.float32)
+        name: rng.standard_normal([extent(axis) for axis in graph.types[name].shape], dtype=np.float32)
         for name in graph.inputs
     }
 
@@ -68,11 +68,11 @@ def test_every_schedule_computes_what_the_graph_says(options: dict[str, str], sc
         arrays = drawn(graph, {"b": b, "h": 3, "t": t, "s": s}, rng)
         if "mask" in arrays:
             arrays["mask"][..., 0] = -np.inf
-        want = interpret(graph, arrays)[graph.outputs[0]]
-        found, machine = run(plan, arrays)
-        assert np.array_equal(np.isnan(found), np.isnan(want))
-        assert np.nanmax(np.abs(found - want), initial=0.0) < 2e-6
-        assert max(len(one) for name, one in machine.arrays.items() if " " in name) <= plan.scratch_bytes // 4
+        expected = interpret(graph, arrays)[graph.outputs[0]]
+        output, machine = run(plan, arrays)
+        assert np.array_equal(np.isnan(output), np.isnan(expected))
+        assert np.nanmax(np.abs(output - expected), initial=0.0) < 2e-6
+        assert max(len(array) for name, array in machine.arrays.items() if " " in name) <= plan.scratch_bytes // 4
 
 
 def test_bytes_are_those_of_the_machine_that_counts() -> None:
@@ -117,12 +117,12 @@ def grouped_query(g: GraphBuilder) -> str:
 def test_the_rule_asks_for_algebra_and_no_name() -> None:
     g = GraphBuilder()
     graph = g.finish(grouped_query(g))
-    found = sums_of(graph)
-    assert [str(extent) for _, extent in (*found.outer, found.row, found.key)] == ["b", "h", "t", "s"]
+    sums = sums_of(graph)
+    assert [str(extent) for _, extent in (*sums.outer, sums.row, sums.key)] == ["b", "h", "t", "s"]
     arrays = drawn(graph, {"b": 2, "h": 3, "t": 5, "s": 7}, np.random.default_rng(0))
     for schedule in LITTLE:
         assert np.allclose(
-            run(online_plan(found, schedule), arrays)[0], interpret(graph, arrays)[graph.outputs[0]], atol=1e-6
+            run(online_plan(sums, schedule), arrays)[0], interpret(graph, arrays)[graph.outputs[0]], atol=1e-6
         )
 
 
@@ -153,9 +153,9 @@ def test_every_point_of_the_space_has_a_name_that_is_read_back() -> None:
     op, family = Op.parse("attention:d=64,causal=end"), CpuOnline(ATTENTION)
     points = list(family.points(op, BIG_CORE))
     space = family.space(op, BIG_CORE)
-    assert len({one.name for one in points}) == len(points) == len(space.points)
+    assert len({kernel.name for kernel in points}) == len(points) == len(space.points)
     assert {family.kernel_of(space.schedule(point), op) for point in space.points} == set(points)
-    assert all(family._known_plan(one).scratch_bytes < 192 << 10 for one in points)
+    assert all(family._known_plan(kernel).scratch_bytes < 192 << 10 for kernel in points)
     assert not list(schedules(family._sums(family._of(Op.parse("attention:d=512"))), 16))[0].rows > 1
 
 
@@ -169,7 +169,7 @@ def test_compiled_programs_agree_with_the_reference(spec: str) -> None:
         inputs = numerics.draw(op, Shape.of(b=b, t=t, s=s), rng)
         out = numerics.Guarded((b, t, op.meaning.output.shape(op.extents(Shape.of(b=b, t=t, s=s)), {})[-1]))
         views = [numerics.spaced(inputs[operand.name], 3) for operand in op.meaning.inputs]
-        library[kernel.name](*(tvm_ffi.from_dlpack(one) for one in (*views, out.inner)))
+        library[kernel.name](*(tvm_ffi.from_dlpack(array) for array in (*views, out.inner)))
         verdict = numerics.check(op, inputs, out.inner)
         assert not verdict.wrong and not out.touched(), f"{kernel.name} {b}x{t}x{s}: {verdict}"
 

@@ -94,8 +94,8 @@ def softmax(g: GraphBuilder, x: str) -> str:
 
 def mean_of_tanh(g: GraphBuilder, x: str) -> str:
     """Two sums over a row, of which one has dear terms."""
-    made = g.map("tanh", g.map("sub", x, g.add("reduce", x, how="sum", axes=(3,), keepdims=True)))
-    return g.map("sub", made, g.add("reduce", made, how="sum", axes=(3,), keepdims=True))
+    activation = g.map("tanh", g.map("sub", x, g.add("reduce", x, how="sum", axes=(3,), keepdims=True)))
+    return g.map("sub", activation, g.add("reduce", activation, how="sum", axes=(3,), keepdims=True))
 
 
 def gated(g: GraphBuilder, x: str) -> str:
@@ -135,12 +135,12 @@ def turned_channels(g: GraphBuilder, x: str) -> str:
 
 def whole_numbers(g: GraphBuilder, x: str) -> str:
     """By 0, and the least number by -1, at which a processor stops; products wrap around."""
-    one, by = (g.add("cast", g.map("mul", x, scale), dtype="int64") for scale in (5.0, 1.5))
-    one = g.map("select", g.map("greater", x, 0.7), g.constant(np.array(-(2**63))), one)
-    found = g.map("mul", one, g.constant(np.array(2**62 + 3)))
+    dividend, divisor = (g.add("cast", g.map("mul", x, scale), dtype="int64") for scale in (5.0, 1.5))
+    dividend = g.map("select", g.map("greater", x, 0.7), g.constant(np.array(-(2**63))), dividend)
+    mixed = g.map("mul", dividend, g.constant(np.array(2**62 + 3)))
     for function in ("floordiv", "mod", "fmod"):
-        found = g.map("bitxor", found, g.map(function, one, by))
-    return g.add("cast", g.map("mod", found, g.constant(np.array(997))), dtype="fp32")
+        mixed = g.map("bitxor", mixed, g.map(function, dividend, divisor))
+    return g.add("cast", g.map("mod", mixed, g.constant(np.array(997))), dtype="fp32")
 
 
 def one_behind_another(g: GraphBuilder, x: str) -> str:
@@ -151,10 +151,10 @@ def one_behind_another(g: GraphBuilder, x: str) -> str:
 
 
 CASES: Mapping[str, Callable[[GraphBuilder, str], str]] = {
-    one.__name__: one
-    for one in (max_pool, wide_pads, number_around, twice, mirrored, crop, group_norm, beside, interleaved,
-                interleaved_from_one_on, softmax, mean_of_tanh, gated, rows_of_one, across_rows, column_sums, turned_plane,
-                turned_apart, turned_channels, whole_numbers, one_behind_another)
+    build.__name__: build
+    for build in (max_pool, wide_pads, number_around, twice, mirrored, crop, group_norm, beside, interleaved,
+                  interleaved_from_one_on, softmax, mean_of_tanh, gated, rows_of_one, across_rows, column_sums, turned_plane,
+                  turned_apart, turned_channels, whole_numbers, one_behind_another)
 }  # fmt: skip
 ASKED = ("max_pool", "wide_pads", "number_around", "twice", "mirrored", "crop")
 SHAPES = ((1, 1, 1), (2, 1, 3), (1, 4, 2), (2, 7, 37), (1, 5, 64), (1, BLOCK + 6, ROWS + 2))
@@ -180,8 +180,8 @@ def of(graph: Graph, name: str) -> tuple[Group, list[Any]]:
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, dict[str, list[Any]]]:
     folder: Path = tmp_path_factory.mktemp("loops")
-    made = {name: of(graph_of(name), f"ht_{name}") for name in CASES}
-    text = "\n".join(group.source.replace("static void", "void", 1) for group, _ in made.values())
+    groups = {name: of(graph_of(name), f"ht_{name}") for name in CASES}
+    text = "\n".join(group.source.replace("static void", "void", 1) for group, _ in groups.values())
     source, library = folder / "g.c", folder / "g.so"
     source.write_text(f"{head_of([text])}\n{text}\n")
     flags = ("-std=c11", "-O2", "-march=native", "-fsanitize=undefined", "-fno-sanitize-recover=all", "-fPIC", "-shared")
@@ -197,7 +197,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, dict[str, l
         "-lm",
     ]
     subprocess.run(command, check=True, capture_output=True)
-    return ctypes.CDLL(str(library)), {name: extents for name, (_, extents) in made.items()}
+    return ctypes.CDLL(str(library)), {name: extents for name, (_, extents) in groups.items()}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -208,33 +208,33 @@ def test_loops_compute_what_the_graph_says(name: str, compiled: tuple[Any, dict[
         dims = {"b": b, "h": h, "w": w}
         x = draw.standard_normal((b, 4, h, w)).astype(np.float32)
         x[..., 0] = np.where(draw.random(x[..., 0].shape) < 0.1, np.nan, x[..., 0]) if name == "max_pool" else x[..., 0]
-        (wanted,) = interpret(graph, {"x": x}).values()
-        found = np.full(wanted.shape, 77.0, np.float32)
-        sizes = (ctypes.c_int64 * 64)(*(evaluate(one, dims) for one in every[name]))
-        tensors = (ctypes.c_void_p * 2)(x.ctypes.data, found.ctypes.data)
-        for axis in range(wanted.ndim):  # in two parts, as threads share it
-            for low, high in ((0, wanted.shape[axis] // 2), (wanted.shape[axis] // 2, wanted.shape[axis])):
-                bounds = [(0, extent) for extent in wanted.shape]
+        (expected,) = interpret(graph, {"x": x}).values()
+        output = np.full(expected.shape, 77.0, np.float32)
+        sizes = (ctypes.c_int64 * 64)(*(evaluate(extent, dims) for extent in every[name]))
+        tensors = (ctypes.c_void_p * 2)(x.ctypes.data, output.ctypes.data)
+        for axis in range(expected.ndim):  # in two parts, as threads share it
+            for low, high in ((0, expected.shape[axis] // 2), (expected.shape[axis] // 2, expected.shape[axis])):
+                bounds = [(0, extent) for extent in expected.shape]
                 bounds[axis] = low, high
-                lo, hi = ((ctypes.c_int64 * wanted.ndim)(*side) for side in zip(*bounds, strict=True))
+                lo, hi = ((ctypes.c_int64 * expected.ndim)(*side) for side in zip(*bounds, strict=True))
                 getattr(library, f"ht_{name}")(sizes, tensors, lo, hi)
-            np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5, err_msg=str(dims))
-            halves = found.copy()
-            found[:] = 77.0
-        lo, hi = (ctypes.c_int64 * wanted.ndim)(), (ctypes.c_int64 * wanted.ndim)(*wanted.shape)
+            np.testing.assert_allclose(output, expected, rtol=1e-5, atol=1e-5, err_msg=str(dims))
+            halves = output.copy()
+            output[:] = 77.0
+        lo, hi = (ctypes.c_int64 * expected.ndim)(), (ctypes.c_int64 * expected.ndim)(*expected.shape)
         getattr(library, f"ht_{name}")(sizes, tensors, lo, hi)
-        np.testing.assert_allclose(found, halves, rtol=1e-6, atol=1e-6, err_msg=str(dims))
+        np.testing.assert_allclose(output, halves, rtol=1e-6, atol=1e-6, err_msg=str(dims))
 
 
 def test_a_sum_of_many_terms_loses_no_digits(compiled: tuple[Any, dict[str, list[Any]]]) -> None:
     """One sum behind the other down 60,000 rows would be 10 units of fp32 and more away in many columns."""
     library, every = compiled
     x = np.random.default_rng(4).random((1, 4, 60_000, 8), np.float32)
-    found, dims = np.zeros((1, 4, 8), np.float32), {"b": 1, "h": x.shape[2], "w": 8}
-    sizes = (ctypes.c_int64 * 64)(*(evaluate(one, dims) for one in every["column_sums"]))
-    tensors = (ctypes.c_void_p * 2)(x.ctypes.data, found.ctypes.data)
-    library.ht_column_sums(sizes, tensors, (ctypes.c_int64 * 3)(), (ctypes.c_int64 * 3)(*found.shape))
-    np.testing.assert_allclose(found, x.sum(axis=2, dtype=np.float64), rtol=2e-6)
+    output, dims = np.zeros((1, 4, 8), np.float32), {"b": 1, "h": x.shape[2], "w": 8}
+    sizes = (ctypes.c_int64 * 64)(*(evaluate(extent, dims) for extent in every["column_sums"]))
+    tensors = (ctypes.c_void_p * 2)(x.ctypes.data, output.ctypes.data)
+    library.ht_column_sums(sizes, tensors, (ctypes.c_int64 * 3)(), (ctypes.c_int64 * 3)(*output.shape))
+    np.testing.assert_allclose(output, x.sum(axis=2, dtype=np.float64), rtol=2e-6)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -248,8 +248,12 @@ def test_the_middle_of_a_row_asks_nothing(name: str) -> None:
         "twice",
         "mirrored",
     ):  # the inner pad's index is what the outer one clamps it to
-        asked = {one.function for one in parts(interior.value) if isinstance(one, Apply)} & {"select", "less_equal", "and"}
-        assert not asked and not any(one.nonempty for one in parts(interior.value) if isinstance(one, Load))
+        guards = {part.function for part in parts(interior.value) if isinstance(part, Apply)} & {
+            "select",
+            "less_equal",
+            "and",
+        }
+        assert not guards and not any(part.nonempty for part in parts(interior.value) if isinstance(part, Load))
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -261,18 +265,22 @@ def test_woven_rows_divide_nothing_but_at_their_ends(name: str) -> None:
     assert count == (2 if name.startswith("interleaved") else None)
     for rest in range(count or 0):
         subexpressions = parts(interleaved_part(value, variables[-1], count or 0, rest, Variable("j")))
-        loads = [one for one in subexpressions if isinstance(one, Load)]
-        assert all(one.indices[-1] in (Variable("j"), arithmetic("add", Variable("j"), index(1))) for one in loads)
+        loads = [load for load in subexpressions if isinstance(load, Load)]
+        assert all(load.indices[-1] in (Variable("j"), arithmetic("add", Variable("j"), index(1))) for load in loads)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_rows_behind_one_another_are_read_as_they_lie(name: str) -> None:
     elements, shape = elements_of(graph_of(name)), graph_of(name).types[graph_of(name).outputs[0]].shape
     last = elements.variables[-1]
-    found = pieces(elements.value, last, shape[-1])
-    assert [(one.first, one.end) for one in found] == ([(0, 4), (4, 7), (7, 11)] if name == "one_behind_another" else [])
-    for one in found:
-        assert not any(isinstance(part, Apply) and part.function in ("select", "min", "max") for part in parts(one.value))
+    segments = pieces(elements.value, last, shape[-1])
+    assert [(segment.first, segment.end) for segment in segments] == (
+        [(0, 4), (4, 7), (7, 11)] if name == "one_behind_another" else []
+    )
+    for segment in segments:
+        assert not any(
+            isinstance(part, Apply) and part.function in ("select", "min", "max") for part in parts(segment.value)
+        )
     assert pieces(elements.value, last, H) == [], "a row of any extent"
 
 
@@ -287,13 +295,15 @@ def test_chosen_elements_are_summed_a_block_of_columns_at_a_time() -> None:
 
 @pytest.mark.parametrize("name", ("max_pool", "wide_pads"))
 def test_reductions_leave_out_what_a_pad_adds(name: str) -> None:
-    folds = [one for one in parts(elements_of(graph_of(name)).value) if isinstance(one, Fold)]
-    (found,) = (clipped(one) for one in folds)
-    assert found is not None and not any(isinstance(one, Apply) and one.function == "select" for one in parts(found.value))
+    folds = [part for part in parts(elements_of(graph_of(name)).value) if isinstance(part, Fold)]
+    (clipped_fold,) = (clipped(fold) for fold in folds)
+    assert clipped_fold is not None and not any(
+        isinstance(part, Apply) and part.function == "select" for part in parts(clipped_fold.value)
+    )
     g = GraphBuilder()
     counted = padded(g, g.input("x", (B, 4, H, W)), (1, 1), (1, 1), value=1.0)  # ones around count in a sum
     graph = g.finish(g.add("reduce", windows(g, counted, (3, 3), (1, 1), (1, 1)), how="sum", axes=(4, 5), keepdims=False))
-    assert [clipped(one) for one in parts(elements_of(graph).value) if isinstance(one, Fold)] == [None]
+    assert [clipped(part) for part in parts(elements_of(graph).value) if isinstance(part, Fold)] == [None]
 
 
 def test_a_reduction_of_many_channels_is_not_repeated_for_each() -> None:
@@ -312,14 +322,14 @@ def test_a_reduction_of_a_whole_tensor_is_not_repeated_by_every_thread(shape: An
 
 
 @pytest.mark.parametrize(
-    ("name", "kept"),
+    ("name", "stored"),
     [("softmax", True), ("mean_of_tanh", True), ("gated", False), ("rows_of_one", True), ("across_rows", False)],
 )
-def test_dear_terms_of_a_row_s_sum_wait_in_the_output(name: str, kept: bool) -> None:
+def test_dear_terms_of_a_row_s_sum_wait_in_the_output(name: str, stored: bool) -> None:
     group, _ = of(graph_of(name), "ht_one")
     function = "tanh" if name == "mean_of_tanh" else "exp"
-    assert group.source.count(f"ht_{function}(") == (3 if kept else 2), "whole rows once, parts of rows twice"
-    assert ("return;" in group.source) == kept
+    assert group.source.count(f"ht_{function}(") == (3 if stored else 2), "whole rows once, parts of rows twice"
+    assert ("return;" in group.source) == stored
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -327,9 +337,9 @@ def test_what_is_read_across_is_turned_in_squares(name: str) -> None:
     graph = graph_of(name)
     elements = elements_of(graph)
     loads = strided_loads(graph, elements.variables, elements.value)
-    place = {"turned_plane": 2, "turned_apart": 1, "turned_channels": 1}.get(name)
-    assert (loads.index if loads is not None else None) == place
-    assert of(graph, "ht_one")[0].source.count("ht_turned(") == (place is not None)
+    expected = {"turned_plane": 2, "turned_apart": 1, "turned_channels": 1}.get(name)
+    assert (loads.index if loads is not None else None) == expected
+    assert of(graph, "ht_one")[0].source.count("ht_turned(") == (expected is not None)
 
 
 def test_a_comparison_of_real_numbers_is_no_guard_of_a_pad() -> None:

@@ -25,8 +25,8 @@ B = dimension("b")
 
 def transposed_product(g: GraphBuilder, a: str, b: str) -> str:
     """Transpose, transpose, product: TBG of the Ansor paper."""
-    one, other = (g.add("transpose", x, order=(0, 2, 1)) for x in (a, b))
-    return g.add("contract", one, other, labels="bmk,bkn->bmn")
+    left, right = (g.add("transpose", x, order=(0, 2, 1)) for x in (a, b))
+    return g.add("contract", left, right, labels="bmk,bkn->bmn")
 
 
 def product_relu(g: GraphBuilder, a: str, b: str) -> str:
@@ -59,7 +59,7 @@ def test_sketches_of_a_graph(golden: Callable[..., None], name: str) -> None:
 
 
 def test_each_rule_fires_under_its_condition() -> None:
-    fired = {name: {step.rule for one in sketches(graph) for step in one.steps} for name, graph in CASES.items()}
+    fired = {name: {step.rule for sketch in sketches(graph) for step in sketch.steps} for name, graph in CASES.items()}
     assert fired["matmul"] == {"cache stage", "tile"}  # reuse, nothing to fuse
     assert fired["matmul_relu"] == {"tile and fuse", "skip"}  # reuse, and what reads the product
     assert {"online", "tile and fuse"} <= fired["attention"]  # products on both sides of a softmax
@@ -73,10 +73,10 @@ def test_points_compute_the_graph(name: str) -> None:
     graph: Graph = GROUPS[name]
     space, rng = Space(graph, 4, workers=2), np.random.default_rng(0)
     inputs: dict[str, Any] = drawn(graph, SIZES if name != "instance_norm" else {"m": 2, "n": 3, "k": 2})
-    want = interpret(graph, inputs)[graph.outputs[0]]
+    expected = interpret(graph, inputs)[graph.outputs[0]]
     for point in [space.drawn(rng) for _ in range(6)]:
-        found, _ = run(planned(graph, space.schedule(point)), inputs)
-        np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-5, err_msg=str(space.schedule(point)))
+        output, _ = run(planned(graph, space.schedule(point)), inputs)
+        np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-5, err_msg=str(space.schedule(point)))
 
 
 def test_workers_may_share_what_is_one_fold() -> None:
@@ -88,10 +88,13 @@ def test_workers_may_share_what_is_one_fold() -> None:
 
 def test_workers_may_share_rows_whose_folds_are_read_again_in_stages() -> None:
     space = Space(GROUPS["softmax"], 4, workers=3)
-    found = [space.schedule(point) for point in space.points if space.schedule(point).parts > 1]
-    assert {one.parts for one in found} == {6} and len(found) == len({(one.lane_axis, one.unroll) for one in found}) > 2
-    assert all(not one.kept and space.has_program(point) for one, point in ((space.schedule(p), p) for p in space.points)
-               if one.parts > 1)  # fmt: skip
+    schedules = [space.schedule(point) for point in space.points if space.schedule(point).parts > 1]
+    assert {schedule.parts for schedule in schedules} == {6} and len(schedules) == len(
+        {(schedule.lane_axis, schedule.unroll) for schedule in schedules}
+    ) > 2
+    assert all(not schedule.kept and space.has_program(point)
+               for schedule, point in ((space.schedule(p), p) for p in space.points)
+               if schedule.parts > 1)  # fmt: skip
     assert all(hole.name != "parts" for hole in Space(GROUPS["softmax"], 4).holes), "nobody to share them"
 
 
@@ -102,12 +105,12 @@ TILED = ["matmul", "matmul_relu", "convolution", "transpose_transpose_product"]
 def test_tiles_of_two_levels_compute_the_graph(name: str) -> None:
     space, rng = Space(CASES[name], 4, workers=2), np.random.default_rng(1)
     inputs: dict[str, Any] = drawn(space.graph, {"m": 11, "n": 13, "k": 6, "b": 2})
-    want = interpret(space.graph, inputs)[space.graph.outputs[0]]
+    expected = interpret(space.graph, inputs)[space.graph.outputs[0]]
     tiled = [space.schedule(point) for point in space.points if space.schedule(point).tiles]
-    assert {one.parts for one in tiled} == ({1} if name == "matmul_relu" else {1, 4}), "a fold that is the output"
+    assert {schedule.parts for schedule in tiled} == ({1} if name == "matmul_relu" else {1, 4}), "a fold that is the output"
     for at in rng.choice(len(tiled), 3, replace=False):
-        found, _ = run(planned(space.graph, replace(tiled[at], tiles=(*tiled[at].tiles[:2], at % 5))), inputs)
-        np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-5, err_msg=str(tiled[at]))
+        output, _ = run(planned(space.graph, replace(tiled[at], tiles=(*tiled[at].tiles[:2], at % 5))), inputs)
+        np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-5, err_msg=str(tiled[at]))
 
 
 def test_a_program_of_tiles_leaves_no_cycles() -> None:

@@ -69,8 +69,8 @@ def memory_is_set(case: Case) -> None:
     address = case.floats(7.0)
     case.driver.need("cuMemsetD32", address, 0x3F800000, N // 2)
     case.driver.need("cuMemsetD8", address + 4 * (N // 2), 0, 4)
-    found = case.read(address)
-    assert (found[: N // 2] == 1.0).all() and found[N // 2] == 0.0 and (found[N // 2 + 1 :] == 7.0).all()
+    values = case.read(address)
+    assert (values[: N // 2] == 1.0).all() and values[N // 2] == 0.0 and (values[N // 2 + 1 :] == 7.0).all()
 
 
 def a_copy_past_the_end_fails(case: Case) -> None:
@@ -115,12 +115,12 @@ def an_address_is_described(case: Case) -> None:
     """Unified Addressing, cuPointerGetAttribute: context, kind, device and range of device memory."""
     context = case.driver.open()
     address = case.driver.new("cuMemAlloc", 1000)
-    found, kind, ordinal, size = ctypes.c_uint64(), ctypes.c_uint(), ctypes.c_int(-1), ctypes.c_size_t()
-    case.driver.need("cuPointerGetAttribute", ctypes.byref(found), CONTEXT, address + 100)
+    owner, kind, ordinal, size = ctypes.c_uint64(), ctypes.c_uint(), ctypes.c_int(-1), ctypes.c_size_t()
+    case.driver.need("cuPointerGetAttribute", ctypes.byref(owner), CONTEXT, address + 100)
     case.driver.need("cuPointerGetAttribute", ctypes.byref(kind), MEMORY_TYPE, address + 100)
     case.driver.need("cuPointerGetAttribute", ctypes.byref(ordinal), DEVICE_ORDINAL, address + 100)
     case.driver.need("cuPointerGetAttribute", ctypes.byref(size), RANGE_SIZE, address + 100)
-    assert (found.value, kind.value, ordinal.value) == (context, DEVICE_MEMORY, 0) and size.value >= 1000
+    assert (owner.value, kind.value, ordinal.value) == (context, DEVICE_MEMORY, 0) and size.value >= 1000
 
 
 def a_host_address_is_unknown(case: Case) -> None:

@@ -172,14 +172,14 @@ def errors_have_names(case: Case) -> None:
 def functions_are_found_by_name(case: Case) -> None:
     """Driver Entry Point Access, cuGetProcAddress: NULL and a status for what this driver lacks."""
     case.driver.need("cuInit", 0)
-    found, status = ctypes.c_void_p(), ctypes.c_int()
-    case.driver.need("cuGetProcAddress", b"cuMemAlloc", ctypes.byref(found), 12000, 0, ctypes.byref(status))
-    assert found.value and status.value == 0
-    assert case.driver.call("cuGetProcAddress", b"cuNobody", ctypes.byref(found), 12000, 0, ctypes.byref(status)) in (
+    function, status = ctypes.c_void_p(), ctypes.c_int()
+    case.driver.need("cuGetProcAddress", b"cuMemAlloc", ctypes.byref(function), 12000, 0, ctypes.byref(status))
+    assert function.value and status.value == 0
+    assert case.driver.call("cuGetProcAddress", b"cuNobody", ctypes.byref(function), 12000, 0, ctypes.byref(status)) in (
         0,
         NOT_FOUND,
     )
-    assert not found.value and status.value == 1
+    assert not function.value and status.value == 1
 
 
 class _Resource(ctypes.Structure):
@@ -217,8 +217,8 @@ def a_part_of_a_device_has_at_least_what_was_asked(case: Case) -> None:
     assert 5 <= part.count <= 8
     whole, groups = _Resource(), ctypes.c_uint(1)
     case.driver.need("cuDeviceGetDevResource", 0, ctypes.byref(whole), 1)
-    asked = (ctypes.byref(_Resource()), ctypes.byref(groups), ctypes.byref(whole), 0, 0, whole.count + 1)
-    assert case.driver.call("cuDevSmResourceSplitByCount", *asked) != 0
+    arguments = (ctypes.byref(_Resource()), ctypes.byref(groups), ctypes.byref(whole), 0, 0, whole.count + 1)
+    assert case.driver.call("cuDevSmResourceSplitByCount", *arguments) != 0
 
 
 def a_green_context_is_current_and_runs_kernels(case: Case) -> None:

@@ -158,6 +158,6 @@ def a_destroyed_event_keeps_the_order(case: Case) -> None:
 def a_stream_knows_its_context(case: Case) -> None:
     """Stream Management, cuStreamGetCtx."""
     context = case.driver.open()
-    found = ctypes.c_uint64()
-    case.driver.need("cuStreamGetCtx", case.driver.new("cuStreamCreate", 0), ctypes.byref(found))
-    assert found.value == context
+    owner = ctypes.c_uint64()
+    case.driver.need("cuStreamGetCtx", case.driver.new("cuStreamCreate", 0), ctypes.byref(owner))
+    assert owner.value == context

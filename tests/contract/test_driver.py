@@ -28,7 +28,7 @@ SOURCE = Path(__file__).with_name("driver_kernels.cu")
 def _outcomes(driver: str, folder: Path) -> dict[str, str]:
     arch = _real_arch() if driver == "real" else "sm_80"
     other = "sm_90" if arch != "sm_90" else "sm_80"
-    right, wrong = (cubin_of(SOURCE, folder, one, flags=()) for one in (arch, other))  # a real device runs it
+    right, wrong = (cubin_of(SOURCE, folder, target, flags=()) for target in (arch, other))  # a real device runs it
     where = (
         {}
         if driver == "real"
@@ -38,16 +38,16 @@ def _outcomes(driver: str, folder: Path) -> dict[str, str]:
         [sys.executable, "-m", "tests.contract.driver_process", driver, str(right), str(wrong)],
         cwd=ROOT, env={**os.environ, **where}, capture_output=True, text=True, timeout=WALL_S, check=False,
     )  # fmt: skip
-    told = [json.loads(line) for line in ran.stdout.splitlines() if line.startswith("{")]
-    return {one["name"]: one["failed"] for one in told} | {"": ran.stderr[-2000:]}
+    answers = [json.loads(line) for line in ran.stdout.splitlines() if line.startswith("{")]
+    return {answer["name"]: answer["failed"] for answer in answers} | {"": ran.stderr[-2000:]}
 
 
 def _real_arch() -> str:
     tool = shutil.which("nvidia-smi") or "nvidia-smi"
-    said = subprocess.run(
+    query = subprocess.run(
         [tool, "--query-gpu=compute_cap", "--format=csv,noheader"], capture_output=True, text=True, check=True
     )
-    return f"sm_{said.stdout.split()[0].replace('.', '')}"
+    return f"sm_{query.stdout.split()[0].replace('.', '')}"
 
 
 @pytest.fixture(scope="session")
@@ -58,8 +58,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("driver", DRIVERS)
 @pytest.mark.parametrize("behaviour", BEHAVIOURS)
 def test_the_driver_behaves_as_its_manual_says(driver, behaviour, folder):
-    found = _outcomes(driver, folder)
-    assert found.get(behaviour, f"was not tried: {found['']}") == ""
+    outcomes = _outcomes(driver, folder)
+    assert outcomes.get(behaviour, f"was not tried: {outcomes['']}") == ""
 
 
 def test_every_behaviour_cites_the_manual():

@@ -72,8 +72,8 @@ OPS += [
     for dtype in ("", ",dtype=fp16", ",dtype=bf16", ",dtype=int8", ",dtype=int8,in=int8")
 ]
 # Of convolutions alone, which find them by themselves (``conv_families``).
-WITHIN = [one.name for one in FAMILIES if isinstance(one, CudaDense) and (one.windows or one.signs == "su")]
-TESTED = [one for one in FAMILIES if one.name not in WITHIN]
+WITHIN = [family.name for family in FAMILIES if isinstance(family, CudaDense) and (family.windows or family.signs == "su")]
+TESTED = [family for family in FAMILIES if family.name not in WITHIN]
 
 
 DEVICES = {"cpu": (BIG_CORE, SMALL_CORE), "cuda": (find_device("h200"), find_device("rtx-2080-ti"))}
@@ -84,9 +84,9 @@ def cases(family: Family) -> list[tuple[Op, Device]]:
 
 
 @functools.cache
-def _points(name: str, op: Op, place: int) -> list[MicroKernel]:
+def _points(name: str, op: Op, index: int) -> list[MicroKernel]:
     family = family_named(name)
-    return list(family.points(op, DEVICES[family.backend][place]))
+    return list(family.points(op, DEVICES[family.backend][index]))
 
 
 def points_of(family: Family, op: Op, device: Device) -> list[MicroKernel]:
@@ -120,9 +120,9 @@ class TestFamily:
     def test_every_point_asks_for_registers_and_memory(self, family: Family) -> None:
         for op, device in cases(family):
             for point in points_of(family, op, device):
-                asked = family.footprint(point)
-                assert asked.registers_per_thread >= 1 and asked.shared_bytes >= 0 and asked.threads >= 1
-                assert asked == family.footprint(point)
+                footprint = family.footprint(point)
+                assert footprint.registers_per_thread >= 1 and footprint.shared_bytes >= 0 and footprint.threads >= 1
+                assert footprint == family.footprint(point)
 
     def test_its_points_are_priced(self, family: Family) -> None:
         for op, device in cases(family):
@@ -130,8 +130,8 @@ class TestFamily:
                 continue
             shapes = [Shape.of(dict.fromkeys(op.dynamic, extent)) for extent in (4, 33)]
             pairs = [(point, shape) for point in points_of(family, op, device)[::997] for shape in shapes]
-            wanted = demand(device, family, op, pairs)
-            assert all(np.isfinite(column).all() for column in (*wanted.work.flops.values(), wanted.tiles.count))
+            needs = demand(device, family, op, pairs)
+            assert all(np.isfinite(column).all() for column in (*needs.work.flops.values(), needs.tiles.count))
 
     def test_a_tile_covers_the_axes_of_the_output_and_steps_along_the_others(self, family: Family) -> None:
         for op, device in cases(family):
@@ -180,8 +180,8 @@ class TestFamily:
 
 
 def test_families_of_convolutions_alone_are_found_by_convolutions() -> None:
-    found = {one.name for op in OPS if is_convolution(op.kind) for one in conv_families(op)}
-    assert WITHIN and set(WITHIN) <= found
+    names = {family.name for op in OPS if is_convolution(op.kind) for family in conv_families(op)}
+    assert WITHIN and set(WITHIN) <= names
     assert not any(family_named(name).serves(op) for name in WITHIN for op in OPS)
 
 

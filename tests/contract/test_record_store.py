@@ -25,8 +25,8 @@ Opener = Callable[[], RecordStore]
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Databases]:
-    with databases() as made:
-        yield made
+    with databases() as opened:
+        yield opened
 
 
 @pytest.fixture(params=["memory", "sqlite", pytest.param("postgres", marks=NEEDS)])

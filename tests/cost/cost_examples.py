@@ -44,16 +44,16 @@ SHAPES = tuple(Shape.of(m=m) for m in (1, 3, 5, 17, 37, 128, 512))
 PAIRS = [(k, s) for s in SHAPES for k in KERNELS]
 
 
-def product(wanted: Demand) -> MatmulTile:
-    assert wanted.matmul is not None
-    return wanted.matmul
+def product(demand: Demand) -> MatmulTile:
+    assert demand.matmul is not None
+    return demand.matmul
 
 
-def stream(wanted: Demand) -> CpuStream:
-    assert wanted.stream is not None
-    return wanted.stream
+def stream(demand: Demand) -> CpuStream:
+    assert demand.stream is not None
+    return demand.stream
 
 
-def waits(wanted: Demand) -> float:
-    assert wanted.staging is not None
-    return float(wanted.staging.waits[0])
+def waits(demand: Demand) -> float:
+    assert demand.staging is not None
+    return float(demand.staging.waits[0])

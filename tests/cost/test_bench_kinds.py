@@ -29,14 +29,14 @@ def test_of_repeated_trials_the_least_sample_teaches(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("margin", "expected", "taken"), [(1.0, 1.25, 0.5), (1.3, 1.25**0.5, 0.0), (np.inf, 1.25**0.5, 0.0)]
+    ("margin", "expected", "other_chosen"), [(1.0, 1.25, 0.5), (1.3, 1.25**0.5, 0.0), (np.inf, 1.25**0.5, 0.0)]
 )
-def test_another_family_is_taken_where_it_is_expected_to_be_so_many_times_faster(margin, expected, taken) -> None:
+def test_another_family_is_taken_where_it_is_expected_to_be_so_many_times_faster(margin, expected, other_chosen) -> None:
     """Of two contests the other family is expected 1.2 times faster in one, where the first one is, and is faster in one."""
     slow, fast = 0.0, float(np.log(1.25))
     contests = [
         [(True, 0.0, fast), (False, float(np.log(1.2)), slow)],
         [(True, 0.0, slow), (False, -0.1, fast)],
     ]
-    found = loss(contests, margin)
-    assert found == pytest.approx((expected - 1, taken, 0.5))
+    losses = loss(contests, margin)
+    assert losses == pytest.approx((expected - 1, other_chosen, 0.5))

@@ -70,7 +70,7 @@ def test_a_column_more_or_a_new_formula_elsewhere_retires_no_model(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (lambda known: known.update(depth_log2=2), r"computed differently now \(depth_log2\)"),
         (lambda known: known.pop("tile_rows_log2"), r"not computed any more \(tile_rows_log2\)"),
@@ -78,13 +78,13 @@ def test_a_column_more_or_a_new_formula_elsewhere_retires_no_model(tmp_path: Pat
     ],
 )
 def test_another_formula_of_a_column_it_uses_retires_a_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[dict[str, int]], object], said: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[dict[str, int]], object], message: str
 ) -> None:
     few(tmp_path / "model")
     known = dict(columns._VERSIONS)
     change(known)
     monkeypatch.setattr(columns, "_VERSIONS", known)
-    with pytest.raises(UsageError, match=f"{said}.*haotuner transfer fit"):
+    with pytest.raises(UsageError, match=f"{message}.*haotuner transfer fit"):
         load_model(tmp_path / "model")
 
 
@@ -118,11 +118,11 @@ def test_files_of_another_version_of_all_columns_are_refused(tmp_path: Path) -> 
 
 def test_shipped_models_outlive_a_new_column_and_are_passed_over_by_a_new_formula(monkeypatch: pytest.MonkeyPatch) -> None:
     family = "cpu_dense_fp32"
-    everyone = [one for one in models_shipped().models if one.family == family]
-    found = near(everyone[0].device, family)
-    assert len(found.models) == len(everyone) == 6
+    everyone = [model for model in models_shipped().models if model.family == family]
+    nearest = near(everyone[0].device, family)
+    assert len(nearest.models) == len(everyone) == 6
     monkeypatch.setattr(columns, "_VERSIONS", {**columns._VERSIONS, "a_new_one": 1})
-    assert near(everyone[0].device, family) == found
+    assert near(everyone[0].device, family) == nearest
     monkeypatch.setattr(columns, "_VERSIONS", {**columns._VERSIONS, "tile_rows_log2": 2})
     assert near(everyone[0].device, family).models == ()
 
@@ -156,11 +156,11 @@ def told_now() -> dict[str, dict[str, Any]]:
 
 def test_a_feature_that_gives_other_numbers_has_another_version() -> None:
     """Mend the golden with the version: ``python -m tests.cost.test_cost_columns``."""
-    kept = json.loads(GOLDEN.read_text(encoding="utf-8"))
+    golden = json.loads(GOLDEN.read_text(encoding="utf-8"))
     for name, now in told_now().items():
-        assert name in kept, f"a new feature: write the golden again; {name}"
-        same = np.allclose(now["values"], kept[name]["values"], rtol=1e-7, atol=1e-12)
-        assert same == (now["version"] == kept[name]["version"]), f"{name} gives other numbers: raise its version"
+        assert name in golden, f"a new feature: write the golden again; {name}"
+        same = np.allclose(now["values"], golden[name]["values"], rtol=1e-7, atol=1e-12)
+        assert same == (now["version"] == golden[name]["version"]), f"{name} gives other numbers: raise its version"
 
 
 def write_golden() -> None:

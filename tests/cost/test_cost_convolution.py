@@ -44,15 +44,15 @@ def us(device: Device, **params: int) -> float:
 def test_values_are_kept_from_their_first_use_to_their_last(outputs: int, apart: int, taps: int) -> None:
     columns = (np.array([float(value)]) for value in (outputs, apart, taps))
     outputs_, apart_, taps_ = columns
-    kept, read = kept_values(outputs_, apart_, taps_)[0], distinct(outputs_, apart_, taps_)[0]
-    held: set[int] = set()
+    kept_count, read = kept_values(outputs_, apart_, taps_)[0], distinct(outputs_, apart_, taps_)[0]
+    live: set[int] = set()
     most = 0
     for tap in range(taps):  # a thread that loads a value once and drops it after its last use
-        most = max(most, len(held))
+        most = max(most, len(live))
         used = {tap + output * apart for output in range(outputs)}
         later = {now + output * apart for output in range(outputs) for now in range(tap + 1, taps)}
-        held = (held | used) & later
-    assert kept == most
+        live = (live | used) & later
+    assert kept_count == most
     assert read == len({now + output * apart for output in range(outputs) for now in range(taps)})
 
 

@@ -60,8 +60,8 @@ def test_the_yardstick_is_the_fastest_unit_that_computes_the_type() -> None:
     assert roofline_us(pascal, single, shape)[0] == roofline_us(pascal, half, shape)[0]
     assert machine(pascal).tensor_gflops == machine(pascal).peak_gflops
     family = CUDA_FAMILIES[0]
-    wanted = demand(H200, family, half, [(next(iter(family.points(half, H200))), shape[0])])
-    assert least_us(H200, wanted)[0] == pytest.approx(roofline_us(H200, half, shape)[0])
+    needs = demand(H200, family, half, [(next(iter(family.points(half, H200))), shape[0])])
+    assert least_us(H200, needs)[0] == pytest.approx(roofline_us(H200, half, shape)[0])
 
 
 def test_the_analysis_knows_that_wgmma_beats_mma_on_hopper_and_small_tiles_lose_on_large_products() -> None:
@@ -87,7 +87,7 @@ def test_a_forest_learns_them(family: CudaDense) -> None:
     model = Forest().fit(frame.iloc[::2], (frame["expected_log"] + odd)[::2])
     truth = (frame["expected_log"] + odd).to_numpy()[1::2]
     rest = frame.iloc[1::2]
-    learned, analytic = (pairwise_accuracy(one.predict(rest), truth) for one in (model, Analytic()))
+    learned, analytic = (pairwise_accuracy(predictor.predict(rest), truth) for predictor in (model, Analytic()))
     assert learned > analytic and learned > 0.9
 
 
@@ -100,9 +100,9 @@ def test_without_a_model_a_kernel_is_predicted_as_the_analysis_expects_it(spec):
     for family in families_for(op, device.kind):
         if family.suits(device):
             pairs = [(next(iter(family.points(op, device))), shape) for shape in shapes]
-            said = Analytic().predict(features(device, family, op, pairs))
+            predicted = Analytic().predict(features(device, family, op, pairs))
             expected = expected_us(device, demand(device, family, op, pairs))
-            np.testing.assert_allclose(roofline_us(device, op, shapes) / np.exp(said), expected, rtol=1e-9)
+            np.testing.assert_allclose(roofline_us(device, op, shapes) / np.exp(predicted), expected, rtol=1e-9)
 
 
 def test_image_columns_are_priced_where_they_are_laid_out():
@@ -110,7 +110,7 @@ def test_image_columns_are_priced_where_they_are_laid_out():
     device, expected = find_device("h200", measure=False), {}
     for options in ("", ",stride=2", ",layout=nhwc", ",layout=nhwc,stride=2"):
         op = Op.parse(f"conv2d:c=64,f=64,r=1,s=1,dtype=fp16{options}")
-        family = next(one for one in conv_families(op) if one.name == "cuda_batched_mma_fp16")
+        family = next(candidate for candidate in conv_families(op) if candidate.name == "cuda_batched_mma_fp16")
         # Twice the image where the stride is 2: all have as many outputs.
         extent = 256 if "stride" in options else 128
         shape = Shape.of({axis: 8 if axis == "b" else extent for axis in op.dynamic})
@@ -137,10 +137,11 @@ def generated_us(spec: str, shape: Shape, *schedules: str) -> list[float]:
     """What is expected of kernels of a generated op, by a part of their names."""
     op = Op.parse(spec)
     (family,) = families_for(op, "cuda")
-    found = list(family.points(op, H200))
-    kernels = [next(one for one in found if one.name.partition("__")[2].startswith(name)) for name in schedules]
+    points = list(family.points(op, H200))
+    kernels = [next(kernel for kernel in points if kernel.name.partition("__")[2].startswith(name)) for name in schedules]
     return [
-        float(us) for us in expected_us(H200, demand(H200, family, op, [(one, shape) for one in kernels], weights="hot"))
+        float(us)
+        for us in expected_us(H200, demand(H200, family, op, [(kernel, shape) for kernel in kernels], weights="hot"))
     ]
 
 
@@ -173,8 +174,8 @@ def test_rows_are_shared_by_blocks_where_threads_are_idle_without():
     ],
 )
 def test_what_was_slow_on_a_gpu_is_dear(spec: str, shape: tuple[int, int], fast: str, slow: str, least: float) -> None:
-    one, other = generated_us(spec, Shape.of(m=shape[0], n=shape[1]), fast, slow)
-    assert other > least * one
+    fast_us, slow_us = generated_us(spec, Shape.of(m=shape[0], n=shape[1]), fast, slow)
+    assert slow_us > least * fast_us
 
 
 def test_all_streams_share_what_l2_gives() -> None:

@@ -55,6 +55,6 @@ def test_neighbours_that_read_neighbouring_bytes_are_faster() -> None:
 
 
 def test_loads_bound_it_not_memory() -> None:
-    wanted = demand(A4000, SUM, PROBLEM, [(tile(), Shape.of())])
-    least_us = float(wanted.work.far_bytes[0]) / (A4000.memory_gbps or 1.0) / 1e3
+    demands = demand(A4000, SUM, PROBLEM, [(tile(), Shape.of())])
+    least_us = float(demands.work.far_bytes[0]) / (A4000.memory_gbps or 1.0) / 1e3
     assert us(A4000) > 10 * least_us

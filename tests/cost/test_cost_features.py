@@ -107,8 +107,8 @@ def test_kernels_with_and_without_a_narrow_last_tile_are_described_side_by_side(
     whole, narrow = CpuDense().kernel(8, 48, 48, 4, 16), CpuDense().kernel(8, 48, 48, 4, 16, 0, op["n"])
     both = demand(BIG_CORE, CPU_DENSE, op, [(whole, shape), (narrow, shape)])
     assert product(both).computed_cols.tolist() == [432, 392]
-    for at, one in enumerate((whole, narrow)):
-        alone = features(BIG_CORE, CPU_DENSE, op, [(one, shape)])
+    for at, candidate in enumerate((whole, narrow)):
+        alone = features(BIG_CORE, CPU_DENSE, op, [(candidate, shape)])
         together = features(BIG_CORE, CPU_DENSE, op, [(whole, shape), (narrow, shape)])
         assert (together.iloc[at].to_numpy() == alone.iloc[0].to_numpy()).all()
     assert expected_us(BIG_CORE, both)[1] < expected_us(BIG_CORE, both)[0]
@@ -118,8 +118,8 @@ def test_kernels_with_and_without_a_packed_width_are_described_side_by_side() ->
     shape, narrow = Shape.of(m=40), kernel(4, 64, pw=16)
     bare = MicroKernel(narrow.family, tuple((name, value) for name, value in kernel(4, 64).params if name != "pw"))
     together = features(BIG_CORE, CPU_DENSE, OP, [(narrow, shape), (bare, shape)])
-    for at, one in enumerate((narrow, kernel(4, 64))):  # without a width of its own the panel is as wide as the tile
-        alone = features(BIG_CORE, CPU_DENSE, OP, [(one, shape)])
+    for at, candidate in enumerate((narrow, kernel(4, 64))):  # without a width of its own the panel is as wide as the tile
+        alone = features(BIG_CORE, CPU_DENSE, OP, [(candidate, shape)])
         assert (together.iloc[at].to_numpy() == alone.iloc[0].to_numpy()).all()
     assert features(BIG_CORE, CPU_DENSE, OP, [(bare, shape)]).equals(
         features(BIG_CORE, CPU_DENSE, OP, [(kernel(4, 64), shape)])
@@ -144,8 +144,8 @@ def test_the_analytic_model_predicts_the_analytic_time_where_memory_limits_too(w
     """Labels are shares of the roofline, so what a model says times the roofline is a time, whatever the rows."""
     device = BIG_CORE.with_units(1)
     pairs = [(kernel(mr, 64), Shape.of(m=mr)) for mr in (1, 4, 8, 16)]
-    said = Analytic().predict(features(device, CPU_DENSE, OP, pairs, weights=weights))
-    us = roofline_us(device, OP, [shape for _, shape in pairs]) / np.exp(said)
+    predictions = Analytic().predict(features(device, CPU_DENSE, OP, pairs, weights=weights))
+    us = roofline_us(device, OP, [shape for _, shape in pairs]) / np.exp(predictions)
     assert us == pytest.approx(expected_us(device, demand(device, CPU_DENSE, OP, pairs, weights=weights)))
 
 
@@ -168,9 +168,9 @@ def test_rows_of_x_that_share_the_sets_of_the_l1_cache_push_each_other_out() -> 
 def test_an_accumulator_that_does_not_fit_waits_for_memory_at_every_step() -> None:
     # sixteen registers: a weight that three rows use stays in one, so 3 x 4 vectors need seventeen and 4 x 3 sixteen
     pairs = [(kernel(mr, nr, vl=8), Shape.of(m=252)) for mr, nr in ((3, 32), (4, 24), (1, 96))]
-    wanted = demand(SMALL_CORE, CPU_DENSE, OP, pairs)
-    assert wanted.tiles.registers.tolist() == [17, 16, 14]
-    spilling, fitting, _ = expected_us(SMALL_CORE, wanted)
+    demands = demand(SMALL_CORE, CPU_DENSE, OP, pairs)
+    assert demands.tiles.registers.tolist() == [17, 16, 14]
+    spilling, fitting, _ = expected_us(SMALL_CORE, demands)
     assert spilling > 1.5 * fitting
 
 

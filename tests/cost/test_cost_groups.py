@@ -43,10 +43,10 @@ class RowSum:
     def footprint(self, kernel: MicroKernel) -> Footprint:
         return Footprint(registers_per_thread=kernel["r"] + 1, shared_bytes=4 * kernel["vl"], threads=kernel["t"])
 
-    def demand(self, asked: DemandQuery) -> Demand:
-        rows, columns = asked.extents["m"], asked.extents["n"]
-        work = Work.streamed(rows * columns, (rows * columns + rows) * asked.element_bytes)
-        return Demand(work=work, tiles=asked.tiles(self.tile, self.footprint, vector=asked.param("vl")))
+    def demand(self, query: DemandQuery) -> Demand:
+        rows, columns = query.extents["m"], query.extents["n"]
+        work = Work.streamed(rows * columns, (rows * columns + rows) * query.element_bytes)
+        return Demand(work=work, tiles=query.tiles(self.tile, self.footprint, vector=query.param("vl")))
 
 
 FAMILY, PROBLEM = RowSum(), Sums()
@@ -64,12 +64,12 @@ def pairs(threads: int, lanes: Sequence[int] = (1, 16), rows: Sequence[int] = (1
 
 @pytest.mark.parametrize("device", [BIG_CORE, SMALL_CORE, BARE_CORE, *GPUS], ids=lambda device: device.id)
 def test_work_and_tiles_are_enough_for_a_time_and_a_rank(device: Device) -> None:
-    asked = pairs(1 if device in (BIG_CORE, SMALL_CORE, BARE_CORE) else 128)
-    wanted = demand(device, FAMILY, PROBLEM, asked)
-    us = expected_us(device, wanted)
+    candidates = pairs(1 if device in (BIG_CORE, SMALL_CORE, BARE_CORE) else 128)
+    demands = demand(device, FAMILY, PROBLEM, candidates)
+    us = expected_us(device, demands)
     assert np.isfinite(us).all() and (us > 0).all()
-    assert (us >= 0.999 * least_us(device, wanted)).all(), "nothing beats the roofline"
-    frame = features(device, FAMILY, PROBLEM, asked)
+    assert (us >= 0.999 * least_us(device, demands)).all(), "nothing beats the roofline"
+    frame = features(device, FAMILY, PROBLEM, candidates)
     assert np.isfinite(Analytic().predict(frame)).all()
     assert not odd_values(frame).any()
     for feature in FEATURES:
@@ -93,11 +93,11 @@ def test_a_forest_learns_from_rows_that_know_less_beside_rows_that_know_more() -
     labels = np.where(both["tile_rows_log2"].isna(), both["threads_limit_log2"] - 1.0, both["expected_log"])
     for settings in (Settings(), Settings(linear=0.01)):
         model = Forest(settings=settings).fit(both, labels)
-        said = model.predict(both)
-        assert np.isfinite(said).all()
-        assert abs(said[len(dense) :].mean() - labels[len(dense) :].mean()) < 0.2
-    said = predict_alike(both, lambda rows: np.asarray(rows["depth_log2"].fillna(-1.0), np.float64))
-    assert said.tolist() == both["depth_log2"].fillna(-1.0).tolist()
+        predictions = model.predict(both)
+        assert np.isfinite(predictions).all()
+        assert abs(predictions[len(dense) :].mean() - labels[len(dense) :].mean()) < 0.2
+    predictions = predict_alike(both, lambda rows: np.asarray(rows["depth_log2"].fillna(-1.0), np.float64))
+    assert predictions.tolist() == both["depth_log2"].fillna(-1.0).tolist()
 
 
 def test_what_is_not_known_is_not_known_as_a_group() -> None:

@@ -167,23 +167,23 @@ def test_best_at_one_of_a_perfect_model_is_one(frame, labels) -> None:
 
 
 def test_a_blend_says_the_weighted_mean(frame, labels) -> None:
-    one, other = Forest(seed=0).fit(frame, labels), Analytic()
-    a, b = one.predict(frame), other.predict(frame)
-    assert Blend([one, other]).predict(frame) == pytest.approx((a + b) / 2)
-    assert Blend([one, other], [3, 1]).predict(frame) == pytest.approx(0.75 * a + 0.25 * b)
+    forest, other = Forest(seed=0).fit(frame, labels), Analytic()
+    a, b = forest.predict(frame), other.predict(frame)
+    assert Blend([forest, other]).predict(frame) == pytest.approx((a + b) / 2)
+    assert Blend([forest, other], [3, 1]).predict(frame) == pytest.approx(0.75 * a + 0.25 * b)
 
 
 def test_rows_are_asked_tile_by_tile_and_answered_in_their_own_order(frame) -> None:
     shuffled = frame.iloc[np.random.default_rng(3).permutation(len(frame))]
     tile = ["tile_rows_log2", "tile_cols_log2", "tile_intensity_log2"]
-    asked: list[pd.DataFrame] = []
+    batches: list[pd.DataFrame] = []
 
     def predict(rows: pd.DataFrame) -> np.ndarray:
-        asked.append(rows)
+        batches.append(rows)
         return np.asarray(rows["expected_log"], np.float64)
 
     assert predict_alike(shuffled, predict).tolist() == shuffled["expected_log"].tolist()
-    runs = 1 + int((np.diff(asked[0][tile], axis=0) != 0).any(axis=1).sum())
+    runs = 1 + int((np.diff(batches[0][tile], axis=0) != 0).any(axis=1).sum())
     assert runs == len(frame[tile].drop_duplicates()) < len(frame)
     assert predict_alike(frame.iloc[:0], predict).shape == (0,)
 

@@ -44,5 +44,5 @@ def test_kernels_are_ranked_as_an_h200_does(frame: pd.DataFrame, op: str) -> Non
 def test_a_model_of_other_ops_ranks_no_worse(frame: pd.DataFrame) -> None:
     op = "dense_n4096_k4096_bf16"
     rows = frame[frame["op"] == op]
-    by_model, by_roofline = (float(ranked(rows, said)[0]) for said in (learned(frame, op), rows["expected"].to_numpy()))
+    by_model, by_roofline = (float(ranked(rows, scores)[0]) for scores in (learned(frame, op), rows["expected"].to_numpy()))
     assert by_model >= by_roofline - 0.02

@@ -39,14 +39,14 @@ def us(family: CudaDense, kernel: MicroKernel, m: int, device: Device = H200, op
 
 
 def flow(family: CudaDense, kernel: MicroKernel, m: int, device: Device = H200) -> Flow:
-    wanted, numbers = demand(device, family, OP, [(kernel, Shape.of(m=m))]), machine(device)
-    return flow_of(wanted, numbers, resident_tiles(wanted, numbers)[0])
+    demands, numbers = demand(device, family, OP, [(kernel, Shape.of(m=m))]), machine(device)
+    return flow_of(demands, numbers, resident_tiles(demands, numbers)[0])
 
 
 def test_time_is_a_staircase_of_rounds() -> None:
     kernel = WGMMA.kernel(bm=128, bn=256, st=4)  # 16 tiles a row of them, 132 units: 8 rows of tiles fit one round
-    one, full, more = (us(WGMMA, kernel, m) for m in (1024 - 127, 1024, 1025))
-    assert one == pytest.approx(full, rel=0.02)
+    almost_full, full, more = (us(WGMMA, kernel, m) for m in (1024 - 127, 1024, 1025))
+    assert almost_full == pytest.approx(full, rel=0.02)
     assert more > 1.6 * full
     assert [float(flow(WGMMA, kernel, m).rounds[0]) for m in (1024, 1025)] == [1, 2]
 
@@ -73,18 +73,18 @@ def test_a_scheduler_without_a_wave_does_nothing() -> None:
 
 def test_a_round_alone_on_its_unit_pays_for_filling_and_writing() -> None:
     shape, numbers = [(WGMMA.kernel(bm=128, bn=256, st=4), Shape.of(m=1024))], machine(H200)
-    wanted = demand(H200, WGMMA, OP, shape)
-    _, ring = parts_of(wanted)
+    demands = demand(H200, WGMMA, OP, shape)
+    _, ring = parts_of(demands)
     assert float(ring.written_bytes[0]) == 128 * 256 * 2
-    unwritten = replace(wanted, ring=replace(ring, written_bytes=np.zeros(1)))
-    saved = float(expected_us(H200, wanted)[0] - expected_us(H200, unwritten)[0])
+    unwritten = replace(demands, ring=replace(ring, written_bytes=np.zeros(1)))
+    saved = float(expected_us(H200, demands)[0] - expected_us(H200, unwritten)[0])
     assert saved == pytest.approx(128 * 256 * 2 / numbers.mid_bytes / numbers.clock_ghz / 1e3)
 
 
 def test_a_cache_that_holds_both_operands_keeps_later_rounds_from_memory() -> None:
     pair = [(WGMMA.kernel(bm=64, bn=64, st=4), Shape.of(m=2048))]
-    held = demand(H200, WGMMA, Op.parse("dense:n=2304,k=768,dtype=fp16"), pair)
-    assert float(held.work.far_bytes[0]) == float(held.work.least_bytes[0])
+    cached = demand(H200, WGMMA, Op.parse("dense:n=2304,k=768,dtype=fp16"), pair)
+    assert float(cached.work.far_bytes[0]) == float(cached.work.least_bytes[0])
     spread = demand(replace(H200, l2_bytes=2**20), WGMMA, OP, pair)
     assert float(spread.work.far_bytes[0]) > 2 * float(spread.work.least_bytes[0])
 
@@ -105,28 +105,28 @@ def test_a_forest_that_is_told_of_them_uses_them_and_its_file_says_so() -> None:
     pairs = [(kernel, Shape.of(m=m)) for kernel in list(MMA.points(OP, A100))[::6] for m in (1, 64, 3000)]
     frame = features(A100, MMA, OP, pairs)
     labels = frame["expected_log"] - 0.5 * frame["ring_ahead_log2"]
-    told, blind = (
+    informed, blind = (
         Forest(settings=Settings(columns=names)).fit(frame[::2], labels[::2]) for names in ((*NAMES, *RING), NAMES)
     )
     truth = labels.to_numpy()[1::2]
-    errors = [float(np.abs(model.predict(frame[1::2]) - truth).mean()) for model in (told, blind)]
+    errors = [float(np.abs(model.predict(frame[1::2]) - truth).mean()) for model in (informed, blind)]
     assert errors[0] <= errors[1]
-    assert columns.versions(told.uses)["ring_ahead_log2"] == 1
+    assert columns.versions(informed.uses)["ring_ahead_log2"] == 1
 
 
 def test_the_expectation_is_the_mean_over_the_traffic_by_its_weights() -> None:
     traffic = Traffic.of([(Shape.of(m=16), 3.0), (Shape.of(m=2048), 1.0)])
     kernels = [WGMMA.kernel(bm=64, bn=64, st=4), WGMMA.kernel(bm=128, bn=256, st=4)]
-    found = over_traffic(OP, WGMMA, H200, traffic)(kernels)
-    for kernel, score in zip(kernels, found, strict=True):
+    scores = over_traffic(OP, WGMMA, H200, traffic)(kernels)
+    for kernel, score in zip(kernels, scores, strict=True):
         shares = [float(roofline_us(H200, OP, [Shape.of(m=m)])[0]) / us(WGMMA, kernel, m) for m in (16, 2048)]
         assert score == pytest.approx(0.75 * shares[0] + 0.25 * shares[1])
 
 
 def test_a_ring_without_a_product_is_no_demand() -> None:
-    wanted = demand(H200, WGMMA, OP, [(WGMMA.kernel(bm=64, bn=64, st=4), Shape.of(m=64))])
+    demands = demand(H200, WGMMA, OP, [(WGMMA.kernel(bm=64, bn=64, st=4), Shape.of(m=64))])
     with pytest.raises(ValueError, match="groups matmul and ring"):
-        parts_of(replace(wanted, matmul=None))
+        parts_of(replace(demands, matmul=None))
 
 
 def test_a_product_on_cuda_cores_is_priced_by_them_alone() -> None:
@@ -143,8 +143,8 @@ def test_a_wave_alone_waits_for_its_loads() -> None:
     """Three tiles of a unit take less than twice the time of one, whose waits nothing fills."""
     family, op = CudaSimt("cuda_simt_fp32", "fp32"), Op.parse("dense:n=2304,k=768")
     kernel = family.kernel(bm=64, bn=128, bk=8, tm=8, tn=8)
-    one, three = (us(family, kernel, m, op=op) for m in (448, 1408))  # tiles of a unit; 66 and 112 us on an H200
-    assert 1.2 * one < three < 2.2 * one
+    single, three = (us(family, kernel, m, op=op) for m in (448, 1408))  # tiles of a unit; 66 and 112 us on an H200
+    assert 1.2 * single < three < 2.2 * single
 
 
 def test_every_call_pays_for_its_launch() -> None:

@@ -46,9 +46,9 @@ def test_many_rows_are_sampled_close_to_the_exact_value() -> None:
 def test_no_group_is_on_both_sides_of_a_split() -> None:
     groups = np.repeat(np.arange(7), 5)
     seen = []
-    for train, held in group_splits(groups, 3):
-        assert not set(groups[train]) & set(groups[held])
-        seen += list(held)
+    for train, held_out in group_splits(groups, 3):
+        assert not set(groups[train]) & set(groups[held_out])
+        seen += list(held_out)
     assert sorted(seen) == list(range(35))
     with pytest.raises(ValueError, match="two groups"):
         list(group_splits(np.zeros(5), 3))

@@ -35,8 +35,8 @@ def asked(kernel: MicroKernel, m: int, *, weights: str = "cold", op: Op = OP, de
 
 def waited(kernel: MicroKernel, m: int, device: Device = CORE) -> float:
     """Share of the expected time in which memory is waited for."""
-    wanted = asked(kernel, m, device=device)
-    return float((exposed_us(wanted, machine(device)) / expected_us(device, wanted))[0])
+    demands = asked(kernel, m, device=device)
+    return float((exposed_us(demands, machine(device)) / expected_us(device, demands))[0])
 
 
 def test_nothing_is_waited_for_with_weights_in_cache() -> None:
@@ -57,16 +57,16 @@ def test_a_step_of_many_rows_leaves_the_load_queue_no_room_to_run_ahead() -> Non
 def test_fetching_far_ahead_hides_pages_and_not_the_streams_that_end() -> None:
     near, far = (asked(tile(8, 16, pf=pf), 8) for pf in (8, 128))
     assert exposed_us(far, machine(CORE))[0] < exposed_us(near, machine(CORE))[0]
-    one, three = (waited(tile(8, 48, pw=pw, pf=128), 8) for pw in (48, 16))
-    assert one == 0 < three
+    single, three = (waited(tile(8, 48, pw=pw, pf=128), 8) for pw in (48, 16))
+    assert single == 0 < three
 
 
 def test_short_streams_begin_more_often() -> None:
     short, long = Op.parse("dense_n2304_k192"), Op.parse("dense_n2304_k3072")
     shares = []
     for op in (short, long):
-        wanted = asked(tile(4, 32, pw=16), 4, op=op)
-        shares.append(float((exposed_us(wanted, machine(CORE)) / expected_us(CORE, wanted))[0]))
+        demands = asked(tile(4, 32, pw=16), 4, op=op)
+        shares.append(float((exposed_us(demands, machine(CORE)) / expected_us(CORE, demands))[0]))
     assert shares[0] > 1.5 * shares[1]
 
 
@@ -93,13 +93,13 @@ def test_a_panel_that_was_fetched_leaves_nothing_to_wait_for_and_one_in_part_beg
 @given(mr=st.integers(4, 10), vectors=st.integers(1, 3), ku=st.sampled_from([1, 8]), pf=st.sampled_from(PREFETCHES))
 def test_another_row_tile_never_takes_less_time(mr: int, vectors: int, ku: int, pf: int) -> None:
     kernel = tile(mr, 16 * vectors, ku=ku, pf=pf)
-    wanted = demand(CORE, CPU_DENSE, OP, [(kernel, Shape.of(m=mr * tiles)) for tiles in range(1, 9)])
-    assert (np.diff(expected_us(CORE, wanted)) > 0).all()
+    demands = demand(CORE, CPU_DENSE, OP, [(kernel, Shape.of(m=mr * tiles)) for tiles in range(1, 9)])
+    assert (np.diff(expected_us(CORE, demands)) > 0).all()
 
 
 def test_threads_share_the_waiting() -> None:
-    wanted, two = asked(tile(8, 16), 8), replace(CORE, compute_units=2, memory_gbps=72.0)
-    alone, shared = (exposed_us(wanted, machine(device))[0] for device in (CORE, two))
+    demands, two = asked(tile(8, 16), 8), replace(CORE, compute_units=2, memory_gbps=72.0)
+    alone, shared = (exposed_us(demands, machine(device))[0] for device in (CORE, two))
     assert shared == pytest.approx(alone / 2)
 
 
@@ -108,8 +108,8 @@ def test_before_fma_a_multiply_add_is_three_instructions_and_an_accumulator_wait
     fused, apart = (asked(tile(2, 8, vl=4), 2, device=replace(OLD_CORE, arch=arch)) for arch in ("x86-64-v3", "x86-64-v2"))
     assert (product(fused).checks[0], product(apart).checks[0]) == (0, 2 + 2 * 4)
     assert apart.tiles.registers[0] == fused.tiles.registers[0] + 1
-    one = np.ones(1)
-    assert step_cycles(apart, machine(OLD_CORE), one)[0] > step_cycles(fused, machine(OLD_CORE), one)[0]
+    resident = np.ones(1)
+    assert step_cycles(apart, machine(OLD_CORE), resident)[0] > step_cycles(fused, machine(OLD_CORE), resident)[0]
 
 
 def test_a_pipe_that_a_busy_moment_hid_is_seen_in_the_peak() -> None:

@@ -57,8 +57,8 @@ def test_a_kernel_competes_at_a_shape_that_it_covers_to_an_eighth(mr: int, m: in
 def test_halves_are_medians_over_every_other_round() -> None:
     trial = trial_of(op="dense_n320_k480", kernel=KERNELS[0], shape=Shape.of(m=2))
     times = [1.0, 10.0, 3.0, 30.0, 2.0]
-    found = halves(BIG_CORE, [record(trial, us) for us in times])
-    assert found.rounds == {trial: (2.0, 20.0)}
+    half_medians = halves(BIG_CORE, [record(trial, us) for us in times])
+    assert half_medians.rounds == {trial: (2.0, 20.0)}
     assert halves(BIG_CORE, [record(trial, 5.0)]).rounds == {trial: (5.0,)}
 
 
@@ -87,5 +87,5 @@ def test_instruction_sets_of_a_host_have_its_memory_and_other_hosts_their_own(tm
     for name, rate in rates.items():
         device = replace(BIG_CORE, id=name, memory_gbps=2 * rate, memory_gbps_unit=rate)
         replace(measured(1), device=device).write(tmp_path)
-    found = {own.device.id: (own.device.memory_gbps_unit, own.device.memory_gbps) for own in all_records(tmp_path)}
-    assert found == {"host-avx512": (34, 68), "host-sse": (34, 68), "other-sse": (40, 80)}
+    bandwidths = {own.device.id: (own.device.memory_gbps_unit, own.device.memory_gbps) for own in all_records(tmp_path)}
+    assert bandwidths == {"host-avx512": (34, 68), "host-sse": (34, 68), "other-sse": (40, 80)}

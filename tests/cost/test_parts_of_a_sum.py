@@ -56,6 +56,6 @@ def test_a_doubtful_gain_is_not_counted() -> None:
 def test_sums_of_lanes_are_paid_for() -> None:
     """A tile of 64 sums a lane gives 62 away; with fewer lanes along k fewer; one sum once a halving."""
     family = CudaGemv("cuda_gemv_fp32", "fp32")
-    wide, one = family.kernel(bm=16, c=4, wn=4, wk=1, v=4), family.kernel(bm=1, c=1, wn=4, wk=1, v=4)
-    assert family.tail(wide) == 7 * (32 + 16 + 8 + 4 + 2) and family.tail(one) == 7 * 5
+    wide, narrow = family.kernel(bm=16, c=4, wn=4, wk=1, v=4), family.kernel(bm=1, c=1, wn=4, wk=1, v=4)
+    assert family.tail(wide) == 7 * (32 + 16 + 8 + 4 + 2) and family.tail(narrow) == 7 * 5
     assert WGMMA.tail(LARGE) == 0

@@ -31,7 +31,7 @@ def test_they_are_priced_so() -> None:
 
 def test_other_types_have_tiles_of_their_height() -> None:
     op, family = Op.parse("batch_matmul:k=64,dtype=bf16"), CpuTypedProduct("bf16")
-    kernel = next(one for one in family.points(op, WITH_TILES) if (one["mr"], one["nr"]) == (32, 32))
+    kernel = next(point for point in family.points(op, WITH_TILES) if (point["mr"], point["nr"]) == (32, 32))
     pairs = [(kernel, Shape.of(b=12, m=64, n=n)) for n in (16, 64)]
     matmul = family.demand(demand_query(WITH_TILES, op, pairs, element_bytes=2, cold=False)).matmul
     assert matmul is not None and list(matmul.tile_rows) == [32, 32]
@@ -39,8 +39,10 @@ def test_other_types_have_tiles_of_their_height() -> None:
 
 def test_other_types_have_programs_of_every_width_but_on_amx() -> None:
     op, family = Op.parse("batch_matmul:k=64,dtype=bf16"), CpuTypedProduct("bf16")
-    found = {(one["mr"], one["nr"], typed_source.on_tiles(one)): one for one in family.points(op, WITH_TILES)}
-    vectors, tiles = found[8, 48, False], found[32, 32, True]
+    kernels = {
+        (kernel["mr"], kernel["nr"], typed_source.on_tiles(kernel)): kernel for kernel in family.points(op, WITH_TILES)
+    }
+    vectors, tiles = kernels[8, 48, False], kernels[32, 32, True]
     assert [(tile["mr"], tile["nr"]) for tile in programs_of(vectors)] == [(8, 16), (8, 32), (8, 48)]
     assert [family.computed(vectors, "n", extent) for extent in (1, 17, 136)] == [16, 32, 144]
     assert [(tile["mr"], tile["nr"]) for tile in programs_of(tiles)] == [(32, 32)]

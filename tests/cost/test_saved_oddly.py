@@ -38,11 +38,11 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
         "zero-shot": fit_model(read(WIDE, NARROW), COUSIN).model,
         "own records": fit_model(read(WIDE, NARROW, COUSIN), COUSIN).model,
     }
-    found = {}
+    contents = {}
     for name, model in models.items():
         save_model(model, path)
-        found[name] = path.read_bytes()
-    return found
+        contents[name] = path.read_bytes()
+    return contents
 
 
 def changed(raw: bytes, path: Path, change: Callable[[Header], object], body: Callable[[bytes], bytes] = bytes) -> Path:
@@ -55,8 +55,8 @@ def changed(raw: bytes, path: Path, change: Callable[[Header], object], body: Ca
     return path
 
 
-def refused(path: Path, said: str) -> None:
-    with pytest.raises(UsageError, match=f"{said}.*haotuner transfer fit"):
+def refused(path: Path, message: str) -> None:
+    with pytest.raises(UsageError, match=f"{message}.*haotuner transfer fit"):
         load_model(path)
 
 

@@ -41,7 +41,7 @@ def edited(text: str, key: str, change: Any) -> str:
     sizes = [int(size) for size in re.findall(r"tree_sizes=(.*)", head)[0].split()]
     at = sum(sizes[:2])
     old = rest[at : at + sizes[2]]
-    new = re.sub(rf"^{key}=(.*)$", lambda found: f"{key}={change(found[1])}", old, count=1, flags=re.MULTILINE)
+    new = re.sub(rf"^{key}=(.*)$", lambda match: f"{key}={change(match[1])}", old, count=1, flags=re.MULTILINE)
     assert new != old, "nothing was changed"
     sizes[2] = len(new)
     head = re.sub(r"tree_sizes=.*", f"tree_sizes={' '.join(map(str, sizes))}", head)
@@ -68,7 +68,7 @@ def test_shipped_models_pass(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "change", "said"),
+    ("key", "change", "message"),
     [
         ("left_child", place(1, 0), "above it: no tree"),  # a ring: LightGBM walks it without end
         ("left_child", place(0, 0), "above it: no tree"),
@@ -92,8 +92,8 @@ def test_shipped_models_pass(path: Path) -> None:
         ("shrinkage", lambda _: "x", "shrinkage holds x"),
     ],
 )
-def test_a_tree_that_is_none_is_refused(text: str, key: str, change: Any, said: str) -> None:
-    with pytest.raises(ValueError, match=f"tree 2: .*{said}"):
+def test_a_tree_that_is_none_is_refused(text: str, key: str, change: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=f"tree 2: .*{message}"):
         check_trees(edited(text, key, change))
 
 

@@ -92,8 +92,8 @@ def _headers() -> list[str]:
 def _own() -> list[str | bytes]:
     """What the machine and all that is built on it depend on; ``place``: units know the machine by its path."""
     files = [*sorted(NATIVE.iterdir()), Path(translate.__code__.co_filename), Path(__file__)]
-    told = repr((_flags(), _flags(UNIT), ALIGNMENT, place()))
-    return [compilers(), told, *(path.name.encode() + path.read_bytes() for path in files)]
+    configuration = repr((_flags(), _flags(UNIT), ALIGNMENT, place()))
+    return [compilers(), configuration, *(path.name.encode() + path.read_bytes() for path in files)]
 
 
 def _precompile(folder: Path) -> None:
@@ -119,16 +119,16 @@ def _whole_unit(source: str, folder: Path, traced: bool) -> None:
 
 def _build_unit(source: str, library: Path, traced: bool) -> Path:
     unit = library.with_suffix(".cc")
-    entries = "".join(_entry(symbol, taken) for symbol, taken in _KERNEL.findall(source) if _is_tile(taken))
+    entries = "".join(_entry(symbol, parameters) for symbol, parameters in _KERNEL.findall(source) if _is_tile(parameters))
     text = translate(source) + entries
     sources: list[str] = [str(unit)]
     checks: tuple[str, ...] = ALIGNMENT
     if traced:
         text = text.replace("emu::copy_async(", "emu::traced_copy_async(")
         unit.write_text(f'#include "emulator.h"\n{TRACED_COPY}\n{text}')
-        made = unit.with_suffix(".o")
-        _run(["g++", *_flags(), *TRACED, f"-I{NATIVE}", "-c", str(unit), "-o", str(made)])
-        sources, checks = [str(made), str(NATIVE / "banks.cc")], ()
+        object_file = unit.with_suffix(".o")
+        _run(["g++", *_flags(), *TRACED, f"-I{NATIVE}", "-c", str(unit), "-o", str(object_file)])
+        sources, checks = [str(object_file), str(NATIVE / "banks.cc")], ()
     else:
         unit.write_text(text)
     _run([
@@ -138,14 +138,14 @@ def _build_unit(source: str, library: Path, traced: bool) -> Path:
     return library
 
 
-def _is_tile(taken: str) -> bool:
+def _is_tile(parameters: str) -> bool:
     """Whether a kernel with these parameters computes tiles of a product, or adds up parts of its sums."""
-    return "ht_cuda_args" in taken and not any(f"ht_cuda_{other}" in taken for other in ("fold", "direct"))
+    return "ht_cuda_args" in parameters and not any(f"ht_cuda_{other}" in parameters for other in ("fold", "direct"))
 
 
-def _entry(symbol: str, taken: str) -> str:
-    passed = "*a" + "".join(f", *(const ht_cuda_{more}*)g" for more in ("groups", "batch") if f"ht_{more}" in taken)
-    passed += ", *(const ht_tensor_map*)x, *(const ht_tensor_map*)w" if "x_map" in taken else ""
+def _entry(symbol: str, parameters: str) -> str:
+    passed = "*a" + "".join(f", *(const ht_cuda_{more}*)g" for more in ("groups", "batch") if f"ht_{more}" in parameters)
+    passed += ", *(const ht_tensor_map*)x, *(const ht_tensor_map*)w" if "x_map" in parameters else ""
     return (
         f'extern "C" int emulator_run_{symbol}(const ht_cuda_args* a, const void* g, const void* x, const void* w, '
         "unsigned columns, unsigned rows, unsigned threads, unsigned shared) {\n"
@@ -161,8 +161,8 @@ def build_plain(sources: Sequence[Path], library: Path) -> Path:
         return _build_plain(sources, library)
     beside = [path for path in sorted(sources[0].parent.iterdir()) if path.suffix in (".h", ".cuh")]
     content = [*_own(), *(path.name.encode() + b"\0" + path.read_bytes() for path in (*sources, *beside))]
-    made = kept("plain", content, lambda folder: _whole_plain(sources, folder))
-    shutil.copy(made / "plain.so", library)
+    build_folder = kept("plain", content, lambda folder: _whole_plain(sources, folder))
+    shutil.copy(build_folder / "plain.so", library)
     return library
 
 

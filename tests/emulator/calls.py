@@ -76,15 +76,15 @@ def judge(case: Case, library: ctypes.CDLL, machine: ctypes.CDLL, seed: int) -> 
 
 def trace(case: Case, library: ctypes.CDLL, machine: ctypes.CDLL, seed: int) -> Verdict:
     """Passes over the banks of shared memory for each step of k: of two calls' accesses what the longer one has more."""
-    found = []
+    counters = []
     for call in case.calls[:2]:
         library.emulator_trace(1)
         _judge_call(case, call, library, machine, np.random.default_rng(seed), seed)
         counts = (ctypes.c_long * 2)()
         library.emulator_traced(counts)
-        found.append(np.array(counts))
-    taken, least = found[1] - found[0]
-    return Verdict(passes=float(taken / least) if least else 0.0, conflicts=machine.emulator_bank_conflicts())
+        counters.append(np.array(counts))
+    passes, least = counters[1] - counters[0]
+    return Verdict(passes=float(passes / least) if least else 0.0, conflicts=machine.emulator_bank_conflicts())
 
 
 def _judge_call(case: Case, call: Call, library: ctypes.CDLL, machine: ctypes.CDLL, random: Any, seed: int) -> float:
@@ -150,8 +150,8 @@ def _groups(call: Call) -> list[slice]:
 
 def _launch(case: Case, call: Call, library: ctypes.CDLL, machine: ctypes.CDLL, arguments: Arguments) -> None:
     launch = case.launch
-    maps = [_tensor_map(one, arguments, case, len(call.ends), machine) for one in launch["maps"]]
-    x_map, w_map = (ctypes.addressof(one) for one in maps) if maps else (0, 0)
+    maps = [_tensor_map(description, arguments, case, len(call.ends), machine) for description in launch["maps"]]
+    x_map, w_map = (ctypes.addressof(tensor_map) for tensor_map in maps) if maps else (0, 0)
     tiles = -(-arguments.m // launch["tile_m"]) * -(-arguments.n // launch["tile_n"])
     ends = (ctypes.c_int32 * len(call.ends))(*call.ends)
     groups = Groups(ctypes.addressof(ends), len(call.ends), 0)
@@ -183,37 +183,37 @@ def _run(
         raise RuntimeError(f"launch of {symbol}, grid {grid}, {threads} threads, {shared} bytes: error {error}")
 
 
-def _tensor_map(one: Mapping[str, Any], arguments: Arguments, case: Case, groups: int, machine: ctypes.CDLL) -> Any:
+def _tensor_map(description: Mapping[str, Any], arguments: Arguments, case: Case, groups: int, machine: ctypes.CDLL) -> Any:
     """The map that the host encodes of a ``Map``."""
     m, n, k = arguments.m, arguments.n, arguments.k
     size = DTYPES[case.dtype].itemsize
     groups = max(1, groups)
     of_w = (n, groups * k, n) if case.kn else (k, groups * n, k)
-    columns, rows, pitch = (k, m, arguments.ldx) if one["operand"] == "x" else of_w
+    columns, rows, pitch = (k, m, arguments.ldx) if description["operand"] == "x" else of_w
     buffer = ctypes.create_string_buffer(2 * MAP_BYTES)
     encoded = (ctypes.c_char * MAP_BYTES).from_buffer(buffer, -ctypes.addressof(buffer) % MAP_BYTES)
     error = machine.cuTensorMapEncodeTiled(
         ctypes.c_void_p(ctypes.addressof(encoded)), MAP_TYPES[case.dtype], 2,
-        ctypes.c_void_p(arguments.x if one["operand"] == "x" else arguments.w),
+        ctypes.c_void_p(arguments.x if description["operand"] == "x" else arguments.w),
         (ctypes.c_uint64 * 2)(columns, rows), (ctypes.c_uint64 * 1)(pitch * size),
-        (ctypes.c_uint32 * 2)(one["columns"], one["rows"]), (ctypes.c_uint32 * 2)(1, 1),
-        0, SWIZZLES[one["swizzle_bytes"]], 2, 0,
+        (ctypes.c_uint32 * 2)(description["columns"], description["rows"]), (ctypes.c_uint32 * 2)(1, 1),
+        0, SWIZZLES[description["swizzle_bytes"]], 2, 0,
     )  # fmt: skip
     if error:
-        raise RuntimeError(f"cuTensorMapEncodeTiled({one}) for m={m} n={n} k={k}: error {error}")
+        raise RuntimeError(f"cuTensorMapEncodeTiled({description}) for m={m} n={n} k={k}: error {error}")
     return encoded
 
 
 def _read_by(call: Call, case: Case, machine: ctypes.CDLL, groups: int) -> tuple[dict[str, Any], dict[str, int]]:
     """What the steps read, and where it lies: a row of values for each group, or rows as far apart as those of Y."""
-    found, places = {}, {}
+    operands, places = {}, {}
     for name in (operand for step in call.steps for operand, _ in STEPS[step].operands):
         out = call.out or own_type(case.dtype)
         shape = (call.m, call.n, call.n + call.y_gap, out if out in UNIT_ROUNDOFF else "fp32")
         if name in CHANNELS:
             shape = (groups, call.n, call.n, case.dtype if case.dtype in UNIT_ROUNDOFF else "fp32")
-        found[name], places[name] = matrix(machine, *shape, call.y_alignment)
-    return found, places
+        operands[name], places[name] = matrix(machine, *shape, call.y_alignment)
+    return operands, places
 
 
 def after(call: Call) -> int:
@@ -243,7 +243,9 @@ def stepped(
         inside = STEP_ROUNDOFFS * np.minimum(entered, 1.0 + np.abs(value))
         allowed = allowed * step.enlarges(beside) + fp32 * (np.abs(value) + inside)
     if out not in UNIT_ROUNDOFF:  # what lies so near to a half may be either
-        kept = np.iinfo(DTYPES[out])
-        low, want, high = (np.clip(np.rint(one), kept.min, kept.max) for one in (value - allowed, value, value + allowed))
-        return want, np.maximum(high - want, want - low) + 1e-30
+        limits = np.iinfo(DTYPES[out])
+        low, rounded, high = (
+            np.clip(np.rint(bound), limits.min, limits.max) for bound in (value - allowed, value, value + allowed)
+        )
+        return rounded, np.maximum(high - rounded, rounded - low) + 1e-30
     return value, allowed + UNIT_ROUNDOFF[out] * np.abs(value) + LEAST[out] + 1e-30

@@ -119,12 +119,12 @@ def _apart(judge: Any) -> Verdict:
         os._exit(0)
     os.close(question)
     with os.fdopen(answer, "rb") as stream:
-        said = stream.read().decode(errors="replace")
+        output = stream.read().decode(errors="replace")
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if status:
         how = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit {status}"
-        return Verdict(died=f"{how}: {said.strip()[-300:]}")
-    return Verdict(**json.loads(said))
+        return Verdict(died=f"{how}: {output.strip()[-300:]}")
+    return Verdict(**json.loads(output))
 
 
 if __name__ == "__main__":

@@ -29,18 +29,18 @@ class _Asm:
 
     def operands(self, text: str) -> list[str]:
         """The C expressions of a comma-separated list."""
-        return [self.operand(one) for one in text.split(",")]
+        return [self.operand(operand) for operand in text.split(",")]
 
 
 def translate(source: str) -> str:
     """The whole unit for the emulator; raises UnknownInstruction at the first PTX it cannot express."""
     out, at = ['#include "emulator.h"\n'], 0
-    for found in re.finditer(r"\basm\s*(?:volatile)?\s*\(", source):
-        if found.start() < at:
+    for match in re.finditer(r"\basm\s*(?:volatile)?\s*\(", source):
+        if match.start() < at:
             continue
-        end = _closing(source, found.end())
-        out.append(source[at : found.start()])
-        out.append(_call(_Asm(source[found.end() : end])))
+        end = _closing(source, match.end())
+        out.append(source[at : match.start()])
+        out.append(_call(_Asm(source[match.end() : end])))
         at = end + 2 if source[end + 1 : end + 2] == ";" else end + 1
     out.append(source[at:])
     text = "".join(out)
@@ -52,41 +52,41 @@ def translate(source: str) -> str:
     return re.sub(r"#include <cuda(?:_runtime|_fp16|_bf16)?\.h>", "", text)
 
 
-def _copy_async(asm: _Asm, found: re.Match[str]) -> str:
-    to, source, size, bytes_read = (asm.operand(g) if g else None for g in found.groups())
+def _copy_async(asm: _Asm, match: re.Match[str]) -> str:
+    to, source, size, bytes_read = (asm.operand(g) if g else None for g in match.groups())
     return f"emu::copy_async({to}, (const void*)({source}), {size}, {bytes_read or size});"
 
 
-def _ldmatrix(asm: _Asm, found: re.Match[str]) -> str:
-    registers = ", ".join(f"(uint32_t*)&({r})" for r in asm.operands(found[3]))
+def _ldmatrix(asm: _Asm, match: re.Match[str]) -> str:
+    registers = ", ".join(f"(uint32_t*)&({r})" for r in asm.operands(match[3]))
     return (
         f"{{ uint32_t* emu_to[] = {{{registers}}}; "
-        f"emu::load_matrices({found[1]}, {_bool(found[2])}, emu_to, {asm.operand(found[4])}); }}"
+        f"emu::load_matrices({match[1]}, {_bool(match[2])}, emu_to, {asm.operand(match[4])}); }}"
     )
 
 
-def _mma(asm: _Asm, found: re.Match[str]) -> str:
-    d, a, b, c = (asm.operands(g) for g in found.groups()[2:])
+def _mma(asm: _Asm, match: re.Match[str]) -> str:
+    d, a, b, c = (asm.operands(g) for g in match.groups()[2:])
     addresses = ", ".join(f"&({x})" for x in d)
     return (
         f"{{ float* emu_d[] = {{{addresses}}}; uint32_t emu_a[] = {{{', '.join(a)}}}, emu_b[] = {{{', '.join(b)}}}; "
         f"float emu_c[] = {{{', '.join(c)}}}; "
-        f"emu::multiply_168({found[1]}, {_bool(found[2] == 'bf16')}, emu_d, emu_a, emu_b, emu_c); }}"
+        f"emu::multiply_168({match[1]}, {_bool(match[2] == 'bf16')}, emu_d, emu_a, emu_b, emu_c); }}"
     )
 
 
-def _mma_bytes(asm: _Asm, found: re.Match[str]) -> str:
-    d, a, b, c = (asm.operands(g) for g in found.groups()[2:])
+def _mma_bytes(asm: _Asm, match: re.Match[str]) -> str:
+    d, a, b, c = (asm.operands(g) for g in match.groups()[2:])
     addresses = ", ".join(f"(int*)&({x})" for x in d)
     return (
         f"{{ int* emu_d[] = {{{addresses}}}; uint32_t emu_a[] = {{{', '.join(a)}}}, emu_b[] = {{{', '.join(b)}}}; "
         f"int emu_c[] = {{{', '.join(f'(int)({x})' for x in c)}}}; "
-        f"emu::multiply_bytes({_bool(found[1] == 's')}, {_bool(found[2] == 's')}, emu_d, emu_a, emu_b, emu_c); }}"
+        f"emu::multiply_bytes({_bool(match[1] == 's')}, {_bool(match[2] == 's')}, emu_d, emu_a, emu_b, emu_c); }}"
     )
 
 
-def _wgmma(asm: _Asm, found: re.Match[str]) -> str:
-    n, element, accumulators, a, b, scale, a_transposed, b_transposed = found.groups()
+def _wgmma(asm: _Asm, match: re.Match[str]) -> str:
+    n, element, accumulators, a, b, scale, a_transposed, b_transposed = match.groups()
     values = asm.operands(accumulators)
     predicate = re.search(r"setp\.ne\.b32 \w+, (%\d+), 0", asm.text)
     add = asm.operand(predicate[1]) if predicate else scale
@@ -100,39 +100,39 @@ def _wgmma(asm: _Asm, found: re.Match[str]) -> str:
     )
 
 
-def _wgmma_held(asm: _Asm, found: re.Match[str]) -> str:
-    n, element, accumulators, a, b, transposed = found.groups()
-    values, held = asm.operands(accumulators), asm.operands(a)
-    if len(held) != 4 or not re.search(r"setp\.ne\.b32 \w+, 1, 0", asm.text):
+def _wgmma_held(asm: _Asm, match: re.Match[str]) -> str:
+    n, element, accumulators, a, b, transposed = match.groups()
+    values, a_registers = asm.operands(accumulators), asm.operands(a)
+    if len(a_registers) != 4 or not re.search(r"setp\.ne\.b32 \w+, 1, 0", asm.text):
         raise UnknownInstruction(asm.text[:300])
     return (
         f"{{ float* emu_d[] = {{{', '.join(f'&({x})' for x in values)}}}; "
-        f"const uint32_t* emu_a[] = {{{', '.join(f'&({x})' for x in held)}}}; "
+        f"const uint32_t* emu_a[] = {{{', '.join(f'&({x})' for x in a_registers)}}}; "
         f"emu::warpgroup_multiply_held({_bool(element == 'bf16')}, {n}, emu_d, {len(values)}, emu_a, "
         f"{asm.operand(b)}, {transposed}); }}"
     )
 
 
-def _tensor_load(asm: _Asm, found: re.Match[str]) -> str:
-    to, tensor_map, corner, barrier = found.groups()
+def _tensor_load(asm: _Asm, match: re.Match[str]) -> str:
+    to, tensor_map, corner, barrier = match.groups()
     return (
         f"{{ int emu_corner[] = {{{', '.join(asm.operands(corner))}}}; emu::tensor_load("
         f"{asm.operand(to)}, (const void*)({asm.operand(tensor_map)}), emu_corner, {asm.operand(barrier)}); }}"
     )
 
 
-def _pair(asm: _Asm, found: re.Match[str]) -> str:
-    to, high, low = (asm.operand(g) for g in found.groups()[1:])
-    bits = f"emu::{'bf16' if found[1] == 'bf16' else 'half'}_bits"
+def _pair(asm: _Asm, match: re.Match[str]) -> str:
+    to, high, low = (asm.operand(g) for g in match.groups()[1:])
+    bits = f"emu::{'bf16' if match[1] == 'bf16' else 'half'}_bits"
     return f"{to} = {bits}({low}) | (uint32_t){bits}({high}) << 16;"
 
 
 def _given(function: str) -> Callable[[_Asm, re.Match[str]], str]:
-    return lambda asm, found: f"{asm.operand(found[1])} = emu::{function}({asm.operand(found[2])});"
+    return lambda asm, match: f"{asm.operand(match[1])} = emu::{function}({asm.operand(match[2])});"
 
 
 def _simple(function: str) -> Callable[[_Asm, re.Match[str]], str]:
-    return lambda asm, found: f"emu::{function}({', '.join(asm.operand(g) for g in found.groups())});"
+    return lambda asm, match: f"emu::{function}({', '.join(asm.operand(g) for g in match.groups())});"
 
 
 _PREDICATED = re.compile(r"\bcp\.async\.c[ag]\.\S+ .*@!?p|@!?p .*\bcp\.async\.c[ag]\.")
@@ -152,9 +152,9 @@ _RULES: tuple[tuple[str, Callable[[_Asm, re.Match[str]], str]], ...] = (
     ),
     (
         r"dp4a\.([us])32\.s32 (%\d+), (%\d+), (%\d+), (%\d+)",
-        lambda asm, found: (
-            f"{asm.operand(found[2])} = emu::dot_bytes({_bool(found[1] == 's')}, true, "
-            f"{', '.join(asm.operand(found[i]) for i in (3, 4, 5))});"
+        lambda asm, match: (
+            f"{asm.operand(match[2])} = emu::dot_bytes({_bool(match[1] == 's')}, true, "
+            f"{', '.join(asm.operand(match[i]) for i in (3, 4, 5))});"
         ),
     ),
     (r"cvt\.rni\.s32\.f32 (%\d+), (%\d+)", _given("nearest")),
@@ -182,10 +182,10 @@ _RULES: tuple[tuple[str, Callable[[_Asm, re.Match[str]], str]], ...] = (
     (r"cvt\.rn\.bf16\.f32 (%\d+), (%\d+)", _given("bf16_bits")),
     (r"cvt\.f32\.f16 (%\d+), (%\d+)", _given("half_value")),
     (r"cvt\.rn\.(f16|bf16)x2\.f32 (%\d+), (%\d+), (%\d+)", _pair),
-    (r"mov\.b32 (%\d+), (%\d+)", lambda asm, found: f"{asm.operand(found[1])} = {asm.operand(found[2])};"),
-    (r"mov\.u32 (%\d+), %%?tid\.x", lambda asm, found: f"{asm.operand(found[1])} = threadIdx.x;"),
-    (r"mov\.u32 (%\d+), %%?ctaid\.x", lambda asm, found: f"{asm.operand(found[1])} = blockIdx.x;"),
-    (r"mov\.u32 (%\d+), %%?smid", lambda asm, found: f"{asm.operand(found[1])} = emu::multiprocessor();"),
+    (r"mov\.b32 (%\d+), (%\d+)", lambda asm, match: f"{asm.operand(match[1])} = {asm.operand(match[2])};"),
+    (r"mov\.u32 (%\d+), %%?tid\.x", lambda asm, match: f"{asm.operand(match[1])} = threadIdx.x;"),
+    (r"mov\.u32 (%\d+), %%?ctaid\.x", lambda asm, match: f"{asm.operand(match[1])} = blockIdx.x;"),
+    (r"mov\.u32 (%\d+), %%?smid", lambda asm, match: f"{asm.operand(match[1])} = emu::multiprocessor();"),
 )
 
 
@@ -193,8 +193,8 @@ def _call(asm: _Asm) -> str:
     if _PREDICATED.search(asm.text):
         raise UnknownInstruction(f"predicated copy: {asm.text[:300]}")
     for pattern, translated in _RULES:
-        if found := re.search(pattern, asm.text):
-            return translated(asm, found)
+        if match := re.search(pattern, asm.text):
+            return translated(asm, match)
     if not asm.text or any(word in asm.text for word in _NOTHING):
         return ";"
     raise UnknownInstruction(asm.text[:300])

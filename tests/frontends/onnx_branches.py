@@ -14,7 +14,7 @@ INT64, FLOAT, BOOL = onnx.TensorProto.INT64, onnx.TensorProto.FLOAT, onnx.Tensor
 
 def side(nodes: list[Any], *outputs: str) -> Any:
     """A branch with these results."""
-    return helper.make_graph(nodes, "side", [], [helper.make_tensor_value_info(one, FLOAT, None) for one in outputs])
+    return helper.make_graph(nodes, "side", [], [helper.make_tensor_value_info(name, FLOAT, None) for name in outputs])
 
 
 def n(op: str, reads: list[str], makes: list[str], **attributes: Any) -> Any:
@@ -27,8 +27,8 @@ def whole(nodes: list[Any], inputs: dict[str, tuple[int, list[Any]]], outputs: l
     ins = [helper.make_tensor_value_info(name, kind, shape) for name, (kind, shape) in inputs.items()]
     outs = [helper.make_tensor_value_info(name, FLOAT, None) for name in outputs]
     numbers = {"zero": np.array(0.0, np.float32), "one": np.array([1], np.int64), "last": np.array([-1], np.int64)}
-    held = [onnx.numpy_helper.from_array(np.asarray(v), k) for k, v in {**numbers, **(weights or {})}.items()]
-    graph = helper.make_graph(nodes, "g", ins, outs, held)
+    initializers = [onnx.numpy_helper.from_array(np.asarray(v), k) for k, v in {**numbers, **(weights or {})}.items()]
+    graph = helper.make_graph(nodes, "g", ins, outs, initializers)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 

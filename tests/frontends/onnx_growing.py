@@ -26,8 +26,8 @@ def info(name: str, shape: Any = None, kind: int = FLOAT) -> Any:
 
 
 def model(nodes: list[Any], inputs: list[Any], outputs: list[Any]) -> Any:
-    held = [onnx.numpy_helper.from_array(np.asarray(value), name) for name, value in HELD.items()]
-    graph = helper.make_graph(nodes, "g", inputs, outputs, held)
+    initializers = [onnx.numpy_helper.from_array(np.asarray(value), name) for name, value in HELD.items()]
+    graph = helper.make_graph(nodes, "g", inputs, outputs, initializers)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
 
 
@@ -166,9 +166,9 @@ def nested() -> Any:
     ]
     whole = body(outer, [info("state"), info("kept")], [info("more", [], BOOL), info("next"), info("kept_next")])
     nodes = [n("Loop", ["count", "yes", "x", "none"], ["last", "every"], body=whole)]
-    found = model(nodes, [info("x", [1, 4]), info("count", [], INT)], [info("last"), info("every")])
-    found.graph.initializer.append(onnx.numpy_helper.from_array(np.array([0]), "axis"))
-    return found
+    onnx_model = model(nodes, [info("x", [1, 4]), info("count", [], INT)], [info("last"), info("every")])
+    onnx_model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([0]), "axis"))
+    return onnx_model
 
 
 MODELS = {

@@ -24,13 +24,13 @@ def number(name: str, value: Any) -> Any:
 
 
 def read(nodes: list[Any], inputs: list[Any], outputs: list[str]) -> Graph:
-    held = [onnx.numpy_helper.from_array(WEIGHT, "w")]
-    graph = helper.make_graph(nodes, "g", inputs, [info(one, None) for one in outputs], held)
+    initializers = [onnx.numpy_helper.from_array(WEIGHT, "w")]
+    graph = helper.make_graph(nodes, "g", inputs, [info(name, None) for name in outputs], initializers)
     return graph_of(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), None, {})
 
 
 def body(nodes: list[Any], inputs: list[tuple[str, Any, int]], outputs: list[str]) -> Any:
-    return helper.make_graph(nodes, "body", [info(*one) for one in inputs], [info(one, None) for one in outputs])
+    return helper.make_graph(nodes, "body", [info(*value) for value in inputs], [info(name, None) for name in outputs])
 
 
 LAYER = [
@@ -94,8 +94,8 @@ def halved() -> Graph:
         helper.make_node("ReduceSum", ["rows"], ["sums"], keepdims=0),
         helper.make_node("Shape", ["rows"], ["shape"]),
     ]
-    given = [info("most", [], INT), info("go", [], BOOL), info("x", ["batch", 8])]
-    return read(nodes, given, ["last", "rows", "counted", "sums", "shape"])
+    inputs = [info("most", [], INT), info("go", [], BOOL), info("x", ["batch", 8])]
+    return read(nodes, inputs, ["last", "rows", "counted", "sums", "shape"])
 
 
 def nested() -> Graph:

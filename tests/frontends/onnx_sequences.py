@@ -18,9 +18,9 @@ def info(name: str, shape: Any = None, kind: int = FLOAT) -> Any:
 
 
 def model(nodes: list[Any], outputs: list[str], inputs: list[Any] | None = None) -> Any:
-    held = [onnx.numpy_helper.from_array(np.asarray(value), name) for name, value in HELD.items()]
-    ends = inputs or [info("x", ["rows", 6])], [info(one) for one in outputs]
-    graph = helper.make_graph(nodes, "g", *ends, held)
+    initializers = [onnx.numpy_helper.from_array(np.asarray(value), name) for name, value in HELD.items()]
+    ends = inputs or [info("x", ["rows", 6])], [info(name) for name in outputs]
+    graph = helper.make_graph(nodes, "g", *ends, initializers)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
 
 

@@ -53,20 +53,20 @@ def drawn(number: int, draw: random.Random, sizes: Any) -> Chain:
         step = _step(draw, value)
         if step is None:
             continue
-        operator, operand, found = step
-        made = f"c{number}_{steps}"
+        operator, operand, result = step
+        output = f"c{number}_{steps}"
         if operator == "Cast":
-            chain.nodes.append(helper.make_node("Cast", [name], [made], to=_CODES[str(found.dtype)]))
-            chain.words = f"{found.dtype}({chain.words})"
+            chain.nodes.append(helper.make_node("Cast", [name], [output], to=_CODES[str(result.dtype)]))
+            chain.words = f"{result.dtype}({chain.words})"
         else:
             inputs = [name]
             if operand is not None:
-                chain.weights[f"{made}_by"] = operand
-                inputs.append(f"{made}_by")
-            chain.nodes.append(helper.make_node(operator, inputs, [made]))
+                chain.weights[f"{output}_by"] = operand
+                inputs.append(f"{output}_by")
+            chain.nodes.append(helper.make_node(operator, inputs, [output]))
             chain.words = f"{operator}({chain.words}{'' if operand is None else f', {operand}'})"
-        chain.types.add(str(found.dtype))
-        name, value, steps = made, found, steps - 1
+        chain.types.add(str(result.dtype))
+        name, value, steps = output, result, steps - 1
     chain.nodes += [helper.make_node("Cast", [name], [f"{name}_real"], to=TensorProto.FLOAT),
                     helper.make_node("Add", ["x", f"{name}_real"], [chain.out])]  # fmt: skip
     chain.values = value.astype(np.float32)
@@ -80,29 +80,31 @@ def _step(draw: random.Random, value: Any) -> tuple[str, Any, Any] | None:
     with np.errstate(all="ignore"):
         if draw.random() < (0.3 if real else 0.5):
             to = np.dtype(draw.choice(TYPES))
-            found = value.astype(to)
+            result = value.astype(to)
             if to == kind or real and to.kind in "iu" and not _fits(value, to):
                 return None
-            return ("Cast", None, found) if np.all(np.isfinite(found)) else None
+            return ("Cast", None, result) if np.all(np.isfinite(result)) else None
         operator = draw.choice(_OF_FLOAT if real else _OF_WHOLE)
         if operator in _UNARY:
             if kind.kind == "u" or operator == "Reciprocal" and not np.all(value):
                 return None
-            found, operand = np.asarray(_UNARY[operator](value)), None
+            result, operand = np.asarray(_UNARY[operator](value)), None
         else:
             operand = np.asarray(draw.choice(_REAL if real else _WHOLE)).astype(kind)
             operand = -operand if kind.kind != "u" and draw.random() < 0.2 and operator != "Mod" else operand
             if not operand and operator in ("Div", "Mod"):
                 return None
-            found = _quotients(value, operand) if operator == "Div" else np.asarray(_BINARY[operator](value, operand))
-    found = found.astype(kind)
-    return (operator, operand, found) if np.all(np.isfinite(found)) else None
+            result = _quotients(value, operand) if operator == "Div" else np.asarray(_BINARY[operator](value, operand))
+    result = result.astype(kind)
+    return (operator, operand, result) if np.all(np.isfinite(result)) else None
 
 
 def _quotients(value: Any, operand: Any) -> Any:
     if value.dtype.kind == "f":
         return np.asarray(value / operand)
-    return np.array([int(abs(int(one)) // abs(int(operand))) * (1 if (one < 0) == (operand < 0) else -1) for one in value])
+    return np.array(
+        [int(abs(int(element)) // abs(int(operand))) * (1 if (element < 0) == (operand < 0) else -1) for element in value]
+    )
 
 
 def _fits(value: Any, to: Any) -> bool:

@@ -38,21 +38,21 @@ def graph(shapes: str, **inputs: list[Any]) -> Any:
     from tests.frontends.test_importing import model
 
     nodes = [onnx.helper.make_node("Sum", list(inputs), ["y"])]
-    return graph_of(model(nodes, inputs, ["y"]), None, {}, lambda given: ranges_of(given, shapes))
+    return graph_of(model(nodes, inputs, ["y"]), None, {}, lambda graph_inputs: ranges_of(graph_inputs, shapes))
 
 
 @pytest.mark.parametrize(
     "shapes", ["b=1..2;8*h8=8..64:8", "b=1..2;h8=1..8", "x=1..2x3x8..64:8", "b=1..2;_8_times_h8=8..64:8"]
 )
 def test_a_multiple_is_said_in_each_way(shapes: str) -> None:
-    asked = spans_of(graph(shapes, x=["b", 3, "8*h8"]), shapes)
-    assert asked == {"b": Span(first=1, last=2), "_8_times_h8": Span(first=8, last=64, step=8)}
+    spans = spans_of(graph(shapes, x=["b", 3, "8*h8"]), shapes)
+    assert spans == {"b": Span(first=1, last=2), "_8_times_h8": Span(first=8, last=64, step=8)}
 
 
 def test_summands_move_a_range_and_sizes_begin_at_1():
     shapes = "s=1..8;t=2,5"
-    asked = spans_of(graph(shapes, x=["s - 1", "t + 1"]), shapes)
-    assert asked == {"s_minus_1": Span(first=1, last=7), "t_plus_1": Span(first=3, last=6, listed=(3, 6))}
+    spans = spans_of(graph(shapes, x=["s - 1", "t + 1"]), shapes)
+    assert spans == {"s_minus_1": Span(first=1, last=7), "t_plus_1": Span(first=3, last=6, listed=(3, 6))}
 
 
 def test_what_is_said_of_the_dimension_itself_counts():
@@ -68,8 +68,8 @@ def test_the_same_text_is_the_same_dimension_and_another_one_is_not():
 
 def test_of_two_dimensions_that_must_be_equal_one_range_is_enough():
     for shapes in ("s10=1..8", "s86=1..8"):
-        asked = spans_of(graph(shapes, x=["s10", 4], z=["s86", 4]), shapes)
-        assert asked == {"s10": Span(first=1, last=8), "s86": Span(first=1, last=8)}
+        spans = spans_of(graph(shapes, x=["s10", 4], z=["s86", 4]), shapes)
+        assert spans == {"s10": Span(first=1, last=8), "s86": Span(first=1, last=8)}
 
 
 def test_a_name_that_is_nowhere_is_refused_with_those_that_are():

@@ -66,9 +66,9 @@ def written(path: Path, members: Members, how: int = zipfile.ZIP_STORED) -> Path
 
 def changed(members: Members, name: str, change: Callable[[Any], object]) -> Members:
     """The members with one JSON among them changed."""
-    held = json.loads(members[name])
-    change(held)
-    return {**members, name: json.dumps(held).encode()}
+    document = json.loads(members[name])
+    change(document)
+    return {**members, name: json.dumps(document).encode()}
 
 
 def first_node(program: Any) -> Any:
@@ -90,7 +90,7 @@ def test_what_torch_saved_is_read_and_sample_inputs_and_guards_do_not_run(tmp_pa
     ran = tmp_path / "ran"
     evil = {**members, "data/sample_inputs/model.pt": pickled(((Runs(ran),), {}))}
     evil = changed(
-        evil, "models/model.json", lambda held: held.update(guards_code=[f"__import__('os').mkdir({str(ran)!r})"])
+        evil, "models/model.json", lambda document: document.update(guards_code=[f"__import__('os').mkdir({str(ran)!r})"])
     )
     graph = read_exported(written(tmp_path / "m.pt2", evil))
     assert graph.inputs == ("x",) and len(graph.dimensions) == 1
@@ -104,8 +104,8 @@ def test_what_torch_saved_is_read_and_sample_inputs_and_guards_do_not_run(tmp_pa
         (with_target("torch.ops.higher_order.print"), "operators without a rule"),
         (with_size("__import__('os').mkdir('{ran}')"), "no arithmetic of sizes"),
         (with_size("Symbol.__class__"), "no arithmetic of sizes"),
-        (lambda held: held["graph_module"]["module_call_graph"][0]["signature"].update(in_spec='"collections.defaultdict"'),
-         "class of another module"),
+        (lambda document: document["graph_module"]["module_call_graph"][0]["signature"].update(
+            in_spec='"collections.defaultdict"'), "class of another module"),
     ],
 )  # fmt: skip
 def test_graphs_that_would_run_something_are_refused(tmp_path, members, change, words):
@@ -123,7 +123,9 @@ def test_members_that_would_run_something_are_refused(tmp_path, members, where):
     evil = {**members, f"data/{where}": pickle.dumps(Runs(ran)) if "obj" in where else pickled({"w": Runs(ran)})}
     if where == "weights/weight_0":
         config = "data/weights/model_weights_config.json"
-        evil = changed(evil, config, lambda held: [one.update(use_pickle=True) for one in held["config"].values()])
+        evil = changed(
+            evil, config, lambda document: [entry.update(use_pickle=True) for entry in document["config"].values()]
+        )
     with pytest.raises(UsageError, match=r"more than tensors|object of a class|compiled code") as refusal:
         read_exported(written(tmp_path / "m.pt2", evil))
     assert "\n" not in str(refusal.value) and not ran.exists()
@@ -131,12 +133,14 @@ def test_members_that_would_run_something_are_refused(tmp_path, members, where):
 
 def test_pickles_of_tensors_are_read(tmp_path, members):
     config = "data/weights/model_weights_config.json"
-    names = {one["path_name"]: one["tensor_meta"]["sizes"] for one in json.loads(members[config])["config"].values()}
-    held = changed(members, config, lambda held: [one.update(use_pickle=True) for one in held["config"].values()])
-    held |= {f"data/weights/{name}": pickled(torch.nn.Parameter(torch.ones([one["as_int"] for one in sizes])))
-             for name, sizes in names.items()}  # fmt: skip
-    graph = read_exported(written(tmp_path / "m.pt2", held))
-    assert all((one == 1).all() for name, one in graph.constants.items() if "weight" in name)
+    names = {entry["path_name"]: entry["tensor_meta"]["sizes"] for entry in json.loads(members[config])["config"].values()}
+    pickled_members = changed(
+        members, config, lambda document: [entry.update(use_pickle=True) for entry in document["config"].values()]
+    )
+    pickled_members |= {f"data/weights/{name}": pickled(torch.nn.Parameter(torch.ones([size["as_int"] for size in sizes])))
+                        for name, sizes in names.items()}  # fmt: skip
+    graph = read_exported(written(tmp_path / "m.pt2", pickled_members))
+    assert all((constant == 1).all() for name, constant in graph.constants.items() if "weight" in name)
 
 
 def test_what_is_no_such_file_is_said_in_a_line(tmp_path, members, capfd):

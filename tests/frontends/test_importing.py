@@ -51,17 +51,17 @@ FAMILIES = (
 def test_onnx_own_cases_pass(op):
     with warnings.catch_warnings():  # of onnx's own references
         warnings.simplefilter("ignore")
-        found = [answer(case, op) for case in cases_of(op)]
-    assert found
-    assert [one for one in found if one.why] == []
+        answers = [answer(case, op) for case in cases_of(op)]
+    assert answers
+    assert [case_answer for case_answer in answers if case_answer.why] == []
 
 
 def model(nodes: list[Any], inputs: dict[str, Any], outputs: list[str], weights: dict[str, Any] | None = None) -> Any:
     ins = [helper.make_tensor_value_info(name, FLOAT, shape) for name, shape in inputs.items()]
     outs = [helper.make_tensor_value_info(name, FLOAT, None) for name in outputs]
-    held = [onnx.numpy_helper.from_array(np.asarray(value), name) for name, value in (weights or {}).items()]
+    initializers = [onnx.numpy_helper.from_array(np.asarray(value), name) for name, value in (weights or {}).items()]
     return helper.make_model(
-        helper.make_graph(nodes, "g", ins, outs, held), opset_imports=[helper.make_opsetid("", 17)], ir_version=9
+        helper.make_graph(nodes, "g", ins, outs, initializers), opset_imports=[helper.make_opsetid("", 17)], ir_version=9
     )
 
 
@@ -85,7 +85,7 @@ def test_shape_arithmetic_is_gone_after_reading():
     graph = graph_of(heads(), None, {})
     assert [node.primitive for node in graph.nodes] == ["reshape"]
     expected = (dimension("batch"), dimension("seq"), 3, 4)
-    assert all(same(one, other) for one, other in zip(graph.types["y"].shape, expected, strict=True))
+    assert all(same(extent, other) for extent, other in zip(graph.types["y"].shape, expected, strict=True))
     for batch, seq in ((1, 1), (2, 7)):
         x = np.random.default_rng(0).standard_normal((batch, seq, 12)).astype(np.float32)
         np.testing.assert_array_equal(interpret(graph, {"x": x})["y"], x.reshape(batch, seq, 3, 4))
@@ -95,7 +95,7 @@ def test_shape_arithmetic_is_gone_after_reading():
 def test_a_single_pixel_is_spread_and_not_gathered(mode):
     node = helper.make_node("Resize", ["x", "", "scales"], ["y"], mode=mode)
     graph = graph_of(model([node], {"x": ["b", 3, 1, 1]}, ["y"], {"scales": np.array([1, 1, 4, 5], np.float32)}), None, {})
-    assert {one.primitive for one in graph.nodes} == {"broadcast"}
+    assert {node.primitive for node in graph.nodes} == {"broadcast"}
     x = np.arange(6, dtype=np.float32).reshape(2, 3, 1, 1)
     np.testing.assert_array_equal(interpret(graph, {"x": x})["y"], np.broadcast_to(x, (2, 3, 4, 5)))
 
@@ -104,10 +104,10 @@ def test_a_single_pixel_is_spread_and_not_gathered(mode):
 def test_gathered_elements_keep_their_axes(op):
     """Of flat indices a loop would divide its place by every extent, element by element."""
     node = helper.make_node(op, ["x", "at"], ["y"])
-    made = model([node], {"x": ["m", "n"]}, ["y"])
+    onnx_model = model([node], {"x": ["m", "n"]}, ["y"])
     shape = ["m", "k"] if op == "GatherElements" else ["m", "k", 2]
-    made.graph.input.append(helper.make_tensor_value_info("at", INT64, shape))
-    graph = graph_of(made, None, {})
+    onnx_model.graph.input.append(helper.make_tensor_value_info("at", INT64, shape))
+    graph = graph_of(onnx_model, None, {})
     indices = next(node.inputs[1] for node in graph.nodes if node.primitive == "gather")
     assert graph.types[indices].shape == (dimension("m"), dimension("k"))
 
@@ -130,21 +130,21 @@ def test_weights_of_fewer_bits_are_weights_of_kernels():
     nodes = [n("Cast", ["w"], ["f"], to=FLOAT), n("Mul", ["f", "scale"], ["s"]), n("MatMul", ["x", "s"], ["y"])]
     weights = {"w": weight, "scale": np.full(700, 0.5, np.float32)}
     graph = graph_of(model(nodes, {"x": ["m", 600]}, ["y"], weights), None, {})
-    (found,) = Finder(graph).products()
-    assert found.op == Op.parse("dense:n=700,k=600")
-    np.testing.assert_array_equal(found.weight, weight.T * np.float32(0.5))
+    (product,) = Finder(graph).products()
+    assert product.op == Op.parse("dense:n=700,k=600")
+    np.testing.assert_array_equal(product.weight, weight.T * np.float32(0.5))
 
 
 def test_fourier_transforms_are_products_of_kernels():
     n, signal = helper.make_node, {"x": ["b", "n"]}
     weights = {"step": np.int64(3), "window": np.hanning(8).astype(np.float32)}
     short = graph_of(model([n("STFT", ["x", "step", "window"], ["y"])], signal, ["y"], weights), None, {})
-    assert [one.op for one in Finder(short).products()] == [Op.parse("conv1d:c=1,f=10,s=8,stride=3,layout=nwc")]
+    assert [product.op for product in Finder(short).products()] == [Op.parse("conv1d:c=1,f=10,s=8,stride=3,layout=nwc")]
     nodes = [n("Mul", ["window", "z"], ["w"]), n("STFT", ["x", "step", "w"], ["y"])]  # a window that comes with the request
-    asked = graph_of(model(nodes, signal | {"z": [8]}, ["y"], weights), None, {})
-    assert [one.op for one in Finder(asked).products()] == [Op.parse("dense:n=10,k=8")]
+    windowed = graph_of(model(nodes, signal | {"z": [8]}, ["y"], weights), None, {})
+    assert [product.op for product in Finder(windowed).products()] == [Op.parse("dense:n=10,k=8")]
     whole = graph_of(model([n("DFT", ["x"], ["y"], axis=1)], {"x": ["b", 6, 2]}, ["y"]), None, {})
-    assert [one.op for one in Finder(whole).products()] == [Op.parse("dense:n=12,k=12")]
+    assert [product.op for product in Finder(whole).products()] == [Op.parse("dense:n=12,k=12")]
 
 
 @pytest.mark.parametrize("length", [1, 6, 7])
@@ -160,18 +160,18 @@ def test_a_request_decides_how_long_a_fourier_transform_is(length):
     shapes = {"x": ["b", "t", 1], "z": ["b", "t", 2]}
     graph = graph_of(model(nodes, shapes, ["half", "back", "again"]), None, {})
     x, z = (draw.standard_normal((2, length, last)).astype(np.float32) for last in (1, 2))
-    found = interpret(graph, {"x": x, "z": z})
-    want = np.fft.rfft(x[..., 0], axis=1), np.fft.ifft(z[..., 0] + 1j * z[..., 1], axis=1)
-    for name, one in zip(("half", "back"), want, strict=True):
-        np.testing.assert_allclose(found[name], np.stack([one.real, one.imag], -1), atol=1e-5)
-    np.testing.assert_allclose(found["again"], x, atol=1e-5)
+    outputs = interpret(graph, {"x": x, "z": z})
+    expected = np.fft.rfft(x[..., 0], axis=1), np.fft.ifft(z[..., 0] + 1j * z[..., 1], axis=1)
+    for name, spectrum in zip(("half", "back"), expected, strict=True):
+        np.testing.assert_allclose(outputs[name], np.stack([spectrum.real, spectrum.imag], -1), atol=1e-5)
+    np.testing.assert_allclose(outputs["again"], x, atol=1e-5)
 
 
 def test_outputs_keep_their_names_even_where_they_are_inputs():
     nodes = [helper.make_node("Identity", ["x"], ["y"]), helper.make_node("Identity", ["x"], ["z"])]
     graph = graph_of(model(nodes, {"x": ["m"]}, ["y", "z"]), None, {})
-    found = interpret(graph, {"x": np.arange(3, dtype=np.float32)})
-    assert list(found) == ["y", "z"]
+    outputs = interpret(graph, {"x": np.arange(3, dtype=np.float32)})
+    assert list(outputs) == ["y", "z"]
 
 
 def test_every_unknown_operator_is_listed_with_where_it_is():
@@ -205,14 +205,14 @@ def test_sizes_of_the_data_are_dimensions():
     whole = model(nodes, {"x": ["m", 3]}, ["steps", "noise", "kept"], weights)
     whole.graph.input.append(helper.make_tensor_value_info("s", INT64, ["batch"]))
     graph = graph_of(whole, None, {})
-    made = [node.primitive for node in graph.nodes if node.primitive in HOST]
-    assert sorted(made) == ["counted", "nonzero", "random"]
-    assert [str(graph.types[one].shape[0]) for one in graph.outputs] == ["length_0", "2*length_0", "count_0"]
+    host_primitives = [node.primitive for node in graph.nodes if node.primitive in HOST]
+    assert sorted(host_primitives) == ["counted", "nonzero", "random"]
+    assert [str(graph.types[output].shape[0]) for output in graph.outputs] == ["length_0", "2*length_0", "count_0"]
     x = np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32)
-    found = interpret(graph, {"x": x, "s": np.array([2, 5, 1])})
-    np.testing.assert_array_equal(found["kept"], x[x > 0])
-    np.testing.assert_array_equal(found["steps"], np.arange(5, dtype=np.float32))
-    np.testing.assert_array_equal(found["noise"], np.full(10, 3, np.float32))
+    outputs = interpret(graph, {"x": x, "s": np.array([2, 5, 1])})
+    np.testing.assert_array_equal(outputs["kept"], x[x > 0])
+    np.testing.assert_array_equal(outputs["steps"], np.arange(5, dtype=np.float32))
+    np.testing.assert_array_equal(outputs["noise"], np.full(10, 3, np.float32))
 
 
 def bad_models() -> dict[str, tuple[Any, str]]:
@@ -303,9 +303,9 @@ def bad_models() -> dict[str, tuple[Any, str]]:
 
 def deformed(offsets: tuple[int, ...], **settings: Any) -> Any:
     ends = {"x": [1, 4, 4, 4], "w": [2, 4, 2, 2], "o": list(offsets)}
-    found = model([helper.make_node("DeformConv", list(ends), ["y"], **settings)], ends, ["y"])
-    found.opset_import[0].version = 19
-    return found
+    onnx_model = model([helper.make_node("DeformConv", list(ends), ["y"], **settings)], ends, ["y"])
+    onnx_model.opset_import[0].version = 19
+    return onnx_model
 
 
 def lstm(r: tuple[int, ...] = (1, 12, 3), bias: tuple[int, ...] = (1, 24), **settings: Any) -> Any:
@@ -348,15 +348,15 @@ def spread_sum(x: Any, w: Any, strides: list[int], pads: list[int], more: list[i
     """A transposed convolution by its definition: every element adds its window to the result."""
     n, own, *sizes = w.shape
     whole = [(e - 1) * s + r + m for e, s, r, m in zip(x.shape[2:], strides, sizes, more, strict=True)]
-    found = np.zeros((len(x), own * groups, *whole))
-    for channel, *place in np.ndindex(n, *x.shape[2:]):
+    output = np.zeros((len(x), own * groups, *whole))
+    for channel, *position in np.ndindex(n, *x.shape[2:]):
         first = channel * groups // n * own
-        box = tuple(slice(p * s, p * s + r) for p, s, r in zip(place, strides, sizes, strict=True))
-        at = (slice(None), channel, *place)
-        found[:, first : first + own, *box] += np.multiply.outer(x[at], w[channel])
+        box = tuple(slice(p * s, p * s + r) for p, s, r in zip(position, strides, sizes, strict=True))
+        at = (slice(None), channel, *position)
+        output[:, first : first + own, *box] += np.multiply.outer(x[at], w[channel])
     rank = len(sizes)
     cut = [slice(b, e - a) for b, a, e in zip(pads[:rank], pads[rank:], whole, strict=True)]
-    return found[:, :, *cut]
+    return output[:, :, *cut]
 
 
 @pytest.mark.parametrize(
@@ -376,10 +376,12 @@ def test_a_transposed_convolution_multiplies_no_zeros(weight, strides, pads, mor
         "ConvTranspose", ["x", "w"], ["y"], strides=strides, pads=pads, output_padding=more, group=groups
     )
     graph = graph_of(model([node], {"x": ["b", weight[0], *"hw"[:rank]]}, ["y"], {"w": w}), None, {})
-    (contraction,) = [one for one in graph.nodes if one.primitive == "contract"]
-    held = graph.constants[contraction.inputs[1]]
-    assert held.size <= np.prod([*weight[:2]]) * np.prod([-(-r // s) * s for r, s in zip(weight[2:], strides, strict=True)])
+    (contraction,) = [node for node in graph.nodes if node.primitive == "contract"]
+    constant = graph.constants[contraction.inputs[1]]
+    assert constant.size <= np.prod([*weight[:2]]) * np.prod(
+        [-(-r // s) * s for r, s in zip(weight[2:], strides, strict=True)]
+    )
     for extents in ((1, 3), (4, 2)):
         x = draw.standard_normal((2, weight[0], *extents[:rank])).astype(np.float32)
-        want = spread_sum(x, w, strides, pads, more, groups)
-        np.testing.assert_allclose(interpret(graph, {"x": x})["y"], want, atol=1e-5)
+        expected = spread_sum(x, w, strides, pads, more, groups)
+        np.testing.assert_allclose(interpret(graph, {"x": x})["y"], expected, atol=1e-5)

@@ -28,11 +28,11 @@ def graph(model: Any, shapes: str = "") -> Graph:
     return graph_of(model, None, {}, lambda inputs: ranges_of(inputs, shapes) if shapes else {})
 
 
-def agree(model: Any, read: Graph, given: dict[str, Any]) -> None:
-    found, wanted = interpret(read, given), ReferenceEvaluator(model).run(None, given)
-    for name, want in zip(read.outputs, wanted, strict=True):
-        np.testing.assert_allclose(found[name], want, rtol=1e-5, atol=1e-5)
-        assert found[name].shape == want.shape
+def agree(model: Any, read: Graph, feeds: dict[str, Any]) -> None:
+    outputs, expected = interpret(read, feeds), ReferenceEvaluator(model).run(None, feeds)
+    for name, value in zip(read.outputs, expected, strict=True):
+        np.testing.assert_allclose(outputs[name], value, rtol=1e-5, atol=1e-5)
+        assert outputs[name].shape == value.shape
 
 
 def x(*shape: int) -> Any:
@@ -69,8 +69,8 @@ def test_long_conditions_are_told_by_the_sizes_that_they_come_to():
     exact, more = (compared(sign, behind(long), 3) for sign in ("==", ">="))
     two = compared("==", behind(long), behind(wide))
     assert exact and more and two and len(exact.words) > SHOWN
-    kept = [size for size in range(1, 4000) if evaluate(behind(long), {"long": size}) == 3]
-    first, last = kept[0], kept[-1]
+    matching = [size for size in range(1, 4000) if evaluate(behind(long), {"long": size}) == 3]
+    first, last = matching[0], matching[-1]
     assert (exact.summary, more.summary) == (f"long is {first}..{last}", f"long is {first} or more")
     assert (~exact).summary == f"long is 1..{first - 1} or {last + 1} or more"
     assert "…" in two.summary and two.summary.endswith("(of long, wide)") and len(two.summary) < 100
@@ -144,8 +144,8 @@ def test_sides_in_a_loop_that_no_asked_size_fits(shapes):
 
 def test_a_side_of_data_that_fits_no_size_at_all_is_an_error():
     model = models.of_data()
-    branch = next(one for one in model.graph.node if one.op_type == "If")
-    same = next(one.g for one in branch.attribute if one.name == "else_branch")
+    branch = next(node for node in model.graph.node if node.op_type == "If")
+    same = next(attribute.g for attribute in branch.attribute if attribute.name == "else_branch")
     same.node.insert(0, models.n("BatchNormalization", ["x", "zero", "zero", "zero", "zero"], ["odd"], training_mode=1))
     for shapes in ("", "batch=1..8"):
         with pytest.raises(UsageError, match="training mode"):
@@ -156,7 +156,7 @@ def test_what_is_refused():
     with pytest.raises(UsageError, match=r"rank or type of out: .*data decide it; export the model for one side"):
         graph(models.either_rank())
     model = models.rows()
-    limit = next(one for one in model.graph.node if one.op_type == "If")
+    limit = next(node for node in model.graph.node if node.op_type == "If")
     del limit.attribute[1]
     with pytest.raises(UsageError, match="a branch is missing"):
         graph(model)

@@ -19,9 +19,9 @@ X = np.arange(10, dtype=np.float32)
 
 def graph(nodes: list[Any], inputs: dict[str, tuple[int, list[Any]]], **weights: Any) -> Any:
     ins = [onnx.helper.make_tensor_value_info(name, kind, shape) for name, (kind, shape) in inputs.items()]
-    held = [onnx.numpy_helper.from_array(np.asarray(value), name) for name, value in weights.items()]
+    initializers = [onnx.numpy_helper.from_array(np.asarray(value), name) for name, value in weights.items()]
     outs = [onnx.helper.make_tensor_value_info("y", FLOAT, None)]
-    imported = onnx.helper.make_graph(nodes, "g", ins, outs, held)
+    imported = onnx.helper.make_graph(nodes, "g", ins, outs, initializers)
     return graph_of(
         onnx.helper.make_model(imported, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=9), None, {}
     )
@@ -56,10 +56,10 @@ def test_one_bound_may_be_known() -> None:
     head = graph([n("Slice", ["x", "two", "a"], ["y"])], only, two=np.array([2], np.int32))
     window = graph([n("Add", ["a", "four"], ["b"]), n("Slice", ["x", "a", "b"], ["y"])], only, four=np.array([4], np.int32))
     for a in (0, 3, -3, -8, 100, -100):
-        given = {"x": X, "a": np.array([a], np.int32)}
-        np.testing.assert_array_equal(answer(tail, **given), X[a:])
-        np.testing.assert_array_equal(answer(head, **given), X[2:a])
-        np.testing.assert_array_equal(answer(window, **given), X[max(a, -10) : a + 4 if a + 4 else 0])
+        feeds = {"x": X, "a": np.array([a], np.int32)}
+        np.testing.assert_array_equal(answer(tail, **feeds), X[a:])
+        np.testing.assert_array_equal(answer(head, **feeds), X[2:a])
+        np.testing.assert_array_equal(answer(window, **feeds), X[max(a, -10) : a + 4 if a + 4 else 0])
 
 
 @pytest.mark.parametrize("kind, dtype", [(INT64, np.int64), (INT32, np.int32), (FLOAT, np.float32)])
@@ -69,8 +69,8 @@ def test_a_range_to_a_limit_on_the_other_side_is_empty(kind: int, dtype: Any) ->
     for start in (0, -3, 4):
         for limit in (10, 0, -5):
             for delta in (1, -1, 2, -3):
-                given = {name: np.array(v, dtype) for name, v in zip(scalars, (start, limit, delta), strict=True)}
-                np.testing.assert_array_equal(answer(every, **given), np.arange(start, limit, delta))
+                feeds = {name: np.array(v, dtype) for name, v in zip(scalars, (start, limit, delta), strict=True)}
+                np.testing.assert_array_equal(answer(every, **feeds), np.arange(start, limit, delta))
 
 
 @pytest.mark.parametrize("cast", [False, True])

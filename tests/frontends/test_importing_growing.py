@@ -24,21 +24,21 @@ from tests.frontends.onnx_growing import body as body_of  # noqa: E402, after th
 @pytest.mark.parametrize("name", MODELS)
 def test_answers_are_those_of_onnx_runtime(name: str, size: int) -> None:
     """Not of onnx's own reference, which joins the rows of turns along their first axis."""
-    whole, given = MODELS[name](), feeds(name, size)
+    whole, request = MODELS[name](), feeds(name, size)
     graph = graph_of(whole, None, {})
-    found = interpret(graph, given)
+    outputs = interpret(graph, request)
     options = runtime.SessionOptions()
     options.log_severity_level = 3
     session = runtime.InferenceSession(whole.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    for one, value in zip(graph.outputs, session.run(None, given), strict=True):
-        if value.size or found[one].size:
-            assert found[one].shape == value.shape
-        np.testing.assert_allclose(found[one].reshape(-1), value.reshape(-1), rtol=1e-4, atol=1e-5)
+    for output_name, value in zip(graph.outputs, session.run(None, request), strict=True):
+        if value.size or outputs[output_name].size:
+            assert outputs[output_name].shape == value.shape
+        np.testing.assert_allclose(outputs[output_name].reshape(-1), value.reshape(-1), rtol=1e-4, atol=1e-5)
 
 
 def test_what_grows_by_the_same_each_turn_has_a_size_that_follows_from_the_turns() -> None:
     graph = graph_of(MODELS["cached"](), None, {})
-    assert [shown(one) for one in graph.types["values_end"].shape] == ["batch", "seq", "4"]
+    assert [shown(extent) for extent in graph.types["values_end"].shape] == ["batch", "seq", "4"]
     spans = spans_of(graph, "batch=1..4;seq=1..9")
     assert {name: (span.first, span.last) for name, span in spans.items()} == {
         "batch": (1, 4), "seq": (1, 9), "carried_0": (1, 9),
@@ -60,7 +60,7 @@ def test_a_first_value_of_another_shape_has_its_turn_written_out() -> None:
     graph = graph_of(MODELS["widened"](), None, {})
     (loop,) = (node for node in graph.nodes if node.primitive == "loop")
     assert loop.attributes["body"].changing == ()
-    assert [shown(one) for one in graph.types["y"].shape] == ["rows", "4"]
+    assert [shown(extent) for extent in graph.types["y"].shape] == ["rows", "4"]
 
 
 def carrying(node: Any, first: str = "x") -> Any:
@@ -74,7 +74,7 @@ def test_what_changes_its_number_of_axes_or_is_kept_row_upon_row_is_refused_in_w
     with pytest.raises(UsageError, match="keep their type and their number of axes"):
         graph_of(carrying(n("Unsqueeze", ["state", "ones"], ["next"])), None, {})
     whole = carrying(n("Concat", ["state", "x"], ["next"], axis=0))
-    (inner,) = (one.g for one in whole.graph.node[0].attribute)
+    (inner,) = (attribute.g for attribute in whole.graph.node[0].attribute)
     inner.output.append(info("next"))
     whole.graph.node[0].output.append("rows_of_turns")
     with pytest.raises(UsageError, match="rows of one result are alike"):

@@ -23,16 +23,16 @@ def node(op: str, *ends: list[str], **attributes: Any) -> Any:
 
 
 def loops(graph: Graph) -> list[Node]:
-    return [one for one in graph.nodes if one.primitive == "loop"]
+    return [graph_node for graph_node in graph.nodes if graph_node.primitive == "loop"]
 
 
-def repeated(turns: Any, nodes: list[Any], outputs: list[str], given: Any = None) -> Graph:
+def repeated(turns: Any, nodes: list[Any], outputs: list[str], more_inputs: Any = None) -> Graph:
     """A Loop of ``turns`` (None: an input says how many) that carries ``state``, x at first."""
     inner = body(nodes, [("turn", [], INT), ("go", [], BOOL), ("state", None, FLOAT)], outputs)
     first = [] if turns is None else [number("n", np.int64(turns))]
-    made = [f"out{place}" for place in range(len(outputs) - 1)]
-    inputs = [info("x", ["rows", 4]), *([info("n", [], INT)] if turns is None else []), *(given or [])]
-    return read([*first, node("Loop", ["n", "", "x"], made, body=inner, name="again")], inputs, made)
+    names = [f"out{index}" for index in range(len(outputs) - 1)]
+    inputs = [info("x", ["rows", 4]), *([info("n", [], INT)] if turns is None else []), *(more_inputs or [])]
+    return read([*first, node("Loop", ["n", "", "x"], names, body=inner, name="again")], inputs, names)
 
 
 DOUBLED = [node("Add", ["state", "state"], ["next"]), node("Identity", ["go"], ["more"])]
@@ -42,15 +42,15 @@ def test_few_turns_are_written_out():
     graph = repeated(3, DOUBLED, ["more", "next", "next"])
     assert not loops(graph)
     x = np.ones((2, 4), np.float32)
-    found = interpret(graph, {"x": x})
-    assert np.array_equal(found["out0"], 8 * x)
-    assert np.array_equal(found["out1"], np.stack([2 * x, 4 * x, 8 * x]))
+    outputs = interpret(graph, {"x": x})
+    assert np.array_equal(outputs["out0"], 8 * x)
+    assert np.array_equal(outputs["out1"], np.stack([2 * x, 4 * x, 8 * x]))
 
 
 def test_values_that_grow_are_read_whether_or_not_the_turns_are_written_out():
     grown = [node("Concat", ["state", "state"], ["next"], axis=0), node("Identity", ["go"], ["more"])]
     assert interpret(repeated(2, grown, ["more", "next"]), {"x": np.ones((1, 4), np.float32)})["out0"].shape == (4, 4)
-    assert [str(one) for one in repeated(None, grown, ["more", "next"]).types["out0"].shape] == ["grown_0", "4"]
+    assert [str(extent) for extent in repeated(None, grown, ["more", "next"]).types["out0"].shape] == ["grown_0", "4"]
     longer = [node("Unsqueeze", ["state", "zeros"], ["next"]), node("Identity", ["go"], ["more"])]
     longer.insert(0, node("Constant", [], ["zeros"], value_ints=[0]))
     with pytest.raises(UsageError, match=r"again \(Loop\): 'next' is fp32\[rows, 4\] before .* fp32\[1, rows, 4\]"):
@@ -69,18 +69,18 @@ def test_a_limit_that_is_data_makes_a_dimension():
     graph = repeated(None, DOUBLED, ["more", "next", "next"])
     assert str(graph.types["out1"].shape[0]) == "turns_0"
     for turns in (-2, 0, 3):
-        found = interpret(graph, {"x": np.ones((2, 4), np.float32), "n": np.array(turns)})
-        assert found["out1"].shape == (max(turns, 0), 2, 4)
-        assert found["out0"][0, 0] == 2.0 ** max(turns, 0)
+        outputs = interpret(graph, {"x": np.ones((2, 4), np.float32), "n": np.array(turns)})
+        assert outputs["out1"].shape == (max(turns, 0), 2, 4)
+        assert outputs["out0"][0, 0] == 2.0 ** max(turns, 0)
 
 
 def test_what_no_turn_changes_is_computed_before():
     shared = [node("Exp", ["y"], ["same"]), node("Add", ["state", "same"], ["next"]), node("Identity", ["go"], ["more"])]
     graph = repeated(100, shared, ["more", "next"], [info("y", [4])])
     (loop,) = loops(graph)
-    inside = [one.attributes.get("function") for one in loop.attributes["body"].graph.nodes]
+    inside = [graph_node.attributes.get("function") for graph_node in loop.attributes["body"].graph.nodes]
     assert inside == ["add"]
-    assert "exp" in [one.attributes.get("function") for one in graph.nodes]
+    assert "exp" in [graph_node.attributes.get("function") for graph_node in graph.nodes]
 
 
 def test_a_counter_below_a_limit_tells_the_turns():
@@ -96,9 +96,9 @@ def test_a_scan_backwards_along_another_axis():
     assert list(map(str, graph.types["every"].shape)) == ["batch", "seq", "8"]
     x, h = np.zeros((1, 2, 8), np.float32), np.zeros((1, 8), np.float32)
     x[0, 1] = 1  # the first row that it sees
-    found = interpret(graph, {"h": h, "x": x, "shift": np.zeros(8, np.float32)})
-    assert np.allclose(found["every"][0, 1], np.tanh(1.0))
-    assert np.array_equal(found["every"][0, 0], found["last"][0])
+    outputs = interpret(graph, {"h": h, "x": x, "shift": np.zeros(8, np.float32)})
+    assert np.allclose(outputs["every"][0, 1], np.tanh(1.0))
+    assert np.array_equal(outputs["every"][0, 0], outputs["last"][0])
 
 
 RANDOM = [node("RandomNormalLike", ["state"], ["next"]), node("Identity", ["go"], ["more"])]
@@ -153,17 +153,17 @@ def test_products_of_rows_are_one_of_the_sequence(form):
         graph = read([*before, node("Loop", ["n", "", "h"], ["last", "all"], body=inner)], inputs, ["last", "all"])
     (loop,) = loops(graph)
     inside = loop.attributes["body"]
-    assert [one.primitive for one in inside.graph.nodes if one.primitive != "map"] == ["contract"]
+    assert [graph_node.primitive for graph_node in inside.graph.nodes if graph_node.primitive != "map"] == ["contract"]
     assert len(inside.rows) == 2  # the product's, and what multiplies the result
-    assert [graph.types[one.output].rank for one in graph.nodes if one.primitive == "contract"] == [3]
+    assert [graph.types[graph_node.output].rank for graph_node in graph.nodes if graph_node.primitive == "contract"] == [3]
     draw = np.random.default_rng(1)
     x, h = draw.standard_normal((5, 3, 8)).astype(np.float32), draw.standard_normal((3, 8)).astype(np.float32)
-    found, state, rows = interpret(graph, {"x": x, "h": h}), h, []
+    outputs, state, rows = interpret(graph, {"x": x, "h": h}), h, []
     for row in x:
         state = np.tanh(np.tanh(row) @ WEIGHT + state @ WEIGHT)
         rows.append(state * row)
-    assert np.allclose(found["last"], state, atol=1e-5)
-    assert np.allclose(found["all"], np.stack(rows), atol=1e-5)
+    assert np.allclose(outputs["last"], state, atol=1e-5)
+    assert np.allclose(outputs["all"], np.stack(rows), atol=1e-5)
 
 
 def test_products_of_a_turn_count_as_often_as_it_runs():
@@ -174,9 +174,9 @@ def test_products_of_a_turn_count_as_often_as_it_runs():
 
 
 def test_rows_whose_length_each_turn_tells_are_refused():
-    found = [node("NonZero", ["state"], ["places"]), node("Identity", ["go"], ["more"]), node("Neg", ["state"], ["next"])]
+    nodes = [node("NonZero", ["state"], ["places"]), node("Identity", ["go"], ["more"]), node("Neg", ["state"], ["next"])]
     with pytest.raises(UsageError, match=r"\(Loop\): a turn makes .*count_0.* of a size that its data tell"):
-        repeated(None, found, ["more", "next", "places"])
+        repeated(None, nodes, ["more", "next", "places"])
 
 
 def test_loops_in_loops_are_written_out_up_to_a_bound():
@@ -197,8 +197,8 @@ def test_a_loop_that_carries_nothing():
         ["more", "row"],
     )
     graph = read([node("Loop", ["n", ""], ["y"], body=inner)], [info("x", ["rows", 4]), info("n", [], INT)], ["y"])
-    found = interpret(graph, {"x": np.ones((2, 4), np.float32), "n": np.array(3)})["y"]
-    assert np.array_equal(found, np.full((3, 2, 4), 2))
+    output = interpret(graph, {"x": np.ones((2, 4), np.float32), "n": np.array(3)})["y"]
+    assert np.array_equal(output, np.full((3, 2, 4), 2))
 
 
 def test_a_first_state_of_zeros_for_each_of_a_batch_is_no_weight():
@@ -210,5 +210,5 @@ def test_a_first_state_of_zeros_for_each_of_a_batch_is_no_weight():
     inner = body(layer, [("turn", [], INT), ("go", [], BOOL), ("state", None, FLOAT)], ["more", "next"])
     before = [number("n", np.int64(2)), node("Shape", ["x"], ["s"]), node("Expand", ["zero", "s"], ["h"])]
     nodes = [number("zero", np.ones((1, 8), np.float32)), *before, node("Loop", ["n", "", "h"], ["y"], body=inner)]
-    found = interpret(read(nodes, [info("x", ["rows", 8])], ["y"]), {"x": np.zeros((2, 8), np.float32)})["y"]
-    assert np.allclose(found, np.tanh(np.tanh(np.ones((2, 8)) @ WEIGHT) @ WEIGHT), atol=1e-5)
+    output = interpret(read(nodes, [info("x", ["rows", 8])], ["y"]), {"x": np.zeros((2, 8), np.float32)})["y"]
+    assert np.allclose(output, np.tanh(np.tanh(np.ones((2, 8)) @ WEIGHT) @ WEIGHT), atol=1e-5)

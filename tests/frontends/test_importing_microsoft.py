@@ -114,32 +114,34 @@ LSTMS: dict[str, tuple[str, list[Any], Mapping[str, Any], int]] = {
 
 def model(op: str, inputs: list[Any], attributes: Mapping[str, Any], outputs: int) -> tuple[Any, dict[str, Any]]:
     helper = onnx.helper
-    feeds = {f"x{place}": np.asarray(one) for place, one in enumerate(inputs) if one is not None}
-    types = {name: helper.np_dtype_to_tensor_dtype(one.dtype) for name, one in feeds.items()}
-    weights = {f"x{place}" for place in CONSTANTS.get(op, ())} & feeds.keys()
-    ins = [helper.make_tensor_value_info(name, types[name], one.shape) for name, one in feeds.items() if name not in weights]
-    held = [onnx.numpy_helper.from_array(feeds[name], name) for name in sorted(weights)]
+    feeds = {f"x{index}": np.asarray(value) for index, value in enumerate(inputs) if value is not None}
+    types = {name: helper.np_dtype_to_tensor_dtype(array.dtype) for name, array in feeds.items()}
+    weights = {f"x{index}" for index in CONSTANTS.get(op, ())} & feeds.keys()
+    ins = [
+        helper.make_tensor_value_info(name, types[name], array.shape) for name, array in feeds.items() if name not in weights
+    ]
+    initializers = [onnx.numpy_helper.from_array(feeds[name], name) for name in sorted(weights)]
     skipped = {1, 2} if outputs == 4 else set()
-    names = ["" if place in skipped else f"y{place}" for place in range(outputs)]
+    names = ["" if index in skipped else f"y{index}" for index in range(outputs)]
     outs = [onnx.ValueInfoProto(name=name) for name in names if name]
     node = helper.make_node(
         op,
-        [f"x{place}" if one is not None else "" for place, one in enumerate(inputs)],
+        [f"x{index}" if value is not None else "" for index, value in enumerate(inputs)],
         names,
         domain="com.microsoft",
         **attributes,
     )
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
-    graph = helper.make_graph([node], "g", ins, outs, held)
+    graph = helper.make_graph([node], "g", ins, outs, initializers)
     return helper.make_model(graph, opset_imports=opsets, ir_version=9), {k: v for k, v in feeds.items() if k not in weights}
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_node_computes_what_onnx_runtime_does(name: str) -> None:
     whole_model, feeds = model(*CASES[name])
-    wanted = ort.InferenceSession(whole_model.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, feeds)
-    found = interpret(graph_of(whole_model, None, {}), feeds)
-    for mine, theirs in zip(found.values(), wanted, strict=True):
+    expected = ort.InferenceSession(whole_model.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, feeds)
+    outputs = interpret(graph_of(whole_model, None, {}), feeds)
+    for mine, theirs in zip(outputs.values(), expected, strict=True):
         assert mine.dtype == theirs.dtype
         if theirs.dtype.kind in "iu":  # a number between two bytes may be rounded to either
             assert np.max(np.abs(mine.astype(int) - theirs.astype(int)), initial=0) <= 1
@@ -150,9 +152,9 @@ def test_a_node_computes_what_onnx_runtime_does(name: str) -> None:
 @pytest.mark.parametrize("name", LSTMS)
 def test_an_lstm_of_bytes_is_within_the_steps_that_onnx_runtime_rounds_to(name: str) -> None:
     whole_model, feeds = model(*LSTMS[name])
-    wanted = ort.InferenceSession(whole_model.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, feeds)
-    found = interpret(graph_of(whole_model, None, {}), feeds)
-    for mine, theirs in zip(found.values(), wanted, strict=True):
+    expected = ort.InferenceSession(whole_model.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, feeds)
+    outputs = interpret(graph_of(whole_model, None, {}), feeds)
+    for mine, theirs in zip(outputs.values(), expected, strict=True):
         assert mine.shape == theirs.shape and np.max(np.abs(theirs)) > 0.1
         np.testing.assert_allclose(mine, theirs, atol=5e-3)
 
@@ -160,16 +162,18 @@ def test_an_lstm_of_bytes_is_within_the_steps_that_onnx_runtime_rounds_to(name: 
 def _first(inputs: list[Any]) -> list[Any]:
     """Of an LSTM's inputs those of the first sequence: x, the first states, lengths."""
     along = {0: 1, 4: 0, 5: 1, 6: 1}
-    return [np.take(one, [0], along[at]) if at in along and one is not None else one for at, one in enumerate(inputs)]
+    return [
+        np.take(array, [0], along[at]) if at in along and array is not None else array for at, array in enumerate(inputs)
+    ]
 
 
 @pytest.mark.parametrize("name", LSTMS)
 def test_an_lstm_of_bytes_rounds_what_onnx_runtime_rounds_of_one_sequence(name: str) -> None:
     op, inputs, attributes, outputs = LSTMS[name]
     whole_model, feeds = model(op, _first(inputs), attributes, outputs)
-    wanted = ort.InferenceSession(whole_model.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, feeds)
-    found = interpret(graph_of(whole_model, None, {}), feeds)
-    for mine, theirs in zip(found.values(), wanted, strict=True):
+    expected = ort.InferenceSession(whole_model.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, feeds)
+    results = interpret(graph_of(whole_model, None, {}), feeds)
+    for mine, theirs in zip(results.values(), expected, strict=True):
         np.testing.assert_allclose(mine, theirs, atol=2e-6)
 
 

@@ -20,16 +20,16 @@ from haotuner.frontends.onnx.read import graph_of  # noqa: E402, after the skip
 def padded(*pads: int, shape: tuple[Any, ...] = ("b", "h")) -> Graph:
     """``Pad`` of the last axis by two numbers, and ``exp`` of it."""
     info, half = onnx.helper.make_tensor_value_info, len(shape) - 1
-    held = onnx.numpy_helper.from_array(np.array([*[0] * half, pads[0], *[0] * half, pads[1]], np.int64), "p")
+    initializer = onnx.numpy_helper.from_array(np.array([*[0] * half, pads[0], *[0] * half, pads[1]], np.int64), "p")
     nodes = [onnx.helper.make_node("Pad", ["x", "p"], ["m"]), onnx.helper.make_node("Exp", ["m"], ["y"])]
-    graph = onnx.helper.make_graph(nodes, "g", [info("x", 1, list(shape))], [info("y", 1, None)], [held])
+    graph = onnx.helper.make_graph(nodes, "g", [info("x", 1, list(shape))], [info("y", 1, None)], [initializer])
     return graph_of(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)]), None, {})
 
 
 @pytest.mark.parametrize("pads", [(-10, 0), (0, -10), (-4, -6), (-10, 3)])
 def test_requests_from_which_negative_pads_take_more_than_there_is_are_refused(pads: tuple[int, int]) -> None:
     graph = padded(*pads)
-    assert [one.words for one in graph.required] == [
+    assert [requirement.words for requirement in graph.required] == [
         "the model's negative pads take 10 elements off an axis of h; send a larger request"
     ]
     assert unmet(demands(graph), {"b": 1, "h": 9}) and not unmet(demands(graph), {"b": 1, "h": 10})

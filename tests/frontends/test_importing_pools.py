@@ -39,12 +39,12 @@ def axes_of_windows(graph: Any) -> list[tuple[int, ...]]:
     ],
 )
 def test_large_windows_are_taken_an_axis_at_a_time(settings):
-    made = pool(["b", 3, "h", "w"], **settings)
-    graph = graph_of(made, None, {})
+    onnx_model = pool(["b", 3, "h", "w"], **settings)
+    graph = graph_of(onnx_model, None, {})
     assert axes_of_windows(graph) == [(3,), (2,)]
     x = np.random.default_rng(0).standard_normal((2, 3, 17, 21)).astype(np.float32) - 3
-    (want,) = ReferenceEvaluator(made).run(None, {"x": x})
-    np.testing.assert_array_equal(interpret(graph, {"x": x})["y"], want)
+    (expected,) = ReferenceEvaluator(onnx_model).run(None, {"x": x})
+    np.testing.assert_array_equal(interpret(graph, {"x": x})["y"], expected)
 
 
 @pytest.mark.parametrize(

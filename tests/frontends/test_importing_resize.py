@@ -29,10 +29,10 @@ def model(fixed: dict[str, Any], fed: dict[str, int] | None = None, **attributes
     names = [name if name in {**fixed, **(fed or {})} else "" for name in ("roi", "scales", "sizes")]
     node = helper.make_node("Resize", ["x", *names], ["y"], **attributes)
     values = [("x", FLOAT, [1, 2, "h", "w"]), *((name, kind, [4]) for name, kind in (fed or {}).items())]
-    inputs = [helper.make_tensor_value_info(*one) for one in values]
-    held = [onnx.numpy_helper.from_array(value, name) for name, value in fixed.items()]
+    inputs = [helper.make_tensor_value_info(*value) for value in values]
+    initializers = [onnx.numpy_helper.from_array(value, name) for name, value in fixed.items()]
     output = helper.make_tensor_value_info("y", FLOAT, [None] * 4)
-    graph = helper.make_graph([node], "g", inputs, [output], held)
+    graph = helper.make_graph([node], "g", inputs, [output], initializers)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
 
 
@@ -40,12 +40,12 @@ def image(h: int, w: int) -> Any:
     return np.random.default_rng(h).standard_normal((1, 2, h, w)).astype(np.float32)
 
 
-def as_the_reference(made: Any, **fed: Any) -> None:
-    graph, reference = graph_of(made, None, {}), ReferenceEvaluator(made)
+def as_the_reference(onnx_model: Any, **fed: Any) -> None:
+    graph, reference = graph_of(onnx_model, None, {}), ReferenceEvaluator(onnx_model)
     for h, w in SIZES:
-        given = {"x": image(h, w), **fed}
-        (expected,) = reference.run(None, given)
-        np.testing.assert_allclose(interpret(graph, given)["y"], expected, rtol=1e-4, atol=1e-5)
+        feeds = {"x": image(h, w), **fed}
+        (expected,) = reference.run(None, feeds)
+        np.testing.assert_allclose(interpret(graph, feeds)["y"], expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -71,15 +71,15 @@ def test_sizes_and_scales_may_come_with_the_request(antialias: int) -> None:
 
 @pytest.mark.parametrize("policy", ["not_larger", "not_smaller"])
 def test_images_keep_their_proportion(policy: str) -> None:
-    made = model({"sizes": np.array([6, 8])}, mode="linear", axes=[2, 3], keep_aspect_ratio_policy=policy)
-    as_the_reference(made)
+    onnx_model = model({"sizes": np.array([6, 8])}, mode="linear", axes=[2, 3], keep_aspect_ratio_policy=policy)
+    as_the_reference(onnx_model)
 
 
 def test_the_last_pixel_of_a_cropped_image_is_inside() -> None:
     roi = np.array([0, 0, 0.2, 0.4, 1, 1, 1, 1], np.float32)
-    made = model({"roi": roi, "sizes": np.array([1, 2, 5, 13])}, mode="linear", extrapolation_value=9.0,
-                 coordinate_transformation_mode="tf_crop_and_resize")  # fmt: skip
-    graph = graph_of(made, None, {})
+    onnx_model = model({"roi": roi, "sizes": np.array([1, 2, 5, 13])}, mode="linear", extrapolation_value=9.0,
+                       coordinate_transformation_mode="tf_crop_and_resize")  # fmt: skip
+    graph = graph_of(onnx_model, None, {})
     for h, w in SIZES:
         x = image(h, w)
         np.testing.assert_allclose(interpret(graph, {"x": x})["y"][:, :, -1, -1], x[:, :, -1, -1], rtol=1e-5)
@@ -112,15 +112,15 @@ def test_a_scaled_length_is_arithmetic_of_its_size_and_no_size_of_the_data() -> 
 
 def gathers_of(shapes: str, **attributes: Any) -> list[Any]:
     """The gathers of a Resize to 64 x 64, in their order."""
-    made = model({"sizes": np.array([64, 64])}, axes=[2, 3], **attributes)
-    graph = graph_of(made, None, {}, lambda inputs: ranges_of(inputs, shapes))
+    onnx_model = model({"sizes": np.array([64, 64])}, axes=[2, 3], **attributes)
+    graph = graph_of(onnx_model, None, {}, lambda inputs: ranges_of(inputs, shapes))
     return [node for node in graph.nodes if node.primitive == "gather"]
 
 
 @pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
 def test_pixels_are_read_without_asking_whether_they_lie_in_the_image(mode: str) -> None:
-    found = gathers_of("h=8..512;w=8..512", mode=mode)
-    assert found and all(node.attributes["bounded"] for node in found)
+    gathers = gathers_of("h=8..512;w=8..512", mode=mode)
+    assert gathers and all(node.attributes["bounded"] for node in gathers)
 
 
 def test_rows_are_resized_first_where_that_leaves_fewer_of_them():
@@ -150,9 +150,9 @@ def test_the_nearest_pixel_is_the_one_that_onnxruntime_takes(where: str, widths:
     onnxruntime = pytest.importorskip("onnxruntime", minversion="1.32")  # older ones have no tolerance at a middle
     for how, scale in itertools.product(NEAREST, SCALES):
         scales = np.array([1, 1, 1, scale], np.float32)
-        made = model({"scales": scales}, mode="nearest", coordinate_transformation_mode=where, nearest_mode=how)
-        graph = graph_of(made, None, {})
-        session = onnxruntime.InferenceSession(made.SerializeToString(), providers=["CPUExecutionProvider"])
+        onnx_model = model({"scales": scales}, mode="nearest", coordinate_transformation_mode=where, nearest_mode=how)
+        graph = graph_of(onnx_model, None, {})
+        session = onnxruntime.InferenceSession(onnx_model.SerializeToString(), providers=["CPUExecutionProvider"])
         for width in widths:
             if int(np.float32(width) * scales[3]) in (0, width):
                 continue

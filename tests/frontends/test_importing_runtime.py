@@ -59,20 +59,20 @@ def as_runtime(
     last: int = 64,
 ) -> None:
     """Compare each request. ``fixed``: axes of the inputs that have their extent in the file."""
-    made = model(nodes, requests[0], weights or {}, opset, outputs)
-    for end, value in zip(made.graph.input, requests[0].values(), strict=True):
+    onnx_model = model(nodes, requests[0], weights or {}, opset, outputs)
+    for end, value in zip(onnx_model.graph.input, requests[0].values(), strict=True):
         for axis in fixed:
             if axis < value.ndim:
                 end.type.tensor_type.shape.dim[axis].dim_value = value.shape[axis]
     options = runtime.SessionOptions()
     options.log_severity_level = 4
-    session = runtime.InferenceSession(made.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    graph = graph_of(made, None, {}, lambda inputs: {dim: Span(first=1, last=last) for dim in ANY})
+    session = runtime.InferenceSession(onnx_model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    graph = graph_of(onnx_model, None, {}, lambda inputs: {dim: Span(first=1, last=last) for dim in ANY})
     for request in requests:
-        found = interpret(graph, request)
-        for want, name in zip(session.run(None, request), graph.outputs, strict=True):
-            assert found[name].dtype == want.dtype and found[name].shape == want.shape, name
-            np.testing.assert_allclose(found[name], want, rtol=1e-5, atol=1e-5, err_msg=nodes)
+        results = interpret(graph, request)
+        for expected, name in zip(session.run(None, request), graph.outputs, strict=True):
+            assert results[name].dtype == expected.dtype and results[name].shape == expected.shape, name
+            np.testing.assert_allclose(results[name], expected, rtol=1e-5, atol=1e-5, err_msg=nodes)
 
 
 IMAGES = [(1, 2, 3, 3), (2, 2, 7, 5), (1, 2, 8, 8), (1, 2, 6, 9)]
@@ -168,12 +168,12 @@ def test_the_last_state_of_no_tokens_is_0(op: str, gates: int, outputs: int, dir
     text = f'{results} = {op}<hidden_size=4,direction="{direction}">(x, w, r, , , h)'
     as_runtime(text, [{"x": numbers(3, 2, 3)}], weights, outputs=outputs, fixed=(1, 2))
     empty = {"x": numbers(0, 2, 3)}  # ONNX Runtime's result has the shape, and whatever its memory held
-    made = model(text, empty, weights, 20, outputs)
+    onnx_model = model(text, empty, weights, 20, outputs)
     for axis in (1, 2):
-        made.graph.input[0].type.tensor_type.shape.dim[axis].dim_value = empty["x"].shape[axis]
-    found = interpret(graph_of(made, None, {}), empty)
-    for name in list(found)[1:]:
-        np.testing.assert_array_equal(found[name], np.zeros((ways, 2, 4)))
+        onnx_model.graph.input[0].type.tensor_type.shape.dim[axis].dim_value = empty["x"].shape[axis]
+    states = interpret(graph_of(onnx_model, None, {}), empty)
+    for name in list(states)[1:]:
+        np.testing.assert_array_equal(states[name], np.zeros((ways, 2, 4)))
 
 
 @pytest.mark.parametrize("half", [0, 1])
@@ -198,16 +198,16 @@ def test_hardmax_of_an_empty_axis_is_empty() -> None:
 
 
 def test_a_pad_may_come_with_the_request() -> None:
-    made = "y0 = Pad(x, pads, z)"
-    as_runtime(made, [{"x": numbers(3, 4), "z": np.array(7, np.float32)}], {"pads": ints(1, -1, 0, 2)})
+    nodes = "y0 = Pad(x, pads, z)"
+    as_runtime(nodes, [{"x": numbers(3, 4), "z": np.array(7, np.float32)}], {"pads": ints(1, -1, 0, 2)})
 
 
 def test_an_empty_axis_read_backwards_is_empty() -> None:
     bounds = {name: ints(value) for name, value in (("start", -1), ("stop", -(2**62)), ("step", -1))}
-    made = model("y0 = Slice(x, start, stop, axis, step)", {"x": numbers(3, 4)} | bounds, {"axis": ints(0)}, 20, 1)
-    for end in made.graph.input[1:]:
+    onnx_model = model("y0 = Slice(x, start, stop, axis, step)", {"x": numbers(3, 4)} | bounds, {"axis": ints(0)}, 20, 1)
+    for end in onnx_model.graph.input[1:]:
         end.type.tensor_type.shape.dim[0].dim_value = 1
-    graph = graph_of(made, None, {})
+    graph = graph_of(onnx_model, None, {})
     for rows in (3, 0):
         x = numbers(rows, 4)
         np.testing.assert_array_equal(interpret(graph, {"x": x} | bounds)["y0"], x[::-1])
@@ -232,11 +232,11 @@ def test_a_transposed_convolution_with_windows_smaller_than_strides_has_extent_t
 
     for auto, window, stride in (("SAME_UPPER", 1, 2), ("SAME_UPPER", 1, 3), ("SAME_LOWER", 1, 3), ("SAME_UPPER", 2, 3)):
         nodes = f'y0 = ConvTranspose<auto_pad="{auto}",strides=[{stride},{stride}]>(x, w)'
-        made = model(nodes, {"x": numbers(1, 2, 3, 4)}, {"w": numbers(2, 3, window, window)}, 20, 1)
-        made.graph.input[0].type.tensor_type.shape.dim[1].dim_value = 2
-        graph, x = graph_of(made, None, {}), numbers(1, 2, 3, 4)
+        onnx_model = model(nodes, {"x": numbers(1, 2, 3, 4)}, {"w": numbers(2, 3, window, window)}, 20, 1)
+        onnx_model.graph.input[0].type.tensor_type.shape.dim[1].dim_value = 2
+        graph, x = graph_of(onnx_model, None, {}), numbers(1, 2, 3, 4)
         np.testing.assert_allclose(
-            interpret(graph, {"x": x})["y0"], ReferenceEvaluator(made).run(None, {"x": x})[0], atol=1e-5
+            interpret(graph, {"x": x})["y0"], ReferenceEvaluator(onnx_model).run(None, {"x": x})[0], atol=1e-5
         )
 
 

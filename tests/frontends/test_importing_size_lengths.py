@@ -42,23 +42,23 @@ LENGTHS: dict[str, Any] = {  # nodes, constants, the length at a size
 
 @pytest.mark.parametrize("name", LENGTHS)
 def test_a_length_of_sizes_has_a_range_of_its_own(name: str) -> None:
-    nodes, weights, wanted = LENGTHS[name]
-    made = model(
+    nodes, weights, expected_length = LENGTHS[name]
+    onnx_model = model(
         [SIZE, *nodes, n("Slice", ["x", "zero", "k"], ["y"])], {"x": ["n"]}, ["y"], {"zero": np.array([0]), **weights}
     )
-    graph = graph_of(made, None, {}, lambda inputs: ranges_of(inputs, SHAPES))
+    graph = graph_of(onnx_model, None, {}, lambda inputs: ranges_of(inputs, SHAPES))
     (length,) = spans_of(graph, SHAPES).keys() - {"n"}
     span = spans_of(graph, SHAPES)[length]
     lengths = [interpret(graph, {"x": np.zeros(size, np.float32)})["y"].size for size in range(1, 41)]
-    assert lengths == [wanted(size) for size in range(1, 41)]
+    assert lengths == [expected_length(size) for size in range(1, 41)]
     assert span.first == max(1, min(lengths)) and max(lengths) <= span.last
-    said = spans_of(graph, f"{SHAPES};{length}=3..5")
-    assert said[length] == Span(first=3, last=5)
+    spans = spans_of(graph, f"{SHAPES};{length}=3..5")
+    assert spans[length] == Span(first=3, last=5)
 
 
 def test_a_length_that_the_data_tell_has_to_be_said():
     nodes = [SIZE, n("Cast", ["t"], ["one"], to=7), n("Mul", ["one", "s"], ["k"]), n("Expand", ["first", "k"], ["y"])]
-    made = model(nodes, {"x": ["n"], "t": [1]}, ["y"], {"first": np.zeros(1, np.float32)})
-    graph = graph_of(made, None, {}, lambda inputs: ranges_of(inputs, SHAPES))
+    onnx_model = model(nodes, {"x": ["n"], "t": [1]}, ["y"], {"first": np.zeros(1, np.float32)})
+    graph = graph_of(onnx_model, None, {}, lambda inputs: ranges_of(inputs, SHAPES))
     with pytest.raises(UsageError, match="length_0 depends on data"):
         spans_of(graph, SHAPES)

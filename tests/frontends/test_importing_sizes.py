@@ -71,17 +71,17 @@ def test_a_range_without_a_step_is_refused_in_words(kind: Any) -> None:
 def test_a_product_is_divided_by_one_of_its_sizes() -> None:
     """As torch's newer exporter says ``reshape(b, -1, 4)``: a divisor that may be 0 leaves no request without an answer."""
     elements = 12 * H * ((W - 1) // 4 + 1)
-    (found,) = applied("map", [objects(np.array([elements], object)), objects(np.array([4 * H], object))],
-                       {"function": "div"}, "int64")  # fmt: skip
-    assert same(found, 3 * ((W - 1) // 4 + 1))
+    (quotient,) = applied("map", [objects(np.array([elements], object)), objects(np.array([4 * H], object))],
+                          {"function": "div"}, "int64")  # fmt: skip
+    assert same(quotient, 3 * ((W - 1) // 4 + 1))
 
 
 def test_whole_numbers_are_divided_towards_0():
-    for one in (H - W, -H, H * W - 3 * W * W, W):
-        (found,) = applied("map", [objects(np.array([one], object)), np.array([4])], {"function": "div"}, "int64")
+    for dividend in (H - W, -H, H * W - 3 * W * W, W):
+        (quotient,) = applied("map", [objects(np.array([dividend], object)), np.array([4])], {"function": "div"}, "int64")
         for h, w in itertools.product((0, 1, 3, 10, 77), (0, 2, 5, 64)):
-            value = evaluate(one, {"h": h, "w": w})
-            assert evaluate(found, {"h": h, "w": w}) == int(value / 4), (one, h, w)
+            value = evaluate(dividend, {"h": h, "w": w})
+            assert evaluate(quotient, {"h": h, "w": w}) == int(value / 4), (dividend, h, w)
 
 
 def test_what_is_shown_never_negative_is_not():
@@ -96,10 +96,10 @@ def test_what_is_shown_never_negative_is_not():
         largest([H - 3, 0]),
         H - smallest([H, W]),
     )
-    for one in shown:
-        assert never_negative(one), one
-    for one in (H - 1, H - W, H // 2 - W // 2, smallest([H, W - 1]), -H):
-        assert not never_negative(one), one
+    for extent in shown:
+        assert never_negative(extent), extent
+    for extent in (H - 1, H - W, H // 2 - W // 2, smallest([H, W - 1]), -H):
+        assert not never_negative(extent), extent
 
 
 def test_bounds_leave_out_what_never_counts():

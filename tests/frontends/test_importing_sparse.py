@@ -20,8 +20,8 @@ DENSE.reshape(-1)[FLAT] = [1.5, -2.0, 0.25]
 
 
 def sparse(indices: Any, values: Any = (1.5, -2.0, 0.25), shape: tuple[int, ...] = SHAPE, name: str = "w") -> Any:
-    held = onnx.numpy_helper.from_array(np.asarray(values, np.float32), name)
-    return onnx.helper.make_sparse_tensor(held, onnx.numpy_helper.from_array(np.asarray(indices, np.int64)), shape)
+    value_tensor = onnx.numpy_helper.from_array(np.asarray(values, np.float32), name)
+    return onnx.helper.make_sparse_tensor(value_tensor, onnx.numpy_helper.from_array(np.asarray(indices, np.int64)), shape)
 
 
 def model(weight: Any, kind: str = "initializer") -> Any:

@@ -16,10 +16,10 @@ from tests.frontends.test_importing_branches import agree, graph, x  # noqa: E40
 
 def model(after: list[Any], opset: int = 17) -> Any:
     """A tensor (batch, 1, long) without the axes of one element, and what follows."""
-    found = whole([n("Squeeze", ["x"], ["s"]), *after], {"x": (FLOAT, ["batch", 1, "long"])}, ["y"])
-    found.opset_import[0].version = opset
-    found.ir_version = 7 if opset < 13 else 8
-    return helper.make_model(found.graph, opset_imports=found.opset_import, ir_version=found.ir_version)
+    onnx_model = whole([n("Squeeze", ["x"], ["s"]), *after], {"x": (FLOAT, ["batch", 1, "long"])}, ["y"])
+    onnx_model.opset_import[0].version = opset
+    onnx_model.ir_version = 7 if opset < 13 else 8
+    return helper.make_model(onnx_model.graph, opset_imports=onnx_model.opset_import, ir_version=onnx_model.ir_version)
 
 
 FLAT = [n("Neg", ["s"], ["t"]), n("Reshape", ["t", "last"], ["y"])]
@@ -28,15 +28,15 @@ FLAT = [n("Neg", ["s"], ["t"]), n("Reshape", ["t", "last"], ["y"])]
 @pytest.mark.parametrize("opset", [11, 17])
 @pytest.mark.parametrize("sizes", [(1, 1), (1, 5), (3, 1), (3, 5)])
 def test_each_request_drops_its_own_axes(opset, sizes):
-    made = model(FLAT, opset)
-    agree(made, graph(made, "batch=1..4;long=1..8"), {"x": x(sizes[0], 1, sizes[1])})
+    onnx_model = model(FLAT, opset)
+    agree(onnx_model, graph(onnx_model, "batch=1..4;long=1..8"), {"x": x(sizes[0], 1, sizes[1])})
 
 
 @pytest.mark.parametrize(("shapes", "sizes"), [("batch=1;long=2..8", (1, 5)), ("batch=2..4;long=2..8", (3, 5))])
 def test_ranges_settle_the_rank_and_other_requests_are_refused(shapes, sizes):
-    made = model([n("Neg", ["s"], ["y"])])
-    read = graph(made, shapes)
-    agree(made, read, {"x": x(sizes[0], 1, sizes[1])})
+    onnx_model = model([n("Neg", ["s"], ["y"])])
+    read = graph(onnx_model, shapes)
+    agree(onnx_model, read, {"x": x(sizes[0], 1, sizes[1])})
     with pytest.raises(UsageError, match="tune with --shapes that hold others"):
         interpret(read, {"x": x(4 - sizes[0], 1, 1)})
 

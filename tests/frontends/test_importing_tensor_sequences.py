@@ -20,20 +20,20 @@ from tests.frontends.onnx_sequences import MODELS, feeds, info, model, n  # noqa
 def test_answers_are_those_of_the_reference(name: str, rows: int) -> None:
     whole = MODELS[name]()
     graph = graph_of(whole, None, {})
-    for given in feeds(name, rows):
-        want = reference.ReferenceEvaluator(whole).run(None, given)
-        found = interpret(graph, given)
-        for one, value in zip(graph.outputs, want, strict=True):
-            assert found[one].shape == np.shape(value)
-            np.testing.assert_allclose(found[one], value, rtol=1e-5)
+    for request in feeds(name, rows):
+        expected = reference.ReferenceEvaluator(whole).run(None, request)
+        outputs = interpret(graph, request)
+        for output_name, value in zip(graph.outputs, expected, strict=True):
+            assert outputs[output_name].shape == np.shape(value)
+            np.testing.assert_allclose(outputs[output_name], value, rtol=1e-5)
 
 
 def test_optionals() -> None:
     """Not judged by onnx's reference, which puts what an optional holds into a list."""
     x = np.arange(12, dtype=np.float32).reshape(2, 6)
-    found = interpret(graph_of(MODELS["optional"](), None, {}), {"x": x})
-    assert found["there"]
-    np.testing.assert_array_equal(found["y"], np.concatenate([x, -x], axis=1))
+    outputs = interpret(graph_of(MODELS["optional"](), None, {}), {"x": x})
+    assert outputs["there"]
+    np.testing.assert_array_equal(outputs["y"], np.concatenate([x, -x], axis=1))
 
 
 def test_an_optional_may_hold_a_sequence() -> None:
@@ -66,7 +66,7 @@ def test_what_has_no_length_or_no_tensor_is_refused_in_words(nodes: list[Any], w
 def test_a_sequence_that_a_loop_of_unknown_turns_makes_is_refused() -> None:
     whole = MODELS["carried"]()
     whole.graph.input.append(info("most", [], 7))
-    (loop,) = (one for one in whole.graph.node if one.op_type == "Loop")
+    (loop,) = (node for node in whole.graph.node if node.op_type == "Loop")
     loop.input[0] = "most"
     with pytest.raises(UsageError, match="carries a sequence, whose length must be known"):
         graph_of(whole, None, {})

@@ -28,14 +28,14 @@ def wanted(x: Any, w: Any, strides: Sequence[int], dilations: Sequence[int], gro
     """The whole sum, nothing cut."""
     (b, n, *image), (_, own, *sizes) = x.shape, w.shape
     whole = [(e - 1) * s + (r - 1) * d + 1 for e, s, r, d in zip(image, strides, sizes, dilations, strict=True)]
-    found = np.zeros((b, own * groups, *whole), np.float32)
-    for channel, place, tap in product(range(n), np.ndindex(*image), np.ndindex(*sizes)):
+    output = np.zeros((b, own * groups, *whole), np.float32)
+    for channel, position, tap in product(range(n), np.ndindex(*image), np.ndindex(*sizes)):
         first = channel * groups // n * own
-        at = tuple(p * s + t * d for p, s, t, d in zip(place, strides, tap, dilations, strict=True))
-        found[(slice(None), slice(first, first + own), *at)] += np.multiply.outer(
-            x[(slice(None), channel, *place)], w[(channel, slice(None), *tap)]
+        at = tuple(p * s + t * d for p, s, t, d in zip(position, strides, tap, dilations, strict=True))
+        output[(slice(None), slice(first, first + own), *at)] += np.multiply.outer(
+            x[(slice(None), channel, *position)], w[(channel, slice(None), *tap)]
         )
-    return found
+    return output
 
 
 @pytest.mark.parametrize("auto", ["NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"])
@@ -53,20 +53,20 @@ def test_an_asked_size_cuts_where_onnx_says(shape: str, auto: str) -> None:
         w = draw.standard_normal((4, 3, *[3, 2, 4][:rank])).astype(np.float32)
         whole = wanted(x, w, strides, dilations, groups)
         grown = np.pad(whole, [(0, 0)] * 2 + [(0, more + max(0, -less))] * rank)
-        asked = [extent + more - less for extent in whole.shape[2:]]
+        output_shape = [extent + more - less for extent in whole.shape[2:]]
         total = max(0, less)
         start = total // 2 if auto == "SAME_UPPER" else total - total // 2
-        cut = tuple(slice(start, start + extent) for extent in asked)
-        said: dict[str, Any] = {"pads": [1] * 2 * rank} if auto == "NOTSET" and less == 1 else {}  # ignored
-        if min(asked) < 1:
+        cut = tuple(slice(start, start + extent) for extent in output_shape)
+        pads: dict[str, Any] = {"pads": [1] * 2 * rank} if auto == "NOTSET" and less == 1 else {}  # ignored
+        if min(output_shape) < 1:
             continue
         node = helper.make_node("ConvTranspose", ["x", "w"], ["y"], strides=strides, dilations=dilations, auto_pad=auto,
-                                output_padding=[more] * rank, output_shape=asked, group=groups, **said)  # fmt: skip
+                                output_padding=[more] * rank, output_shape=output_shape, group=groups, **pads)  # fmt: skip
         file = model([node], {"x": ["b", 4, *image]}, ["y"], {"w": w})
         file.opset_import[0].version = opset
         graph = graph_of(file, None, {})
-        found = interpret(graph, {"x": x})["y"]
-        np.testing.assert_allclose(found, grown[(slice(None), slice(None), *cut)], atol=1e-5, err_msg=f"{node}")
+        output = interpret(graph, {"x": x})["y"]
+        np.testing.assert_allclose(output, grown[(slice(None), slice(None), *cut)], atol=1e-5, err_msg=f"{node}")
 
 
 @pytest.mark.parametrize("extent", [0, "n"])

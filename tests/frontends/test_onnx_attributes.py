@@ -103,11 +103,11 @@ FAST = ("Clip", "ConvTranspose", "LpNormalization", "Softmax", "ReverseSequence"
 @pytest.mark.parametrize("op", [pytest.param(op, marks=() if op in FAST else pytest.mark.slow) for op in supported()])
 def test_attributes_mean_what_onnx_says(op: str) -> None:
     wrong = []
-    for one in variants(op):
-        word, why = verdict(one)
-        apart = any(re.search(pattern, one.name) for pattern in APART.get(op, ()))
+    for variant in variants(op):
+        word, why = verdict(variant)
+        apart = any(re.search(pattern, variant.name) for pattern in APART.get(op, ()))
         if word in ("wrong", "refused") and not apart:
-            wrong.append((word, one.name, why))
+            wrong.append((word, variant.name, why))
         if word in ("reference", "runtime") and LIKE.get(op, ("none",))[0] not in (word, "") and not apart:
-            wrong.append((word, one.name, why))
+            wrong.append((word, variant.name, why))
     assert wrong == []

@@ -31,7 +31,7 @@ def test_the_voice_says_what_onnx_runtime_hears():
             "input_lengths": np.array([tokens]),
             "scales": np.array([0, 1, 0], np.float32),  # no noise
         }
-        want = session.run(None, feeds)[0]
-        found = interpret(graph, feeds)["output"]
-        assert found.shape == want.shape
-        np.testing.assert_allclose(found, want, atol=1e-3 * np.abs(want).max())
+        expected = session.run(None, feeds)[0]
+        output = interpret(graph, feeds)["output"]
+        assert output.shape == expected.shape
+        np.testing.assert_allclose(output, expected, atol=1e-3 * np.abs(expected).max())

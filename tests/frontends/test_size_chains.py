@@ -32,11 +32,13 @@ def agree(count: int, seed: int, sizes: range) -> None:
     draw = random.Random(seed)
     chains = [drawn(number, draw, sizes) for number in range(count)]
     graph = graph_of(model_of(chains), None, {}, lambda inputs: ranges(inputs, sizes[-1]))
-    for place, size in enumerate(sizes):
-        found = interpret(graph, {"x": np.zeros(size, np.float32)})
+    for index, size in enumerate(sizes):
+        outputs = interpret(graph, {"x": np.zeros(size, np.float32)})
         for chain in chains:
-            assert found[chain.out].shape == (size,)
-            np.testing.assert_allclose(found[chain.out], chain.values[place], rtol=1e-6, err_msg=f"{chain.words} at {size}")
+            assert outputs[chain.out].shape == (size,)
+            np.testing.assert_allclose(
+                outputs[chain.out], chain.values[index], rtol=1e-6, err_msg=f"{chain.words} at {size}"
+            )
 
 
 def test_chains_are_computed_as_the_file_says():
@@ -54,15 +56,15 @@ def test_the_chains_values_are_those_of_onnx_and_onnx_runtime():
     chains = [drawn(number, draw, SIZES) for number in range(24)]
     reference = pytest.importorskip("onnx.reference").ReferenceEvaluator(model_of(chains))
     for size in (1, 2, 3, 7, 10, 26, LAST):
-        for chain, found in zip(chains, reference.run(None, {"x": np.zeros(size, np.float32)}), strict=True):
-            np.testing.assert_allclose(found, chain.values[size - 1], rtol=1e-6, err_msg=chain.words)
+        for chain, output in zip(chains, reference.run(None, {"x": np.zeros(size, np.float32)}), strict=True):
+            np.testing.assert_allclose(output, chain.values[size - 1], rtol=1e-6, err_msg=chain.words)
     runtime = pytest.importorskip("onnxruntime")
     common = [chain for chain in chains if chain.in_onnx_runtime]
     assert len(common) > 2
     session = runtime.InferenceSession(model_of(common).SerializeToString(), providers=["CPUExecutionProvider"])
     for size in SIZES:
-        for chain, found in zip(common, session.run(None, {"x": np.zeros(size, np.float32)}), strict=True):
-            np.testing.assert_allclose(found, chain.values[size - 1], rtol=1e-6, err_msg=chain.words)
+        for chain, output in zip(common, session.run(None, {"x": np.zeros(size, np.float32)}), strict=True):
+            np.testing.assert_allclose(output, chain.values[size - 1], rtol=1e-6, err_msg=chain.words)
 
 
 REAL = [n("Shape", ["x"], ["s"]), n("Cast", ["s"], ["real"], to=onnx.TensorProto.FLOAT)]
@@ -102,19 +104,21 @@ LENGTHS: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", LENGTHS)
 def test_a_length_is_what_the_file_computes(name: str) -> None:
-    nodes, weights, wanted = LENGTHS[name]
+    nodes, weights, expected_length = LENGTHS[name]
     graph = graph_of(model(nodes, {"x": ["n"]}, ["y"], weights), None, {}, ranges)
     assert set(graph.dimensions) == {"n"}
     assert not [node for node in graph.nodes if node.primitive == "counted"]  # no size is left to the data
     for size in SIZES:
-        (found,) = interpret(graph, {"x": np.zeros(size, np.float32)})["y"].shape
-        assert found == min(int(wanted(size)), size) or name == "range" and found == int(wanted(size)), size
+        (length,) = interpret(graph, {"x": np.zeros(size, np.float32)})["y"].shape
+        assert length == min(int(expected_length(size)), size) or name == "range" and length == int(expected_length(size)), (
+            size
+        )
 
 
 def test_requests_for_which_a_proof_does_not_hold_are_refused():
-    asked = model(CROPPED, {"x": ["n"]}, ["y"], {"eight": np.array([8]), "two": np.array([2])})
-    graph = graph_of(asked, None, {}, lambda inputs: {"n": Span(first=16, last=64)})
-    assert [one.words for one in graph.required] == [
+    onnx_model = model(CROPPED, {"x": ["n"]}, ["y"], {"eight": np.array([8]), "two": np.array([2])})
+    graph = graph_of(onnx_model, None, {}, lambda inputs: {"n": Span(first=16, last=64)})
+    assert [requirement.words for requirement in graph.required] == [
         "this pack serves requests where (-8 + n) >= 0; tune with --shapes that hold others"
     ]
     assert interpret(graph, {"x": np.zeros(9, np.float32)})["y"].shape == (8,)
@@ -126,5 +130,5 @@ def test_values_of_sizes_that_are_no_whole_numbers_are_never_extents():
     weights = {"by": 16, "half": 0.5, "one": 1, "zero": 0}
     graph = graph_of(model(nodes, {"x": ["n"]}, ["y"], {k: np.array([v], np.float32) for k, v in weights.items()}), None, {})
     for size in (1, 8, 20, 40):
-        found = interpret(graph, {"x": np.zeros(size, np.float32)})["y"]
-        np.testing.assert_allclose(found, max(0, 1 - abs(size / 16 - 0.5)))
+        output = interpret(graph, {"x": np.zeros(size, np.float32)})["y"]
+        np.testing.assert_allclose(output, max(0, 1 - abs(size / 16 - 0.5)))

@@ -32,15 +32,15 @@ def extents(draw, depth=3):
         return value, lambda s: value
     if kind in "mn":
         return dimension(kind), lambda s: s[kind]
-    (one, f), (two, g) = draw(extents(depth - 1)), draw(extents(depth - 1))
+    (left, f), (right, g) = draw(extents(depth - 1)), draw(extents(depth - 1))
     divisor = draw(st.integers(1, 5))
     return {
-        "add": (canonical(one + two), lambda s: f(s) + g(s)),
-        "mul": (canonical(one * two), lambda s: f(s) * g(s)),
-        "div": (floor_division(one, divisor), lambda s: f(s) // divisor),
-        "up": (ceiling_division(one, divisor), lambda s: -(-f(s) // divisor)),
-        "max": (largest([one, two]), lambda s: max(f(s), g(s))),
-        "min": (smallest([one, two]), lambda s: min(f(s), g(s))),
+        "add": (canonical(left + right), lambda s: f(s) + g(s)),
+        "mul": (canonical(left * right), lambda s: f(s) * g(s)),
+        "div": (floor_division(left, divisor), lambda s: f(s) // divisor),
+        "up": (ceiling_division(left, divisor), lambda s: -(-f(s) // divisor)),
+        "max": (largest([left, right]), lambda s: max(f(s), g(s))),
+        "min": (smallest([left, right]), lambda s: min(f(s), g(s))),
     }[kind]
 
 

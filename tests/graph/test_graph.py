@@ -18,13 +18,13 @@ M, N = dimension("m"), dimension("n")
 def run(build: Any, *arrays: Any, dtype: str = "fp32", shapes: Any = ((M, N),)) -> Any:
     """The graph that ``build`` makes of inputs x0, x1, …; its result's declared shape is checked, too."""
     g = GraphBuilder()
-    names = [g.input(f"x{place}", shape, dtype) for place, shape in enumerate(shapes)]
+    names = [g.input(f"x{index}", shape, dtype) for index, shape in enumerate(shapes)]
     graph = g.finish(build(g, *names))
-    given = dict(zip(names, arrays, strict=True))
-    found = interpret(graph, given)[graph.outputs[0]]
-    sizes = graph.sizes(given)
-    assert found.shape == tuple(evaluate(extent, sizes) for extent in graph.types[graph.outputs[0]].shape)
-    return found
+    feeds = dict(zip(names, arrays, strict=True))
+    output = interpret(graph, feeds)[graph.outputs[0]]
+    sizes = graph.sizes(feeds)
+    assert output.shape == tuple(evaluate(extent, sizes) for extent in graph.types[graph.outputs[0]].shape)
+    return output
 
 
 X = np.random.default_rng(0).standard_normal((5, 7)).astype(np.float32)
@@ -52,9 +52,9 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_a_primitive_is_what_numpy_computes(name):
     build, expected = CASES[name]
-    found = run(build, X)
-    assert found.dtype == expected.dtype
-    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+    output = run(build, X)
+    assert output.dtype == expected.dtype
+    np.testing.assert_allclose(output, expected, rtol=1e-6, atol=1e-6)
 
 
 def softmax64(x: Any) -> Any:
@@ -98,9 +98,9 @@ def test_steps_that_no_output_needs_are_left_out():
     g = GraphBuilder()
     x = g.input("x", (M, N))
     g.map("exp", x)
-    kept = g.map("add", x, 1.0)
-    graph = g.finish(kept)
-    assert [node.output for node in graph.nodes] == [kept]
+    output = g.map("add", x, 1.0)
+    graph = g.finish(output)
+    assert [node.output for node in graph.nodes] == [output]
     assert graph.dimensions == ("m", "n")
 
 
@@ -140,10 +140,12 @@ def test_whole_numbers_are_divided_towards_zero_the_least_one_too(dtype):
     x = np.array([[ends.min, ends.min + 1, -7 % 256 if ends.min == 0 else -7, 7, ends.max, 0]], dtype)
     for other in (1, 2, 7, ends.max, *((-1, -2, -7, ends.min) if ends.min else ())):
         y = np.full_like(x, other)
-        found = run(lambda g, a, b: g.map("div", a, b), x, y, dtype=dtype, shapes=((M, N), (M, N)))
-        exact = [abs(int(one)) // abs(int(other)) * (1 if (one < 0) == (other < 0) else -1) for one in x.ravel()]
-        wrapped = [(one - int(ends.min)) % 2**ends.bits + int(ends.min) for one in exact]
-        np.testing.assert_array_equal(found.ravel(), np.array(wrapped, dtype))
+        output = run(lambda g, a, b: g.map("div", a, b), x, y, dtype=dtype, shapes=((M, N), (M, N)))
+        exact = [
+            abs(int(dividend)) // abs(int(other)) * (1 if (dividend < 0) == (other < 0) else -1) for dividend in x.ravel()
+        ]
+        wrapped = [(value - int(ends.min)) % 2**ends.bits + int(ends.min) for value in exact]
+        np.testing.assert_array_equal(output.ravel(), np.array(wrapped, dtype))
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "fp64", "fp16"])

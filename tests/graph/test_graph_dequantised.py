@@ -42,13 +42,13 @@ def given(scale: tuple[int, ...]) -> dict[str, Any]:
 @pytest.mark.parametrize("shift", [True, False])
 def test_sums_are_scaled_and_moved_by_rows(bias: Any, scale: tuple[int, ...], shift: bool) -> None:
     graph = layer(bias, scale=scale, shift=shift)
-    found = dequantised_by_rows(graph)
-    wide = [n for n in found.nodes if found.types[n.output].rank == 2 and n.primitive == "map"]
+    by_rows = dequantised_by_rows(graph)
+    wide = [n for n in by_rows.nodes if by_rows.types[n.output].rank == 2 and n.primitive == "map"]
     assert [n.attributes["function"] for n in wide] == ["mul", *(["add"] if shift or bias is not None else [])]
-    sums = next(n for n in found.nodes if n.primitive == "contract").output
-    assert [n.primitive for n in found.readers(sums)] == ["cast"]
-    (got,), (want,) = (list(interpret(one, given(scale)).values()) for one in (found, graph))
-    np.testing.assert_allclose(got, want, rtol=0, atol=2e-6 * np.abs(want).max())
+    sums = next(n for n in by_rows.nodes if n.primitive == "contract").output
+    assert [n.primitive for n in by_rows.readers(sums)] == ["cast"]
+    (output,), (expected,) = (list(interpret(version, given(scale)).values()) for version in (by_rows, graph))
+    np.testing.assert_allclose(output, expected, rtol=0, atol=2e-6 * np.abs(expected).max())
 
 
 @pytest.mark.parametrize(

@@ -64,20 +64,22 @@ CASES: dict[str, tuple[list[Any], dict[str, Any], list[str], int]] = {  # nodes,
 def test_a_factor_of_channels_is_in_the_weight(name: str) -> None:
     nodes, weights, outputs, left = CASES[name]
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["b", 4, 5, 7])
-    made = [helper.make_tensor_value_info(one, TensorProto.FLOAT, None) for one in outputs]
-    held = [numpy_helper.from_array(value, key) for key, value in weights.items()]
+    output_infos = [helper.make_tensor_value_info(output, TensorProto.FLOAT, None) for output in outputs]
+    initializers = [numpy_helper.from_array(value, key) for key, value in weights.items()]
     opset = [helper.make_opsetid("", 17)]
-    model = helper.make_model(helper.make_graph(nodes, "g", [x], made, held), opset_imports=opset, ir_version=8)
+    model = helper.make_model(
+        helper.make_graph(nodes, "g", [x], output_infos, initializers), opset_imports=opset, ir_version=8
+    )
     graph = graph_of(model, None, {})
     functions = [node.attributes["function"] for node in graph.nodes if node.primitive == "map"]
     assert functions.count("mul") == left
     assert functions.count("add") == (2 if name in ("shared", "places") else 0 if name in ("columns", "rows") else 1)
-    read = {one for node in graph.nodes for one in node.inputs}
+    read = {operand for node in graph.nodes for operand in node.inputs}
     assert set(graph.constants) <= read and set(graph.types) == read | {node.output for node in graph.nodes} | {"x"}
-    given = {"x": drawn(2, 4, 5, 7)}
-    found, wanted = interpret(graph, given), ReferenceEvaluator(model).run(None, given)
-    for output, want in zip(outputs, wanted, strict=True):
-        np.testing.assert_allclose(found[output], want, rtol=1e-5, atol=1e-5)
+    feeds = {"x": drawn(2, 4, 5, 7)}
+    results, expected = interpret(graph, feeds), ReferenceEvaluator(model).run(None, feeds)
+    for output, array in zip(outputs, expected, strict=True):
+        np.testing.assert_allclose(results[output], array, rtol=1e-5, atol=1e-5)
 
 
 LARGE = np.full(6, 3.0 * 2**21, np.float32)

@@ -29,9 +29,9 @@ def layers(widths: list[int], turned: list[bool], biases: list[bool], depth: int
     ends = []
     for index, (width, transposed, biased) in enumerate(zip(widths, turned, biases, strict=True)):
         shape, labels = ((width, depth), "btk,nk->btn") if transposed else ((depth, width), "btk,kn->btn")
-        made = g.add("contract", x, g.constant(numbers(*shape)), labels=labels)
-        made = g.map("add", made, g.constant(numbers(width))) if biased else made
-        ends.append(made if index == output else g.map("tanh" if index % 2 else "exp", made))
+        layer_output = g.add("contract", x, g.constant(numbers(*shape)), labels=labels)
+        layer_output = g.map("add", layer_output, g.constant(numbers(width))) if biased else layer_output
+        ends.append(layer_output if index == output else g.map("tanh" if index % 2 else "exp", layer_output))
     return g.finish(*ends)
 
 
@@ -72,9 +72,9 @@ def test_what_is_no_layer_of_the_same_input_is_left_as_it_is(why):
         second = g.input("w", (8, 4))
     if why == "an image":
         labels = "btk,kn->bnt"
-    made = [g.add("contract", x, weights[0], labels="btk,kn->btn")]
-    made += [] if why == "alone" else [g.add("contract", other, second, labels=labels)]
-    assert merged_sites(g.finish(*made)) == []
+    products = [g.add("contract", x, weights[0], labels="btk,kn->btn")]
+    products += [] if why == "alone" else [g.add("contract", other, second, labels=labels)]
+    assert merged_sites(g.finish(*products)) == []
 
 
 def test_a_site_of_which_another_rule_took_a_product_changes_nothing():

@@ -36,17 +36,17 @@ def layer(dtype: str) -> Graph:
 def test_what_lies_between_the_ends_is_fp32(dtype: str) -> None:
     half = layer(dtype)
     graph = fp16_to_fp32(half)
-    assert [graph.types[one] for one in (*graph.inputs, *graph.outputs)] == [
-        half.types[one] for one in (*half.inputs, *half.outputs)
+    assert [graph.types[name] for name in (*graph.inputs, *graph.outputs)] == [
+        half.types[name] for name in (*half.inputs, *half.outputs)
     ]
-    assert [one.op for one in Finder(graph).products()] == [Op.parse("dense:n=8,k=600")]
+    assert [product.op for product in Finder(graph).products()] == [Op.parse("dense:n=8,k=600")]
     assert [node.primitive for node in graph.nodes] == ["cast", "map", "contract", "cast", "cast"]
     x: Any = (DRAW.standard_normal((3, K)) * 0.1).astype(numpy_dtype(dtype))
     wide = np.exp(x.astype(np.float64)) @ next(iter(half.constants.values())).astype(np.float64)
-    told = interpret(graph, {"x": x})
+    outputs = interpret(graph, {"x": x})
     for name in half.outputs:
-        assert told[name].dtype == numpy_dtype(half.types[name].dtype)
-        np.testing.assert_allclose(told[name].astype(np.float64), wide, atol=1e-2 * np.abs(wide).max())
+        assert outputs[name].dtype == numpy_dtype(half.types[name].dtype)
+        np.testing.assert_allclose(outputs[name].astype(np.float64), wide, atol=1e-2 * np.abs(wide).max())
 
 
 def test_what_has_no_halves_or_hands_out_a_half_as_it_is_stays() -> None:

@@ -42,10 +42,10 @@ EXTENTS = (
 @pytest.mark.parametrize("extent", EXTENTS, ids=range(len(EXTENTS)))
 def test_an_extent_is_the_same_by_itself_in_a_table_and_read_from_its_text(extent: Any) -> None:
     table = SizeTable()
-    place = table.index(extent)
+    index = table.index(extent)
     for sizes in ({"n": n, "m": m} for n, m in itertools.product((1, 3, 10, 26, 64), (1, 7))):
         value = evaluate(extent, sizes)
-        assert table.values(sizes)[place] == sizes_of(table.lines, sizes)[place] == value
+        assert table.values(sizes)[index] == sizes_of(table.lines, sizes)[index] == value
         assert evaluate(parse(text(extent)), sizes) == value == int(extent.subs({N: sizes["n"], M: sizes["m"]}))
     assert same(parse(text(extent)), extent)
 
@@ -116,9 +116,9 @@ def test_functions_that_libraries_round_in_their_own_ways_are_left_to_the_reques
 
 
 def test_sums_of_whole_numbers_keep_their_type():
-    (found,) = applied("reduce", [objects(np.array([[100, N, 27]], object))], {"how": "sum", "axes": (1,)}, "int8",
+    (total,) = applied("reduce", [objects(np.array([[100, N, 27]], object))], {"how": "sum", "axes": (1,)}, "int8",
                        proof=Proof(ASKED))  # fmt: skip
-    assert [evaluate(found, {"n": n}) for n in (0, 1, 30)] == [127, -128, -99]
+    assert [evaluate(total, {"n": n}) for n in (0, 1, 30)] == [127, -128, -99]
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "fp16", "bf16"])
@@ -127,6 +127,6 @@ def test_rounding_is_that_of_the_type(dtype: str) -> None:
     draw = np.random.default_rng(0)
     values = draw.standard_normal(500) * 10.0 ** draw.integers(-9, 9, 500)
     with np.errstate(over="ignore"):
-        wanted = values.astype(np.float32).astype(kind) if dtype == "bf16" else values.astype(kind)
-    found = [TYPED[f"to_{dtype}"].compute(float(value)) for value in values]
-    np.testing.assert_array_equal(np.array(found), wanted.astype(np.float64))
+        expected = values.astype(np.float32).astype(kind) if dtype == "bf16" else values.astype(kind)
+    rounded = [TYPED[f"to_{dtype}"].compute(float(value)) for value in values]
+    np.testing.assert_array_equal(np.array(rounded), expected.astype(np.float64))

@@ -67,7 +67,7 @@ def blocks(text: str) -> list[Block]:
     Raises:
         GuideWrong: a fence is not closed, a setting is unknown, or a path leaves the tree.
     """
-    found: list[Block] = []
+    parsed: list[Block] = []
     lines = text.splitlines()
     at = 0
     while at < len(lines):
@@ -83,24 +83,24 @@ def blocks(text: str) -> list[Block]:
         body = lines[first:at]
         at += 1
         if opened[1] == "console":
-            found += _commands(body, first + 1)
+            parsed += _commands(body, first + 1)
         elif opened[2].strip():
-            found.append(_file(opened[2], body, first))
-    return found
+            parsed.append(_file(opened[2], body, first))
+    return parsed
 
 
 def _file(settings: str, body: list[str], line: int) -> File:
-    given = {name: quoted or bare for name, quoted, bare in _SETTING.findall(settings)}
-    if "title" not in given or given.keys() - {"title", "after"} or _SETTING.sub("", settings).strip():
+    options = {name: quoted or bare for name, quoted, bare in _SETTING.findall(settings)}
+    if "title" not in options or options.keys() - {"title", "after"} or _SETTING.sub("", settings).strip():
         raise GuideWrong(f'line {line}: cannot read {settings!r}; expected title=PATH, then after="text" or nothing')
-    path = Path(given["title"])
+    path = Path(options["title"])
     if path.is_absolute() or ".." in path.parts:
         raise GuideWrong(f"line {line}: {path} is not inside the source tree")
-    return File(line, path.as_posix(), "".join(f"{one}\n" for one in body), given.get("after"))
+    return File(line, path.as_posix(), "".join(f"{text_line}\n" for text_line in body), options.get("after"))
 
 
 def _commands(body: list[str], line: int) -> list[Block]:
-    found: list[Block] = []
+    commands: list[Block] = []
     at = 0
     while at < len(body):
         if not body[at].startswith("$ "):
@@ -115,8 +115,8 @@ def _commands(body: list[str], line: int) -> list[Block]:
             if body[at].strip():
                 expected.append(body[at].strip())
             at += 1
-        found.append(Command(line + start, "\n".join(words), tuple(expected)))
-    return found
+        commands.append(Command(line + start, "\n".join(words), tuple(expected)))
+    return commands
 
 
 def apply(block: File, tree: Path) -> None:
@@ -125,21 +125,21 @@ def apply(block: File, tree: Path) -> None:
     Raises:
         GuideWrong: a new file exists already, or the line to insert behind is not there exactly once.
     """
-    place = tree / block.path
+    path = tree / block.path
     if block.after is None:
-        if place.exists():
+        if path.exists():
             raise GuideWrong(f"line {block.line}: {block.path} exists already; a guide writes new files or inserts lines")
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(block.text, encoding="utf-8")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(block.text, encoding="utf-8")
         return
-    if not place.is_file():
+    if not path.is_file():
         raise GuideWrong(f"line {block.line}: there is no {block.path} to insert into")
-    lines = place.read_text(encoding="utf-8").splitlines(keepends=True)
-    hits = [number for number, one in enumerate(lines) if block.after in one]
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    hits = [number for number, line in enumerate(lines) if block.after in line]
     if len(hits) != 1:
         raise GuideWrong(f"line {block.line}: {block.after!r} is in {len(hits)} lines of {block.path}; expected one")
     lines.insert(hits[0] + 1, block.text)
-    place.write_text("".join(lines), encoding="utf-8")
+    path.write_text("".join(lines), encoding="utf-8")
 
 
 def run(command: Command, tree: Path, limit_s: float = COMMAND_LIMIT_S) -> str:
@@ -170,11 +170,11 @@ def run(command: Command, tree: Path, limit_s: float = COMMAND_LIMIT_S) -> str:
     if ended.returncode != 0:
         raise GuideWrong(f"line {command.line}: `{command.text}` ended with {ended.returncode}:\n{ended.stdout}")
     printed = iter(ended.stdout.splitlines())
-    for wanted in command.expected:
-        pattern = re.compile(".*".join(re.escape(part) for part in _ANY.split(wanted)))
-        if not any(pattern.search(one) for one in printed):
+    for expected_line in command.expected:
+        pattern = re.compile(".*".join(re.escape(part) for part in _ANY.split(expected_line)))
+        if not any(pattern.search(line) for line in printed):
             raise GuideWrong(
-                f"line {command.line}: `{command.text}` did not print {wanted!r}, or not there:\n{ended.stdout}"
+                f"line {command.line}: `{command.text}` did not print {expected_line!r}, or not there:\n{ended.stdout}"
             )
     return ended.stdout
 
@@ -184,9 +184,9 @@ def copied(tree: Path) -> Path:
     shutil.copytree(ROOT, tree, symlinks=True, ignore=_LEFT_OUT)
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tree / ".venv"], check=True)
     (packages,) = (tree / ".venv" / "lib").glob("python3*/site-packages")
-    borrowed = [sysconfig.get_path("purelib"), *(one for one in sys.path if one.endswith("site-packages"))]
+    borrowed = [sysconfig.get_path("purelib"), *(entry for entry in sys.path if entry.endswith("site-packages"))]
     (packages / "a_haotuner.pth").write_text(f"{tree}\n", encoding="utf-8")
-    (packages / "b_borrowed.pth").write_text("".join(f"{one}\n" for one in dict.fromkeys(borrowed)), encoding="utf-8")
+    (packages / "b_borrowed.pth").write_text("".join(f"{entry}\n" for entry in dict.fromkeys(borrowed)), encoding="utf-8")
     script = tree / ".venv" / "bin" / "haotuner"
     script.write_text(f"#!{tree}/.venv/bin/python\nimport sys\nfrom haotuner.entry import main\n\nsys.exit(main())\n")
     script.chmod(0o755)
@@ -202,7 +202,9 @@ def installed(folder: Path, tree: Path) -> str:
     facts.mkdir()
     (facts / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
     groups = project.get("entry-points", {}).items()
-    lines = [line for group, names in groups for line in (f"[{group}]", *(f"{key} = {one}" for key, one in names.items()))]
+    lines = [
+        line for group, names in groups for line in (f"[{group}]", *(f"{key} = {value}" for key, value in names.items()))
+    ]
     (facts / "entry_points.txt").write_text("\n".join([*lines, ""]), encoding="utf-8")
     (packages / f"c_{project['name']}.pth").write_text(f"{folder}\n", encoding="utf-8")
     return f"installed {project['name']}"
@@ -210,17 +212,17 @@ def installed(folder: Path, tree: Path) -> str:
 
 def follow(guide: Path, tree: Path, say: Callable[[str], None] = print) -> int:
     """Carry out a guide in a tree; how many blocks there were. GuideWrong where it is wrong or has nothing to do."""
-    found = blocks(guide.read_text(encoding="utf-8"))
-    if not any(isinstance(one, Command) for one in found):
+    guide_blocks = blocks(guide.read_text(encoding="utf-8"))
+    if not any(isinstance(block, Command) for block in guide_blocks):
         raise GuideWrong(f"{guide} has no command; a guide that runs nothing proves nothing")
-    for block in found:
+    for block in guide_blocks:
         if isinstance(block, File):
             say(f"{guide.name}:{block.line}: {'insert into' if block.after else 'write'} {block.path}")
             apply(block, tree)
         else:
             say(f"{guide.name}:{block.line}: $ {block.text}")
             say(run(block, tree).rstrip())
-    return len(found)
+    return len(guide_blocks)
 
 
 def main(words: list[str] | None = None) -> int:
@@ -229,11 +231,11 @@ def main(words: list[str] | None = None) -> int:
         prog="python -m tests.guides.follow", description="Follows a guide in a copy of the tree."
     )
     reader.add_argument("guide", type=Path, nargs="+")
-    asked = reader.parse_args(words)
-    for guide in asked.guide:
-        with tempfile.TemporaryDirectory(prefix="haotuner-guide-") as place:
+    arguments = reader.parse_args(words)
+    for guide in arguments.guide:
+        with tempfile.TemporaryDirectory(prefix="haotuner-guide-") as folder:
             try:
-                count = follow(guide, copied(Path(place) / "tree"))
+                count = follow(guide, copied(Path(folder) / "tree"))
             except GuideWrong as wrong:
                 print(f"{guide}: {wrong}", file=sys.stderr)
                 return 1

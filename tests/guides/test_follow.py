@@ -47,8 +47,8 @@ def tree(tmp_path: Path) -> Path:
 
 
 def test_blocks_come_in_order_with_their_lines():
-    found = blocks(GUIDE)
-    assert found == [
+    parsed = blocks(GUIDE)
+    assert parsed == [
         File(3, "pkg/new.py", "VALUE = 41\n"),
         File(13, "pkg/index.py", '    "new",\n', "ALL = ["),
         Command(18, "python -c \"\nfrom pkg.new import VALUE\nprint('value', VALUE + 1)\"", ("value ...",)),
@@ -59,9 +59,9 @@ def test_blocks_come_in_order_with_their_lines():
 def test_a_guide_is_carried_out(tree: Path):
     guide = tree / "guide.md"
     guide.write_text(GUIDE)
-    said: list[str] = []
-    assert follow(guide, tree, said.append) == 4
-    assert "value 42" in said
+    messages: list[str] = []
+    assert follow(guide, tree, messages.append) == 4
+    assert "value 42" in messages
     assert (tree / "pkg" / "index.py").read_text() == 'ALL = [\n    "new",\n    "old",\n]\n'
 
 
@@ -120,8 +120,10 @@ def test_the_copy_is_what_its_environment_imports(tmp_path: Path):
     """Kernels, plans and children of the copy, not of the checkout: else a guide could pass without what it adds."""
     tree = copied(tmp_path / "tree")
     (tree / "haotuner" / "added.py").write_text("WORD = 'added'\n")
-    told = run(Command(1, "python -I -c 'import haotuner.added, numpy, sys; print(haotuner.added.WORD, sys.prefix)'"), tree)
-    assert told.split() == ["added", str(tree / ".venv")]
+    output = run(
+        Command(1, "python -I -c 'import haotuner.added, numpy, sys; print(haotuner.added.WORD, sys.prefix)'"), tree
+    )
+    assert output.split() == ["added", str(tree / ".venv")]
     assert "haotuner.added" in run(Command(1, "haotuner --help && echo haotuner.added"), tree)
     assert not (tree / ".git").exists() and (tree / "haotuner" / "transfer").is_symlink()
 
@@ -135,14 +137,14 @@ def test_the_command_line_fails_loudly(tmp_path: Path, capsys: pytest.CaptureFix
 
 @pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.stem)
 def test_every_guide_can_be_read_and_fits_the_tree(guide: Path):
-    made: dict[str, str] = {}
+    new_files: dict[str, str] = {}
     for block in blocks(guide.read_text(encoding="utf-8")):
         if not isinstance(block, File):
             continue
-        place = ROOT / block.path
+        target = ROOT / block.path
         if block.after is None:
-            assert not place.exists(), f"{guide.name}:{block.line}: {block.path} is there already"
-            made[block.path] = block.text
+            assert not target.exists(), f"{guide.name}:{block.line}: {block.path} is there already"
+            new_files[block.path] = block.text
         else:
-            text = made.get(block.path) or place.read_text(encoding="utf-8")
+            text = new_files.get(block.path) or target.read_text(encoding="utf-8")
             assert sum(block.after in line for line in text.splitlines()) == 1, f"{guide.name}:{block.line}: {block.after!r}"

@@ -22,8 +22,8 @@ def make(what: str, path: Path) -> Path:
         (path.parent / "target").write_bytes(b"mine")
         path.symlink_to("target")
     elif what == "socket":
-        with socket.socket(socket.AF_UNIX) as made:
-            made.bind(str(path))
+        with socket.socket(socket.AF_UNIX) as unix_socket:
+            unix_socket.bind(str(path))
     return Path("/dev/zero") if what == "device" else path
 
 

@@ -58,17 +58,17 @@ def put(folder: Path, what: str) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("what", "said"),
+    ("what", "message"),
     [("a pipe", "it is a pipe"), ("a link to itself", "symbolic links"), ("a link out", "leads out of its folder"),
      ("a folder", "it is a folder"), ("a device", "leads out of its folder")],
 )  # fmt: skip
-def test_external_data_are_files_below_the_model(tmp_path: Path, what: str, said: str) -> None:
+def test_external_data_are_files_below_the_model(tmp_path: Path, what: str, message: str) -> None:
     (tmp_path / "model").mkdir()
     path = saved(tmp_path / "model", "w.bin")
     from haotuner.frontends.onnx.read import read
 
     put(tmp_path / "model", what)
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=message):
         read(path)
 
 

@@ -23,7 +23,7 @@ with scratch_folder() as folder:
 
 
 @pytest.fixture(autouse=True)
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def scratch_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
     return tmp_path
@@ -35,14 +35,14 @@ def holder() -> tuple[subprocess.Popen[str], Path]:
     return run, Path(run.stdout.readline().strip())
 
 
-def test_a_folder_is_private_and_gone_at_the_end(place: Path) -> None:
+def test_a_folder_is_private_and_gone_at_the_end(scratch_root: Path) -> None:
     with pytest.raises(ZeroDivisionError), scratch_folder() as folder:
-        assert folder.parent == place and folder.stat().st_mode & 0o777 == 0o700
+        assert folder.parent == scratch_root and folder.stat().st_mode & 0o777 == 0o700
         raise ZeroDivisionError
-    assert not list(place.iterdir())
+    assert not list(scratch_root.iterdir())
 
 
-def test_what_a_killed_process_left_is_removed_by_the_next(place: Path) -> None:
+def test_what_a_killed_process_left_is_removed_by_the_next(scratch_root: Path) -> None:
     run, left = holder()
     run.kill()
     run.communicate()
@@ -51,13 +51,18 @@ def test_what_a_killed_process_left_is_removed_by_the_next(place: Path) -> None:
         assert not left.exists()
 
 
-def test_what_a_living_process_holds_and_what_is_no_scratch_stays(place: Path) -> None:
-    run, held = holder()
-    (place / f"{PREFIX}thesis").mkdir()
-    (place / f"{PREFIX}link").symlink_to(held)
-    (place / f"{PREFIX}file").write_text("mine")
+def test_what_a_living_process_holds_and_what_is_no_scratch_stays(scratch_root: Path) -> None:
+    run, live_folder = holder()
+    (scratch_root / f"{PREFIX}thesis").mkdir()
+    (scratch_root / f"{PREFIX}link").symlink_to(live_folder)
+    (scratch_root / f"{PREFIX}file").write_text("mine")
     with scratch_folder():
-        assert held.exists() and (held / "inner" / "big").exists()
-    assert {p.name for p in place.iterdir()} == {held.name, f"{PREFIX}thesis", f"{PREFIX}link", f"{PREFIX}file"}
+        assert live_folder.exists() and (live_folder / "inner" / "big").exists()
+    assert {p.name for p in scratch_root.iterdir()} == {
+        live_folder.name,
+        f"{PREFIX}thesis",
+        f"{PREFIX}link",
+        f"{PREFIX}file",
+    }
     run.communicate("")
-    assert not held.exists()
+    assert not live_folder.exists()

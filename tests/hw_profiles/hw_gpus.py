@@ -95,8 +95,8 @@ class FakeNvml:
     def nvmlDeviceGetMaxMigDeviceCount(self, board: Board) -> Any:
         return self._answer("nvmlDeviceGetMaxMigDeviceCount", 7, board)
 
-    def nvmlDeviceGetMigDeviceHandleByIndex(self, board: Board, place: int) -> Any:
-        if board.instance is None or place != 2:  # instances need not start at 0
+    def nvmlDeviceGetMigDeviceHandleByIndex(self, board: Board, index: int) -> Any:
+        if board.instance is None or index != 2:  # instances need not start at 0
             raise pynvml.NVMLError(6)
         return self._answer("nvmlDeviceGetMigDeviceHandleByIndex", board, board)
 

@@ -71,13 +71,13 @@ def machine(
     cores = cpus // threads_per_core
     for cpu in range(cpus):
         siblings = ",".join(str(c) for c in range(cpu % cores, cpus, cores))
-        place = sysfs / f"devices/system/cpu/cpu{cpu}"
-        write(place / "topology/thread_siblings_list", siblings)
+        cpu_folder = sysfs / f"devices/system/cpu/cpu{cpu}"
+        write(cpu_folder / "topology/thread_siblings_list", siblings)
         caches = [("1", "Data", "48K", siblings), ("1", "Instruction", "32K", siblings)]
         caches += [("2", "Unified", "1024K", l2_shared_by or siblings), ("3", "Unified", "32768K", f"0-{cpus - 1}")]
         for index, values in enumerate(caches):
             for name, value in zip(("level", "type", "size", "shared_cpu_list"), values, strict=True):
-                write(place / f"cache/index{index}" / name, value + "\n")
+                write(cpu_folder / f"cache/index{index}" / name, value + "\n")
     return Host(
         system=system,
         machine=architecture,

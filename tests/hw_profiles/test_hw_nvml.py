@@ -10,10 +10,10 @@ from tests.hw_profiles.hw_gpus import LOST, NO_PERMISSION, NOT_SUPPORTED, UNKNOW
 
 def asked(*boards: Board, **fails: int) -> NvmlHost:
     module = FakeNvml(*boards, **fails)
-    found = query_nvml(module)
+    host = query_nvml(module)
     assert not module.open
-    assert isinstance(found, NvmlHost), found
-    return found
+    assert isinstance(host, NvmlHost), host
+    return host
 
 
 def test_everything_it_says():
@@ -52,29 +52,29 @@ def test_everything_it_says():
 )
 @pytest.mark.parametrize("call", ["nvmlInit", "nvmlDeviceGetCount"])
 def test_a_failure_at_the_start_is_an_answer_with_a_remedy(code, reason, remedy, call):
-    found = query_nvml(FakeNvml(Board(), **{call: code}))
-    assert isinstance(found, NoGpu)
-    assert found.reason == reason
-    assert f"code {code}" in found.detail
-    assert remedy in found.remedy
+    no_gpu = query_nvml(FakeNvml(Board(), **{call: code}))
+    assert isinstance(no_gpu, NoGpu)
+    assert no_gpu.reason == reason
+    assert f"code {code}" in no_gpu.detail
+    assert remedy in no_gpu.remedy
 
 
 def test_no_python_module(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    found = query_nvml()
-    assert isinstance(found, NoGpu)
-    assert (found.reason, ".[tune]" in found.remedy) == ("no-module", True)
+    no_gpu = query_nvml()
+    assert isinstance(no_gpu, NoGpu)
+    assert (no_gpu.reason, ".[tune]" in no_gpu.remedy) == ("no-module", True)
 
 
 def test_the_real_module_on_this_machine_gives_a_clean_answer():
-    found = query_nvml()
-    assert isinstance(found, (NvmlHost, NoGpu))
+    answer = query_nvml()
+    assert isinstance(answer, (NvmlHost, NoGpu))
 
 
 def test_a_driver_without_gpus():
-    found = query_nvml(FakeNvml())
-    assert isinstance(found, NoGpu)
-    assert found.reason == "no-gpu"
+    no_gpu = query_nvml(FakeNvml())
+    assert isinstance(no_gpu, NoGpu)
+    assert no_gpu.reason == "no-gpu"
 
 
 QUESTIONS = {
@@ -124,8 +124,8 @@ def test_a_gpu_whose_handle_is_not_permitted_is_an_answer():
 
 
 def test_a_shutdown_that_fails_loses_nothing():
-    found = query_nvml(FakeNvml(Board(), nvmlShutdown=LOST))
-    assert isinstance(found, NvmlHost)
+    host = query_nvml(FakeNvml(Board(), nvmlShutdown=LOST))
+    assert isinstance(host, NvmlHost)
 
 
 def test_versions_that_are_refused_are_unknown():

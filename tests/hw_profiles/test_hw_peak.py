@@ -89,9 +89,9 @@ def measured() -> tuple[Isa, CpuPeak]:
     host = Host.here()
     info = parse_cpuinfo((host.proc / "cpuinfo").read_text())
     isa = info.isas()[0]
-    found = peak_of(info=info, isa=isa, topology=topology(host), compiler=find_compiler(), cache_dir=None, measure=True)
-    assert isinstance(found, CpuPeak), found
-    return isa, found
+    peak = peak_of(info=info, isa=isa, topology=topology(host), compiler=find_compiler(), cache_dir=None, measure=True)
+    assert isinstance(peak, CpuPeak), peak
+    return isa, peak
 
 
 def test_all_cores_together_do_at_least_what_one_does(measured):
@@ -244,9 +244,9 @@ def test_no_half_written_files_are_left(tmp_path):
 
 
 def test_no_compiler_is_an_answer_with_a_remedy(tmp_path):
-    found = ask(tmp_path, compiler=None)
-    assert isinstance(found, NotMeasured)
-    assert "no C compiler" in found.reason and "apt-get install gcc" in found.remedy
+    not_measured = ask(tmp_path, compiler=None)
+    assert isinstance(not_measured, NotMeasured)
+    assert "no C compiler" in not_measured.reason and "apt-get install gcc" in not_measured.remedy
 
 
 def test_looking_only_never_runs_the_compiler(tmp_path):
@@ -269,24 +269,24 @@ def test_looking_only_never_runs_the_compiler(tmp_path):
 )
 def test_a_program_that_fails_is_a_reason_and_is_not_cached(tmp_path, program, reason):
     compiler, _ = compiler_of(tmp_path, program)
-    found = ask(tmp_path, compiler=compiler)
-    assert isinstance(found, NotMeasured)
-    assert reason in found.reason
+    not_measured = ask(tmp_path, compiler=compiler)
+    assert isinstance(not_measured, NotMeasured)
+    assert reason in not_measured.reason
     assert not (tmp_path / "cache").exists()
 
 
 @pytest.mark.parametrize("path", ["/nonexistent/cc", shutil.which("false")])
 def test_a_compiler_that_fails_is_a_reason(tmp_path, path):
-    found = ask(tmp_path, compiler=path)
-    assert isinstance(found, NotMeasured)
-    assert found.remedy
+    not_measured = ask(tmp_path, compiler=path)
+    assert isinstance(not_measured, NotMeasured)
+    assert not_measured.remedy
 
 
 def test_a_program_that_hangs_is_ended(tmp_path):
     compiler, _ = compiler_of(tmp_path, "exec sleep 30")
-    found = ask(tmp_path, compiler=compiler, limit_s=0.2)
-    assert isinstance(found, NotMeasured)
-    assert "did not end within 0.2 s" in found.reason
+    not_measured = ask(tmp_path, compiler=compiler, limit_s=0.2)
+    assert isinstance(not_measured, NotMeasured)
+    assert "did not end within 0.2 s" in not_measured.reason
 
 
 @pytest.mark.parametrize(("l3_mib", "rounds"), [(32, (5, 12)), (300, (1, 2))])
@@ -298,8 +298,8 @@ def test_a_large_cache_is_read_past_less_often(tmp_path, l3_mib, rounds):
     )
     info = parse_cpuinfo(EPYC)
     peak_of(info=info, isa=ISAS[0], topology=host, compiler=compiler, cache_dir=None, measure=True)
-    _, alone, each, _, *asked = (tmp_path / "asked").read_text().split()
-    assert tuple(map(int, asked)) == rounds
+    _, alone, each, _, *round_counts = (tmp_path / "asked").read_text().split()
+    assert tuple(map(int, round_counts)) == rounds
     assert min(int(alone), 2 * int(each)) >= 4 * (l3_mib << 20), "more than the caches hold"
 
 

@@ -50,9 +50,9 @@ def by_id(profile: Profile) -> str:
 
 
 def test_every_device_that_was_asked_for_has_a_profile():
-    wanted = "k80 p100 v100 t4 rtx-2080-ti titan-rtx rtx-3060-laptop rtx-3090 rtx-4090 a4000 a6000 a100-40gb a100-80gb"
-    wanted += " a10 l4 l40s h100 h200 b200 w6600 w7800 mi250x"
-    assert set(wanted.split()) <= {p.device.id for p in ALL}
+    expected_ids = "k80 p100 v100 t4 rtx-2080-ti titan-rtx rtx-3060-laptop rtx-3090 rtx-4090 a4000 a6000 a100-40gb a100-80gb"
+    expected_ids += " a10 l4 l40s h100 h200 b200 w6600 w7800 mi250x"
+    assert set(expected_ids.split()) <= {p.device.id for p in ALL}
     assert [p.device.id for p in ALL] == sorted(p.device.id for p in ALL)
 
 
@@ -152,9 +152,9 @@ def test_no_two_profiles_answer_to_one_name():
     ],
 )
 def test_names_that_drivers_report_find_their_profile(name, expected):
-    found = profile_named(name)
-    assert found is not None
-    assert found.device.id == expected
+    profile = profile_named(name)
+    assert profile is not None
+    assert profile.device.id == expected
 
 
 @pytest.mark.parametrize("name", ["", " ", "h20", "NVIDIA", "NVIDIA H200 MIG 1g.18gb", "rtx"])

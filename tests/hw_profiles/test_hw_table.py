@@ -67,8 +67,8 @@ def test_no_two_rows_and_no_profile_answer_to_one_name() -> None:
     ],
 )
 def test_names_find_their_row(name: str, expected: str) -> None:
-    found = known_named(name)
-    assert found is not None and found.id == expected
+    row = known_named(name)
+    assert row is not None and row.id == expected
 
 
 def test_a_row_that_says_enough_is_a_device() -> None:
@@ -89,10 +89,10 @@ def test_a_row_that_does_not_is_said_to_be_known_by_name_only() -> None:
 
 
 def test_an_architecture_and_a_number_of_units_say_what_they_say() -> None:
-    found = known_arch("gfx90a", 104, name="gfx90a68")
-    assert found is not None
-    assert found.facts["compute_units"] == 104 and found.facts["wave_width"] == 64
-    assert "clock_mhz" not in found.facts and "peak_gflops" not in found.facts
+    row = known_arch("gfx90a", 104, name="gfx90a68")
+    assert row is not None
+    assert row.facts["compute_units"] == 104 and row.facts["wave_width"] == 64
+    assert "clock_mhz" not in row.facts and "peak_gflops" not in row.facts
     assert known_arch("gfx9999", 1, name="x") is None
 
 

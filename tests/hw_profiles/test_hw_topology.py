@@ -11,16 +11,16 @@ MIB = 1 << 20
 
 
 def test_a_plain_machine(tmp_path):
-    place = topology(machine(tmp_path))
-    assert (place.cores, place.cpus, place.quota) == (2, (0, 1), None)
-    assert (place.l1_bytes, place.l2_bytes, place.l3_bytes) == (48 << 10, MIB, 32 * MIB)
-    assert place.memory_bytes == 24684100 * 1024
+    cpu_topology = topology(machine(tmp_path))
+    assert (cpu_topology.cores, cpu_topology.cpus, cpu_topology.quota) == (2, (0, 1), None)
+    assert (cpu_topology.l1_bytes, cpu_topology.l2_bytes, cpu_topology.l3_bytes) == (48 << 10, MIB, 32 * MIB)
+    assert cpu_topology.memory_bytes == 24684100 * 1024
 
 
 def test_smt_siblings_count_once(tmp_path):
-    place = topology(machine(tmp_path, cpus=8, threads_per_core=2))
-    assert (place.cores, place.cpus) == (4, (0, 1, 2, 3))
-    assert place.l2_bytes == MIB  # shared by the two threads of one core: whole
+    cpu_topology = topology(machine(tmp_path, cpus=8, threads_per_core=2))
+    assert (cpu_topology.cores, cpu_topology.cpus) == (4, (0, 1, 2, 3))
+    assert cpu_topology.l2_bytes == MIB  # shared by the two threads of one core: whole
 
 
 def test_affinity_takes_cores_away(tmp_path):
@@ -34,8 +34,8 @@ def test_an_l2_shared_by_a_cluster_is_divided_among_its_cores(tmp_path):
 
 def test_without_sys_every_cpu_is_a_core_and_caches_are_unknown(tmp_path):
     host = replace(machine(tmp_path, cpus=4), sysfs=tmp_path / "nowhere")
-    place = topology(host)
-    assert (place.cores, place.l1_bytes, place.l2_bytes, place.l3_bytes) == (4, None, None, None)
+    cpu_topology = topology(host)
+    assert (cpu_topology.cores, cpu_topology.l1_bytes, cpu_topology.l2_bytes, cpu_topology.l3_bytes) == (4, None, None, None)
 
 
 @pytest.mark.parametrize(
@@ -44,9 +44,9 @@ def test_without_sys_every_cpu_is_a_core_and_caches_are_unknown(tmp_path):
 def test_cgroup_v2_quota(tmp_path, text, cores, quota):
     host = machine(tmp_path, cpus=4, cgroup="0::/jobs/a\n")
     write(host.sysfs / "fs/cgroup/jobs/a/cpu.max", text)
-    place = topology(host)
-    assert (place.cores, place.quota) == (cores, quota)
-    assert len(place.cpus) == cores
+    cpu_topology = topology(host)
+    assert (cpu_topology.cores, cpu_topology.quota) == (cores, quota)
+    assert len(cpu_topology.cpus) == cores
 
 
 def test_the_strictest_group_from_the_inner_to_the_root_counts(tmp_path):
@@ -62,8 +62,8 @@ def test_cgroup_v1_quota_and_a_path_from_outside_the_container(tmp_path):
     write(host.sysfs / "fs/cgroup/cpu/cpu.cfs_quota_us", "200000\n")
     write(host.sysfs / "fs/cgroup/cpu/cpu.cfs_period_us", "100000\n")
     write(host.sysfs / "fs/cgroup/memory/memory.limit_in_bytes", str(512 * MIB))
-    place = topology(host)
-    assert (place.cores, place.quota, place.memory_bytes) == (2, 2.0, 512 * MIB)
+    cpu_topology = topology(host)
+    assert (cpu_topology.cores, cpu_topology.quota, cpu_topology.memory_bytes) == (2, 2.0, 512 * MIB)
 
 
 def test_unlimited_cgroup_v1_is_no_limit(tmp_path):
@@ -71,8 +71,8 @@ def test_unlimited_cgroup_v1_is_no_limit(tmp_path):
     write(host.sysfs / "fs/cgroup/cpu/cpu.cfs_quota_us", "-1\n")
     write(host.sysfs / "fs/cgroup/cpu/cpu.cfs_period_us", "100000\n")
     write(host.sysfs / "fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712")
-    place = topology(host)
-    assert (place.cores, place.quota, place.memory_bytes) == (2, None, 24684100 * 1024)
+    cpu_topology = topology(host)
+    assert (cpu_topology.cores, cpu_topology.quota, cpu_topology.memory_bytes) == (2, None, 24684100 * 1024)
 
 
 @pytest.mark.parametrize("text", ["", "nonsense", "0 0", "100000 0", "-5 100000", "\x00"])

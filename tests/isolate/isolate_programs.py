@@ -15,7 +15,7 @@ from haotuner.isolate.answers import MISSING, Job, Refusal
 from haotuner.isolate.program import Program
 
 
-def willing(told: Mapping[str, Any]) -> Program:
+def willing(settings: Mapping[str, Any]) -> Program:
     """Serves everything below; its greeting is what it was told and what it finds."""
     print("hello from a library")  # must not look like an answer
     state: dict[str, int] = {}
@@ -61,20 +61,20 @@ def willing(told: Mapping[str, Any]) -> Program:
         "environment": lambda job: {"value": os.environ.get(job["name"])},
         "odd": lambda job: {"refused": job["refused"]},
     }  # fmt: skip
-    return Program(verbs=verbs, greeting={"told": dict(told), "path": sys.path})
+    return Program(verbs=verbs, greeting={"told": dict(settings), "path": sys.path})
 
 
-def absent(told: Mapping[str, Any]) -> Program:
+def absent(settings: Mapping[str, Any]) -> Program:
     """Needs a library that nobody has."""
     raise Refusal("load", MISSING, "no_such_library is not installed")
 
 
-def broken(told: Mapping[str, Any]) -> Program:
+def broken(settings: Mapping[str, Any]) -> Program:
     """Fails while it loads."""
     raise ValueError("cannot load this")
 
 
-def silent(told: Mapping[str, Any]) -> Program:
+def silent(settings: Mapping[str, Any]) -> Program:
     """Never gets ready."""
     time.sleep(600)
     return Program(verbs={})

@@ -30,9 +30,9 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def child() -> Iterator[Child]:
-    found = Child(f"{PROGRAMS}:willing", {"x": 1})
-    yield found
-    found.close()
+    process = Child(f"{PROGRAMS}:willing", {"x": 1})
+    yield process
+    process.close()
 
 
 def state(pid: int) -> str:
@@ -71,14 +71,14 @@ def test_it_answers_a_program_that_has_a_thousand_files_open(child: Child) -> No
     if resource.RLIM_INFINITY != hard < 1200:
         pytest.skip(f"descriptors: this host allows {hard}")
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 1200), hard))
-    held: list[int] = []
+    descriptors: list[int] = []
     try:
-        while not held or held[-1] < 1030:
-            held.append(os.dup(0))
+        while not descriptors or descriptors[-1] < 1030:
+            descriptors.append(os.dup(0))
         assert child.ask(COUNT, LIMIT_S)["count"] == 1
     finally:
-        for one in held:
-            os.close(one)
+        for descriptor in descriptors:
+            os.close(descriptor)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
@@ -206,17 +206,17 @@ def test_a_child_that_rests_stands_still_unless_it_is_asked() -> None:
 
 def test_signals_to_everybody_are_left_to_the_parent(child: Child) -> None:
     process = child.ask(COUNT, LIMIT_S)["process"]
-    for asked in (signal.SIGINT, signal.SIGTERM):
-        os.kill(process, asked)
+    for signal_number in (signal.SIGINT, signal.SIGTERM):
+        os.kill(process, signal_number)
     assert child.ask(COUNT, LIMIT_S) == {"count": 2, "process": process}
 
 
 def test_environment_path_and_limits_are_those_asked_for(tmp_path: Path) -> None:
     (tmp_path / "own_program.py").write_text(
         "import resource\nfrom haotuner.isolate.program import Program\n"
-        "def serve(told):\n"
+        "def serve(settings):\n"
         "    which = (resource.RLIMIT_CORE, resource.RLIMIT_FSIZE, resource.RLIMIT_DATA)\n"
-        "    sizes = [resource.getrlimit(one)[0] for one in which]\n"
+        "    sizes = [resource.getrlimit(limit)[0] for limit in which]\n"
         "    return Program(verbs={}, greeting={'sizes': sizes})\n"
     )
     child = Child("own_program:serve", path=[str(tmp_path), *sys.path], limits=Limits(file_bytes=1 << 20, memory_share=0.5))
@@ -227,9 +227,9 @@ def test_environment_path_and_limits_are_those_asked_for(tmp_path: Path) -> None
     hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
     assert (core, file) == (0, 1 << 20)
     assert data == (physical // 2 if hard == resource.RLIM_INFINITY else min(physical // 2, hard))
-    told = Child(f"{PROGRAMS}:willing", environment={**os.environ, "HAOTUNER_TEST": "yes"})
-    assert told.ask({"do": "environment", "name": "HAOTUNER_TEST"}, LIMIT_S) == {"value": "yes"}
-    told.close()
+    configured = Child(f"{PROGRAMS}:willing", environment={**os.environ, "HAOTUNER_TEST": "yes"})
+    assert configured.ask({"do": "environment", "name": "HAOTUNER_TEST"}, LIMIT_S) == {"value": "yes"}
+    configured.close()
 
 
 PARENT = """
@@ -274,8 +274,8 @@ def test_kill_9_of_the_parent_leaves_nobody(how: str) -> None:
 
 def test_a_command_ends_with_its_words_and_its_status() -> None:
     script = "import sys; print('out'); print('err', file=sys.stderr); sys.exit(int(sys.argv[1]))"
-    found = group.run([sys.executable, "-c", script, "7"], LIMIT_S)
-    assert (found.code, found.out, found.errors) == (7, "out\n", "err\n")
+    completed = group.run([sys.executable, "-c", script, "7"], LIMIT_S)
+    assert (completed.code, completed.out, completed.errors) == (7, "out\n", "err\n")
     assert group.run([sys.executable, "-c", "import os, signal; os.kill(os.getpid(), 9)"], LIMIT_S).code == -9
     assert group.run(["cat"], LIMIT_S).out == "", "it has nothing to read"
     assert group.run(["env"], LIMIT_S, {"A": "1"}).out == "A=1\n"

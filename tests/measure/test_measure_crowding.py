@@ -49,9 +49,9 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    found = Clock()
-    monkeypatch.setattr(module, "time", found)
-    return found
+    fake_clock = Clock()
+    monkeypatch.setattr(module, "time", fake_clock)
+    return fake_clock
 
 
 class Trials:
@@ -135,9 +135,9 @@ def test_where_cores_are_always_shared_nothing_is_crowded_once_that_is_known(clo
     patience, trials = RetryPolicy(), Trials(clock, answer(1.7), answer(1.6), answer(1.65))
     assert patience.least_crowded(trials)[1] == 1.0
     assert FIRST_S < clock.now < FIRST_S + 0.3
-    slept, asked = clock.slept, trials.asked
+    slept, trial_count = clock.slept, trials.asked
     assert [patience.least_crowded(trials)[1] for _ in range(3)] == pytest.approx([1.65 / 1.6] * 3)
-    assert (trials.asked, clock.slept) == (asked + 3, slept)
+    assert (trials.asked, clock.slept) == (trial_count + 3, slept)
 
 
 def test_a_spell_in_which_the_first_trial_began_is_not_taken_for_the_machine(clock: Clock) -> None:

@@ -31,10 +31,10 @@ ALL = 10**9  # all of the time was looked at
 times = st.floats(1.0, 1e6)
 
 
-def below_peak(found: float, compute: float) -> float:
+def below_peak(slowdown: float, compute: float) -> float:
     """What is taken out of a trial that the clock saw at this share of the peak."""
     room = 1 / compute - 1
-    return 1 + room * (1 - math.exp(-(found - 1) / room))
+    return 1 + room * (1 - math.exp(-(slowdown - 1) / room))
 
 
 def test_a_quiet_machine_changes_nothing() -> None:
@@ -55,16 +55,16 @@ def test_a_stream_of_weights_owes_to_memory_and_many_rows_to_arithmetic() -> Non
 
 def test_no_trial_is_corrected_to_the_peak_and_no_two_to_the_same() -> None:
     slow = replace(QUIET, compute_us=10.5)
-    found = [us / drift(MANY, CORE, us, slow, QUIET, ALL) for us in (2020.0, 2060.0, 2100.0, 2500.0)]
-    assert found == sorted(set(found)) and 2000.0 < found[0] < 2005.0
-    assert found[-1] == pytest.approx(2500 / 1.05**0.8, rel=0.01), "there is room enough"
+    corrected = [us / drift(MANY, CORE, us, slow, QUIET, ALL) for us in (2020.0, 2060.0, 2100.0, 2500.0)]
+    assert corrected == sorted(set(corrected)) and 2000.0 < corrected[0] < 2005.0
+    assert corrected[-1] == pytest.approx(2500 / 1.05**0.8, rel=0.01), "there is room enough"
     assert drift(MANY, CORE, 1900.0, slow, QUIET, ALL) == 1.0  # the clock is right, the peak of another day
 
 
 def test_few_looks_beside_long_calls_count_for_less() -> None:
     slow = replace(QUIET, compute_us=20.0)
-    found = [drift(MANY, CORE, 5000.0, slow, QUIET, looks) for looks in (1, 3, 30, ALL)]
-    assert found == sorted(found) and found[0] < 1.1 < 1.25 < found[-1]
+    drifts = [drift(MANY, CORE, 5000.0, slow, QUIET, looks) for looks in (1, 3, 30, ALL)]
+    assert drifts == sorted(drifts) and drifts[0] < 1.1 < 1.25 < drifts[-1]
     short = [drift(ONE_ROW, CORE, 400.0, replace(QUIET, memory_us=100.0), QUIET, looks) for looks in (10, ALL)]
     assert short[0] == pytest.approx(short[1], rel=0.02)
 
@@ -107,9 +107,9 @@ def test_no_look_reads_what_is_still_cached(tmp_path) -> None:
     library, mib = spied_library(tmp_path), 1 << 20
     table, round_bytes = TimerProcess(), 32 * mib
     cold = table.time(job(library, cold_bytes=round_bytes, most=24, least=24, limit_ns=0))
-    kept = ctypes.CDLL(str(library))
-    count = ctypes.c_longlong.in_dll(kept, "spied_count").value
-    looks, calls = ((ctypes.c_longlong * 4096).in_dll(kept, name)[:count] for name in ("spied_looks", "spied_calls"))
+    loaded = ctypes.CDLL(str(library))
+    count = ctypes.c_longlong.in_dll(loaded, "spied_count").value
+    looks, calls = ((ctypes.c_longlong * 4096).in_dll(loaded, name)[:count] for name in ("spied_looks", "spied_calls"))
     assert count >= len(cold["samples_us"]) == 24
     for at, weight in zip(looks, calls, strict=True):
         ahead = (at - weight) % round_bytes
@@ -125,7 +125,7 @@ def test_the_first_looks_never_read_the_same_memory_twice() -> None:
 
 
 def test_a_look_at_the_start_sees_both(tmp_path) -> None:
-    found = TimerProcess().watch({"library": str(mutant_library(tmp_path)), "cold_bytes": 0})
-    pace = ThroughputProbe.quiet(found)
-    assert len(found["memory_us"]) == len(found["compute_us"]) > 30
-    assert min(found["memory_us"]) <= pace.memory_us <= max(found["memory_us"]) and pace.compute_us > 1
+    samples = TimerProcess().watch({"library": str(mutant_library(tmp_path)), "cold_bytes": 0})
+    pace = ThroughputProbe.quiet(samples)
+    assert len(samples["memory_us"]) == len(samples["compute_us"]) > 30
+    assert min(samples["memory_us"]) <= pace.memory_us <= max(samples["memory_us"]) and pace.compute_us > 1

@@ -41,9 +41,9 @@ def store() -> MemoryStore:
 
 @pytest.fixture(scope="module")
 def lab(device: Device, store: MemoryStore) -> Iterator[DeviceMeasurer]:
-    found = new_lab(device, store)
-    yield found
-    found.close()
+    measurer = new_lab(device, store)
+    yield measurer
+    measurer.close()
 
 
 def timer_of(lab: DeviceMeasurer) -> CpuTimer:
@@ -78,7 +78,7 @@ def test_a_kernel_that_does_not_build_fails_alone(lab: DeviceMeasurer, device: D
 @pytest.mark.parametrize("builders", [1, 2])
 @pytest.mark.parametrize("count", [1, 2, 5, 38, 100])
 def test_what_a_turn_builds_first_is_little(builders: int, count: int) -> None:
-    names = [str(place) for place in range(count)]
+    names = [str(index) for index in range(count)]
     batches = _batches(names, builders, BATCH)
     assert [name for batch in batches for name in batch] == names
     assert max(map(len, batches[:builders])) <= FIRST_BATCH
@@ -88,11 +88,15 @@ def test_what_a_turn_builds_first_is_little(builders: int, count: int) -> None:
 
 
 def test_a_composition_of_kernels_built_apart_is_measured(lab: DeviceMeasurer, device: Device) -> None:
-    one, four = name(device, 1), name(device, 4, vectors=2)
-    lab.prepare([one])
-    lab.prepare([four])
+    one_row, four_rows = name(device, 1), name(device, 4, vectors=2)
+    lab.prepare([one_row])
+    lab.prepare([four_rows])
     records = lab.measure(
-        [trial(f"{four}*2+{one}*3", 11), trial(f"{four}*2+{one}*3", 11, threads=2, split="m"), trial(four, 8)]
+        [
+            trial(f"{four_rows}*2+{one_row}*3", 11),
+            trial(f"{four_rows}*2+{one_row}*3", 11, threads=2, split="m"),
+            trial(four_rows, 8),
+        ]
     )
     assert all(isinstance(record.outcome, Timed) for record in records)
 
@@ -122,8 +126,8 @@ def test_a_record_of_several_threads_says_whether_they_shared_a_core(device: Dev
     """What is usual for one thread count is not for another: four threads on two cores always share them."""
     lab = new_lab(device, MemoryStore())
     try:
-        one, two, four = lab.measure([trial(name(device, 1), 60, threads=threads) for threads in (1, 2, 4)])
-        assert "crowding" not in one.facts and set(timer_of(lab)._patience) == {2, 4}
+        serial, two, four = lab.measure([trial(name(device, 1), 60, threads=threads) for threads in (1, 2, 4)])
+        assert "crowding" not in serial.facts and set(timer_of(lab)._patience) == {2, 4}
         assert all(0 < float(record.facts["crowding"]) <= 1.0 for record in (two, four)), "the first of its kind is usual"
     finally:
         lab.close()

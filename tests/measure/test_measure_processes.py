@@ -25,9 +25,9 @@ LIMIT_S = float(WALL_S)  # these jobs answer in milliseconds, the machine may be
 
 @pytest.fixture(scope="module")
 def worker() -> Iterator[Child]:
-    found = process(TIMING, ENVIRONMENT)
-    yield found
-    found.close()
+    child = process(TIMING, ENVIRONMENT)
+    yield child
+    child.close()
 
 
 @pytest.fixture(scope="module")
@@ -113,8 +113,8 @@ def test_the_child_outlives_the_thread_that_started_it(sound: Path) -> None:
 def test_signals_to_the_whole_group_are_left_to_the_parent(worker: Child, sound: Path) -> None:
     """A worker that dies of them would be taken for a kernel that crashes."""
     child = _child_of(worker, sound)
-    for asked in (signal.SIGINT, signal.SIGTERM):
-        os.kill(child, asked)
+    for signal_number in (signal.SIGINT, signal.SIGTERM):
+        os.kill(child, signal_number)
     assert _child_of(worker, sound) == child
 
 

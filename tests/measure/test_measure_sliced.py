@@ -74,10 +74,10 @@ def test_a_kernel_is_verified_whole_and_cut_and_timed_cold_and_hot(kind: OpKind,
     two: dict[str, Any] = {"threads": 2, "axis": op.axes.index(op.parallel[0])}
     one_row = {**two, "shape": {**shape, op.parallel[0]: 1}}
     for more in ({}, {"cold_bytes": 1 << 16}, two, one_row):
-        found = timer.time(job(kind, path, 1, **{"shape": shape, **more}))
-        assert any(found["together_us"]) == (more is two), "one row is one thread's: others' cores do not matter"
-        assert len(found["samples_us"]) >= 3 and min(found["samples_us"]) > 0
-        assert ("cold_bytes" in more) == (min(found["memory_us"]) > 0) or sum(shape.values()) < 1 << 20
+        timing = timer.time(job(kind, path, 1, **{"shape": shape, **more}))
+        assert any(timing["together_us"]) == (more is two), "one row is one thread's: others' cores do not matter"
+        assert len(timing["samples_us"]) >= 3 and min(timing["samples_us"]) > 0
+        assert ("cold_bytes" in more) == (min(timing["memory_us"]) > 0) or sum(shape.values()) < 1 << 20
 
 
 def test_a_wrong_kernel_and_a_wrong_job_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,7 +92,7 @@ def test_samples_are_as_many_as_asked_for_and_positive(table: TimerProcess, tmp_
 
 def test_cold_weights_take_at_least_the_bytes_asked_for_and_two_copies(table: TimerProcess, tmp_path: Path) -> None:
     library = mutant_library(tmp_path)
-    one = 2 * NR * K
-    for cold_bytes, floats in ((0, one), (1, 2 * one), (1 << 16, 1 << 14)):
+    weight_floats = 2 * NR * K
+    for cold_bytes, floats in ((0, weight_floats), (1, 2 * weight_floats), (1 << 16, 1 << 14)):
         assert table.time(job(library, cold_bytes=cold_bytes))["samples_us"]
-        assert floats <= table._flat["w"].size <= floats + one
+        assert floats <= table._flat["w"].size <= floats + weight_floats

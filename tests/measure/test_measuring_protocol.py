@@ -51,12 +51,12 @@ def test_a_sample_is_what_it_was(golden: Any) -> None:
     """Where this differs: raise MEASURING of policy.py unless times stay comparable, then rewrite the golden."""
     process = Answering()
     timer = CpuTimer(CORE, Policy(), cast(Child, process), CpuBackend().family_of, seed=0)
-    told: list[Any] = [{"measuring": MEASURING, "cold bytes": Policy().cold_bytes(CORE)}]
+    entries: list[Any] = [{"measuring": MEASURING, "cold bytes": Policy().cold_bytes(CORE)}]
     for text, composition, shape, more in TRIALS:
-        op, place = Op.parse(text), LibrarySlot(library="library.so", index=0)
+        op, slot = Op.parse(text), LibrarySlot(library="library.so", index=0)
         trial = Trial.of(op, composition, shape, **more)
-        timed = timer.time(trial, op, composition, {part.kernel: place for part in composition.parts}, 0.0)
+        timed = timer.time(trial, op, composition, {part.kernel: slot for part in composition.parts}, 0.0)
         assert not isinstance(timed, Failed)
-        told += [*process.requests, {"samples us": _digits(timed[0].samples_us), "facts": _digits(timed[1].values())}]
+        entries += [*process.requests, {"samples us": _digits(timed[0].samples_us), "facts": _digits(timed[1].values())}]
         process.requests.clear()
-    golden("\n".join(json.dumps(one, sort_keys=True) for one in told) + "\n")
+    golden("\n".join(json.dumps(entry, sort_keys=True) for entry in entries) + "\n")

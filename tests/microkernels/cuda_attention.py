@@ -46,9 +46,9 @@ class Case:
     @property
     def family(self) -> CudaGenerated:
         """Its family."""
-        found = short_family(f"cuda_generated_attention_{self.op.dtype}")
-        assert found is not None
-        return found
+        generated_family = short_family(f"cuda_generated_attention_{self.op.dtype}")
+        assert generated_family is not None
+        return generated_family
 
     @property
     def kernel(self) -> MicroKernel:
@@ -109,17 +109,17 @@ def judged(library: ctypes.CDLL, symbol: str, queries: int, keys: int, gap: int)
     shape = Shape.of({axis: {"t": queries, "s": keys}.get(axis, 2) for axis in op.dynamic})
     inputs = numerics.draw(op, shape, np.random.default_rng(0))
     out = numerics.Guarded(op.operand_shape(op.meaning.output, shape), op.dtype, guard=23 if gap % 8 else 24)
-    arrays: list[Any] = [*(numerics.spaced(one, gap) if gap else one for one in inputs.values()), out.inner]
+    arrays: list[Any] = [*(numerics.spaced(array, gap) if gap else array for array in inputs.values()), out.inner]
     arguments, extents = Arguments(), op.extents(shape)
-    for place, array in enumerate(arrays):
-        arguments.data[place] = array.ctypes.data if array.size else nowhere()
+    for index, array in enumerate(arrays):
+        arguments.data[index] = array.ctypes.data if array.size else nowhere()
         for axis, stride in enumerate(array.strides):
-            arguments.strides[place][axis] = stride // BYTES
+            arguments.strides[index][axis] = stride // BYTES
     cut, plan = case.family.cut(case.kernel), case.family.plan(case.kernel)
-    for place, name in enumerate(plan.graph.dimensions):
-        arguments.sizes[place] = extents[name]
+    for index, name in enumerate(plan.graph.dimensions):
+        arguments.sizes[index] = extents[name]
     partial = np.full(max(1, cut.floats(out.inner.shape)) + 1, np.nan, np.float32)
-    arguments.partial, said = partial.ctypes.data, ""
+    arguments.partial, report = partial.ctypes.data, ""
     for phases in ((0,), (1, 2)) if case.parts > 1 else ((0,),):
         out.inner[...] = np.nan
         error = 0
@@ -129,18 +129,18 @@ def judged(library: ctypes.CDLL, symbol: str, queries: int, keys: int, gap: int)
             error = error or library[f"run_{symbol}"](ctypes.byref(launched), 3)
         verdict = numerics.check(op, inputs, out.inner)
         if error or verdict.wrong or out.touched():
-            said += f"{symbol} {shape} gap {gap} phases {phases}: error {error}, {verdict}, touched {out.touched()}\n"
-    return said
+            report += f"{symbol} {shape} gap {gap} phases {phases}: error {error}, {verdict}, touched {out.touched()}\n"
+    return report
 
 
 def main(library: str, symbols: Sequence[str]) -> None:
     """Every case, at all its shapes."""
     ctypes.CDLL(str(build.machine()), ctypes.RTLD_GLOBAL)
-    held = ctypes.CDLL(library)
+    loaded = ctypes.CDLL(library)
     for symbol in symbols:
         for queries, keys in CASES[symbol].shapes:
             for gap in CASES[symbol].gaps:
-                print(judged(held, symbol, queries, keys, gap), end="")
+                print(judged(loaded, symbol, queries, keys, gap), end="")
 
 
 if __name__ == "__main__":

@@ -43,18 +43,21 @@ PROGRAMS: dict[str, tuple[Plan, str]] = {
 def wrong(library: ctypes.CDLL, symbol: str, sizes: dict[str, int], gap: int, blocks: int) -> str:
     """What is wrong with a call at these sizes, rows so far apart; empty if nothing is."""
     (plan, dtype), rng = PROGRAMS[symbol], np.random.default_rng(0)
-    graph, kept = plan.graph, numerics.numpy_dtype(dtype)
+    graph, storage_dtype = plan.graph, numerics.numpy_dtype(dtype)
 
     def shape(name: str) -> list[int]:
         return [evaluate(extent, sizes) for extent in graph.types[name].shape]
 
-    given = {name: rng.standard_normal(shape(name)).astype(kept) for name in graph.inputs}
+    inputs = {name: rng.standard_normal(shape(name)).astype(storage_dtype) for name in graph.inputs}
     outs = {name: numerics.Guarded(tuple(shape(name)), dtype) for name in written(graph)}
-    arrays = [*(numerics.spaced(one, gap) if gap else one for one in given.values()), *(one.inner for one in outs.values())]
+    arrays = [
+        *(numerics.spaced(array, gap) if gap else array for array in inputs.values()),
+        *(guarded.inner for guarded in outs.values()),
+    ]
     arguments = Arguments()
-    for place, array in enumerate(arrays):
-        arguments.data[place] = array.ctypes.data if array.size else nowhere()
-        arguments.strides[place][: array.ndim] = [stride // kept.itemsize for stride in array.strides]
+    for index, array in enumerate(arrays):
+        arguments.data[index] = array.ctypes.data if array.size else nowhere()
+        arguments.strides[index][: array.ndim] = [stride // storage_dtype.itemsize for stride in array.strides]
     arguments.sizes[: len(graph.dimensions)] = [sizes[name] for name in graph.dimensions]
     levels = levels_of_folds(plan) if plan.schedule.parts > 1 else ()
     tiles = -(-sizes["n"] // (plan.schedule.lanes * plan.schedule.unroll))
@@ -65,25 +68,27 @@ def wrong(library: ctypes.CDLL, symbol: str, sizes: dict[str, int], gap: int, bl
     for phase in range(1, 2 + len(levels)) if parts > 1 else (0,):
         arguments.phase, arguments.parts = phase, parts
         error = error or library[f"run_{symbol}"](ctypes.byref(arguments), blocks, threads)
-    said = [f"error {error}"] * bool(error)
-    want = interpret(graph, {name: one.astype(np.float32) for name, one in given.items()})
+    errors = [f"error {error}"] * bool(error)
+    expected = interpret(graph, {name: array.astype(np.float32) for name, array in inputs.items()})
     for name, out in outs.items():
         close = 2e-5 if dtype == "fp32" else 2e-3
-        said += [f"{name} is wrong"] * (not np.allclose(out.inner.astype(np.float32), want[name], rtol=close, atol=close))
-        said += [f"wrote outside {name}"] * out.touched()
-    return f"{symbol} {sizes}: {', '.join(said)}" if said else ""
+        errors += [f"{name} is wrong"] * (
+            not np.allclose(out.inner.astype(np.float32), expected[name], rtol=close, atol=close)
+        )
+        errors += [f"wrote outside {name}"] * out.touched()
+    return f"{symbol} {sizes}: {', '.join(errors)}" if errors else ""
 
 
 def main(library: str, symbols: Sequence[str]) -> None:
     """The programs at ragged sizes, by fewer groups than rows and by more; no row, and rows of nothing."""
     ctypes.CDLL(str(build.machine()), ctypes.RTLD_GLOBAL)
-    held = ctypes.CDLL(library)
+    loaded = ctypes.CDLL(library)
     for symbol in symbols:
         for m, n, gap, blocks in ((3, 37, 3, 1), (2, 131, 0, 2), (1, 1, 0, 1), (5, 300, 1, 3), (0, 5, 0, 1), (3, 0, 0, 1)):
             if n == 0 and symbol == "deep":
                 continue  # the largest of nothing less itself is no number
-            if said := wrong(held, symbol, {"k": 2, "m": m, "n": n}, gap, blocks):
-                print(said)
+            if message := wrong(loaded, symbol, {"k": 2, "m": m, "n": n}, gap, blocks):
+                print(message)
 
 
 if __name__ == "__main__":

@@ -227,8 +227,10 @@ _VARIANTS = {
     ),
 }
 VARIANTS = {  # every second one is built for steps
-    way: tuple(replace(one, kernel=stepped(one.kernel)) if place % 2 else one for place, one in enumerate(found))
-    for way, found in _VARIANTS.items()
+    way: tuple(
+        replace(variant, kernel=stepped(variant.kernel)) if index % 2 else variant for index, variant in enumerate(variants)
+    )
+    for way, variants in _VARIANTS.items()
 }
 
 
@@ -257,8 +259,10 @@ def unit_text(programs: Mapping[str, tuple[CudaDense, MicroKernel]], reduces: Se
 
     if not in_a_run():
         return write()
-    asked = [(symbol, type(family).__name__, family.name, kernel.name) for symbol, (family, kernel) in programs.items()]
-    return kept.text("unit-text", [kept.sources(), repr((asked, list(reduces)))], write)
+    descriptions = [
+        (symbol, type(family).__name__, family.name, kernel.name) for symbol, (family, kernel) in programs.items()
+    ]
+    return kept.text("unit-text", [kept.sources(), repr((descriptions, list(reduces)))], write)
 
 
 def kernel_part(unit: str) -> str:

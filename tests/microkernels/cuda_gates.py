@@ -52,8 +52,8 @@ def broken(family: CudaDense, kernel: MicroKernel, arch: str, code: Code) -> Ite
     """The gates that a kernel's code breaks, in words. Builds for steps may have longer loops: see ``fused.py``."""
     with_steps = is_stepped(kernel)
     kind = family.name.rpartition("_")[0]
-    for found in FOUND_BEFORE:
-        kind = kind.replace(f"cuda_{found}", "cuda_")
+    for prefix in FOUND_BEFORE:
+        kind = kind.replace(f"cuda_{prefix}", "cuda_")
     multiplies = (OF_BYTES if family.dtype == "int8" else MATRIX)[kind]
     loop = code.main_loop(multiplies)
     count = loop.count(multiplies)
@@ -115,8 +115,8 @@ def proposed(device: str, each: int | None, ops: Sequence[str] = OPS, shapes: st
     for op in ops:
         command = [sys.executable, "-m", "haotuner", "candidates", "--op", op, "--shapes", shapes, "--device", device]
         done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=WALL_S, check=True)
-        kept = [MicroKernel.parse(name) for name in json.loads(done.stdout)["kept"]]
-        kernels += kept if each is None else some_of_each_family(kept, each)
+        candidates = [MicroKernel.parse(name) for name in json.loads(done.stdout)["kept"]]
+        kernels += candidates if each is None else some_of_each_family(candidates, each)
     return kernels
 
 
@@ -125,7 +125,7 @@ def some_of_each_family(kernels: Sequence[MicroKernel], each: int) -> list[Micro
     draw, families = random.Random(0), defaultdict(list)
     for kernel in kernels:
         families[kernel.family].append(kernel)
-    return [one for _, members in sorted(families.items()) for one in draw.sample(members, min(each, len(members)))]
+    return [kernel for _, members in sorted(families.items()) for kernel in draw.sample(members, min(each, len(members)))]
 
 
 def checked(kernels: Sequence[MicroKernel], arch: str, folder: Path) -> dict[str, list[str]]:
@@ -133,7 +133,7 @@ def checked(kernels: Sequence[MicroKernel], arch: str, folder: Path) -> dict[str
     nvdisasm = find_nvdisasm()
     assert nvdisasm is not None
     families = {family.name: family for family in CUDA_FAMILIES}
-    found: dict[str, list[str]] = {}
+    broken_gates: dict[str, list[str]] = {}
     for start in range(0, len(kernels), UNIT):
         programs = {kernel.name: (families[kernel.family], kernel) for kernel in kernels[start : start + UNIT]}
         cubin = build_cubin(programs, folder / f"{arch}-{start}.cubin", arch=arch)
@@ -143,5 +143,5 @@ def checked(kernels: Sequence[MicroKernel], arch: str, folder: Path) -> dict[str
             if cubin.resources[name]["spill_bytes"]:
                 why.append(f"{cubin.resources[name]['spill_bytes']:.0f} bytes of spills")
             if why:
-                found[name] = why
-    return found
+                broken_gates[name] = why
+    return broken_gates

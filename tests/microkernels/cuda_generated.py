@@ -62,8 +62,8 @@ def attention_plan(spec: str, rows: int, block: int, keys: int, parts: int = 1) 
     op = Op.parse(spec)
     family = CudaOnline(op.meaning)
     schedule = OnlineSchedule(lanes=WARP, along=DEPTH, rows=rows, block=block, keys=keys, out_rows=rows, parts=parts)
-    found: AnyPlan = family.plan(family.kernel_of(schedule, op))
-    return found
+    plan: AnyPlan = family.plan(family.kernel_of(schedule, op))
+    return plan
 
 
 def product_plan(tiles: tuple[int, ...]) -> tuple[str, AnyPlan]:
@@ -173,14 +173,14 @@ def judged(library: ctypes.CDLL, symbol: str, first: int, last: int, gap: int, b
     shape = Shape.of({axis: last if axis == op.dynamic[-1] else first for axis in op.dynamic})
     inputs = numerics.draw(op, shape, np.random.default_rng(0))
     out = numerics.Guarded(op.operand_shape(op.meaning.output, shape))
-    arrays: list[Any] = [*(numerics.spaced(one, gap) if gap else one for one in inputs.values()), out.inner]
+    arrays: list[Any] = [*(numerics.spaced(array, gap) if gap else array for array in inputs.values()), out.inner]
     arguments, extents = Arguments(), op.extents(shape)
-    for place, array in enumerate(arrays):
-        arguments.data[place] = array.ctypes.data if array.size else nowhere()
+    for index, array in enumerate(arrays):
+        arguments.data[index] = array.ctypes.data if array.size else nowhere()
         for axis, stride in enumerate(array.strides):
-            arguments.strides[place][axis] = stride // 4
-    for place, name in enumerate(plan.graph.dimensions):
-        arguments.sizes[place] = extents[name]
+            arguments.strides[index][axis] = stride // 4
+    for index, name in enumerate(plan.graph.dimensions):
+        arguments.sizes[index] = extents[name]
     error = 0
     arguments.parts, floats, stages = 1, out.inner.size, 2
     if isinstance(plan, Plan) and plan.schedule.parts > 1:
@@ -206,14 +206,14 @@ def judged(library: ctypes.CDLL, symbol: str, first: int, last: int, gap: int, b
 def main(library: str, symbols: Sequence[str]) -> None:
     """The programs at ragged extents, by fewer warps than rows and by more."""
     ctypes.CDLL(str(build.machine()), ctypes.RTLD_GLOBAL)
-    held = ctypes.CDLL(library)
+    loaded = ctypes.CDLL(library)
     for symbol in symbols:
         none = ((3, 0, 0),) if symbol == "joined" else ()
         for first, last, gap in ((1, 1, 3), (3, 37, 3), (5, 131, 3), (2, 1, 0), (3, 180, 0), *none):
             lanes = PROGRAMS[symbol][1].schedule.lanes
             for blocks, threads in ((1, 32), (2, 64)) if lanes <= WARP else ((1, lanes), (2, lanes)):
-                if said := judged(held, symbol, first, last, gap, blocks, threads):
-                    print(said)
+                if message := judged(loaded, symbol, first, last, gap, blocks, threads):
+                    print(message)
 
 
 if __name__ == "__main__":

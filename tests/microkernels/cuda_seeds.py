@@ -15,7 +15,7 @@ from tests.microkernels.cuda_examples import case_of
 def drawn(family: CudaDense, op: Op, device: Device, count: int, seed: int = 0) -> list[MicroKernel]:
     """So many points of the family whose block fits the device's shared memory, or all, in an order by seed."""
     room = device.shared_per_block_bytes or 0
-    every = [one for one in family.points(op, device) if family.footprint(one).shared_bytes <= room]
+    every = [point for point in family.points(op, device) if family.footprint(point).shared_bytes <= room]
     return random.Random(seed).sample(every, min(count, len(every)))
 
 
@@ -28,10 +28,10 @@ def ragged(family: CudaDense, kernel: MicroKernel) -> Case:
     launch, m = family.launch(kernel), tile.extent["m"] + 3
     if launch.groups and launch.maps and family.reads_kn(kernel):
         depth = 2 * tile.step["k"]  # whole steps: one map holds the matrices of all groups
-    ends, one = ((m // 3, m), (1,)) if launch.groups else ((), ())
+    ends, single_end = ((m // 3, m), (1,)) if launch.groups else ((), ())
     splits = 2 if launch.splits else 1
     calls = (
-        Call(m=1, n=wide, k=depth if launch.groups else v, ends=one),
+        Call(m=1, n=wide, k=depth if launch.groups else v, ends=single_end),
         Call(m=m, n=columns, k=depth, x_gap=v, y_gap=1, ends=ends, steps=("bias", "silu")),
         Call(m=m, n=-(-columns // 8) * 8, k=depth, splits=splits, ends=ends, steps=("residual",)),
     )

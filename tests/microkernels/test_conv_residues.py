@@ -36,6 +36,6 @@ def test_one_feature_fills_a_tile_with_its_residues(layout):
     small, large = (family.kernel(op, rows, 16, 1, 16) for rows in (4, 5))
     assert family.computed(small, "f", 1) == (1 if layout == "nchw" else 2)  # columns come by eight
     shape = Shape.of({"b": 2, "h": 10, "w": 12})
-    found = demand(BIG_CORE, family, op, [(small, shape)])
-    assert found.work.flops["simd"][0] == op.flops(shape)
+    demands = demand(BIG_CORE, family, op, [(small, shape)])
+    assert demands.work.flops["simd"][0] == op.flops(shape)
     assert dict(large.params).get("mt") == (4 if layout == "nchw" else None)

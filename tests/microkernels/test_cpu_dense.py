@@ -121,9 +121,9 @@ def test_a_tile_of_broken_panels_is_refused(nr: int, pw: int, vl: int) -> None:
 
 def test_the_footprint_counts_accumulators_the_shorter_side_and_one_scalar() -> None:
     for mr, vectors, registers in ((1, 1, 1 + 1 + 1), (6, 4, 24 + 4 + 1), (2, 12, 24 + 2 + 1), (14, 2, 28 + 2 + 1)):
-        asked = FAMILY.footprint(FAMILY.kernel(mr, vectors * 16, 16, 4, 16))
-        assert asked.registers_per_thread == registers
-        assert asked.shared_bytes == (mr + vectors * 16) * 4 * FP32_BYTES
+        footprint = FAMILY.footprint(FAMILY.kernel(mr, vectors * 16, 16, 4, 16))
+        assert footprint.registers_per_thread == registers
+        assert footprint.shared_bytes == (mr + vectors * 16) * 4 * FP32_BYTES
 
 
 def test_object_code_needs_nothing_from_tvm_but_its_errors(tmp_path: Path) -> None:

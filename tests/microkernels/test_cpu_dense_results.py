@@ -187,6 +187,6 @@ def shifted(shape: tuple[int, ...], offset: int, fill: float) -> Floats:
     size = int(np.prod(shape)) * 4
     raw = np.empty(size + 128, np.uint8)
     first = -raw.ctypes.data % 64 + offset
-    found: Floats = raw[first : first + size].view(np.float32).reshape(shape)
-    found[:] = fill
-    return found
+    array: Floats = raw[first : first + size].view(np.float32).reshape(shape)
+    array[:] = fill
+    return array

@@ -32,37 +32,37 @@ def programs() -> Any:
 def values() -> Any:
     rng = np.random.default_rng(0)
     small = rng.uniform(-1, 1, 4000) * 10.0 ** rng.uniform(-8, 2, 4000)
-    found = np.concatenate([SPECIAL, np.linspace(-12, 12, 20001), small])[: 24000 // LANES * LANES]
-    return found.astype(np.float32).reshape(4, -1)
+    samples = np.concatenate([SPECIAL, np.linspace(-12, 12, 20001), small])[: 24000 // LANES * LANES]
+    return samples.astype(np.float32).reshape(4, -1)
 
 
 @pytest.mark.parametrize("step", STEPS)
 def test_a_step_is_exact_to_units_of_the_last_place_and_keeps_nan_and_infinity(programs: Any, step: str) -> None:
     y, rng = values(), np.random.default_rng(1)
-    entered, given = y.astype(np.float64), {}
+    entered, arrays = y.astype(np.float64), {}
     for name, extent in operands_of((step,)):
-        given[name] = rng.standard_normal((1, y.shape[1]) if extent == "channel" else y.shape).astype(np.float32)
+        arrays[name] = rng.standard_normal((1, y.shape[1]) if extent == "channel" else y.shape).astype(np.float32)
     if step == "clamp":
-        given["low"], given["high"] = -np.abs(given["low"]), np.abs(given["high"])
-    operands = [np.broadcast_to(array, y.shape).copy() for array in given.values()]
+        arrays["low"], arrays["high"] = -np.abs(arrays["low"]), np.abs(arrays["high"])
+    operands = [np.broadcast_to(array, y.shape).copy() for array in arrays.values()]
     programs[f"step_{step}"](*(tvm_ffi.from_dlpack(array) for array in (y, *operands)))
     with np.errstate(all="ignore"):
-        want = STEPS[step].apply(entered, {name: array.astype(np.float64) for name, array in given.items()})
-        rounded = want.astype(np.float32)
+        expected = STEPS[step].apply(entered, {name: array.astype(np.float64) for name, array in arrays.items()})
+        rounded = expected.astype(np.float32)
         assert np.array_equal(np.isnan(y), np.isnan(rounded)) and np.array_equal(np.isinf(y), np.isinf(rounded))
         finite = np.isfinite(rounded)
         unit = np.maximum(np.spacing(np.maximum(np.abs(rounded), np.finfo(np.float32).tiny)), 2.0**-24 * np.abs(entered))
-        assert np.max(np.abs(y - want)[finite] / unit[finite]) <= WORST_ULPS
+        assert np.max(np.abs(y - expected)[finite] / unit[finite]) <= WORST_ULPS
 
 
 @pytest.mark.parametrize("step, ulps", [("sigmoid", 2.5), ("tanh", 2.0)])
 def test_functions_are_exact_where_their_results_are_small(programs: Any, step: str, ulps: float) -> None:
     """Against the result's own last place; for values under -17 a sigmoid is the exponential and nothing else."""
     y = np.linspace(-87, 17, 40000, dtype=np.float32).reshape(4, -1)
-    want = STEPS[step].apply(y.astype(np.float64), {})
+    expected = STEPS[step].apply(y.astype(np.float64), {})
     small = y < -17
     programs[f"step_{step}"](tvm_ffi.from_dlpack(y))
-    error = np.abs(y - want) / np.spacing(np.abs(want.astype(np.float32)))
+    error = np.abs(y - expected) / np.spacing(np.abs(expected.astype(np.float32)))
     assert error.max() <= ulps and error[small].max() <= 2.0
 
 

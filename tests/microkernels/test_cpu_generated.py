@@ -52,10 +52,12 @@ def kernels(kind: OpKind, options: Options) -> list[MicroKernel]:
     """Scalar code, and four lanes (any x86-64 runs them) along every axis, with everything that may be kept; squares."""
     family = CpuGenerated(kind)
     params = family._option_params(options)
-    made = [family._kernel(4, 2, axis, keep, params) for axis in (0, 1, 2, 4) for keep in range(2)]
+    candidates = [family._kernel(4, 2, axis, keep, params) for axis in (0, 1, 2, 4) for keep in range(2)]
     rank = len((kind.variant(options) if kind.variant else kind).output.axes({}))
-    made.append(family._kernel(4, 1, rank, 0, (("tr", 2), ("tv", 1), ("tt", 0), *params)))  # where squares can be turned
-    fits = [kernel for kernel in made if kernel["ax"] <= rank and family._plan(kernel) is not None]
+    candidates.append(
+        family._kernel(4, 1, rank, 0, (("tr", 2), ("tv", 1), ("tt", 0), *params))
+    )  # where squares can be turned
+    fits = [kernel for kernel in candidates if kernel["ax"] <= rank and family._plan(kernel) is not None]
     return [family._kernel(1, 1, rank, 0, params), *fits]
 
 
@@ -81,14 +83,14 @@ def test_a_program_computes_its_kind_on_any_extents_and_strides(name: str) -> No
             extents = {axis: last if axis == list(kind.axes)[-1] else first for axis in kind.axes}
             extents = kind.complete(extents, options)
             inputs = {o.name: rng.standard_normal(o.shape(extents, {}), dtype=np.float32) for o in kind.inputs}
-            apart = {one: numerics.spaced(values, 3) for one, values in inputs.items()}
-            wide = {one: values.astype(np.float64) for one, values in inputs.items()}
-            want = kind.result(wide, options)
-            allowed = np.broadcast_to(kind.tolerance(wide, options), want.shape) * 2.0**-23
+            apart = {operand: numerics.spaced(values, 3) for operand, values in inputs.items()}
+            wide = {operand: values.astype(np.float64) for operand, values in inputs.items()}
+            expected = kind.result(wide, options)
+            allowed = np.broadcast_to(kind.tolerance(wide, options), expected.shape) * 2.0**-23
             for kernel in chosen:
                 output = numerics.Guarded(kind.output.shape(extents, {}))
                 programs[kernel.name](*(tvm_ffi.from_dlpack(values) for values in (*apart.values(), output.inner)))
-                verdict = numerics.compare(output.inner, want, allowed)
+                verdict = numerics.compare(output.inner, expected, allowed)
                 assert verdict.wrong == 0 and not output.touched(), (kernel.name, extents, str(verdict))
 
 
@@ -99,19 +101,19 @@ def test_tiles_of_a_product_are_right_on_any_extents_and_strides() -> None:
     family, op = CpuGenerated(kind), Op.parse(f"{kind.name}:")
     every = list(family.points(op, BIG_CORE))
     tiled = [point for point in every if "tt" in dict(point.params)]
-    assert {point["tt"] for point in tiled} == {0, 256} and all(MicroKernel.parse(one.name) == one for one in tiled)
+    assert {point["tt"] for point in tiled} == {0, 256} and all(MicroKernel.parse(point.name) == point for point in tiled)
     schedules = [replace(planned(family._graph({}), Schedule(lane_axis=1, lanes=4, unroll=2, rows=2)).schedule, tiles=tiles)
                  for tiles in ((2, 1, 0), (2, 2, 5))]  # fmt: skip
-    chosen, rng = [family.kernel_of(one, op) for one in schedules], np.random.default_rng(0)
+    chosen, rng = [family.kernel_of(schedule, op) for schedule in schedules], np.random.default_rng(0)
     programs = built(kind, chosen)
     for extents in ({"m": 1, "n": 1, "k": 1}, {"m": 7, "n": 35, "k": 13}, {"m": 4, "n": 16, "k": 10}):
         inputs = {o.name: rng.standard_normal(o.shape(extents, {}), dtype=np.float32) for o in kind.inputs}
         apart = [numerics.spaced(values, 3) for values in inputs.values()]
-        want = np.maximum(inputs["a"].astype(np.float64) @ inputs["b"] + inputs["bias"], 0)
+        expected = np.maximum(inputs["a"].astype(np.float64) @ inputs["b"] + inputs["bias"], 0)
         for kernel in chosen:
-            output = numerics.Guarded(want.shape)
+            output = numerics.Guarded(expected.shape)
             programs[kernel.name](*(tvm_ffi.from_dlpack(values) for values in (*apart, output.inner)))
-            np.testing.assert_allclose(output.inner, want, rtol=1e-5, atol=1e-5, err_msg=kernel.name)
+            np.testing.assert_allclose(output.inner, expected, rtol=1e-5, atol=1e-5, err_msg=kernel.name)
             assert not output.touched()
 
 
@@ -120,7 +122,7 @@ def test_what_is_empty_is_not_read() -> None:
     (kind,) = kinds_of(g.finish(g.add("concat", g.input("x", (m, n)), g.input("y", (m, k)), axis=1)), "joined")
     family, op = CpuGenerated(kind), Op.parse(f"{kind.name}:")
     schedules = [Schedule(lane_axis=axis, lanes=lanes, unroll=2) for axis, lanes in ((1, 1), (0, 4), (1, 4))]
-    chosen = [family.kernel_of(planned(family._graph({}), one).schedule, op) for one in schedules]
+    chosen = [family.kernel_of(planned(family._graph({}), schedule).schedule, op) for schedule in schedules]
     programs, rng = built(kind, chosen), np.random.default_rng(0)
 
     def called() -> None:
@@ -128,8 +130,8 @@ def test_what_is_empty_is_not_read() -> None:
             arrays = {name: rng.standard_normal((5, size), dtype=np.float32) for name, size in zip("xy", sizes, strict=True)}
             for kernel in chosen:
                 output = numerics.Guarded((5, sum(sizes)))
-                given = (*guarded(arrays).values(), output.inner)
-                programs[kernel.name](*(tvm_ffi.from_dlpack(values) for values in given))
+                arguments = (*guarded(arrays).values(), output.inner)
+                programs[kernel.name](*(tvm_ffi.from_dlpack(values) for values in arguments))
                 assert np.array_equal(output.inner, np.concatenate(list(arrays.values()), axis=1)), (kernel.name, sizes)
                 assert not output.touched()
 
@@ -150,11 +152,11 @@ def test_rows_of_infinity_and_nan_come_out_as_numpy_has_them(name: str) -> None:
     chosen = kernels(kind, defaults(kind))
     programs = built(kind, chosen)
     with np.errstate(all="ignore"):
-        want = kind.result({"x": rows.astype(np.float64)}, defaults(kind)).astype(np.float32)
+        expected = kind.result({"x": rows.astype(np.float64)}, defaults(kind)).astype(np.float32)
     for kernel in chosen:
-        output = np.zeros(want.shape, np.float32)
+        output = np.zeros(expected.shape, np.float32)
         programs[kernel.name](tvm_ffi.from_dlpack(rows), tvm_ffi.from_dlpack(output))
-        np.testing.assert_allclose(output, want, rtol=1e-5, atol=1e-6, err_msg=kernel.name)
+        np.testing.assert_allclose(output, expected, rtol=1e-5, atol=1e-6, err_msg=kernel.name)
 
 
 def test_kinds_without_a_graph_are_known() -> None:

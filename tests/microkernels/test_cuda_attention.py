@@ -58,8 +58,8 @@ def test_nothing_spills(arch, tmp_path):
         op = Op.parse(f"attention:d={depth},causal=end,dtype=bf16")
         (family,) = families_for(op, "cuda")
         assert isinstance(family, CudaOnline)
-        found = {kernel["wr"]: kernel for kernel in family.points(op, device) if kernel["al"] == 2 and kernel["rw"] == 128}
-        kernels |= {f"k{depth}_{rows}": (family, kernel) for rows, kernel in found.items()}
+        by_rows = {kernel["wr"]: kernel for kernel in family.points(op, device) if kernel["al"] == 2 and kernel["rw"] == 128}
+        kernels |= {f"k{depth}_{rows}": (family, kernel) for rows, kernel in by_rows.items()}
     assert len(kernels) == 5, "of 256 columns no warp holds 32 rows"
     source = tmp_path / "attention.cu"
     source.write_text(device_unit(kernels))
@@ -88,8 +88,8 @@ def test_products_of_four_warps_go_on_while_exponentials_are_computed(spec, tmp_
         depth = op["d"]
         assert cubin.resources[symbol]["spill_bytes"] == 0 == loop.count("LDL") + loop.count("R2UR"), kernel.name
         assert loop.count("HGMMA") == -(-depth // 16) + kernel["ky"] // 16, "of keys and of values"
-        waits = [at for at, one in enumerate(loop.instructions) if "WARPGROUP.DEPBAR" in one]
-        powers = [at for at, one in enumerate(loop.instructions) if operation_of(one) == "MUFU"]
+        waits = [at for at, instruction in enumerate(loop.instructions) if "WARPGROUP.DEPBAR" in instruction]
+        powers = [at for at, instruction in enumerate(loop.instructions) if operation_of(instruction) == "MUFU"]
         assert len(waits) == 2 and waits[0] < powers[0] and powers[-1] < waits[1], "values' products are waited for last"
         assert len(powers) >= kernel["ky"] // 2
 
@@ -146,7 +146,9 @@ def test_prices_choose_tensor_cores_and_parts_where_queries_are_few():
     (family,) = families_for(op, "cuda")
     assert isinstance(family, CudaOnline)
     every = list(family.points(op, device))
-    some = [one for one in every if one["al"] == 2 and one["ky"] == 64] + [one for one in every if one["al"] == 1][:3]
+    some = [point for point in every if point["al"] == 2 and point["ky"] == 64] + [
+        point for point in every if point["al"] == 1
+    ][:3]
 
     def best(**shape: int) -> tuple[float, MicroKernel]:
         pairs = [(kernel, Shape.of(shape)) for kernel in some]
@@ -172,8 +174,8 @@ def test_four_warps_take_as_long_for_one_row_as_for_all():
         kernel = points("attention:d=64,dtype=bf16", along=along)[0]
         (family,) = families_for(op, "cuda")
         pairs = [(kernel, Shape.of(b=32, t=t, s=1024)) for t in (1, kernel["rw"])]
-        one, every = expected_us(device, demand(device, family, op, pairs, weights="hot"))
-        assert one > 0.9 * every > 10, "14 us were measured where 8 were expected"
+        one_row, every = expected_us(device, demand(device, family, op, pairs, weights="hot"))
+        assert one_row > 0.9 * every > 10, "14 us were measured where 8 were expected"
 
 
 def test_one_query_is_not_given_to_warps_along_a_deep_head():
@@ -192,5 +194,5 @@ def test_tiles_that_rows_see(causal, seen):
     op = Op.parse(f"attention:d=64,causal={causal},dtype=bf16")
     sums = match_online_softmax(graph_of(op.meaning, {**op.all_options(), "d": "64"}))
     assert sums is not None
-    schedule = next(one for one in tensor_schedules(sums) if (one.rows, one.keys) == (32, 32))
+    schedule = next(candidate for candidate in tensor_schedules(sums) if (candidate.rows, candidate.keys) == (32, 32))
     assert tiles_seen(sums, schedule, {"b": 2, "t": 70, "s": 125}).tolist() == seen

@@ -42,9 +42,11 @@ def traced(
     return run.run(run.Job(machine=str(build.machine()), library=str(library), cases=cases, traced=True), folder, SECONDS)
 
 
-def conflicts(found: Mapping[str, run.Verdict]) -> dict[str, run.Verdict]:
+def conflicts(verdicts: Mapping[str, run.Verdict]) -> dict[str, run.Verdict]:
     """Those that take more passes than they need, or of whose loop nothing was seen."""
-    return {name: one for name, one in found.items() if one.died or one.conflicts or one.passes != 1.0}
+    return {
+        name: verdict for name, verdict in verdicts.items() if verdict.died or verdict.conflicts or verdict.passes != 1.0
+    }
 
 
 @pytest.mark.parametrize("name", WITH_LOOPS)
@@ -55,8 +57,8 @@ def test_three_variants_of_a_family_and_more_meet_no_bank_twice(name, tmp_path):
 def test_a_tile_that_is_not_shifted_is_seen(tmp_path):
     """Stores across without the shift of each chunk's rows meet two lanes to a bank, and it shows."""
     kernel = VARIANTS["simt"][0].kernel
-    (found,) = traced([kernel], tmp_path, lambda text: text.replace(" ^ ", " + 0 * ")).values()
-    assert not found.died and found.passes > 1.05, found
+    (verdict,) = traced([kernel], tmp_path, lambda text: text.replace(" ^ ", " + 0 * ")).values()
+    assert not verdict.died and verdict.passes > 1.05, verdict
 
 
 @pytest.mark.slow

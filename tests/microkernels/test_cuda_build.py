@@ -57,9 +57,13 @@ def test_every_kernel_is_exported_and_reported(library):
 def test_setmaxnreg_shares_out_no_more_registers_than_the_block_starts_with(library):
     kernel = KERNELS[2]
     source = kernel_part(device_unit({"dense": (WGMMA, kernel)}))
-    given, taken = (int(n) for n in re.findall(r"setmaxnreg_(?:dec|inc)_sync_aligned_u32_(\d+)\(\);", source))
+    producer_registers, consumer_registers = (
+        int(n) for n in re.findall(r"setmaxnreg_(?:dec|inc)_sync_aligned_u32_(\d+)\(\);", source)
+    )
     consumers = WGMMA.footprint(kernel).threads // 128 - 1
-    assert given + consumers * taken <= library.resources[kernel.name]["registers"] * (consumers + 1)
+    assert producer_registers + consumers * consumer_registers <= library.resources[kernel.name]["registers"] * (
+        consumers + 1
+    )
 
 
 @needs_nvcc

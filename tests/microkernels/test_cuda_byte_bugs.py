@@ -36,5 +36,5 @@ def test_the_bug_is_caught(bug, tmp_path):
     source = unit_text({variant.kernel.name: (FAMILIES[variant.kernel.family], variant.kernel)}, ("int8",))
     assert right in source, "the text to break is gone"
     library = build.build_kernels(source.replace(right, wrong), tmp_path / "broken.so")
-    found = run.run(run.Job(machine=str(build.machine()), library=str(library), cases=[variant.case()]), tmp_path)
-    assert not found[variant.kernel.name].right
+    verdicts = run.run(run.Job(machine=str(build.machine()), library=str(library), cases=[variant.case()]), tmp_path)
+    assert not verdicts[variant.kernel.name].right

@@ -72,8 +72,8 @@ def test_facts_equal_what_ptxas_reports(cubins, arch):
     assert set(facts.kernels) == set(built.resources) == {"one", "two"}
     for name, kernel in facts.kernels.items():
         reported = built.resources[name]
-        told = (kernel.registers, kernel.stack_bytes, kernel.shared)
-        assert told == (reported["registers"], reported["stack_bytes"], reported["static_shared_bytes"]), name
+        actual = (kernel.registers, kernel.stack_bytes, kernel.shared)
+        assert actual == (reported["registers"], reported["stack_bytes"], reported["static_shared_bytes"]), name
     assert facts.kernels["one"].parameters == [(0, 8), (8, 1), (16, 8)]
     assert facts.kernels["two"].parameters == [(0, 1200), (1200, 8)]
     assert (facts.kernels["one"].max_threads, facts.kernels["two"].max_threads) == (96, 1024)

@@ -85,11 +85,11 @@ def test_a_cubin_holds_kernels_of_one_parameter_list_and_its_text_lies_beside_it
     )
     assert all(kernel.parameters == [(0, 120)] for kernel in facts.kernels.values())
     for name, kernel in facts.kernels.items():
-        said = built.resources[name]
+        resources = built.resources[name]
         assert (kernel.registers, kernel.stack_bytes, kernel.shared) == (
-            said["registers"],
-            said["stack_bytes"],
-            said["static_shared_bytes"],
+            resources["registers"],
+            resources["stack_bytes"],
+            resources["static_shared_bytes"],
         )
     assert SMALL.name in (tmp_path / "unit.cu").read_text()
 
@@ -137,9 +137,9 @@ def test_nvcc_comes_first(monkeypatch):
 
 
 def test_advice_of_ptxas_is_an_error():
-    said = "ptxas info : (C7510) Potential Performance Loss: wgmma.mma_async instructions are serialized due to x in 'f'"
+    message = "ptxas info : (C7510) Potential Performance Loss: wgmma.mma_async instructions are serialized due to x in 'f'"
     with pytest.raises(CompileFailed, match=r"sm_90a: ptxas does not follow the program: .*serialized"):
-        compiled(little_cubin(), said, "sm_90a")
+        compiled(little_cubin(), message, "sm_90a")
 
 
 def test_a_kernel_that_spills_is_built_without_its_bound_and_the_better_is_kept(tmp_path):
@@ -178,24 +178,24 @@ def test_a_long_main_loop_asks_for_the_second_build_and_residency_comes_before_l
     assert rank(facts(hmma, 3.4 * 64)) < rank(facts(hmma, 2.8 * 64, local=1))
 
 
-@pytest.mark.parametrize(("free_loop", "kept"), [(180.0, "free"), (230.0, "bounded")])
-def test_the_better_of_two_builds_is_kept_by_the_length_of_their_loops(tmp_path, monkeypatch, free_loop, kept):
+@pytest.mark.parametrize(("free_loop", "chosen"), [(180.0, "free"), (230.0, "bounded")])
+def test_the_better_of_two_builds_is_kept_by_the_length_of_their_loops(tmp_path, monkeypatch, free_loop, chosen):
     """With the bound 3.4 instructions for an HMMA; of two kernels in a unit the second is sound and stays as it is."""
-    told, sound = Told(), MMA.kernel(bm=64, bn=64, bk=32, wm=2, wn=2, st=4)
+    compiler, sound = Told(), MMA.kernel(bm=64, bn=64, bk=32, wm=2, wn=2, st=4)
 
     def mixes(cubin: bytes) -> dict[str, dict[str, float]]:
-        held = bounded(cubin.decode())
+        bounded_names = bounded(cubin.decode())
         loop = {"loop_width": 32.0, "loop_multiplies": 64.0, "loop_local_loads": 0.0}
-        long = 217.6 if HALF.name in held else free_loop
+        long = 217.6 if HALF.name in bounded_names else free_loop
         return {HALF.name: {**loop, "loop_instructions": long}, sound.name: {**loop, "loop_instructions": 180.0}}
 
     monkeypatch.setattr(device_code, "_mixes", mixes)
-    built = build_cubin(programs(HALF, sound), tmp_path / "unit.cubin", arch="sm_80", compiler=told)
-    whole, second, *last = told.asked
+    built = build_cubin(programs(HALF, sound), tmp_path / "unit.cubin", arch="sm_80", compiler=compiler)
+    whole, second, *last = compiler.asked
     assert bounded(whole) == [HALF.name, sound.name] and not bounded(second)
     assert HALF.name in second and sound.name not in second, "only what is doubtful is compiled once more"
-    assert [bounded(text) for text in last] == ([[sound.name]] if kept == "free" else [])
-    assert built.resources[HALF.name]["bounded"] == (kept == "bounded")
+    assert [bounded(text) for text in last] == ([[sound.name]] if chosen == "free" else [])
+    assert built.resources[HALF.name]["bounded"] == (chosen == "bounded")
     assert built.resources[sound.name]["bounded"] == 1
 
 
@@ -209,16 +209,16 @@ def test_a_bound_is_taken_off_one_kernel_alone():
 def test_the_cache_makes_a_damaged_entry_again_and_tells_compilers_apart(tmp_path):
     cache, entry = CodeCache(tmp_path / "cache"), Entry(unit="text", cubin=b"code", facts={"compiler": "a 1", "n": 1})
     assert cache.find("x", None) is None
-    place = cache.keep("x", "a 1", entry)
-    assert sorted(path.name for path in place.iterdir()) == sorted((UNIT, CUBIN, FACTS))
+    folder = cache.keep("x", "a 1", entry)
+    assert sorted(path.name for path in folder.iterdir()) == sorted((UNIT, CUBIN, FACTS))
     assert cache.find("x", "a 1") is not None and cache.find("x", None) is not None
     assert cache.find("x", "b 1") is None and cache.find("y", "a 1") is None
     for name, damage in ((CUBIN, b"cod"), (UNIT, b"texts"), (FACTS, b"{"), (FACTS, b"[]")):
-        (place / name).write_bytes(damage)
+        (folder / name).write_bytes(damage)
         assert cache.find("x", "a 1") is None
         cache.keep("x", "a 1", entry)
-        assert (found := cache.find("x", "a 1")) is not None and (found.unit, found.cubin) == ("text", b"code")
-    (place / CUBIN).unlink()
+        assert (cached := cache.find("x", "a 1")) is not None and (cached.unit, cached.cubin) == ("text", b"code")
+    (folder / CUBIN).unlink()
     assert cache.find("x", "a 1") is None
     assert not list(cache.folder.glob(".*"))
 

@@ -49,7 +49,7 @@ def test_the_largest_kernels_spill_nothing(side, tmp_path):
     points = sorted(family.points(Op.parse(DEPTHWISE.format(side)), ANY), key=lambda point: point["tp"] * point["tq"])
     unit = tmp_path / "unit.cu"
     unit.write_text(device_unit({point.name: (family, point) for point in points[-2:]}))
-    told = [
+    command = [
         "nvcc",
         "-cubin",
         "-arch=sm_80",
@@ -61,5 +61,5 @@ def test_the_largest_kernels_spill_nothing(side, tmp_path):
         str(tmp_path / "unit.cubin"),
         str(unit),
     ]
-    said = subprocess.run(told, capture_output=True, text=True, check=True).stderr
-    assert re.findall(r"(\d+) bytes spill stores", said) == ["0", "0"], said
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    assert re.findall(r"(\d+) bytes spill stores", output) == ["0", "0"], output

@@ -37,10 +37,10 @@ def forty(family: CudaDense) -> list[MicroKernel]:
     ops = [Op.parse(text) for text in texts]
     arch = device(f"sm_{family.oldest_sm}" if family.oldest_sm in (75, 80) else "sm_90a")
     draws = [drawn(family, op, arch, COUNT, seed) for seed, op in enumerate(ops) if family.serves(op)]
-    found: dict[str, MicroKernel] = {}
+    kernels: dict[str, MicroKernel] = {}
     for turn in zip(*filter(None, draws), strict=False):  # one of each spec in turn
-        found |= {kernel.name: kernel for kernel in turn}
-    return [stepped(kernel) if place % 2 else kernel for place, kernel in enumerate(list(found.values())[:COUNT])]
+        kernels |= {kernel.name: kernel for kernel in turn}
+    return [stepped(kernel) if index % 2 else kernel for index, kernel in enumerate(list(kernels.values())[:COUNT])]
 
 
 @pytest.mark.parametrize("family", OF_PRODUCTS, ids=lambda family: family.name)
@@ -52,7 +52,7 @@ def test_forty_kernels_of_a_family_are_right(family, tmp_path):
         programs = {kernel.name: (family, kernel) for kernel in kernels[start : start + UNIT]}
         library = build.build_kernels(device_unit(programs, reduces=(family.dtype,)), tmp_path / f"unit{start}.so")
         cases = [ragged(family, kernel) for _, kernel in programs.values()]
-        found = run.run(run.Job(machine=str(build.machine()), library=str(library), cases=cases), tmp_path, SECONDS)
-        assert found.keys() == programs.keys()
-        wrong |= {name: verdict for name, verdict in found.items() if not verdict.right}
+        verdicts = run.run(run.Job(machine=str(build.machine()), library=str(library), cases=cases), tmp_path, SECONDS)
+        assert verdicts.keys() == programs.keys()
+        wrong |= {name: verdict for name, verdict in verdicts.items() if not verdict.right}
     assert wrong == {}

@@ -64,15 +64,15 @@ def test_every_step_in_any_order_and_every_type_of_result(tmp_path):
                          drawn(seed, (5, 5, 19) if "grouped" in kernel.family else ()))
         for seed, kernel in enumerate(KERNELS)
     ]  # fmt: skip
-    found = run.run(run.Job(machine=str(build.machine()), library=str(library), cases=cases), tmp_path)
-    assert {kernel.name for kernel in KERNELS} == found.keys()
-    assert {symbol: verdict for symbol, verdict in found.items() if not verdict.right} == {}
+    verdicts = run.run(run.Job(machine=str(build.machine()), library=str(library), cases=cases), tmp_path)
+    assert {kernel.name for kernel in KERNELS} == verdicts.keys()
+    assert {symbol: verdict for symbol, verdict in verdicts.items() if not verdict.right} == {}
 
 
 def test_formulas_say_what_frameworks_mean():
     x = np.linspace(-12, 12, 97)
     erf = np.vectorize(math.erf)
-    wanted = {
+    expected = {
         "relu": np.where(x > 0, x, 0),
         "gelu": x / 2 * (1 + erf(x / math.sqrt(2))),
         "gelutanh": x / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
@@ -84,17 +84,17 @@ def test_formulas_say_what_frameworks_mean():
         "relu6": np.minimum(np.maximum(x, 0), 6),
         "mish": x * np.tanh(np.log1p(np.exp(x))),
     }
-    assert wanted.keys() == {name for name, step in STEPS.items() if not step.operands}
-    for name, want in wanted.items():
-        np.testing.assert_allclose(STEPS[name].apply(x, {}), want, rtol=1e-13, atol=1e-13, err_msg=name)
+    assert expected.keys() == {name for name, step in STEPS.items() if not step.operands}
+    for name, values in expected.items():
+        np.testing.assert_allclose(STEPS[name].apply(x, {}), values, rtol=1e-13, atol=1e-13, err_msg=name)
 
 
 def test_what_a_launch_is_told():
     assert {name for _, steps in BUILT for name in steps} == STEPS.keys()
     assert decoded(0x31) == ("bias", "gelu") and decoded(0) == ()
     assert coded(("bias", "gelu")) == 0x31 and coded(("scale", "relu6", "residual")) == 0xCAD
-    told = fused(Op.parse("dense:n=8,k=8,dtype=fp16,out=fp32,epilogue=residual+bias"))
-    assert told is not None and (told.steps, told.residual, told.y_type) == (0, True, 1)
+    fusion = fused(Op.parse("dense:n=8,k=8,dtype=fp16,out=fp32,epilogue=residual+bias"))
+    assert fusion is not None and (fusion.steps, fusion.residual, fusion.y_type) == (0, True, 1)
     own = fused(Op.parse("dense:n=8,k=8,dtype=fp16,out=fp16"))
     assert own is not None and own.y_type == 0
     assert fused(Op.parse("dense:n=8,k=8,out=int8")) is None
@@ -113,17 +113,17 @@ def test_what_a_launch_is_told():
     ],
 )
 def test_kernels_are_built_for_steps_where_the_op_has_some(op, steps):
-    asked = Op.parse(op)
-    assert steps_of(asked) == steps
-    families = CudaBackend().families(asked)
-    found = {point.params[-1] for family in families for point in family.points(asked, examples.device("sm_80"))}
-    assert {value if name == "ep" else 0 for name, value in found} == {steps}
+    parsed_op = Op.parse(op)
+    assert steps_of(parsed_op) == steps
+    families = CudaBackend().families(parsed_op)
+    step_params = {point.params[-1] for family in families for point in family.points(parsed_op, examples.device("sm_80"))}
+    assert {value if name == "ep" else 0 for name, value in step_params} == {steps}
 
 
 def test_a_kernel_without_steps_is_not_packed_for_an_op_with_some():
-    asked = Op.parse("batch_matmul:k=16,layout=nt,dtype=fp16,epilogue=gelu").name
-    other = tuple(stepped(one, coded(("relu",))) for one in PRODUCT_FP16.kernels)
+    op = Op.parse("batch_matmul:k=16,layout=nt,dtype=fp16,epilogue=gelu").name
+    other = tuple(stepped(kernel, coded(("relu",))) for kernel in PRODUCT_FP16.kernels)
     with pytest.raises(ValueError, match="not built for the steps"):
-        pack_data([packed_product(asked, other)], Path("never-read.cubin"), "sm_80")
+        pack_data([packed_product(op, other)], Path("never-read.cubin"), "sm_80")
     with pytest.raises(ValueError, match="not built for the steps"):
-        pack_data([packed_product(asked, PRODUCT_FP16.kernels)], Path("never-read.cubin"), "sm_80")
+        pack_data([packed_product(op, PRODUCT_FP16.kernels)], Path("never-read.cubin"), "sm_80")

@@ -25,8 +25,8 @@ UNITS = 40
 @cache
 def carried() -> list[Choice]:
     """The choices of both architectures, each kernel once: its numerics do not depend on the architecture."""
-    found = [choice for arch in ("sm_90a", "sm_80") for choice in choose(profile_of(arch), KERNELS)]
-    return list({choice.kernel.name: choice for choice in found}.values())
+    choices = [choice for arch in ("sm_90a", "sm_80") for choice in choose(profile_of(arch), KERNELS)]
+    return list({choice.kernel.name: choice for choice in choices}.values())
 
 
 @pytest.mark.parametrize("number", range(UNITS))
@@ -37,6 +37,6 @@ def test_every_kernel_of_a_unit_is_right(number: int, tmp_path):
     reduces = sorted({choice.family.dtype for choice in unit})
     library = build.build_kernels(device_unit(programs, reduces=reduces), tmp_path / "kernels.so")
     cases = [ragged(choice.family, choice.kernel) for choice in unit]
-    found = run.run(run.Job(machine=str(build.machine()), library=str(library), cases=cases), tmp_path, RUN_SECONDS)
-    assert found.keys() == programs.keys()
-    assert {symbol: verdict for symbol, verdict in found.items() if not verdict.right} == {}
+    verdicts = run.run(run.Job(machine=str(build.machine()), library=str(library), cases=cases), tmp_path, RUN_SECONDS)
+    assert verdicts.keys() == programs.keys()
+    assert {symbol: verdict for symbol, verdict in verdicts.items() if not verdict.right} == {}

@@ -89,7 +89,7 @@ def test_batches_have_the_tiles_without_tensor_maps_and_are_one_launch_each():
     assert served == {
         "fp32": ["cuda_batched_simt_fp32"], "fp16": ["cuda_batched_mma_fp16"], "bf16": ["cuda_batched_mma_bf16"]
     }  # fmt: skip
-    for family in (one for one in BATCHED_FAMILIES if one.dtype != "int8"):
+    for family in (family for family in BATCHED_FAMILIES if family.dtype != "int8"):
         of = {
             layout: Op.parse(f"batch_matmul:n=64,k=64,layout={layout},dtype={family.dtype}") for layout in ("nn", "nt", "tn")
         }
@@ -111,7 +111,7 @@ def test_products_of_bytes_are_by_signs_and_what_tensor_cores_cannot_load_is_by_
         "batch_matmul_k64_int8_nt": ["cuda_batched_mma_int8", "cuda_batched_simt_int8"],
         "batch_matmul_k64_int8_nt_inint8": ["cuda_batched_mma_sint8", "cuda_batched_simt_sint8"],
     }
-    mma, simt = (next(one for one in DENSE_FAMILIES if one.name == f"cuda_{name}_int8") for name in ("mma", "simt"))
+    mma, simt = (next(family for family in DENSE_FAMILIES if family.name == f"cuda_{name}_int8") for name in ("mma", "simt"))
     widths = {}
     for words in ("k=768", "k=770", "k=767", "k=768,weight=kn"):
         op = Op.parse(f"dense:n=2304,{words},dtype=int8")
@@ -123,19 +123,19 @@ def test_products_of_bytes_are_by_signs_and_what_tensor_cores_cannot_load_is_by_
             f"cuda_batched_{name}{families}" for name in ("mma", "simt")
         ]
     gathering = conv_families(Op.parse("conv_transpose2d:c=8,f=8,r=3,s=3,dtype=int8"))
-    assert [one.name for one in gathering] == ["cuda_batched_simt_tint8"]  # the weight lies across
+    assert [family.name for family in gathering] == ["cuda_batched_simt_tint8"]  # the weight lies across
 
 
 def test_families_run_only_where_their_instructions_exist():
     archs = ("sm_70", "sm_75", "sm_80", "sm_90a", "sm_100a", "gfx90a")
-    found = {arch: [family.name for family in OF_FLOATS if family.runs_on(device(arch))] for arch in archs}
-    assert found["sm_70"] == [] == found["gfx90a"]
+    supported = {arch: [family.name for family in OF_FLOATS if family.runs_on(device(arch))] for arch in archs}
+    assert supported["sm_70"] == [] == supported["gfx90a"]
     old = ["cuda_simt_fp32", "cuda_gemv_fp16", "cuda_gemv_bf16", "cuda_gemv_fp32"]
-    assert found["sm_75"] == ["cuda_mma8_fp16", *old]
-    assert found["sm_80"] == found["sm_100a"] == ["cuda_mma_fp16", "cuda_mma_bf16", *old]
-    assert len(found["sm_90a"]) == 10
+    assert supported["sm_75"] == ["cuda_mma8_fp16", *old]
+    assert supported["sm_80"] == supported["sm_100a"] == ["cuda_mma_fp16", "cuda_mma_bf16", *old]
+    assert len(supported["sm_90a"]) == 10
     grouped = {arch: [family.name for family in GROUPED_FAMILIES if family.runs_on(device(arch))] for arch in archs}
-    assert grouped == {arch: [name.replace("cuda_", "cuda_grouped_") for name in names] for arch, names in found.items()}
+    assert grouped == {arch: [name.replace("cuda_", "cuda_grouped_") for name in names] for arch, names in supported.items()}
     of_bytes = [family for family in DENSE_FAMILIES if family.dtype == "int8"]
     assert [family.oldest_sm for family in of_bytes] == [80, 80, 0, 0]
 
@@ -223,7 +223,7 @@ def test_a_kernel_is_built_for_steps_or_is_what_it_was():
     plain = GEMV.kernel(bm=4, c=1, wn=4, wk=1, v=8)
     any_steps = stepped(plain)
     assert stepped(plain, 0) is plain and stepped(any_steps) is any_steps
-    assert [built_for(one) for one in (any_steps, stepped(any_steps, 5))] == [ANY_STEPS, 5]
+    assert [built_for(kernel) for kernel in (any_steps, stepped(any_steps, 5))] == [ANY_STEPS, 5]
     assert stepped(any_steps, 0) == stepped(stepped(plain, 5), 0) == plain
 
 
@@ -235,17 +235,17 @@ def test_windows_are_read_where_steps_lie_in_a_tap_and_cost_no_columns():
     assert {point["bk"] for point in points} == {32} and {point["v"] for point in points} == {8}
     more = replace(plain, epilogue=("bias", "gelu"))
     assert all(is_stepped(point) for point in conv_families(more)[0].points(more, device("sm_80")))
-    pairs, found = [(point, Shape.of(b=8, h=56, w=56)) for point in points[:40]], []
+    pairs, demands = [(point, Shape.of(b=8, h=56, w=56)) for point in points[:40]], []
     for family in (windows, columns):
         same = [(MicroKernel(family.name, point.params), shape) for point, shape in pairs]
-        found.append(family.demand(demand_query(device("sm_80"), plain, same, element_bytes=2, cold=True)))
-    taken, laid_out = found
+        demands.append(family.demand(demand_query(device("sm_80"), plain, same, element_bytes=2, cold=True)))
+    windowed, laid_out = demands
     pixels, size = 8 * 56 * 56, 2.0
     image, seen = pixels * 96 * size, pixels * 864 * size
-    assert np.all(laid_out.work.least_bytes - taken.work.least_bytes == seen - image), "windows overlap in memory"
-    assert np.all(laid_out.work.mid_bytes == taken.work.mid_bytes), "each tile takes its windows from the L2"
+    assert np.all(laid_out.work.least_bytes - windowed.work.least_bytes == seen - image), "windows overlap in memory"
+    assert np.all(laid_out.work.mid_bytes == windowed.work.mid_bytes), "each tile takes its windows from the L2"
     assert laid_out.apart is not None and np.all(laid_out.apart.far_bytes == image + seen)
-    assert taken.apart is None, "the weight is turned once"
+    assert windowed.apart is None, "the weight is turned once"
     for words, families in (
         ("dtype=fp16,layout=nhwc,c=32", ("windows_mma_fp16", "batched_mma_fp16")),
         ("dtype=fp16,layout=nhwc,c=64", ("windows_wgmma_fp16", "windows_mma_fp16", "batched_mma_fp16")),
@@ -255,8 +255,8 @@ def test_windows_are_read_where_steps_lie_in_a_tap_and_cost_no_columns():
         ("dtype=int8,in=int8,layout=nhwc,c=32", ("batched_mma_sint8", "windows_simt_sint8", "batched_simt_sint8")),
     ):
         op = Op.parse(f"conv2d:f=64,r=3,s=3,{words}")
-        assert [one.name for one in conv_families(op)] == [f"cuda_{name}" for name in families]
-        assert all(list(one.points(op, device("sm_80"))) for one in conv_families(op))
+        assert [family.name for family in conv_families(op)] == [f"cuda_{name}" for name in families]
+        assert all(list(family.points(op, device("sm_80"))) for family in conv_families(op))
     for point in conv_families(Op.parse("conv2d:c=16,f=64,r=3,s=3"))[0].points(
         Op.parse("conv2d:c=16,f=64,r=3,s=3"), device("sm_80")
     ):
@@ -282,11 +282,11 @@ def test_transposed_windows_are_an_ordinary_one_for_each_residue_and_gather_noth
     shape, size = Shape.of(b=2, h=15, w=20), 2.0  # 30 x 39 results
     pairs = [(point, shape) for point in list(phases.points(plain, device("sm_80")))[:20]]
     assert all(point["kn"] == 0 for point, _ in pairs)
-    taken = phases.demand(demand_query(device("sm_80"), plain, pairs, element_bytes=2, cold=True))
-    assert taken.apart is None and taken.matmul is not None
-    assert np.all(taken.matmul.rows == 2 * 15 * 20) and np.all(taken.matmul.depth == 64 * 2 * 2), "the largest residue's"
+    demand = phases.demand(demand_query(device("sm_80"), plain, pairs, element_bytes=2, cold=True))
+    assert demand.apart is None and demand.matmul is not None
+    assert np.all(demand.matmul.rows == 2 * 15 * 20) and np.all(demand.matmul.depth == 64 * 2 * 2), "the largest residue's"
     image, results = 2 * 15 * 20 * 64 * size, 4 * 600 * 48 * size
-    assert np.all(taken.work.least_bytes == image + 4 * 48 * 256 * size + results), "no sums of taps in memory"
+    assert np.all(demand.work.least_bytes == image + 4 * 48 * 256 * size + results), "no sums of taps in memory"
     for words, names in (
         ("c=48,dtype=bf16", ("batched_mma_bf16",)),  # steps over taps
         ("c=64,stride=9,dtype=bf16", ("batched_mma_bf16",)),  # more residues than a launch is told of
@@ -295,7 +295,7 @@ def test_transposed_windows_are_an_ordinary_one_for_each_residue_and_gather_noth
         ("c=8", ("phases_simt_fp32",)),
     ):
         op = Op.parse(f"conv_transpose2d:f=64,r=3,s=3{'' if 'layout' in words else ',layout=nhwc'},{words}")
-        assert [one.name.removeprefix("cuda_") for one in conv_families(op)] == list(names), words
+        assert [family.name.removeprefix("cuda_") for family in conv_families(op)] == list(names), words
     assert not any(is_stepped(point) for point in phases.points(plain, device("sm_80")))
     (gathered,) = conv_families(first := Op.parse("conv_transpose2d:c=64,f=48,r=4,s=3,stride=2,dtype=bf16"))
     assert all(is_stepped(point) for point in gathered.points(first, device("sm_80"))), "it writes fp32"
@@ -312,10 +312,10 @@ def test_phases_of_a_transposed_window_are_those_of_its_definition():
     ):
         side = Window(taps=taps, stride=stride, dilation=dilation, before=before, after=0, transposed=True)
         back, met = dilation // gcd(stride, dilation), set()
-        for place, phase in enumerate(phases_of(side, 17)):
+        for residue, phase in enumerate(phases_of(side, 17)):
             for result in range(phase.count):
                 met |= {
-                    (place + stride * result, tap, result - phase.before - back * at) for at, tap in enumerate(phase.taps)
+                    (residue + stride * result, tap, result - phase.before - back * at) for at, tap in enumerate(phase.taps)
                 }
-        want = {(row * stride - before + tap * dilation, tap, row) for row in range(-40, 40) for tap in range(taps)}
-        assert met == {one for one in want if 0 <= one[0] < 17}
+        expected = {(row * stride - before + tap * dilation, tap, row) for row in range(-40, 40) for tap in range(taps)}
+        assert met == {term for term in expected if 0 <= term[0] < 17}

@@ -55,7 +55,9 @@ BATCHED = ("cuda_mma_fp16", "cuda_simt_fp32")
 @pytest.mark.usefixtures("tools")
 def test_finding_the_group_or_matrix_of_a_block_leaves_main_loops_as_they_are(arch, tmp_path):
     batched = [
-        MicroKernel(one.family.replace("cuda_", "cuda_batched_"), one.params) for one in MORE[arch] if one.family in BATCHED
+        MicroKernel(kernel.family.replace("cuda_", "cuda_batched_"), kernel.params)
+        for kernel in MORE[arch]
+        if kernel.family in BATCHED
     ]
     assert checked([*(grouped(kernel) for kernel in MORE[arch]), *batched], arch, tmp_path) == {}
 
@@ -82,9 +84,9 @@ def tools():
 def test_kernels_beside_a_product_s_spill_nothing(arch, tmp_path):
     """Columns of images, results gathered from them, and sums of shares."""
     of_batches = {"fp32": "cuda_batched_simt_fp32", "int8": "cuda_batched_simt_int8"}
-    families: list[Any] = [one for one in CUDA_FAMILIES if one.name in of_batches.values()]
+    families: list[Any] = [family for family in CUDA_FAMILIES if family.name in of_batches.values()]
     small = {"bm": 32, "bn": 64, "bk": 32, "tm": 4, "tn": 4, "v": 1}
-    programs = {kernel.name: (one, kernel) for one in families for kernel in [one.kernel(**small)]}
+    programs = {kernel.name: (family, kernel) for family in families for kernel in [family.kernel(**small)]}
     resources = build_cubin(programs, tmp_path / "unit.cubin", arch=arch, reduces=tuple(of_batches)).resources
     beside = {name: facts["spill_bytes"] for name, facts in resources.items() if name not in programs}
     assert {f"haotuner_{what}_{dtype}" for what in ("unfold", "fold", "reduce") for dtype in of_batches} <= set(beside)
@@ -94,9 +96,9 @@ def test_kernels_beside_a_product_s_spill_nothing(arch, tmp_path):
 def test_some_of_each_family_are_taken_whatever_its_share():
     many = [WGMMA.kernel(bm=128, bn=128, st=stages) for stages in (2, 3, 4, 5)]
     few = [GEMV.kernel(bm=8, c=4, wn=4, wk=2, v=8)]
-    taken = some_of_each_family([*many, *few], 3)
-    assert set(few) < set(taken) and len(set(taken)) == 4
-    assert taken == some_of_each_family([*many, *few], 3), "by seed"
+    sample = some_of_each_family([*many, *few], 3)
+    assert set(few) < set(sample) and len(set(sample)) == 4
+    assert sample == some_of_each_family([*many, *few], 3), "by seed"
 
 
 def code(*loop: str, after: tuple[str, ...] = ("STG.E.128 desc[UR4][R2.64], R4",)) -> Code:
@@ -107,7 +109,7 @@ HGMMA = "HGMMA.64x256x16.F32 R24, gdesc[UR4], R24"
 
 
 @pytest.mark.parametrize(
-    ("kernel", "found", "words"),
+    ("kernel", "sass", "words"),
     [
         (KERNELS["sm_90a"][0], code(HGMMA, "R2UR UR4, R10"), "1 R2UR"),
         (KERNELS["sm_90a"][0], code(HGMMA, *["UIADD3 UR4, UR4, 2, URZ"] * 13), "14.0 instructions per HGMMA"),
@@ -120,8 +122,8 @@ HGMMA = "HGMMA.64x256x16.F32 R24, gdesc[UR4], R24"
         (KERNELS["sm_80"][1], code(*["FFMA R1, R2, R3, R4"] * 4, "IMAD R1, R2, R3, R4"), "per FFMA"),
     ],
 )
-def test_a_broken_gate_is_named(kernel, found, words):
-    assert any(words in why for why in broken(FAMILIES[kernel.family], kernel, "sm_80", found))
+def test_a_broken_gate_is_named(kernel, sass, words):
+    assert any(words in why for why in broken(FAMILIES[kernel.family], kernel, "sm_80", sass))
 
 
 @pytest.mark.parametrize(
@@ -136,7 +138,7 @@ def test_a_broken_gate_is_named(kernel, found, words):
 )
 def test_kernels_of_windows_and_bytes_have_gates(name, multiplies, narrow):
     kernel = MicroKernel.parse(name)
-    (family,) = (one for one in CUDA_FAMILIES if one.name == kernel.family)
+    (family,) = (family for family in CUDA_FAMILIES if family.name == kernel.family)
     stores = ("STG.E.128 [R2], R4", *["STG.E [R2], R4"] * narrow)
     assert list(broken(family, kernel, "sm_80", code(f"{multiplies}.X R1, R2, R3, R4", after=stores))) == []
     assert list(broken(family, kernel, "sm_80", code("HMMA.16816.F32 R4, R8, R12, R4", after=stores)))[0] == (

@@ -91,31 +91,31 @@ def test_neighbours_are_one_access_where_all_tensors_lie_so():
     op = Op.parse("rms_norm:affine=scale,dtype=bf16")
     (family,) = families_for(op, "cuda")
     assert isinstance(family, CudaGenerated)
-    (kernel,) = [one for one in family.points(op, find_device("h200")) if "vl32_u8_ax2_kp0_pk8_hd1_oa" in one.name]
+    (kernel,) = [point for point in family.points(op, find_device("h200")) if "vl32_u8_ax2_kp0_pk8_hd1_oa" in point.name]
     text = family.text(kernel, "norm") or ""
-    (asked,) = re.findall(r"  if \((.*)\) norm_of<1>\(a\);", text)
-    assert [asked.count(f"a.data[{at}] % (8 * sizeof(ht_bf16))") for at in range(3)] == [1, 1, 1]
-    assert [asked.count(f"a.strides[{at}][0] % 8 == 0") for at in range(3)] == [1, 0, 1], "the scale has one row"
+    (condition,) = re.findall(r"  if \((.*)\) norm_of<1>\(a\);", text)
+    assert [condition.count(f"a.data[{at}] % (8 * sizeof(ht_bf16))") for at in range(3)] == [1, 1, 1]
+    assert [condition.count(f"a.strides[{at}][0] % 8 == 0") for at in range(3)] == [1, 0, 1], "the scale has one row"
 
 
 @pytest.mark.skipif(bool(build.toolchain_missing()), reason=build.toolchain_missing())
 def test_functions_of_16_bits_are_near(tmp_path):
     source = tmp_path / "near.cu"
-    calls = "".join(f"y[{place}][i] = ht_{name}(x[i]);" for place, name in enumerate(("erf", "exp")))
+    calls = "".join(f"y[{index}][i] = ht_{name}(x[i]);" for index, name in enumerate(("erf", "exp")))
     loop = f'extern "C" void near(const float* x, float** y, int n) {{ for (int i = 0; i < n; i++) {{ {calls} }} }}'
     source.write_text((DEVICE / "short.cuh").read_text() + loop)
     library = ctypes.CDLL(str(build.build_plain([source], tmp_path / "near.so")))
     size = np.concatenate([np.logspace(-30, 1, 4000), [0.0, 0.015625, np.inf]])
     x = np.concatenate([size, -size]).astype(np.float32)
-    found = np.empty((2, len(x)), np.float32)
-    rows = (ctypes.c_void_p * 2)(*(row.ctypes.data for row in found))
+    outputs = np.empty((2, len(x)), np.float32)
+    rows = (ctypes.c_void_p * 2)(*(row.ctypes.data for row in outputs))
     library.near(x.ctypes.data_as(ctypes.c_void_p), rows, len(x))
     with np.errstate(over="ignore"):
-        wanted = np.array([[math.erf(one) for one in x.tolist()], np.exp(x.astype(np.float64))])
+        expected = np.array([[math.erf(value) for value in x.tolist()], np.exp(x.astype(np.float64))])
     finite = np.isfinite(x)
-    off = np.abs(found[:, finite] - wanted[:, finite])
-    assert (off <= 1e-4 * np.abs(wanted[:, finite])).all(), "half of fp16's last digit is 2.4e-4"
-    assert found[0, ~finite].tolist() == [1.0, -1.0] and found[1, ~finite].tolist() == [np.inf, 0.0]
+    off = np.abs(outputs[:, finite] - expected[:, finite])
+    assert (off <= 1e-4 * np.abs(expected[:, finite])).all(), "half of fp16's last digit is 2.4e-4"
+    assert outputs[0, ~finite].tolist() == [1.0, -1.0] and outputs[1, ~finite].tolist() == [np.inf, 0.0]
     text = {dtype: _text(Op.parse(f"gelu:dtype={dtype}")) for dtype in ("bf16", "fp32")}
     assert "ht_erf(" in text["bf16"] and "erff(" not in text["bf16"] and "ht_erf(" not in text["fp32"]
 
@@ -128,7 +128,7 @@ def _text(op: Op) -> str:
 
 def test_the_end_of_a_row_is_one_masked_iteration():
     (family,) = families_for(op := Op.parse("reduce_sum:"), "cuda")
-    (kernel,) = [one for one in family.points(op, find_device("h200")) if "vl32_u8_ax0_kp0_pk4_hd1_oa" in one.name]
+    (kernel,) = [point for point in family.points(op, find_device("h200")) if "vl32_u8_ax0_kp0_pk4_hd1_oa" in point.name]
     assert isinstance(family, CudaGenerated)
     text = family.text(kernel, "total") or ""
     assert text.count("ht_take<4, true>") == 2 and text.count("ht_take<4, false>") == 1 and "? t0[" not in text

@@ -22,12 +22,12 @@ def verdicts(request, tmp_path_factory):
 
 
 def test_every_code_path_is_right_on_ragged_shapes(verdicts):
-    name, found = verdicts
-    assert {v.kernel.name for v in VARIANTS[name]} == found.keys()
-    wrong = {symbol: verdict for symbol, verdict in found.items() if not verdict.right}
+    name, by_symbol = verdicts
+    assert {v.kernel.name for v in VARIANTS[name]} == by_symbol.keys()
+    wrong = {symbol: verdict for symbol, verdict in by_symbol.items() if not verdict.right}
     assert wrong == {}
 
 
 def test_ldmatrix_meets_no_bank_twice(verdicts):
-    name, found = verdicts
-    assert {symbol: v.conflicts for symbol, v in found.items() if v.conflicts} == {}, name
+    name, by_symbol = verdicts
+    assert {symbol: v.conflicts for symbol, v in by_symbol.items() if v.conflicts} == {}, name

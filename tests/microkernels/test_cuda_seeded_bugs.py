@@ -42,7 +42,7 @@ GROUPED_SMALL = Variant(grouped(SIMT.kernel(bm=32, bn=64, bk=8, tm=4, tn=4)), ""
 # Sums that go through shared memory right behind a step in the ring's first stage.
 STAGED = tuple(Call(m=64, n=32, k=64 * steps, steps=("relu",)) for steps in (1, 3, 5, 7))
 WGMMA_SMALL = Variant(WGMMA.kernel(bm=64, bn=32, st=2), "", (*EIGHTS, *STAGED))
-SIMT_STEPS, WGMMA_STEPS = (Variant(stepped(one.kernel), "", one.calls) for one in (SIMT_SMALL, WGMMA_SMALL))
+SIMT_STEPS, WGMMA_STEPS = (Variant(stepped(variant.kernel), "", variant.calls) for variant in (SIMT_SMALL, WGMMA_SMALL))
 Bugs = dict[str, tuple[Variant, Callable[[str], str]]]
 BARRIER = r"tvm_builtin_cuda_cta_sync\(\);"
 
@@ -53,8 +53,8 @@ def everywhere(pattern: str, new: str) -> Callable[[str], str]:
 
 def last(pattern: str, new: str) -> Callable[[str], str]:
     def apply(text: str) -> str:
-        *_, found = re.finditer(pattern, text)
-        return text[: found.start()] + new + text[found.end() :]
+        *_, match = re.finditer(pattern, text)
+        return text[: match.start()] + new + text[match.end() :]
 
     return apply
 
@@ -183,8 +183,8 @@ def broken_epilogue(symbol: str, breaks: Callable[[str], str], bug: str) -> str:
     """The shared functions under other names, broken."""
     shared = "\n".join((DEVICE / f"{name}.cuh").read_text() for name in ("result", "epilogue"))
     text = broken(f"{steps_text()}\n{shared}", breaks, bug)
-    found = re.findall(r"^HT_DEVICE [\w *]*?\b(ht_\w+)\(|^struct (ht_\w+)", text, re.MULTILINE)
-    names = dict.fromkeys(function or struct for function, struct in found)
+    declarations = re.findall(r"^HT_DEVICE [\w *]*?\b(ht_\w+)\(|^struct (ht_\w+)", text, re.MULTILINE)
+    names = dict.fromkeys(function or struct for function, struct in declarations)
     return re.sub(rf"\b({'|'.join(names)})\b", rf"{symbol}_\1", text)
 
 
@@ -193,15 +193,15 @@ def copied(bugs: dict[str, Variant], symbols: dict[str, str]) -> str:
     kernels = {variant.kernel.name: variant.kernel for variant in bugs.values()}
     models = {name: f"model{number}_" for number, name in enumerate(kernels)}
     source = unit_text({models[n]: (FAMILIES[k.family], k) for n, k in kernels.items()}, ("fp32", "fp16"))
-    found = {}
+    matches = {}
     for name, model in models.items():  # the function, and the kernel that calls it
         whole = re.search(rf"^HT_DEVICE void {model}_kernel\(.*?^\}}\n.*?^\}}\n", source, re.MULTILINE | re.DOTALL)
         assert whole is not None, f"no {name} in the unit"
-        found[name] = whole
+        matches[name] = whole
     copies = "".join(
-        found[variant.kernel.name][0].replace(models[variant.kernel.name], symbols[bug]) for bug, variant in bugs.items()
+        matches[variant.kernel.name][0].replace(models[variant.kernel.name], symbols[bug]) for bug, variant in bugs.items()
     )
-    first, last = min(text.start() for text in found.values()), max(text.end() for text in found.values())
+    first, last = min(text.start() for text in matches.values()), max(text.end() for text in matches.values())
     return source[:first] + copies + source[last:]
 
 
@@ -237,8 +237,8 @@ def verdicts(tmp_path_factory):
     symbols = {bug: f"bug{number}" for number, bug in enumerate(bugs)}
     library = build.build_kernels(broken_unit(bugs, symbols), folder / "bugs.so")
     cases = [case_of(symbols[bug], FAMILIES[v.kernel.family], v.kernel, v.calls) for bug, (v, _) in bugs.items()]
-    found = run.run(run.Job(machine=str(build.machine()), library=str(library), cases=cases), folder)
-    return {bug: found[symbols[bug]] for bug in bugs}
+    by_symbol = run.run(run.Job(machine=str(build.machine()), library=str(library), cases=cases), folder)
+    return {bug: by_symbol[symbols[bug]] for bug in bugs}
 
 
 @pytest.mark.parametrize("bug", [*BUGS, *EPILOGUE_BUGS, *GROUP_BUGS])

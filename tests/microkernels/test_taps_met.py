@@ -15,17 +15,17 @@ from tests.cost.cost_examples import BIG_CORE
 
 def met(op: Op, shape: Shape) -> int:
     """Taps between the first and last line, or column where one line is met, that some output has in the image."""
-    found = []
+    spans = []
     extents = op.extents(shape)
     for side, image, output in zip(windows(op.kind, dict(op.static), op.all_options()).values(), "hw", "pq", strict=True):
         places = [
             tap
             for tap in range(side.taps)
-            for place in range(extents[output])
-            if 0 <= place * side.stride - side.before + tap * side.dilation < extents[image]
+            for position in range(extents[output])
+            if 0 <= position * side.stride - side.before + tap * side.dilation < extents[image]
         ]
-        found.append(max(places) - min(places) + 1)
-    lines, columns = found
+        spans.append(max(places) - min(places) + 1)
+    lines, columns = spans
     return lines * (columns if lines == 1 else op["s"])
 
 
@@ -36,7 +36,7 @@ def test_a_call_is_priced_by_the_taps_that_meet_the_image(spec):
     op, family = Op.parse(f"conv2d:c=16,f=16,layout=nhwc,{spec}"), CpuConv()
     kernel = family.kernel(op, 4, 16, 1, 16)
     shapes = [Shape.of({"b": 2, "h": h, "w": w}) for h in (1, 2, 4, 9) for w in (1, 2, 12)]
-    work = demand(BIG_CORE, family, op, [(kernel, one) for one in shapes], weights="cold").work
-    pixels = np.array([op.extents(one)["p"] * op.extents(one)["q"] * 2 for one in shapes])
+    work = demand(BIG_CORE, family, op, [(kernel, shape) for shape in shapes], weights="cold").work
+    pixels = np.array([op.extents(shape)["p"] * op.extents(shape)["q"] * 2 for shape in shapes])
     taps = work.flops["simd"] / (2 * pixels * 16 * 16)
-    assert taps.tolist() == [met(op, one) for one in shapes]
+    assert taps.tolist() == [met(op, shape) for shape in shapes]

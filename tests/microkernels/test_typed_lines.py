@@ -38,22 +38,24 @@ int asked(int channels, int features, int width, int lanes, int mr, int last) {
 
 
 @pytest.fixture(scope="module")
-def asked(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., int]:
+def in_columns(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., int]:
     folder = tmp_path_factory.mktemp("lines")
     source, out = folder / "asked.c", folder / "asked.so"
     source.write_text(TEXT)
     toolchain().link([], [source, RUNTIME_SOURCES / "kinds" / "conv_typed_lines.c"], [RUNTIME_SOURCES], out)
-    found: Callable[..., int] = ctypes.CDLL(str(out)).asked
-    return found
+    function: Callable[..., int] = ctypes.CDLL(str(out)).asked
+    return function
 
 
-def test_lines_that_drop_many_features_of_many_pixels_become_columns(asked: Callable[..., int]) -> None:
-    assert [asked(256, 256, width, 16, 12, 1) for width in (7, 14, 28, 112)] == [0, 0, 0, 1]
-    assert [asked(64, 16, width, 16, 12, 1) for width in (7, 14, 28)] == [1, 1, 1], "copying takes longer"
-    assert asked(64, 64, 28, 16, 12, 1) == 1 and asked(64, 64, 28, 4, 12, 1) == 0, "narrow vectors multiply fewer terms"
+def test_lines_that_drop_many_features_of_many_pixels_become_columns(in_columns: Callable[..., int]) -> None:
+    assert [in_columns(256, 256, width, 16, 12, 1) for width in (7, 14, 28, 112)] == [0, 0, 0, 1]
+    assert [in_columns(64, 16, width, 16, 12, 1) for width in (7, 14, 28)] == [1, 1, 1], "copying takes longer"
+    assert in_columns(64, 64, 28, 16, 12, 1) == 1 and in_columns(64, 64, 28, 4, 12, 1) == 0, (
+        "narrow vectors multiply fewer terms"
+    )
 
 
-def test_fast_products_and_channels_first_keep_lines(asked: Callable[..., int]) -> None:
-    assert asked(256, 256, 14, 16, 16, 1) == 1, "a tile of AMX"
-    assert asked(256, 256, 14, 16, 12, 0) == 1
-    assert asked(48, 16, 28, 16, 12, 1) == 0, "144 bytes are no whole steps"
+def test_fast_products_and_channels_first_keep_lines(in_columns: Callable[..., int]) -> None:
+    assert in_columns(256, 256, 14, 16, 16, 1) == 1, "a tile of AMX"
+    assert in_columns(256, 256, 14, 16, 12, 0) == 1
+    assert in_columns(48, 16, 28, 16, 12, 1) == 0, "144 bytes are no whole steps"

@@ -22,14 +22,14 @@ ON_THE_STACK = re.compile(r"%[xyz]mm\d+.*\(%r[sb]p\)|\(%r[sb]p\).*%[xyz]mm\d+")
 
 def _loops(assembly: str) -> list[list[str]]:
     """Lines of each loop that has no other within."""
-    found, begun, label = [], 0, ""
+    loops, begun, label = [], 0, ""
     lines = assembly.splitlines()
     for at, line in enumerate(lines):
         if line.endswith(":"):
             begun, label = at, line[:-1]
         elif re.match(r"\s+j\w+\s+", line) and line.split()[-1] == label:
-            found.append(lines[begun : at + 1])
-    return found
+            loops.append(lines[begun : at + 1])
+    return loops
 
 
 @pytest.mark.parametrize("isa", [isa for isa in ISAS if isa.wave_width > 4], ids=lambda isa: isa.name)

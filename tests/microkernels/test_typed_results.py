@@ -40,16 +40,16 @@ TILES = ((1, 3, 1, 1, 0), (4, 2, 2, 2, 16))  # rows, vectors, vectors of a panel
 def test_every_type_is_right(target: tuple[str, int], way: Ways, tmp_path: Path) -> None:
     mcpu, lanes = target
     seen = 0
-    for place, spec in enumerate(OPS):
+    for index, spec in enumerate(OPS):
         op = Op.parse(spec)
         (family,) = families_for(op, "cpu")
         assert isinstance(family, CpuTyped)
         kernels = [family.typed(op, (mr, nv * lanes, pv * lanes, ku, lanes, pf)) for mr, nv, pv, ku, pf in TILES]
         if way == "dot" and way_here(kernels[0]) not in ("dot", "tiles"):
             continue  # the host multiplies no whole words of this type
-        if way == "wide" and place not in (0, 3, 6):
+        if way == "wide" and index not in (0, 3, 6):
             continue  # what follows the sums is the same
-        for error in typed_errors(op, kernels, mcpu, way, tmp_path / f"{place}.so", 64):
+        for error in typed_errors(op, kernels, mcpu, way, tmp_path / f"{index}.so", 64):
             assert error <= 1
             seen += 1
     assert seen or way == "dot"
@@ -57,7 +57,7 @@ def test_every_type_is_right(target: tuple[str, int], way: Ways, tmp_path: Path)
 
 @pytest.mark.isa("avx512f", "avx512vl", "avx512dq")
 def test_bf16_rounded_by_the_cpu_has_the_bits_of_bf16_rounded_in_steps(tmp_path: Path) -> None:
-    rng, found = np.random.default_rng(6), []
+    rng, outputs = np.random.default_rng(6), []
     bits = rng.integers(0, 1 << 32, (5, 70), np.uint32) | 0x00800000  # NaN of every kind among them, no denormal
     bits[1, :64] = np.float32(1e-39).view(np.uint32)  # a denormal, which the instruction takes for zero
     bits[2] = [*range(0x3F807FF0, 0x3F807FF0 + 70)]  # ties and what lies beside them
@@ -75,12 +75,12 @@ def test_bf16_rounded_by_the_cpu_has_the_bits_of_bf16_rounded_in_steps(tmp_path:
         toolchain().link([tmp_path / f"{way}.o"], [], [], code)
         store = getattr(ctypes.CDLL(str(code)), store_symbol("bf16", 16))
         for rows in ([0, 2, 3, 4], [0, 1, 2, 3, 4]):  # without denormals, and with some
-            given, made = np.ascontiguousarray(bits[rows]), np.zeros((len(rows), 70), np.uint16)
+            inputs, stored = np.ascontiguousarray(bits[rows]), np.zeros((len(rows), 70), np.uint16)
             store(*(ctypes.c_void_p(value.ctypes.data) if isinstance(value, np.ndarray) else ctypes.c_int64(value)
-                    for value in (given, 70, made, 140, len(rows), 70)))  # fmt: skip
-            found.append(made)
-    assert found[0].tobytes() == found[2].tobytes() and found[1].tobytes() == found[3].tobytes()
-    assert found[3][1, 0] == 0x000B and found[3][2, 0] == 0x3F80 and found[3][2, 17] == 0x3F81
+                    for value in (inputs, 70, stored, 140, len(rows), 70)))  # fmt: skip
+            outputs.append(stored)
+    assert outputs[0].tobytes() == outputs[2].tobytes() and outputs[1].tobytes() == outputs[3].tobytes()
+    assert outputs[3][1, 0] == 0x000B and outputs[3][2, 0] == 0x3F80 and outputs[3][2, 17] == 0x3F81
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -100,15 +100,15 @@ def test_rows_of_any_width_are_stored_and_no_byte_beside_them(target: tuple[str,
         sums[:, ::7], sums[:, 1::9] = 1e-39, np.nan
         wide = np.zeros((rows, most * size), np.uint8)
         for columns in range(most, 0, -1):
-            made = np.full((rows, most * size + 9), 0xA5, np.uint8)
+            stored = np.full((rows, most * size + 9), 0xA5, np.uint8)
             getattr(library, store_symbol(out, lanes))(
-                ctypes.c_void_p(sums.ctypes.data), ctypes.c_int64(most + 5), ctypes.c_void_p(made.ctypes.data),
-                ctypes.c_int64(made.shape[1]), ctypes.c_int64(rows), ctypes.c_int64(columns),
+                ctypes.c_void_p(sums.ctypes.data), ctypes.c_int64(most + 5), ctypes.c_void_p(stored.ctypes.data),
+                ctypes.c_int64(stored.shape[1]), ctypes.c_int64(rows), ctypes.c_int64(columns),
             )  # fmt: skip
             if columns == most:
-                wide = made[:, : most * size].copy()
-            assert np.array_equal(made[:, : columns * size], wide[:, : columns * size]), (out, columns)
-            assert (made[:, columns * size :] == 0xA5).all(), (out, columns)
+                wide = stored[:, : most * size].copy()
+            assert np.array_equal(stored[:, : columns * size], wide[:, : columns * size]), (out, columns)
+            assert (stored[:, columns * size :] == 0xA5).all(), (out, columns)
 
 
 @pytest.mark.parametrize("unknown", ["_tiles(", "_dot("])

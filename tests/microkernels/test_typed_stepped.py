@@ -46,8 +46,8 @@ def kernel_of(rest: str, lanes: int) -> MicroKernel:
 
 def test_steps_that_read_tensors_or_compute_long_stay_programs() -> None:
     assert [stepped_symbol(kernel_of(rest, 8)) for rest in APART] == [None] * len(APART)
-    found = [stepped_symbol(kernel_of(f"dtype=int8,{rest}", 8)) for rest in STEPPED]
-    assert None not in found and len(set(found)) == len(STEPPED)
+    symbols = [stepped_symbol(kernel_of(f"dtype=int8,{rest}", 8)) for rest in STEPPED]
+    assert None not in symbols and len(set(symbols)) == len(STEPPED)
 
 
 @pytest.mark.long
@@ -57,19 +57,19 @@ def test_one_pass_has_the_bits_of_three(target: tuple[str, int], tmp_path: Path)
     kernels = [kernel_of(f"dtype=int8,{rest}", lanes) for rest in STEPPED]
     both = built(kernels, mcpu, tmp_path)
     rng = np.random.default_rng(5)
-    for place, kernel in enumerate(kernels):
+    for index, kernel in enumerate(kernels):
         kind = np.dtype(np.uint16) if output_of(kernel) == "bf16" else numpy_type(output_of(kernel))
         names = [name for name, _ in operands_of(steps_of(kernel))]
         for columns in (1, 7, 16, 24, 48):
             sums = rng.integers(-90_000, 90_000, (ROWS, STRIDE), dtype=np.int32)
             width = {name: 40 / 9_000 if name == "scale" else 40 for name in names}
-            given = {name: rng.normal(0, width[name], columns).astype(np.float32) for name in names}
-            if "high" in given:
-                given["high"] = given["low"] + np.float32(60)
+            operands = {name: rng.normal(0, width[name], columns).astype(np.float32) for name in names}
+            if "high" in operands:
+                operands["high"] = operands["low"] + np.float32(60)
             results = [np.full((ROWS, STRIDE), 77, kind) for _ in range(2)]
-            pointers = (ctypes.c_void_p * 5)(*(value.ctypes.data for value in given.values()))
-            words = [ctypes.c_void_p(one.ctypes.data) for one in (sums, *results)]
-            assert both(place, *words, pointers, len(names), ctypes.c_int64(columns)) == 0
+            pointers = (ctypes.c_void_p * 5)(*(value.ctypes.data for value in operands.values()))
+            words = [ctypes.c_void_p(array.ctypes.data) for array in (sums, *results)]
+            assert both(index, *words, pointers, len(names), ctypes.c_int64(columns)) == 0
             assert results[0].tobytes() == results[1].tobytes(), (kernel.name, columns)
             assert (results[0][:, columns:] == 77).all(), "nothing beyond the columns is written"
             assert columns == 1 or len(np.unique(results[0][:, :columns])) > 1
@@ -83,8 +83,8 @@ def built(kernels: list[MicroKernel], mcpu: str, folder: Path) -> Any:
         '#include "kinds/dense.h"',
         '#include "epilogue.h"',
         kernel_table(kernels, "kernels", "static "),
-        *(types_of(kernel, f"typed_{place}") for place, kernel in enumerate(kernels)),
-        f"static const ht_typed* const types[] = {{{', '.join(f'&typed_{place}' for place in range(len(kernels)))}}};",
+        *(types_of(kernel, f"typed_{index}") for index, kernel in enumerate(kernels)),
+        f"static const ht_typed* const types[] = {{{', '.join(f'&typed_{index}' for index in range(len(kernels)))}}};",
         "#pragma GCC visibility push(default)",
         "int both(int index, void* sums, char* one, char* three, const float** given, int extras, int64_t columns);",
         "int both(int index, void* sums, char* one, char* three, const float** given, int extras, int64_t columns) {",

@@ -95,29 +95,29 @@ def test_tiles_are_finished_in_either_order(kind: str, tmp_path: Path) -> None:
     flags = ("-mavx512f", "-mavx512vl", "-mavx512bw", "-mavx512dq", "-mfma", "-mf16c", "-shared")
     toolchain().object(text, [NATIVE, RUNTIME], tmp_path / "program.o", flags)
     toolchain().link([tmp_path / "program.o"], [], [], code)
-    program, want = ctypes.CDLL(str(code)).program, np.zeros((14, 64), np.float32)
-    given_to = (x.ctypes.data, terms * 2, panel.ctypes.data, panel.shape[1] * 2, want.ctypes.data, 64, terms, 2, 2, None, 0)
-    program(ctypes.byref(Tile(*given_to)))
+    program, expected = ctypes.CDLL(str(code)).program, np.zeros((14, 64), np.float32)
+    args = (x.ctypes.data, terms * 2, panel.ctypes.data, panel.shape[1] * 2, expected.ctypes.data, 64, terms, 2, 2, None, 0)
+    program(ctypes.byref(Tile(*args)))
     orders: list[list[tuple[int, int]]] = [[], []]
     for across, order in enumerate(orders):
-        found = np.zeros_like(want)
+        output = np.zeros_like(expected)
 
-        def finish(_: int, given: Any, found: Any = found, order: Any = order) -> None:
-            part = given[0]
+        def finish(_: int, parts: Any, output: Any = output, order: Any = order) -> None:
+            part = parts[0]
             block = np.ctypeslib.as_array(part.sums, (part.rows, part.stride))[:, : part.columns]
-            found[part.row : part.row + part.rows, part.column : part.column + part.columns] += block
+            output[part.row : part.row + part.rows, part.column : part.column + part.columns] += block
             order.append((part.row, part.column))
 
-        told = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.POINTER(Part))(finish)
-        program(ctypes.byref(Tile(*given_to[:-1], 0, across, ctypes.cast(told, ctypes.c_void_p), None)))
-        assert found.tobytes() == want.tobytes()
+        callback = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.POINTER(Part))(finish)
+        program(ctypes.byref(Tile(*args[:-1], 0, across, ctypes.cast(callback, ctypes.c_void_p), None)))
+        assert output.tobytes() == expected.tobytes()
     down = {"tiles": [(0, 0), (7, 0), (0, 32), (7, 32)], "vectors": [(0, 0), (0, 32)]}  # vectors: both tiles together
     along = {"tiles": [(0, 0), (0, 32), (7, 0), (7, 32)], "vectors": [(0, 0), (7, 0)]}
     assert orders == [down[kind], along[kind]]
-    in_runs, at = np.zeros_like(want), given_to[:4]
-    program(ctypes.byref(Tile(*at, want.ctypes.data, 64, 64, 2, 2)))
+    in_runs, at = np.zeros_like(expected), args[:4]
+    program(ctypes.byref(Tile(*at, expected.ctypes.data, 64, 64, 2, 2)))
     program(ctypes.byref(Tile(*at, in_runs.ctypes.data, 64, 32, 2, 2, lines=2, line=64)))
-    assert in_runs.tobytes() == want.tobytes()
+    assert in_runs.tobytes() == expected.tobytes()
 
 
 @pytest.mark.isa("avx512f", "avx512vl")
@@ -125,7 +125,7 @@ def test_the_plain_c_has_the_bits_of_the_instructions_and_sums_go_on(tmp_path: P
     _, (_, kernel, _) = _kernels(OPS[1])
     if way_here(kernel) != "tiles":
         pytest.skip("amx: this host has no tiles")
-    rng, terms, found = np.random.default_rng(3), 75, []
+    rng, terms, outputs = np.random.default_rng(3), 75, []
     x = (rng.standard_normal((14, terms)).astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
     panel = (rng.standard_normal((4, (terms + 1) // 2 * 16 * 2)).astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
     ways: tuple[Ways, ...] = ("tiles", "emulated")
@@ -140,8 +140,8 @@ def test_the_plain_c_has_the_bits_of_the_instructions_and_sums_go_on(tmp_path: P
         tile = Tile(x.ctypes.data, terms * 2, panel.ctypes.data, panel.shape[1] * 2, sums.ctypes.data, 64, terms, 2, 2,
                     None, 1)  # fmt: skip
         ctypes.CDLL(str(code)).program(ctypes.byref(tile))
-        found.append(sums)
-    assert np.array_equal(found[0].view(np.int32), found[1].view(np.int32)) and not (found[0] == 1).any()
+        outputs.append(sums)
+    assert np.array_equal(outputs[0].view(np.int32), outputs[1].view(np.int32)) and not (outputs[0] == 1).any()
 
 
 @pytest.mark.long
@@ -160,8 +160,8 @@ def test_programs_on_tiles_multiply_in_tiles_and_leave_them(tmp_path: Path) -> N
     bodies = re.findall(r"^(\w+_tiles):\n(.*?)\.cfi_endproc", out.read_text(), re.S | re.M)
     assert len(bodies) == len(programs)
     for name, body in bodies:
-        wanted = "tdpbf16ps" if "bf16" in name else "tdpbssd" if "sg1" in name else "tdpbusd"
-        assert wanted in body and body.count("ldtilecfg") == 1 and "tilerelease" in body, name
+        instruction = "tdpbf16ps" if "bf16" in name else "tdpbssd" if "sg1" in name else "tdpbusd"
+        assert instruction in body and body.count("ldtilecfg") == 1 and "tilerelease" in body, name
 
 
 @pytest.mark.parametrize("kind", ["batch_matmul:k=64,layout=nt", "conv2d:c=64,f=64,r=3,s=3,pad=1"])
@@ -170,16 +170,18 @@ def test_products_and_convolutions_are_offered_tiles_too(kind: str, dtype: str) 
     op = Op.parse(f"{kind},dtype={dtype}{',out=bf16' if dtype == 'fp32' else ''}")
     family = families_for(op, "cpu")[0]
     assert not any(map(typed_source.on_tiles, family.points(op, BIG_CORE)))
-    found = [kernel for kernel in family.points(op, WITH_TILES) if typed_source.on_tiles(kernel)]
-    assert {kernel["pw"] for kernel in found} == ({16} if dtype in typed_source.TYPES else set())
-    for kernel in found:
+    kernels = [kernel for kernel in family.points(op, WITH_TILES) if typed_source.on_tiles(kernel)]
+    assert {kernel["pw"] for kernel in kernels} == ({16} if dtype in typed_source.TYPES else set())
+    for kernel in kernels:
         assert family.footprint(kernel).registers_per_thread <= typed_source.REGISTERS
         assert kernel["mr"] * kernel["nr"] <= 2048  # HT_TYPED_TILE
     shape = Shape.of({axis: 128 for axis in op.dynamic})
-    one, plain = WITH_TILES.with_units(1), [kernel for kernel in family.points(op, BIG_CORE) if kernel["mr"] == 5][-1]
-    if found:
-        tall = next(kernel for kernel in found if (kernel["mr"], kernel["nr"]) == (32, 32))
-        on_tiles, in_vectors = expected_us(one, demand(one, family, op, [(tall, shape), (plain, shape)], weights="hot"))
+    device, plain = WITH_TILES.with_units(1), [kernel for kernel in family.points(op, BIG_CORE) if kernel["mr"] == 5][-1]
+    if kernels:
+        tall = next(kernel for kernel in kernels if (kernel["mr"], kernel["nr"]) == (32, 32))
+        on_tiles, in_vectors = expected_us(
+            device, demand(device, family, op, [(tall, shape), (plain, shape)], weights="hot")
+        )
         assert on_tiles < in_vectors / 2 and family.layout(tall) != family.layout(plain) or dtype == "int8"
 
 
@@ -187,9 +189,9 @@ def test_products_and_convolutions_are_offered_tiles_too(kind: str, dtype: str) 
 def test_only_devices_with_tiles_are_offered_them(dtype: str) -> None:
     op, family = Op.parse(f"dense:n=768,k=768,dtype={dtype}"), CpuTyped(dtype)
     assert not any(map(typed_source.on_tiles, family.points(op, BIG_CORE)))
-    found = [kernel for kernel in family.points(op, WITH_TILES) if typed_source.on_tiles(kernel)]
-    assert {kernel["mr"] for kernel in found} == set(typed_source.TILE_ROWS) and len(set(found)) == len(found)
-    for kernel in found:
+    kernels = [kernel for kernel in family.points(op, WITH_TILES) if typed_source.on_tiles(kernel)]
+    assert {kernel["mr"] for kernel in kernels} == set(typed_source.TILE_ROWS) and len(set(kernels)) == len(kernels)
+    for kernel in kernels:
         used = set(
             map(
                 int,
@@ -214,13 +216,13 @@ def test_one_plan_of_bf16_has_one_order_of_sums() -> None:
 @pytest.mark.parametrize(("dtype", "share"), [("bf16", 1.0), ("int8", 2.0)])
 def test_tiles_are_priced_by_their_own_peak(dtype: str, share: float) -> None:
     op, family, shape = Op.parse(f"dense:n=1024,k=1024,dtype={dtype}"), CpuTyped(dtype), Shape.of(m=4096)
-    one = WITH_TILES.with_units(1)
+    device = WITH_TILES.with_units(1)
     tall, plain = family.typed(op, (32, 32, 32, 1, 16, 0), on_tiles=True), family.typed(op, (5, 64, 64, 1, 16, 0))
-    wanted = demand(one, family, op, [(tall, shape), (plain, shape)], weights="hot")
+    demands = demand(device, family, op, [(tall, shape), (plain, shape)], weights="hot")
     flops = op.flops(shape)
-    assert wanted.work.flops["tensor"].tolist() == [flops / share, 0] and wanted.work.flops["simd"].tolist() == [0, flops]
-    on_tiles, in_vectors = expected_us(one, wanted)
-    (least,) = roofline_us(one, op, [shape])
+    assert demands.work.flops["tensor"].tolist() == [flops / share, 0] and demands.work.flops["simd"].tolist() == [0, flops]
+    on_tiles, in_vectors = expected_us(device, demands)
+    (least,) = roofline_us(device, op, [shape])
     assert least == pytest.approx(flops / share / 2.5e6, rel=1e-6) and least < on_tiles < in_vectors / 2
-    (fp16,) = roofline_us(one, Op.parse("dense:n=1024,k=1024,dtype=fp16"), [shape])
-    assert fp16 == pytest.approx(flops / (one.peak_gflops or 1) / 1e3)
+    (fp16,) = roofline_us(device, Op.parse("dense:n=1024,k=1024,dtype=fp16"), [shape])
+    assert fp16 == pytest.approx(flops / (device.peak_gflops or 1) / 1e3)

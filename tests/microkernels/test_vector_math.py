@@ -39,13 +39,13 @@ def every_exponent() -> Any:
     return np.concatenate([values, -values])
 
 
-def distance(found: Any, exact: Any) -> Any:
+def distance(results: Any, exact: Any) -> Any:
     """How far results are from exact ones, in units of the last place of the latter in float32."""
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         rounded = exact.astype(np.float32)
         unit = np.maximum(np.spacing(np.abs(rounded)), np.float32(2.0**-149)).astype(np.float64)
-        off = np.abs(found.astype(np.float64) - exact) / unit
-    return np.where((found == rounded) | (np.isnan(found) & np.isnan(rounded)), 0.0, off)
+        off = np.abs(results.astype(np.float64) - exact) / unit
+    return np.where((results == rounded) | (np.isnan(results) & np.isnan(rounded)), 0.0, off)
 
 
 @pytest.mark.parametrize("function", BOUNDS)
@@ -82,10 +82,13 @@ def test_special_values_are_numpys(function: str, lanes: int) -> None:
 @pytest.mark.parametrize("lanes", [4, pytest.param(16, marks=AVX512)])
 def test_what_masks_hide_does_not_underflow(function: str, lanes: int) -> None:
     x = np.array([-105, -1e4, -1e9, -3.4e38, -np.inf, 0, -1, 5] * 6, np.float32)
-    found = np.empty_like(x)
-    run, given = compiled(function, lanes, ARCHS.get(lanes, "x86-64")), (tvm_ffi.from_dlpack(x), tvm_ffi.from_dlpack(found))
-    assert not underflows(lambda: run(*given))
-    assert (found.reshape(6, 8)[:, :5] == 0).all() and (found.reshape(6, 8)[:, 5:] > 0).all()
+    result = np.empty_like(x)
+    run, arguments = (
+        compiled(function, lanes, ARCHS.get(lanes, "x86-64")),
+        (tvm_ffi.from_dlpack(x), tvm_ffi.from_dlpack(result)),
+    )
+    assert not underflows(lambda: run(*arguments))
+    assert (result.reshape(6, 8)[:, :5] == 0).all() and (result.reshape(6, 8)[:, 5:] > 0).all()
 
 
 @pytest.mark.parametrize("function", FORMULAS)

@@ -23,7 +23,7 @@ def typed_errors(
     measuring_library(kernels, mcpu, toolchain(), library, compiled)
     for index, kernel in enumerate(kernels):
         sizes = {key: kernel[key] for key in ("mr", "nr", "pw")}
-        asked = {"library": str(library), "op": op.name, "kernel": index, "seed": index, "nt": 0, "k": op["k"],
+        request = {"library": str(library), "op": op.name, "kernel": index, "seed": index, "nt": 0, "k": op["k"],
                  "col_block": col_block, "row_block": 0, "k_block": 0, "threads": 1, "split": 0, "sample_ns": 1,
                  "limit_ns": 1, "least": 1, **sizes}  # fmt: skip
-        yield TimerProcess().verify(asked)["max_error"]
+        yield TimerProcess().verify(request)["max_error"]

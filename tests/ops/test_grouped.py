@@ -21,9 +21,9 @@ def drawn(m: int, ends: list[int]) -> dict[str, np.ndarray]:
 def test_each_group_is_a_product_of_its_own_rows():
     inputs = drawn(7, [2, 2, 6, 7])
     x, weight = inputs["x"].astype(np.float64), inputs["weight"].astype(np.float64)
-    want = np.concatenate([x[:2] @ weight[0].T, x[2:6] @ weight[2].T, x[6:] @ weight[3].T])
-    np.testing.assert_allclose(numerics.reference(OP, inputs), want)
-    assert (numerics.tolerance(OP, inputs, want) > 0).all()
+    expected = np.concatenate([x[:2] @ weight[0].T, x[2:6] @ weight[2].T, x[6:] @ weight[3].T])
+    np.testing.assert_allclose(numerics.reference(OP, inputs), expected)
+    assert (numerics.tolerance(OP, inputs, expected) > 0).all()
 
 
 def test_one_group_of_many_is_dense():

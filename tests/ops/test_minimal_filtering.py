@@ -46,8 +46,8 @@ def filtered(x: Any, weight: Any, axes: tuple[Axis, Axis], out: tuple[int, int],
     if any(axis.dilation > 1 for axis in axes):
         whole = np.zeros((x.shape[0], weight.shape[0], *out), dtype)
         for outputs, part, plain in residues(x, axes, out):
-            one = whole[:, :, outputs[0], outputs[1]]
-            one[...] = filtered(part, weight, plain, one.shape[2:], tile, dtype)
+            residue = whole[:, :, outputs[0], outputs[1]]
+            residue[...] = filtered(part, weight, plain, residue.shape[2:], tile, dtype)
         return whole
     room, taps = (of.astype(dtype) for of in phased(x, weight, axes, out, tile))
     tall, wide = ([of.astype(dtype) for of in transforms(axis.outputs(tile), axis.each)] for axis in axes)
@@ -55,9 +55,9 @@ def filtered(x: Any, weight: Any, axes: tuple[Axis, Axis], out: tuple[int, int],
     step = (len(tall[2]), len(wide[2]))
     seen = np.lib.stride_tricks.sliding_window_view(room, (len(tall[0]), len(wide[0])), axis=(2, 3))
     inputs = np.einsum("ui,bcyxij,vj->bcyxuv", tall[0], seen[:, :, :: step[0], :: step[1]], wide[0])
-    found = np.einsum("iu,bfyxuv,jv->bfyixj", tall[2], np.einsum("bcyxuv,fcuv->bfyxuv", inputs, weights), wide[2])
-    b, f, y, i, x_, j = found.shape
-    return found.reshape(b, f, y * i, x_ * j)[:, :, : out[0], : out[1]]
+    result = np.einsum("iu,bfyxuv,jv->bfyixj", tall[2], np.einsum("bcyxuv,fcuv->bfyxuv", inputs, weights), wide[2])
+    b, f, y, i, x_, j = result.shape
+    return result.reshape(b, f, y * i, x_ * j)[:, :, : out[0], : out[1]]
 
 
 def direct(x: Any, weight: Any, axes: tuple[Axis, Axis]) -> Any:
@@ -81,8 +81,8 @@ def case(seed: int, channels: int, axes: tuple[Axis, Axis], *, positive: bool = 
 def test_transforms_are_the_convolution(axes, tile, seed):
     if not fits(tile, axes):
         return
-    x, weight, want = case(seed, 2, axes)
-    assert np.allclose(filtered(x, weight, axes, want.shape[2:], tile, np.float64), want, atol=1e-8)
+    x, weight, expected = case(seed, 2, axes)
+    assert np.allclose(filtered(x, weight, axes, expected.shape[2:], tile, np.float64), expected, atol=1e-8)
     assert terms(tile, axes) <= points(tile, axes) * np.prod([axis.phases for axis in axes])
 
 
@@ -100,12 +100,12 @@ def test_the_loops_in_c_have_the_same_points_and_matrices():
     text = (NATIVE / "kinds" / "conv_filter.c").read_text()
 
     def numbers(name: str) -> list[list[float]]:
-        (found,) = re.findall(rf"static const float {name}(?:\[[^]]*\])+ = (.*?);", text, re.DOTALL)
-        rows = re.findall(r"{([^{}]*)}", found)
-        return [[float(one.strip().removesuffix("f")) for one in row.split(",")] for row in rows]
+        (initializer,) = re.findall(rf"static const float {name}(?:\[[^]]*\])+ = (.*?);", text, re.DOTALL)
+        rows = re.findall(r"{([^{}]*)}", initializer)
+        return [[float(number.strip().removesuffix("f")) for number in row.split(",")] for row in rows]
 
-    (found,) = numbers("point_of")
-    assert found == [float(point) for point in POINTS]
+    (c_points,) = numbers("point_of")
+    assert c_points == [float(point) for point in POINTS]
     positive = [point for point in POINTS if point > 0]
     assert numbers("power_of") == [[float(point**j) for j in range(max(TILES))] for point in positive]
     rows = iter(numbers("ahead_of"))
@@ -122,16 +122,16 @@ def test_the_loops_in_c_have_the_same_points_and_matrices():
 def test_the_bound_holds_the_error_of_fp32(axes, tile, positive, seed):
     if not fits(tile, axes):
         return
-    x, weight, want = case(seed, 5, axes, positive=positive)
-    held(x, weight, axes, want.shape[2:], tile)
+    x, weight, expected = case(seed, 5, axes, positive=positive)
+    held(x, weight, axes, expected.shape[2:], tile)
 
 
 def held(x: Any, weight: Any, axes: tuple[Axis, Axis], out: tuple[int, int], tile: int) -> Any:
     """What is allowed, once no error was larger."""
-    found = filtered(x.astype(np.float32), weight.astype(np.float32), axes, out, tile, np.float32)
+    result = filtered(x.astype(np.float32), weight.astype(np.float32), axes, out, tile, np.float32)
     x, weight = x.astype(np.float32).astype(np.float64), weight.astype(np.float32).astype(np.float64)
     allowed = 2 * EPS * tolerance(x, weight, axes, out, tile)
-    assert (np.abs(found - filtered(x, weight, axes, out, tile, np.float64)) <= allowed).all()
+    assert (np.abs(result - filtered(x, weight, axes, out, tile, np.float64)) <= allowed).all()
     return allowed
 
 
@@ -141,8 +141,8 @@ def held(x: Any, weight: Any, axes: tuple[Axis, Axis], out: tuple[int, int], til
 @pytest.mark.parametrize("axes", [THREE, (Axis(taps=1), Axis(taps=3, before=1))])
 def test_the_bound_misses_no_term(tile, positive, channels, axes):
     for seed in range(2):
-        x, weight, want = case(seed, channels, axes, positive=positive)
-        allowed = held(x, weight, axes, want.shape[2:], tile)
+        x, weight, expected = case(seed, channels, axes, positive=positive)
+        allowed = held(x, weight, axes, expected.shape[2:], tile)
         assert np.median(allowed) < 0.1 * np.abs(weight).mean() * np.abs(x).mean() * (1 if channels == 1 else 8)
 
 
@@ -179,28 +179,28 @@ def test_windows_whose_products_filtering_saves_are_served(spec, tiles):
     assert filter_tiles(op) == tiles and family.serves(op) == bool(tiles)
     for kernel in family.points(op, BIG_CORE) if tiles else ():
         flat = [op[axis] == 1 if axis in op.axes else True for axis in ("r", "s")]
-        assert outputs_of(kernel) == tuple(1 if one else kernel["wt"] for one in flat)
+        assert outputs_of(kernel) == tuple(1 if is_flat else kernel["wt"] for is_flat in flat)
 
 
 def test_each_residue_of_a_dilation_ends_in_a_tile_of_its_own():
     family = CpuConvWinograd()
     near, apart = (Op.parse(f"conv2d:c=16,f=32,r=3,s=3,dilation={d},pad={d}") for d in (1, 6))
     shape = Shape.of({"b": 1, "h": 7, "w": 7})
-    found = [
-        demand(BIG_CORE, family, op, [(next(one for one in family.points(op, BIG_CORE) if one["wt"] == 4), shape)])
+    demands = [
+        demand(BIG_CORE, family, op, [(next(point for point in family.points(op, BIG_CORE) if point["wt"] == 4), shape)])
         for op in (near, apart)
     ]
-    assert found[1].work.flops["simd"][0] == 9 * found[0].work.flops["simd"][0]  # 36 tiles, not 4
+    assert demands[1].work.flops["simd"][0] == 9 * demands[0].work.flops["simd"][0]  # 36 tiles, not 4
 
 
 def test_a_window_that_moves_by_two_is_priced_without_what_its_phases_lack():
     family, op = CpuConvWinograd(), Op.parse("conv2d:c=16,f=32,r=3,s=3,stride=2,pad=1")
-    kernel = next(one for one in family.points(op, BIG_CORE) if one["wt"] == 4)
+    kernel = next(point for point in family.points(op, BIG_CORE) if point["wt"] == 4)
     shape = Shape.of({"b": 1, "h": 16, "w": 16})
-    found, axes = demand(BIG_CORE, family, op, [(kernel, shape)]), (Axis(taps=3, stride=2),) * 2
+    kernel_demand, axes = demand(BIG_CORE, family, op, [(kernel, shape)]), (Axis(taps=3, stride=2),) * 2
     assert (terms(4, axes), points(4, axes)) == (81, 25)
     multiplied = 2 * 4 * 81 * 16 * 32
-    assert multiplied < found.work.flops["simd"][0] < multiplied + 4 * 2 * 4 * 25 * (4 * 16 + 32) + 1
+    assert multiplied < kernel_demand.work.flops["simd"][0] < multiplied + 4 * 2 * 4 * 25 * (4 * 16 + 32) + 1
 
 
 def test_deep_sums_are_refused_where_errors_are_large():
@@ -208,22 +208,22 @@ def test_deep_sums_are_refused_where_errors_are_large():
     near, deep = (Op.parse(f"conv2d:c={c},f=64,r=3,s=3,pad=1") for c in (64, 8192))
     for op, right in ((near, set(TILES)), (deep, {2})):
         laws = laws_of(family, op, here)
-        kept = {
+        legal_tiles = {
             kernel["wt"]
             for kernel in family.points(op, here)
             if not list(refusals(question(family, kernel, op, here, {"b": 1, "h": 56, "w": 56}), laws))
         }
-        assert kept == right, (op.name, growth(4, THREE, op["c"]) / WORST)
+        assert legal_tiles == right, (op.name, growth(4, THREE, op["c"]) / WORST)
 
 
 @pytest.mark.parametrize("tile", TILES)
 @pytest.mark.parametrize("spec", ["conv2d:c=64,f=64,r=3,s=3,pad=1", "conv1d:c=64,f=64,s=3,pad=1"])
 def test_a_call_reads_a_weight_of_each_point(tile, spec):
     family, op = CpuConvWinograd(), Op.parse(spec)
-    kernel = next(one for one in family.points(op, BIG_CORE) if one["wt"] == tile)
+    kernel = next(point for point in family.points(op, BIG_CORE) if point["wt"] == tile)
     shapes = [Shape.of({axis: 1 if axis == "b" else side for axis in op.dynamic}) for side in (tile, 2 * tile)]
     cold, hot = (
-        demand(BIG_CORE, family, op, [(kernel, one) for one in shapes], weights=state).work for state in ("cold", "hot")
+        demand(BIG_CORE, family, op, [(kernel, shape) for shape in shapes], weights=state).work for state in ("cold", "hot")
     )
     each = (tile + 2) ** (len(op.dynamic) - 1)
     assert (cold.far_bytes - hot.far_bytes).tolist() == [each * 64 * 64 * 4] * 2

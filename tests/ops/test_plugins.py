@@ -40,11 +40,11 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (facts / "entry_points.txt").write_text("\n".join(["[haotuner.ops]", *lines, ""]))
     (tmp_path / "own_ops.py").write_text(ROW_SUM)
     monkeypatch.syspath_prepend(tmp_path)
-    for one in (index.installed, index.loaded):
-        one.cache_clear()
+    for cached in (index.installed, index.loaded):
+        cached.cache_clear()
     yield tmp_path
-    for one in (index.installed, index.loaded):
-        one.cache_clear()
+    for cached in (index.installed, index.loaded):
+        cached.cache_clear()
     sys.modules.pop("own_ops", None)
 
 
@@ -69,8 +69,8 @@ def test_a_broken_one_is_told_with_its_package_and_nothing_else_is(package, name
 
 
 def test_types_have_the_names_of_other_libraries_too():
-    for one, other in (("float32", "fp32"), ("float16", "fp16"), ("bfloat16", "bf16")):
-        assert Op.parse(f"dense:n=8,k=8,dtype={one}") == Op.parse(f"dense:n=8,k=8,dtype={other}")
+    for alias, other in (("float32", "fp32"), ("float16", "fp16"), ("bfloat16", "bf16")):
+        assert Op.parse(f"dense:n=8,k=8,dtype={alias}") == Op.parse(f"dense:n=8,k=8,dtype={other}")
 
 
 def test_an_unknown_kind_is_told_with_the_nearest(package):

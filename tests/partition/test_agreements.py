@@ -21,9 +21,9 @@ def test_parts_and_first_states_that_no_size_shows_to_fit_are_checked_by_the_req
     cell = g.add("broadcast", zero, shape=(B, 3))
     lengths = g.add("broadcast", g.constant(np.array(1)), shape=(B,))
     settings: dict[str, Any] = {"kind": "lstm", "hidden": 3, "activations": (("tanh", 0.0, 0.0),) * 3}
-    found = g.add("recurrent", x, r, bias, peepholes, h, cell, lengths, **settings)
+    recurrent = g.add("recurrent", x, r, bias, peepholes, h, cell, lengths, **settings)
     first = g.add("slice", x, axes=(0,), starts=(0,), stops=(4,), steps=(1,))
-    pairs = shape_constraints(g.finish(found, first))
+    pairs = shape_constraints(g.finish(recurrent, first))
     assert not unmet(pairs, {"seq": 4, "batch": 2, "other": 2})
     assert unmet(pairs, {"seq": 4, "batch": 2, "other": 1})
     assert unmet(pairs, {"seq": 3, "batch": 2, "other": 2})

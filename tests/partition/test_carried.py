@@ -19,15 +19,13 @@ B = dimension("batch")
 def test_a_sum_of_two_products_is_carried_by_one_of_them():
     g = GraphBuilder()
     x = g.input("x", (B, 16))
-    one, other = (g.add("contract", x, g.constant(np.ones((16, 16), np.float32)), labels="bk,kn->bn") for _ in range(2))
-    graph = g.finish(g.map("add", one, other))
+    left, right = (g.add("contract", x, g.constant(np.ones((16, 16), np.float32)), labels="bk,kn->bn") for _ in range(2))
+    graph = g.finish(g.map("add", left, right))
     steps = Greedy(graph).steps
     assert sorted(step.op.name for step in steps if isinstance(step, Product)) == [
         "dense_n16_k16", "dense_n16_k16_residual"
     ]  # fmt: skip
     assert not any(isinstance(step, Loops) for step in steps)
-
-
 
 
 def mish(g: GraphBuilder, x: str) -> str:
@@ -55,8 +53,8 @@ def test_a_function_is_known_by_its_values_however_it_is_written(name):
     y = g.map("add", g.add("contract", x, g.constant(np.ones((8, 4), np.float32)), labels="mk,kn->mn"),
               g.constant(np.ones(4, np.float32)))  # fmt: skip
     graph = g.finish(FUNCTIONS[name](g, y))
-    (found,) = Greedy(graph).steps
-    assert isinstance(found, Product) and found.op.epilogue == ("bias", name)
+    (step,) = Greedy(graph).steps
+    assert isinstance(step, Product) and step.op.epilogue == ("bias", name)
 
 
 @pytest.mark.parametrize("slope", [0.1, np.array([0.5, -1.0, 0.0, 2.0], np.float32)], ids=["leaky_relu", "prelu"])
@@ -66,9 +64,9 @@ def test_slopes_where_a_result_is_not_positive_are_carried(slope: Any) -> None:
     y = g.add("contract", x, g.constant(np.ones((8, 4), np.float32)), labels="mk,kn->mn")
     low = g.map("mul", y, slope if isinstance(slope, float) else g.constant(slope))
     graph = g.finish(g.map("select", g.map("less", y, 0.0), low, y))
-    (found,) = Greedy(graph).steps
-    assert isinstance(found, Product) and found.op.epilogue == ("prelu",)
-    assert np.allclose(found.constants["slope"], slope) and found.constants["slope"].shape == (4,)
+    (step,) = Greedy(graph).steps
+    assert isinstance(step, Product) and step.op.epilogue == ("prelu",)
+    assert np.allclose(step.constants["slope"], slope) and step.constants["slope"].shape == (4,)
 
 
 def test_a_function_whose_middle_is_read_elsewhere_is_not_carried():
@@ -76,8 +74,8 @@ def test_a_function_whose_middle_is_read_elsewhere_is_not_carried():
     x = g.input("x", (B, 8))
     y = g.add("contract", x, g.constant(np.ones((8, 4), np.float32)), labels="mk,kn->mn")
     s = g.map("sigmoid", y)
-    found = next(iter(Greedy(g.finish(g.map("mul", y, s), s)).products.values()))
-    assert found.op.epilogue == () and found.output == y
+    product = next(iter(Greedy(g.finish(g.map("mul", y, s), s)).products.values()))
+    assert product.op.epilogue == () and product.output == y
 
 
 @pytest.mark.parametrize("name", ["nothing", "relu", "silu", "sigmoid"])
@@ -87,9 +85,9 @@ def test_what_keeps_a_logarithm_from_zero_is_no_rounding(name: str, little: floa
     y = g.add("contract", g.input("x", (B, 8)), g.constant(np.ones((8, 4), np.float32)), labels="mk,kn->mn")
     known = {"nothing": lambda g, x: x, "sigmoid": lambda g, x: g.map("sigmoid", x), **FUNCTIONS}
     graph = g.finish(g.map("log", g.map("add", known[name](g, y), little)))
-    (found,) = Greedy(graph).products.values()
-    assert found.op.epilogue == (() if name == "nothing" else (name,))
-    assert len(found.nodes) == len(graph.nodes) - 2, "the sum and its logarithm are computed behind the product"
+    (product,) = Greedy(graph).products.values()
+    assert product.op.epilogue == (() if name == "nothing" else (name,))
+    assert len(product.nodes) == len(graph.nodes) - 2, "the sum and its logarithm are computed behind the product"
 
 
 OTHERS: dict[str, Any] = {  # what is a relu at most numbers, and must not be taken for one

@@ -70,9 +70,9 @@ def test_a_set_is_made_convex_by_what_lies_between_its_ends() -> None:
 def test_axes_of_a_reshape_are_matched_once(monkeypatch: pytest.MonkeyPatch) -> None:
     compared: list[Any] = []
 
-    def counted(one: Any, other: Any) -> bool:
-        compared.append(one)
-        return same(one, other)
+    def counted(extent: Any, other: Any) -> bool:
+        compared.append(extent)
+        return same(extent, other)
 
     monkeypatch.setattr(mixed_radix, "same", counted)
     before, after = (dimension("large"), 6, 35), (dimension("large"), 2, 3, 5, 7)

@@ -126,7 +126,8 @@ def spectra() -> Graph:
     signal = g.add("reshape", g.input("x", (b, w)), shape=(b, 1, w))
     parts = [g.convolution(signal, 24, taps=9, stride=3) for _ in range(2)]
     rows = [
-        g.add("transpose", g.add("reshape", one, shape=(b, 1, *g.types[one].shape[1:])), order=(0, 1, 3, 2)) for one in parts
+        g.add("transpose", g.add("reshape", part, shape=(b, 1, *g.types[part].shape[1:])), order=(0, 1, 3, 2))
+        for part in parts
     ]
     power = g.map("add", g.map("mul", rows[0], rows[0]), g.map("mul", rows[1], rows[1]))
     return g.finish(g.add("contract", power, g.weight(24, 8), labels="bapf,fn->bapn"))
@@ -160,9 +161,9 @@ def of_bytes(taps: int) -> Graph:
 @pytest.mark.parametrize("taps", [1, 3])
 def test_products_of_bytes_have_their_channels_last_on_cores(taps):
     steps = planned(of_bytes(taps)).steps
-    assert all(("dense" if taps == 1 else "nhwc") in one for one in ops(steps)) and len(ops(steps)) == 3
+    assert all(("dense" if taps == 1 else "nhwc") in name for name in ops(steps)) and len(ops(steps)) == 3
     equal = replace(CORE, bytes_first=1.0)
-    assert all("nhwc" not in one and one.startswith("conv2d") for one in ops(planned(of_bytes(taps), equal).steps))
+    assert all("nhwc" not in name and name.startswith("conv2d") for name in ops(planned(of_bytes(taps), equal).steps))
 
 
 def test_models_that_round_to_bytes_may_be_a_byte_away():
@@ -175,8 +176,8 @@ def test_models_that_round_to_bytes_may_be_a_byte_away():
 def test_models_that_compute_in_16_bits_may_be_some_units_away(dtype, computes):
     g = Net()
     half = g.add("cast", g.image(96), dtype=dtype)
-    found = g.map("exp", half) if computes else half
-    graph = g.finish(g.add("cast", found, dtype="fp32"))
+    computed = g.map("exp", half) if computes else half
+    graph = g.finish(g.add("cast", computed, dtype="fp32"))
     allowed = tolerance_of(graph, drawn_inputs(graph, SIZES))
     assert allowed == (4 * DTYPES[dtype].eps if computes else TOLERANCE) < 0.05
 
@@ -194,23 +195,24 @@ def planned(graph: Graph, rates: Rates = CORE, layout: str = "cheapest") -> IlpP
 
 
 def ops(steps: tuple[Step, ...]) -> list[str]:
-    return [one.op.name for one in steps if isinstance(one, Product)]
+    return [step.op.name for step in steps if isinstance(step, Product)]
 
 
 def turns(plan: IlpPartitioner) -> int:
     """Groups that turn an image and do nothing else."""
-    return sum([n.primitive for n in one.graph.nodes] == ["transpose"] for one in plan.steps if isinstance(one, Loops))
+    return sum([n.primitive for n in step.graph.nodes] == ["transpose"] for step in plan.steps if isinstance(step, Loops))
 
 
 def test_a_chain_of_pixels_products_keeps_its_channels_last(golden):
     plan = planned(bottleneck(), SLOW_FIRST)
-    told = ops(plan.steps)
-    assert sum(name.startswith("dense") for name in told) == 3, "products of pixels are dense layers"
-    assert any("nhwc" in name and "groups64" in name for name in told), "what lies between them stays in their layout"
+    names = ops(plan.steps)
+    assert sum(name.startswith("dense") for name in names) == 3, "products of pixels are dense layers"
+    assert any("nhwc" in name and "groups64" in name for name in names), "what lies between them stays in their layout"
     assert turns(plan) <= 2, "one before the chain, one behind it"
     golden(
         "".join(
-            f"{type(one).__name__} {one.op.name if isinstance(one, Product) else ''}".rstrip() + "\n" for one in plan.steps
+            f"{type(step).__name__} {step.op.name if isinstance(step, Product) else ''}".rstrip() + "\n"
+            for step in plan.steps
         )
     )
 
@@ -234,13 +236,17 @@ def test_the_layouts_are_those_that_trying_all_finds():
         if any(at not in layouts.candidates for at in places):
             return float("inf")
         units = [layouts.candidates[at] for at in places]
-        made = {name for one in units for name in one.outputs}
-        wanted = {*layouts.graph.outputs, *(name for one in units for name in one.reads)}
-        us = [one.us for one in units] + [one.us for one in layouts.turns(wanted) if one.output not in made]
+        produced = {name for unit in units for name in unit.outputs}
+        required = {*layouts.graph.outputs, *(name for unit in units for name in unit.reads)}
+        us = [candidate.us for candidate in units] + [
+            candidate.us for candidate in layouts.turns(required) if candidate.output not in produced
+        ]
         return sum(us)
 
     every = [cost(some) for some in product((False, True), repeat=len(layouts.units))]
-    assert cost([one for place in range(len(layouts.units)) for one in layouts.chosen[place]]) == pytest.approx(min(every))
+    assert cost([is_last for index in range(len(layouts.units)) for is_last in layouts.chosen[index]]) == pytest.approx(
+        min(every)
+    )
     assert min(every) < 0.9 * every[0]
 
 
@@ -249,7 +255,7 @@ def test_what_turns_the_results_of_filters_is_taken_into_their_layout(net):
     """A signal has one channel: it lies the same wherever channels are."""
     plan = planned(net())
     assert all("nwc" in name for name in ops(plan.steps) if name.startswith("conv"))
-    left = [node.primitive for one in plan.steps if isinstance(one, Loops) for node in one.graph.nodes]
+    left = [node.primitive for step in plan.steps if isinstance(step, Loops) for node in step.graph.nodes]
     assert "map" in left and "transpose" not in left
 
 
@@ -258,7 +264,7 @@ def test_a_kernel_that_reads_across_is_dearer():
     x = g.input("x", (dimension("b"), 512, dimension("w")))
     y = g.input("y", (dimension("b"), dimension("w"), 512))
     turned, plain = g.finish(g.map("max", g.add("transpose", x, order=(0, 2, 1)), 0.0)), g.finish(g.map("max", y, 0.0))
-    us = [Prices([SIZES], CORE).loops_us(one) for one in (turned, plain)]
+    us = [Prices([SIZES], CORE).loops_us(graph) for graph in (turned, plain)]
     assert us[0] > 1.3 * us[1]
     sums = g.finish(g.add("reduce", y, how="sum", axes=(2,), keepdims=False))
     expected_us = [
@@ -278,9 +284,9 @@ def test_answers_and_their_layouts_do_not_change(net, layout):
     assert (own.inputs, own.outputs) == (graph.inputs, graph.outputs)
     assert [str(own.types[name]) for name in own.outputs] == [str(graph.types[name]) for name in graph.outputs]
     shape = [SIZES.get(str(extent), extent) for extent in graph.types["x"].shape]
-    given = {"x": np.random.default_rng(0).standard_normal(shape).astype(np.float32)}
-    for found, want in zip(interpret(own, given).values(), interpret(graph, given).values(), strict=True):
-        np.testing.assert_allclose(found, want, rtol=2e-5, atol=2e-5)
+    inputs = {"x": np.random.default_rng(0).standard_normal(shape).astype(np.float32)}
+    for result, expected in zip(interpret(own, inputs).values(), interpret(graph, inputs).values(), strict=True):
+        np.testing.assert_allclose(result, expected, rtol=2e-5, atol=2e-5)
 
 
 @pytest.mark.parametrize("taps", [3, 5])

@@ -43,8 +43,8 @@ def attention() -> Graph:
     g = GraphBuilder()
     x, mask = g.input("x", (B, T, 32)), g.input("mask", (B, 1, 1, T))
     heads = []
-    for place in range(3):
-        w = g.constant(np.full((32, 32), 0.1 * place, np.float32))
+    for index in range(3):
+        w = g.constant(np.full((32, 32), 0.1 * index, np.float32))
         y = g.map("add", g.add("contract", x, w, labels="btk,kn->btn"), g.constant(np.zeros(32, np.float32)))
         heads.append(g.add("transpose", g.add("reshape", y, shape=(B, T, 2, 16)), order=(0, 2, 1, 3)))
     scores = g.map("mul", g.add("contract", heads[0], heads[1], labels="abmk,abnk->abmn"), 0.25)
@@ -58,7 +58,7 @@ def attention() -> Graph:
 class Apart(Greedy):
     """Takes no kernel of online sums."""
 
-    def prefers(self, one, parts):
+    def prefers(self, product, parts):
         return False
 
 
@@ -66,9 +66,11 @@ def test_attention_is_one_kernel_where_it_is_cheaper():
     graph = attention()
     prices = Prices([{"batch": 1, "seq": 4}, {"batch": 4, "seq": 64}])
     for plan in (Greedy(graph), IlpPartitioner(graph, prices)):
-        (one,) = [step for step in plan.steps if isinstance(step, Product) and step.kind == "online"]
-        assert one.op.name == "attention_d16_maskkeys_headsapart"
-        assert [view.order for view in one.views.values()] == [(0, 2, 1, 3)] * 3 + [(0, 1)], "heads are seen where they lie"
+        (kernel,) = [step for step in plan.steps if isinstance(step, Product) and step.kind == "online"]
+        assert kernel.op.name == "attention_d16_maskkeys_headsapart"
+        assert [view.order for view in kernel.views.values()] == [(0, 2, 1, 3)] * 3 + [(0, 1)], (
+            "heads are seen where they lie"
+        )
         assert not any(isinstance(step, Loops) for step in plan.steps), "scores are stored nowhere"
     prices.product_us = lambda product, graph: 1000.0 if product.kind == "online" else 1.0  # type: ignore[method-assign]
     assert not any(isinstance(step, Product) and step.kind == "online" for step in IlpPartitioner(graph, prices).steps)
@@ -76,12 +78,12 @@ def test_attention_is_one_kernel_where_it_is_cheaper():
 
 def test_attention_apart_is_products_and_one_group():
     steps = Apart(attention()).steps
-    products = [one for one in steps if isinstance(one, Product)]
-    names = [one.op.name for one in products]
+    products = [step for step in steps if isinstance(step, Product)]
+    names = [product.op.name for product in products]
     assert names[:3] == ["dense_n32_k32"] * 3
     assert names[3:] == ["batch_matmul_k16_nt", "batch_matmul_n16", "dense_n32_k32_bias_residual"]
     assert products[3].constants["scale"] == 0.25 and list(products[3].passed) == ["mask"]
-    loops = [one for one in steps if isinstance(one, Loops)]
+    loops = [step for step in steps if isinstance(step, Loops)]
     assert len(loops) == 1, "softmax alone; heads are seen where they lie"
     assert {node.primitive for node in loops[0].graph.nodes} == {"map", "reduce"}
 
@@ -94,9 +96,9 @@ def test_convolutions_are_found_with_strides_pads_groups_and_bias():
     slid = g.add("window", padded, axes=(2, 3), sizes=(3, 3), strides=(2, 1), dilations=(1, 1))
     y = g.add("contract", slid, g.constant(np.ones((4, 8, 3, 3), np.float32)), labels="bcpquv,fcuv->bfpq")
     y = g.map("add", y, g.constant(np.ones((4, 1, 1), np.float32)))
-    (found,) = Greedy(g.finish(y)).products.values()
-    assert found.op == Op.parse("conv2d:c=8,f=4,r=3,s=3,stride=2.1,pad=1.0.1.2")
-    assert found.output == y and "bias" in found.constants
+    (product,) = Greedy(g.finish(y)).products.values()
+    assert product.op == Op.parse("conv2d:c=8,f=4,r=3,s=3,stride=2.1,pad=1.0.1.2")
+    assert product.output == y and "bias" in product.constants
 
 
 def test_no_step_makes_what_nobody_reads():
@@ -108,8 +110,8 @@ def test_no_step_makes_what_nobody_reads():
     y = g.add("contract", slid, g.constant(np.ones((4, 8, 3), np.float32)), labels="bcpu,fcu->bfp")
     graph = g.finish(g.map("exp", y))
     for steps in (Greedy(graph).steps, IlpPartitioner(graph, Prices([{"batch": 2, "seq": 9}])).steps):
-        reads = {one for step in steps for one in (step.graph.inputs if isinstance(step, Loops) else step.reads)}  # type: ignore[union-attr]
-        assert [type(one) for one in steps] == [Loops, Product, Loops]
+        reads = {name for step in steps for name in (step.graph.inputs if isinstance(step, Loops) else step.reads)}  # type: ignore[union-attr]
+        assert [type(step) for step in steps] == [Loops, Product, Loops]
         assert {step.output for step in steps[:-1]} <= reads  # type: ignore[union-attr]
 
 
@@ -123,11 +125,11 @@ def test_a_norm_over_channels_is_not_computed_for_every_channel():
 def test_sizes_are_a_table_that_python_alone_evaluates():
     table = SizeTable()
     extent = floor_division(T - 1, 2) * 3 + B
-    place = table.index(extent)
+    index = table.index(extent)
     schedule = ExecutionPlan(
-        "m", ("batch", "seq"), tuple(map(tuple, table.lines)), {"y": ("fp32", (place,))}, {}, (), (), ()
+        "m", ("batch", "seq"), tuple(map(tuple, table.lines)), {"y": ("fp32", (index,))}, {}, (), (), ()
     )
-    assert schedule.values({"batch": 2, "seq": 9})[place] == 14
+    assert schedule.values({"batch": 2, "seq": 9})[index] == 14
     with pytest.raises(UsageError, match="takes no such request"):
         schedule.values({"batch": 0, "seq": 0})
 
@@ -193,8 +195,8 @@ def test_a_model_that_only_the_host_computes_is_refused_in_words():
 
 
 def test_shapes_may_be_given_by_input():
-    found: Any = spans_of(attention(), "x=1..4x2..64x32;mask=1..4x1x1x2..64")
-    assert {name: str(span) for name, span in found.items()} == {"batch": "1..4", "seq": "2..64"}
+    spans: Any = spans_of(attention(), "x=1..4x2..64x32;mask=1..4x1x1x2..64")
+    assert {name: str(span) for name, span in spans.items()} == {"batch": "1..4", "seq": "2..64"}
     g = GraphBuilder()
     assert spans_of(g.finish(g.map("exp", g.input("x", (2, 3)))), "dynamic") == {}  # no dimension, nothing to say
 
@@ -222,7 +224,7 @@ def every_plan_us(graph: Graph) -> float:
     names = [node.output for node in graph.nodes if node.output not in graph.outputs]
     best = np.inf
     for chosen in product([False, True], repeat=len(names)):
-        stored = {*graph.outputs, *(name for name, taken in zip(names, chosen, strict=True) if taken)}
+        stored = {*graph.outputs, *(name for name, is_stored in zip(names, chosen, strict=True) if is_stored)}
         groups = [greedy._group(name, stored) for name in stored]
         if all(recomputed_reductions(group) is None for group in groups):
             best = min(best, sum(prices.loops_us(group) for group in groups))
@@ -276,8 +278,8 @@ def test_a_reshape_of_what_a_kernel_stores_costs_nothing():
     turned = g.add("transpose", g.input("x", (T, B, 32)), order=(1, 0, 2))
     norm = decompositions.normalise(g, turned, (2,), 1e-5)
     flat = g.add("reshape", norm, shape=(B * T, 32))
-    made = g.map("max", g.add("contract", flat, g.constant(np.ones((32, 32), np.float32)), labels="mk,kn->mn"), 0.0)
-    back = g.add("reshape", made, shape=(B, T, 32))
+    activated = g.map("max", g.add("contract", flat, g.constant(np.ones((32, 32), np.float32)), labels="mk,kn->mn"), 0.0)
+    back = g.add("reshape", activated, shape=(B, T, 32))
     graph = g.finish(decompositions.normalise(g, g.map("add", g.map("mul", back, back), norm), (2,), 1e-5))
     plan = IlpPartitioner(graph, Prices(REQUESTS))
     assert any(step == Alias(flat, norm) for step in plan.steps)
@@ -288,8 +290,8 @@ def test_a_reshape_of_what_a_kernel_stores_costs_nothing():
 
 def test_an_output_is_memory_of_its_own():
     g = GraphBuilder()
-    made = g.map("exp", g.input("x", (B, T)))
-    graph = g.finish(made, g.add("reshape", made, shape=(B * T,)))
+    exponential = g.map("exp", g.input("x", (B, T)))
+    graph = g.finish(exponential, g.add("reshape", exponential, shape=(B * T,)))
     assert not any(isinstance(step, Alias) for step in IlpPartitioner(graph, Prices(REQUESTS)).steps)
 
 
@@ -332,9 +334,9 @@ def test_the_program_allows_to_compute_again_and_refuses_what_nobody_makes():
 
     apart = [one("x", "x", "", 5.0), one("y", "y", "x", 1.0), one("z", "z", "x", 1.0)]
     again = [one("y", "xy", "", 2.0), one("z", "xz", "", 2.5)]
-    found, bound, proved = solve([*apart, *again], ["y", "z"])
-    assert found is not None and proved and bound == pytest.approx(4.5)
-    assert sorted(candidate.output for candidate in found) == ["y", "z"]
+    chosen, bound, proved = solve([*apart, *again], ["y", "z"])
+    assert chosen is not None and proved and bound == pytest.approx(4.5)
+    assert sorted(candidate.output for candidate in chosen) == ["y", "z"]
     assert solve(apart[1:], ["y", "z"])[0] is None, "x has no maker"
 
 
@@ -355,7 +357,7 @@ def test_a_request_whose_extents_do_not_meet_is_refused_before_anything_is_read(
 def test_prices_are_measured_where_a_plan_wants_them_and_nowhere_else():
     prices = ProfiledPrices([{"batch": 3, "seq": 17}, {"batch": 8, "seq": 300}], 60.0)
     plan = IlpPartitioner(softmax_of_rows(), prices)
-    steps = [one for one in plan.steps if isinstance(one, Loops)]
+    steps = [step for step in plan.steps if isinstance(step, Loops)]
     assert plan.report.status == "optimal" and 0 < plan.report.measured <= plan.report.candidates
     assert plan.report.longest_s > 0 and WINDOW_S <= 60, "a window's program is given a minute at most"
     for step in steps:
@@ -374,8 +376,8 @@ def test_a_kernel_that_cannot_be_timed_keeps_what_it_is_expected_to_take(monkeyp
 def test_what_no_gpu_computes_is_named(monkeypatch):
     def noise(dtype: str) -> Graph:
         g = GraphBuilder()
-        made = g.add("random", shape=(B, 8), dtype=dtype, law="normal", number=0, low=0.0, high=1.0)
-        return g.finish(g.map("add", g.input("x", (B, 8), dtype), made))
+        random = g.add("random", shape=(B, 8), dtype=dtype, law="normal", number=0, low=0.0, high=1.0)
+        return g.finish(g.map("add", g.input("x", (B, 8), dtype), random))
 
     with pytest.raises(UsageError, match=r"m cannot run on a GPU.*\n  .*: random numbers of float16; those of float32 and"):
         check_draws("m", noise("fp16"))
@@ -408,11 +410,15 @@ def test_terms_that_wait_in_the_row_count_once():
     """Loops of a core compute each exp of a softmax once; a launch computes it for the sum and for the element."""
     g = GraphBuilder()
     graph = g.finish(decompositions.softmax(g, g.input("x", (B, T))))
-    (kept,), (again,) = (
-        Prices([{"batch": 8, "seq": 256}], replace(CORE, reuses_row=kept, bytes_moved=1e9, bytes_far=1e9)).each_us(graph)
-        for kept in (True, False)
+    (reused,), (again,) = (
+        Prices([{"batch": 8, "seq": 256}], replace(CORE, reuses_row=reuses_row, bytes_moved=1e9, bytes_far=1e9)).each_us(
+            graph
+        )
+        for reuses_row in (True, False)
     )
-    assert again - kept == pytest.approx(8 * 256 / CORE.function + 8 * 256 / CORE.simple), "an exp and the difference in it"
+    assert again - reused == pytest.approx(8 * 256 / CORE.function + 8 * 256 / CORE.simple), (
+        "an exp and the difference in it"
+    )
 
 
 def test_what_has_no_elements_is_not_read_by_a_concatenation():
@@ -426,13 +432,13 @@ def test_what_has_no_elements_is_not_read_by_a_concatenation():
 
 def test_products_meet_no_subnormal_weights():
     """Trained nets hold hundreds of thousands of them (PP-OCR's detector); some CPUs take 100 cycles for each."""
-    given = np.array([[0.0, 1e-39, -1e-40, 1.2e-38], [2.0, -1.2e-38, np.nan, -np.inf]], np.float32)
+    weight = np.array([[0.0, 1e-39, -1e-40, 1.2e-38], [2.0, -1.2e-38, np.nan, -np.inf]], np.float32)
     g = GraphBuilder()
     x = g.input("x", (B, 4))
-    graph = g.finish(g.add("contract", x, g.constant(given.T.copy()), labels="bk,kn->bn"))
+    graph = g.finish(g.add("contract", x, g.constant(weight.T.copy()), labels="bk,kn->bn"))
     model = executable("net", graph, Greedy(graph).steps)
-    held = model.document["weights"][model.document["steps"][0]["weight"]]
-    found = np.frombuffer(model.weights, np.float32, 8, held["offset"]).reshape(held["shape"])
-    expected = given.copy()
+    entry = model.document["weights"][model.document["steps"][0]["weight"]]
+    stored = np.frombuffer(model.weights, np.float32, 8, entry["offset"]).reshape(entry["shape"])
+    expected = weight.copy()
     expected[0, 1:3] = 0
-    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(stored, expected)

@@ -47,9 +47,9 @@ def drawn_graph(seed: int) -> Graph:
             full.append(g.map(draw.choice(["exp", "neg"]), draw.choice(recent)))
         else:
             full.append(g.map("mul", draw.choice(recent), draw.choice(full)))
-    made = [*full[2:], *rows, *flat]
-    outputs = {made[-1], full[-1], *draw.sample(made, min(len(made), draw.randint(0, 2)))} & set(made)
-    return g.finish(*sorted(outputs, key=made.index))
+    computed = [*full[2:], *rows, *flat]
+    outputs = {computed[-1], full[-1], *draw.sample(computed, min(len(computed), draw.randint(0, 2)))} & set(computed)
+    return g.finish(*sorted(outputs, key=computed.index))
 
 
 FREE = replace(CORE, step_us=0.0, bytes_moved=1e30, bytes_far=1e30, simple=1e30, quotient=1e30, function=1e30)
@@ -166,14 +166,14 @@ def _cheapest(stored: set[str], makers: dict[str, list[Candidate]], several: Seq
 
 def check(graph: Graph, prices: Prices) -> IlpPartitioner:
     plan = IlpPartitioner(graph, prices, tuned=False)
-    steps, told = plan.steps, plan.report
-    assert told.status == "optimal", told
-    assert told.bound_us <= told.chosen_us * (1 + 1e-6) and told.chosen_us <= told.greedy_us * (1 + 1e-6)
-    assert told.chosen_us == pytest.approx(least_us(plan), rel=1e-6)
+    steps, report = plan.steps, plan.report
+    assert report.status == "optimal", report
+    assert report.bound_us <= report.chosen_us * (1 + 1e-6) and report.chosen_us <= report.greedy_us * (1 + 1e-6)
+    assert report.chosen_us == pytest.approx(least_us(plan), rel=1e-6)
     kernels = [step.graph for step in steps if isinstance(step, Loops)]
     keys = [(kernel.outputs, frozenset(node.output for node in kernel.nodes)) for kernel in kernels]
     served = sum(prices.price_of(key, prices.usual_us(kernel)) for key, kernel in zip(keys, kernels, strict=True))
-    assert served == pytest.approx(told.chosen_us), "what is written is what was priced"
+    assert served == pytest.approx(report.chosen_us), "what is written is what was priced"
     return plan
 
 

@@ -36,15 +36,15 @@ def test_what_follows_the_view_is_in_the_product(function: str) -> None:
         y = g.map("add", y, g.input("r", (BATCH, SEQ, 12), "fp32"))
     y = decompositions.gelu(g, y) if function == "gelu" else g.map("max", y, 0.0) if function.endswith("relu") else y
     graph = g.finish(y)
-    (found,) = Finder(graph).products()
-    assert found.op == Op.parse(f"dense:n=12,k=8,epilogue=bias+{function.replace('_', '+')}")
-    assert found.output == y and found.out_shape == (BATCH * SEQ, 12)
-    assert any(node.primitive == "reshape" and node.output in found.nodes for node in graph.nodes)
+    (product,) = Finder(graph).products()
+    assert product.op == Op.parse(f"dense:n=12,k=8,epilogue=bias+{function.replace('_', '+')}")
+    assert product.output == y and product.out_shape == (BATCH * SEQ, 12)
+    assert any(node.primitive == "reshape" and node.output in product.nodes for node in graph.nodes)
 
 
 @pytest.mark.parametrize("other", [{"keeps": False}, {"read_twice": True}])
 def test_a_view_of_other_channels_or_of_what_others_read_ends_the_product(other: dict[str, Any]) -> None:
     g, y = layer(**other)
     last = decompositions.gelu(g, y)
-    (found,) = Finder(g.finish(last, *(["more"] if other.get("read_twice") else []))).products()
-    assert found.op == Op.parse("dense:n=12,k=8") and last not in found.nodes
+    (product,) = Finder(g.finish(last, *(["more"] if other.get("read_twice") else []))).products()
+    assert product.op == Op.parse("dense:n=12,k=8") and last not in product.nodes

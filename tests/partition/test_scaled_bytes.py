@@ -25,9 +25,9 @@ def test_bytes_and_numbers_are_the_weight_again(shape: tuple[int, ...], each: bo
     weight = drawn(*shape, low=low).clip(low, -low if low > -128 else 127).astype(np.float32)
     weight *= scales.reshape(-1, *[1] * (len(shape) - 1))
     weight[3] = 0
-    found = scaled_bytes(weight)
-    assert found is not None and found[0].dtype == np.int8 and found[0].shape == shape and found[1].shape == shape[:1]
-    again = found[0].astype(np.float32) * found[1].reshape(-1, *[1] * (len(shape) - 1))
+    scaled = scaled_bytes(weight)
+    assert scaled is not None and scaled[0].dtype == np.int8 and scaled[0].shape == shape and scaled[1].shape == shape[:1]
+    again = scaled[0].astype(np.float32) * scaled[1].reshape(-1, *[1] * (len(shape) - 1))
     np.testing.assert_array_equal(again, weight)
 
 
@@ -40,6 +40,6 @@ def test_other_weights_are_none() -> None:
     wide = DRAW.integers(-250, 250, (64, 96)).astype(np.float32) * np.float32(0.01)
     with_nan = stepped.copy()
     with_nan[0, 0] = np.nan
-    for one in (real, off, terms, wide, with_nan, stepped[:9], stepped.astype(np.float64), stepped.reshape(-1)):
-        assert scaled_bytes(one) is None
+    for weight in (real, off, terms, wide, with_nan, stepped[:9], stepped.astype(np.float64), stepped.reshape(-1)):
+        assert scaled_bytes(weight) is None
     assert scaled_bytes(stepped) is not None

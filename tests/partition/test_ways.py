@@ -39,10 +39,10 @@ class Times(Prices):
     def __init__(self, requests: Sequence[Mapping[str, int]], small: Rates, known: bool = True) -> None:
         super().__init__(requests, CORE)
         self.are_times, self.known = True, known
-        self.of = [small if one["batch"] * one["seq"] < 100 else CORE for one in requests]
+        self.of = [small if request["batch"] * request["seq"] < 100 else CORE for request in requests]
 
     def each_us(self, graph: Graph) -> list[float]:
-        return [Prices([one], rates).each_us(graph)[0] for one, rates in zip(self.requests, self.of, strict=True)]
+        return [Prices([request], rates).each_us(graph)[0] for request, rates in zip(self.requests, self.of, strict=True)]
 
     def each_of(self, kernel: Kernel, usual_us: Sequence[float]) -> Sequence[float]:
         steps = [own.step_us - self.rates.step_us for own in self.of]
@@ -64,8 +64,8 @@ def test_small_requests_have_a_plan_of_their_own_where_steps_cost_them_more():
     small, rest = ways_of(plan)
     assert len(kernels(small)) < len(kernels(rest)) and rest.steps == plan.steps
     assert rest.extent is None and small.extent is not None
-    served = [evaluate(small.extent, one) <= small.most for one in REQUESTS]
-    assert served == [small.serves(one) for one in REQUESTS] == [True, True, False, False]
+    served = [evaluate(small.extent, request) <= small.most for request in REQUESTS]
+    assert served == [small.serves(request) for request in REQUESTS] == [True, True, False, False]
     first, last = plan.report.ways
     assert first["where"].endswith(f"<= {small.most}") and last["where"] == "any sizes"
     assert first["us"] < first["one_plan_us"] and last["us"] == pytest.approx(last["one_plan_us"])
@@ -75,8 +75,8 @@ def test_small_requests_have_a_plan_of_their_own_where_steps_cost_them_more():
 @pytest.mark.parametrize("why", ["expected", "equal", "untimed", "alone"])
 def test_there_is_one_plan_where_nothing_is_gained(why):
     """Prices that are no times; large requests alone; kernels without times; a single request."""
-    asked = {"alone": REQUESTS[:1], "equal": REQUESTS[2:]}.get(why, REQUESTS)
-    prices = Times(asked, DEAR, known=why != "untimed")
+    requests = {"alone": REQUESTS[:1], "equal": REQUESTS[2:]}.get(why, REQUESTS)
+    prices = Times(requests, DEAR, known=why != "untimed")
     prices.are_times = why != "expected"
     plan = IlpPartitioner(softmax_of_rows(), prices)
     assert plan.steps
@@ -91,8 +91,8 @@ def test_ways_share_inputs_and_weights_and_no_other_tensor():
     schedule = ExecutionPlan.of(model.schedule, "m")
     small, rest = (schedule.steps[way.first : way.end] for way in schedule.ways)
     assert len(small) == 1 < len(rest)
-    held = [{name for step in steps for name in step["tensors"]} for steps in (small, rest)]
-    assert held[0] & held[1] == {"x"}
+    tensors = [{name for step in steps for name in step["tensors"]} for steps in (small, rest)]
+    assert tensors[0] & tensors[1] == {"x"}
     assert schedule.way_of({"batch": 5, "seq": 10}).where == "batch*seq <= 50"
     assert schedule.way_of({"batch": 5, "seq": 11}).where == "any sizes"
     words = schedule_words(model.document, 0)
@@ -103,8 +103,8 @@ def layers(count: int) -> Graph:
     """Softmaxes over rows, each followed by a matrix, the same but for names; the last scales by another number."""
     g = GraphBuilder()
     x, weight = g.input("x", (B, T, 8)), g.constant(np.ones((8, 8), np.float32))
-    for place in range(count):
-        x = decompositions.softmax(g, g.map("mul", x, 0.5 if place + 1 < count else 0.25), 1)
+    for index in range(count):
+        x = decompositions.softmax(g, g.map("mul", x, 0.5 if index + 1 < count else 0.25), 1)
         x = g.add("contract", x, weight, labels="btk,kn->btn")
     return g.finish(x)
 
@@ -120,8 +120,8 @@ def test_windows_that_differ_in_names_alone_are_looked_at_once(monkeypatch):
     monkeypatch.setattr(Windows, "_candidates", counted)
     plan = IlpPartitioner(layers(5), Prices(REQUESTS))
     assert len(plan.windows) == 5 and len(seen) == 1, "of one kind, though one has another number"
-    made = [{one.output for one in window.candidates} for window in plan.windows]
-    assert all(made[place] == set(plan.windows[place].nodes) for place in range(5))
+    outputs = [{candidate.output for candidate in window.candidates} for window in plan.windows]
+    assert all(outputs[index] == set(plan.windows[index].nodes) for index in range(5))
     assert len({len(window.candidates) for window in plan.windows}) == 1
     apart = IlpPartitioner(layers(5), Prices(REQUESTS))
     monkeypatch.setattr("haotuner.partition.windows.structural_hash", lambda *_: object())  # no two are the same

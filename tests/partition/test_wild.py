@@ -15,26 +15,28 @@ onnx = pytest.importorskip("onnx")
 
 
 def test_weights_move_by_a_rounding_and_whole_numbers_stay(tmp_path):
-    held: dict[str, Any] = {"w": np.linspace(-1, 1, 50, dtype=np.float32), "at": np.arange(3)}
+    initializers: dict[str, Any] = {"w": np.linspace(-1, 1, 50, dtype=np.float32), "at": np.arange(3)}
     graph = onnx.helper.make_graph(
         [onnx.helper.make_node("Gather", ["w", "at"], ["y"])], "g", [],
-        [onnx.ValueInfoProto(name="y")], [onnx.numpy_helper.from_array(value, name) for name, value in held.items()],
+        [onnx.ValueInfoProto(name="y")], [onnx.numpy_helper.from_array(value, name) for name, value in initializers.items()],
     )  # fmt: skip
     onnx.save(onnx.helper.make_model(graph), tmp_path / "m.onnx")
     moved = onnx.load_from_string(_moved_weights(str(tmp_path / "m.onnx")))
-    found = {one.name: onnx.numpy_helper.to_array(one) for one in moved.graph.initializer}
-    assert np.array_equal(found["at"], held["at"])
-    share = np.abs(found["w"] / held["w"] - 1)
-    assert np.all((share > 0) & (share <= 2 * ROUNDING)) and found["w"].dtype == np.float32
+    weights = {initializer.name: onnx.numpy_helper.to_array(initializer) for initializer in moved.graph.initializer}
+    assert np.array_equal(weights["at"], initializers["at"])
+    share = np.abs(weights["w"] / initializers["w"] - 1)
+    assert np.all((share > 0) & (share <= 2 * ROUNDING)) and weights["w"].dtype == np.float32
 
 
 def test_requests_are_those_that_a_model_takes():
-    found = taken(
+    requests = taken(
         {"one": Span(first=1, last=4), "other": Span(first=1, last=4), "long": Span(first=2, last=90)},
         7,
         ShapeConstraints({"other": "one"}),
     )
-    assert len(found) == 7 and all(one["one"] == one["other"] and list(one) == ["one", "other", "long"] for one in found)
+    assert len(requests) == 7 and all(
+        request["one"] == request["other"] and list(request) == ["one", "other", "long"] for request in requests
+    )
 
 
 def test_a_moved_input_without_axes_stays_an_array():

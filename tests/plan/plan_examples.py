@@ -23,12 +23,12 @@ def curve(name: str, mr: int, tile_us: float, *, first_us: float = 0.0, follow_u
 def curves(draw: st.DrawFn, *, least: int = 0, most: int = 5, highest: int = 6) -> list[Curve]:
     """One-row curve and some others; names of equal heights differ."""
     heights = [1, *draw(st.lists(st.integers(1, highest), min_size=least, max_size=most - 1))]
-    found = []
+    drawn = []
     for index, mr in enumerate(heights):
         tiles = sorted({1, *draw(st.lists(st.integers(2, 40), max_size=3))})
         points = {t: draw(TIME) * t for t in tiles}
-        found.append(Curve.of(f"cpu_dense_fp32__mr{mr}_id{index}", mr, points, draw(TIME)))
-    return found
+        drawn.append(Curve.of(f"cpu_dense_fp32__mr{mr}_id{index}", mr, points, draw(TIME)))
+    return drawn
 
 
 def all_compositions_us(curves: Sequence[Curve], m: int, *, back: int | None = BACK) -> float:

@@ -26,8 +26,8 @@ from haotuner.spec.traffic import Traffic
 WIDE, TALL = Composition.of("wide"), Composition.of("tall")
 
 
-def objective(us: np.ndarray, shares: np.ndarray, kept: tuple[int, ...]) -> float:
-    return float((shares * (us[list(kept)].min(axis=0) / us.min(axis=0)) ** POWER).sum() + PENALTY * len(kept))
+def objective(us: np.ndarray, shares: np.ndarray, chosen: tuple[int, ...]) -> float:
+    return float((shares * (us[list(chosen)].min(axis=0) / us.min(axis=0)) ** POWER).sum() + PENALTY * len(chosen))
 
 
 @settings(deadline=None, max_examples=40)
@@ -35,9 +35,9 @@ def objective(us: np.ndarray, shares: np.ndarray, kept: tuple[int, ...]) -> floa
 def test_the_kept_kernels_are_the_best_of_all_sets(seed: int, most: int) -> None:
     rng = np.random.default_rng(seed)
     us, shares = np.exp(rng.normal(0, 0.3, (5, 6))), np.full(6, 1 / 6)
-    kept = assign(us, shares, most)
-    every = [objective(us, shares, one) for size in range(1, most + 1) for one in combinations(range(5), size)]
-    assert 1 <= len(kept) <= most and objective(us, shares, tuple(kept)) <= min(every) * (1 + 2e-4)
+    chosen = assign(us, shares, most)
+    every = [objective(us, shares, subset) for size in range(1, most + 1) for subset in combinations(range(5), size)]
+    assert 1 <= len(chosen) <= most and objective(us, shares, tuple(chosen)) <= min(every) * (1 + 2e-4)
 
 
 @settings(deadline=None, max_examples=40)
@@ -47,10 +47,12 @@ def test_memory_of_further_forms_of_the_weight_is_paid_for_once_each(seed: int) 
     us, shares = np.exp(rng.normal(0, 0.1, (5, 6))), np.full(6, 1 / 6)
     forms = [None, Form(2, 4.0), Form(2, 4.0), Form(4, 9.0), Form(1, 1.0)]
 
-    def priced(kept: tuple[int, ...]) -> float:
-        return objective(us, shares, kept) + PRICE * sum(one.size for one in {forms[at] for at in kept} if one is not None)
+    def priced(chosen: tuple[int, ...]) -> float:
+        return objective(us, shares, chosen) + PRICE * sum(
+            form.size for form in {forms[at] for at in chosen} if form is not None
+        )
 
-    every = [priced(one) for size in range(1, 6) for one in combinations(range(5), size)]
+    every = [priced(subset) for size in range(1, 6) for subset in combinations(range(5), size)]
     assert priced(tuple(assign(us, shares, 5, forms))) <= min(every) * (1 + 2e-4)
 
 
@@ -74,11 +76,11 @@ def test_kernels_of_one_group_are_kept_that_together_lose_least() -> None:
 
 def times() -> dict[Shape, dict[Composition, float]]:
     """Wide is better where n is larger than m."""
-    found = {}
+    by_shape = {}
     for m in (1, 8, 64, 512):
         for n in (1, 8, 64, 512):
-            found[Shape.of(m=m, n=n)] = {WIDE: 1.0 + m, TALL: 1.0 + n}
-    return found
+            by_shape[Shape.of(m=m, n=n)] = {WIDE: 1.0 + m, TALL: 1.0 + n}
+    return by_shape
 
 
 def test_each_cell_has_what_is_best_around_it() -> None:
@@ -105,8 +107,8 @@ def test_without_times_there_is_no_plan() -> None:
 
 
 def test_one_axis_is_a_table_too() -> None:
-    found = {Shape.of(m=m): {WIDE: 1.0 + m, TALL: 10.0} for m in (1, 4, 16, 64, 256)}
-    table = cell_table(2, ("m",), found, {})
+    by_shape = {Shape.of(m=m): {WIDE: 1.0 + m, TALL: 10.0} for m in (1, 4, 16, 64, 256)}
+    table = cell_table(2, ("m",), by_shape, {})
     assert [table.at(Shape.of(m=m)) for m in (1, 3, 100, 10**6)] == [WIDE, WIDE, TALL, TALL] and table.threads == 2
 
 
@@ -115,7 +117,7 @@ def whole_tiles(sizes: dict[Composition, int]) -> CostExtrapolator:
 
     def expected(compositions: Sequence[Composition], shapes: Sequence[Shape]) -> np.ndarray:
         pixels = np.array([shape["b"] * shape["w"] for shape in shapes])
-        return np.array([-(-pixels // sizes[one]) * sizes[one] * 1.0 for one in compositions])
+        return np.array([-(-pixels // sizes[composition]) * sizes[composition] * 1.0 for composition in compositions])
 
     return CostExtrapolator({"b": (1, 4), "w": (3, 200)}, expected)
 
@@ -125,28 +127,28 @@ def test_pixels_that_end_beyond_a_tile_are_known_where_nothing_was_timed() -> No
     carried = whole_tiles(sizes)
     shapes = [Shape.of(b=b, w=w) for b, w in ((1, 48), (1, 192), (4, 24), (2, 120))]
     us = carried.expected([WIDE, TALL], shapes) * [[0.9], [1.0]]  # full tiles of the wide one are a tenth faster
-    found = {shape: dict(zip((WIDE, TALL), row, strict=True)) for shape, row in zip(shapes, us.T.tolist(), strict=True)}
-    table = cell_table(1, ("b", "w"), found, {}, carried=carried)
+    by_shape = {shape: dict(zip((WIDE, TALL), row, strict=True)) for shape, row in zip(shapes, us.T.tolist(), strict=True)}
+    table = cell_table(1, ("b", "w"), by_shape, {}, carried=carried)
     assert [table.at(Shape.of(b=1, w=w)) for w in (30, 48, 60, 90)] == [TALL, WIDE, TALL, WIDE]
     assert len(table.entries) == np.prod([len(bounds) for bounds in table.bounds.values()]) <= NARROW_CELLS
-    alone = {shape: {WIDE: times[WIDE]} for shape, times in found.items()}
+    alone = {shape: {WIDE: times[WIDE]} for shape, times in by_shape.items()}
     assert cell_table(1, ("b", "w"), alone, {}, carried=carried).entries == (WIDE,)  # cells that nothing parts are one
 
 
 def test_three_axes_have_more_cells_of_predictions_than_two() -> None:
     device = find_device("h200")
     cells = {}
-    asked = (
+    cases = (
         ("softmax:", Shape.of(m=8, n=64)),
         ("attention:d=64", Shape.of(b=2, t=9, s=30)),
         ("batch_matmul:layout=nn", Shape.of(b=2, m=9, n=30, k=8)),
     )
-    for text, shape in asked:
+    for text, shape in cases:
         op = Op.parse(text)
         task = Task(op=op, traffic=Traffic.of([(shape, 1.0)]), budget_s=0.0)
         costs = extrapolated(task, device, families_for(op, "cuda"), None)
         assert costs is not None
         cells[text] = costs.cells
-        assert all(len(place) == len(op.dynamic) for place in costs.positions)
+        assert all(len(position) == len(op.dynamic) for position in costs.positions)
     assert cells["attention:d=64"] >= 8**3 and cells["softmax:"] >= 8**2
     assert cells["batch_matmul:layout=nn"] == cells["attention:d=64"]

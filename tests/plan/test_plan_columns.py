@@ -17,10 +17,10 @@ Found = list[tuple[float, frozenset[int]]]
 
 def looped(curves: Sequence[Curve], m: int, worth_us: float) -> Found:
     """Every composition of at most three regions, noted one by one."""
-    found: dict[frozenset[int], float] = {}
+    least_us: dict[frozenset[int], float] = {}
 
     def note(us: float, *used: int) -> None:
-        found[frozenset(used)] = min(us, found.get(frozenset(used), np.inf))
+        least_us[frozenset(used)] = min(us, least_us.get(frozenset(used), np.inf))
 
     for a, lead in enumerate(curves):
         for tiles in range(m // lead.rows, max(m // lead.rows - 1 - BACK, 0), -1):
@@ -39,9 +39,11 @@ def looped(curves: Sequence[Curve], m: int, worth_us: float) -> Found:
                             note(total, a, b, c)
                     if left == 0 and us < worth_us and so_far <= worth_us:
                         note(so_far, a, b)
-    ordered = sorted(found, key=lambda used: (found[used], sorted(used)))
-    dear = [used for used in ordered if found[used] > worth_us]
-    return [(found[used], used) for used in [u for u in ordered if found[u] <= worth_us][:COLUMNS] + dear[: COLUMNS // 2]]
+    ordered = sorted(least_us, key=lambda used: (least_us[used], sorted(used)))
+    dear = [used for used in ordered if least_us[used] > worth_us]
+    return [
+        (least_us[used], used) for used in [u for u in ordered if least_us[u] <= worth_us][:COLUMNS] + dear[: COLUMNS // 2]
+    ]
 
 
 def curve(at: int, rows: int, tile_us: float, start_us: float) -> Curve:
@@ -58,7 +60,7 @@ tile = st.tuples(st.integers(1, 9), st.sampled_from([0.5, 1.0, 1.5, 2.25]), st.s
 
 @given(st.lists(tile, min_size=1, max_size=7), st.integers(1, 90), st.sampled_from([0.8, 1.06, 1.5, 10.0]))
 def test_they_are_those_of_loops_bit_for_bit(tiles: list[tuple[int, float, float]], m: int, slack: float) -> None:
-    some = [curve(at, *one) for at, one in enumerate([(1, 1.0, 0.0), *tiles])]
+    some = [curve(at, *parameters) for at, parameters in enumerate([(1, 1.0, 0.0), *tiles])]
     assert Columns(some).of(m, slack * m) == looped(some, m, slack * m)
 
 
@@ -69,6 +71,6 @@ def test_a_shape_always_has_one_that_can_be_served(m: int) -> None:
 
 
 def test_the_cheapest_come_first_and_not_too_many() -> None:
-    found = Columns(curves(*range(1, 25))).of(97, 1e9)
-    assert len(found) == COLUMNS and [us for us, _ in found] == sorted(us for us, _ in found)
-    assert len({used for _, used in found}) == COLUMNS
+    columns = Columns(curves(*range(1, 25))).of(97, 1e9)
+    assert len(columns) == COLUMNS and [us for us, _ in columns] == sorted(us for us, _ in columns)
+    assert len({used for _, used in columns}) == COLUMNS

@@ -48,21 +48,21 @@ def test_alternatives_are_different_exact_and_sorted_and_begin_with_the_choice(
     known: list[Curve], m: int, count: int
 ) -> None:
     height = {c.kernel: c.rows for c in known}
-    found = alternatives(known, m, count)
-    assert 1 <= len(found) <= count
-    assert len({planned.composition for planned in found}) == len(found)
-    assert [c.us for c in found] == sorted(c.us for c in found)
-    assert found[0].us == pytest.approx(choose(known, [m])[0].us, rel=1e-12)
-    assert all(sum(tiles * height[kernel] for kernel, tiles in p.composition.parts) == m for p in found)
+    plans = alternatives(known, m, count)
+    assert 1 <= len(plans) <= count
+    assert len({planned.composition for planned in plans}) == len(plans)
+    assert [c.us for c in plans] == sorted(c.us for c in plans)
+    assert plans[0].us == pytest.approx(choose(known, [m])[0].us, rel=1e-12)
+    assert all(sum(tiles * height[kernel] for kernel, tiles in p.composition.parts) == m for p in plans)
 
 
 def test_a_worked_example() -> None:
-    one, four, six = curve("mr1", 1, 3.0), curve("mr4", 4, 6.0), curve("mr6", 6, 8.0)
-    chosen = choose([one, four, six], [1, 4, 10, 11, 16])
+    one_row, four_rows, six_rows = curve("mr1", 1, 3.0), curve("mr4", 4, 6.0), curve("mr6", 6, 8.0)
+    chosen = choose([one_row, four_rows, six_rows], [1, 4, 10, 11, 16])
     parts = [{k.partition("__")[2]: t for k, t in planned.composition.parts} for planned in chosen]
     # 10 = 6 + 4; 11 = 6 + 4 + 1; 16 = 2 x 6 + 4
     assert parts == [{"mr1": 1}, {"mr4": 1}, {"mr6": 1, "mr4": 1}, {"mr6": 1, "mr4": 1, "mr1": 1}, {"mr6": 2, "mr4": 1}]
-    assert [planned.us for planned in choose([one, four, six], [10, 11])] == [14.0, 17.0]
+    assert [planned.us for planned in choose([one_row, four_rows, six_rows], [10, 11])] == [14.0, 17.0]
 
 
 def test_the_leader_gives_up_tiles_when_that_is_cheaper() -> None:
@@ -88,11 +88,11 @@ def test_ties_are_broken_the_same_way_whatever_the_order_asked() -> None:
 @settings(max_examples=100)
 @given(points=st.dictionaries(st.integers(1, 300), TIME, min_size=1, max_size=8), follow=TIME)
 def test_a_curve_never_falls_and_stays_under_its_points(points: dict[int, float], follow: float) -> None:
-    found = Curve.of("k", 4, points, follow)
+    curve = Curve.of("k", 4, points, follow)
     tiles = np.arange(1, 700)
-    us = found.lead(tiles)
+    us = curve.lead(tiles)
     assert (np.diff(us) >= -1e-9).all() and (us > 0).all()
-    assert (np.diff(found.follow(tiles)) > 0).all()
+    assert (np.diff(curve.follow(tiles)) > 0).all()
     assert all(us[t - 1] <= point + 1e-9 for t, point in points.items())
     assert us[max(points) - 1] == pytest.approx(points[max(points)])  # the last point is never changed
 
@@ -105,7 +105,7 @@ def test_a_curve_never_goes_on_cheaper_than_a_following_tile() -> None:
 
 
 def test_a_curve_through_rising_points_is_exact_straight_between_and_goes_on_with_its_last_slope() -> None:
-    found = Curve.of("k", 4, {2: 10.0, 4: 14.0, 8: 30.0}, 3.0)
-    assert found.lead(np.array([1, 2, 3, 4, 6, 8, 10])).tolist() == [10.0, 10.0, 12.0, 14.0, 22.0, 30.0, 38.0]
+    curve = Curve.of("k", 4, {2: 10.0, 4: 14.0, 8: 30.0}, 3.0)
+    assert curve.lead(np.array([1, 2, 3, 4, 6, 8, 10])).tolist() == [10.0, 10.0, 12.0, 14.0, 22.0, 30.0, 38.0]
     assert Curve.of("k", 4, {2: 10.0}, 3.0).lead(np.array([1, 2, 4])).tolist() == [10.0, 10.0, 20.0]
     assert Curve.of("k", 4, {1: 9.0, 2: 5.0, 3: 7.0}, 1.0).lead_us == ((1, 5.0), (2, 5.0), (3, 7.0))

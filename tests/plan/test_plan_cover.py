@@ -18,9 +18,9 @@ Ints = np.ndarray[tuple[int], np.dtype[np.int64]]
 Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
 
 
-def objective(kept: Sequence[Curve], everything: Sequence[Sequence[Curve]], rows: Ints, weights: Floats) -> float:
+def objective(chosen: Sequence[Curve], everything: Sequence[Sequence[Curve]], rows: Ints, weights: Floats) -> float:
     unlimited = np.min([best_us(layout, rows)[0] for layout in everything], axis=0)
-    return float(weights @ (best_us(kept, rows)[0] / unlimited) ** 2) + PENALTY * len(kept)
+    return float(weights @ (best_us(chosen, rows)[0] / unlimited) ** 2) + PENALTY * len(chosen)
 
 
 def best_subset(layouts: Sequence[Sequence[Curve]], rows: Ints, weights: Floats) -> float:
@@ -59,23 +59,23 @@ _MIDDLING = [
 )
 def test_no_subset_of_any_layout_is_better(first: list[Curve], second: list[Curve], rows: list[int]) -> None:
     m, weights = np.array(sorted(rows)), np.full(len(rows), 1 / len(rows))
-    found = cover({(32,): first, (64,): second}, m, weights)
-    assert any(set(found.curves) <= set(layout) for layout in (first, second))
-    assert any(covers_every(c) for c in found.curves)
-    own = objective(found.curves, [first, second], m, weights)
+    chosen = cover({(32,): first, (64,): second}, m, weights)
+    assert any(set(chosen.curves) <= set(layout) for layout in (first, second))
+    assert any(covers_every(c) for c in chosen.curves)
+    own = objective(chosen.curves, [first, second], m, weights)
     assert own <= best_subset([first, second], m, weights) * (1 + 1e-3)  # the gap of the solver and of its shortlists
-    assert found.objective_us == pytest.approx(float(weights @ best_us(found.curves, m)[0]))
-    assert found.unlimited_us <= found.objective_us * (1 + 1e-12) and found.regret >= -1e-12
+    assert chosen.objective_us == pytest.approx(float(weights @ best_us(chosen.curves, m)[0]))
+    assert chosen.unlimited_us <= chosen.objective_us * (1 + 1e-12) and chosen.regret >= -1e-12
 
 
 def test_a_kernel_that_gains_less_than_its_price_is_left_out() -> None:
     rows, weights = np.arange(1, 65), np.full(64, 1 / 64)
-    one, four = curve("mr1", 1, 3.0), curve("mr4", 4, 4.0)
-    eight = curve("mr8", 8, 7.999)  # gains 0.0125 % where two tiles of four also fit
-    found = cover({(16,): [one, four, eight]}, rows, weights)
-    assert {c.rows for c in found.curves} == {1, 4}
+    one_row, four_rows = curve("mr1", 1, 3.0), curve("mr4", 4, 4.0)
+    eight_rows = curve("mr8", 8, 7.999)  # gains 0.0125 % where two tiles of four also fit
+    chosen = cover({(16,): [one_row, four_rows, eight_rows]}, rows, weights)
+    assert {c.rows for c in chosen.curves} == {1, 4}
     worth_it = curve("mr8", 8, 7.0)
-    assert {c.rows for c in cover({(16,): [one, four, worth_it]}, rows, weights).curves} == {1, 4, 8}
+    assert {c.rows for c in cover({(16,): [one_row, four_rows, worth_it]}, rows, weights).curves} == {1, 4, 8}
 
 
 def test_one_shape_far_behind_is_worse_than_all_a_little_behind() -> None:
@@ -89,17 +89,17 @@ def test_one_shape_far_behind_is_worse_than_all_a_little_behind() -> None:
 def test_equal_kernels_are_kept_once() -> None:
     rows, weights = np.arange(1, 33), np.full(32, 1 / 32)
     same = [curve(f"mr4_id{i}", 4, 4.0) for i in range(3)]
-    found = cover({(16,): [curve("mr1", 1, 3.0), *same]}, rows, weights)
-    assert sorted(c.rows for c in found.curves) == [1, 4]
+    chosen = cover({(16,): [curve("mr1", 1, 3.0), *same]}, rows, weights)
+    assert sorted(c.rows for c in chosen.curves) == [1, 4]
 
 
 def test_a_layout_without_a_one_row_kernel_is_not_chosen_but_counts_for_the_regret() -> None:
     rows, weights = np.array([4, 8]), np.array([0.5, 0.5])
     fast = [curve("mr4", 4, 1.0)]
     slow = [curve("mr1", 1, 3.0), curve("mr4_id2", 4, 4.0)]
-    found = cover({(16,): fast, (32,): slow}, rows, weights)
-    assert set(found.curves) == set(slow)  # the one row is never needed here, but any m must be served
-    assert found.regret > 0
+    chosen = cover({(16,): fast, (32,): slow}, rows, weights)
+    assert set(chosen.curves) == set(slow)  # the one row is never needed here, but any m must be served
+    assert chosen.regret > 0
 
 
 def test_no_layout_that_covers_every_m_is_an_error_that_says_so() -> None:
@@ -111,9 +111,9 @@ def test_no_more_than_the_limit_is_kept_and_small_shapes_are_not_drowned() -> No
     rows = np.unique(np.geomspace(1, 2048, 60).astype(np.int64))
     weights = np.full(len(rows), 1 / len(rows))
     layout = [curve(f"mr{mr}", mr, 2.0 + mr * (1.0 - 0.02 * mr)) for mr in range(1, 25)]
-    found = cover({(16,): layout}, rows, weights)
-    assert len(found.curves) <= MAX_KEPT < len(layout)
-    slow_down = best_us(found.curves, rows)[0] / best_us(layout, rows)[0]
+    chosen = cover({(16,): layout}, rows, weights)
+    assert len(chosen.curves) <= MAX_KEPT < len(layout)
+    slow_down = best_us(chosen.curves, rows)[0] / best_us(layout, rows)[0]
     assert slow_down.max() < 1.5 and float(np.mean(slow_down)) < 1.06  # all kernels would be 1
     assert slow_down[rows >= 512].max() < 1.01
 

@@ -20,16 +20,16 @@ def value(us: NDArray[np.float64], kernels: int) -> NDArray[np.float64]:
 
 
 def one_by_one(candidates: list[Curve], rows: NDArray[np.int64], most: int) -> list[Curve]:
-    def worth(kept: list[Curve]) -> float:
-        return float(value(best_us(kept, rows)[0][np.newaxis], len(kept))[0])
+    def worth(chosen: list[Curve]) -> float:
+        return float(value(best_us(chosen, rows)[0][np.newaxis], len(chosen))[0])
 
-    kept = [min((c for c in candidates if covers_every(c)), key=lambda c: c.lead_us[0][1])]
-    while len(kept) < most:
-        options = [[*kept, more] for more in candidates if more not in kept]
-        if not options or min(map(worth, options)) >= worth(kept):
+    chosen = [min((c for c in candidates if covers_every(c)), key=lambda c: c.lead_us[0][1])]
+    while len(chosen) < most:
+        options = [[*chosen, more] for more in candidates if more not in chosen]
+        if not options or min(map(worth, options)) >= worth(chosen):
             break
-        kept = min(options, key=lambda option: (worth(option), option[-1].kernel))
-    return kept
+        chosen = min(options, key=lambda option: (worth(option), option[-1].kernel))
+    return chosen
 
 
 @settings(max_examples=40, deadline=None)
@@ -40,8 +40,8 @@ def one_by_one(candidates: list[Curve], rows: NDArray[np.int64], most: int) -> l
 )
 def test_it_chooses_as_if_every_set_were_composed_by_itself(candidates: list[Curve], rows: list[int], most: int) -> None:
     m = np.array(sorted(rows))
-    found = list(greedy(candidates, m, value, most))
+    chosen = list(greedy(candidates, m, value, most))
     expected = one_by_one(candidates, m, most)
-    assert found[0] == expected[0] and len(found) == len(expected)
-    own, other = (value(best_us(kept, m)[0][np.newaxis], len(kept))[0] for kept in (found, expected))
+    assert chosen[0] == expected[0] and len(chosen) == len(expected)
+    own, other = (value(best_us(selection, m)[0][np.newaxis], len(selection))[0] for selection in (chosen, expected))
     assert own == pytest.approx(other, rel=1e-12)

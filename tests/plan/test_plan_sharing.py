@@ -64,10 +64,10 @@ def test_shared_a_curve_falls_by_as_much_as_whole_tiles_allow(
     way: str, n: int, k: int, threads: int, parts: tuple[float, ...]
 ) -> None:
     alone = Curve.of(NAME, 4, {1: 60.0, 2: 120.0, 3: 180.0}, 50.0)
-    found = shared(alone, way, Op.parse(f"dense_n{n}_k{k}"), threads)
-    wanted = [us * part + HANDOFF_US for (_, us), part in zip(alone.lead_us, parts, strict=True)]
-    assert [us for _, us in found.lead_us] == pytest.approx(np.minimum.accumulate(wanted[::-1])[::-1].tolist())
-    assert (found.kernel, found.rows) == (NAME, 4) and found.follow_us == pytest.approx(50.0 / threads)
+    curve = shared(alone, way, Op.parse(f"dense_n{n}_k{k}"), threads)
+    expected = [us * part + HANDOFF_US for (_, us), part in zip(alone.lead_us, parts, strict=True)]
+    assert [us for _, us in curve.lead_us] == pytest.approx(np.minimum.accumulate(expected[::-1])[::-1].tolist())
+    assert (curve.kernel, curve.rows) == (NAME, 4) and curve.follow_us == pytest.approx(50.0 / threads)
 
 
 @given(st.integers(1, 3000), st.sampled_from((16, 48, 64, 80)), st.integers(1, 8), st.booleans())

@@ -182,8 +182,8 @@ def test_peers_compute_what_the_op_says(spec: str, peer: tuple[str, Any]) -> Non
 
 def fused_pack(folder: Path) -> Path:
     lanes = LANES[best_level()]
-    made = packed_op("dense_n100_k37_bias_residual_silu", lanes, 2 * lanes, splits=("serial", "n", "m"))
-    return make_pack(folder, [made], best_level()).path
+    packed = packed_op("dense_n100_k37_bias_residual_silu", lanes, 2 * lanes, splits=("serial", "n", "m"))
+    return make_pack(folder, [packed], best_level()).path
 
 
 def test_ours_is_raced_as_it_is_served(tmp_path: Path) -> None:

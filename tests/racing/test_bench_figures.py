@@ -47,8 +47,8 @@ def width(ratio: Ratio) -> float:
 
 def test_what_slows_a_whole_round_does_not_widen_the_interval():
     drift = np.exp(RNG.normal(0, 0.5, 11))
-    found = paired_ratio(10 * drift, 20 * drift)
-    assert found.value == pytest.approx(2) and found.low == pytest.approx(2) and found.high == pytest.approx(2)
+    ratio = paired_ratio(10 * drift, 20 * drift)
+    assert ratio.value == pytest.approx(2) and ratio.low == pytest.approx(2) and ratio.high == pytest.approx(2)
     apart = paired_ratio(10 * drift, 20 * np.exp(RNG.normal(0, 0.5, 11)))
     assert width(apart) > 0.3
 
@@ -59,15 +59,15 @@ def test_the_interval_covers_the_truth_about_as_often_as_it_says():
         rng = np.random.default_rng(seed)
         common = rng.normal(0, 0.3, 15)
         ours, theirs = (np.exp(common + rng.normal(0, 0.05, 15)) for _ in range(2))
-        found = paired_ratio(ours, 1.5 * theirs, seed)
-        assert found.low is not None and found.high is not None
-        hits += found.low <= 1.5 <= found.high
+        ratio = paired_ratio(ours, 1.5 * theirs, seed)
+        assert ratio.low is not None and ratio.high is not None
+        hits += ratio.low <= 1.5 <= ratio.high
     assert 0.88 <= hits / 200 <= 1.0
 
 
 def test_too_few_rounds_have_a_ratio_and_no_interval():
-    found = paired_ratio([1, 1, 1, 1], [2, 2, 2, 2])
-    assert (found.value, found.low, found.high) == (2, None, None)
+    ratio = paired_ratio([1, 1, 1, 1], [2, 2, 2, 2])
+    assert (ratio.value, ratio.low, ratio.high) == (2, None, None)
 
 
 def test_draws_are_the_same_for_the_same_seed_and_keep_rounds_together():
@@ -80,8 +80,8 @@ def test_draws_are_the_same_for_the_same_seed_and_keep_rounds_together():
 
 def test_geometric_means_and_spread():
     assert geomean([1, 4]) == 2
-    found = geomean_ratio([1.0, 4.0], [np.full(DRAWS, 1.0), np.full(DRAWS, 4.0)])
-    assert (found.value, found.low, found.high) == pytest.approx((2, 2, 2))
+    ratio = geomean_ratio([1.0, 4.0], [np.full(DRAWS, 1.0), np.full(DRAWS, 4.0)])
+    assert (ratio.value, ratio.low, ratio.high) == pytest.approx((2, 2, 2))
     assert geomean_ratio([2.0], []).low is None
     assert spread([1, 1, 2, 3, 3]) == 0.5
 
@@ -164,9 +164,9 @@ def raced(m, ours, peers, *, foreign=0.0, weights="cold", threads=1, failed=None
 def test_the_peak_of_the_moment_is_what_shares_are_of():
     start = raced(64, 100.0, {"torch": 300.0})
     row = replace(start, blocks_us={**start.blocks_us, MACHINE: (1000.0,) * 6}, machine_flops=120e6)
-    found = judged(row)["rows"][0]
-    assert found["peak_gflops"] == pytest.approx(120.0) and found["peers_us"] == {"torch": 300.0}
-    assert found["peak_ratio"] == pytest.approx(OP.flops(Shape.of(m=64)) / 100e-6 / 120e9)
+    entry = judged(row)["rows"][0]
+    assert entry["peak_gflops"] == pytest.approx(120.0) and entry["peers_us"] == {"torch": 300.0}
+    assert entry["peak_ratio"] == pytest.approx(OP.flops(Shape.of(m=64)) / 100e-6 / 120e9)
 
 
 @pytest.mark.parametrize(("dtype", "peak"), [("fp16", 120.0), ("bf16", 2500.0), ("int8", 5000.0)])
@@ -175,16 +175,16 @@ def test_types_that_a_cpu_multiplies_in_tiles_are_held_against_those(dtype, peak
     blocks = {**start.blocks_us, MACHINE: (1000.0,) * 6}
     row = replace(start, op=Op.parse(f"dense:n=64,k=64,dtype={dtype}"), blocks_us=blocks, machine_flops=120e6)
     with_tiles = Facts(device=replace(DEVICE, tensor_tflops=5.0))
-    for facts, wanted in ((with_tiles, peak), (Facts(device=DEVICE), 120.0)):
-        (found,) = document(Outcome(rows=[row], overhead_ns={}), ["torch"], facts)["rows"]
-        assert found["peak_gflops"] == pytest.approx(wanted)
+    for facts, expected in ((with_tiles, peak), (Facts(device=DEVICE), 120.0)):
+        (entry,) = document(Outcome(rows=[row], overhead_ns={}), ["torch"], facts)["rows"]
+        assert entry["peak_gflops"] == pytest.approx(expected)
 
 
 def test_the_bandwidth_of_the_moment_is_what_shares_are_of():
     start = raced(4, 100.0, {"torch": 300.0})
     row = replace(start, blocks_us={**start.blocks_us, MACHINE: (50.0,) * 6}, machine_bytes=2e6)
-    found = judged(row)["rows"][0]
-    assert found["bandwidth_ratio"] == pytest.approx(4 * OP["n"] * OP["k"] / 100e-6 / 40e9)
+    entry = judged(row)["rows"][0]
+    assert entry["bandwidth_ratio"] == pytest.approx(4 * OP["n"] * OP["k"] / 100e-6 / 40e9)
     assert judged(start)["rows"][0]["bandwidth_ratio"] == pytest.approx(4 * OP["n"] * OP["k"] / 100e-6 / 30e9)
 
 
@@ -192,14 +192,14 @@ def judged(*rows: Row, **facts: Any) -> dict[str, Any]:
     outcome = Outcome(
         rows=list(rows), missing={"zentorch": "No module named 'zentorch'"}, overhead_ns={1: 200.0}, seconds=1.0
     )
-    found = document(outcome, ["torch", "onednn"], Facts(device=DEVICE, **facts))
-    json.dumps(found, allow_nan=False)
-    return found
+    report = document(outcome, ["torch", "onednn"], Facts(device=DEVICE, **facts))
+    json.dumps(report, allow_nan=False)
+    return report
 
 
 def test_the_document_has_the_keys_of_the_contract():
-    found = judged(raced(37, 100.0, {"torch": 300.0, "onednn": 150.0}, again=102.0), regret=lambda *seen: 0.01)
-    row, summary = found["rows"][0], found["summary"]
+    report = judged(raced(37, 100.0, {"torch": 300.0, "onednn": 150.0}, again=102.0), regret=lambda *seen: 0.01)
+    row, summary = report["rows"][0], report["summary"]
     assert {
         "op",
         "shape",
@@ -213,7 +213,7 @@ def test_the_document_has_the_keys_of_the_contract():
         "contended",
     } <= set(row)
     assert {"geomean_vs_best", "geomean_vs", "worst", "dispatch_ns"} <= set(summary)
-    assert found["missing"] == ["zentorch"]
+    assert report["missing"] == ["zentorch"]
     assert row["op"] == "dense_n2304_k768" and row["shape"] == {"m": 37}
     assert row["peers_us"] == {"torch": 300.0, "onednn": 150.0}, "ours against ours is no peer"
     assert (row["spread"], row["regret"], row["contended"]) == (0.0, 0.01, False)
@@ -228,66 +228,66 @@ def test_the_document_has_the_keys_of_the_contract():
 
 
 def test_the_best_peer_is_another_one_at_each_shape():
-    found = judged(raced(1, 10.0, {"torch": 20.0, "onednn": 90.0}), raced(2, 10.0, {"torch": 90.0, "onednn": 5.0}))
-    assert found["summary"]["geomean_vs_best"] == pytest.approx(1.0)
-    assert found["summary"]["interval_vs_best"] == pytest.approx([1.0, 1.0])
-    assert found["summary"]["worst"]["peer"] == "onednn"
-    assert [(one["shape"], one["ratio"]) for one in found["summary"]["lost"]] == [({"m": 2}, 0.5)]
+    report = judged(raced(1, 10.0, {"torch": 20.0, "onednn": 90.0}), raced(2, 10.0, {"torch": 90.0, "onednn": 5.0}))
+    assert report["summary"]["geomean_vs_best"] == pytest.approx(1.0)
+    assert report["summary"]["interval_vs_best"] == pytest.approx([1.0, 1.0])
+    assert report["summary"]["worst"]["peer"] == "onednn"
+    assert [(row["shape"], row["ratio"]) for row in report["summary"]["lost"]] == [({"m": 2}, 0.5)]
 
 
 def test_contended_rows_are_left_out_unless_there_are_no_others():
     clean, loaded = raced(1, 10.0, {"torch": 20.0}), raced(2, 10.0, {"torch": 80.0}, foreign=0.9)
-    found = judged(clean, loaded)
-    assert found["summary"]["geomean_vs_best"] == pytest.approx(2.0)
-    assert (found["summary"]["rows"], found["summary"]["rows_left_out"], found["summary"]["contended"]) == (1, 1, False)
-    assert [row["contended"] for row in found["rows"]] == [False, True]
+    report = judged(clean, loaded)
+    assert report["summary"]["geomean_vs_best"] == pytest.approx(2.0)
+    assert (report["summary"]["rows"], report["summary"]["rows_left_out"], report["summary"]["contended"]) == (1, 1, False)
+    assert [row["contended"] for row in report["rows"]] == [False, True]
     alone = judged(loaded)
     assert alone["summary"]["contended"] and alone["summary"]["geomean_vs_best"] == pytest.approx(8.0)
     assert "EVERY ROW WAS CONTENDED" in closing(alone)[0]
-    assert "1 contended row left out" in closing(found)[0]
+    assert "1 contended row left out" in closing(report)[0]
 
 
 def test_cold_is_the_headline_and_every_state_has_its_group():
-    found = judged(raced(1, 10.0, {"torch": 20.0}), raced(1, 10.0, {"torch": 30.0}, weights="hot"),
+    report = judged(raced(1, 10.0, {"torch": 20.0}), raced(1, 10.0, {"torch": 30.0}, weights="hot"),
                    raced(1, 10.0, {"torch": 50.0}, weights="hot", threads=2))  # fmt: skip
-    assert (found["summary"]["weights"], found["summary"]["geomean_vs_best"]) == ("cold", pytest.approx(2.0))
-    assert [(g["weights"], g["threads"], round(g["geomean_vs_best"], 6)) for g in found["groups"]] == [
+    assert (report["summary"]["weights"], report["summary"]["geomean_vs_best"]) == ("cold", pytest.approx(2.0))
+    assert [(g["weights"], g["threads"], round(g["geomean_vs_best"], 6)) for g in report["groups"]] == [
         ("cold", 1, 2.0), ("hot", 1, 3.0), ("hot", 2, 5.0)]  # fmt: skip
     assert judged(raced(1, 10.0, {"torch": 30.0}, weights="hot"))["summary"]["weights"] == "hot"
 
 
 def test_tuning_pays_for_itself_after_enough_calls_or_never():
-    found = judged(raced(1, 10.0, {"torch": 20.0, "onednn": 10.0}), tuning_seconds=30.0)["summary"]["break_even_calls"]
-    assert found == {"best": None, "torch": 3_000_000, "onednn": None}
+    break_even = judged(raced(1, 10.0, {"torch": 20.0, "onednn": 10.0}), tuning_seconds=30.0)["summary"]["break_even_calls"]
+    assert break_even == {"best": None, "torch": 3_000_000, "onednn": None}
     assert judged(raced(1, 10.0, {"torch": 20.0}))["summary"]["break_even_calls"] == {}
 
 
 def test_a_row_without_a_time_of_ours_or_of_peers_counts_for_nothing():
     broken = raced(1, None, {"torch": 20.0}, failed={OURS: Failed(stage="verify", reason="wrong", detail="2x")})
     lonely = raced(2, 10.0, {})
-    found = judged(broken, lonely)
-    assert [row["ours_us"] for row in found["rows"]] == [None, 10.0]
-    assert found["summary"]["geomean_vs_best"] is None and found["summary"]["worst"] is None
-    assert found["rows"][0]["failed"] == {OURS: {"stage": "verify", "reason": "wrong", "detail": "2x"}}
-    assert cells(found["rows"][0], ["torch"])[-1] == "ours: wrong"
+    report = judged(broken, lonely)
+    assert [row["ours_us"] for row in report["rows"]] == [None, 10.0]
+    assert report["summary"]["geomean_vs_best"] is None and report["summary"]["worst"] is None
+    assert report["rows"][0]["failed"] == {OURS: {"stage": "verify", "reason": "wrong", "detail": "2x"}}
+    assert cells(report["rows"][0], ["torch"])[-1] == "ours: wrong"
 
 
 def test_why_a_peer_has_no_time_is_said_once():
     unable = {"onednn": Failed(stage="build", reason="error", detail="it is raced in fp32, not in int8")}
-    found = judged(raced(1, 10.0, {"torch": 20.0}, failed=unable), raced(2, 10.0, {"torch": 20.0}, failed=unable))
-    assert closing(found).count("onednn: it is raced in fp32, not in int8") == 1
+    report = judged(raced(1, 10.0, {"torch": 20.0}, failed=unable), raced(2, 10.0, {"torch": 20.0}, failed=unable))
+    assert closing(report).count("onednn: it is raced in fp32, not in int8") == 1
 
 
 def test_people_read_the_same_figures():
-    found = judged(raced(37, 100.0, {"torch": 3000.0, "onednn": 150.0}, foreign=0.5), raced(64, 200.0, {"onednn": 250.0}),
+    report = judged(raced(37, 100.0, {"torch": 3000.0, "onednn": 150.0}, foreign=0.5), raced(64, 200.0, {"onednn": 250.0}),
                    tuning_seconds=60.0)  # fmt: skip
     names = ["torch", "onednn"]
-    for row in found["rows"]:
+    for row in report["rows"]:
         assert len(cells(row, names)) == len(header(names))
-    assert cells(found["rows"][0], names)[4:8] == ["100.0", "3000", "150.0", "1.50x"]
-    assert line(found["rows"][0]) == (
+    assert cells(report["rows"][0], names)[4:8] == ["100.0", "3000", "150.0", "1.50x"]
+    assert line(report["rows"][0]) == (
         "dense_n2304_k768 m=37 threads=1 cold: ours 100.0 us  torch 3000  onednn 150.0  [contended]"
     )
-    text = "\n".join(closing(found))
+    text = "\n".join(closing(report))
     assert "1.250x the best peer" in text and "missing: zentorch" in text and "tuning pays after 1,200,000 calls" in text
     assert "200 ns over the bare foreign call" in text

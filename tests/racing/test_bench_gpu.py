@@ -40,9 +40,9 @@ needs_compilers = pytest.mark.skipif(bool(toolchain_missing()), reason=f"compile
 @pytest.mark.parametrize("dtype, bits", [("fp32", 23), ("fp16", 10), ("bf16", 7)])
 def test_numbers_are_rounded_to_the_nearest_that_a_type_has(dtype, bits):
     values = np.random.default_rng(1).standard_normal((50, 7)).astype(np.float32)
-    found = rounded(values, dtype)
-    assert found.dtype == np.float32 and (np.abs(found - values) <= 2.0 ** -(bits + 1) * np.abs(values) * 1.001).all()
-    assert np.array_equal(decoded(encoded(found, dtype), dtype), found)
+    nearest = rounded(values, dtype)
+    assert nearest.dtype == np.float32 and (np.abs(nearest - values) <= 2.0 ** -(bits + 1) * np.abs(values) * 1.001).all()
+    assert np.array_equal(decoded(encoded(nearest, dtype), dtype), nearest)
     assert encoded(values, dtype).dtype.itemsize == (4 if dtype == "fp32" else 2)
 
 
@@ -111,8 +111,8 @@ def test_a_graph_walks_over_all_weights_whole_rounds():
     clock = GraphClock(engine, calls)
     launched = seen[2:]
     assert launched == list(range(7)) * 3 and len(launched) >= LEAST_LAUNCHES
-    found = clock.block(0.0)
-    assert found.call_ns == pytest.approx(80e3 / 21) and found.calls == 21 * LEAST_SAMPLES
+    block = clock.block(0.0)
+    assert block.call_ns == pytest.approx(80e3 / 21) and block.calls == 21 * LEAST_SAMPLES
     assert clock.block(0.002).calls == 21 * 25
     del clock
     assert engine.dropped == 1
@@ -144,8 +144,8 @@ def nvml(reasons: list[int]) -> Any:
 def test_a_block_is_timed_again_while_the_gpu_is_slowed(reasons, blocks, spoilt):
     watch, timed = Throttling(0, Clocks(0, nvml(list(reasons))), pause_s=0), itertools.count()
     assert watch.watched == "reasons to throttle"
-    seen, found = watch.block(lambda: {"us": float(next(timed))})
-    assert (next(timed), found, seen) == (blocks, spoilt, {"us": blocks - 1.0})
+    seen, slowed = watch.block(lambda: {"us": float(next(timed))})
+    assert (next(timed), slowed, seen) == (blocks, spoilt, {"us": blocks - 1.0})
 
 
 def test_why_nvml_is_not_there_is_told():
@@ -182,18 +182,18 @@ def test_ours_is_raced_as_it_is_served_and_peers_that_are_not_there_are_missing(
         seconds_per_row=0.05,
         block_s=0.01,
     )
-    found = run(contest)
-    assert [(row.shape["m"], row.weights, row.failed) for row in found.rows] == [
+    outcome = run(contest)
+    assert [(row.shape["m"], row.weights, row.failed) for row in outcome.rows] == [
         (3, "cold", {}), (150, "cold", {}), (3, "hot", {}), (150, "hot", {})
     ]  # fmt: skip
     assert (
-        {row.rotation.copies for row in found.rows if row.weights == "cold"} == {contest.weights_of(contest.ops[0])} != {1}
+        {row.rotation.copies for row in outcome.rows if row.weights == "cold"} == {contest.weights_of(contest.ops[0])} != {1}
     )
-    for row in found.rows:
+    for row in outcome.rows:
         assert {OURS, OURS_AGAIN} <= set(row.blocks_us) and min(row.blocks_us[OURS]) > 0 and row.foreign_cores == 0
         assert row.composition and (OURS_AGAIN in row.blocks_us)
     if not has_gpu():
-        assert set(found.missing) == set(GPU.peers) and found.watched.startswith("nothing")
+        assert set(outcome.missing) == set(GPU.peers) and outcome.watched.startswith("nothing")
 
 
 @pytest.mark.skipif(has_gpu(), reason="host: has a driver of its own")
@@ -215,7 +215,7 @@ def test_threads_and_instruction_sets_are_for_cpus():
     (GENERATED_PICKS[1], (Shape.of(m=3, n=40), Shape.of(m=2, n=9))),  # layer_norm with scale and bias, in bf16
     (STEPPED_PICKS[0], (Shape.of(m=5), Shape.of(m=2))),
     pytest.param(CONV_ONE_TAP, (Shape.of(b=1, h=2, w=3),), marks=pytest.mark.slow),
-], ids=lambda one: getattr(one, "op", ""))  # fmt: skip
+], ids=lambda value: getattr(value, "op", ""))  # fmt: skip
 def test_any_op_is_raced_as_it_is_served(pick, shapes, tmp_path):
     code = tmp_path / "code"
     pack, op = build_pack(tmp_path / "pack", pick, code), Op.parse(pick.op)

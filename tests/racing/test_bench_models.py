@@ -21,7 +21,7 @@ INPUTS: list[Mapping[str, Any]] = [
     {"name": "lengths", "dtype": "int64", "shape": ["batch"]},
     {"name": "scales", "dtype": "float32", "shape": [3]},
 ]
-NAMES, DIMS = [str(one["name"]) for one in INPUTS], ("batch", "seq")
+NAMES, DIMS = [str(entry["name"]) for entry in INPUTS], ("batch", "seq")
 
 
 def test_inputs_get_numbers_and_sizes():
@@ -57,8 +57,8 @@ def test_what_cannot_be_given_is_said(text):
 
 
 def test_sizes_of_the_data_are_not_drawn():
-    found = requests_of("batch=1;seq=3..4;length_0=1..9", DIMS, data=["length_0"])
-    assert found == [{"batch": 1, "seq": 3}, {"batch": 1, "seq": 4}]
+    requests = requests_of("batch=1;seq=3..4;length_0=1..9", DIMS, data=["length_0"])
+    assert requests == [{"batch": 1, "seq": 3}, {"batch": 1, "seq": 4}]
     for text, words in (("batch=1;seq=2;batch=3", "says batch twice"), ("batch=1;seq", "--shapes seq=: expected a size")):
         with pytest.raises(UsageError, match=words):
             requests_of(text, DIMS)
@@ -74,9 +74,9 @@ def _schedule(equal: tuple[tuple[int, int], ...], required: tuple[tuple[int, str
 def test_dimensions_that_a_model_joins_are_drawn_alike():
     model: Any = SimpleNamespace(name="m", schedule=_schedule(((1, 0),), ((4, "long must not be a multiple of 4"),)))
     agreed = shape_constraints_of(model, ("x_0", "state_1", "long"))
-    found = requests_of("x_0=1..64;state_1=1..64;long=1..400", ("x_0", "state_1", "long"), agreed=agreed)
-    assert len(found) == 12 and len({one["x_0"] for one in found}) > 3
-    assert all(one["x_0"] == one["state_1"] and one["long"] % 4 for one in found)
+    requests = requests_of("x_0=1..64;state_1=1..64;long=1..400", ("x_0", "state_1", "long"), agreed=agreed)
+    assert len(requests) == 12 and len({request["x_0"] for request in requests}) > 3
+    assert all(request["x_0"] == request["state_1"] and request["long"] % 4 for request in requests)
     few = requests_of("x_0=1..2;state_1=2..3;long=4,5", ("x_0", "state_1", "long"), agreed=agreed)
     assert few == [{"x_0": 2, "state_1": 2, "long": 5}]
     with pytest.raises(UsageError, match="joins x_0 and state_1, whose ranges share no size; give both one range"):
@@ -111,20 +111,20 @@ class Simulated:
         if sum(self.asked) > self._fails:
             raise Crashed("it fell over")
         calls = self._request["calls"]
-        found = [self._us * self._host[0] * (1.0 if call else 3.0) for call in range(calls)]
+        times_us = [self._us * self._host[0] * (1.0 if call else 3.0) for call in range(calls)]
         self._host[0] *= 1.01
-        return {"us": found}
+        return {"us": times_us}
 
 
 def test_contenders_take_turns():
     """A host that is twice as slow at the end changes no ratio by more than a few percent."""
     host = [1.0]
     two = {"ours": Simulated(100.0, host), "onnxruntime": Simulated(150.0, host)}
-    found = in_turns(two, 8, 1.0)
-    ratios = [paired(*both) for both in zip(found["onnxruntime"]["turns_us"], found["ours"]["turns_us"], strict=True)]
+    results = in_turns(two, 8, 1.0)
+    ratios = [paired(*both) for both in zip(results["onnxruntime"]["turns_us"], results["ours"]["turns_us"], strict=True)]
     np.testing.assert_allclose(ratios, 1.5, rtol=0.02)
-    assert host[0] > 2 and found["ours"]["steady_us"][0] < 200  # a turn's first call, of 300, counts in first times alone
-    assert found["ours"]["first_us"][0] == 300 and len(found["ours"]["first_us"]) == 8
+    assert host[0] > 2 and results["ours"]["steady_us"][0] < 200  # a turn's first call, of 300, counts in first times alone
+    assert results["ours"]["first_us"][0] == 300 and len(results["ours"]["first_us"]) == 8
 
 
 def test_a_peer_that_falls_over_is_left_out_and_ours_is_not():

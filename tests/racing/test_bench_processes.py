@@ -138,23 +138,23 @@ def test_killing_ends_a_stopped_process_and_what_it_started(children):
 
 
 def test_the_environment_of_a_contender_has_its_threads_and_nothing_that_could_hamper_it(children):
-    given = {
+    inherited = {
         "PATH": "/bin",
         "OMP_NUM_THREADS": "9",
         "OPENBLAS_CORETYPE": "Nehalem",
         "KMP_AFFINITY": "compact",
         "HAOTUNER_TEST": "1",
     }
-    found = child_environment(given, Setting(threads=3))
-    assert found == {"PATH": "/bin", "HAOTUNER_TEST": "1", "OMP_NUM_THREADS": "3", "MKL_NUM_THREADS": "3",
+    environment = child_environment(inherited, Setting(threads=3))
+    assert environment == {"PATH": "/bin", "HAOTUNER_TEST": "1", "OMP_NUM_THREADS": "3", "MKL_NUM_THREADS": "3",
                      "OPENBLAS_NUM_THREADS": "3", "BLIS_NUM_THREADS": "3"}  # fmt: skip
-    assert child_environment(given, Setting(threads=1, isa="avx2"))["OPENBLAS_CORETYPE"] == "Haswell"
+    assert child_environment(inherited, Setting(threads=1, isa="avx2"))["OPENBLAS_CORETYPE"] == "Haswell"
     setting = Setting(threads=2, pack="p", isa="sse")
-    child = contender_process(fakes.spec(fakes.Knowing), setting, {**os.environ, **given})
+    child = contender_process(fakes.spec(fakes.Knowing), setting, {**os.environ, **inherited})
     children.append(child)
     child.launch()
-    told = child.greeting(LIMIT_S)["version"]
-    assert told == "p,OMP_NUM_THREADS=2,OPENBLAS_CORETYPE=Nehalem,MKL_ENABLE_INSTRUCTIONS=SSE4_2,HAOTUNER_TEST=1"
+    version = child.greeting(LIMIT_S)["version"]
+    assert version == "p,OMP_NUM_THREADS=2,OPENBLAS_CORETYPE=Nehalem,MKL_ENABLE_INSTRUCTIONS=SSE4_2,HAOTUNER_TEST=1"
 
 
 def test_who_keeps_dying_is_given_up_and_the_others_go_on():

@@ -50,12 +50,12 @@ def contest(ms=(2,), **changes) -> Contest:
 
 def test_every_contender_is_timed_once_a_round_at_every_shape_and_state():
     seen = []
-    found = run(
+    outcome = run(
         contest(ms=(1, 5), weights=("cold", "hot"), noise_floor=True), lambda row, done, rows: seen.append((done, rows))
     )
-    assert [(row.shape["m"], row.weights) for row in found.rows] == [(1, "cold"), (5, "cold"), (1, "hot"), (5, "hot")]
+    assert [(row.shape["m"], row.weights) for row in outcome.rows] == [(1, "cold"), (5, "cold"), (1, "hot"), (5, "hot")]
     assert seen == [(1, 4), (2, 4), (3, 4), (4, 4)]
-    for row in found.rows:
+    for row in outcome.rows:
         assert set(row.blocks_us) == {OURS, OURS_AGAIN, "slow"}
         assert {len(times) for times in row.blocks_us.values()} == {5}
         assert min(row.blocks_us[OURS]) >= 100 and min(row.blocks_us["slow"]) >= 400
@@ -84,9 +84,9 @@ def test_the_machine_reads_cold_weights_where_rows_are_few(threads):
 
 
 def test_a_machine_without_a_compiler_is_raced_without_its_peak():
-    found = run(contest(machine=True, environment={**os.environ, "PATH": "/nowhere"}))
-    assert set(found.rows[0].blocks_us) == {OURS, "slow"} and found.missing == {}
-    assert found.rows[0].machine_flops is None
+    outcome = run(contest(machine=True, environment={**os.environ, "PATH": "/nowhere"}))
+    assert set(outcome.rows[0].blocks_us) == {OURS, "slow"} and outcome.missing == {}
+    assert outcome.rows[0].machine_flops is None
 
 
 def test_a_graph_of_many_layers_is_charged_for_one():
@@ -97,20 +97,24 @@ def test_a_graph_of_many_layers_is_charged_for_one():
 @pytest.mark.parametrize("peer, reason", [(fakes.Wrong, "wrong"), (fakes.Crashing, "crash"), (fakes.Hanging, "timeout")])
 def test_who_misbehaves_at_a_shape_is_left_out_there_and_nowhere_else(peer, reason):
     peers = {"bad": fakes.spec(peer), "slow": fakes.spec(fakes.Slow)}
-    found = run(contest(ms=(2, fakes.BAD_M, 4), peers=peers, weights=("hot",), hang_limit_s=5.0, least_rounds=8))
-    assert [set(row.blocks_us) for row in found.rows] == [{OURS, "bad", "slow"}, {OURS, "slow"}, {OURS, "bad", "slow"}]
-    assert [{name: failed.reason for name, failed in row.failed.items()} for row in found.rows] == [{}, {"bad": reason}, {}]
+    outcome = run(contest(ms=(2, fakes.BAD_M, 4), peers=peers, weights=("hot",), hang_limit_s=5.0, least_rounds=8))
+    assert [set(row.blocks_us) for row in outcome.rows] == [{OURS, "bad", "slow"}, {OURS, "slow"}, {OURS, "bad", "slow"}]
+    assert [{name: failed.reason for name, failed in row.failed.items()} for row in outcome.rows] == [
+        {},
+        {"bad": reason},
+        {},
+    ]
 
 
 def test_a_contender_must_use_each_of_its_weights():
-    found = run(contest(peers={"bad": fakes.spec(fakes.WrongWeight)}, weights=("cold", "hot")))
-    assert [set(row.failed) for row in found.rows] == [{"bad"}, set()]
+    outcome = run(contest(peers={"bad": fakes.spec(fakes.WrongWeight)}, weights=("cold", "hot")))
+    assert [set(row.failed) for row in outcome.rows] == [{"bad"}, set()]
 
 
 def test_missing_peers_are_named_and_the_race_goes_on_without_them():
-    found = run(contest(peers={"absent": fakes.spec(fakes.Absent), "slow": fakes.spec(fakes.Slow)}))
-    assert list(found.missing) == ["absent"] and "no_such_library" in found.missing["absent"]
-    assert set(found.rows[0].blocks_us) == {OURS, "slow"} and found.rows[0].failed == {}
+    outcome = run(contest(peers={"absent": fakes.spec(fakes.Absent), "slow": fakes.spec(fakes.Slow)}))
+    assert list(outcome.missing) == ["absent"] and "no_such_library" in outcome.missing["absent"]
+    assert set(outcome.rows[0].blocks_us) == {OURS, "slow"} and outcome.rows[0].failed == {}
 
 
 def test_if_ours_fails_the_row_says_so():
@@ -152,18 +156,18 @@ def test_our_own_work_is_not_foreign():
 def test_every_round_has_everybody_once_and_nobody_always_follows_the_same_one():
     order = ["a", "b", "c", "d"]
     rounds = [_rotated(order, turn) for turn in range(8)]
-    assert all(sorted(one) == order for one in rounds)
-    assert {one[0] for one in rounds} == set(order)
-    followed = {name: {one[i - 1] for one in rounds for i in range(1, 4) if one[i] == name} for name in order}
+    assert all(sorted(sequence) == order for sequence in rounds)
+    assert {sequence[0] for sequence in rounds} == set(order)
+    followed = {name: {sequence[i - 1] for sequence in rounds for i in range(1, 4) if sequence[i] == name} for name in order}
     assert all(len(names) > 1 for names in followed.values())
     assert _rotated([], 3) == []
 
 
 def test_a_race_with_little_time_skips_later_shapes_but_no_op():
     other = Op.parse("dense_n4_k4")
-    found = run(contest(ms=(1, 2, 5), ops=(OP, other), seconds=0.001, weights=("hot",)))
-    assert [(row.op, row.shape["m"]) for row in found.rows] == [(OP, 1), (other, 1)]
-    assert found.skipped == 4
+    outcome = run(contest(ms=(1, 2, 5), ops=(OP, other), seconds=0.001, weights=("hot",)))
+    assert [(row.op, row.shape["m"]) for row in outcome.rows] == [(OP, 1), (other, 1)]
+    assert outcome.skipped == 4
 
 
 def test_time_is_shared_among_what_is_left():
@@ -179,8 +183,8 @@ def test_a_race_stopped_half_way_keeps_its_rows_and_one_stopped_at_once_has_none
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
-    found = run(contest(ms=(1, 2)), stop)
-    assert found.stopped and len(found.rows) == 1
+    outcome = run(contest(ms=(1, 2)), stop)
+    assert outcome.stopped and len(outcome.rows) == 1
     with pytest.raises(ZeroDivisionError):
         run(contest(ms=(1, 2)), lambda *_: 1 // 0)  # type: ignore[arg-type]
 

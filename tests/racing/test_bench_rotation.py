@@ -36,11 +36,11 @@ def test_copies_outgrow_the_cache_where_they_can(op: Op) -> None:
     (CONV, Shape.of(b=8, h=112, w=112)), (PRODUCTS, Shape.of(b=1, m=2, n=3)), (PRODUCTS, Shape.of(b=96, m=512, n=512)),
 ])  # fmt: skip
 def test_a_round_walks_through_cold_memory_whatever_is_raced(op: Op, shape: Shape) -> None:
-    found, size = HOST.cold(op, shape, CACHE), resting_bytes(op, shape)
+    rotation, size = HOST.cold(op, shape, CACHE), resting_bytes(op, shape)
     passed = op.least_bytes(shape) - size
-    assert 2 <= found.copies <= ENOUGH_COPIES
-    assert found.copies * size + passed + found.evicted_bytes >= COLD
-    assert found.copies == 2 or plain_layer(op) or 2 * found.copies * passed <= ROOM_BYTES
+    assert 2 <= rotation.copies <= ENOUGH_COPIES
+    assert rotation.copies * size + passed + rotation.evicted_bytes >= COLD
+    assert rotation.copies == 2 or plain_layer(op) or 2 * rotation.copies * passed <= ROOM_BYTES
 
 
 def test_where_nothing_may_be_evicted_copies_alone_are_there() -> None:

@@ -24,9 +24,9 @@ def test_only_small_blocks_count() -> None:
 def test_it_is_held_inside_and_gone_after(tmp_path) -> None:
     table = tmp_path / "buddyinfo"
     table.write_text(TABLE)
-    with ScatteredPages(table) as kept:
-        assert kept.mapped_bytes == int(scattered_bytes(TABLE) * MORE)
-    assert kept.mapped_bytes == 0
+    with ScatteredPages(table) as pages:
+        assert pages.mapped_bytes == int(scattered_bytes(TABLE) * MORE)
+    assert pages.mapped_bytes == 0
 
 
 @pytest.mark.parametrize("text", [None, "Node 0, zone Normal one two", "", "Node 0, zone Normal 0 0 0 0 0 0 7"])
@@ -34,13 +34,13 @@ def test_where_nothing_is_known_or_scattered_nothing_is_held(tmp_path, text) -> 
     table = tmp_path / "buddyinfo"
     if text is not None:
         table.write_text(text)
-    with ScatteredPages(table) as kept:
-        assert kept.mapped_bytes == 0
+    with ScatteredPages(table) as pages:
+        assert pages.mapped_bytes == 0
 
 
 def test_no_more_than_a_share_of_free_memory_is_held(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = tmp_path / "buddyinfo"
     table.write_text("Node 0, zone Normal 999999999 0 0 0 0 0 0")
     monkeypatch.setattr(machine_load, "available_bytes", lambda: 64 * mmap.PAGESIZE)
-    with ScatteredPages(table) as kept:
-        assert kept.mapped_bytes == 8 * mmap.PAGESIZE
+    with ScatteredPages(table) as pages:
+        assert pages.mapped_bytes == 8 * mmap.PAGESIZE

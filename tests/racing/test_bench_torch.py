@@ -41,10 +41,10 @@ def test_no_request_waits_for_torchs_compiler(tmp_path: Path) -> None:
         program.warm(requests)
         with torch.compiler.set_stance("fail_on_recompile"):
             for feeds in requests:
-                want = module(torch.from_numpy(feeds["x"]), torch.from_numpy(feeds["mask"])).detach().numpy()
-                for given in (feeds, {"first": feeds["x"], "second": feeds["mask"]}, dict(reversed(feeds.items()))):
-                    found = program.run(given)
-                    np.testing.assert_allclose(found.numpy(), want, rtol=1e-5, atol=1e-6)
+                expected = module(torch.from_numpy(feeds["x"]), torch.from_numpy(feeds["mask"])).detach().numpy()
+                for inputs in (feeds, {"first": feeds["x"], "second": feeds["mask"]}, dict(reversed(feeds.items()))):
+                    output = program.run(inputs)
+                    np.testing.assert_allclose(output.numpy(), expected, rtol=1e-5, atol=1e-6)
     finally:
         torch.set_flush_denormal(False)
         torch.compiler.reset()

@@ -51,7 +51,7 @@ def test_a_row_is_a_winner_of_a_device_as_far_as_it_is_known(tmp_path: Path) -> 
 )
 def test_rows_that_cannot_be_used_are_counted(tmp_path: Path, odd: object, reason: str) -> None:
     table = read_winners(written(tmp_path, row("GeForce GTX 980"), odd))
-    assert len(table.winners) == 1 and [found for found in table.left_out if reason in found]
+    assert len(table.winners) == 1 and [text for text in table.left_out if reason in text]
 
 
 def test_half_a_download_and_no_winner_at_all_are_refused(tmp_path: Path) -> None:
@@ -69,7 +69,9 @@ def test_the_command_says_what_it_cannot_use(tmp_path: Path, capsys: pytest.Capt
     assert "holds no table of best-known parameters" in capsys.readouterr().err
     written(tmp_path, row("GeForce GTX 970"), row("GeForce GTX 980", MWG=48))
     assert main(["winners", "--data", str(tmp_path)]) == 2
-    assert "winners of two vendors are needed, found nvidia" in (said := capsys.readouterr().err) and "left out 1" in said
+    assert (
+        "winners of two vendors are needed, found nvidia" in (message := capsys.readouterr().err) and "left out 1" in message
+    )
 
 
 def header(tmp_path: Path, *rows: str, kernel: str = "Xgemm", names: str = "", precision: str = "Single") -> Path:

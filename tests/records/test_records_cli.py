@@ -46,10 +46,10 @@ def gemm(tmp_path: Path) -> Path:
 
 def test_import_tells_what_became_of_every_row(db, gemm):
     document = json.loads(run("import", gemm, "--db", db, "--format", "kernel-tuner", "--json"))
-    (told,) = document["files"]
-    assert told["device_id"] == "titan-rtx", "through the aliases of the device profiles"
-    assert told["refused"] == {"a time is zero or negative": 1}
-    assert (told["rows"], told["timed"], told["failed"], told["new"]) == (3, 1, 1, 2)
+    (entry,) = document["files"]
+    assert entry["device_id"] == "titan-rtx", "through the aliases of the device profiles"
+    assert entry["refused"] == {"a time is zero or negative": 1}
+    assert (entry["rows"], entry["timed"], entry["failed"], entry["new"]) == (3, 1, 1, 2)
     text = run("import", gemm, "--db", db)
     assert "0 new" in text
     assert "left out 1: a time is zero or negative" in text
@@ -121,8 +121,8 @@ def test_a_file_tells_its_own_format(db, gemm, tmp_path):
 
 def test_one_file_that_does_not_come_in_is_told_as_itself(db, tmp_path):
     document, error = document_of(tmp_path / "none.json", "--db", db)
-    (told,) = document["files"]
-    assert told == {"path": str(tmp_path / "none.json"), "error": str(error), "exit_code": 2}
+    (entry,) = document["files"]
+    assert entry == {"path": str(tmp_path / "none.json"), "error": str(error), "exit_code": 2}
 
 
 @pytest.mark.parametrize("content", [None, "", "[]", cache([gemm_row(0.0)]), cache([gemm_row()], device_name="cpu")])
@@ -155,7 +155,7 @@ def test_a_store_that_breaks_ends_the_import_and_is_told(db, gemm, tmp_path, mon
 
     monkeypatch.setattr("haotuner.records.sqlite.SqliteStore.append", full)
     document, error = document_of(gemm, last, "--db", db)
-    assert [told["error"] for told in document["files"]] == ["records: the disk is full"]
+    assert [entry["error"] for entry in document["files"]] == ["records: the disk is full"]
     assert error.exit_code == 1
 
 
@@ -163,15 +163,15 @@ def test_a_column_that_no_record_can_hold_is_told(db, tmp_path):
     path = tmp_path / "x.json"
     path.write_text(json.dumps(cache([gemm_row(12.5, power=10**400)])))
     assert "dropped from 1 rows: power" in run("import", path, "--db", db)
-    (told,) = json.loads(run("import", path, "--db", db, "--json"))["files"]
-    assert told["dropped"] == {"power": 1}
+    (entry,) = json.loads(run("import", path, "--db", db, "--json"))["files"]
+    assert entry["dropped"] == {"power": 1}
 
 
 def test_export_understands_devices_as_import_does(db, gemm, tmp_path):
     run("import", gemm, "--db", db)
     for at, (name, count) in enumerate([("titan-rtx", 2), ("NVIDIA TITAN RTX", 2), ("h200", 0)]):
-        told = json.loads(run("export", tmp_path / f"{at}.jsonl", "--db", db, "--device", name, "--json"))
-        assert told["records"] == count, name
+        summary = json.loads(run("export", tmp_path / f"{at}.jsonl", "--db", db, "--device", name, "--json"))
+        assert summary["records"] == count, name
     with pytest.raises(UnknownDevice, match="--device 'nope': the store has titan-rtx, and no profile goes by that name"):
         run("export", tmp_path / "no.jsonl", "--db", db, "--device", "nope")
     assert not (tmp_path / "no.jsonl").exists()
@@ -181,8 +181,8 @@ def test_export_takes_ids_that_only_the_store_knows(db, tmp_path):
     store = open_store(db)
     store.append([record(1, device_id="cpu-of-another-host"), record(2, device_id="h200")])
     store.close()
-    told = run("export", tmp_path / "r.jsonl", "--db", db, "--device", "cpu-of-another-host", "--json")
-    assert json.loads(told)["records"] == 1
+    output = run("export", tmp_path / "r.jsonl", "--db", db, "--device", "cpu-of-another-host", "--json")
+    assert json.loads(output)["records"] == 1
 
 
 def _session(db: str) -> str:
@@ -274,9 +274,9 @@ def test_urls_name_relative_and_absolute_files(tmp_path, monkeypatch):
 )
 def test_published_files_come_in_whole(tmp_path, name, device, op, timed, failed, best_ms):
     db = f"sqlite:///{tmp_path}/r.db"
-    (told,) = json.loads(run("import", SHARED / f"{name}.json.gz", "--db", db, "--json"))["files"]
-    assert (told["device_id"], told["op"], told["timed"], told["failed"]) == (device, op, timed, failed)
-    assert (told["refused"], told["torn"], told["new"]) == ({}, "", timed + failed)
+    (entry,) = json.loads(run("import", SHARED / f"{name}.json.gz", "--db", db, "--json"))["files"]
+    assert (entry["device_id"], entry["op"], entry["timed"], entry["failed"]) == (device, op, timed, failed)
+    assert (entry["refused"], entry["torn"], entry["new"]) == ({}, "", timed + failed)
     store = open_store(db, write=False)
     means = [statistics.fmean(r.outcome.samples_us) for r in store.records() if isinstance(r.outcome, Timed)]
     assert min(means) / 1000 == pytest.approx(best_ms, abs=0.0006), "the tool's own `time` is the mean"

@@ -54,9 +54,9 @@ def test_a_row_becomes_a_record_of_its_own_family(tmp_path: Path) -> None:
 
 
 def test_a_rate_that_contradicts_the_time_refuses_the_row(tmp_path: Path) -> None:
-    found = loaded(tmp_path, row(), row(140.0, block_size_y=64, **{"GB/s": 0.5}))
-    assert len(found.records) == 1
-    assert [reason for reason in found.refused if "GB/s does not fit" in reason]
+    imported = loaded(tmp_path, row(), row(140.0, block_size_y=64, **{"GB/s": 0.5}))
+    assert len(imported.records) == 1
+    assert [reason for reason in imported.refused if "GB/s does not fit" in reason]
     # one published file counts bytes twice
     assert len(loaded(tmp_path, row(150.0, **{"GB/s": 2 * 78643.2 / 150.0})).records) == 1
 

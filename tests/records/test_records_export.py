@@ -63,9 +63,9 @@ def test_json_lines_cut_at_any_byte_give_the_complete_records(tmp_path):
         except UsageError as error:
             assert "line 1 is cut short" in str(error)
             continue
-        kept = list(store.records())
-        assert kept == rows[: len(kept)]
-        assert bool(done.torn) == (whole[:size].count(b"\n") == len(kept) and not whole[:size].endswith(b"\n"))
+        stored = list(store.records())
+        assert stored == rows[: len(stored)]
+        assert bool(done.torn) == (whole[:size].count(b"\n") == len(stored) and not whole[:size].endswith(b"\n"))
 
 
 @pytest.mark.parametrize(
@@ -95,9 +95,9 @@ def test_a_line_that_was_changed_is_counted_under_its_reason(tmp_path, change, r
     store = MemoryStore()
     done = load_jsonl(path).into(store)
     assert list(store.records()) == [record(2)]
-    (told,) = done.refused
-    assert told.startswith("line 1: ")
-    assert re.search(reason, told)
+    (message,) = done.refused
+    assert message.startswith("line 1: ")
+    assert re.search(reason, message)
 
 
 @pytest.mark.parametrize("line", ["nonsense", '{"schema": 1}', "10" * 200, '{"when": ' + "1" * 400 + "}"])

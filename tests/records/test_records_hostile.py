@@ -22,7 +22,7 @@ def changed(path: Path, statement: str) -> None:  # noqa: F811
 
 
 @pytest.mark.parametrize(
-    ("statement", "said"),
+    ("statement", "message"),
     [
         ("CREATE TRIGGER gone AFTER INSERT ON session BEGIN DELETE FROM record; END", "holds a trigger .gone."),
         ("CREATE TRIGGER gone BEFORE DELETE ON claim BEGIN DELETE FROM record; END", "holds a trigger"),
@@ -30,9 +30,9 @@ def changed(path: Path, statement: str) -> None:  # noqa: F811
         ("CREATE VIRTUAL TABLE words USING fts5(text)", "holds a virtual table .words."),
     ],
 )
-def test_a_store_that_would_run_something_is_refused(path, statement, said):  # noqa: F811
+def test_a_store_that_would_run_something_is_refused(path, statement, message):  # noqa: F811
     changed(path, statement)
-    refused(path, said)
+    refused(path, message)
 
 
 def test_functions_in_the_schema_of_others_do_not_run(path):  # noqa: F811

@@ -222,14 +222,14 @@ def test_a_file_cut_at_any_byte_gives_its_complete_rows(file):
     for size in range(0, len(text), 3):
         path = file(text[:size])
         try:
-            found = read_cache(path)
+            parsed = read_cache(path)
         except UsageError as error:
             assert "cut before its rows" in str(error)
             assert size < ends[0]
             continue
-        assert [row for _, row in found.rows] == rows[: len(found.rows)]
-        assert found.torn, "a cut is always told"
-        seen.add(len(found.rows))
+        assert [row for _, row in parsed.rows] == rows[: len(parsed.rows)]
+        assert parsed.torn, "a cut is always told"
+        seen.add(len(parsed.rows))
     assert seen == {0, 1, 2, 3}
     assert read_cache(file(text)).torn == ""
 
@@ -246,9 +246,9 @@ def test_gzip_cut_anywhere_gives_what_is_in_it(tmp_path):
     path.write_bytes(whole)
     assert (len(read_cache(path).rows), read_cache(path).torn) == (400, "")
     path.write_bytes(whole[: len(whole) // 2])
-    found = read_cache(path)
-    assert 50 < len(found.rows) < 400
-    assert "gzip data ends early" in found.torn
+    parsed = read_cache(path)
+    assert 50 < len(parsed.rows) < 400
+    assert "gzip data ends early" in parsed.torn
     path.write_bytes(whole[:100] + bytes(len(whole) - 100))
     with pytest.raises(UsageError, match="damaged|cut before its rows"):
         read_cache(path)

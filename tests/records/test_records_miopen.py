@@ -70,7 +70,7 @@ def test_a_problem_that_is_listed_twice_counts_where_it_agrees(tmp_path: Path) -
 )
 def test_lines_that_mean_nothing_are_counted(tmp_path: Path, line: str, reason: str) -> None:
     table = read(tmp_path, NEWER, line)
-    assert len(table) == 2 and [found for found in table.left_out if found.startswith(reason)]
+    assert len(table) == 2 and [text for text in table.left_out if text.startswith(reason)]
     with pytest.raises(UsageError, match="not one usable time"):
         read(tmp_path, line)
 

@@ -29,8 +29,8 @@ TRIAL = record(1).trial.key()
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Databases]:
-    with databases() as made:
-        yield made
+    with databases() as cluster:
+        yield cluster
 
 
 @pytest.fixture
@@ -69,13 +69,13 @@ def test_each_record_is_stored_once_whoever_delivers_it(url: str) -> None:
 
 @NEEDS
 def test_a_claim_holds_until_its_owner_is_gone_or_its_lease_is_over(url: str, server: Databases) -> None:
-    with closing(open_store(url)) as one, closing(open_store(url)) as other:
-        assert one.claim("s", [TRIAL]) == (TRIAL,) and other.claim("s", [TRIAL]) == ()
-        one.release("s", [TRIAL])
+    with closing(open_store(url)) as store, closing(open_store(url)) as other:
+        assert store.claim("s", [TRIAL]) == (TRIAL,) and other.claim("s", [TRIAL]) == ()
+        store.release("s", [TRIAL])
         assert other.claim("s", [TRIAL]) == (TRIAL,)
         gone = Owner(host=Owner.mine().host, pid=2**22 + 1, born="1", token="t")
         server.sql(url, f"UPDATE haotuner.claim SET owner = '{gone}'")
-        assert one.claim("s", [TRIAL]) == (TRIAL,), "its process is gone"
+        assert store.claim("s", [TRIAL]) == (TRIAL,), "its process is gone"
         far = Owner(host="another host", pid=1, born="1", token="t")
         server.sql(url, f"UPDATE haotuner.claim SET owner = '{far}', expires = {time.time() + 60}")
         assert other.claim("s", [TRIAL]) == (), "of another host nothing is known"

@@ -59,7 +59,7 @@ def python(code: str, *args: str) -> subprocess.Popen[str]:
 def test_writers_killed_at_random_moments_lose_no_committed_record(tmp_path):
     """kill -9 while two processes write; what append had returned for is there, and the file is sound."""
     path, chance = tmp_path / "records.db", random.Random(20)
-    said: list[str] = []
+    announced: list[str] = []
     sessions = set()
     for round_ in range(10):
         writers = [python(WRITER, str(path), f"op{round_}_{i}") for i in range(2)]
@@ -70,15 +70,15 @@ def test_writers_killed_at_random_moments_lose_no_committed_record(tmp_path):
         for writer in writers:
             writer.send_signal(signal.SIGKILL)
             out, _ = writer.communicate()
-            said += out.splitlines()
+            announced += out.splitlines()
         store = SqliteStore(path)
         assert store.check() == ()
         stored = {r.id for r in store.records()}
-        assert stored.issuperset(said)
-        assert len(stored) <= len(said) + 2 * (round_ + 1), "at most the record in flight was stored unannounced"
+        assert stored.issuperset(announced)
+        assert len(stored) <= len(announced) + 2 * (round_ + 1), "at most the record in flight was stored unannounced"
         store.close()
     assert len(sessions) == 1, "every run resumed the session of the first"
-    assert len(said) > 10
+    assert len(announced) > 10
     assert [p.name for p in tmp_path.iterdir()] == ["records.db"]
 
 

@@ -230,13 +230,15 @@ def test_a_full_database_rolls_back_and_keeps_what_it_had(path):
 @pytest.fixture
 def small_disk(tmp_path):
     """A file system of 256 KiB."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "haotuner-test", str(place)], capture_output=True)
+    mount_point = tmp_path / "disk"
+    mount_point.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=256k", "haotuner-test", str(mount_point)], capture_output=True
+    )
     if mounted.returncode:
         pytest.skip("mount: needs the right to mount a tmpfs")
-    yield place
-    subprocess.run(["umount", "-l", str(place)], check=True)
+    yield mount_point
+    subprocess.run(["umount", "-l", str(mount_point)], check=True)
 
 
 def test_a_full_disk_keeps_every_record_that_append_returned_for(small_disk):
@@ -298,10 +300,10 @@ def test_read_only_places_are_refused_for_writing(reachable, file_mode, folder_m
     reachable.chmod(file_mode)
     reachable.parent.chmod(folder_mode)
     code = "try:\n    SqliteStore(path)\nexcept RecordsUnusable as error:\n    print('refused:', error)"
-    told = as_nobody(code, reachable)
-    assert told.startswith("refused:")
-    assert words in told
-    assert str(reachable.parent) in told
+    output = as_nobody(code, reachable)
+    assert output.startswith("refused:")
+    assert words in output
+    assert str(reachable.parent) in output
     reachable.chmod(0o644)
     assert files(reachable) == before
 
@@ -356,12 +358,12 @@ def test_a_new_store_appears_complete_and_never_replaces_one(path):
 
 
 def test_two_stores_of_one_file_in_one_process_see_each_other(path):
-    one, two = SqliteStore(path), SqliteStore(path)
-    one.append([record(700)])
-    assert len(list(two.records())) == 301
-    two.close()
-    one.append([record(701)])
-    one.close()
+    first, second = SqliteStore(path), SqliteStore(path)
+    first.append([record(700)])
+    assert len(list(second.records())) == 301
+    second.close()
+    first.append([record(701)])
+    first.close()
     shutil.copy(path, path.parent / "copy.db")
     copy = open_store(f"sqlite:///{path.parent}/copy.db", write=False)
     assert len(list(copy.records())) == 302

@@ -30,56 +30,56 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="only the cases of every test run")
     parser.add_argument("--write", action="store_true", help="rewrite the goldens")
     parser.add_argument("--full", type=Path, metavar="FOLDER", help="write all that was found in full")
-    asked = parser.parse_args()
-    if asked.write and asked.quick:
+    arguments = parser.parse_args()
+    if arguments.write and arguments.quick:
         parser.error("--write needs every case; leave out --quick")
-    known = groups(quick=asked.quick, new=asked.write)
-    if unknown := sorted(set(asked.groups) - set(known)):
+    known = groups(quick=arguments.quick, new=arguments.write)
+    if unknown := sorted(set(arguments.groups) - set(known)):
         parser.error(f"no group {', '.join(unknown)}; there are {', '.join(known)}")
     differs = False
-    for group in asked.groups or known:
+    for group in arguments.groups or known:
         begin = time.monotonic()
-        found = made(known[group])
+        cases = made(known[group])
         seconds = time.monotonic() - begin
-        if asked.full:
-            in_full(asked.full / group, found)
-        if asked.write:
-            golden.write(group, found)
+        if arguments.full:
+            in_full(arguments.full / group, cases)
+        if arguments.write:
+            golden.write(group, cases)
             size = golden.path_of(group).stat().st_size // 1000
-            print(f"{group}: written, {len(found)} cases, {size} kB, {seconds:.0f} s", flush=True)
+            print(f"{group}: written, {len(cases)} cases, {size} kB, {seconds:.0f} s", flush=True)
             continue
-        lines, said = compared(group, found, whole=not asked.quick)
+        lines, summary = compared(group, cases, whole=not arguments.quick)
         differs |= bool(lines)
-        print(f"{group}: {said}, {seconds:.0f} s", *lines[:SHOWN], sep="\n  ", flush=True)
+        print(f"{group}: {summary}, {seconds:.0f} s", *lines[:SHOWN], sep="\n  ", flush=True)
         if len(lines) > SHOWN:
             print(f"  ... and {len(lines) - SHOWN} more")
     return int(differs)
 
 
-def compared(group: str, found: Mapping[str, Mapping[str, Any]], *, whole: bool) -> tuple[list[str], str]:
+def compared(group: str, cases: Mapping[str, Mapping[str, Any]], *, whole: bool) -> tuple[list[str], str]:
     """Differences of a group, a line each, and what to say of it in one line."""
     was = golden.read(group)
     lines, close, differing = [], 0, 0
-    for case, fields in found.items():
+    for case, fields in cases.items():
         if case not in was:
             lines.append(f"{case}: has no golden")
             differing += 1
             continue
-        told, near = golden.differences(was[case], fields)
+        differences, near = golden.differences(was[case], fields)
         close += near
-        differing += bool(told)
-        lines += [f"{case}: {one}" for one in told]
-    gone = sorted(was.keys() - found.keys()) if whole else []
+        differing += bool(differences)
+        lines += [f"{case}: {difference}" for difference in differences]
+    gone = sorted(was.keys() - cases.keys()) if whole else []
     lines += [f"{case}: is no longer replayed" for case in gone]
-    said = f"differs in {differing + len(gone)} of {len(found)} cases" if lines else f"same ({len(found)} cases)"
+    summary = f"differs in {differing + len(gone)} of {len(cases)} cases" if lines else f"same ({len(cases)} cases)"
     near_only = f"; {close} lists of numbers agree to {golden.COARSE} digits, not to {golden.FINE}" if close else ""
-    return lines, said + near_only
+    return lines, summary + near_only
 
 
-def in_full(folder: Path, found: Mapping[str, Mapping[str, Any]]) -> None:
+def in_full(folder: Path, cases: Mapping[str, Mapping[str, Any]]) -> None:
     """A file a case, a line an item."""
     folder.mkdir(parents=True, exist_ok=True)
-    for case, fields in found.items():
+    for case, fields in cases.items():
         text = "".join(f"{name}: {json.dumps(value, indent=0, ensure_ascii=False)}\n" for name, value in fields.items())
         (folder / f"{case.replace('/', '_')}.txt").write_text(text, encoding="utf-8")
 

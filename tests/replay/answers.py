@@ -62,38 +62,38 @@ class Answers:
                 for at, *medians in rows:
                     state.setdefault(head["kernels"][at], {})[int(m)] = tuple(medians)
 
-    def us(self, asked: Asked) -> float | None:
+    def us(self, trial: Asked) -> float | None:
         """Microseconds; None: it fails."""
-        regions = [part.partition("*")[::2] for part in asked.kernel.split("+")]
+        regions = [part.partition("*")[::2] for part in trial.kernel.split("+")]
         if any(zlib.crc32(name.encode()) % FAILS_OF == 0 and _numbers(name)["mr"] > 1 for name, _ in regions):
             return None
         single = len(regions) == 1 and not regions[0][1]
-        state = (asked.op, asked.threads, asked.weights)
-        known = self._states.get(state, {}).get(regions[0][0], {}).get(asked.m) if single else None
+        state = (trial.op, trial.threads, trial.weights)
+        known = self._states.get(state, {}).get(regions[0][0], {}).get(trial.m) if single else None
         if known is not None:
-            return min(known) if asked.repeat == 0 else known[asked.repeat % len(known)]
-        rows = [int(tiles) * _numbers(name)["mr"] if tiles else asked.m for name, tiles in regions]
-        alone = [self._alone(asked, name, count) for (name, _), count in zip(regions, rows, strict=True)]
+            return min(known) if trial.repeat == 0 else known[trial.repeat % len(known)]
+        rows = [int(tiles) * _numbers(name)["mr"] if tiles else trial.m for name, tiles in regions]
+        alone = [self._alone(trial, name, count) for (name, _), count in zip(regions, rows, strict=True)]
         # Behind the first region the weight is in cache: what more rows take of a call of many.
-        behind = [self._alone(asked, name, 256) * count / 256 for (name, _), count in zip(regions, rows, strict=True)]
+        behind = [self._alone(trial, name, 256) * count / 256 for (name, _), count in zip(regions, rows, strict=True)]
         us = alone[0] + sum(behind[1:])
-        return us * (1 + NOISE * zlib.crc32(str(asked).encode()) / 2**32)
+        return us * (1 + NOISE * zlib.crc32(str(trial).encode()) / 2**32)
 
-    def _alone(self, asked: Asked, kernel: str, rows: int) -> float:
+    def _alone(self, trial: Asked, kernel: str, rows: int) -> float:
         """One region of so many rows."""
-        state = self._state(asked)
-        wanted, found = _numbers(asked.op), _numbers(state[0])
-        us = _between(self._points(state, kernel), rows) * (wanted["n"] * wanted["k"]) / (found["n"] * found["k"])
-        return us if state[1] == asked.threads else us * state[1] / asked.threads + HANDOFF_US
+        state = self._state(trial)
+        target, recorded = _numbers(trial.op), _numbers(state[0])
+        us = _between(self._points(state, kernel), rows) * (target["n"] * target["k"]) / (recorded["n"] * recorded["k"])
+        return us if state[1] == trial.threads else us * state[1] / trial.threads + HANDOFF_US
 
-    def _state(self, asked: Asked) -> State:
+    def _state(self, trial: Asked) -> State:
         """The recorded state nearest to what is asked: the op's own, or that with the most equal weight."""
-        wanted = _numbers(asked.op)
+        target = _numbers(trial.op)
 
         def apart(state: State) -> tuple[Any, ...]:
-            found = _numbers(state[0])
-            sizes = sorted((wanted["n"] * wanted["k"], found["n"] * found["k"]))
-            other = (state[0] != asked.op, state[2] != asked.weights, state[1] != asked.threads)
+            recorded = _numbers(state[0])
+            sizes = sorted((target["n"] * target["k"], recorded["n"] * recorded["k"]))
+            other = (state[0] != trial.op, state[2] != trial.weights, state[1] != trial.threads)
             return len(self._states[state]) < FEW, *other, sizes[1] / sizes[0], state
 
         return min(self._states, key=apart)
@@ -102,11 +102,11 @@ class Answers:
         """Times of the kernel, or of the one with the most equal parameters, those that matter most first."""
         key = (state, kernel)
         if key not in self._nearest:
-            wanted = _numbers(kernel)
+            target = _numbers(kernel)
 
             def apart(name: str) -> tuple[Any, ...]:
-                found = _numbers(name)
-                return *(abs(found[word] - wanted[word]) for word in ("mr", "nr", "pw", "ku", "pf")), name
+                recorded = _numbers(name)
+                return *(abs(recorded[word] - target[word]) for word in ("mr", "nr", "pw", "ku", "pf")), name
 
             every = self._states[state]
             self._nearest[key] = every[kernel if kernel in every else min(every, key=apart)]

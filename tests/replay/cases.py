@@ -111,7 +111,7 @@ DOCUMENTS = {
 
 def cpu_kernels() -> list[str]:
     """Names of micro-kernels that go through every height, width, count of streams, unroll, kind of prefetch and tail."""
-    found = []
+    names = []
     heights, prefetches = (1, 2, 3, 4, 5, 6, 8, 10, 12, 14, 16), (0, 2, 4, 6, 8, 16, 32, 64, 128)
     for at in range(60):
         lanes = (4, 8, 16)[at % 3]
@@ -124,8 +124,8 @@ def cpu_kernels() -> list[str]:
         tail = (at * 3 % 5) * least
         panel, unroll = width // streams[at // 2 % len(streams)], (1, 2, 4, 8)[at // 3 % 4]
         name = f"mr{rows}_nr{width}_pw{panel}_ku{unroll}_vl{lanes}_pf{ahead}"
-        found.append(f"cpu_dense_fp32__{name}" + (f"_nt{tail}" if 0 < tail < width else ""))
-    return found
+        names.append(f"cpu_dense_fp32__{name}" + (f"_nt{tail}" if 0 < tail < width else ""))
+    return names
 
 
 QUICK_MODELS = ("encoder", "branched")

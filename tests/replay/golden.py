@@ -28,10 +28,10 @@ def sealed(value: Any) -> Any:
     if not isinstance(value, list) or (len(value) <= PLAIN and all(len(_text(item)) <= WIDTH for item in value)):
         return [_text(item) for item in value] if isinstance(value, list) else value
     texts = [_text(item) for item in value]
-    found = {"count": len(value), "first": [text[:WIDTH] for text in texts[:2]], "parts": _hashes(texts)}
+    summary = {"count": len(value), "first": [text[:WIDTH] for text in texts[:2]], "parts": _hashes(texts)}
     if any(isinstance(item, float) for item in value):
-        found["coarse"] = _hashes([_text(item, COARSE) for item in value])
-    return found
+        summary["coarse"] = _hashes([_text(item, COARSE) for item in value])
+    return summary
 
 
 def _text(item: Any, digits: int = FINE) -> str:
@@ -71,9 +71,9 @@ def read(group: str) -> dict[str, dict[str, Any]]:
 def write(group: str, cases: Mapping[str, Fields]) -> None:
     """Replace a group's goldens; a line a field."""
     FOLDER.mkdir(parents=True, exist_ok=True)
-    kept = {case: {name: sealed(value) for name, value in fields.items()} for case, fields in cases.items()}
+    sealed_cases = {case: {name: sealed(value) for name, value in fields.items()} for case, fields in cases.items()}
     bodies = []
-    for case, fields in kept.items():
+    for case, fields in sealed_cases.items():
         lines = (f"  {json.dumps(name)}: {json.dumps(value, ensure_ascii=False)}" for name, value in fields.items())
         bodies.append(f" {json.dumps(case)}: {{\n" + ",\n".join(lines) + "\n }")
     path_of(group).write_text("{\n" + ",\n".join(bodies) + "\n}\n", encoding="utf-8")
@@ -81,18 +81,18 @@ def write(group: str, cases: Mapping[str, Fields]) -> None:
 
 def differences(was: Mapping[str, Any], fields: Fields) -> tuple[list[str], int]:
     """What differs of one case, field by field, in words; and how many fields are the same to 8 digits only."""
-    found, close = [], 0
+    messages, close = [], 0
     for name in dict.fromkeys((*was, *fields)):
         if name not in fields:
-            found.append(f"{name}: is no longer there")
+            messages.append(f"{name}: is no longer there")
         elif name not in was:
-            found.append(f"{name}: is new")
+            messages.append(f"{name}: is new")
         elif (now := sealed(fields[name])) != was[name]:
             if _close(was[name], now):
                 close += 1
             else:
-                found.append(f"{name}: {_first(was[name], now, fields[name])}")
-    return found, close
+                messages.append(f"{name}: {_first(was[name], now, fields[name])}")
+    return messages, close
 
 
 def _close(was: Any, now: Any) -> bool:
@@ -118,7 +118,7 @@ def _first(was: Any, now: Any, value: Any) -> str:
             return f"{counts}the first are the same"
         kind = "coarse" if "coarse" in was and "coarse" in now else "parts"
         pairs = enumerate(zip(was[kind].split(), now[kind].split(), strict=False))
-        at = size * next((place for place, (old, new) in pairs if old != new), 0)
+        at = size * next((index for index, (old, new) in pairs if old != new), 0)
         return f"{counts}something from item {at + 1} to {at + size}, the first of these now {_text(value[at])[:WIDTH]!r}"
     if isinstance(was, list) and isinstance(now, list):
         for at, (old, new) in enumerate(zip(was, now, strict=False)):

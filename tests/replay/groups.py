@@ -24,15 +24,16 @@ def groups(*, quick: bool, new: bool = False) -> dict[str, dict[str, Make]]:
     packs: dict[str, Make] = {case.name: plans.pack(case) for case in tuned}
     return {
         "kernels_cpu": {name: _made(subject.kernel_module, name) for name in cases.cpu_kernels()}
-        | {f"points {' '.join(one)}": _made(subject.space, *one) for one in (cases.SPACES[:1] if quick else cases.SPACES)},
+        | {f"points {' '.join(words)}": _made(subject.space, *words)
+           for words in (cases.SPACES[:1] if quick else cases.SPACES)},
         "kernels_cuda": {name: _made(subject.kernel_cuda, name, "sm_90a")
                          for name in cases.QUICK_CUDA + (() if quick else cases.CUDA)},
         "plans": {case.name: plans.plan(case) for case in tuned},
         "packs": packs if quick else packs | {name: _made(subject.pack_of, of) for name, of in cases.PACKS.items()},
         "predictions": {ask.name: _predicted(ask)
                         for ask in cases.QUICK_PREDICTIONS + (() if quick else cases.PREDICTIONS)},
-        "selections": {" ".join(one): _made(subject.selection, *one)
-                       for one in cases.QUICK_SELECTIONS + (() if quick else cases.SELECTIONS)},
+        "selections": {" ".join(words): _made(subject.selection, *words)
+                       for words in cases.QUICK_SELECTIONS + (() if quick else cases.SELECTIONS)},
         "models": {name: _made(subject.model, name) for name in cases.QUICK_MODELS + (() if quick else cases.MODELS)},
         "cli": {name: _made(subject_records.command, words)
                 for name, words in cases.COMMANDS.items() if not quick or "--json" in words},

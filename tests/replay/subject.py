@@ -101,8 +101,8 @@ def _tuned(case: Case) -> tuple[Tuned, RecordsLab]:
     seen = itertools.count()
     # The solver's limit is of the clock: without it a loaded machine would keep other kernels.
     with mock.patch.object(cover, "SOLVE_LIMIT_S", ENDLESS_S):
-        found = tune(task, lab.as_lab(), family, lambda phase, record: next(seen) < case.stop_after, start.model)
-    return found, lab
+        tuned = tune(task, lab.as_lab(), family, lambda phase, record: next(seen) < case.stop_after, start.model)
+    return tuned, lab
 
 
 def _packed(tuned: Tuned, lab: RecordsLab) -> PackedAny:
@@ -110,16 +110,16 @@ def _packed(tuned: Tuned, lab: RecordsLab) -> PackedAny:
 
 
 def _chosen(tuned: Tuned) -> Fields:
-    funnel, kept = tuned.funnel, tuned.cover
-    assert kept is not None
-    found: Fields = {
+    funnel, kernel_cover = tuned.funnel, tuned.cover
+    assert kernel_cover is not None
+    fields: Fields = {
         "funnel": _funnel(funnel),
         "candidates": [candidate.kernel.name for candidate in funnel.candidates],
         "scores": [candidate.score for candidate in funnel.candidates],
         "stopped": f"{tuned.stopped}, {tuned.measured} measured, {tuned.timings} timings",
         "model": [value for _, value in sorted(tuned.model.items())],
         "kept": [kernel.name for kernel in tuned.kernels],
-        "cover": [kept.objective_us, kept.unlimited_us, kept.regret],
+        "cover": [kernel_cover.objective_us, kernel_cover.unlimited_us, kernel_cover.regret],
     }
     places = {kernel.name: str(at) for at, kernel in enumerate(tuned.kernels)}
     for table in tuned.row_tables:
@@ -127,16 +127,16 @@ def _chosen(tuned: Tuned) -> Fields:
         chosen = [planned.composition for planned in table.entries]
         entries = [composition.label for composition in chosen]
         users = ["+".join(places[kernel] for kernel, _ in c.parts) + f"@{c.share}" for c in chosen]
-        found[f"{name}, table"] = entries
-        found[f"{name}, kept kernels by rows"] = _runs(users)
-        found[f"{name}, us"] = [planned.us for planned in table.entries]
-        found[f"{name}, timed"] = [f"{m} {one.label}" for m, us in table.measured.items() for one in us]
-        found[f"{name}, timed us"] = [us for by in table.measured.values() for us in by.values()]
-        found[f"{name}, regret"] = [table.regret_mean, table.regret_max]
-        found[f"{name}, curves us"] = [
+        fields[f"{name}, table"] = entries
+        fields[f"{name}, kept kernels by rows"] = _runs(users)
+        fields[f"{name}, us"] = [planned.us for planned in table.entries]
+        fields[f"{name}, timed"] = [f"{m} {composition.label}" for m, us in table.measured.items() for composition in us]
+        fields[f"{name}, timed us"] = [us for by in table.measured.values() for us in by.values()]
+        fields[f"{name}, regret"] = [table.regret_mean, table.regret_max]
+        fields[f"{name}, curves us"] = [
             us for curves in table.curves.values() for c in curves for us in (*(us for _, us in c.lead_us), c.follow_us)
         ]
-    return found
+    return fields
 
 
 def _runs(entries: Iterable[str], most: int = 24) -> str:
@@ -179,7 +179,7 @@ class RecordsLab:
         return self._known.get(str(words))
 
     def measure(self, trials: Iterable[Trial], goes_on: GoesOn = lambda _: True) -> list[Record]:
-        found = []
+        records = []
         for trial in trials:
             record, words = self.known(trial), _asked(trial)
             if record is None:
@@ -187,9 +187,9 @@ class RecordsLab:
                     break
                 self.asked.append(str(words))
                 record = self._known[str(words)] = self._record(trial, words)
-            found.append(record)
+            records.append(record)
             goes_on(record)
-        return found
+        return records
 
     def _record(self, trial: Trial, words: Asked) -> Record:
         us = self._answers.us(words)
@@ -228,18 +228,18 @@ def prediction(ask: Ask) -> Fields:
 
 def selection(op: str, device: str, shapes: str) -> Fields:
     """What `haotuner candidates` keeps, by family."""
-    wanted = Op.parse(op)
+    parsed = Op.parse(op)
     try:
-        funnels, without = candidates._selected(wanted, device_of(device), traffic_of(shapes, wanted))
+        funnels, without = candidates._selected(parsed, device_of(device), traffic_of(shapes, parsed))
     except NothingLegal:
         return {"without": "every family"}
-    found: Fields = {"without": " ".join(sorted(without))}
+    fields: Fields = {"without": " ".join(sorted(without))}
     for name, funnel in funnels.items():
-        found[f"{name}, funnel"] = _funnel(funnel)
-        found[f"{name}, kept"] = [f"{c.kernel.name} {c.footprint.registers_per_thread}" for c in funnel.candidates]
-        found[f"{name}, scores"] = [candidate.score for candidate in funnel.candidates]
-        found[f"{name}, refused"] = [f"{r.kernel.name} {r.law} {r.requested:.8g} {r.allowed:.8g}" for r in funnel.examples]
-    return found
+        fields[f"{name}, funnel"] = _funnel(funnel)
+        fields[f"{name}, kept"] = [f"{c.kernel.name} {c.footprint.registers_per_thread}" for c in funnel.candidates]
+        fields[f"{name}, scores"] = [candidate.score for candidate in funnel.candidates]
+        fields[f"{name}, refused"] = [f"{r.kernel.name} {r.law} {r.requested:.8g} {r.allowed:.8g}" for r in funnel.examples]
+    return fields
 
 
 def _funnel(funnel: Funnel) -> str:
@@ -279,27 +279,27 @@ def model(name: str) -> Fields:
     """Schedule, bytecode and text of the groups of a whole model, with loops for all that it computes and with layers."""
     from tests.runtime.model_packs import planned
 
-    found: Fields = {}
+    fields: Fields = {}
     for how, tuned in (("loops", False), ("layers", True)):
         models, chains, ops = planned({name: _graph(name)}, 8, tuned=tuned, exact=False)
         every = [*models, *chains]
-        found[f"{how}, schedule"] = [line for one in every for line in _lines(one.document)]
-        found[f"{how}, bytecode"] = [str(word) for one in models for word in words_of(one.bytecode or b"")]
-        found[f"{how}, weights"] = [hashlib.sha256(one.weights).hexdigest() for one in every]
-        found[f"{how}, groups"] = source_of(every).splitlines()
-        found[f"{how}, ops"] = [op.name for op in ops]
-    return found
+        fields[f"{how}, schedule"] = [line for executable in every for line in _lines(executable.document)]
+        fields[f"{how}, bytecode"] = [str(word) for model in models for word in words_of(model.bytecode or b"")]
+        fields[f"{how}, weights"] = [hashlib.sha256(executable.weights).hexdigest() for executable in every]
+        fields[f"{how}, groups"] = source_of(every).splitlines()
+        fields[f"{how}, ops"] = [op.name for op in ops]
+    return fields
 
 
 def _graph(name: str) -> Graph:
     """A graph that the tests of serving build without any file."""
     from tests.runtime import chain_graphs, empty_models, test_models, test_models_c
 
-    made = {**test_models.GRAPHS, "beside": test_models.BESIDE, "small encoder": test_models_c.GRAPH["encoder"]}
+    graphs = {**test_models.GRAPHS, "beside": test_models.BESIDE, "small encoder": test_models_c.GRAPH["encoder"]}
     for module, graph in ((chain_graphs, name), (empty_models, "cached")):
-        if name not in made and hasattr(module, graph):
-            made[name] = getattr(module, graph)()
-    return made[name]
+        if name not in graphs and hasattr(module, graph):
+            graphs[name] = getattr(module, graph)()
+    return graphs[name]
 
 
 # By the clock, the folder, the host or the compiler, not by what was chosen.
@@ -316,8 +316,8 @@ def _lines(document: Any) -> list[str]:
                 if key not in PASSING:
                     yield from walk(value[key], f"{path}.{key}")
         elif isinstance(value, list):
-            for at, one in enumerate(value):
-                yield from walk(one, f"{path}.{at}")
+            for at, item in enumerate(value):
+                yield from walk(item, f"{path}.{at}")
         else:
             yield f"{path[1:]}: {f'{value:.8g}' if isinstance(value, float) else json.dumps(value)}"
 

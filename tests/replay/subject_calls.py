@@ -89,10 +89,10 @@ def _bits(pack: Pack, served: PackOp, shapes: int) -> str:
         })  # fmt: skip
         inputs = numerics.draw(meaning, shape, draw)
         outs = {
-            one.name: np.zeros(meaning.operand_shape(one, shape), numerics.numpy_dtype(meaning.dtype_of(one)))
-            for one in meaning.meaning.written
+            operand.name: np.zeros(meaning.operand_shape(operand, shape), numerics.numpy_dtype(meaning.dtype_of(operand)))
+            for operand in meaning.meaning.written
         }
-        into = tuple(outs[one.name] for one in served.in_file_order)
+        into = tuple(outs[operand.name] for operand in served.in_file_order)
         try:
             _call(pack, served, inputs)(inputs, into if len(into) > 1 else into[0])
         except (HaotunerError, ValueError) as error:  # a shape that the op does not have

@@ -27,7 +27,7 @@ def command(words: Sequence[str]) -> Fields:
         db = f"sqlite:///{folder}/records.db"
         with contextlib.closing(open_store(db)) as store:
             session = store.start("fingerprint", what="dense_n8_k8 m=1..4")
-            store.append([replace(one, session=session.id) for one in _records().values()])
+            store.append([replace(record, session=session.id) for record in _records().values()])
         written = _command(*(word.replace("DB", db) for word in words))
     if "--json" not in words:
         return {"text": written.splitlines()}
@@ -36,20 +36,20 @@ def command(words: Sequence[str]) -> Fields:
 
 def record(name: str) -> Fields:
     """Id, key and line of a record, and its row's digest; of the fingerprint what it is made of."""
-    made = _records()[name]
+    example = _records()[name]
     common = fingerprint(device_of("cpu-amd-epyc-f25m17-avx2"), Policy(), {"compiler": "gcc 12"})
     return {
-        "id": made.id,
-        "key": made.trial.key(),
-        "line": line(encode(made)),
-        "row": [str(cell) for cell in to_row(made)],
-        "fingerprint": [common, fingerprint_with(common, [part.kernel for part in made.trial.composition.parts])],
+        "id": example.id,
+        "key": example.trial.key(),
+        "line": line(encode(example)),
+        "row": [str(cell) for cell in to_row(example)],
+        "fingerprint": [common, fingerprint_with(common, [part.kernel for part in example.trial.composition.parts])],
     }
 
 
 def _records() -> dict[str, Record]:
     """A record of each form."""
-    one, four = "cpu_dense_fp32__mr1_nr8_pw8_ku1_vl8_pf0", "cpu_dense_fp32__mr4_nr8_pw8_ku1_vl8_pf0"
+    one_row, four_rows = "cpu_dense_fp32__mr1_nr8_pw8_ku1_vl8_pf0", "cpu_dense_fp32__mr4_nr8_pw8_ku1_vl8_pf0"
     timed = Timed(samples_us=(1.5, 1.25, 1.75), max_error=0.125)
 
     def of(kernel: str, m: int, outcome: Timed | Failed = timed, **more: Any) -> Record:
@@ -58,11 +58,11 @@ def _records() -> dict[str, Record]:
                       session="session", when=1_700_000_000.25 + m, seed=m, facts={"drift": 1.0, "why": "none"})  # fmt: skip
 
     return {
-        "timed": of(one, 1),
-        "failed": of(four, 4, Failed(stage="build", reason="compile_error", detail="of the compiler")),
-        "repeated": of(one, 1, repeat=2),
-        "several kernels": of(f"{four}*2+{one}*1", 9),
-        "two threads, hot": of(four, 8, threads=2, weights="hot", split="m"),
+        "timed": of(one_row, 1),
+        "failed": of(four_rows, 4, Failed(stage="build", reason="compile_error", detail="of the compiler")),
+        "repeated": of(one_row, 1, repeat=2),
+        "several kernels": of(f"{four_rows}*2+{one_row}*1", 9),
+        "two threads, hot": of(four_rows, 8, threads=2, weights="hot", split="m"),
     }
 
 

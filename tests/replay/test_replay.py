@@ -67,7 +67,7 @@ def test_cpu_kernels_go_through_every_kind() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"kept": [*FIELDS["kept"][:70], "another", *FIELDS["kept"][71:]]}, "from item 65 to 96"),
         ({"kept": FIELDS["kept"][:-1]}, "100 items, now 99"),
@@ -77,12 +77,12 @@ def test_cpu_kernels_go_through_every_kind() -> None:
         ({"more": "a field"}, "is new"),
     ],
 )
-def test_a_change_is_told_where_it_begins(monkeypatch, tmp_path, change, said) -> None:
+def test_a_change_is_told_where_it_begins(monkeypatch, tmp_path, change, message) -> None:
     monkeypatch.setattr(golden, "FOLDER", tmp_path)
     golden.write("example", {"case": FIELDS})
     assert compared("example", {"case": FIELDS}, whole=True) == ([], "same (1 cases)")
     lines, summary = compared("example", {"case": {**FIELDS, **change}}, whole=True)
-    assert len(lines) == 1 and said in lines[0], lines
+    assert len(lines) == 1 and message in lines[0], lines
     assert summary.startswith("differs in 1 of 1")
 
 
@@ -115,10 +115,10 @@ FOUR, EIGHT = "f__mr4_nr8_pw8_ku1_pf0", "f__mr8_nr8_pw8_ku1_pf0"
 def test_times_are_recorded_or_made_from_records(monkeypatch, tmp_path, kernel, m, repeat, us) -> None:
     (tmp_path / "tiny.json").write_text(LINES, encoding="utf-8")
     monkeypatch.setattr(answers, "RECORDS", tmp_path)
-    found = answers.Answers("tiny").us(Asked("dense_n64_k64", kernel, m, 1, "cold", "n", repeat))
-    assert found is not None
+    time_us = answers.Answers("tiny").us(Asked("dense_n64_k64", kernel, m, 1, "cold", "n", repeat))
+    assert time_us is not None
     recorded = (kernel, m) == (FOUR, 4)
-    assert found == us if recorded else us <= found <= us * (1 + answers.NOISE)
+    assert time_us == us if recorded else us <= time_us <= us * (1 + answers.NOISE)
 
 
 def test_some_kernels_fail_but_none_of_one_row() -> None:

@@ -83,8 +83,8 @@ def _array(operand: Any, op: Any) -> Any:
 
 def _weights(op: Any) -> dict[str, Any]:
     bound = [operand for operand in op.entry.operands if operand.role == "constant" and not operand.optional]
-    made = {operand.name: _array(operand, op) for operand in bound}
-    return made | ({"low": made["high"] - 4} if "low" in made else {})
+    weights = {operand.name: _array(operand, op) for operand in bound}
+    return weights | ({"low": weights["high"] - 4} if "low" in weights else {})
 
 
 def _inputs(op: Any) -> dict[str, Any]:

@@ -42,15 +42,15 @@ class Place:
 def places(file: str, text: str) -> list[Place]:
     """Every place of a file's text, in order: conditions, operands of conditions, answers, waits and the calls above."""
     code = masked(text)
-    found = sorted(set(_found(code)))
+    spans = sorted(set(_found(code)))
     seen: dict[str, int] = {}
     named: list[Place] = []
-    for start, end, instead in found:
+    for start, end, instead in spans:
         function, around = _function(code, text, start)
-        said = f"{file} {function}: {' '.join(text[start:end].split())} -> {instead}"
-        seen[said] = seen.get(said, 0) + 1
+        label = f"{file} {function}: {' '.join(text[start:end].split())} -> {instead}"
+        seen[label] = seen.get(label, 0) + 1
         named.append(
-            Place(file, start, end, instead, function, around, said + (f" #{seen[said]}" if seen[said] > 1 else ""))
+            Place(file, start, end, instead, function, around, label + (f" #{seen[label]}" if seen[label] > 1 else ""))
         )
     return named
 
@@ -58,10 +58,10 @@ def places(file: str, text: str) -> list[Place]:
 def masked(text: str) -> str:
     """The same text, as long, with comments, preprocessor lines and strings blanked out."""
 
-    def blank(found: re.Match[str]) -> str:
-        return re.sub(r"[^\n]", " ", found[0])
+    def blank(match: re.Match[str]) -> str:
+        return re.sub(r"[^\n]", " ", match[0])
 
-    return _OUTSIDE.sub(blank, _STRING.sub(lambda found: '"' + "_" * (len(found[0]) - 2) + '"', text))
+    return _OUTSIDE.sub(blank, _STRING.sub(lambda match: '"' + "_" * (len(match[0]) - 2) + '"', text))
 
 
 def _found(code: str) -> Iterator[tuple[int, int, str]]:
@@ -102,10 +102,10 @@ def _operands(code: str, start: int, end: int) -> Iterator[tuple[int, int, str]]
 def closing(code: str, at: int) -> int:
     """The place of the parenthesis that closes the one at ``at``."""
     depth = 0
-    for place in range(at, len(code)):
-        depth += {"(": 1, ")": -1}.get(code[place], 0)
+    for position in range(at, len(code)):
+        depth += {"(": 1, ")": -1}.get(code[position], 0)
         if depth == 0:
-            return place
+            return position
     raise ValueError(f"no closing parenthesis after {code[at : at + 40]!r}")
 
 

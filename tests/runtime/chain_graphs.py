@@ -25,10 +25,10 @@ def chosen() -> Graph:
     x = g.input("x", (B, 8))
     first = g.add("slice", x, axes=(1,), starts=(0,), stops=(1,), steps=(1,))
     rows = g.add("nonzero", g.map("greater", g.add("reshape", first, shape=(B,)), 0.0), extent=COUNT)
-    kept = product(g, g.add("gather", x, g.add("reshape", rows, shape=(COUNT,)), axis=0))
-    sums = g.add("reduce", kept, axes=(1,), how="sum", keepdims=False)
+    selected = product(g, g.add("gather", x, g.add("reshape", rows, shape=(COUNT,)), axis=0))
+    sums = g.add("reduce", selected, axes=(1,), how="sum", keepdims=False)
     again = g.add("nonzero", g.map("greater", sums, 0.0), extent=AGAIN)
-    last = g.map("add", g.add("gather", kept, g.add("reshape", again, shape=(AGAIN,)), axis=0), 1.0)
+    last = g.map("add", g.add("gather", selected, g.add("reshape", again, shape=(AGAIN,)), axis=0), 1.0)
     total = g.map("add", g.add("size", extent=COUNT), g.add("size", extent=AGAIN))
     return g.finish(last, again, total, g.map("mul", x, 2.0))
 
@@ -53,8 +53,10 @@ def looped() -> Graph:
     state, turn = layer.input("state", (B, 8)), layer.input("turn", (), "int64")
     after = product(layer, state)
     small = layer.map("less", layer.add("reduce", after, axes=(0, 1), how="sum", keepdims=False), 1e9)
-    made = layer.map("add", after, layer.add("cast", turn, dtype="fp32"))
-    turned = Body(layer.finish(after, small, made), turn, ((state, after),), (), (), (made,), small).renamed("a_{}".format)
+    shifted = layer.map("add", after, layer.add("cast", turn, dtype="fp32"))
+    turned = Body(layer.finish(after, small, shifted), turn, ((state, after),), (), (), (shifted,), small).renamed(
+        "a_{}".format
+    )
     many = g.add("loop", limit, g.map("mul", x, 1.0), body=turned, limited=True, asked=False)
     g.add("turns", many, extent=TURNS)
     rows = GraphBuilder()
@@ -86,9 +88,9 @@ def branched() -> Graph:
     g.guard = (("branch_0", 0),)
     other = g.add("chosen", inner, rows, doubled, branch="branch_1", shape=(INNER, 8), told=((0, INNER),))
     g.guard = ()
-    found = g.add("chosen", flag, fewer, other, branch="branch_0", shape=(OUTER, 8), told=((0, OUTER),))
+    result = g.add("chosen", flag, fewer, other, branch="branch_0", shape=(OUTER, 8), told=((0, OUTER),))
     g.required.append(Required(largest([0, 10 - B]), "batch is above 9"))
-    return g.finish(found, g.map("add", found, 1.0))
+    return g.finish(result, g.map("add", result, 1.0))
 
 
 def carried() -> Graph:

@@ -11,7 +11,7 @@ import pytest
 
 import haotuner
 from haotuner.runtime.pack import Pack
-from tests.runtime.packs import LANES, Made, best_level, make_pack, packed_op
+from tests.runtime.packs import LANES, BuiltPack, best_level, make_pack, packed_op
 
 DENSE = "dense_n100_k37"  # no tile divides 100, no unroll divides 37
 TURNED = "dense_n64_k16_kn"
@@ -19,7 +19,7 @@ SMALLEST = "dense_n1_k1"
 
 
 @pytest.fixture(scope="session")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+def built_pack(tmp_path_factory: pytest.TempPathFactory) -> BuiltPack:
     """A pack of three ops for this host; tests must not change it (``copied`` may be changed)."""
     level = best_level()
     lanes = LANES[level]
@@ -28,17 +28,17 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
 
 
 @pytest.fixture
-def copied(made: Made, tmp_path: Path) -> Path:
+def copied(built_pack: BuiltPack, tmp_path: Path) -> Path:
     """A copy of the pack that the test may damage."""
     import shutil
 
-    return Path(shutil.copytree(made.path, tmp_path / "copied"))
+    return Path(shutil.copytree(built_pack.path, tmp_path / "copied"))
 
 
 @pytest.fixture(params=[1, 2, 3, 7], ids=lambda t: f"threads{t}")
-def pack(made: Made, request: pytest.FixtureRequest) -> Iterator[Pack]:
+def pack(built_pack: BuiltPack, request: pytest.FixtureRequest) -> Iterator[Pack]:
     """The pack at one, two, three (split by rows) and seven (not tuned) threads."""
-    with haotuner.load(made.path, threads=request.param) as opened:
+    with haotuner.load(built_pack.path, threads=request.param) as opened:
         yield opened
 
 
@@ -49,9 +49,9 @@ def weight() -> Any:
 
 
 @pytest.fixture
-def linear(made: Made, weight: Any) -> Iterator[Any]:
+def linear(built_pack: BuiltPack, weight: Any) -> Iterator[Any]:
     """DENSE bound on one thread."""
-    with haotuner.load(made.path, threads=1) as opened:
+    with haotuner.load(built_pack.path, threads=1) as opened:
         yield opened.op(DENSE).bind(weight)
 
 

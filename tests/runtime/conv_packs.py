@@ -65,10 +65,10 @@ def lines_conv(spec: str, lanes: int, threads: Sequence[int] = (1, 2)) -> Packed
 def assert_right(pack: Any, op: Op, shapes: Sequence[Shape]) -> None:
     """Calls of these shapes, with whole numbers exactly and others within the tolerance, with a bias and without."""
     draw = np.random.default_rng(0)
-    for place, shape in enumerate(shapes):
-        whole = place % 3 == 0
+    for index, shape in enumerate(shapes):
+        whole = index % 3 == 0
         inputs = numerics.draw(op, shape, draw, whole=whole)
-        bias = draw.integers(-3, 4, op["f"]).astype(np.float32) if place % 2 else None
+        bias = draw.integers(-3, 4, op["f"]).astype(np.float32) if index % 2 else None
         bound = pack.op(op.name).bind(inputs["weight"], bias)
         assert np.array_equal(bound.weight(), inputs["weight"])
         out = numerics.Guarded(op.operand_shape(op.meaning.output, shape))
@@ -76,11 +76,13 @@ def assert_right(pack: Any, op: Op, shapes: Sequence[Shape]) -> None:
         assert not out.touched(), shape
         apart = (-1, *([1] * (out.inner.ndim - 2))) if not channels_last(op) else (-1,)
         after = 0 if bias is None else bias.reshape(apart)
-        want = numerics.reference(op, inputs)
+        expected = numerics.reference(op, inputs)
         if whole:
-            assert np.array_equal(out.inner, want + after), shape
+            assert np.array_equal(out.inner, expected + after), shape
         else:
-            verdict = numerics.compare(out.inner, want + after, numerics.tolerance(op, inputs, want) + 1e-6 * np.abs(after))
+            verdict = numerics.compare(
+                out.inner, expected + after, numerics.tolerance(op, inputs, expected) + 1e-6 * np.abs(after)
+            )
             assert not verdict.wrong, (shape, str(verdict))
         assert np.array_equal(bound(inputs["x"]), out.inner)
 
@@ -93,7 +95,7 @@ def packed_conv(spec: str, lanes: int, threads: Sequence[int] = (1, 2), *, on_ti
         shapes = AMX_TILES if on_tiles else [(*tile, 0) for tile in TILES]
         tiles = ((rows, vectors * lanes, lanes, 1, lanes, ahead) for rows, vectors, ahead in shapes)
         params = (typed_params(op, tile, on_tiles=on_tiles) for tile in tiles)
-        kernels = [with_epilogue(MicroKernel(family.name, one), op.epilogue) for one in params]
+        kernels = [with_epilogue(MicroKernel(family.name, tile_params), op.epilogue) for tile_params in params]
     elif isinstance(family, CpuConv):
         kernels = [family.kernel(op, rows, vectors * lanes, 1, lanes) for rows, vectors in TILES]
     else:

@@ -76,20 +76,20 @@ def captures(path: str) -> None:
     served.call(on_device, y)
 
     def during(act: Callable[[], Any], words: str, *, blocking: bool) -> None:
-        made, graph = ctypes.c_void_p(0), ctypes.c_void_p(0)
-        device.inside("cuStreamCreate", ctypes.byref(made), 0 if blocking else 1)
-        device.inside("cuStreamBeginCapture_v2", made, GLOBAL)
+        stream, graph = ctypes.c_void_p(0), ctypes.c_void_p(0)
+        device.inside("cuStreamCreate", ctypes.byref(stream), 0 if blocking else 1)
+        device.inside("cuStreamBeginCapture_v2", stream, GLOBAL)
         with pytest.raises(RuntimeError, match=words):
             act()
         with pytest.raises(AssertionError, match=str(CAPTURE_INVALIDATED)):
-            device.inside("cuStreamEndCapture", made, ctypes.byref(graph))
+            device.inside("cuStreamEndCapture", stream, ctypes.byref(graph))
         served.call(on_device, y)
         served.judge(y, x, words)
 
-    said = "a stream is being captured: load, bind and warm up before the capture, and call on the captured stream"
+    message = "a stream is being captured: load, bind and warm up before the capture, and call on the captured stream"
     other = device.stream()
-    during(lambda: served.linear.prepare(other), rf"memory for partial sums: .*\(900\): {said}", blocking=False)
-    during(lambda: served.linear(on_device, out=y, stream=legacy.value or 0), rf"\(906\): {said}", blocking=True)
+    during(lambda: served.linear.prepare(other), rf"memory for partial sums: .*\(900\): {message}", blocking=False)
+    during(lambda: served.linear(on_device, out=y, stream=legacy.value or 0), rf"\(906\): {message}", blocking=True)
     served.linear.prepare(other)
     served.linear(on_device, out=y, stream=other)
     device.wait(other)

@@ -45,7 +45,7 @@ class Served:
     def drawn(self, graph: Graph, m: int, n: int) -> dict[str, Any]:
         rng, sizes = np.random.default_rng(m * n), {"m": m, "n": n, "k": 4}
         return {
-            name: rng.standard_normal([sizes[str(one)] for one in graph.types[name].shape]).astype(np.float32)
+            name: rng.standard_normal([sizes[str(extent)] for extent in graph.types[name].shape]).astype(np.float32)
             for name in graph.inputs
         }
 
@@ -55,71 +55,73 @@ class Served:
         strides = (values.shape[1] + gap, 1) if gap and values.ndim == 2 else None
         return self.device.upload(values, strides=strides)
 
-    def outs(self, want: dict[str, Any], gap: int = 0) -> list[Any]:
-        return [self.placed(np.full(np.shape(one), UNTOUCHED, np.float32), gap) for one in want.values()]
+    def outs(self, expected: dict[str, Any], gap: int = 0) -> list[Any]:
+        return [self.placed(np.full(np.shape(value), UNTOUCHED, np.float32), gap) for value in expected.values()]
 
-    def close(self, outs: Any, want: dict[str, Any], what: object) -> None:
+    def close(self, outs: Any, expected: dict[str, Any], what: object) -> None:
         self.device.wait(self.stream)
-        for one, (name, value) in zip(outs, want.items(), strict=True):
+        for output, (name, value) in zip(outs, expected.items(), strict=True):
             if np.size(value):
-                np.testing.assert_allclose(self.device.download(one), value, rtol=2e-5, atol=2e-5, err_msg=f"{what}: {name}")
+                np.testing.assert_allclose(
+                    self.device.download(output), value, rtol=2e-5, atol=2e-5, err_msg=f"{what}: {name}"
+                )
 
     def served(self, name: str, m: int, n: int, gap: int, launches: int) -> None:
         """A group by its own name, outputs in the file's order."""
         graph = GRAPHS[name]
-        given, op = self.drawn(graph, m, n), self.pack.op(f"group_{name}")
-        want = interpret(graph, given)
-        placed, outs = [self.placed(one, gap) for one in given.values()], self.outs(want, gap)
+        inputs, op = self.drawn(graph, m, n), self.pack.op(f"group_{name}")
+        expected = interpret(graph, inputs)
+        placed, outs = [self.placed(value, gap) for value in inputs.values()], self.outs(expected, gap)
         self.driver.library.standin_counts_reset()
-        found = op.run(*placed, out=tuple(outs), stream=self.stream)
+        returned = op.run(*placed, out=tuple(outs), stream=self.stream)
         assert counts(self.driver).get("cuLaunchKernel", 0) == launches, (name, m, n, launches)
-        assert all(one is other for one, other in zip(found, outs, strict=True))
-        self.close(outs, want, (name, m, n, gap))
+        assert all(result is other for result, other in zip(returned, outs, strict=True))
+        self.close(outs, expected, (name, m, n, gap))
 
 
-def served(one: Served) -> None:
+def served(server: Served) -> None:
     """Short rows and long ones, strides, empty axes: one launch for all that share rows, in parts where prepared."""
     for m, n in ((1, 1), (3, 5), (40, 16), (5, 200), (2, 300), (130, 9)):
         for gap in (0, 3):
-            one.served("norm", m, n, gap, 1)
-            one.served("maps", m, n, gap, 1)
-        one.served("mixed", m, n, 0, 4)
-        one.served("folds", m, n, 0, 2)
-    one.served("norm", 0, 5, 0, 0)
-    one.served("norm", 4, 0, 0, 1)  # of rows of nothing: their sums, and the largest of none
-    one.pack.op("group_norm").prepare(one.stream)
-    one.served("norm", 2, 300, 0, 3)
-    one.served("norm", 3, 700, 3, 3)
-    one.served("norm", 3, 40, 0, 1)
+            server.served("norm", m, n, gap, 1)
+            server.served("maps", m, n, gap, 1)
+        server.served("mixed", m, n, 0, 4)
+        server.served("folds", m, n, 0, 2)
+    server.served("norm", 0, 5, 0, 0)
+    server.served("norm", 4, 0, 0, 1)  # of rows of nothing: their sums, and the largest of none
+    server.pack.op("group_norm").prepare(server.stream)
+    server.served("norm", 2, 300, 0, 3)
+    server.served("norm", 3, 700, 3, 3)
+    server.served("norm", 3, 40, 0, 1)
 
 
-def replayed(one: Served) -> None:
+def replayed(server: Served) -> None:
     """A graph of a call, on inputs that changed since."""
-    graph, op = GRAPHS["norm"], one.pack.op("group_norm")
-    given, later = one.drawn(graph, 6, 40), one.drawn(graph, 6, 41)
+    graph, op = GRAPHS["norm"], server.pack.op("group_norm")
+    inputs, later = server.drawn(graph, 6, 40), server.drawn(graph, 6, 41)
     later = {name: value[:, :40].copy() for name, value in later.items()}
-    want = interpret(graph, later)
-    placed = {name: one.placed(value) for name, value in given.items()}
-    outs = one.outs(want)
-    one.device.begin(one.stream)
-    op.run(**placed, out=tuple(outs), stream=one.stream)
-    captured = one.device.end(one.stream)
+    expected = interpret(graph, later)
+    placed = {name: server.placed(value) for name, value in inputs.items()}
+    outs = server.outs(expected)
+    server.device.begin(server.stream)
+    op.run(**placed, out=tuple(outs), stream=server.stream)
+    captured = server.device.end(server.stream)
     for name, value in later.items():
-        one.device.put(placed[name], value)
-    one.device.replay(captured, one.stream)
-    one.close(outs, want, "a graph")
+        server.device.put(placed[name], value)
+    server.device.replay(captured, server.stream)
+    server.close(outs, expected, "a graph")
 
 
-def refused(one: Served) -> None:
+def refused(server: Served) -> None:
     """What shares memory, has another shape, or is missing; nothing is launched then."""
-    graph, op = GRAPHS["norm"], one.pack.op("group_norm")
-    given = one.drawn(graph, 6, 40)
-    want = interpret(graph, given)
-    x, r = (one.placed(value) for value in given.values())
-    outs = one.outs(want)  # mean, total, the norm, scale, largest
-    row, whole = one.placed(np.zeros((6, 1), np.float32)), one.placed(np.zeros((7, 40), np.float32))
+    graph, op = GRAPHS["norm"], server.pack.op("group_norm")
+    inputs = server.drawn(graph, 6, 40)
+    expected = interpret(graph, inputs)
+    x, r = (server.placed(value) for value in inputs.values())
+    outs = server.outs(expected)  # mean, total, the norm, scale, largest
+    row, whole = server.placed(np.zeros((6, 1), np.float32)), server.placed(np.zeros((7, 40), np.float32))
     names = dict(zip(("mean", "total", "norm", "scale", "largest"), outs, strict=True))
-    one.driver.library.standin_counts_reset()
+    server.driver.library.standin_counts_reset()
 
     def out(**other: Any) -> tuple[Any, ...]:
         return tuple((names | other).values())
@@ -138,20 +140,20 @@ def refused(one: Served) -> None:
     )
     for given_out, error, why in cases:
         with pytest.raises(error, match=why):
-            op.run(x, r, out=given_out, stream=one.stream)
+            op.run(x, r, out=given_out, stream=server.stream)
     with pytest.raises(ValueError, match="rows overlap"):
-        flat = one.device.empty((6, 40), strides=(1, 1))
-        op.run(x, r, out=out(total=flat), stream=one.stream)
+        flat = server.device.empty((6, 40), strides=(1, 1))
+        op.run(x, r, out=out(total=flat), stream=server.stream)
     with pytest.raises(ValueError, match="pass out="):
-        op.run(x, r, stream=one.stream)
+        op.run(x, r, stream=server.stream)
     with pytest.raises(UsageError, match="out= takes 5 tensors, for"):
-        one.pack.op("group_mixed").run(x, one.placed(np.zeros((40, 4), np.float32)), out=(x,), stream=one.stream)
-    assert counts(one.driver).get("cuLaunchKernel", 0) == 0
+        server.pack.op("group_mixed").run(x, server.placed(np.zeros((40, 4), np.float32)), out=(x,), stream=server.stream)
+    assert counts(server.driver).get("cuLaunchKernel", 0) == 0
     for name, tensor in names.items():
-        assert (one.device.download(tensor) == UNTOUCHED).all(), name
+        assert (server.device.download(tensor) == UNTOUCHED).all(), name
 
 
-def torch_fakes(one: Served) -> None:
+def torch_fakes(server: Served) -> None:
     """Torch's operator gives every output's shape in the file's order, and its ``.out`` takes them all."""
     try:
         import torch
@@ -160,13 +162,13 @@ def torch_fakes(one: Served) -> None:
         return
     import haotuner.torch as adapter
 
-    op = one.pack.op("group_norm")
-    with adapter.register(one.pack), FakeTensorMode():
+    op = server.pack.op("group_norm")
+    with adapter.register(server.pack), FakeTensorMode():
         call = getattr(torch.ops.haotuner, op.name)
         x, r = (torch.empty(5, 9, device="cuda:0") for _ in range(2))
-        found = call(x, r)
-        assert [tuple(y.shape) for y in found] == [(5, 1), (5, 9), (5, 9), (5, 1), (5,)]
-        assert call.out(x, r, **{f"out{place}": y for place, y in enumerate(found)}) is None
+        outputs = call(x, r)
+        assert [tuple(y.shape) for y in outputs] == [(5, 1), (5, 9), (5, 9), (5, 1), (5,)]
+        assert call.out(x, r, **{f"out{index}": y for index, y in enumerate(outputs)}) is None
 
 
 def timed(path: str, cubin: str) -> None:
@@ -187,24 +189,24 @@ def timed(path: str, cubin: str) -> None:
             operands.free()
             for operand in op.meaning.written if len(op.meaning.written) > 1 else ():
                 with pytest.MonkeyPatch.context() as patch:  # a kernel that writes nothing to one of them
-                    patch.setattr(CallCase, "verdict", lambda *given, name=operand.name: spoiled(name, *given))
+                    patch.setattr(CallCase, "verdict", lambda *arguments, name=operand.name: spoiled(name, *arguments))
                     with pytest.raises(Refusal, match="wrong results"):
                         verify_generated(op, kernel, family, placed, library, rng)
 
 
-def spoiled(name: str, case: CallCase, found: dict[str, Any]) -> numerics.Verdict:
+def spoiled(name: str, case: CallCase, results: dict[str, Any]) -> numerics.Verdict:
     """The judge's word on results of which one is not as it was written."""
-    return VERDICT(case, found | {name: found[name] + np.float32(1)})
+    return VERDICT(case, results | {name: results[name] + np.float32(1)})
 
 
 def main(path: str, cubin: str) -> None:
     """All of it."""
     timed(path, cubin)
-    one = Served(path)
-    torch_fakes(one)
-    served(one)
-    replayed(one)
-    refused(one)
+    server = Served(path)
+    torch_fakes(server)
+    served(server)
+    replayed(server)
+    refused(server)
 
 
 if __name__ == "__main__":

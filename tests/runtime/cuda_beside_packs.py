@@ -25,7 +25,7 @@ def packed(op: Op) -> Any:
     (family,) = families_for(op, "cuda")
     assert isinstance(family, CudaGenerated)
     points = list(family.points(op, find_device("h100", measure=False)))
-    cut = [one for one in points if family.cut(one).stages and one["vl"] < 512]
+    cut = [point for point in points if family.cut(point).stages and point["vl"] < 512]
     return packed_generated(op.name, family, (points[0], cut[0] if cut else points[-1]), 400)
 
 
@@ -33,8 +33,8 @@ def beside_pack(out: Path, code: Path, linker: Toolchain | None = None) -> Path:
     """Write a pack of every group to ``out`` and its device code below ``code``; the path of the cubin."""
     kinds = [kind for name, graph in GRAPHS.items() for kind in kinds_of(graph, name, lambda kind: True)]
     ops = [packed(Op.parse(kind.name)) for kind in kinds]
-    made = [one.kernel for op in ops for one in op.kernels]
-    kernels: dict[str, Any] = {one.name: (family_named(one.family), one) for one in made}
+    micro_kernels = [packed_kernel.kernel for op in ops for packed_kernel in op.kernels]
+    kernels: dict[str, Any] = {kernel.name: (family_named(kernel.family), kernel) for kernel in micro_kernels}
     code.mkdir(parents=True, exist_ok=True)
     unit = code / "beside.cu"
     unit.write_text(device_unit(kernels, reduces=()))

@@ -8,7 +8,7 @@ from haotuner.microkernels.cuda.families import CUDA_FAMILIES
 from haotuner.spec.op import Op
 from tests.runtime.cuda_packs import Pick
 
-_FAMILIES: dict[str, Any] = {one.name: one for one in CUDA_FAMILIES}
+_FAMILIES: dict[str, Any] = {family.name: family for family in CUDA_FAMILIES}
 _BYTE_TILE = {"bm": 32, "bn": 64, "bk": 64, "wm": 1, "wn": 2, "st": 3}
 _WORD_TILE = {"bm": 32, "bn": 64, "bk": 32, "tm": 4, "tn": 4}
 BYTE_PICKS = (  # whole copies, and pairs of bytes; words, and those that are gathered; windows, in groups

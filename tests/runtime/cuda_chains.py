@@ -50,41 +50,43 @@ class Server:
 
     def tensors(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
         """The same on the device."""
-        return {name: self.device.upload(one) for name, one in arrays.items()}
+        return {name: self.device.upload(array) for name, array in arrays.items()}
 
     def queue(self, tensors: Mapping[str, Any], stream: int | None = None) -> dict[str, Any]:
         """A call whose outputs get memory when their shapes are known."""
         ends = self.model.outputs
 
-        def made(place: int, shape: tuple[int, ...]) -> Any:
-            return self.device.empty(shape, ends[place].dtype.name)
+        def made(index: int, shape: tuple[int, ...]) -> Any:
+            return self.device.empty(shape, ends[index].dtype.name)
 
         given = [tensors[end.name] for end in self.model.inputs]
-        found: dict[str, Any] = self.model.placed(given, SEED, self.stream if stream is None else stream, made)
-        return found
+        outputs: dict[str, Any] = self.model.placed(given, SEED, self.stream if stream is None else stream, made)
+        return outputs
 
     def values(self, tensor: Any, like: Any) -> Any:
         """What a contiguous tensor holds, of any rank."""
-        found = np.zeros_like(like)
-        if found.size:
-            told = ctypes.c_void_p(found.ctypes.data), ctypes.c_uint64(tensor.data_ptr()), ctypes.c_size_t(found.nbytes)
-            self.device.inside("cuMemcpyDtoH_v2", *told)
-        return found
+        array = np.zeros_like(like)
+        if array.size:
+            arguments = ctypes.c_void_p(array.ctypes.data), ctypes.c_uint64(tensor.data_ptr()), ctypes.c_size_t(array.nbytes)
+            self.device.inside("cuMemcpyDtoH_v2", *arguments)
+        return array
 
-    def judge(self, arrays: Mapping[str, Any], found: Mapping[str, Any], what: object) -> None:
+    def judge(self, arrays: Mapping[str, Any], outputs: Mapping[str, Any], what: object) -> None:
         """The device's numbers beside the reference's."""
-        want = interpret(self.graph, dict(arrays), SEED)
-        for name, tensor in found.items():
-            assert tuple(tensor.shape) == want[name].shape, f"{what} {name}: {tuple(tensor.shape)}, {want[name].shape}"
-            got = self.values(tensor, want[name])
-            np.testing.assert_allclose(got, want[name], rtol=3e-4, atol=3e-4, err_msg=f"{what} {name}")
+        expected = interpret(self.graph, dict(arrays), SEED)
+        for name, tensor in outputs.items():
+            assert tuple(tensor.shape) == expected[name].shape, (
+                f"{what} {name}: {tuple(tensor.shape)}, {expected[name].shape}"
+            )
+            got = self.values(tensor, expected[name])
+            np.testing.assert_allclose(got, expected[name], rtol=3e-4, atol=3e-4, err_msg=f"{what} {name}")
 
     def ask(self, rows: int, length: int) -> None:
         """One request, judged."""
         arrays = given(self.name, rows, length)
-        found = self.queue(self.tensors(arrays))
+        outputs = self.queue(self.tensors(arrays))
         self.device.wait(self.stream)
-        self.judge(arrays, found, f"{self.name} {rows} {length}")
+        self.judge(arrays, outputs, f"{self.name} {rows} {length}")
 
 
 def numbers(path: str) -> None:
@@ -93,12 +95,12 @@ def numbers(path: str) -> None:
         server = Server(path, name)
         for rows, length in SIZES:
             server.ask(rows, length)
-        told = server.model.stats()
-        assert told["contexts"] == 1 + sum(one.stats()["contexts"] for one in server.model.segments.values()), told
+        stats = server.model.stats()
+        assert stats["contexts"] == 1 + sum(segment.stats()["contexts"] for segment in server.model.segments.values()), stats
         arrays = given(name, 5, 7)
-        found = answered_chain(server.model, arrays, SEED)
-        for end, want in interpret(GRAPHS[name], arrays, SEED).items():
-            np.testing.assert_allclose(found[end], want, rtol=3e-4, atol=3e-4)
+        outputs = answered_chain(server.model, arrays, SEED)
+        for end, expected in interpret(GRAPHS[name], arrays, SEED).items():
+            np.testing.assert_allclose(outputs[end], expected, rtol=3e-4, atol=3e-4)
 
 
 def sound(path: str) -> None:
@@ -116,35 +118,35 @@ class Kept:
 
     def queue(self) -> dict[str, Any]:
         """A call."""
-        found: dict[str, Any] = self.server.model.placed(self._given, SEED, self.server.stream, self._made)
-        return found
+        outputs: dict[str, Any] = self.server.model.placed(self._given, SEED, self.server.stream, self._made)
+        return outputs
 
     def wait(self) -> None:
         """A call, done."""
         self.queue()
         self.server.device.wait(self.server.stream)
 
-    def _made(self, place: int, shape: tuple[int, ...]) -> Any:
-        if (place, shape) not in self._places:
-            self._places[place, shape] = self.server.device.empty(shape, self.server.model.outputs[place].dtype.name)
-        return self._places[place, shape]
+    def _made(self, index: int, shape: tuple[int, ...]) -> Any:
+        if (index, shape) not in self._places:
+            self._places[index, shape] = self.server.device.empty(shape, self.server.model.outputs[index].dtype.name)
+        return self._places[index, shape]
 
 
 def steady(path: str) -> None:
     """A call of sizes that its stream has had takes no memory, and reads of the device what the host must know, no more."""
     driver = Driver()
     for name, reads in {"noisy": 0, "chosen": 2, "grown": 1, "branched": 1}.items():
-        kept = Kept(Server(path, name), given(name, 9, 9))
-        kept.wait()
-        kept.wait()
+        request = Kept(Server(path, name), given(name, 9, 9))
+        request.wait()
+        request.wait()
         driver.library.standin_counts_reset()
-        kept.queue()
-        found = counts(driver)
-        assert not found.keys() & {"cuMemAlloc", "cuMemFree", "cuCtxSynchronize"}, (name, found)
-        assert found.get("cuMemcpyDtoHAsync", 0) == reads, (name, found)
-        writes = found.get("cuMemcpyHtoDAsync", 0)
-        assert found.get("cuStreamSynchronize", 0) <= reads + writes, (name, found)
-        kept.server.device.wait(kept.server.stream)
+        request.queue()
+        calls = counts(driver)
+        assert not calls.keys() & {"cuMemAlloc", "cuMemFree", "cuCtxSynchronize"}, (name, calls)
+        assert calls.get("cuMemcpyDtoHAsync", 0) == reads, (name, calls)
+        writes = calls.get("cuMemcpyHtoDAsync", 0)
+        assert calls.get("cuStreamSynchronize", 0) <= reads + writes, (name, calls)
+        request.server.device.wait(request.server.stream)
 
 
 def captured(path: str) -> None:
@@ -158,8 +160,8 @@ def captured(path: str) -> None:
         driver.library.standin_counts_reset()
         with pytest.raises(HaotunerError, match="asks the device for sizes in the midst of a call, which no graph can hold"):
             server.queue(tensors)
-        found = counts(driver)
-        assert found.keys() <= {"cuStreamIsCapturing", "cuCtxGetCurrent", "cuCtxPushCurrent", "cuCtxPopCurrent"}, found
+        calls = counts(driver)
+        assert calls.keys() <= {"cuStreamIsCapturing", "cuCtxGetCurrent", "cuCtxPushCurrent", "cuCtxPopCurrent"}, calls
         server.device.end(server.stream)
         server.ask(5, 7)
 
@@ -169,29 +171,29 @@ def streams(path: str) -> None:
     server, errors = Server(path, "looped"), list[str]()
     shared = server.device.stream()
 
-    def serve(place: int) -> None:
+    def serve(index: int) -> None:
         try:
-            stream = shared if place < 2 else server.device.stream()
-            asked = []
-            for rows, length in SIZES[place:] + SIZES[:place]:
+            stream = shared if index < 2 else server.device.stream()
+            requests = []
+            for rows, length in SIZES[index:] + SIZES[:index]:
                 arrays = given("looped", rows, length)
-                asked.append((arrays, server.queue(server.tensors(arrays), stream)))
+                requests.append((arrays, server.queue(server.tensors(arrays), stream)))
             server.device.wait(stream)
-            for arrays, found in asked:
-                server.judge(arrays, found, f"thread {place}")
+            for arrays, outputs in requests:
+                server.judge(arrays, outputs, f"thread {index}")
         except BaseException as error:  # told by the main thread
             errors.append(repr(error)[:600])
 
-    _together([partial(serve, place) for place in range(4)])
+    _together([partial(serve, index) for index in range(4)])
     assert not errors, errors
 
 
 def _together(calls: Sequence[Callable[[], None]]) -> None:
-    running = [threading.Thread(target=one) for one in calls]
-    for one in running:
-        one.start()
-    for one in running:
-        one.join()
+    running = [threading.Thread(target=call) for call in calls]
+    for thread in running:
+        thread.start()
+    for thread in running:
+        thread.join()
 
 
 def refusals(path: str) -> None:
@@ -219,10 +221,10 @@ def refusals(path: str) -> None:
             server.model.run(inputs, out=out, seed=SEED, stream=server.stream)
         assert words in str(refused.value), f"{what}: {refused.value}"
     ends = {first: device.empty((8, 8)), server.graph.outputs[1]: device.empty((8, 2))}
-    found = server.model.run(tensors, out=ends, seed=SEED, stream=server.stream)
+    outputs = server.model.run(tensors, out=ends, seed=SEED, stream=server.stream)
     device.wait(server.stream)
-    assert all(found[name] is one for name, one in ends.items())
-    server.judge(arrays, found, "in place")
+    assert all(outputs[name] is tensor for name, tensor in ends.items())
+    server.judge(arrays, outputs, "in place")
     with pytest.raises(UsageError, match="steps are timed on CPUs"):
         server.model.step_times(tensors)
     bound = Server(path, "branched")
@@ -249,24 +251,24 @@ class Array:
 
 def framework(path: str) -> None:
     """The framework of the first input makes the outputs, on its current stream."""
-    server, asked = Server(path, "branched"), list[int]()
+    server, ordinals = Server(path, "branched"), list[int]()
     arrays = given("branched", 6, 7)
 
     def empty(shape: tuple[int, ...], dtype: Any) -> Array:
         return Array(server.device.empty(shape, np.dtype(dtype).name), dtype)
 
     def current(ordinal: int) -> Any:
-        asked.append(ordinal)
+        ordinals.append(ordinal)
         return SimpleNamespace(ptr=server.stream)
 
-    told = {"ndarray": Array, "empty": empty, "cuda": SimpleNamespace(get_current_stream=current)}
-    sys.modules["cupy"] = SimpleNamespace(**told)  # type: ignore[assignment]
-    inputs = {name: Array(one, arrays[name].dtype.name) for name, one in server.tensors(arrays).items()}
-    kept = Array(server.device.empty((5, 8)), "float32")
-    found = server.model.run(inputs, seed=SEED, out={server.graph.outputs[1]: kept})
+    attributes = {"ndarray": Array, "empty": empty, "cuda": SimpleNamespace(get_current_stream=current)}
+    sys.modules["cupy"] = SimpleNamespace(**attributes)  # type: ignore[assignment]
+    inputs = {name: Array(tensor, arrays[name].dtype.name) for name, tensor in server.tensors(arrays).items()}
+    output = Array(server.device.empty((5, 8)), "float32")
+    outputs = server.model.run(inputs, seed=SEED, out={server.graph.outputs[1]: output})
     server.device.wait(server.stream)
-    assert asked == [0] and found[server.graph.outputs[1]] is kept
-    server.judge(arrays, {name: one.tensor for name, one in found.items()}, "a framework's")
+    assert ordinals == [0] and outputs[server.graph.outputs[1]] is output
+    server.judge(arrays, {name: array.tensor for name, array in outputs.items()}, "a framework's")
 
 
 def doors(path: str) -> None:
@@ -274,14 +276,18 @@ def doors(path: str) -> None:
     server = Server(path, "grown")
     arrays = given("grown", 5, 7)
     tensors = server.tensors(arrays)
-    model, room, kept = server.model.bound._native.address, np.zeros(2, int), [server.device.empty((8, 8)) for _ in range(2)]
-    queue, place = server.model.bound._queue, server.model.bound._placement
+    model, room, buffers = (
+        server.model.bound._native.address,
+        np.zeros(2, int),
+        [server.device.empty((8, 8)) for _ in range(2)],
+    )
+    queue, place_output = server.model.bound._queue, server.model.bound._placement
     ends = [tensors[end.name] for end in server.model.inputs]
-    wanted = list[int]()
+    addresses = list[int]()
 
-    def there(_: int | None, output: int, told: int) -> int:
-        wanted.append(told)
-        return int(kept[output].data_ptr())
+    def there(_: int | None, output: int, call_address: int) -> int:
+        addresses.append(call_address)
+        return int(buffers[output].data_ptr())
 
     back = PLACE(there)
     address = ctypes.cast(back, ctypes.c_void_p).value
@@ -301,12 +307,12 @@ def doors(path: str) -> None:
     with tvm_ffi.use_raw_stream(tvm_ffi.Device(2, 0), server.stream):
         queue(model, None, SEED, address, room, *ends)
     server.device.wait(server.stream)
-    assert room.tolist() == [5, 8] and len(wanted) == 2
-    server.judge(arrays, {server.graph.outputs[0]: kept[0]}, "tvm-ffi's stream")
-    for wrong in ((), (None, 0, wanted[0], kept[0]), (model, 2, wanted[0], kept[0]), (model, 0, "0", kept[0]),
-                  (model, 0, wanted[0]), (model, 0, wanted[0], kept[0], 0)):  # fmt: skip
+    assert room.tolist() == [5, 8] and len(addresses) == 2
+    server.judge(arrays, {server.graph.outputs[0]: buffers[0]}, "tvm-ffi's stream")
+    for wrong in ((), (None, 0, addresses[0], buffers[0]), (model, 2, addresses[0], buffers[0]), (model, 0, "0", buffers[0]),
+                  (model, 0, addresses[0]), (model, 0, addresses[0], buffers[0], 0)):  # fmt: skip
         with pytest.raises(TypeError, match=r"model_place: expected \(model, output, address, tensor\)"):
-            place(*wrong)
+            place_output(*wrong)
 
 
 def faults(path: str) -> None:
@@ -324,19 +330,19 @@ def faults(path: str) -> None:
     }
     for name in ("grown", "looped", "branched"):
         server = Server(path, name)
-        kept = Kept(server, given(name, 9, 9))
-        kept.wait()
+        request = Kept(server, given(name, 9, 9))
+        request.wait()
         for called, (code, words) in kinds.items():
             for nth in (1, 2, 5):
                 server.model.trim()
                 server.ask(1, 1)
                 driver.fail(called, code, nth=nth)
                 try:
-                    kept.queue()
+                    request.queue()
                 except HaotunerError as error:
-                    found = [one for one in words if one in str(error)]
-                    assert found, f"{name} {called} {nth}: {error}"
-                    seen.setdefault(called, set()).update(found)
+                    matches = [word for word in words if word in str(error)]
+                    assert matches, f"{name} {called} {nth}: {error}"
+                    seen.setdefault(called, set()).update(matches)
                 driver.fail(called, "")
                 server.device.call("cuCtxGetCurrent", ctypes.byref(current))
                 assert not current.value, f"after {called}"
@@ -388,7 +394,7 @@ def devices(path: str) -> None:
 
 
 ALL = (numbers, sound, steady, captured, streams, refusals, framework, doors, faults, forked, freed, devices)
-SCENARIOS: dict[str, Callable[[str], None]] = {one.__name__: one for one in ALL}
+SCENARIOS: dict[str, Callable[[str], None]] = {scenario.__name__: scenario for scenario in ALL}
 
 
 def run(name: str, *words: str) -> None:

@@ -60,70 +60,70 @@ class Convolved:
         y = np.maximum(y, 0) if self.meaning.epilogue else y
         return x, np.ascontiguousarray(y.transpose(0, 2, 3, 1)) if self.last else y
 
-    def right(self, x: Any, want: Any, placed: Any, what: object) -> None:
-        y = self.device.upload(np.full(want.shape, UNTOUCHED, self.dtype))
+    def right(self, x: Any, expected: Any, placed: Any, what: object) -> None:
+        y = self.device.upload(np.full(expected.shape, UNTOUCHED, self.dtype))
         self.served(placed, out=y, stream=self.stream)
         self.device.wait(self.stream)
-        assert np.array_equal(self.device.download(y, self.dtype).astype(np.float64), want), what
+        assert np.array_equal(self.device.download(y, self.dtype).astype(np.float64), expected), what
 
 
 def convolutions(path: str) -> None:
     """Images of any size and strides, one without its axis b, a graph, and no image."""
-    one = Convolved(path)
+    conv = Convolved(path)
     driver = Driver()
     for b, h, w in ((1, 1, 1), (2, 5, 7), (1, 16, 3), (3, 9, 9), (1, 20, 21)):
-        if not one.fits(h, w):
+        if not conv.fits(h, w):
             continue
-        x, want = one.image(b, h, w)
-        one.right(x, want, one.device.upload(x), (b, h, w))
+        x, expected = conv.image(b, h, w)
+        conv.right(x, expected, conv.device.upload(x), (b, h, w))
         row = x.shape[-1] + 5
         strides = [row * int(np.prod(x.shape[axis + 1 : -1])) for axis in range(3)]
-        one.right(x, want, one.device.upload(x, strides=(*strides, 1)), (b, h, w, "rows apart"))
-    x, want = one.image(1, 6, 6)
-    y = one.device.upload(np.full(want[0].shape, UNTOUCHED, one.dtype))
+        conv.right(x, expected, conv.device.upload(x, strides=(*strides, 1)), (b, h, w, "rows apart"))
+    x, expected = conv.image(1, 6, 6)
+    y = conv.device.upload(np.full(expected[0].shape, UNTOUCHED, conv.dtype))
     driver.library.standin_counts_reset()
-    one.served(one.device.upload(x[0]), out=y, stream=one.stream)
-    one.device.wait(one.stream)
-    assert counts(driver)["cuLaunchKernel"] == (1 if one.plain else 2)  # perhaps the layout of the columns; the products
-    assert np.array_equal(one.device.download(y, one.dtype).astype(np.float64), want[0])
-    placed, out = one.device.upload(x), one.device.upload(np.full(want.shape, UNTOUCHED, one.dtype))
-    one.device.begin(one.stream)
-    one.served(placed, out=out, stream=one.stream)
-    graph = one.device.end(one.stream)
-    one.device.replay(graph, one.stream)
-    one.device.wait(one.stream)
-    assert np.array_equal(one.device.download(out, one.dtype).astype(np.float64), want), "a graph"
-    nothing = one.device.empty((0, *x.shape[1:]), one.dtype)
-    one.served(nothing, out=one.device.empty((0, *want.shape[1:]), one.dtype), stream=one.stream)
+    conv.served(conv.device.upload(x[0]), out=y, stream=conv.stream)
+    conv.device.wait(conv.stream)
+    assert counts(driver)["cuLaunchKernel"] == (1 if conv.plain else 2)  # perhaps the layout of the columns; the products
+    assert np.array_equal(conv.device.download(y, conv.dtype).astype(np.float64), expected[0])
+    placed, out = conv.device.upload(x), conv.device.upload(np.full(expected.shape, UNTOUCHED, conv.dtype))
+    conv.device.begin(conv.stream)
+    conv.served(placed, out=out, stream=conv.stream)
+    graph = conv.device.end(conv.stream)
+    conv.device.replay(graph, conv.stream)
+    conv.device.wait(conv.stream)
+    assert np.array_equal(conv.device.download(out, conv.dtype).astype(np.float64), expected), "a graph"
+    nothing = conv.device.empty((0, *x.shape[1:]), conv.dtype)
+    conv.served(nothing, out=conv.device.empty((0, *expected.shape[1:]), conv.dtype), stream=conv.stream)
 
 
 def convolution_refusals(path: str) -> None:
     """What cannot be is refused in words, before a launch."""
-    one = Convolved(path)
-    x, want = one.image(2, 5, 5)
-    placed, out = one.device.upload(x), one.device.upload(want.astype(one.dtype))
-    other = "float32" if one.dtype != "float32" else "float16"
+    conv = Convolved(path)
+    x, expected = conv.image(2, 5, 5)
+    placed, out = conv.device.upload(x), conv.device.upload(expected.astype(conv.dtype))
+    other = "float32" if conv.dtype != "float32" else "float16"
     for wrong, kind, why in (
-        (one.device.upload(x[..., :-1].copy()), ValueError, "extent|images of|image of"),
-        (one.device.upload(x.astype(other)), TypeError, "x has dtype"),
-        (one.device.upload(x.reshape(-1)), ValueError, "x has rank 1"),
+        (conv.device.upload(x[..., :-1].copy()), ValueError, "extent|images of|image of"),
+        (conv.device.upload(x.astype(other)), TypeError, "x has dtype"),
+        (conv.device.upload(x.reshape(-1)), ValueError, "x has rank 1"),
         (x.astype("float32"), ValueError, "lives on the CPU"),
     ):
         with pytest.raises(kind, match=why):
-            one.served(wrong, out=out, stream=one.stream)
-    p, q = want.shape[1:3] if one.last else want.shape[2:]
+            conv.served(wrong, out=out, stream=conv.stream)
+    p, q = expected.shape[1:3] if conv.last else expected.shape[2:]
     with pytest.raises(ValueError, match=f"expected 2 of {p} x {q}"):
-        one.served(placed, out=one.device.upload(want[:1].astype(one.dtype)), stream=one.stream)
-    if one.plain:
-        one.served(placed, out=out, stream=one.device.stream())
+        conv.served(placed, out=conv.device.upload(expected[:1].astype(conv.dtype)), stream=conv.stream)
+    if conv.plain:
+        conv.served(placed, out=out, stream=conv.device.stream())
     else:
         with pytest.raises(RuntimeError, match=r"call prepare\(stream\)"):
-            one.served(placed, out=out, stream=one.device.stream())
-    if one.meaning["c"] == one.meaning["f"]:
+            conv.served(placed, out=out, stream=conv.device.stream())
+    if conv.meaning["c"] == conv.meaning["f"]:
         with pytest.raises(ValueError, match="out shares memory with x"):
-            one.served(placed, out=placed, stream=one.stream)
+            conv.served(placed, out=placed, stream=conv.stream)
     with pytest.raises(ValueError, match="weight must be contiguous"):
-        one.op.bind(one.device.upload(one.weight[:1]), one.placed[1])
-    one.pack.close()
+        conv.op.bind(conv.device.upload(conv.weight[:1]), conv.placed[1])
+    conv.pack.close()
     with pytest.raises(PackClosed):
-        one.served(placed, out=out, stream=one.stream)
+        conv.served(placed, out=out, stream=conv.stream)

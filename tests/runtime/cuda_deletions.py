@@ -63,24 +63,24 @@ def files() -> list[Path]:
 def every() -> list[tuple[Path, Place]]:
     """Every place of every file."""
     return [
-        (file, place)
+        (file, mutation)
         for file in files()
-        for place in places(file.name, file.read_text())
-        if place.function in (SHARED_FILES.get(file) or (place.function,))
+        for mutation in places(file.name, file.read_text())
+        if mutation.function in (SHARED_FILES.get(file) or (mutation.function,))
     ]
 
 
 def justified() -> dict[str, str]:
     """Places whose absence cannot show, each with its reason: pairs of lines, name and indented reason."""
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     name = ""
     for line in JUSTIFIED.read_text().splitlines():
         if line.startswith("    "):
-            found[name] = f"{found.get(name, '')} {line.strip()}".strip()
+            reasons[name] = f"{reasons.get(name, '')} {line.strip()}".strip()
         elif line and not line.startswith("#"):
             name = line
-            found[name] = ""
-    return found
+            reasons[name] = ""
+    return reasons
 
 
 def tests() -> str:
@@ -115,11 +115,11 @@ def look(
     texts, before = {file: file.read_text() for file in files()}, tree()
     mine = every()[part[0] :: part[1]]
     left = [
-        (file, place)
-        for file, place in mine
-        if only in place.name
-        and not (unseen and (place.name, digest(place.around)) in journal.seen)
-        and journal.wanted(place, state, shared and file.name in SHARED and place.name not in reasons, quick)
+        (file, mutation)
+        for file, mutation in mine
+        if only in mutation.name
+        and not (unseen and (mutation.name, digest(mutation.around)) in journal.seen)
+        and journal.wanted(mutation, state, shared and file.name in SHARED and mutation.name not in reasons, quick)
     ]
     # Those that survived come again later, and those that have a reason last.
     left.sort(key=lambda pair: (pair[1].name in reasons, (pair[1].name, digest(pair[1].around)) in journal.seen))
@@ -128,26 +128,26 @@ def look(
     sources = sorted({file for file, _ in left}) if only else ALL_TESTS
     whole = ", ".join([NOTHING, *(["quick"] if quick else []), *(file.name for file in sources if only)])
     variants = Variants(folder / f"build-{part[0]}-{part[1]}")
-    for file, place in every():
-        if seen := journal.seen.get((place.name, digest(place.around)), {}).get("why"):
-            variants.learn(file.name, place.function, seen)
+    for file, mutation in every():
+        if seen := journal.seen.get((mutation.name, digest(mutation.around)), {}).get("why"):
+            variants.learn(file.name, mutation.function, seen)
     try:
         if (whole, before) not in journal.seen:
             variants.whole(quick=quick, sources=sources)
         for at in range(0, len(left), EVERY):
             entries: list[dict[str, str]] = []
-            for file, place in left[at : at + EVERY]:
+            for file, mutation in left[at : at + EVERY]:
                 if time.monotonic() > end:
                     break
-                text = place.without(texts[file])
+                text = mutation.without(texts[file])
                 begin = time.monotonic()
-                why = variants.noticed(file, text, place.function, quick=quick)
-                print(f"{time.monotonic() - begin:5.1f} s  {place.name}: {why[:90] or 'SURVIVED'}", flush=True)
+                why = variants.noticed(file, text, mutation.function, quick=quick)
+                print(f"{time.monotonic() - begin:5.1f} s  {mutation.name}: {why[:90] or 'SURVIVED'}", flush=True)
                 if why:
-                    variants.learn(file.name, place.function, why)
-                if not why and shared and place.name not in reasons:
+                    variants.learn(file.name, mutation.function, why)
+                if not why and shared and mutation.name not in reasons:
                     why = variants.noticed_by_shared(file, text)
-                entry = {"name": place.name, "around": digest(place.around), "why": why, "tests": state}
+                entry = {"name": mutation.name, "around": digest(mutation.around), "why": why, "tests": state}
                 entry |= {"quick": "yes"} if quick and not why else {}
                 entries.append(entry | ({"shared": "yes"} if shared else {}))
             assert tree() == before, "the tree changed meanwhile: use a copy of it"
@@ -164,30 +164,30 @@ def look(
 
 def verdicts(journal: Journal) -> list[tuple[Path, Place, str]]:
     """What is known of each place: noticed, justified, survived or not looked at."""
-    reasons, found = justified(), []
-    for file, place in every():
-        entry = journal.seen.get((place.name, digest(place.around)))
+    reasons, judged = justified(), []
+    for file, mutation in every():
+        entry = journal.seen.get((mutation.name, digest(mutation.around)))
         verdict = "not looked at" if entry is None or entry.get("quick") else "noticed" if entry["why"] else "survived"
-        if verdict == "survived" and place.name in reasons:
+        if verdict == "survived" and mutation.name in reasons:
             verdict = "justified"
-        if verdict == "noticed" and place.name in reasons:
-            print(f"noticed, yet justified: {place.name}")
-        found.append((file, place, verdict))
-    return found
+        if verdict == "noticed" and mutation.name in reasons:
+            print(f"noticed, yet justified: {mutation.name}")
+        judged.append((file, mutation, verdict))
+    return judged
 
 
-def report(folder: Path, kept: bool) -> int:
+def report(folder: Path, write: bool) -> int:
     """Print what survives without a reason, and counts; the exit code."""
     journal = Journal(folder, "none")
-    found = verdicts(journal)
-    for file, place, verdict in found:
+    judged = verdicts(journal)
+    for file, mutation, verdict in judged:
         if verdict == "survived":
-            line = file.read_text().count("\n", 0, place.start) + 1
-            print(f"SURVIVED {file.relative_to(ROOT)}:{line}\n{place.name}")
-    counts = Counter(verdict for _, _, verdict in found)
+            line = file.read_text().count("\n", 0, mutation.start) + 1
+            print(f"SURVIVED {file.relative_to(ROOT)}:{line}\n{mutation.name}")
+    counts = Counter(verdict for _, _, verdict in judged)
     print(", ".join(f"{counts[name]} {name}" for name in ("noticed", "justified", "survived", "not looked at")))
-    if kept:
-        keep(journal, found)
+    if write:
+        keep(journal, judged)
     return 1 if counts["survived"] else 3 if counts["not looked at"] else 0
 
 
@@ -202,9 +202,9 @@ def main() -> None:
     parser.add_argument("--only", default="", metavar="TEXT", help="places that have it in their names")
     parser.add_argument("--unseen", action="store_true", help="places that were never looked at alone")
     parser.add_argument("--keep", action="store_true", help="write what was seen into the tree")
-    given = parser.parse_args()
-    look(given.folder, given.seconds, tuple(given.part), given.shared, given.quick, given.only, given.unseen)
-    sys.exit(report(given.folder, given.keep))
+    args = parser.parse_args()
+    look(args.folder, args.seconds, tuple(args.part), args.shared, args.quick, args.only, args.unseen)
+    sys.exit(report(args.folder, args.keep))
 
 
 if __name__ == "__main__":

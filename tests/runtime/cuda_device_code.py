@@ -37,11 +37,11 @@ def build_pack(out: Path, pick: Pick, code: Path, linker: Toolchain | None = Non
 def device_code(pick: Pick, code: Path) -> Path:
     """The cubin with a pick's kernels below ``code``; in a run of the tests with those of others, compiled once for all."""
     picks = units().get(pick, (pick,)) if in_a_run() else (pick,)
-    key = hashlib.sha256(repr([(one.op, one.arch, one.kernels) for one in picks]).encode()).hexdigest()[:16]
+    key = hashlib.sha256(repr([(member.op, member.arch, member.kernels) for member in picks]).encode()).hexdigest()[:16]
     if in_a_run() and not (code / f"{key}.cu").exists():
         own = [Path(str(module)).read_bytes() for module in (__file__, cuda_packs.__file__)]
-        made = kept("device-code", [sources(), key, *own], lambda folder: _write_code(picks, folder / f"{key}.cu"))
-        shutil.copytree(made, code, dirs_exist_ok=True)
+        cached = kept("device-code", [sources(), key, *own], lambda folder: _write_code(picks, folder / f"{key}.cu"))
+        shutil.copytree(cached, code, dirs_exist_ok=True)
     elif not (code / f"{key}.cu").exists():
         code.mkdir(parents=True, exist_ok=True)
         _write_code(picks, code / f"{key}.cu")
@@ -51,15 +51,15 @@ def device_code(pick: Pick, code: Path) -> Path:
 @functools.cache
 def units() -> dict[Pick, tuple[Pick, ...]]:
     """The picks that share a unit, by each of them."""
-    found: dict[Pick, tuple[Pick, ...]] = {}
+    by_pick: dict[Pick, tuple[Pick, ...]] = {}
     for _, picks in groupby(sorted(dict.fromkeys(TOGETHER), key=lambda pick: pick.arch), key=lambda pick: pick.arch):
         unit: tuple[Pick, ...] = ()
         for pick in picks:
-            if len({kernel for one in (*unit, pick) for kernel in one.kernels}) > MOST:
+            if len({kernel for member in (*unit, pick) for kernel in member.kernels}) > MOST:
                 unit = ()
             unit = (*unit, pick)
-            found |= dict.fromkeys(unit, unit)
-    return found
+            by_pick |= dict.fromkeys(unit, unit)
+    return by_pick
 
 
 def _write_code(picks: Sequence[Pick], unit: Path) -> None:

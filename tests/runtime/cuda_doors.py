@@ -84,8 +84,8 @@ def misuses(path: str) -> None:
     """Arguments that haotuner itself never passes: each an error in words, whatever their number and kind."""
     served = Served(path)
     opened, name = library(path), served.op.name
-    kept = served.linear.bound
-    record, weight, bias, planned = np.from_dlpack(kept.record), kept.weight, kept.channels[0], kept.setting
+    bound = served.linear.bound
+    record, weight, bias, planned = np.from_dlpack(bound.record), bound.weight, bound.channels[0], bound.setting
     x, y = served.device.upload(served.rows(3)), served.out(3)
 
     def refused(kind: type[Exception], function: str, words: str, *arguments: Any) -> None:
@@ -101,8 +101,8 @@ def misuses(path: str) -> None:
     kinds: tuple[tuple[tuple[Any, ...], str], ...] = (
         ((None, record, y), "x"), ((x, None, y), "weight"), ((x, record, 1.0), "out"),
     )  # fmt: skip
-    for given, what in kinds:
-        refused(TypeError, name, f"{what} is not a tensor", *given, planned, served.stream)
+    for operands, what in kinds:
+        refused(TypeError, name, f"{what} is not a tensor", *operands, planned, served.stream)
     for setting in (-1, 0, 1, MAX_THREADS - 1, MAX_THREADS + 1, 2 * MAX_THREADS - 1, -MAX_THREADS, MAX_THREADS * 10**6):
         refused(ValueError, name, "names no plan of this pack", x, record, y, setting, served.stream)
     unlike: tuple[Any, ...] = (
@@ -145,8 +145,8 @@ def settings(path: str) -> None:
         served.device.wait(served.stream)
         if m:
             served.judge(y, x, f"setting {setting}")
-        found = {key: count - before[key] for key, count in served.stats().items()}
-        assert found == {"calls": 1, "fallbacks": 0, "out_of_range": 0} | grown, (m, setting, found)
+        increments = {key: count - before[key] for key, count in served.stats().items()}
+        assert increments == {"calls": 1, "fallbacks": 0, "out_of_range": 0} | grown, (m, setting, increments)
 
     planned, other = served.linear.bound.setting, 2 * MAX_THREADS
     call(50, planned)
@@ -221,7 +221,7 @@ def lacking(symbol: str) -> None:
 def without(library: bytes, symbol: str) -> bytes:
     """A 64-bit ELF file in whose dynamic symbol table a symbol counts as undefined."""
     (start,), (size, count) = struct.unpack_from("<Q", library, 40), struct.unpack_from("<HH", library, 58)
-    sections = [struct.unpack_from("<IIQQQQIIQQ", library, start + place * size) for place in range(count)]
+    sections = [struct.unpack_from("<IIQQQQIIQQ", library, start + index * size) for index in range(count)]
     symbols = next(section for section in sections if section[1] == SHT_DYNSYM)
     names = sections[symbols[6]][4]
     for at in range(symbols[4], symbols[4] + symbols[5], symbols[9]):

@@ -41,26 +41,35 @@ class Allocator:
         table = ctypes.pythonapi.PyCapsule_GetPointer
         table.restype, table.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
         address = table(DLTensorTestWrapper.__dlpack_c_exchange_api__, b"dlpack_exchange_api")
-        place = ctypes.c_void_p.from_address(address + ALLOCATOR_OFFSET)
-        place.value = ctypes.cast(self._function, ctypes.c_void_p).value
+        slot = ctypes.c_void_p.from_address(address + ALLOCATOR_OFFSET)
+        slot.value = ctypes.cast(self._function, ctypes.c_void_p).value
 
     def _allocate(self, like: Any, out: Any, context: int, refuse: Any) -> int:
         if self.empty:
             refuse(context, b"MemoryError", b"the framework is out of memory")
             return -1
-        asked = like.contents
-        shape = (ctypes.c_int64 * asked.ndim)(*asked.shape[: asked.ndim])
-        steps = (ctypes.c_int64 * asked.ndim)(*np.cumprod([1, *list(shape)[:0:-1]])[::-1])
-        size = int(np.prod(list(shape))) * asked.bits // 8
+        prototype = like.contents
+        shape = (ctypes.c_int64 * prototype.ndim)(*prototype.shape[: prototype.ndim])
+        steps = (ctypes.c_int64 * prototype.ndim)(*np.cumprod([1, *list(shape)[:0:-1]])[::-1])
+        size = int(np.prod(list(shape))) * prototype.bits // 8
         address = ctypes.c_uint64(0)
         self.device.inside("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(max(size, 1)))
         tensor = DLTensor(
-            address.value, asked.device_type, asked.device_id, asked.ndim, asked.code, asked.bits, 1, shape, steps, 0
+            address.value,
+            prototype.device_type,
+            prototype.device_id,
+            prototype.ndim,
+            prototype.code,
+            prototype.bits,
+            1,
+            shape,
+            steps,
+            0,
         )
-        made = Versioned(1, 0, None, ctypes.cast(self._deleter, ctypes.c_void_p).value, 0, tensor)
-        self._kept += [made, shape, steps]
+        managed = Versioned(1, 0, None, ctypes.cast(self._deleter, ctypes.c_void_p).value, 0, tensor)
+        self._kept += [managed, shape, steps]
         self.given.append(int(np.prod(list(shape))))
-        out[0] = ctypes.addressof(made)
+        out[0] = ctypes.addressof(managed)
         return 0
 
     def _delete(self, _: int) -> None:
@@ -73,22 +82,22 @@ def allocating(path: str) -> None:
     framework = Allocator(served.device)
     x = served.rows(3)
     wrapped = DLTensorTestWrapper(served.device.upload(x))
-    place, n = tvm_ffi.Device(2, 0), served.op.n
-    with tvm_ffi.use_raw_stream(place, served.stream):
+    device, n = tvm_ffi.Device(2, 0), served.op.n
+    with tvm_ffi.use_raw_stream(device, served.stream):
         y = served.linear(wrapped)
     served.device.wait(served.stream)
     served.judge(y, x, "all from the framework")
     assert framework.given == [3 * n, 3 * 3 * n] and framework.returned == 1, "the partial sums went back"
     assert served.stats()["fallbacks"] == 0
     out, other = served.out(3), served.device.stream()
-    with tvm_ffi.use_raw_stream(place, served.stream):
+    with tvm_ffi.use_raw_stream(device, served.stream):
         served.linear(wrapped, out=out, stream=other)
     served.device.wait(other)
     served.judge(out, x, "another stream")
     assert len(framework.given) == 2 and served.stats()["fallbacks"] == 1, "the framework frees in its own stream's order"
     framework.empty = True
     out = served.out(3)
-    with tvm_ffi.use_raw_stream(place, served.stream):
+    with tvm_ffi.use_raw_stream(device, served.stream):
         served.linear(wrapped, out=out)
     served.device.wait(served.stream)
     served.judge(out, x, "no memory")

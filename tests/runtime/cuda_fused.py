@@ -28,7 +28,7 @@ class Fused:
         self.op, self.meaning = self.pack.op(name), Op.parse(name)
         self.dtype = DTYPES[self.meaning.dtype].numpy
         drawn = self.drawn(1)
-        self.constants = {one: drawn[one] for one in ("weight", "bias") if one in drawn}
+        self.constants = {operand: drawn[operand] for operand in ("weight", "bias") if operand in drawn}
         self.weight, *self.bias = map(self.device.upload, self.constants.values())
         self.linear = self.op.bind(self.weight, *self.bias)
         self.stream = self.device.stream()
@@ -100,9 +100,9 @@ def fused_refusals(path: str) -> None:
         residual = device.upload(drawn["residual"])
         other = "float16" if served.dtype == "float32" else "float32"
 
-        def refused(kind: type[Exception], words: str, given: Any, out: Any = y) -> None:
+        def refused(kind: type[Exception], words: str, residual: Any, out: Any = y) -> None:
             with pytest.raises(kind, match=f"^{name}: {words}"):
-                served.linear(x, residual=given, out=out, stream=served.stream)
+                served.linear(x, residual=residual, out=out, stream=served.stream)
 
         refused(TypeError, "pass residual=", None)
         refused(TypeError, "residual is a list", [1.0])
@@ -147,13 +147,13 @@ def torch_fused(path: str) -> None:
         call = getattr(torch.ops.haotuner, name)
         weight = torch.empty(op.n, op.k, device="cuda:0", dtype=dtype)
         x, like = (torch.empty(5, size, device="cuda:0", dtype=dtype) for size in (op.k, op.n))
-        given = {"bias": torch.empty(op.n, device="cuda:0", dtype=dtype), "residual": like}
-        extra = [given[one.name] for one in op.entry.extra]
+        tensors = {"bias": torch.empty(op.n, device="cuda:0", dtype=dtype), "residual": like}
+        extra = [tensors[operand.name] for operand in op.entry.extra]
         y = call(x, weight, *extra)
         assert (tuple(y.shape), y.dtype, str(y.device)) == ((5, op.n), dtype, "cuda:0")
         assert call.out(x, weight, *extra, out=like) is None
         with pytest.raises(RuntimeError, match="x must be"):
             call(like if op.n != op.k else torch.empty(5, op.k + 1, device="cuda:0", dtype=dtype), weight, *extra)
-        if "residual" in [one.name for one in op.entry.extra]:
+        if "residual" in [operand.name for operand in op.entry.extra]:
             with pytest.raises(RuntimeError, match="residual must be like the result"):
                 call(x, weight, *extra[:-1], torch.empty(5, op.n + 1, device="cuda:0", dtype=dtype))

@@ -16,7 +16,8 @@ def packed_generated(name: str, of: CudaGenerated, kernels: Sequence[MicroKernel
     """An op with one plan by its last axis: short rows by the first kernel, long ones by the last."""
     op = Op.parse(name)
     sliced = [
-        SlicedKernel(name=one.name, tile=of.tile(one).extent, kernel=one, in_place=in_place_of(of, one)) for one in kernels
+        SlicedKernel(name=kernel.name, tile=of.tile(kernel).extent, kernel=kernel, in_place=in_place_of(of, kernel))
+        for kernel in kernels
     ]
     return PackedCudaGenerated(
         op=op,
@@ -32,7 +33,7 @@ def packed_generated(name: str, of: CudaGenerated, kernels: Sequence[MicroKernel
                 entries=[SlicedEntry(kernel=0), SlicedEntry(kernel=len(kernels) - 1)],
             )
         ],
-        launches=[of.launch(one) for one in kernels],
-        cuts=[of.cut(one) for one in kernels],
+        launches=[of.launch(kernel) for kernel in kernels],
+        cuts=[of.cut(kernel) for kernel in kernels],
         dimensions=of.plan(kernels[0]).graph.dimensions,
     )

@@ -57,14 +57,14 @@ class Groups:
 
     def judge(self, y: Any, x: Any, ends: tuple[int, ...], what: str) -> None:
         """Within the rounding of the sum and of the result; rows of no group as they were."""
-        found = self.device.download(y, self.dtype).astype(np.float64)
+        output = self.device.download(y, self.dtype).astype(np.float64)
         x64, w64, b64 = (values.astype(np.float64) for values in (x, self.weight, self.bias))
         for group, (first, last) in enumerate(pairwise((0, *ends))):
             exact = x64[first:last] @ w64[group].T + b64[group]
             size = np.abs(x64[first:last]) @ np.abs(w64[group]).T + np.abs(b64[group])
             allowed = (self.op.k + 8) * 2.0**-24 * size + EPS[self.dtype] * np.abs(exact)
-            assert (np.abs(found[first:last] - exact) <= allowed).all(), f"{what}, group {group}"
-        assert (found[ends[-1] :] == UNTOUCHED).all(), what
+            assert (np.abs(output[first:last] - exact) <= allowed).all(), f"{what}, group {group}"
+        assert (output[ends[-1] :] == UNTOUCHED).all(), what
 
 
 def grouped(path: str) -> None:
@@ -126,9 +126,9 @@ def grouped_refusals(path: str) -> None:
         with pytest.raises(kind, match=words) as raised:
             served.linear(x, wrong, out=y, stream=served.stream)
         assert str(raised.value).startswith(f"{served.op.name}: ")
-    one = served.device.upload(np.zeros((n, k), served.dtype))
+    matrix = served.device.upload(np.zeros((n, k), served.dtype))
     with pytest.raises(ValueError, match=rf"weight has rank 2 .* expected \({g}, .* a matrix for each group"):
-        served.op.bind(one)
+        served.op.bind(matrix)
     with pytest.raises(ValueError, match=rf"bias has rank 1 .* expected a contiguous \({g}, {n}\), a row for each group"):
         served.op.bind(served.device.upload(served.stored), served.device.empty((n,), served.dtype))
 

@@ -53,22 +53,22 @@ class Kinds:
 
     def group(self, file: Path, m: int, n: int) -> None:
         """A group of a file by its own name, all its outputs at once, against the interpreter."""
-        given = drawn(file.stem if file.stem in ("biased", "two", "looked-up") else "biased", m, n)
+        inputs = drawn(file.stem if file.stem in ("biased", "two", "looked-up") else "biased", m, n)
         if file.stem == "product":
-            given["b"] = np.outer(given["b"], given["x"][0, :3])
+            inputs["b"] = np.outer(inputs["b"], inputs["x"][0, :3])
         if file.stem in ("greatest", "padded"):
-            del given["b"]
-        want = list(interpret(read(file), given).values())
-        outs = [self.out(np.shape(value), "float32") for value in want]
+            del inputs["b"]
+        expected = list(interpret(read(file), inputs).values())
+        outs = [self.out(np.shape(value), "float32") for value in expected]
         op = self.pack.op(f"group_{file.stem.replace('-', '_')}")
         placed = []
-        for value in given.values():
+        for value in inputs.values():
             placed.append(self.device.empty(value.shape, str(value.dtype)))
             self.device.put(placed[-1], value)
         op.run(*placed, out=outs[0] if len(outs) == 1 else tuple(outs), stream=self.stream)
         self.device.wait(self.stream)
-        for one, other in zip(outs, want, strict=True):
-            np.testing.assert_allclose(self.device.download(one, "float32"), other, rtol=2e-5, atol=2e-6)
+        for tensor, reference in zip(outs, expected, strict=True):
+            np.testing.assert_allclose(self.device.download(tensor, "float32"), reference, rtol=2e-5, atol=2e-6)
 
 
 def main(path: str) -> None:

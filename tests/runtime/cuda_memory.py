@@ -127,20 +127,20 @@ class Device:
 
     def download(self, tensor: Any, dtype: str = "float32") -> Any:
         """The values of a tensor, after all work on the legacy stream."""
-        found = np.zeros(tuple(tensor.shape), dtype)
-        flat = found.reshape(-1, found.shape[-1])
-        for first, count, at in self._runs(tensor, found.itemsize):
+        values = np.zeros(tuple(tensor.shape), dtype)
+        flat = values.reshape(-1, values.shape[-1])
+        for first, count, at in self._runs(tensor, values.itemsize):
             data = flat[first : first + count]
             self.inside(
                 "cuMemcpyDtoH_v2", ctypes.c_void_p(data.ctypes.data), ctypes.c_uint64(at), ctypes.c_size_t(data.nbytes)
             )
-        return found
+        return values
 
     def stream(self) -> int:
         """A new stream that does not wait for the legacy one."""
-        made = ctypes.c_void_p(0)
-        self.inside("cuStreamCreate", ctypes.byref(made), STREAM_NON_BLOCKING)
-        return int(made.value or 0)
+        handle = ctypes.c_void_p(0)
+        self.inside("cuStreamCreate", ctypes.byref(handle), STREAM_NON_BLOCKING)
+        return int(handle.value or 0)
 
     def wait(self, stream: int) -> None:
         """Until a stream is done."""

@@ -40,12 +40,14 @@ class Called:
         (name,) = self.pack.ops
         self.op, self.meaning, self.stream = self.pack.op(name), Op.parse(name), self.device.stream()
         self.values = numerics.draw(self.meaning, self.shape(), np.random.default_rng(7))
-        self.kept = {one: self.device.upload(self.values[one]) for one in self.constants if hasattr(self.op, "bind")}
+        self.kept = {
+            operand: self.device.upload(self.values[operand]) for operand in self.constants if hasattr(self.op, "bind")
+        }
         self.bound = self.op.bind(**self.kept) if self.kept else None
         product = self.op.entry.kind == "batch_matmul"  # has nothing to prepare
         self.prepares = self.bound is not None or (hasattr(self.op, "prepare") and not product)
-        self.inputs = [one for one in self.values if self.bound is None or one not in self.constants]
-        self.placed = {one: self.device.upload(self.values[one]) for one in self.inputs}
+        self.inputs = [operand for operand in self.values if self.bound is None or operand not in self.constants]
+        self.placed = {operand: self.device.upload(self.values[operand]) for operand in self.inputs}
         self.y = self.out()
         self.prepare(self.stream)
 
@@ -71,7 +73,7 @@ class Called:
     def extents(self, name: str, **sizes: int) -> tuple[int, ...]:
         """Of an operand; of the output where it has no name, and of what lies as the output does."""
         meaning = self.meaning.meaning
-        operand = next((one for one in meaning.inputs if one.name == name), meaning.output)
+        operand = next((candidate for candidate in meaning.inputs if candidate.name == name), meaning.output)
         return self.meaning.operand_shape(operand, self.shape(**sizes))
 
     def out(self) -> Any:
@@ -85,17 +87,21 @@ class Called:
 
     def call(self, out: Any = None, stream: int | None = None, **instead: Any) -> None:
         """Queue it with some operands, or the output, in another's place."""
-        stream, given, y = self.stream if stream is None else stream, self.placed | instead, self.y if out is None else out
+        stream, operands, y = (
+            self.stream if stream is None else stream,
+            self.placed | instead,
+            self.y if out is None else out,
+        )
         if self.bound is not None:
-            self.bound(given.pop("x"), out=y, stream=stream, **given)
+            self.bound(operands.pop("x"), out=y, stream=stream, **operands)
         else:
-            self.op.run(*given.values(), out=y, stream=stream)
+            self.op.run(*operands.values(), out=y, stream=stream)
 
     def right(self, what: object, out: Any = None, values: Any = None, stream: int | None = None) -> None:
         """What was queued is what the judge expects."""
         self.device.wait(self.stream if stream is None else stream)
-        found = self.device.download(self.y if out is None else out, self.written)
-        verdict = numerics.check(self.meaning, self.values | (values or {}), found)
+        output = self.device.download(self.y if out is None else out, self.written)
+        verdict = numerics.check(self.meaning, self.values | (values or {}), output)
         assert not verdict.wrong, f"{what}: {verdict}"
 
     def again(self, what: object) -> None:
@@ -129,177 +135,183 @@ class Called:
 
 def misfortunes(path: str) -> None:
     """Tensors where and as no kernel reads them, other devices and streams, no memory, captures, a fork, a lost device."""
-    one = Called(path)
-    one.again("nothing")
+    case = Called(path)
+    case.again("nothing")
     for scenario in (_elsewhere, _off, _apart, _overlapping, _nothing, _past, _no_memory, _captures, _forked, _lost):
-        scenario(one)
+        scenario(case)
 
 
-def _tensors(one: Called) -> Iterator[tuple[str, Any, str]]:
+def _tensors(case: Called) -> Iterator[tuple[str, Any, str]]:
     """What a call is given: operand (none for the output), tensor and type."""
-    for name in one.inputs:
-        yield name, one.placed[name], one.values[name].dtype.name
-    yield "", one.y, one.written
+    for name in case.inputs:
+        yield name, case.placed[name], case.values[name].dtype.name
+    yield "", case.y, case.written
 
 
-def _elsewhere(one: Called) -> None:
+def _elsewhere(case: Called) -> None:
     """A tensor on another GPU, on the host, and a stream of another context."""
-    for name, tensor, dtype in _tensors(one):
-        there = one.at(tensor, dtype, ordinal=1)
-        one.refused(name, "cuda:1", **{name or "out": there})
-        one.refused(name, "lives on the CPU|does not live on a CUDA device", **{name or "out": _on_host(one, tensor, dtype)})
-    if one.bound is not None:
-        far = {name: one.at(FAR, one.values[name].dtype.name, one.values[name].shape, ordinal=7) for name in one.constants}
+    for name, tensor, dtype in _tensors(case):
+        there = case.at(tensor, dtype, ordinal=1)
+        case.refused(name, "cuda:1", **{name or "out": there})
+        case.refused(
+            name, "lives on the CPU|does not live on a CUDA device", **{name or "out": _on_host(case, tensor, dtype)}
+        )
+    if case.bound is not None:
+        far = {
+            name: case.at(FAR, case.values[name].dtype.name, case.values[name].shape, ordinal=7) for name in case.constants
+        }
         with pytest.raises(ValueError, match="cuda:7"):
-            one.op.bind(**far)
+            case.op.bind(**far)
     other = Device(1).stream()
-    one.prepare(other)
+    case.prepare(other)
     with pytest.raises(RuntimeError, match="is the stream alive, and one of this device's primary context"):
-        one.call(stream=other)
-    one.again("another device")
+        case.call(stream=other)
+    case.again("another device")
 
 
-def _on_host(one: Called, tensor: Any, dtype: str) -> Any:
+def _on_host(case: Called, tensor: Any, dtype: str) -> Any:
     return np.zeros(tuple(tensor.shape), dtype) if dtype != "bfloat16" else np.zeros(tuple(tensor.shape), "float32")
 
 
-def _off(one: Called) -> None:
+def _off(case: Called) -> None:
     """Tensors that begin an element, and half a vector, off."""
-    for name, _, dtype in _tensors(one):
+    for name, _, dtype in _tensors(case):
         for skip in (1, 4):
             if name:
-                one.either((name, skip), **{name: one.device.upload(one.values[name], skip=skip)})
+                case.either((name, skip), **{name: case.device.upload(case.values[name], skip=skip)})
             else:
-                off = one.device.empty(one.extents(""), dtype, skip=skip)
-                one.either(("out", skip), out=off)
+                off = case.device.empty(case.extents(""), dtype, skip=skip)
+                case.either(("out", skip), out=off)
 
 
-def _apart(one: Called) -> None:
+def _apart(case: Called) -> None:
     """Each axis a little apart; elements apart; and negative strides."""
-    for name, tensor, dtype in _tensors(one):
-        shape = one.extents(name)
+    for name, tensor, dtype in _tensors(case):
+        shape = case.extents(name)
         steps = [int(np.prod(shape[axis + 1 :])) for axis in range(len(shape))]
         for axis in range(len(shape) - 1):
-            wide = [step + (3 * (axis >= place)) * int(np.prod(shape[place + 1 : -1])) for place, step in enumerate(steps)]
+            wide = [step + (3 * (axis >= i)) * int(np.prod(shape[i + 1 : -1])) for i, step in enumerate(steps)]
             wide = [*wide[:-1], 1]
             if not name:
-                one.either(("out", wide), out=one.device.empty(shape, dtype, strides=wide))
+                case.either(("out", wide), out=case.device.empty(shape, dtype, strides=wide))
             else:
-                one.either((name, wide), **{name: one.device.upload(one.values[name], strides=wide)})
+                case.either((name, wide), **{name: case.device.upload(case.values[name], strides=wide)})
         twice = tuple(2 * step for step in steps)
         if name:
-            spread = one.device.upload(np.repeat(one.values[name], 2, axis=-1))
-            one.either((name, "twice"), **{name: one.at(spread, dtype, shape, twice)})
-            back = one.at(tensor, dtype, shape, tuple(-step for step in steps))
-            one.refused((name, "back"), "stride|contiguous|gaps", **{name: back})
+            spread = case.device.upload(np.repeat(case.values[name], 2, axis=-1))
+            case.either((name, "twice"), **{name: case.at(spread, dtype, shape, twice)})
+            back = case.at(tensor, dtype, shape, tuple(-step for step in steps))
+            case.refused((name, "back"), "stride|contiguous|gaps", **{name: back})
 
 
-def _overlapping(one: Called) -> None:
+def _overlapping(case: Called) -> None:
     """An output on what is read, beside where it lies; and one whose rows lie on each other."""
-    size = np.dtype(one.written).itemsize
-    for name in one.inputs:
-        tensor = one.placed[name]
+    size = np.dtype(case.written).itemsize
+    for name in case.inputs:
+        tensor = case.placed[name]
         if np.prod(tensor.shape) > 1:
-            behind = one.at(tensor.data_ptr() + size, one.written, one.extents(""))
-            one.refused(name, "shares (some of its )?memory", out=behind)
-    shape = one.extents("")
+            behind = case.at(tensor.data_ptr() + size, case.written, case.extents(""))
+            case.refused(name, "shares (some of its )?memory", out=behind)
+    shape = case.extents("")
     if len(shape) > 1:
-        same = one.at(one.y, one.written, shape, (0,) * (len(shape) - 1) + (1,))
-        one.refused("out", "overlap|stride|unevenly apart", out=same)
-    one.again("overlaps")
+        same = case.at(case.y, case.written, shape, (0,) * (len(shape) - 1) + (1,))
+        case.refused("out", "overlap|stride|unevenly apart", out=same)
+    case.again("overlaps")
 
 
-def _nothing(one: Called) -> None:
+def _nothing(case: Called) -> None:
     """No rows are no work."""
-    driver, axis = Driver(), one.meaning.dynamic[0]
+    driver, axis = Driver(), case.meaning.dynamic[0]
     before = driver.count("cuLaunchKernel")
-    empty = {name: one.device.empty(one.extents(name, **{axis: 0}), one.values[name].dtype.name) for name in one.inputs}
+    empty = {name: case.device.empty(case.extents(name, **{axis: 0}), case.values[name].dtype.name) for name in case.inputs}
     if "offsets" in empty:
-        empty["offsets"] = one.device.upload(np.zeros(empty["offsets"].shape, np.int32))
-    one.call(out=one.device.empty(one.extents("", **{axis: 0}), one.written), **empty)
+        empty["offsets"] = case.device.upload(np.zeros(empty["offsets"].shape, np.int32))
+    case.call(out=case.device.empty(case.extents("", **{axis: 0}), case.written), **empty)
     assert driver.count("cuLaunchKernel") == before
-    one.again("no rows")
+    case.again("no rows")
 
 
-def _past(one: Called) -> None:
+def _past(case: Called) -> None:
     """Extents past 2^31, and strides past 2^40."""
-    for axis in one.meaning.dynamic:
+    for axis in case.meaning.dynamic:
         for extent in (PAST, 2**40, 2**62):
 
             def large(name: str, axis: str = axis, extent: int = extent) -> tuple[int, ...]:
                 most = PAST - 1  # of a shape in words
-                sizes = one.extents(name, **{axis: most})
+                sizes = case.extents(name, **{axis: most})
                 return tuple(each + extent - most if each > most // 8 else each for each in sizes)
 
-            given = {name: one.at(FAR, one.values[name].dtype.name, large(name)) for name in one.inputs}
-            one.refused((axis, extent), "extent|elements|over 2", out=one.at(FAR << 2, one.written, large("")), **given)
-    one.again("large extents")
+            operands = {name: case.at(FAR, case.values[name].dtype.name, large(name)) for name in case.inputs}
+            case.refused(
+                (axis, extent), "extent|elements|over 2", out=case.at(FAR << 2, case.written, large("")), **operands
+            )
+    case.again("large extents")
 
 
-def _no_memory(one: Called) -> None:
+def _no_memory(case: Called) -> None:
     """Memory of a stream that cannot be had: said, and a call goes without it or says what it lacks."""
-    driver, stream = Driver(), one.device.stream()
+    driver, stream = Driver(), case.device.stream()
     driver.library.standin_counts_reset()
     driver.fail("cuMemAlloc", "2", 1)
     try:
-        one.prepare(stream)
+        case.prepare(stream)
     except RuntimeError as error:
         assert "CUDA_ERROR_OUT_OF_MEMORY (2): free memory of the device" in str(error), error
     else:
         assert not any(name.startswith("cuMemAlloc") for name in counts(driver)), "nobody said that there was no memory"
     driver.fail("cuMemAlloc", "")
     try:
-        one.call(stream=stream)
+        case.call(stream=stream)
     except RuntimeError as error:
         assert "call prepare(stream) of the bound weight first" in str(error), error
     else:
-        one.right("without memory", stream=stream)
-    one.prepare(stream)
-    one.call(stream=stream)
-    one.right("with memory", stream=stream)
+        case.right("without memory", stream=stream)
+    case.prepare(stream)
+    case.call(stream=stream)
+    case.right("with memory", stream=stream)
 
 
-def _captures(one: Called) -> None:
+def _captures(case: Called) -> None:
     """Memory asked for inside a capture of the strictest mode, and the legacy stream beside one."""
-    device, driver, other = one.device, Driver(), one.device.stream()
+    device, driver, other = case.device, Driver(), case.device.stream()
 
     def during(act: Callable[[], Any], *, blocking: bool) -> str:
-        made, graph, said = ctypes.c_void_p(0), ctypes.c_void_p(0), ""
-        device.inside("cuStreamCreate", ctypes.byref(made), BLOCKING if blocking else NON_BLOCKING)
-        device.inside("cuStreamBeginCapture_v2", made, GLOBAL)
+        stream, graph, message = ctypes.c_void_p(0), ctypes.c_void_p(0), ""
+        device.inside("cuStreamCreate", ctypes.byref(stream), BLOCKING if blocking else NON_BLOCKING)
+        device.inside("cuStreamBeginCapture_v2", stream, GLOBAL)
         try:
             act()
         except RuntimeError as error:
-            said = str(error)
-            assert "a stream is being captured: load, bind and warm up before the capture" in said, said
-        if said:
+            message = str(error)
+            assert "a stream is being captured: load, bind and warm up before the capture" in message, message
+        if message:
             with pytest.raises(AssertionError, match=str(CAPTURE_INVALIDATED)):
-                device.inside("cuStreamEndCapture", made, ctypes.byref(graph))
+                device.inside("cuStreamEndCapture", stream, ctypes.byref(graph))
         else:
-            device.inside("cuStreamEndCapture", made, ctypes.byref(graph))
-        one.again("a capture")
-        return said
+            device.inside("cuStreamEndCapture", stream, ctypes.byref(graph))
+        case.again("a capture")
+        return message
 
     driver.library.standin_counts_reset()
-    said = during(lambda: one.prepare(other), blocking=False)
-    assert bool(said) == any(name.startswith("cuMemAlloc") for name in counts(driver)), said
-    one.prepare(0)
-    assert "(906)" in during(lambda: one.call(stream=0), blocking=True)
-    one.prepare(other)
+    message = during(lambda: case.prepare(other), blocking=False)
+    assert bool(message) == any(name.startswith("cuMemAlloc") for name in counts(driver)), message
+    case.prepare(0)
+    assert "(906)" in during(lambda: case.call(stream=0), blocking=True)
+    case.prepare(other)
     device.begin(other)
-    one.call(stream=other)
+    case.call(stream=other)
     graph = device.end(other)
-    device.put(one.y, np.zeros(one.extents(""), one.written))
+    device.put(case.y, np.zeros(case.extents(""), case.written))
     device.replay(graph, other)
-    one.right("a graph", stream=other)
+    case.right("a graph", stream=other)
 
 
-def _forked(one: Called) -> None:
+def _forked(case: Called) -> None:
     """A child that was forked after CUDA began."""
 
-    acts: list[Callable[[], Any]] = [one.call]
-    acts += [lambda: one.prepare(one.stream)] if one.prepares else []
-    acts += [lambda: one.op.bind(**one.kept)] if one.kept else []
+    acts: list[Callable[[], Any]] = [case.call]
+    acts += [lambda: case.prepare(case.stream)] if case.prepares else []
+    acts += [lambda: case.op.bind(**case.kept)] if case.kept else []
 
     def refused() -> None:
         for act in acts:
@@ -308,11 +320,11 @@ def _forked(one: Called) -> None:
 
     failure = failure_of(refused)
     assert not failure, failure
-    one.again("a fork")
+    case.again("a fork")
 
 
-def _lost(one: Called) -> None:
-    lost(one.call, one.device, one.stream, one.pack, RuntimeError)
+def _lost(case: Called) -> None:
+    lost(case.call, case.device, case.stream, case.pack, RuntimeError)
 
 
 def lost(call: Callable[[], Any], device: Device, stream: int, pack: Any, error: type[Exception]) -> None:

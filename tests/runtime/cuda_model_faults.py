@@ -45,8 +45,10 @@ def repeated(path: str) -> None:
         server = Server(path, name=name)
         for batch, seq in ((1, 2), (3, 7)):
             server.ask(batch, seq)
-        told = server.pack.stats()
-        assert not any(one["fallbacks"] for one in told.values()), f"memory for parts of a sum is made ready: {told}"
+        stats = server.pack.stats()
+        assert not any(op_stats["fallbacks"] for op_stats in stats.values()), (
+            f"memory for parts of a sum is made ready: {stats}"
+        )
     driver = Driver()  # rows that leave threads for two parts each; nothing is computed while captured
     many = driver.attribute(MULTIPROCESSORS) * RESIDENT // PARTS_LANES // 2
     x, y = (tvm_ffi.from_dlpack(Capsule(FAR + (i << 40), of, "bfloat16", 0)) for i, of in enumerate(((many, 1000), (many,))))
@@ -102,8 +104,8 @@ def walked(path: str) -> None:
 
 
 def _called(driver: Driver, name: str) -> int:
-    told = counts(driver)
-    return told.get(name, 0) + told.get(f"{name}_v2", 0)
+    calls = counts(driver)
+    return calls.get(name, 0) + calls.get(f"{name}_v2", 0)
 
 
 def loaded(path: str) -> None:
@@ -122,7 +124,7 @@ def _opened(path: str, name: str) -> None:
     memory.refuse(0)
     for nth in range(1, MOST):
         gc.collect()
-        held = memory.held
+        pieces = memory.held
         before = free_bytes(device)
         driver.library.standin_counts_reset()
         driver.fail(name, "1", nth)
@@ -140,7 +142,7 @@ def _opened(path: str, name: str) -> None:
         without_context(device, f"{name} {nth}")
         gc.collect()
         assert free_bytes(device) == before, f"{name} {nth}: memory of the device is left"
-        assert loaded > unloaded + refused or memory.held == held, f"{name} {nth}: memory of the host is left"
+        assert loaded > unloaded + refused or memory.held == pieces, f"{name} {nth}: memory of the host is left"
     assert 1 < nth < MOST, f"{name} was never called"
     driver.fail(name, "")
     Server(path, name=TWICE).ask(2, 5)
@@ -169,7 +171,7 @@ def damaged(path: str) -> None:
 
 def starved(path: str) -> None:
     """Every piece of the host's memory is refused once, while code is loaded, a model opened and a request served."""
-    memory, kept = Memory(path), list[Any]()
+    memory, models = Memory(path), list[Any]()
 
     def load() -> None:
         haotuner.load(path, device="cuda:0").close()
@@ -177,12 +179,12 @@ def starved(path: str) -> None:
     assert memory.each_refused(load, HaotunerError, "no memory for the table of") >= 2
 
     def open_model() -> None:
-        kept.append(haotuner.load(path, device="cuda:0").model(TWICE))
-        kept[-1].stats()
+        models.append(haotuner.load(path, device="cuda:0").model(TWICE))
+        models[-1].stats()
 
-    asked = memory.each_refused(open_model, HaotunerError, "no memory|weights cannot be mapped")
-    assert asked >= 15, asked
-    kept.clear()
+    refusals = memory.each_refused(open_model, HaotunerError, "no memory|weights cannot be mapped")
+    assert refusals >= 15, refusals
+    models.clear()
     gc.collect()
     assert memory.held == 2, f"{memory.held} pieces are left beside the tables of kernels"
     server = Server(path, name=TWICE)
@@ -215,16 +217,20 @@ def timed(path: str) -> None:
     arrays, tensors = server.inputs(2, 7)
     out = server.outputs(2, 7)
     steps = len(server.model.schedule.steps)
-    taken = (ctypes.c_int64 * steps)()
+    durations = (ctypes.c_int64 * steps)()
     native = server.model.bound._native
-    given, made = (_described(ends) for ends in (tensors, out))
+    inputs, outputs = (_described(ends) for ends in (tensors, out))
 
     def ask() -> None:
-        native._call(lambda handle, one, other, *said: native._mapped.times(handle, one, other, taken, *said), given, made)
+        native._call(
+            lambda handle, inputs, outputs, *error: native._mapped.times(handle, inputs, outputs, durations, *error),
+            inputs,
+            outputs,
+        )
 
     ask()
     server.judge(arrays, out, "timed")
-    assert [one > 0 for one in taken] == [step["do"] != "alias" for step in server.model.schedule.steps]
+    assert [duration > 0 for duration in durations] == [step["do"] != "alias" for step in server.model.schedule.steps]
     for name in ("cuStreamSynchronize", "cuCtxGetCurrent", "cuCtxPushCurrent"):
         for nth in range(1, MOST):
             driver.library.standin_counts_reset()
@@ -246,10 +252,10 @@ def timed(path: str) -> None:
 def _described(ends: dict[str, Any]) -> Any:
     """Tensors of the device as a C caller passes them."""
     table = (DLTensor * len(ends))()
-    for place, one in enumerate(ends.values()):
-        shape = (ctypes.c_int64 * len(one.shape))(*one.shape)
+    for i, tensor in enumerate(ends.values()):
+        shape = (ctypes.c_int64 * len(tensor.shape))(*tensor.shape)
         code, bits = CODES["float32"]
-        table[place] = DLTensor(one.data_ptr(), 2, 0, len(one.shape), code, bits, 1, shape, None, 0)
+        table[i] = DLTensor(tensor.data_ptr(), 2, 0, len(tensor.shape), code, bits, 1, shape, None, 0)
         _KEPT.append(shape)
     _KEPT.append(table)
     return ctypes.addressof(table)
@@ -257,7 +263,7 @@ def _described(ends: dict[str, Any]) -> Any:
 
 _KEPT: list[Any] = []
 ALL = (repeated, walked, loaded, opened, damaged, starved, timed)
-SCENARIOS: dict[str, Callable[[str], None]] = {one.__name__: one for one in ALL}
+SCENARIOS: dict[str, Callable[[str], None]] = {scenario.__name__: scenario for scenario in ALL}
 
 
 def run(name: str, *words: str) -> None:

@@ -51,10 +51,10 @@ class Asked:
 
 def misfortunes(path: str) -> None:
     """Ends elsewhere, off, on each other and past 2^31; streams of other contexts, wrong captures, a lost device."""
-    one = Asked(path)
-    one.again()
+    request = Asked(path)
+    request.again()
     for scenario in (_elsewhere, _off, _overlapping, _past, _captures, _lost):
-        scenario(one)
+        scenario(request)
 
 
 def _told(tensor: Any, dtype: str, shape: Any = None, device: int = 0, data: int | None = None) -> Any:
@@ -62,69 +62,69 @@ def _told(tensor: Any, dtype: str, shape: Any = None, device: int = 0, data: int
     return tvm_ffi.from_dlpack(Capsule(at, tuple(tensor.shape if shape is None else shape), dtype, device))
 
 
-def _elsewhere(one: Asked) -> None:
-    for name, tensor in one.inputs.items():
-        one.refused("on cuda:0, got int64 on cuda:1", inputs={name: _told(tensor, "int64", device=1)})
-    for name, tensor in one.out.items():
-        dtype = one.server.graph.types[name].dtype.replace("fp", "float")
-        one.refused("cuda:1|another device|is of another type or shape", out={name: _told(tensor, dtype, device=1)})
+def _elsewhere(request: Asked) -> None:
+    for name, tensor in request.inputs.items():
+        request.refused("on cuda:0, got int64 on cuda:1", inputs={name: _told(tensor, "int64", device=1)})
+    for name, tensor in request.out.items():
+        dtype = request.server.graph.types[name].dtype.replace("fp", "float")
+        request.refused("cuda:1|another device|is of another type or shape", out={name: _told(tensor, dtype, device=1)})
     with pytest.raises(HaotunerError, match="is the stream alive, and one of this device's primary context"):
-        one.run(stream=Device(1).stream())
-    one.again()
+        request.run(stream=Device(1).stream())
+    request.again()
 
 
-def _off(one: Asked) -> None:
+def _off(request: Asked) -> None:
     """An element off any wider access; what is not aligned to its own elements is no tensor of a framework."""
-    for name, array in one.arrays.items():
-        one.run(inputs={name: one.device.upload(array, skip=1)})
-        one.device.wait(one.stream)
-        one.server.judge(one.arrays, one.out, name)
-    for name in one.out:
-        dtype = one.server.graph.types[name].dtype.replace("fp", "float")
-        off = one.device.empty(tuple(one.out[name].shape), dtype, skip=1)
-        one.run(out={name: off})
-        one.device.wait(one.stream)
-        one.server.judge(one.arrays, one.out | {name: off}, name)
-    one.again()
+    for name, array in request.arrays.items():
+        request.run(inputs={name: request.device.upload(array, skip=1)})
+        request.device.wait(request.stream)
+        request.server.judge(request.arrays, request.out, name)
+    for name in request.out:
+        dtype = request.server.graph.types[name].dtype.replace("fp", "float")
+        off = request.device.empty(tuple(request.out[name].shape), dtype, skip=1)
+        request.run(out={name: off})
+        request.device.wait(request.stream)
+        request.server.judge(request.arrays, request.out | {name: off}, name)
+    request.again()
 
 
-def _overlapping(one: Asked) -> None:
+def _overlapping(request: Asked) -> None:
     """An output on an input, or on another output."""
-    first, *others = one.out
-    dtype = one.server.graph.types[first].dtype.replace("fp", "float")
-    for other in (*one.inputs.values(), *(one.out[name] for name in others)):
-        one.refused("shares? memory", out={first: _told(one.out[first], dtype, data=other.data_ptr())})
-    one.again()
+    first, *others = request.out
+    dtype = request.server.graph.types[first].dtype.replace("fp", "float")
+    for other in (*request.inputs.values(), *(request.out[name] for name in others)):
+        request.refused("shares? memory", out={first: _told(request.out[first], dtype, data=other.data_ptr())})
+    request.again()
 
 
-def _past(one: Asked) -> None:
+def _past(request: Asked) -> None:
     for sizes in ((PAST, 7), (2, PAST), (2**40, 2**40), (2**16, 2**16), (2**30, 2**30)):
-        large = {name: _told(None, "int64", sizes, data=FAR) for name in one.inputs}
-        one.refused("extent|dimension|sizes|larger than any memory", inputs=large)
-    one.again()
+        large = {name: _told(None, "int64", sizes, data=FAR) for name in request.inputs}
+        request.refused("extent|dimension|sizes|larger than any memory", inputs=large)
+    request.again()
 
 
-def _captures(one: Asked) -> None:
-    device = one.device
+def _captures(request: Asked) -> None:
+    device = request.device
 
     def during(act: Callable[[], Any], *, blocking: bool) -> None:
-        made, graph = ctypes.c_void_p(0), ctypes.c_void_p(0)
-        device.inside("cuStreamCreate", ctypes.byref(made), BLOCKING if blocking else NON_BLOCKING)
-        device.inside("cuStreamBeginCapture_v2", made, GLOBAL)
+        stream, graph = ctypes.c_void_p(0), ctypes.c_void_p(0)
+        device.inside("cuStreamCreate", ctypes.byref(stream), BLOCKING if blocking else NON_BLOCKING)
+        device.inside("cuStreamBeginCapture_v2", stream, GLOBAL)
         with pytest.raises(HaotunerError, match="a stream is being captured: load, bind and warm up before the capture"):
             act()
         with pytest.raises(AssertionError, match=str(CAPTURE_INVALIDATED)):
-            device.inside("cuStreamEndCapture", made, ctypes.byref(graph))
-        one.again()
+            device.inside("cuStreamEndCapture", stream, ctypes.byref(graph))
+        request.again()
 
-    during(lambda: one.run(stream=device.stream()), blocking=False)
-    one.run(stream=0)
+    during(lambda: request.run(stream=device.stream()), blocking=False)
+    request.run(stream=0)
     device.wait(0)
-    during(lambda: one.run(stream=0), blocking=True)
+    during(lambda: request.run(stream=0), blocking=True)
 
 
-def _lost(one: Asked) -> None:
-    lost(one.run, one.device, one.stream, one.server.pack, HaotunerError)
+def _lost(request: Asked) -> None:
+    lost(request.run, request.device, request.stream, request.server.pack, HaotunerError)
 
 
 def run(name: str, *words: str) -> None:

@@ -131,9 +131,9 @@ def types() -> Graph:
     double = g.add("reduce", g.add("cast", x, dtype="fp64"), how="sum", axes=(2,))
     whole = g.add("reduce", g.map("floordiv", wide, 3), how="sum", axes=(0, 2))
     chosen = g.map("select", g.map("and", even, some), x, g.map("neg", x))
-    place = g.add("arg_reduce", x, how="min", axis=2)
+    index = g.add("arg_reduce", x, how="min", axis=2)
     everything = g.map("sub", x, g.add("reduce", x, how="max", axes=(0, 1, 2), keepdims=True))
-    return g.finish(most, least, some, double, whole, chosen, place, everything)
+    return g.finish(most, least, some, double, whole, chosen, index, everything)
 
 
 def halves() -> Graph:
@@ -162,18 +162,18 @@ def of_bytes() -> Graph:
 
 def given(graph: Graph, batch: int, seq: int) -> dict[str, Any]:
     """Inputs of a request; the last tokens of a mask are hidden."""
-    draw, found = np.random.default_rng(batch * 100 + seq), dict[str, Any]()
+    draw, inputs = np.random.default_rng(batch * 100 + seq), dict[str, Any]()
     for name in graph.inputs:
         shape = [{"batch": batch, "seq": seq, "past": seq}.get(str(extent), extent) for extent in graph.types[name].shape]
         if name == "mask":
-            found[name] = np.ones((batch, seq), np.int64)
-            found[name][:, seq - seq // 3 :] = 0
+            inputs[name] = np.ones((batch, seq), np.int64)
+            inputs[name][:, seq - seq // 3 :] = 0
         elif graph.types[name].dtype == "int64":
             most = seq if name == "at" else WORDS
-            found[name] = draw.integers(-most, most, shape)  # type: ignore[arg-type]
+            inputs[name] = draw.integers(-most, most, shape)  # type: ignore[arg-type]
         else:
-            found[name] = draw.standard_normal(shape).astype(np.float32)  # type: ignore[arg-type]
-    return found
+            inputs[name] = draw.standard_normal(shape).astype(np.float32)  # type: ignore[arg-type]
+    return inputs
 
 
 GRAPHS = {"encoder": encoder(), "beside": BESIDE, "images": images(), "types": types(), "halves": halves(),
@@ -203,9 +203,9 @@ def packed(name: str) -> PackedOnDevice:
     if op.kind == "batch_matmul":
         kn = {"nt": 0, "nn": 1, "tn": 2}["".join(op.option("layout")) or "nn"]
         return packed_product(op.name, (one_of(op, "cuda_batched_simt_fp32", kn=kn),))
-    one = CudaEntry(regions=((0, 0),))
+    unsplit = CudaEntry(regions=((0, 0),))
     split = CudaEntry(regions=((0, 0),), splits=2)
-    return packed_op(op.name, (one_of(op, "cuda_simt_fp32"),), ((4, split), (200, one)))
+    return packed_op(op.name, (one_of(op, "cuda_simt_fp32"),), ((4, split), (200, unsplit)))
 
 
 def _packed_bytes(op: Op) -> PackedOnDevice:
@@ -218,8 +218,8 @@ def _packed_bytes(op: Op) -> PackedOnDevice:
 
 def one_of(op: Op, name: str, **more: int) -> MicroKernel:
     """A kernel of the family that takes any alignment, built for the op's steps."""
-    found: Any = next(one for one in (*CUDA_FAMILIES, *BATCHED_FAMILIES) if one.name == name)
-    kernel: MicroKernel = found.kernel(**(TILE | more))
+    kernel_family: Any = next(candidate for candidate in (*CUDA_FAMILIES, *BATCHED_FAMILIES) if candidate.name == name)
+    kernel: MicroKernel = kernel_family.kernel(**(TILE | more))
     return stepped(kernel, steps_of(op))
 
 
@@ -230,13 +230,13 @@ def planned(
     segments, parts, every = cut(graph), list[ExecutableModel](), list[Step]()
     names = (*graph.dimensions, *data_dimensions(graph))
     sizes = [dict.fromkeys(names, size) | {"batch": 2} for size in (3, 60)]
-    for place, segment in enumerate(flattened(segments)):
+    for index, segment in enumerate(flattened(segments)):
         if segment.graph is None:
             continue
         own = segment.graph
         steps = IlpPartitioner(own, Prices(sizes, GPU), serves=serves) if tuned else Greedy(own, tuned=False, serves=serves)
-        called = f"{name}.{place}" if chained(segments) else name
-        groups = first + sum(len(one.functions) for one in parts)
+        called = f"{name}.{index}" if chained(segments) else name
+        groups = first + sum(len(part.functions) for part in parts)
         parts.append(executable(called, own, steps.steps, groups, on_device=True))
         every += steps.steps
     return tuple(parts), executable_chain(name, graph, segments, parts) if chained(segments) else None, tuple(every)
@@ -259,29 +259,29 @@ def model_pack(
     """
     models, chains, specs = list[Any](), list[Any](), dict[str, None]()
     for name, graph in graphs.items():
-        first = sum(len(one.functions) for one in models)
+        first = sum(len(model.functions) for model in models)
         parts, chain, steps = planned(name, graph, first, tuned=tuned)
         models += parts
         chains += [] if chain is None else [chain]
         specs |= {step.op.name: None for step in steps if isinstance(step, Product)}
     models += others(models)
-    ops = [*(packed(one) for one in specs or {ANY: None}), *beside]
+    ops = [*(packed(spec) for spec in specs or {ANY: None}), *beside]
     kernels = {kernel.name: (family(kernel), kernel) for op in ops for kernel in op.micro_kernels}
     code.mkdir(parents=True, exist_ok=True)
     unit = code / f"{out.name}.cu"
     unit.write_text(device_unit(kernels, reduces=("fp32",)))
     cubin = cubin_of(unit, code, arch).read_bytes()
-    launches = [function for one in models for function in one.functions]
+    launches = [function for model in models for function in model.functions]
     groups = GroupSources(c=source_of([*models, *chains]), device=device_source_of(models), launches=launches, cache=code)
     library = out.with_suffix(".so")
 
     def compiled(kernels: Sequence[MicroKernel], arch: str, to: Path) -> None:
         to.write_bytes(cubin)
 
-    told = pack_library(ops, arch, linker or toolchain(), library, compiled, groups)
-    held = [*models, *chains]
-    ranges = {one.name: {dim: [1, LAST] for dim in one.document["dims"]} for one in held}
-    told = document(ops, arch) | told | {"tuning": {"model_ranges": ranges}}
-    write_pack(out, library, told, lambda _: None, {one.name: content_of(one) for one in held})
+    manifest = pack_library(ops, arch, linker or toolchain(), library, compiled, groups)
+    executables = [*models, *chains]
+    ranges = {model.name: {dim: [1, LAST] for dim in model.document["dims"]} for model in executables}
+    manifest = document(ops, arch) | manifest | {"tuning": {"model_ranges": ranges}}
+    write_pack(out, library, manifest, lambda _: None, {model.name: content_of(model) for model in executables})
     library.unlink()
     return out

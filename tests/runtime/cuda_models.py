@@ -40,27 +40,27 @@ class Server:
     def inputs(self, batch: int, seq: int) -> tuple[dict[str, Any], dict[str, Any]]:
         """Arrays of a request, and as tensors of the device."""
         arrays = given(self.graph, batch, seq)
-        return arrays, {name: self.device.upload(one) for name, one in arrays.items()}
+        return arrays, {name: self.device.upload(array) for name, array in arrays.items()}
 
     def outputs(self, batch: int, seq: int) -> dict[str, Any]:
         """Room for the results."""
         shapes = interpret(self.graph, given(self.graph, batch, seq))
         return {name: self.device.empty(shapes[name].shape, shapes[name].dtype.name) for name in self.graph.outputs}
 
-    def judge(self, arrays: dict[str, Any], found: dict[str, Any], what: object = "") -> None:
+    def judge(self, arrays: dict[str, Any], outputs: dict[str, Any], what: object = "") -> None:
         """The device's numbers beside the reference's."""
-        want = interpret(self.graph, arrays)
-        for name, tensor in found.items():
-            got = self.device.download(tensor, want[name].dtype.name)
-            far = np.abs(got.astype(np.float64) - want[name]) / np.maximum(1, np.abs(want[name]))
+        expected = interpret(self.graph, arrays)
+        for name, tensor in outputs.items():
+            got = self.device.download(tensor, expected[name].dtype.name)
+            far = np.abs(got.astype(np.float64) - expected[name]) / np.maximum(1, np.abs(expected[name]))
             assert np.max(far, initial=0) <= ALLOWED, f"{what} {name}: {np.max(far):.2g} away"
 
     def ask(self, batch: int, seq: int) -> None:
         """One request, judged."""
         arrays, tensors = self.inputs(batch, seq)
-        found = self.model.run(tensors, out=self.outputs(batch, seq), stream=self.stream)
+        outputs = self.model.run(tensors, out=self.outputs(batch, seq), stream=self.stream)
         self.device.wait(self.stream)
-        self.judge(arrays, found, f"{batch} x {seq}")
+        self.judge(arrays, outputs, f"{batch} x {seq}")
 
 
 def numbers(path: str) -> None:
@@ -68,11 +68,11 @@ def numbers(path: str) -> None:
     server = Server(path)
     for batch, seq in ((1, 1), (2, 7), (4, 64), (1, 33), (3, 5), (2, 70)):
         server.ask(batch, seq)
-    told = server.model.stats()
-    assert (told["out_of_range"], told["calls"], told["contexts"], told["plans"]) == (1, 6, 1, 6), told
+    stats = server.model.stats()
+    assert (stats["out_of_range"], stats["calls"], stats["contexts"], stats["plans"]) == (1, 6, 1, 6), stats
     of_model, of_pack = {step["op"] for step in server.model.schedule.steps if "op" in step}, server.pack.stats()
     assert all(of_pack[name]["calls"] >= 6 for name in of_model), of_pack
-    assert told["arena_bytes"] >= server.model.memory_bytes(batch=4, seq=64)
+    assert stats["arena_bytes"] >= server.model.memory_bytes(batch=4, seq=64)
     empty = {name: server.device.empty((0, 5), "int64") for name in ("ids", "mask")}
     shapes = server.model.shapes(empty)
     out = {name: server.device.empty(shapes[name], server.graph.types[name].dtype.replace("fp", "float")) for name in shapes}
@@ -105,15 +105,15 @@ def empty(path: str) -> None:
 
     for sizes in empty_models.SIZES:
         arrays = empty_models.given(sizes)
-        inputs = {name: tensor(one.shape, one.dtype.name) for name, one in arrays.items()}
-        for name, one in arrays.items():
-            if one.size:
-                server.device.put(inputs[name], one)
+        inputs = {name: tensor(array.shape, array.dtype.name) for name, array in arrays.items()}
+        for name, array in arrays.items():
+            if array.size:
+                server.device.put(inputs[name], array)
         shapes = server.model.shapes(inputs)
         out = {name: tensor(tuple(shapes[name]), kinds[server.graph.types[name].dtype]) for name in shapes}
-        found = server.model.run(inputs, out=out, stream=server.stream)
+        outputs = server.model.run(inputs, out=out, stream=server.stream)
         server.device.wait(server.stream)
-        server.judge(arrays, {name: one for name, one in found.items() if 0 not in one.shape}, sizes)
+        server.judge(arrays, {name: output for name, output in outputs.items() if 0 not in output.shape}, sizes)
 
 
 def steady(path: str) -> None:
@@ -125,9 +125,9 @@ def steady(path: str) -> None:
         out = server.outputs(batch, seq)
         driver.library.standin_counts_reset()
         server.model.run(tensors, out=out, stream=server.stream)
-        found = counts(driver)
-        asked = {"cuLaunchKernel", "cuStreamIsCapturing", "cuCtxGetCurrent", "cuCtxPushCurrent", "cuCtxPopCurrent"}
-        assert found.keys() <= asked and found["cuLaunchKernel"] >= 10, found
+        calls = counts(driver)
+        allowed = {"cuLaunchKernel", "cuStreamIsCapturing", "cuCtxGetCurrent", "cuCtxPushCurrent", "cuCtxPopCurrent"}
+        assert calls.keys() <= allowed and calls["cuLaunchKernel"] >= 10, calls
     server.device.wait(server.stream)
 
 
@@ -184,24 +184,24 @@ def streams(path: str) -> None:
     shared, errors = server.device.stream(), list[str]()
     sizes = ((1, 9), (3, 5), (2, 33), (4, 12))
 
-    def serve(place: int) -> None:
+    def serve(index: int) -> None:
         try:
-            stream = shared if place < 2 else server.device.stream()
-            asked = []
-            for batch, seq in (sizes[place:] + sizes[:place]) * 2:
+            stream = shared if index < 2 else server.device.stream()
+            requests = []
+            for batch, seq in (sizes[index:] + sizes[:index]) * 2:
                 arrays, tensors = server.inputs(batch, seq)
-                asked.append((arrays, server.model.run(tensors, out=server.outputs(batch, seq), stream=stream)))
+                requests.append((arrays, server.model.run(tensors, out=server.outputs(batch, seq), stream=stream)))
             server.device.wait(stream)
-            for arrays, found in asked:
-                server.judge(arrays, found, f"thread {place}")
+            for arrays, outputs in requests:
+                server.judge(arrays, outputs, f"thread {index}")
         except Exception as error:  # told by the main thread
             errors.append(repr(error)[:400])
 
-    running = [threading.Thread(target=serve, args=(place,)) for place in range(4)]
-    for one in running:
-        one.start()
-    for one in running:
-        one.join()
+    running = [threading.Thread(target=serve, args=(index,)) for index in range(4)]
+    for thread in running:
+        thread.start()
+    for thread in running:
+        thread.join()
     assert not errors, errors
     assert 3 <= server.model.stats()["contexts"] <= 4, server.model.stats()
 
@@ -242,7 +242,7 @@ def refusals(path: str) -> None:
     }  # fmt: skip
     name = next(iter(out))
     for what, (inputs, results, words) in wrong.items():
-        results = {name if key == "c" else key: one for key, one in results.items()}
+        results = {name if key == "c" else key: tensor for key, tensor in results.items()}
         with pytest.raises(UsageError) as refused:
             server.model.run(inputs, out=results, stream=server.stream)
         assert words in str(refused.value), f"{what}: {refused.value}"
@@ -306,10 +306,10 @@ def doors(path: str) -> None:
     arrays, tensors = server.inputs(2, 7)
     out, address = server.outputs(2, 7), server.model.bound._native.address
     queue, shapes = server.model.bound._queue, server.model.bound._shaping
-    ranks = sum(len(one.shape) for one in out.values())
+    ranks = sum(len(tensor.shape) for tensor in out.values())
     room, ends = np.zeros(ranks, np.int64), (*tensors.values(), *out.values())
     shapes(address, room, *tensors.values())
-    assert room.tolist() == [extent for one in out.values() for extent in one.shape]
+    assert room.tolist() == [extent for tensor in out.values() for extent in tensor.shape]
     first = next(iter(tensors.values()))
     for wrong in (
         (), (None, room, *tensors.values()), (address, room), (address, room, *ends), (address, None, *tensors.values()),
@@ -324,9 +324,9 @@ def doors(path: str) -> None:
         with pytest.raises(TypeError, match=r"model_queue: expected \(model, stream, inputs, outputs\)"):
             queue(*wrong)
     names = [*(f"input {name}" for name in tensors), *(f"out {name}" for name in out)]
-    for place, name in enumerate(names):
+    for index, name in enumerate(names):
         with pytest.raises(TypeError, match=f"{name} is not a tensor: pass a tensor of the pack's device"):
-            queue(address, server.stream, *ends[:place], 3, *ends[place + 1 :])
+            queue(address, server.stream, *ends[:index], 3, *ends[index + 1 :])
     server.ask(2, 7)
     with tvm_ffi.use_raw_stream(tvm_ffi.Device(2, 0), server.stream):
         server.device.begin(server.stream)
@@ -351,8 +351,8 @@ def freed(path: str) -> None:
         own = before - free_bytes(device)
         server.model.run(tensors, out=out, stream=server.stream)
         device.wait(server.stream)
-        taken = before - free_bytes(device) - own
-        assert taken > 0
+        used = before - free_bytes(device) - own
+        assert used > 0
         if captures:
             device.begin(server.stream)
             server.model.run(tensors, out=out, stream=server.stream)
@@ -362,7 +362,7 @@ def freed(path: str) -> None:
         del server.model
         gc.collect()
         left = before - free_bytes(device) - own
-        assert (left > 0) == captures, (captures, taken, left)
+        assert (left > 0) == captures, (captures, used, left)
         if captures:
             device.replay(graph, server.stream)
             server.judge(arrays, out, "a graph of a model that is gone")
@@ -386,7 +386,7 @@ def devices(path: str) -> None:
 
 
 ALL = (numbers, loops, empty, steady, captured, streams, many, refusals, faults, doors, driven, freed, devices, sequences)
-SCENARIOS: dict[str, Callable[[str], None]] = {one.__name__: one for one in ALL}
+SCENARIOS: dict[str, Callable[[str], None]] = {scenario.__name__: scenario for scenario in ALL}
 
 
 def run(name: str, *words: str) -> None:

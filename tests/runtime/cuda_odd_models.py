@@ -27,13 +27,13 @@ def twice() -> Graph:
     draw = np.random.default_rng(8)
     g = GraphBuilder()
     x = g.input("x", (B, T, WIDE))
-    one, other = (g.constant((draw.standard_normal((WIDE, WIDE)) / 6).astype(np.float32)) for _ in range(2))
+    matrix, other = (g.constant((draw.standard_normal((WIDE, WIDE)) / 6).astype(np.float32)) for _ in range(2))
     first, second = (g.constant(draw.standard_normal(WIDE).astype(np.float32)) for _ in range(2))
     h = x
-    for weight, bias in ((one, ""), (one, ""), (other, ""), (one, first), (one, second), (other, first)):
+    for weight, bias in ((matrix, ""), (matrix, ""), (other, ""), (matrix, first), (matrix, second), (other, first)):
         h = g.add("contract", h, weight, labels="btk,kn->btn")
         h = g.map("add", h, bias) if bias else h
-    h = g.map("max", g.add("contract", h, one, labels="btk,kn->btn"), 0.0)
+    h = g.map("max", g.add("contract", h, matrix, labels="btk,kn->btn"), 0.0)
     least = g.map("neg", h)
     rows = g.add("reshape", x, shape=(B * T, WIDE))
     return g.finish(h, least, rows, g.add("reshape", least, shape=(B, T * WIDE)))
@@ -78,41 +78,41 @@ class Other:
 
 def others(models: Sequence[ExecutableModel]) -> list[Other]:
     """Beside the models of ``ODD``: one with outputs that are shapes of an input and of an output, and damaged ones."""
-    by_name = {one.name: one for one in models}
+    by_name = {model.name: model for model in models}
     sound, few = by_name[TWICE], by_name[SMALL]
-    found = [_changed(sound, ALIASED, _alias)]
-    found += [_changed(sound, name, change) for name, change in DAMAGE.items()]
+    variants = [_changed(sound, ALIASED, _alias)]
+    variants += [_changed(sound, name, change) for name, change in DAMAGE.items()]
     group = by_name[LARGE].document["steps"][1]["group"]
-    found.append(_changed(few, MISSING, lambda told: told["steps"][0].update(group=group)))
-    return [*found, *(_reworded(sound, name, *pair) for name, pair in _words(sound.document).items()), _cut(sound)]
+    variants.append(_changed(few, MISSING, lambda schedule: schedule["steps"][0].update(group=group)))
+    return [*variants, *(_reworded(sound, name, *pair) for name, pair in _words(sound.document).items()), _cut(sound)]
 
 
 ALIASED, CUT, MISSING = "aliased", "a_checksum_of_others", "another_group"
 SAME = {ALIASED: TWICE}  # models that compute what another does
 DAMAGE = {  # of a schedule: a layer is given what was not bound for it
-    "a_weight_that_is_computed": lambda told: told["steps"][1].update(weight="contract"),
-    "a_bias_that_is_computed": lambda told: told["steps"][3]["constants"].update(bias="contract_7"),
+    "a_weight_that_is_computed": lambda schedule: schedule["steps"][1].update(weight="contract"),
+    "a_bias_that_is_computed": lambda schedule: schedule["steps"][3]["constants"].update(bias="contract_7"),
 }
 WEIGHTS = (*DAMAGE, "a_weight_reshaped", "a_weight_reordered", "a_bias_reshaped", "a_number_as_bias")
 
 
-def _alias(told: dict[str, Any]) -> None:
-    for place in (-2, -1):
-        of, out = told["steps"][place]["tensors"]
-        told["steps"][place] = {"do": "alias", "out": out, "of": of}
+def _alias(schedule: dict[str, Any]) -> None:
+    for index in (-2, -1):
+        of, out = schedule["steps"][index]["tensors"]
+        schedule["steps"][index] = {"do": "alias", "out": out, "of": of}
 
 
 def _changed(model: ExecutableModel, name: str, change: Any) -> Other:
-    told = json.loads(model.schedule) | {"name": name}
-    change(told)
-    return Other(name, told, model.weights, bytecode.schedule_words(told, len(model.weights)))
+    schedule = json.loads(model.schedule) | {"name": name}
+    change(schedule)
+    return Other(name, schedule, model.weights, bytecode.schedule_words(schedule, len(model.weights)))
 
 
-def _words(told: Mapping[str, Any]) -> dict[str, tuple[list[int], list[int]]]:
+def _words(schedule: Mapping[str, Any]) -> dict[str, tuple[list[int], list[int]]]:
     """Words of an operand of the first layer with a bias, and what stands there instead."""
-    held = [name for name, _ in (*sorted(told["tensors"].items()), *sorted(told["weights"].items()))]
-    step = told["steps"][3]
-    weight, bias = held.index(step["weight"]), held.index(step["constants"]["bias"])
+    names = [name for name, _ in (*sorted(schedule["tensors"].items()), *sorted(schedule["weights"].items()))]
+    step = schedule["steps"][3]
+    weight, bias = names.index(step["weight"]), names.index(step["constants"]["bias"])
     named = [3, 4, *struct.unpack("<q", b"bias\0\0\0\0")]
     return {
         "a_weight_reshaped": ([1, weight, -1, 0], [1, weight, 2, 2, 2, 0]),
@@ -123,14 +123,14 @@ def _words(told: Mapping[str, Any]) -> dict[str, tuple[list[int], list[int]]]:
 
 
 def _reworded(model: ExecutableModel, name: str, before: list[int], after: list[int]) -> Other:
-    words = bytecode.schedule_words(told := json.loads(model.schedule) | {"name": name}, len(model.weights))[4:]
-    at = next(place for place in range(len(words)) if words[place : place + len(before)] == before)
+    words = bytecode.schedule_words(schedule := json.loads(model.schedule) | {"name": name}, len(model.weights))[4:]
+    at = next(i for i in range(len(words)) if words[i : i + len(before)] == before)
     words[at : at + len(before)] = after
     head = [bytecode.MAGIC, bytecode.VERSION, len(words) + 4, bytecode._checksum(words)]
-    return Other(name, told, model.weights, [*head, *words])
+    return Other(name, schedule, model.weights, [*head, *words])
 
 
 def _cut(model: ExecutableModel) -> Other:
-    sound = _changed(model, CUT, lambda told: None)
+    sound = _changed(model, CUT, lambda schedule: None)
     sound.words[3] ^= 1
     return sound

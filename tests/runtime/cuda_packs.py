@@ -40,7 +40,7 @@ from haotuner.spec.op import Op
 from tests.run_folder import toolchain
 from tests.runtime.cuda_generated_packs import packed_generated
 
-_TILES = {one.name for one in CUDA_FAMILIES}
+_TILES = {family.name for family in CUDA_FAMILIES}
 FIRST, LAST = 2, 200  # rows that the plans say they were tuned for
 
 
@@ -56,20 +56,24 @@ class Pick:
     def __post_init__(self) -> None:
         """Kernels are built for the op's steps."""
         op = Op.parse(self.op)
-        found = tuple(
-            stepped(one, steps_of(op, phased="_phases_" in one.family)) if one.family in _TILES else one
-            for one in self.kernels
+        kernels = tuple(
+            stepped(kernel, steps_of(op, phased="_phases_" in kernel.family)) if kernel.family in _TILES else kernel
+            for kernel in self.kernels
         )
-        object.__setattr__(self, "kernels", found)
+        object.__setattr__(self, "kernels", kernels)
 
     @property
     def cells(self) -> tuple[tuple[int, CudaEntry], ...]:
         """Three parts of k, then one region, then two."""
-        one = CudaEntry(regions=((0, 0),))
+        one_region = CudaEntry(regions=((0, 0),))
         if self.op.startswith("grouped"):  # one launch
-            return (4, CudaEntry(regions=((len(self.kernels) - 1, 0),))), (LAST, one)
+            return (4, CudaEntry(regions=((len(self.kernels) - 1, 0),))), (LAST, one_region)
         first = 128 // int(dict(self.kernels[0].params)["bm"])  # tiles; the shortest m of the cell have no second region
-        return (4, CudaEntry(regions=((0, 0),), splits=3)), (100, one), (LAST, CudaEntry(regions=((0, first), (1, 0))))
+        return (
+            (4, CudaEntry(regions=((0, 0),), splits=3)),
+            (100, one_region),
+            (LAST, CudaEntry(regions=((0, first), (1, 0)))),
+        )
 
 
 _SIMT, _WGMMA, _MMA = (
@@ -113,7 +117,7 @@ KN_TURING = Pick(
     ),
     dtype="float16",
 )
-_GROUPED = {one.name: one for one in GROUPED_FAMILIES}
+_GROUPED = {family.name: family for family in GROUPED_FAMILIES}
 GROUPED_HOPPER = Pick(
     arch="sm_90a",
     op="grouped_n72_k136_g6_fp16",
@@ -140,7 +144,7 @@ GROUPED_KN = Pick(
 )
 GROUPED_PICKS = (GROUPED_HOPPER, GROUPED_FP32, GROUPED_KN)
 KN_PICKS = (KN_HOPPER, KN_TURING)  # weights stored (k, n)
-_BATCHED = {one.name: one for one in BATCHED_FAMILIES}
+_BATCHED = {family.name: family for family in BATCHED_FAMILIES}
 PRODUCT_FP16 = Pick(  # wide copies, and single ones that take any alignment
     arch="sm_80",
     op="batch_matmul_k16_fp16_nt",
@@ -237,11 +241,11 @@ TRANSPOSED_PICKS = (  # products first, gathered by a launch: channels first, la
 )  # fmt: skip
 
 
-def _direct(arch: str, spec: str, place: int) -> Pick:
+def _direct(arch: str, spec: str, index: int) -> Pick:
     """A convolution without columns by one of its kernels, which are the same on every device."""
     op, any_device = Op.parse(spec), None
     kernels: Any = tuple(CudaDirect(op.dtype).points(op, any_device))  # type: ignore[arg-type]
-    return Pick(arch=arch, op=op.name, kernels=(kernels[place],), dtype=DTYPES[op.dtype].numpy)
+    return Pick(arch=arch, op=op.name, kernels=(kernels[index],), dtype=DTYPES[op.dtype].numpy)
 
 
 DIRECT_PICKS = (  # a feature from its channel: channels first; last, two features a channel; lines
@@ -286,8 +290,8 @@ TENSOR_PICK = Pick(arch="sm_90a", op=_IN_SHORT.name, dtype="bfloat16", kernels=t
 ))  # fmt: skip
 _LOG_SOFTMAX = CudaGenerated(KINDS["log_softmax"])
 STAGES_PICK = Pick(  # short rows by a program whose output may not be its input, long ones by parts
-    arch="sm_80", op="log_softmax", dtype="float32", kernels=tuple(_LOG_SOFTMAX.kernel_of(one, Op.parse("log_softmax:"))
-    for one in (Schedule(lane_axis=0, lanes=32, unroll=1),
+    arch="sm_80", op="log_softmax", dtype="float32", kernels=tuple(_LOG_SOFTMAX.kernel_of(schedule, Op.parse("log_softmax:"))
+    for schedule in (Schedule(lane_axis=0, lanes=32, unroll=1),
                 Schedule(lane_axis=1, lanes=64, unroll=2, folds=(2, 2), packed=2, held=True, parts=4))
 ))  # fmt: skip
 ONE_FOLD_PICKS = (PARTS_PICK, ATTENTION_PICK, TENSOR_PICK, STAGES_PICK)  # blocks share a row
@@ -296,7 +300,7 @@ TURNED_PICKS = (PRODUCT_TN, PRODUCT_TN_FP32)
 
 def family(kernel: MicroKernel) -> Any:
     """The family of a CUDA kernel."""
-    return next((one for one in CUDA_FAMILIES if one.name == kernel.family), None) or family_named(kernel.family)
+    return next((known for known in CUDA_FAMILIES if known.name == kernel.family), None) or family_named(kernel.family)
 
 
 def packed_op(name: str, kernels: Sequence[MicroKernel], cells: Sequence[tuple[int, CudaEntry]]) -> PackedCudaDense:
@@ -332,16 +336,18 @@ def packed_product(name: str, kernels: Sequence[MicroKernel]) -> PackedCudaProdu
         kind=op.kind,
         axes=axes_of(op, dict.fromkeys(op.dynamic, (1, LAST))),
         operands=placed_operands(op),
-        kernels=[SlicedKernel(name=one.name, tile=family(one).tile(one).extent, kernel=one) for one in kernels],
+        kernels=[
+            SlicedKernel(name=kernel.name, tile=family(kernel).tile(kernel).extent, kernel=kernel) for kernel in kernels
+        ],
         plans=[SlicedPlan(threads=1, grid={op.dynamic[0]: (2, LAST)}, entries=[SlicedEntry(kernel=0)] * 2)],
-        launches=[family(one).launch(one) for one in kernels],
+        launches=[family(kernel).launch(kernel) for kernel in kernels],
     )
 
 
 def packed_conv(name: str, kernels: Sequence[MicroKernel]) -> PackedCudaConv:
     """A convolution with one plan by its first dynamic axis: the last kernel everywhere."""
     op = Op.parse(name)
-    tiles = [conv_families(op)[0].tile(one) for one in kernels]
+    tiles = [conv_families(op)[0].tile(kernel) for kernel in kernels]
     return PackedCudaConv(
         op=op,
         ranges=dict.fromkeys(op.dynamic, (1, 24)),
@@ -349,14 +355,14 @@ def packed_conv(name: str, kernels: Sequence[MicroKernel]) -> PackedCudaConv:
         tiles=tuple({**tile.extent, **tile.step} for tile in tiles),
         plans=(SlicedPlan(threads=1, grid={op.dynamic[0]: (2, 24)}, entries=[SlicedEntry(kernel=len(kernels) - 1)] * 2),),
         packed_floats=1,
-        launches=[family(one).launch(one) for one in kernels],
+        launches=[family(kernel).launch(kernel) for kernel in kernels],
     )
 
 
 def document(ops: Sequence[PackedOnDevice], arch: str, **device: Any) -> dict[str, Any]:
     """The manifest's content, as `haotuner tune` writes it."""
-    told = {"id": f"stand-in-{arch.replace('_', '-')}", "arch": arch, "kind": "cuda", "name": f"stand-in {arch}"}
-    return {"haotuner": "0", "device": told | device, "ops": [op.entry({}) for op in ops]}
+    profile = {"id": f"stand-in-{arch.replace('_', '-')}", "arch": arch, "kind": "cuda", "name": f"stand-in {arch}"}
+    return {"haotuner": "0", "device": profile | device, "ops": [op.entry({}) for op in ops]}
 
 
 def make_pack(
@@ -368,7 +374,7 @@ def make_pack(
     def compile_object(kernels: Sequence[MicroKernel], arch: str, to: Path) -> None:
         to.write_bytes(cubin.read_bytes())
 
-    told = pack_library(ops, arch, linker or toolchain(), library, compile_object)
-    write_pack(out, library, document(ops, arch, **device) | told, lambda _: None)
+    driver = pack_library(ops, arch, linker or toolchain(), library, compile_object)
+    write_pack(out, library, document(ops, arch, **device) | driver, lambda _: None)
     library.unlink()
     return out

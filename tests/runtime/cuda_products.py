@@ -60,10 +60,10 @@ class Products:
 
     def right(self, x: Any, w: Any, what: object, gap: int = 0, ends: tuple[int, ...] = ()) -> None:
         """A call on compact factors, or with gaps behind rows."""
-        want = self.exact(x, w)
-        y = self.placed(np.full(want.shape, UNTOUCHED, self.dtype), gap)
+        expected = self.exact(x, w)
+        y = self.placed(np.full(expected.shape, UNTOUCHED, self.dtype), gap)
         self.run(self.placed(x, gap), self.placed(w, gap), y)
-        assert np.array_equal(self.device.download(y, self.dtype).astype(np.float64), want), what
+        assert np.array_equal(self.device.download(y, self.dtype).astype(np.float64), expected), what
 
 
 def products(path: str) -> None:
@@ -86,12 +86,12 @@ def products(path: str) -> None:
     placed = served.device.empty((b, h, t, k), served.dtype, strides=heads) if served.across else served.placed(w)
     if served.across:
         served.device.put(placed, w)
-    want = served.exact(q.transpose(0, 2, 1, 3), w)
-    y = served.device.upload(np.full(want.shape, UNTOUCHED, served.dtype))
+    expected = served.exact(q.transpose(0, 2, 1, 3), w)
+    y = served.device.upload(np.full(expected.shape, UNTOUCHED, served.dtype))
     driver.library.standin_counts_reset()
     served.run(x, placed, y)
     assert counts(driver)["cuLaunchKernel"] == 1
-    assert np.array_equal(served.device.download(y, served.dtype).astype(np.float64), want), "heads"
+    assert np.array_equal(served.device.download(y, served.dtype).astype(np.float64), expected), "heads"
     driver.library.standin_counts_reset()
     for batch, m, n in (((0,), 3, 3), ((2,), 0, 5), ((2,), 5, 0)):
         empty = [
@@ -121,14 +121,14 @@ def turned(path: str) -> None:
     device = served.device
     for b, m, n, k in ((1, 1, 1, 1), (3, 7, 7, 13), (2, 33, 70, 40), (5, 70, 20, 5)):
         x, w, mask = served.drawn(1, k, m), served.drawn(b, k, n, seed=1), served.drawn(m, 1, seed=2)
-        want = served.exact(x.swapaxes(-1, -2), w)
+        expected = served.exact(x.swapaxes(-1, -2), w)
         for gap in (0, 5):
-            y = served.placed(np.full(want.shape, UNTOUCHED, served.dtype), gap)
+            y = served.placed(np.full(expected.shape, UNTOUCHED, served.dtype), gap)
             served.op.run(
                 served.placed(x, gap), served.placed(w, gap), out=y, stream=served.stream, mask=device.upload(mask)
             )
             device.wait(served.stream)
-            assert np.array_equal(device.download(y, served.dtype).astype(np.float64), want + mask), (b, m, n, k, gap)
+            assert np.array_equal(device.download(y, served.dtype).astype(np.float64), expected + mask), (b, m, n, k, gap)
     skewed = device.empty((2, 5, 6), served.dtype, strides=(100, 12, 2))
     with pytest.raises(ValueError, match=f"^{served.op.name}: x has inner stride 2"):
         served.op.run(skewed, device.empty((2, 5, 3), served.dtype), out=device.empty((2, 6, 3), served.dtype), stream=0)
@@ -145,17 +145,17 @@ def products_beside(path: str) -> None:
         each = np.exp2(np.arange(int(np.prod(b)), dtype=np.float32) % 3 - 1).reshape(b)
         scales = [0.5, each if b else 2.0]
         calls = [{"mask": mask, "scale": scale} for mask, scale in zip(masks, scales * len(masks), strict=False)]
-        for given in ({"bias": bias}, {"scale": 0.25}, {"bias": bias, "mask": masks[0], "scale": scales[-1]}, *calls):
-            want = finished(served.exact(x, w), **given)
-            y = served.placed(np.full(want.shape, UNTOUCHED, served.dtype))
-            placed = {name: value if np.ndim(value) == 0 else device.upload(value) for name, value in given.items()}
+        for operands in ({"bias": bias}, {"scale": 0.25}, {"bias": bias, "mask": masks[0], "scale": scales[-1]}, *calls):
+            expected = finished(served.exact(x, w), **operands)
+            y = served.placed(np.full(expected.shape, UNTOUCHED, served.dtype))
+            placed = {name: value if np.ndim(value) == 0 else device.upload(value) for name, value in operands.items()}
             driver.library.standin_counts_reset()
             served.op.run(served.placed(x), served.placed(w), out=y, stream=served.stream, **placed)
             assert counts(driver)["cuLaunchKernel"] == 1
             device.wait(served.stream)
             eps = DTYPES[Op.parse(served.op.name).dtype].eps
-            error = np.abs(device.download(y, served.dtype).astype(np.float64) - want)
-            assert (error <= eps * np.abs(want)).all(), (b, m, n, list(given), error.max())
+            error = np.abs(device.download(y, served.dtype).astype(np.float64) - expected)
+            assert (error <= eps * np.abs(expected)).all(), (b, m, n, list(operands), error.max())
     number, y = np.array(0.25, np.float32), served.placed(np.full((5, 6), UNTOUCHED, served.dtype))
     x, w = served.drawn(5, k), served.factor((), 6, k)
     served.op.run(served.placed(x), served.placed(w), out=y, stream=served.stream, scale=number)
@@ -171,13 +171,13 @@ def products_elsewhere(path: str) -> None:
     x, w = served.drawn(2, 5, k), served.factor((2,), 6, k)
     bias, mask, each = served.drawn(6, seed=2), served.drawn(5, 6, seed=3), np.array([0.5, 2.0], np.float32)
     factors = device.upload(x), device.upload(w)
-    for given in ({"scale": 0.5}, {"scale": 0.25, "bias": bias, "mask": mask}, {"scale": each, "mask": mask}):
-        want = finished(served.exact(x, w), **given)
-        y = device.upload(np.full(want.shape, UNTOUCHED, served.dtype))
-        placed = {name: value if np.ndim(value) == 0 else device.upload(value) for name, value in given.items()}
+    for operands in ({"scale": 0.5}, {"scale": 0.25, "bias": bias, "mask": mask}, {"scale": each, "mask": mask}):
+        expected = finished(served.exact(x, w), **operands)
+        y = device.upload(np.full(expected.shape, UNTOUCHED, served.dtype))
+        placed = {name: value if np.ndim(value) == 0 else device.upload(value) for name, value in operands.items()}
         served.op.run(*factors, out=y, stream=served.stream, **placed)
         device.wait(served.stream)
-        assert np.array_equal(device.download(y, served.dtype).astype(np.float64), want), list(given)
+        assert np.array_equal(device.download(y, served.dtype).astype(np.float64), expected), list(operands)
     for name, value in (("scale", each), ("bias", bias), ("mask", mask)):
         y = device.empty((2, 5, 6), served.dtype)
         with pytest.raises(ValueError, match=f"{name} lives on cuda:0, x on cuda:1: copy it there"):
@@ -208,7 +208,7 @@ def product_refusals(path: str) -> None:
     x, w = served.drawn(2, 5, k), served.factor((2,), 6, k)
     good = [served.device.upload(x), served.device.upload(w), served.device.empty((2, 5, 6), served.dtype)]
     deep = served.drawn(2, 5, k + 8)
-    for place, wrong, kind, words in (
+    for index, wrong, kind, words in (
         (0, np.zeros((2, 5, k), np.float32), ValueError, "x lives on the CPU"),
         (0, served.device.upload(deep), ValueError, f"w has extent {k} on axis k, x has {k + 8}; they must be equal"),
         (1, served.device.empty(w.shape, "int32"), TypeError, "w has dtype code 0 with 32 bits"),
@@ -219,10 +219,10 @@ def product_refusals(path: str) -> None:
         (2, good[0], ValueError, "out"),
         (0, [1.0], TypeError, "x is a list; pass a tensor of the pack's device"),
     ):  # fmt: skip
-        given = [*good]
-        given[place] = wrong
+        operands = [*good]
+        operands[index] = wrong
         with pytest.raises(kind, match=words) as raised:
-            served.op.run(*given[:2], out=given[2], stream=served.stream)
+            served.op.run(*operands[:2], out=operands[2], stream=served.stream)
         assert str(raised.value).startswith(f"{served.op.name}: "), str(raised.value)
     empty, dtype = served.device.empty, served.dtype
     for name, wrong, kind, words in (
@@ -257,12 +257,12 @@ def product_faults(path: str) -> None:
     good = served.device.upload(x), served.device.upload(w), served.device.empty((2, 5, 6), served.dtype)
     shapes = (x.shape, w.shape, (2, 5, 6))
 
-    def nowhere(place: int, *strides: int, device: int = 0) -> Any:
+    def nowhere(index: int, *strides: int, device: int = 0) -> Any:
         """A factor, or the output, in memory that nobody has: it is refused before it is read."""
-        return tvm_ffi.from_dlpack(Capsule(FAR + (place << 44), shapes[place], served.dtype, device, strides or None))
+        return tvm_ffi.from_dlpack(Capsule(FAR + (index << 44), shapes[index], served.dtype, device, strides or None))
 
-    wide = tuple(shapes[place][-1] for place in range(3))
-    for place, wrong, words in (
+    wide = tuple(shapes[index][-1] for index in range(3))
+    for index, wrong, words in (
         (0, nowhere(0, 8, 1 << 31, 1), "x has the row stride 2147483648; expected one in"),
         (0, nowhere(0, 8, -wide[0], 1), "x has the row stride -"),
         (1, nowhere(1, 8, 1 << 31, 1), "w has the row stride 2147483648; expected one in"),
@@ -273,16 +273,16 @@ def product_faults(path: str) -> None:
         (1, nowhere(1, device=1), "w lives on cuda:1, x on cuda:0: copy it there"),
         (2, nowhere(2, device=1), "out lives on cuda:1, x on cuda:0: copy it there"),
     ):
-        given: list[Any] = [*good]
-        given[place] = wrong
+        operands: list[Any] = [*good]
+        operands[index] = wrong
         with pytest.raises(ValueError, match=words):
-            served.op.run(*given[:2], out=given[2], stream=served.stream)
+            served.op.run(*operands[:2], out=operands[2], stream=served.stream)
     several = served.drawn(2, 1, 2, 1, 5, k), served.factor((1, 2, 1, 2), 6, k), np.zeros((2, 2, 2, 2, 5, 6), served.dtype)
-    placed = [served.device.upload(one) for one in several]
+    placed = [served.device.upload(array) for array in several]
     with pytest.raises(ValueError, match="its batch axes fold into 4; a device takes up to 3"):
         served.op.run(*placed[:2], out=placed[2], stream=served.stream)
     with pytest.raises(ValueError, match="there is no device cuda:99"):
-        served.op.run(*(nowhere(place, device=99) for place in (0, 1)), out=nowhere(2, device=99), stream=served.stream)
+        served.op.run(*(nowhere(index, device=99) for index in (0, 1)), out=nowhere(2, device=99), stream=served.stream)
     current = ctypes.c_void_p(0)
     for function in ("cuLaunchKernel", "cuCtxPushCurrent"):
         driver.fail(function, "2", 1)
@@ -304,7 +304,7 @@ def skewed(served: Products, x: Any, w: Any, name: str) -> None:
         return (values.shape[1] * apart + matrix, apart, 1)
 
     upload = served.device.upload
-    for what, one, other in (
+    for what, placed_x, placed_w in (
         ("an odd address of x", upload(x, skip=1), upload(w)),
         ("odd rows of x", upload(x, strides=strides(x, 1, 3)), upload(w)),
         ("odd matrices of x", upload(x, strides=strides(x, 0, 1)), upload(w)),
@@ -314,7 +314,7 @@ def skewed(served: Products, x: Any, w: Any, name: str) -> None:
     ):
         before = served.pack.stats()[name]["fallbacks"]
         y = upload(np.full((*x.shape[:-1], 6), UNTOUCHED, served.dtype))
-        served.run(one, other, y)
-        found = served.device.download(y, served.dtype).astype(np.float64)
-        assert np.array_equal(found, served.exact(x, w)), what
+        served.run(placed_x, placed_w, y)
+        output = served.device.download(y, served.dtype).astype(np.float64)
+        assert np.array_equal(output, served.exact(x, w)), what
         assert served.pack.stats()[name]["fallbacks"] == before + 1, what

@@ -49,8 +49,8 @@ def refusals(path: str) -> None:
     refused(ValueError, "rows of out overlap: row stride 1", y_=empty((4, n), dtype, strides=(1, 1)))
     both = served.device.upload(np.zeros((4, max(n, k)), dtype))
     refused(ValueError, "out shares memory with x", _part(served, both, k), _part(served, both, n))
-    for what, kept in {"the weight": served.linear.bound.weight, "the bias": served.linear.bound.channels[0]}.items():
-        inside = _at(served, kept, (1, n))
+    for what, tensor in {"the weight": served.linear.bound.weight, "the bias": served.linear.bound.channels[0]}.items():
+        inside = _at(served, tensor, (1, n))
         assert what
         refused(ValueError, "out shares memory with the weight or the bias", empty((1, k), dtype), inside)
     with pytest.raises(ValueError, match="does not say its current stream: pass stream="):

@@ -67,7 +67,7 @@ def runs(folder: Path, name: str, pick: Pick) -> Iterator[tuple[str, str]]:
     data, pack = folder / f"{name}-{pick.arch}.c", folder / f"{name}-{pick.arch}"
     data.write_text(pack_data(ops, cubin, pick.arch))
     shared = ("-shared", "-fPIC", "-fvisibility=hidden", *flags)
-    library = cc([data, *(NATIVE / one for one in PACK_SOURCES)], folder / f"{name}.so", *shared)
+    library = cc([data, *(NATIVE / source for source in PACK_SOURCES)], folder / f"{name}.so", *shared)
     write_pack(pack, library, document(ops, pick.arch), lambda _: None)
     program = cc([HERE / "drive_cuda.c", *LIBRARY], folder / f"drive_{name}", *flags)
     for mode, fail in (("threads", ""), ("together", f"{SLOWLY},cuModuleGetFunction:2=2")):
@@ -110,7 +110,7 @@ def beside(folder: Path, name: str) -> Iterator[tuple[str, str]]:
     cubin = beside_pack(pack, folder / "code", linker(folder, name))
     command = [sys.executable, "-m", "tests.runtime.cuda_beside", str(pack), str(cubin)]
     yield "outputs of one launch", _run(folder, pick, command, preload=RUNTIMES[name])
-    (op,) = (one.name for one in read_manifest(pack).ops if one.name.startswith("group_maps"))
+    (op,) = (entry.name for entry in read_manifest(pack).ops if entry.name.startswith("group_maps"))
     program = cc([HERE / "drive_beside.c", *LIBRARY], folder / f"drive_beside_{name}", *BUILDS[name])
     yield "drive_beside", _run(folder, pick, [str(program), str(pack), op])
 
@@ -177,8 +177,8 @@ def _run(
 
 
 def _library(name: str) -> str:
-    asked = [str(toolchain().compiler), f"-print-file-name={name}"]
-    return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+    command = [str(toolchain().compiler), f"-print-file-name={name}"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def main() -> None:
@@ -192,7 +192,7 @@ def main() -> None:
                 print(f"{name} {pick.arch} {what}: {why or 'clean'}", flush=True)
                 bad += bool(why)
         others = (kinds, models, beside) if name == "address" else (models,)
-        for what, why in (one for of in others for one in of(folder, name)):
+        for what, why in (outcome for of in others for outcome in of(folder, name)):
             print(f"{name} {what}: {why or 'clean'}", flush=True)
             bad += bool(why)
     sys.exit(bool(bad))

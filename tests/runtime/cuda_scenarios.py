@@ -129,9 +129,9 @@ def overlapping(served: Served) -> None:
     assert served.stats()["fallbacks"] == before + (served.pick is WGMMA)
     served.linear.prepare(served.stream)
     before = served.stats()["fallbacks"]
-    one, y = served.rows(1), served.out(1)
-    served.call(served.device.upload(one, strides=(served.op.k + 1, 1)), y)
-    served.judge(y, one, "one row")
+    row, y = served.rows(1), served.out(1)
+    served.call(served.device.upload(row, strides=(served.op.k + 1, 1)), y)
+    served.judge(y, row, "one row")
     assert served.stats()["fallbacks"] == before
 
 
@@ -155,7 +155,7 @@ def stored(path: str) -> None:
 def looked(path: str) -> None:
     """What the library says it would launch for each m: the plan's cell, and beyond the last one it grown by whole tiles."""
     served = Served(path)
-    look_up, said = library(path)["ht_look_up"], np.zeros(10, np.int64)
+    look_up, output = library(path)["ht_look_up"], np.zeros(10, np.int64)
     tiles = [int(dict(kernel.params)["bm"]) for kernel in served.pick.kernels]
     for m in range(1, LAST + 130):
         bound, entry = next((cell for cell in served.pick.cells if cell[0] >= m), served.pick.cells[-1])
@@ -165,10 +165,10 @@ def looked(path: str) -> None:
         parts = [(entry.regions[0][0], m)]
         if entry.regions[0][1] and first < m:
             parts = [(entry.regions[0][0], first), (entry.regions[1][0], m - first)]
-        said[:] = -1
-        look_up(0, 0, m, said)
+        output[:] = -1
+        look_up(0, 0, m, output)
         expected = [len(parts), entry.splits, *(n for kernel, rows in parts for n in (kernel, -(-rows // tiles[kernel])))]
-        assert said[: len(expected)].tolist() == expected, (m, said, expected)
+        assert output[: len(expected)].tolist() == expected, (m, output, expected)
 
 
 def unprepared(path: str) -> None:
@@ -230,19 +230,19 @@ def threads(path: str) -> None:
             served.linear.prepare(stream)
     packs = [served.pack]
 
-    def serve(place: int) -> None:
+    def serve(index: int) -> None:
         try:
             for turn in range(6):
-                stream = streams[place][turn % 2]
-                x = served.rows((3, 17, 120)[turn % 3] + place)
+                stream = streams[index][turn % 2]
+                x = served.rows((3, 17, 120)[turn % 3] + index)
                 y = served.out(x.shape[0])
                 served.linear(served.device.upload(x), out=y, stream=stream)
                 served.device.wait(stream)
-                served.judge(y, x, f"thread {place}, turn {turn}")
+                served.judge(y, x, f"thread {index}, turn {turn}")
         except BaseException as error:  # told by the main thread
             wrong.append(repr(error))
 
-    workers = [threading.Thread(target=serve, args=(place,)) for place in range(8)]
+    workers = [threading.Thread(target=serve, args=(index,)) for index in range(8)]
     for worker in workers:
         worker.start()
     for _ in range(3):
@@ -255,22 +255,22 @@ def threads(path: str) -> None:
 
 def devices(path: str) -> None:
     """Two devices in one process, a tensor of the one to the other, and the caller's own context left as it was."""
-    one, two = Served(path), Served(path, ordinal=1)
-    for served in (one, two, one):
+    first, second = Served(path), Served(path, ordinal=1)
+    for served in (first, second, first):
         x, y = served.rows(20), served.out(20)
         served.call(served.device.upload(x), y)
         served.judge(y, x, f"device {served.device.ordinal}")
-    x, y = one.device.upload(one.rows(4)), one.out(4)
+    x, y = first.device.upload(first.rows(4)), first.out(4)
     with pytest.raises(ValueError, match=r"x lives on cuda:0, the weight on cuda:1: copy it there"):
-        two.linear(x, out=y, stream=two.stream)
+        second.linear(x, out=y, stream=second.stream)
     with pytest.raises(ValueError, match="out lives on cuda:1, the weight on cuda:0"):
-        one.linear(x, out=two.out(4), stream=one.stream)
+        first.linear(x, out=second.out(4), stream=first.stream)
     with pytest.raises(RuntimeError, match="is the stream alive, and one of this device's primary context"):
-        one.linear(x, out=y, stream=two.stream)
-    one.call(x, y)
-    one.judge(y, one.rows(4), "after the refusals")
+        first.linear(x, out=y, stream=second.stream)
+    first.call(x, y)
+    first.judge(y, first.rows(4), "after the refusals")
     with pytest.raises(ValueError, match="bias lives on cuda:1, the weight on cuda:0"):
-        one.op.bind(one.device.upload(one.weight), two.device.upload(two.bias))
+        first.op.bind(first.device.upload(first.weight), second.device.upload(second.bias))
 
 
 def context(path: str) -> None:
@@ -279,18 +279,18 @@ def context(path: str) -> None:
     x, y = served.device.upload(served.rows(20)), served.out(20)
     other, driver = Device(1), Driver()
     current = ctypes.c_void_p(0)
-    for wanted in (None, served.device.context.value, other.context.value):
-        if wanted is not None:
-            served.device.call("cuCtxPushCurrent_v2", ctypes.c_void_p(wanted))
+    for handle in (None, served.device.context.value, other.context.value):
+        if handle is not None:
+            served.device.call("cuCtxPushCurrent_v2", ctypes.c_void_p(handle))
         pushed = driver.count("cuCtxPushCurrent")
         served.linear(x, out=y, stream=served.stream)
-        assert (driver.count("cuCtxPushCurrent") == pushed) == (wanted == served.device.context.value), "it is current"
+        assert (driver.count("cuCtxPushCurrent") == pushed) == (handle == served.device.context.value), "it is current"
         out = served.out(4, 5)
         with pytest.raises(ValueError, match="rank"):
             served.linear(x, out=out, stream=served.stream)
         served.device.call("cuCtxGetCurrent", ctypes.byref(current))
-        assert current.value == wanted
-        if wanted is not None:
+        assert current.value == handle
+        if handle is not None:
             served.device.call("cuCtxPopCurrent_v2", ctypes.byref(current))
 
 
@@ -303,7 +303,7 @@ def frameworks(path: str) -> None:
         served.linear(on_device, out=y)
     served.device.wait(served.stream)
     served.judge(y, x, "tvm-ffi's stream")
-    asked: list[Any] = []
+    streams: list[Any] = []
 
     class Foreign:
         """An array of a library that hands tensors over by DLPack alone."""
@@ -315,14 +315,14 @@ def frameworks(path: str) -> None:
             return self.inner.__dlpack_device__()
 
         def __dlpack__(self, *, stream: Any = None, **_: Any) -> Any:
-            asked.append(stream)
+            streams.append(stream)
             return self.inner.__dlpack__()
 
     y = served.out(20)
     served.linear(Foreign(on_device), out=Foreign(y), stream=served.stream)
     served.device.wait(served.stream)
     served.judge(y, x, "another library")
-    assert asked == [served.stream] * 2, "the producer makes the tensor ready on our stream, not on the legacy one"
+    assert streams == [served.stream] * 2, "the producer makes the tensor ready on our stream, not on the legacy one"
     with pytest.raises(ValueError, match="does not say its current stream"):
         served.linear(Foreign(on_device), out=y)
     with pytest.raises(ValueError, match="no output can be made for a Foreign; pass out="):
@@ -350,10 +350,10 @@ def counted(path: str) -> None:
         )
         driver.library.standin_counts_reset()
         served.linear(x, out=y, stream=served.stream)
-        found = counts(driver)
+        calls = counts(driver)
         served.device.wait(served.stream)
-        assert found.get("cuLaunchKernel", 0) == launches and found.get("cuTensorMapEncodeTiled", 0) == encodes, (m, found)
-        assert set(found) <= allowed, found
+        assert calls.get("cuLaunchKernel", 0) == launches and calls.get("cuTensorMapEncodeTiled", 0) == encodes, (m, calls)
+        assert set(calls) <= allowed, calls
 
 
 def several(path: str, *names: str) -> None:
@@ -363,8 +363,8 @@ def several(path: str, *names: str) -> None:
 
 
 SCENARIOS: dict[str, Callable[..., None]] = {
-    one.__name__: one
-    for one in (
+    scenario.__name__: scenario
+    for scenario in (
         numbers, alignment, looked, stored, unprepared, captured, threads, devices, context, refusals, loading, mismatch,
         cannot, forked, grouped, grouped_refusals,
         products, products_beside, products_elsewhere, turned, product_refusals, product_faults, frameworks, counted,

@@ -44,9 +44,9 @@ class Journal:
         with self._path.open("a") as out:
             out.write(json.dumps(entry) + "\n")
 
-    def wanted(self, place: Place, tests: str, shared: bool, quick: bool) -> bool:
+    def wanted(self, deletion: Place, tests: str, shared: bool, quick: bool) -> bool:
         """Whether a place must be looked at: not seen, or it survived tests that have changed since, or fewer of them."""
-        entry = self.seen.get((place.name, digest(place.around)))
+        entry = self.seen.get((deletion.name, digest(deletion.around)))
         if entry is None:
             return True
         if entry.get("quick"):
@@ -54,15 +54,15 @@ class Journal:
         return not entry["why"] and (entry["tests"] != tests or (shared and not entry.get("shared")))
 
 
-def keep(journal: Journal, found: Iterable[tuple[Path, Place, str]]) -> None:
+def keep(journal: Journal, verdicts: Iterable[tuple[Path, Place, str]]) -> None:
     """Write the list of the tree and its page."""
     lines, counts = [], Counter[tuple[str, str]]()
-    for file, place, verdict in found:
+    for file, deletion, verdict in verdicts:
         counts[file.relative_to(ROOT).as_posix(), verdict] += 1
-        entry = journal.seen.get((place.name, digest(place.around)))
+        entry = journal.seen.get((deletion.name, digest(deletion.around)))
         if entry is not None and not entry.get("quick"):
             by = entry["why"].partition(": ")[0] or NOBODY
-            lines.append("\t".join((entry["around"], NOBODY if entry["why"] else entry["tests"], by, place.name)))
+            lines.append("\t".join((entry["around"], NOBODY if entry["why"] else entry["tests"], by, deletion.name)))
     SEEN.write_text("".join(f"{line}\n" for line in lines))
     PAGE.write_text(page(counts))
 

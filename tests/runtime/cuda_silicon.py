@@ -65,7 +65,7 @@ def build(folder: Path, arch: str) -> None:
     from tests.runtime.test_group import files as group_files
     from tests.standin.cubins import cubin_of
 
-    made: list[list[str]] = []
+    entries: list[list[str]] = []
     code = folder / "code"
     code.mkdir(parents=True, exist_ok=True)
     listed = walks()
@@ -82,66 +82,68 @@ def build(folder: Path, arch: str) -> None:
 
     for number, group in enumerate(groups):
         cubin = unit(number)
-        for place, (pick, names) in enumerate(group):
-            pack = folder / f"pack-{number}-{place}"
+        for index, (pick, names) in enumerate(group):
+            pack = folder / f"pack-{number}-{index}"
             if not pack.exists():
                 make_pack(pack, [packed(pick)], arch, cubin)
-            made += [[SCENARIOS, name, pack.name, pick.op] for name in names]
+            entries += [[SCENARIOS, name, pack.name, pick.op] for name in names]
         print(f"unit {number} of {len(groups)}", flush=True)
     kinds = folder / "kinds"
     kinds.mkdir(exist_ok=True)
     files = (*group_files(kinds), *test_cuda_kinds.more_files(kinds))
     every = [*test_cuda_kinds.every_op(), *(op for file in files for op in ops_of(f"group:{file}"))]
     ops = [test_cuda_kinds.packed(op) for op in every]
-    kernels = {one.kernel.name: one.kernel for op in ops for one in op.kernels if one.kernel is not None}
+    kernels = {sliced.kernel.name: sliced.kernel for op in ops for sliced in op.kernels if sliced.kernel is not None}
     source = code / "kinds.cu"
     if not source.exists():
-        source.write_text(units.device_unit({name: (family(one), one) for name, one in kernels.items()}, reduces=()))
+        source.write_text(
+            units.device_unit({name: (family(kernel), kernel) for name, kernel in kernels.items()}, reduces=())
+        )
     if not (kinds / "pack").exists():
         make_pack(kinds / "pack", ops, arch, cubin_of(source, code, arch, AS_SHIPPED))
-    made.append(["tests.runtime.cuda_kinds", "", "kinds/pack", "every kind that is generated"])
+    entries.append(["tests.runtime.cuda_kinds", "", "kinds/pack", "every kind that is generated"])
     if not (folder / "beside").exists():
         cuda_beside_packs.beside_pack(folder / "beside", code)
     cubin = cubin_of(code / "beside.cu", code, arch)
     (folder / "beside.cubin").write_bytes(Path(cubin).read_bytes())
-    made.append(["tests.runtime.cuda_beside", "", "beside", "several outputs in a launch"])
+    entries.append(["tests.runtime.cuda_beside", "", "beside", "several outputs in a launch"])
     graphs = cuda_model_packs.GRAPHS
     if not (folder / "encoder").exists():
         cuda_model_packs.model_pack(folder / "encoder", arch, code, {"encoder": graphs["encoder"]})
     rest = {name: graph for name, graph in graphs.items() if name != "encoder"}
     if not (folder / "models").exists():
         cuda_model_packs.model_pack(folder / "models", arch, code, rest)
-    made += [[MODELS, name, "encoder", "encoder"] for name in ("numbers", "captured", "streams", "many", "doors")]
-    made += [[MODELS, name, "models", "models of every kind of step"] for name in ("loops", "empty")]
+    entries += [[MODELS, name, "encoder", "encoder"] for name in ("numbers", "captured", "streams", "many", "doors")]
+    entries += [[MODELS, name, "models", "models of every kind of step"] for name in ("loops", "empty")]
     if not (folder / "chains").exists():
         cuda_model_packs.model_pack(folder / "chains", arch, code, ON_DEVICE)
     chained = ("numbers", "steady", "captured", "streams", "refusals", "framework")
-    made += [[CHAINS, name, "chains", "sizes, branches and turns that data tell"] for name in chained]
-    (folder / "walks.json").write_text(json.dumps(made, indent=0))
+    entries += [[CHAINS, name, "chains", "sizes, branches and turns that data tell"] for name in chained]
+    (folder / "walks.json").write_text(json.dumps(entries, indent=0))
 
 
 def run(folder: Path, out: Path, only: str, jobs: int) -> int:
     """Every walk in a process of its own; how many were wrong."""
-    listed = [one for one in json.loads((folder / "walks.json").read_text()) if only in " ".join(one)]
+    listed = [walk for walk in json.loads((folder / "walks.json").read_text()) if only in " ".join(walk)]
 
     def walked(walk: list[str]) -> dict[str, Any]:
         module, scenario, pack, what = walk
         words = ["beside.cubin"] if module.endswith("cuda_beside") else []
-        arguments = [*([scenario] if scenario else []), str(folder / pack), *(str(folder / one) for one in words)]
+        arguments = [*([scenario] if scenario else []), str(folder / pack), *(str(folder / word) for word in words)]
         command = [sys.executable, "-m", "tests.runtime.cuda_silicon", "walk", module, *arguments]
         began = time.monotonic()
         try:
             done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=WALK_SECONDS, check=False)
-            code, said = done.returncode, (done.stdout[-1500:] + done.stderr[-3000:]).strip()
+            code, output = done.returncode, (done.stdout[-1500:] + done.stderr[-3000:]).strip()
         except subprocess.TimeoutExpired:
-            code, said = -1, "did not end"
+            code, output = -1, "did not end"
         line = {
             "walk": scenario or module.rpartition(".")[2],
             "pack": what,
             "exit": code,
             "seconds": time.monotonic() - began,
         }
-        return line | ({"said": said} if code else {})
+        return line | ({"said": output} if code else {})
 
     wrong = 0
     with ThreadPoolExecutor(jobs) as pool, out.open("w") as file:
@@ -230,11 +232,11 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--only", default="", help="walks whose words contain this")
     parser.add_argument("--jobs", type=int, default=min(8, os.cpu_count() or 1))
     parser.add_argument("--out", type=Path, default=Path("silicon.jsonl"))
-    wanted = parser.parse_args(arguments)
-    if wanted.verb == "build":
-        build(wanted.folder.resolve(), wanted.arch)
+    options = parser.parse_args(arguments)
+    if options.verb == "build":
+        build(options.folder.resolve(), options.arch)
         return 0
-    return int(run(wanted.folder.resolve(), wanted.out, wanted.only, wanted.jobs) > 0)
+    return int(run(options.folder.resolve(), options.out, options.only, options.jobs) > 0)
 
 
 if __name__ == "__main__":

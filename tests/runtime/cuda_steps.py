@@ -37,9 +37,9 @@ class Stepped:
         self.op, self.meaning = self.pack.op(name), Op.parse(name)
         self.image, self.stream = is_convolution(self.meaning.kind), self.device.stream()
         self.written = self.meaning.dtype_of(self.meaning.meaning.output)
-        kept = self.drawn(SHAPES["image"][-1] if self.image else (9,))
-        self.constants = {one: kept[one] for one in ("weight", *self.meaning.channel_operands)}
-        self.placed = {one: self.device.upload(values) for one, values in self.constants.items()}
+        operands = self.drawn(SHAPES["image"][-1] if self.image else (9,))
+        self.constants = {operand: operands[operand] for operand in ("weight", *self.meaning.channel_operands)}
+        self.placed = {operand: self.device.upload(values) for operand, values in self.constants.items()}
         self.bound = self.op.bind(**self.placed)
         self.bound.prepare(self.stream)
 
@@ -50,12 +50,14 @@ class Stepped:
 
     def call(self, drawn: Any, out: Any, **instead: Any) -> None:
         """With what comes with a call: x, offsets, a residual."""
-        given = {one: self.device.upload(drawn[one]) for one in ("offsets", "residual") if one in drawn} | instead
-        self.bound(self.device.upload(drawn["x"]), out=out, stream=self.stream, **given)
+        operands = {
+            operand: self.device.upload(drawn[operand]) for operand in ("offsets", "residual") if operand in drawn
+        } | instead
+        self.bound(self.device.upload(drawn["x"]), out=out, stream=self.stream, **operands)
         self.device.wait(self.stream)
 
-    def out(self, want: Any) -> Any:
-        return self.device.empty(want.shape, DTYPES[self.written].numpy)
+    def out(self, expected: Any) -> Any:
+        return self.device.empty(expected.shape, DTYPES[self.written].numpy)
 
     def judge(self, drawn: Any, y: Any) -> None:
         """Against float64, epilogue included."""
@@ -68,19 +70,19 @@ def stepped(path: str) -> None:
     served = Stepped(path)
     for sizes in SHAPES["image" if served.image else "m"]:
         drawn = served.drawn(sizes)
-        want = numerics.reference(served.meaning, drawn | served.constants)
-        y = served.out(want)
+        expected = numerics.reference(served.meaning, drawn | served.constants)
+        y = served.out(expected)
         served.call(drawn, y)
         served.judge(drawn, y)
         if "residual" in drawn and drawn["residual"].dtype == DTYPES[served.written].numpy:
-            held = served.device.upload(drawn["residual"])
-            served.call(drawn, held, residual=held)
-            served.judge(drawn, held)
+            residual = served.device.upload(drawn["residual"])
+            served.call(drawn, residual, residual=residual)
+            served.judge(drawn, residual)
     name = served.meaning.name
     missing = list(served.placed)[-1]
     if missing != "weight":
         with pytest.raises(ValueError, match=f"^{name}: its epilogue (reads|adds a) {missing}"):
-            served.op.bind(**{one: value for one, value in served.placed.items() if one != missing})
+            served.op.bind(**{operand: value for operand, value in served.placed.items() if operand != missing})
         cut = served.device.upload(served.constants[missing][..., :-1].copy())
         with pytest.raises(ValueError, match=f"^{name}: {missing} has rank"):
             served.op.bind(**{**served.placed, missing: cut})
@@ -94,7 +96,7 @@ def stepped(path: str) -> None:
         served.op.bind(**served.placed, slope=served.placed["weight"])
     if "residual" in drawn:
         with pytest.raises(TypeError, match="residual"):
-            served.call({one: value for one, value in drawn.items() if one != "residual"}, y)
+            served.call({operand: value for operand, value in drawn.items() if operand != "residual"}, y)
     if _gathered(served):
         row = drawn["x"].shape[-1] + 6
         steps = [row * int(np.prod(drawn["x"].shape[axis + 1 : -1])) for axis in range(drawn["x"].ndim - 1)]
@@ -108,7 +110,7 @@ def stepped(path: str) -> None:
             served.device.wait(served.stream)
             served.judge(drawn, y)
     with pytest.raises(TypeError, match=f"^{name}: out has dtype"):
-        served.call(drawn, served.device.empty(want.shape, "float32" if served.written != "fp32" else "float16"))
+        served.call(drawn, served.device.empty(expected.shape, "float32" if served.written != "fp32" else "float16"))
 
 
 def stepped_faults(path: str) -> None:
@@ -174,16 +176,16 @@ def _apart(served: Stepped, drawn: Any, y: Any) -> None:
     far = served.device.upload(x, strides=(steps[0] + 2 * steps[1], *steps[1:]))
     with pytest.raises(ValueError, match=f"^{name}: x has its pixels unevenly apart"):
         served.bound(far, out=y, stream=served.stream, **more)
-    one = served.drawn((1, *SHAPES["image"][1][1:]))
-    alone = served.out(numerics.reference(served.meaning, one | served.constants))
-    placed = served.device.upload(one["x"])
+    operands = served.drawn((1, *SHAPES["image"][1][1:]))
+    alone = served.out(numerics.reference(served.meaning, operands | served.constants))
+    placed = served.device.upload(operands["x"])
     odd = tvm_ffi.from_dlpack(
-        Capsule(placed.data_ptr(), one["x"].shape, DTYPES[served.meaning.dtype].numpy, 0, (7, *steps[1:]))
+        Capsule(placed.data_ptr(), operands["x"].shape, DTYPES[served.meaning.dtype].numpy, 0, (7, *steps[1:]))
     )
-    more = {"residual": served.device.upload(one["residual"])} if "residual" in one else {}
+    more = {"residual": served.device.upload(operands["residual"])} if "residual" in operands else {}
     served.bound(odd, out=alone, stream=served.stream, **more)
     served.device.wait(served.stream)
-    served.judge(one, alone)
+    served.judge(operands, alone)
 
 
 def _aligned(served: Stepped, drawn: Any, y: Any) -> None:
@@ -200,11 +202,11 @@ def _aligned(served: Stepped, drawn: Any, y: Any) -> None:
             bound(served.device.upload(drawn["x"]), out=y, stream=served.stream, **more)
         return
     for columns in (5, 8):
-        one = served.drawn((2, columns))
-        out = served.out(numerics.reference(served.meaning, one | served.constants))
+        operands = served.drawn((2, columns))
+        out = served.out(numerics.reference(served.meaning, operands | served.constants))
         before = served.pack.stats()[served.meaning.name]["fallbacks"]
-        served.call(one, out)
-        served.judge(one, out)
+        served.call(operands, out)
+        served.judge(operands, out)
         assert served.pack.stats()[served.meaning.name]["fallbacks"] - before == (columns % max(copies) > 0), columns
 
 
@@ -222,8 +224,8 @@ def _residuals(served: Stepped, drawn: Any, y: Any) -> None:
         (served.device.empty(shape, dtype, strides=wide), "residual is .* with the strides of out"),
         (tvm_ffi.from_dlpack(Capsule(0, shape, dtype, 0)), "residual has no data"),
         *(
-            (tvm_ffi.from_dlpack(Capsule(place, shape, dtype, 0)), "out shares some of its memory with residual")
-            for place in (behind, ends_in_it, *([y.data_ptr()] if size != added else []))
+            (tvm_ffi.from_dlpack(Capsule(address, shape, dtype, 0)), "out shares some of its memory with residual")
+            for address in (behind, ends_in_it, *([y.data_ptr()] if size != added else []))
         ),
     ):
         with pytest.raises(ValueError, match=words):
@@ -241,17 +243,19 @@ def stepped_products(path: str) -> None:
         drawn = numerics.draw(meaning, shape, np.random.default_rng(1), whole=True)
         sums = numerics.reference(replace(meaning, epilogue=()), drawn)
         dtype = numerics.numpy_dtype(meaning.dtype if meaning.sums == "fp32" else "fp32")
-        for given in ({}, {"bias": np.arange(sums.shape[-1]).astype(dtype), "scale": 0.25}):
-            want = finished(sums, **given)
+        for operands in ({}, {"bias": np.arange(sums.shape[-1]).astype(dtype), "scale": 0.25}):
+            expected = finished(sums, **operands)
             for step in meaning.epilogue:
-                want = STEPS[step].apply(want, {})
-            want = want if DTYPES[written].eps else np.rint(want)
-            y = device.empty(want.shape, DTYPES[written].numpy)
-            placed: Any = {one: value if isinstance(value, float) else device.upload(value) for one, value in given.items()}
+                expected = STEPS[step].apply(expected, {})
+            expected = expected if DTYPES[written].eps else np.rint(expected)
+            y = device.empty(expected.shape, DTYPES[written].numpy)
+            placed: Any = {
+                operand: value if isinstance(value, float) else device.upload(value) for operand, value in operands.items()
+            }
             driver.library.standin_counts_reset()
-            op.run(*(device.upload(drawn[one]) for one in ("x", "w")), out=y, stream=stream, **placed)
+            op.run(*(device.upload(drawn[operand]) for operand in ("x", "w")), out=y, stream=stream, **placed)
             assert counts(driver)["cuLaunchKernel"] == 1
             device.wait(stream)
-            error = np.abs(device.download(y, DTYPES[written].numpy).astype(np.float64) - want)
-            allowed = (DTYPES[written].eps + 1e-5) * (1 + np.abs(want))
-            assert (error <= allowed).all(), (sizes, list(given), error.max())
+            error = np.abs(device.download(y, DTYPES[written].numpy).astype(np.float64) - expected)
+            allowed = (DTYPES[written].eps + 1e-5) * (1 + np.abs(expected))
+            assert (error <= allowed).all(), (sizes, list(operands), error.max())

@@ -45,10 +45,10 @@ def torch_fakes(path: str) -> None:
             call(x, torch.empty(*reversed(stored), device="cuda:0", dtype=dtype))
 
         def layer(rows: int, device: str, kind: Any = dtype) -> Any:
-            made = torch.nn.Linear(op.k, rows, device="meta", dtype=kind)
-            made.weight = torch.nn.Parameter(torch.empty(rows, op.k, device=device, dtype=kind))
-            made.bias = torch.nn.Parameter(torch.empty(rows, device=device, dtype=kind))
-            return made
+            linear = torch.nn.Linear(op.k, rows, device="meta", dtype=kind)
+            linear.weight = torch.nn.Parameter(torch.empty(rows, op.k, device=device, dtype=kind))
+            linear.bias = torch.nn.Parameter(torch.empty(rows, device=device, dtype=kind))
+            return linear
 
         model = torch.nn.Sequential(
             layer(op.n, "cuda:0"), layer(op.n, "cuda:1"), layer(op.n, "cpu"), layer(op.n, "cuda:0", torch.float64),
@@ -56,21 +56,21 @@ def torch_fakes(path: str) -> None:
         ).eval()  # fmt: skip
         with pytest.MonkeyPatch.context() as patch:  # a fake parameter is none by its class
             patch.setattr(torch.nn, "Parameter", FakeTensor)
-            told, ops = adapter.swap(model, pack), adapter.ops_of(model[1:])
+            swap, ops = adapter.swap(model, pack), adapter.ops_of(model[1:])
         if kn:  # nn.Linear stores (n, k)
-            assert told.replaced == () and told.left["0"].startswith("not in the pack: tune it with --op dense:n="), told
+            assert swap.replaced == () and swap.left["0"].startswith("not in the pack: tune it with --op dense:n="), swap
             return
-        assert told.replaced == ("0",), told
+        assert swap.replaced == ("0",), swap
         assert isinstance(model[0], adapter.DeviceLayer) and isinstance(model[0], torch.nn.Linear)
         reasons = [
             "it lives on cuda:1",
             "it lives on cpu",
             "its weight is float64; a pack takes float32, float16 or bfloat16",
         ]
-        assert list(told.left.values())[:3] == reasons and told.left["4"].startswith(
+        assert list(swap.left.values())[:3] == reasons and swap.left["4"].startswith(
             "not in the pack: tune it with --op dense:n="
         )
-        assert set(model.state_dict()) == {f"{place}.{part}" for place in range(5) for part in ("weight", "bias")}
+        assert set(model.state_dict()) == {f"{index}.{part}" for index in range(5) for part in ("weight", "bias")}
         suffix = "" if dtype is torch.float32 else ",dtype=fp16"
         assert f"dense:n={op.n},k={op.k}{suffix}" in ops
 
@@ -140,8 +140,8 @@ def torch_generated(path: str) -> None:
     dtype = getattr(torch, DTYPES[entry.output.dtype].numpy)
     with adapter.register(pack), FakeTensorMode():
         call, serves = getattr(torch.ops.haotuner, name), torch._C._dispatch_has_kernel_for_dispatch_key
-        for one in (name, f"{name}.out"):
-            assert serves(f"haotuner::{one}", "CUDA") and not serves(f"haotuner::{one}", "CPU")
+        for overload in (name, f"{name}.out"):
+            assert serves(f"haotuner::{overload}", "CUDA") and not serves(f"haotuner::{overload}", "CPU")
         x, *rest = (torch.empty(*(5, 12)[2 - len(operand.dims) :], device="cuda:0", dtype=dtype) for operand in entry.inputs)
         y = call(x, *rest)
         assert (tuple(y.shape), y.dtype, str(y.device)) == ((5, 12), dtype, "cuda:0")
@@ -175,13 +175,13 @@ def torch_convolutions(path: str) -> None:
 
     with adapter.register(pack), FakeTensorMode():
         call, serves = getattr(torch.ops.haotuner, name), torch._C._dispatch_has_kernel_for_dispatch_key
-        for one in (name, f"{name}.out"):
-            assert serves(f"haotuner::{one}", "CUDA") and not serves(f"haotuner::{one}", "CPU")
+        for overload in (name, f"{name}.out"):
+            assert serves(f"haotuner::{overload}", "CUDA") and not serves(f"haotuner::{overload}", "CPU")
         x, weight = image(2, meaning["c"], 5, 7), torch.empty(*stored, device="cuda:0", dtype=dtype)
         bias = torch.empty(meaning["f"], device="cuda:0", dtype=dtype)
-        want = meaning.operand_shape(meaning.meaning.output, Shape.of(b=2, h=5, w=7))
+        expected = meaning.operand_shape(meaning.meaning.output, Shape.of(b=2, h=5, w=7))
         y = call(x, weight, bias)
-        assert (tuple(y.shape), y.dtype, str(y.device)) == (tuple(want), dtype, "cuda:0")
+        assert (tuple(y.shape), y.dtype, str(y.device)) == (tuple(expected), dtype, "cuda:0")
         assert call.out(x, weight, bias, out=y) is None
         with pytest.raises(RuntimeError, match=f"with {meaning['c']} channels"):
             call(image(2, meaning["c"] + 1, 5, 7), weight, bias)

@@ -86,15 +86,15 @@ class Swapped:
 
     def link(self, objects: list[Path], sources: list[Path], include: list[Path], out: Path) -> None:
         """As ``Toolchain.link``."""
-        taken, made = list[Path](), list[Path]()
-        for one in sources:
-            if one.is_relative_to(NATIVE):
-                taken.append(self.mutant if one == self.source else one)
+        native_sources, compiled = list[Path](), list[Path]()
+        for source in sources:
+            if source.is_relative_to(NATIVE):
+                native_sources.append(self.mutant if source == self.source else source)
                 continue
-            made.append(self.mutant.with_name(f"made_{hashlib.sha256(one.read_bytes()).hexdigest()[:16]}.o"))
-            if not made[-1].exists():
-                self.tools.object(one, [*include, self.tools.include], made[-1], ())
-        self.tools.link([*objects, *made], taken, [*include, self.source.parent], out)
+            compiled.append(self.mutant.with_name(f"made_{hashlib.sha256(source.read_bytes()).hexdigest()[:16]}.o"))
+            if not compiled[-1].exists():
+                self.tools.object(source, [*include, self.tools.include], compiled[-1], ())
+        self.tools.link([*objects, *compiled], native_sources, [*include, self.source.parent], out)
 
 
 @dataclass(frozen=True)
@@ -115,8 +115,8 @@ class Variants:
         self.folder = folder
         self._noticed: dict[str, Counter[str]] = {}  # by file, and by file and function
         self._tools = toolchain()
-        state, kept = _state(), folder / "state"
-        self._built_before = kept.exists() and kept.read_text() == state
+        state, state_file = _state(), folder / "state"
+        self._built_before = state_file.exists() and state_file.read_text() == state
         if not self._built_before:
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
@@ -124,21 +124,21 @@ class Variants:
         timed = [
             source for source in timing_library.SOURCES if source.name not in {Path(name).name for name in PACK_SOURCES}
         ]
-        self._sources = {Path(name).name: NATIVE / name for name in PACK_SOURCES} | {one.name: one for one in timed}
+        self._sources = {Path(name).name: NATIVE / name for name in PACK_SOURCES} | {source.name: source for source in timed}
         self._objects = {name: self._whole(path, folder / f"{name}.o") for name, path in self._sources.items()}
         client = (*LIBRARY, *(HERE / f"{program}.c" for program in PROGRAMS))
         self._client = {path.name: self._whole(path, folder / f"c_{path.name}.o", watched=True) for path in client}
         self._host = folder / "host"
         if not self._host.exists():
             host_pack(self._host)
-        host = [NATIVE / one for one in CPU_SOURCES]
+        host = [NATIVE / name for name in CPU_SOURCES]
         parts = {path.name: path for path in (*host, folder / "host_kernels.c", folder / "host_data.c")}
         self._host_objects = {n: self._whole(path, folder / f"h_{n}.o", watched=True) for n, path in parts.items()}
         packed_sources = {Path(name).name: NATIVE / name for name in PACK_SOURCES}
         units = {source: HERE / f"drive_{unit}.c" for source, unit in UNITS.items()}
         self._units = {n: self._whole(path, folder / f"c_{path.name}.o", watched=True) for n, path in units.items()}
         self._watched = {n: self._whole(path, folder / f"w_{n}.o", watched=True) for n, path in packed_sources.items()}
-        kept.write_text(state)
+        state_file.write_text(state)
         self._forking = Forking(self._where(SIMT) | preloaded(folder), SCENES)
 
     def close(self) -> None:
@@ -187,8 +187,8 @@ class Variants:
         """The same by the tests that CPUs share, in a copy of the tree; slow."""
         if source.name not in SHARED:
             return ""
-        with tempfile.TemporaryDirectory(dir=self.folder) as made:
-            tree = Path(made) / "tree"
+        with tempfile.TemporaryDirectory(dir=self.folder) as folder:
+            tree = Path(folder) / "tree"
             tree.mkdir()
             for name in TREE:
                 if (ROOT / name).is_dir():
@@ -210,135 +210,137 @@ class Variants:
     def _steps(self, source: Path, name: str, mutant: Path, quick: bool) -> Iterator[Step]:
         if source in MODELS or name in WITH_MODELS:
             of_models: dict[str, Path] = {}
-            for module, scenario in ((module, one) for module, scenarios in OF_MODELS.items() for one in scenarios):
+            for module, scenario in (
+                (module, scenario) for module, scenarios in OF_MODELS.items() for scenario in scenarios
+            ):
                 yield Step(f"{scenario} of a model", partial(self._modelled, of_models, source, module, scenario))
         if source in MODELS:
             return
-        in_packs = name in {Path(one).name for one in PACK_SOURCES}
-        made: dict[str, Path] = {}
+        in_packs = name in {Path(path).name for path in PACK_SOURCES}
+        built: dict[str, Path] = {}
         if in_packs:
             opening = OF_THE_DRIVER if name in OPENING else ()
             full = {pick: (*SCENARIOS, *opening) for pick in PICKS} | MORE
             objects = {**self._objects, name: mutant}
-            asked = KIND.get(name) or ((SIMT, GROUPED_FP32, FUSED_FP32) if quick else tuple(full))
-            for pick, scenarios in ((pick, full[pick]) for pick in asked):
+            picks = KIND.get(name) or ((SIMT, GROUPED_FP32, FUSED_FP32) if quick else tuple(full))
+            for pick, scenarios in ((pick, full[pick]) for pick in picks):
                 for scenario in scenarios:
-                    run = partial(self._served, made, objects, pick, scenario)
+                    run = partial(self._served, built, objects, pick, scenario)
                     yield Step(f"{scenario} of {pick.op}", run)
         if name in KIND:
             return
         if in_packs or source.parent == CLIB:
             for pick in (SIMT,) if quick else PICKS:
                 for mode in DRIVEN:
-                    yield Step(f"drive_cuda {mode} on {pick.arch}", partial(self._driven, made, source, pick, mode))
+                    yield Step(f"drive_cuda {mode} on {pick.arch}", partial(self._driven, built, source, pick, mode))
         if source.parent == CLIB:
-            yield Step("drive_doors", partial(self._driven, made, source, SIMT, "doors"))
-            yield Step("drive_grouped", partial(self._driven, made, source, GROUPED_FP32, "grouped"))
-            yield Step("drive_fused", partial(self._driven, made, source, FUSED_FP32, "fused"))
+            yield Step("drive_doors", partial(self._driven, built, source, SIMT, "doors"))
+            yield Step("drive_grouped", partial(self._driven, built, source, GROUPED_FP32, "grouped"))
+            yield Step("drive_fused", partial(self._driven, built, source, FUSED_FP32, "fused"))
         if in_packs or source.parent == CLIB:
             for mode, pick in product(("bound", "ffi") if in_packs else ("bound",), (SIMT,) if quick else PICKS):
-                yield Step(f"drive_{mode} on {pick.arch}", partial(self._driven, made, source, pick, mode))
+                yield Step(f"drive_{mode} on {pick.arch}", partial(self._driven, built, source, pick, mode))
         if in_packs:
-            yield Step(f"drive_ffi of {PRODUCT_FP16.op}", partial(self._driven, made, source, PRODUCT_FP16, "ffi"))
-            yield Step("drive_products", partial(self._driven, made, source, PRODUCT_FP32, "products"))
+            yield Step(f"drive_ffi of {PRODUCT_FP16.op}", partial(self._driven, built, source, PRODUCT_FP16, "ffi"))
+            yield Step("drive_products", partial(self._driven, built, source, PRODUCT_FP32, "products"))
         if name in UNITS:
-            yield Step(f"drive_{UNITS[name]}", partial(self._alone, made, source))
+            yield Step(f"drive_{UNITS[name]}", partial(self._alone, built, source))
         if name in TIMING:
             for pick in (SIMT,) if quick else PICKS:
                 for scenario in TIMED:
-                    yield Step(f"{scenario} of {pick.op}", partial(self._timed, made, name, mutant, pick, scenario))
+                    yield Step(f"{scenario} of {pick.op}", partial(self._timed, built, name, mutant, pick, scenario))
             for pick in (GROUPED_FP32,) if quick else (GROUPED_FP32, GROUPED_HOPPER):
-                yield Step(f"timing_groups of {pick.op}", partial(self._timed, made, name, mutant, pick, "timing_groups"))
+                yield Step(f"timing_groups of {pick.op}", partial(self._timed, built, name, mutant, pick, "timing_groups"))
             yield Step(
                 f"timing_batches of {PRODUCT_FP16.op}",
-                partial(self._timed, made, name, mutant, PRODUCT_FP16, "timing_batches"),
+                partial(self._timed, built, name, mutant, PRODUCT_FP16, "timing_batches"),
             )
             softmax, windows = GENERATED_PICKS[0], (WINDOW_PICKS[0], "timing_windows")
             for pick, scenario in ((softmax, "timing_generated"), (DIRECT_PICKS[0], "timing_direct"), windows):
-                yield Step(f"{scenario} of {pick.op}", partial(self._timed, made, name, mutant, pick, scenario))
+                yield Step(f"{scenario} of {pick.op}", partial(self._timed, built, name, mutant, pick, scenario))
 
     def _pack(self, pick: Pick, objects: Mapping[str, Path], *flags: str, name: str = "") -> Path:
         library, pack = self.folder / "mutant.so", self.folder / (name or f"mutant-{pick.op}-{pick.arch}")
         self._cubin(pick)
-        parts = [*(objects[Path(one).name] for one in PACK_SOURCES), self.folder / f"data_{pick.op}.o"]
+        parts = [*(objects[Path(path).name] for path in PACK_SOURCES), self.folder / f"data_{pick.op}.o"]
         self._run([self._tools.compiler, "-shared", "-pthread", *flags, *parts, "-o", library])
         write_pack(pack, library, document([packed(pick)], pick.arch), lambda _: None)
         return pack
 
-    def _served(self, made: dict[str, Path], objects: Mapping[str, Path], pick: Pick, scenario: str, seconds: float) -> str:
-        if pick.op not in made:
-            made[pick.op] = self._pack(pick, objects)
+    def _served(self, built: dict[str, Path], objects: Mapping[str, Path], pick: Pick, scenario: str, seconds: float) -> str:
+        if pick.op not in built:
+            built[pick.op] = self._pack(pick, objects)
         return self._forking.call(
-            "tests.runtime.cuda_scenarios", scenario, str(made[pick.op]), environment=self._where(pick), seconds=seconds
+            "tests.runtime.cuda_scenarios", scenario, str(built[pick.op]), environment=self._where(pick), seconds=seconds
         )
 
-    def _modelled(self, made: dict[str, Path], source: Path, module: str, scenario: str, seconds: float) -> str:
-        if not made:
+    def _modelled(self, built: dict[str, Path], source: Path, module: str, scenario: str, seconds: float) -> str:
+        if not built:
             tools: Any = Swapped(Toolchain.find(self.folder / "objects"), source, self.folder / "mutant.c")
             graphs = {name: GRAPHS[name] for name in ("encoder", "lstm_wide")} | ODD | ON_DEVICE
             out = self.folder / "mutant-model"
-            told: dict[str, Any] = {"linker": tools, "others": others, "beside": [packed(PARTS_PICK)]}
-            made["model"] = model_pack(out, SIMT.arch, self.folder / "code", graphs, **told)
-        words = scenario, str(made["model"])
+            options: dict[str, Any] = {"linker": tools, "others": others, "beside": [packed(PARTS_PICK)]}
+            built["model"] = model_pack(out, SIMT.arch, self.folder / "code", graphs, **options)
+        words = scenario, str(built["model"])
         where = self._where(SIMT, memory_bytes=MODELS_MEMORY)
         return self._forking.call(module, "run", *words, environment=where, seconds=seconds)
 
-    def _timed(self, made: dict[str, Path], name: str, mutant: Path, pick: Pick, scenario: str, seconds: float) -> str:
-        if "timing" not in made:
+    def _timed(self, built: dict[str, Path], name: str, mutant: Path, pick: Pick, scenario: str, seconds: float) -> str:
+        if "timing" not in built:
             objects = [mutant if name == source.name else self._objects[source.name] for source in timing_library.SOURCES]
-            made["timing"] = self.folder / "timing.so"
-            self._run([self._tools.compiler, "-shared", "-pthread", *objects, "-o", made["timing"]])
-        words = (str(self._cubin(pick)), pick.op, str(made["timing"]))
+            built["timing"] = self.folder / "timing.so"
+            self._run([self._tools.compiler, "-shared", "-pthread", *objects, "-o", built["timing"]])
+        words = (str(self._cubin(pick)), pick.op, str(built["timing"]))
         where = self._where(pick, noise=0.0)
         module = f"tests.backends.cuda_{scenario}" if scenario.startswith("timing_") else "tests.backends.cuda_timing"
         return self._forking.call(module, scenario, *words, environment=where, seconds=seconds)
 
-    def _driven(self, made: dict[str, Path], source: Path, pick: Pick, mode: str, seconds: float) -> str:
+    def _driven(self, built: dict[str, Path], source: Path, pick: Pick, mode: str, seconds: float) -> str:
         name = f"drive_{mode}" if f"drive_{mode}" in PROGRAMS else "drive_cuda"
-        changed = {source.name: self._watch(made, source)}
+        changed = {source.name: self._watch(built, source)}
         in_pack = source.name in self._watched
-        if name not in made:
+        if name not in built:
             objects = self._client | ({} if in_pack else changed)
             parts = [objects[part] for part in (*(path.name for path in LIBRARY), f"{name}.c")]
-            made[name] = self.folder / f"mutant-{name}"
+            built[name] = self.folder / f"mutant-{name}"
             flags = [*WATCHED, *PROGRAMS[name]]
-            self._run([self._tools.compiler, "-pthread", *flags, *parts, "-o", made[name], "-lm", "-ldl"])
+            self._run([self._tools.compiler, "-pthread", *flags, *parts, "-o", built[name], "-lm", "-ldl"])
         key = f"watched {pick.op}"
-        if key not in made:
+        if key not in built:
             objects = self._watched | (changed if in_pack else {})
-            made[key] = self._pack(pick, objects, *WATCHED, name=f"watched-{pick.op}-{pick.arch}")
-        words: dict[str, list[str | Path]] = {one: [made[key], pick.op] for one in ("grouped", "fused", "ffi")}
-        words["products"] = [made[key]]
+            built[key] = self._pack(pick, objects, *WATCHED, name=f"watched-{pick.op}-{pick.arch}")
+        words: dict[str, list[str | Path]] = {kind: [built[key], pick.op] for kind in ("grouped", "fused", "ffi")}
+        words["products"] = [built[key]]
         if mode in ("doors", "bound"):
-            words[mode] = [made[key], pick.op, self._host_with(made, changed if in_pack else {})]
+            words[mode] = [built[key], pick.op, self._host_with(built, changed if in_pack else {})]
         where = self._where(
             pick, bare=mode not in ("grouped", "fused", "products", "ffi"), execute=mode != "ffi", fail=DRIVEN.get(mode, "")
         )
-        return _ran([made[name], *words.get(mode, [mode, made[key], pick.op])], seconds, **where)
+        return _ran([built[name], *words.get(mode, [mode, built[key], pick.op])], seconds, **where)
 
-    def _alone(self, made: dict[str, Path], source: Path, seconds: float) -> str:
-        program, parts = self.folder / "mutant-alone", self._watched | {source.name: self._watch(made, source)}
+    def _alone(self, built: dict[str, Path], source: Path, seconds: float) -> str:
+        program, parts = self.folder / "mutant-alone", self._watched | {source.name: self._watch(built, source)}
         objects = {self._units[source.name], parts["check.c"], parts[source.name]}
         self._run([self._tools.compiler, "-pthread", *WATCHED, *objects, "-o", program])
         return _ran([program], seconds)
 
-    def _watch(self, made: dict[str, Path], source: Path) -> Path:
+    def _watch(self, built: dict[str, Path], source: Path) -> Path:
         """The mutant's object with sanitizers."""
-        if "watched" not in made:
+        if "watched" not in built:
             mutant, out = self.folder / "mutant.c", self.folder / "watched.o"
-            made["watched"] = self._object(mutant, out, also=source.parent, watched=True)
-        return made["watched"]
+            built["watched"] = self._object(mutant, out, also=source.parent, watched=True)
+        return built["watched"]
 
-    def _host_with(self, made: dict[str, Path], changed: dict[str, Path]) -> Path:
+    def _host_with(self, built: dict[str, Path], changed: dict[str, Path]) -> Path:
         """The CPU's pack, with a change where it has the source."""
         if not set(changed) & set(self._host_objects):
             return self._host
-        if "host" not in made:
-            library, made["host"] = self.folder / "host.so", self.folder / "mutant-host"
+        if "host" not in built:
+            library, built["host"] = self.folder / "host.so", self.folder / "mutant-host"
             parts = (self._host_objects | changed).values()
             self._run([self._tools.compiler, "-shared", "-pthread", *WATCHED, *parts, "-o", library])
-            write_pack(made["host"], library, json.loads((self._host / "manifest.json").read_text()), lambda _: None)
-        return made["host"]
+            write_pack(built["host"], library, json.loads((self._host / "manifest.json").read_text()), lambda _: None)
+        return built["host"]
 
     def _cubin(self, pick: Pick) -> Path:
         """The device code of a pick, with the object of its data beside it; made when first asked for."""
@@ -367,7 +369,7 @@ class Variants:
     def _object(self, source: Path, out: Path, also: Path = NATIVE, *, watched: bool = False) -> Path:
         folders = [NATIVE, NATIVE / "cuda", CLIB / "include", CLIB, also, self._tools.include]
         flags = [*FLAGS, *(WATCHED if watched else ())]
-        self._run([self._tools.compiler, *flags, *(f"-I{one}" for one in folders), "-c", source, "-o", out])
+        self._run([self._tools.compiler, *flags, *(f"-I{folder}" for folder in folders), "-c", source, "-o", out])
         return out
 
     def _run(self, command: list[str | Path]) -> None:
@@ -388,8 +390,8 @@ def _ran(command: Sequence[str | Path], seconds: float, **environment: str) -> s
             return HUNG
         out.seek(0)
         lines = out.read().decode(errors="replace").splitlines()
-    said = [line for line in lines if line.strip() and not line.startswith("=====")]
-    return f"{code} {said[0][:160] if said else ''}" if code else ""
+    messages = [line for line in lines if line.strip() and not line.startswith("=====")]
+    return f"{code} {messages[0][:160] if messages else ''}" if code else ""
 
 
 def _state() -> str:

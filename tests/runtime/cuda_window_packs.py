@@ -8,7 +8,7 @@ from haotuner.microkernels.cuda.families import CUDA_FAMILIES
 from haotuner.spec.op import Op
 from tests.runtime.cuda_packs import Pick
 
-_FAMILIES: dict[str, Any] = {one.name: one for one in CUDA_FAMILIES}
+_FAMILIES: dict[str, Any] = {family.name: family for family in CUDA_FAMILIES}
 _TILE = {"bm": 32, "bn": 32, "bk": 32, "wm": 1, "wn": 2, "st": 3}
 _STRIPS = {"bm": 32, "bn": 64, "bk": 8, "tm": 4, "tn": 4}
 WINDOW_PICKS = (  # several taps of several steps; in groups, apart, with steps wider than a warp's rows; bytes along a line

@@ -44,7 +44,7 @@ def windowed(path: str) -> None:
     off = [served.device.upload(drawn["x"], skip=1)]
     for axis, extent in enumerate(drawn["x"].shape[:-1]):  # one more element from pixel to pixel, row to row, image to image
         if extent > 1:
-            strides = [stride + (place == axis) for place, stride in enumerate(spread)]
+            strides = [stride + (i == axis) for i, stride in enumerate(spread)]
             off.append(served.device.upload(drawn["x"], strides=(*strides, 1)))
     _off(served, drawn, y, more, off)
     elsewhere = served.placed | {"weight": served.device.upload(served.constants["weight"], skip=1)}
@@ -160,7 +160,7 @@ def _turning(served: Stepped) -> int:
     """Launches that turn the weight: of a transposed convolution one for each group of each phase that taps reach."""
     if "transpose" not in served.meaning.kind:
         return 1
-    of_sides = [sum(bool(one.taps) for one in phases_of(side, 0)) for side in sides_of(served.meaning)]
+    of_sides = [sum(bool(phase.taps) for phase in phases_of(side, 0)) for side in sides_of(served.meaning)]
     return int(served.meaning.option("groups")) * int(np.prod(of_sides))
 
 
@@ -216,7 +216,7 @@ def _refused(served: Stepped, driver: Driver) -> None:
 def _turned_each_time(served: Stepped, drawn: Any, y: Any, more: Any) -> None:
     """A weight that may change is turned by each call: in memory of the framework, which goes back to it."""
     entry, stream, framework = served.op.entry, served.device.stream(), Allocator(served.device)
-    beside = {name: one for name, one in served.placed.items() if name not in ("weight", "bias")}
+    beside = {name: tensor for name, tensor in served.placed.items() if name not in ("weight", "bias")}
     channels = in_order(entry, served.placed.get("bias"), beside)
     bound = DeviceConvolution(DeviceBound.of(served.pack, entry, served.placed["weight"], channels))
     driver = Driver()
@@ -233,7 +233,7 @@ def _axes_of_one(served: Stepped) -> None:
     """An axis of one element says nothing of its stride."""
     drawn, y, more = _drawn(served, (1,) * len(served.meaning.dynamic))
     before = served.pack.stats()[served.meaning.name]["fallbacks"]
-    odd = [drawn["x"].shape[-1] + 1 + 2 * place for place in range(drawn["x"].ndim - 1)]
+    odd = [drawn["x"].shape[-1] + 1 + 2 * i for i in range(drawn["x"].ndim - 1)]
     if served.meaning.option("layout") in ("nchw", "ncw"):
         odd[1] = int(np.prod(drawn["x"].shape[2:])) + 1  # the one axis of several elements
     served.bound(served.device.upload(drawn["x"], strides=(*odd, 1)), out=y, stream=served.stream, **more)

@@ -100,8 +100,8 @@ def distil(count: int) -> int:
         seeds.write_text("\n".join(lines) + "\n", encoding="utf-8")
         tries = [GOOD.encode(), *(raw for raw, _ in HOSTILE.values() if len(raw) < 2000)]
         tries += [path.read_bytes() for path in sorted(MANIFESTS.iterdir())]
-        kept = len(list(MANIFESTS.iterdir()))
-        tries = tries[-kept:] + tries[: len(tries) - kept] if kept else tries  # what is kept counts as reached first
+        known = len(list(MANIFESTS.iterdir()))
+        tries = tries[-known:] + tries[: len(tries) - known] if known else tries  # what is kept counts as reached first
         tries += [damaged(GOOD.encode(), seed) for seed in range(count)]
         paths = []
         for index, text in enumerate(tries):
@@ -111,7 +111,7 @@ def distil(count: int) -> int:
         answers: set[tuple[str, str]] = set()
         for index, (path, c) in enumerate(zip(paths, said_by_c(fuzz, paths), strict=True)):
             kind = c, said_by_python(path.parent)
-            if kind not in answers and index >= kept:
+            if kind not in answers and index >= known:
                 raw = path.read_bytes()
                 (MANIFESTS / hashlib.sha256(raw).hexdigest()[:12]).write_bytes(raw)
                 new += 1

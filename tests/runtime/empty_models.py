@@ -23,7 +23,7 @@ def cached() -> Graph:
     g = GraphBuilder()
     x, past, marks = g.input("x", (B, 3, T)), g.input("past", (B, 3, PAST)), g.input("marks", (B, PAST), "int64")
     both = g.map("neg", g.add("concat", past, x, axis=2))
-    flat = (g.add("reshape", one, shape=(B, 3 * extent)) for one, extent in ((past, PAST), (x, T)))
+    flat = (g.add("reshape", tensor, shape=(B, 3 * extent)) for tensor, extent in ((past, PAST), (x, T)))
     rows = g.map("mul", g.add("concat", *flat, axis=1), 2.0)
     wide = g.add("pad", past, before=(0, 0, 1), after=(0, 0, T), mode="constant", value=0.5)
     turned = g.add("transpose", past, order=(2, 0, 1))
@@ -36,8 +36,8 @@ def given(sizes: dict[str, int]) -> dict[str, Any]:
     """Inputs of a request."""
     draw = np.random.default_rng(sum(sizes.values()))
     shapes = {"x": (sizes["batch"], 3, sizes["seq"]), "past": (sizes["batch"], 3, sizes["past"])}
-    found: dict[str, Any] = {name: draw.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
-    return found | {"marks": draw.integers(-9, 9, (sizes["batch"], sizes["past"]))}
+    inputs: dict[str, Any] = {name: draw.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    return inputs | {"marks": draw.integers(-9, 9, (sizes["batch"], sizes["past"]))}
 
 
 def nowhere() -> int:
@@ -59,6 +59,6 @@ class _Placed:
 def guarded(arrays: dict[str, Any]) -> dict[str, Any]:
     """The same arrays; those without elements lie where nobody may read."""
     page = nowhere()
-    found = {name: one if one.size else np.asarray(_Placed(one, page)) for name, one in arrays.items()}
-    assert all(one.size or one.ctypes.data == page for one in found.values())
-    return found
+    placed_arrays = {name: array if array.size else np.asarray(_Placed(array, page)) for name, array in arrays.items()}
+    assert all(array.size or array.ctypes.data == page for array in placed_arrays.values())
+    return placed_arrays

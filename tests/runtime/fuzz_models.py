@@ -82,12 +82,12 @@ def bases() -> list[tuple[Any, dict[str, Any]]]:
     """Models and arrays for their inputs: ONNX's node cases of tensors, and small nets."""
     from tests.bench.onnx_nodes import cases, plain
 
-    found = list(nets())
+    models = list(nets())
     for case in cases():
-        given = {one.name: plain(value) for one, value in zip(case.model.graph.input, case.data_sets[0][0], strict=False)}
-        if all(isinstance(one, np.ndarray) for one in given.values()):
-            found.append((case.model, given))
-    return found
+        arrays = {info.name: plain(value) for info, value in zip(case.model.graph.input, case.data_sets[0][0], strict=False)}
+        if all(isinstance(array, np.ndarray) for array in arrays.values()):
+            models.append((case.model, arrays))
+    return models
 
 
 class Fuzz:
@@ -106,8 +106,8 @@ class Fuzz:
     def case(self, seed: int) -> Case | None:
         """The changed model of a seed as a graph with feeds; None where it is refused."""
         draw = np.random.default_rng(seed)
-        base, given = pick(draw, self.bases) if draw.random() < 0.8 else pick(draw, self.bases[:NETS])
-        model, name = changed(base, draw, given), f"case{seed}"
+        base, arrays = pick(draw, self.bases) if draw.random() < 0.8 else pick(draw, self.bases[:NETS])
+        model, name = changed(base, draw, arrays), f"case{seed}"
         raw = model.SerializeToString()
         if draw.random() < 0.03:
             raw = raw[: int(draw.integers(len(raw) + 1))]
@@ -120,7 +120,7 @@ class Fuzz:
         except HaotunerError as error:
             self.seen["refused, bluntly" if "is damaged" in str(error) else "refused"] += 1
             if "is damaged" in str(error):
-                print(f"  {name} {[one.op_type for one in model.graph.node][:3]}: {str(error)[-200:]}", flush=True)
+                print(f"  {name} {[node.op_type for node in model.graph.node][:3]}: {str(error)[-200:]}", flush=True)
             return None
         except TooSlow:
             self.found(name, f"more than {READING_S} s to read")
@@ -132,10 +132,10 @@ class Fuzz:
             import traceback
 
             last = traceback.extract_tb(error.__traceback__)[-3:]
-            where = " > ".join(f"{Path(one.filename).name}:{one.lineno}" for one in last)
+            where = " > ".join(f"{Path(frame.filename).name}:{frame.lineno}" for frame in last)
             self.found(name, f"{type(error).__name__}: {str(error)[:300]} ({where})")
             return None
-        self._feeds(case, draw, given)
+        self._feeds(case, draw, arrays)
         self.seen["read"] += 1
         return case if case.feeds else None
 
@@ -145,14 +145,14 @@ class Fuzz:
 
         case.written = planned({case.name: case.graph}, LANES[best_level()], tuned=False, exact=False)
 
-    def _feeds(self, case: Case, draw: Any, given: Any) -> None:
-        for place in range(FEEDS):
+    def _feeds(self, case: Case, draw: Any, arrays: Any) -> None:
+        for index in range(FEEDS):
             feed, answer = None, None
             try:
                 with warnings.catch_warnings(), np.errstate(all="ignore"), limited(READING_S):
                     warnings.simplefilter("ignore")
-                    feed = fed(case.graph, draw, given, tame=place % 2 == 0)
-                    answer = list(interpret(case.graph, feed).values()) if place % 2 == 0 else None
+                    feed = fed(case.graph, draw, arrays, tame=index % 2 == 0)
+                    answer = list(interpret(case.graph, feed).values()) if index % 2 == 0 else None
             except Exception:  # what it should be is not known; whether it runs within its arrays is
                 if feed is None:
                     continue
@@ -171,7 +171,7 @@ class Fuzz:
         ready = self._renumbered(ready)
         folder = Path(tempfile.mkdtemp(dir=self.folder))
         ops = {op.name: op for case in ready for op in case.written[2]}
-        models = [one for case in ready for one in (*case.written[0], *case.written[1])]
+        models = [model for case in ready for model in (*case.written[0], *case.written[1])]
         try:
             c_pack(folder / "pack", list(ops.values()), *ASAN, "-Wno-error", "-fwrapv", level="x86-64", models=models)
         except (AssertionError, subprocess.SubprocessError) as error:
@@ -182,8 +182,8 @@ class Fuzz:
                 self._together(part)
             return
         for case in ready:
-            for place, feed in enumerate(case.feeds):
-                np.savez(folder / f"{case.name}.{place}.npz", **{f"i{k}": feed[n] for k, n in enumerate(case.graph.inputs)})
+            for index, feed in enumerate(case.feeds):
+                np.savez(folder / f"{case.name}.{index}.npz", **{f"i{k}": feed[n] for k, n in enumerate(case.graph.inputs)})
         preload = subprocess.run(["cc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True).stdout
         self._child("serve", folder, ready, {"LD_PRELOAD": preload.strip(), **SANITIZED})
         self._child("peer", folder, ready, {})
@@ -195,7 +195,9 @@ class Fuzz:
         from tests.runtime.model_packs import planned
         from tests.runtime.packs import LANES, best_level
 
-        models, chains, ops = planned({one.name: one.graph for one in ready}, LANES[best_level()], tuned=False, exact=False)
+        models, chains, ops = planned(
+            {case.name: case.graph for case in ready}, LANES[best_level()], tuned=False, exact=False
+        )
         for case in ready:
             case.written = ([], [], [])
         ready[0].written = (models, chains, ops)
@@ -203,40 +205,42 @@ class Fuzz:
 
     def _child(self, what: str, folder: Path, ready: list[Case], environment: dict[str, str]) -> None:
         """The requests in a process of its own; where it ends, that request is a finding and the next ones go on."""
-        left = [(case, place) for case in ready for place in range(len(case.feeds))]
+        left = [(case, index) for case in ready for index in range(len(case.feeds))]
         while left:
-            words = [f"{case.name} {place} {case.file}" for case, place in left]
+            words = [f"{case.name} {index} {case.file}" for case, index in left]
             (folder / "wanted").write_text("\n".join(words))
             (folder / "at").write_text("-1")
             try:
                 done = subprocess.run([sys.executable, "-m", "tests.runtime.fuzz_models", "--child", what, str(folder)],
                                       env={**os.environ, **environment}, capture_output=True, text=True, timeout=900,
                                       check=False, errors="replace", preexec_fn=_unlimited)  # fmt: skip
-                code, said = done.returncode, done.stderr
+                code, message = done.returncode, done.stderr
             except subprocess.TimeoutExpired:
-                code, said = -1, "hangs"
+                code, message = -1, "hangs"
             if code == 0:
                 return
             at = int((folder / "at").read_text())
             if at < 0:
-                self.found(ready[0].name, f"{what}: the pack cannot be opened: {said[-1500:]}")
+                self.found(ready[0].name, f"{what}: the pack cannot be opened: {message[-1500:]}")
                 return
-            case, place = left[at]
+            case, index = left[at]
             if what == "serve":
-                self.found(case.name, f"feed {place}: status {code}: {_short(said)}")
-            left = [one for one in left[at + 1 :] if one[0] is not case]
+                self.found(case.name, f"feed {index}: status {code}: {_short(message)}")
+            left = [request for request in left[at + 1 :] if request[0] is not case]
 
     def _compared(self, case: Case, folder: Path) -> None:
-        for place, answer in enumerate(case.answers):
-            ours = _outputs(folder / f"{case.name}.{place}.serve.npz")
-            peer = _outputs(folder / f"{case.name}.{place}.peer.npz")
+        for index, answer in enumerate(case.answers):
+            ours = _outputs(folder / f"{case.name}.{index}.serve.npz")
+            peer = _outputs(folder / f"{case.name}.{index}.peer.npz")
             self.seen["ran" if ours is not None else "refused feeds"] += 1
-            if ours is None or place % 2:
+            if ours is None or index % 2:
                 continue
             if answer is not None and (why := differs(ours, answer)):
-                self.found(case.name, f"feed {place}: the pack and the interpreter: {why}")
-            elif peer is not None and all(one.size for one in case.feeds[place].values()) and (why := differs(ours, peer)):
-                self.found(case.name, f"feed {place}: the pack and ONNX Runtime: {why}")
+                self.found(case.name, f"feed {index}: the pack and the interpreter: {why}")
+            elif (
+                peer is not None and all(array.size for array in case.feeds[index].values()) and (why := differs(ours, peer))
+            ):
+                self.found(case.name, f"feed {index}: the pack and ONNX Runtime: {why}")
             self.seen["as ONNX Runtime"] += peer is not None
 
 
@@ -249,32 +253,32 @@ def _unlimited() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
 
 
-def _short(said: str) -> str:
-    at = max(said.find("ERROR: AddressSanitizer"), said.find("runtime error"), 0)
-    return said[max(at - 200, 0) : at + 1200] if at else said[-800:]
+def _short(message: str) -> str:
+    at = max(message.find("ERROR: AddressSanitizer"), message.find("runtime error"), 0)
+    return message[max(at - 200, 0) : at + 1200] if at else message[-800:]
 
 
 def _outputs(path: Path) -> list[Any] | None:
     if not path.exists():
         return None
-    with np.load(path) as held:
-        return [held[f"o{place}"] for place in range(len(held.files))]
+    with np.load(path) as arrays:
+        return [arrays[f"o{index}"] for index in range(len(arrays.files))]
 
 
 def differs(ours: list[Any], theirs: list[Any]) -> str:
     """In words; empty where they agree to 1e-3 of the largest element."""
-    for one, other in zip(ours, theirs, strict=False):
-        if one.shape != other.shape or one.dtype.kind != other.dtype.kind:
-            return f"{one.dtype}{one.shape} and {other.dtype}{other.shape}"
-        if one.dtype.kind != "f":
-            if not np.array_equal(one, other):
-                return f"other elements: {one.reshape(-1)[:6]} and {other.reshape(-1)[:6]}"
+    for array, other in zip(ours, theirs, strict=False):
+        if array.shape != other.shape or array.dtype.kind != other.dtype.kind:
+            return f"{array.dtype}{array.shape} and {other.dtype}{other.shape}"
+        if array.dtype.kind != "f":
+            if not np.array_equal(array, other):
+                return f"other elements: {array.reshape(-1)[:6]} and {other.reshape(-1)[:6]}"
             continue
-        a, b = one.astype(np.float64), other.astype(np.float64)
+        a, b = array.astype(np.float64), other.astype(np.float64)
         both = ~np.isfinite(a) & ~np.isfinite(b)  # 0 times infinity is not looked at everywhere in one order
         a, b = np.where(both, 0, a), np.where(both, 0, b)
         scale = np.max(np.abs(b[np.isfinite(b)]), initial=1e-3)
-        tolerance = 2e-2 if one.dtype.itemsize == 2 else 1e-3
+        tolerance = 2e-2 if array.dtype.itemsize == 2 else 1e-3
         if not np.allclose(a, b, rtol=tolerance, atol=tolerance * scale, equal_nan=True):
             return f"{a.reshape(-1)[:6]} and {b.reshape(-1)[:6]}"
     return ""
@@ -282,17 +286,19 @@ def differs(ours: list[Any], theirs: list[Any]) -> str:
 
 def child(what: str, folder: Path) -> int:
     """Answers of the pack, or of ONNX Runtime, to the requests that ``wanted`` names, each into a file."""
-    wanted = [line.split(" ", 2) for line in (folder / "wanted").read_text().splitlines()]
+    requests = [line.split(" ", 2) for line in (folder / "wanted").read_text().splitlines()]
     answer = _served(folder) if what == "serve" else _peer()
-    for at, (name, place, file) in enumerate(wanted):
+    for at, (name, index, file) in enumerate(requests):
         (folder / "at").write_text(str(at))
-        with np.load(folder / f"{name}.{place}.npz") as held:
-            inputs = [np.array(held[f"i{k}"]) for k in range(len(held.files))]
-        found = answer(name, inputs, file)
-        if found is not None:
-            plain: list[Any] = [one.view(np.uint16) if one.dtype.kind == "V" else np.asarray(one) for one in found]
-            held_as: dict[str, Any] = {f"o{k}": one for k, one in enumerate(plain)}
-            np.savez(folder / f"{name}.{place}.{what}.npz", **held_as)
+        with np.load(folder / f"{name}.{index}.npz") as arrays:
+            inputs = [np.array(arrays[f"i{k}"]) for k in range(len(arrays.files))]
+        outputs = answer(name, inputs, file)
+        if outputs is not None:
+            plain: list[Any] = [
+                output.view(np.uint16) if output.dtype.kind == "V" else np.asarray(output) for output in outputs
+            ]
+            held_as: dict[str, Any] = {f"o{k}": array for k, array in enumerate(plain)}
+            np.savez(folder / f"{name}.{index}.{what}.npz", **held_as)
     return 0
 
 
@@ -304,10 +310,10 @@ def _served(folder: Path) -> Any:
     def answer(name: str, inputs: list[Any], _: str) -> Any:
         try:
             model = pack.model(name)
-            ends = [one.name for one in model.inputs]
+            ends = [end.name for end in model.inputs]
             if hasattr(model, "memory_bytes") and hasattr(model, "dims"):
-                sizes = {dim: size for end, one in zip(model.inputs, inputs, strict=True)
-                         for dim, size in zip(end.shape, one.shape, strict=True) if isinstance(dim, str)}  # fmt: skip
+                sizes = {dim: size for end, array in zip(model.inputs, inputs, strict=True)
+                         for dim, size in zip(end.shape, array.shape, strict=True) if isinstance(dim, str)}  # fmt: skip
                 if sizes.keys() == set(model.dims) and model.memory_bytes(**sizes) > LARGEST:
                     return None
             return list(model.run(dict(zip(ends, inputs, strict=True))).values())
@@ -330,7 +336,7 @@ def _peer() -> Any:
             if name not in sessions:
                 sessions[name] = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
             session = sessions[name]
-            ends = [one.name for one in session.get_inputs()]
+            ends = [end.name for end in session.get_inputs()]
             if len(ends) != len(inputs):  # an input that the graph does not need is left out of ours
                 return None
             return session.run(None, dict(zip(ends, inputs, strict=True)))
@@ -348,17 +354,17 @@ def main() -> int:
     parser.add_argument("--cases", type=int, default=1 << 30)
     parser.add_argument("--keep", type=Path, help="a folder for the models")
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.child:
-        return child(asked.child[0], Path(asked.child[1]))
+    options = parser.parse_args()
+    if options.child:
+        return child(options.child[0], Path(options.child[1]))
     resource.setrlimit(resource.RLIMIT_AS, (ROOM, resource.getrlimit(resource.RLIMIT_AS)[1]))
-    with tempfile.TemporaryDirectory() as place:
-        folder = asked.keep or Path(place)
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = options.keep or Path(scratch)
         folder.mkdir(parents=True, exist_ok=True)
-        fuzz, until, at = Fuzz(folder), time.monotonic() + 60 * asked.minutes, 0
-        while at < asked.cases and time.monotonic() < until:
-            count = min(BATCH, asked.cases - at)
-            fuzz.batch(range(asked.seed * 1_000_000 + at, asked.seed * 1_000_000 + at + count))
+        fuzz, until, at = Fuzz(folder), time.monotonic() + 60 * options.minutes, 0
+        while at < options.cases and time.monotonic() < until:
+            count = min(BATCH, options.cases - at)
+            fuzz.batch(range(options.seed * 1_000_000 + at, options.seed * 1_000_000 + at + count))
             at += count
             print(f"{at} models: {dict(fuzz.seen)}", flush=True)
     print("\n".join(fuzz.findings) or "nothing found")

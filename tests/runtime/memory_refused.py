@@ -53,11 +53,11 @@ class Memory:
             try:
                 act()
             except errors as error:
-                said = str(error)
+                message = str(error)
             else:
                 break
             self.refuse(0)
-            assert re.search(words, said), f"piece {nth}: {said}"
+            assert re.search(words, message), f"piece {nth}: {message}"
             if self.held != before:
                 gc.collect()  # what the error's frames held
             assert self.held == before, f"piece {nth}: {self.held - before} pieces are left"

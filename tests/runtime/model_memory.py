@@ -21,28 +21,28 @@ NAME, CHAIN = "encoder", "grown"
 
 def starved(path: str) -> None:
     """Every piece of memory is refused once while a model is opened, and while it serves a first and a larger request."""
-    memory, graph, kept = Memory(path), GRAPHS[NAME], list[Any]()
+    memory, graph, stats = Memory(path), GRAPHS[NAME], list[Any]()
     pack = haotuner.load(path, threads=2)
 
     def open_model() -> None:
-        with contextlib.closing(haotuner.load(path, threads=2)) as one:
-            kept.append(one.model(NAME).stats())
+        with contextlib.closing(haotuner.load(path, threads=2)) as fresh_pack:
+            stats.append(fresh_pack.model(NAME).stats())
 
     opened = memory.each_refused(open_model, HaotunerError, "no memory|weights cannot be mapped")
-    assert opened >= 15 and kept[0]["packed_bytes"] > 0, opened
+    assert opened >= 15 and stats[0]["packed_bytes"] > 0, opened
     gc.collect()
     assert memory.held == 0, f"{memory.held} pieces are left of a model that was closed"
     model = pack.model(NAME)
     requests = [given(graph, batch=batch, seq=seq) for batch, seq in ((1, 3), (2, 40), (2, 4), (4, 90))]
-    wanted = [interpret(graph, inputs) for inputs in requests]
+    expected = [interpret(graph, inputs) for inputs in requests]
 
     def serve() -> None:
         model.bound._known.clear()
         try:
-            for inputs, want in zip(requests, wanted, strict=True):
-                found = model.run(inputs)
-                for name, one in want.items():
-                    np.testing.assert_allclose(found[name], one, rtol=2e-4, atol=2e-4)
+            for inputs, reference in zip(requests, expected, strict=True):
+                outputs = model.run(inputs)
+                for name, array in reference.items():
+                    np.testing.assert_allclose(outputs[name], array, rtol=2e-4, atol=2e-4)
         finally:
             model.trim()
 
@@ -54,27 +54,27 @@ def starved(path: str) -> None:
 
 def chained(path: str) -> None:
     """The same of a model cut where a size follows from data: memory of its segments and of what lies between them."""
-    memory, kept, graph = Memory(path), list[Any](), CHAINS[CHAIN]
+    memory, stats, graph = Memory(path), list[Any](), CHAINS[CHAIN]
     memory.refuse(0)
     pack = haotuner.load(path, threads=1)
 
     def open_model() -> None:
-        with contextlib.closing(haotuner.load(path, threads=1)) as one:
-            kept.append(one.model(CHAIN).stats())
+        with contextlib.closing(haotuner.load(path, threads=1)) as fresh_pack:
+            stats.append(fresh_pack.model(CHAIN).stats())
 
     assert memory.each_refused(open_model, HaotunerError, "no memory|weights cannot be mapped") >= 20
     model: Any = pack.model(CHAIN)
     requests = [given_to_chain(CHAIN, rows) for rows in (2, 40)]
-    wanted = [interpret(graph, inputs, seed=4) for inputs in requests]
+    expected = [interpret(graph, inputs, seed=4) for inputs in requests]
 
     def serve() -> None:
-        for one in model.segments.values():
-            one._known.clear()
+        for segment in model.segments.values():
+            segment._known.clear()
         try:
-            for inputs, want in zip(requests, wanted, strict=True):
-                found = model.run(inputs, seed=4)
-                for output, one in want.items():
-                    np.testing.assert_allclose(found[output], one, rtol=3e-4, atol=3e-4)
+            for inputs, reference in zip(requests, expected, strict=True):
+                outputs = model.run(inputs, seed=4)
+                for output, array in reference.items():
+                    np.testing.assert_allclose(outputs[output], array, rtol=3e-4, atol=3e-4)
         finally:
             model.trim()
 

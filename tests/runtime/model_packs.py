@@ -50,15 +50,15 @@ def planned(
     for name, graph in graphs.items():
         segments, parts = cut(graph), list[ExecutableModel]()
         names = (*graph.dimensions, *data_dimensions(graph))
-        for place, segment in enumerate(flattened(segments)):
+        for index, segment in enumerate(flattened(segments)):
             if segment.graph is None:
                 continue
             prices = Prices([dict.fromkeys(names, size) for size in (3, 60)])
             steps = (
                 IlpPartitioner(segment.graph, prices, tuned=tuned) if exact else Greedy(segment.graph, tuned=tuned)
             ).steps
-            ops |= {one.op.name: None for one in steps if isinstance(one, Product)}
-            first = sum(len(one.functions) for one in (*models, *parts))
+            ops |= {step.op.name: None for step in steps if isinstance(step, Product)}
+            first = sum(len(model.functions) for model in (*models, *parts))
             ways = [Specialization(tuple(steps))]
             if small:
                 form = forms.get(name)
@@ -67,7 +67,7 @@ def planned(
                 most = product(map(dimension, segment.graph.dimensions))
                 ways = [Specialization(own, most, small, form), *ways]
             parts.append(
-                executable_specializations(f"{name}.{place}" if chained(segments) else name, segment.graph, ways, first)
+                executable_specializations(f"{name}.{index}" if chained(segments) else name, segment.graph, ways, first)
             )
         models += parts
         if chained(segments):

@@ -69,15 +69,15 @@ def cc(sources: Sequence[Path], out: Path, *flags: str) -> Path:
     Sources of the runtime are compiled without ``OTHERS_FLAGS``, so that tests which differ in those share their objects.
     """
     includes = ["-I", str(NATIVE), "-I", str(CLIB), "-I", str(CLIB / "include"), "-I", str(toolchain().include)]
-    own = dict.fromkeys(one for one in flags if not one.startswith(OTHERS_FLAGS))
+    own = dict.fromkeys(flag for flag in flags if not flag.startswith(OTHERS_FLAGS))
     words, plain = (["cc", *STRICT, *some, *includes] for some in (flags, own))
-    known = [one for one in sources if one.is_relative_to(RUNTIME)]
-    found = [
-        *ours(words, [one for one in sources if one not in known], [NATIVE, CLIB, HERE]),
-        *ours(plain, [one for one in known if one != HASH], [NATIVE, CLIB]),
-        *ours([*plain, "-O1"], [one for one in known if one == HASH], [NATIVE, CLIB]),
+    known = [source for source in sources if source.is_relative_to(RUNTIME)]
+    objects = [
+        *ours(words, [source for source in sources if source not in known], [NATIVE, CLIB, HERE]),
+        *ours(plain, [source for source in known if source != HASH], [NATIVE, CLIB]),
+        *ours([*plain, "-O1"], [source for source in known if source == HASH], [NATIVE, CLIB]),
     ]
-    done = subprocess.run([*words, *found, "-o", str(out), "-lm", "-ldl"], capture_output=True, text=True, check=False)
+    done = subprocess.run([*words, *objects, "-o", str(out), "-lm", "-ldl"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return out
 
@@ -95,12 +95,12 @@ def c_pack(
     Without ``flags`` the runtime is as tuned packs have it, and shares their objects; with flags warnings are errors.
     ``sources`` hold the kernels of ops that are not dense; ``models`` are whole models of these ops.
     """
-    library, made = out.with_suffix(".so"), [*pack_sources(out, ops, models), *sources]
+    library, all_sources = out.with_suffix(".so"), [*pack_sources(out, ops, models), *sources]
     if flags:
         optimized = () if {"-O0", "-O1"} & {*flags} else ("-g1", "-O1")
-        cc(made, library, "-shared", "-fPIC", "-fvisibility=hidden", *optimized, *LOOSE, *flags)
+        cc(all_sources, library, "-shared", "-fPIC", "-fvisibility=hidden", *optimized, *LOOSE, *flags)
     else:
-        toolchain().link([], made, [NATIVE], library)
+        toolchain().link([], all_sources, [NATIVE], library)
     files = {model.name: content_of(model) for model in models}
     write_pack(out, library, document(ops, level), lambda _: None, files)
     return out
@@ -134,12 +134,12 @@ def pack_sources(out: Path, ops: Sequence[PackedAny], models: Sequence[Executabl
     code, data = out.parent / f"{out.name}_kernels.c", out.parent / f"{out.name}_data.c"
     code.write_text(text)
     data.write_text(pack_data(ops))
-    found = [code, data, *(NATIVE / name for name in sources_of(ops))]
+    sources = [code, data, *(NATIVE / name for name in sources_of(ops))]
     if models:
         groups = out.parent / f"{out.name}_groups.c"
         groups.write_text(source_of(models))
-        found += [groups, *(NATIVE / name for name in MODEL_SOURCES)]
-    return found
+        sources += [groups, *(NATIVE / name for name in MODEL_SOURCES)]
+    return sources
 
 
 def _programs(kernel: MicroKernel) -> Iterator[tuple[str, dict[str, int]]]:

@@ -17,8 +17,8 @@ SCHEDULES = (
 def online_op(spec: str) -> PackedSliced:
     """A cell for few and one for many queries."""
     op, family = Op.parse(spec), CpuOnline(ATTENTION)
-    made = [family.kernel_of(schedule, op) for schedule in SCHEDULES]
-    kernels = [SlicedKernel(name=k.name, tile=dict(family.tile(k).extent), kernel=k) for k in made]
+    micro_kernels = [family.kernel_of(schedule, op) for schedule in SCHEDULES]
+    kernels = [SlicedKernel(name=k.name, tile=dict(family.tile(k).extent), kernel=k) for k in micro_kernels]
     entries = [SlicedEntry(kernel=0, axis="b"), SlicedEntry(kernel=1, axis=op.parallel[-1])]
     plans = [SlicedPlan(threads=count, grid={"t": (3, 40)}, entries=entries) for count in (1, 2)]
     return PackedSliced.of(op, dict.fromkeys(op.dynamic, (1, 40)), kernels, plans)

@@ -29,7 +29,7 @@ SPLITS = ("serial", "n", "m")  # of the plans of a packed op, in turn, unless to
 
 
 @dataclass(frozen=True)
-class Made:
+class BuiltPack:
     """A pack and the tables it was made from: ``plans[op name][plan index]``."""
 
     path: Path
@@ -62,11 +62,11 @@ def plan_for(kernels: Sequence[MicroKernel], threads: int, split: str, seed: int
 @functools.cache
 def _covers(rows: tuple[int, ...], m: int) -> list[tuple[tuple[int, int], ...]]:
     """Kernels, by their places, with numbers of tiles that are m rows together; ``rows``: of a tile of each kernel."""
-    found: list[tuple[tuple[int, int], ...]] = []
+    covers: list[tuple[tuple[int, int], ...]] = []
 
     def extend(parts: tuple[tuple[int, int], ...], left: int) -> None:
         if left == 0:
-            found.append(parts)
+            covers.append(parts)
         elif len(parts) < 3:
             used = {kernel for kernel, _ in parts}
             for index, height in enumerate(rows):
@@ -75,7 +75,7 @@ def _covers(rows: tuple[int, ...], m: int) -> list[tuple[tuple[int, int], ...]]:
                         extend((*parts, (index, tiles)), left - tiles * height)
 
     extend((), m)
-    return found
+    return covers
 
 
 def packed_op(name: str, lanes: int, pw: int, counts: Sequence[int] = (1, 2, 3), splits: Sequence[str] = SPLITS) -> PackedOp:
@@ -101,13 +101,13 @@ def document(ops: Sequence[PackedAny], arch: str) -> dict[str, Any]:
     }
 
 
-def make_pack(out: Path, ops: Sequence[PackedOp], arch: str) -> Made:
+def make_pack(out: Path, ops: Sequence[PackedOp], arch: str) -> BuiltPack:
     """Build the library and publish the pack at ``out``."""
     library = out.with_suffix(".so")
     pack_library(ops, arch, toolchain(), library)
     write_pack(out, library, document(ops, arch), lambda _: None)
     library.unlink()
-    return Made(out, {op.name: op for op in ops}, arch)
+    return BuiltPack(out, {op.name: op for op in ops}, arch)
 
 
 def rewrite(pack: Path, **changes: Any) -> None:

@@ -37,14 +37,14 @@ def packed_product(spec: str, lanes: int, threads: Sequence[int] = (1, 2), *, on
         across = (("xk", int(layout == "tn")), ("wk", int(layout == "nt")))
         shapes = AMX_TILES if on_tiles else [(mr, nv, 0) for mr, nv, _, _ in TILES]
         sizes = ((mr, nv * lanes, lanes, 1, lanes, ahead) for mr, nv, ahead in shapes)
-        made = [MicroKernel(family.name, (*typed_params(op, tile, on_tiles=on_tiles), *across)) for tile in sizes]
+        micro_kernels = [MicroKernel(family.name, (*typed_params(op, tile, on_tiles=on_tiles), *across)) for tile in sizes]
     else:
         assert isinstance(family, CpuProduct)
-        made = [family.kernel(mr, nv, lanes, pk, kb, layout) for mr, nv, pk, kb in TILES]
-    made = [with_epilogue(kernel, op.epilogue) for kernel in made]
-    tiles = [family.tile(kernel) for kernel in made]
+        micro_kernels = [family.kernel(mr, nv, lanes, pk, kb, layout) for mr, nv, pk, kb in TILES]
+    micro_kernels = [with_epilogue(kernel, op.epilogue) for kernel in micro_kernels]
+    tiles = [family.tile(kernel) for kernel in micro_kernels]
     kernels = [
-        SlicedKernel(name=k.name, tile={**t.extent, **t.step}, kernel=k) for k, t in zip(made, tiles, strict=True)
+        SlicedKernel(name=k.name, tile={**t.extent, **t.step}, kernel=k) for k, t in zip(micro_kernels, tiles, strict=True)
     ]  # fmt: skip
     first = next(axis for axis in ("n", "m", "k", "b") if axis in op.dynamic)
     grid = {axis: BOUNDS if axis == first else (2, 40) if axis == "b" else (40,) for axis in op.dynamic}

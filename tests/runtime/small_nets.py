@@ -11,15 +11,15 @@ import numpy as np
 @cache
 def nets() -> list[tuple[Any, dict[str, Any]]]:
     """Models, and arrays for their inputs."""
-    return [_of(*one) for one in (_encoder(), _image(), _moved(), _counted(), _bytes())]
+    return [_of(*net) for net in (_encoder(), _image(), _moved(), _counted(), _bytes())]
 
 
-def _of(text: str, weights: dict[str, Any], given: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+def _of(text: str, weights: dict[str, Any], arrays: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     import onnx
 
     model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]>\n{text}')
     model.graph.initializer.extend(onnx.numpy_helper.from_array(value, name) for name, value in weights.items())
-    return model, given
+    return model, arrays
 
 
 def _numbers(*shape: int) -> Any:

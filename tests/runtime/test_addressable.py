@@ -36,15 +36,15 @@ DATA = (2**64 - 64, 2**63 - 64, 2**63)
 
 
 def at(address: int, array: Any, strides: tuple[int, ...]) -> Any:
-    found = Forged(array, array.shape, strides)
-    found._managed.tensor.data = address
-    return found
+    tensor = Forged(array, array.shape, strides)
+    tensor._managed.tensor.data = address
+    return tensor
 
 
 def forged(array: Any) -> list[Any]:
     strides = tuple(stride // array.itemsize for stride in array.strides)
-    found = [Forged(array, array.shape, strides, byte_offset=offset) for offset in OFFSETS]
-    return found + [at(address, array, strides) for address in DATA]
+    tensors = [Forged(array, array.shape, strides, byte_offset=offset) for offset in OFFSETS]
+    return tensors + [at(address, array, strides) for address in DATA]
 
 
 @pytest.fixture(scope="module")
@@ -120,18 +120,18 @@ def test_generated_kernels_refuse_them(generated_pack: Any, spec: str) -> None:
 
 
 def typed(array: Any) -> Tensor:
-    found = Tensor.of(array)
-    found.code = {"f": 2, "i": 0}[array.dtype.kind]
-    return found
+    tensor = Tensor.of(array)
+    tensor.code = {"f": 2, "i": 0}[array.dtype.kind]
+    return tensor
 
 
 def hostile(array: Any) -> list[Tensor]:
-    found = [typed(array) for _ in OFFSETS + DATA]
-    for tensor, offset in zip(found, OFFSETS, strict=False):
+    tensors = [typed(array) for _ in OFFSETS + DATA]
+    for tensor, offset in zip(tensors, OFFSETS, strict=False):
         tensor.byte_offset = offset
-    for tensor, address in zip(found[len(OFFSETS) :], DATA, strict=True):
+    for tensor, address in zip(tensors[len(OFFSETS) :], DATA, strict=True):
         tensor.data = address
-    return found
+    return tensors
 
 
 def test_convolutions_refuse_them_in_c(library: Any, convolutions: Path) -> None:
@@ -197,6 +197,6 @@ def generated_pack(tmp_path_factory: pytest.TempPathFactory) -> Any:
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Any:
     out = cc(LIBRARY, tmp_path_factory.mktemp("clib") / "libhaotuner.so", "-shared", "-fPIC", "-O1")
-    found = ctypes.CDLL(str(out))
-    found.ht_linear_free.argtypes = found.ht_pack_close.argtypes = [ctypes.c_void_p]
-    return found
+    clib = ctypes.CDLL(str(out))
+    clib.ht_linear_free.argtypes = clib.ht_pack_close.argtypes = [ctypes.c_void_p]
+    return clib

@@ -47,9 +47,9 @@ class Calls:
     def __init__(self, call: Any) -> None:
         self.call, self.seen = call, list[tuple[Any, ...]]()
 
-    def __call__(self, *given: Any) -> Any:
-        self.seen.append(given)
-        return self.call(*given)
+    def __call__(self, *arguments: Any) -> Any:
+        self.seen.append(arguments)
+        return self.call(*arguments)
 
 
 def test_usual_calls_hand_over_no_array(product: Any, linear: Any) -> None:
@@ -59,11 +59,11 @@ def test_usual_calls_hand_over_no_array(product: Any, linear: Any) -> None:
     product.run(x, w, out=np.empty((2, 3, 4), np.float32))
     bound = Calls(linear.bound.call)
     linear.serve(replace(linear.bound, call=bound))
-    want = linear(rows(3))
-    y = np.empty_like(want)
-    assert linear(rows(3), out=y) is y and np.array_equal(y, want)
-    given_ = [one for call in (*calls.seen, *bound.seen) for one in call]
-    assert len(calls.seen) == len(bound.seen) == 2 and not any(isinstance(one, np.ndarray) for one in given_)
+    expected = linear(rows(3))
+    y = np.empty_like(expected)
+    assert linear(rows(3), out=y) is y and np.array_equal(y, expected)
+    given_ = [argument for call in (*calls.seen, *bound.seen) for argument in call]
+    assert len(calls.seen) == len(bound.seen) == 2 and not any(isinstance(argument, np.ndarray) for argument in given_)
 
 
 def test_what_a_library_says_of_arrays(product: Any, products: Any) -> None:
@@ -85,9 +85,9 @@ def test_what_a_library_says_of_arrays(product: Any, products: Any) -> None:
 @pytest.mark.parametrize("swapped", [">f4", "float64", "bool", "complex64"])
 def test_other_types_are_refused_in_words(product: Any, linear: Any, swapped: str) -> None:
     x, w, y = (np.ones(shape, np.float32) for shape in ((2, 3, 5), (2, 4, 5), (2, 3, 4)))
-    for place, name in enumerate(("x", "w", "out")):
+    for index, name in enumerate(("x", "w", "out")):
         given_ = [x, w, y]
-        given_[place] = given_[place].astype(swapped)
+        given_[index] = given_[index].astype(swapped)
         with pytest.raises(TypeError, match=f"{name} has dtype"):
             product.run(*given_[:2], out=given_[2])
     with pytest.raises(TypeError, match="x has dtype"):
@@ -100,9 +100,9 @@ def test_addresses_are_never_a_callers(product: Any, linear: Any) -> None:
     for wrong in ((id(x), w, y), (x, id(w), y), (x, w, id(y)), (id(x), id(w), id(y))):
         with pytest.raises(TypeError):
             product.run(*wrong[:2], out=wrong[2])
-    for one in ((id(rows(2)), np.empty((2, 100), np.float32)), (rows(2), id(y))):
+    for arguments in ((id(rows(2)), np.empty((2, 100), np.float32)), (rows(2), id(y))):
         with pytest.raises(TypeError):
-            linear(one[0], out=one[1])
+            linear(arguments[0], out=arguments[1])
 
 
 def test_arrays_that_may_not_be_written(product: Any, linear: Any) -> None:
@@ -144,15 +144,15 @@ def test_both_ways_give_the_same(products: Any, extents: Any, steps: list[int], 
         return room[tuple(slice(None, None, step) for step in by)][tuple(slice(extent) for extent in shape)]
 
     x, w = view(b, m, k, by=steps[:3]), view(b, n, k, by=steps[3:])
-    found = product.run(x, w)
+    output = product.run(x, w)
     product._addressed = 0
-    assert found.tobytes() == product.run(x, w).tobytes()
+    assert output.tobytes() == product.run(x, w).tobytes()
 
 
 @pytest.mark.parametrize("other", ["HEAD_BYTES", "ARRAY_BYTES"])
-def test_interpreters_that_lay_arrays_out_otherwise(made: Any, weight: Any, other: str, monkeypatch: Any) -> None:
+def test_interpreters_that_lay_arrays_out_otherwise(built_pack: Any, weight: Any, other: str, monkeypatch: Any) -> None:
     monkeypatch.setattr(arrays, other, 4096)
-    with haotuner.load(made.path, threads=1) as pack:
+    with haotuner.load(built_pack.path, threads=1) as pack:
         linear = pack.op(DENSE).bind(weight)
         assert not pack.library().takes_addresses and linear.bound.addressed == 0
         assert np.allclose(linear(rows(3)), rows(3) @ weight.T, atol=1e-4)

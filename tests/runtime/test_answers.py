@@ -26,23 +26,23 @@ def faults() -> int:
 
 
 def in_huge_pages() -> bool:
-    place = Path("/sys/kernel/mm/transparent_hugepage/enabled")
-    return place.exists() and "[never]" not in place.read_text(encoding="ascii")
+    path = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    return path.exists() and "[never]" not in path.read_text(encoding="ascii")
 
 
 @settings(max_examples=40, deadline=None)
 @drawn(st.lists(st.tuples(st.booleans(), st.integers(0, 3 * HUGE_PAGE)), min_size=1, max_size=30))
 def test_arrays_that_are_held_are_never_written_over(acts):
-    answers, held = OutputPool(2), list[tuple[Any, int]]()
+    answers, alive = OutputPool(2), list[tuple[Any, int]]()
     for number, (drop, size) in enumerate(acts):
-        if drop and held:
-            held.pop(size % len(held))
+        if drop and alive:
+            alive.pop(size % len(alive))
         array = answers.take((size,), BYTE)
         assert array.shape == (size,) and array.flags.writeable and array.flags.c_contiguous
         assert size < LARGE or array.ctypes.data % HUGE_PAGE == 0
         array[:1], array[-1:] = number, number
-        held.append((array[:], number))  # a view alone
-        assert all((one[:1] == what).all() and (one[-1:] == what).all() for one, what in held)
+        alive.append((array[:], number))  # a view alone
+        assert all((view[:1] == what).all() and (view[-1:] == what).all() for view, what in alive)
 
 
 SHAPES = [[(3,), (5, 2)], [(PAGE * 16,), (2, PAGE * 9)], [(LARGE,), (1,)]]  # small, of pages, of huge ones
@@ -95,12 +95,12 @@ def test_memory_is_used_again_without_page_faults():
 
 def test_no_more_is_kept_than_a_caller_holds_in_turn():
     answers = OutputPool(1)
-    held = [answers.take((LARGE,), BYTE) for _ in range(9)]
-    places = {one.ctypes.data for one in held}
-    held.clear()
+    outputs = [answers.take((LARGE,), BYTE) for _ in range(9)]
+    places = {output.ctypes.data for output in outputs}
+    outputs.clear()
     gc.collect()
     again = [answers.take((LARGE,), BYTE) for _ in range(AGAIN)]
-    assert {one.ctypes.data for one in again} <= places
+    assert {output.ctypes.data for output in again} <= places
     again.clear()
     assert len(answers._free) == AGAIN
     answers.clear()
@@ -110,16 +110,16 @@ def test_no_more_is_kept_than_a_caller_holds_in_turn():
 def test_small_and_large_outputs_keep_to_their_own_memory():
     answers, sizes = OutputPool(2), (HUGE_PAGE * 4, LARGE)
     for order in ((0, 1), (1, 0), (0, 1)):
-        held = {one: answers.take((sizes[one],), BYTE) for one in order}
-        for one in order:
-            held[one][:] = 1
-        held.clear()
+        outputs = {index: answers.take((sizes[index],), BYTE) for index in order}
+        for index in order:
+            outputs[index][:] = 1
+        outputs.clear()
     before = faults()
     for order in ((0, 1), (1, 0)):
-        held = {one: answers.take((sizes[one],), BYTE) for one in order}
-        for one in order:
-            held[one][:] = 2
-        held.clear()
+        outputs = {index: answers.take((sizes[index],), BYTE) for index in order}
+        for index in order:
+            outputs[index][:] = 2
+        outputs.clear()
     assert faults() - before < 64
     assert sorted(block.room for block in answers._free) == [HUGE_PAGE, 4 * HUGE_PAGE]
 
@@ -138,14 +138,14 @@ def test_an_answer_that_is_held_stays_as_it_was(path):
     with haotuner.load(path, threads=1) as pack:
         model, requests = pack.model("encoder"), [given(GRAPHS["encoder"], batch=4, seq=1100) for _ in range(3)]
         name = list(model.run(requests[0]))[1]
-        one = model.run(requests[0])[name]
-        kept, place = one.copy(), one.ctypes.data
-        assert one.nbytes >= LARGE
+        output = model.run(requests[0])[name]
+        expected, address = output.copy(), output.ctypes.data
+        assert output.nbytes >= LARGE
         other = model.run(requests[1])[name]
-        np.testing.assert_array_equal(one, kept)
-        assert other.ctypes.data != place
-        del one
-        assert model.run(requests[2])[name].ctypes.data == place
+        np.testing.assert_array_equal(output, expected)
+        assert other.ctypes.data != address
+        del output
+        assert model.run(requests[2])[name].ctypes.data == address
 
 
 def test_a_first_request_pays_few_page_faults(path):
@@ -156,12 +156,12 @@ def test_a_first_request_pays_few_page_faults(path):
         model, fresh = pack.model("encoder"), beside.model("encoder")
         model.run(given(GRAPHS["encoder"], batch=1, seq=3))
         for seq in (1200, 3000, 6000):
-            inputs, told = given(GRAPHS["encoder"], batch=4, seq=seq), model.memory_bytes(batch=4, seq=seq)
+            inputs, expected_bytes = given(GRAPHS["encoder"], batch=4, seq=seq), model.memory_bytes(batch=4, seq=seq)
             before = faults()
-            found = model.run(inputs)
+            outputs = model.run(inputs)
             paid = faults() - before
-            assert told % HUGE_PAGE == 0 and model.stats()["arena_bytes"] == told
-            assert paid < told / PAGE / 4, f"{paid} page faults for {told} bytes at {seq} tokens"
-            for name, one in fresh.run(inputs).items():
-                np.testing.assert_array_equal(one, found[name])
+            assert expected_bytes % HUGE_PAGE == 0 and model.stats()["arena_bytes"] == expected_bytes
+            assert paid < expected_bytes / PAGE / 4, f"{paid} page faults for {expected_bytes} bytes at {seq} tokens"
+            for name, array in fresh.run(inputs).items():
+                np.testing.assert_array_equal(array, outputs[name])
             fresh.trim()

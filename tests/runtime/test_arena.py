@@ -30,12 +30,12 @@ def owner(array: Any) -> Any:
 @given(st.lists(st.integers(1, CHUNK // 4 + CHUNK // 8), min_size=1, max_size=12))
 def test_arrays_are_aligned_and_apart(floats):
     arena = Arena()
-    taken = [arena.take((1, count)) for count in floats]
-    spans = sorted((array.ctypes.data, array.ctypes.data + array.nbytes) for array in taken)
+    arrays = [arena.take((1, count)) for count in floats]
+    spans = sorted((array.ctypes.data, array.ctypes.data + array.nbytes) for array in arrays)
     assert all(start % ALIGNMENT == 0 for start, _ in spans)
     assert all(end <= start for (_, end), (start, _) in zip(spans, spans[1:], strict=False))
-    assert [array.shape for array in taken] == [(1, count) for count in floats]
-    assert all(array.flags.writeable and array.flags.c_contiguous for array in taken)
+    assert [array.shape for array in arrays] == [(1, count) for count in floats]
+    assert all(array.flags.writeable and array.flags.c_contiguous for array in arrays)
 
 
 def test_small_arrays_share_a_chunk_that_starts_on_a_huge_page():
@@ -51,20 +51,20 @@ def test_small_arrays_share_a_chunk_that_starts_on_a_huge_page():
 
 def test_a_chunk_goes_with_its_last_array():
     arena = Arena()
-    kept, dropped = arena.take((1000,)), arena.take((1000,))
-    chunk = weakref.ref(owner(kept))
+    alive, dropped = arena.take((1000,)), arena.take((1000,))
+    chunk = weakref.ref(owner(alive))
     del dropped
     arena.clear()
     gc.collect()
     assert chunk() is not None
-    kept[...] = 1
-    del kept
+    alive[...] = 1
+    del alive
     gc.collect()
     assert chunk() is None
 
 
-def test_closing_a_pack_gives_its_weights_back(made):
-    pack = haotuner.load(made.path, threads=1)
+def test_closing_a_pack_gives_its_weights_back(built_pack):
+    pack = haotuner.load(built_pack.path, threads=1)
     linear = pack.op(DENSE).bind(np.ones((100, 37), np.float32))
     chunk = weakref.ref(owner(pack.arena.take((1,))))
     pack.close()
@@ -86,18 +86,18 @@ def test_huge_pages_are_asked_for():
 
 def test_threads_take_from_one_arena():
     arena = Arena()
-    taken: list[tuple[int, Any]] = []
+    marked: list[tuple[int, Any]] = []
 
     def work(mark: int) -> None:
         for _ in range(200):
             array = arena.take((500,))
             array[...] = mark
-            taken.append((mark, array))
+            marked.append((mark, array))
 
     threads = [threading.Thread(target=work, args=(mark,)) for mark in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(taken) == 1600
-    assert all((array == mark).all() for mark, array in taken)
+    assert len(marked) == 1600
+    assert all((array == mark).all() for mark, array in marked)

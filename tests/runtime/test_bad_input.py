@@ -115,21 +115,21 @@ def test_read_only_out_is_refused_and_read_only_x_is_served(linear, weight):
     assert np.array_equal(linear(x), linear(rows(2)))
 
 
-def test_memory_mapped_inputs_and_weights(made, linear, weight, tmp_path):
+def test_memory_mapped_inputs_and_weights(built_pack, linear, weight, tmp_path):
     weight.tofile(tmp_path / "weight")
     rows(6).tofile(tmp_path / "x")
     mapped = np.memmap(tmp_path / "weight", np.float32, "r", shape=(100, 37))
     x = np.memmap(tmp_path / "x", np.float32, "r", shape=(6, 37))
     import haotuner
 
-    with haotuner.load(made.path, threads=1) as pack:
+    with haotuner.load(built_pack.path, threads=1) as pack:
         assert np.array_equal(pack.op(DENSE).bind(mapped)(x), linear(rows(6)))
 
 
-def test_weights_that_do_not_fit(linear, made):
+def test_weights_that_do_not_fit(linear, built_pack):
     import haotuner
 
-    with haotuner.load(made.path) as pack:
+    with haotuner.load(built_pack.path) as pack:
         dense = pack.op(DENSE)
         for wrong in ((37, 100), (100, 36), (101, 37), (0, 37)):
             with pytest.raises(ValueError, match="weight has shape .* expected \\(100, 37\\)"):
@@ -144,21 +144,21 @@ def test_weights_that_do_not_fit(linear, made):
                 dense.bind(value)
 
 
-def test_ops_and_threads_that_the_pack_has_not(made):
+def test_ops_and_threads_that_the_pack_has_not(built_pack):
     import haotuner
 
-    with haotuner.load(made.path) as pack, pytest.raises(UsageError, match=f"no op 'dense_n1_k2'.*{DENSE}"):
+    with haotuner.load(built_pack.path) as pack, pytest.raises(UsageError, match=f"no op 'dense_n1_k2'.*{DENSE}"):
         pack.op("dense_n1_k2")
     counts: tuple[Any, ...] = (0, -1, 257, True, 1.5, "2")
     for threads in counts:
         with pytest.raises(UsageError, match="threads="):
-            haotuner.load(made.path, threads=threads)
+            haotuner.load(built_pack.path, threads=threads)
 
 
-def test_whole_numbers_of_numpy_are_whole_numbers(made):
+def test_whole_numbers_of_numpy_are_whole_numbers(built_pack):
     import haotuner
 
-    with haotuner.load(made.path, threads=np.int64(2)) as pack:
+    with haotuner.load(built_pack.path, threads=np.int64(2)) as pack:
         assert pack.threads == 2 and type(pack.threads) is int
         op = pack.op(DENSE)
         assert op.composition(np.int64(5)) == op.composition(5)
@@ -229,18 +229,18 @@ CASES = ("null data", "negative extent", "huge extent", "huge product", "overflo
 
 @pytest.mark.parametrize("case", CASES)
 def test_tensors_no_sound_exporter_makes(linear, case):
-    x, said = forged(case)
+    x, message = forged(case)
     out = np.zeros((2, 100), np.float32)
-    with pytest.raises((TypeError, ValueError, BufferError), match=said):
+    with pytest.raises((TypeError, ValueError, BufferError), match=message):
         linear(x, out=out)
     assert not out.any()
 
 
-def test_tables_that_the_library_fills_are_checked(made):
+def test_tables_that_the_library_fills_are_checked(built_pack):
     """look_up, stats, seen and capture write through a pointer: whatever is no such table is refused."""
     import haotuner
 
-    with haotuner.load(made.path) as pack:
+    with haotuner.load(built_pack.path) as pack:
         library = pack.library()
         look_up, stats = library.function("ht_look_up"), library.function("ht_stats")
         seen, capture = library.function("ht_seen"), library.function("ht_capture")

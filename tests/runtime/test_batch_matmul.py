@@ -40,8 +40,8 @@ LEVELS = [level for level in LANES if not missing_flags(level)]
 @pytest.fixture(scope="module")
 def paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Packs of the widest and the narrowest level."""
-    made = {level: tmp_path_factory.mktemp("products") / level for level in {LEVELS[0], LEVELS[-1]}}
-    return {level: product_pack(out, SPECS, LANES[level], level) for level, out in made.items()}
+    folders = {level: tmp_path_factory.mktemp("products") / level for level in {LEVELS[0], LEVELS[-1]}}
+    return {level: product_pack(out, SPECS, LANES[level], level) for level, out in folders.items()}
 
 
 WIDEST_FIRST = [LEVELS[-1], *(pytest.param(level, marks=pytest.mark.long) for level in LEVELS[:1] if len(LEVELS) > 1)]
@@ -120,9 +120,9 @@ def test_matrices_computed_side_by_side_have_the_bits_of_one_alone(pack: Any, na
 @pytest.mark.parametrize("level", LEVELS)
 def test_few_rows_or_columns_have_the_bits_of_many(level: str, paths: dict[str, Path], tmp_path: Path) -> None:
     name, lanes = f"{ANY}_nt", LANES[level]
-    made = paths[level] if level in paths else product_pack(tmp_path / level, ["batch_matmul:layout=nt"], lanes, level)
+    path = paths[level] if level in paths else product_pack(tmp_path / level, ["batch_matmul:layout=nt"], lanes, level)
     x, w = (np.random.default_rng(seed).standard_normal((2, 41, 22), dtype=np.float32) for seed in (4, 5))
-    with haotuner.load(made, threads=1) as opened:
+    with haotuner.load(path, threads=1) as opened:
         for terms in (2, 3, 4, 21, 22):
             every = opened.op(name).run(x[..., :terms], w[..., :terms])
             for few, many in product(range(1, 10), (1, 7, 8, 9, 17, 41)):
@@ -169,7 +169,7 @@ def test_heads_are_slices_of_one_tensor(pack: Any) -> None:
 @pytest.mark.parametrize("name", [ANY, f"{ANY}_nt", f"{ANY}_tn"])
 def test_factors_may_lie_at_any_strides(pack: Any, name: str) -> None:
     x, w = whole(3, 11, 13), whole(3, 13, 10, seed=1)
-    want = x @ w
+    expected = x @ w
     x_as = x.transpose(0, 2, 1) if name.endswith("tn") else x
     w_as = w.transpose(0, 2, 1) if name.endswith("nt") else w
     for change in (
@@ -180,7 +180,7 @@ def test_factors_may_lie_at_any_strides(pack: Any, name: str) -> None:
         lambda a: a[:, ::-1].copy()[:, ::-1],
         lambda a: a[::-1].copy()[::-1],
     ):
-        assert np.array_equal(pack.op(name).run(change(x_as), change(w_as)), want)
+        assert np.array_equal(pack.op(name).run(change(x_as), change(w_as)), expected)
 
 
 def test_a_row_that_is_repeated_need_not_be_stored_twice(pack: Any) -> None:
@@ -203,8 +203,8 @@ def test_scale_bias_and_mask_are_added_in_that_order(pack: Any) -> None:
     for scale in (None, 0.5, whole(2, 3), whole(3), whole(2, 1)):
         for bias in (None, whole(37)):
             for mask in (None, whole(2, 1, 9, 37), whole(37), whole(9, 1), whole(2, 3, 1, 1)):
-                found = pack.op(ANY).run(x, w, scale=scale, bias=bias, mask=mask)
-                assert np.array_equal(found, finished(x @ w, bias, scale, mask))
+                output = pack.op(ANY).run(x, w, scale=scale, bias=bias, mask=mask)
+                assert np.array_equal(output, finished(x @ w, bias, scale, mask))
     hidden = np.where(np.arange(37) < 5, 0, -np.inf).astype(np.float32)
     assert np.isneginf(pack.op(ANY).run(x, w, mask=hidden)[..., 5:]).all()
 
@@ -298,10 +298,10 @@ def operands(draw: st.DrawFn) -> tuple[Any, Any, Any]:
         steps = [draw(st.sampled_from((1, 2, -1))) for _ in range(2)]
         order = draw(st.permutations((0, 1, 2)))
         large = whole(*(max(1, e) * 2 for e in (b if batched else 1, rows, columns)), seed=seed)
-        found = np.ascontiguousarray(large.transpose(order)).transpose(np.argsort(order))
-        found = found[: b if batched else 1, :: steps[0], :: steps[1]][:, :rows, :columns]
+        factor = np.ascontiguousarray(large.transpose(order)).transpose(np.argsort(order))
+        factor = factor[: b if batched else 1, :: steps[0], :: steps[1]][:, :rows, :columns]
         flat = draw(st.booleans()) and rows > 0
-        return np.broadcast_to(found[:, :1], found.shape) if flat else found
+        return np.broadcast_to(factor[:, :1], factor.shape) if flat else factor
 
     x = strided(*((k, m) if layout == "tn" else (m, k)), draw(st.booleans()), 0)
     w = strided(*((n, k) if layout == "nt" else (k, n)), draw(st.booleans()), 1)
@@ -311,12 +311,12 @@ def operands(draw: st.DrawFn) -> tuple[Any, Any, Any]:
 def check(pack: Any, case: tuple[Any, Any, Any], wide: int, turned: bool) -> None:
     """The product into a part of a larger output, whose rows may be the outer axis; the rest of it stays."""
     layout, x, w = case
-    want = (x.swapaxes(1, 2) if layout == "tn" else x) @ (w.swapaxes(1, 2) if layout == "nt" else w)
-    size = want.shape if not turned else (want.shape[1], want.shape[0], want.shape[2])
+    expected = (x.swapaxes(1, 2) if layout == "tn" else x) @ (w.swapaxes(1, 2) if layout == "nt" else w)
+    size = expected.shape if not turned else (expected.shape[1], expected.shape[0], expected.shape[2])
     out = np.full((*size[:-1], size[-1] + wide), 9, np.float32)
     part = out[..., : size[-1]].transpose(1, 0, 2) if turned else out[..., : size[-1]]
     pack.op(ANY if layout == "nn" else f"{ANY}_{layout}").run(x, w, out=part)
-    assert np.array_equal(part, want)
+    assert np.array_equal(part, expected)
     assert (out[..., size[-1] :] == 9).all()
 
 

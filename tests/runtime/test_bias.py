@@ -24,28 +24,28 @@ def test_bias_of_one_element(pack):
     assert (linear(np.ones((7, 1), np.float32)) == 1.5).all()
 
 
-def test_bias_kinds(made, weight):
+def test_bias_kinds(built_pack, weight):
     torch = pytest.importorskip("torch")
     import haotuner
 
     bias = np.arange(200, dtype=np.float32)[::2]  # not contiguous: copied
-    with haotuner.load(made.path, threads=1) as pack:
+    with haotuner.load(built_pack.path, threads=1) as pack:
         dense = pack.op(DENSE)
-        want = dense.bind(weight, bias)(rows(3))
-        assert np.array_equal(dense.bind(weight, torch.from_numpy(bias.copy()).requires_grad_())(rows(3)), want)
+        expected = dense.bind(weight, bias)(rows(3))
+        assert np.array_equal(dense.bind(weight, torch.from_numpy(bias.copy()).requires_grad_())(rows(3)), expected)
         frozen = bias.copy()
         frozen.setflags(write=False)
-        assert np.array_equal(dense.bind(weight, frozen)(rows(3)), want)
+        assert np.array_equal(dense.bind(weight, frozen)(rows(3)), expected)
         bound = dense.bind(weight, bias)
         out = np.empty((3, 100), np.float32)
         bound.bare_call(rows(3), out)
-        assert np.array_equal(out, want)
+        assert np.array_equal(out, expected)
 
 
-def test_biases_that_do_not_fit(made, weight):
+def test_biases_that_do_not_fit(built_pack, weight):
     import haotuner
 
-    with haotuner.load(made.path) as pack:
+    with haotuner.load(built_pack.path) as pack:
         dense = pack.op(DENSE)
         for shape in ((99,), (1, 100), (100, 1)):
             with pytest.raises((ValueError, TypeError), match="bias"):

@@ -25,5 +25,5 @@ def test_packs_take_bits_as_another_type(tmp_path):
             graphs[name] = graph_of(model(f"y0 = BitCast<to={code}>(x)", {"x": stored}, {}, 26, 1), None, {})
             requests[name] = stored, stored.view(target)
     with haotuner.load(model_pack(tmp_path / "pack", graphs, tuned=False, exact=False), threads=1) as pack:
-        for name, (stored, wanted) in requests.items():
-            np.testing.assert_array_equal(pack.model(name).run({"x": stored})["y0"], wanted, err_msg=name)
+        for name, (stored, expected) in requests.items():
+            np.testing.assert_array_equal(pack.model(name).run({"x": stored})["y0"], expected, err_msg=name)

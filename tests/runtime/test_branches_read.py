@@ -32,7 +32,7 @@ DRAW = np.random.default_rng(0)
 def graphs():
     narrow = graph_of(MODELS["rates"], None, {}, lambda inputs: ranges_of(inputs, "batch=1..8;long=12..15"))
     turns = graph_of(models.looped_squeezed(), None, {}, lambda inputs: ranges_of(inputs, "batch=1..8;long=2"))
-    return {name: graph_of(one, None, {}) for name, one in MODELS.items()} | {"narrow": narrow, "turns": turns}
+    return {name: graph_of(model, None, {}) for name, model in MODELS.items()} | {"narrow": narrow, "turns": turns}
 
 
 @pytest.fixture(scope="module")
@@ -62,14 +62,17 @@ REQUESTS: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("name", "given"), REQUESTS)
-def test_a_call_answers_as_the_reference(pack, graphs, name, given):
+@pytest.mark.parametrize(("name", "inputs"), REQUESTS)
+def test_a_call_answers_as_the_reference(pack, graphs, name, inputs):
     model = pack.model(name)
-    wanted = interpret(graphs[name], given)
-    for found in (model.run(given), model.bound._walked(given, None, None, lambda one, own, placed: one.run(own, placed))):
-        for output, want in wanted.items():
-            np.testing.assert_allclose(found[output], want, rtol=3e-4, atol=3e-4)
-            assert found[output].shape == want.shape
+    expected = interpret(graphs[name], inputs)
+    for outputs in (
+        model.run(inputs),
+        model.bound._walked(inputs, None, None, lambda segment, own, placed: segment.run(own, placed)),
+    ):
+        for output, reference in expected.items():
+            np.testing.assert_allclose(outputs[output], reference, rtol=3e-4, atol=3e-4)
+            assert outputs[output].shape == reference.shape
 
 
 def test_requests_of_no_side_are_refused_by_the_condition(pack):
@@ -80,12 +83,12 @@ def test_requests_of_no_side_are_refused_by_the_condition(pack):
 
 def test_data_that_take_a_side_which_no_asked_size_fits_are_refused(pack):
     wrong = {"narrow": {"x": x(2, 3, 13), "rate": np.int64(1)}, "turns": {"first": x(1, 4), "x": -np.abs(x(3, 1, 3, 2))}}
-    for name, given in wrong.items():
+    for name, inputs in wrong.items():
         model = pack.model(name)
         with pytest.raises(UsageError, match=f"{name}: its data take the side of an If"):
-            model.run(given)
+            model.run(inputs)
         with pytest.raises(UsageError, match=f"{name}: its data take the side of an If"):
-            model.bound._walked(given, None, None, lambda one, own, placed: one.run(own, placed))
+            model.bound._walked(inputs, None, None, lambda segment, own, placed: segment.run(own, placed))
 
 
 def test_the_pack_is_sound(path):

@@ -44,25 +44,25 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def flags(root: Path) -> list[str]:
     if shutil.which("pkg-config") is None:
         pytest.skip("pkg-config: not installed")
-    found = run(["pkg-config", "--cflags", "--libs", "haotuner"], PKG_CONFIG_PATH=str(root / "lib/pkgconfig"))
-    return found.stdout.split()
+    process = run(["pkg-config", "--cflags", "--libs", "haotuner"], PKG_CONFIG_PATH=str(root / "lib/pkgconfig"))
+    return process.stdout.split()
 
 
-def test_the_c_example_serves_without_python_or_tvm(installed, made, tmp_path):
+def test_the_c_example_serves_without_python_or_tvm(installed, built_pack, tmp_path):
     program = tmp_path / "serve"
     run(["cc", "-std=c99", "-pedantic-errors", "-Wall", "-Wextra", "-Werror", CLIB / "examples/serve.c", "-o", program,
          *flags(installed), "-lm", f"-Wl,-rpath,{installed / 'lib'}"])  # fmt: skip
     for threads in ("1", "2", "3"):
-        answer = run([program, made.path, DENSE, threads, "0", "1", "2", "40", "41", "500"]).stdout
+        answer = run([program, built_pack.path, DENSE, threads, "0", "1", "2", "40", "41", "500"]).stdout
         assert answer.startswith("calls=6 out_of_range=3")
-    libraries = run(["ldd", program]).stdout + run(["ldd", next((made.path / "lib").iterdir())]).stdout
-    assert not re.search("python|tvm", libraries.replace(str(tmp_path), "").replace(str(made.path), ""))
+    libraries = run(["ldd", program]).stdout + run(["ldd", next((built_pack.path / "lib").iterdir())]).stdout
+    assert not re.search("python|tvm", libraries.replace(str(tmp_path), "").replace(str(built_pack.path), ""))
     assert subprocess.run([program, tmp_path, DENSE, "1", "1"], capture_output=True, check=False).returncode == 1
 
 
-def test_cmake_builds_the_c_examples(installed, made):
+def test_cmake_builds_the_c_examples(installed, built_pack):
     build = installed.parent / "build"
-    assert run([build / "serve", made.path, DENSE, "1", "1", "40"]).stdout.startswith("calls=2 ")
+    assert run([build / "serve", built_pack.path, DENSE, "1", "1", "40"]).stdout.startswith("calls=2 ")
     usage = subprocess.run([build / "serve_model"], capture_output=True, text=True, check=False)
     assert usage.returncode == 2 and usage.stderr == "usage: serve_model PACK MODEL THREADS DIM...\n"
 
@@ -84,7 +84,7 @@ def test_the_examples_of_a_whole_model_answer_alike(installed, tmp_path):
         assert done.returncode == code and why in done.stderr
 
 
-def test_a_wheels_folder_is_a_cmake_package(tmp_path, made):
+def test_a_wheels_folder_is_a_cmake_package(tmp_path, built_pack):
     """find_package without an installation, the static target, and a version that is refused."""
     if shutil.which("cmake") is None:
         pytest.skip("cmake: not installed")
@@ -99,7 +99,7 @@ def test_a_wheels_folder_is_a_cmake_package(tmp_path, made):
         (tmp_path / "CMakeLists.txt").write_text(text.format(version=version))
         run(["cmake", "-S", tmp_path, "-B", tmp_path / "build", *words])
     run(["cmake", "--build", tmp_path / "build"])
-    assert run([tmp_path / "build/server", made.path, DENSE, "1", "1", "40"]).stdout.startswith("calls=2 ")
+    assert run([tmp_path / "build/server", built_pack.path, DENSE, "1", "1", "40"]).stdout.startswith("calls=2 ")
     for version in ("0.2", "1.0", "0.1.9"):
         (tmp_path / "CMakeLists.txt").write_text(text.format(version=version))
         command = ["cmake", "-S", str(tmp_path), "-B", str(tmp_path / "other"), *words]
@@ -107,7 +107,7 @@ def test_a_wheels_folder_is_a_cmake_package(tmp_path, made):
         assert done.returncode != 0 and "compatible with requested version" in done.stderr, version
 
 
-def test_errors_and_tensors_of_the_cpp_header(tmp_path, made):
+def test_errors_and_tensors_of_the_cpp_header(tmp_path, built_pack):
     if shutil.which("c++") is None:
         pytest.skip("c++: not installed")
     program = tmp_path / "header"
@@ -119,14 +119,14 @@ def test_errors_and_tensors_of_the_cpp_header(tmp_path, made):
              "-o", objects / f"{source.stem}.o"])  # fmt: skip
     run(["c++", "-std=c++17", "-Wall", "-Wextra", "-Werror", "-pedantic", "-g1", "-fsanitize=address,undefined",
          HERE / "header.cpp", *objects.iterdir(), *includes, "-ldl", "-pthread", "-o", program])  # fmt: skip
-    answer = run([program, made.path, DENSE], ASAN_OPTIONS="detect_leaks=1").stdout
+    answer = run([program, built_pack.path, DENSE], ASAN_OPTIONS="detect_leaks=1").stdout
     assert answer == "wrong=0\n"
 
 
 def test_python_prints_the_folders_that_a_build_needs(capsys):
-    wanted = {"--cmakedir": "CMakeLists.txt", "--includedir": "haotuner.h", "--dlpackdir": "dlpack/dlpack.h",
+    expected = {"--cmakedir": "CMakeLists.txt", "--includedir": "haotuner.h", "--dlpackdir": "dlpack/dlpack.h",
               "--examplesdir": "serve_model.c"}  # fmt: skip
-    for option, file in wanted.items():
+    for option, file in expected.items():
         assert folders([option]) == 0
         assert (Path(capsys.readouterr().out.rstrip("\n")) / file).is_file(), option
     with pytest.raises(SystemExit) as wrong:
@@ -140,7 +140,7 @@ def test_a_folder_without_the_header_of_dlpack_is_an_error(capsys, monkeypatch):
     assert "reinstall apache-tvm-ffi" in capsys.readouterr().err
 
 
-def test_the_cpp_example_through_cmake(installed, made, tmp_path):
+def test_the_cpp_example_through_cmake(installed, built_pack, tmp_path):
     if shutil.which("c++") is None:
         pytest.skip("c++: not installed")
     (tmp_path / "CMakeLists.txt").write_text(
@@ -152,7 +152,7 @@ def test_the_cpp_example_through_cmake(installed, made, tmp_path):
     )
     run(["cmake", "-S", tmp_path, "-B", tmp_path / "build", f"-DCMAKE_PREFIX_PATH={installed}"])
     run(["cmake", "--build", tmp_path / "build"])
-    assert "wrong=0" in run([tmp_path / "build/server", made.path, "2"]).stdout
+    assert "wrong=0" in run([tmp_path / "build/server", built_pack.path, "2"]).stdout
 
 
 @pytest.fixture(scope="module")
@@ -162,17 +162,17 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
-def test_a_call_allocates_nothing(plain, made, threads):
-    assert run([plain, "quiet", made.path, str(threads)]).stdout.strip() == "0"
+def test_a_call_allocates_nothing(plain, built_pack, threads):
+    assert run([plain, "quiet", built_pack.path, str(threads)]).stdout.strip() == "0"
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
-def test_system_calls_of_a_thousand_calls(plain, made, threads, tmp_path):
+def test_system_calls_of_a_thousand_calls(plain, built_pack, threads, tmp_path):
     """One thread: none. More: futex only, at most one wake a call, and one wait a worker a call."""
     if shutil.which("strace") is None:
         pytest.skip("strace: not installed")
     log = tmp_path / "log"
-    command = ["strace", "-f", "-o", log, plain, "quiet", made.path, str(threads)]
+    command = ["strace", "-f", "-o", log, plain, "quiet", built_pack.path, str(threads)]
     traced = subprocess.run(command, capture_output=True, check=False)
     if b"ptrace" in traced.stderr.lower():
         pytest.skip("strace: not permitted here")
@@ -272,16 +272,16 @@ def test_shared_terms_under_sanitizers(tmp_path, flags):
 
 
 @pytest.mark.long
-def test_sixty_four_threads_while_packs_are_swapped_and_closed(plain, made, tmp_path):
+def test_sixty_four_threads_while_packs_are_swapped_and_closed(plain, built_pack, tmp_path):
     """Zero errors, zero wrong results, and memory that does not grow over the second half."""
     other = c_pack(tmp_path / "other", [packed_op(DENSE, 4, 4)])
-    assert "errors=0" in run([plain, "race", made.path, other, "5000", "64"], 100).stdout
+    assert "errors=0" in run([plain, "race", built_pack.path, other, "5000", "64"], 100).stdout
 
 
 @pytest.mark.slow
-def test_sixty_four_threads_for_a_minute(tmp_path, plain, made, address):
+def test_sixty_four_threads_for_a_minute(tmp_path, plain, built_pack, address):
     drive = thread_build(tmp_path)
     run([drive, "race", tmp_path / "one", tmp_path / "two", "60000", "64"], 300, TSAN_OPTIONS="halt_on_error=1")
     other = c_pack(tmp_path / "plain", [packed_op(DENSE, 4, 4)])
-    assert "errors=0" in run([plain, "race", made.path, other, "60000", "64"], 300).stdout
+    assert "errors=0" in run([plain, "race", built_pack.path, other, "60000", "64"], 300).stdout
     run([address / "drive", "race", address / "one", address / "two", "20000", "64"], 300, **SANITIZED)

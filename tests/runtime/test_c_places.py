@@ -31,14 +31,14 @@ FOUND = {  # what is left out, and what stands there
 
 
 def test_checks_their_parts_waits_and_calls_are_found():
-    assert {(CODE[one.start : one.end], one.instead) for one in places("file.c", CODE)} == FOUND
-    assert all(one.name.startswith("file.c first: ") for one in places("file.c", CODE))
+    assert {(CODE[deletion.start : deletion.end], deletion.instead) for deletion in places("file.c", CODE)} == FOUND
+    assert all(deletion.name.startswith("file.c first: ") for deletion in places("file.c", CODE))
 
 
 def test_a_place_is_left_out_alone():
-    for one in places("file.c", CODE):
-        text = one.without(CODE)
-        assert text == CODE[: one.start] + one.instead + CODE[one.end :] != CODE
+    for deletion in places("file.c", CODE):
+        text = deletion.without(CODE)
+        assert text == CODE[: deletion.start] + deletion.instead + CODE[deletion.end :] != CODE
 
 
 def test_comments_and_strings_are_blank_and_keep_their_places():
@@ -48,14 +48,14 @@ def test_comments_and_strings_are_blank_and_keep_their_places():
 
 
 def test_names_are_unique_and_every_file_has_places():
-    names = [place.name for _, place in every()]
+    names = [deletion.name for _, deletion in every()]
     assert len(names) == len(set(names)) and len(names) > 500
     without = {file.name for file in files()} - {file.name for file, _ in every()}
     assert without <= {"cuda_kind.c"}, "answers of several kinds, which decide nothing"
 
 
 def test_the_list_of_the_justified_is_true_to_the_source():
-    names, reasons = {place.name for _, place in every()}, justified()
+    names, reasons = {deletion.name for _, deletion in every()}, justified()
     stale = sorted(set(reasons) - names)
     assert not stale, f"the source has no such places (any more): {stale}"
     assert all(len(reason) > 15 for reason in reasons.values()), "each has its reason"
@@ -64,9 +64,9 @@ def test_the_list_of_the_justified_is_true_to_the_source():
 @pytest.mark.parametrize("file", [NATIVE / "cuda" / "workspace.c", CLIB / "gpu.c"], ids=lambda file: file.name)
 def test_what_is_left_is_c(file, tmp_path):
     """The compiler takes the code without the first place of each kind, so that tests and not the compiler must notice."""
-    kinds = {place.instead: place for place in places(file.name, file.read_text())}
-    for place in kinds.values():
-        (tmp_path / file.name).write_text(place.without(file.read_text()))
+    kinds = {deletion.instead: deletion for deletion in places(file.name, file.read_text())}
+    for deletion in kinds.values():
+        (tmp_path / file.name).write_text(deletion.without(file.read_text()))
         tools = toolchain()
         folders = [file.parent, NATIVE, NATIVE / "cuda", CLIB / "include", tools.include]
         command = [
@@ -74,7 +74,7 @@ def test_what_is_left_is_c(file, tmp_path):
             "-std=c11",
             "-w",
             "-fsyntax-only",
-            *(f"-I{one}" for one in folders),
+            *(f"-I{folder}" for folder in folders),
             str(tmp_path / file.name),
         ]
         done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
@@ -84,6 +84,6 @@ def test_what_is_left_is_c(file, tmp_path):
 def test_the_list_of_what_was_seen_is_read_back():
     """Every line says who noticed a place, and most of them are of functions as they are."""
     seen = Journal(SEEN.parent, "none").seen
-    now = {(place.name, digest(place.around)) for _, place in every()}
+    now = {(deletion.name, digest(deletion.around)) for _, deletion in every()}
     assert len(now & set(seen)) > len(now) // 2, "run cuda_deletions on what changed, with --keep"
     assert all(entry["why"] or entry["tests"] for entry in seen.values())

@@ -41,9 +41,9 @@ def test_nothing_is_read_or_written_past_its_end(program):
 
 
 def test_a_chain_whose_sizes_were_seen_takes_no_memory(program):
-    said = run([program[0], "steady", "1", "5", *program[1]], 60).stdout
-    assert said.startswith("same=1 taken=0 calls=3 contexts=1 after_trim=0 ")
-    assert said.endswith("a size of -3; the model takes no such request\n") == (program[2] == "grown")
+    printed = run([program[0], "steady", "1", "5", *program[1]], 60).stdout
+    assert printed.startswith("same=1 taken=0 calls=3 contexts=1 after_trim=0 ")
+    assert printed.endswith("a size of -3; the model takes no such request\n") == (program[2] == "grown")
 
 
 def test_callers_at_once_get_what_one_gets(program):
@@ -61,30 +61,30 @@ def test_c_answers_what_python_does(tmp_path):
             for rows, length in ((5, 7), (1, 0), (0, 3)):
                 inputs: dict[str, Any] = {"x": ((np.arange(rows * 8) % 11 - 5) / 4).astype(np.float32).reshape(rows, 8)}
                 inputs |= {"long": np.full(2, length)} if name != "chosen" else {}
-                found = model.run(inputs, seed=12)
-                said = run([built, pack, name, str(rows), str(length), "12", tmp_path / "out"], 40).stdout
-                assert said.startswith("run=-2 shapes=-2 memory=1 ") and "calls=2" in said
-                assert ("none=-6" in said) == (found[GRAPHS[name].outputs[0]].size > 0), (
+                outputs = model.run(inputs, seed=12)
+                printed = run([built, pack, name, str(rows), str(length), "12", tmp_path / "out"], 40).stdout
+                assert printed.startswith("run=-2 shapes=-2 memory=1 ") and "calls=2" in printed
+                assert ("none=-6" in printed) == (outputs[GRAPHS[name].outputs[0]].size > 0), (
                     "an output without memory is refused"
                 )
-                assert (tmp_path / "out").read_bytes() == b"".join(one.tobytes() for one in found.values())
+                assert (tmp_path / "out").read_bytes() == b"".join(array.tobytes() for array in outputs.values())
 
 
 def test_two_chains_that_name_each_other_are_refused_when_they_are_opened(tmp_path):
     pair = ("chosen", "grown")
-    segments, chains, ops = planned({one: GRAPHS[one] for one in pair}, LANES, exact=False)
-    for place, (one, other) in enumerate((pair, pair[::-1])):
-        text = json.dumps(chains[place].document).replace(f'"{one}.0"', f'"{other}"')
-        chains[place] = dataclasses.replace(chains[place], document=json.loads(text))
+    segments, chains, ops = planned({name: GRAPHS[name] for name in pair}, LANES, exact=False)
+    for index, (chain, other) in enumerate((pair, pair[::-1])):
+        text = json.dumps(chains[index].document).replace(f'"{chain}.0"', f'"{other}"')
+        chains[index] = dataclasses.replace(chains[index], document=json.loads(text))
     pack = c_pack(tmp_path / "pack", ops, models=[*segments, *chains])
     built = cc([HERE / "drive_chain.c", *LIBRARY], tmp_path / "drive", "-O1")
     with haotuner.load(pack, threads=1) as opened:
         for name in pair:
-            said = run(["sh", "-c", '"$0" "$@" || exit 0', built, pack, name, "1", "1", "1", tmp_path / "out"]).stdout
-            assert "has segments itself; restore the pack" in said
+            printed = run(["sh", "-c", '"$0" "$@" || exit 0', built, pack, name, "1", "1", "1", tmp_path / "out"]).stdout
+            assert "has segments itself; restore the pack" in printed
             with pytest.raises(PackInvalid, match="has segments itself"):
                 opened.model(name)
-    assert sum("has segments itself" in one for one in verify(pack)) == 2
+    assert sum("has segments itself" in message for message in verify(pack)) == 2
 
 
 def test_numbers_of_a_law_are_as_they_should_be_and_python_draws_what_c_does():

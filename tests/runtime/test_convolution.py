@@ -68,53 +68,53 @@ def pack(path: Path, request: pytest.FixtureRequest) -> Iterator[Any]:
 
 def shapes(op: Op, draw: np.random.Generator, count: int) -> list[Shape]:
     """Drawn shapes of which the window leaves something."""
-    found: list[Shape] = []
-    while len(found) < count:
-        one = Shape.of({axis: int(draw.integers(1, 4 if axis == "b" else 20)) for axis in op.dynamic})
-        if min(op.extents(one).values()) >= 1:
-            found.append(one)
-    return found
+    accepted: list[Shape] = []
+    while len(accepted) < count:
+        shape = Shape.of({axis: int(draw.integers(1, 4 if axis == "b" else 20)) for axis in op.dynamic})
+        if min(op.extents(shape).values()) >= 1:
+            accepted.append(shape)
+    return accepted
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("spec", "kept", "shape"),
+    ("spec", "taps", "shape"),
     [
         (SPECS[1], np.s_[:, :, 1:2], {"b": 2, "h": 1, "w": 4}),
         (SPECS[1], np.s_[:, :, 1:2, 1:2], {"b": 1, "h": 1, "w": 1}),
         (SPECS[7], np.s_[..., 1:2], {"b": 1, "w": 2}),
     ],
 )
-def test_weights_that_meet_the_padding_alone_are_not_read(pack, spec, kept, shape):
+def test_weights_that_meet_the_padding_alone_are_not_read(pack, spec, taps, shape):
     """0 times NaN would be NaN: few pixels of many channels are a stream of weights."""
     op, draw = Op.parse(spec), np.random.default_rng(0)
     inputs = numerics.draw(op, Shape.of(shape), draw, whole=True)
     marked = np.full_like(inputs["weight"], np.nan)
-    marked[kept] = inputs["weight"][kept]
-    found = pack.op(op.name).bind(marked)(inputs["x"])
-    assert np.array_equal(found, numerics.reference(op, inputs))
+    marked[taps] = inputs["weight"][taps]
+    output = pack.op(op.name).bind(marked)(inputs["x"])
+    assert np.array_equal(output, numerics.reference(op, inputs))
 
 
 @pytest.mark.parametrize("spec", SPECS)
 def test_every_shape_is_right_with_any_strides(pack, spec):
     op, draw = Op.parse(spec), np.random.default_rng(0)
-    for place, shape in enumerate(shapes(op, draw, 8)):
+    for index, shape in enumerate(shapes(op, draw, 8)):
         inputs = numerics.draw(op, shape, draw, whole=True)
-        bias = draw.integers(-3, 4, op["f"]).astype(np.float32) if place % 2 else None
+        bias = draw.integers(-3, 4, op["f"]).astype(np.float32) if index % 2 else None
         bound = pack.op(op.name).bind(inputs["weight"], bias)
         assert np.array_equal(bound.weight(), inputs["weight"])
         out = numerics.Guarded(op.operand_shape(op.meaning.output, shape))
         bound(numerics.spaced(inputs["x"], 3), out=out.inner)
-        want = numerics.reference(op, inputs)
+        expected = numerics.reference(op, inputs)
         if bias is not None:
             axes = op.meaning.output.axes(op.all_options())
-            want = want + bias.reshape([-1 if axis == "f" else 1 for axis in axes])
-        assert np.array_equal(out.inner, want) and not out.touched(), shape
+            expected = expected + bias.reshape([-1 if axis == "f" else 1 for axis in axes])
+        assert np.array_equal(out.inner, expected) and not out.touched(), shape
         x = inputs["x"][::-1].copy()[::-1]  # images in the other order, and from the second half of a larger array
-        assert np.array_equal(bound(x), want)
+        assert np.array_equal(bound(x), expected)
         x.setflags(write=False)
-        assert np.array_equal(bound(x), want)
-        assert np.array_equal(bound(inputs["x"][:1][0]), want[0])  # one image without the axis b
+        assert np.array_equal(bound(x), expected)
+        assert np.array_equal(bound(inputs["x"][:1][0]), expected[0])  # one image without the axis b
 
 
 @pytest.mark.long
@@ -149,13 +149,13 @@ def test_what_cannot_be_is_refused_in_words(pack):
         bound(room[:300].reshape(2, 6, 5, 5), out=room[200:700].reshape(2, 10, 5, 5))
     assert bound(np.ones((0, 6, 5, 5), np.float32)).shape == (0, 10, 5, 5)
     assert np.array_equal(bound(np.broadcast_to(x[:1], (3, 6, 5, 5)).copy()), bound(np.repeat(x[:1], 3, axis=0)))
-    for given, why in (
+    for bad_weight, why in (
         (weight[:, :, 0], "weight has shape"),
         (weight[:9], "weight has shape"),
         (weight.astype(int), "weight is int"),
     ):
         with pytest.raises((TypeError, ValueError), match=why):
-            op.bind(given)
+            op.bind(bad_weight)
     with pytest.raises(ValueError, match=r"bias has shape \(9,\)"):
         op.bind(weight, np.ones(9, np.float32))
 
@@ -183,14 +183,14 @@ def test_life_of_what_is_bound(path):
     with haotuner.load(path) as old:
         bound = old.op(op.name).bind(weight)
         twin = bound.twin()
-        want = bound(x)
+        expected = bound(x)
         old.warmup()
         bound.rebind(2 * weight, np.ones(9, np.float32))
-        assert np.array_equal(bound(x), 2 * want + 1) and np.array_equal(twin(x), want)
+        assert np.array_equal(bound(x), 2 * expected + 1) and np.array_equal(twin(x), expected)
         assert old.stats()[op.name]["calls"] >= 4
         new = haotuner.load(path)
         old.hand_over(new)
-        assert np.array_equal(bound(x), 2 * want + 1) and np.array_equal(bound.weight(), 2 * weight)
+        assert np.array_equal(bound(x), 2 * expected + 1) and np.array_equal(bound.weight(), 2 * weight)
     new.close()
     for late in (lambda: bound(x), bound.weight, lambda: new.op(op.name).bind(weight)):
         with pytest.raises(PackClosed):

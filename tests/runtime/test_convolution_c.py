@@ -64,12 +64,12 @@ class Served:
         return bytes(self.error.text).decode()
 
     def bind(self, weight: Any, bias: Any = None) -> int:
-        given = [None if one is None else ctypes.byref(Tensor.of(one)) for one in (weight, bias)]
-        return int(self.library.ht_bind(self.found, *given, ctypes.byref(self.linear), ctypes.byref(self.error)))
+        pointers = [None if array is None else ctypes.byref(Tensor.of(array)) for array in (weight, bias)]
+        return int(self.library.ht_bind(self.found, *pointers, ctypes.byref(self.linear), ctypes.byref(self.error)))
 
     def call(self, x: Tensor, out: Tensor) -> int:
-        given = (self.linear, ctypes.byref(x), ctypes.byref(out), None, ctypes.byref(self.error))
-        return int(self.library.ht_call(*given))
+        arguments = (self.linear, ctypes.byref(x), ctypes.byref(out), None, ctypes.byref(self.error))
+        return int(self.library.ht_call(*arguments))
 
     def close(self) -> None:
         self.library.ht_linear_free(self.linear)
@@ -79,9 +79,9 @@ class Served:
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Any:
     out = cc(LIBRARY, tmp_path_factory.mktemp("clib") / "libhaotuner.so", "-shared", "-fPIC", "-O1")
-    found = ctypes.CDLL(str(out))
-    found.ht_linear_free.argtypes = found.ht_pack_close.argtypes = [ctypes.c_void_p]
-    return found
+    clib = ctypes.CDLL(str(out))
+    clib.ht_linear_free.argtypes = clib.ht_pack_close.argtypes = [ctypes.c_void_p]
+    return clib
 
 
 @pytest.fixture(scope="module")
@@ -91,9 +91,9 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(params=SPECS)
 def served(library: Any, path: Path, request: pytest.FixtureRequest) -> Iterator[Served]:
-    found = Served(library, path, request.param)
-    yield found
-    found.close()
+    convolution = Served(library, path, request.param)
+    yield convolution
+    convolution.close()
 
 
 def drawn(op: Op, **extents: int) -> tuple[dict[str, Any], Any]:
@@ -111,11 +111,11 @@ def test_c_gets_what_python_gets(served):
     assert np.array_equal(
         y, numerics.reference(served.op, inputs) + bias.reshape([-1 if axis == "f" else 1 for axis in axes])
     )
-    weight, kept = inputs["weight"], served.linear
+    weight, linear = inputs["weight"], served.linear
     for wrong, rest in ((weight[:-1], None), (weight.astype(np.float64), None), (weight, bias[1:])):
         served.linear = ctypes.c_void_p()
         assert served.bind(wrong, rest) < 0 and served.said and not served.linear
-    served.linear = kept
+    served.linear = linear
 
 
 def test_any_tensor_is_served_or_refused(served):
@@ -123,7 +123,7 @@ def test_any_tensor_is_served_or_refused(served):
     inputs, y = drawn(served.op, b=2)
     assert served.bind(inputs["weight"]) == 0
     draw = np.random.default_rng(1)
-    want, right = numerics.reference(served.op, inputs), 0
+    expected, right = numerics.reference(served.op, inputs), 0
     for _ in range(3000):
         x_shape, y_shape = list(inputs["x"].shape), list(y.shape)
         x_strides, y_strides = ([stride // 4 for stride in array.strides] for array in (inputs["x"], y))
@@ -142,7 +142,7 @@ def test_any_tensor_is_served_or_refused(served):
             if min(x_strides) < 0 or min(y_strides) < 0:
                 continue
         if served.call(x, to) == 0:
-            right += int(x_shape == list(inputs["x"].shape) and np.array_equal(target, want))
+            right += int(x_shape == list(inputs["x"].shape) and np.array_equal(target, expected))
         else:
             assert served.said
         assert (outer[:32] == numerics.SENTINEL).all() and (outer[-32:] == numerics.SENTINEL).all()

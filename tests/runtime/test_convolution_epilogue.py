@@ -52,8 +52,8 @@ def pack(path: Path, request: pytest.FixtureRequest) -> Iterator[Any]:
 
 def split(op: Op, inputs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """What is bound beside the weight, and what a call passes beside x."""
-    one = {name: inputs[name] for name, axes in op.epilogue_operands.items() if len(axes) == 1}
-    return one, {name: inputs[name] for name in op.epilogue_operands if name not in one}
+    bound = {name: inputs[name] for name, axes in op.epilogue_operands.items() if len(axes) == 1}
+    return bound, {name: inputs[name] for name in op.epilogue_operands if name not in bound}
 
 
 @pytest.mark.parametrize("spec", SPECS)
@@ -71,7 +71,9 @@ def test_every_shape_is_right(pack, spec):
         served = pack.op(op.name).bind(inputs["weight"], **bound)
         out = numerics.Guarded(op.operand_shape(op.meaning.output, shape))
         served(
-            numerics.spaced(inputs["x"], 3), out=out.inner, **{name: numerics.spaced(one, 5) for name, one in passed.items()}
+            numerics.spaced(inputs["x"], 3),
+            out=out.inner,
+            **{name: numerics.spaced(array, 5) for name, array in passed.items()},
         )
         assert not numerics.check(op, inputs, out.inner).wrong and not out.touched(), shape
         assert np.array_equal(served(inputs["x"], **passed), out.inner)
@@ -103,10 +105,10 @@ def test_packs_with_epilogues_verify_and_change_hands(path):
     x, weight = np.ones((1, 21, 4, 4), np.float32), np.ones((21, 1, 3, 3), np.float32)
     with haotuner.load(path) as old, haotuner.load(path) as new:
         served = old.op(op.name).bind(weight, scale=2, bias=0.25)
-        want = served(x, residual=x)
+        expected = served(x, residual=x)
         old.warmup()
         old.hand_over(new)
-        assert np.array_equal(served(x, residual=x), want)
+        assert np.array_equal(served(x, residual=x), expected)
 
 
 def test_candidates_are_verified_with_their_epilogue(tmp_path):

@@ -52,10 +52,10 @@ def pack(path: Path, request: pytest.FixtureRequest) -> Iterator[Any]:
 
 def sizes(op: Op) -> list[Shape]:
     """Of each cell along w, even and odd, and images whose lines are several blocks, or a line is."""
-    found = [(1, 9, 5), (2, 8, 7), (3, 11, 8), (1, 12, 12), (2, 7, 13), (1, 24, 17), (1, 300, 80)]
+    extents = [(1, 9, 5), (2, 8, 7), (3, 11, 8), (1, 12, 12), (2, 7, 13), (1, 24, 17), (1, 300, 80)]
     if op["c"] == 5:
-        found.append((1, 1, 30000))
-    return [Shape.of({"b": b, **({"h": h} if "h" in op.dynamic else {}), "w": w}) for b, h, w in found]
+        extents.append((1, 1, 30000))
+    return [Shape.of({"b": b, **({"h": h} if "h" in op.dynamic else {}), "w": w}) for b, h, w in extents]
 
 
 @pytest.mark.long

@@ -84,8 +84,8 @@ def test_every_size_is_right(path: Path, spec: str) -> None:
             **({"residual": inputs["residual"]} if "residual" in inputs else {}),
         )
         assert not out.touched() and (out.inner[..., line:] == 7).all()
-        found = y - values["bias"].reshape(-1, 1, 1) if not op.epilogue and "bias" in values else y
-        verdict = numerics.check(op, inputs, found, whole=not op.epilogue, computed={})
+        output = y - values["bias"].reshape(-1, 1, 1) if not op.epilogue and "bias" in values else y
+        verdict = numerics.check(op, inputs, output, whole=not op.epilogue, computed={})
         assert not verdict.wrong, str(verdict)
 
     with packs[1], packs[3]:

@@ -56,8 +56,8 @@ def pack(path: Path, request: pytest.FixtureRequest) -> Iterator[Any]:
 def sizes(op: Op, draw: np.random.Generator) -> list[Shape]:
     """Of each cell along w, and beyond one block of pixels."""
     drawn = [(int(draw.integers(1, 4)), int(draw.integers(5, 12)), w) for w in (5, 6, 7, 12, 13)]
-    found = [*drawn, (1, 5, 6), (2, 24, 6), (2, 5, 12)]
-    return [Shape.of({"b": b, **({"h": h} if "h" in op.dynamic else {}), "w": w}) for b, h, w in found]
+    extents = [*drawn, (1, 5, 6), (2, 24, 6), (2, 5, 12)]
+    return [Shape.of({"b": b, **({"h": h} if "h" in op.dynamic else {}), "w": w}) for b, h, w in extents]
 
 
 @pytest.mark.parametrize("spec", SPECS)

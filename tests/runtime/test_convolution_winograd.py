@@ -91,16 +91,16 @@ def sizes(op: Op, draw: np.random.Generator) -> list[Shape]:
     """Of each cell along w, and far beyond one block of tiles."""
     drawn = [(int(draw.integers(1, 3)), int(draw.integers(3, 20)), w) for w in (3, 5, 6, 7, 9, 12, 13)]
     far = [(2, 66, 12), (3, 70, 6)] if "h" in op.axes else [(2, 1, 900), (40, 1, 6), (3, 1, 24)]
-    found = [{"b": b, "h": h, "w": w} for b, h, w in [*drawn, *far]]
-    return [Shape.of({axis: one[axis] for axis in op.dynamic}) for one in found]
+    shapes = [{"b": b, "h": h, "w": w} for b, h, w in [*drawn, *far]]
+    return [Shape.of({axis: shape[axis] for axis in op.dynamic}) for shape in shapes]
 
 
 @pytest.mark.parametrize("spec", [*SPECS, *TRANSPOSED])
 def test_every_shape_is_right(pack, spec):
     op, draw = Op.parse(spec), np.random.default_rng(0)
-    for place, shape in enumerate(sizes(op, draw)):
+    for index, shape in enumerate(sizes(op, draw)):
         inputs = numerics.draw(op, shape, draw)
-        bias = draw.standard_normal(op["f"]).astype(np.float32) if place % 2 else None
+        bias = draw.standard_normal(op["f"]).astype(np.float32) if index % 2 else None
         bound = pack.op(op.name).bind(inputs["weight"], bias)
         assert np.array_equal(bound.weight(), inputs["weight"])
         out = numerics.Guarded(op.operand_shape(op.meaning.output, shape))
@@ -146,7 +146,7 @@ def test_epilogues_follow(tmp_path):
             for shape in sizes(op, draw):  # lines that end within a vector, and within a tile
                 inputs = numerics.draw(op, shape, draw)
                 bound = pack.op(op.name).bind(
-                    inputs["weight"], **{one: inputs[one] for one in ("scale", "bias") if one in inputs}
+                    inputs["weight"], **{operand: inputs[operand] for operand in ("scale", "bias") if operand in inputs}
                 )
                 out = numerics.Guarded(op.operand_shape(op.meaning.output, shape))
                 bound(inputs["x"], out=out.inner, **({"residual": inputs["residual"]} if "residual" in inputs else {}))

@@ -57,7 +57,7 @@ def sanitized(folder: Path, name: str, flags: tuple[str, ...]) -> Path:
     ops = [packed_op(SIMT.op, SIMT.kernels, SIMT.cells)]
     data = folder / f"{name}_data.c"
     data.write_text(pack_data(ops, cubin, SIMT.arch))
-    library = cc([data, *(NATIVE / one for one in PACK_SOURCES)], folder / f"{name}.so", "-shared", "-fPIC",
+    library = cc([data, *(NATIVE / source for source in PACK_SOURCES)], folder / f"{name}.so", "-shared", "-fPIC",
                  "-fvisibility=hidden", *flags)  # fmt: skip
     write_pack(folder / name, library, document(ops, SIMT.arch), lambda _: None)
     return folder / name
@@ -135,7 +135,7 @@ def test_every_door_with_what_it_asks_the_system_for_refused_in_turn(folder):
 @pytest.mark.parametrize("name, sources", [("drive_checks", ()), ("drive_workspace", ("cuda/workspace.c",))])
 def test_what_a_file_promises(folder, name, sources):
     """Tensors are taken and refused; memory for partial sums is the framework's, or what was prepared."""
-    sources = [HERE / f"{name}.c", *(NATIVE / one for one in ("check.c", *sources))]
+    sources = [HERE / f"{name}.c", *(NATIVE / source for source in ("check.c", *sources))]
     assert run(folder, [cc(sources, folder / name, *ASAN)]) == "right\n"
 
 
@@ -151,8 +151,8 @@ def test_what_a_dispatch_adds_to_the_driver(folder, pick, capsys):
     answer = run(folder, [program, "time", served(folder, pick), pick.op], bare=True, device=pick.arch)
     with capsys.disabled():
         print(f"\n{pick.arch}: {answer.strip()}")
-    found = re.search(r"a dispatch adds (-?\d+)", answer)
-    assert found and int(found[1]) <= SLACK * DISPATCH_NS, answer
+    match = re.search(r"a dispatch adds (-?\d+)", answer)
+    assert match and int(match[1]) <= SLACK * DISPATCH_NS, answer
 
 
 @pytest.mark.slow

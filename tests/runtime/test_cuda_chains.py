@@ -23,17 +23,17 @@ ARCH, SECONDS, MODULE = "sm_80", 110, "tests.runtime.cuda_chains"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made: Path = tmp_path_factory.mktemp("chains")
-    model_pack(made / "pack", ARCH, made / "code", GRAPHS)
-    return made
+    path: Path = tmp_path_factory.mktemp("chains")
+    model_pack(path / "pack", ARCH, path / "code", GRAPHS)
+    return path
 
 
 @pytest.fixture(scope="module")
 def apart(folder: Path) -> Iterator[Forking]:
     """A process that has imported the scenarios, and forks before it has asked anything of the driver."""
-    found = Forking(environment(folder / "images"), [MODULE])
-    yield found
-    found.close()
+    forking = Forking(environment(folder / "images"), [MODULE])
+    yield forking
+    forking.close()
 
 
 def run(folder: Path, apart: Forking, scenario: str, **how: object) -> None:
@@ -71,8 +71,8 @@ def test_a_chain_is_queued_from_c(folder, tmp_path):
         assert done.stdout == "right\n", (name, done.stdout, done.stderr[-3000:])
         x = ((np.arange(rows * 8) % 11 - 5) / 4).astype(np.float32).reshape(rows, 8)
         raw = (tmp_path / "out").read_bytes()
-        for want in interpret(GRAPHS[name], {"x": x, "long": np.full(2, length)}, 12).values():
-            found = np.frombuffer(raw[: want.nbytes], want.dtype).reshape(want.shape)
-            np.testing.assert_allclose(found, want, rtol=3e-4, atol=3e-4)
-            raw = raw[want.nbytes :]
+        for expected in interpret(GRAPHS[name], {"x": x, "long": np.full(2, length)}, 12).values():
+            output = np.frombuffer(raw[: expected.nbytes], expected.dtype).reshape(expected.shape)
+            np.testing.assert_allclose(output, expected, rtol=3e-4, atol=3e-4)
+            raw = raw[expected.nbytes :]
         assert not raw

@@ -82,14 +82,14 @@ def packed(op: Op) -> PackedCudaGenerated:
 @pytest.mark.skipif(bool(toolchain_missing()), reason=f"compiler: {toolchain_missing()}")
 def test_every_kind_and_groups_of_files_are_served_on_a_device(tmp_path):
     ops = [*every_op(), *(op for file in (*files(tmp_path), *more_files(tmp_path)) for op in ops_of(f"group:{file}"))]
-    made = [packed(op) for op in ops]
-    found = [one.kernel for op in made for one in op.kernels if one.kernel is not None]
-    kernels: dict[str, Any] = {one.name: (family_named(one.family), one) for one in found}
+    packed_ops = [packed(op) for op in ops]
+    micro_kernels = [sliced.kernel for op in packed_ops for sliced in op.kernels if sliced.kernel is not None]
+    kernels: dict[str, Any] = {kernel.name: (family_named(kernel.family), kernel) for kernel in micro_kernels}
     code = tmp_path / "code"
     code.mkdir()
     unit = code / "kinds.cu"
     unit.write_text(device_unit(kernels, reduces=()))
-    pack = make_pack(tmp_path / "pack", made, ARCH, cubin_of(unit, code, ARCH))
+    pack = make_pack(tmp_path / "pack", packed_ops, ARCH, cubin_of(unit, code, ARCH))
     where = {**os.environ, **environment(tmp_path / "images", device=ARCH, sources=code)}
     done = ran([sys.executable, "-m", "tests.runtime.cuda_kinds", pack], 200, cwd=ROOT, env=where)
     assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"

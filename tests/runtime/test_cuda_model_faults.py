@@ -21,17 +21,17 @@ ARCH, SECONDS = "sm_80", 110
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made: Path = tmp_path_factory.mktemp("models")
-    model_pack(made / "pack", ARCH, made / "code", ODD, others=others, beside=[packed(PARTS_PICK)])
-    return made
+    path: Path = tmp_path_factory.mktemp("models")
+    model_pack(path / "pack", ARCH, path / "code", ODD, others=others, beside=[packed(PARTS_PICK)])
+    return path
 
 
 @pytest.fixture(scope="module")
 def apart(folder: Path) -> Iterator[Forking]:
     """A process that has imported the scenarios, and forks before it has asked anything of the driver."""
-    found = Forking(environment(folder / "images") | preloaded(folder), ["tests.runtime.cuda_model_faults"])
-    yield found
-    found.close()
+    forking = Forking(environment(folder / "images") | preloaded(folder), ["tests.runtime.cuda_model_faults"])
+    yield forking
+    forking.close()
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)

@@ -23,17 +23,17 @@ MISFORTUNES = "tests.runtime.cuda_model_misfortunes"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made: Path = tmp_path_factory.mktemp("models")
-    model_pack(made / "pack", ARCH, made / "code", {"encoder": GRAPHS["encoder"]})
-    return made
+    path: Path = tmp_path_factory.mktemp("models")
+    model_pack(path / "pack", ARCH, path / "code", {"encoder": GRAPHS["encoder"]})
+    return path
 
 
 @pytest.fixture(scope="module")
 def apart(folder: Path) -> Iterator[Forking]:
     """A process that has imported the scenarios, and forks before it has asked anything of the driver."""
-    found = Forking(environment(folder / "images"), ["tests.runtime.cuda_models", MISFORTUNES])
-    yield found
-    found.close()
+    forking = Forking(environment(folder / "images"), ["tests.runtime.cuda_models", MISFORTUNES])
+    yield forking
+    forking.close()
 
 
 def run(
@@ -67,10 +67,10 @@ def test_a_model_is_queued_and_captured_from_c(folder, tmp_path):
     assert done.stdout == "right\n", (done.stdout, done.stderr[-3000:])
     ones = (np.arange(18) % 2).reshape(2, 9)
     raw = (tmp_path / "out").read_bytes()
-    for want in interpret(GRAPHS["encoder"], {"ids": ones, "mask": ones}).values():
-        found = np.frombuffer(raw[: want.nbytes], want.dtype).reshape(want.shape)
-        np.testing.assert_allclose(found, want, rtol=2e-4, atol=2e-4)
-        raw = raw[want.nbytes :]
+    for expected in interpret(GRAPHS["encoder"], {"ids": ones, "mask": ones}).values():
+        output = np.frombuffer(raw[: expected.nbytes], expected.dtype).reshape(expected.shape)
+        np.testing.assert_allclose(output, expected, rtol=2e-4, atol=2e-4)
+        raw = raw[expected.nbytes :]
     assert not raw
 
 

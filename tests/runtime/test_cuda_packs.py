@@ -54,18 +54,18 @@ def choice(table: RowTable | CellTable) -> Choice:
 
 def test_a_table_of_rows_becomes_cells_and_a_table_of_cells_stays():
     first, second = (kernel.name for kernel in SIMT.kernels)
-    one = Composition.of(first)
+    single = Composition.of(first)
     two = Composition((Part(first, 2), Part(second, 1)), "serial")
     split = Composition((Part(first, 1),), "k4")
-    rows = [split, split, one, one, two, two]
+    rows = [split, split, single, single, two, two]
     table = RowTable(threads=1, axis="m", entries=tuple(Planned(row, 1.0) for row in rows), curves={})
     packed = PackedCudaDense.of(choice(table))
     entries = [CudaEntry(regions=((0, 0),), splits=4), CudaEntry(regions=((0, 0),)), CudaEntry(regions=((0, 2), (1, 0)))]
     assert (packed.bounds, packed.entries) == ([2, 4, 6], entries)
-    cells = CellTable(threads=1, bounds={"m": (3, 9)}, entries=(one, two))
+    cells = CellTable(threads=1, bounds={"m": (3, 9)}, entries=(single, two))
     assert PackedCudaDense.of(choice(cells)).bounds == [3, 9]
     with pytest.raises(ValueError, match="look up m alone"):
-        PackedCudaDense.of(choice(CellTable(threads=1, bounds={"n": (3,)}, entries=(one,))))
+        PackedCudaDense.of(choice(CellTable(threads=1, bounds={"n": (3,)}, entries=(single,))))
 
 
 @pytest.mark.parametrize(
@@ -84,8 +84,8 @@ def test_a_plan_that_the_library_could_not_look_up_is_refused(cells, words):
 
 
 def test_architectures():
-    found = [cuda_arch(arch) for arch in ("sm_80", "sm_90a", "sm_100f", "sm_103a")]
-    assert [(one.major, one.minor, one.exact) for one in found] == [
+    architectures = [cuda_arch(arch) for arch in ("sm_80", "sm_90a", "sm_100f", "sm_103a")]
+    assert [(architecture.major, architecture.minor, architecture.exact) for architecture in architectures] == [
         (8, 0, False), (9, 0, True), (10, 0, False), (10, 3, True)]  # fmt: skip
     for arch in ("x86-64-v3", "sm_9", "sm_", "sm_9x", "sm_90b", "sm_090"):
         with pytest.raises(ValueError, match="no architecture"):
@@ -199,16 +199,16 @@ def test_an_older_driver_is_refused_by_name_and_packs_that_do_not_say_still_load
 
 
 def test_of_several_levels_one_that_the_driver_takes_is_served(tmp_path, cubin):
-    held = {}
+    manifests = {}
     for name, bandwidth, needed in (("h200", 4800.0, 13000), ("h100", 3350.0, 12000), ("h100-pcie", 2000.0, 12000)):
         pack = made(tmp_path, WGMMA, cubin, name, id=name, compute_units=132, memory_gbps=bandwidth)
         manifest = read_manifest(pack)
-        held[f"sm_90a/{name}"] = replace(manifest, document={**manifest.document, "driver": {"version": needed}})
-    assert gpu(132, 4800.0).choose(held) == "sm_90a/h200"
-    assert gpu(132, 4800.0, driver=12040).choose(held) == "sm_90a/h100", "the nearest of those whose code can be loaded"
-    nearest = gpu(132, 4800.0, driver=11080).choose(held)
+        manifests[f"sm_90a/{name}"] = replace(manifest, document={**manifest.document, "driver": {"version": needed}})
+    assert gpu(132, 4800.0).choose(manifests) == "sm_90a/h200"
+    assert gpu(132, 4800.0, driver=12040).choose(manifests) == "sm_90a/h100", "the nearest of those whose code can be loaded"
+    nearest = gpu(132, 4800.0, driver=11080).choose(manifests)
     with pytest.raises(PackMismatch, match="serves CUDA 11.8"):
-        gpu(132, 4800.0, driver=11080).check(held[nearest])
+        gpu(132, 4800.0, driver=11080).check(manifests[nearest])
 
 
 def test_one_pack_for_cpus_and_devices_serves_each_with_its_own(tmp_path, cubin):
@@ -224,20 +224,20 @@ def test_one_pack_for_cpus_and_devices_serves_each_with_its_own(tmp_path, cubin)
     with haotuner.load(whole) as pack:
         x = np.ones((3, 52), np.float32)
         assert np.allclose(pack.op(SIMT.op).bind(weight)(x), x @ weight.T, atol=1e-4)
-    held = {level: read(whole, level) for level in read_levels(whole) or {}}
-    for device, wanted, planned in (
+    manifests = {level: read(whole, level) for level in read_levels(whole) or {}}
+    for device, expected, planned in (
         (gpu(132, 4915.0), "sm_90a/h200", True),
         (gpu(132, 3352.0), "sm_90a/h100", True),
         (gpu(132, None), "sm_90a/h100", True),
         (gpu(16, 600.0), "sm_90a/h100-pcie", False),  # a MIG instance
         (gpu(84, 768.0, (8, 6)), "sm_80/a100", False),
     ):
-        assert device.choose(held) == wanted
-        assert device.is_planned_for(held[wanted]) == planned, wanted
+        assert device.choose(manifests) == expected
+        assert device.is_planned_for(manifests[expected]) == planned, expected
     with pytest.raises(
         PackMismatch, match=r"compute capability 7.5\); the pack holds code for .*sm_80/a100.* merge the packs"
     ):
-        gpu(72, 300.0, (7, 5)).choose(held)
+        gpu(72, 300.0, (7, 5)).choose(manifests)
     with pytest.raises(PackMismatch, match="the pack holds code for x86-64"):
         gpu(132, 4800.0).check(read_manifest(cpu))
     assert merge([cpu, ampere], whole) == whole, "a pack of devices is ours to replace"
@@ -250,14 +250,14 @@ def read(pack: Path, level: str) -> Any:
 
 
 def test_merging_refuses_what_would_leave_a_device_without_an_op(tmp_path, cubin):
-    one = made(tmp_path, SIMT, cubin, "one", id="a100")
+    pack = made(tmp_path, SIMT, cubin, "one", id="a100")
     other = make_pack(
         tmp_path / "other", [packed_op("dense_n72_k56", SIMT.kernels, SIMT.cells)], "sm_80", cubin["sm_80"], id="a10"
     )
     with pytest.raises(UsageError, match="differ in dense_n72_k52, dense_n72_k56"):
-        merge([one, other], tmp_path / "out")
+        merge([pack, other], tmp_path / "out")
     with pytest.raises(UsageError, match="are both for sm_80/a100"):
-        merge([one, made(tmp_path, SIMT, cubin, "two", id="a100")], tmp_path / "out")
+        merge([pack, made(tmp_path, SIMT, cubin, "two", id="a100")], tmp_path / "out")
 
 
 @pytest.mark.parametrize(
@@ -279,10 +279,10 @@ def test_a_level_is_the_one_that_its_folder_says(tmp_path, cubin):
     hashes = levels["levels"]
     levels["levels"] = {"sm_80/a100": hashes["sm_80/a10"], "sm_80/a10": hashes["sm_80/a100"]}
     for file in ("manifest.json", "manifest.sha256"):
-        one, two = (whole / "sm_80" / name / file for name in ("a100", "a10"))
-        held = one.read_bytes()
-        one.write_bytes(two.read_bytes())
-        two.write_bytes(held)
+        first, second = (whole / "sm_80" / name / file for name in ("a100", "a10"))
+        content = first.read_bytes()
+        first.write_bytes(second.read_bytes())
+        second.write_bytes(content)
     put_manifest(whole, json.dumps(levels).encode())
     with pytest.raises(PackInvalid, match="was built for sm_80/a10, not for sm_80/a100"):
         read_manifest(whole)

@@ -56,9 +56,9 @@ BOTH = pytest.mark.parametrize("pick", PICKS, ids=lambda pick: pick.arch)
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    made = tmp_path_factory.mktemp("cuda")
-    yield made
-    forking(made).close()
+    path = tmp_path_factory.mktemp("cuda")
+    yield path
+    forking(path).close()
 
 
 @functools.cache
@@ -237,7 +237,7 @@ AND_MORE = (FUSED_FP16, WINDOW_PICKS[0], *IMAGE_PICKS, DIRECT_PICKS[0], TRANSPOS
 
 
 @pytest.mark.parametrize(
-    "pick", [*OF_ALL_KINDS, *(pytest.param(one, marks=pytest.mark.slow) for one in AND_MORE)], ids=lambda pick: pick.op
+    "pick", [*OF_ALL_KINDS, *(pytest.param(pick, marks=pytest.mark.slow) for pick in AND_MORE)], ids=lambda pick: pick.op
 )
 def test_misfortunes_of_every_kind_are_said_and_leave_nothing_behind(folder, pick):
     run(folder, pick, "misfortunes", more_devices=(pick.arch,))
@@ -291,12 +291,12 @@ def test_a_driver_that_shows_nothing(folder):
 def test_a_driver_that_is_too_old(folder):
     run(folder, SIMT, "too_old", driver=12040)
     where = environment(folder / "images", device=SIMT.arch, driver=12040)
-    told = subprocess.run(
+    output = subprocess.run(
         [sys.executable, "-m", "haotuner", "inspect", str(pack(folder, SIMT))],
         cwd=ROOT, env={**os.environ, **where, "COLUMNS": "400"}, capture_output=True, text=True, check=True,
     ).stdout  # fmt: skip
-    assert "for CUDA 13.0 (driver 580 or later); not on this host: its sm_80 code needs a driver" in told
-    assert "the one of this host serves CUDA 12.4: update the NVIDIA driver" in told
+    assert "for CUDA 13.0 (driver 580 or later); not on this host: its sm_80 code needs a driver" in output
+    assert "the one of this host serves CUDA 12.4: update the NVIDIA driver" in output
 
 
 CALLS = {

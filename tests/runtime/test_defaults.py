@@ -30,12 +30,15 @@ def model(*, version: int = 8, chained: bool = False, held: Any = None, size: st
     """y = x w + b; of a chain the rows of it that hold something above 0."""
     nodes = [helper.make_node("MatMul", ["x", "w"], ["p"]), helper.make_node("Add", ["p", "b"], ["y"])]
     held = {"w": W, "b": B, **(held or {})}
-    inputs = [info("x", ["n", 2]), *(info(name, [size or 2] if name == "b" else one.shape) for name, one in held.items())]
+    inputs = [
+        info("x", ["n", 2]),
+        *(info(name, [size or 2] if name == "b" else array.shape) for name, array in held.items()),
+    ]
     outputs = [info("y", None)]
     if chained:
         nodes += [helper.make_node("NonZero", ["y"], ["places"])]
         outputs += [info("places", None, INT)]
-    tensors = [onnx.numpy_helper.from_array(one, name) for name, one in held.items()]
+    tensors = [onnx.numpy_helper.from_array(array, name) for name, array in held.items()]
     graph = helper.make_graph(nodes, "g", inputs, outputs, tensors)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=version)
 
@@ -56,14 +59,14 @@ def test_a_request_may_give_them_or_leave_them_out(path, name):
         served = pack.model(name)
         session = Session(served)
         for more in ({}, {"b": B + 1}, {"w": other}, {"w": other, "b": -B}):
-            want = X @ more.get("w", W) + more.get("b", B)
-            found = served.run({"x": X, **more})
-            np.testing.assert_allclose(found["y"], want, atol=1e-5)
+            expected = X @ more.get("w", W) + more.get("b", B)
+            outputs = served.run({"x": X, **more})
+            np.testing.assert_allclose(outputs["y"], expected, atol=1e-5)
             if name == "chained":
-                assert found["places"].tolist() == [one.tolist() for one in np.nonzero(want)]
-            np.testing.assert_array_equal(session.run(["y"], {"x": X, **more})[0], found["y"])
-        assert [one.name for one in session.get_inputs()] == ["x"]
-        assert [one.name for one in session.get_overridable_initializers()] == ["w", "b"]
+                assert outputs["places"].tolist() == [indices.tolist() for indices in np.nonzero(expected)]
+            np.testing.assert_array_equal(session.run(["y"], {"x": X, **more})[0], outputs["y"])
+        assert [end.name for end in session.get_inputs()] == ["x"]
+        assert [end.name for end in session.get_overridable_initializers()] == ["w", "b"]
         with pytest.raises(UsageError, match="x is missing"):
             served.run({"w": W})
         with pytest.raises(UsageError, match="there is no z"):
@@ -77,8 +80,8 @@ def test_c_has_the_default_of_an_input(tmp_path):
     pack = c_pack(tmp_path / "pack", ops, models=[*segments, *chains])
     built = cc([HERE / "drive_default.c", *LIBRARY], tmp_path / "drive", "-O1")
     for name in GRAPHS:
-        said = run([built, pack, name], 60).stdout
-        assert said == "x has none\nw 2 2: 1 2 3 4\nb 2: 5 6\nbeyond has none\ny: 9 12\n"
+        printed = run([built, pack, name], 60).stdout
+        assert printed == "x has none\nw 2 2: 1 2 3 4\nb 2: 5 6\nbeyond has none\ny: 9 12\n"
 
 
 def test_a_check_draws_the_default():
@@ -90,27 +93,27 @@ def test_a_check_draws_the_default():
 def test_what_must_be_known_or_is_large_stays_a_constant():
     assert graph_of(model(version=3), None, {}).inputs == ("x",)  # every initializer was listed then
     assert graph_of(model(held={"large": np.zeros((2, 1 << 14), np.float32)}), None, {}).inputs == ("x",)
-    assert graph_of(model(held={f"more{place}": B for place in range(15)}), None, {}).inputs == ("x",)
+    assert graph_of(model(held={f"more{index}": B for index in range(15)}), None, {}).inputs == ("x",)
     assert graph_of(model(), None, {"w": W}).inputs == ("x", "b")
     assert graph_of(model(), None, {}, defaults=False).inputs == ("x",)
     shape = [helper.make_node("Reshape", ["x", "shape"], ["r"]), helper.make_node("Mul", ["r", "scale"], ["y"])]
     tensors = {"shape": np.array([2, -1]), "scale": np.array([3], np.float32)}
     inputs = [info("x", ["n", 2]), info("shape", [2], INT), info("scale", [1])]
-    held = [onnx.numpy_helper.from_array(one, name) for name, one in tensors.items()]
-    graph = helper.make_graph(shape, "g", inputs, [info("y", None)], held)
+    initializers = [onnx.numpy_helper.from_array(array, name) for name, array in tensors.items()]
+    graph = helper.make_graph(shape, "g", inputs, [info("y", None)], initializers)
     read = graph_of(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), None, {})
     assert read.inputs == ("x", "scale")
 
 
 def test_an_initializer_that_is_an_output_is_served(tmp_path):
     nodes = [helper.make_node("Add", ["x", "b"], ["y"])]
-    tensors = [onnx.numpy_helper.from_array(one, name) for name, one in (("b", B), ("table", W))]
+    tensors = [onnx.numpy_helper.from_array(array, name) for name, array in (("b", B), ("table", W))]
     graph = helper.make_graph(
         nodes, "g", [info("x", ["n", 2])], [info("y", None), info("table", None), info("b", None)], tensors
     )
     read = graph_of(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), None, {})
     with haotuner.load(model_pack(tmp_path / "pack", {"m": read}), threads=1) as pack:
-        found = pack.model("m").run({"x": X})
-    np.testing.assert_array_equal(found["y"], X + B)
-    np.testing.assert_array_equal(found["table"], W)
-    np.testing.assert_array_equal(found["b"], B)
+        outputs = pack.model("m").run({"x": X})
+    np.testing.assert_array_equal(outputs["y"], X + B)
+    np.testing.assert_array_equal(outputs["table"], W)
+    np.testing.assert_array_equal(outputs["b"], B)

@@ -34,7 +34,7 @@ def test_packs_ops_and_models_say_what_they_are():
                   manifest=Served(unverified=True))  # fmt: skip
     assert described_pack(pack) == '<Served "z": 2 ops, model bert, cpu-x, 1 thread, unverified>'
     assert described_op(Served(name="dense_n8_k8")) == "<Served dense_n8_k8>"
-    ends = [end(f"x{place}", "batch", None, 3) for place in range(6)]
+    ends = [end(f"x{index}", "batch", None, 3) for index in range(6)]
     assert described_end(ends[0]) == "x0 float32 (batch, ?, 3)"
     model = Served(name="bert", inputs=ends, outputs=ends[:1])
     assert described_model(model).endswith("x3 float32 (batch, ?, 3), 2 more -> x0 float32 (batch, ?, 3)>")

@@ -82,12 +82,12 @@ def test_nan_and_infinity_come_out_as_numpy_has_them(folder: Path) -> None:
             linear, passed = bound(pack, name, drawn)
             drawn["x"][:] = special[:, None] * np.ones(op["k"], np.float32)
             drawn["x"][:, 1:] = 0  # one infinite term: no difference of two
-            found = linear(drawn["x"], **{key: drawn[key] for key in passed})
+            output = linear(drawn["x"], **{key: drawn[key] for key in passed})
             with np.errstate(over="ignore"):
-                want = numerics.reference(op, drawn)
-            assert np.array_equal(np.isnan(found), np.isnan(want)), name
-            infinite = np.isinf(want)
-            assert np.array_equal(found[infinite], want[infinite]), name
+                expected = numerics.reference(op, drawn)
+            assert np.array_equal(np.isnan(output), np.isnan(expected)), name
+            infinite = np.isinf(expected)
+            assert np.array_equal(output[infinite], expected[infinite]), name
 
 
 def test_a_row_has_the_same_bits_wherever_it_lies(folder: Path) -> None:
@@ -114,8 +114,8 @@ def test_what_a_bind_refuses(folder: Path) -> None:
         with pytest.raises(ValueError, match="low is above high in column 0"):
             clamp.bind(weight, row, scale=2.0, low=1.0, high=0.0)
         assert (clamp.bind(weight, 5.0, scale=1.0, low=0.0, high=2.0)(np.zeros((3, 37), np.float32)) == 2).all()
-        for one in (np.full((), 5, np.float32), np.full(1, 5, np.float32)):  # as a number, whatever it lies in
-            assert (clamp.bind(weight, one, scale=one, low=0.0, high=30.0)(np.zeros((3, 37), np.float32)) == 5).all()
+        for number in (np.full((), 5, np.float32), np.full(1, 5, np.float32)):  # as a number, whatever it lies in
+            assert (clamp.bind(weight, number, scale=number, low=0.0, high=30.0)(np.zeros((3, 37), np.float32)) == 5).all()
 
 
 def test_what_a_call_refuses(folder: Path) -> None:
@@ -149,11 +149,11 @@ def test_a_linear_is_rebound_twinned_and_handed_over(folder: Path) -> None:
     first, second = haotuner.load(folder, threads=1), haotuner.load(folder, threads=1)
     linear, _ = bound(first, FULL, drawn)
     twin = linear.twin()
-    want = linear(drawn["x"], residual=drawn["residual"])
+    expected = linear(drawn["x"], residual=drawn["residual"])
     linear.rebind(drawn["weight"], drawn["bias"] + 1)
-    assert not np.array_equal(linear(drawn["x"], residual=drawn["residual"]), want)
+    assert not np.array_equal(linear(drawn["x"], residual=drawn["residual"]), expected)
     first.hand_over(second)
-    assert np.array_equal(twin(drawn["x"], residual=drawn["residual"]), want)
+    assert np.array_equal(twin(drawn["x"], residual=drawn["residual"]), expected)
     second.close()
     with pytest.raises(haotuner.errors.PackClosed):
         twin(drawn["x"], residual=drawn["residual"])
@@ -164,23 +164,23 @@ def test_torch_operators_take_what_the_epilogue_reads(folder: Path) -> None:
     import haotuner.torch
 
     drawn = numerics.draw(Op.parse(FULL), Shape.of(m=6), np.random.default_rng(9))
-    given = {key: torch.from_numpy(value) for key, value in drawn.items()}
+    tensors = {key: torch.from_numpy(value) for key, value in drawn.items()}
     with haotuner.load(folder, threads=1) as pack, haotuner.torch.register(pack) as handle:
         linear, _ = bound(pack, FULL, drawn)
-        want = linear(drawn["x"], residual=drawn["residual"])
-        packed, operator = handle.pack_weight(FULL, given["weight"]), getattr(torch.ops.haotuner, FULL)
+        expected = linear(drawn["x"], residual=drawn["residual"])
+        packed, operator = handle.pack_weight(FULL, tensors["weight"]), getattr(torch.ops.haotuner, FULL)
         with torch.inference_mode():
-            assert np.array_equal(operator(given["x"], packed, given["bias"], given["residual"]), want)
-            turned = given["residual"].T.contiguous().T
+            assert np.array_equal(operator(tensors["x"], packed, tensors["bias"], tensors["residual"]), expected)
+            turned = tensors["residual"].T.contiguous().T
             out = torch.empty(6, 100)
-            operator.out(given["x"], packed, given["bias"], turned, out=out)
-            assert np.array_equal(out, want)
+            operator.out(tensors["x"], packed, tensors["bias"], turned, out=out)
+            assert np.array_equal(out, expected)
             with pytest.raises(ValueError, match="residual has extent 5"):
-                operator(given["x"], packed, given["bias"], given["residual"][:5])
+                operator(tensors["x"], packed, tensors["bias"], tensors["residual"][:5])
             with pytest.raises((TypeError, RuntimeError), match="bias"):
-                operator(given["x"], packed, given["bias"].double(), given["residual"])
-            compiled = torch.compile(lambda x, r: operator(x, packed, given["bias"], r), backend="eager", fullgraph=True)
-            assert np.array_equal(compiled(given["x"], given["residual"]), want)
-            assert np.array_equal(linear(given["x"], residual=given["residual"]), want)
+                operator(tensors["x"], packed, tensors["bias"].double(), tensors["residual"])
+            compiled = torch.compile(lambda x, r: operator(x, packed, tensors["bias"], r), backend="eager", fullgraph=True)
+            assert np.array_equal(compiled(tensors["x"], tensors["residual"]), expected)
+            assert np.array_equal(linear(tensors["x"], residual=tensors["residual"]), expected)
         with pytest.raises(ValueError, match="requires grad"):
-            operator(given["x"].requires_grad_(), packed, given["bias"], given["residual"])
+            operator(tensors["x"].requires_grad_(), packed, tensors["bias"], tensors["residual"])

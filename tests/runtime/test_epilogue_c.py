@@ -37,28 +37,28 @@ class Fused(Served):
     """An op with an epilogue."""
 
     def bind_fused(self, weight: Tensor, constants: list[Tensor]) -> int:
-        given = (ctypes.c_void_p * max(1, len(constants)))(*(ctypes.addressof(one) for one in constants))
+        addresses = (ctypes.c_void_p * max(1, len(constants)))(*(ctypes.addressof(constant) for constant in constants))
         to = (ctypes.byref(self.linear), ctypes.byref(self.error))
-        return int(self.library.ht_bind_fused(self.found, ctypes.byref(weight), given, len(constants), *to))
+        return int(self.library.ht_bind_fused(self.found, ctypes.byref(weight), addresses, len(constants), *to))
 
     def call_fused(self, x: Tensor, inputs: list[Tensor], out: Tensor) -> int:
-        given = (ctypes.c_void_p * max(1, len(inputs)))(*(ctypes.addressof(one) for one in inputs))
+        addresses = (ctypes.c_void_p * max(1, len(inputs)))(*(ctypes.addressof(operand) for operand in inputs))
         last = (ctypes.byref(out), None, ctypes.byref(self.error))
-        return int(self.library.ht_call_fused(self.linear, ctypes.byref(x), given, len(inputs), *last))
+        return int(self.library.ht_call_fused(self.linear, ctypes.byref(x), addresses, len(inputs), *last))
 
 
 def tensor(array: Any, dtype: str) -> Tensor:
-    made = Tensor.of(array.view(np.uint16) if dtype == "bf16" else array)
-    made.code = DTYPES[dtype].code
-    return made
+    descriptor = Tensor.of(array.view(np.uint16) if dtype == "bf16" else array)
+    descriptor.code = DTYPES[dtype].code
+    return descriptor
 
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Any:
     out = cc(LIBRARY, tmp_path_factory.mktemp("clib") / "libhaotuner.so", "-shared", "-fPIC", "-O1")
-    found = ctypes.CDLL(str(out))
-    found.ht_linear_free.argtypes = found.ht_pack_close.argtypes = [ctypes.c_void_p]
-    return found
+    clib = ctypes.CDLL(str(out))
+    clib.ht_linear_free.argtypes = clib.ht_pack_close.argtypes = [ctypes.c_void_p]
+    return clib
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +86,7 @@ def test_c_computes_epilogues_and_types(library: Any, folder: Path, name: str) -
     x, weight = (tensor(inputs[key], types[key]) for key in ("x", "weight"))
     out = numerics.Guarded(op.operand_shape(op.meaning.output, shape), types["y"]) if op.kind == "dense" else None
     y = np.zeros(op.operand_shape(op.meaning.output, shape), numerics.numpy_dtype(types["y"])) if out is None else out.inner
-    assert served.bind_fused(weight, [Tensor.of(one) for one in constants]) == 0, served.said
+    assert served.bind_fused(weight, [Tensor.of(constant) for constant in constants]) == 0, served.said
     assert served.call_fused(x, passed, tensor(y, types["y"])) == 0, served.said
     verdict = numerics.check(op, inputs, y)
     assert not verdict.wrong, str(verdict)
@@ -95,7 +95,7 @@ def test_c_computes_epilogues_and_types(library: Any, folder: Path, name: str) -
     if constants:
         again = Fused(library, folder, name)
         assert again.bind_fused(weight, []) != 0 and "binds" in again.said
-        short = [Tensor.of(one[:-1].copy()) for one in constants]
+        short = [Tensor.of(constant[:-1].copy()) for constant in constants]
         assert again.bind_fused(weight, short) != 0 and "elements; expected" in again.said
         again.close()
     if passed:
@@ -107,7 +107,7 @@ def test_c_computes_epilogues_and_types(library: Any, folder: Path, name: str) -
     assert served.call_fused(x, passed, other) != 0
     wrong = tensor(inputs["weight"], types["weight"])
     wrong.code = 5  # complex
-    assert Fused(library, folder, name).bind_fused(wrong, [Tensor.of(one) for one in constants]) != 0
+    assert Fused(library, folder, name).bind_fused(wrong, [Tensor.of(constant) for constant in constants]) != 0
     served.close()
 
 
@@ -120,16 +120,16 @@ def test_a_plain_typed_op_is_bound_and_called_as_any(library: Any, folder: Path)
     assert bind(served.found, ctypes.byref(weight), ctypes.byref(Tensor.of(bias)), *to) == 0, served.said
     y = np.zeros((5, 20), inputs["x"].dtype)
     assert served.call(x, tensor(y, "bf16")) == 0, served.said
-    want = numerics.reference(served.op, inputs) + bias
-    assert np.abs(y.astype(np.float64) - want).max() <= 2.0**-7 * np.abs(want).max()
+    expected = numerics.reference(served.op, inputs) + bias
+    assert np.abs(y.astype(np.float64) - expected).max() <= 2.0**-7 * np.abs(expected).max()
     assert bind(served.found, ctypes.byref(Tensor.of(np.zeros((9, 20), np.float32))), None, *to) != 0
     assert "weight" in served.said and isinstance(served.error, Error)
 
 
 def run(served: Fused, tensors: list[Tensor]) -> int:
     """A call of an op that binds nothing."""
-    given = (ctypes.c_void_p * len(tensors))(*(ctypes.addressof(one) for one in tensors))
-    return int(served.library.ht_run(served.found, given, len(tensors), None, ctypes.byref(served.error)))
+    addresses = (ctypes.c_void_p * len(tensors))(*(ctypes.addressof(operand) for operand in tensors))
+    return int(served.library.ht_run(served.found, addresses, len(tensors), None, ctypes.byref(served.error)))
 
 
 @pytest.mark.long
@@ -141,22 +141,26 @@ def test_odd_tensors_of_other_types_are_served_or_refused(library: Any, folder: 
     shape = Shape.of({axis: 5 for axis in op.dynamic})
     operands = numerics.draw(op, shape, rng)
     types = {o.name: op.dtype_of(o) for o in op.meaning.operands}
-    want, right = None, 0
+    expected, right = None, 0
     passed = [key for key, axes in op.epilogue_operands.items() if len(axes) > 1]
     read = [*(o.name for o in op.meaning.inputs if o.role == "input"), *passed]
     if op.kind != "batch_matmul":
         constants = [np.asarray(operands[key]).astype(np.float32) for key in op.epilogue_operands if key not in passed]
         weight = tensor(operands["weight"], types["weight"])
-        assert served.bind_fused(weight, [Tensor.of(one) for one in constants]) == 0, served.said
+        assert served.bind_fused(weight, [Tensor.of(constant) for constant in constants]) == 0, served.said
     for _ in range(800):
         out = numerics.Guarded(op.operand_shape(op.meaning.output, shape), types["y"])
         arrays = [*(operands[key] for key in read), np.ascontiguousarray(out.inner)]
-        made, honest = [], True
+        tensors, honest = [], True
         chosen = int(rng.integers(-1, len(arrays)))
-        for place, array in enumerate(arrays):
-            dtype = types["y"] if place == len(arrays) - 1 else types.get(read[place]) or op.extra_dtype(read[place])
-            one, sizes, steps = tensor(array, dtype), list(array.shape), [step // array.itemsize for step in array.strides]
-            if place == chosen:
+        for index, array in enumerate(arrays):
+            dtype = types["y"] if index == len(arrays) - 1 else types.get(read[index]) or op.extra_dtype(read[index])
+            operand, sizes, steps = (
+                tensor(array, dtype),
+                list(array.shape),
+                [step // array.itemsize for step in array.strides],
+            )
+            if index == chosen:
                 honest = False
                 values = (sizes, steps)[int(rng.integers(2))]
                 values[int(rng.integers(len(values)))] = int(rng.choice(ODD))
@@ -164,19 +168,28 @@ def test_odd_tensors_of_other_types_are_served_or_refused(library: Any, folder: 
                     0 <= n <= m // array.itemsize for n, m in zip(steps, array.strides, strict=True)
                 )
                 whole = Tensor.of(array.view(np.uint8), sizes, steps)
-                one = Tensor(
-                    whole.data if inside else None, 1, 0, one.ndim, one.code, one.bits, 1, whole.shape, whole.strides, 0
+                operand = Tensor(
+                    whole.data if inside else None,
+                    1,
+                    0,
+                    operand.ndim,
+                    operand.code,
+                    operand.bits,
+                    1,
+                    whole.shape,
+                    whole.strides,
+                    0,
                 )
                 if rng.random() < 0.1:
-                    one.bits = int(rng.choice((1, 4, 64)))
-            made.append(one)
-        *inputs, to = made
-        rc = run(served, made) if op.kind == "batch_matmul" else served.call_fused(inputs[0], inputs[1:], to)
+                    operand.bits = int(rng.choice((1, 4, 64)))
+            tensors.append(operand)
+        *inputs, to = tensors
+        rc = run(served, tensors) if op.kind == "batch_matmul" else served.call_fused(inputs[0], inputs[1:], to)
         assert rc in (0, -1, -2) and (rc == 0 or served.said)
         if honest:
             assert rc == 0, served.said
-            want = arrays[-1].tobytes() if want is None else want
-            assert arrays[-1].tobytes() == want and not numerics.check(op, operands, arrays[-1]).wrong
+            expected = arrays[-1].tobytes() if expected is None else expected
+            assert arrays[-1].tobytes() == expected and not numerics.check(op, operands, arrays[-1]).wrong
             right += 1
     assert right > 20
     served.close()

@@ -66,7 +66,7 @@ def drawn(op: Op, m: int, n: int) -> dict[str, Any]:
 def test_parts_are_joined_right_and_to_the_same_bits_on_any_threads(path, spec):
     op = Op.parse(spec)
     assert joined(graph_of(op.meaning, op.all_options())) == FOLDED[spec]
-    found: dict[tuple[int, int], list[Any]] = {}
+    outputs: dict[tuple[int, int], list[Any]] = {}
     for threads in (1, 2, THREADS):
         with haotuner.load(path, threads=threads) as pack:
             for m, n in SIZES:
@@ -75,19 +75,19 @@ def test_parts_are_joined_right_and_to_the_same_bits_on_any_threads(path, spec):
                 pack.op(op.name).run(numerics.spaced(arrays["x"], 3), out=out.inner)
                 assert numerics.check(op, arrays, out.inner).wrong == 0, (m, n, threads)
                 assert not out.touched()
-                found.setdefault((m, n), []).append(out.inner.copy())
-    for results in found.values():
+                outputs.setdefault((m, n), []).append(out.inner.copy())
+    for results in outputs.values():
         for other in results[1:]:
             np.testing.assert_array_equal(other, results[0])
 
 
 def test_a_nan_anywhere_and_infinities_reach_the_result(path):
     with haotuner.load(path, threads=2) as pack:
-        for place in (0, 2000, 4098):
+        for column in (0, 2000, 4098):
             x = np.ones((1, 4099), np.float32)
-            x[0, place] = np.nan
+            x[0, column] = np.nan
             for name in ("reduce_sum", "reduce_max", "reduce_mean", "reduce_prod"):
-                assert np.isnan(pack.op(name).run(x)).all(), (name, place)
+                assert np.isnan(pack.op(name).run(x)).all(), (name, column)
         x = np.full((1, 4099), -np.inf, np.float32)
         assert pack.op("reduce_max").run(x)[0] == -np.inf
         several = np.random.default_rng(0).standard_normal((2, 3, 8, 5), dtype=np.float32)
@@ -107,9 +107,9 @@ def test_which_folds_may_be_cut():
 
 
 def test_one_row_of_a_cell_of_many_has_its_terms_shared(path, tmp_path):
-    held = packed("reduce_sum:", "m")
-    pack_library([held], "x86-64", toolchain(), tmp_path / "rows.so")
-    write_pack(tmp_path / "rows", tmp_path / "rows.so", document([held], "x86-64"), lambda _: None)
+    op = packed("reduce_sum:", "m")
+    pack_library([op], "x86-64", toolchain(), tmp_path / "rows.so")
+    write_pack(tmp_path / "rows", tmp_path / "rows.so", document([op], "x86-64"), lambda _: None)
     x = np.random.default_rng(0).standard_normal((3, 70_000), dtype=np.float32)
     with haotuner.load(tmp_path / "rows", threads=2) as rows, haotuner.load(path, threads=2) as terms:
         served, other = rows.op("reduce_sum"), terms.op("reduce_sum")
@@ -119,21 +119,21 @@ def test_one_row_of_a_cell_of_many_has_its_terms_shared(path, tmp_path):
 
 
 def test_a_row_keeps_its_bits_in_any_batch_where_no_plan_cuts_a_fold(path, tmp_path):
-    held = packed("reduce_sum:", "m")
+    op = packed("reduce_sum:", "m")
     parts = packed("reduce_sum:")
     assert _joining(parts.kernels, parts.plans) == list(parts.kernels), "a plan in parts joins them"
-    kernels = _joining(held.kernels, held.plans)
-    assert [one.joins for one in kernels] == [{}]
-    held = replace(held, kernels=kernels)
-    pack_library([held], "x86-64", toolchain(), tmp_path / "order.so")
-    write_pack(tmp_path / "order", tmp_path / "order.so", document([held], "x86-64"), lambda _: None)
+    kernels = _joining(op.kernels, op.plans)
+    assert [kernel.joins for kernel in kernels] == [{}]
+    op = replace(op, kernels=kernels)
+    pack_library([op], "x86-64", toolchain(), tmp_path / "order.so")
+    write_pack(tmp_path / "order", tmp_path / "order.so", document([op], "x86-64"), lambda _: None)
     x = np.random.default_rng(0).standard_normal((9, 70_000), dtype=np.float32)
-    found = []
+    outputs = []
     for threads in (1, 2):
         with haotuner.load(tmp_path / "order", threads=threads) as pack:
             served = pack.op("reduce_sum")
-            found += [
+            outputs += [
                 np.concatenate([served.run(x[first : first + rows]) for first in range(0, 9, rows)]) for rows in (1, 3, 9)
             ]
-    for other in found[1:]:
-        np.testing.assert_array_equal(other, found[0])
+    for other in outputs[1:]:
+        np.testing.assert_array_equal(other, outputs[0])

@@ -21,9 +21,9 @@ def pack(tmp_path: Path) -> Path:
     """A pack of one op and a model; nothing here maps its library."""
     library = tmp_path / "library.so"
     library.write_bytes(b"library")
-    told = document([packed_op("dense:n=16,k=16", 4, 4, (1,))], "x86-64")
-    told["ops"][0]["facts"] = FACTS
-    return write_pack(tmp_path / "pack", library, told, lambda _: None, {"net": ModelContent(b"{}", None, b"weights")})
+    manifest = document([packed_op("dense:n=16,k=16", 4, 4, (1,))], "x86-64")
+    manifest["ops"][0]["facts"] = FACTS
+    return write_pack(tmp_path / "pack", library, manifest, lambda _: None, {"net": ModelContent(b"{}", None, b"weights")})
 
 
 def held(pack: Path) -> Manifest:

@@ -60,9 +60,9 @@ def test_some_new_seeds(fuzz, mode):
     run([fuzz, mode, "3000" if mode == "plan" else "100000", "7"], 40, **SANITIZED)
 
 
-def test_some_damaged_manifests(fuzz, made, tmp_path):
+def test_some_damaged_manifests(fuzz, built_pack, tmp_path):
     (tmp_path / "good.json").write_text(GOOD)
-    run([fuzz, "manifest", "20000", "1", tmp_path / "good.json", made.path / "manifest.json"], 40, **SANITIZED)
+    run([fuzz, "manifest", "20000", "1", tmp_path / "good.json", built_pack.path / "manifest.json"], 40, **SANITIZED)
     (tmp_path / "both").mkdir()
     assert agree(fuzz, [damaged(GOOD.encode(), seed) for seed in range(300)], tmp_path / "both")
 
@@ -70,11 +70,13 @@ def test_some_damaged_manifests(fuzz, made, tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", [11, 12, 13])
-def test_fuzzing_for_minutes(fuzz, made, tmp_path, seed):
+def test_fuzzing_for_minutes(fuzz, built_pack, tmp_path, seed):
     (tmp_path / "good.json").write_text(GOOD)
     run([fuzz, "check", "6000000", str(seed)], 600, **SANITIZED)
     run([fuzz, "plan", "300000", str(seed)], 600, **SANITIZED)
-    run([fuzz, "manifest", "1000000", str(seed), tmp_path / "good.json", made.path / "manifest.json"], 600, **SANITIZED)
+    run(
+        [fuzz, "manifest", "1000000", str(seed), tmp_path / "good.json", built_pack.path / "manifest.json"], 600, **SANITIZED
+    )
     (tmp_path / "both").mkdir()
     assert agree(fuzz, [damaged(GOOD.encode(), seed << 32 | turn) for turn in range(10_000)], tmp_path / "both")
 

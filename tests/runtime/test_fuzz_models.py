@@ -17,25 +17,25 @@ from tests.runtime.small_nets import nets
 
 
 def test_changed_nets_are_read_or_refused_in_words(tmp_path):
-    kept = refused = 0
+    accepted = refused = 0
     for seed in range(60):
         draw = np.random.default_rng(seed)
-        base, given = nets()[seed % len(nets())]
+        base, inputs = nets()[seed % len(nets())]
         file = tmp_path / f"{seed}.onnx"
-        file.write_bytes(changed(base, draw, given).SerializeToString())
+        file.write_bytes(changed(base, draw, inputs).SerializeToString())
         try:
             read(file)
-            kept += 1
+            accepted += 1
         except UsageError as error:
             refused += 1
             assert "is damaged" not in str(error), (seed, error)
-    assert kept > 5 and refused > 5
+    assert accepted > 5 and refused > 5
 
 
 def test_what_differs_is_told():
-    one = np.array([1.0, np.inf, 2.0], np.float32)
-    assert not differs([one], [one.copy()])
-    assert differs([one], [one + 1]) and differs([one], [one[:2]]) and differs([np.ones(3, np.int64)], [one])
+    array = np.array([1.0, np.inf, 2.0], np.float32)
+    assert not differs([array], [array.copy()])
+    assert differs([array], [array + 1]) and differs([array], [array[:2]]) and differs([np.ones(3, np.int64)], [array])
 
 
 @pytest.mark.slow

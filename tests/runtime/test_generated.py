@@ -42,9 +42,10 @@ def packed(spec: str | Op) -> PackedSliced:
     op = Op.parse(spec) if isinstance(spec, str) else spec
     family = CpuGenerated(op.meaning)
     options, rank = family._option_params(op.all_options()), len(op.meaning.output.axes(op.all_options()))
-    made = [family._kernel(1, 1, rank, 0, options), family._kernel(4, 2, rank, 0, options)]
+    microkernels = [family._kernel(1, 1, rank, 0, options), family._kernel(4, 2, rank, 0, options)]
     kernels = [
-        SlicedKernel(name=k.name, tile=dict(family.tile(k).extent), kernel=k, in_place=family.in_place(k)) for k in made
+        SlicedKernel(name=k.name, tile=dict(family.tile(k).extent), kernel=k, in_place=family.in_place(k))
+        for k in microkernels
     ]
     share = next((axis for axis in op.parallel if axis in op.dynamic), None)
     entries = [SlicedEntry(kernel=0), SlicedEntry(kernel=1, axis=share)]

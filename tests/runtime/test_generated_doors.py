@@ -45,7 +45,7 @@ def groups(folder: Path) -> list[Op]:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Op]]:
+def generated_pack(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Op]]:
     folder = tmp_path_factory.mktemp("doors")
     ops = [*map(Op.parse, KINDS), *groups(folder)]
     ops += [op for graph in (norm(), maps(), deep()) for op in joint(graph, f"beside_{len(graph.outputs)}")]
@@ -67,37 +67,41 @@ class Call:
     def __init__(self, folder: Path, op: Op, inputs: dict[str, Any], shape: Shape, in_place: int = -1) -> None:
         self.op, self.in_place = op, in_place
         written = op.meaning.written
-        self.outs = {one.name: numerics.Guarded(op.operand_shape(one, shape), op.dtype_of(one)) for one in written}
+        self.outs = {
+            operand.name: numerics.Guarded(op.operand_shape(operand, shape), op.dtype_of(operand)) for operand in written
+        }
         self.case = CallCase(op, shape, {name: value.copy() for name, value in inputs.items()})
         self.views = [numerics.spaced(value, 3) if value.ndim else value for value in inputs.values()]
         folder.mkdir()
         self.left = {name: folder / f"left_{name}" for name in self.outs}
-        every = (*self.views, *(one.inner for one in self.outs.values()))
-        told = [self._told(view, folder / f"{place}") for place, view in enumerate(every)]
-        self.line = " ".join((op.name, str(in_place), ",".join(map(str, self.left.values())), *told))
+        every = (*self.views, *(guarded.inner for guarded in self.outs.values()))
+        descriptions = [self._told(view, folder / f"{index}") for index, view in enumerate(every)]
+        self.line = " ".join((op.name, str(in_place), ",".join(map(str, self.left.values())), *descriptions))
 
     @staticmethod
     def _told(view: Any, file: Path) -> str:
         root = root_of(view)
         root.tofile(file)
         offset = view.__array_interface__["data"][0] - root.__array_interface__["data"][0]
-        axes = [",".join(map(str, one)) or "." for one in (view.shape, (step // view.itemsize for step in view.strides))]
+        axes = [",".join(map(str, sizes)) or "." for sizes in (view.shape, (step // view.itemsize for step in view.strides))]
         return ":".join((str(CODES[view.dtype.kind]), str(view.itemsize * 8), str(offset), *axes, str(file)))
 
     def judge(self) -> None:
         """What the call left is right, and nothing beside it was written."""
-        outs = {name: one.inner if self.in_place < 0 else self.views[self.in_place] for name, one in self.outs.items()}
+        outs = {
+            name: guarded.inner if self.in_place < 0 else self.views[self.in_place] for name, guarded in self.outs.items()
+        }
         before = {}
-        for name, found in outs.items():
-            root = root_of(found)
-            found[...] = 0
+        for name, output in outs.items():
+            root = root_of(output)
+            output[...] = 0
             before[name] = root.copy()
             root.reshape(-1)[...] = np.fromfile(self.left[name], root.dtype)
         verdict = self.case.verdict(outs)
         assert verdict.wrong == 0, (self.line, str(verdict))
-        for name, found in outs.items():
-            found[...] = 0
-            np.testing.assert_array_equal(root_of(found), before[name], self.line)
+        for name, output in outs.items():
+            output[...] = 0
+            np.testing.assert_array_equal(root_of(output), before[name], self.line)
 
 
 def root_of(view: Any) -> Any:
@@ -129,20 +133,20 @@ def in_place(path: Path) -> dict[str, list[int]]:
     """Inputs that may be the output, by op, as the manifest has them."""
     with haotuner.load(path, threads=1) as pack:
         entries = {name: pack.op_entry(name) for name in pack.ops}
-    return {name: [i for i, one in enumerate(entry.inputs) if one.in_place] for name, entry in entries.items()}
+    return {name: [i for i, operand in enumerate(entry.inputs) if operand.in_place] for name, entry in entries.items()}
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_from_c(made: Any, program: Path, tmp_path: Path, threads: int) -> None:
-    path, ops = made
+def test_from_c(generated_pack: Any, program: Path, tmp_path: Path, threads: int) -> None:
+    path, ops = generated_pack
     over, rng = in_place(path), np.random.default_rng(0)
     calls: list[Call] = []
     for op in ops:
         for shape in shapes(op):
             inputs = numerics.draw(op, shape, rng)
-            for place in (-1, *over[op.name]):
+            for input_index in (-1, *over[op.name]):
                 where = tmp_path / f"{len(calls)}"
-                calls.append(Call(where, op, inputs, shape, place))
+                calls.append(Call(where, op, inputs, shape, input_index))
     assert any(call.in_place >= 0 for call in calls)
     answers = served(program, path, threads, [call.line for call in calls])
     assert answers == ["ok"] * len(calls)
@@ -150,50 +154,50 @@ def test_from_c(made: Any, program: Path, tmp_path: Path, threads: int) -> None:
         call.judge()
 
 
-def test_what_c_refuses(made: Any, program: Path, tmp_path: Path) -> None:
-    path, _ = made
+def test_what_c_refuses(generated_pack: Any, program: Path, tmp_path: Path) -> None:
+    path, _ = generated_pack
     op, rng = Op.parse("softmax:"), np.random.default_rng(0)
     shape = Shape.of(m=4, n=9)
     inputs = numerics.draw(op, shape, rng)
     good = Call(tmp_path / "good", op, inputs, shape)
-    name, place, left, x, y = good.line.split(" ")
+    name, input_index, left, x, y = good.line.split(" ")
     lines = [
-        " ".join((name, place, left, x.replace("2:32:", "2:64:", 1), y)),
-        " ".join((name, place, left, x.replace(":4,9:", ":3,9:"), y)),
-        " ".join((name, place, left, x)),
-        " ".join((name, place, left, x, x, y)),
+        " ".join((name, input_index, left, x.replace("2:32:", "2:64:", 1), y)),
+        " ".join((name, input_index, left, x.replace(":4,9:", ":3,9:"), y)),
+        " ".join((name, input_index, left, x)),
+        " ".join((name, input_index, left, x, x, y)),
         " ".join(("transpose_heads", "0", *good.line.split(" ")[2:])),
         good.line,
     ]
     *refused, last = served(program, path, 2, lines)
-    assert last == "ok" and all(one.startswith("refused ") for one in refused)
-    for one, why in zip(refused, ("dtype", "must be equal", "takes 2 tensors", "takes 2 tensors", ""), strict=True):
-        assert why in one
+    assert last == "ok" and all(answer.startswith("refused ") for answer in refused)
+    for answer, why in zip(refused, ("dtype", "must be equal", "takes 2 tensors", "takes 2 tensors", ""), strict=True):
+        assert why in answer
     good.judge()
 
 
-def test_torch_has_each(made: Any) -> None:
+def test_torch_has_each(generated_pack: Any) -> None:
     torch = pytest.importorskip("torch")
     import haotuner.torch as adapter
 
-    path, ops = made
+    path, ops = generated_pack
     over, rng = in_place(path), np.random.default_rng(0)
     with torch.inference_mode(), haotuner.load(path, threads=2) as pack, adapter.register(pack):
         for op in ops:
             call = getattr(torch.ops.haotuner, op.name)
             for shape in shapes(op):
                 inputs = numerics.draw(op, shape, rng)
-                given = [torch.from_numpy(value) for value in inputs.values()]
-                found = call(*given)
-                order = [one.name for one in pack.op_entry(op.name).in_file_order]
-                tensors = found if len(order) > 1 else (found,)
-                made_of = {name: one.numpy() for name, one in zip(order, tensors, strict=True)}
+                operands = [torch.from_numpy(value) for value in inputs.values()]
+                result = call(*operands)
+                order = [operand.name for operand in pack.op_entry(op.name).in_file_order]
+                tensors = result if len(order) > 1 else (result,)
+                made_of = {name: tensor.numpy() for name, tensor in zip(order, tensors, strict=True)}
                 assert CallCase(op, shape, inputs).verdict(made_of).wrong == 0, (op.name, shape)
-                outs = [torch.empty_like(one) for one in tensors]
+                outs = [torch.empty_like(tensor) for tensor in tensors]
                 names = [f"out{at}" for at in range(len(order))] if len(order) > 1 else ["out"]
-                call.out(*given, **dict(zip(names, outs, strict=True)))
-                assert all(torch.equal(one, other) for one, other in zip(outs, tensors, strict=True))
-                for place in over[op.name]:
-                    own = [value.clone() for value in given]
-                    call.out(*own, out=own[place])
-                    assert numerics.check(op, inputs, own[place].numpy()).wrong == 0, (op.name, shape, place)
+                call.out(*operands, **dict(zip(names, outs, strict=True)))
+                assert all(torch.equal(out, other) for out, other in zip(outs, tensors, strict=True))
+                for input_index in over[op.name]:
+                    own = [value.clone() for value in operands]
+                    call.out(*own, out=own[input_index])
+                    assert numerics.check(op, inputs, own[input_index].numpy()).wrong == 0, (op.name, shape, input_index)

@@ -65,8 +65,8 @@ def test_what_has_no_neighbours_along_the_last_axis_is_refused(pack):
     for view in (x[:, ::2], x[:, ::-1]):
         with pytest.raises(ValueError, match="softmax"):
             pack.op("softmax").run(view)
-    one = np.broadcast_to(np.float32(1), (8, 16))  # read-only memory cannot be passed on: it is copied, and served
-    np.testing.assert_allclose(pack.op("softmax").run(one), 1 / 16, rtol=1e-6)
+    broadcast = np.broadcast_to(np.float32(1), (8, 16))  # read-only memory cannot be passed on: it is copied, and served
+    np.testing.assert_allclose(pack.op("softmax").run(broadcast), 1 / 16, rtol=1e-6)
     with pytest.raises(ValueError, match="softmax"):
         pack.op("softmax").run(x, out=np.zeros((16, 8), np.float32).T)
 
@@ -103,8 +103,8 @@ def test_an_output_is_apart_from_what_is_read_at_other_places(pack):
         pair = [x.copy(), residual.copy()]
         np.testing.assert_array_equal(pack.op("add_layer_norm").run(*pair, out=pair[over]), expected)
     twice = np.ones((4, 8), np.float32)  # inputs may share memory
-    found = pack.op("add_layer_norm").run(twice, twice, out=twice)
-    np.testing.assert_allclose(found, 0, atol=1e-6)
+    output = pack.op("add_layer_norm").run(twice, twice, out=twice)
+    np.testing.assert_allclose(output, 0, atol=1e-6)
 
 
 def test_mixed_types_and_shapes_that_do_not_fit_are_refused(pack):
@@ -129,7 +129,7 @@ def test_rows_of_nan_and_infinity_are_as_numpy_has_them(pack):
         "huge": [3e38, 3e38, -3e38, 1, 0], "tiny": [1e-42, -1e-42, 0.0, -0.0, 1e-45],
     }  # fmt: skip
     for length in (5, 40):  # a masked vector alone, and whole vectors before it
-        x = np.array([one * (length // 5) for one in rows.values()], np.float32)
+        x = np.array([row * (length // 5) for row in rows.values()], np.float32)
         np.testing.assert_allclose(pack.op("softmax").run(x), softmax(x), rtol=1e-5, atol=1e-6)
         np.testing.assert_array_equal(pack.op("reduce_max").run(x), x.max(axis=1))
         np.testing.assert_array_equal(np.isnan(pack.op("reduce_sum").run(x)), np.isnan(x.sum(axis=1)))
@@ -142,9 +142,9 @@ def test_rows_of_nan_and_infinity_are_as_numpy_has_them(pack):
 def test_sums_of_squares_that_overflow_are_as_float32_has_them(pack):
     x = np.full((2, 40), 1e25, np.float32)
     x[1] = 1.0
-    found = pack.op("rms_norm").run(x)  # x / sqrt(inf)
-    np.testing.assert_array_equal(found[0], 0)
-    np.testing.assert_allclose(found[1], 1, rtol=1e-4)
+    output = pack.op("rms_norm").run(x)  # x / sqrt(inf)
+    np.testing.assert_array_equal(output[0], 0)
+    np.testing.assert_allclose(output[1], 1, rtol=1e-4)
     x[0, ::2] *= -1
     spread = pack.op("layer_norm").run(x)
     assert not np.isnan(spread[1]).any() and (spread[0] == 0).all()
@@ -155,8 +155,8 @@ def test_sums_of_squares_that_overflow_are_as_float32_has_them(pack):
 def test_extents_of_none_and_one(pack, m, n):
     x = np.ones((m, n), np.float32)
     for name in ROWS:
-        found = pack.op(name).run(x)
-        assert found.shape == (m, n) and (not x.size or numerics.check(Op.parse(f"{name}:"), {"x": x}, found).wrong == 0)
+        output = pack.op(name).run(x)
+        assert output.shape == (m, n) and (not x.size or numerics.check(Op.parse(f"{name}:"), {"x": x}, output).wrong == 0)
     assert pack.op("transpose").run(x[None]).shape == (1, n, m)
     np.testing.assert_array_equal(pack.op("reduce_sum").run(x), np.full(m, n))
     np.testing.assert_array_equal(pack.op("reduce_max").run(x), np.full(m, 1.0 if n else -np.inf))

@@ -37,10 +37,10 @@ node = helper.make_node
 
 
 def saved(path: Path, nodes: list[Any], inputs: dict[str, list[Any]], outputs: list[str], **weights: Any) -> Path:
-    held = [onnx.numpy_helper.from_array(np.asarray(value), name) for name, value in weights.items()]
-    given = [helper.make_tensor_value_info(n, INT32 if n == "at" else FLOAT, shape) for n, shape in inputs.items()]
-    made = [helper.make_tensor_value_info(name, FLOAT, None) for name in outputs]
-    graph = helper.make_graph(nodes, "group", given, made, held)
+    initializers = [onnx.numpy_helper.from_array(np.asarray(value), name) for name, value in weights.items()]
+    graph_inputs = [helper.make_tensor_value_info(n, INT32 if n == "at" else FLOAT, shape) for n, shape in inputs.items()]
+    graph_outputs = [helper.make_tensor_value_info(name, FLOAT, None) for name in outputs]
+    graph = helper.make_graph(nodes, "group", graph_inputs, graph_outputs, initializers)
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), path)
     return path
 
@@ -71,8 +71,8 @@ def packed(op: Op) -> PackedSliced:
     (family,) = families_for(op, "cpu")
     assert isinstance(family, CpuGenerated)
     rank = len(op.meaning.output.axes({}))
-    made = [family._kernel(1, 1, rank, 0, ()), family._kernel(4, 2, rank, 0, ())]
-    kernels = [SlicedKernel(name=k.name, tile=dict(family.tile(k).extent), kernel=k) for k in made]
+    microkernels = [family._kernel(1, 1, rank, 0, ()), family._kernel(4, 2, rank, 0, ())]
+    kernels = [SlicedKernel(name=k.name, tile=dict(family.tile(k).extent), kernel=k) for k in microkernels]
     share = next((axis for axis in op.parallel if axis in op.dynamic), None)
     entries = [SlicedEntry(kernel=0), SlicedEntry(kernel=1, axis=share)]
     plans = [SlicedPlan(threads=count, grid={op.dynamic[0]: (3, 40)}, entries=entries) for count in (1, 2)]
@@ -105,15 +105,15 @@ def drawn(name: str, m: int, n: int) -> dict[str, Any]:
 @pytest.mark.parametrize("m, n", [(1, 1), (3, 17), (37, 5), (64, 130)])
 @pytest.mark.parametrize("name", ["biased", "two", "looked-up"])
 def test_a_group_is_served(pack, name, m, n):
-    given, file = drawn(name, m, n), pack.path.parent / f"{name}.onnx"
-    want = list(interpret(read(file), given).values())
+    inputs, file = drawn(name, m, n), pack.path.parent / f"{name}.onnx"
+    expected = list(interpret(read(file), inputs).values())
     op = pack.op(f"group_{name.replace('-', '_')}")
-    found = op.run(**given)
-    outs = [found] if len(want) == 1 else list(found)
-    for one, other in zip(outs, want, strict=True):
-        np.testing.assert_allclose(one, other, rtol=2e-5, atol=2e-6)
-    again = op.run(*given.values(), out=outs[0] if len(want) == 1 else tuple(map(np.empty_like, outs)))
-    np.testing.assert_array_equal(again if len(want) == 1 else again[1], outs[-1])
+    result = op.run(**inputs)
+    outs = [result] if len(expected) == 1 else list(result)
+    for output, other in zip(outs, expected, strict=True):
+        np.testing.assert_allclose(output, other, rtol=2e-5, atol=2e-6)
+    again = op.run(*inputs.values(), out=outs[0] if len(expected) == 1 else tuple(map(np.empty_like, outs)))
+    np.testing.assert_array_equal(again if len(expected) == 1 else again[1], outs[-1])
 
 
 def test_a_pack_of_groups_is_verified_and_explains_itself(pack):
@@ -162,7 +162,7 @@ def test_files_that_make_no_group(tmp_path):
     assert "nothing to compute" in refused(tmp_path, [], x, ["x"])
     assert "the dimension twice" in refused(tmp_path, [node("Relu", ["x"], ["y"])], {"x": ["n", "n"]}, ["y"])
     assert "at least one dimension must be a name" in refused(tmp_path, [node("Relu", ["x"], ["y"])], {"x": [2, 3]}, ["y"])
-    nine = {f"x{place}": ["n"] for place in range(9)}
+    nine = {f"x{index}": ["n"] for index in range(9)}
     assert "room for" in refused(tmp_path, [node("Sum", list(nine), ["y"])], nine, ["y"])
     empty = [node("ReduceMax", ["x", "axes"], ["y"])]
     assert "reduces over nothing" in refused(tmp_path, empty, {"x": ["m", 0]}, ["y"], axes=np.array([1]))
@@ -195,9 +195,12 @@ def test_attention_written_as_a_group_gets_online_sums(tmp_path):
     assert isinstance(family, CpuOnline) and op.parallel == ("b", "t") and family_named(family.name) is family
     rng = np.random.default_rng(0)
     inputs = numerics.draw(op, Shape.of(b=2, t=3, s=5), rng)
-    want = next(iter(interpret(read(file), inputs).values()))
-    np.testing.assert_allclose(numerics.reference(op, inputs), want, rtol=1e-5, atol=1e-6)
-    assert numerics.check(op, inputs, want).wrong == 0 and numerics.check(op, inputs, want * np.float32(1.001)).wrong > 0
+    expected = next(iter(interpret(read(file), inputs).values()))
+    np.testing.assert_allclose(numerics.reference(op, inputs), expected, rtol=1e-5, atol=1e-6)
+    assert (
+        numerics.check(op, inputs, expected).wrong == 0
+        and numerics.check(op, inputs, expected * np.float32(1.001)).wrong > 0
+    )
 
 
 def test_records_of_groups_are_read_with_and_without_their_file(tmp_path):

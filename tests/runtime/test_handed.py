@@ -17,11 +17,11 @@ WORDS = 6
 def tensors_of(packed: bytes, count: int) -> list[tuple[int, int, int, list[int]]]:
     """Address, device, type with rank, and extents of each."""
     words = np.frombuffer(packed, np.int64).reshape(count, WORDS)
-    found = []
+    descriptors = []
     for at, device, kind, shape, strides, offset in words.tolist():
         assert strides == offset == 0
-        found.append((at, device, kind >> 32, list((ctypes.c_int64 * (kind & 0xFFFFFFFF)).from_address(shape))))
-    return found
+        descriptors.append((at, device, kind >> 32, list((ctypes.c_int64 * (kind & 0xFFFFFFFF)).from_address(shape))))
+    return descriptors
 
 
 def readonly(array: Any) -> Any:
@@ -46,21 +46,21 @@ def test_any_array_lies_where_numpy_says(array):
 
 def test_types_are_those_of_dlpack():
     types = [np.dtype(name) for name in ("float32", "int64", "uint8", "bool")]
-    arrays = [np.zeros(2, one) for one in types]
+    arrays = [np.zeros(2, dtype) for dtype in types]
     tensors = Handed(types).of(arrays)
-    told = tensors_of(tensors.packed(arrays), len(arrays))
-    assert [kind for _, _, kind, _ in told] == [
+    descriptors = tensors_of(tensors.packed(arrays), len(arrays))
+    assert [kind for _, _, kind, _ in descriptors] == [
         code | bits << 8 | 1 << 16 for code, bits in ((2, 32), (0, 64), (1, 8), (6, 8))
     ]
 
 
 def test_shapes_are_kept_and_addresses_are_not():
-    handed, one, other = Handed([np.dtype(np.float32)]), np.ones((2, 3), np.float32), np.ones((2, 3), np.float32)
-    kept = handed.of([one])
-    assert handed.of([other]) is kept
-    assert handed.of([np.ones((3, 2), np.float32)]) is not kept
-    first, second = (tensors_of(kept.packed([array]), 1)[0] for array in (one, other))
-    assert (first[0], second[0]) == (one.ctypes.data, other.ctypes.data) and first[1:] == second[1:]
+    handed, original, other = Handed([np.dtype(np.float32)]), np.ones((2, 3), np.float32), np.ones((2, 3), np.float32)
+    tensors = handed.of([original])
+    assert handed.of([other]) is tensors
+    assert handed.of([np.ones((3, 2), np.float32)]) is not tensors
+    first, second = (tensors_of(tensors.packed([array]), 1)[0] for array in (original, other))
+    assert (first[0], second[0]) == (original.ctypes.data, other.ctypes.data) and first[1:] == second[1:]
 
 
 def test_more_shapes_than_are_kept_are_told_right_in_several_threads():

@@ -16,9 +16,9 @@ def test_columns_of_one_buffer(chained: Any) -> None:
         for rows in (slice(None), slice(None, None, -1)):
             before = buffer.copy()
             x, y = buffer[rows, first : first + 16], buffer[rows, out : out + 24]
-            want = before[rows, first : first + 16].astype(np.float64) @ weight.T.astype(np.float64)
+            expected = before[rows, first : first + 16].astype(np.float64) @ weight.T.astype(np.float64)
             linear(x, out=y)
-            assert np.allclose(y, want, atol=1e-4)
+            assert np.allclose(y, expected, atol=1e-4)
             apart = [column for column in range(64) if not out <= column < out + 24]
             assert np.array_equal(buffer[:, apart], before[:, apart])
     for first, out in ((0, 15), (23, 0), (40, 39), (10, 10)):
@@ -37,7 +37,7 @@ def test_channels_of_one_buffer(chained: Any) -> None:
     )
     convolution = chained.op("conv2d_c8_f8_r3_s3_pad1").bind(weight)
     for x, y in ((buffer[:, :8], buffer[:, 8:]), (buffer[:, 8:], buffer[:, :8])):
-        want = convolution(x.copy())
-        assert np.array_equal(convolution(x, out=y), want)
+        expected = convolution(x.copy())
+        assert np.array_equal(convolution(x, out=y), expected)
     with pytest.raises(ValueError, match="out shares memory with x"):
         convolution(buffer[:, :8], out=buffer[:, 7:15])

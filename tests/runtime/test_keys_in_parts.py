@@ -63,20 +63,20 @@ def shapes(op: Op) -> Iterator[Shape]:
 
 @pytest.mark.parametrize("spec", SPECS)
 def test_parts_are_right_and_to_the_same_bits_on_any_threads(path: Path, spec: str) -> None:
-    op, found = Op.parse(spec), dict[Shape, list[Any]]()
+    op, outputs = Op.parse(spec), dict[Shape, list[Any]]()
     for threads in (1, 2, THREADS):
         with haotuner.load(path, threads=threads) as pack:
-            for place, shape in enumerate(shapes(op)):
-                inputs = numerics.draw(op, shape, np.random.default_rng(place))
+            for seed, shape in enumerate(shapes(op)):
+                inputs = numerics.draw(op, shape, np.random.default_rng(seed))
                 out = numerics.Guarded(op.operand_shape(op.meaning.output, shape))
-                views = {name: numerics.spaced(one, 3) for name, one in inputs.items()}
+                views = {name: numerics.spaced(value, 3) for name, value in inputs.items()}
                 pack.op(op.name).run(**views, out=out.inner)
                 assert numerics.check(op, inputs, out.inner).wrong == 0 and not out.touched(), (shape, threads)
-                found.setdefault(shape, []).append(out.inner.copy())
-    for one, *others in found.values():
+                outputs.setdefault(shape, []).append(out.inner.copy())
+    for first, *others in outputs.values():
         for other in others:
-            np.testing.assert_array_equal(other, one)
-    assert max(shape["b"] * shape["t"] for shape in found) * 6 * 14 > PARTIAL_FLOATS, "one of them has no room"
+            np.testing.assert_array_equal(other, first)
+    assert max(shape["b"] * shape["t"] for shape in outputs) * 6 * 14 > PARTIAL_FLOATS, "one of them has no room"
 
 
 @pytest.mark.filterwarnings("ignore:invalid value")
@@ -89,8 +89,10 @@ def test_a_nan_reaches_its_row_and_keys_that_are_masked_out_count_for_nothing(pa
     for threads in (1, THREADS):
         with haotuner.load(path, threads=threads) as pack:
             served_op = pack.op(op.name)
-            arrays = dict(zip((one.name for one in op.meaning.inputs), (q, k, v, mask), strict=True))
-            few = {name: np.delete(one, slice(300, 600), axis=-1 if name == "mask" else 1) for name, one in arrays.items()}
+            arrays = dict(zip((operand.name for operand in op.meaning.inputs), (q, k, v, mask), strict=True))
+            few = {
+                name: np.delete(array, slice(300, 600), axis=-1 if name == "mask" else 1) for name, array in arrays.items()
+            }
             few["q"] = q
             np.testing.assert_allclose(served_op.run(**arrays), served_op.run(**few), rtol=2e-5, atol=2e-6)
             arrays["q"] = q.copy()
@@ -121,9 +123,9 @@ def test_policies_decide_on_parts_where_workers_may_share_keys() -> None:
     family = CpuOnline(op.meaning)
     alone = family.space(op, DEVICE)
     space = replace(alone, workers=THREADS)
-    found = {space.schedule(point).parts for point in space.points}
-    assert found == {1, 2 * THREADS} and {alone.schedule(point).parts for point in alone.points} == {1}
-    kernel = next(family.kernel_of(one, op) for one in map(space.schedule, space.points) if one.parts > 1)
+    part_counts = {space.schedule(point).parts for point in space.points}
+    assert part_counts == {1, 2 * THREADS} and {alone.schedule(point).parts for point in alone.points} == {1}
+    kernel = next(family.kernel_of(schedule, op) for schedule in map(space.schedule, space.points) if schedule.parts > 1)
     assert "workers share s in 6 parts" in family.decisions(kernel)["parallel"]
     moved = family.bytes_by_level(kernel, {"b": 1, "t": 1, "s": 500}, DEVICE)
     assert moved["registers"] > moved["least"] > 2 * 500 * 12 * 4

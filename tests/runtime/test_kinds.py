@@ -23,12 +23,12 @@ def test_torch_in_torch_out(linear):
     assert linear(torch.empty(3, 0, 37)).shape == (3, 0, 100)
 
 
-def test_torch_parameters_views_and_inference_tensors(linear, made):
+def test_torch_parameters_views_and_inference_tensors(linear, built_pack):
     torch = pytest.importorskip("torch")
     import haotuner
 
     layer = torch.nn.Linear(37, 100, bias=False)
-    with haotuner.load(made.path, threads=1) as pack, torch.inference_mode():
+    with haotuner.load(built_pack.path, threads=1) as pack, torch.inference_mode():
         mine = pack.op(DENSE).bind(layer.weight)
         x = torch.randn(4, 6, 37)
         assert torch.allclose(mine(x), layer(x), atol=1e-4)
@@ -49,11 +49,11 @@ def test_tvm_ffi_tensors(linear):
     assert np.array_equal(np.from_dlpack(y), out)
 
 
-def test_a_packed_weight_is_a_copy(made):
+def test_a_packed_weight_is_a_copy(built_pack):
     import haotuner
 
     weight = np.random.default_rng(2).standard_normal((100, 37), dtype=np.float32)
-    with haotuner.load(made.path, threads=1) as pack:
+    with haotuner.load(built_pack.path, threads=1) as pack:
         mine = pack.op(DENSE).bind(weight)
         before = mine(rows(2))
         weight[...] = 0

@@ -28,8 +28,8 @@ from tests.runtime.native_builds import HERE, LIBRARY, c_pack, cc, run
 from tests.runtime.packs import LANES, assert_right, make_pack, packed_op, put_manifest
 
 WIDE, MIDDLE, NARROW = "x86-64-v4", "x86-64-v3", "x86-64-v2"
-FLAGS = {level: sorted(set().union(*(processor.LEVELS[name] for name in list(processor.LEVELS)[: place + 1])))
-         for place, level in enumerate(processor.LEVELS)}  # fmt: skip
+FLAGS = {level: sorted(set().union(*(processor.LEVELS[name] for name in list(processor.LEVELS)[: index + 1])))
+         for index, level in enumerate(processor.LEVELS)}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -75,8 +75,8 @@ def test_the_choice_for_every_host_and_every_set_of_levels():
 
     order = list(processor.LEVELS)
     for top in order:
-        for held in range(1, 1 << len(order)):
-            levels = {level: "" for place, level in enumerate(order) if held >> place & 1}
+        for mask in range(1, 1 << len(order)):
+            levels = {level: "" for index, level in enumerate(order) if mask >> index & 1}
             fit = [level for level in levels if order.index(level) <= order.index(top)]
             assert served_level(levels, lacks(top)) == (fit[-1] if fit else next(iter(levels)))
 
@@ -145,11 +145,11 @@ HOSTILE = {
 
 @pytest.mark.parametrize("case", HOSTILE)
 def test_hostile_levels(tmp_path, case, driver):
-    levels, said = HOSTILE[case]
+    levels, message = HOSTILE[case]
     put_manifest(tmp_path, json.dumps({"schema": 1, "levels": levels}).encode())
-    with pytest.raises(PackInvalid, match=said):
+    with pytest.raises(PackInvalid, match=message):
         haotuner.load(tmp_path)
-    assert verify(tmp_path) and said in verify(tmp_path)[0]
+    assert verify(tmp_path) and message in verify(tmp_path)[0]
     assert run([driver, "open", tmp_path]).stdout.startswith("-3 ")
 
 
@@ -166,16 +166,16 @@ def test_levels_beside_files_and_levels_in_levels(mine, driver):
     assert run([driver, "open", mine]).stdout.startswith("-3 ")
 
 
-def test_what_cannot_be_merged(plain, merged, tmp_path, made):
+def test_what_cannot_be_merged(plain, merged, tmp_path, built_pack):
     with pytest.raises(UsageError, match="at least two"):
         merge([plain[WIDE]], tmp_path / "out")
     with pytest.raises(UsageError, match="both for x86-64-v3"):
         merge([plain[MIDDLE], plain[MIDDLE]], tmp_path / "out")
     with pytest.raises(UsageError, match="merged already"):
         merge([merged, plain[WIDE]], tmp_path / "out")
-    other = next(level for level in LANES if level != made.level)
+    other = next(level for level in LANES if level != built_pack.level)
     with pytest.raises(UsageError, match="differ in dense_n1_k1, dense_n64_k16_kn"):
-        merge([made.path, plain[other]], tmp_path / "out")
+        merge([built_pack.path, plain[other]], tmp_path / "out")
     damaged = Path(shutil.copytree(plain[WIDE], tmp_path / "damaged"))
     (library,) = (damaged / "lib").iterdir()
     library.write_bytes(b"")
@@ -218,12 +218,12 @@ def test_the_same_bits_wherever_fused_multiply_adds_are(tmp_path, weight):
     """AVX2 and AVX-512 kernels sum in the same order with the same rounding; SSE has no fused multiply-add."""
     if processor.missing_flags(WIDE):
         pytest.skip("isa: this host is not x86-64-v4")
-    found = []
+    outputs = []
     for level in (WIDE, MIDDLE):
-        made = make_pack(tmp_path / level, [packed_op(DENSE, LANES[level], LANES[level])], level)
-        with haotuner.load(made.path, threads=1) as pack:
-            found.append(pack.op(DENSE).bind(weight)(rows(33)))
-    assert np.array_equal(*found)
+        built_pack = make_pack(tmp_path / level, [packed_op(DENSE, LANES[level], LANES[level])], level)
+        with haotuner.load(built_pack.path, threads=1) as pack:
+            outputs.append(pack.op(DENSE).bind(weight)(rows(33)))
+    assert np.array_equal(*outputs)
 
 
 def test_each_level_has_its_models(tmp_path, monkeypatch):
@@ -235,23 +235,23 @@ def test_each_level_has_its_models(tmp_path, monkeypatch):
         pytest.skip(f"isa: this host is not {MIDDLE}")
     packs = [model_pack(tmp_path / level, {"net": graph}, level=level) for level in levels]
     whole = merge(packs, tmp_path / "whole")
-    given = {"x": np.ones((5, 8), np.float32)}
-    (want,) = interpret(graph, given).values()
+    inputs = {"x": np.ones((5, 8), np.float32)}
+    (expected,) = interpret(graph, inputs).values()
     for level in levels:
         pretend(monkeypatch, level)
         with haotuner.load(whole, threads=1) as pack:
             assert pack.manifest.arch == level and pack.models == ("net",)
-            (found,) = pack.model("net").run(given).values()
-            np.testing.assert_allclose(found, want, rtol=1e-5)
+            (output,) = pack.model("net").run(inputs).values()
+            np.testing.assert_allclose(output, expected, rtol=1e-5)
     other = model_pack(tmp_path / "other", {"web": graph}, level=NARROW)
     with pytest.raises(UsageError, match="differ in model net, model web"):
         merge([packs[0], other], tmp_path / "out")
     facts = packs[1] / "facts.json"
-    kept = facts.read_bytes()
+    facts_bytes = facts.read_bytes()
     facts.unlink()
     with pytest.raises(PackInvalid, match="facts.json cannot be read"):
         merge(packs, tmp_path / "out")
-    facts.write_bytes(kept)
+    facts.write_bytes(facts_bytes)
     (packs[0] / "models" / "net.weights").write_bytes(b"")
     with pytest.raises(PackInvalid, match="net.weights: its sha256"):
         merge(packs, tmp_path / "out")

@@ -42,15 +42,15 @@ def in_threads(count: int, work: Any) -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_many_threads_call_at_once(made, weight, threads):
-    with haotuner.load(made.path, threads=threads) as pack:
+def test_many_threads_call_at_once(built_pack, weight, threads):
+    with haotuner.load(built_pack.path, threads=threads) as pack:
         linear = pack.op(DENSE).bind(weight)
-        wanted = {m: linear(rows(m)) for m in range(1, 60)}
+        expected = {m: linear(rows(m)) for m in range(1, 60)}
 
         def work(index: int) -> None:
             for turn in range(150):
                 m = 1 + (index * 7 + turn) % 59
-                assert np.array_equal(linear(rows(m)), wanted[m])
+                assert np.array_equal(linear(rows(m)), expected[m])
 
         in_threads(8, work)
         calls = pack.stats()[DENSE]["calls"]
@@ -58,7 +58,7 @@ def test_many_threads_call_at_once(made, weight, threads):
 
 
 @pytest.mark.long
-def test_counters(made, weight):
+def test_counters(built_pack, weight):
     script = """
         import haotuner, numpy as np, json, sys
         pack = haotuner.load(sys.argv[1], threads=7)
@@ -73,7 +73,7 @@ def test_counters(made, weight):
     """
     import json
 
-    answer = json.loads(fresh(script, str(made.path)).stdout)
+    answer = json.loads(fresh(script, str(built_pack.path)).stdout)
     assert answer[DENSE] == {"calls": 6, "fallbacks": 5, "out_of_range": 3}  # a refused call is none; m = 0 needs no plan
     assert answer[SMALLEST] == {"calls": 1, "fallbacks": 0, "out_of_range": 0}
     assert answer[TURNED] == {"calls": 0, "fallbacks": 0, "out_of_range": 0}
@@ -89,7 +89,7 @@ def fresh(script: str, *arguments: str, **options: Any) -> subprocess.CompletedP
     return done
 
 
-def test_only_the_base_install_is_needed(made):
+def test_only_the_base_install_is_needed(built_pack):
     """Tuning's and benchmarks' packages cannot be imported here; serving does not miss them."""
     script = """
         import sys
@@ -109,7 +109,7 @@ def test_only_the_base_install_is_needed(made):
         assert not [path for path in loaded if "libtvm.so" in path or "libtvm_runtime" in path], loaded
         assert main(["verify", sys.argv[1]]) == 0
     """
-    fresh(script, str(made.path))
+    fresh(script, str(built_pack.path))
 
 
 def test_import_alone_loads_nothing_heavy():
@@ -117,9 +117,9 @@ def test_import_alone_loads_nothing_heavy():
 
 
 @pytest.mark.parametrize("threads", [1, 2, 4])
-def test_fork_after_use(made, weight, threads):
+def test_fork_after_use(built_pack, weight, threads):
     """As gunicorn's preload does: children serve with pools of their own, the parent goes on."""
-    with haotuner.load(made.path, threads=threads) as pack:
+    with haotuner.load(built_pack.path, threads=threads) as pack:
         linear = pack.op(DENSE).bind(weight)
         x = rows(300)
         before = linear(x)
@@ -135,8 +135,8 @@ def test_fork_after_use(made, weight, threads):
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
-def test_fork_while_other_threads_call(made, weight):
-    with haotuner.load(made.path, threads=3) as pack:
+def test_fork_while_other_threads_call(built_pack, weight):
+    with haotuner.load(built_pack.path, threads=3) as pack:
         linear = pack.op(DENSE).bind(weight)
         x = rows(120)
         before = linear(x)
@@ -161,8 +161,8 @@ def test_fork_while_other_threads_call(made, weight):
                 caller.join()
 
 
-def test_close(made, weight):
-    pack = haotuner.load(made.path)
+def test_close(built_pack, weight):
+    pack = haotuner.load(built_pack.path)
     linear = pack.op(DENSE).bind(weight)
     pack.close()
     pack.close()
@@ -173,15 +173,15 @@ def test_close(made, weight):
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_close_while_calls_run(made, weight, threads):
+def test_close_while_calls_run(built_pack, weight, threads):
     """Every call either finishes right or raises PackClosed."""
     for _ in range(5):
-        pack = haotuner.load(made.path, threads=threads)
+        pack = haotuner.load(built_pack.path, threads=threads)
         linear = pack.op(DENSE).bind(weight)
-        wanted = {m: linear(rows(m)) for m in (1, 30, 500)}
+        expected = {m: linear(rows(m)) for m in (1, 30, 500)}
         served: list[int] = []
 
-        def work(index: int, linear: Any = linear, wanted: Any = wanted, served: list[int] = served) -> None:
+        def work(index: int, linear: Any = linear, expected: Any = expected, served: list[int] = served) -> None:
             m = (1, 30, 500)[index % 3]
             x, out = rows(m), np.empty((m, 100), np.float32)
             while True:
@@ -189,7 +189,7 @@ def test_close_while_calls_run(made, weight, threads):
                     linear(x, out=out)
                 except PackClosed:
                     return
-                assert np.array_equal(out, wanted[m])
+                assert np.array_equal(out, expected[m])
                 served.append(m)
 
         timer = threading.Timer(0.1, pack.close)
@@ -200,7 +200,7 @@ def test_close_while_calls_run(made, weight, threads):
 
 
 @pytest.mark.parametrize(("limit", "cores"), [("max 100000", 8), ("250000 100000", 2), ("50000 100000", 1)])
-def test_load_uses_no_more_threads_than_the_quota_pays(made, tmp_path, monkeypatch, limit, cores):
+def test_load_uses_no_more_threads_than_the_quota_pays(built_pack, tmp_path, monkeypatch, limit, cores):
     """A container with --cpus=2 on 64 cores: more threads are stopped for most of every period."""
     from haotuner.host import processor
     from haotuner.runtime import pack as module
@@ -212,26 +212,26 @@ def test_load_uses_no_more_threads_than_the_quota_pays(made, tmp_path, monkeypat
     assert processor.cpu_quota(tmp_path / "proc", tmp_path / "sys") == (None if cores == 8 else int(limit[:6]) / 1e5)
     assert processor.usable_cores(tmp_path / "proc", tmp_path / "sys") == cores
     monkeypatch.setattr(module, "usable_cores", lambda: processor.usable_cores(tmp_path / "proc", tmp_path / "sys"))
-    with haotuner.load(made.path) as pack:
+    with haotuner.load(built_pack.path) as pack:
         assert pack.threads == min(cores, 3)  # the most that it was tuned for
 
 
-def test_pools_do_not_grow_with_packs_opened_and_closed(made, weight):
+def test_pools_do_not_grow_with_packs_opened_and_closed(built_pack, weight):
     def count() -> int:
         return len(list(Path("/proc/self/task").iterdir()))
 
     x = rows(200)
-    with haotuner.load(made.path, threads=3) as pack:
+    with haotuner.load(built_pack.path, threads=3) as pack:
         pack.op(DENSE).bind(weight)(x)
     before = count()
     for _ in range(10):
-        with haotuner.load(made.path, threads=3) as pack:
+        with haotuner.load(built_pack.path, threads=3) as pack:
             pack.op(DENSE).bind(weight)(x)
     assert count() <= before + 2
 
 
 @pytest.mark.long
-def test_calls_at_interpreter_exit(made):
+def test_calls_at_interpreter_exit(built_pack):
     script = """
         import atexit, sys, haotuner, numpy as np
         pack = haotuner.load(sys.argv[1], threads=3)
@@ -242,14 +242,14 @@ def test_calls_at_interpreter_exit(made):
             def __del__(self, linear=linear, x=np.ones((300, 37), np.float32)): linear(x)
         sys.modules["late"] = Late()
     """
-    assert fresh(script, str(made.path)).stdout.strip() == "37.0"
+    assert fresh(script, str(built_pack.path)).stdout.strip() == "37.0"
 
 
-def test_a_call_in_a_signal_handler(made, weight):
+def test_a_call_in_a_signal_handler(built_pack, weight):
     """Python runs handlers between bytecodes, so a call may be interrupted by another one in the same thread."""
     import signal
 
-    with haotuner.load(made.path, threads=2) as pack:
+    with haotuner.load(built_pack.path, threads=2) as pack:
         linear = pack.op(DENSE).bind(weight)
         x, seen = rows(50), []
         before = linear(x)
@@ -264,7 +264,7 @@ def test_a_call_in_a_signal_handler(made, weight):
         assert all(seen)
 
 
-def test_no_file_descriptors_left(made):
+def test_no_file_descriptors_left(built_pack):
     """Loading says what is wrong; a pack that is open serves on, and loading works again afterwards."""
     script = """
         import os, resource, sys, haotuner, numpy as np
@@ -279,10 +279,10 @@ def test_no_file_descriptors_left(made):
         resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
         haotuner.load(sys.argv[1]).close()
     """
-    fresh(script, str(made.path))
+    fresh(script, str(built_pack.path))
 
 
-def test_no_threads_can_be_started(made):
+def test_no_threads_can_be_started(built_pack):
     """The caller then computes alone."""
     script = """
         import resource, sys, haotuner, numpy as np
@@ -297,4 +297,4 @@ def test_no_threads_can_be_started(made):
         import os
         assert len(os.listdir("/proc/self/task")) <= 2
     """
-    fresh(script, str(made.path))
+    fresh(script, str(built_pack.path))

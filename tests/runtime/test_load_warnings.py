@@ -44,9 +44,9 @@ def test_a_tuned_thread_count_is_the_default_and_no_fallback(
 def test_a_pack_that_may_be_slow_here_says_so(path: Path, tmp_path: Path, changes: dict[str, object], words: str) -> None:
     shutil.copytree(path, tmp_path / "pack")
     rewrite(tmp_path / "pack", **changes)
-    with pytest.warns(UserWarning, match=words) as said:
+    with pytest.warns(UserWarning, match=words) as caught_warnings:
         haotuner.load(tmp_path / "pack").close()
-    assert len(said) == 1 and said[0].filename == __file__
+    assert len(caught_warnings) == 1 and caught_warnings[0].filename == __file__
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         haotuner.load(path).close()

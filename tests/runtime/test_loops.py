@@ -47,12 +47,12 @@ def pack(path):
 
 def judge(pack: Any, name: str, inputs: dict[str, Any]) -> dict[str, Any]:
     graph = GRAPHS[name]()
-    found: dict[str, Any] = pack.model(name).run(inputs)
-    want = interpret(graph, inputs)
-    for one in graph.outputs:
-        assert found[one].shape == want[one].shape
-        np.testing.assert_allclose(found[one], want[one], rtol=1e-4, atol=1e-4)
-    return found
+    outputs: dict[str, Any] = pack.model(name).run(inputs)
+    expected = interpret(graph, inputs)
+    for output in graph.outputs:
+        assert outputs[output].shape == expected[output].shape
+        np.testing.assert_allclose(outputs[output], expected[output], rtol=1e-4, atol=1e-4)
+    return outputs
 
 
 @pytest.mark.parametrize("name", ["scanned", "tensorflow"])
@@ -64,12 +64,12 @@ def test_a_counted_loop_of_any_length(pack, name, size):
 def test_a_loop_in_halves_is_computed_in_fp32(pack):
     draw = np.random.default_rng(0)
     inputs = {name: real(draw, *shape).astype(np.float16) for name, shape in (("h", (8,)), ("x", (7, 8)), ("shift", (8,)))}
-    found, want = pack.model("in_halves").run(inputs), interpret(in_halves(), inputs)
+    outputs, expected = pack.model("in_halves").run(inputs), interpret(in_halves(), inputs)
     exact = interpret(fp16_to_fp32(in_halves()), inputs)
     for name in ("last", "every"):
-        assert found[name].dtype == want[name].dtype == np.float16
-        np.testing.assert_allclose(found[name], exact[name], atol=1e-3)
-        np.testing.assert_allclose(found[name], want[name], atol=2e-2)
+        assert outputs[name].dtype == expected[name].dtype == np.float16
+        np.testing.assert_allclose(outputs[name], exact[name], atol=1e-3)
+        np.testing.assert_allclose(outputs[name], expected[name], atol=2e-2)
 
 
 @pytest.mark.parametrize("rows", [1, 4, 5, 6, 9])
@@ -81,15 +81,15 @@ def test_a_count_of_turns_below_0_is_none(pack, rows):
 
 @pytest.mark.parametrize("size", [0, 1, 5])
 def test_a_loop_that_data_end(pack, size):
-    found = judge(pack, "halved", given("halved", size))
-    assert len(found["counted"]) == max(1, size + 4)
+    outputs = judge(pack, "halved", given("halved", size))
+    assert len(outputs["counted"]) == max(1, size + 4)
 
 
 @pytest.mark.parametrize(("most", "go", "turns"), [(0, True, 0), (-3, True, 0), (2, True, 2), (5, False, 0)])
 def test_limits_and_first_conditions(pack, most, go, turns):
-    found = judge(pack, "halved", given("halved", 5) | {"most": np.array(most), "go": np.array(go)})
-    assert found["counted"].tolist() == list(range(turns))
-    assert found["rows"].shape == (turns, 2, 16)
+    outputs = judge(pack, "halved", given("halved", 5) | {"most": np.array(most), "go": np.array(go)})
+    assert outputs["counted"].tolist() == list(range(turns))
+    assert outputs["rows"].shape == (turns, 2, 16)
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])
@@ -100,20 +100,20 @@ def test_a_loop_in_a_loop(pack, size):
 @pytest.mark.parametrize("go", [True, False])
 def test_a_size_that_each_turn_tells(pack, go):
     x = np.arange(16, dtype=np.float32).reshape(2, 8) / 4
-    found = judge(pack, "counting", {"x": x, "go": np.array(go)})
-    assert found["counts"].reshape(-1).tolist() == ([15, 11, 7, 3] if go else [])
+    outputs = judge(pack, "counting", {"x": x, "go": np.array(go)})
+    assert outputs["counts"].reshape(-1).tolist() == ([15, 11, 7, 3] if go else [])
 
 
 def test_steps_are_timed_and_turns_of_one_are_summed(pack):
     model, inputs = pack.model("tensorflow"), given("tensorflow", 3)
     ran = model.step_times(inputs)
-    assert [one.model.name for one in ran].count("tensorflow.1") == 1
-    assert all(len(one.us) == len(one.steps) for one in ran)
-    walked = model.bound._walked(inputs, None, 0, lambda part, told, placed: part.run(told, placed))
-    want = model.run(inputs)
-    assert all(np.array_equal(walked[one], want[one]) for one in want)
+    assert [run.model.name for run in ran].count("tensorflow.1") == 1
+    assert all(len(run.us) == len(run.steps) for run in ran)
+    walked = model.bound._walked(inputs, None, 0, lambda part, feeds, placed: part.run(feeds, placed))
+    expected = model.run(inputs)
+    assert all(np.array_equal(walked[name], expected[name]) for name in expected)
     of_data = pack.model("halved").bound._walked(
-        given("halved", 0), None, 0, lambda part, told, placed: part.run(told, placed)
+        given("halved", 0), None, 0, lambda part, feeds, placed: part.run(feeds, placed)
     )
     assert of_data["rows"].shape == (4, 2, 16)
 

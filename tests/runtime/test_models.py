@@ -61,8 +61,8 @@ def image() -> Graph:
     both = g.add("concat", g.map("max", conv, 0.0), x, axis=1)
     pooled = g.add("reduce", both, how="max", axes=(2,), keepdims=True)
     near = g.add("gather", both, g.constant(np.array([0, 7, -1])), axis=1)
-    place = g.add("arg_reduce", near, how="max", axis=2)
-    return g.finish(g.map("sub", both, pooled), near, place)
+    indices = g.add("arg_reduce", near, how="max", axis=2)
+    return g.finish(g.map("sub", both, pooled), near, indices)
 
 
 def sums() -> Graph:
@@ -84,7 +84,7 @@ def sizes() -> Graph:
     operands = {WHOLE: (100 * T - 5000, B + 2), REAL: (real, typed("real", 3 * B + 1))}
     counts = []
     for name, operation in TYPED.items():
-        value = typed(name, *(operands[kind][place] for place, kind in enumerate(operation.of)))
+        value = typed(name, *(operands[kind][index] for index, kind in enumerate(operation.of)))
         if name == "real_sqrt":
             value = typed(name, typed("real_max", real, 2))
         if operation.gives == REAL:
@@ -105,10 +105,10 @@ def beside() -> Graph:
 
 
 def given(graph: Graph, **sizes: int) -> dict[str, Any]:
-    found = {"x": numbers(*[sizes[str(e)] if str(e) in sizes else int(e) for e in graph.types["x"].shape])}
+    inputs = {"x": numbers(*[sizes[str(e)] if str(e) in sizes else int(e) for e in graph.types["x"].shape])}
     if "mask" in graph.inputs:
-        found["mask"] = DRAW.integers(0, 2, (sizes["batch"], sizes["seq"]))
-    return found
+        inputs["mask"] = DRAW.integers(0, 2, (sizes["batch"], sizes["seq"]))
+    return inputs
 
 
 GRAPHS = {"encoder": encoder(), "image": image(), "sums": sums(), "sizes": sizes()}
@@ -118,8 +118,8 @@ SIZES = ({"batch": 1, "seq": 1}, {"batch": 2, "seq": 7}, {"batch": 3, "seq": 50}
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
-    place = tmp_path_factory.mktemp("models") / "pack"
-    served = model_pack(place, {"encoder": GRAPHS["encoder"], "beside": BESIDE})
+    folder = tmp_path_factory.mktemp("models") / "pack"
+    served = model_pack(folder, {"encoder": GRAPHS["encoder"], "beside": BESIDE})
     assert verify(served) == []
     return served
 
@@ -130,12 +130,12 @@ def plain(tmp_path_factory):
 
 
 def right(model: Any, graph: Graph, inputs: Any, out: Any = None) -> None:
-    expected, found = interpret(graph, inputs), model.run(inputs, out)
-    assert list(found) == list(expected)
-    for name, want in expected.items():
-        assert found[name].dtype == want.dtype and found[name].shape == want.shape
-        most = 2e-4 if want.dtype.kind == "f" else 0
-        np.testing.assert_allclose(found[name], want, rtol=most, atol=most)
+    expected, outputs = interpret(graph, inputs), model.run(inputs, out)
+    assert list(outputs) == list(expected)
+    for name, reference in expected.items():
+        assert outputs[name].dtype == reference.dtype and outputs[name].shape == reference.shape
+        most = 2e-4 if reference.dtype.kind == "f" else 0
+        np.testing.assert_allclose(outputs[name], reference, rtol=most, atol=most)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -155,9 +155,9 @@ def test_groups_write_several_outputs(path, threads):
         assert [step["outputs"] for step in model.schedule.steps] == [3]
         for sizes in (*SIZES, {"batch": 0, "seq": 4}):
             right(model, BESIDE, given(BESIDE, **sizes))
-    told = steps_document(path, "beside", "batch=2;seq=7", "", 1)
-    made = [name for step in told["steps"] for name in step["makes"].split(", ")]
-    assert sorted(made) == sorted(end.tensor for end in model.schedule.outputs), "all that a step makes is named"
+    document = steps_document(path, "beside", "batch=2;seq=7", "", 1)
+    names = [name for step in document["steps"] for name in step["makes"].split(", ")]
+    assert sorted(names) == sorted(end.tensor for end in model.schedule.outputs), "all that a step makes is named"
 
 
 @pytest.mark.parametrize("name", GRAPHS)
@@ -170,8 +170,8 @@ def test_plain_loops_compute_everything(plain, name, threads):
 
 def test_an_empty_batch_is_an_empty_answer(path):
     with haotuner.load(path, threads=1) as pack:
-        found = pack.model("encoder").run(given(GRAPHS["encoder"], batch=0, seq=4))
-        assert [one.shape for one in found.values()] == [(0, 32), (32, 0, 4)]
+        outputs = pack.model("encoder").run(given(GRAPHS["encoder"], batch=0, seq=4))
+        assert [output.shape for output in outputs.values()] == [(0, 32), (32, 0, 4)]
 
 
 def test_outputs_go_where_the_caller_says(path):
@@ -190,19 +190,19 @@ def test_callers_at_once_do_not_meet(path):
     with haotuner.load(path, threads=2) as pack:
         model = pack.model("encoder")
         work = [given(graph, batch=b, seq=t) for b, t in ((1, 5), (2, 9), (3, 20), (1, 33))]
-        expected = [next(iter(interpret(graph, one).values())) for one in work]
+        expected = [next(iter(interpret(graph, inputs).values())) for inputs in work]
 
-        def call(place: int) -> None:
+        def call(index: int) -> None:
             for _ in range(10):
-                found = next(iter(model.run(work[place]).values()))
-                if not np.allclose(found, expected[place], rtol=2e-4, atol=2e-4):
-                    wrong.append(place)
+                output = next(iter(model.run(work[index]).values()))
+                if not np.allclose(output, expected[index], rtol=2e-4, atol=2e-4):
+                    wrong.append(index)
 
-        callers = [threading.Thread(target=call, args=(place,)) for place in range(4)]
-        for one in callers:
-            one.start()
-        for one in callers:
-            one.join()
+        callers = [threading.Thread(target=call, args=(index,)) for index in range(4)]
+        for caller in callers:
+            caller.start()
+        for caller in callers:
+            caller.join()
     assert wrong == []
 
 
@@ -213,8 +213,8 @@ def test_memory_is_told_before_and_stops_growing(path):
         assert most < 3 * 60 * (32 + 64 + 32 + 32 + 32) * 4 + 10_000, "tensors whose lives do not overlap share memory"
         for seq in (60, *range(1, 60, 3)):
             model.run(given(graph, batch=3, seq=seq))
-        held = model.stats()
-        assert held["contexts"] == 1 and held["arena_bytes"] == most and held["calls"] == 21
+        stats = model.stats()
+        assert stats["contexts"] == 1 and stats["arena_bytes"] == most and stats["calls"] == 21
         model.trim()
         assert model.stats()["arena_bytes"] == 0
 
@@ -223,12 +223,12 @@ def test_a_session_has_the_calls_of_onnx_runtime(path):
     with haotuner.load(path, threads=1) as pack:
         session = pack.session("encoder")
         assert session.get_providers() == ["CPUExecutionProvider"]
-        assert [(one.name, one.shape, one.type) for one in session.get_inputs()] == [
+        assert [(node_arg.name, node_arg.shape, node_arg.type) for node_arg in session.get_inputs()] == [
             ("x", ["batch", "seq", 32], "tensor(float)"),
             ("mask", ["batch", "seq"], "tensor(int64)"),
         ]
         inputs = given(GRAPHS["encoder"], batch=1, seq=4)
-        names = [one.name for one in session.get_outputs()]
+        names = [node_arg.name for node_arg in session.get_outputs()]
         every, last = session.run(None, inputs), session.run(names[1:], inputs)
         np.testing.assert_array_equal(every[1], last[0])
         with pytest.raises(UsageError, match="no output 'nowhere'"):
@@ -264,10 +264,10 @@ def test_damaged_files_of_a_model_are_found(path, tmp_path):
     for name, words in (("encoder.json", "sha256"), ("encoder.weights", "weights were changed")):
         copied = tmp_path / name
         shutil.copytree(path, copied)
-        place = copied / "models" / name
-        raw = bytearray(place.read_bytes())
+        file = copied / "models" / name
+        raw = bytearray(file.read_bytes())
         raw[len(raw) // 2] ^= 1
-        place.write_bytes(raw)
+        file.write_bytes(raw)
         assert any(words in problem for problem in verify(copied)), name
     (copied / "models" / "encoder.weights").write_bytes(b"")
     with haotuner.load(copied, threads=1) as pack, pytest.raises(PackInvalid, match="not the file"):
@@ -284,8 +284,8 @@ def test_every_step_of_a_request_is_timed_and_shown(path, capsys):
         inputs = given(graph, batch=2, seq=7)
         outputs, us = model.timed(inputs)
         assert len(us) == len(model.schedule.steps) and min(us) >= 0 < sum(us)
-        for name, found in model.run(inputs).items():
-            np.testing.assert_array_equal(outputs[name], found)
+        for name, output in model.run(inputs).items():
+            np.testing.assert_array_equal(outputs[name], output)
     assert len(document["steps"]) == len(run) and document["us"] == pytest.approx(
         sum(row["us"] for row in document["steps"])
     )
@@ -299,8 +299,8 @@ def test_what_was_predicted_is_held_against_what_is_measured(path, capsys):
     with pytest.raises(UsageError, match="keeps no predicted times"):
         predicted_document(manifest, path, "encoder", "", 1)
     expected = {"batch=2;seq=3": {"products": 1.0, "groups": 2.0, "all": 3.0, "timed": 0.25}}
-    told = {"tuning": {"models": {"encoder": {"predicted_us": {"1": expected}}}}}
-    document = predicted_document(replace(manifest, document=told), path, "encoder", "", 1)
+    manifest_document = {"tuning": {"models": {"encoder": {"predicted_us": {"1": expected}}}}}
+    document = predicted_document(replace(manifest, document=manifest_document), path, "encoder", "", 1)
     (row,) = document["rows"]
     assert row["shape"] == {"batch": 2, "seq": 3} and row["measured_us"]["groups"] > 0
     assert document["median"] == pytest.approx(3.0 / row["measured_us"]["all"])
@@ -310,9 +310,9 @@ def test_what_was_predicted_is_held_against_what_is_measured(path, capsys):
 
 
 def test_a_schedule_is_plain_data(path):
-    held = json.loads((path / "models" / "encoder.json").read_text())
-    assert held["dims"] == ["batch", "seq"]
-    assert all(line[0] in ("dim", "number", "+", "-", "*", "//", "%", "max", "min") for line in held["sizes"])
+    schedule = json.loads((path / "models" / "encoder.json").read_text())
+    assert schedule["dims"] == ["batch", "seq"]
+    assert all(line[0] in ("dim", "number", "+", "-", "*", "//", "%", "max", "min") for line in schedule["sizes"])
 
 
 def test_a_model_is_raced_alone_in_a_process(path):
@@ -320,13 +320,13 @@ def test_a_model_is_raced_alone_in_a_process(path):
     assert len(requests) == 4 and {"batch": 2, "seq": 40} in requests
     assert requests_of("Dynamic_0=5", ("Dynamic_0",)) == [{"Dynamic_0": 5}]
     with haotuner.load(path, threads=1) as pack:
-        found = race(
+        report = race(
             pack.model("encoder"), (), requests, ("onnxruntime",), threads=1, seconds=0.01, environment=dict(os.environ)
         )
-    assert found["missing"] == ["onnxruntime"]
-    assert [row["shape"] for row in found["rows"]] == requests
-    assert all(row["first_us"] > 0 and row["steady_us"] > 0 and row["peers"] == {} for row in found["rows"])
-    assert found["summary"]["geomean_vs_best"] is None and found["summary"]["peak_bytes"]["ours"] > 1e6
+    assert report["missing"] == ["onnxruntime"]
+    assert [row["shape"] for row in report["rows"]] == requests
+    assert all(row["first_us"] > 0 and row["steady_us"] > 0 and row["peers"] == {} for row in report["rows"])
+    assert report["summary"]["geomean_vs_best"] is None and report["summary"]["peak_bytes"]["ours"] > 1e6
 
 
 TRACES = {
@@ -360,9 +360,9 @@ def test_sizes_of_a_region_go_their_own_way(tmp_path, capsys):
             inputs = given(graph, **sizes)
             right(model, graph, inputs)
             us = model.timed(inputs)[1]
-            taken = small if sizes["batch"] * sizes["seq"] <= 20 else rest
-            assert sum(us[taken.first : taken.end]) == pytest.approx(sum(us)) and sum(us) > 0
-            assert model.ran(inputs, us).where == taken.where
+            way = small if sizes["batch"] * sizes["seq"] <= 20 else rest
+            assert sum(us[way.first : way.end]) == pytest.approx(sum(us)) and sum(us) > 0
+            assert model.ran(inputs, us).where == way.where
         assert model.memory_bytes(batch=2, seq=7) < model.memory_bytes(batch=3, seq=7)
     document = steps_document(served, "encoder", "seq=7;batch=2", "", 1)
     print_steps(document)

@@ -27,11 +27,11 @@ def test_working_memory_of_a_large_request_is_given_back(path: Path) -> None:
         model, small = pack.model("encoder"), given(GRAPHS["encoder"], batch=1, seq=4)
         model.run(given(GRAPHS["encoder"], batch=8, seq=4000))
         assert model.stats()["arena_bytes"] == model.memory_bytes(batch=8, seq=4000) > 4 * HUGE
-        wanted = model.run(small)
+        expected = model.run(small)
         for _ in range(CALLS):
             answers = model.run(small)
         assert model.stats()["arena_bytes"] <= HUGE
-        assert all(np.array_equal(answers[name], one) for name, one in wanted.items())
+        assert all(np.array_equal(answers[name], array) for name, array in expected.items())
         assert not model.bound._answers._free, "nor are its answers kept"
 
 
@@ -48,16 +48,16 @@ def test_memory_of_a_chain_is_given_back(path: Path) -> None:
     with haotuner.load(path, threads=1) as pack:
         model = pack.model("chosen")
         model.run({"x": np.ones((400_000, 8), np.float32)})
-        held = model.stats()["arena_bytes"]
+        arena_bytes = model.stats()["arena_bytes"]
         for _ in range(CALLS):
             model.run({"x": np.ones((3, 8), np.float32)})
-        assert held > 4 * HUGE and model.stats()["arena_bytes"] < held / 8
+        assert arena_bytes > 4 * HUGE and model.stats()["arena_bytes"] < arena_bytes / 8
 
 
 def test_a_request_of_more_bytes_is_refused_before_anything_is_allocated(path: Path) -> None:
     with haotuner.load(path, threads=1) as pack:
         model, small, large = pack.model("encoder"), *(given(GRAPHS["encoder"], batch=2, seq=seq) for seq in (50, 5000))
-        most = model.memory_bytes(batch=2, seq=50) + sum(one.nbytes for one in model.run(small).values())
+        most = model.memory_bytes(batch=2, seq=50) + sum(output.nbytes for output in model.run(small).values())
     with haotuner.load(path, threads=1, max_request_bytes=most) as pack:
         model = pack.model("encoder")
         with pytest.raises(UsageError, match=rf"takes [\d]+ bytes of working memory and outputs, at most {most} a request"):

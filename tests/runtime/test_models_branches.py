@@ -25,7 +25,9 @@ def product(g: GraphBuilder, x: str) -> str:
     return g.add("contract", x, g.constant(WEIGHT), labels="ab,bc->ac")
 
 
-def branch(g: GraphBuilder, condition: str | Any, then: Any, other: Any, shape: tuple[Any, ...], told: Any = ()) -> str:
+def branch(
+    g: GraphBuilder, condition: str | Any, then: Any, other: Any, shape: tuple[Any, ...], axis_extents: Any = ()
+) -> str:
     """What ``then`` or ``other`` makes; a condition is a tensor or an extent."""
     name = f"branch_{sum(node.primitive == 'decided' for node in g.nodes)}"
     if isinstance(condition, str):
@@ -37,7 +39,7 @@ def branch(g: GraphBuilder, condition: str | Any, then: Any, other: Any, shape: 
         g.guard = (*outer, (name, value))
         sides.append(side())
     g.guard = outer
-    return g.add("chosen", flag, *sides, branch=name, shape=shape, told=told)
+    return g.add("chosen", flag, *sides, branch=name, shape=shape, told=axis_extents)
 
 
 def above(g: GraphBuilder, x: str, limit: float = 0.0) -> str:
@@ -49,8 +51,8 @@ def of_data() -> Graph:
     g = GraphBuilder()
     x = g.input("x", (B, 8))
     y = product(g, x)
-    found = branch(g, above(g, x), lambda: g.map("add", product(g, y), y), lambda: x, (B, 8))
-    return g.finish(g.map("mul", found, 2.0), y, found)
+    chosen = branch(g, above(g, x), lambda: g.map("add", product(g, y), y), lambda: x, (B, 8))
+    return g.finish(g.map("mul", chosen, 2.0), y, chosen)
 
 
 def impossible() -> Graph:
@@ -61,8 +63,8 @@ def impossible() -> Graph:
     def fewer() -> str:
         return product(g, g.add("slice", x, axes=(0,), starts=(0,), stops=(B - 4,), steps=(1,)))
 
-    found = branch(g, g.map("equal", flag, 7), fewer, lambda: product(g, x), (EITHER, 8), ((0, EITHER),))
-    return g.finish(g.map("add", found, 1.0), g.add("size", extent=EITHER))
+    chosen = branch(g, g.map("equal", flag, 7), fewer, lambda: product(g, x), (EITHER, 8), ((0, EITHER),))
+    return g.finish(g.map("add", chosen, 1.0), g.add("size", extent=EITHER))
 
 
 def nested() -> Graph:
@@ -73,8 +75,8 @@ def nested() -> Graph:
     def chosen_rows() -> str:
         first = g.add("reshape", g.add("slice", x, axes=(1,), starts=(0,), stops=(1,), steps=(1,)), shape=(B,))
         rows = g.add("nonzero", g.map("greater", first, 0.0), extent=COUNT)
-        kept = g.add("gather", x, g.add("reshape", rows, shape=(COUNT,)), axis=0)
-        return g.add("reduce", product(g, kept), axes=(0,), how="sum", keepdims=True)
+        gathered = g.add("gather", x, g.add("reshape", rows, shape=(COUNT,)), axis=0)
+        return g.add("reduce", product(g, gathered), axes=(0,), how="sum", keepdims=True)
 
     def inner() -> str:
         y = product(g, x)
@@ -125,13 +127,16 @@ def rows(count: int, sign: float) -> Any:
     return np.abs(DRAW.standard_normal((count, 8))).astype(np.float32) * np.float32(sign)
 
 
-def agree(model: Any, graph: Graph, given: dict[str, Any]) -> None:
-    wanted = interpret(graph, given)
-    for found in (model.run(given), model.bound._walked(given, None, None, lambda one, own, placed: one.run(own, placed))):
-        assert list(found) == list(graph.outputs)
-        for name, want in wanted.items():
-            np.testing.assert_allclose(found[name], want, rtol=3e-4, atol=3e-4)
-            assert found[name].dtype == want.dtype
+def agree(model: Any, graph: Graph, inputs: dict[str, Any]) -> None:
+    expected = interpret(graph, inputs)
+    for outputs in (
+        model.run(inputs),
+        model.bound._walked(inputs, None, None, lambda segment, own, placed: segment.run(own, placed)),
+    ):
+        assert list(outputs) == list(graph.outputs)
+        for name, reference in expected.items():
+            np.testing.assert_allclose(outputs[name], reference, rtol=3e-4, atol=3e-4)
+            assert outputs[name].dtype == reference.dtype
 
 
 def test_both_sides_in_turn(pack):
@@ -166,31 +171,31 @@ def test_requests_that_are_not_served(pack):
     model, graph = pack.model("some_only"), GRAPHS["some_only"]
     for count, flag in ((2, True), (9, True), (20, False)):
         agree(model, graph, {"x": rows(count, 1), "flag": np.bool_(flag)})
-    for name, given, words in (
+    for name, inputs, words in (
         ("some_only", {"x": rows(10, 1), "flag": np.bool_(True)}, "some_only: batch is above 9"),
         ("some_only", {"x": rows(1, 1), "flag": np.bool_(False)}, "some_only: batch is 1"),
         ("plain", {"x": rows(1, 1)}, "plain: batch is 1"),
     ):
         with pytest.raises(UsageError, match=words):
-            pack.model(name).run(given)
+            pack.model(name).run(inputs)
         with pytest.raises(UsageError, match=words.split(": ")[1]):
-            interpret(GRAPHS[name], given)
+            interpret(GRAPHS[name], inputs)
     with pytest.raises(UsageError, match="plain: batch is 1"):
         pack.model("plain").schedule.values({"batch": 1})
 
 
 def test_only_segments_that_ran_are_counted(pack):
     model = pack.model("of_data")
-    before = {name: one.stats()["calls"] for name, one in model.segments.items()}
+    before = {name: segment.stats()["calls"] for name, segment in model.segments.items()}
     model.run({"x": rows(600, -1)})  # out of the tuned range
-    ran = {name for name, one in model.segments.items() if one.stats()["calls"] > before[name]}
+    ran = {name for name, segment in model.segments.items() if segment.stats()["calls"] > before[name]}
     assert len(ran) == len(model.segments) - 1
-    assert {name for name, one in model.segments.items() if one.stats()["out_of_range"]} == ran
+    assert {name for name, segment in model.segments.items() if segment.stats()["out_of_range"]} == ran
 
 
 def test_the_sides_are_segments_of_their_own_and_their_sizes_follow():
     graph = GRAPHS["impossible"]
-    guards = [one.guard for one in cut(graph) if one.graph is not None]
+    guards = [segment.guard for segment in cut(graph) if segment.graph is not None]
     assert guards.count((("branch_0", 1),)) == 1 and guards.count((("branch_0", 0),)) == 1
     assert dict(counts(graph, {"batch": 9})) == {"either_0": 9}
     assert str(spans_of(graph, "batch=4..9")["either_0"]) == "1..9"

@@ -104,10 +104,10 @@ def test_c_answers_what_python_does(pack, tmp_path):
             sizes = dict(zip(model.dims, dims, strict=True))
             shapes = [tuple(sizes[e] if isinstance(e, str) else int(e or 0) for e in end.shape) for end in model.inputs]
             feeds = {e.name: counted(shape, e.dtype) for e, shape in zip(model.inputs, shapes, strict=True)}
-            want = b"".join(one.tobytes() for one in model.run(feeds).values())
-            said = run([program, pack, "encoder", "2", tmp_path / "out", *map(str, dims)], 40).stdout
-            assert said.startswith("models=1 first=encoder calls=2 plans=1 memory=1 rank=-2 encoder: input x has 3 axes")
-            assert (tmp_path / "out").read_bytes() == want
+            expected = b"".join(array.tobytes() for array in model.run(feeds).values())
+            stdout = run([program, pack, "encoder", "2", tmp_path / "out", *map(str, dims)], 40).stdout
+            assert stdout.startswith("models=1 first=encoder calls=2 plans=1 memory=1 rank=-2 encoder: input x has 3 axes")
+            assert (tmp_path / "out").read_bytes() == expected
     missing = subprocess.run([program, pack, "other", "1", tmp_path / "out"], capture_output=True, text=True, check=False)
     assert missing.returncode == 1 and "holds no model other" in missing.stdout
     (pack / "models" / "encoder.weights").rename(tmp_path / "weights")
@@ -118,11 +118,11 @@ def test_c_answers_what_python_does(pack, tmp_path):
 
 def test_the_example_of_a_model_prints_what_python_answers(pack, tmp_path):
     program = cc([CLIB / "examples/serve_model.c", *LIBRARY], tmp_path / "serve_model", *ASAN)
-    said = run([program, pack, "encoder", "2", "2", "7"], 40).stdout.splitlines()
+    lines = run([program, pack, "encoder", "2", "2", "7"], 40).stdout.splitlines()
     with haotuner.load(pack, threads=2) as opened:
         model = opened.model("encoder")
         feeds = {"x": counted((2, 7, 8), np.float32), "mask": counted((2, 7), np.int64)}
-        for line, (name, values) in zip(said, model.run(feeds).items(), strict=True):
+        for line, (name, values) in zip(lines, model.run(feeds).items(), strict=True):
             head, total = line.split(" sum=")
             assert head == " ".join((f"{name}:", *map(str, values.shape)))
             assert float(total) == pytest.approx(float(values.sum(dtype=np.float64)), rel=1e-4)

@@ -48,8 +48,8 @@ AS = {  # the op that each becomes
 @pytest.mark.parametrize("name", AS)
 def test_the_op_of_a_tall_window(name: str) -> None:
     graph, taps = AS[name]
-    (found,) = (one for one in Greedy(graph).steps if isinstance(one, Product))
-    assert found.op == Op.parse(f"conv2d:c=4,f=5,{taps},epilogue=bias+relu+residual")
+    (product,) = (step for step in Greedy(graph).steps if isinstance(step, Product))
+    assert product.op == Op.parse(f"conv2d:c=4,f=5,{taps},epilogue=bias+relu+residual")
 
 
 @pytest.mark.parametrize(("taps", "features", "products"), [(41, 1, 0), (41, 2, 1), (9, 1, 1)])
@@ -58,7 +58,7 @@ def test_one_long_filter_over_a_signal_is_loops(taps: int, features: int, produc
     slid = g.add("window", g.input("x", (B, 1, T)), axes=(2,), sizes=(taps,), strides=(3,), dilations=(1,))
     filters = g.constant(DRAW.standard_normal((features, 1, taps)).astype(np.float32))
     steps = Greedy(g.finish(g.add("contract", slid, filters, labels="bcpu,fcu->bfp"))).steps
-    assert sum(isinstance(one, Product) for one in steps) == products
+    assert sum(isinstance(step, Product) for step in steps) == products
 
 
 def test_lines_are_what_the_images_were(tmp_path: Any) -> None:
@@ -69,6 +69,6 @@ def test_lines_are_what_the_images_were(tmp_path: Any) -> None:
                 sizes = {"batch": batch, "time": time}
                 shape: Any = [sizes.get(str(e), e) for e in graph.types["x"].shape]
                 x = DRAW.standard_normal(shape).astype(np.float32)
-                found = pack.model(name).run({"x": x})
-                for output, want in interpret(graph, {"x": x}).items():
-                    np.testing.assert_allclose(found[output], want, rtol=1e-4, atol=1e-4)
+                outputs = pack.model(name).run({"x": x})
+                for output, expected in interpret(graph, {"x": x}).items():
+                    np.testing.assert_allclose(outputs[output], expected, rtol=1e-4, atol=1e-4)

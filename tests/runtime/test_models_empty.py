@@ -21,8 +21,8 @@ def path(tmp_path_factory):
 def test_what_is_empty_is_not_read(path, sizes):
     def served() -> None:
         with haotuner.load(path, threads=1) as pack:
-            found, want = pack.model(NAME).run(guarded(given(sizes))), interpret(cached(), given(sizes))
-            for name, one in want.items():
-                np.testing.assert_array_equal(found[name], one, err_msg=name)
+            outputs, expected = pack.model(NAME).run(guarded(given(sizes))), interpret(cached(), given(sizes))
+            for name, array in expected.items():
+                np.testing.assert_array_equal(outputs[name], array, err_msg=name)
 
     assert not failure_of(served)

@@ -28,10 +28,10 @@ def net(width: int, columns: int = 8, extra: int = 0) -> Graph:
     """A product of ``width`` terms; ``extra`` other inputs."""
     g = GraphBuilder()
     x = g.input("x", (B, width))
-    made = g.add("contract", x, g.constant(np.ones((width, columns), np.float32)), labels="bk,kn->bn")
-    for place in range(extra):
-        made = g.map("add", made, g.input(f"y{place}", (B, columns)))
-    return g.finish(g.map("max", made, 0.0))
+    output = g.add("contract", x, g.constant(np.ones((width, columns), np.float32)), labels="bk,kn->bn")
+    for index in range(extra):
+        output = g.map("add", output, g.input(f"y{index}", (B, columns)))
+    return g.finish(g.map("max", output, 0.0))
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +44,8 @@ def packs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     )
 
 
-def near(answers: Any, wanted: Any) -> bool:
-    return all(np.allclose(one, wanted[name], rtol=3e-4, atol=3e-4) for name, one in answers.items())
+def near(answers: Any, expected: Any) -> bool:
+    return all(np.allclose(answer, expected[name], rtol=3e-4, atol=3e-4) for name, answer in answers.items())
 
 
 @pytest.mark.parametrize("swaps", [30, pytest.param(1000, marks=pytest.mark.slow)])
@@ -54,17 +54,17 @@ def test_models_that_threads_hold_answer_while_packs_are_swapped(packs: tuple[Pa
     model, chain, session = pack.model("net"), pack.model("chosen"), pack.session("net")
     inputs = {size: {"x": rows(size, 16)} for size in SIZES}
     data = {size: {"x": rows(size, 8)} for size in SIZES}
-    wanted = {size: (model.run(inputs[size]), chain.run(data[size])) for size in SIZES}
+    expected = {size: (model.run(inputs[size]), chain.run(data[size])) for size in SIZES}
     holders, done, current = [], threading.Event(), [pack]
 
     def call(index: int) -> None:
         for turn in itertools.count(index):
             size = SIZES[turn % len(SIZES)]
-            assert near(model.run(inputs[size]), wanted[size][0])
-            assert near(chain.run(data[size]), wanted[size][1])
-            assert near(dict(zip(wanted[size][0], session.run(None, inputs[size]), strict=True)), wanted[size][0])
+            assert near(model.run(inputs[size]), expected[size][0])
+            assert near(chain.run(data[size]), expected[size][1])
+            assert near(dict(zip(expected[size][0], session.run(None, inputs[size]), strict=True)), expected[size][0])
             assert near(
-                current[0].model("net").run(inputs[size]), wanted[size][0]
+                current[0].model("net").run(inputs[size]), expected[size][0]
             )  # of a pack that may be the old one by now
             if done.is_set():
                 return
@@ -81,7 +81,7 @@ def test_models_that_threads_hold_answer_while_packs_are_swapped(packs: tuple[Pa
 
     in_threads(3, lambda index: swap() if index == 0 else call(index))
     gc.collect()
-    assert all(one() is None for one in holders)  # what an old pack held of the model went with its last call
+    assert all(holder() is None for holder in holders)  # what an old pack held of the model went with its last call
     assert model.pack is current[0] and model.stats()["contexts"] <= 4
     current[0].close()
     for call_it in (lambda: model.run(inputs[1]), lambda: chain.run(data[1]), lambda: session.run(None, inputs[1])):

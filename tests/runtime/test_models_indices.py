@@ -27,8 +27,8 @@ TABLE = DRAW.standard_normal((11, 4)).astype(np.float32)
 
 def graph(op: str, *inputs: Any, ends: dict[str, tuple[Any, ...]], **attributes: Any) -> Graph:
     nodes = Nodes(**ends)
-    found = nodes(op, *inputs, outputs=2 if op == "TopK" else 1, **attributes)
-    return nodes.g.finish(*([found] if isinstance(found, str) else found))
+    outputs = nodes(op, *inputs, outputs=2 if op == "TopK" else 1, **attributes)
+    return nodes.g.finish(*([outputs] if isinstance(outputs, str) else outputs))
 
 
 def cast() -> Graph:
@@ -57,45 +57,45 @@ SIZES = {"b": 5, "t": 9, "k": 3}
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
-    graphs = {name: one for name, (one, _) in NETS.items()}
+    graphs = {name: net for name, (net, _) in NETS.items()}
     return model_pack(tmp_path_factory.mktemp("indices") / "pack", graphs, tuned=False, exact=False)
 
 
 def given(own: Graph, extents: tuple[int, ...]) -> dict[str, Any]:
     """Inputs whose indices are distinct in each row, half of them counted from the end."""
-    found: dict[str, Any] = {}
+    inputs: dict[str, Any] = {}
     for name in own.inputs:
         kind = own.types[name]
         shape = [evaluate(extent, SIZES) for extent in kind.shape]
-        found[name] = DRAW.standard_normal(shape).astype(np.float32)
+        inputs[name] = DRAW.standard_normal(shape).astype(np.float32)
         if name == "at":
             chosen = np.stack(
                 [np.resize(np.arange(extent), shape[:-1] if len(extents) > 1 else shape) for extent in extents]
             )
             chosen = np.moveaxis(chosen, 0, -1) if len(extents) > 1 else chosen[0]
             below = np.where(DRAW.random(shape) < 0.5, chosen, chosen - np.array(extents))
-            found[name] = np.ascontiguousarray(below.reshape(shape).astype(kind.dtype))
-    return found
+            inputs[name] = np.ascontiguousarray(below.reshape(shape).astype(kind.dtype))
+    return inputs
 
 
 @pytest.mark.parametrize("name", NETS)
 def test_an_index_that_no_row_has_is_refused_and_the_next_request_is_right(path, name):
     own, extents = NETS[name]
     inputs = given(own, extents)
-    (output, want), *_ = interpret(own, inputs).items()
+    (output, expected), *_ = interpret(own, inputs).items()
     with haotuner.load(path, threads=1) as pack:
         model = pack.model(name)
         for column, extent in enumerate(extents):
             for bad in (extent, -extent - 1, 2**31 - 1, -(2**31)):
                 wrong = inputs["at"].copy()
-                place = wrong.size - len(extents) + column
-                wrong.reshape(-1)[place] = bad
-                out = np.full_like(want, 7)
-                words = f"element {place} of the input at is the index {bad}, but there are {extent} rows"
+                position = wrong.size - len(extents) + column
+                wrong.reshape(-1)[position] = bad
+                out = np.full_like(expected, 7)
+                words = f"element {position} of the input at is the index {bad}, but there are {extent} rows"
                 with pytest.raises(UsageError, match=words):
                     model.run({**inputs, "at": wrong}, out={output: out})
                 assert (out == 7).all()
-        np.testing.assert_array_equal(model.run(inputs)[output], want)
+        np.testing.assert_array_equal(model.run(inputs)[output], expected)
 
 
 def test_requests_that_are_drawn_hold_no_index_that_one_row_has_not(path):
@@ -169,17 +169,17 @@ def test_an_index_that_was_moved_is_refused_where_no_row_has_it_and_others_are_n
         sound = DRAW.integers(-4, 4, shape)
         sites = np.zeros(shape, bool)
         own_part(moved, sites)[...] = True
-        for place in range(sound.size):
+        for position in range(sound.size):
             edges = sound.copy()
-            edges.reshape(-1)[place] = 4
-            if sites.reshape(-1)[place]:
-                words = f"element {place} of the input edges is the index 4, but there are 4 rows: -4 to 3"
+            edges.reshape(-1)[position] = 4
+            if sites.reshape(-1)[position]:
+                words = f"element {position} of the input edges is the index 4, but there are 4 rows: -4 to 3"
                 with pytest.raises(UsageError, match=words):
                     model.run({"x": x, "edges": edges})
             else:
                 model.run({"x": x, "edges": edges})
-        (output, want), *_ = interpret(own, {"x": x, "edges": sound}).items()
-        np.testing.assert_array_equal(model.run({"x": x, "edges": sound})[output], want)
+        (output, expected), *_ = interpret(own, {"x": x, "edges": sound}).items()
+        np.testing.assert_array_equal(model.run({"x": x, "edges": sound})[output], expected)
         nothing = [evaluate(extent, {"b": 4, "k": 0}) for extent in own.types["edges"].shape]
         assert model.run({"x": x, "edges": np.zeros(nothing, np.int64)})[output].size % 4 == 0
 
@@ -205,7 +205,7 @@ def test_what_is_no_index_is_not_asked():
 
 
 @pytest.mark.parametrize(
-    ("op", "held", "attributes"),
+    ("op", "indices", "attributes"),
     [
         ("Gather", np.array([0, 5]), {}),
         ("Gather", np.array([-10]), {"axis": 1}),
@@ -215,7 +215,7 @@ def test_what_is_no_index_is_not_asked():
         ("ScatterElements", np.full((5, 9), -6), {}),
     ],
 )
-def test_a_constant_index_that_no_row_has_is_refused_at_import(op, held, attributes):
+def test_a_constant_index_that_no_row_has_is_refused_at_import(op, indices, attributes):
     more = ["x"] if op.startswith("Scatter") else []
     with pytest.raises(UsageError, match=rf"{op}: the index -?\d+, but there are (5|9) rows"):
-        graph(op, "x", held, *more, ends={"x": ("fp32", 5, 9)}, **attributes)
+        graph(op, "x", indices, *more, ends={"x": ("fp32", 5, 9)}, **attributes)

@@ -48,7 +48,7 @@ def boxes() -> Graph:
     g = GraphBuilder()
     x, scores = g.input("x", (B, T, 4)), g.input("scores", (B, 2, T))
     order = g.add("arg_sort", scores, axis=2, falling=True)
-    limits = [g.constant(np.array([one], kind)) for one, kind in ((9, np.int64), (0.1, np.float32), (-0.8, np.float32))]
+    limits = [g.constant(np.array([limit], kind)) for limit, kind in ((9, np.int64), (0.1, np.float32), (-0.8, np.float32))]
     return g.finish(g.add("suppress", x, scores, order, *limits))
 
 
@@ -66,7 +66,9 @@ def recurrent(kind: str, names: tuple[str, ...], width: int = H, **options: Any)
         whole, added, scales = of_bytes(steady, options.pop("lowest"), options["added"])
         packed = packed_bytes(whole) if options["bytes"] else ((whole + added) * scales).astype(np.float32)
         weights = g.constant(packed)
-        more = [g.constant(one) for one in (whole.sum(axis=0, dtype=np.int32), added, scales)] if options["bytes"] else []
+        more = (
+            [g.constant(array) for array in (whole.sum(axis=0, dtype=np.int32), added, scales)] if options["bytes"] else []
+        )
     return g.finish(
         g.add("recurrent", x, weights, g.constant(np.linspace(-1, 1, gates * width, dtype=np.float32)),
               g.constant(np.linspace(-1, 1, 3 * width, dtype=np.float32)),
@@ -151,20 +153,20 @@ def test_an_lstm_of_bytes_rounds_each_state(path):
     inputs = feeds_of(GRAPHS["lstm_bytes"], 3, 7)
     (plain,) = interpret(bytewise(real=True), inputs).values()
     with haotuner.load(path, threads=1) as pack:
-        (found,) = pack.model("lstm_bytes").run(inputs).values()
-    assert 1e-3 < np.abs(found - plain).max() < 0.1
+        (output,) = pack.model("lstm_bytes").run(inputs).values()
+    assert 1e-3 < np.abs(output - plain).max() < 0.1
 
 
 def test_not_a_number_sorts_beyond_all_others_and_foreign_places_are_never_written(path):
     with haotuner.load(path, threads=1) as pack:
         inputs = feeds_of(GRAPHS["sorts"], 1, 9)
         inputs["x"][0, 3] = np.nan
-        found = pack.model("sorts").run(inputs)
-        for output, want in list(interpret(GRAPHS["sorts"], inputs).items())[:4]:
-            np.testing.assert_array_equal(found[output], want)
-        held = {"x": np.zeros(3, np.float32), "at": np.array([5, -9, 2**62, -(2**62), 1])}
-        for out in pack.model("computed").run(held).values():
+        outputs = pack.model("sorts").run(inputs)
+        for output, expected in list(interpret(GRAPHS["sorts"], inputs).items())[:4]:
+            np.testing.assert_array_equal(outputs[output], expected)
+        request = {"x": np.zeros(3, np.float32), "at": np.array([5, -9, 2**62, -(2**62), 1])}
+        for out in pack.model("computed").run(request).values():
             assert not out[0] and not out[2]
-        for place in (3, -4, 2**62, -(2**62)):
-            with pytest.raises(UsageError, match=f"element 1 of the input at is the index {place}, but there are 3 rows"):
-                pack.model("scatters").run({"x": np.zeros(3, np.float32), "at": np.array([0, place])})
+        for index in (3, -4, 2**62, -(2**62)):
+            with pytest.raises(UsageError, match=f"element 1 of the input at is the index {index}, but there are 3 rows"):
+                pack.model("scatters").run({"x": np.zeros(3, np.float32), "at": np.array([0, index])})

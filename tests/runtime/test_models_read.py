@@ -26,13 +26,13 @@ def rounded() -> Any:
         n("DequantizeLinear", ["q", "s"], ["y"], axis=1, block_size=4),
     ]
     ends = [onnx_sequences.info("x", ["rows", 6])], [onnx_sequences.info("y")]
-    held = [onnx.numpy_helper.from_array(np.array([[0.5, 0.25]], np.float32).repeat(3, 0), "s")]
+    initializers = [onnx.numpy_helper.from_array(np.array([[0.5, 0.25]], np.float32).repeat(3, 0), "s")]
     ends[0][0].type.tensor_type.shape.dim[0].dim_value = 3
-    graph = onnx.helper.make_graph(nodes, "g", *ends, held)
+    graph = onnx.helper.make_graph(nodes, "g", *ends, initializers)
     return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 23)], ir_version=11)
 
 
-GROWING = {name: graph_of(made(), None, {}) for name, made in onnx_growing.MODELS.items()}
+GROWING = {name: graph_of(build(), None, {}) for name, build in onnx_growing.MODELS.items()}
 SEQUENCES = {name: graph_of(onnx_sequences.MODELS[name](), None, {}) for name in ("chosen", "branched", "uneven")}
 ROUNDED = {"rounded": graph_of(rounded(), None, {})}
 
@@ -45,16 +45,16 @@ def pack(tmp_path_factory):
         yield opened
 
 
-def judge(pack: Any, name: str, given: dict[str, Any]) -> None:
+def judge(pack: Any, name: str, inputs: dict[str, Any]) -> None:
     graph, model = (GROWING | SEQUENCES | ROUNDED)[name], pack.model(name)
-    want = interpret(graph, given)
-    ways = [model.run(given)]
+    expected = interpret(graph, inputs)
+    ways = [model.run(inputs)]
     if hasattr(model, "segments"):  # by single steps, too
-        ways.append(model.bound._walked(given, None, None, lambda part, told, placed: part.run(told, placed)))
-    for found in ways:
-        for one in graph.outputs:
-            assert found[one].shape == want[one].shape
-            np.testing.assert_allclose(found[one], want[one], rtol=1e-4, atol=1e-4)
+        ways.append(model.bound._walked(inputs, None, None, lambda part, feeds, placed: part.run(feeds, placed)))
+    for outputs in ways:
+        for output in graph.outputs:
+            assert outputs[output].shape == expected[output].shape
+            np.testing.assert_allclose(outputs[output], expected[output], rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("size", onnx_growing.SIZES)
@@ -66,8 +66,8 @@ def test_what_a_loop_carries_may_grow(pack, name, size):
 @pytest.mark.parametrize("name", SEQUENCES)
 def test_sequences(pack, name):
     for rows in (0, 1, 5):
-        for given in onnx_sequences.feeds(name, rows):
-            judge(pack, name, given)
+        for inputs in onnx_sequences.feeds(name, rows):
+            judge(pack, name, inputs)
 
 
 def test_requests_are_rounded_to_small_floats(pack):

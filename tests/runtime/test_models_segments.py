@@ -51,18 +51,18 @@ def test_segments_compute_what_the_whole_does(path, name, threads):
         for rows, sign in ((1, 0.0), (7, 0.0), (40, 0.0), (5, -1.0), (5, 1.0)):  # of -1: not one row is chosen
             inputs = given(name, rows, sign)
             model = pack.model(name)
-            found = model.run(inputs, seed=4) if name != "moved" else model.run(inputs)
-            wanted = interpret(GRAPHS[name], inputs, seed=4)
-            assert list(found) == list(GRAPHS[name].outputs)
-            for output, want in wanted.items():
-                np.testing.assert_allclose(found[output], want, rtol=3e-4, atol=3e-4)
-                assert found[output].dtype == want.dtype
+            outputs = model.run(inputs, seed=4) if name != "moved" else model.run(inputs)
+            expected = interpret(GRAPHS[name], inputs, seed=4)
+            assert list(outputs) == list(GRAPHS[name].outputs)
+            for output, reference in expected.items():
+                np.testing.assert_allclose(outputs[output], reference, rtol=3e-4, atol=3e-4)
+                assert outputs[output].dtype == reference.dtype
 
 
 def test_a_model_without_such_sizes_is_one_segment(path):
     g = GraphBuilder()
     graph = g.finish(product(g, g.input("x", (B, 8))))
-    assert [one.graph for one in cut(graph)] == [graph]
+    assert [segment.graph for segment in cut(graph)] == [graph]
     assert len(cut(GRAPHS["chosen"])) == 3 and len(cut(GRAPHS["grown"])) == 2
     assert dict(counts(GRAPHS["chosen"], {"batch": 9})) == {"count_0": 9, "count_1": 9}
 
@@ -71,10 +71,10 @@ def test_noise_is_new_each_time_and_that_of_a_seed_is_not(path):
     with haotuner.load(path) as pack:
         model, inputs = pack.model("grown"), given("grown", 5)
         name = GRAPHS["grown"].outputs[0]
-        one, other = model.run(inputs)[name], model.run(inputs)[name]
-        assert not np.array_equal(one, other)
+        first, other = model.run(inputs)[name], model.run(inputs)[name]
+        assert not np.array_equal(first, other)
         np.testing.assert_array_equal(model.run(inputs, seed=1)[name], model.run(inputs, seed=1)[name])
-        out = {name: np.empty_like(one)}
+        out = {name: np.empty_like(first)}
         assert model.run(inputs, out=out)[name] is out[name]
 
 
@@ -105,7 +105,7 @@ def test_memory_is_told_and_counted(path):
         assert model.stats()["calls"] == 3
         model.trim()
         session = pack.session("chosen")
-        assert [one.name for one in session.get_inputs()] == ["x"]
+        assert [node_arg.name for node_arg in session.get_inputs()] == ["x"]
         assert len(session.run(None, given("chosen", 3))) == 4
 
 
@@ -116,9 +116,9 @@ def test_calls_out_of_the_tuned_range_are_answered_and_counted(path):
         assert model.stats()["out_of_range"] == 0
         for _ in range(2):
             inputs = given("chosen", LAST + 1, -1.0)  # the first segment's rows, and the others' of none
-            found = model.run(inputs)
-            np.testing.assert_array_equal(found[GRAPHS["chosen"].outputs[3]], 2 * inputs["x"])
-        assert [one.stats()["out_of_range"] for one in model.segments.values()] == [2, 2, 0]
+            outputs = model.run(inputs)
+            np.testing.assert_array_equal(outputs[GRAPHS["chosen"].outputs[3]], 2 * inputs["x"])
+        assert [segment.stats()["out_of_range"] for segment in model.segments.values()] == [2, 2, 0]
         assert model.stats()["out_of_range"] == 4
 
 

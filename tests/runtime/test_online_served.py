@@ -61,8 +61,8 @@ def test_odd_numbers_are_answered_as_numpy_answers_them(pack: Any) -> None:
     assert (served.run(q, k[:, :0], v[:, :0]) == 0).all(), "a sum over no keys"
     assert served.run(q[:, :0], k, v).shape == (2, 0, 24)
     q[0, 1, 2], k[1, 3, 4] = np.nan, np.nan
-    found = served.run(q, k, v)
-    assert np.isnan(found[0, 1]).all() and np.isnan(found[1]).all() and not np.isnan(found[0, [0, 2, 3, 4]]).any()
+    output = served.run(q, k, v)
+    assert np.isnan(output[0, 1]).all() and np.isnan(output[1]).all() and not np.isnan(output[0, [0, 2, 3, 4]]).any()
     q[:] = 100.0  # scores of some thousands: exp of them would overflow
     k[:] = rng.standard_normal(k.shape)
     assert np.isfinite(served.run(q, k, v)).all()
@@ -70,8 +70,8 @@ def test_odd_numbers_are_answered_as_numpy_answers_them(pack: Any) -> None:
     q, k, v = (rng.standard_normal((1, 6, 8), dtype=np.float32) for _ in range(3))
     mask = np.zeros((1, 6), np.float32)
     mask[:, :4] = -np.inf
-    found = masked.run(q, k, v, mask)
-    assert np.isnan(found[:, :4]).all() and np.isfinite(found[:, 4:]).all(), "queries that see nothing have NaN"
+    output = masked.run(q, k, v, mask)
+    assert np.isnan(output[:, :4]).all() and np.isfinite(output[:, 4:]).all(), "queries that see nothing have NaN"
 
 
 def test_heads_are_taken_where_they_lie(pack: Any) -> None:
@@ -94,9 +94,9 @@ def test_a_model_has_attention_as_one_step_that_stores_no_scores(tmp_path: Path)
         for b, t in ((1, 1), (2, 7), (3, 61)):
             x, mask = rng.standard_normal((b, t, 32), dtype=np.float32), np.zeros((b, 1, 1, t), np.float32)
             mask[:, :, :, t // 2 + 1 :] = -np.inf
-            given = {"x": x, "mask": mask}
-            (want,) = interpret(graph, given).values()
-            assert np.allclose(next(iter(model.run(given).values())), want, rtol=1e-4, atol=1e-4)
+            inputs = {"x": x, "mask": mask}
+            (expected,) = interpret(graph, inputs).values()
+            assert np.allclose(next(iter(model.run(inputs).values())), expected, rtol=1e-4, atol=1e-4)
         ends = [model.memory_bytes(batch=1, seq=size) for size in (1000, 2000, 4000)]
         assert ends[2] - ends[1] <= 2.01 * (ends[1] - ends[0]), "memory is linear in the tokens"
 
@@ -107,5 +107,5 @@ def test_torch_has_it_as_an_op(path: Path) -> None:
 
     with torch.inference_mode(), haotuner.load(path, threads=1) as pack, adapter.register(pack):
         q, k, v = (torch.randn(2, 3, n, 24) for n in (11, 20, 20))
-        want = torch.nn.functional.scaled_dot_product_attention(q, k, v)
-        assert torch.allclose(torch.ops.haotuner.attention_d24(q, k, v), want, atol=1e-5)
+        expected = torch.nn.functional.scaled_dot_product_attention(q, k, v)
+        assert torch.allclose(torch.ops.haotuner.attention_d24(q, k, v), expected, atol=1e-5)

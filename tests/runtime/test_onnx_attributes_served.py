@@ -22,10 +22,10 @@ def test_attributes_in_one_pack() -> None:
     with warnings.catch_warnings():  # of numpy, where a variant is infinite
         warnings.simplefilter("ignore")
         for op in OPS:
-            made = [one for one in map(lambda each: imported(each, each.op), variants(op)) if isinstance(one, Imported)]
-            for one in [one for one in made if one.runs][:MOST]:
-                found = interpreted(one)
-                if not isinstance(found, str):
-                    read.append(replace(one, expected=[np.asarray(found[name]) for name in one.graph.outputs]))
+            cases = [case for case in map(lambda each: imported(each, each.op), variants(op)) if isinstance(case, Imported)]
+            for case in [case for case in cases if case.runs][:MOST]:
+                outputs = interpreted(case)
+                if not isinstance(outputs, str):
+                    read.append(replace(case, expected=[np.asarray(outputs[name]) for name in case.graph.outputs]))
     assert len(read) > 5 * len(OPS)
-    assert [one for one in by_packs(list(read)) if one.why] == []
+    assert [case for case in by_packs(list(read)) if case.why] == []

@@ -17,5 +17,5 @@ def test_onnx_own_cases_pass_in_one_pack():
     with warnings.catch_warnings():  # of onnx's own references
         warnings.simplefilter("ignore")
         read = [imported(case, op) for op in FAMILIES for case in cases_of(op)]
-    assert sum(isinstance(one, Imported) and one.runs for one in read) > len(FAMILIES)
-    assert [one for one in by_packs(read) if one.why] == []
+    assert sum(isinstance(case, Imported) and case.runs for case in read) > len(FAMILIES)
+    assert [case for case in by_packs(read) if case.why] == []

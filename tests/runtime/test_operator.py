@@ -76,20 +76,20 @@ def test_cells_are_total(pack):
 def test_strides_and_leading_axes(pack):
     op = pack.op(NAME)
     x, scale = inputs(6, 3)
-    want = wanted(x, scale)
+    expected = wanted(x, scale)
     wide = np.zeros((12, 7, 9), np.float32)
     wide[::2, 1:4, 2:7] = x
-    assert np.array_equal(op.run(wide[::2, 1:4, 2:7], scale), want)
-    assert np.array_equal(op.run(x[::-1], scale), want[::-1])
-    assert np.array_equal(op.run(x.reshape(2, 3, 3, 5), scale), want.reshape(2, 3, 3))
+    assert np.array_equal(op.run(wide[::2, 1:4, 2:7], scale), expected)
+    assert np.array_equal(op.run(x[::-1], scale), expected[::-1])
+    assert np.array_equal(op.run(x.reshape(2, 3, 3, 5), scale), expected.reshape(2, 3, 3))
     assert np.array_equal(op.run(x[0], scale), wanted(x[:1], scale)[0])
     frozen = x.copy()
     frozen.setflags(write=False)
-    assert np.array_equal(op.run(frozen, scale), want)
+    assert np.array_equal(op.run(frozen, scale), expected)
 
 
 @pytest.mark.parametrize(
-    ("change", "kind", "said"),
+    ("change", "kind", "message"),
     [
         (lambda x, s, o: (x.astype(np.float64), s, o), TypeError, "x has dtype float64; expected float32"),
         (lambda x, s, o: (x, s.astype(np.int32), o), TypeError, "scale has dtype int32"),
@@ -107,12 +107,12 @@ def test_strides_and_leading_axes(pack):
         (lambda x, s, o: (x, None, o), TypeError, "scale is a NoneType"),
     ],
 )
-def test_what_is_refused(pack, change, kind, said):
+def test_what_is_refused(pack, change, kind, message):
     x, scale = inputs(2, 3)
     out = np.full((2, 3), -1, np.float32)
-    given = change(x, scale, out)
-    with pytest.raises(kind, match=said):
-        pack.op(NAME).run(given[0], given[1], out=given[2])
+    arguments = change(x, scale, out)
+    with pytest.raises(kind, match=message):
+        pack.op(NAME).run(arguments[0], arguments[1], out=arguments[2])
     assert (out == -1).all()
 
 
@@ -204,16 +204,16 @@ def test_the_library_and_the_manifest_hold_the_same_ops_in_the_same_order(path, 
         ([ops[0], ops[1] | {"kernels": ops[1]["kernels"][::-1]}], "another op, plan or kernel"),
         ([ops[0], ops[1] | {"threads": [1]}], "another op, plan"),
     ]
-    for wrong, said in changed:
+    for wrong, message in changed:
         rewrite(pack, ops=wrong)
-        with pytest.raises(PackInvalid, match=said):
+        with pytest.raises(PackInvalid, match=message):
             haotuner.load(pack)
     rewrite(pack, ops=ops)
     haotuner.load(pack).close()
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"kind": "Row sum"}, "plain name"),
         ({"kind": "dense"}, "not named after|unknown|dense"),
@@ -238,11 +238,11 @@ def test_the_library_and_the_manifest_hold_the_same_ops_in_the_same_order(path, 
         ({"facts": []}, "facts must be an object"),
     ],
 )
-def test_every_field_of_an_op_is_checked(path, tmp_path, change, said):
+def test_every_field_of_an_op_is_checked(path, tmp_path, change, message):
     pack = Path(shutil.copytree(path, tmp_path / "pack"))
     ops = json.loads((pack / "manifest.json").read_text())["ops"]
     rewrite(pack, ops=[ops[0], ops[1] | change])
-    with pytest.raises(PackInvalid, match=said):
+    with pytest.raises(PackInvalid, match=message):
         haotuner.load(pack)
 
 
@@ -251,14 +251,14 @@ def test_any_changed_bit_of_the_manifest_is_found(path, tmp_path):
     raw = (pack / "manifest.json").read_bytes()
     draw = np.random.default_rng(0)
     for _ in range(400):
-        place, bit = int(draw.integers(len(raw))), int(draw.integers(8))
-        (pack / "manifest.json").write_bytes(raw[:place] + bytes([raw[place] ^ 1 << bit]) + raw[place + 1 :])
+        offset, bit = int(draw.integers(len(raw))), int(draw.integers(8))
+        (pack / "manifest.json").write_bytes(raw[:offset] + bytes([raw[offset] ^ 1 << bit]) + raw[offset + 1 :])
         with pytest.raises(PackInvalid):
             haotuner.load(pack)
     (pack / "manifest.json").write_bytes(raw)
     seal = (pack / "manifest.sha256").read_bytes()
-    for place in range(len(seal)):
-        (pack / "manifest.sha256").write_bytes(seal[:place] + bytes([seal[place] ^ 1]) + seal[place + 1 :])
+    for offset in range(len(seal)):
+        (pack / "manifest.sha256").write_bytes(seal[:offset] + bytes([seal[offset] ^ 1]) + seal[offset + 1 :])
         with pytest.raises(PackInvalid, match="manifest.sha256"):
             haotuner.load(pack)
     (pack / "manifest.sha256").unlink()

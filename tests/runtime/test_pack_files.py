@@ -24,15 +24,15 @@ def library(pack: Path) -> Path:
     return next((pack / "lib").iterdir())
 
 
-def refused(pack: Path, said: str, kind: type[HaotunerError] = PackInvalid) -> None:
-    with pytest.raises(kind, match=said):
+def refused(pack: Path, message: str, kind: type[HaotunerError] = PackInvalid) -> None:
+    with pytest.raises(kind, match=message):
         haotuner.load(pack)
 
 
 def test_every_kind_of_damage_to_the_library(copied):
     path, good = library(copied), library(copied).read_bytes()
-    for place in (0, 5, 18, 4096, len(good) // 2, len(good) - 1):
-        path.write_bytes(good[:place] + bytes([good[place] ^ 1]) + good[place + 1 :])
+    for offset in (0, 5, 18, 4096, len(good) // 2, len(good) - 1):
+        path.write_bytes(good[:offset] + bytes([good[offset] ^ 1]) + good[offset + 1 :])
         refused(copied, "sha256")
     for size in (0, 1, 64, len(good) - 1):
         path.write_bytes(good[:size])
@@ -178,9 +178,9 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
 
 @pytest.mark.parametrize("case", HOSTILE)
 def test_hostile_manifests(tmp_path, case):
-    raw, said = HOSTILE[case]
+    raw, message = HOSTILE[case]
     put_manifest(tmp_path, raw)
-    refused(tmp_path, said)
+    refused(tmp_path, message)
 
 
 def test_the_manifest_that_the_hostile_ones_are_made_from_is_read(tmp_path):
@@ -215,8 +215,8 @@ def verify(pack: Path, *more: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def test_verify_from_the_command_line(made, copied):
-    sound = verify(made.path, "--json")
+def test_verify_from_the_command_line(built_pack, copied):
+    sound = verify(built_pack.path, "--json")
     assert (sound.returncode, json.loads(sound.stdout)) == (0, {"ok": True, "problems": []}), sound.stderr
     path = library(copied)
     path.write_bytes(path.read_bytes()[:-1])
@@ -227,7 +227,7 @@ def test_verify_from_the_command_line(made, copied):
     assert subprocess.run([sys.executable, "-m", "haotuner.pack"], capture_output=True, check=False).returncode == 2
 
 
-def test_verify_finds_a_wrong_kernel(made, tmp_path, monkeypatch):
+def test_verify_finds_a_wrong_kernel(built_pack, tmp_path, monkeypatch):
     """A kernel that forgets one step of k is found, although it is fast and never crashes."""
     from haotuner.backends.cpu import compile as cpu_compile
     from haotuner.microkernels.cpu import dense as cpu_dense
@@ -249,11 +249,11 @@ def test_verify_finds_a_wrong_kernel(made, tmp_path, monkeypatch):
     # Without its cache of programs, in which other tests left the right ones.
     monkeypatch.setattr(cpu_compile, "_functions_by_symbol", cpu_compile._functions_by_symbol.__wrapped__)
     level = best_level()
-    made = make_pack(tmp_path / "wrong", [packed_op(DENSE, LANES[level], 2 * LANES[level], (1,))], level)
-    assert any("wrong results" in problem for problem in problems_of(made.path))
+    wrong_pack = make_pack(tmp_path / "wrong", [packed_op(DENSE, LANES[level], 2 * LANES[level], (1,))], level)
+    assert any("wrong results" in problem for problem in problems_of(wrong_pack.path))
 
 
-def test_a_pack_that_moves_or_vanishes_serves_on(made, copied, weight, tmp_path):
+def test_a_pack_that_moves_or_vanishes_serves_on(built_pack, copied, weight, tmp_path):
     with haotuner.load(copied, threads=2) as pack:
         linear = pack.op(DENSE).bind(weight)
         before = linear(rows(9))
@@ -275,7 +275,7 @@ def test_a_read_only_pack_is_served(copied, weight):
         path.chmod(0o755)
 
 
-def test_a_pack_is_replaced_in_one_step(made, copied, weight):
+def test_a_pack_is_replaced_in_one_step(built_pack, copied, weight):
     """Readers that open the pack again and again while it is replaced see one or the other, never a mix."""
     import threading
 

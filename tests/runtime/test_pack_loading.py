@@ -18,11 +18,11 @@ from tests.runtime.packs import packed_op
 from tests.runtime.test_pack_files import library, refused, verify
 
 
-def test_a_pack_that_is_loaded_while_it_is_replaced(made, copied, weight, tmp_path):
+def test_a_pack_that_is_loaded_while_it_is_replaced(built_pack, copied, weight, tmp_path):
     """A reader gets the old pack or the new one and never an error: its files come from one folder, or it begins again."""
     other = c_pack(tmp_path / "other", [packed_op(DENSE, 4, 8, (1,))])  # another library, so another name in lib/
     sources = []
-    for pack in (made.path, other):
+    for pack in (built_pack.path, other):
         library(pack)
         sources.append((tmp_path / f"{pack.name}.keep", json.loads((pack / "manifest.json").read_text())))
         sources[-1][0].write_bytes(library(pack).read_bytes())
@@ -52,7 +52,7 @@ def test_a_pack_that_is_loaded_while_it_is_replaced(made, copied, weight, tmp_pa
 
 
 @pytest.mark.parametrize("turn", range(3))
-def test_files_that_change_between_two_looks_are_read_again(made, copied, monkeypatch, turn):
+def test_files_that_change_between_two_looks_are_read_again(built_pack, copied, monkeypatch, turn):
     """Each place where a replacement can come between: the manifest, the hash, the mapping."""
     from haotuner.runtime import library as module
 
@@ -74,9 +74,9 @@ def test_files_that_change_between_two_looks_are_read_again(made, copied, monkey
         if name != "_load":
             exchange()
             return real(*arguments, **more)
-        found = real(*arguments, **more)
+        result = real(*arguments, **more)
         exchange()
-        return found
+        return result
 
     monkeypatch.setattr(module, name, around)
     haotuner.load(copied).close()

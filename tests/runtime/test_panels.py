@@ -39,15 +39,15 @@ def test_the_library_lays_out_what_numpy_does(pack, name, monkeypatch):
         wide = np.zeros((2 * weight.shape[0], 3 * weight.shape[1]), np.float32)
         strided, frozen, column_major = wide[::2, ::3], weight.copy(), np.asfortranarray(weight)
         strided[...], frozen.flags.writeable = weight, False
-        want = np.full((op.panels, op.k, op.pw), 7, np.float32)
-        panels_by_numpy(op, weight, want)
-        for given in (weight, strided, frozen, column_major, weight.copy()):
-            linear = opened.op(name).bind(given)
+        expected = np.full((op.panels, op.k, op.pw), 7, np.float32)
+        panels_by_numpy(op, weight, expected)
+        for array in (weight, strided, frozen, column_major, weight.copy()):
+            linear = opened.op(name).bind(array)
             panels = np.from_dlpack(linear.bound.packed)
-            assert panels.shape == want.shape and panels.tobytes() == want.tobytes()
+            assert panels.shape == expected.shape and panels.tobytes() == expected.tobytes()
             assert linear.weight().tobytes() == weight.tobytes()
         monkeypatch.setattr(weights, "floats_of_panels", lambda *_: 0)
-        assert np.from_dlpack(opened.op(name).bind(weight).bound.packed).tobytes() == want.tobytes()
+        assert np.from_dlpack(opened.op(name).bind(weight).bound.packed).tobytes() == expected.tobytes()
 
 
 def test_a_weight_moves_between_packs_whoever_laid_it_out(pack, monkeypatch):
@@ -56,7 +56,7 @@ def test_a_weight_moves_between_packs_whoever_laid_it_out(pack, monkeypatch):
         patch.setattr(weights, "floats_of_panels", lambda *_: 0)
         old = haotuner.load(pack)
         linear = old.op(OPS[2]).bind(np.nan_to_num(weight, nan=1, posinf=1, neginf=1))
-    want, new = linear(x), haotuner.load(pack)
+    expected, new = linear(x), haotuner.load(pack)
     old.hand_over(new)
-    np.testing.assert_array_equal(linear(x), want)
+    np.testing.assert_array_equal(linear(x), expected)
     new.close()

@@ -42,7 +42,7 @@ def attention(softmax: bool = True, caches: bool = False) -> Graph:
     g = GraphBuilder()
     x = g.input("x", (B, T, 16))
     wide = g.add("contract", x, g.constant(numbers(16, 3 * WIDTH)), labels="btk,kn->btn")
-    query, key, value = (by_head(g, wide, place * WIDTH) for place in range(3))
+    query, key, value = (by_head(g, wide, index * WIDTH) for index in range(3))
     if caches:
         pasts = [g.input(name, (B, HEADS, P, DEPTH)) for name in ("past_k", "past_v")]
         key, value = (g.add("concat", past, new, axis=2) for past, new in zip(pasts, (key, value), strict=True))

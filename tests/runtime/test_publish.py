@@ -79,21 +79,21 @@ def put_manifest(pack: Path, change: Any) -> None:
     [("arch", "sm_90/../../victim"), ("id", "../../home/app"), ("id", "a/b"), ("id", ".."), ("arch", ".x"), ("arch", ""),
      ("id", "a\n"), ("arch", "a" * 300), ("id", 5), ("arch", None)],
 )  # fmt: skip
-def test_a_device_is_named_by_a_plain_word(made, tmp_path, key, value):
-    pack = Path(shutil.copytree(made.path, tmp_path / "in" / "pack"))
+def test_a_device_is_named_by_a_plain_word(built_pack, tmp_path, key, value):
+    pack = Path(shutil.copytree(built_pack.path, tmp_path / "in" / "pack"))
     put_manifest(pack, lambda document: document["device"].update({key: value}))
     with pytest.raises(PackInvalid, match=f"device.{key}|text|control"):
         read_manifest(pack)
     before = seen(tmp_path)
-    assert main(["merge", str(pack), str(made.path), "--out", str(tmp_path / "out")]) == 5
+    assert main(["merge", str(pack), str(built_pack.path), "--out", str(tmp_path / "out")]) == 5
     assert seen(tmp_path) == before
 
 
-def test_a_merge_that_is_refused_writes_nothing(made, tmp_path):
-    pack = Path(shutil.copytree(made.path, tmp_path / "pack"))
+def test_a_merge_that_is_refused_writes_nothing(built_pack, tmp_path):
+    pack = Path(shutil.copytree(built_pack.path, tmp_path / "pack"))
     put_manifest(pack, lambda document: document["device"].update(arch="armv9"))
     before = seen(tmp_path)
-    assert main(["merge", str(pack), str(made.path), "--out", str(tmp_path / "out")]) == 5
+    assert main(["merge", str(pack), str(built_pack.path), "--out", str(tmp_path / "out")]) == 5
     assert seen(tmp_path) == before and not list(tmp_path.glob(".*"))
 
 
@@ -190,15 +190,15 @@ DEATHS = [
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str, bool], Path]:
     """Folders with what a process left at ``out`` that was killed at a step."""
-    found = {death: tmp_path_factory.mktemp("killed") for death in DEATHS}
-    for (_, _, earlier), folder in found.items():
+    folders = {death: tmp_path_factory.mktemp("killed") for death in DEATHS}
+    for (_, _, earlier), folder in folders.items():
         if earlier:
             publish(folder / "out", files(1), lambda _: None)
-    told = [(str(folder / "out"), step, way) for (step, way, _), folder in found.items()]
+    deaths = [(str(folder / "out"), step, way) for (step, way, _), folder in folders.items()]
     new = json.dumps({name: data.hex() for name, data in files(2).items()})
-    ran = subprocess.run([sys.executable, "-c", DIES, json.dumps(told), new], check=True, capture_output=True, text=True)
-    assert ran.stdout.split() == [str(-signal.SIGKILL)] * len(told)
-    return found
+    ran = subprocess.run([sys.executable, "-c", DIES, json.dumps(deaths), new], check=True, capture_output=True, text=True)
+    assert ran.stdout.split() == [str(-signal.SIGKILL)] * len(deaths)
+    return folders
 
 
 @pytest.mark.parametrize(("step", "way", "earlier"), DEATHS)
@@ -237,10 +237,10 @@ def test_a_check_that_fails_leaves_nothing(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_weights_that_are_a_link_are_not_merged(made, tmp_path):
-    pack = Path(shutil.copytree(made.path, tmp_path / "pack"))
+def test_weights_that_are_a_link_are_not_merged(built_pack, tmp_path):
+    pack = Path(shutil.copytree(built_pack.path, tmp_path / "pack"))
     (library,) = (pack / "lib").iterdir()
     library.rename(tmp_path / "library")
     library.symlink_to(tmp_path / "library")
-    assert main(["merge", str(pack), str(made.path), "--out", str(tmp_path / "out")]) == 5
+    assert main(["merge", str(pack), str(built_pack.path), "--out", str(tmp_path / "out")]) == 5
     assert not (tmp_path / "out").exists()

@@ -33,8 +33,8 @@ class Net(Nodes):
         super().__init__(x=(dtype, *shape))
 
     def bytes_of(self, x: str, scale: float, zero: Any) -> str:
-        told = (np.float32(scale), zero)
-        return str(self("DequantizeLinear", self("QuantizeLinear", x, *told), *told))
+        parameters = (np.float32(scale), zero)
+        return str(self("DequantizeLinear", self("QuantizeLinear", x, *parameters), *parameters))
 
     def weight(self, values: Any, zero: Any = 0, axis: int = 0) -> str:
         scales = np.linspace(0.005, 0.01, values.shape[axis], dtype=np.float32)
@@ -46,10 +46,10 @@ def net() -> Graph:
     n = Net(dimension("b"), 3, dimension("h"), dimension("w"))
     x = n.bytes_of(n.x, 0.02, np.uint8(117))
     bias = DRAW.standard_normal(8).astype(np.float32)
-    one = n("Relu", n("Conv", x, n.weight(WEIGHTS["first"]), bias, pads=[1, 1, 1, 1], strides=[2, 2]))
-    one = n.bytes_of(one, 0.03, np.int8(-100))
-    deep = n("Conv", one, n.weight(WEIGHTS["first"][:, :1]), pads=[1, 1, 1, 1], group=8)
-    two = n("Add", n.bytes_of(deep, 0.02, np.int8(3)), one)
+    first = n("Relu", n("Conv", x, n.weight(WEIGHTS["first"]), bias, pads=[1, 1, 1, 1], strides=[2, 2]))
+    first = n.bytes_of(first, 0.03, np.int8(-100))
+    deep = n("Conv", first, n.weight(WEIGHTS["first"][:, :1]), pads=[1, 1, 1, 1], group=8)
+    two = n("Add", n.bytes_of(deep, 0.02, np.int8(3)), first)
     rows = n("Flatten", n("GlobalAveragePool", two))
     rows = n.bytes_of(rows, 0.01, np.uint8(0))
     last = n("Gemm", rows, n.weight(WEIGHTS["last"], 60, 1), DRAW.standard_normal(21).astype(np.float32))
@@ -90,9 +90,9 @@ def images() -> Graph:
     """A convolution of images of both signs, then a depthwise one of what is never negative: its pads are zeros."""
     n = Net(dimension("b"), 3, dimension("h"), dimension("w"))
     bias = BIAS["image"].reshape(1, 8, 1, 1)
-    one = n("Relu", quantised_layer(n, n.x, WEIGHTS["first"], np.float32(0.01), bias, "ConvInteger", pads=[1, 1, 1, 1]))
+    first = n("Relu", quantised_layer(n, n.x, WEIGHTS["first"], np.float32(0.01), bias, "ConvInteger", pads=[1, 1, 1, 1]))
     settings: dict[str, Any] = {"pads": [1, 1, 1, 1], "group": 8}
-    two = quantised_layer(n, one, WEIGHTS["first"][:, :1], np.float32(0.02), bias, "ConvInteger", **settings)
+    two = quantised_layer(n, first, WEIGHTS["first"][:, :1], np.float32(0.02), bias, "ConvInteger", **settings)
     return dequantised_by_rows(n.g.finish(two))
 
 
@@ -103,7 +103,7 @@ SCALES = {"dense": MORE.uniform(0.01, 0.02, 96).astype(np.float32), "conv": MORE
 def in_full() -> dict[str, Any]:
     """Weights of bytes as the real numbers that a file makes of them."""
     return {
-        name: one.astype(np.float32) * SCALES[name].reshape(-1, *[1] * (one.ndim - 1)) for name, one in WIDE.items()
+        name: weight.astype(np.float32) * SCALES[name].reshape(-1, *[1] * (weight.ndim - 1)) for name, weight in WIDE.items()
     }  # fmt: skip
 
 
@@ -119,7 +119,7 @@ GRAPHS = {"net": net(), "dynamic": dynamic(), "block": block(), "images": images
 
 
 def ops(graph: Graph) -> list[Op]:
-    return [one.op for one in Greedy(graph).steps if isinstance(one, Product)]
+    return [step.op for step in Greedy(graph).steps if isinstance(step, Product)]
 
 
 def specs(*texts: str) -> list[Op]:
@@ -149,10 +149,10 @@ def test_products_of_bytes_take_scales_bias_and_rounding_along() -> None:
 def test_bytes_are_those_of_the_plain_graph_to_a_step_and_sums_exactly(pack: Path, shape: tuple[int, ...]) -> None:
     x = np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)
     with haotuner.load(pack, threads=2) as opened:
-        (found,) = opened.model("net").run({"x": x}).values()
-        (want,) = interpret(GRAPHS["net"], {"x": x}).values()
-        steps = np.abs(found - want) / 0.05
-        assert steps.max() < 1.01 and (steps > 0.5).mean() < 0.1 and np.ptp(want) > 0.5
+        (output,) = opened.model("net").run({"x": x}).values()
+        (expected,) = interpret(GRAPHS["net"], {"x": x}).values()
+        steps = np.abs(output - expected) / 0.05
+        assert steps.max() < 1.01 and (steps > 0.5).mean() < 0.1 and np.ptp(expected) > 0.5
         every, wanted_of = opened.model("dynamic").run({"x": x}), interpret(GRAPHS["dynamic"], {"x": x})
         for name, got in every.items():
             assert got.dtype == np.int32
@@ -188,33 +188,33 @@ def test_a_block_of_dynamically_quantised_layers_answers_as_its_formula(
     centred, scale, _ = quantised(x)
     up = (centred @ UP.astype(np.float64)) * (scale * np.linspace(0.002, 0.004, 40, dtype=np.float32)) + BIAS["up"]
     centred, scale, _ = quantised((up / (1 + np.exp(-up))).astype(np.float32))
-    want = (centred @ DOWN.astype(np.float64)) * (scale * np.float32(0.003)) + BIAS["down"] + x
+    expected = (centred @ DOWN.astype(np.float64)) * (scale * np.float32(0.003)) + BIAS["down"] + x
     with haotuner.load(pack, threads=threads) as opened:
-        (found,) = opened.model("block").run({"x": x}).values()
+        (output,) = opened.model("block").run({"x": x}).values()
     step = float(scale) * 0.003 * 127  # of one byte that is rounded to the other side
-    far = np.abs(found - want)
-    assert far.max() <= 2.01 * step and (far > 1e-5 * np.abs(want).max()).mean() < 0.05
+    far = np.abs(output - expected)
+    assert far.max() <= 2.01 * step and (far > 1e-5 * np.abs(expected).max()).mean() < 0.05
 
 
 @pytest.mark.parametrize("shape", [(1, 3, 9, 12), (3, 3, 17, 8)])
 def test_dynamically_quantised_images_are_those_of_the_plain_graph(pack: Path, shape: tuple[int, ...]) -> None:
     x = np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)
-    (want,) = interpret(GRAPHS["images"], {"x": x}).values()
+    (expected,) = interpret(GRAPHS["images"], {"x": x}).values()
     with haotuner.load(pack, threads=2) as opened:
-        (found,) = opened.model("images").run({"x": x}).values()
-    assert np.abs(found - want).max() < 1e-2 * np.abs(want).max()
-    assert (np.abs(found - want) > 1e-5 * np.abs(want).max()).mean() < 0.05
+        (output,) = opened.model("images").run({"x": x}).values()
+    assert np.abs(output - expected).max() < 1e-2 * np.abs(expected).max()
+    assert (np.abs(output - expected) > 1e-5 * np.abs(expected).max()).mean() < 0.05
 
 
 def test_weights_that_are_bytes_lie_so_in_a_pack_and_are_real_when_loaded(pack: Path) -> None:
     x = np.random.default_rng(4).standard_normal((2, 8, 11, 13)).astype(np.float32)
-    bytes_of = sum(one.size for one in WIDE.values())
-    held = (pack / "models" / "alone.weights").stat().st_size
-    assert bytes_of <= held < 1.3 * bytes_of
+    bytes_of = sum(weight.size for weight in WIDE.values())
+    file_bytes = (pack / "models" / "alone.weights").stat().st_size
+    assert bytes_of <= file_bytes < 1.3 * bytes_of
     with haotuner.load(pack, threads=2) as opened:
-        found = opened.model("alone").run({"x": x})
-    for name, want in interpret(GRAPHS["alone"], {"x": x}).items():
-        np.testing.assert_allclose(found[name], want, rtol=0, atol=1e-5 * np.abs(want).max())
+        outputs = opened.model("alone").run({"x": x})
+    for name, expected in interpret(GRAPHS["alone"], {"x": x}).items():
+        np.testing.assert_allclose(outputs[name], expected, rtol=0, atol=1e-5 * np.abs(expected).max())
 
 
 @pytest.mark.parametrize("zero", [0, 41, 128, 255])
@@ -223,10 +223,10 @@ def test_sums_are_exact_whatever_the_zero_points(zero: int, middle: int) -> None
     n = Net(dimension("m"), 8, dtype="uint8")
     graph = n.g.finish(n("MatMulInteger", n.x, WEIGHTS["last"], np.uint8(zero), np.uint8(middle)))
     x = DRAW.integers(0, 256, (5, 8), np.uint8)
-    want = (x.astype(np.int32) - zero) @ (WEIGHTS["last"].astype(np.int32) - middle)
-    (found,) = interpret(graph, {"x": x}).values()
-    np.testing.assert_array_equal(found, want)
-    assert all(one.kind == "dense" for one in ops(graph)) and ops(graph)
+    expected = (x.astype(np.int32) - zero) @ (WEIGHTS["last"].astype(np.int32) - middle)
+    (output,) = interpret(graph, {"x": x}).values()
+    np.testing.assert_array_equal(output, expected)
+    assert all(op.kind == "dense" for op in ops(graph)) and ops(graph)
 
 
 def test_weights_that_no_kernel_of_bytes_takes_stay_real() -> None:

@@ -28,7 +28,7 @@ MODELS = {
 
 @pytest.fixture(scope="module")
 def resized(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, dict[str, Graph]]]:
-    graphs = {name: graph_of(made, None, {}) for name, made in MODELS.items()}
+    graphs = {name: graph_of(proto, None, {}) for name, proto in MODELS.items()}
     path = model_pack(tmp_path_factory.mktemp("resized") / "pack", graphs, tuned=False, exact=False)
     with haotuner.load(path, threads=1) as pack:
         yield pack, graphs
@@ -38,5 +38,5 @@ def resized(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, dic
 @pytest.mark.parametrize("size", [(1, 1), (6, 11), (5, 40), (40, 7)])
 def test_images_of_any_size(name: str, size: tuple[int, int], resized: Any) -> None:
     pack, graphs = resized
-    found = pack.model(name).run({"x": image(*size)})["y"]
-    np.testing.assert_allclose(found, interpret(graphs[name], {"x": image(*size)})["y"], rtol=1e-4, atol=1e-5)
+    output = pack.model(name).run({"x": image(*size)})["y"]
+    np.testing.assert_allclose(output, interpret(graphs[name], {"x": image(*size)})["y"], rtol=1e-4, atol=1e-5)

@@ -22,8 +22,8 @@ def test_every_m_in_the_table_and_some_beyond_is_right(pack, weight):
         assert (out[0] == -7).all() and (out[-1] == -7).all()
 
 
-def test_the_library_and_the_table_agree_for_every_m(made, pack):
-    for op in made.ops.values():
+def test_the_library_and_the_table_agree_for_every_m(built_pack, pack):
+    for op in built_pack.ops.values():
         for index, plan in enumerate(op.plans):
             bulk, top = op.kernels[plan.entries[-1][0][0][0]], len(plan.entries)
             for m in range(1, 4 * LIMIT):
@@ -31,16 +31,16 @@ def test_the_library_and_the_table_agree_for_every_m(made, pack):
                 if m > top:  # whole tiles of the largest shape's first kernel until the rest is in the table
                     extra = -(-(m - top) // bulk["mr"])
                     inside = m - extra * bulk["mr"]
-                want = [(op.kernels[k].name, t) for k, t in plan.entries[inside - 1][0]]
-                found = pack.op(op.name).composition(m, op.plans[index].threads)
+                expected = [(op.kernels[k].name, t) for k, t in plan.entries[inside - 1][0]]
+                composition = pack.op(op.name).composition(m, op.plans[index].threads)
                 joined: dict[str, int] = {bulk.name: extra} if extra else {}
-                for name, tiles in want:
+                for name, tiles in expected:
                     joined[name] = joined.get(name, 0) + tiles
-                assert list(found.parts) == list(joined.items())
-                assert found.share == plan.entries[min(m, top) - 1][1]
+                assert list(composition.parts) == list(joined.items())
+                assert composition.share == plan.entries[min(m, top) - 1][1]
                 last = 0
                 heights = {kernel.name: kernel["mr"] for kernel in op.kernels}
-                for region in found.boxes(
+                for region in composition.boxes(
                     heights.__getitem__, {"m": m, "n": 100}
                 ):  # the rows are covered once, without a gap
                     assert region.box["m"][0] == last
@@ -48,12 +48,12 @@ def test_the_library_and_the_table_agree_for_every_m(made, pack):
                 assert last == m
 
 
-def test_the_same_bits_for_every_thread_count_and_every_composition(made, weight):
+def test_the_same_bits_for_every_thread_count_and_every_composition(built_pack, weight):
     """Each element is one sum in the order of k, whichever kernel computes it: results do not depend on batch or threads."""
     whole = rows(FAR)
     seen = None
     for threads in (1, 2, 3, 7):
-        with haotuner.load(made.path, threads=threads) as pack:
+        with haotuner.load(built_pack.path, threads=threads) as pack:
             linear = pack.op(DENSE).bind(weight)
             y = linear(whole)
             assert seen is None or np.array_equal(y, seen)
@@ -92,23 +92,23 @@ def test_row_strides_of_x_and_out(linear, weight):
     wide = np.zeros((24, 50), np.float32)
     wide[:, :37] = base
     for x in (wide[:, :37], base[::2], base[::-1], base[::-3], np.broadcast_to(base[0], (9, 37)), wide[:, :37][::-1]):
-        want = np.ascontiguousarray(x)
-        assert_right(linear(x), want, weight)
+        contiguous = np.ascontiguousarray(x)
+        assert_right(linear(x), contiguous, weight)
         out = np.full((len(x), 130), 5.0, np.float32)
         linear(x, out=out[:, 7:107])
-        assert_right(out[:, 7:107], want, weight)
+        assert_right(out[:, 7:107], contiguous, weight)
         assert (out[:, :7] == 5).all() and (out[:, 107:] == 5).all()
         upward = np.empty((len(x), 100), np.float32)
         linear(x, out=upward[::-1])
-        assert_right(upward[::-1], want, weight)
+        assert_right(upward[::-1], contiguous, weight)
 
 
 def test_nan_and_infinity_go_where_the_sum_puts_them(linear, weight):
     x = rows(5)
     x[1, 3], x[2, 0], x[3, 5] = np.nan, np.inf, -np.inf
-    y, want = linear(x), reference(x, weight)
+    y, expected = linear(x), reference(x, weight)
     assert np.isnan(y[1]).all()
-    assert np.array_equal(np.isinf(y), np.isinf(want)) and np.array_equal(np.sign(y[2:4]), np.sign(want[2:4]))
+    assert np.array_equal(np.isinf(y), np.isinf(expected)) and np.array_equal(np.sign(y[2:4]), np.sign(expected[2:4]))
     x[...] = np.float32(1e-42)  # denormals are kept, not flushed
     assert np.allclose(linear(x), reference(x, weight), rtol=0, atol=1e-43)
 
@@ -130,9 +130,9 @@ def test_narrower_instruction_sets(tmp_path, level, weight):
 
     if missing_flags(level):
         pytest.skip(f"isa: this host is not {level}")
-    made = make_pack(tmp_path / "pack", [packed_op(DENSE, LANES[level], 2 * LANES[level])], level)
+    built_pack = make_pack(tmp_path / "pack", [packed_op(DENSE, LANES[level], 2 * LANES[level])], level)
     for threads in (1, 2):
-        with haotuner.load(made.path, threads=threads) as pack:
+        with haotuner.load(built_pack.path, threads=threads) as pack:
             linear = pack.op(DENSE).bind(weight)
             for m in (*range(1, 20), 77):
                 assert_right(linear(rows(m)), rows(m), weight)

@@ -34,17 +34,17 @@ def mapped_bytes() -> int:
 
 def bound(pack: Any) -> Callable[[], Any]:
     op = Op.parse(SPEC)
-    found = pack.op(op.name).bind(np.ones((op["f"], op["c"], 3, 3), np.float32))
+    convolution = pack.op(op.name).bind(np.ones((op["f"], op["c"], 3, 3), np.float32))
     x = np.ones((1, op["c"], 5, 20), np.float32)
-    return lambda: found(x)
+    return lambda: convolution(x)
 
 
 def in_a_thread(call: Callable[[], Any]) -> Any:
-    told: list[Any] = []
-    one = threading.Thread(target=lambda: told.append(call()))
-    one.start()
-    one.join()
-    return told[0]
+    results: list[Any] = []
+    thread = threading.Thread(target=lambda: results.append(call()))
+    thread.start()
+    thread.join()
+    return results[0]
 
 
 def faults_of(call: Callable[[], Any]) -> int:
@@ -56,9 +56,9 @@ def faults_of(call: Callable[[], Any]) -> int:
 def test_a_threads_first_call_touches_little(path):
     with haotuner.load(path, threads=1) as pack:
         call = bound(pack)
-        want = call()
+        expected = call()
         assert in_a_thread(lambda: faults_of(call)) < ROOM // resource.getpagesize() + 100
-        assert np.array_equal(in_a_thread(call), want)
+        assert np.array_equal(in_a_thread(call), expected)
 
 
 def test_rooms_go_with_their_thread(path):

@@ -60,13 +60,13 @@ def test_it_is_served(old, weight, threads):
         assert pack.stats()[DENSE]["calls"] > 0
 
 
-def test_it_is_verified_and_handed_over(old, made, weight):
+def test_it_is_verified_and_handed_over(old, built_pack, weight):
     assert verify(old) == []
     assert read_manifest(old).ops[0].tile_rows == (1, 2, 4)
     with haotuner.load(old, threads=2) as pack:
         linear = pack.op(DENSE).bind(weight)
         before = linear(rows(9))
-        with haotuner.load(made.path, threads=2) as new:
+        with haotuner.load(built_pack.path, threads=2) as new:
             pack.hand_over(new)
             assert np.allclose(linear(rows(9)), before, atol=1e-4) and np.array_equal(linear.weight(), weight)
 
@@ -76,13 +76,15 @@ def test_from_c(old, tmp_path):
     assert run([driver, "quiet", old, "2"]).stdout.strip() == "0"
 
 
-def test_beside_a_new_pack_for_a_wider_cpu(old, made, weight, tmp_path):
-    lanes = LANES[made.level]
-    new = make_pack(tmp_path / "new", [packed_op(name, lanes, lanes, (1, 2)) for name in (DENSE, SMALLEST)], made.level)
+def test_beside_a_new_pack_for_a_wider_cpu(old, built_pack, weight, tmp_path):
+    lanes = LANES[built_pack.level]
+    new = make_pack(
+        tmp_path / "new", [packed_op(name, lanes, lanes, (1, 2)) for name in (DENSE, SMALLEST)], built_pack.level
+    )
     both = merge([old, new.path], tmp_path / "both")
     assert verify(both) == []
     with haotuner.load(both, threads=1) as pack:
-        assert pack.manifest.arch == made.level
+        assert pack.manifest.arch == built_pack.level
         assert_right(pack.op(DENSE).bind(weight)(rows(5)), rows(5), weight)
 
 

@@ -57,12 +57,12 @@ def pack(tmp_path_factory: pytest.TempPathFactory) -> Path:
     x = g.input("x", (dimension("batch"), 16))
     weight = np.random.default_rng(0).standard_normal((16, 16)).astype(np.float32)
     y = g.add("contract", x, g.constant(weight), labels="bk,kn->bn")
-    made = model_pack(tmp_path_factory.mktemp("sealed") / "pack", {"net": g.finish(g.map("mul", y, y))})
-    document = json.loads((made / "manifest.json").read_bytes())
+    path = model_pack(tmp_path_factory.mktemp("sealed") / "pack", {"net": g.finish(g.map("mul", y, y))})
+    document = json.loads((path / "manifest.json").read_bytes())
     ranges = {"net": {"batch": [1, 8]}}
     document["tuning"] = {"shapes": "batch=1..8", "seconds": 2.0, "models": {"net": PLAN}, "model_ranges": ranges}
-    put_manifest(made, as_json(document))
-    return made
+    put_manifest(path, as_json(document))
+    return path
 
 
 X = np.random.default_rng(1).standard_normal((3, 16)).astype(np.float32)
@@ -77,7 +77,7 @@ def everything(pack: Path, *, numbers: bool) -> Any:
     with haotuner.load(pack, threads=1) as opened:
         model = opened.model("net")
         assert model.memory_bytes(batch=3) >= 0 and opened.stats() and model.stats()
-        found = model.run({"x": X})
+        outputs = model.run({"x": X})
         for op in opened.ops:
             if op.startswith("dense"):
                 weight = np.ones((16, 16), np.float32)
@@ -86,40 +86,40 @@ def everything(pack: Path, *, numbers: bool) -> Any:
         problems = verify(pack, most_flops=1e6)
         assert all(isinstance(problem, str) for problem in problems)
         not_verified(pack)
-    return next(iter(found.values()))
+    return next(iter(outputs.values()))
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     yield path
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, one in inner:
-        yield from places(one, (*path, key))
+    for key, child in inner:
+        yield from places(child, (*path, key))
 
 
 def changed(document: Any, draw: np.random.Generator) -> Any:
     """A copy with one value exchanged or left out."""
     every = [path for path in places(document) if path]
     *outer, last = every[int(draw.integers(len(every)))]
-    found = json.loads(json.dumps(document))
-    inner = found
+    altered = json.loads(json.dumps(document))
+    inner = altered
     for key in outer:
         inner = inner[key]
     if draw.random() < 0.25:
         del inner[last]
     else:
         inner[last] = VALUES[int(draw.integers(len(VALUES)))]
-    return found
+    return altered
 
 
 def fuzzed(pack: Path, seeds: range, *, numbers: bool) -> tuple[int, int]:
     """How many changes were served, and how many refused."""
     sound = json.loads((pack / "manifest.json").read_bytes())
-    want, served, refused = everything(pack, numbers=False), 0, 0
+    expected, served, refused = everything(pack, numbers=False), 0, 0
     for seed in seeds:
         document = changed(sound, np.random.default_rng(seed))
         put_manifest(pack, as_json(document))
         try:
-            found = everything(pack, numbers=numbers)
+            answer = everything(pack, numbers=numbers)
         except HaotunerError as error:
             refused += 1
             assert str(error), seed
@@ -130,7 +130,7 @@ def fuzzed(pack: Path, seeds: range, *, numbers: bool) -> tuple[int, int]:
             raise AssertionError(f"seed {seed}: {type(error).__name__}: {error}") from error
         else:
             served += 1
-            assert np.array_equal(found, want), seed
+            assert np.array_equal(answer, expected), seed
     return served, refused
 
 
@@ -169,11 +169,11 @@ CHANGES: dict[str, tuple[Any, str]] = {
 @pytest.mark.parametrize("what", CHANGES)
 def test_facts_of_another_type_are_refused(pack, tmp_path, what):
     copy = Path(shutil.copytree(pack, tmp_path / "pack"))
-    change, said = CHANGES[what]
+    change, message = CHANGES[what]
     document = json.loads((copy / "manifest.json").read_bytes())
     change(document)
     put_manifest(copy, as_json(document))
-    with pytest.raises(PackInvalid, match=said):
+    with pytest.raises(PackInvalid, match=message):
         read_manifest(copy)
 
 

@@ -41,64 +41,64 @@ def pack(path: Path, request: pytest.FixtureRequest) -> Iterator[Any]:
 
 def drawn(name: str, **sizes: int) -> dict[str, Any]:
     graph, rng = GRAPHS[name], np.random.default_rng(sum(sizes.values()))
-    shapes = {one: [sizes[str(extent)] for extent in graph.types[one].shape] for one in graph.inputs}
-    return {one: rng.standard_normal(shape).astype(np.float32) for one, shape in shapes.items()}
+    shapes = {tensor: [sizes[str(extent)] for extent in graph.types[tensor].shape] for tensor in graph.inputs}
+    return {tensor: rng.standard_normal(shape).astype(np.float32) for tensor, shape in shapes.items()}
 
 
-def close(found: Any, want: dict[str, Any]) -> None:
-    for one, value in zip(found, want.values(), strict=True):
-        assert one.shape == value.shape
-        np.testing.assert_allclose(one, value, rtol=2e-5, atol=2e-5)
+def close(outputs: Any, expected: dict[str, Any]) -> None:
+    for output, value in zip(outputs, expected.values(), strict=True):
+        assert output.shape == value.shape
+        np.testing.assert_allclose(output, value, rtol=2e-5, atol=2e-5)
 
 
 @pytest.mark.parametrize("name", GRAPHS)
 def test_outputs_come_in_the_file_s_order(pack: Any, name: str) -> None:
     op = pack.op(f"group_{name}")
     for m, n in ((1, 1), (3, 17), (41, 60), (5, 9)):
-        given = drawn(name, m=m, n=n, k=4)
-        want = interpret(GRAPHS[name], given)
-        close(op.run(**given), want)
-        outs = [numerics.Guarded(value.shape) for value in want.values()]
-        into = tuple(one.inner for one in outs)
-        results = op.run(*(numerics.spaced(one, 3) for one in given.values()), out=into)
-        assert all(one is other for one, other in zip(results, into, strict=True))
-        close(results, want)
-        assert not any(one.touched() for one in outs)
+        inputs = drawn(name, m=m, n=n, k=4)
+        expected = interpret(GRAPHS[name], inputs)
+        close(op.run(**inputs), expected)
+        outs = [numerics.Guarded(value.shape) for value in expected.values()]
+        into = tuple(guarded.inner for guarded in outs)
+        results = op.run(*(numerics.spaced(array, 3) for array in inputs.values()), out=into)
+        assert all(result is other for result, other in zip(results, into, strict=True))
+        close(results, expected)
+        assert not any(guarded.touched() for guarded in outs)
 
 
 def test_rows_of_nothing_have_sums_and_no_rows_have_none(pack: Any) -> None:
     for m, n in ((0, 5), (4, 0), (0, 0)):
-        given = drawn("norm", m=m, n=n)
-        close(pack.op("group_norm").run(**given), interpret(GRAPHS["norm"], given))
+        inputs = drawn("norm", m=m, n=n)
+        close(pack.op("group_norm").run(**inputs), interpret(GRAPHS["norm"], inputs))
 
 
 @pytest.mark.filterwarnings("ignore:invalid value")
 def test_a_nan_stays_in_its_row_of_every_output(pack: Any) -> None:
-    given = drawn("norm", m=6, n=37)
-    given["x"][2, 30], given["x"][4] = np.nan, -np.inf
-    want = interpret(GRAPHS["norm"], given)
-    close(pack.op("group_norm").run(**given), want)
-    assert all(np.isnan(one[2]).any() and np.isfinite(one[:2]).all() for one in want.values())
+    inputs = drawn("norm", m=6, n=37)
+    inputs["x"][2, 30], inputs["x"][4] = np.nan, -np.inf
+    expected = interpret(GRAPHS["norm"], inputs)
+    close(pack.op("group_norm").run(**inputs), expected)
+    assert all(np.isnan(output[2]).any() and np.isfinite(output[:2]).all() for output in expected.values())
 
 
 def test_read_only_operands_are_read(pack: Any) -> None:
-    given = drawn("maps", m=5, n=9)
-    for one in given.values():
-        one.flags.writeable = False
-    close(pack.op("group_maps").run(**given), interpret(GRAPHS["maps"], given))
+    inputs = drawn("maps", m=5, n=9)
+    for array in inputs.values():
+        array.flags.writeable = False
+    close(pack.op("group_maps").run(**inputs), interpret(GRAPHS["maps"], inputs))
 
 
 def test_what_is_written_lies_apart(pack: Any) -> None:
-    op, given = pack.op("group_maps"), drawn("maps", m=5, n=9)
-    x, (e, h) = given["x"], (np.empty((5, 9), np.float32) for _ in range(2))
-    for out, said in (
+    op, inputs = pack.op("group_maps"), drawn("maps", m=5, n=9)
+    x, (e, h) = inputs["x"], (np.empty((5, 9), np.float32) for _ in range(2))
+    for out, message in (
         ((e, e), "which is written, too"),
         ((x, h), "which is read meanwhile"),
         ((e, x), "which is read meanwhile"),
         ((e, np.empty((5, 8), np.float32)), "they must be equal"),
         ((e, np.lib.stride_tricks.as_strided(h, (5, 9), (4, 4))), "rows overlap"),
     ):
-        with pytest.raises(ValueError, match=said):
+        with pytest.raises(ValueError, match=message):
             op.run(x, out=out)
     with pytest.raises(TypeError, match="float32"):
         op.run(x, out=(e, h.astype(np.float64)))
@@ -115,10 +115,10 @@ def test_verify_looks_at_every_output(path: Path, monkeypatch: pytest.MonkeyPatc
     beside = numerics._beside
 
     def shifted(op: Any, inputs: Any) -> Any:
-        return {name: (want + 1.0, allowed) for name, (want, allowed) in beside(op, inputs).items()}
+        return {name: (expected + 1.0, allowed) for name, (expected, allowed) in beside(op, inputs).items()}
 
     monkeypatch.setattr(numerics, "_beside", shifted)
-    found = verify(path, most_flops=1e5)
-    assert found and all(" threads=" in one for one in found)
+    problems = verify(path, most_flops=1e5)
+    assert problems and all(" threads=" in problem for problem in problems)
     (op, *_) = joint(GRAPHS["norm"], "norm")
-    assert all(any(f" {one.name}: " in said for said in found) for one in op.meaning.written[:-1])
+    assert all(any(f" {operand.name}: " in problem for problem in problems) for operand in op.meaning.written[:-1])

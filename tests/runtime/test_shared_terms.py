@@ -13,7 +13,7 @@ from haotuner.backends.cpu.backend import rows_of
 from haotuner.runtime.pack import Pack
 from haotuner.spec.op import Op
 from tests.runtime.conftest import rows
-from tests.runtime.packs import LANES, LIMIT, Made, assert_right, best_level, make_pack, packed_op
+from tests.runtime.packs import LANES, LIMIT, BuiltPack, assert_right, best_level, make_pack, packed_op
 
 K = 1061  # no unroll, no cache line divides it; four parts of 256 terms
 NARROW = f"dense_n24_k{K}"  # less than one tile
@@ -21,7 +21,7 @@ WIDER = f"dense_n100_k{K}"  # out of room from 82 rows on at two threads
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Made:
+def shared(tmp_path_factory: pytest.TempPathFactory) -> BuiltPack:
     level = best_level()
     lanes = LANES[level]
     ops = [packed_op(name, lanes, 2 * lanes, splits=("serial", "k", "k")) for name in (NARROW, WIDER)]
@@ -29,7 +29,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Made:
 
 
 @pytest.fixture(params=[1, 2, 3, 7], ids=lambda t: f"threads{t}")
-def pack(shared: Made, request: pytest.FixtureRequest) -> Iterator[Pack]:
+def pack(shared: BuiltPack, request: pytest.FixtureRequest) -> Iterator[Pack]:
     with haotuner.load(shared.path, threads=request.param) as opened:
         yield opened
 
@@ -72,11 +72,11 @@ def test_parts_are_added_in_order_whoever_computes_them(shared):
     with haotuner.load(shared.path, threads=3) as pack:
         linear = pack.op(NARROW).bind(weight)
         x = rows(16, K)
-        want = linear(x)
+        expected = linear(x)
         wrong: list[int] = []
 
         def call() -> None:
-            wrong.extend(i for i in range(300) if not np.array_equal(linear(x), want))
+            wrong.extend(i for i in range(300) if not np.array_equal(linear(x), expected))
 
         callers = [threading.Thread(target=call) for _ in range(6)]
         for caller in callers:
@@ -89,8 +89,8 @@ def test_parts_are_added_in_order_whoever_computes_them(shared):
 def test_room_ends_where_tuning_thinks_it_does(shared):
     """One row more, and the columns are shared: the bits of one thread again, which a sum in parts does not have."""
     weight = weight_of(WIDER)
-    with haotuner.load(shared.path, threads=1) as one, haotuner.load(shared.path, threads=2) as two:
-        whole, parts = one.op(WIDER).bind(weight), two.op(WIDER).bind(weight)
+    with haotuner.load(shared.path, threads=1) as serial, haotuner.load(shared.path, threads=2) as two:
+        whole, parts = serial.op(WIDER).bind(weight), two.op(WIDER).bind(weight)
         most = rows_of("k", Op.parse(WIDER), 2, 10_000)
         assert not np.array_equal(whole(rows(most, K)), parts(rows(most, K)))
         assert np.array_equal(whole(rows(most + 1, K)), parts(rows(most + 1, K)))

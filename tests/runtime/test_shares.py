@@ -22,8 +22,8 @@ def shares(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def work(shares: Path, split: str, n: int, threads: int, regions: Sequence[tuple[int, int]]) -> tuple[list[int], list[int]]:
     """Of each thread its own, and what it has done at the end; ``regions`` are widths and row tiles."""
     words = [str(word) for word in (split, n, threads, *itertools.chain(*regions))]
-    found = [int(word) for word in run([shares, *words]).stdout.split()]
-    own, done = found[:threads], found[threads:]
+    counts = [int(word) for word in run([shares, *words]).stdout.split()]
+    own, done = counts[:threads], counts[threads:]
     assert len(done) == threads and sum(own) == sum(done) >= n * ROWS * sum(tiles for _, tiles in regions)
     return own, done
 

@@ -22,15 +22,15 @@ SIZES = range(1, 49)
 def agree(folder: Path, count: int, seed: int) -> None:
     draw = random.Random(seed)
     chains = [drawn(number, draw, SIZES) for number in range(count)]
-    asked = {"n": Span(first=SIZES[0], last=SIZES[-1])}
-    graph = graph_of(model_of(chains, joined=True), None, {}, lambda inputs: asked)
+    ranges = {"n": Span(first=SIZES[0], last=SIZES[-1])}
+    graph = graph_of(model_of(chains, joined=True), None, {}, lambda inputs: ranges)
     path = model_pack(folder / "pack", {"chains": graph}, tuned=False, exact=False)
-    wanted = np.stack([chain.values for chain in chains])
+    expected = np.stack([chain.values for chain in chains])
     with haotuner.load(path, threads=1) as pack:
         served = pack.model("chains")
-        for place, size in enumerate(SIZES):
-            found = served.run({"x": np.zeros(size, np.float32)})["y"]
-            np.testing.assert_allclose(found, np.broadcast_to(wanted[:, place : place + 1], (count, size)), rtol=1e-6)
+        for column, size in enumerate(SIZES):
+            output = served.run({"x": np.zeros(size, np.float32)})["y"]
+            np.testing.assert_allclose(output, np.broadcast_to(expected[:, column : column + 1], (count, size)), rtol=1e-6)
 
 
 def test_chains_of_sizes_in_c(tmp_path):

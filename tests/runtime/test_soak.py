@@ -27,14 +27,14 @@ def resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
 
 
-def soak(one: Path, other: Path, weight: object, seconds: float) -> None:
+def soak(wider: Path, other: Path, weight: object, seconds: float) -> None:
     bias = np.arange(100, dtype=np.float32)
-    pack = haotuner.load(one, threads=2)
-    kept = pack.op(DENSE).bind(weight, bias)  # handed over and never closed
+    pack = haotuner.load(wider, threads=2)
+    linear = pack.op(DENSE).bind(weight, bias)  # handed over and never closed
     brief = [pack.op(DENSE).bind(weight, bias)]  # of a pack that is closed under its callers
     sizes = (1, 7, 40, 41, 90)
     inputs = {m: np.round(4 * rows(m)) / 4 for m in sizes}
-    wanted = {m: kept(inputs[m]) for m in sizes}
+    expected = {m: linear(inputs[m]) for m in sizes}
     end = time.monotonic() + seconds
     served, closed, turns = [0] * CALLERS, [0] * CALLERS, 0
     early = 0
@@ -46,18 +46,18 @@ def soak(one: Path, other: Path, weight: object, seconds: float) -> None:
         while not served[index] or time.monotonic() < end:  # however crowded the host, everybody is served once
             turn += 1
             m = sizes[turn % len(sizes)]
-            assert np.array_equal(kept(inputs[m], out=out[m]), wanted[m])
+            assert np.array_equal(linear(inputs[m], out=out[m]), expected[m])
             served[index] += 1
             try:
-                assert np.array_equal(brief[0](inputs[m], out=out[m]), wanted[m])
+                assert np.array_equal(brief[0](inputs[m], out=out[m]), expected[m])
             except PackClosed:
                 closed[index] += 1
             if index == 0:  # this one swaps and closes as well
                 turns += 1
-                new = haotuner.load((other, one)[turns % 2], threads=1 + turns % 3)
+                new = haotuner.load((other, wider)[turns % 2], threads=1 + turns % 3)
                 pack.hand_over(new)
                 pack = new
-                second = haotuner.load(one, threads=2)
+                second = haotuner.load(wider, threads=2)
                 brief[0] = second.op(DENSE).bind(weight, bias)
                 if turns % 2:
                     second.close()
@@ -75,7 +75,7 @@ def soak(one: Path, other: Path, weight: object, seconds: float) -> None:
     assert early == 0 or resident() - early < GROWTH_LIMIT
     pack.close()
     with pytest.raises(PackClosed):
-        kept(inputs[1])
+        linear(inputs[1])
 
 
 @pytest.fixture(scope="module")
@@ -85,15 +85,15 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def wide_panels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """As ``other`` with wider panels; kernels in C sum as those do, so results agree bit for bit."""
     return c_pack(tmp_path_factory.mktemp("one") / "pack", [packed_op(DENSE, 4, 8)])
 
 
-def test_five_seconds(one, other, weight):
-    soak(one, other, np.round(4 * weight) / 4, 5)
+def test_five_seconds(wide_panels, other, weight):
+    soak(wide_panels, other, np.round(4 * weight) / 4, 5)
 
 
 @pytest.mark.slow
-def test_a_minute(one, other, weight):
-    soak(one, other, np.round(4 * weight) / 4, 60)
+def test_a_minute(wide_panels, other, weight):
+    soak(wide_panels, other, np.round(4 * weight) / 4, 60)

@@ -83,26 +83,29 @@ def test_stages_are_right_for_every_size_and_for_rows_without_room(pack: Any, sp
     op = Op.parse(spec)
     for m, n in SIZES:
         arrays = drawn(op, m, n)
-        outs = {one.name: numerics.Guarded(op.operand_shape(one, Shape.of(m=m, n=n))) for one in op.meaning.written}
-        into = tuple(outs[one.name].inner for one in pack.op_entry(op.name).in_file_order)
-        spaced = {name: numerics.spaced(one, 3) for name, one in arrays.items()}
+        outs = {
+            operand.name: numerics.Guarded(op.operand_shape(operand, Shape.of(m=m, n=n))) for operand in op.meaning.written
+        }
+        into = tuple(outs[operand.name].inner for operand in pack.op_entry(op.name).in_file_order)
+        spaced = {name: numerics.spaced(array, 3) for name, array in arrays.items()}
         pack.op(op.name).run(**spaced, out=into if len(into) > 1 else into[0])
         assert (
-            CallCase(op, Shape.of(m=m, n=n), arrays).verdict({name: one.inner for name, one in outs.items()}).wrong == 0
+            CallCase(op, Shape.of(m=m, n=n), arrays).verdict({name: guarded.inner for name, guarded in outs.items()}).wrong
+            == 0
         ), (m, n)
-        assert not any(one.touched() for one in outs.values()), (m, n)
+        assert not any(guarded.touched() for guarded in outs.values()), (m, n)
 
 
 @pytest.mark.parametrize("spec", list(SPECS))
 def test_the_bits_are_the_plan_s_whoever_computes_them(path: Path, spec: str) -> None:
-    op, found = Op.parse(spec), []
+    op, outputs = Op.parse(spec), []
     arrays = drawn(op, 2, 5003)
     for threads in (1, 2, THREADS):
         with haotuner.load(path, threads=threads) as opened:
-            made = opened.op(op.name).run(**arrays)
-            found.append(np.concatenate([one.ravel() for one in made]) if isinstance(made, tuple) else made)
-    for other in found[1:]:
-        np.testing.assert_array_equal(other, found[0])
+            result = opened.op(op.name).run(**arrays)
+            outputs.append(np.concatenate([output.ravel() for output in result]) if isinstance(result, tuple) else result)
+    for other in outputs[1:]:
+        np.testing.assert_array_equal(other, outputs[0])
 
 
 @pytest.mark.filterwarnings("ignore:invalid value")
@@ -120,9 +123,9 @@ def test_a_nan_reaches_its_row_and_rows_of_infinities_are_as_numpy_has_them(pack
 
 def test_in_place_and_empty_requests(pack: Any) -> None:
     x = np.random.default_rng(0).standard_normal((2, 1003), dtype=np.float32)
-    want = pack.op("softmax").run(x)
+    expected = pack.op("softmax").run(x)
     pack.op("softmax").run(x, out=x)
-    np.testing.assert_array_equal(x, want)
+    np.testing.assert_array_equal(x, expected)
     assert pack.op("softmax").run(np.zeros((0, 5), np.float32)).shape == (0, 5)
     assert pack.op("softmax").run(np.zeros((2, 0), np.float32)).shape == (2, 0)
 
@@ -146,7 +149,7 @@ def test_stages_are_a_condition_on_the_graph() -> None:
         op = Op.parse(spec)
         family = CpuGenerated(op.meaning)
         along, kernels = family.staged(op, device, 2)
-        assert along == "n" and all("4 parts of a row" in family.decisions(one)["computation"] for one in kernels)
+        assert along == "n" and all("4 parts of a row" in family.decisions(kernel)["computation"] for kernel in kernels)
         assert family.stages(kernels[0]) == StagePlan(along="n", calls=calls, partials=left, parts=4)
         moved = family.bytes_by_level(kernels[0], {"m": 1, "n": 4096}, device)
         assert moved["registers"] > moved["least"]

@@ -20,8 +20,8 @@ from tests.runtime.packs import LANES, LIMIT, best_level, make_pack, packed_op, 
 from tests.runtime.test_life import in_threads
 
 
-def test_a_captured_trace_is_what_tune_reads(made, weight, tmp_path):
-    with haotuner.load(made.path, threads=2) as pack:
+def test_a_captured_trace_is_what_tune_reads(built_pack, weight, tmp_path):
+    with haotuner.load(built_pack.path, threads=2) as pack:
         linear = pack.op(DENSE).bind(weight)
         small = pack.op(SMALLEST).bind(np.ones((1, 1), np.float32))
         linear(rows(5))  # before: not counted
@@ -38,26 +38,26 @@ def test_a_captured_trace_is_what_tune_reads(made, weight, tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["trace.csv"]
 
 
-def test_long_batches_fall_into_close_slots(made):
-    with haotuner.load(made.path, threads=1) as pack:
+def test_long_batches_fall_into_close_slots(built_pack):
+    with haotuner.load(built_pack.path, threads=1) as pack:
         linear = pack.op(SMALLEST).bind(np.ones((1, 1), np.float32))
         for m in (4097, 5000, 100_001, 3_000_000):
             with haotuner.capture(pack) as seen:
                 linear(np.ones((m, 1), np.float32))
-            ((found, count),) = seen.counts()[SMALLEST].items()
-            assert count == 1 and found <= m <= found * (1 + 1 / 64)
+            ((slot, count),) = seen.counts()[SMALLEST].items()
+            assert count == 1 and slot <= m <= slot * (1 + 1 / 64)
 
 
-def test_capture_counts_every_call_of_many_threads(made, weight):
-    with haotuner.load(made.path, threads=1) as pack:
+def test_capture_counts_every_call_of_many_threads(built_pack, weight):
+    with haotuner.load(built_pack.path, threads=1) as pack:
         linear = pack.op(DENSE).bind(weight)
         with haotuner.capture(pack) as seen:
             in_threads(6, lambda index: [linear(rows(index + 1)) for _ in range(200)])
         assert seen.counts()[DENSE] == {m: 200 for m in range(1, 7)}
 
 
-def test_a_capture_that_saw_nothing(made, tmp_path):
-    with haotuner.load(made.path) as pack:
+def test_a_capture_that_saw_nothing(built_pack, tmp_path):
+    with haotuner.load(built_pack.path) as pack:
         seen = haotuner.capture(pack).start()
         seen.stop()
         seen.stop()
@@ -76,11 +76,11 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_pack(tmp_path_factory.mktemp("other") / "pack", [op], level).path
 
 
-def test_packs_are_swapped_under_load(made, other, weight):
+def test_packs_are_swapped_under_load(built_pack, other, weight):
     bias = np.arange(100, dtype=np.float32)
-    pack = haotuner.load(made.path, threads=2)
+    pack = haotuner.load(built_pack.path, threads=2)
     linear = pack.op(DENSE).bind(weight, bias)
-    wanted = {m: linear(rows(m)) for m in range(1, 50)}
+    expected = {m: linear(rows(m)) for m in range(1, 50)}
     stop = threading.Event()
 
     def work(index: int) -> None:
@@ -88,14 +88,14 @@ def test_packs_are_swapped_under_load(made, other, weight):
             opened = pack
             try:
                 for turn in range(30):
-                    new = haotuner.load((other, made.path)[turn % 2], threads=1 + turn % 3)
+                    new = haotuner.load((other, built_pack.path)[turn % 2], threads=1 + turn % 3)
                     opened.hand_over(new)
                     opened = new
             finally:
                 stop.set()
         while not stop.is_set():
             m = np.random.randint(1, 50)
-            assert np.array_equal(linear(rows(m)), wanted[m])
+            assert np.array_equal(linear(rows(m)), expected[m])
 
     in_threads(6, work)
     with pytest.raises(PackClosed):
@@ -103,16 +103,16 @@ def test_packs_are_swapped_under_load(made, other, weight):
     linear(rows(3))
 
 
-def test_warmup_runs_every_linear(made, weight):
-    with haotuner.load(made.path, threads=2) as pack:
+def test_warmup_runs_every_linear(built_pack, weight):
+    with haotuner.load(built_pack.path, threads=2) as pack:
         linears = [pack.op(DENSE).bind(weight) for _ in range(3)]
         with haotuner.capture(pack) as seen:
             pack.warmup()
         assert seen.counts() == {DENSE: {1: 3, LIMIT: 3}} and len(linears) == 3
 
 
-def test_a_swap_to_a_pack_without_the_op_changes_nothing(made, other, weight):
-    with haotuner.load(made.path) as pack, haotuner.load(other) as new:
+def test_a_swap_to_a_pack_without_the_op_changes_nothing(built_pack, other, weight):
+    with haotuner.load(built_pack.path) as pack, haotuner.load(other) as new:
         linear = pack.op(DENSE).bind(weight)
         turned = pack.op(TURNED).bind(np.ones((16, 64), np.float32))
         before = linear(rows(4))
@@ -122,13 +122,13 @@ def test_a_swap_to_a_pack_without_the_op_changes_nothing(made, other, weight):
         assert pack.stats()[DENSE]["calls"] >= 2
 
 
-def test_the_promise_of_batch_invariance(copied, made):
+def test_the_promise_of_batch_invariance(copied, built_pack):
     """Every micro-kernel sums one accumulator an element in the order of k, so the promise holds."""
     rewrite(copied, batch_invariant=True)
     assert verify(copied) == []
     with haotuner.load(copied) as pack:
         assert pack.manifest.batch_invariant
-    with haotuner.load(made.path) as pack:
+    with haotuner.load(built_pack.path) as pack:
         assert not pack.manifest.batch_invariant
 
 
@@ -148,8 +148,8 @@ def test_a_false_promise_of_batch_invariance_is_found(copied, monkeypatch):
     assert any("promises" in problem for problem in verify(copied))
 
 
-def test_a_capture_that_was_never_started_has_nothing_of_others(made, weight, tmp_path):
-    with haotuner.load(made.path, threads=1) as pack:
+def test_a_capture_that_was_never_started_has_nothing_of_others(built_pack, weight, tmp_path):
+    with haotuner.load(built_pack.path, threads=1) as pack:
         linear = pack.op(DENSE).bind(weight)
         with haotuner.capture(pack):
             linear(rows(3))
@@ -159,12 +159,12 @@ def test_a_capture_that_was_never_started_has_nothing_of_others(made, weight, tm
             never.write(tmp_path / "trace.csv")
 
 
-def test_hand_over_to_what_is_no_other_open_pack(made, weight):
-    pack, other = haotuner.load(made.path), haotuner.load(made.path)
+def test_hand_over_to_what_is_no_other_open_pack(built_pack, weight):
+    pack, other = haotuner.load(built_pack.path), haotuner.load(built_pack.path)
     linear = pack.op(DENSE).bind(weight)
     other.close()
     wrong: Any
-    for wrong in (None, pack, made.path, "pack"):
+    for wrong in (None, pack, built_pack.path, "pack"):
         with pytest.raises(UsageError, match="cannot be handed over"):
             pack.hand_over(wrong)
     with pytest.raises(PackClosed):
@@ -173,14 +173,14 @@ def test_hand_over_to_what_is_no_other_open_pack(made, weight):
     pack.close()
 
 
-def test_binding_while_another_thread_warms_up(made, weight):
-    with haotuner.load(made.path, threads=1) as pack:
+def test_binding_while_another_thread_warms_up(built_pack, weight):
+    with haotuner.load(built_pack.path, threads=1) as pack:
         done = threading.Event()
 
         def bind() -> None:
-            kept: list[object] = []
+            linears: list[object] = []
             while not done.is_set():
-                kept = [*kept[-20:], pack.op(DENSE).bind(weight)]
+                linears = [*linears[-20:], pack.op(DENSE).bind(weight)]
 
         def warm() -> None:
             try:
@@ -193,11 +193,11 @@ def test_binding_while_another_thread_warms_up(made, weight):
         assert not [linear for linear in pack.linears() if linear.owner is not pack]
 
 
-def test_binding_while_the_pack_is_handed_over(made, weight):
+def test_binding_while_the_pack_is_handed_over(built_pack, weight):
     """What one thread binds while another hands the pack over is served by the new pack, or the pack is closed for it."""
     lost = 0
     for _ in range(60):
-        old, new = haotuner.load(made.path, threads=1), haotuner.load(made.path, threads=1)
+        old, new = haotuner.load(built_pack.path, threads=1), haotuner.load(built_pack.path, threads=1)
         bound: list[Any] = []
 
         def bind(old: Any = old, bound: list[Any] = bound) -> None:
@@ -222,9 +222,9 @@ def test_binding_while_the_pack_is_handed_over(made, weight):
     assert lost == 0
 
 
-def test_binding_while_the_pack_is_closed(made, weight):
+def test_binding_while_the_pack_is_closed(built_pack, weight):
     for _ in range(100):
-        pack = haotuner.load(made.path, threads=1)
+        pack = haotuner.load(built_pack.path, threads=1)
         bound: list[Any] = []
 
         def bind(pack: Any = pack, bound: list[Any] = bound) -> None:
@@ -245,8 +245,8 @@ def test_binding_while_the_pack_is_closed(made, weight):
                 linear(rows(1))
 
 
-def test_another_weight_for_the_same_linear_and_its_twin(made, weight):
-    with haotuner.load(made.path, threads=1) as pack:
+def test_another_weight_for_the_same_linear_and_its_twin(built_pack, weight):
+    with haotuner.load(built_pack.path, threads=1) as pack:
         linear = pack.op(DENSE).bind(weight, np.ones(100, np.float32))
         twin = linear.twin()
         before = linear(rows(4))
@@ -256,6 +256,6 @@ def test_another_weight_for_the_same_linear_and_its_twin(made, weight):
         assert np.allclose(linear(rows(4)), 2 * (before - 1), atol=1e-4)
     with pytest.raises(PackClosed):
         twin.weight()
-    with haotuner.load(made.path, threads=1) as pack:
+    with haotuner.load(built_pack.path, threads=1) as pack:
         turned = np.random.default_rng(3).standard_normal((16, 64), dtype=np.float32)
         assert np.array_equal(pack.op(TURNED).bind(turned).weight(), turned)

@@ -45,11 +45,11 @@ def drawn(name: str, m: int, seed: int = 0) -> dict[str, Any]:
     return numerics.draw(Op.parse(name), Shape.of(m=m), np.random.default_rng(seed))
 
 
-def bound(pack: Pack, name: str, given: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+def bound(pack: Pack, name: str, operands: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     op = Op.parse(name)
-    constants = {key: given[key] for key, axes in op.epilogue_operands.items() if len(axes) == 1}
-    passed = {key: given[key] for key in op.epilogue_operands if key not in constants}
-    return pack.op(name).bind(given["weight"], **constants), passed
+    constants = {key: operands[key] for key, axes in op.epilogue_operands.items() if len(axes) == 1}
+    passed = {key: operands[key] for key in op.epilogue_operands if key not in constants}
+    return pack.op(name).bind(operands["weight"], **constants), passed
 
 
 @pytest.mark.parametrize("name", OPS)
@@ -76,48 +76,48 @@ def test_the_pack_verifies_and_says_how_weights_lie(folder: Path) -> None:
 
 @pytest.mark.parametrize("name", OPS)
 def test_a_weight_comes_back_as_it_was_bound_and_can_be_replaced(pack: Pack, name: str) -> None:
-    given, other = drawn(name, 5), drawn(name, 5, seed=1)
-    linear, passed = bound(pack, name, given)
-    assert linear.weight().tobytes() == given["weight"].tobytes() and linear.packed_bytes > 0
+    operands, other = drawn(name, 5), drawn(name, 5, seed=1)
+    linear, passed = bound(pack, name, operands)
+    assert linear.weight().tobytes() == operands["weight"].tobytes() and linear.packed_bytes > 0
     twin = linear.twin()
     constants = {key: other[key] for key, axes in Op.parse(name).epilogue_operands.items() if len(axes) == 1}
     linear.rebind(other["weight"], **constants)
-    assert not numerics.check(Op.parse(name), {**other, "x": given["x"], **passed}, linear(given["x"], **passed)).wrong
-    assert twin.weight().tobytes() == given["weight"].tobytes()
+    assert not numerics.check(Op.parse(name), {**other, "x": operands["x"], **passed}, linear(operands["x"], **passed)).wrong
+    assert twin.weight().tobytes() == operands["weight"].tobytes()
 
 
 def test_bits_stand_for_bfloat16_and_read_only_arrays_are_taken(pack: Pack) -> None:
-    given = drawn(BF16, 6)
-    linear, _ = bound(pack, BF16, given)
-    want = linear(given["x"])
-    bits = linear(given["x"].view(np.uint16))
-    assert want.dtype == given["x"].dtype and bits.dtype == np.uint16 and bits.tobytes() == want.tobytes()
-    frozen = given["x"].copy()
+    operands = drawn(BF16, 6)
+    linear, _ = bound(pack, BF16, operands)
+    expected = linear(operands["x"])
+    bits = linear(operands["x"].view(np.uint16))
+    assert expected.dtype == operands["x"].dtype and bits.dtype == np.uint16 and bits.tobytes() == expected.tobytes()
+    frozen = operands["x"].copy()
     frozen.flags.writeable = False
-    assert linear(frozen).tobytes() == want.tobytes()
-    with_bias = pack.op(BF16).bind(given["weight"].view(np.uint16), np.ones(50, np.float32))
-    assert np.allclose(with_bias(given["x"]).astype(np.float32), want.astype(np.float32) + 1, atol=0.1)
+    assert linear(frozen).tobytes() == expected.tobytes()
+    with_bias = pack.op(BF16).bind(operands["weight"].view(np.uint16), np.ones(50, np.float32))
+    assert np.allclose(with_bias(operands["x"]).astype(np.float32), expected.astype(np.float32) + 1, atol=0.1)
     pack.warmup()
 
 
 def test_packs_change_under_typed_linears(folder: Path) -> None:
-    given = drawn(BYTES, 9)
+    operands = drawn(BYTES, 9)
     old = haotuner.load(folder, threads=1)
-    linear, _ = bound(old, BYTES, given)
-    want = linear(given["x"]).tobytes()
+    linear, _ = bound(old, BYTES, operands)
+    expected = linear(operands["x"]).tobytes()
     new = haotuner.load(folder, threads=1)
     old.hand_over(new)
-    assert linear(given["x"]).tobytes() == want
+    assert linear(operands["x"]).tobytes() == expected
     new.close()
     with pytest.raises(haotuner.errors.PackClosed):
-        linear(given["x"])
+        linear(operands["x"])
 
 
 def test_other_types_shapes_and_shared_memory_are_refused(pack: Pack) -> None:
-    given, bytes_ = drawn(BF16, 4), drawn(BYTES, 4)
-    linear, _ = bound(pack, BF16, given)
+    operands, bytes_ = drawn(BF16, 4), drawn(BYTES, 4)
+    linear, _ = bound(pack, BF16, operands)
     scaled, _ = bound(pack, BYTES, bytes_)
-    x, weight = given["x"], given["weight"]
+    x, weight = operands["x"], operands["weight"]
     for wrong in (x.astype(np.float32), x.astype(np.float16), [[1.0]]):
         with pytest.raises(TypeError, match="x "):
             linear(wrong)
@@ -147,11 +147,11 @@ def test_other_types_shapes_and_shared_memory_are_refused(pack: Pack) -> None:
 
 def test_strides_and_guards_are_kept(pack: Pack) -> None:
     for name in (BF16, BYTES):
-        given = drawn(name, 11)
-        linear, _ = bound(pack, name, given)
-        want = linear(given["x"])
-        out = numerics.Guarded(want.shape, Op.parse(name).dtype_of(Op.parse(name).meaning.output))
-        linear(numerics.spaced(given["x"], 3), out=out.inner)
-        assert out.inner.tobytes() == want.tobytes() and not out.touched()
-        linear(given["x"], out=want[::-1])  # rows backwards
-        assert want[::-1].tobytes() == out.inner.tobytes()
+        operands = drawn(name, 11)
+        linear, _ = bound(pack, name, operands)
+        expected = linear(operands["x"])
+        out = numerics.Guarded(expected.shape, Op.parse(name).dtype_of(Op.parse(name).meaning.output))
+        linear(numerics.spaced(operands["x"], 3), out=out.inner)
+        assert out.inner.tobytes() == expected.tobytes() and not out.touched()
+        linear(operands["x"], out=expected[::-1])  # rows backwards
+        assert expected[::-1].tobytes() == out.inner.tobytes()

@@ -134,14 +134,14 @@ def test_the_promise_of_bits_is_checked_for_every_kind(
     honest = Convolution.__call__
 
     def careless(self: Convolution, x: Any, out: Any = None, **inputs: Any) -> Any:
-        found = honest(self, x, out, **inputs)
+        output = honest(self, x, out, **inputs)
         if len(x) > 1 and out is None:
-            found[0].reshape(-1)[0] += 1
-        return found
+            output[0].reshape(-1)[0] += 1
+        return output
 
     monkeypatch.setattr(Convolution, "__call__", careless)
-    found = [problem for problem in verify(promising, most_flops=1e4) if "as promised" in problem]
-    assert {problem.partition(" ")[0] for problem in found} >= {
+    problems = [problem for problem in verify(promising, most_flops=1e4) if "as promised" in problem]
+    assert {problem.partition(" ")[0] for problem in problems} >= {
         Op.parse(spec).name for spec in CONVOLUTIONS + CONVOLUTIONS_ON_TILES
     }
 
@@ -157,8 +157,8 @@ def test_an_image_has_the_bits_of_any_batch_and_weights_come_back(pack: Pack, sp
         served = pack.op(op.name).bind(drawn["weight"], **constants)
         every = served(drawn["x"], **{key: drawn[key] for key in passed})
         assert not numerics.check(op, drawn, every).wrong
-        one = served(drawn["x"][2:], **{key: drawn[key][2:] for key in passed})
-        assert one.tobytes() == every[2:].tobytes()
+        last = served(drawn["x"][2:], **{key: drawn[key][2:] for key in passed})
+        assert last.tobytes() == every[2:].tobytes()
     assert served.weight().tobytes() == drawn["weight"].tobytes()
 
 
@@ -173,12 +173,12 @@ def test_products_take_any_strides_and_what_comes_beside(pack: Pack, spec: str) 
     assert run(*turned).tobytes() == plain.tobytes()
     assert run(x[:, ::-1] if op.option("layout") != "tn" else x[:, :, ::-1], w).tobytes() == plain[:, ::-1].tobytes()
     scaled = run(x, w[:1], scale=0.5, bias=np.ones(plain.shape[-1], np.float32))
-    want = np.asarray(run(x, w[:1]), np.float64) * 0.5 + 1
+    expected = np.asarray(run(x, w[:1]), np.float64) * 0.5 + 1
     assert scaled.shape == plain.shape
     if op.dtype_of(op.meaning.output) == "int32":  # below 2^24 in float32: exact before they are rounded
-        assert np.array_equal(scaled, np.rint(want))
+        assert np.array_equal(scaled, np.rint(expected))
     if op.dtype_of(op.meaning.output) == "fp32":
-        assert np.allclose(scaled, want, rtol=1e-5, atol=1e-5)
+        assert np.allclose(scaled, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("spec", (*PRODUCTS, *PRODUCTS_ON_TILES[1:]))
@@ -252,19 +252,19 @@ def test_odd_tensors_are_right_or_refused_in_words(pack: Pack, data: st.DataObje
         out = None
     try:
         if op.kind == "batch_matmul":
-            found = pack.op(op.name).run(*(given_to[name] for name in passed), out=out)
+            output = pack.op(op.name).run(*(given_to[name] for name in passed), out=out)
         else:
             served = pack.op(op.name).bind(inputs["weight"], **constants)
-            found = served(given_to["x"], out=out, **{name: given_to[name] for name in passed if name != "x"})
+            output = served(given_to["x"], out=out, **{name: given_to[name] for name in passed if name != "x"})
     except (TypeError, ValueError, HaotunerError) as error:
         assert op.name in str(error) or "takes" in str(error), str(error)
         gaps = at != "out" and given_to[at].shape[-1] > 1 and given_to[at].strides[-1] != given_to[at].itemsize
         documented = op.kind != "batch_matmul" and gaps and "inner stride" in str(error)  # an image's rows have no gaps
         assert way not in ("none", "apart") or at == "out" or documented, str(error)
         return
-    assert found.size == 0 or found.shape == out.shape if out is not None else True
+    assert output.size == 0 or output.shape == out.shape if out is not None else True
     if way not in ("axis", "no axis", "longer", "empty", "one", "type"):
-        verdict = numerics.check(op, given_to, np.asarray(found))
+        verdict = numerics.check(op, given_to, np.asarray(output))
         assert not verdict.wrong, f"{op.name} {at} {way}: {verdict}"
 
 

@@ -73,24 +73,24 @@ def weights_of(pack: Path) -> Path:
 
 def damages(sound: bytes, count: int) -> dict[str, bytes]:
     """Flipped bits, zeroed and swapped pages, a repeated chunk, cuts, growth; none is the file itself."""
-    rng, size, made = np.random.default_rng(5), len(sound), dict[str, bytes]()
+    rng, size, damaged = np.random.default_rng(5), len(sound), dict[str, bytes]()
 
     def put(what: str, at: int, data: bytes) -> None:
-        made[f"{what} at {at}"] = sound[:at] + data + sound[at + len(data) :]
+        damaged[f"{what} at {at}"] = sound[:at] + data + sound[at + len(data) :]
 
     for at in (0, size - 1, CHUNK_BYTES - 1, CHUNK_BYTES):
         put("lowest bit", at, bytes([sound[at] ^ 1]))
-    while len(made) < count:
+    while len(damaged) < count:
         at = int(rng.integers(size - 5000))
         put("bit", at, bytes([sound[at] ^ 1 << int(rng.integers(8))]))
         put("sign of zero", at // 4 * 4 + 3, bytes([sound[at // 4 * 4 + 3] ^ 0x80]))
         put("zeros", at, bytes(4096))
         put("floats exchanged", at, sound[at + 4 : at + 8] + sound[at : at + 4])
         put("a page of another place", at, sound[(at + size // 2) % (size - 4096) :][:4096])
-        made[f"cut at {at}"] = sound[:at]
-        made[f"grown by {at}"] = sound + bytes(at % 5000 + 1)
-    made["last chunk twice"] = sound[:-CHUNK_BYTES] + sound[-2 * CHUNK_BYTES : -CHUNK_BYTES]
-    return {what: data for what, data in made.items() if data != sound}
+        damaged[f"cut at {at}"] = sound[:at]
+        damaged[f"grown by {at}"] = sound + bytes(at % 5000 + 1)
+    damaged["last chunk twice"] = sound[:-CHUNK_BYTES] + sound[-2 * CHUNK_BYTES : -CHUNK_BYTES]
+    return {what: data for what, data in damaged.items() if data != sound}
 
 
 def test_damaged_weights_are_not_served(copy):

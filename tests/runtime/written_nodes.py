@@ -22,6 +22,9 @@ class Nodes:
             self.g.input(name, tuple(shape), dtype)
 
     def __call__(self, op: str, *inputs: Any, outputs: int = 1, **attributes: Any) -> Any:
-        names = tuple(one if one is None or isinstance(one, str) else self.g.constant(np.asarray(one)) for one in inputs)
+        names = tuple(
+            operand if operand is None or isinstance(operand, str) else self.g.constant(np.asarray(operand))
+            for operand in inputs
+        )
         values = RULES[op](NodeContext(self.g, op, names, attributes, OPSET, outputs))
         return values if isinstance(values, str) else list(values)

@@ -32,9 +32,9 @@ def quirk(kernel: str) -> float:
 
 def region_us(op: Op, kernel: str, rows: int, parts: int, *, hot: bool) -> float:
     """Rounds of blocks that each compute at a rate that grows with the tile; never faster than memory brings the weight."""
-    found = MicroKernel.parse(kernel)
-    family = family_named(found.family)
-    grid, tile = Grid.of(found, family, op, GPU), family.tile(found).extent
+    microkernel = MicroKernel.parse(kernel)
+    family = family_named(microkernel.family)
+    grid, tile = Grid.of(microkernel, family, op, GPU), family.tile(microkernel).extent
     tiles = grid.tiles(rows)
     area = tile["m"] * tile["n"]
     share = area / (area + 2000.0)  # small tiles move more bytes for each multiply-add
@@ -49,11 +49,11 @@ def region_us(op: Op, kernel: str, rows: int, parts: int, *, hot: bool) -> float
 def true_us(op: Op, composition: Composition, m: int) -> float:
     """One launch a region, one after the other."""
     total, left = 0.0, m
-    for place, (kernel, tiles) in enumerate(composition.parts):
+    for index, (kernel, tiles) in enumerate(composition.parts):
         family = family_named(MicroKernel.parse(kernel).family)
         tall = family.tile(MicroKernel.parse(kernel)).extent["m"]
         rows = left if tiles == WHOLE else tiles * tall
-        total += LAUNCH_US + region_us(op, kernel, rows, sum_parts(composition.share), hot=place > 0)
+        total += LAUNCH_US + region_us(op, kernel, rows, sum_parts(composition.share), hot=index > 0)
         left -= rows
     return total
 

@@ -70,7 +70,7 @@ class FakeLab:
         return self.store.get(trial.key())
 
     def measure(self, trials: Iterable[Trial], goes_on: GoesOn = lambda _: True) -> list[Record]:
-        found = []
+        records = []
         for trial in trials:
             record = self.known(trial)
             if record is None:
@@ -82,9 +82,9 @@ class FakeLab:
                                 session="fake", when=0.0)  # fmt: skip
                 self.store[trial.key()] = record
                 self.measured.append(trial)
-            found.append(record)
+            records.append(record)
             goes_on(record)
-        return found
+        return records
 
     def _outcome(self, trial: Trial) -> Outcome:
         parts = [(MicroKernel.parse(name), tiles) for name, tiles in trial.composition.parts]

@@ -48,7 +48,7 @@ class BusyHost(FakeLab):
         self.now += self.build_s
 
     def measure(self, trials: Iterable[Trial], goes_on: GoesOn = lambda _: True) -> list[Record]:
-        found: list[Record] = []
+        records: list[Record] = []
         for trial in trials:
             if self.known(trial) is None:
                 if not goes_on(None):
@@ -56,9 +56,9 @@ class BusyHost(FakeLab):
                 self.prepare([name for name, _ in trial.composition.parts])
                 self.begun.append(self.now)
                 self.now += self.measure_s
-            found += super().measure([trial])
-            goes_on(found[-1])
-        return found
+            records += super().measure([trial])
+            goes_on(records[-1])
+        return records
 
 
 @pytest.fixture
@@ -84,10 +84,10 @@ def test_one_kernel_is_measured_where_the_first_build_takes_longer_than_the_budg
 
 def test_what_the_first_ops_take_too_long_the_last_ones_are_not_measured_for(monkeypatch: pytest.MonkeyPatch) -> None:
     moments = itertools.count(0.0, 25.0)  # each look at the clock is 25 s later
-    given: list[tuple[float, Effort | None]] = []
+    calls: list[tuple[float, Effort | None]] = []
 
-    def one(*asked: Any) -> Any:
-        given.append((asked[6], asked[9]))
+    def one(*arguments: Any) -> Any:
+        calls.append((arguments[6], arguments[9]))
         return SimpleNamespace(stopped="budget", kernels=())
 
     monkeypatch.setattr("haotuner.tuning.op_tasks.time", SimpleNamespace(monotonic=lambda: next(moments)))
@@ -95,8 +95,8 @@ def test_what_the_first_ops_take_too_long_the_last_ones_are_not_measured_for(mon
     ops = tuple(Op.parse(f"dense:n={n},k=8") for n in (8, 16, 24, 32))
     request: Any = SimpleNamespace(ops=ops, seconds=60.0, zero_measure=False)
     op_tasks.tune_every(request, None, (1,), None, None)  # type: ignore[arg-type]
-    assert [seconds for seconds, _ in given] == pytest.approx([35 / 4, 10 / 3, 0.0, 0.0])
-    assert [effort for _, effort in given] == [None, None, *[Effort(least_kernels=0)] * 2]
+    assert [seconds for seconds, _ in calls] == pytest.approx([35 / 4, 10 / 3, 0.0, 0.0])
+    assert [effort for _, effort in calls] == [None, None, *[Effort(least_kernels=0)] * 2]
 
 
 def test_a_clock_that_was_given_up_lets_nothing_begin() -> None:

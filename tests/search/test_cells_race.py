@@ -102,8 +102,8 @@ def test_a_batch_invariant_plan_of_bf16_has_tiles_or_none() -> None:
     free, (family,) = task(op, "b=4;m=1..512;n=64", 3600.0), families_for(op, "cpu")
     kinds = {typed_source.on_tiles(kernel) for kernel in tune(free, Tiles(core).as_lab(), family).kernels}
     assert kinds == {False, True}
-    kept = tune(replace(free, one_order=True), Tiles(core).as_lab(), family).kernels
-    assert len({typed_source.on_tiles(kernel) for kernel in kept}) == 1
+    kernels = tune(replace(free, one_order=True), Tiles(core).as_lab(), family).kernels
+    assert len({typed_source.on_tiles(kernel) for kernel in kernels}) == 1
 
 
 class Staged(FakeLab):
@@ -111,26 +111,26 @@ class Staged(FakeLab):
 
     def true_us(self, trial: Trial) -> float:
         part = trial.composition.parts[0]
-        rows, one = trial.shape["m"], trial.shape["n"] / 100
+        rows, row_us = trial.shape["m"], trial.shape["n"] / 100
         if "_pt" in part.kernel:
-            return 10 + 1.4 * rows * one / trial.threads
-        return 5 + one * (-(-rows // trial.threads) if trial.composition.share == "m" else rows)
+            return 10 + 1.4 * rows * row_us / trial.threads
+        return 5 + row_us * (-(-rows // trial.threads) if trial.composition.share == "m" else rows)
 
 
 @pytest.mark.parametrize("search", ["", "random"])
 def test_few_long_rows_are_planned_in_stages_on_all_threads(search: str) -> None:
     """Their kernel is behind in every race of single threads, and no plan of one thread has it."""
-    asked = replace(task(SOFTMAX, "m=1,64;n=65536", 3600.0), threads=(1, 2), search=search)
+    search_task = replace(task(SOFTMAX, "m=1,64;n=65536", 3600.0), threads=(1, 2), search=search)
     family, lab = families_for(SOFTMAX, "cpu")[0], Staged(CORE)
-    tuned = tune(asked, lab.as_lab(), family)
-    one, two = tuned.tables
-    assert isinstance(one, CellTable) and isinstance(two, CellTable)
+    tuned = tune(search_task, lab.as_lab(), family)
+    single, two = tuned.tables
+    assert isinstance(single, CellTable) and isinstance(two, CellTable)
     assert "_pt4" in two.at(Shape.of(m=1, n=65536)).parts[0].kernel and two.at(Shape.of(m=1, n=65536)).share == "n"
     assert two.at(Shape.of(m=64, n=65536)).share == "m", "many rows are shared as they are"
-    assert all("_pt" not in entry.parts[0].kernel for entry in one.entries)
-    assert "_pt" not in tuned.kernels[0].name and {part.kernel for table in (one, two) for entry in table.entries
+    assert all("_pt" not in entry.parts[0].kernel for entry in single.entries)
+    assert "_pt" not in tuned.kernels[0].name and {part.kernel for table in (single, two) for entry in table.entries
                                                    for part in entry.parts} <= {k.name for k in tuned.kernels}  # fmt: skip
-    for alone in (replace(asked, one_order=True, search=""), replace(asked, threads=(1,))):
+    for alone in (replace(search_task, one_order=True, search=""), replace(search_task, threads=(1,))):
         lab = Staged(CORE)
         assert all("_pt" not in kernel.name for kernel in tune(alone, lab.as_lab(), family).kernels)
         assert not [name for name in lab.prepared if "_pt" in name]
@@ -142,30 +142,30 @@ class Shared(FakeLab):
     def true_us(self, trial: Trial) -> float:
         return self.us(trial.composition, trial.shape, trial.threads)
 
-    def us(self, one: Composition, shape: Shape, threads: int) -> float:
+    def us(self, composition: Composition, shape: Shape, threads: int) -> float:
         rows, thousands = shape["m"], shape["n"] / 1000
-        if "_pt" in one.parts[0].kernel:
+        if "_pt" in composition.parts[0].kernel:
             return 1 + 1.5 * threads + 0.265 * thousands * rows / threads
-        handoff = 1.5 if rows > 1 and one.share == "m" else 0.0
-        return 1 + handoff + 0.183 * thousands * (-(-rows // threads) if one.share == "m" else rows)
+        handoff = 1.5 if rows > 1 and composition.share == "m" else 0.0
+        return 1 + handoff + 0.183 * thousands * (-(-rows // threads) if composition.share == "m" else rows)
 
 
 def test_each_cell_of_few_long_rows_has_what_is_faster_for_as_many_rows() -> None:
     """What two rows lose in stages says nothing of one row, nor two threads' times of four's."""
     traffic = Traffic.of_range(ShapeRange.parse("m=1..8;n=8192..500000"))
-    asked = Task(op=SOFTMAX, traffic=traffic, budget_s=3600.0, cache="hot", threads=(1, 2, 4))
+    search_task = Task(op=SOFTMAX, traffic=traffic, budget_s=3600.0, cache="hot", threads=(1, 2, 4))
     lab = Shared(CORE)
-    tuned = tune(asked, lab.as_lab(), families_for(SOFTMAX, "cpu")[0])
+    tuned = tune(search_task, lab.as_lab(), families_for(SOFTMAX, "cpu")[0])
     ways = [Composition.of(kernel.name, share="n" if "_pt" in kernel.name else "m") for kernel in tuned.kernels]
     *_, table = tuned.tables
     assert isinstance(table, CellTable) and table.threads == 4
     for m, n in ((m, n) for m in (1, 2, 3, 4, 8) for n in (30_000, 100_000, 300_000, 500_000)):
         shape = Shape.of(m=m, n=n)
-        best = min(lab.us(one, shape, 4) for one in ways)
+        best = min(lab.us(way, shape, 4) for way in ways)
         assert lab.us(table.at(shape), shape, 4) <= 1.12 * best, (shape, table.at(shape))
-    for shape, found in table.measured.items():
-        for one, us in ((one, us) for one, us in found.items() if one.share != SERIAL):
-            assert us == pytest.approx(lab.us(one, shape, 4), rel=0.02), "timed on as many threads"
+    for shape, times in table.measured.items():
+        for composition, us in ((composition, us) for composition, us in times.items() if composition.share != SERIAL):
+            assert us == pytest.approx(lab.us(composition, shape, 4), rel=0.02), "timed on as many threads"
 
 
 class Filtering(FakeLab):
@@ -178,14 +178,19 @@ class Filtering(FakeLab):
 
 def test_two_families_race_and_each_shape_gets_the_faster() -> None:
     op = Op.parse("conv2d:c=64,f=64,r=3,s=3,pad=1")
-    families = tuple(one for one in families_for(op, "cpu") if one.name in ("cpu_conv_fp32", "cpu_conv_winograd_fp32"))
-    asked = replace(task(op, "b=1;h=8..64;w=h", 3600.0), threads=(1,))
-    tuned = tune(asked, Filtering(CORE).as_lab(), families)
+    families = tuple(
+        family for family in families_for(op, "cpu") if family.name in ("cpu_conv_fp32", "cpu_conv_winograd_fp32")
+    )
+    search_task = replace(task(op, "b=1;h=8..64;w=h", 3600.0), threads=(1,))
+    tuned = tune(search_task, Filtering(CORE).as_lab(), families)
     (table,) = tuned.tables
     assert isinstance(table, CellTable)
     chosen = {entry.parts[0].kernel.split("__")[0] for entry in table.entries}
     assert chosen == {"cpu_conv_fp32", "cpu_conv_winograd_fp32"} and {kernel.family for kernel in tuned.kernels} == chosen
-    for alone in (replace(asked, one_order=True), replace(asked, budget_s=0.0)):  # bits of one order; predictions alone
+    for alone in (
+        replace(search_task, one_order=True),
+        replace(search_task, budget_s=0.0),
+    ):  # bits of one order; predictions alone
         assert {kernel.family for kernel in tune(alone, Filtering(CORE).as_lab(), families).kernels} == {"cpu_conv_fp32"}
 
 
@@ -222,7 +227,7 @@ class Slower(FakeLab):
 
     def true_us(self, trial: Trial) -> float:
         op = trial.known_op
-        (family,) = [one for one in families_for(op, "cpu") if one.name == "cpu_conv_fp32"]
+        (family,) = [family for family in families_for(op, "cpu") if family.name == "cpu_conv_fp32"]
         kernel = MicroKernel.parse(trial.composition.parts[0].kernel)
         us = predicted_us(task(op, "b=1;h=8;w=8", 1.0), family, self.device, None, [kernel], [trial.shape])[0, 0]
         return float(us) * (1.5 if trial.shape["h"] > 20 else 2.0)
@@ -231,24 +236,24 @@ class Slower(FakeLab):
 def test_calls_at_shapes_without_a_time_take_what_the_analysis_is_off_at_those_around_them() -> None:
     """By the roofline an image of two rows would take a third of what its tiles take."""
     op = Op.parse("conv2d:c=64,f=64,r=3,s=3,pad=1")
-    (family,) = [one for one in families_for(op, "cpu") if one.name == "cpu_conv_fp32"]
+    (family,) = [family for family in families_for(op, "cpu") if family.name == "cpu_conv_fp32"]
     lab = Slower(CORE)
     tuned = tune(task(op, "b=1;h=8,12,40,60;w=h", 3600.0), lab.as_lab(), family)
     timed, between, small = (Shape.of(b=1, h=h, w=h) for h in (40, 45, 2))
-    found = calls_us(tuned, [timed, between, small, between], CORE)
+    us = calls_us(tuned, [timed, between, small, between], CORE)
     (table,) = tuned.tables
     assert isinstance(table, CellTable)
-    assert found[0] == table.measured[timed][table.at(timed)] and found[1] == found[3]
+    assert us[0] == table.measured[timed][table.at(timed)] and us[1] == us[3]
     plan = [Trial.of(op, table.at(shape), shape, threads=1, cache="hot") for shape in (between, small)]
-    np.testing.assert_allclose(found[1:3], [lab.true_us(one) for one in plan], rtol=0.1)
+    np.testing.assert_allclose(us[1:3], [lab.true_us(trial) for trial in plan], rtol=0.1)
     least = roofline_us(CORE.with_units(1), op, [timed, small])
-    assert found[2] > 2 * found[0] * least[1] / least[0]
+    assert us[2] > 2 * us[0] * least[1] / least[0]
 
 
 def test_calls_of_a_convolution_on_a_device_take_what_the_products_of_its_columns_take() -> None:
     op, device = Op.parse("conv2d:c=64,f=64,r=3,s=3,pad=1"), find_device("h100", measure=False)
-    asked = replace(task(op, "b=1;h=8,12,40,60;w=h", 3600.0), threads=(1,))
-    tuned = tune(asked, Filtering(device).as_lab(), conv_families(op))
+    search_task = replace(task(op, "b=1;h=8,12,40,60;w=h", 3600.0), threads=(1,))
+    tuned = tune(search_task, Filtering(device).as_lab(), conv_families(op))
     small, between, large = calls_us(tuned, [Shape.of(b=1, h=h, w=h) for h in (9, 45, 300)], device)
     assert 0 < small < between < large < math.inf
 
@@ -279,12 +284,14 @@ def test_where_nothing_is_timed_a_second_family_serves_if_a_model_of_its_own_exp
 ) -> None:
     """0.55 of the roofline is more than the first family's 0.5, but not by as much as models err."""
     op = Op.parse("conv2d:c=64,f=64,r=3,s=3,pad=1")
-    families = tuple(one for one in families_for(op, "cpu") if one.name in ("cpu_conv_fp32", "cpu_conv_winograd_fp32"))
+    families = tuple(
+        family for family in families_for(op, "cpu") if family.name in ("cpu_conv_fp32", "cpu_conv_winograd_fp32")
+    )
     others = {"cpu_conv_winograd_fp32": Told(share)}
-    asked = replace(task(op, "b=1..2;h=14..56;w=14..56", 0.0), others=others)
-    tuned = tune(asked, Unmeasured(CORE).as_lab(), families, model=Told(0.5))
+    search_task = replace(task(op, "b=1..2;h=14..56;w=14..56", 0.0), others=others)
+    tuned = tune(search_task, Unmeasured(CORE).as_lab(), families, model=Told(0.5))
     assert {kernel.family for kernel in tuned.kernels} == {chosen}
-    one_order = tune(replace(asked, one_order=True), Unmeasured(CORE).as_lab(), families, model=Told(0.5))
+    one_order = tune(replace(search_task, one_order=True), Unmeasured(CORE).as_lab(), families, model=Told(0.5))
     assert {kernel.family for kernel in one_order.kernels} == {"cpu_conv_fp32"}
 
 
@@ -316,18 +323,18 @@ def plan_us(tuned: Tuned) -> float:
     kernels = {kernel.name: kernel for kernel in tuned.kernels}
     us = predicted_us(tuned.task, tuned.family, CORE, None, list(kernels.values()), shapes)
     rows = {name: row for name, row in zip(kernels, us, strict=True)}
-    chosen = [np.log(rows[table.at(shape).parts[0].kernel][place]) for place, shape in enumerate(shapes)]
+    chosen = [np.log(rows[table.at(shape).parts[0].kernel][index]) for index, shape in enumerate(shapes)]
     return float(np.exp(np.average(chosen, weights=[share for _, share in tuned.task.traffic])))
 
 
 def test_a_race_that_ends_early_has_timed_what_counts_and_its_plan_keeps_to_predictions_elsewhere() -> None:
-    asked, families = replace(task(SOFTMAX, RANGE, 15.0), threads=(1,)), families_for(SOFTMAX, "cpu")
-    first, *_ = shapes = compared(asked, CORE, 16)
+    search_task, families = replace(task(SOFTMAX, RANGE, 15.0), threads=(1,)), families_for(SOFTMAX, "cpu")
+    first, *_ = shapes = compared(search_task, CORE, 16)
     assert (first["m"] * first["n"]) == max(shape["m"] * shape["n"] for shape in shapes), "most of the time goes there"
-    alone = plan_us(tune(asked, Predicted(CORE).as_lab(), families, stopping(0)))
+    alone = plan_us(tune(search_task, Predicted(CORE).as_lab(), families, stopping(0)))
     for count in (1, 4, 12, 24):
         lab = Predicted(CORE)
-        tuned = tune(asked, lab.as_lab(), families, stopping(count))
+        tuned = tune(search_task, lab.as_lab(), families, stopping(count))
         assert tuned.timings == len(lab.measured) == count and tuned.stopped == "signal"
         places: dict[str, set[Shape]] = {}
         for trial in lab.measured:
@@ -341,14 +348,14 @@ def test_a_gpus_plan_of_predictions_asks_them_in_every_cell() -> None:
     """Of 16 shapes alone it is expected to lose 15 % against the best of all schedules, at the worst of these 2.1 times."""
     device, shapes = find_device("h200", measure=False), "m=1..4096;n=1..4096"
     (family,) = families_for(SOFTMAX, "cuda")
-    asked = replace(task(SOFTMAX, shapes, 0.0), traffic=Traffic.of_range(ShapeRange.parse(shapes)))
-    (table,) = tune(asked, Flat(device).as_lab(), family, lambda *_: False).tables  # nothing is timed
+    search_task = replace(task(SOFTMAX, shapes, 0.0), traffic=Traffic.of_range(ShapeRange.parse(shapes)))
+    (table,) = tune(search_task, Flat(device).as_lab(), family, lambda *_: False).tables  # nothing is timed
     assert isinstance(table, CellTable)
     drawn = np.exp(np.random.default_rng(0).uniform(0.0, np.log(4096), (40, 2))).astype(int).tolist()
     places, points = [Shape.of(m=m, n=n) for m, n in drawn], list(family.points(SOFTMAX, device))
-    us = predicted_us(asked, family, device, None, points, places)
+    us = predicted_us(search_task, family, device, None, points, places)
     names = [kernel.name for kernel in points]
-    lost = [us[names.index(table.at(one).parts[0].kernel), at] / us[:, at].min() for at, one in enumerate(places)]
+    lost = [us[names.index(table.at(shape).parts[0].kernel), at] / us[:, at].min() for at, shape in enumerate(places)]
     assert np.mean(lost) < 1.08 and max(lost) < 1.5
 
 
@@ -366,18 +373,18 @@ class Otherwise(FakeLab):
 @pytest.mark.parametrize("after", [24, 40])
 def test_a_race_however_short_is_no_worse_than_none(after: int) -> None:
     """What a plan without measurements serves at a shape is timed there before anything else."""
-    asked = task(SOFTMAX, "m=1..64;n=8..256", 3600.0)
-    shapes = compared(asked, CORE, SHAPES)
+    search_task = task(SOFTMAX, "m=1..64;n=8..256", 3600.0)
+    shapes = compared(search_task, CORE, SHAPES)
     served = []
     for until in (0, after):
         lab = Otherwise()
-        told: list[bool] = []
+        timed: list[bool] = []
 
-        def watch(phase: str, record: Record | None, until: int = until, told: list[bool] = told) -> bool:
-            told.append(record is not None)
-            return sum(told) < until
+        def watch(phase: str, record: Record | None, until: int = until, timed: list[bool] = timed) -> bool:
+            timed.append(record is not None)
+            return sum(timed) < until
 
-        table = tune(asked, lab.as_lab(), families_for(SOFTMAX, "cpu")[0], watch).tables[0]
+        table = tune(search_task, lab.as_lab(), families_for(SOFTMAX, "cpu")[0], watch).tables[0]
         assert isinstance(table, CellTable)
         served.append([lab.true_us(Trial.of(SOFTMAX, table.at(shape), shape, cache="hot")) for shape in shapes])
     without, short = np.array(served)
@@ -388,7 +395,7 @@ def test_a_race_however_short_is_no_worse_than_none(after: int) -> None:
 def test_threads_share_what_is_long_where_nothing_was_timed_with_them() -> None:
     """A pack of predictions would leave all but one idle; a call shorter than it takes to hand over stays one thread's."""
     for shapes, share in (("m=1,256;n=4096", "m"), ("m=1,2;n=8", SERIAL)):
-        asked = replace(task(SOFTMAX, shapes, 0.0), threads=(1, 2))
-        table = tune(asked, Flat(CORE).as_lab(), families_for(SOFTMAX, "cpu")[0]).tables[1]
+        search_task = replace(task(SOFTMAX, shapes, 0.0), threads=(1, 2))
+        table = tune(search_task, Flat(CORE).as_lab(), families_for(SOFTMAX, "cpu")[0]).tables[1]
         assert isinstance(table, CellTable) and table.threads == 2
-        assert table.at(asked.traffic.shapes()[-1]).share == share
+        assert table.at(search_task.traffic.shapes()[-1]).share == share

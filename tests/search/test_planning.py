@@ -42,24 +42,26 @@ from tests.search.fake_lab import CORE, FAMILY, OP, TASK, FakeLab
 Searched = tuple[FakeLab, Sequence[Curve]]  # a lab after a search, and the kernels that were kept: tests measure on a copy
 
 
-def table_of(lab: FakeLab, kept: Sequence[Curve], threads: int, cache: str, goes_on: GoesOn = lambda _: True) -> RowTable:
+def table_of(
+    lab: FakeLab, cover_curves: Sequence[Curve], threads: int, cache: str, goes_on: GoesOn = lambda _: True
+) -> RowTable:
     """The plan table of these kernels for one thread count."""
     task = replace(TASK, threads=(threads,), cache=cache)
-    timings = curves(lab.as_lab(), task, FAMILY, kept, goes_on)
+    timings = curves(lab.as_lab(), task, FAMILY, cover_curves, goes_on)
     timings = time_candidates(lab.as_lab(), timings, goes_on)
     return decide(*again(lab.as_lab(), timings, goes_on))
 
 
 def kept_of(lab: FakeLab) -> Sequence[Curve]:
     """Kernels that a search keeps."""
-    found = tune(TASK, lab.as_lab(), FAMILY).cover
-    assert found is not None
-    return found.curves
+    cover = tune(TASK, lab.as_lab(), FAMILY).cover
+    assert cover is not None
+    return cover.curves
 
 
 @pytest.fixture(scope="module")
-def kept() -> Sequence[Curve]:
-    """Kernels that a search kept."""
+def kept_curves() -> Sequence[Curve]:
+    """Kernels that a search kept_curves."""
     return kept_of(FakeLab(CORE))
 
 
@@ -82,16 +84,16 @@ def test_out_of_time_a_way_to_share_that_was_not_timed_looks_no_better_than_one_
     sharing: Searched, time_for: int
 ) -> None:
     """Curves of one thread foretell that all share perfectly."""
-    searched, kept = sharing
+    searched, cover_curves = sharing
     lab = searched.copied()
     before = len(lab.measured)
-    table = table_of(lab, kept, 2, "cold", lambda _: len(lab.measured) < before + time_for)
+    table = table_of(lab, cover_curves, 2, "cold", lambda _: len(lab.measured) < before + time_for)
     assert len(lab.measured) <= before + time_for and table.measured
     for m, entry in enumerate(table.entries, 1):
         share = entry.composition.share
         trial = trial_of(op=OP.name, kernel=entry.composition.text, shape=Shape.of(m=m), threads=2, split=share)
         assert entry.us > 0.9 * lab.true_us(trial), (m, entry)
-    truth = {curve.kernel: curve for curve in kept}
+    truth = {curve.kernel: curve for curve in cover_curves}
     for m in (64, 128, 256):  # no kernel looks flat because its last points are missing
         entry = table.at(Shape.of(m=m))
         (first, tiles), *_ = entry.composition.parts
@@ -125,10 +127,10 @@ class Narrow(FakeLab):
 
 def test_terms_are_shared_where_the_output_is_too_narrow_for_the_threads() -> None:
     task = replace(TASK, op=Op.parse("dense_n32_k4096"), threads=(1, 2))
-    one, two = tune(task, Narrow(CORE).as_lab(), FAMILY).row_tables
-    assert {entry.composition.share for entry in one.entries} == {"serial"}
+    single, two = tune(task, Narrow(CORE).as_lab(), FAMILY).row_tables
+    assert {entry.composition.share for entry in single.entries} == {"serial"}
     assert {entry.composition.share for entry in two.entries[7:]} == {"k"}
-    assert all(two.entries[m].us < 0.7 * one.entries[m].us for m in (15, 63, 255))
+    assert all(two.entries[m].us < 0.7 * single.entries[m].us for m in (15, 63, 255))
 
 
 def test_terms_are_shared_only_for_as_many_rows_as_the_runtime_has_room_for() -> None:
@@ -150,13 +152,13 @@ def test_a_batch_invariant_pack_sums_in_one_order() -> None:
 @pytest.mark.parametrize(("times", "best"), [((104.0, 96.0), "a*2"), ((104.0, 60.0), "b*1"), ((96.0, 104.0), "a*2")])
 def test_a_lucky_time_does_not_overrule_the_curves_and_a_clear_one_does(times: tuple[float, float], best: str) -> None:
     curves = [Curve.of("a", 4, {1: 60.0, 2: 100.0}, 40.0), Curve.of("b", 8, {1: 110.0, 2: 200.0}, 100.0)]
-    two, one = Composition.parse("a*2@serial"), Composition.parse("b*1@serial")
-    judged = _with_curves({two: times[0], one: times[1]}, foretold({"serial": curves}, 8), 8)
+    two, one_tile = Composition.parse("a*2@serial"), Composition.parse("b*1@serial")
+    judged = _with_curves({two: times[0], one_tile: times[1]}, foretold({"serial": curves}, 8), 8)
     assert min(judged, key=lambda composition: judged[composition]).text == best
     if len(judged) == 2:
         assert np.prod(list(judged.values())) == pytest.approx(np.prod(times)), "at the level of the times"
     else:
-        assert judged == {one: pytest.approx(60.0)}, "far behind, whatever the curves say"
+        assert judged == {one_tile: pytest.approx(60.0)}, "far behind, whatever the curves say"
 
 
 class Moody(FakeLab):
@@ -186,15 +188,15 @@ def test_shapes_are_timed_in_an_order_that_may_stop_anywhere(shapes: list[int]) 
 
 
 @pytest.mark.parametrize("time_for", [0, 1, 30, 31, 32, 33])
-def test_a_shape_whose_contest_was_cut_short_is_left_out(kept: Sequence[Curve], time_for: int) -> None:
+def test_a_shape_whose_contest_was_cut_short_is_left_out(kept_curves: Sequence[Curve], time_for: int) -> None:
     """What was timed first would win without the others."""
     lab = FakeLab(CORE)
-    timings = curves(lab.as_lab(), replace(TASK, threads=(2,), cache="hot"), FAMILY, kept, lambda _: True)
+    timings = curves(lab.as_lab(), replace(TASK, threads=(2,), cache="hot"), FAMILY, kept_curves, lambda _: True)
     before = len(lab.measured)
     (cut,) = time_candidates(lab.as_lab(), timings, lambda _: len(lab.measured) < before + time_for)
     (whole,) = time_candidates(lab.as_lab(), timings, lambda _: True)
     assert len(cut.measured) <= time_for / 2 < len(whole.measured) and list(cut.measured) == sorted(cut.measured)
-    assert all(found == whole.measured[m] for m, found in cut.measured.items())
+    assert all(times == whole.measured[m] for m, times in cut.measured.items())
     assert time_candidates(lab.as_lab(), [cut], lambda _: True) == [whole], "what is missing is made up for"
 
 
@@ -209,42 +211,44 @@ def moody() -> tuple[Moody, Sequence[Curve]]:
 def test_close_compositions_of_small_shapes_are_timed_in_more_processes(
     moody: tuple[Moody, Sequence[Curve]], threads: int
 ) -> None:
-    searched, kept = moody
+    searched, cover_curves = moody
     lab = searched.copied()
     lab.moody = True
-    table = table_of(lab, kept, threads, "hot")
+    table = table_of(lab, cover_curves, threads, "hot")
     assert lab.processes == REPEATS == 2
     seen = Counter[str]()
     for m, times in table.measured.items():
-        us: dict[Composition, list[float]] = {one: [] for one in times}
-        for one, repeat in product(times, range(REPEATS + 1)):
-            trial = Trial.of(OP, one, Shape.of(m=m), threads=threads, cache="hot", repeat=repeat)
+        us: dict[Composition, list[float]] = {composition: [] for composition in times}
+        for composition, repeat in product(times, range(REPEATS + 1)):
+            trial = Trial.of(OP, composition, Shape.of(m=m), threads=threads, cache="hot", repeat=repeat)
             record = lab.store.get(trial.key())
             if record is not None and isinstance(record.outcome, Timed):
-                us[one].append(record.outcome.median_us)
-        chosen_from = us if threads == 1 else worth_sharing({one: found[0] for one, found in us.items()})
-        best = min(us[one][0] for one in chosen_from)
-        for one, found in us.items():
-            assert times[one] == pytest.approx(np.prod(found) ** (1 / len(found)))
+                us[composition].append(record.outcome.median_us)
+        chosen_from = us if threads == 1 else worth_sharing({composition: samples[0] for composition, samples in us.items()})
+        best = min(us[composition][0] for composition in chosen_from)
+        for composition, samples in us.items():
+            assert times[composition] == pytest.approx(np.prod(samples) ** (1 / len(samples)))
             if m > 64:
-                assert len(found) == 1
-            elif one in chosen_from and found[0] <= best * CLOSE:
-                assert len(found) >= 2
-                seen["fell behind" if len(found) == 2 else "to the end"] += 1
+                assert len(samples) == 1
+            elif composition in chosen_from and samples[0] <= best * CLOSE:
+                assert len(samples) >= 2
+                seen["fell behind" if len(samples) == 2 else "to the end"] += 1
             else:
-                seen["came up" if len(found) > 1 else "far"] += 1
+                seen["came up" if len(samples) > 1 else "far"] += 1
     assert min(seen[what] for what in ("fell behind", "to the end", "far", "came up")) > 0, seen
     again = len(lab.measured)
-    table_of(lab, kept, threads, "hot")
+    table_of(lab, cover_curves, threads, "hot")
     assert len(lab.measured) == again and lab.processes == 2, "what is recorded is not timed once more"
 
 
 def test_a_table_is_of_the_axis_that_is_dynamic() -> None:
     """Here n: eight of its columns are two tiles of four or one of eight."""
     op = Op.parse("dense:m=64,k=256")
-    found = {"serial": [Curve.of("a", 1, {1: 5.0}, 5.0), Curve.of("b", 4, {1: 6.0}, 6.0), Curve.of("c", 8, {1: 7.0}, 7.0)]}
+    curves_by_share = {
+        "serial": [Curve.of("a", 1, {1: 5.0}, 5.0), Curve.of("b", 4, {1: 6.0}, 6.0), Curve.of("c", 8, {1: 7.0}, 7.0)]
+    }
     task = replace(TASK, op=op, traffic=Traffic.of_range(ShapeRange.parse("n=1..8")))
-    table = decide(Timings(task=task, threads=1, rows={"serial": 8}, curves=found, limit=8, measured={}))
+    table = decide(Timings(task=task, threads=1, rows={"serial": 8}, curves=curves_by_share, limit=8, measured={}))
     assert table.axis == "n" and table.at(Shape.of(n=8)).composition.label == "c*1@serial"
     with pytest.raises(IndexError, match=r"n=9 is not in the table's 1\.\.8"):
         table.at(Shape.of(n=9))

@@ -40,8 +40,8 @@ SOFTMAX = Op.parse("softmax")
 def truth(point: Point) -> float:
     """A time by decisions that add up, and a little that hangs on two of them together."""
     costs = np.array([0.3, 0.5, 0.11, 0.07, 0.13, 0.1, 0.2])
-    wanted = np.array([1, 0, 3, 1, 2, 1, 0])
-    apart = np.abs(np.array(point) - wanted)
+    optimum = np.array([1, 0, 3, 1, 2, 1, 0])
+    apart = np.abs(np.array(point) - optimum)
     return float(costs[: len(apart)] @ apart[: len(costs)] + 0.05 * (apart[2] * apart[4]))
 
 
@@ -53,9 +53,9 @@ def ignorant(points: Sequence[Point]) -> np.ndarray:
 def test_a_policy_asks_for_every_point_of_its_space_once(name: str) -> None:
     small = Space(GROUPS["sum_last"], 16)
     policy, seen = POLICIES[name](small, ignorant, 0), list[Point]()
-    while asked := policy.ask(8):
-        policy.tell([(point, float(sum(point))) for point in asked])
-        seen += asked
+    while batch := policy.ask(8):
+        policy.tell([(point, float(sum(point))) for point in batch])
+        seen += batch
     every = set(small.points)
     if name == "template":
         every = set(replace(small, template=ONE_ROW).points)
@@ -65,9 +65,9 @@ def test_a_policy_asks_for_every_point_of_its_space_once(name: str) -> None:
 def found_after(name: str, seed: int, count: int) -> float:
     policy, best = POLICIES[name](SPACE, ignorant, seed), np.inf
     for _ in range(count // 8):
-        told = [(point, truth(point)) for point in policy.ask(8)]
-        best = min([best, *(score for _, score in told)])
-        policy.tell(told)
+        scored = [(point, truth(point)) for point in policy.ask(8)]
+        best = min([best, *(score for _, score in scored)])
+        policy.tell(scored)
     return float(best)
 
 
@@ -84,12 +84,12 @@ def test_children_of_two_parents_are_points_of_the_space() -> None:
     every, alike = set(SPACE.points), 0
     groups = [tuple(at for at, hole in enumerate(SPACE.holes) if hole.node == node) for node in SPACE.nodes()]
     for _ in range(1000):
-        one, other = SPACE.drawn(rng), SPACE.drawn(rng)
-        child = policy._crossed(one, other, truth(one), truth(other))
+        first, other = SPACE.drawn(rng), SPACE.drawn(rng)
+        child = policy._crossed(first, other, truth(first), truth(other))
         assert child in every
-        if one[:2] == other[:2]:  # in one structure every node is a parent's
+        if first[:2] == other[:2]:  # in one structure every node is a parent's
             alike += 1
-            assert all(tuple(child[at] for at in group) in {tuple(p[at] for at in group) for p in (one, other)}
+            assert all(tuple(child[at] for at in group) in {tuple(p[at] for at in group) for p in (first, other)}
                        for group in groups)  # fmt: skip
     assert alike > 50
 
@@ -101,7 +101,7 @@ BYTES = {  # groups with shared operands, with a tensor that may be kept, with a
 }
 
 
-@pytest.mark.parametrize("name", [pytest.param(one, marks=[pytest.mark.slow] * (one != "sum_last")) for one in BYTES])
+@pytest.mark.parametrize("name", [pytest.param(group, marks=[pytest.mark.slow] * (group != "sum_last")) for group in BYTES])
 def test_what_is_found_moves_hardly_more_bytes_than_the_best_of_all(name: str) -> None:
     space, sizes, level = BYTES[name]
 
@@ -111,11 +111,11 @@ def test_what_is_found_moves_hardly_more_bytes_than_the_best_of_all(name: str) -
 
     least = min(map(moved, space.points))
     search = Evolution(space, lambda points: np.log([[moved(point)] for point in points]), 0)
-    told: dict[Point, float] = {}
-    while len(told) < 48 and (asked := search.ask(8)):
-        told |= {point: float(np.log(moved(point))) for point in asked}
-        search.tell([(point, told[point]) for point in asked])
-    assert np.exp(min(told.values())) <= 1.05 * least, len(space.points)
+    scores: dict[Point, float] = {}
+    while len(scores) < 48 and (batch := search.ask(8)):
+        scores |= {point: float(np.log(moved(point))) for point in batch}
+        search.tell([(point, scores[point]) for point in batch])
+    assert np.exp(min(scores.values())) <= 1.05 * least, len(space.points)
 
 
 class RowsLab(FakeLab):

@@ -26,8 +26,8 @@ KERNELS = [FAMILY.kernel(mr, 16, 16, ku, 16) for mr in (*range(1, 9), *range(13,
 class Told(Analytic):
     """Says what it is told of each row of the book, whatever it is fitted to."""
 
-    def __init__(self, said: Sequence[float]) -> None:
-        self._said = np.array(said)
+    def __init__(self, predictions: Sequence[float]) -> None:
+        self._said = np.array(predictions)
 
     def fit(self, frame: pd.DataFrame, log_efficiency: ArrayLike, weights: ArrayLike | None = None) -> Told:
         return self
@@ -40,17 +40,22 @@ def probes(kernels: Sequence[MicroKernel], most: int = 256) -> list[Probe]:
     return [probe(kernel, OP, FAMILY, CORE, most, cache="cold") for kernel in kernels]
 
 
-def book(asked: Sequence[Probe], said: Sequence[float]) -> ObservationTable:
-    return ObservationTable(OP, FAMILY, CORE, asked, cache="cold", seed=0, model=Told(said))
+def book(kernel_probes: Sequence[Probe], predictions: Sequence[float]) -> ObservationTable:
+    return ObservationTable(OP, FAMILY, CORE, kernel_probes, cache="cold", seed=0, model=Told(predictions))
 
 
 def scores(most: int, *, bulk: float = 0.0, wrong_at: int = 0) -> dict[str, float]:
     """Of a model that is right, but for all times in bulk alike and for the order of the kernels at so many tiles."""
-    asked = probes(KERNELS, most)
-    place = np.random.default_rng(0).permutation(len(KERNELS)) / 100
-    trials = [(right, tiles, trial) for right, one in zip(place, asked, strict=True) for tiles, trial in one.lead]
+    kernel_probes = probes(KERNELS, most)
+    quality = np.random.default_rng(0).permutation(len(KERNELS)) / 100
+    trials = [
+        (right, tiles, trial)
+        for right, kernel_probe in zip(quality, kernel_probes, strict=True)
+        for tiles, trial in kernel_probe.lead
+    ]
     known = book(
-        asked, [right * (-1 if tiles == wrong_at else 1) + bulk * (t.shape["m"] > BULK) for right, tiles, t in trials]
+        kernel_probes,
+        [right * (-1 if tiles == wrong_at else 1) + bulk * (t.shape["m"] > BULK) for right, tiles, t in trials],
     )
     roof = roofline_us(CORE.with_units(1), OP, [trial.shape for _, _, trial in trials])
     for (right, _, trial), least in zip(trials, roof, strict=True):
@@ -73,14 +78,16 @@ def test_every_use_counts_once() -> None:
 def layouts() -> ObservationTable:
     """A panel width with a kernel of one row, and another without one that would be e times faster."""
     kernels = [FAMILY.kernel(mr, pw, pw, 1, 16) for mr, pw in ((1, 16), (4, 16), (8, 16), (8, 32))]
-    asked = probes(kernels)
-    return book(asked, [float(one.kernel["pw"] == 32) for one in asked for _ in one.lead])
+    kernel_probes = probes(kernels)
+    return book(
+        kernel_probes, [float(kernel_probe.kernel["pw"] == 32) for kernel_probe in kernel_probes for _ in kernel_probe.lead]
+    )
 
 
 def test_no_plan_rests_on_a_layout_without_a_one_row_kernel_even_where_its_tiles_fit() -> None:
     known, rows = layouts(), np.array([8, 16, 64])
-    asked = propose(known, list(known.probes), rows, np.ones(3), 4, np.random.default_rng(0))
-    assert known.probes[asked[0]].kernel["pw"] == 16
+    proposed = propose(known, list(known.probes), rows, np.ones(3), 4, np.random.default_rng(0))
+    assert known.probes[proposed[0]].kernel["pw"] == 16
 
 
 def test_a_mistake_is_not_taken_for_a_layout_that_cannot_serve() -> None:

@@ -87,21 +87,21 @@ def test_a_plan_rests_on_leading_trials_of_its_kernels_with_all_of_the_traffic(c
     known = book(None)
     names = [next(k.name for k in KERNELS if k["mr"] == 1), *(NAMES[i] for i in sorted(chosen))]
     curves = known.curves(list(dict.fromkeys(names)))
-    found = rests_on(curves, known.probes, ROWS, SHARES)
-    assert sum(found.values()) == pytest.approx(SHARES.sum())
+    shares = rests_on(curves, known.probes, ROWS, SHARES)
+    assert sum(shares.values()) == pytest.approx(SHARES.sum())
     leads = {trial for curve in curves for _, trial in known.probes[curve.kernel].lead}
-    assert set(found) <= leads and min(found.values()) > 0
+    assert set(shares) <= leads and min(shares.values()) > 0
 
 
 def test_between_two_points_of_a_curve_the_nearer_counts_more() -> None:
     known = book(None)
-    one = next(k.name for k in KERNELS if k["mr"] == 1)
-    curves = known.curves([one])
-    at = [tiles for tiles, _ in known.probes[one].lead]
+    name = next(k.name for k in KERNELS if k["mr"] == 1)
+    curves = known.curves([name])
+    at = [tiles for tiles, _ in known.probes[name].lead]
     low, high = at[1], at[2]
     row = np.array([low + (high - low) // 4])
-    found = {trial.shape["m"]: share for trial, share in rests_on(curves, known.probes, row, np.array([1.0])).items()}
-    assert set(found) == {low, high} and found[low] > 0.7 and found[high] == pytest.approx(1 - found[low])
+    shares = {trial.shape["m"]: share for trial, share in rests_on(curves, known.probes, row, np.array([1.0])).items()}
+    assert set(shares) == {low, high} and shares[low] > 0.7 and shares[high] == pytest.approx(1 - shares[low])
 
 
 def test_a_round_is_small_and_begins_with_a_kernel_of_one_row() -> None:
@@ -174,8 +174,8 @@ def test_no_layout_is_forgotten_once_the_expected_one_is_nearly_measured() -> No
 def test_a_sure_model_that_was_right_asks_for_nothing_once_its_plan_has_its_times() -> None:
     known = book(Sure(0.0))
     asked_until_quiet(known)
-    kept = sketch(known.layouts(NAMES), ROWS, SHARES)
-    assert all(trial.key() in known.us for trial in rests_on(kept, known.probes, ROWS, SHARES))
+    curves = sketch(known.layouts(NAMES), ROWS, SHARES)
+    assert all(trial.key() in known.us for trial in rests_on(curves, known.probes, ROWS, SHARES))
 
 
 def test_what_was_measured_is_not_doubted() -> None:

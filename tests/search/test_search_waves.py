@@ -53,7 +53,7 @@ def test_one_search_looks_at_all_families_and_the_plan_is_near_brute_force() -> 
     slower = []
     for shape, share in TASK.traffic:
         m = shape["m"]
-        every = [true_us(OP, one, m) for grid in grids for one in alone(grid, m, PARTS)]
+        every = [true_us(OP, composition, m) for grid in grids for composition in alone(grid, m, PARTS)]
         slower.append((true_us(OP, table.at(shape), m) / min(every), share))
     mean = float(np.exp(sum(np.log(ratio) * share for ratio, share in slower)))
     assert mean <= 1.03, f"{mean:.4f}, worst {max(slower)}"
@@ -62,13 +62,13 @@ def test_one_search_looks_at_all_families_and_the_plan_is_near_brute_force() -> 
 
 def test_parts_of_the_sum_are_used_where_the_grid_is_short_and_every_way_is_shown() -> None:
     table = the_table(run()[0])
-    small = [one for end, one in zip(table.bounds["m"], table.entries, strict=True) if end <= 256]
-    assert any(sum_parts(one.share) > 1 for one in small)
+    small = [entry for end, entry in zip(table.bounds["m"], table.entries, strict=True) if end <= 256]
+    assert any(sum_parts(entry.share) > 1 for entry in small)
     assert len(table.considered) == len(table.entries)
     for entry, considered in zip(table.entries, table.considered, strict=True):
         assert considered[0].composition == entry
-        assert len({one.way for one in considered}) == len(considered)
-    assert any(one.measured for considered in table.considered for one in considered)
+        assert len({candidate.way for candidate in considered}) == len(considered)
+    assert any(candidate.measured for considered in table.considered for candidate in considered)
 
 
 def test_batch_invariance_keeps_the_sum_whole() -> None:
@@ -123,14 +123,18 @@ def test_compositions_cover_every_extent_once() -> None:
         Grid(kernel="b__x1", rows=16, across=12, slots=216, steps=16),
     ]
     for m in (1, 15, 16, 63, 64, 65, 576, 577, 1000):
-        for one in (*alone(grids[0], m, PARTS), *pairs(grids, m)):
-            boxes = one.boxes({"a__x1": 64, "b__x1": 16}.__getitem__, {"m": m})
+        for composition in (*alone(grids[0], m, PARTS), *pairs(grids, m)):
+            boxes = composition.boxes({"a__x1": 64, "b__x1": 16}.__getitem__, {"m": m})
             spans = [box.box["m"] for box in boxes]
             assert (
                 spans[0][0] == 0 and spans[-1][1] == m and all(a[1] == b[0] for a, b in zip(spans, spans[1:], strict=False))
             )
             assert all(first < last for first, last in spans)
-            assert Composition.parse(one.label) == one and way_of(one) in ("one region", "two regions", "sum in parts")
+            assert Composition.parse(composition.label) == composition and way_of(composition) in (
+                "one region",
+                "two regions",
+                "sum in parts",
+            )
 
 
 def test_two_regions_are_expected_to_take_what_both_take_with_the_launch_that_is_in_each() -> None:
@@ -144,4 +148,4 @@ def test_two_regions_are_expected_to_take_what_both_take_with_the_launch_that_is
         Grid(kernel="b__x1", rows=16, across=12, slots=216, steps=16),
     ]
     expected = weighed(70, grids, cast(LatencyTable, Flat()), (1,), "cold").expected
-    assert {way_of(one): us for one, us in expected.items()} == {"one region": 10.0, "two regions": 20.0}
+    assert {way_of(composition): us for composition, us in expected.items()} == {"one region": 10.0, "two regions": 20.0}

@@ -24,7 +24,7 @@ from tests.search.fake_lab import CORE, FakeLab
 
 OP = Op.parse("conv2d:c=384,f=768,r=1,s=1")
 PLAIN, TURNED = "cpu_conv_fp32", "cpu_conv_turned_fp32"
-FAMILIES = tuple(one for one in families_for(OP, "cpu") if one.name in (PLAIN, TURNED))
+FAMILIES = tuple(family for family in families_for(OP, "cpu") if family.name in (PLAIN, TURNED))
 TASK = Task(op=OP, traffic=Traffic.of_range(ShapeRange.parse("b=1;h=2..60;w=2..60"), samples=120), budget_s=0.0)
 
 

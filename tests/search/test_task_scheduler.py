@@ -17,13 +17,13 @@ def replayed(scheduler: Scheduler, curves: list[list[float]], turns: int) -> lis
     """Turns of tasks whose times after each turn are known."""
     order: list[int] = []
     for _ in range(turns):
-        place = scheduler.next()
-        if place is None:
+        task = scheduler.next()
+        if task is None:
             break
-        curve = curves[place]
-        at = len(scheduler.times[place])
-        scheduler.tell(place, curve[min(at, len(curve) - 1)], finished=at + 1 >= len(curve))
-        order.append(place)
+        curve = curves[task]
+        at = len(scheduler.times[task])
+        scheduler.tell(task, curve[min(at, len(curve) - 1)], finished=at + 1 >= len(curve))
+        order.append(task)
     return order
 
 
@@ -33,13 +33,13 @@ def test_every_task_has_a_first_turn_the_largest_first():
 
 
 def test_the_gradient_is_that_of_the_paper():
-    one = Scheduler([Shared("dense", 1000.0, (2.0,)), Shared("dense", 1000.0, (1.0,))])
+    scheduler = Scheduler([Shared("dense", 1000.0, (2.0,)), Shared("dense", 1000.0, (1.0,))])
     for us in (100.0, 90.0, 70.0):
-        one.tell(0, us)
-    one.tell(1, 20.0)
+        scheduler.tell(0, us)
+    scheduler.tell(1, 20.0)
     backward = (100 - 70) / 2
     hoped = min(-70 / 3, 2 * 1000 / (1000 / 20) - 70)  # alike, and the other one is faster
-    assert one.promise(0) == pytest.approx(2 * (0.2 * backward - 0.8 * hoped))
+    assert scheduler.promise(0) == pytest.approx(2 * (0.2 * backward - 0.8 * hoped))
     other = Scheduler([Shared("dense", 1000.0, (2.0,)), Shared("conv2d", 1000.0, (1.0,))])
     for us in (100.0, 90.0, 70.0):
         other.tell(0, us)
@@ -56,19 +56,19 @@ def test_what_still_improves_and_counts_gets_the_turns():
 
 
 def test_the_gradient_reaches_round_robins_end_in_fewer_turns():
-    tasks = [Shared(f"k{place}", 1e6, (1.0,)) for place in range(6)]
+    tasks = [Shared(f"k{index}", 1e6, (1.0,)) for index in range(6)]
     curves = [[1.0] * 10 for _ in range(5)] + [[100.0, 60, 40, 30, 25, 22, 21, 20, 20, 20]]
     ends = {}
     for strategy in ("gradient", "round-robin"):
-        one = Scheduler(tasks, strategy=strategy)
-        ends[strategy] = next(n for n in range(1, 61) if replayed(one, curves, 1) and one.latencies()[0] <= 26)
+        scheduler = Scheduler(tasks, strategy=strategy)
+        ends[strategy] = next(n for n in range(1, 61) if replayed(scheduler, curves, 1) and scheduler.latencies()[0] <= 26)
     assert ends["gradient"] < ends["round-robin"]
 
 
 def test_a_model_that_meets_its_target_is_not_fed():
     tasks = [Shared("dense", 1e6, (1.0, 0.0)), Shared("conv2d", 1e6, (0.0, 1.0))]
-    one = Scheduler(tasks, Objective.parse("latency=50us,50us"))
-    assert replayed(one, [[40.0] * 20, [90.0] * 20], 8)[2:] == [1] * 6
+    scheduler = Scheduler(tasks, Objective.parse("latency=50us,50us"))
+    assert replayed(scheduler, [[40.0] * 20, [90.0] * 20], 8)[2:] == [1] * 6
     met = Scheduler(tasks, Objective.parse("latency=1ms"))
     assert replayed(met, [[40.0] * 20, [90.0] * 20], 8) == [0, 1], "all targets met: nothing more to do"
 
@@ -84,14 +84,14 @@ def test_the_geometric_mean_counts_models_alike_however_long_they_take():
 
 
 def test_early_stopping_leaves_what_stands_still():
-    one = Scheduler(TWO, early_stopping=3)
-    order = replayed(one, [[10.0] * 99, [10.0] * 99], 99)
-    assert len(order) == 8 and one.next() is None
+    scheduler = Scheduler(TWO, early_stopping=3)
+    order = replayed(scheduler, [[10.0] * 99, [10.0] * 99], 99)
+    assert len(order) == 8 and scheduler.next() is None
 
 
 def test_a_task_that_never_got_a_time_is_left_alone():
-    one = Scheduler(TWO)
-    assert replayed(one, [[math.inf] * 9, [5.0] * 9], 5)[:2] == [0, 1]
+    scheduler = Scheduler(TWO)
+    assert replayed(scheduler, [[math.inf] * 9, [5.0] * 9], 5)[:2] == [0, 1]
 
 
 @pytest.mark.parametrize(

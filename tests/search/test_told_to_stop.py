@@ -50,9 +50,9 @@ class Counting(FakeLab):
     def measure(self, trials: Iterable[Trial], goes_on: Any = lambda _: True) -> list[Record]:
         before = len(self.measured)
         late = self.stopped()
-        found = super().measure(trials, goes_on)
+        records = super().measure(trials, goes_on)
         self.late += late and len(self.measured) > before
-        return found
+        return records
 
 
 @pytest.mark.parametrize("after", [0, 1, 40, 200])
@@ -60,10 +60,10 @@ def test_nothing_is_built_measured_or_solved_after_the_wish_to_stop(after: int, 
     lab = Counting(after)
     monkeypatch.setattr(covering, "milp", lambda *_, **__: pytest.fail("solved") if lab.stopped() else _milp(*_, **__))
     monkeypatch.setattr(rows_search, "again", lambda *_, **__: pytest.fail("timed again"))
-    found = tune(task(), lab.as_lab(), FAMILY, lab.watch)
-    assert found.stopped == "signal" and found.kernels and len(found.tables[0].entries) == 64
-    assert lab.late == 0 and found.model == {}
-    assert (found.measured > 0) == (after >= 40)
+    tuned = tune(task(), lab.as_lab(), FAMILY, lab.watch)
+    assert tuned.stopped == "signal" and tuned.kernels and len(tuned.tables[0].entries) == 64
+    assert lab.late == 0 and tuned.model == {}
+    assert (tuned.measured > 0) == (after >= 40)
 
 
 _milp = vars(covering)["milp"]

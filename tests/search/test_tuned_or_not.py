@@ -45,13 +45,15 @@ class Nothing(FakeLab):
 def true_us(table: RowTable) -> NDArray[np.float64]:
     lab = FakeLab(CORE)
     planned = [(m, table.entries[m - 1].composition) for m in ROWS]
-    return np.array([lab.true_us(Trial.of(TASK.op, one, Shape.of(m=m), cache=TASK.cache)) for m, one in planned])
+    return np.array(
+        [lab.true_us(Trial.of(TASK.op, composition, Shape.of(m=m), cache=TASK.cache)) for m, composition in planned]
+    )
 
 
 @pytest.fixture(scope="module")
 def unmeasured() -> NDArray[np.float64]:
-    asked = replace(TASK, selections=SELECTIONS, budget_s=0.0)
-    return true_us(tune(asked, Nothing(CORE).as_lab(), FAMILY).row_tables[0])
+    task = replace(TASK, selections=SELECTIONS, budget_s=0.0)
+    return true_us(tune(task, Nothing(CORE).as_lab(), FAMILY).row_tables[0])
 
 
 @pytest.mark.long
@@ -113,8 +115,8 @@ def test_times_are_drawn_to_what_is_expected_as_far_as_their_repeats_disagree() 
     truth = 3.0 * expected * np.exp(0.15 * draw.standard_normal(400))
     for noise in (0.01, 0.1, 0.4):
         us = truth * np.exp(noise * draw.standard_normal(400))
-        found = shrunk(us, np.full(400, noise**2), list(expected))
-        before, after = (float(np.square(np.log(one / truth)).mean()) for one in (us, found))
+        shrunk_us = shrunk(us, np.full(400, noise**2), list(expected))
+        before, after = (float(np.square(np.log(times / truth)).mean()) for times in (us, shrunk_us))
         assert after <= before * 1.02, noise
         assert (after < 0.6 * before) == (noise > 0.3)
     few = truth[:5]

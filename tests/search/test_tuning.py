@@ -62,20 +62,20 @@ def test_what_it_found_is_close_to_the_best_that_selection_kept(tuned: Tuned, la
 
 def test_the_tables_cover_every_m_exactly_for_every_thread_count(tuned: Tuned) -> None:
     assert [table.threads for table in tuned.row_tables] == [1, 2]
-    kept = {kernel.name: kernel["mr"] for kernel in tuned.kernels}
+    tile_rows = {kernel.name: kernel["mr"] for kernel in tuned.kernels}
     for table in tuned.row_tables:
         assert len(table.entries) == 256
         for m, entry in enumerate(table.entries, 1):
-            assert sum(tiles * kept[kernel] for kernel, tiles in entry.composition.parts) == m
+            assert sum(tiles * tile_rows[kernel] for kernel, tiles in entry.composition.parts) == m
             assert entry.composition.share in (("serial",) if table.threads == 1 else ("serial", "n", "m"))
             assert np.isfinite(entry.us) and entry.us > 0
         assert table.measured and 0 <= table.regret_mean <= table.regret_max < 0.1
 
 
 def test_two_threads_are_used_where_they_pay_and_not_where_they_do_not(tuned: Tuned) -> None:
-    one, two = tuned.row_tables
-    assert two.entries[255].composition.share in ("n", "m") and two.entries[255].us < one.entries[255].us
-    assert sum(entry.composition.share == "serial" for entry in two.entries) < 256
+    serial, threaded = tuned.row_tables
+    assert threaded.entries[255].composition.share in ("n", "m") and threaded.entries[255].us < serial.entries[255].us
+    assert sum(entry.composition.share == "serial" for entry in threaded.entries) < 256
 
 
 def test_a_plan_is_never_worse_than_what_was_measured_beside_it(tuned: Tuned) -> None:
@@ -103,8 +103,8 @@ def test_known_records_are_not_measured_again(tuned: Tuned, lab: FakeLab) -> Non
     again.store = dict(lab.store)
     result = tune(replace(KNOWN, threads=(1, 2)), again.as_lab(), FAMILY)
     assert again.measured == [] and result.kernels == tuned.kernels
-    kept = [kernel.name for kernel in tuned.kernels]
-    assert set(again.prepared) <= set(kept)  # what needs no measurement needs no build
+    kernel_names = [kernel.name for kernel in tuned.kernels]
+    assert set(again.prepared) <= set(kernel_names)  # what needs no measurement needs no build
 
 
 def test_what_is_recorded_counts_however_short_the_time_is(tuned: Tuned, lab: FakeLab) -> None:
@@ -113,7 +113,7 @@ def test_what_is_recorded_counts_however_short_the_time_is(tuned: Tuned, lab: Fa
     result = tune(replace(TASK, threads=(1, 2), budget_s=1e-3), again.as_lab(), FAMILY)
     assert result.measured == tuned.measured and again.measured == []
     # Models fitted in another order of rows differ a little, so near ties between micro-kernels may fall otherwise.
-    ours, theirs = (sum(entry.us for entry in found.row_tables[0].entries) for found in (result, tuned))
+    ours, theirs = (sum(entry.us for entry in tuning.row_tables[0].entries) for tuning in (result, tuned))
     assert ours == pytest.approx(theirs, rel=0.01)
 
 
@@ -132,9 +132,9 @@ def test_kernels_that_fail_are_left_out(lab: FakeLab) -> None:
 
 def few(tuned: Tuned) -> tuple[MicroKernel, ...]:
     """A tenth of what selection kept, kernels of one row among them: a search that tries all of them is a short one."""
-    kept = tuple(candidate.kernel for candidate in tuned.funnel.candidates[::10])
-    assert any(kernel["mr"] == 1 for kernel in kept) and any(kernel["mr"] > 1 for kernel in kept)
-    return kept
+    kernels = tuple(candidate.kernel for candidate in tuned.funnel.candidates[::10])
+    assert any(kernel["mr"] == 1 for kernel in kernels) and any(kernel["mr"] > 1 for kernel in kernels)
+    return kernels
 
 
 def test_all_candidates_failing_is_an_error_that_says_what_was_seen(tuned: Tuned) -> None:
@@ -157,11 +157,11 @@ def test_a_signal_before_anything_was_measured_gives_a_plan_from_predictions() -
 
 
 def test_a_signal_in_the_middle_ends_it_after_the_measurement_in_flight() -> None:
-    fake, told = FakeLab(CORE), []
+    fake, records = FakeLab(CORE), []
 
     def watch(phase: str, record: Record | None) -> bool:
-        told.append(record)
-        return sum(r is not None for r in told) < 30
+        records.append(record)
+        return sum(r is not None for r in records) < 30
 
     result = tune(KNOWN, fake.as_lab(), FAMILY, watch)
     assert result.stopped == "signal" and len(fake.measured) == 30 and 0 < result.measured <= 30
@@ -188,11 +188,11 @@ def test_a_search_however_short_is_no_worse_than_none(after: int) -> None:
     """It times what a plan without measurements keeps before anything else; what it did not come to stays in the plan."""
 
     def truly(until: int) -> NDArray[np.float64]:
-        fake, told = Otherwise(CORE, noise=0.0), []
+        fake, records = Otherwise(CORE, noise=0.0), []
 
         def watch(phase: str, record: Record | None) -> bool:
-            told.append(record)
-            return sum(r is not None for r in told) < until
+            records.append(record)
+            return sum(r is not None for r in records) < until
 
         table = tune(KNOWN, fake.as_lab(), FAMILY, watch if until else lambda *_: False).row_tables[0]
         shapes = [shape for shape, _ in TASK.traffic]
@@ -295,9 +295,9 @@ def check_served(table: RowTable) -> None:
 
 def true_curve(lab: FakeLab, kernel: MicroKernel) -> Curve:
     """The curve of a kernel on the surface without noise."""
-    wanted = probe(kernel, OP, FAMILY, CORE, 256, cache="cold", rows=(1, 4, 16, 64, 256))
-    points = {tiles: lab.true_us(trial) for tiles, trial in wanted.lead}
-    return Curve.of(kernel.name, kernel["mr"], points, lab.true_us(wanted.follow) * wanted.follow_scale)
+    curve_probe = probe(kernel, OP, FAMILY, CORE, 256, cache="cold", rows=(1, 4, 16, 64, 256))
+    points = {tiles: lab.true_us(trial) for tiles, trial in curve_probe.lead}
+    return Curve.of(kernel.name, kernel["mr"], points, lab.true_us(curve_probe.follow) * curve_probe.follow_scale)
 
 
 def test_the_surface_itself_prefers_register_tiles_to_single_rows(lab: FakeLab) -> None:

@@ -59,8 +59,8 @@ class Source:
 @pytest.fixture(scope="module")
 def lone() -> MicroKernel:
     """Of the kernels that selection keeps, one in the worse half by the analysis, of several rows."""
-    kept = funnel(ANALYTIC).candidates
-    rows = [c.kernel for c in kept[len(kept) // 2 :] if FAMILY.tile(c.kernel).extent["m"] > 4]
+    candidates = funnel(ANALYTIC).candidates
+    rows = [c.kernel for c in candidates[len(candidates) // 2 :] if FAMILY.tile(c.kernel).extent["m"] > 4]
     return rows[0]
 
 
@@ -98,32 +98,32 @@ def test_selection_keeps_what_one_source_alone_ranks_first_and_orders_by_the_ble
     blend = expectation(TASK.op, FAMILY, CORE, "cold", Started(start.start.ranks))(kernels)
     assert every.shape[0] >= 5 and every.shape[1:] == blend.shape and every[0] == pytest.approx(blend)
     tile = FAMILY.tile(lone).extent
-    assert tile in extents([kernels[at] for one in every for at in one.argmax(axis=0)])
+    assert tile in extents([kernels[at] for scores in every for at in scores.argmax(axis=0)])
     assert tile not in extents([kernels[at] for at in blend.argmax(axis=0)])
-    kept = [c.kernel for c in funnel(start).candidates]
-    assert tile in extents(kept) and kept.index(next(k for k in kept if FAMILY.tile(k).extent == tile)) > 3
+    selected = [c.kernel for c in funnel(start).candidates]
+    assert tile in extents(selected) and selected.index(next(k for k in selected if FAMILY.tile(k).extent == tile)) > 3
 
 
 def test_selection_asks_every_source_once_for_the_blend_and_for_its_own_opinion(lone: MicroKernel) -> None:
-    asked: list[int] = []
+    row_counts: list[int] = []
 
     class Counted(Source):
         def predict(self, frame: pd.DataFrame) -> Scores:
-            asked.append(len(frame))
+            row_counts.append(len(frame))
             return super().predict(frame)
 
     models = [Counted(row_of(lone), 0.0), Counted(row_of(lone), 1.0)]
     kernels = [c.kernel for c in funnel(ANALYTIC).candidates[:30]]
     expectation(TASK.op, FAMILY, CORE, "cold", shared_of_models(models, [1.0] * 2, Blend(models)))(kernels)
-    assert len(asked) == 2 and asked[0] == asked[1]
+    assert len(row_counts) == 2 and row_counts[0] == row_counts[1]
 
 
 def test_a_later_turn_does_not_select_again(monkeypatch: pytest.MonkeyPatch) -> None:
     selected: list[str] = []
 
-    def noted(*given: Any, **more: Any) -> Funnel:
-        selected.append(given[0].name)
-        return select(*given, **more)
+    def noted(*arguments: Any, **more: Any) -> Funnel:
+        selected.append(arguments[0].name)
+        return select(*arguments, **more)
 
     monkeypatch.setattr(rows_search, "select", noted)
     task = replace(SMALL, budget_s=0.0, selections=Selections())
@@ -135,11 +135,11 @@ def test_a_later_turn_does_not_select_again(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_where_nobody_can_disagree_nothing_is_asked_first() -> None:
     program = row_of(funnel(ANALYTIC).candidates[0].kernel)
-    one = shared_of_models([Source(program, 0.0)], [1.0], Blend([Source(program, 0.0)]))
-    assert not isinstance(one, HasEnsemble)
+    single_source = shared_of_models([Source(program, 0.0)], [1.0], Blend([Source(program, 0.0)]))
+    assert not isinstance(single_source, HasEnsemble)
     frame = features(ONE, FAMILY, TASK.op, [(c.kernel, Shape.of(m=64)) for c in funnel(ANALYTIC).candidates[:20]])
     none = np.zeros(0, np.int64)
-    for model in (None, Analytic(), one):
+    for model in (None, Analytic(), single_source):
         assert initial_design(model, frame, [np.arange(20)], {}, left_out=none) == []
 
 
@@ -156,17 +156,17 @@ def test_a_head_names_new_rows_that_did_not_fail_until_enough_have_a_time(start:
 def test_on_a_gpu_too_the_first_kernels_are_shared_among_the_sources() -> None:
     task = replace(GPU_TASK, traffic=Traffic.of_range(ShapeRange.parse("m=1..192"), samples=6), budget_s=0.0)
     cold = tune(task, FakeGpuLab().as_lab(), MMA)
-    kept = [c.kernel for c in cold.funnel.candidates]
-    lone = kept[-1]
+    selected = [c.kernel for c in cold.funnel.candidates]
+    lone = selected[-1]
     family = next(family for family in MMA if family.name == lone.family)
     program = features(GPU, family, task.op, [(lone, Shape.of(m=64))]).iloc[0]
     models = [Source(program, -2.0), Source(program, -2.0), Source(program, 3.0)]
     extent = family.tile(lone).extent
-    found = []
+    lone_measured = []
     for model in (shared_of_models(models, [1.0] * 3, Blend(models)), Started(Blend(models))):
         lab = FakeGpuLab()
         tuned = tune(task, lab.as_lab(), MMA, model=model)
         assert 0 < tuned.measured <= task.effort.least_kernels
         kernels = {MicroKernel.parse(trial.composition.parts[0].kernel) for trial in lab.measured}
-        found.append(extent in [MMA[0].tile(kernel).extent for kernel in kernels])
-    assert found == [True, False]
+        lone_measured.append(extent in [MMA[0].tile(kernel).extent for kernel in kernels])
+    assert lone_measured == [True, False]

@@ -72,8 +72,8 @@ class Backwards:
         self._right = right
 
     def predict(self, frame: pd.DataFrame) -> Scores:
-        said = self._right.predict(frame)
-        return np.asarray(2 * said.mean() - said)
+        scores = self._right.predict(frame)
+        return np.asarray(2 * scores.mean() - scores)
 
 
 def quality(tuned: Tuned, lab: FakeLab) -> float:
@@ -91,11 +91,11 @@ def foreseen(start: Forest) -> set[str]:
 
 def probes_of(lab: FakeLab) -> dict[str, set[Trial]]:
     """What was timed of each kernel by itself."""
-    found: dict[str, set[Trial]] = {}
+    trials: dict[str, set[Trial]] = {}
     for trial in lab.measured:
         if trial.threads == 1 and "*" not in trial.kernel:
-            found.setdefault(trial.kernel, set()).add(trial)
-    return found
+            trials.setdefault(trial.kernel, set()).add(trial)
+    return trials
 
 
 def test_it_needs_fewer_measurements_than_from_cold(cold: Tuned, cold_lab: FakeLab, warm: Tuned) -> None:
@@ -161,11 +161,11 @@ def test_what_is_kept_is_compared_with_all_that_was_measured(warm: Tuned, warm_l
 
 @pytest.mark.parametrize("after", [1, 5, 30])
 def test_a_signal_in_the_middle_ends_it_with_a_plan_of_what_is_known(start: Forest, after: int) -> None:
-    fake, told = FakeLab(CORE), []
+    fake, records = FakeLab(CORE), []
 
     def watch(phase: str, record: Record | None) -> bool:
-        told.append(record)
-        return sum(r is not None for r in told) < after
+        records.append(record)
+        return sum(r is not None for r in records) < after
 
     result = tune(STARTED, fake.as_lab(), FAMILY, watch, model=Started(start))
     assert result.stopped == "signal" and len(fake.measured) == after and result.measured > 0

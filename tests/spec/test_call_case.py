@@ -40,8 +40,8 @@ def test_a_seed_draws_what_the_judge_draws_and_a_generator_goes_on() -> None:
 def test_references_and_tolerances_are_the_judges(whole: bool) -> None:
     op = Op.parse("dense:n=7,k=11")
     case = CallCase.drawn(op, SHAPE, 0, whole=whole)
-    want, allowed = numerics.bounds(op, case.operands, whole=whole)
-    assert np.array_equal(case.reference, want) and np.array_equal(case.tolerance, allowed)
+    expected, allowed = numerics.bounds(op, case.operands, whole=whole)
+    assert np.array_equal(case.reference, expected) and np.array_equal(case.tolerance, allowed)
     assert (np.max(case.tolerance) == 0) == whole
 
 

@@ -18,19 +18,21 @@ COMPOSITIONS = st.builds(Composition, st.lists(PARTS, min_size=1, max_size=3).ma
 
 
 @given(COMPOSITIONS)
-def test_its_label_reads_back_and_its_text_but_for_the_way_to_share(one: Composition) -> None:
-    assert Composition.parse(one.label) == one
-    assert Composition.parse(one.text).parts == one.parts and Composition.parse(one.text).share == "n"
+def test_its_label_reads_back_and_its_text_but_for_the_way_to_share(composition: Composition) -> None:
+    assert Composition.parse(composition.label) == composition
+    assert (
+        Composition.parse(composition.text).parts == composition.parts and Composition.parse(composition.text).share == "n"
+    )
 
 
 @given(COMPOSITIONS, COMPOSITIONS)
-def test_they_are_ordered_by_label(one: Composition, other: Composition) -> None:
-    assert (one < other) == (one.label < other.label)
+def test_they_are_ordered_by_label(composition: Composition, other: Composition) -> None:
+    assert (composition < other) == (composition.label < other.label)
 
 
 def test_it_looks_as_records_have_it() -> None:
-    one = Composition((Part("a__mr8", 3), Part("b__mr1", 2)), SERIAL)
-    assert (one.text, one.label, one.tiles) == ("a__mr8*3+b__mr1*2", "a__mr8*3+b__mr1*2@serial", 5)
+    composition = Composition((Part("a__mr8", 3), Part("b__mr1", 2)), SERIAL)
+    assert (composition.text, composition.label, composition.tiles) == ("a__mr8*3+b__mr1*2", "a__mr8*3+b__mr1*2@serial", 5)
     assert Composition.of("a__mr8").text == "a__mr8" and Composition.of("a__mr8", 2).text == "a__mr8*2"
 
 
@@ -43,15 +45,17 @@ def test_a_text_that_is_none_is_refused_with_the_text(text: str) -> None:
 @given(st.lists(st.tuples(st.integers(1, 16), st.integers(1, 40)), min_size=1, max_size=3), st.integers(1, 99))
 def test_boxes_lie_behind_each_other_along_the_covered_axis(sizes: list[tuple[int, int]], n: int) -> None:
     rows = {f"k{at}": height for at, (height, _) in enumerate(sizes)}
-    one = Composition(tuple(Part(f"k{at}", tiles) for at, (_, tiles) in enumerate(sizes)))
+    composition = Composition(tuple(Part(f"k{at}", tiles) for at, (_, tiles) in enumerate(sizes)))
     m = sum(height * tiles for height, tiles in sizes)
     for along, extents in (("m", {"m": m, "n": n}), ("b", {"n": n, "b": m})):
-        boxes = one.boxes(rows.__getitem__, extents, along)
+        boxes = composition.boxes(rows.__getitem__, extents, along)
         ends = [region.box[along] for region in boxes]
         assert [last - first for first, last in ends] == [height * tiles for height, tiles in sizes]
         assert ends[0][0] == 0 and ends[-1][1] == m and all(a[1] == b[0] for a, b in zip(ends, ends[1:], strict=False))
         assert all(region.box["n"] == (0, n) for region in boxes)
-    assert one.boxes(rows.__getitem__, {"m": m, "n": n}) == one.boxes(rows.__getitem__, {"m": m, "n": n}, "m")
+    assert composition.boxes(rows.__getitem__, {"m": m, "n": n}) == composition.boxes(
+        rows.__getitem__, {"m": m, "n": n}, "m"
+    )
 
 
 @pytest.mark.parametrize(("share", "words"), [("k", "threads share terms of the sum"), ("b", "threads share axis b")])
@@ -69,10 +73,14 @@ def test_a_whole_kernel_covers_all_there_is() -> None:
 
 
 @given(COMPOSITIONS, st.integers(2, 8), st.sampled_from(("cold", "hot")), st.integers(0, 3))
-def test_a_trial_is_made_from_one_and_gives_it_back(one: Composition, threads: int, cache: str, repeat: int) -> None:
-    trial = Trial.of(OpName("op"), one, Shape.of(m=7), threads=threads, cache=cache, repeat=repeat)
-    assert trial.composition == one and (trial.weights, trial.repeat, trial.kernel) == (cache, repeat, one.text)
-    assert trial.threads == (1 if one.share == SERIAL else threads)
+def test_a_trial_is_made_from_one_and_gives_it_back(composition: Composition, threads: int, cache: str, repeat: int) -> None:
+    trial = Trial.of(OpName("op"), composition, Shape.of(m=7), threads=threads, cache=cache, repeat=repeat)
+    assert trial.composition == composition and (trial.weights, trial.repeat, trial.kernel) == (
+        cache,
+        repeat,
+        composition.text,
+    )
+    assert trial.threads == (1 if composition.share == SERIAL else threads)
 
 
 def test_what_one_thread_computes_is_one_record_whatever_the_number_of_threads() -> None:

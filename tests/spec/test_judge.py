@@ -17,12 +17,12 @@ def test_a_right_result_passes_and_one_missing_term_does_not(spec):
     op, rng = Op.parse(spec), np.random.default_rng(0)
     inputs = numerics.draw(op, SHAPE, rng)
     weight = inputs["weight"] if op.option("weight") == "nk" else inputs["weight"].T
-    found = inputs["x"] @ weight.T
+    output = inputs["x"] @ weight.T
     if op.epilogue:
-        found = np.maximum(found + inputs["bias"], 0)
-    assert numerics.check(op, inputs, found).wrong == 0
-    assert 0 < numerics.check(op, inputs, found).worst < 1
-    broken = found.copy()
+        output = np.maximum(output + inputs["bias"], 0)
+    assert numerics.check(op, inputs, output).wrong == 0
+    assert 0 < numerics.check(op, inputs, output).worst < 1
+    broken = output.copy()
     broken[2, 3] = np.abs(broken[2, 3]) + np.abs(inputs["x"][2, 0] * weight[3, 0]) + 1e-3
     verdict = numerics.check(op, inputs, broken)
     assert verdict.wrong == 1 and verdict.at == (2, 3)
@@ -31,17 +31,17 @@ def test_a_right_result_passes_and_one_missing_term_does_not(spec):
 def test_whole_numbers_allow_no_error_at_all():
     op, rng = Op.parse("dense:n=7,k=11"), np.random.default_rng(0)
     inputs = numerics.draw(op, SHAPE, rng, whole=True)
-    found = inputs["x"] @ inputs["weight"].T
-    assert numerics.check(op, inputs, found, whole=True).worst == 0.0
-    found[0, 0] += 2.0**-20
-    assert numerics.check(op, inputs, found, whole=True).wrong == 1
+    output = inputs["x"] @ inputs["weight"].T
+    assert numerics.check(op, inputs, output, whole=True).worst == 0.0
+    output[0, 0] += 2.0**-20
+    assert numerics.check(op, inputs, output, whole=True).wrong == 1
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_what_is_not_finite_is_wrong(value):
-    found = np.ones((2, 2), np.float32)
-    found[1, 0] = value
-    verdict = numerics.compare(found, np.ones((2, 2)), 0.5)
+    output = np.ones((2, 2), np.float32)
+    output[1, 0] = value
+    verdict = numerics.compare(output, np.ones((2, 2)), 0.5)
     assert verdict.wrong == 1 and verdict.at == (1, 0) and "want 1.0" in str(verdict)
 
 
@@ -63,8 +63,8 @@ def test_whole_sums_beyond_half_precision_are_infinite():
 def test_half_precision_allows_the_rounding_of_its_output():
     op, rng = Op.parse("dense:n=7,k=11,dtype=fp16"), np.random.default_rng(0)
     inputs = numerics.draw(op, SHAPE, rng)
-    want = numerics.reference(op, inputs)
-    assert numerics.check(op, inputs, want.astype(np.float16)).wrong == 0
+    expected = numerics.reference(op, inputs)
+    assert numerics.check(op, inputs, expected.astype(np.float16)).wrong == 0
 
 
 @pytest.mark.parametrize("at", [(0, 30), (6, 30), (3, 0), (3, 23), (3, 24 + 7)])

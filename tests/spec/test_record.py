@@ -87,18 +87,18 @@ def test_a_repeat_that_no_database_can_hold_is_refused(repeat):
 
 
 @given(records)
-def test_an_id_depends_on_what_was_seen_and_not_on_what_was_noted_beside_it(one):
-    assert len(one.id) == 32
-    assert dataclasses.replace(one, facts={"more": 1.0}, seed=one.seed ^ 1).id == one.id
+def test_an_id_depends_on_what_was_seen_and_not_on_what_was_noted_beside_it(record):
+    assert len(record.id) == 32
+    assert dataclasses.replace(record, facts={"more": 1.0}, seed=record.seed ^ 1).id == record.id
     for change in (
         {"device_id": "other"},
         {"fingerprint": "other"},
         {"session": "other"},
-        {"when": one.when + 1},
-        {"trial": dataclasses.replace(one.trial, threads=one.trial.threads + 1)},
+        {"when": record.when + 1},
+        {"trial": dataclasses.replace(record.trial, threads=record.trial.threads + 1)},
         {"outcome": Failed(stage="run", reason="crash", detail="x" * 50)},
     ):
-        assert dataclasses.replace(one, **change).id != one.id
+        assert dataclasses.replace(record, **change).id != record.id
 
 
 def test_whole_and_floating_numbers_of_one_value_give_one_id():

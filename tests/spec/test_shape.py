@@ -143,8 +143,8 @@ def test_axes_follow_each_other():
 def test_bad_grammar_is_told_with_a_caret_under_it(text, why, caret):
     with pytest.raises(UsageError) as caught:
         ShapeRange.parse(text)
-    said, shown, under, hint = str(caught.value).split("\n")
-    assert why in said
+    message, shown, under, hint = str(caught.value).split("\n")
+    assert why in message
     assert shown == f"  {text}"
     assert under == "  " + " " * caret + "^"
     assert "m=8..512:8" in hint

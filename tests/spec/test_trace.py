@@ -39,12 +39,12 @@ def test_shapes_without_a_result_are_refused_in_words(spec: str) -> None:
 
 def test_each_op_takes_the_range_that_has_its_axes() -> None:
     conv, product = Op.parse("conv2d:c=3,f=8,r=3,s=3,pad=1"), Op.parse("batch_matmul:k=4,layout=nt")
-    found = arrivals_of("m=1..8", "b=1..2;h=4..8;w=h")
-    assert found.text == "m=1..8 and b=1..2;h=4..8;w=h"
-    assert {tuple(shape.as_dict()) for shape, _ in found.traffic(OP)} == {("m",)}
-    assert {tuple(shape.as_dict()) for shape, _ in found.traffic(conv)} == {("b", "h", "w")}
+    arrivals = arrivals_of("m=1..8", "b=1..2;h=4..8;w=h")
+    assert arrivals.text == "m=1..8 and b=1..2;h=4..8;w=h"
+    assert {tuple(shape.as_dict()) for shape, _ in arrivals.traffic(OP)} == {("m",)}
+    assert {tuple(shape.as_dict()) for shape, _ in arrivals.traffic(conv)} == {("b", "h", "w")}
     with pytest.raises(UsageError, match="needs exactly b, m, n"):
-        found.traffic(product)
+        arrivals.traffic(product)
     for more, words in (("m=4", "twice for the axes m"), ("t.csv", "one of them a trace")):
         with pytest.raises(UsageError, match=words):
             arrivals_of("m=1..8", more)

@@ -80,5 +80,5 @@ def environment(
         "STANDIN_PYTHON": sys.executable,
         "STANDIN_ROOT": str(ROOT),
         "STANDIN_SEED": str(seed),
-        "STANDIN_SOURCES": os.pathsep.join(str(place.resolve()) for place in places),
+        "STANDIN_SOURCES": os.pathsep.join(str(source_folder.resolve()) for source_folder in places),
     }

@@ -24,17 +24,17 @@ def failure_of(function: Callable[[], None], *, seconds: float = 60, environment
         os.close(answer)
         signal.alarm(WALL_S)  # if the parent is ended first
         os.environ.update(environment or {})
-        said = ""
+        message = ""
         try:
             function()
         except BaseException:  # a forked child must not run on
-            said = traceback.format_exc()
-        os.write(question, said.encode()[:TEXT_BYTES])
+            message = traceback.format_exc()
+        os.write(question, message.encode()[:TEXT_BYTES])
         os._exit(0)
     os.close(question)
     with os.fdopen(answer, "rb") as stream:
         status = ended(child, seconds)
         if status is None:
             return HUNG
-        said = stream.read().decode(errors="replace")
-    return said or (f"ended with status {status}" if status else "")
+        message = stream.read().decode(errors="replace")
+    return message or (f"ended with status {status}" if status else "")

@@ -40,7 +40,7 @@ class Driver:
     def call(self, name: str, *arguments: Any) -> int:
         """The CUresult of a call; integers go as 64 bits, which every x86-64 parameter of the API takes."""
         function = getattr(self.library, f"{name}_v2" if name in VERSIONED else name)
-        passed = [ctypes.c_int64(one) if isinstance(one, int) else one for one in arguments]
+        passed = [ctypes.c_int64(argument) if isinstance(argument, int) else argument for argument in arguments]
         return int(function(*passed))
 
     def need(self, name: str, *arguments: Any) -> None:
@@ -50,9 +50,9 @@ class Driver:
 
     def new(self, name: str, *arguments: Any) -> int:
         """The handle or address that a call writes to its first parameter."""
-        made = ctypes.c_uint64(0)
-        self.need(name, ctypes.byref(made), *arguments)
-        return made.value
+        handle = ctypes.c_uint64(0)
+        self.need(name, ctypes.byref(handle), *arguments)
+        return handle.value
 
     def open(self, device: int = 0) -> int:
         """Initialise, and make the primary context of a device current."""
@@ -80,9 +80,9 @@ class Driver:
 
     def download(self, address: int, like: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """The values at an address, of the shape and type of an array."""
-        found = np.empty_like(like)
-        self.need("cuMemcpyDtoH", found.ctypes.data_as(ctypes.c_void_p), address, found.nbytes)
-        return found
+        values = np.empty_like(like)
+        self.need("cuMemcpyDtoH", values.ctypes.data_as(ctypes.c_void_p), address, values.nbytes)
+        return values
 
     def launch(
         self, function: int, parameters: Sequence[Any], *, grid: Any = 1, block: Any = 32, shared: int = 0, stream: int = 0
@@ -92,7 +92,7 @@ class Driver:
             *(grid if isinstance(grid, tuple) else (grid, 1, 1)),
             *(block if isinstance(block, tuple) else (block, 1, 1)),
         ]
-        pointers = (ctypes.c_void_p * max(len(parameters), 1))(*(ctypes.addressof(one) for one in parameters))
+        pointers = (ctypes.c_void_p * max(len(parameters), 1))(*(ctypes.addressof(parameter) for parameter in parameters))
         return self.call("cuLaunchKernel", function, *dims, shared, stream, pointers, 0)
 
     def count(self, name: str) -> int:

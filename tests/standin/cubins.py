@@ -19,8 +19,8 @@ def quick() -> tuple[str, ...]:
 
     A unit of eight kernels takes 1.7 s of a core, without the newer flag 2.8, optimised 5.0.
     """
-    said = subprocess.run(["nvcc", "--help"], capture_output=True, text=True, timeout=600, check=False).stdout
-    return (*(["--Ofast-compile=max"] if "--Ofast-compile" in said else []), "-Xcicc", "-O1", "-Xptxas", "-O0")
+    help_text = subprocess.run(["nvcc", "--help"], capture_output=True, text=True, timeout=600, check=False).stdout
+    return (*(["--Ofast-compile=max"] if "--Ofast-compile" in help_text else []), "-Xcicc", "-O1", "-Xptxas", "-O0")
 
 
 def cubin_of(source: Path, folder: Path, arch: str, flags: Sequence[str] | None = None) -> Path:
@@ -28,16 +28,18 @@ def cubin_of(source: Path, folder: Path, arch: str, flags: Sequence[str] | None 
 
     What a real device runs is compiled with flags of its own, not with ``quick``.
     """
-    place = folder / f"{source.stem}-{arch}"
-    made = place / "unit.cubin"
-    if not made.exists():
-        place.mkdir(parents=True, exist_ok=True)
-        shutil.copy(source, place / "unit.cu")
+    unit_folder = folder / f"{source.stem}-{arch}"
+    cubin = unit_folder / "unit.cubin"
+    if not cubin.exists():
+        unit_folder.mkdir(parents=True, exist_ok=True)
+        shutil.copy(source, unit_folder / "unit.cu")
         words = ["nvcc", "-cubin", *(quick() if flags is None else flags), f"-arch={arch}"]
         if not in_a_run():
-            run([*words, str(place / "unit.cu"), "-o", str(made)])
-            return made
+            run([*words, str(unit_folder / "unit.cu"), "-o", str(cubin)])
+            return cubin
         content: list[str | bytes] = [version("nvcc"), repr(words), source.read_bytes()]
-        known = kept("cubin", content, lambda out: run([*words, str(place / "unit.cu"), "-o", str(out / "unit.cubin")]))
-        shutil.copy(known / "unit.cubin", made)
-    return made
+        known = kept(
+            "cubin", content, lambda out: run([*words, str(unit_folder / "unit.cu"), "-o", str(out / "unit.cubin")])
+        )
+        shutil.copy(known / "unit.cubin", cubin)
+    return cubin

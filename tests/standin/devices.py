@@ -80,5 +80,5 @@ def device(name: str, *, units: int | None = None, memory_bytes: int | None = No
     """A device of the table, with another number of multiprocessors or bytes of memory where a test wants them."""
     if name not in DEVICES:
         raise KeyError(f"no stand-in device {name!r}; known: {', '.join(DEVICES)}")
-    found = DEVICES[name]
-    return replace(found, units=units or found.units, memory_bytes=memory_bytes or found.memory_bytes)
+    entry = DEVICES[name]
+    return replace(entry, units=units or entry.units, memory_bytes=memory_bytes or entry.memory_bytes)

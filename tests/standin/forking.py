@@ -73,26 +73,26 @@ def _fail_once() -> None:
 
 
 def _apart(request: Mapping[str, Any]) -> str:
-    with tempfile.TemporaryFile() as said:
+    with tempfile.TemporaryFile() as output:
         child = os.fork()
         if child == 0:
-            _child(request, said.fileno())
+            _child(request, output.fileno())
         with suppress(OSError):  # it did so itself
             os.setpgid(child, child)
         code = ended(child, float(request["seconds"]))
         if code is None:
             return HUNG
-        said.seek(0)
-        lines = said.read().decode(errors="replace").strip().splitlines()
+        output.seek(0)
+        lines = output.read().decode(errors="replace").strip().splitlines()
         return "" if code == 0 else f"exit {code}: {lines[-1][:160] if lines else ''}"
 
 
-def _child(request: Mapping[str, Any], said: int) -> None:
+def _child(request: Mapping[str, Any], output_descriptor: int) -> None:
     code = 1
     try:
         os.setpgid(0, 0)
-        os.dup2(said, 1)
-        os.dup2(said, 2)
+        os.dup2(output_descriptor, 1)
+        os.dup2(output_descriptor, 2)
         os.environ.update(request["environment"])
         getattr(importlib.import_module(request["module"]), request["function"])(*request["words"])
         code = 0

@@ -51,8 +51,8 @@ class Problem:
 
     def check(self, driver: Driver) -> None:
         """AssertionError unless Y on the device is right."""
-        found = driver.download(self.at["y"], np.empty((self.m, self.n), np.float32))
-        np.testing.assert_allclose(found, self.x @ self.w.T, rtol=1e-4, atol=1e-4)
+        output = driver.download(self.at["y"], np.empty((self.m, self.n), np.float32))
+        np.testing.assert_allclose(output, self.x @ self.w.T, rtol=1e-4, atol=1e-4)
 
 
 class Host:

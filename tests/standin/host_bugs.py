@@ -38,7 +38,7 @@ def right(cubin: Path) -> None:
     host.driver.need("cuStreamSynchronize", streams[0])
     first.check(host.driver)
     maps = [host.tensor_map(second.at["x"], 33, 96), host.tensor_map(second.at["w"], 40, 96)]
-    host.launch(second, streams[1], kernel=MAPPED, maps=[one for one, _ in maps])
+    host.launch(second, streams[1], kernel=MAPPED, maps=[tensor_map for tensor_map, _ in maps])
     host.driver.need("cuStreamSynchronize", streams[1])
     second.check(host.driver)
     _replay(host, first, streams[0])
@@ -116,7 +116,7 @@ def map_of_freed_memory(cubin: Path) -> None:
     maps = [host.tensor_map(problem.at["x"], 32, 64), host.tensor_map(problem.at["w"], 32, 64)]
     host.driver.need("cuMemFree", problem.at["x"])
     problem.at["x"] = host.driver.upload(problem.x)
-    host.launch(problem, host.stream(), kernel=MAPPED, maps=[one for one, _ in maps])
+    host.launch(problem, host.stream(), kernel=MAPPED, maps=[tensor_map for tensor_map, _ in maps])
     host.driver.need("cuCtxSynchronize")
 
 
@@ -204,10 +204,10 @@ def result_read_too_early(cubin: Path) -> None:
     host = Host(cubin)
     problem, stream = Problem(40, 24, 64).upload(host.driver), host.stream()
     pinned = host.driver.new("cuMemHostAlloc", 4 * 40 * 24, 0)
-    found = np.frombuffer(memoryview((ctypes.c_char * (4 * 40 * 24)).from_address(pinned)), np.float32)
+    output = np.frombuffer(memoryview((ctypes.c_char * (4 * 40 * 24)).from_address(pinned)), np.float32)
     host.launch(problem, stream)
-    host.driver.need("cuMemcpyDtoHAsync", pinned, problem.at["y"], found.nbytes, stream)
-    np.testing.assert_allclose(found.reshape(40, 24), problem.x @ problem.w.T, rtol=1e-4, atol=1e-4)
+    host.driver.need("cuMemcpyDtoHAsync", pinned, problem.at["y"], output.nbytes, stream)
+    np.testing.assert_allclose(output.reshape(40, 24), problem.x @ problem.w.T, rtol=1e-4, atol=1e-4)
 
 
 def pinned_source_reused(cubin: Path) -> None:

@@ -46,9 +46,9 @@ def _includes() -> tuple[str, str]:
 def source_of(cubin: bytes, folders: list[Path]) -> Path:
     """The unit.cu beside an equal unit.cubin."""
     for folder in folders:
-        for found in folder.rglob("unit.cubin"):
-            if found.stat().st_size == len(cubin) and found.read_bytes() == cubin:
-                return found.with_name("unit.cu")
+        for cubin_path in folder.rglob("unit.cubin"):
+            if cubin_path.stat().st_size == len(cubin) and cubin_path.read_bytes() == cubin:
+                return cubin_path.with_name("unit.cu")
     raise NoSource(f"no unit.cubin below {', '.join(map(str, folders)) or '(no folder given)'} has these {len(cubin)} bytes")
 
 
@@ -70,7 +70,7 @@ def build(source: Path, driver: Path) -> Path:
         if not library.exists():
             headers = _precompiled()
             with tempfile.TemporaryDirectory(dir=cache_folder()) as folder:
-                unit, made = Path(folder) / "unit.cc", Path(folder) / "unit.so"
+                unit, shared_object = Path(folder) / "unit.cc", Path(folder) / "unit.so"
                 unit.write_text(text)
                 run(
                     [
@@ -81,11 +81,11 @@ def build(source: Path, driver: Path) -> Path:
                         "-shared",
                         str(unit),
                         "-o",
-                        str(made),
+                        str(shared_object),
                         str(driver / LIBRARY),
                     ]
                 )
-                made.replace(library)
+                shared_object.replace(library)
     return library
 
 
@@ -94,8 +94,8 @@ def _precompiled() -> Path:
     folder = cache_folder() / f"headers-{_headers_hash()}"
     with locked(cache_folder() / f"headers-{_headers_hash()}.lock"):
         if not folder.exists():
-            with tempfile.TemporaryDirectory(dir=cache_folder()) as made:
-                whole = Path(made) / "whole"
+            with tempfile.TemporaryDirectory(dir=cache_folder()) as scratch:
+                whole = Path(scratch) / "whole"
                 whole.mkdir()
                 target = str(whole / "emulator.h.gch")
                 run(["g++", *FLAGS, *_includes(), "-x", "c++-header", str(EMULATOR / "emulator.h"), "-o", target])
@@ -110,7 +110,7 @@ def _headers_hash() -> str:
 
 def main(cubin: Path) -> None:
     """Make HASH.so of HASH.cubin."""
-    folders = [Path(one) for one in os.environ.get("STANDIN_SOURCES", "").split(os.pathsep) if one]
+    folders = [Path(folder) for folder in os.environ.get("STANDIN_SOURCES", "").split(os.pathsep) if folder]
     library = build(source_of(cubin.read_bytes(), folders), Path(os.environ["STANDIN_DRIVER_FOLDER"]))
     fresh = cubin.with_suffix(f".{os.getpid()}")
     fresh.symlink_to(library)

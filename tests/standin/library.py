@@ -77,16 +77,16 @@ def _build(sources: list[Path], headers: list[Path], extra: list[str], bare: boo
         flags += ["-w", "-fpermissive"] if source.parent == EMULATOR or source.name == "launch.cc" else []
         unit = cache_folder() / f"object-{_hash([source.read_bytes(), *common], [source.name, *flags])}.o"
         if not unit.exists():
-            made = unit.with_suffix(f".{os.getpid()}")
+            temporary = unit.with_suffix(f".{os.getpid()}")
             ahead = ["-I", str(header), "-include", "standin.h"] if flags == shared else []
-            run(["g++", *flags, *ahead, "-c", str(source), "-o", str(made)])
-            made.replace(unit)
+            run(["g++", *flags, *ahead, "-c", str(source), "-o", str(temporary)])
+            temporary.replace(unit)
         return str(unit)
 
     with ThreadPoolExecutor(max_workers=2) as two:
         units = list(two.map(compiled, sources))
-    with tempfile.TemporaryDirectory(dir=cache_folder()) as made:
-        whole = Path(made) / "whole"
+    with tempfile.TemporaryDirectory(dir=cache_folder()) as scratch:
+        whole = Path(scratch) / "whole"
         whole.mkdir()
         library = whole / LIBRARY
         run(["g++", "-shared", *extra, "-pthread", f"-Wl,-soname,{LIBRARY}", *units, "-o", str(library), "-ldl"])
@@ -104,8 +104,8 @@ def _precompiled(flags: list[str], key: str) -> Path:
     """A folder with the driver's header, compiled: it is half of what most of its sources take."""
     folder = cache_folder() / f"driver-header-{key}"
     if not folder.exists():
-        with tempfile.TemporaryDirectory(dir=cache_folder()) as made:
-            whole = Path(made) / "whole"
+        with tempfile.TemporaryDirectory(dir=cache_folder()) as scratch:
+            whole = Path(scratch) / "whole"
             whole.mkdir()
             run(["g++", *flags, "-x", "c++-header", str(NATIVE / "standin.h"), "-o", str(whole / "standin.h.gch")])
             whole.replace(folder)

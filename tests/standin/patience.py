@@ -66,18 +66,18 @@ def ran(
         process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=out, stderr=err, process_group=0, **how)
         code = ended(process.pid, seconds, idle=idle)
         process.returncode = -signal.SIGKILL if code is None else code  # it was waited for
-        said = []
+        outputs = []
         for stream in (out, err):
             stream.seek(0)
-            said.append(stream.read().decode(errors="replace"))
-    assert code is not None, f"{' '.join(words)} hung\n{said[0][-2000:]}\n{said[1][-4000:]}"
-    return subprocess.CompletedProcess(words, code, *said)
+            outputs.append(stream.read().decode(errors="replace"))
+    assert code is not None, f"{' '.join(words)} hung\n{outputs[0][-2000:]}\n{outputs[1][-4000:]}"
+    return subprocess.CompletedProcess(words, code, *outputs)
 
 
 def _spent(leader: int) -> tuple[bool, float]:
     """Whether one of a process's family wants a core, a disk or a locked file, and the seconds that they used."""
     family = _family(leader)
-    ticks = sum(int(one) for facts in family.values() for one in facts[11:15])  # their own, and of children that ended
+    ticks = sum(int(count) for facts in family.values() for count in facts[11:15])  # their own, and of children that ended
     return any(map(_wants, family)) or not family.keys().isdisjoint(_in_line()), ticks / TICKS
 
 
@@ -87,11 +87,11 @@ def _family(leader: int) -> dict[int, list[str]]:
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it ended meanwhile
             facts[int(folder.name)] = _facts(folder)
-    found, more = set[int](), {pid for pid, one in facts.items() if leader in (pid, int(one[2]))}
+    family, more = set[int](), {pid for pid, fields in facts.items() if leader in (pid, int(fields[2]))}
     while more:
-        found |= more
-        more = {pid for pid, one in facts.items() if int(one[1]) in found} - found
-    return {pid: facts[pid] for pid in found}
+        family |= more
+        more = {pid for pid, fields in facts.items() if int(fields[1]) in family} - family
+    return {pid: facts[pid] for pid in family}
 
 
 def _wants(pid: int) -> bool:

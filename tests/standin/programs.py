@@ -26,7 +26,7 @@ def times(cubin: Path) -> Any:
     host = Host(cubin)
     stream, events = host.stream(), [host.driver.new("cuEventCreate", 0) for _ in range(2)]
     host.driver.need("cuFuncSetAttribute", host.kernel(WIDE[0]), 8, 60 << 10)
-    found = {}
+    times_us = {}
     for kernel, shared in ((PLAIN, 0), (WIDE, 1024), (WIDE, 60 << 10)):
         for m in (16, 256, 4096):
             for splits in (1, 4):
@@ -37,8 +37,8 @@ def times(cubin: Path) -> Any:
                 host.driver.need("cuStreamSynchronize", stream)
                 took = ctypes.c_float()
                 host.driver.need("cuEventElapsedTime", ctypes.byref(took), *events)
-                found[f"{kernel[0]} {shared} m={m} k{splits}"] = took.value * 1e3
-    return found
+                times_us[f"{kernel[0]} {shared} m={m} k{splits}"] = took.value * 1e3
+    return times_us
 
 
 def replays(cubin: Path) -> Any:
@@ -113,8 +113,8 @@ def result(cubin: Path) -> Any:
     problem, stream = Problem(M, N, K).upload(host.driver), host.stream()
     host.launch(problem, stream)
     host.driver.need("cuStreamSynchronize", stream)
-    found = host.driver.download(problem.at["y"], np.empty((M, N), np.float32))
-    return {"numbers": int(np.isfinite(found).sum()), "executed": host.driver.executed()}
+    output = host.driver.download(problem.at["y"], np.empty((M, N), np.float32))
+    return {"numbers": int(np.isfinite(output).sum()), "executed": host.driver.executed()}
 
 
 def planned(cubin: Path) -> Any:
@@ -210,7 +210,7 @@ def caches(cubin: Path) -> Any:
     host = Host(cubin)
     stream, events = host.stream(), [host.driver.new("cuEventCreate", 0) for _ in range(2)]
     problem, other = Problem(1, 1024, 1024).upload(host.driver), Problem(1, 1024, 1024).upload(host.driver)
-    found = []
+    times_us = []
     for weight in (problem, problem, other, problem):
         host.driver.need("cuEventRecord", events[0], stream)
         host.launch(weight, stream)
@@ -218,8 +218,8 @@ def caches(cubin: Path) -> Any:
         host.driver.need("cuStreamSynchronize", stream)
         took = ctypes.c_float()
         host.driver.need("cuEventElapsedTime", ctypes.byref(took), *events)
-        found.append(took.value * 1e3)
-    return dict(zip(("cold", "warm", "other", "again"), found, strict=True))
+        times_us.append(took.value * 1e3)
+    return dict(zip(("cold", "warm", "other", "again"), times_us, strict=True))
 
 
 def threads(cubin: Path) -> Any:

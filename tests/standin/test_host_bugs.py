@@ -32,8 +32,8 @@ def _failures(mode: str, folder: Path) -> dict[str, list[str]]:
     command = [sys.executable, "-m", "tests.standin.host_bugs", cubin, seeds]
     done = ran(command, SECONDS, cwd=ROOT, env={**os.environ, **where})
     assert done.returncode == 0, done.stderr[-3000:]
-    told = [json.loads(line) for line in done.stdout.splitlines()]
-    return {one["name"]: one["failed"] for one in told}
+    reports = [json.loads(line) for line in done.stdout.splitlines()]
+    return {report["name"]: report["failed"] for report in reports}
 
 
 @pytest.fixture(scope="module")

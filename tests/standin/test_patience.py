@@ -90,15 +90,15 @@ def test_a_process_that_works_in_another_group_is_waited_for():
 
 
 def test_a_process_in_line_for_a_file_is_waited_for(tmp_path):
-    with (tmp_path / "lock").open("w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
+    with (tmp_path / "lock").open("w") as lock_file:
+        fcntl.flock(lock_file, fcntl.LOCK_EX)
 
         def work() -> None:
             with (tmp_path / "lock").open("w") as other:
                 fcntl.flock(other, fcntl.LOCK_EX)
 
         child = forked(work)
-        release = threading.Timer(1.0, fcntl.flock, (held, fcntl.LOCK_UN))
+        release = threading.Timer(1.0, fcntl.flock, (lock_file, fcntl.LOCK_UN))
         release.start()
         assert ended(child, 100) == 0
         release.join()

@@ -36,21 +36,21 @@ def run(program: str, folder: Path, *, arch: str = "sm_80", also: dict[str, str]
 
 
 def test_the_clock_has_a_surface_to_search(folder):
-    found = run("times", folder, execute=False, noise=0.0, units=16)
-    plain, wide, held = "dense_bm16_bn16 0", "dense_bm64_bn32 1024", "dense_bm64_bn32 61440"
-    for kernel in (plain, wide, held):
-        assert found[f"{kernel} m=16 k1"] < found[f"{kernel} m=4096 k1"]  # more rounds of blocks
-    assert found[f"{plain} m=16 k1"] < found[f"{wide} m=16 k1"]  # a small tile fills the units
-    assert found[f"{plain} m=4096 k1"] > found[f"{wide} m=4096 k1"]  # a large one loads less
-    assert found[f"{held} m=4096 k1"] > found[f"{wide} m=4096 k1"]  # shared memory keeps blocks away
-    assert found[f"{wide} m=4096 k4"] > found[f"{wide} m=4096 k1"]  # a split costs where the grid was full
+    times = run("times", folder, execute=False, noise=0.0, units=16)
+    plain, wide, limited = "dense_bm16_bn16 0", "dense_bm64_bn32 1024", "dense_bm64_bn32 61440"
+    for kernel in (plain, wide, limited):
+        assert times[f"{kernel} m=16 k1"] < times[f"{kernel} m=4096 k1"]  # more rounds of blocks
+    assert times[f"{plain} m=16 k1"] < times[f"{wide} m=16 k1"]  # a small tile fills the units
+    assert times[f"{plain} m=4096 k1"] > times[f"{wide} m=4096 k1"]  # a large one loads less
+    assert times[f"{limited} m=4096 k1"] > times[f"{wide} m=4096 k1"]  # shared memory keeps blocks away
+    assert times[f"{wide} m=4096 k4"] > times[f"{wide} m=4096 k1"]  # a split costs where the grid was full
     again = run("times", folder, execute=False, noise=0.0, units=64)
-    assert again[f"{wide} m=4096 k1"] < found[f"{wide} m=4096 k1"]  # more units
+    assert again[f"{wide} m=4096 k1"] < times[f"{wide} m=4096 k1"]  # more units
 
 
 def test_a_weight_in_the_cache_is_read_faster(folder):
-    found = run("caches", folder, device="sm_86", units=256, execute=False, noise=0.0)  # its cache has no room for two
-    assert found["warm"] < found["cold"] == pytest.approx(found["other"]) == pytest.approx(found["again"])
+    times = run("caches", folder, device="sm_86", units=256, execute=False, noise=0.0)  # its cache has no room for two
+    assert times["warm"] < times["cold"] == pytest.approx(times["other"]) == pytest.approx(times["again"])
 
 
 def test_noise_is_of_the_seed(folder):
@@ -92,8 +92,8 @@ def test_any_call_can_be_told_to_fail(folder):
 
 
 def test_a_kernel_that_hangs_is_waited_for_in_vain(folder):
-    found = run("hanging", folder, fail="cuLaunchKernel:1=hang")
-    assert found == [HUNG] * 2  # neither wait had an answer
+    answers = run("hanging", folder, fail="cuLaunchKernel:1=hang")
+    assert answers == [HUNG] * 2  # neither wait had an answer
 
 
 def test_devices_are_what_the_table_says(folder):
@@ -123,8 +123,8 @@ def test_a_driver_may_be_missing_or_old(folder):
 
 @pytest.mark.parametrize("settings", [{"seed": 1}, {"mode": "early"}, {"execute": "demand"}], ids=str)
 def test_threads_call_side_by_side(settings, folder):
-    found = run("threads", folder, **settings)
-    assert (found["errors"], found["held"], found["executed"]) == ([], 0, 8 * (5 * 1 + 10 * 2))
+    report = run("threads", folder, **settings)
+    assert (report["errors"], report["held"], report["executed"]) == ([], 0, 8 * (5 * 1 + 10 * 2))
 
 
 def test_calls_are_counted(folder):

@@ -32,8 +32,8 @@ def failures(source: str, cases: Sequence[Case], arch: str, folder: Path, second
     where = {**os.environ, **environment(folder / "images", device=arch, sources=folder)}
     done = ran([sys.executable, "-m", "tests.standin.units", folder / "job.json"], seconds, cwd=ROOT, env=where)
     assert done.returncode == 0, done.stderr[-3000:]
-    told = [json.loads(line) for line in done.stdout.splitlines()]
-    return {one["symbol"]: one["failed"] for one in told}
+    reports = [json.loads(line) for line in done.stdout.splitlines()]
+    return {report["symbol"]: report["failed"] for report in reports}
 
 
 @pytest.mark.parametrize("way", ARCHS)
@@ -41,8 +41,8 @@ def test_generated_kernels_compute_through_the_driver(way, tmp_path):
     variants = VARIANTS[way][:EACH]
     programs = {variant.kernel.name: (FAMILIES[variant.kernel.family], variant.kernel) for variant in variants}
     source = unit_text(programs, sorted({family.dtype for family, _ in programs.values()}))
-    found = failures(source, [variant.case() for variant in variants], ARCHS[way], tmp_path, seconds=100)
-    assert found == dict.fromkeys(programs, "")
+    messages = failures(source, [variant.case() for variant in variants], ARCHS[way], tmp_path, seconds=100)
+    assert messages == dict.fromkeys(programs, "")
 
 
 @pytest.mark.slow
@@ -51,5 +51,5 @@ def test_broken_kernels_are_noticed_through_the_driver(tmp_path):
     bugs = {**BUGS, **EPILOGUE_BUGS}
     symbols = {bug: f"bug{number}" for number, bug in enumerate(bugs)}
     cases = [case_of(symbols[bug], FAMILIES[v.kernel.family], v.kernel, v.calls) for bug, (v, _) in bugs.items()]
-    found = failures(broken_unit(bugs, symbols), cases, "sm_90a", tmp_path, seconds=800)
-    assert [bug for bug in bugs if not found[symbols[bug]]] == []
+    messages = failures(broken_unit(bugs, symbols), cases, "sm_90a", tmp_path, seconds=800)
+    assert [bug for bug in bugs if not messages[symbols[bug]]] == []

@@ -53,11 +53,11 @@ class _Matrix:
 
     def read(self) -> tuple[np.ndarray[Any, Any], bool]:
         """Its values as float64, and whether what lies between rows is as it was."""
-        found = self._driver.download(self.at, self._room.view(np.uint8)).view(self._room.dtype)
-        gaps = np.ones(len(found), bool)
+        downloaded = self._driver.download(self.at, self._room.view(np.uint8)).view(self._room.dtype)
+        gaps = np.ones(len(downloaded), bool)
         np.lib.stride_tricks.as_strided(gaps, self._shape, (self._stride, 1))[...] = False
-        self._room = found
-        return self._view().astype(np.float64), bool((found[gaps] == np.asarray(UNTOUCHED, found.dtype)).all())
+        self._room = downloaded
+        return self._view().astype(np.float64), bool((downloaded[gaps] == np.asarray(UNTOUCHED, downloaded.dtype)).all())
 
 
 def share(driver: Driver, module: int, case: dict[str, Any], call: Call) -> float:
@@ -84,23 +84,23 @@ def share(driver: Driver, module: int, case: dict[str, Any], call: Call) -> floa
         call.splits, y_type(call, case["dtype"]), 0, *(read.get(name, 0) for name in ("scale", "low", "high", "slope")),
         after(call),
     )  # fmt: skip
-    kept = [_TensorMap() for _ in launch["maps"]]
-    for one, room in zip(launch["maps"], kept, strict=True):
+    tensor_maps = [_TensorMap() for _ in launch["maps"]]
+    for map_spec, room in zip(launch["maps"], tensor_maps, strict=True):
         at, columns, rows, pitch = (
-            (x_on.at, k, m, k + call.x_gap) if one["operand"] == "x" else (w_on.at, *w.shape[::-1], w.shape[1])
+            (x_on.at, k, m, k + call.x_gap) if map_spec["operand"] == "x" else (w_on.at, *w.shape[::-1], w.shape[1])
         )
         driver.need(
             "cuTensorMapEncodeTiled", room.opaque(), MAP_TYPES[case["dtype"]], 2, at,
             (ctypes.c_uint64 * 2)(columns, rows), (ctypes.c_uint64 * 1)(pitch * dtype.itemsize),
-            (ctypes.c_uint32 * 2)(one["columns"], one["rows"]), (ctypes.c_uint32 * 2)(1, 1),
-            0, SWIZZLES[one["swizzle_bytes"]], 2, 0,
+            (ctypes.c_uint32 * 2)(map_spec["columns"], map_spec["rows"]), (ctypes.c_uint32 * 2)(1, 1),
+            0, SWIZZLES[map_spec["swizzle_bytes"]], 2, 0,
         )  # fmt: skip
-    _launch(driver, module, case, arguments, [room.opaque() for room in kept])
-    found, untouched = y_on.read()
+    _launch(driver, module, case, arguments, [room.opaque() for room in tensor_maps])
+    output, untouched = y_on.read()
     x64, w64 = x.astype(np.float64), w.astype(np.float64).T if case["kn"] else w.astype(np.float64)
     wide = {name: np.broadcast_to(values.astype(np.float64), (m, n)) for name, values in beside.items()}
     exact, allowed = stepped(x64 @ w64.T, np.abs(x64) @ np.abs(w64).T, wide, call, out)
-    off = np.abs(found - exact) / allowed
+    off = np.abs(output - exact) / allowed
     return float(np.where(np.isnan(off), np.inf, off).max()) if untouched else math.inf
 
 

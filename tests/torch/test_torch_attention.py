@@ -63,9 +63,9 @@ def test_attention_gives_what_it_gave(pack, bias, batch_first):
         x, other = x.transpose(0, 1), other.transpose(0, 1)
     calls = [((x, x, x), options) for options in masks(5, 5)] + [((x, other, other), options) for options in masks(5, 7)]
     calls += [((x[0], x[0], x[0]), {}), ((x[0], other[0], other[0]), {"need_weights": False})]
-    for given, options in calls:
-        (want, weights), (found, ours) = plain(*given, **options), model["a"](*given, **options)
-        assert found.shape == want.shape and close(found, want)
+    for inputs, options in calls:
+        (expected, weights), (output, ours) = plain(*inputs, **options), model["a"](*inputs, **options)
+        assert output.shape == expected.shape and close(output, expected)
         assert (ours is None) == (weights is None) and (weights is None or close(ours, weights))
     with pytest.raises(RuntimeError, match="attn_mask"):
         model["a"](x, x, x, is_causal=True)
@@ -73,17 +73,17 @@ def test_attention_gives_what_it_gave(pack, bias, batch_first):
 
 def test_copies_pickles_state_and_types(pack):
     model, x = made(batch_first=True), torch.randn(3, 5, 8)
-    state, want = copy.deepcopy(model.state_dict()), model["a"](x, x, x)[0]
+    state, expected = copy.deepcopy(model.state_dict()), model["a"](x, x, x)[0]
     adapter.swap(model, pack)
     assert list(model.state_dict()) == list(state)
     assert all(torch.equal(value, state[key]) for key, value in model.state_dict().items())
-    assert close(copy.deepcopy(model)["a"](x, x, x)[0], want)
+    assert close(copy.deepcopy(model)["a"](x, x, x)[0], expected)
     again = pickle.loads(pickle.dumps(model))
-    assert type(again["a"]) is torch.nn.MultiheadAttention and close(again["a"](x, x, x)[0], want)
+    assert type(again["a"]) is torch.nn.MultiheadAttention and close(again["a"](x, x, x)[0], expected)
     assert adapter.swap(again, pack).replaced == ("a.in_proj_weight", "a.out_proj")
     twin = copy.deepcopy(model)
     twin.load_state_dict({key: 2 * value for key, value in state.items()})
-    assert not close(twin["a"](x, x, x)[0], want) and close(model["a"](x, x, x)[0], want)
+    assert not close(twin["a"](x, x, x)[0], expected) and close(model["a"](x, x, x)[0], expected)
     with pytest.raises(RuntimeError, match=r"Unexpected key.*a\.other"):
         model.load_state_dict({**state, "a.other": torch.zeros(1)})
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -112,5 +112,5 @@ def test_attention_used_twice_is_one_and_what_is_left_says_why(pack):
 
 def test_ops_of_an_encoder_with_an_example(pack):
     layer = torch.nn.TransformerEncoderLayer(8, 2, 24, batch_first=True).eval()
-    found = adapter.ops_of(layer, torch.randn(2, 5, 8))
-    assert set(found) == {"dense:n=24,k=8", "dense:n=8,k=8", "dense:n=8,k=24"}
+    specs = adapter.ops_of(layer, torch.randn(2, 5, 8))
+    assert set(specs) == {"dense:n=24,k=8", "dense:n=8,k=8", "dense:n=8,k=24"}

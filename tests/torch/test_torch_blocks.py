@@ -79,12 +79,12 @@ class Inverted(nn.Module):  # type: ignore[misc, name-defined]
 def net(kind: Any = None) -> Any:
     torch.manual_seed(0)
     model = nn.Sequential(Basic(3, 8), Inverted(8, 12))
-    for one in model.modules():
-        if isinstance(one, nn.BatchNorm2d):
-            one.running_mean.normal_()
-            one.running_var.uniform_(0.5, 2)
-            nn.init.normal_(one.weight)
-            nn.init.normal_(one.bias)
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.running_mean.normal_()
+            module.running_var.uniform_(0.5, 2)
+            nn.init.normal_(module.weight)
+            nn.init.normal_(module.bias)
     return model.to(kind).eval()
 
 
@@ -102,59 +102,59 @@ def pack(tmp_path_factory: pytest.TempPathFactory) -> Any:
         yield opened
 
 
-def close(found: Any, want: Any) -> bool:
-    loose = 0.05 if want.dtype is torch.bfloat16 else 1e-4
-    return found.dtype is want.dtype and bool(torch.allclose(found.float(), want.float(), atol=loose, rtol=loose))
+def close(output: Any, expected: Any) -> bool:
+    loose = 0.05 if expected.dtype is torch.bfloat16 else 1e-4
+    return output.dtype is expected.dtype and bool(torch.allclose(output.float(), expected.float(), atol=loose, rtol=loose))
 
 
 @pytest.mark.long
 def test_norms_are_folded_and_activations_fused_where_a_forward_shows_them(pack: Any) -> None:
-    given, served = net(), net()
-    told = adapter.swap(served, pack)
-    assert len(told.replaced) == 8 and not told.left and not told.unfolded
-    assert told.folded["0.bn1"] == "0.conv1" and len(told.folded) == 6
-    assert "batch norms folded into the convolution before (6): 0.bn1" in str(told)
-    assert told.fused == {
+    plain, served = net(), net()
+    report = adapter.swap(served, pack)
+    assert len(report.replaced) == 8 and not report.left and not report.unfolded
+    assert report.folded["0.bn1"] == "0.conv1" and len(report.folded) == 6
+    assert "batch norms folded into the convolution before (6): 0.bn1" in str(report)
+    assert report.fused == {
         "0.conv1": "0.relu", "1.block.0.0": "1.block.0.2", "1.block.1.0": "1.block.1.2",
         "1.block.2.fc1": "1.block.2.activation", "1.block.2.fc2": "1.block.2.scale_activation",
     }  # fmt: skip
     assert type(served[0].relu) is nn.ReLU and type(served[0].bn1) is nn.BatchNorm2d
     with torch.inference_mode():
-        assert close(served(IMAGES), given(IMAGES))
+        assert close(served(IMAGES), plain(IMAGES))
 
 
 def test_state_goes_both_ways_and_copies_are_apart(pack: Any) -> None:
-    given, served = net(), net()
+    plain, served = net(), net()
     adapter.swap(served, pack)
     state = served.state_dict()
-    assert state.keys() == given.state_dict().keys()
-    assert all(torch.equal(state[key], value) for key, value in given.state_dict().items())
+    assert state.keys() == plain.state_dict().keys()
+    assert all(torch.equal(state[key], value) for key, value in plain.state_dict().items())
     other = net()
     with torch.no_grad():
-        for one in other.parameters():
-            one.mul_(0.7)
+        for parameter in other.parameters():
+            parameter.mul_(0.7)
     twin = copy.deepcopy(served)
     served.load_state_dict(other.state_dict())
     with torch.inference_mode():
-        assert close(served(IMAGES), other(IMAGES)) and close(twin(IMAGES), given(IMAGES))
+        assert close(served(IMAGES), other(IMAGES)) and close(twin(IMAGES), plain(IMAGES))
         assert close(pickle.loads(pickle.dumps(served))(IMAGES), other(IMAGES))
-    assert not any(type(one).__name__.startswith("Packed") for one in pickle.loads(pickle.dumps(served)).modules())
+    assert not any(type(module).__name__.startswith("Packed") for module in pickle.loads(pickle.dumps(served)).modules())
 
 
 def test_a_bfloat16_net_is_served_in_bfloat16(pack: Any) -> None:
-    given, served = net(torch.bfloat16), net(torch.bfloat16)
-    told = adapter.swap(served, pack)
-    assert len(told.replaced) == 8 and not told.left
+    plain, served = net(torch.bfloat16), net(torch.bfloat16)
+    report = adapter.swap(served, pack)
+    assert len(report.replaced) == 8 and not report.left
     with torch.inference_mode():
-        assert close(served(IMAGES.bfloat16()), given(IMAGES.bfloat16()))
+        assert close(served(IMAGES.bfloat16()), plain(IMAGES.bfloat16()))
 
 
 def test_a_norm_in_training_stays_and_is_named(pack: Any) -> None:
     served = net()
     served[0].bn1.train()
-    told = adapter.swap(served, pack)
-    assert told.unfolded == {"0.bn1": "it takes its statistics from the batch: call model.eval() first"}
-    assert type(served[0].bn1) is nn.BatchNorm2d and "batch norm left: 0.bn1" in str(told)
+    report = adapter.swap(served, pack)
+    assert report.unfolded == {"0.bn1": "it takes its statistics from the batch: call model.eval() first"}
+    assert type(served[0].bn1) is nn.BatchNorm2d and "batch norm left: 0.bn1" in str(report)
 
 
 def test_a_fused_convolution_is_an_operator_of_torch(pack: Any) -> None:
@@ -163,8 +163,8 @@ def test_a_fused_convolution_is_an_operator_of_torch(pack: Any) -> None:
     x = torch.randn(2, 8, 5, 7).transpose(2, 3)
     with torch.inference_mode(), adapter.register(pack) as handle:
         packed = handle.pack_weight(name, layer.weight)
-        found = getattr(torch.ops.haotuner, name)(x, packed, layer.bias)
-        assert close(found, nn.functional.hardswish(layer(x)))
+        output = getattr(torch.ops.haotuner, name)(x, packed, layer.bias)
+        assert close(output, nn.functional.hardswish(layer(x)))
         with pytest.raises(RuntimeError, match="with 8 channels"):
             getattr(torch.ops.haotuner, name)(x[:, :3], packed, layer.bias)
         with pytest.raises(TypeError, match="expected float32"):
@@ -180,32 +180,34 @@ def test_odd_tensors_are_right_or_refused_by_the_operator(pack: Any, kind: Any) 
     rng, right = np.random.default_rng(0), 0
     with torch.inference_mode(), adapter.register(pack) as handle:
         packed, call = handle.pack_weight(name, layer.weight), getattr(torch.ops.haotuner, name)
-        given = {"x": torch.randn(2, 8, 5, 6).numpy(), "packed": packed.numpy(), "bias": layer.bias.float().numpy()}
+        operands = {"x": torch.randn(2, 8, 5, 6).numpy(), "packed": packed.numpy(), "bias": layer.bias.float().numpy()}
         for _ in range(150):
-            at, way = rng.choice(list(given)), rng.choice([way for way in ODD if way != "backwards"])
-            made: dict[str, Any] = dict(given)
-            made[at] = odd(rng, made[at], way)
-            tensors = {key: torch.from_numpy(value) for key, value in made.items()}
+            at, way = rng.choice(list(operands)), rng.choice([way for way in ODD if way != "backwards"])
+            altered: dict[str, Any] = dict(operands)
+            altered[at] = odd(rng, altered[at], way)
+            tensors = {key: torch.from_numpy(value) for key, value in altered.items()}
             if tensors["x"].dtype is torch.float32:
                 tensors["x"] = tensors["x"].to(kind) if way != "overlapping" else tensors["x"]
             try:
-                found = call(*tensors.values())
+                output = call(*tensors.values())
             except (RuntimeError, TypeError, ValueError) as error:
                 assert name in str(error), (at, way, str(error))
                 continue
             if at == "packed" and way not in ("none", "apart", "turned"):
                 continue  # other numbers of the right size are another weight
-            want = nn.functional.hardswish(nn.functional.conv2d(tensors["x"].float(), layer.weight.float(), tensors["bias"]))
-            assert found.shape == want.shape and close(found, want.to(kind)), (at, way)
+            expected = nn.functional.hardswish(
+                nn.functional.conv2d(tensors["x"].float(), layer.weight.float(), tensors["bias"])
+            )
+            assert output.shape == expected.shape and close(output, expected.to(kind)), (at, way)
             right += 1
     assert right > 30
 
 
 @pytest.mark.slow
 def test_three_lines_from_a_net_to_a_served_one(tmp_path: Path) -> None:
-    model, given = net(), net()
+    model, plain = net(), net()
     haotuner.tune(list(adapter.ops_of(model, fuse=True)), "b=1..2;h=4..16;w=h", zero_measure=True, out=tmp_path / "pack")
-    told = adapter.swap(model, haotuner.load(tmp_path / "pack", threads=1))
-    assert len(told.replaced) == 8 and not told.left, str(told)
+    report = adapter.swap(model, haotuner.load(tmp_path / "pack", threads=1))
+    assert len(report.replaced) == 8 and not report.left, str(report)
     with torch.inference_mode():
-        assert close(model(IMAGES), given(IMAGES))
+        assert close(model(IMAGES), plain(IMAGES))

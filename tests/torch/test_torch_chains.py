@@ -121,10 +121,10 @@ X = torch.randn(5, 16, generator=torch.Generator().manual_seed(1))
 IMAGE = torch.randn(2, 8, 12, 10, generator=torch.Generator().manual_seed(2))
 
 
-def close(found: Any, want: Any) -> bool:
-    if isinstance(want, (tuple, list)):
-        return len(found) == len(want) and all(map(close, found, want))
-    return found.shape == want.shape and bool(torch.allclose(found, want, atol=2e-5, rtol=1e-4))
+def close(output: Any, expected: Any) -> bool:
+    if isinstance(expected, (tuple, list)):
+        return len(output) == len(expected) and all(map(close, output, expected))
+    return output.shape == expected.shape and bool(torch.allclose(output, expected, atol=2e-5, rtol=1e-4))
 
 
 def twins(model: Any, pack: Any, *more: Any) -> tuple[Any, Any, Any]:
@@ -136,16 +136,16 @@ def twins(model: Any, pack: Any, *more: Any) -> tuple[Any, Any, Any]:
 
 def calls(pack: Any, run: Any) -> dict[str, int]:
     """How often ``run`` calls each op of a pack."""
-    before = {name: one["calls"] for name, one in pack.stats().items()}
+    before = {name: stats["calls"] for name, stats in pack.stats().items()}
     run()
-    after = {name: one["calls"] - before[name] for name, one in pack.stats().items()}
+    after = {name: stats["calls"] - before[name] for name, stats in pack.stats().items()}
     return {name: count for name, count in after.items() if count}
 
 
 @pytest.mark.parametrize("kind", FORWARDS, ids=lambda kind: kind.__name__)
 def test_every_path_of_a_forward_computes_what_it_computed(chained, kind):
-    plain, served, told = twins(kind(), chained)
-    assert told.replaced == ("fc",) and not told.unread
+    plain, served, report = twins(kind(), chained)
+    assert report.replaced == ("fc",) and not report.unread
     for context in (torch.inference_mode, torch.no_grad):
         with context():
             assert close(served(X), plain(X)) and close(served.logits(X), plain.logits(X))
@@ -163,29 +163,29 @@ def test_every_path_of_a_forward_computes_what_it_computed(chained, kind):
 
 
 def test_a_fusion_is_served_where_the_source_shows_it(chained):
-    plain, served, told = twins(nn.Sequential(Head(), nn.Sequential(nn.Linear(24, 24), nn.ReLU())), chained)
-    assert told.fused == {"0.fc": "0.act", "1.0": "1.1"} and "0.fc with 0.act" in str(told)
+    plain, served, report = twins(nn.Sequential(Head(), nn.Sequential(nn.Linear(24, 24), nn.ReLU())), chained)
+    assert report.fused == {"0.fc": "0.act", "1.0": "1.1"} and "0.fc with 0.act" in str(report)
     with torch.inference_mode():
         assert close(served(X), plain(X))
-        found = calls(chained, lambda: served(X))
-    assert found == {"dense_n24_k16_bias_relu": 1, "dense_n24_k24_bias_relu": 1}
+        counts = calls(chained, lambda: served(X))
+    assert counts == {"dense_n24_k16_bias_relu": 1, "dense_n24_k24_bias_relu": 1}
     assert type(served[0].act) is nn.ReLU and isinstance(served, nn.Sequential) and isinstance(served[0], Head)
 
 
 def test_layers_of_a_sequential_are_met_as_they_are(chained):
     def features(net: Any, x: Any) -> list[Any]:
-        kept = []
+        outputs = []
         for layer in net:
             x = layer(x)
-            kept.append(x)
-        return kept
+            outputs.append(x)
+        return outputs
 
     norm = nn.BatchNorm2d(8)
     norm.running_mean.uniform_(-2, 2)
     norm.running_var.uniform_(0.5, 2)
     net = nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), norm, nn.ReLU(), nn.Conv2d(8, 8, 3, padding=1), nn.ReLU())
-    plain, served, told = twins(net, chained)
-    assert told.folded == {"1": "0"} and told.fused == {"0": "2", "3": "4"}
+    plain, served, report = twins(net, chained)
+    assert report.folded == {"1": "0"} and report.fused == {"0": "2", "3": "4"}
     with torch.inference_mode():
         assert close(served(IMAGE), plain(IMAGE))
         assert calls(chained, lambda: served(IMAGE)) == {"conv2d_c8_f8_r3_s3_pad1_bias_relu": 2}
@@ -199,11 +199,11 @@ def test_layers_of_a_sequential_are_met_as_they_are(chained):
 
 
 def test_hooks_and_forwards_put_on_later_see_what_they_saw(chained):
-    for place in range(3):
+    for index in range(3):
         plain, served, _ = twins(nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU()), chained)
         seen: list[Any] = []
         for net in (plain, served):
-            net[place].register_forward_hook(lambda _, given, found, seen=seen: seen.append((*given, found)))
+            net[index].register_forward_hook(lambda _, inputs, output, seen=seen: seen.append((*inputs, output)))
         with torch.inference_mode():
             assert close(served(IMAGE), plain(IMAGE))
         assert close(seen[1], seen[0])
@@ -232,10 +232,10 @@ def test_a_replaced_forward_is_left_or_used(chained):
     inner.forward = lambda x: inner[0](x)
     for net in (layer, active, whole):
         with torch.inference_mode():
-            want = net(X)
-            told = adapter.swap(net, chained)
-            assert close(net(X), want)
-        assert told.left == ({"0": "its forward was replaced"} if net is layer else {})
+            expected = net(X)
+            report = adapter.swap(net, chained)
+            assert close(net(X), expected)
+        assert report.left == ({"0": "its forward was replaced"} if net is layer else {})
 
 
 class Stateful(Head):
@@ -263,9 +263,9 @@ def test_reading_a_model_changes_nothing_in_it(chained):
 
 
 def test_a_norm_s_numbers_count_at_every_call(chained):
-    plain, served, told = twins(nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU()), chained)
+    plain, served, report = twins(nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU()), chained)
     twin = copy.deepcopy(served)
-    assert told.folded == {"1": "0"}
+    assert report.folded == {"1": "0"}
 
     def changes() -> Any:
         yield lambda net: net[1].weight.data.mul_(2)
@@ -292,11 +292,11 @@ def test_a_norm_s_numbers_count_at_every_call(chained):
 
 
 def test_an_example_is_run_before_and_after(chained, monkeypatch):
-    plain, served, told = twins(nn.Sequential(Head()), chained, X)
-    assert told.fused and close(served(X), plain(X))
+    plain, served, report = twins(nn.Sequential(Head()), chained, X)
+    assert report.fused and close(served(X), plain(X))
     wrong = nn.Sequential(Head(), nn.Sequential(nn.Linear(24, 24), nn.ReLU())).eval()
-    before = {name: one for name, one in wrong.named_modules()}
-    kinds = {name: type(one) for name, one in before.items()}
+    before = {name: module for name, module in wrong.named_modules()}
+    kinds = {name: type(module) for name, module in before.items()}
     from haotuner.torch.layer import PackedLinear
 
     computed = PackedLinear._computed
@@ -305,7 +305,7 @@ def test_an_example_is_run_before_and_after(chained, monkeypatch):
         adapter.WrongResult, match="the swapped model computes something else: result 0, float32 .* is off by"
     ):
         adapter.swap(wrong, chained, X)
-    assert dict(wrong.named_modules()) == before and {name: type(one) for name, one in before.items()} == kinds
+    assert dict(wrong.named_modules()) == before and {name: type(module) for name, module in before.items()} == kinds
 
 
 def test_subclasses_are_named_with_their_module(chained):
@@ -315,15 +315,15 @@ def test_subclasses_are_named_with_their_module(chained):
     class Odd(nn.Linear):  # type: ignore[misc, name-defined]
         pass
 
-    _, _, told = twins(nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), Act(8), nn.Flatten(), Odd(960, 24)), chained)
-    assert "test_torch_chains." in told.left["3"] and "Odd is not served" in told.left["3"]
-    assert "Act is not folded, only nn.BatchNorm1d and nn.BatchNorm2d themselves" in told.unfolded["1"]
+    _, _, report = twins(nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), Act(8), nn.Flatten(), Odd(960, 24)), chained)
+    assert "test_torch_chains." in report.left["3"] and "Odd is not served" in report.left["3"]
+    assert "Act is not folded, only nn.BatchNorm1d and nn.BatchNorm2d themselves" in report.unfolded["1"]
 
 
 def test_a_source_that_is_not_there_leaves_modules_apart(chained):
     spaces: dict[str, Any] = {"nn": nn, "Head": Head}
     exec("class Unseen(Head):\n    def forward(self, x):\n        return self.act(self.fc(x))\n", spaces)
-    plain, served, told = twins(nn.Sequential(spaces["Unseen"]()), chained)
-    assert told.unread == {"0": "forward: its source is not there to be read"} and not told.fused
+    plain, served, report = twins(nn.Sequential(spaces["Unseen"]()), chained)
+    assert report.unread == {"0": "forward: its source is not there to be read"} and not report.fused
     with torch.inference_mode():
         assert close(served(X), plain(X))

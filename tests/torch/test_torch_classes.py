@@ -50,10 +50,10 @@ class Noted(Head, metaclass=Registering):
 def test_keywords_and_metaclasses(chained, kind):
     model, x, before = kind().eval(), torch.randn(3, 16), list(Registering.made)
     with torch.no_grad():
-        want = model(x)
+        expected = model(x)
         done = adapter.swap(model, chained)
-        assert close(model(x), want)
-        assert close(pickle.loads(pickle.dumps(model))(x), want)
+        assert close(model(x), expected)
+        assert close(pickle.loads(pickle.dumps(model))(x), expected)
     assert bool(done.fused) is (kind is not Noted)
     assert bool(done.unread) is (kind is Noted)
     assert before == Registering.made
@@ -64,9 +64,9 @@ def test_scripted_children_stay(chained):
     model = nn.Sequential(torch.jit.script(parts[0]), torch.jit.trace(parts[1], torch.randn(3, 16)), Head()).eval()
     x = torch.randn(3, 16)
     with torch.no_grad():
-        want = model(x)
+        expected = model(x)
         assert adapter.swap(model, chained).replaced == ("2.fc",)
-        assert close(model(x), want)
+        assert close(model(x), expected)
 
 
 class Parent(Head):
@@ -82,7 +82,7 @@ def test_a_method_may_name_its_class(chained):
     for kind in (Parent, Inner):
         model, x = kind().eval(), torch.randn(3, 16)
         with torch.no_grad():
-            want = model(x)
+            expected = model(x)
             done = adapter.swap(model, chained)
-            assert close(model(x), want)
+            assert close(model(x), expected)
         assert done.fused and not done.unread

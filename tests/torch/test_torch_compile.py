@@ -84,10 +84,10 @@ def test_answers_are_those_of_the_eager_ops_bit_for_bit(path, inductor):
         packed = [registered.pack_weight(op, model[at].weight) for op, at in zip(NAMES, (0, 2), strict=True)]
         for m in (2, 3, 5, 17, 64):
             x = torch.randn(m, 16)
-            want = x
+            expected = x
             for op, weight, at in zip(NAMES, packed, (0, 2), strict=True):
-                want = getattr(torch.ops.haotuner, op)(want, weight, model[at].bias)
-            assert torch.equal(served(x), want)
+                expected = getattr(torch.ops.haotuner, op)(expected, weight, model[at].bias)
+            assert torch.equal(served(x), expected)
     assert not inductor, "nothing was left for Inductor"
 
 
@@ -300,15 +300,15 @@ def test_exported_programs_and_ahead_of_time_packages_keep_the_ops(path, tmp_pat
         served = products()
         served.load_state_dict(model.state_dict())
         haotuner.torch.swap(served, pack, registered=registered)
-        want = served(x)
+        expected = served(x)
         program = torch.export.export(served, (x,), dynamic_shapes=({0: torch.export.Dim("m", min=2, max=512)},))
         assert NAMES[0] in str(program.graph)
         file = torch._inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "net.pt2"))
         ahead = torch._inductor.aoti_load_package(file)
         for m in (6, 2, 77):
             x = torch.randn(m, 16)
-            want = served(x)
-            assert torch.equal(program.module()(x), want) and torch.equal(ahead(x), want)
+            expected = served(x)
+            assert torch.equal(program.module()(x), expected) and torch.equal(ahead(x), expected)
 
 
 @pytest.fixture(scope="module")

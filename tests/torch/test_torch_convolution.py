@@ -50,8 +50,8 @@ def path(net: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return conv_pack(tmp_path_factory.mktemp("net") / "pack", specs, LANES[best_level()])
 
 
-def close(found: Any, want: Any) -> bool:
-    return found.shape == want.shape and bool(torch.allclose(found, want, atol=1e-4, rtol=1e-4))
+def close(output: Any, expected: Any) -> bool:
+    return output.shape == expected.shape and bool(torch.allclose(output, expected, atol=1e-4, rtol=1e-4))
 
 
 def test_the_ops_of_a_net_are_told(net):
@@ -67,8 +67,8 @@ def test_the_ops_of_a_net_are_told(net):
 def test_layers_whose_weight_lies_both_ways_follow_the_others():
     net = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.Conv2d(8, 8, 3, groups=8), torch.nn.Conv2d(8, 4, 1)).eval()
     assert not any("nhwc" in spec for spec in adapter.ops_of(net))
-    found = adapter.ops_of(net.to(memory_format=torch.channels_last))
-    assert len(found) == 3 and all("layout=nhwc" in spec for spec in found)
+    specs = adapter.ops_of(net.to(memory_format=torch.channels_last))
+    assert len(specs) == 3 and all("layout=nhwc" in spec for spec in specs)
 
 
 def test_lazy_compiled_and_quantised_layers(path):
@@ -93,16 +93,16 @@ def test_a_net_gives_what_it_gave(net, path, last):
     if last:
         served, x = served.to(memory_format=torch.channels_last), x.contiguous(memory_format=torch.channels_last)
     with torch.inference_mode(), haotuner.load(path, threads=1) as pack:
-        want = net(x)
+        expected = net(x)
         report = adapter.swap(served, pack)
         assert set(report.replaced) == {"stem", "deep", "even", "up"}
         assert "padding_mode='reflect'" in report.left["mirror"] and "circular" in report.left["circle"]
         assert ("nhwc" in served.even.extra_repr()) == last
-        assert close(served(x), want)
-        assert close(served(x.transpose(2, 3).contiguous().transpose(2, 3)), want)  # any strides
+        assert close(served(x), expected)
+        assert close(served(x.transpose(2, 3).contiguous().transpose(2, 3)), expected)  # any strides
         assert close(served.stem(x[0]), net.stem(x[0]))
         twin, back = copy.deepcopy(served), pickle.loads(pickle.dumps(served))
-        assert close(twin(x), want) and close(back(x), want) and type(back.stem) is torch.nn.Conv2d
+        assert close(twin(x), expected) and close(back(x), expected) and type(back.stem) is torch.nn.Conv2d
         state = served.state_dict()
         assert {key: tuple(value.shape) for key, value in state.items()} == {
             k: tuple(v.shape) for k, v in net.state_dict().items()
@@ -110,7 +110,7 @@ def test_a_net_gives_what_it_gave(net, path, last):
         doubled, other = {key: value * 2 for key, value in state.items()}, copy.deepcopy(net)
         served.load_state_dict(doubled)
         other.load_state_dict(doubled)
-        assert close(served(x), other(x)) and close(twin(x), want)
+        assert close(served(x), other(x)) and close(twin(x), expected)
         with torch.autocast("cpu", dtype=torch.bfloat16):
             assert served.stem(x).dtype == torch.bfloat16
         small = torch.randn(1, 6, 3, 3)

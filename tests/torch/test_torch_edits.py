@@ -42,11 +42,11 @@ class Plain(Head):
 def test_a_copy_that_is_edited_is_apart(chained, how):
     plain, served, _ = twins(Outside(), chained)
     with torch.no_grad():
-        want, other, twin = plain(X), copy.deepcopy(plain), copy.deepcopy(served)
+        expected, other, twin = plain(X), copy.deepcopy(plain), copy.deepcopy(served)
         for net in (other, twin):
             torch.manual_seed(4)
             EDITS[how](net.head)
-        assert alike(twin(X), other(X)) and alike(served(X), want)
+        assert alike(twin(X), other(X)) and alike(served(X), expected)
 
 
 def test_an_adapter_is_named_by_its_own_layers(chained):
@@ -64,8 +64,8 @@ def test_an_adapter_is_named_by_its_own_layers(chained):
         def forward(self, x: Any) -> Any:
             return self.base_layer(x) + self.high(self.low(x))
 
-    plain, served, told = twins(nn.Sequential(Adapter()), chained)
-    assert told.replaced == ("0.base_layer",) and set(told.left) == {"0.low", "0.high"}
+    plain, served, report = twins(nn.Sequential(Adapter()), chained)
+    assert report.replaced == ("0.base_layer",) and set(report.left) == {"0.low", "0.high"}
     with torch.no_grad():
         assert close(served(X), plain(X))
         for net in (plain, served):
@@ -83,5 +83,5 @@ def test_what_makes_a_module_is_not_read(chained):
 
     code = Made.__init__.__code__
     Made.__init__.__code__ = code.replace(co_filename="gone")
-    _, _, told = twins(nn.Sequential(Made()), chained)
-    assert told.fused == {"0.fc": "0.act"} and not told.unread
+    _, _, report = twins(nn.Sequential(Made()), chained)
+    assert report.fused == {"0.fc": "0.act"} and not report.unread

@@ -30,13 +30,13 @@ class Encoder(nn.Module):  # type: ignore[name-defined, misc]
     def forward(self, ids: Any, mask: Any) -> Any:
         h = self.norm(self.words(ids))
         batch, seq, _ = h.shape
-        q, k, v = (one(h).view(batch, seq, 2, 16).transpose(1, 2) for one in self.qkv)
+        q, k, v = (projection(h).view(batch, seq, 2, 16).transpose(1, 2) for projection in self.qkv)
         bias = (1.0 - mask[:, None, None, :].to(h.dtype)) * -1e4
         mixed = nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=bias)
         h = h + mixed.transpose(1, 2).reshape(batch, seq, 32)
         h = h + self.down(nn.functional.gelu(self.up(h)))
-        kept = mask[..., None].to(h.dtype)
-        return (h * kept).sum(1) / kept.sum(1).clamp(min=1e-9)
+        weights = mask[..., None].to(h.dtype)
+        return (h * weights).sum(1) / weights.sum(1).clamp(min=1e-9)
 
 
 class Net(nn.Module):  # type: ignore[name-defined, misc]
@@ -79,13 +79,15 @@ def test_a_graph_computes_what_the_module_does_at_any_size(kind, tmp_path):
     assert set(graph.dimensions) == ({"batch", "seq"} if kind == "encoder" else {"batch", "x_2", "x_3"})
     again = read_exported(tmp_path / "m.pt2")
     for sizes in ((1, 1), (3, 5), (2, 19)):
-        given = inputs(*sizes)
+        arguments = inputs(*sizes)
         with torch.no_grad():
-            want = module(*given)
-        want = want if isinstance(want, tuple) else (want,)
-        for one in (graph, again):
-            found = interpret(one, {name: value.numpy() for name, value in zip(one.inputs, given, strict=True)})
-            for mine, theirs in zip(found.values(), want, strict=True):
+            expected = module(*arguments)
+        expected = expected if isinstance(expected, tuple) else (expected,)
+        for variant in (graph, again):
+            outputs = interpret(
+                variant, {name: value.numpy() for name, value in zip(variant.inputs, arguments, strict=True)}
+            )
+            for mine, theirs in zip(outputs.values(), expected, strict=True):
                 np.testing.assert_allclose(mine, theirs.numpy(), rtol=1e-4, atol=1e-5)
 
 
@@ -111,8 +113,8 @@ def test_dimensions_of_nested_inputs_and_of_inputs_in_another_order_are_named():
 
     shapes = {"x": {0: "m"}, "cache": {"k": ({0: "m"}, {0: "m"})}, "more": ({0: "m"}, {0: "m"}), "scale": {0: "a"},
               "shift": {0: "b"}}  # fmt: skip
-    given = (rows(4), {"k": (rows(4), rows(4))}, rows(4), rows(4))
-    graph = export(Cached(), given, shapes, kwargs={"scale": rows(5), "shift": rows(6)})
+    arguments = (rows(4), {"k": (rows(4), rows(4))}, rows(4), rows(4))
+    graph = export(Cached(), arguments, shapes, kwargs={"scale": rows(5), "shift": rows(6)})
     first = {name: str(graph.types[name].shape[0]) for name in graph.inputs}
     assert first == {"x": "m", "cache_k_0": "m", "cache_k_1": "m", "more_0": "m", "more_1": "m", "scale": "a", "shift": "b"}
 
@@ -159,8 +161,8 @@ def test_sizes_for_which_a_module_does_something_else_are_refused(tmp_path):
             return x + 5 if x.shape[1] % 4 == 0 else x
 
     graph = export(Chooses(), (torch.ones(2, 12, 8),), ({0: "batch", 1: "seq"},), out=tmp_path / "m.pt2")
-    for one in (graph, read_exported(tmp_path / "m.pt2")):
-        refused = [seq for seq in range(1, 40) if unmet(demands(one), {"batch": 1, "seq": seq})]
+    for variant in (graph, read_exported(tmp_path / "m.pt2")):
+        refused = [seq for seq in range(1, 40) if unmet(demands(variant), {"batch": 1, "seq": seq})]
         assert refused == [seq for seq in range(1, 40) if seq <= 10 or seq % 4]
     assert not demands(export(Encoder(), ids(2, 7), ({0: "batch", 1: "seq"},) * 2))
 
@@ -178,14 +180,14 @@ def test_samples_of_an_image_and_logarithms_near_1():
     class Warp(nn.Module):  # type: ignore[name-defined, misc]
         def forward(self, x: Any, grid: Any) -> Any:
             bent = torch.atan2(grid, grid.flip(-1)) / 3
-            found = nn.functional.grid_sample(x, bent, padding_mode="reflection", align_corners=False)
-            return found, torch.log1p(grid * 1e-6) * 1e6, torch.expm1(grid * 1e-6) * 1e6
+            sampled = nn.functional.grid_sample(x, bent, padding_mode="reflection", align_corners=False)
+            return sampled, torch.log1p(grid * 1e-6) * 1e6, torch.expm1(grid * 1e-6) * 1e6
 
     auto = torch.export.Dim.AUTO
     graph = export(Warp(), (torch.randn(2, 3, 5, 7), torch.randn(2, 4, 6, 2)), ({2: auto, 3: auto}, {1: auto, 2: auto}))
-    given = torch.randn(2, 3, 9, 4), torch.randn(2, 8, 3, 2)
-    found = interpret(graph, {name: value.numpy() for name, value in zip(graph.inputs, given, strict=True)})
-    for mine, theirs in zip(found.values(), Warp()(*given), strict=True):
+    inputs = torch.randn(2, 3, 9, 4), torch.randn(2, 8, 3, 2)
+    outputs = interpret(graph, {name: value.numpy() for name, value in zip(graph.inputs, inputs, strict=True)})
+    for mine, theirs in zip(outputs.values(), Warp()(*inputs), strict=True):
         np.testing.assert_allclose(mine, theirs.numpy(), rtol=2e-5, atol=2e-5)
 
 
@@ -197,8 +199,8 @@ def test_bits_of_whole_numbers_are_not_taken_for_booleans():
             return (x & 6) | 1, x ^ 5, ~x, (x > 2) & (x < 9), ~(x > 2)
 
     graph = export(Bits(), (torch.arange(8),), ({0: torch.export.Dim.AUTO},))
-    given = torch.arange(-5, 12)
-    for mine, theirs in zip(interpret(graph, {graph.inputs[0]: given.numpy()}).values(), Bits()(given), strict=True):
+    integers = torch.arange(-5, 12)
+    for mine, theirs in zip(interpret(graph, {graph.inputs[0]: integers.numpy()}).values(), Bits()(integers), strict=True):
         np.testing.assert_array_equal(mine, theirs.numpy())
 
 
@@ -210,25 +212,25 @@ def test_elements_are_counted_in_bins_as_torch_counts_them():
             return torch.histc(x, 8, 0, 7), torch.histc(x, 5, -1, 2), torch.histc(x, 6), torch.histc(x, 3, 2, 2)
 
     graph = export(Counts(), (torch.arange(9.0),), ({0: torch.export.Dim.AUTO},))
-    for given in (torch.arange(-2.0, 11.0), torch.randn(300) * 2, torch.full((4,), 3.0)):
-        for mine, theirs in zip(interpret(graph, {graph.inputs[0]: given.numpy()}).values(), Counts()(given), strict=True):
+    for values in (torch.arange(-2.0, 11.0), torch.randn(300) * 2, torch.full((4,), 3.0)):
+        for mine, theirs in zip(interpret(graph, {graph.inputs[0]: values.numpy()}).values(), Counts()(values), strict=True):
             np.testing.assert_array_equal(mine, theirs.numpy())
-    given = torch.tensor([0.0, float("nan"), 7.0, 7.5])  # torch refuses the NaN where the range is the data's
-    found = interpret(graph, {graph.inputs[0]: given.numpy()})
-    np.testing.assert_array_equal(next(iter(found.values())), torch.histc(given, 8, 0, 7).numpy())
+    values = torch.tensor([0.0, float("nan"), 7.0, 7.5])  # torch refuses the NaN where the range is the data's
+    outputs = interpret(graph, {graph.inputs[0]: values.numpy()})
+    np.testing.assert_array_equal(next(iter(outputs.values())), torch.histc(values, 8, 0, 7).numpy())
 
 
-def right_at(module: Any, made: Any, axes: Any, *sizes: tuple[int, ...]) -> None:
+def right_at(module: Any, make_input: Any, axes: Any, *sizes: tuple[int, ...]) -> None:
     """The graph of a module computes what the module does, at sizes that it was not exported with."""
     from haotuner.torch import export
 
-    graph = export(module, (made(*sizes[0]),), (axes,))
-    for one in sizes[1:]:
-        given = made(*one)
+    graph = export(module, (make_input(*sizes[0]),), (axes,))
+    for size in sizes[1:]:
+        input_tensor = make_input(*size)
         with torch.no_grad():
-            want = module(given)
-        found = interpret(graph, {graph.inputs[0]: given.numpy()})
-        for mine, theirs in zip(found.values(), want if isinstance(want, tuple) else (want,), strict=True):
+            expected = module(input_tensor)
+        outputs = interpret(graph, {graph.inputs[0]: input_tensor.numpy()})
+        for mine, theirs in zip(outputs.values(), expected if isinstance(expected, tuple) else (expected,), strict=True):
             np.testing.assert_allclose(mine, theirs.numpy(), rtol=1e-4, atol=1e-5)
 
 
@@ -254,8 +256,8 @@ def test_recurrent_layers_keep_their_length(kind):
 
 class Spectrum(nn.Module):  # type: ignore[name-defined, misc]
     def forward(self, x: Any) -> Any:
-        found = torch.stft(x, 16, 5, window=torch.hann_window(16), return_complex=True)
-        return found.abs(), torch.view_as_real(found / (found.conj() + 3j)), found.angle().cos()
+        spectrum = torch.stft(x, 16, 5, window=torch.hann_window(16), return_complex=True)
+        return spectrum.abs(), torch.view_as_real(spectrum / (spectrum.conj() + 3j)), spectrum.angle().cos()
 
 
 class Filtered(nn.Module):  # type: ignore[name-defined, misc]
@@ -311,8 +313,8 @@ def test_a_file_names_no_class_of_the_outputs(tmp_path):
     class Answer(dict[str, Any]):
         """What a library returns."""
 
-    def taken_apart(one: Answer) -> tuple[list[Any], list[str]]:
-        return list(one.values()), list(one)
+    def taken_apart(answer: Answer) -> tuple[list[Any], list[str]]:
+        return list(answer.values()), list(answer)
 
     name = "test_torch_export.Answer"
     torch.utils._pytree.register_pytree_node(
@@ -326,10 +328,10 @@ def test_a_file_names_no_class_of_the_outputs(tmp_path):
 
     module = Answering()
     graph = export(module, (torch.zeros(2, 3),), ({0: "batch"},), out=tmp_path / "m.pt2")
-    with zipfile.ZipFile(tmp_path / "m.pt2") as held:
-        assert not any(name.encode() in held.read(one) for one in held.namelist())
-    found = interpret(read_exported(tmp_path / "m.pt2"), {graph.inputs[0]: np.ones((4, 3), np.float32)})
-    assert [float(one.max()) for one in found.values()] == [2.0, 2.0]
+    with zipfile.ZipFile(tmp_path / "m.pt2") as archive:
+        assert not any(name.encode() in archive.read(member) for member in archive.namelist())
+    outputs = interpret(read_exported(tmp_path / "m.pt2"), {graph.inputs[0]: np.ones((4, 3), np.float32)})
+    assert [float(output.max()) for output in outputs.values()] == [2.0, 2.0]
     assert isinstance(module(torch.zeros(2, 3)), Answer)  # the module is as it was
 
 
@@ -369,8 +371,8 @@ def test_random_numbers_of_a_size_are_drawn_by_the_pack():
             return x + torch.randn(x.shape), torch.rand(x.shape[0], 3)
 
     graph = export(Noise(), (torch.zeros(40, 9),), ({0: "batch"},))
-    found = interpret(graph, {graph.inputs[0]: np.zeros((4000, 9), np.float32)})
-    normal, flat = found.values()
+    outputs = interpret(graph, {graph.inputs[0]: np.zeros((4000, 9), np.float32)})
+    normal, flat = outputs.values()
     assert abs(normal.mean()) < 0.05 and abs(normal.std() - 1) < 0.05
     assert flat.shape == (4000, 3) and flat.min() >= 0 and flat.max() < 1 and abs(flat.mean() - 0.5) < 0.05
 

@@ -236,19 +236,19 @@ class Listed(nn.Module):  # type: ignore[misc, name-defined]
         self.by_name = nn.ModuleDict({"fc": nn.Linear(16, 24), "act": nn.ReLU()})
 
     def forward(self, x: Any) -> Any:
-        found = []
+        outputs = []
         for index in range(len(self.layers)):
             h = self.layers[index][0](x)
-            found.append(self.layers[index][1](h))
+            outputs.append(self.layers[index][1](h))
         for layer, act in self.layers:
-            found.append(act(layer(x)))
+            outputs.append(act(layer(x)))
         h = self.layers[-1][0](x)
         h = self.layers[-1][-1](h)
         g = self.layers[0][0](x)
         g = self.layers[0][1](g)
         for key in self.by_name:
             x = self.by_name[key](x)
-        return *found, h, g, x, self.by_name["act"](self.by_name["fc"](X)), self.by_name.act(self.by_name.fc(X))
+        return *outputs, h, g, x, self.by_name["act"](self.by_name["fc"](X)), self.by_name.act(self.by_name.fc(X))
 
 
 @form
@@ -259,20 +259,20 @@ class InPlace(Image):
         g = self.norm(self.conv(x))
         z = g
         self.relu(g)
-        kept = x.clone()
-        self.relu(kept)
-        return h, y, g, z, self.conv(kept), self.relu(self.norm(self.conv(x)))
+        copied = x.clone()
+        self.relu(copied)
+        return h, y, g, z, self.conv(copied), self.relu(self.norm(self.conv(x)))
 
 
 @form
 class Tapped(Image):
     def forward(self, x: Any) -> Any:
-        found = {}
-        x = found["conv"] = self.conv(x)
-        x = found["norm"] = self.norm(x)
+        activations = {}
+        x = activations["conv"] = self.conv(x)
+        x = activations["norm"] = self.norm(x)
         x = self.relu(x.clone())
-        found["again"] = self.relu(self.norm(self.conv(x)))
-        return tuple(found.values())
+        activations["again"] = self.relu(self.norm(self.conv(x)))
+        return tuple(activations.values())
 
 
 @form
@@ -337,22 +337,22 @@ def _input(kind: Any) -> Any:
     return IMAGE if issubclass(kind, (Image, Wrapped)) else X
 
 
-def alike(found: Any, want: Any) -> bool:
-    pairs = zip(*(torch.utils._pytree.tree_leaves(one) for one in (found, want)), strict=True)
+def alike(output: Any, expected: Any) -> bool:
+    pairs = zip(*(torch.utils._pytree.tree_leaves(tree) for tree in (output, expected)), strict=True)
     return all(close(a, b) if isinstance(a, torch.Tensor) else a == b for a, b in pairs)
 
 
 @pytest.mark.parametrize("kind", FORMS, ids=lambda kind: kind.__name__)
 def test_a_form_computes_what_it_computed(chained, kind):
     x = _input(kind)
-    plain, served, told = twins(nn.Sequential(kind()), chained)
-    assert told.replaced
+    plain, served, report = twins(nn.Sequential(kind()), chained)
+    assert report.replaced
     for mode in (torch.no_grad, torch.inference_mode):
         with mode():
             assert alike(served(x.clone()), plain(x.clone()))
     if kind is not Scripted:  # torch copies no scripted module's classes
         twin = copy.deepcopy(served)
         with torch.no_grad():
-            for one in twin.parameters():
-                one.zero_()
+            for parameter in twin.parameters():
+                parameter.zero_()
             assert alike(served(x.clone()), plain(x.clone()))

@@ -122,11 +122,11 @@ def net_of(seed: int, folder: Path) -> Any:
     spec.loader.exec_module(module)
     torch.manual_seed(seed)
     net = module.Net().eval()
-    for one in net.modules():
-        if isinstance(one, nn.BatchNorm2d):
-            one.running_mean.uniform_(-1, 1)
-            one.running_var.uniform_(0.5, 2)
-            nn.init.uniform_(one.weight, 0.5, 1.5)
+    for layer in net.modules():
+        if isinstance(layer, nn.BatchNorm2d):
+            layer.running_mean.uniform_(-1, 1)
+            layer.running_var.uniform_(0.5, 2)
+            nn.init.uniform_(layer.weight, 0.5, 1.5)
     return net
 
 
@@ -148,15 +148,15 @@ def test_generated_forwards(chained, tmp_path, first):
     for seed in range(first, first + 3):
         plain = net_of(seed, tmp_path)
         served = copy.deepcopy(plain)
-        told = adapter.swap(served, chained)
-        fused += len(told.fused) + len(told.folded)
-        assert not told.unread and not told.left
+        report = adapter.swap(served, chained)
+        fused += len(report.fused) + len(report.folded)
+        assert not report.unread and not report.left
         with torch.no_grad():
-            want = list(answers(plain))
+            expected = list(answers(plain))
             for net in (served, copy.deepcopy(served), copy.copy(served), pickle.loads(pickle.dumps(served))):
-                assert all(map(close, answers(net), want)), (seed, Writer(seed).source())
+                assert all(map(close, answers(net), expected)), (seed, Writer(seed).source())
             for net in (plain, served):
-                net.act.register_forward_hook(lambda _, given, found: found * 2)
+                net.act.register_forward_hook(lambda _, inputs, output: output * 2)
                 net.bn2.running_mean.add_(1)
                 net.conv2.weight.data.mul_(0.5)
             assert all(map(close, answers(served), answers(plain))), (seed, Writer(seed).source())

@@ -21,7 +21,7 @@ MANY = 2000  # rows of draws: their means are within 5 deviations of it
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda one: one.__name__)
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.__name__)
 def test_operators_give_what_torch_gives(function: Callable[[Any], Any]) -> None:
     check(Called(function), drawn)
 
@@ -34,9 +34,9 @@ def test_draws_have_their_laws_and_follow_from_the_seed() -> None:
     graph = export(module, (torch.zeros(7, 8),), ({0: "rows"},))
     x = np.zeros((MANY, 8), np.float32)
     once, again, other = (list(interpret(graph, {"x": x}, seed=seed).values()) for seed in (1, 1, 2))
-    told = laws(torch.zeros(4, 8))
+    expected = laws(torch.zeros(4, 8))
     for name, first, same, new in zip(names, once, again, other, strict=True):
-        like, mean, spread = told[name]
+        like, mean, spread = expected[name]
         assert first.dtype == like.numpy().dtype and first.shape[0] == MANY, name
         assert np.array_equal(first, same) and not np.array_equal(first, new), name
         numbers = first.astype(np.float64)
@@ -65,6 +65,6 @@ def test_refusals_say_which_operator_how_often_and_where() -> None:
     whole = torch.nn.Sequential(torch.nn.Linear(8, 8), Odd())
     with pytest.raises(UsageError) as refused:
         export(whole, (drawn(7),))
-    said = str(refused.value)
-    assert "special_bessel_j0.default: 2 (node special_bessel_j0 in 1, node special_bessel_j0_1 in 1)" in said
-    assert "_linalg_svd.default: 1 (node _linalg_svd in 1)" in said
+    message = str(refused.value)
+    assert "special_bessel_j0.default: 2 (node special_bessel_j0 in 1, node special_bessel_j0_1 in 1)" in message
+    assert "_linalg_svd.default: 1 (node _linalg_svd in 1)" in message

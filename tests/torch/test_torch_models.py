@@ -30,8 +30,8 @@ def encoder_pack(tmp_path_factory) -> Any:
 
 
 @pytest.fixture
-def pack(made) -> Iterator[Any]:
-    with haotuner.load(made.path, threads=1) as opened:
+def pack(built_pack) -> Iterator[Any]:
+    with haotuner.load(built_pack.path, threads=1) as opened:
         yield opened
 
 
@@ -58,11 +58,11 @@ def test_encoders_give_what_they_gave(encoder_pack, norm_first, batch_first, act
     if masks in ("causal", "both"):
         options["mask"] = torch.nn.Transformer.generate_square_subsequent_mask(5)
     with torch.inference_mode(), haotuner.load(encoder_pack, threads=1) as pack:
-        want = model(x, **options)
+        expected = model(x, **options)
         assert len(adapter.swap(model, pack).replaced) == 6  # the input projections have the size of linear1
-        found = model(x, **options)
-        assert found.shape == want.shape and close(found, want)
-        assert close(copy.deepcopy(model)(x, **options), want)
+        output = model(x, **options)
+        assert output.shape == expected.shape and close(output, expected)
+        assert close(copy.deepcopy(model)(x, **options), expected)
         assert pack.stats()[WIDE]["calls"] >= 2
 
 
@@ -75,14 +75,16 @@ def test_results_have_the_type_that_torch_gives(pack):
     with torch.inference_mode():
         for kind in (torch.bfloat16, torch.float16):
             with torch.autocast("cpu", dtype=kind):
-                for one in (x, x.to(kind)):
-                    want, found = net(one), served(one)
-                    assert want.dtype == found.dtype == kind
-                    assert torch.allclose(want.float(), found.float(), atol=0.1, rtol=0.05)
+                for tensor in (x, x.to(kind)):
+                    expected, output = net(tensor), served(tensor)
+                    assert expected.dtype == output.dtype == kind
+                    assert torch.allclose(expected.float(), output.float(), atol=0.1, rtol=0.05)
                 assert served.first(x).dtype == kind
             low, high = copy.deepcopy(net).to(kind), copy.deepcopy(served).to(kind)
-            want, found = low(x.to(kind)), high(x.to(kind))
-            assert want.dtype == found.dtype == kind and torch.allclose(want.float(), found.float(), atol=0.1, rtol=0.05)
+            expected, output = low(x.to(kind)), high(x.to(kind))
+            assert expected.dtype == output.dtype == kind and torch.allclose(
+                expected.float(), output.float(), atol=0.1, rtol=0.05
+            )
             assert high.first.weight.dtype == high.first.bias.dtype == kind
             with pytest.raises(TypeError, match="x has dtype torch.float32"):
                 high.first(x)
@@ -102,14 +104,14 @@ def test_deep_copies_share_the_weight_and_are_served(pack):
     net = Net().eval()
     x = torch.randn(4, 37)
     with torch.inference_mode():
-        want = net(x)
+        expected = net(x)
         adapter.swap(net, pack)
         twin = copy.deepcopy(net)
         assert isinstance(twin.first, adapter.PackedLinear) and twin.first is twin.tied and twin.first is not net.first
         assert twin.first.packed.data_ptr() == net.first.packed.data_ptr()
-        assert close(twin(x), want)
+        assert close(twin(x), expected)
         net.first.load_state_dict({"weight": torch.zeros(100, 37), "bias": torch.ones(100)})
-        assert (net.first(x) == 1).all() and close(twin(x), want)
+        assert (net.first(x) == 1).all() and close(twin(x), expected)
     pack.close()
     with pytest.raises(haotuner.errors.PackClosed), torch.inference_mode():
         twin.first(x)
@@ -119,16 +121,16 @@ def test_pickled_and_saved_models_are_plain_ones(pack, tmp_path):
     net = Net().eval()
     x = torch.randn(4, 37)
     with torch.inference_mode():
-        want = net(x)
+        expected = net(x)
         adapter.swap(net, pack)
         stream = io.BytesIO()
         torch.save(net, stream)
         stream.seek(0)
         for back in (pickle.loads(pickle.dumps(net)), torch.load(stream, weights_only=False)):
             assert type(back.first) is torch.nn.Linear and back.first is back.tied and not back.training
-            assert torch.equal(back.first.weight, net.first.weight) and close(back(x), want)
+            assert torch.equal(back.first.weight, net.first.weight) and close(back(x), expected)
             assert set(adapter.swap_linears(back, pack)) == {"first", "blocks.0", "tied", "plain"}
-            assert close(back(x), want)
+            assert close(back(x), expected)
 
 
 def test_state_goes_round(pack):
@@ -160,8 +162,8 @@ def test_state_goes_round(pack):
         assert torch.equal(other.first.weight, plain["first.weight"].bfloat16().float())
 
 
-def test_loaded_state_shows_in_compiled_models(made):
-    with haotuner.load(made.path, threads=1) as pack, adapter.register(pack) as handle, torch.inference_mode():
+def test_loaded_state_shows_in_compiled_models(built_pack):
+    with haotuner.load(built_pack.path, threads=1) as pack, adapter.register(pack) as handle, torch.inference_mode():
         net = torch.nn.Sequential(torch.nn.Linear(37, 100)).eval()
         adapter.swap(net, pack, handle)
         compiled = torch.compile(net, fullgraph=True, backend="aot_eager")
@@ -195,7 +197,7 @@ def test_what_was_left_and_why(pack):
     before = {name: module for name, module in model.named_modules() if name}
     done = adapter.swap(model, pack)
     assert done.replaced == ("taken",)
-    told = {
+    reasons = {
         "size": "not in the pack: tune it with --op dense:n=41,k=37",
         "odd": "Odd is not served",
         "low": "bfloat16",
@@ -207,8 +209,8 @@ def test_what_was_left_and_why(pack):
         "attention.out_proj": "output projection",
         "normed": "weight is parametrized",
     }
-    assert set(done.left) == set(told)
-    assert [(name, done.left[name]) for name, words in told.items() if words not in done.left[name]] == []
+    assert set(done.left) == set(reasons)
+    assert [(name, done.left[name]) for name, words in reasons.items() if words not in done.left[name]] == []
     assert all(model.get_submodule(name) is module for name, module in before.items() if name != "taken")
     text = str(done)
     assert text.splitlines()[0] == "1 of 11 layers with a weight are served from the pack"
@@ -230,10 +232,10 @@ def test_a_forward_with_branches_is_read(pack):
     net = torch.nn.Sequential(Branching()).eval()
     with torch.inference_mode():
         xs = torch.rand(3, 37), -torch.rand(3, 37)
-        want = [net(x) for x in xs]
+        expected_outputs = [net(x) for x in xs]
         done = adapter.swap(net, pack)
         assert done.replaced == ("0.layer",) and not done.unread
-        assert all(close(net(x), one) for x, one in zip(xs, want, strict=True))
+        assert all(close(net(x), expected) for x, expected in zip(xs, expected_outputs, strict=True))
 
 
 def test_ops_that_a_model_needs():
@@ -270,7 +272,7 @@ def test_encoders_under_autocast_have_the_types_of_torch_s_plain_path(encoder_pa
     with torch.inference_mode(), haotuner.load(encoder_pack, threads=1) as pack, torch.autocast("cpu", torch.bfloat16):
         try:
             torch.backends.mha.set_fastpath_enabled(False)
-            want = net(x).dtype
+            expected = net(x).dtype
         finally:
             torch.backends.mha.set_fastpath_enabled(fast)
-        assert adapter.swap(net, pack).replaced and net(x).dtype is want
+        assert adapter.swap(net, pack).replaced and net(x).dtype is expected

@@ -84,7 +84,7 @@ def of_models(x: Any) -> Any:
     table = torch.zeros(3, 8, dtype=torch.int64)
     table[0, 0] = 7
     h = torch.stack([x, x + 1])
-    q, k, v = (one.view(2, -1, 2, 4).transpose(1, 2) for one in torch.cat([h, h, 2 * h], -1).split(8, -1))
+    q, k, v = (chunk.view(2, -1, 2, 4).transpose(1, 2) for chunk in torch.cat([h, h, 2 * h], -1).split(8, -1))
     mixed = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).contiguous().view(-1, 8)
     span = torch.tensor(x.shape[0])
     return table + x[:1], torch.cat([torch.tensor([]), x], -2), mixed, torch.arange(99.0)[40 - span : 40 + span]
@@ -144,12 +144,12 @@ def check(module: Any, drawn: Callable[[int], Any]) -> None:
     for count in (2, 5, 12):
         x = drawn(count)
         with torch.no_grad():
-            want = module(x)
-        found = interpret(graph, {graph.inputs[0]: x.numpy()})
-        flat = torch.utils._pytree.tree_leaves(want)
+            expected = module(x)
+        outputs = interpret(graph, {graph.inputs[0]: x.numpy()})
+        flat = torch.utils._pytree.tree_leaves(expected)
         assert len(graph.outputs) == len(flat)
-        for place, (name, theirs) in enumerate(zip(graph.outputs, flat, strict=True)):
-            np.testing.assert_allclose(found[name], theirs.numpy(), rtol=1e-4, atol=1e-5, err_msg=f"output {place}")
+        for index, (name, theirs) in enumerate(zip(graph.outputs, flat, strict=True)):
+            np.testing.assert_allclose(outputs[name], theirs.numpy(), rtol=1e-4, atol=1e-5, err_msg=f"output {index}")
 
 
 def drawn(count: int) -> Any:
@@ -168,8 +168,12 @@ def test_weights_in_bf16_are_read_by_their_bits() -> None:
     pytest.importorskip("ml_dtypes")
     module = nn.Linear(8, 4).bfloat16()
     graph = export(module, (drawn(7).bfloat16(),), ({0: "rows"},))
-    held = {str(one.dtype): one.astype(np.float32) for one in graph.constants.values() if one.size == 32}
-    np.testing.assert_array_equal(np.sort(held["bfloat16"], None), np.sort(module.weight.detach().float().numpy(), None))
+    constants = {
+        str(constant.dtype): constant.astype(np.float32) for constant in graph.constants.values() if constant.size == 32
+    }
+    np.testing.assert_array_equal(
+        np.sort(constants["bfloat16"], None), np.sort(module.weight.detach().float().numpy(), None)
+    )
 
 
 @pytest.mark.long

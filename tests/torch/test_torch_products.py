@@ -54,8 +54,8 @@ def test_attention_of_heads_that_are_slices(ops: Any) -> None:
     q, k, v = (torch.randn(2, 9, 3, 8).transpose(1, 2) for _ in range(3))
     mask = torch.zeros(2, 1, 1, 9).masked_fill(torch.arange(9) > 6, -torch.inf)
     with torch.inference_mode():
-        want = (q @ k.transpose(-1, -2) * 0.25 + mask).softmax(-1) @ v
-        torch.testing.assert_close(attention(ops, q, k, v, mask), want)
+        expected = (q @ k.transpose(-1, -2) * 0.25 + mask).softmax(-1) @ v
+        torch.testing.assert_close(attention(ops, q, k, v, mask), expected)
         out = torch.empty(2, 9, 3, 8)
         ops.batch_matmul.out(torch.eye(9).expand(2, 3, 9, 9), v, out=out.transpose(1, 2))
         torch.testing.assert_close(out.transpose(1, 2), v)

@@ -61,8 +61,8 @@ def test_operators_are_recorded(chained):
     with adapter.register(chained) as registered, torch.no_grad():
         plain, served, _ = twins(nn.Sequential(Head()), chained, registered)
         other = X * 2 + 1
-        for made in (make_fx(served)(X), torch.export.export(served, (X,)).module(), torch.jit.trace(served, (X,))):
-            assert close(made(other), plain(other))
+        for recorded in (make_fx(served)(X), torch.export.export(served, (X,)).module(), torch.jit.trace(served, (X,))):
+            assert close(recorded(other), plain(other))
         assert close(torch.func.vmap(served)(X[:, None])[:, 0], plain(X))
 
 
@@ -81,22 +81,22 @@ def test_chains_compiled_without_operators(chained):
 def test_compiled_chains(chained):
     torch._dynamo.reset()
     with adapter.register(chained) as registered, torch.no_grad():
-        plain, served, told = twins(block(), chained, registered)
-        assert told.folded and told.fused
+        plain, served, report = twins(block(), chained, registered)
+        assert report.folded and report.fused
         compiled = torch.compile(served, backend="aot_eager", fullgraph=True)
-        before = {name: one["calls"] for name, one in chained.stats().items()}
+        before = {name: stats["calls"] for name, stats in chained.stats().items()}
         assert close(compiled(IMAGE), plain(IMAGE))
-        after = {name: one["calls"] - before[name] for name, one in chained.stats().items()}
+        after = {name: stats["calls"] - before[name] for name, stats in chained.stats().items()}
         assert after["conv2d_c8_f8_r3_s3_pad1_bias_relu"] == 1 == after["conv2d_c8_f8_r3_s3_pad1"]
         layer = torch.compile(served[3], backend="aot_eager", fullgraph=True)
         assert close(layer(IMAGE[0]), plain[3](IMAGE[0]))  # an image without a batch
-        twin, want = copy.deepcopy(served), plain(IMAGE)
+        twin, expected = copy.deepcopy(served), plain(IMAGE)
         for net in (plain, served):
             net[1].running_mean.add_(1)
         assert close(compiled(IMAGE), plain(IMAGE)) and close(compiled(IMAGE), plain(IMAGE))
         other = {key: value * 0.5 for key, value in plain.state_dict().items()}
         for net in (plain, served):
             net.load_state_dict(other)
-        assert close(compiled(IMAGE), plain(IMAGE)) and close(twin(IMAGE), want)
+        assert close(compiled(IMAGE), plain(IMAGE)) and close(twin(IMAGE), expected)
         tapped = torch.compile(lambda x: [layer(x) for layer in served[:1]], backend="aot_eager", fullgraph=True)
         assert close(tapped(IMAGE)[0], plain[0](IMAGE))

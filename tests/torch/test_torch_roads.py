@@ -27,7 +27,7 @@ class Layer(nn.Module):  # type: ignore[name-defined, misc]
 
     def forward(self, x: Any, mask: Any) -> Any:
         h = self.norm(x)
-        q, k, v = (one(h).view(*h.shape[:2], 4, 8).transpose(1, 2) for one in self.qkv)
+        q, k, v = (projection(h).view(*h.shape[:2], 4, 8).transpose(1, 2) for projection in self.qkv)
         mixed = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask[:, None, None, :] > 0)
         x = x + self.out(mixed.transpose(1, 2).reshape(*h.shape))
         return x + self.down(functional.gelu(self.up(self.last(x))))
@@ -83,13 +83,15 @@ def test_both_files_need_the_same_ops_and_compute_the_same(kind, tmp_path):
     graphs = by_both(module, inputs(2, 7), dynamic, shapes, tmp_path)
     first, second = map(ops_of, graphs)
     assert first == second
-    assert all(any(one.endswith(end) for one in second) for end in NEEDS[kind])
-    given = inputs(3, 5)
+    assert all(any(name.endswith(end) for name in second) for end in NEEDS[kind])
+    arguments = inputs(3, 5)
     with torch.no_grad():
-        want = module(*given).numpy()
+        expected = module(*arguments).numpy()
     for graph in graphs:
-        (found,) = interpret(graph, {name: one.numpy() for name, one in zip(graph.inputs, given, strict=True)}).values()
-        np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-5)
+        (output,) = interpret(
+            graph, {name: tensor.numpy() for name, tensor in zip(graph.inputs, arguments, strict=True)}
+        ).values()
+        np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-5)
 
 
 class Heads(nn.Module):  # type: ignore[name-defined, misc]
@@ -118,11 +120,11 @@ def test_attention_is_read_whole(options, mask):
     seen[0, 0, 1] = False
     masks = {"none": [], "bool": [seen], "float": [torch.where(seen, 0.5, float("-inf"))]}[mask]
     graph = export(Heads(**options), (q, k, v, *masks))
-    given = (q, k, v, *masks)
-    (found,) = interpret(graph, {name: one.numpy() for name, one in zip(graph.inputs, given, strict=True)}).values()
-    want = Heads(**options)(*given).numpy()
-    np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-5)
-    assert np.isnan(found[0, 0, 0]).all() and np.isfinite(found[1]).all()
+    inputs = (q, k, v, *masks)
+    (output,) = interpret(graph, {name: tensor.numpy() for name, tensor in zip(graph.inputs, inputs, strict=True)}).values()
+    expected = Heads(**options)(*inputs).numpy()
+    np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-5)
+    assert np.isnan(output[0, 0, 0]).all() and np.isfinite(output[1]).all()
 
 
 EINSUMS = {
@@ -142,10 +144,10 @@ def test_einsum_is_read_whole(equation):
         def forward(self, *operands: Any) -> Any:
             return torch.einsum(equation, *operands)
 
-    given = tuple(torch.randn(shape) for shape in EINSUMS[equation])
-    graph = export(Sums(), given)
-    (found,) = interpret(graph, {name: one.numpy() for name, one in zip(graph.inputs, given, strict=True)}).values()
-    np.testing.assert_allclose(found, torch.einsum(equation, *given).numpy(), rtol=1e-4, atol=1e-5)
+    inputs = tuple(torch.randn(shape) for shape in EINSUMS[equation])
+    graph = export(Sums(), inputs)
+    (output,) = interpret(graph, {name: tensor.numpy() for name, tensor in zip(graph.inputs, inputs, strict=True)}).values()
+    np.testing.assert_allclose(output, torch.einsum(equation, *inputs).numpy(), rtol=1e-4, atol=1e-5)
 
 
 PRODUCTS = [((5,), (5,)), ((5,), (5, 3)), ((5,), (2, 5, 3)), ((2, 5), (5,)), ((2, 3, 4, 5), (3, 5, 6)),
@@ -163,9 +165,9 @@ def test_products_of_any_rank(shapes):
             extra = functional.linear(x, turned) if y.dim() < 3 else x.sum()
             return torch.matmul(x, y), extra
 
-    given = tuple(torch.randn(shape) for shape in shapes)
-    graph = export(Product(), given)
-    found = interpret(graph, {name: one.numpy() for name, one in zip(graph.inputs, given, strict=True)}).values()
-    for mine, theirs in zip(found, Product()(*given), strict=True):
+    inputs = tuple(torch.randn(shape) for shape in shapes)
+    graph = export(Product(), inputs)
+    outputs = interpret(graph, {name: tensor.numpy() for name, tensor in zip(graph.inputs, inputs, strict=True)}).values()
+    for mine, theirs in zip(outputs, Product()(*inputs), strict=True):
         assert mine.shape == tuple(theirs.shape)
         np.testing.assert_allclose(mine, theirs.numpy(), rtol=1e-4, atol=1e-5)

@@ -31,8 +31,8 @@ def pack(tmp_path_factory) -> Any:
 
 def test_a_whole_model_is_a_module(pack):
     x, more = torch.randn(4, 3), torch.arange(4)
-    for found in (ServedModel(pack, "both")(x, more), torch.nn.Sequential(ServedModel(pack, "both"))[0](x, more=more)):
-        torch.testing.assert_close(found, (x * 2, more + 1), rtol=0, atol=0)
+    for outputs in (ServedModel(pack, "both")(x, more), torch.nn.Sequential(ServedModel(pack, "both"))[0](x, more=more)):
+        torch.testing.assert_close(outputs, (x * 2, more + 1), rtol=0, atol=0)
     assert torch.equal(ServedModel(pack, "alone")(x[:, 0]), x[:, 0].contiguous().relu())
     assert not list(ServedModel(pack, "both").parameters())
 
@@ -48,7 +48,7 @@ def test_tensors_of_bf16_go_in_and_come_out(tmp_path):
 
 def test_copies_share_the_pack(pack):
     module, x, more = ServedModel(pack, "both").eval(), torch.randn(2, 3), torch.arange(2)
-    module.register_forward_hook(lambda _, given, found: found[0])
+    module.register_forward_hook(lambda _, inputs, outputs: outputs[0])
     for twin in (copy.deepcopy(module), copy.copy(module), copy.deepcopy(torch.nn.Sequential(module))[0]):
         assert torch.equal(twin(x, more), x * 2) and not twin.training
     with pytest.raises(TypeError, match="cannot be pickled; pickle the pack's path"):

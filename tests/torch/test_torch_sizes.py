@@ -34,9 +34,9 @@ def test_real_numbers_of_sizes_are_rounded_as_pythons_are():
     assert graph_of_program(program, {}, sizes={"x_0": 10}).types[graph.outputs[0]].shape == (7,)
     for rows in range(2, 64):
         x = torch.randn(rows)
-        found = interpret(graph, {graph.inputs[0]: x.numpy()})
-        for name, want in zip(graph.outputs, module(x), strict=True):
-            np.testing.assert_allclose(found[name], want.numpy(), rtol=1e-6)
+        outputs = interpret(graph, {graph.inputs[0]: x.numpy()})
+        for name, expected in zip(graph.outputs, module(x), strict=True):
+            np.testing.assert_allclose(outputs[name], expected.numpy(), rtol=1e-6)
 
 
 CHOICES = {
@@ -92,8 +92,8 @@ def test_variances_of_few_rows_are_torchs(rows: int) -> None:
     graph = export(Spread(), (torch.randn(7, 8),), ({0: "rows"},))
     x = torch.randn(rows, 8)
     answers = interpret(graph, {graph.inputs[0]: x.numpy()})
-    for name, want in zip(graph.outputs, Spread()(x), strict=True):
-        np.testing.assert_allclose(answers[name], want.numpy(), rtol=1e-4, atol=1e-6)
+    for name, expected in zip(graph.outputs, Spread()(x), strict=True):
+        np.testing.assert_allclose(answers[name], expected.numpy(), rtol=1e-4, atol=1e-6)
 
 
 VIEWS = {

@@ -44,7 +44,7 @@ def _spread(norm: Any) -> None:
     norm.weight.data = torch.empty(0).set_(whole, 0, (4,), (2,))
 
 
-@pytest.mark.parametrize(("change", "differs"), [one[1:] for one in changes()], ids=[one[0] for one in changes()])
+@pytest.mark.parametrize(("change", "differs"), [case[1:] for case in changes()], ids=[case[0] for case in changes()])
 def test_every_change_of_a_norm_is_seen(change: Any, differs: bool) -> None:
     norm = nn.BatchNorm2d(8).eval()
     fold = Fold(norm)

@@ -23,16 +23,16 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::F
 
 
 @pytest.fixture
-def shared(made) -> Iterator[Any]:
+def shared(built_pack) -> Iterator[Any]:
     """A pack on two of torch's threads; the packs' own pool again afterwards."""
-    with haotuner.load(made.path, threads=2) as pack:
+    with haotuner.load(built_pack.path, threads=2) as pack:
         if not adapter.share_threads(pack):
             pytest.skip("torch: not built with GNU OpenMP")
         yield pack
         assert not adapter.share_threads(pack, share=False)
 
 
-def test_the_same_bits_on_either_pool(shared, made, weight):
+def test_the_same_bits_on_either_pool(shared, built_pack, weight):
     for threads in (1, 2, 3, 7):
         linear = shared.op(DENSE).bind(weight, threads=threads)
         mine = {m: linear(rows(m)) for m in (1, 2, 17, 40, 500)}
@@ -42,7 +42,7 @@ def test_the_same_bits_on_either_pool(shared, made, weight):
 
 
 @pytest.mark.long
-def test_no_second_pool_is_started(made):
+def test_no_second_pool_is_started(built_pack):
     script = """
         import os, sys, torch, haotuner, haotuner.torch as adapter
         torch.set_num_threads(2)
@@ -58,18 +58,18 @@ def test_no_second_pool_is_started(made):
         for _ in range(50): assert (linear(x) == 37).all()
         print(with_team, tasks() - before)
     """
-    answer = fresh(script, str(made.path)).stdout.split()
+    answer = fresh(script, str(built_pack.path)).stdout.split()
     assert answer in (["0", "1"], ["none"])
 
 
 def test_many_threads_on_one_team(shared, weight):
     linear = shared.op(DENSE).bind(weight)
-    wanted = {m: linear(rows(m)) for m in range(1, 60)}
+    expected = {m: linear(rows(m)) for m in range(1, 60)}
 
     def work(index: int) -> None:
         for turn in range(60):
             m = 1 + (index * 7 + turn) % 59
-            assert np.array_equal(linear(rows(m)), wanted[m])
+            assert np.array_equal(linear(rows(m)), expected[m])
 
     in_threads(16, work)
 
@@ -87,9 +87,9 @@ def test_a_forked_child_has_no_team_to_wait_for(shared, weight):
     assert np.array_equal(linear(x), before)
 
 
-def test_new_outputs_come_from_torch(made, weight):
+def test_new_outputs_come_from_torch(built_pack, weight):
     """Without out the library asks torch for the memory: any rank, empty or not, and the caller owns it alone."""
-    with haotuner.load(made.path, threads=1) as pack, torch.inference_mode():
+    with haotuner.load(built_pack.path, threads=1) as pack, torch.inference_mode():
         linear = pack.op(DENSE).bind(weight)
         for shape in ((37,), (5, 37), (2, 3, 37), (0, 37), (2, 0, 37)):
             x = torch.randn(shape)
@@ -104,11 +104,11 @@ def test_new_outputs_come_from_torch(made, weight):
 
 
 @pytest.mark.long
-def test_new_outputs_are_given_back(made, weight):
+def test_new_outputs_are_given_back(built_pack, weight):
     def resident() -> int:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
 
-    with haotuner.load(made.path, threads=1) as pack, torch.inference_mode():
+    with haotuner.load(built_pack.path, threads=1) as pack, torch.inference_mode():
         linear = pack.op(DENSE).bind(weight)
         x = torch.randn(2000, 37)
         refused = torch.randn(2000, 37).double(), torch.randn(2000, 74)[:, ::2], torch.randn(2000, 36)
@@ -116,7 +116,7 @@ def test_new_outputs_are_given_back(made, weight):
             if turn == 20:
                 before = resident()
             linear(x)  # 800 kB
-            for wrong in refused:  # after the output was made, or before
+            for wrong in refused:  # after the output was built_pack, or before
                 with pytest.raises((TypeError, ValueError), match="x"):
                     linear(wrong)
             if turn % 20 == 19:
@@ -137,24 +137,24 @@ def swapped(path: Path, register: bool) -> tuple[Any, Any]:
     """A model whose pack and operators nobody else holds."""
     pack = haotuner.load(path, threads=2)
     net = Two().eval()
-    want = net(torch.full((4, 37), 0.5)).detach()
+    expected = net(torch.full((4, 37), 0.5)).detach()
     adapter.swap_linears(net, pack, adapter.register(pack) if register else None)
-    return net, want
+    return net, expected
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("register", [True, False], ids=["whole", "with_breaks"])
-def test_a_compiled_model_keeps_what_it_calls(made, register):
-    net, want = swapped(made.path, register)
+def test_a_compiled_model_keeps_what_it_calls(built_pack, register):
+    net, expected = swapped(built_pack.path, register)
     gc.collect()
     with torch.inference_mode():
         compiled = torch.compile(net, fullgraph=register, dynamic=True, backend="aot_eager")
         for m in (4, 1, 9):
             y = compiled(torch.full((m, 37), 0.5))
-            assert torch.allclose(y, want[:1].expand(m, -1), atol=2e-5)
+            assert torch.allclose(y, expected[:1].expand(m, -1), atol=2e-5)
     torch._dynamo.reset()
     del net, compiled
     gc.collect()
-    with haotuner.load(made.path) as pack, adapter.register(pack) as handle:  # the names are free again
+    with haotuner.load(built_pack.path) as pack, adapter.register(pack) as handle:  # the names are free again
         assert handle.pack_weight(SMALLEST, torch.ones(1, 1)).numel() >= 1
         adapter.share_threads(pack, share=False)

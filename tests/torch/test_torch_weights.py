@@ -78,8 +78,8 @@ def changes() -> dict[str, Any]:
 @pytest.mark.parametrize("which", range(4))
 def test_what_is_written_is_served(chained, which, name):
     model, x = nets()[which]
-    plain, served, told = twins(model, chained)
-    assert told.replaced == ("0",)
+    plain, served, report = twins(model, chained)
+    assert report.replaced == ("0",)
     for context in (torch.no_grad, torch.inference_mode):
         twin, with_twin = copy.deepcopy(served), plain(x)
         with context():
@@ -92,14 +92,19 @@ def test_what_is_written_is_served(chained, which, name):
 
 def test_weights_are_read_as_tensors(chained):
     plain, served, _ = twins(nn.Sequential(nn.Linear(16, 24)), chained)
-    weight, want = served[0].weight, plain[0].weight.detach()
-    assert (weight.shape, weight.dtype, weight.device, weight.requires_grad) == (want.shape, want.dtype, want.device, False)
-    assert torch.equal(weight, want) and torch.equal(weight.T, want.T) and weight.tolist() == want.tolist()
-    assert torch.equal(torch.from_numpy(weight.numpy()), want) and torch.equal(copy.deepcopy(weight), want)
-    assert torch.equal(pickle.loads(pickle.dumps(weight)), want) and "tensor(" in repr(weight)
+    weight, expected = served[0].weight, plain[0].weight.detach()
+    assert (weight.shape, weight.dtype, weight.device, weight.requires_grad) == (
+        expected.shape,
+        expected.dtype,
+        expected.device,
+        False,
+    )
+    assert torch.equal(weight, expected) and torch.equal(weight.T, expected.T) and weight.tolist() == expected.tolist()
+    assert torch.equal(torch.from_numpy(weight.numpy()), expected) and torch.equal(copy.deepcopy(weight), expected)
+    assert torch.equal(pickle.loads(pickle.dumps(weight)), expected) and "tensor(" in repr(weight)
     with torch.no_grad():
-        assert close(F.linear(X, weight, served[0].bias), plain(X)) and close(X @ weight.T, X @ want.T)
-        weight.data = want * 2
+        assert close(F.linear(X, weight, served[0].bias), plain(X)) and close(X @ weight.T, X @ expected.T)
+        weight.data = expected * 2
         assert close(served(X) - served[0].bias, 2 * (plain(X) - plain[0].bias))
     with pytest.raises(ValueError, match=r"weight has shape \(3, 16\); a served layer has \(24, 16\)"):
         served[0].weight = nn.Parameter(torch.zeros(3, 16))
@@ -173,13 +178,13 @@ def test_attributes_are_those_of_the_layer(chained):
         nn.Conv2d(8, 8, 3, padding=1), nn.Linear(16, 24), nn.Conv2d(8, 8, 3, padding="same", bias=False)
     ).eval()
     net[0].tag = "first"
-    plain, served, told = twins(net, chained)
-    assert len(told.replaced) == 3
-    for one, other in zip(served, plain, strict=True):
+    plain, served, report = twins(net, chained)
+    assert len(report.replaced) == 3
+    for layer, other in zip(served, plain, strict=True):
         words = [*other.__constants__, *(word for word in vars(other) if not word.startswith("_"))]
-        assert {word: getattr(one, word) for word in words} == {word: getattr(other, word) for word in words}
-        back = pickle.loads(pickle.dumps(one))
-        assert type(back) is type(other) and repr(back) == repr(other) and vars(back).keys() >= vars(one).keys() & {*words}
+        assert {word: getattr(layer, word) for word in words} == {word: getattr(other, word) for word in words}
+        back = pickle.loads(pickle.dumps(layer))
+        assert type(back) is type(other) and repr(back) == repr(other) and vars(back).keys() >= vars(layer).keys() & {*words}
     assert served[0].tag == "first" == copy.deepcopy(served)[0].tag == pickle.loads(pickle.dumps(served))[0].tag
     with torch.inference_mode():
         assert close(pickle.loads(pickle.dumps(served))[2](IMAGE), plain[2](IMAGE))
@@ -204,8 +209,10 @@ class Typed(Head):
 def test_a_forward_that_reads_a_weight(chained):
     for kind in (Reading, Both, Typed):
         with adapter.register(chained) as registered, torch.no_grad():
-            plain, served, told = twins(nn.Sequential(kind()), chained, registered)
-            assert told.left == ({"0.fc": "Reading.forward reads its weight and never calls it"} if kind is Reading else {})
+            plain, served, report = twins(nn.Sequential(kind()), chained, registered)
+            assert report.left == (
+                {"0.fc": "Reading.forward reads its weight and never calls it"} if kind is Reading else {}
+            )
             assert close(served(X), plain(X))
             if kind is not Typed:
                 torch._dynamo.reset()
@@ -216,8 +223,8 @@ def test_double_is_computed_in_double(chained):
     for model, x in nets():
         plain, served, _ = twins(model, chained)
         with torch.no_grad():
-            found, want = served.double()(x.double()), plain.double()(x.double())
-            assert found.dtype is torch.float64 and torch.allclose(found, want, atol=1e-12, rtol=1e-12)
+            output, expected = served.double()(x.double()), plain.double()(x.double())
+            assert output.dtype is torch.float64 and torch.allclose(output, expected, atol=1e-12, rtol=1e-12)
             assert close(served.float()(x), plain.float()(x))
 
 
@@ -233,12 +240,12 @@ class Conv1D(nn.Module):  # type: ignore[misc, name-defined]
         return torch.addmm(self.bias, x.view(-1, x.size(-1)), self.weight).view((*x.shape[:-1], self.nf))
 
 
-def test_a_linear_that_is_stored_by_input(made, monkeypatch):
+def test_a_linear_that_is_stored_by_input(built_pack, monkeypatch):
     monkeypatch.setattr(Conv1D, "__module__", "transformers.pytorch_utils")
-    with haotuner.load(made.path, threads=1) as pack, torch.inference_mode():
+    with haotuner.load(built_pack.path, threads=1) as pack, torch.inference_mode():
         assert adapter.ops_of(nn.Sequential(Conv1D(64, 16))) == {"dense:n=64,k=16,weight=kn": 1}
-        plain, served, told = twins(nn.Sequential(Conv1D(64, 16)), pack)
-        assert told.replaced == ("0",) and served[0].nf == 64 and served[0].weight.shape == (16, 64)
+        plain, served, report = twins(nn.Sequential(Conv1D(64, 16)), pack)
+        assert report.replaced == ("0",) and served[0].nf == 64 and served[0].weight.shape == (16, 64)
         x = torch.randn(2, 5, 16)
         assert close(served(x), plain(x)) and close(copy.deepcopy(served)(x), plain(x))
         for net in (plain, served):
@@ -276,8 +283,8 @@ def test_what_computes_a_weight_anew_comes_before_the_swap(chained, how):
     with torch.no_grad():
         PUTTING[how](plain[0].fc)
     after = copy.deepcopy(plain)
-    told = adapter.swap(after, chained)
-    assert ("at each call" in told.left["0.fc"]) and close(after(X), plain(X))
+    report = adapter.swap(after, chained)
+    assert ("at each call" in report.left["0.fc"]) and close(after(X), plain(X))
 
 
 def test_parameters_are_there_by_name(chained):

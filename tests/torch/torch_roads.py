@@ -31,5 +31,5 @@ def by_both(module: Any, args: tuple[Any, ...], dynamic: tuple[Any, ...], shapes
 
 def ops_of(graph: Graph) -> Counter[str]:
     """How often a graph has each op that a tuned kernel computes, by name."""
-    parts = [one.graph for one in flattened(cut(graph)) if one.graph is not None]
-    return Counter(one.op.name for part in parts for one in Finder(part).products())
+    parts = [segment.graph for segment in flattened(cut(graph)) if segment.graph is not None]
+    return Counter(product.op.name for part in parts for product in Finder(part).products())

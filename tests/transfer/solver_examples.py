@@ -11,9 +11,9 @@ SOLVERS = ("ConvWinograd", "GemmFwd", "ConvDirectNaive", "ConvIgemmXdlops")
 
 
 def known(arch: str, units: int) -> Known:
-    found = known_arch(arch, units, name=arch)
-    assert found is not None
-    return found
+    device = known_arch(arch, units, name=arch)
+    assert device is not None
+    return device
 
 
 def table(arch: str, units: int, *, seed: int = 0, shapes: int = 120) -> SolverTable:
@@ -27,10 +27,10 @@ def table(arch: str, units: int, *, seed: int = 0, shapes: int = 120) -> SolverT
         problems.append(texts)
         slow = {"ConvWinograd": 1.0 if window == 3 else 3.0, "GemmFwd": 1.0 if window == 1 else 2.0, "ConvDirectNaive": 8.0}
         slow["ConvIgemmXdlops"] = 0.5 if channels > 64 else 2.5
-        for place, name in enumerate(SOLVERS):
+        for index, name in enumerate(SOLVERS):
             if name == "ConvIgemmXdlops" and device.generation != "cdna":
                 continue
-            rows.append((at, place, slow[name] * (1.0 + 0.02 * rng.random())))
+            rows.append((at, index, slow[name] * (1.0 + 0.02 * rng.random())))
     problem, solver, ms = (np.array(column) for column in zip(*rows, strict=True))
     return SolverTable(
         device=device,

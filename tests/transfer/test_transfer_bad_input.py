@@ -60,8 +60,8 @@ def test_one_sample_only_falls_back_by_preference_and_says_so() -> None:
 
 def test_constant_features_and_equal_times_still_give_an_answer() -> None:
     same = [replace(row, outcome=Timed(samples_us=(5e3,))) for device in (WIDE, COUSIN) for row in _one_tile(device)]
-    found = read_records(same, find_device)
-    report = evaluate_family(found, FAMILY, Evaluation(target="cousin", counts=(0, 2), seeds=1))
+    device_tables = read_records(same, find_device)
+    report = evaluate_family(device_tables, FAMILY, Evaluation(target="cousin", counts=(0, 2), seeds=1))
     assert report["chosen"]["0"]["best@1"] == 1.0 and report["modes"]["zero-shot"]["0"]["pairwise"] == 1.0
 
 
@@ -113,14 +113,14 @@ def test_mixed_units_take_one_device_away_and_leave_the_others() -> None:
         _scaled(records(WIDE), 1e3),
         [*records(WIDE), *_scaled(records(WIDE), 1e3)],
     ):  # of some, and of the same trials
-        found = read_records([*wrong, *records(COUSIN), *records(NARROW)], find_device)
-        assert [table.device.id for table in found.of(FAMILY)] == ["cousin", "narrow"]
-        (reason,) = found.left_out
+        device_tables = read_records([*wrong, *records(COUSIN), *records(NARROW)], find_device)
+        assert [table.device.id for table in device_tables.of(FAMILY)] == ["cousin", "narrow"]
+        (reason,) = device_tables.left_out
         assert "mixed units" in reason and "on wide" in reason and "new store" in reason
-        assert found.left_out[reason] == len(records(WIDE))
-        evaluate(found, Evaluation(target="cousin", counts=(0,), seeds=1))
+        assert device_tables.left_out[reason] == len(records(WIDE))
+        evaluate(device_tables, Evaluation(target="cousin", counts=(0,), seeds=1))
         with pytest.raises(UsageError, match="left out: records of .* on wide.*mixed units"):
-            evaluate(found, Evaluation(target="wide", seeds=1))
+            evaluate(device_tables, Evaluation(target="wide", seeds=1))
     slow = _scaled(records(WIDE), 50.0, every=30)  # a few slow kernels are no other unit
     assert read_records(slow, find_device).of(FAMILY)
 
@@ -131,28 +131,30 @@ def test_features_that_are_no_numbers_cost_their_rows_only() -> None:
         rows[0], trial=replace(rows[0].trial, composition=Composition.of(rows[0].trial.kernel.replace("nr16", "nr0")))
     )
     assert odd != rows[0]
-    found = read_records([*rows, odd, *records(COUSIN)], find_device)
-    assert len(found.of(FAMILY)[1]) == len(rows) and [
-        found.left_out[why] for why in found.left_out if "no numbers" in why
+    device_tables = read_records([*rows, odd, *records(COUSIN)], find_device)
+    assert len(device_tables.of(FAMILY)[1]) == len(rows) and [
+        device_tables.left_out[why] for why in device_tables.left_out if "no numbers" in why
     ] == [1]
 
 
 def test_halves_too_small_to_rank_are_refused_and_a_survey_goes_on_without() -> None:
     few = records(NARROW, kernels=KERNELS[:1]) + records(NARROW, kernels=KERNELS[1:2])
-    found = read_records([*records(WIDE, kernels=KERNELS[::4]), *records(COUSIN, kernels=KERNELS[::4]), *few], find_device)
+    device_tables = read_records(
+        [*records(WIDE, kernels=KERNELS[::4]), *records(COUSIN, kernels=KERNELS[::4]), *few], find_device
+    )
     with pytest.raises(UsageError, match="too few records to be cut into halves.*--split device"):
-        evaluate(found, Evaluation(target="narrow", counts=(0,), split="device-and-configs", seeds=5))
+        evaluate(device_tables, Evaluation(target="narrow", counts=(0,), split="device-and-configs", seeds=5))
     heard: list[str] = []
-    document = survey(found, counts=(0,), seeds=1, tell=heard.append)
+    document = survey(device_tables, counts=(0,), seeds=1, tell=heard.append)
     splits = document["families"][FAMILY]["splits"]
     assert set(splits["device"]) == {"wide", "cousin", "narrow"} and set(splits["device-and-configs"]) == {"wide", "cousin"}
     assert any(line.startswith(f"left out: {FAMILY} on narrow, device-and-configs") for line in heard)
 
 
 def test_a_device_with_nothing_to_rank_is_a_source_and_no_target() -> None:
-    found = read_records([*records(WIDE), *records(COUSIN), *records(NARROW, kernels=KERNELS[:1])], find_device)
-    assert set(permute(found, FAMILY, seeds=1)["true"]) == {"wide", "cousin"}
-    assert set(ablate(found, FAMILY, seeds=1)["devices"]["program"]) == {"wide", "cousin"}
+    device_tables = read_records([*records(WIDE), *records(COUSIN), *records(NARROW, kernels=KERNELS[:1])], find_device)
+    assert set(permute(device_tables, FAMILY, seeds=1)["true"]) == {"wide", "cousin"}
+    assert set(ablate(device_tables, FAMILY, seeds=1)["devices"]["program"]) == {"wide", "cousin"}
     single = read_records([*records(WIDE, kernels=KERNELS[:1]), *records(COUSIN, kernels=KERNELS[:1])], find_device)
     for test in (permute, ablate):
         with pytest.raises(UsageError, match="no device has a task of two"):
@@ -160,6 +162,6 @@ def test_a_device_with_nothing_to_rank_is_a_source_and_no_target() -> None:
 
 
 def test_more_samples_than_rows_are_announced() -> None:
-    found = evaluate(read(WIDE, COUSIN), Evaluation(target="cousin", counts=(16, 1000), seeds=1))
-    assert any("1000 samples asked for, all 280 rows taken" in note for note in found["chosen"]["1000"]["notes"])
-    assert not any("asked for" in note for note in found["chosen"]["16"]["notes"])
+    report = evaluate(read(WIDE, COUSIN), Evaluation(target="cousin", counts=(16, 1000), seeds=1))
+    assert any("1000 samples asked for, all 280 rows taken" in note for note in report["chosen"]["1000"]["notes"])
+    assert not any("asked for" in note for note in report["chosen"]["16"]["notes"])

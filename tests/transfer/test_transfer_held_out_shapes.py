@@ -32,9 +32,9 @@ def many_shapes(heights: tuple[int, ...] = tuple(range(1, 41, 2))) -> list[Recor
 
 def test_a_forest_chooses_kernels_of_held_out_shapes_better_than_the_analysis() -> None:
     document = evaluate_held_out(read_records(many_shapes(), find_made_up).tables)
-    (one,) = document["tables"].values()
-    assert (one["shapes"], one["tasks"], document["folds"]) == (20, 20, FOLDS)
-    scores = one["rankings"]
+    (table,) = document["tables"].values()
+    assert (table["shapes"], table["tasks"], document["folds"]) == (20, 20, FOLDS)
+    scores = table["rankings"]
     assert scores[LEARNED]["mean"] > scores[ANALYTIC]["mean"]
     for way in (TABLE, LEARNED, ANALYTIC):
         assert 0.0 < scores[way]["least"] <= scores[way]["p10"] <= 1.0
@@ -48,8 +48,8 @@ def test_a_table_whose_nearest_shape_has_the_same_best_kernel_loses_nothing() ->
         for at, k in enumerate(kernels)
     ]
     document = evaluate_held_out(read_records(rows, find_made_up).tables)
-    (one,) = document["tables"].values()
-    assert one["rankings"][TABLE]["least"] == 1.0
+    (table,) = document["tables"].values()
+    assert table["rankings"][TABLE]["least"] == 1.0
 
 
 def test_too_few_shapes_are_said() -> None:

@@ -167,7 +167,7 @@ def test_places_are_standard_units(pool: Pool) -> None:
 
 @pytest.mark.parametrize("rows", [3, 5, 24])
 def test_the_penalty_is_the_one_that_leaving_out_each_row_in_turn_proves(rows: int) -> None:
-    found = set()
+    choices = set()
     for seed in range(20):
         columns, labels = noise(seed, rows)
         columns = columns[:rows]
@@ -179,8 +179,8 @@ def test_the_penalty_is_the_one_that_leaving_out_each_row_in_turn_proves(rows: i
             gain = errors[:, chosen] - errors[:, at]
             chosen = at if gain.mean() > PROOF * gain.std() / np.sqrt(rows) else chosen
         assert _proved_penalty(offset, rest) == PENALTIES[chosen]
-        found.add(chosen)
-    assert len(found) > 1
+        choices.add(chosen)
+    assert len(choices) > 1
 
 
 def left_out(offset: Scores, rest: Scores, row: int, penalty: float) -> float:
@@ -227,14 +227,14 @@ def test_copy_puts_what_no_source_measured_last(measured: list[DeviceTable]) -> 
 
 
 def test_a_search_that_nobody_helps_starts_by_chance_and_goes_on_by_its_own_model() -> None:
-    said = np.arange(100.0)  # the model of the samples: later rows are better
+    predictions = np.arange(100.0)  # the model of the samples: later rows are better
     first, other = (
         unaided_batch(opinions=[], taken=NOTHING, count=16, rows=100, rng=np.random.default_rng(seed)) for seed in (0, 1)
     )
     assert len(set(first.tolist())) == 16 and set(first.tolist()) != set(other.tolist())
-    more = unaided_batch(opinions=[said], taken=first, count=16, rows=100, rng=np.random.default_rng(2))
+    more = unaided_batch(opinions=[predictions], taken=first, count=16, rows=100, rng=np.random.default_rng(2))
     left = sorted(set(range(100)) - set(first.tolist()), reverse=True)
     assert more[:10].tolist() == left[:10] and len(set(more.tolist())) == 16 and not set(more.tolist()) & set(first.tolist())
-    taken = np.concatenate([first, more])
-    rest = unaided_batch(opinions=[said], taken=taken, count=500, rows=100, rng=np.random.default_rng(3))
-    assert sorted(np.concatenate([taken, rest]).tolist()) == list(range(100)), "no more than there are"
+    measured = np.concatenate([first, more])
+    rest = unaided_batch(opinions=[predictions], taken=measured, count=500, rows=100, rng=np.random.default_rng(3))
+    assert sorted(np.concatenate([measured, rest]).tolist()) == list(range(100)), "no more than there are"

@@ -31,8 +31,10 @@ def landscape(places: Scores, seed: int) -> Scores:
     return np.asarray(0.5 * (waves - waves.mean()) / waves.std() - 1.5)
 
 
-def portfolio(said: list[Scores], places: Scores, seed: int = 0, tasks: Rows | None = None, doubt: float = 0.1) -> Portfolio:
-    opinions = [Opinion(name=str(at), prediction=each, weight=1.0) for at, each in enumerate(said)]
+def portfolio(
+    predictions: list[Scores], places: Scores, seed: int = 0, tasks: Rows | None = None, doubt: float = 0.1
+) -> Portfolio:
+    opinions = [Opinion(name=str(at), prediction=each, weight=1.0) for at, each in enumerate(predictions)]
     every = np.zeros(len(places), dtype=np.int64) if tasks is None else tasks
     return Portfolio(opinions, places, every, spread=0.5, doubt=doubt, rng=np.random.default_rng(seed))
 
@@ -41,14 +43,14 @@ def share(labels: Scores, rows: Rows) -> float:
     return float(np.exp(labels[rows].max() - labels.max()))
 
 
-def searched(target: Scores, said: list[Scores], places: Scores, count: int, seed: int) -> float:
+def searched(target: Scores, predictions: list[Scores], places: Scores, count: int, seed: int) -> float:
     """What is found with ``count`` samples and ten rows more."""
-    found, rng = portfolio(said, places, seed), np.random.default_rng([seed, 5])
-    drawn = grow(found, 16, ROWS, target.item, rng)
+    selection, rng = portfolio(predictions, places, seed), np.random.default_rng([seed, 5])
+    drawn = grow(selection, 16, ROWS, target.item, rng)
     if count > 16:
-        grow(found, count - 16, ROWS, target.item, rng, drawn)
-    assert len(found.rows) == count == len(set(found.rows.tolist()))
-    return share(target, np.concatenate([found.rows, found.best(10)]))
+        grow(selection, count - 16, ROWS, target.item, rng, drawn)
+    assert len(selection.rows) == count == len(set(selection.rows.tolist()))
+    return share(target, np.concatenate([selection.rows, selection.best(10)]))
 
 
 # before anything is measured
@@ -58,48 +60,51 @@ def searched(target: Scores, said: list[Scores], places: Scores, count: int, see
 @settings(max_examples=15, deadline=None)
 def test_rows_are_new_and_the_same_draws_give_the_same_rows(seed: int, count: int) -> None:
     places = space(seed)
-    said = [landscape(places, at) for at in range(3)]
-    rows = portfolio(said, places, seed).best(count)
+    predictions = [landscape(places, at) for at in range(3)]
+    rows = portfolio(predictions, places, seed).best(count)
     assert len(set(rows.tolist())) == len(rows) == count
-    assert rows.tolist() == portfolio(said, places, seed).best(count).tolist()
+    assert rows.tolist() == portfolio(predictions, places, seed).best(count).tolist()
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_opinions_that_disagree_share_the_head(seed: int) -> None:
     places = space(seed)
-    said = [landscape(places, 10 * seed + at) for at in range(4)]
-    head = portfolio(said, places, seed).best(10)
-    for each in said:
+    predictions = [landscape(places, 10 * seed + at) for at in range(4)]
+    head = portfolio(predictions, places, seed).best(10)
+    for each in predictions:
         assert share(each, head) > 0.85, "whoever is right, a good row is among ten"
-    alone = np.argsort(-np.mean(said, axis=0))[:10]
-    assert min(share(each, head) for each in said) > min(share(each, alone) for each in said)
+    alone = np.argsort(-np.mean(predictions, axis=0))[:10]
+    assert min(share(each, head) for each in predictions) > min(share(each, alone) for each in predictions)
 
 
 def test_every_opinion_that_is_believed_has_its_first_row_in_the_head() -> None:
     places = space(11)
-    said = [landscape(places, at) for at in range(5)]
-    head = set(portfolio(said, places).best(10).tolist())
-    assert head >= {int(np.argmax(each)) for each in said}
-    assert len(portfolio(said, places).best(2)) == 2
+    predictions = [landscape(places, at) for at in range(5)]
+    head = set(portfolio(predictions, places).best(10).tolist())
+    assert head >= {int(np.argmax(each)) for each in predictions}
+    assert len(portfolio(predictions, places).best(2)) == 2
 
 
 def test_an_opinion_that_is_believed_has_more_of_the_head() -> None:
     places, firsts = space(3), []
-    one, other = landscape(places, 1), landscape(places, 2)
+    weighted, other = landscape(places, 1), landscape(places, 2)
     for weight in (8.0, 1 / 8):
-        opinions = [Opinion(name="one", prediction=one, weight=weight), Opinion(name="other", prediction=other, weight=1.0)]
+        opinions = [
+            Opinion(name="one", prediction=weighted, weight=weight),
+            Opinion(name="other", prediction=other, weight=1.0),
+        ]
         every = np.zeros(ROWS, dtype=np.int64)
-        found = Portfolio(opinions, places, every, spread=0.5, doubt=0.1, rng=np.random.default_rng(0)).best(10)
-        firsts.append(one[found].mean() - other[found].mean())
+        rows = Portfolio(opinions, places, every, spread=0.5, doubt=0.1, rng=np.random.default_rng(0)).best(10)
+        firsts.append(weighted[rows].mean() - other[rows].mean())
     assert firsts[0] > firsts[1]
 
 
 def test_every_task_has_rows_of_its_own_in_a_portfolio() -> None:
     places = space(5)
     tasks = np.arange(ROWS) % 3
-    said = landscape(places, 4) + 2.0 * tasks  # one task is far faster than another: they do not compete
-    found = portfolio([said], places, tasks=tasks).best(18)
-    assert np.bincount(tasks[found], minlength=3).min() >= 3
+    prediction = landscape(places, 4) + 2.0 * tasks  # one task is far faster than another: they do not compete
+    rows = portfolio([prediction], places, tasks=tasks).best(18)
+    assert np.bincount(tasks[rows], minlength=3).min() >= 3
 
 
 # when something is measured
@@ -108,24 +113,24 @@ def test_every_task_has_rows_of_its_own_in_a_portfolio() -> None:
 @pytest.mark.parametrize("right", [0, 1, 2])
 def test_who_foretold_what_was_measured_is_believed(right: int) -> None:
     places = space(7)
-    said = [landscape(places, at) for at in range(3)]
-    found = portfolio(said, places)
-    before = found.beliefs()
+    predictions = [landscape(places, at) for at in range(3)]
+    selection = portfolio(predictions, places)
+    before = selection.beliefs()
     rows = np.random.default_rng(0).permutation(ROWS)[:48]
-    found.update(rows, said[right][rows])
-    after = found.beliefs()
+    selection.update(rows, predictions[right][rows])
+    after = selection.beliefs()
     assert after.sum() == pytest.approx(1.0) and np.argmax(after) == right and after[right] > before[right] + 0.2
 
 
 def test_a_model_is_not_believed_for_knowing_what_it_was_told() -> None:
     places, rows = space(8), np.arange(40)
     truth, guess = landscape(places, 1), landscape(places, 2)
-    told = np.where(np.isin(np.arange(ROWS), rows), truth, guess)  # knows the measured rows by heart, and nothing else
+    overfitted = np.where(np.isin(np.arange(ROWS), rows), truth, guess)  # knows the measured rows by heart, and nothing else
     beliefs = []
     for unseen in (None, guess[rows]):
-        found = portfolio([told, landscape(places, 3)], places)
-        found.update(rows, truth[rows], [unseen, None])
-        beliefs.append(found.beliefs()[0])
+        selection = portfolio([overfitted, landscape(places, 3)], places)
+        selection.update(rows, truth[rows], [unseen, None])
+        beliefs.append(selection.beliefs()[0])
     assert beliefs[1] < beliefs[0] - 0.1
 
 
@@ -135,19 +140,19 @@ def test_a_model_is_not_believed_for_knowing_what_it_was_told() -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_a_mixture_of_sources_is_found_with_few_samples(seed: int) -> None:
     places = space(20 + seed)
-    said = [landscape(places, 5 * seed + at) for at in range(4)]
-    target = np.asarray(0.4 * said[0] + 0.3 * said[1] + 0.3 * said[2])
-    assert searched(target, said, places, 16, seed) > 0.93
-    assert searched(target, said, places, 32, seed) > 0.97
+    predictions = [landscape(places, 5 * seed + at) for at in range(4)]
+    target = np.asarray(0.4 * predictions[0] + 0.3 * predictions[1] + 0.3 * predictions[2])
+    assert searched(target, predictions, places, 16, seed) > 0.93
+    assert searched(target, predictions, places, 32, seed) > 0.97
 
 
 def test_a_best_row_that_no_source_ranks_high_is_found_as_often_as_by_chance_and_more() -> None:
     reached, chance = [], []
     for seed in range(24):  # on sixty seeds the lead is 0.045, with a standard error of 0.02
         places = space(30 + seed)
-        said = [landscape(places, 7 * seed + at) for at in range(3)]
+        predictions = [landscape(places, 7 * seed + at) for at in range(3)]
         target = landscape(places, 100 + seed)  # its own shape altogether: the sources contradict it
-        reached.append(searched(target, said, places, 48, seed))
+        reached.append(searched(target, predictions, places, 48, seed))
         chance.append(np.mean([share(target, np.random.default_rng([seed, at]).permutation(ROWS)[:58]) for at in range(20)]))
     assert np.mean(reached) > np.mean(chance)
 
@@ -166,13 +171,13 @@ def test_renamed_rows_of_a_source_do_not_keep_the_search_away_from_the_best() ->
 @pytest.mark.parametrize("wrong", [False, True])
 def test_a_search_goes_wide_when_what_was_chosen_is_no_better_than_chance(wrong: bool) -> None:
     places = space(60)
-    said, labels = landscape(places, 1), landscape(places, 2 if wrong else 1)
-    found = portfolio([said], places)
-    chosen_rows = np.argsort(-said)[:12]
+    prediction, labels = landscape(places, 1), landscape(places, 2 if wrong else 1)
+    selection = portfolio([prediction], places)
+    chosen_rows = np.argsort(-prediction)[:12]
     drawn = np.random.default_rng(3).permutation(np.setdiff1d(np.arange(ROWS), chosen_rows))[:8]
-    found.update(np.concatenate([chosen_rows, drawn]), labels[np.concatenate([chosen_rows, drawn])])
-    assert contradicted(found, drawn) == wrong and not contradicted(found, NOTHING)
-    more = grow(found, 16, ROWS, labels.item, np.random.default_rng(4), drawn)
+    selection.update(np.concatenate([chosen_rows, drawn]), labels[np.concatenate([chosen_rows, drawn])])
+    assert contradicted(selection, drawn) == wrong and not contradicted(selection, NOTHING)
+    more = grow(selection, 16, ROWS, labels.item, np.random.default_rng(4), drawn)
     assert len(more) - len(drawn) == (12 if wrong else 4)
 
 
@@ -180,18 +185,18 @@ def test_a_search_goes_wide_when_what_was_chosen_is_no_better_than_chance(wrong:
 
 
 def test_the_chosen_rows_are_measured_once_and_the_rest_by_chance() -> None:
-    places, asked = space(50), []
+    places, measured_rows = space(50), []
     labels = landscape(places, 50)
 
     def measure(row: int) -> float:
-        asked.append(row)
+        measured_rows.append(row)
         return float(labels[row])
 
-    found = portfolio([labels], places)
+    selection = portfolio([labels], places)
     rng = np.random.default_rng(0)
-    grow(found, 16, ROWS, measure, rng)
-    assert asked == found.rows.tolist() and len(set(asked)) == 16
-    assert share(labels, found.rows[:1]) > 0.8 and 0 < FIRST_CHANCE <= CHANCE < 1
-    grow(found, ROWS, ROWS, measure, rng)
-    assert sorted(found.rows.tolist()) == list(range(ROWS)), "no more than there are"
-    assert found.best(5).tolist() == NOTHING.tolist()
+    grow(selection, 16, ROWS, measure, rng)
+    assert measured_rows == selection.rows.tolist() and len(set(measured_rows)) == 16
+    assert share(labels, selection.rows[:1]) > 0.8 and 0 < FIRST_CHANCE <= CHANCE < 1
+    grow(selection, ROWS, ROWS, measure, rng)
+    assert sorted(selection.rows.tolist()) == list(range(ROWS)), "no more than there are"
+    assert selection.best(5).tolist() == NOTHING.tolist()

@@ -30,14 +30,14 @@ def two() -> DeviceTables:
 
 
 def test_a_report_of_two_processes_is_that_of_one_and_goes_on_where_it_stopped(two: DeviceTables) -> None:
-    kept: dict[str, Any] = {}
-    whole = report(two, counts=(0,), seeds=3, processes=2, keep=kept.__setitem__)
-    assert len(kept) == 2 * 2 * 2 + 2, "targets, splits, and seeds by twos; a learning curve a target"
-    half = dict(list(json.loads(json.dumps(kept)).items())[:3])
-    told: list[str] = []
-    again = report(two, counts=(0,), seeds=3, earlier=half, keep=lambda key, _: told.append(key))
-    assert again["families"] == whole["families"] and set(told) == kept.keys() - half.keys()
-    seeds = [key.split(" seeds ")[1].split()[0] for key in told if " seeds " in key]
+    stored: dict[str, Any] = {}
+    whole = report(two, counts=(0,), seeds=3, processes=2, keep=stored.__setitem__)
+    assert len(stored) == 2 * 2 * 2 + 2, "targets, splits, and seeds by twos; a learning curve a target"
+    half = dict(list(json.loads(json.dumps(stored)).items())[:3])
+    computed: list[str] = []
+    again = report(two, counts=(0,), seeds=3, earlier=half, keep=lambda key, _: computed.append(key))
+    assert again["families"] == whole["families"] and set(computed) == stored.keys() - half.keys()
+    seeds = [key.split(" seeds ")[1].split()[0] for key in computed if " seeds " in key]
     assert seeds == sorted(seeds), "an interrupted report of many seeds is a whole one of fewer"
 
 
@@ -65,8 +65,8 @@ def _scaled(factor: float, job: int) -> float:
     return factor * job
 
 
-def found_by(work: Any, given: Any, jobs: list[int], processes: int) -> dict[str, Any]:
-    answers = answers_of(work, given, {str(job): job for job in jobs}, processes=processes)
+def found_by(work: Any, inputs: Any, jobs: list[int], processes: int) -> dict[str, Any]:
+    answers = answers_of(work, inputs, {str(job): job for job in jobs}, processes=processes)
     assert all(answer["seconds"] >= 0 for answer in answers.values())
     return {key: answer["found"] for key, answer in answers.items()}
 
@@ -82,9 +82,9 @@ def test_no_job_is_no_answer() -> None:
     assert found_by(_scaled, 2.0, [], 2) == {}
 
 
-def _dead(given: float, job: int) -> float:
+def _dead(inputs: float, job: int) -> float:
     os.kill(os.getpid(), signal.SIGKILL)
-    return given
+    return inputs
 
 
 def test_a_process_that_dies_is_said() -> None:
@@ -97,7 +97,7 @@ def test_tables_travel_to_other_processes() -> None:
     assert found_by(_labels, table, [0, 1], 2)["1"] == pytest.approx(float(np.sum(table.labels)) + 1)
 
 
-def _ignored(given: float, job: int) -> bool:
+def _ignored(inputs: float, job: int) -> bool:
     return signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 
 
@@ -112,9 +112,11 @@ def _labels(table: Any, job: int) -> float:
 
 
 def test_a_run_told_as_plain_values_gives_the_same_report(two: DeviceTables) -> None:
-    asked = Evaluation(target="cousin", counts=(0, 16), seeds=2)
-    runs = runs_of(two, FAMILY, asked)
+    evaluation = Evaluation(target="cousin", counts=(0, 16), seeds=2)
+    runs = runs_of(two, FAMILY, evaluation)
     again = [run_of(json.loads(json.dumps(plain(run)))) for run in runs]
-    found = evaluate_family(two, FAMILY, asked)
-    assert report_of(again) == report_of(runs) == {name: said for name, said in found.items() if name != "settings"}
-    assert runs_of(two, FAMILY, asked, seeds=[1])[0].chosen == runs[1].chosen
+    family_report = evaluate_family(two, FAMILY, evaluation)
+    assert (
+        report_of(again) == report_of(runs) == {name: value for name, value in family_report.items() if name != "settings"}
+    )
+    assert runs_of(two, FAMILY, evaluation, seeds=[1])[0].chosen == runs[1].chosen

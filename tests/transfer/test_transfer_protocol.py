@@ -27,12 +27,12 @@ FAMILY = "cpu_dense_fp32"
 @pytest.fixture(scope="module")
 def three() -> DeviceTables:
     """Wide and cousin are one architecture, narrow is another."""
-    found = read(WIDE, COUSIN, NARROW)
-    found.tables = [
+    device_tables = read(WIDE, COUSIN, NARROW)
+    device_tables.tables = [
         replace(table, device=replace(table.device, arch="haswell")) if table.device.id == "narrow" else table
-        for table in found.tables
+        for table in device_tables.tables
     ]
-    return found
+    return device_tables
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def document(three: DeviceTables) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "same"),
+    ("device", "other", "same"),
     [
         ("titan-rtx", "rtx-2080-ti", True),
         ("a4000", "rtx-3090", True),
@@ -52,8 +52,8 @@ def document(three: DeviceTables) -> dict[str, Any]:
         ("w6600", "a4000", False),
     ],
 )
-def test_an_architecture_is_read_off_the_profile(one: str, other: str, same: bool) -> None:
-    both = [find_device(name, measure=False) for name in (one, other)]
+def test_an_architecture_is_read_off_the_profile(device: str, other: str, same: bool) -> None:
+    both = [find_device(name, measure=False) for name in (device, other)]
     assert (architecture(both[0]) == architecture(both[1])) == same
     renamed = replace(both[0], id="some-device", name="some device")
     assert architecture(renamed) == architecture(both[0])
@@ -108,28 +108,28 @@ def test_folds_choose_other_weights_only_if_these_are_proved_better() -> None:
 
 
 def test_a_report_names_what_was_chosen_on_which_folds(document: dict[str, Any]) -> None:
-    for target, found in document["families"][FAMILY]["splits"]["device"].items():
-        assert found["settings"]["chosen"] and f"{FAMILY} {target}" not in found["settings"]["folds"]
-        assert len(found["settings"]["folds"]) == 2
+    for target, split_report in document["families"][FAMILY]["splits"]["device"].items():
+        assert split_report["settings"]["chosen"] and f"{FAMILY} {target}" not in split_report["settings"]["folds"]
+        assert len(split_report["settings"]["folds"]) == 2
 
 
 def test_means_over_targets_lie_within_their_intervals_and_above_the_worst(document: dict[str, Any]) -> None:
     for across in document["families"][FAMILY]["across"].values():
         for name in ("chosen", "guided", "from-scratch"):
-            for found in across[name].values():
-                low, high = found["interval"]
-                assert low - 1e-12 <= found["mean"] <= high + 1e-12 and found["least"] <= found["mean"] + 1e-12
+            for summary in across[name].values():
+                low, high = summary["interval"]
+                assert low - 1e-12 <= summary["mean"] <= high + 1e-12 and summary["least"] <= summary["mean"] + 1e-12
 
 
 def test_the_best_opinion_alone_is_told_with_its_lead(document: dict[str, Any]) -> None:
     facts = document["families"][FAMILY]
     for target, single in facts["across"]["device"]["single"].items():
-        found = facts["splits"]["device"][target]
-        assert (single["name"], single["reached"]) == best_single(found["baselines"], "best@10")
+        split_report = facts["splits"]["device"][target]
+        assert (single["name"], single["reached"]) == best_single(split_report["baselines"], "best@10")
         assert single["reached"] == max(
-            scores["best@10"] for name, scores in found["baselines"].items() if name not in ("start", "random")
+            scores["best@10"] for name, scores in split_report["baselines"].items() if name not in ("start", "random")
         )
-        assert single["ahead"] == pytest.approx(single["reached"] - found["chosen"]["0"]["best@10"])
+        assert single["ahead"] == pytest.approx(single["reached"] - split_report["chosen"]["0"]["best@10"])
 
 
 def test_a_learning_curve_has_a_value_for_every_set_of_sources_of_every_size() -> None:

@@ -47,20 +47,20 @@ def test_failures_compositions_unknown_families_and_devices_are_left_out_and_cou
         record(trial_of(op=OP, kernel="no_such__a1", shape=SHAPES[0]), Timed(samples_us=(5.0,)), "wide"),
         record(TRIAL, Timed(samples_us=(5e3,)), "absent"),
     ]
-    found = read_records([*GOOD, *odd], find_device)
-    assert [len(table) for table in found.tables] == [len(GOOD)]
-    assert sum(found.left_out.values()) == 4 and len(found.left_out) == 4
+    device_tables = read_records([*GOOD, *odd], find_device)
+    assert [len(table) for table in device_tables.tables] == [len(GOOD)]
+    assert sum(device_tables.left_out.values()) == 4 and len(device_tables.left_out) == 4
 
 
 def test_records_of_a_stand_in_are_never_learned_from() -> None:
     invented = [record(r.trial, r.outcome, "stand-in-sm-80") for r in GOOD]
-    found = read_records([*GOOD, *invented], lambda name: find_device("wide"))
-    assert [table.device.id for table in found.tables] == ["wide"] and len(found.tables[0]) == len(GOOD)
-    assert found.left_out["device stand-in-sm-80: a stand-in for tests, whose times are invented"] == len(GOOD)
+    device_tables = read_records([*GOOD, *invented], lambda name: find_device("wide"))
+    assert [table.device.id for table in device_tables.tables] == ["wide"] and len(device_tables.tables[0]) == len(GOOD)
+    assert device_tables.left_out["device stand-in-sm-80: a stand-in for tests, whose times are invented"] == len(GOOD)
     with pytest.raises(UsageError, match="stand-in for tests, whose times are invented"):
         read_records(invented, lambda name: find_device("wide"))
     with pytest.raises(UsageError, match="no model is fitted for it"):
-        fit_model(found, replace(WIDE, id="stand-in-sm-80"))
+        fit_model(device_tables, replace(WIDE, id="stand-in-sm-80"))
 
 
 @pytest.mark.parametrize("factor", [1e-3, 1e9])
@@ -134,8 +134,8 @@ def test_foreign_problems_are_read_from_their_names() -> None:
 
 
 def test_the_target_is_told_from_its_sources() -> None:
-    found = read(WIDE, COUSIN)
-    target, sources = table_of(found, "cpu_dense_fp32", "cousin")
+    device_tables = read(WIDE, COUSIN)
+    target, sources = table_of(device_tables, "cpu_dense_fp32", "cousin")
     assert target.device.id == "cousin" and [table.device.id for table in sources] == ["wide"]
 
 

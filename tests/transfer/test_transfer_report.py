@@ -71,8 +71,8 @@ def test_intervals_hold_their_means_and_regret_ends_below_its_start(report: dict
                 low, high = report["intervals"]["modes"][mode][count][key]
                 assert low - 1e-12 <= point[key] <= high + 1e-12
     for regrets in report["regret"].values():
-        told = list(regrets.values())
-        assert all(0.0 <= regret <= 1.0 for regret in told) and told[-1] < told[0]
+        values = list(regrets.values())
+        assert all(0.0 <= regret <= 1.0 for regret in values) and values[-1] < values[0]
 
 
 def test_the_same_question_has_the_same_answer(three: DeviceTables, report: dict[str, Any]) -> None:
@@ -85,8 +85,8 @@ def test_transfer_beats_chance_and_no_transfer_on_a_cousin(report: dict[str, Any
 
 
 def test_where_the_kernels_are_new_too_nothing_can_be_copied(three: DeviceTables) -> None:
-    found = evaluate(three, Evaluation(target="wide", counts=(0, 16), split="device-and-configs", seeds=2))
-    assert "copy" not in found["modes"] and "copy" not in found["baselines"]
+    evaluation = evaluate(three, Evaluation(target="wide", counts=(0, 16), split="device-and-configs", seeds=2))
+    assert "copy" not in evaluation["modes"] and "copy" not in evaluation["baselines"]
     target, source, _ = tables(WIDE, COUSIN, NARROW)
     half = half_of_kernels([target, source], 0)
     hidden, shown = target.take(rows_within(target, half, inside=False)), source.take(rows_within(source, half, inside=True))
@@ -95,17 +95,17 @@ def test_where_the_kernels_are_new_too_nothing_can_be_copied(three: DeviceTables
 
 
 def test_without_samples_there_is_zero_shot_and_copy_only(three: DeviceTables) -> None:
-    found = evaluate(three, Evaluation(target="narrow", counts=(0,), seeds=1))
-    assert set(found["modes"]) == set(SAMPLE_FREE) and set(found["chosen"]) == {"0"}
+    evaluation = evaluate(three, Evaluation(target="narrow", counts=(0,), seeds=1))
+    assert set(evaluation["modes"]) == set(SAMPLE_FREE) and set(evaluation["chosen"]) == {"0"}
 
 
 def test_more_samples_than_rows_measure_everything(three: DeviceTables) -> None:
-    found = evaluate(three, Evaluation(target="narrow", counts=(100000,), seeds=1))
-    assert found["chosen"]["100000"]["best@1"] == 1.0
+    evaluation = evaluate(three, Evaluation(target="narrow", counts=(100000,), seeds=1))
+    assert evaluation["chosen"]["100000"]["best@1"] == 1.0
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "message"),
     [
         ({"split": "week"}, "unknown split"),
         ({"seeds": 0}, "seeds"),
@@ -113,8 +113,8 @@ def test_more_samples_than_rows_measure_everything(three: DeviceTables) -> None:
         ({"counts": (-1,)}, "samples"),
     ],
 )
-def test_questions_that_make_no_sense_are_refused(fields: dict[str, Any], said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_questions_that_make_no_sense_are_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         Evaluation(**{"target": "wide", **fields})
 
 
@@ -152,13 +152,13 @@ def test_a_curve_shows_a_sample_from_the_measurement_on_that_pays_for_it() -> No
     first, walk, second = order[-4:], order[:4], order[-8:]
     nothing = np.array([], np.int64)
     _note_legs(done, "residual", scores, [(first, walk), (second, nothing)])
-    found = done.curves["residual"]
-    assert found[:7].tolist() == curve_of(scores, np.concatenate([first, walk]))[:7].tolist()
-    assert found[7] == curve_of(scores, second)[-1] < found[6]  # eight measurements pay for the sample, which found less
+    curve = done.curves["residual"]
+    assert curve[:7].tolist() == curve_of(scores, np.concatenate([first, walk]))[:7].tolist()
+    assert curve[7] == curve_of(scores, second)[-1] < curve[6]  # eight measurements pay for the sample, which found less
 
 
 def test_families_are_joined_with_shares_that_add_up_to_one() -> None:
-    one = {"seeds": 20, "chosen": {"16": {"mode": "residual", "picked": {"residual": 1.0}, "notes": {}, "gauge": None}}}
+    summary = {"seeds": 20, "chosen": {"16": {"mode": "residual", "picked": {"residual": 1.0}, "notes": {}, "gauge": None}}}
     other = {
         "seeds": 20,
         "chosen": {
@@ -170,38 +170,38 @@ def test_families_are_joined_with_shares_that_add_up_to_one() -> None:
             }
         },
     }
-    found = joined([one, other])
-    assert found["seeds"] == 20 and isinstance(found["seeds"], int)
-    assert found["chosen"]["16"]["picked"] == {"residual": 0.6, "from-scratch": 0.4}
-    assert found["chosen"]["16"]["notes"] == {"few": 0.25} and found["chosen"]["16"]["gauge"] == 0.5
+    combined = joined([summary, other])
+    assert combined["seeds"] == 20 and isinstance(combined["seeds"], int)
+    assert combined["chosen"]["16"]["picked"] == {"residual": 0.6, "from-scratch": 0.4}
+    assert combined["chosen"]["16"]["notes"] == {"few": 0.25} and combined["chosen"]["16"]["gauge"] == 0.5
 
 
 # the hardware
 
 
 def test_swapping_profiles_costs_accuracy_and_equal_profiles_cost_nothing() -> None:
-    found = permute(read(WIDE, NARROW), FAMILY, seeds=2)
-    assert found["mean_cost"] > 0 and len(found["swaps"]) == 2
+    permuted = permute(read(WIDE, NARROW), FAMILY, seeds=2)
+    assert permuted["mean_cost"] > 0 and len(permuted["swaps"]) == 2
     twins = [replace(table, device=replace(WIDE, id=table.device.id)) for table in tables(WIDE, COUSIN)]
     assert permute(DeviceTables(tables=twins), FAMILY)["mean_cost"] == pytest.approx(0.0, abs=0.02)
 
 
 def test_the_ablation_scores_every_variant_on_every_device(three: DeviceTables) -> None:
-    found = ablate(three, FAMILY, seeds=1)
-    assert {"program", "resource", "analysis"} <= set(found["means"])
-    assert all(set(by_device) == set(DEVICES) for by_device in found["devices"].values())
-    assert found["means"]["program+near+analysis"]["pairwise"] > found["means"]["program"]["pairwise"] - 0.01
-    told = {name: tuple(scores.values()) for name, scores in found["means"].items()}
-    assert len(set(told.values())) == len(told) >= 7  # each step changes something
+    ablation = ablate(three, FAMILY, seeds=1)
+    assert {"program", "resource", "analysis"} <= set(ablation["means"])
+    assert all(set(by_device) == set(DEVICES) for by_device in ablation["devices"].values())
+    assert ablation["means"]["program+near+analysis"]["pairwise"] > ablation["means"]["program"]["pairwise"] - 0.01
+    means = {name: tuple(scores.values()) for name, scores in ablation["means"].items()}
+    assert len(set(means.values())) == len(means) >= 7  # each step changes something
     sources = [
         learn_sources([t for t in three.of(FAMILY) if t is not target], target.device, seed=0) for target in three.of(FAMILY)
     ]
     whole = [
         TargetScores.of(t).score(s.zero_shot(s.columns(t.frame))) for s, t in zip(sources, three.of(FAMILY), strict=True)
     ]
-    assert found["means"]["program+near+analysis+joint+memory"] == mean_of(whole)
-    assert set(found["objectives"]) == set(OBJECTIVES)
-    for objective, by_source in found["objectives"].items():  # made-up devices are easy: every objective must learn them
+    assert ablation["means"]["program+near+analysis+joint+memory"] == mean_of(whole)
+    assert set(ablation["objectives"]) == set(OBJECTIVES)
+    for objective, by_source in ablation["objectives"].items():  # made-up devices are easy: every objective must learn them
         assert by_source["own samples"]["pairwise"] > 0.6, objective
         assert by_source["device out"]["pairwise"] > 0.6, objective
 

@@ -29,11 +29,11 @@ def pool() -> SolverPool:
 def test_the_learned_choice_knows_what_hangs_on_shape_and_device(pool: SolverPool) -> None:
     document = evaluate_solvers(pool, settings=QUICK)
     assert set(document["targets"]) == {"gfx803-36", "gfx906-60", "gfx908-120", "gfx90a-110"}
-    for one in document["targets"].values():
-        scores = one["rankings"]
+    for target in document["targets"].values():
+        scores = target["rankings"]
         assert scores[LEARNED]["mean"] > scores[PRIOR]["mean"] + 0.05
         assert scores[LEARNED]["least"] <= scores[LEARNED]["p10"] <= 1.0
-        assert {name for name in scores if name.startswith("copy of ")} == set(one["known"])
+        assert {name for name in scores if name.startswith("copy of ")} == set(target["known"])
         assert BLIND in scores
     assert document["bar"]["learned"] == pytest.approx(1.0, abs=0.02)  # as the copies of a device of the same generation
 
@@ -58,16 +58,16 @@ def test_scores_do_not_read_the_targets_times(pool: SolverPool) -> None:
 
 
 def test_without_hardware_devices_are_alike(pool: SolverPool) -> None:
-    one, other = pool.device("gfx803-36"), pool.device("gfx90a-110")
+    table, other = pool.device("gfx803-36"), pool.device("gfx90a-110")
     model = LearnedChoice(pool, [pool.device("gfx906-60")], replace(QUICK, hardware=False, kriging=False))
-    common = one.take(np.flatnonzero(~np.isnan(other.said_of(one.key))))
+    common = table.take(np.flatnonzero(~np.isnan(other.said_of(table.key))))
     assert model.scores(common).tolist() == model.scores(replace(common, device=other.device)).tolist()
 
 
 def test_kriging_believes_as_much_as_errors_hang_together() -> None:
     errors = np.array([[1.0, np.nan], [1.0, 1.0], [np.nan, np.nan]])
-    one, both, none = kriged(errors, np.eye(2), np.array([0.5, 0.5]))
-    assert none == 0.0 and 0.45 < one < 0.5 and both == pytest.approx(2 * one)
+    single, both, none = kriged(errors, np.eye(2), np.array([0.5, 0.5]))
+    assert none == 0.0 and 0.45 < single < 0.5 and both == pytest.approx(2 * single)
     alike = kriged(errors, np.array([[1.0, 1.0], [1.0, 1.0]]), np.array([0.5, 0.5]))
     assert alike[1] < 0.55, "two sources that say the same say it once"
 
@@ -80,10 +80,10 @@ def test_the_choice_is_the_highest_score_of_each_problem(pool: SolverPool) -> No
 
 def test_held_out_shapes_are_judged_against_the_nearest_shapes_table(pool: SolverPool) -> None:
     document = evaluate_shapes(pool, settings=QUICK)
-    for one in document["devices"].values():
-        assert set(one["rankings"]) == {TABLE, "learned", "prior of solvers"}
-        assert one["problems"] == 120
-        assert one["rankings"]["learned"]["mean"] > one["rankings"]["prior of solvers"]["mean"]
+    for device in document["devices"].values():
+        assert set(device["rankings"]) == {TABLE, "learned", "prior of solvers"}
+        assert device["problems"] == 120
+        assert device["rankings"]["learned"]["mean"] > device["rankings"]["prior of solvers"]["mean"]
 
 
 def test_a_backward_problem_counts_the_work_of_its_forward_one() -> None:

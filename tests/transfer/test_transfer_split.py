@@ -91,5 +91,5 @@ def test_a_program_has_one_key_whatever_the_width_of_a_wave(gpus: DeviceTables, 
 def test_the_order_of_import_changes_nothing() -> None:
     rows = [row for seed, device in enumerate((WIDE, COUSIN)) for row in records(device, seed=seed)]
     shuffled = [rows[at] for at in np.random.default_rng(0).permutation(len(rows)).tolist()]
-    asked = Evaluation(target="cousin", counts=(0, 16), seeds=1)
-    assert evaluate(read_records(shuffled, made_up), asked) == evaluate(read_records(rows, made_up), asked)
+    evaluation = Evaluation(target="cousin", counts=(0, 16), seeds=1)
+    assert evaluate(read_records(shuffled, made_up), evaluation) == evaluate(read_records(rows, made_up), evaluation)

@@ -63,11 +63,11 @@ def test_two_of_three_unseen_rows_lie_within_a_spread_and_nearly_all_within_two(
         errors = np.abs(off - model.predict(frame()))[other]
         spread = model.spread(frame())[other]
         within.append((np.mean(errors <= spread), np.mean(errors <= 2 * spread)))
-    one, two = np.mean(within, axis=0)
+    within_one, within_two = np.mean(within, axis=0)
     if noise < SPREAD:  # a few rows that fit do not outweigh what other devices' models were off by
-        assert one > 0.68 and two > 0.95
+        assert within_one > 0.68 and within_two > 0.95
     else:
-        assert 0.5 < one < 0.8 and 0.85 < two < 0.99
+        assert 0.5 < within_one < 0.8 and 0.85 < within_two < 0.99
 
 
 def test_rows_that_fit_make_it_surer_and_rows_that_do_not_less_sure() -> None:
@@ -106,11 +106,11 @@ def test_weights_count_in_the_level_and_in_the_spread() -> None:
 
 
 def test_a_start_is_asked_once_about_rows_that_come_again() -> None:
-    asked: list[int] = []
+    row_counts: list[int] = []
 
     class Counted:
         def predict(self, frame: pd.DataFrame) -> Scores:
-            asked.append(len(frame))
+            row_counts.append(len(frame))
             return np.arange(len(frame), dtype=np.float64)
 
     start = Remembered(Counted())
@@ -118,9 +118,9 @@ def test_a_start_is_asked_once_about_rows_that_come_again() -> None:
     for count in (20, 30, 40):  # a search: fitted to the rows measured, then asked about all
         model = copy.copy(Started(start)).fit(rows.iloc[:count], np.linspace(-2, -1, count))
         model.predict(rows)
-    assert asked == [20, len(PAIRS), 30, 40]
+    assert row_counts == [20, len(PAIRS), 30, 40]
     other = rows.copy()
-    assert np.array_equal(start.predict(other), start.predict(rows)) and asked[-1] == len(PAIRS), (
+    assert np.array_equal(start.predict(other), start.predict(rows)) and row_counts[-1] == len(PAIRS), (
         "the object, not its values"
     )
     assert np.array_equal(
@@ -138,8 +138,8 @@ def test_started_is_what_tune_runs_a_blend_of_shipped_models_put_right_by_the_sa
     pool = make_pool(learn_sources(others, target.device, seed=0), others, target)
     shipped = [Forest(seed=0, settings=SHIPPED_TREES).fit(table.frame, table.labels) for table in others]
     nearness = np.array([2.0 ** -start_distance(table.device, target.device) for table in others])
-    said = nearness @ np.stack([model.predict(target.frame) for model in shipped]) / nearness.sum()
-    assert start.predict(target.frame) == pytest.approx(said)
+    expected = nearness @ np.stack([model.predict(target.frame) for model in shipped]) / nearness.sum()
+    assert start.predict(target.frame) == pytest.approx(expected)
     tuned = Started(start, seed=3).fit(target.frame.iloc[seen.rows], seen.labels)
     assert rank_started(start, pool, seen, 3).tolist() == tuned.predict(target.frame).tolist()
 

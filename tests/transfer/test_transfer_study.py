@@ -32,13 +32,13 @@ def two() -> DeviceTables:
 
 
 @pytest.fixture(scope="module")
-def kept() -> dict[str, dict[str, Any]]:
+def stored_parts() -> dict[str, dict[str, Any]]:
     return {}
 
 
 @pytest.fixture(scope="module")
-def document(two: DeviceTables, kept: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    return survey(two, counts=(0, 16, 32), seeds=1, keep=kept.__setitem__)
+def document(two: DeviceTables, stored_parts: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    return survey(two, counts=(0, 16, 32), seeds=1, keep=stored_parts.__setitem__)
 
 
 def test_both_splits_of_every_target_and_the_tests_of_the_family_are_there(document: dict[str, Any]) -> None:
@@ -49,10 +49,10 @@ def test_both_splits_of_every_target_and_the_tests_of_the_family_are_there(docum
 
 
 def test_what_was_kept_is_not_computed_again(
-    two: DeviceTables, document: dict[str, Any], kept: dict[str, dict[str, Any]]
+    two: DeviceTables, document: dict[str, Any], stored_parts: dict[str, dict[str, Any]]
 ) -> None:
     again: list[str] = []
-    other = survey(two, counts=(0, 16, 32), seeds=1, earlier=kept, keep=lambda key, _: again.append(key))
+    other = survey(two, counts=(0, 16, 32), seeds=1, earlier=stored_parts, keep=lambda key, _: again.append(key))
     assert other == document and again == []
 
 
@@ -92,8 +92,8 @@ def test_the_page_has_every_target_baseline_and_plot(document: dict[str, Any], t
 
 @pytest.mark.parametrize("counts", [(0,), (16,)])
 def test_a_page_of_few_counts_leaves_out_what_it_cannot_say(two: DeviceTables, counts: tuple[int, ...]) -> None:
-    asked = Evaluation(target="cousin", counts=counts, seeds=1)
-    facts: dict[str, Any] = {"devices": {}, "splits": {"device": {"cousin": evaluate_family(two, FAMILY, asked)}}}
+    evaluation = Evaluation(target="cousin", counts=counts, seeds=1)
+    facts: dict[str, Any] = {"devices": {}, "splits": {"device": {"cousin": evaluate_family(two, FAMILY, evaluation)}}}
     permuted = {"mean_cost": 0.1, "interval": [0.0, 0.2], "uses_hardware": False, "swaps": []}
     funnel = [{"device": "cousin", "measured": 1, "refused": {}, "kept": 1, "best_kept": 1.0}]
     facts |= {"permute": permuted, "funnel": funnel, "ablate": {"means": {}, "objectives": {}}}
@@ -107,11 +107,11 @@ def test_a_page_of_few_counts_leaves_out_what_it_cannot_say(two: DeviceTables, c
 def test_the_funnel_counts_every_kernel_and_measures_what_it_lost() -> None:
     (table,) = tables(WIDE)
     for most in (256, 5):
-        for found in survivors(table, most=most):
-            assert found.kept + sum(found.refused.values()) == found.measured
-            assert found.kept <= most and 0 < found.best_kept <= 1
+        for funnel in survivors(table, most=most):
+            assert funnel.kept + sum(funnel.refused.values()) == funnel.measured
+            assert funnel.kept <= most and 0 < funnel.best_kept <= 1
     slow = replace(table, labels=-table.frame["expected_log"].to_numpy())  # the analysis is wrong about everything
-    assert min(found.best_kept for found in survivors(slow, most=5)) < 0.97
+    assert min(funnel.best_kept for funnel in survivors(slow, most=5)) < 0.97
 
 
 def test_the_command_line_of_the_study_answers_in_json_and_refuses_in_words(
@@ -124,7 +124,7 @@ def test_the_command_line_of_the_study_answers_in_json_and_refuses_in_words(
     assert main(["speed", "--db", url, "--target", "a4000", "--rows", "40"]) == 0
     rows = json.loads(capsys.readouterr().out)["families"][0]["rows"]["40"]
     assert set(rows) == {"features", "zero-shot", "residual", "own forest"} and min(rows.values()) > 0
-    for words, said in (
+    for words, message in (
         (["ablate", "--db", url, "--family", "nope"], "no records of --family nope; the store has cpu_dense_fp32"),
         (["speed", "--db", url, "--target", "h200"], "needs records of it and of another device"),
         (["speed", "--db", url, "--target", "a4000", "--rows", "abc"], "--rows 'abc': write counts from 1 up"),
@@ -132,7 +132,7 @@ def test_the_command_line_of_the_study_answers_in_json_and_refuses_in_words(
         (["study", "--db", url, "--out", str(tmp_path / "none" / "page.md")], "there is no folder"),
     ):
         assert main(words) in (1, 2)
-        assert said in capsys.readouterr().err
+        assert message in capsys.readouterr().err
 
 
 def stored(folder: Path) -> str:

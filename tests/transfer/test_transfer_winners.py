@@ -37,17 +37,17 @@ def space() -> Configs:
 
 def winners() -> Winners:
     """All devices like large staged tiles with wide vectors, each another of them."""
-    at = {name: place for place, name in enumerate(PARAMETERS)}
+    at = {name: column for column, name in enumerate(PARAMETERS)}
     columns = space()
     staged = columns[:, at["SA"]] + columns[:, at["SB"]] == 2
     liked = columns[staged & (columns[:, at["MWG"]] == 128) & (columns[:, at["VWM"]] >= 4)]
     drawn = np.random.default_rng(0).permutation(liked)[: len(NAMES)]
-    found = []
+    entries = []
     for name, values in zip(NAMES, drawn.tolist(), strict=True):
         device = known_named(name)
         assert device is not None
-        found.append(Winner(device=device, values=tuple(values)))
-    return Winners(winners=tuple(found))
+        entries.append(Winner(device=device, values=tuple(values)))
+    return Winners(winners=tuple(entries))
 
 
 def test_the_space_is_what_the_tuner_allows() -> None:

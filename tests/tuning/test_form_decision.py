@@ -112,8 +112,8 @@ def test_a_tuned_pack_switches_its_form_where_the_race_says_so(tmp_path: Path, m
     ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", "h", "w"]) for name in ("x", "y")]
     constant = helper.make_tensor("c", TensorProto.FLOAT, [], [1.0])
     file = tmp_path / "net.onnx"
-    made = helper.make_graph(nodes, "net", ends[:1], ends[1:], [constant])
-    save(helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), file)
+    onnx_graph = helper.make_graph(nodes, "net", ends[:1], ends[1:], [constant])
+    save(helper.make_model(onnx_graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), file)
     from haotuner.frontends.onnx.read import read
 
     task = model_task("net", read(file), SHAPES, file, forms=Forms())

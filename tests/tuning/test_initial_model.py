@@ -37,20 +37,24 @@ def test_none_is_a_start_from_cold() -> None:
 
 
 def test_without_a_word_a_known_device_starts_from_its_own_model() -> None:
-    one = models_shipped().models[0]
-    start = start_of(None, one.device, "cpu_dense_fp32")
+    shipped = models_shipped().models[0]
+    start = start_of(None, shipped.device, "cpu_dense_fp32")
     assert start.model is not None and "the same device" in start.words
-    assert start.document == {"model": one.name, "distance": 0.0, "of": one.device.id}
+    assert start.document == {"model": shipped.name, "distance": 0.0, "of": shipped.device.id}
 
 
 def test_without_a_word_a_new_device_starts_from_all_near_models() -> None:
-    start, found = start_of(None, CORE, "cpu_dense_fp32"), starting_models(CORE, "cpu_dense_fp32").models
-    assert len(found) > 1 and start.model is not None
-    assert start.document["model"] == found[0].name and found[0].name in start.words and f"{len(found)} " in start.words
-    assert start.document["with"] == [one.name for one in found[1:]]
-    said = [load_model(one.path).predict(FRAME) for one in found]
-    nearness = np.array([2.0**-one.distance for one in found])  # one doubling of difference halves a word's weight
-    assert start.model.predict(FRAME) == pytest.approx(nearness @ said / nearness.sum())
+    start, near_models = start_of(None, CORE, "cpu_dense_fp32"), starting_models(CORE, "cpu_dense_fp32").models
+    assert len(near_models) > 1 and start.model is not None
+    assert (
+        start.document["model"] == near_models[0].name
+        and near_models[0].name in start.words
+        and f"{len(near_models)} " in start.words
+    )
+    assert start.document["with"] == [model.name for model in near_models[1:]]
+    predictions = [load_model(model.path).predict(FRAME) for model in near_models]
+    nearness = np.array([2.0**-model.distance for model in near_models])  # one doubling of difference halves a word's weight
+    assert start.model.predict(FRAME) == pytest.approx(nearness @ predictions / nearness.sum())
 
 
 def test_every_family_of_a_run_has_a_start_of_its_own(tmp_path: Path) -> None:
@@ -67,10 +71,10 @@ def test_a_family_without_a_model_starts_cold_and_says_so() -> None:
     assert start.model is None and "no_family" in start.words
 
 
-def damaged(one: ShippedModel, place: Path) -> ShippedModel:
-    copy = Path(shutil.copy(one.path, place / "model.txt"))
+def damaged(model: ShippedModel, folder: Path) -> ShippedModel:
+    copy = Path(shutil.copy(model.path, folder / "model.txt"))
     copy.write_bytes(copy.read_bytes().replace(b"leaf_value", b"leaf_walue", 1))
-    return replace(one, path=copy)
+    return replace(model, path=copy)
 
 
 def test_a_damaged_shipped_model_is_left_out_and_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,13 +110,13 @@ def test_a_shipped_model_of_damaged_provenance_is_left_out_and_said(
 
 def test_few_rows_put_level_and_slope_right_and_many_rows_more_than_that() -> None:
     start = Forest().fit(FRAME, TRUTH)
-    said = start.predict(FRAME)
+    predictions = start.predict(FRAME)
     wrong = TRUTH + 0.3 * np.sin(np.arange(len(TRUTH)))  # what no line through the start's words can follow
 
     def bend(rows: int) -> float:
-        found = Started(start).fit(FRAME.iloc[:rows], wrong[:rows]).predict(FRAME)
-        level, slope = np.linalg.lstsq(np.stack([np.ones(len(said)), said], axis=1), found, rcond=None)[0]
-        return float(np.abs(found - level - slope * said).max())
+        corrected = Started(start).fit(FRAME.iloc[:rows], wrong[:rows]).predict(FRAME)
+        level, slope = np.linalg.lstsq(np.stack([np.ones(len(predictions)), predictions], axis=1), corrected, rcond=None)[0]
+        return float(np.abs(corrected - level - slope * predictions).max())
 
     assert len(TRUTH) >= TREE_ROWS
     assert bend(TREE_ROWS - 1) < 1e-9 < bend(TREE_ROWS)
@@ -153,10 +157,10 @@ def test_a_named_forest_is_started_from_and_put_right(tmp_path: Path) -> None:
 def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Model file of ``transfer fit`` for a target with records: it is a source for itself, beside far-off ones."""
     far = [*records(WIDE, odd=-0.6), *records(NARROW, odd=-0.6, seed=2), *records(COUSIN, seed=1)]
-    found = fit_model(read_records(far, find_device), COUSIN)
-    assert isinstance(found.model, Transferred) and found.mode == "own records"
+    fitted_model = fit_model(read_records(far, find_device), COUSIN)
+    assert isinstance(fitted_model.model, Transferred) and fitted_model.mode == "own records"
     path = tmp_path_factory.mktemp("fitted") / "model"
-    save_model(found.model, path)
+    save_model(fitted_model.model, path)
     return path
 
 
@@ -175,9 +179,11 @@ def test_a_named_model_of_any_kind_says_how_far_off_it_is_and_adds_trees_of_the_
     odd = TRUTH + 0.3 * np.sin(np.arange(len(TRUTH)))
     for path in (fitted, tmp_path / "model"):
         models = [start_of(str(path), COUSIN, "cpu_dense_fp32", seed=seed).model for seed in (1, 1, 2)]
-        said = [model.fit(FRAME.iloc[:TREE_ROWS], odd[:TREE_ROWS]).predict(FRAME) for model in models if model is not None]
+        predictions = [
+            model.fit(FRAME.iloc[:TREE_ROWS], odd[:TREE_ROWS]).predict(FRAME) for model in models if model is not None
+        ]
         assert all(isinstance(model, HasSpread) and (model.spread(FRAME) > 0).all() for model in models)
-        assert (said[0] == said[1]).all() and (said[0] != said[2]).any()
+        assert (predictions[0] == predictions[1]).all() and (predictions[0] != predictions[2]).any()
 
 
 @pytest.mark.long
@@ -188,14 +194,15 @@ def test_what_transfer_learnt_of_several_sources_shares_what_is_measured_first_a
     assert isinstance(start.model, HasEnsemble) and start.document["opinions_of"] == 2
     assert "2 sources share what is measured first" in start.words
     [table] = tables(COUSIN)
-    said, none = start.model.opinions(table.frame), np.zeros(0, np.int64)
+    opinions, none = start.model.opinions(table.frame), np.zeros(0, np.int64)
     head = start.model.head(table.frame, table.tasks, 24, none, none)
     assert len(set(head.tolist())) == 24
     for task in (0, 1):
         rows = np.flatnonzero(table.tasks == task)
-        firsts = {int(rows[np.argmax(each[rows])]) for each in said[:4]}  # a forest and what it measured, of either source
+        # a forest and what it measured, of either source
+        firsts = {int(rows[np.argmax(each[rows])]) for each in opinions[:4]}
         assert len(firsts) > 1 and firsts <= set(head.tolist())
-    assert len(said) >= 6, "forests, copies, their mean, the joint forest and the analysis"
+    assert len(opinions) >= 6, "forests, copies, their mean, the joint forest and the analysis"
     model = load_model(tmp_path / "model")
     assert isinstance(model, Transferred) and isinstance(fitted.model, Transferred)
     assert model.sources.distances == pytest.approx(fitted.model.sources.distances)

@@ -58,71 +58,71 @@ def turn_result(timings: int, stopped: str) -> TurnResult:
 
 @pytest.mark.parametrize(("count", "budget_s", "over"), [(3, 60.0, 2.0), (33, 60.0, 3.0), (33, 400.0, 4.0), (2, 5.0, 1.0)])
 def test_turns_end_when_the_budget_does_however_much_each_overruns(monkeypatch, count, budget_s, over):
-    clock, given = Clock(monkeypatch), list[int]()
+    clock, order = Clock(monkeypatch), list[int]()
 
-    def one_turn(place: int, seconds: float) -> Any:
-        given.append(place)
+    def one_turn(task: int, seconds: float) -> Any:
+        order.append(task)
         clock.now += seconds + over
-        return turn_result(given.count(place), "budget")
+        return turn_result(order.count(task), "budget")
 
     tasks = [Shared("dense", 1e6, (1.0,)) for _ in range(count)]
-    found, turns, stopped = shared(Scheduler(tasks), budget_s, one_turn, lambda _: True)
+    results, turns, stopped = shared(Scheduler(tasks), budget_s, one_turn, lambda _: True)
     assert not stopped and clock.now <= 1.1 * budget_s, "at most what the last turn took too long"
-    assert len(turns) == len(given) and found.keys() == set(given)
+    assert len(turns) == len(order) and results.keys() == set(order)
     if budget_s >= count * (over + 1):
-        assert len(found) == count, "every task had a turn"
+        assert len(results) == count, "every task had a turn"
         assert clock.now >= 0.6 * budget_s, "and the rest was not left"
 
 
 def test_a_budget_too_short_for_all_tasks_is_for_the_largest(monkeypatch):
-    clock, given = Clock(monkeypatch), list[tuple[int, float]]()
+    clock, calls = Clock(monkeypatch), list[tuple[int, float]]()
 
-    def one_turn(place: int, seconds: float) -> Any:
-        given.append((place, seconds))
+    def one_turn(task: int, seconds: float) -> Any:
+        calls.append((task, seconds))
         clock.now += seconds + USUAL_OVER_S
         return turn_result(1, "budget")
 
-    tasks = [Shared("dense", 1e6 + place, (1.0,)) for place in range(33)]
+    tasks = [Shared("dense", 1e6 + index, (1.0,)) for index in range(33)]
     shared(Scheduler(tasks), 35.0, one_turn, lambda _: True)
-    assert [place for place, _ in given[:3]] == [32, 31, 30] and len(given) == 12
-    assert all(seconds == pytest.approx(SHORTEST_TURN_S - USUAL_OVER_S) for _, seconds in given[:11])
+    assert [task for task, _ in calls[:3]] == [32, 31, 30] and len(calls) == 12
+    assert all(seconds == pytest.approx(SHORTEST_TURN_S - USUAL_OVER_S) for _, seconds in calls[:11])
 
 
 def test_after_each_turn_is_said_how_far_it_is_and_what_a_request_takes(monkeypatch):
-    clock, said = Clock(monkeypatch), list[str]()
+    clock, messages = Clock(monkeypatch), list[str]()
 
-    def one_turn(place: int, seconds: float) -> Any:
+    def one_turn(task: int, seconds: float) -> Any:
         clock.now += seconds
         return turn_result(1, "converged")
 
     tasks = [Shared("dense", 1e6, (1.0,)) for _ in range(2)]
 
     def told(words: str) -> bool:
-        said.append(words)
+        messages.append(words)
         return True
 
-    shared(Scheduler(tasks), 60.0, one_turn, told, expected=lambda found: f"{10 - len(found)} ms")
-    assert said == ["1 of 2 tasks begun, 1 done, 9 ms", "2 of 2 tasks begun, 2 done, 8 ms"]
-    said.clear()
+    shared(Scheduler(tasks), 60.0, one_turn, told, expected=lambda results: f"{10 - len(results)} ms")
+    assert messages == ["1 of 2 tasks begun, 1 done, 9 ms", "2 of 2 tasks begun, 2 done, 8 ms"]
+    messages.clear()
     shared(Scheduler(tasks), 60.0, one_turn, told)
-    assert said == ["1 of 2 tasks begun, 1 done", "2 of 2 tasks begun, 2 done, products 0.20 ms expected"]
+    assert messages == ["1 of 2 tasks begun, 1 done", "2 of 2 tasks begun, 2 done, products 0.20 ms expected"]
 
 
 def test_packs_between_turns_are_not_charged_to_the_budget(monkeypatch):
     clock, left, turns = Clock(monkeypatch), list[float](), list[float]()
 
-    def one_turn(place: int, seconds: float) -> Any:
+    def one_turn(task: int, seconds: float) -> Any:
         turns.append(seconds)
         clock.now += seconds
         return turn_result(1, "budget")
 
-    def between(found: Any, seconds: float) -> None:
+    def between(results: Any, seconds: float) -> None:
         left.append(seconds)
         clock.now += 500.0
 
     tasks = [Shared("dense", 1e6, (1.0,)) for _ in range(4)]
-    found, _, _ = shared(Scheduler(tasks), 60.0, one_turn, lambda _: True, between=between)
-    assert sorted(found) == [0, 1, 2, 3] and sum(turns) > 40.0
+    results, _, _ = shared(Scheduler(tasks), 60.0, one_turn, lambda _: True, between=between)
+    assert sorted(results) == [0, 1, 2, 3] and sum(turns) > 40.0
     assert left == sorted(left, reverse=True) and left[0] < 60.0
 
 
@@ -140,15 +140,15 @@ def test_the_next_pack_is_expected_to_compile_little_and_to_be_raced():
 def test_whoever_is_told_to_stop_begins_no_other_turn(monkeypatch):
     clock, seen = Clock(monkeypatch), list[int]()
 
-    def one_turn(place: int, seconds: float) -> Any:
+    def one_turn(task: int, seconds: float) -> Any:
         clock.now += 1.0
-        return turn_result(1, "signal" if place == 1 else "budget")
+        return turn_result(1, "signal" if task == 1 else "budget")
 
-    tasks = [Shared("dense", 4e6 - place, (1.0,)) for place in range(4)]
-    found, turns, stopped = shared(
-        Scheduler(tasks), 100.0, one_turn, lambda _: True, between=lambda found, _: seen.append(len(found))
+    tasks = [Shared("dense", 4e6 - index, (1.0,)) for index in range(4)]
+    results, turns, stopped = shared(
+        Scheduler(tasks), 100.0, one_turn, lambda _: True, between=lambda results, _: seen.append(len(results))
     )
-    assert stopped and sorted(found) == [0, 1] and len(turns) == 2
+    assert stopped and sorted(results) == [0, 1] and len(turns) == 2
     assert seen == [1], "what lies between turns is done after whole ones"
 
 
@@ -181,19 +181,19 @@ def test_equal_groups_are_timed_once_and_never_again_in_a_resumed_run(monkeypatc
         Counting.timed = 0
         records = GroupRecords(store, CORE, resume=resume)
         model.price(0, Counting(model.prices.requests, ENOUGH_S, records))
-        (found,) = reassembled([model], 0)
-        return records, found
+        (task,) = reassembled([model], 0)
+        return records, task
 
-    records, found = run(resume=False)
-    told, kept = found.report, list(store.records())
-    assert records.reused == 0 and told.measured > Counting.timed > 0, "two layers, one measurement"
-    assert {one.trial.kernel for one in kept} == {KERNEL}
-    keys = [one.trial.key() for one in kept]
+    records, task = run(resume=False)
+    report, stored_records = task.report, list(store.records())
+    assert records.reused == 0 and report.measured > Counting.timed > 0, "two layers, one measurement"
+    assert {record.trial.kernel for record in stored_records} == {KERNEL}
+    keys = [record.trial.key() for record in stored_records]
     assert len(keys) == len(set(keys))
     records, again = run(resume=True)
-    assert (records.reused, Counting.timed, again.report.measured) == (len(kept), 0, told.measured)
-    assert len(list(store.records())) == len(kept)
-    assert [type(one) for one in again.steps] == [type(one) for one in found.steps]
+    assert (records.reused, Counting.timed, again.report.measured) == (len(stored_records), 0, report.measured)
+    assert len(list(store.records())) == len(stored_records)
+    assert [type(step) for step in again.steps] == [type(step) for step in task.steps]
     run(resume=False)
     assert Counting.timed > 0, "another session measures for itself"
 

@@ -63,14 +63,14 @@ def packs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.mark.long
 def test_two_packs_are_raced_where_they_mean_the_same(packs, tmp_path):
-    one, other = packs
-    assert comparable(one, other) and comparable(one, one) and not comparable(tmp_path / "none", one)
+    pack, other = packs
+    assert comparable(pack, other) and comparable(pack, pack) and not comparable(tmp_path / "none", pack)
     for name, change in (("sizes", {"model_ranges": {"net": {"batch": [1, 9]}}}), ("threads", {"models": {}})):
         copy = with_times(shutil.copytree(other, tmp_path / name), **change)
-        assert not comparable(one, copy), name
-        check_not_slower(one, copy, {})
-    found = raced_apart(one, other, {}).ratio
-    assert found is not None and 0.01 < found < 100
+        assert not comparable(pack, copy), name
+        check_not_slower(pack, copy, {})
+    measured_ratio = raced_apart(pack, other, {}).ratio
+    assert measured_ratio is not None and 0.01 < measured_ratio < 100
 
 
 @pytest.mark.long
@@ -105,20 +105,20 @@ def crashing(pack: Path, out: Path) -> Path:
 
 
 def test_what_was_not_judged_is_not_published_and_who_failed_is_told(packs, tmp_path, monkeypatch):
-    one, other = packs
+    pack, other = packs
     fallen = crashing(other, tmp_path / "fallen")
     with pytest.raises(PackInvalid, match=r"(?s)failed beside.*not published.*Segmentation fault"):
-        check_not_slower(one, fallen, {})
+        check_not_slower(pack, fallen, {})
     assert "Segmentation fault" in check_not_slower(fallen, other, {}), "an old pack that falls stands in no pack's way"
     (tmp_path / "cut").mkdir()
-    cut = shutil.copytree(one, tmp_path / "cut" / "pack")
+    cut = shutil.copytree(pack, tmp_path / "cut" / "pack")
     (cut / "models" / "net.json").unlink()
     assert "net.json" in check_not_slower(cut, other, {})
     with pytest.raises(PackInvalid, match=r"net\.json"):
-        check_not_slower(one, cut, {})
+        check_not_slower(pack, cut, {})
     monkeypatch.setattr(pack_race, "LIMIT_S", 0.01)
     with pytest.raises(KeepPublishedPack, match=r"more than 0 s.*nobody knows.*--resume"):
-        check_not_slower(one, other, {})
+        check_not_slower(pack, other, {})
 
 
 def test_the_least_times_in_turns_decide(packs, monkeypatch):
@@ -136,16 +136,16 @@ def test_the_least_times_in_turns_decide(packs, monkeypatch):
         return run
 
     monkeypatch.setattr(pack_race, "call_of", call)
-    one, other = packs
+    pack, other = packs
     turns: list[str] = []
-    assert ratio(one, other, lambda: clock.now, turns.append) == pytest.approx(3.0) and turns[:3] == ["old", "new", "old"]
-    assert ratio(one, other, now=lambda: clock.now) == pytest.approx(3.0)
+    assert ratio(pack, other, lambda: clock.now, turns.append) == pytest.approx(3.0) and turns[:3] == ["old", "new", "old"]
+    assert ratio(pack, other, now=lambda: clock.now) == pytest.approx(3.0)
     monkeypatch.setattr(pack_race, "raced_apart", lambda old, new, _: Outcome(ratio(old, new, now=lambda: clock.now)))
     with pytest.raises(KeepPublishedPack, match=r"3\.00"):
-        check_not_slower(one, other, {})
-    check_not_slower(other, one, {})
+        check_not_slower(pack, other, {})
+    check_not_slower(other, pack, {})
     of[1] = 1.04  # chance
-    check_not_slower(one, other, {})
+    check_not_slower(pack, other, {})
 
 
 class Kept:
@@ -162,13 +162,13 @@ class Kept:
             executables={}, file=new, shapes="", on_device=False, parts=(), written=written, source_sha256="", subgraph=None
         )
 
-        def write(place: Path, library: Path, document: Any, check: Any, models: Any) -> None:
-            aside = Path(shutil.copytree(new, place.parent / "aside"))
+        def write(path: Path, library: Path, document: Any, check: Any, models: Any) -> None:
+            aside = Path(shutil.copytree(new, path.parent / "aside"))
             (aside / "count").write_text(str(len(self.said)))
             try:
                 check(aside)
-                shutil.rmtree(place, ignore_errors=True)
-                aside.rename(place)
+                shutil.rmtree(path, ignore_errors=True)
+                aside.rename(path)
             finally:
                 shutil.rmtree(aside, ignore_errors=True)
 
@@ -178,9 +178,11 @@ class Kept:
         monkeypatch.setattr(publishing_module, "_verify", lambda *_: None)
         monkeypatch.setattr("haotuner.verify.model_check.check_apart", lambda *_: None)
         monkeypatch.setattr(pack_race, "raced_apart", lambda *_: Outcome(1.3 if self.slower else 0.9))
-        self.publisher = Publisher(request, None, lab, None, lambda *said: self.said.append(said[1]) or True, 0.0)  # type: ignore[arg-type, func-returns-value]
+        self.publisher = Publisher(request, None, lab, None, lambda *arguments: self.said.append(arguments[1]) or True, 0.0)  # type: ignore[arg-type, func-returns-value]
         monkeypatch.setattr(self.publisher, "_with_times", lambda *_: {})
-        monkeypatch.setattr(self.publisher, "_document", lambda *_, **said: {"unverified": said["unverified"], "tuning": {}})
+        monkeypatch.setattr(
+            self.publisher, "_document", lambda *_, **facts: {"unverified": facts["unverified"], "tuning": {}}
+        )
         self.model = model
 
     def publish(self, **more: Any) -> Any:
@@ -188,26 +190,26 @@ class Kept:
 
 
 @pytest.fixture
-def kept(packs, tmp_path, monkeypatch) -> Iterator[tuple[Kept, Path]]:
+def publishing(packs, tmp_path, monkeypatch) -> Iterator[tuple[Kept, Path]]:
     yield Kept(packs[1], tmp_path / "pack", monkeypatch), tmp_path / "pack"
 
 
-def test_a_slower_later_pack_does_not_replace_a_better_one(kept, packs):
+def test_a_slower_later_pack_does_not_replace_a_better_one(publishing, packs):
     """First a pack, then a better one takes its place, then a slower one does not, and the pack is whole all the time."""
-    made, out = kept
-    made.publish(what="a first pack")
-    assert not made.publisher.reason_kept and (out / MANIFEST).exists()
-    made.publisher._last = None
-    made.publish(what="a better pack")
+    harness, out = publishing
+    harness.publish(what="a first pack")
+    assert not harness.publisher.reason_kept and (out / MANIFEST).exists()
+    harness.publisher._last = None
+    harness.publish(what="a better pack")
     second = (out / "count").read_text()
-    made.publisher._last, made.slower = None, True
-    document = made.publish(what="the pack")
-    assert "answers faster" in made.publisher.reason_kept and made.said[-1].startswith("not published: ")
+    harness.publisher._last, harness.slower = None, True
+    document = harness.publish(what="the pack")
+    assert "answers faster" in harness.publisher.reason_kept and harness.said[-1].startswith("not published: ")
     assert (out / "count").read_text() == second and not (out.parent / "aside").exists()
     assert document == read_manifest(out).whole_document, "what is told is of the pack that lies there"
     with haotuner.load(out, threads=1) as pack:
         assert pack.models == ("net",)
-    assert made.publish(what="the pack") == document, "the same is not raced again"
-    made.publisher._last, made.slower = None, False
-    made.publish(what="the pack")
-    assert not made.publisher.reason_kept and (out / "count").read_text() != second
+    assert harness.publish(what="the pack") == document, "the same is not raced again"
+    harness.publisher._last, harness.slower = None, False
+    harness.publish(what="the pack")
+    assert not harness.publisher.reason_kept and (out / "count").read_text() != second

@@ -141,8 +141,8 @@ def measure(backend: str, name: str, started: float) -> dict[str, Any]:
         grown_mb = _resident_mb() - before_mb
         x = torch.randn(1, 37, width)
         times = sorted(_us(functools.partial(compiled, x)) for _ in range(WARM_CALLS))
-        want = model(x)
-        difference = float((compiled(x) - want).abs().max() / want.abs().max())
+        expected = model(x)
+        difference = float((compiled(x) - expected).abs().max() / expected.abs().max())
     return {
         "cold_ms": cold_ms, "first_ms": statistics.median(first) / 1e3, "p50_us": statistics.median(times),
         "p99_us": times[int(0.99 * len(times))], "throughput": 1e6 * len(times) / sum(times), "memory_mb": _resident_mb(),

@@ -54,26 +54,26 @@ class Served:
         """Raise unless y is right within the judge's tolerance: rounding of the sums, and of y itself."""
         torch, wide = self.torch, self.torch.float64
         matrix = self.weight.to(wide) if self.kn else self.weight.to(wide).T
-        want = x.to(wide) @ matrix + self.bias.to(wide)
+        expected = x.to(wide) @ matrix + self.bias.to(wide)
         rounding = sum_rounding(self.op.k) * (x.to(wide).abs() @ matrix.abs() + self.bias.to(wide).abs())
         if residual is not None:
-            want = want + residual.to(wide)
+            expected = expected + residual.to(wide)
         act = {"relu": torch.relu, "gelu": torch.nn.functional.gelu, "silu": torch.nn.functional.silu,
                "gelutanh": lambda v: torch.nn.functional.gelu(v, approximate="tanh")}  # fmt: skip
         for step in self.epilogue:
-            want = act.get(step, lambda v: v)(want)
+            expected = act.get(step, lambda v: v)(expected)
         element_type = DTYPES[self.entry.output.dtype]
         allowed = (
-            element_type.eps * want.abs()
-            + DTYPES["fp32"].eps * (rounding + EPILOGUE_ULPS * (1 + want.abs()))
+            element_type.eps * expected.abs()
+            + DTYPES["fp32"].eps * (rounding + EPILOGUE_ULPS * (1 + expected.abs()))
             + element_type.least
         )
-        wrong = ~((y.to(wide) - want).abs() <= allowed)
+        wrong = ~((y.to(wide) - expected).abs() <= allowed)
         if bool(wrong.any()):
             at = wrong.nonzero()[0].tolist()
             raise Wrong(
                 f"{what}: {int(wrong.sum())} wrong results, the first at {at}: {y[tuple(at)].item()}, "
-                f"want {want[tuple(at)].item()}"
+                f"want {expected[tuple(at)].item()}"
             )
 
     def call(self, x: Any, **how: Any) -> tuple[Any, Any]:

@@ -28,10 +28,10 @@ def products(path: Path, device: str) -> Callable[[], None]:
     def right(y: Any, x: Any, w: Any, what: str) -> None:
         wide = torch.float64
         a = x.to(wide).transpose(-1, -2) if layout[0] == "t" else x.to(wide)
-        want = a @ (w.to(wide).transpose(-1, -2) if layout[1] == "t" else w.to(wide))
+        expected = a @ (w.to(wide).transpose(-1, -2) if layout[1] == "t" else w.to(wide))
         off = a.abs() @ (w.to(wide).transpose(-1, -2) if layout[1] == "t" else w.to(wide)).abs()
-        allowed = element_type.eps * want.abs() + DTYPES["fp32"].eps * sum_rounding(k) * off + element_type.least
-        wrong = int((~((y.to(wide) - want).abs() <= allowed)).sum())
+        allowed = element_type.eps * expected.abs() + DTYPES["fp32"].eps * sum_rounding(k) * off + element_type.least
+        wrong = int((~((y.to(wide) - expected).abs() <= allowed)).sum())
         if wrong:
             raise Wrong(f"{what}: {wrong} wrong results")
 
@@ -81,12 +81,12 @@ def groups(path: Path, device: str) -> Callable[[], None]:
     def right(y: Any, x: Any, ends: Any, what: str) -> None:
         first = 0
         for index, end in enumerate(ends.tolist()):
-            want = x[first:end].double() @ weight[index].double().T
+            expected = x[first:end].double() @ weight[index].double().T
             off = x[first:end].double().abs() @ weight[index].double().abs().T
             allowed = (
-                element_type.eps * want.abs() + DTYPES["fp32"].eps * sum_rounding(meant["k"]) * off + element_type.least
+                element_type.eps * expected.abs() + DTYPES["fp32"].eps * sum_rounding(meant["k"]) * off + element_type.least
             )
-            wrong = int((~((y[first:end].double() - want).abs() <= allowed)).sum())
+            wrong = int((~((y[first:end].double() - expected).abs() <= allowed)).sum())
             if wrong:
                 raise Wrong(f"{what}: group {index} has {wrong} wrong results")
             first = end

@@ -25,10 +25,10 @@ def main() -> int:
     names = (wheel.name for wheel in (ROOT / "wheels").glob("numpy-*.whl"))
     tags = {match[1] for name in names if (match := re.search(r"-cp3([0-9]+)-", name))}
     if tags and str(sys.version_info[1]) not in tags:  # their compiled modules would fail with pages of advice
-        made, own = " or ".join(f"3.{tag}" for tag in sorted(tags)), sys.version.split()[0]
+        versions, own = " or ".join(f"3.{tag}" for tag in sorted(tags)), sys.version.split()[0]
         print(
-            f"gpu_run: the bundle's packages are for Python {made}, this is {own}: run it with python{made}, or build it "
-            f"with --python 3.{sys.version_info[1]}",
+            f"gpu_run: the bundle's packages are for Python {versions}, this is {own}: run it with python{versions}, or "
+            f"build it with --python 3.{sys.version_info[1]}",
             file=sys.stderr,
         )
         return 4

@@ -104,8 +104,8 @@ def _transfer_arm(
     legs: dict[str, list[Leg]] = {mode: [] for mode in (*LEARNING, *started, "chosen") if mode != "from-scratch"}
     for count, more in _steps(counts):
         drawn = grow(portfolio, count - len(portfolio.rows), len(target), target.labels.item, rng, drawn)
-        taken = portfolio.rows
-        sample = Sample(rows=taken, labels=target.labels[taken])
+        sampled = portfolio.rows
+        sample = Sample(rows=sampled, labels=target.labels[sampled])
         residual = fit_residual_on(pool, sample, seed)
         by_mode = {mode: rank(mode, pool, sample, seed) for mode in LEARNING if mode != "residual"}
         if start is not None:
@@ -118,10 +118,10 @@ def _transfer_arm(
         prediction = with_heads(prediction, [portfolio.best(HEAD * min(len(scores.groups), MOST_HEADS))])
         if count in counts:
             for mode in legs.keys() - {"chosen"}:
-                done.modes.setdefault(mode, {})[count] = scores.score(by_mode[mode], taken)
-            done.chosen[count], done.choices[count] = scores.score(prediction, taken), choice
+                done.modes.setdefault(mode, {})[count] = scores.score(by_mode[mode], sampled)
+            done.chosen[count], done.choices[count] = scores.score(prediction, sampled), choice
         for mode, parts in legs.items():
-            parts.append((taken, walk_down(scores, prediction if mode == "chosen" else by_mode[mode], taken, more)))
+            parts.append((sampled, walk_down(scores, prediction if mode == "chosen" else by_mode[mode], sampled, more)))
     for mode, parts in legs.items():
         _note_legs(done, mode, scores, parts)
     for mode in done.modes.keys() & set(SAMPLE_FREE):
@@ -139,17 +139,17 @@ def _scratch_arm(
     done: SimulatedRun, pool: Pool, scores: TargetScores, target: DeviceTable, counts: Sequence[int], seed: int
 ) -> None:
     """From scratch: the first samples by chance, later ones by the model of the samples before."""
-    rng, taken = np.random.default_rng([seed, 4]), NOTHING
+    rng, sampled = np.random.default_rng([seed, 4]), NOTHING
     opinions: list[Scores] = []
     legs: list[Leg] = []
     for count, more in _steps(counts):
-        batch = unaided_batch(opinions=opinions, taken=taken, count=count - len(taken), rows=len(target), rng=rng)
-        taken = np.concatenate([taken, batch])
-        answer = rank("from-scratch", pool, Sample(rows=taken, labels=target.labels[taken]), seed)
+        batch = unaided_batch(opinions=opinions, taken=sampled, count=count - len(sampled), rows=len(target), rng=rng)
+        sampled = np.concatenate([sampled, batch])
+        answer = rank("from-scratch", pool, Sample(rows=sampled, labels=target.labels[sampled]), seed)
         opinions = [answer]
         if count in counts:
-            done.modes.setdefault("from-scratch", {})[count] = scores.score(answer, taken)
-        legs.append((taken, walk_down(scores, answer, taken, more)))
+            done.modes.setdefault("from-scratch", {})[count] = scores.score(answer, sampled)
+        legs.append((sampled, walk_down(scores, answer, sampled, more)))
     _note_legs(done, "from-scratch", scores, legs)
 
 
@@ -163,14 +163,14 @@ def _guided_arm(
     legs: list[Leg] = []
     for count, more in _steps(counts):
         drawn = grow(portfolio, count - len(portfolio.rows), len(target), target.labels.item, rng, drawn)
-        taken = portfolio.rows
-        sample = Sample(rows=taken, labels=target.labels[taken])
+        sampled = portfolio.rows
+        sample = Sample(rows=sampled, labels=target.labels[sampled])
         answer = rank("from-scratch", pool, sample, seed)
         stored = held_out(pool, sample, seed, modes=("from-scratch",))
         portfolio = informed(pool, analysis, sample, {"from-scratch": answer}, stored, [seed, 3, count])
         if count in counts:
-            done.modes.setdefault(GUIDED, {})[count] = scores.score(answer, taken)
-        legs.append((taken, walk_down(scores, answer, taken, more)))
+            done.modes.setdefault(GUIDED, {})[count] = scores.score(answer, sampled)
+        legs.append((sampled, walk_down(scores, answer, sampled, more)))
     _note_legs(done, GUIDED, scores, legs)
 
 

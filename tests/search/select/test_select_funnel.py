@@ -96,7 +96,7 @@ def test_the_analytic_expectation_is_finite_wherever_selection_asks(n: int, k: i
 
 
 @pytest.mark.parametrize(
-    ("law", "point", "asked", "allowed"),
+    ("law", "point", "requested", "allowed"),
     [
         ("registers", kernel(14, 32), 14 * 2 + 2 + 1, 16),
         ("l1", kernel(4, 64, ku=8), 68 * 8 * 4, 1024),
@@ -107,14 +107,16 @@ def test_the_analytic_expectation_is_finite_wherever_selection_asks(n: int, k: i
         ("body", kernel(16, 80, ku=8), 16 * 5 * 8, 512),
     ],
 )
-def test_each_law_gives_both_sides_of_what_it_refuses(law: str, point: MicroKernel, asked: float, allowed: float) -> None:
+def test_each_law_gives_both_sides_of_what_it_refuses(
+    law: str, point: MicroKernel, requested: float, allowed: float
+) -> None:
     device = Device(id="tiny-core", kind="cpu", name="t", arch="x86-64", compute_units=1, wave_width=16,
                     registers_per_thread=16, l1_bytes=2048)  # fmt: skip
     op = Op.parse("dense:n=33,k=5")
-    found = {r.law: r for r in refused_of(point, op, device, 8)}
-    assert (found[law].requested, found[law].allowed) == (asked, allowed) and asked > allowed
-    assert found[law].kernel == point
-    assert [name for name in LAWS if name in found] == list(found)  # in the order of the laws
+    by_law = {r.law: r for r in refused_of(point, op, device, 8)}
+    assert (by_law[law].requested, by_law[law].allowed) == (requested, allowed) and requested > allowed
+    assert by_law[law].kernel == point
+    assert [name for name in LAWS if name in by_law] == list(by_law)  # in the order of the laws
 
 
 def test_an_unknown_cache_refuses_nothing() -> None:
@@ -148,9 +150,9 @@ def test_the_best_of_every_use_comes_before_the_seconds_of_any() -> None:
     every = select(OP, FAMILY, BIG_CORE, RANGE, by_use, most=10_000).candidates
     heights = {c.kernel["mr"] for c in every if c.kernel["pf"] == 4}
     groups = {(c.kernel["mr"], c.kernel["pw"]) for c in every}
-    kept = [c.kernel for c in select(OP, FAMILY, BIG_CORE, RANGE, by_use, most=2 * len(groups)).candidates]
+    frontier = [c.kernel for c in select(OP, FAMILY, BIG_CORE, RANGE, by_use, most=2 * len(groups)).candidates]
     for group in groups:
-        fetches = {k["pf"] for k in kept if (k["mr"], k["pw"]) == group}
+        fetches = {k["pf"] for k in frontier if (k["mr"], k["pw"]) == group}
         assert best(group[0]) in fetches and (4 in fetches or group[0] not in heights)
 
 
@@ -164,9 +166,9 @@ def test_many_opinions_leave_room_for_every_group() -> None:
 
     every = select(OP, FAMILY, BIG_CORE, RANGE, torn, most=100_000).candidates
     groups = {(c.kernel["mr"], c.kernel["pw"]) for c in every}
-    kept = select(OP, FAMILY, BIG_CORE, RANGE, torn).candidates
-    assert len(kept) == FAMILY.frontier < len(every)
-    assert {(c.kernel["mr"], c.kernel["pw"]) for c in kept} == groups
+    frontier = select(OP, FAMILY, BIG_CORE, RANGE, torn).candidates
+    assert len(frontier) == FAMILY.frontier < len(every)
+    assert {(c.kernel["mr"], c.kernel["pw"]) for c in frontier} == groups
 
 
 def test_a_model_decides_what_is_kept() -> None:
@@ -237,15 +239,15 @@ def test_points_of_one_footprint_are_refused_as_each_by_itself() -> None:
     funnel = select(op, FAMILY, SMALL_CORE, RANGE, by_rows)
     points = list(FAMILY.points(op, SMALL_CORE))
     first = [next(iter(refused_of(point, op, SMALL_CORE, 2048)), None) for point in points]
-    counts = Counter(one.law for one in first if one is not None)
+    counts = Counter(refusal.law for refusal in first if refusal is not None)
     assert counts["registers"] and counts["columns"] and counts == {law: funnel.refused.get(law, 0) for law in counts}
-    assert list(funnel.examples) == [one for one in first if one is not None][:EXAMPLES]
+    assert list(funnel.examples) == [refusal for refusal in first if refusal is not None][:EXAMPLES]
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "int8"])
 def test_convolutions_of_other_types_have_expectations(dtype: str) -> None:
     op = Op.parse(f"conv2d:c=32,f=32,r=3,s=3,pad=1.1.1.1,dtype={dtype},layout=nhwc")
-    (family,) = (one for one in FAMILIES if one.name == f"cpu_conv_{dtype}")
+    (family,) = (family for family in FAMILIES if family.name == f"cpu_conv_{dtype}")
     few = [(kernel, Shape.of(b=1, h=9, w=9)) for kernel in islice(family.points(op, BIG_CORE), 4)]
     rows = features(BIG_CORE, family, problem_of(op), few)
     assert np.isfinite(rows["expected_log"]).all()
@@ -265,7 +267,7 @@ def test_traffic_of_single_shapes_is_enough() -> None:
 )
 def test_products_of_few_rows_and_columns_have_kernels(device: Device, n: int, k: int, rows: int, dtype: str) -> None:
     op = Op.parse(f"batch_matmul:n={n},k={k},dtype={dtype}")
-    (family,) = (one for one in (CpuProduct(), *TYPED_PRODUCT_FAMILIES) if one.serves(op))
+    (family,) = (family for family in (CpuProduct(), *TYPED_PRODUCT_FAMILIES) if family.serves(op))
     laws, most = laws_of(family, op, device), {"b": 8, "m": rows}
-    legal = (not any(refusals(question(family, one, op, device, most), laws)) for one in family.points(op, device))
+    legal = (not any(refusals(question(family, point, op, device, most), laws)) for point in family.points(op, device))
     assert any(legal), f"no point of {family.name} for {op.name}, m up to {rows}"

@@ -64,10 +64,10 @@ class Toy:
     def laws(self, op: Op, device: Device) -> Laws:
         return (("rows", no_larger("m")),)
 
-    def demand(self, asked: DemandQuery) -> Demand:
-        cells = asked.extents["m"] * asked.extents["n"]
+    def demand(self, query: DemandQuery) -> Demand:
+        cells = query.extents["m"] * query.extents["n"]
         return Demand(
-            work=Work.streamed(cells, 4 * cells), tiles=asked.tiles(self.tile, self.footprint, vector=0 * cells + 1)
+            work=Work.streamed(cells, 4 * cells), tiles=query.tiles(self.tile, self.footprint, vector=0 * cells + 1)
         )
 
     def expectation(self, op: Op, device: Device, traffic: Traffic) -> Expectation | None:
@@ -98,17 +98,17 @@ def test_kernels_of_one_exact_extent_and_layout_stand_in_for_each_other() -> Non
     assert group(exact, point(4, 16)) == group(exact, point(4, 64)) != group(exact, point(2, 64))
     assert group(alone, point(4, 16)) != group(alone, point(4, 64))
     dense = CpuDense()
-    one, other = dense.kernel(4, 64, 32, 1, 16), dense.kernel(4, 32, 32, 8, 16, 64)
-    assert group(dense, one) == group(dense, other) == (4, 32)
+    kernel, other = dense.kernel(4, 64, 32, 1, 16), dense.kernel(4, 32, 32, 8, 16, 64)
+    assert group(dense, kernel) == group(dense, other) == (4, 32)
     simt = CudaSimt("cuda_simt_fp32", "fp32")
     assert group(simt, simt.kernel(bm=32, bn=64, bk=8, tm=4, tn=4)) == (32, 64)
 
 
 def test_where_rows_are_exact_only_columns_are_padded_and_every_height_keeps_its_least() -> None:
     family, ledger = Toy("exact"), Rejections(room=99)
-    kept = unpadded(OP, family, traffic(3, 5), legal(family), ledger)
+    candidates = unpadded(OP, family, traffic(3, 5), legal(family), ledger)
     assert padded_axes(family.tile(point(1, 10))) == ("n",)
-    assert {(c.kernel["r"], c.kernel["c"]) for c in kept} == {(r, c) for r in (1, 2, 4, 8) for c in (10, 100)}
+    assert {(c.kernel["r"], c.kernel["c"]) for c in candidates} == {(r, c) for r in (1, 2, 4, 8) for c in (10, 100)}
     assert {(r.law, round(r.requested, 3), r.allowed) for r in ledger.examples} == {
         ("padding", s, 0.03) for s in (0.12, 0.2, 0.28)
     }
@@ -116,18 +116,18 @@ def test_where_rows_are_exact_only_columns_are_padded_and_every_height_keeps_its
 
 def test_what_a_program_for_the_end_does_not_compute_is_not_padding() -> None:
     covering, alone, ledger = Toy("exact", tail=10), Toy("masked", tail=10), Rejections(room=99)
-    for kept in (
+    for candidates in (
         unpadded(OP, covering, traffic(3, 5), legal(covering), ledger),
         fitting(OP, alone, BIG_CORE, traffic(8), legal(alone), ledger),
     ):
-        assert len(kept) == 20 and not ledger.counts, "ten columns at a time make exactly 100"
+        assert len(candidates) == 20 and not ledger.counts, "ten columns at a time make exactly 100"
 
 
 def test_where_a_tile_serves_a_shape_alone_fill_counts_as_well() -> None:
     family, ledger = Toy("masked"), Rejections(room=99)
     wide = replace(BIG_CORE, compute_units=64)
-    kept = fitting(OP, family, wide, traffic(8), legal(family), ledger)
-    heights = [candidate.kernel["r"] for candidate in kept]
+    candidates = fitting(OP, family, wide, traffic(8), legal(family), ledger)
+    heights = [candidate.kernel["r"] for candidate in candidates]
     assert ledger.counts["fill"] > 0 and heights.count(1) > heights.count(8), "eight rows for 64 units: short tiles"
 
 

@@ -47,8 +47,8 @@ def traffic(text: str) -> Traffic:
 
 
 def selected(op: Op, family: CudaDense, device: Device, shapes: str = "m=1..4096", most: int | None = None) -> Funnel:
-    wanted = traffic(shapes)
-    return select(op, family, device, wanted, expected(op, family, device, wanted), most=most)
+    target_traffic = traffic(shapes)
+    return select(op, family, device, target_traffic, expected(op, family, device, target_traffic), most=most)
 
 
 @pytest.mark.parametrize("device", GPUS, ids=lambda device: device.id)
@@ -84,7 +84,7 @@ def test_any_op_and_traffic_keep_something_and_the_counts_add_up(
 
 
 @pytest.mark.parametrize(
-    ("law", "family", "kernel", "device", "op", "asked", "allowed"),
+    ("law", "family", "kernel", "device", "op", "requested", "allowed"),
     [
         ("instructions", WGMMA, WGMMA.kernel(bm=64, bn=64, st=3), A100, FP16, 1, 0),
         ("registers", SIMT, BIG, replace(A100, registers_per_thread=63), FP32, 128, 63),
@@ -101,25 +101,27 @@ def test_any_op_and_traffic_keep_something_and_the_counts_add_up(
     ],
 )  # fmt: skip
 def test_each_law_gives_both_sides_of_what_it_refuses(
-    law: str, family: CudaDense, kernel: MicroKernel, device: Device, op: Op, asked: float, allowed: float
+    law: str, family: CudaDense, kernel: MicroKernel, device: Device, op: Op, requested: float, allowed: float
 ) -> None:
-    found = {r.law: r for r in refused_of(family, kernel, op, device, 100)}
-    assert (found[law].requested, found[law].allowed) == (asked, allowed)
-    assert [name for name in LAWS if name in found] == list(found)  # in the order of the laws
+    by_law = {r.law: r for r in refused_of(family, kernel, op, device, 100)}
+    assert (by_law[law].requested, by_law[law].allowed) == (requested, allowed)
+    assert [name for name in LAWS if name in by_law] == list(by_law)  # in the order of the laws
 
 
 @pytest.mark.parametrize(("op", "device"), [(FP16, A100), (Op.parse("dense:n=2304,k=770,dtype=fp16"), H200)])
 def test_large_tiles_of_a_warp_are_kept_where_wgmma_does_not_compute_the_op(op: Op, device: Device) -> None:
-    found = [refused_of(MMA, point, op, device, 4096) for point in MMA.points(op, device)]
-    assert found and all(refused.law != "warp tile" for one in found for refused in one)
+    refused_by_point = [refused_of(MMA, point, op, device, 4096) for point in MMA.points(op, device)]
+    assert refused_by_point and all(
+        refused.law != "warp tile" for point_refusals in refused_by_point for refused in point_refusals
+    )
 
 
 def test_a_limit_that_nobody_knows_refuses_nothing() -> None:
     bare = Device(
         id="bare-gpu", kind="cuda", name="b", arch="sm_86", compute_units=10, wave_width=32, registers_per_thread=255
     )
-    found = {r.law for point in MMA.points(FP16, bare) for r in refused_of(MMA, point, FP16, bare, 4096)}
-    assert found <= {"occupancy", "step"}  # the latter is no limit of a device
+    laws = {r.law for point in MMA.points(FP16, bare) for r in refused_of(MMA, point, FP16, bare, 4096)}
+    assert laws <= {"occupancy", "step"}  # the latter is no limit of a device
 
 
 def test_occupancy_names_what_keeps_the_next_block_out() -> None:
@@ -199,5 +201,5 @@ def refused_of(family: CudaDense, kernel: MicroKernel, op: Op, device: Device, r
     return list(refusals(question(family, kernel, op, device, {"m": rows}), laws_of(family, op, device)))
 
 
-def expected(op: Op, family: CudaDense, device: Device, wanted: Traffic) -> Expectation:
-    return over_traffic(op, family, device, wanted)
+def expected(op: Op, family: CudaDense, device: Device, target_traffic: Traffic) -> Expectation:
+    return over_traffic(op, family, device, target_traffic)
