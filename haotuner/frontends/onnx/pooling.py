@@ -21,12 +21,13 @@ def _windows(c: NodeContext) -> Windows:
 
 
 def _slid(c: NodeContext, x: str, w: Windows, value: float) -> tuple[str, tuple[int, ...]]:
-    """The windows, and their axes at the end."""
+    """The windows, and their axes at the end: those along which a window has one element, and moves by one, have none."""
     rank = len(w.sizes)
     x = padded(c, x, (0, 0, *w.before), (0, 0, *w.after), "constant", value)
-    axes = tuple(range(2, 2 + rank))
-    x = c.g.add("window", x, axes=axes, sizes=w.sizes, strides=w.strides, dilations=w.dilations)
-    return x, tuple(range(2 + rank, 2 + 2 * rank))
+    moved = [axis for axis in range(rank) if (w.sizes[axis], w.strides[axis]) != (1, 1)] or [rank - 1]
+    sizes, strides, dilations = (tuple(item[axis] for axis in moved) for item in (w.sizes, w.strides, w.dilations))
+    x = c.g.add("window", x, axes=tuple(2 + axis for axis in moved), sizes=sizes, strides=strides, dilations=dilations)
+    return x, tuple(range(2 + rank, 2 + rank + len(moved)))
 
 
 def _lowest(dtype: str) -> float:

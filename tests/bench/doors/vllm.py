@@ -116,12 +116,8 @@ def notes(folder: Path) -> str:
     """Tokens, rates of decoding and seconds of a start, ours beside vLLM's own."""
     lines = []
     for dtype, (_, details) in _of_types(folder).items():
-        pairs = {
-            name: (own, other, own / other)
-            for name, (own, other) in details.items()
-            if name in ("prefill_tokens_s", "decode_tokens_s", "start_s")
-        }
-        text = ", ".join(f"{name} {own:,.1f} / {other:,.1f} ({by:.2f})" for name, (own, other, by) in pairs.items())
+        pairs = {name: details[name] for name in ("prefill_tokens_s", "decode_tokens_s", "start_s")}
+        text = ", ".join(f"{name} {own:,.1f} / {other:,.1f} ({own / other:.2f})" for name, (own, other) in pairs.items())
         lines.append(f"- {dtype}: the same tokens for {details['same_tokens']} prompts; ours over vLLM's own: {text}.")
     return "\n".join(["", *lines])
 
