@@ -49,18 +49,18 @@ def test_without_a_compiler_tuning_cannot_work_and_the_remedy_is_named(tmp_path)
     found = check_of(tmp_path)
     assert found["C compiler"].status == "missing"
     assert "apt-get install gcc" in found["C compiler"].remedy
-    assert (found["peak"].status, "no C compiler" in found["peak"].found) == ("warning", True)
+    assert (found["peak"].status, "no C compiler" in found["peak"].detail) == ("warning", True)
     assert found["nvcc"].status == "absent"
 
 
 @pytest.mark.usefixtures("no_compiler")
 def test_a_machine_is_described(tmp_path):
     found = check_of(tmp_path, host=machine(tmp_path / "machine", cpus=8, threads_per_core=2))
-    assert found["platform"].found == "Linux x86_64, AMD EPYC"
-    assert found["instruction sets"].found == "avx512 (x86-64-v4), avx2 (x86-64-v3), sse (x86-64-v2)"
-    assert found["cores"].found == "4 of 8 logical CPUs"
-    assert found["caches"].found == "L1d 48 KiB, L2 1024 KiB, L3 32768 KiB"
-    assert found["memory"].found == "23.5 GiB"
+    assert found["platform"].detail == "Linux x86_64, AMD EPYC"
+    assert found["instruction sets"].detail == "avx512 (x86-64-v4), avx2 (x86-64-v3), sse (x86-64-v2)"
+    assert found["cores"].detail == "4 of 8 logical CPUs"
+    assert found["caches"].detail == "L1d 48 KiB, L2 1024 KiB, L3 32768 KiB"
+    assert found["memory"].detail == "23.5 GiB"
 
 
 @pytest.mark.usefixtures("no_compiler")
@@ -82,7 +82,7 @@ def test_huge_pages_that_are_switched_off_are_a_warning(tmp_path, text, status, 
         place.write_text(text + "\n")
     check = check_of(tmp_path, host=host)["huge pages"]
     assert check.status == status
-    assert check.found.startswith(found)
+    assert check.detail.startswith(found)
     assert ("echo madvise" in check.remedy) == (status == "warning")
 
 
@@ -96,7 +96,7 @@ def test_a_missing_or_wrong_package_is_named_with_the_command_that_helps(tmp_pat
     assert found[package].status == "missing"
     assert "pip install '.[tune]'" in found[package].remedy
     if version:
-        assert f"{version}, not the pinned {PINNED[package]}" in found[package].found
+        assert f"{version}, not the pinned {PINNED[package]}" in found[package].detail
     assert all(found[name].status == "ok" for name in (*PINNED, *TUNING) if name != package)
 
 
@@ -138,8 +138,8 @@ def test_no_gpu_is_no_problem(tmp_path):
 def test_gpus_are_named_and_a_lost_one_is_a_warning(tmp_path):
     nvml = FakeNvml(Board(), Board(fails={"nvmlDeviceGetName": LOST}))
     found = check_of(tmp_path, host=replace(machine(tmp_path / "machine"), nvml=nvml))
-    assert found["NVML"].found == "driver 580.82.07, CUDA up to 13.0"
-    assert found["cuda:0"].found == "NVIDIA H200 (h200, sm_90a, 132 SMs)"
+    assert found["NVML"].detail == "driver 580.82.07, CUDA up to 13.0"
+    assert found["cuda:0"].detail == "NVIDIA H200 (h200, sm_90a, 132 SMs)"
     assert (found["cuda:1"].status, "dmesg" in found["cuda:1"].remedy) == ("warning", True)
 
 
@@ -160,7 +160,7 @@ def test_nvcc_says_which_gpus_can_be_built_for(tmp_path, monkeypatch, said, stat
     (tmp_path / "nvcc").write_text(f"#!/bin/sh\necho '{said}'\n")
     (tmp_path / "nvcc").chmod(0o755)
     found = check_of(tmp_path)["nvcc"]
-    assert (found.status, words in found.found) == (status, True)
+    assert (found.status, words in found.detail) == (status, True)
 
 
 def test_a_compiler_that_does_not_know_what_the_cpu_has_is_named(tmp_path, monkeypatch):
@@ -172,7 +172,7 @@ def test_a_compiler_that_does_not_know_what_the_cpu_has_is_named(tmp_path, monke
     newer = EPYC.replace(" avx512f ", " avx512f avx512_bf16 avx512_vnni ")
     assert newer != EPYC
     found = check_of(tmp_path, host=machine(tmp_path / "newer", cpuinfo=newer))["C compiler"]
-    assert found.status == "warning" and "does not know avx512bf16, which" in found.found and "gcc 11" in found.remedy
+    assert found.status == "warning" and "does not know avx512bf16, which" in found.detail and "gcc 11" in found.remedy
 
 
 def test_a_pack_notes_what_its_compiler_did_not_know(tmp_path, monkeypatch):

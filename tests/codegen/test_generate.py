@@ -80,8 +80,10 @@ def schedules(graph: Graph) -> list[Schedule]:
     found = []
     for axis in range(-1, graph.types[graph.outputs[0]].rank):
         for kept in ((), *((one,) for one in keepable(graph))):
-            found += [Schedule(lane_axis=axis, lanes=lanes, unroll=unroll, kept=kept) for lanes, unroll in ((1, 1), (4, 2))]
-        found += [Schedule(lane_axis=axis, lanes=2, unroll=2, packed=packed, held=held)
+            found += [
+                Schedule(lane_axis=axis, lanes=lanes, unroll=unroll, cached=kept) for lanes, unroll in ((1, 1), (4, 2))
+            ]
+        found += [Schedule(lane_axis=axis, lanes=2, unroll=2, packed=packed, peeled=held)
                   for packed, held in ((2, False), (1, True), (2, True))]  # fmt: skip
     return found
 
@@ -129,7 +131,7 @@ def test_bytes_are_those_that_the_decisions_say() -> None:
     inputs = drawn(graph, SIZES)
     again = run(planned(graph, Schedule(lane_axis=1, lanes=4, unroll=1)), inputs)[1]
     assert (again.loaded, again.stored) == ({"x0": 3 * size}, {graph.outputs[0]: size})  # max, sum, result
-    kept = run(planned(graph, Schedule(lane_axis=1, lanes=4, unroll=1, kept=keepable(graph))), inputs)[1]
+    kept = run(planned(graph, Schedule(lane_axis=1, lanes=4, unroll=1, cached=keepable(graph))), inputs)[1]
     out = graph.outputs[0]
     assert (kept.loaded, kept.stored) == ({"x0": 2 * size, out: size}, {out: 2 * size})  # the powers lie in the output
 
@@ -178,7 +180,7 @@ def test_what_has_no_program_is_told() -> None:
     with pytest.raises(UsageError, match="a group's constants are single numbers"):
         planned(graph, Schedule(lane_axis=0, lanes=1, unroll=1))
     with pytest.raises(UsageError, match="one tensor fits the output's rows"):
-        planned(GROUPS["layer_norm"], Schedule(lane_axis=1, lanes=1, unroll=1, kept=keepable(GROUPS["layer_norm"])))
+        planned(GROUPS["layer_norm"], Schedule(lane_axis=1, lanes=1, unroll=1, cached=keepable(GROUPS["layer_norm"])))
 
 
 def left_to_the_collector(plan: AnyPlan, inputs: dict[str, Any]) -> int:

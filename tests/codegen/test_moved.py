@@ -71,9 +71,9 @@ def drawn_plan(graph: Graph, seed: int) -> Plan:
             lane_axis=int(rng.integers(-1, graph.types[graph.outputs[0]].rank)),
             lanes=int(rng.choice([1, 2, 4])),
             unroll=int(rng.choice([1, 2])),
-            kept=kept[int(rng.integers(len(kept)))],
+            cached=kept[int(rng.integers(len(kept)))],
             packed=int(rng.choice([1, 2])),
-            held=bool(rng.integers(2)),
+            peeled=bool(rng.integers(2)),
             parts=int(rng.choice([1, 4])),
         )
         try:
@@ -237,7 +237,7 @@ def test_tiles_save_bytes_beyond_a_cache() -> None:
 def softmax(kept: bool = False) -> Plan:
     g = GraphBuilder()
     graph = g.finish(decompositions.softmax(g, g.input("x", (M, N))))
-    return planned(graph, Schedule(lane_axis=1, lanes=16, unroll=2, kept=keepable(graph) if kept else ()))
+    return planned(graph, Schedule(lane_axis=1, lanes=16, unroll=2, cached=keepable(graph) if kept else ()))
 
 
 def test_large_programs_are_counted_without_being_run() -> None:

@@ -90,7 +90,7 @@ def test_workers_may_share_rows_whose_folds_are_read_again_in_stages() -> None:
     space = Space(GROUPS["softmax"], 4, workers=3)
     found = [space.schedule(point) for point in space.points if space.schedule(point).parts > 1]
     assert {one.parts for one in found} == {6} and len(found) == len({(one.lane_axis, one.unroll) for one in found}) > 2
-    assert all(not one.kept and space.has_program(point) for one, point in ((space.schedule(p), p) for p in space.points)
+    assert all(not one.cached and space.has_program(point) for one, point in ((space.schedule(p), p) for p in space.points)
                if one.parts > 1)  # fmt: skip
     assert all(hole.name != "parts" for hole in Space(GROUPS["softmax"], 4).holes), "nobody to share them"
 
