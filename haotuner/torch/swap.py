@@ -142,7 +142,7 @@ class Swapped:
 
 
 def swap(model: torch.nn.Module, pack: Pack, *example: Any, registered: Registered | None = None) -> Swapped:
-    """Replace, in place, every plain ``nn.Linear``, ``nn.Conv1d``, ``Conv2d`` and transposed one whose op the pack holds.
+    """Swap, in place, of every plain ``nn.Linear``, ``nn.Conv1d``, ``Conv2d`` and transposed one whose op the pack holds.
 
     Layers may be float32, bfloat16 or float16, if the pack holds such an op; the projections of ``nn.MultiheadAttention``
     are linears, too. A ``Sequential`` or a method's source may call a layer, a batch norm in eval mode and an activation one
